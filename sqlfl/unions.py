@@ -23,6 +23,7 @@ from sqlfl.messages import (
     Labels,
     Profile,
     Ranges,
+    Separated,
     SetEncoding,
     SetGram,
     SetRanges,
@@ -286,6 +287,28 @@ def merge_names(parts: Sequence[Errors]) -> Errors:
         for place in np.flatnonzero((kinds == HASHED) & (part.kinds != HASHED)).tolist():
             kinds[place], categories[place] = part.kinds[place], part.categories[place]
     return replace(parts[0], kinds=kinds, categories=tuple(categories))
+
+
+def merge_separated(parts: Sequence[Separated]) -> Separated:
+    """Of the rows of all clients; names only of columns that are still alike then."""
+    if len({part.states.shape for part in parts}) > 1:
+        raise InternalError("clients of one slot have other columns")
+    states = np.bitwise_or.reduce([part.states for part in parts])
+    kinds, features, categories = parts[0].kinds.copy(), [], []
+    for place in range(len(states)):
+        told = [part for part in parts if part.features[place]]
+        clear = [part for part in told if part.kinds[place] != HASHED] or told
+        if clear:
+            kinds[place] = clear[0].kinds[place]
+        features.append(clear[0].features[place] if clear else "")
+        categories.append(clear[0].categories[place] if clear else "")
+    return replace(
+        parts[0],
+        states=states,
+        kinds=kinds,
+        features=tuple(features),
+        categories=tuple(categories),
+    )
 
 
 def merge_profiles(parts: Sequence[Profile]) -> Profile:

@@ -67,6 +67,10 @@ STATEMENTS = {
         "FROM (SELECT u.age, t.x, u.y FROM (SELECT id, age, y FROM home.people UNION ALL "
         "SELECT id, age, y FROM home.more) AS u JOIN lab.tests t ON u.id = t.id)",
         "logistic_regression", "y"),
+    "unpenalised": train(
+        "FROM (SELECT u.age, t.x, u.y FROM (SELECT id, age, y FROM home.people UNION ALL "
+        "SELECT id, age, y FROM home.more) AS u JOIN lab.tests t ON u.id = t.id)",
+        "logistic_regression", "y", l2=0),
     "tuned": train(LINEAR, l2=[0.01, 0.1], folds=2).replace("TRAIN", "TUNE"),
     "evaluate": f"EVALUATE MODEL m {LINEAR}",
     "predict": f"PREDICT MODEL m ID (home.people.kind, lab.tests.id) {LINEAR}",
@@ -340,6 +344,10 @@ CASES: dict[str, Case] = {
     "findings of more features": Case(
         "train", "findings",
         lambda r: replace(r, **{n: longer(getattr(r, n)) for n in FINDINGS}), party="home"),
+    "columns of other classes": Case("unpenalised", "separated", but(states=lambda v: v[:, :0])),
+    "rows of four classes": Case("unpenalised", "separated", but(states=at(0, 4))),
+    "separated columns of another table": Case(
+        "unpenalised", "separated", but(features=lambda names: ("other",) * len(names))),
     "a finding that is seven": Case("train", "findings", but(constant=at(0, 7))),
     "unseen rows below 0": Case("predict", "findings", but(unseen=at(0, -1))),
     "more unseen rows than are joined": Case("predict", "findings", but(unseen=at(0, 10**6))),

@@ -20,11 +20,11 @@ from sqlfl.errors import ModelError, PlanError
 from sqlfl.messages import (
     Activate,
     EqualRows,
-    Errors,
     Identifiers,
     Labels,
     MaskedEmbeddings,
     Message,
+    Named,
     Prepare,
     Ready,
     Rotated,
@@ -314,7 +314,11 @@ def value_of_run(
             }
             return width
         case "names":
-            texts = [(*m.features, *m.categories) for m in here("errors") if isinstance(m, Errors)]
+            texts = [
+                (*m.features, *m.categories)
+                for m in [*here("errors"), *here("separated")]
+                if isinstance(m, Named)
+            ]
             return sum(len(text.encode()) for own in texts for text in own)
         case "configuration":
             sent = [len(m.configuration) for m in here("start") if isinstance(m, Start)]
@@ -337,6 +341,7 @@ def value_of_run(
 
 ALGORITHMS = (
     {"algorithm": "lbfgs", "epochs": 4},
+    {"algorithm": "lbfgs", "epochs": 3, "l2": 0},
     {"algorithm": "sgd", "epochs": 3, "checkpoint": 1},
     {"algorithm": "sgd", "epochs": 2, "batch_size": 16},
     {"algorithm": "admm", "epochs": 3},

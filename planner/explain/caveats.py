@@ -68,6 +68,13 @@ def caveats(plan: FederatedPlan) -> tuple[str, ...]:
                 else ", and how many joined rows have a category that the model does not know."
             )
         )
+    if "separated" in kinds:
+        notes.append(
+            "Not protected: separation. Parties learn which of their rows are joined with rows of "
+            "one class only, as they do from the residuals of the first iteration; the coordinator "
+            "learns which features, and of parties without policies which categories, have rows of "
+            "one class only."
+        )
     if "column" in kinds:
         notes.append(_columns(plan, sketched="direction" in kinds))
     elif "residuals" in kinds:

@@ -130,6 +130,11 @@ class FederatedPlan:
         return tuple(client.party for client in self.clients if client.index == COMBINED)
 
     @property
+    def separates(self) -> bool:
+        """As `Run` has it."""
+        return self.run.separates
+
+    @property
     def mapping_sql(self) -> str:
         return to_sql(self.mapping)
 
@@ -304,6 +309,8 @@ def plan(
     run = ex.Run(
         purpose, name, kind, ucq, options, scored, specifications, fragments, into, protection,
         findings, merges, look, tuning, governed,
+        training is not None and tuning is None and warm is None and findings
+        and _separates(kind, training),
     )  # fmt: skip
     if tuning is not None:
         _check_candidates(run, tuning)
@@ -416,6 +423,13 @@ def _combination(ucq: Ucq, slot: Slot, client: Client, training: bool) -> Combin
         training and bool(slot.features),
         (ucq.target_type or "VARCHAR") if slot.target else "",
     )
+
+
+def _separates(kind: str, options: TrainingOptions) -> bool:
+    """The first step tells clients the classes of their rows anyway, and no penalty makes all
+    estimates finite."""
+    plain = options.algorithm == "lbfgs" and options.tower is None and not options.method.secure
+    return plain and options.l2 == 0.0 and kind_of(kind).separable
 
 
 def _merges(options: TrainingOptions, protection: Protection) -> bool:

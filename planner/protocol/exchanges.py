@@ -107,6 +107,8 @@ class Run:
     """Candidates that are trained over the same rows, one after the other."""
     governed: frozenset[Client] = frozenset()
     """Clients whose owners have made training policies."""
+    separates: bool = False
+    """Clients are asked, before the first step, which columns have no finite estimate."""
 
     @property
     def clients(self) -> tuple[Client, ...]:

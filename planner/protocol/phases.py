@@ -42,6 +42,7 @@ def training(run: Run) -> list[Exchange]:
         *preparation(run),
         *(weighted_encoding(run) if run.weighted else [*encoding(run), labels(run)]),
         *([over(run, "findings", run.towers, findings)] if run.findings else []),
+        *([over(run, "separation", run.towers, separated)] if run.separates else []),
         *([] if run.tuning is None else [folds(run)]),
         *([equal_rows(run)] if run.merges else []),
         *fits(run),
@@ -392,6 +393,29 @@ def findings(run: Run, slot: Slot, client: Client) -> Asked:
     elif any(f.kind == CATEGORY for f in slot.features):
         what += "; how many joined rows have a category that training did not"
     return content(ms.SendFindings), content(ms.Findings, what, features=len(slot.features))
+
+
+def separated(run: Run, slot: Slot, client: Client) -> Asked:
+    """Names of categories are moments of features to an owner: where one has made policies, they
+    are not asked for."""
+    named = client not in run.governed
+    request = content(
+        ms.SendSeparatedNames if named else ms.SendSeparated,
+        rows=active_rows(slot, client),
+        outputs=sym.OUTPUTS,
+    )
+    what = "features with rows of one class only" + ("; their categories" if named else "")
+    columns = sym.of_slot("columns", slot)
+    texts = Amount(columns, sym.of_client("names", slot, client))
+    reply = content(
+        ms.Separated,
+        f"of each encoded column whether its rows are all of one class; {what}",
+        columns=columns,
+        outputs=sym.OUTPUTS,
+        features=texts,
+        categories=Amount(columns, Size()),
+    )
+    return request, reply
 
 
 def equal_rows(run: Run) -> Exchange:

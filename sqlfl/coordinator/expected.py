@@ -5,7 +5,7 @@ plan, by what the party said before, and by the join.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ from sqlfl.messages import (
     Ready,
     Rotated,
     Saved,
+    Separated,
     SetEncoding,
     Skew,
     Statistics,
@@ -236,6 +237,16 @@ def findings(features: int, joined: int) -> Expected[Findings]:
         return f"counts {most} joined rows of {joined}" if most > joined else None
 
     return Expected(Findings, {"features": features}, fault)
+
+
+def separated(outputs: int, features: Collection[str]) -> Expected[Separated]:
+    """features: of the slot, those of arrays with the numbers of their elements."""
+
+    def fault(reply: Separated) -> str | None:
+        other = [name for name in reply.features if name and name not in features]
+        return f"has columns of {other[0]:.40}" if other else None
+
+    return Expected(Separated, {"outputs": outputs}, fault)
 
 
 def profile(features: int, joined: int) -> Expected[Profile]:

@@ -35,8 +35,10 @@ from sqlfl.models.inference import (
     tests_of,
     variances_of,
 )
+from sqlfl.models.separation import Separation, separation
 from sqlfl.options.looks import Inference
 from sqlfl.planner.federated.plan import FederatedPlan
+from sqlfl.printing import listed
 from sqlfl.schema import Address
 from sqlfl.store.registry import Model
 from sqlfl.unions import merge_names
@@ -45,6 +47,8 @@ MOST = 5000
 """Encoded columns of all tables: a matrix of them is inverted."""
 RIGHT = 1e-9
 """The share of a constant's deviance below which nothing is left to estimate errors from."""
+NAMED = 20
+"""Columns that a warning lists."""
 AWAY = 0.05
 """Standard errors that the model may be away from the estimate of these rows, unsaid."""
 
@@ -111,14 +115,19 @@ def infer(
     units = _units(plan, asked, rows.joined)
     number = None if units is None else _number(units, rows.weights)
     fit = fit_of(family, h, rows.y, rows.weights)
+    apart = _separation(family, told, h, rows)
+    counted = rows.weights
+    if apart is not None and apart.any:
+        counted = np.where(apart.rows, 0.0, 1.0 if counted is None else counted)
     penalty = float(str(model.options.get("l2", 0.0))) * fit.rows
     found = estimated(
         family,
-        sums(family, told.design, h, rows.y, rows.weights, robust=asked.robust, units=units),
+        sums(family, told.design, h, rows.y, counted, robust=asked.robust, units=units),
         told.theta,
         penalty,
         fit,
         number,
+        0 if apart is None else apart.directions.shape[1],
     )
     if found is None:
         raise ModelError(
@@ -128,9 +137,16 @@ def infer(
             hint="more rows than the model has parameters are needed"
             + ("" if number is None else ", in two clusters or more"),
         )
-    replies = _errors(plan, model, told, rows.joined, found, channel, run)
+    replies = _errors(plan, model, told, rows.joined, found, apart, channel, run)
     _say(model, asked, found, fit, number, replies, penalty, said)
     return _table(plan, model, asked, told, found, fit, number, replies)
+
+
+def _separation(family: Family, told: Rotations, h: Float, rows: Labelled) -> Separation | None:
+    """None of a family whose estimates are always finite."""
+    if not family.separable:
+        return None
+    return separation(family, told.design, h, rows.y, rows.weights)
 
 
 def _number(units: Array, weights: Array | None) -> int:
@@ -194,11 +210,15 @@ def _errors(
     told: Rotations,
     joined: Joined,
     found: Estimated,
+    apart: Separation | None,
     channel: Channel,
     run: str,
 ) -> dict[int, Errors]:
     """By slot, what its clients make of the covariance."""
     requests: dict[Address, SendErrors] = {}
+    endless = np.zeros_like(found.untold)
+    if apart is not None:
+        endless = apart.directions @ apart.directions.T
     for slot, place in told.places.items():
         own = SendErrors(
             run,
@@ -207,6 +227,7 @@ def _errors(
             plan.blocks[slot],
             found.covariance[place, place],
             found.untold[place, place],
+            endless[place, place],
         )
         requests |= dict.fromkeys(joined.slots[slot].addresses, own)
     replies = ask(channel, requests, lambda a: expected.errors(len(requests[a].covariance)))
@@ -224,7 +245,7 @@ def _errors(
 
 def _same(part: Errors, first: Errors) -> bool:
     """Of clients of one slot, but for the categories that they know, and for rounding."""
-    numbers = ("coefficients", "errors", "told", "bases")
+    numbers = ("coefficients", "errors", "told", "finite", "bases")
     return part.features == first.features and all(
         np.allclose(getattr(part, name), getattr(first, name), rtol=1e-6, atol=1e-9)
         for name in numbers
@@ -354,6 +375,16 @@ def _measures(
     return _rows(of, np.array(list(values.values())), none, Tests(none, p, none, none))
 
 
+def _endless(reply: Errors) -> list[str]:
+    """Columns without a finite coefficient, in words."""
+    words = categories_of(reply)
+    return [
+        feature if word is None else f"{feature} ({word})"
+        for feature, word, finite in zip(reply.features, words, reply.finite, strict=True)
+        if not finite
+    ]
+
+
 def _say(
     model: Model,
     asked: Inference,
@@ -378,11 +409,24 @@ def _say(
             "frequent in training; the intercept is of a row of base categories whose numbers are "
             "0."
         )
+    endless = [name for reply in replies.values() for name in _endless(reply)]
+    if endless:
+        shown = listed(endless[:NAMED])
+        if len(endless) > NAMED:
+            shown += f" and {len(endless) - NAMED:,} more"
+        text = (
+            f"separation: there is no finite estimate of {shown}: along these the likelihood rises "
+            "for ever, so they have no standard error and no p"
+        )
+        said.remark(text)
+        said.note(f"{text[0].upper()}{text[1:]}.")
     untold = [
         feature
         for reply in replies.values()
-        for feature, told, base in zip(reply.features, reply.told, reply.bases, strict=True)
-        if not (told or base)
+        for feature, known, finite in zip(
+            reply.features, reply.told | reply.bases, reply.finite, strict=True
+        )
+        if finite and not known
     ]
     if untold:
         said.note(

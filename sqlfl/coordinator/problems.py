@@ -26,6 +26,7 @@ from sqlfl.coordinator.rounds.lateness import Lateness
 from sqlfl.coordinator.rounds.pieces import Pieces, found_pieces
 from sqlfl.coordinator.rounds.problem import Problem
 from sqlfl.coordinator.scratch import Scratch
+from sqlfl.coordinator.separation import remark_on_separation
 from sqlfl.coordinator.weighting import weigh
 from sqlfl.errors import ModelError
 from sqlfl.messages.replies import Channel as Line
@@ -130,6 +131,7 @@ def prepared_for(
     joined = weigh(plan, joined, target, channel, run)
     progress.stage("encoding features")
     remark_on_features(plan, joined, channel, run, remark)
+    remark_on_separation(plan, joined, target, channel, run, remark, written=written)
     protection = protect(plan, joined, target)
     every = joined
     if written:

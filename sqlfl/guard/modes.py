@@ -20,7 +20,14 @@ EVALUATE = "evaluate"
 SUMMED = frozenset((ms.SendGram.kind, ms.SendStatistics.kind))
 MOMENTS = SUMMED | {
     kind.kind
-    for kind in (ms.SendRotated, ms.SendErrors, ms.SendProfile, ms.SendExplained, ms.SendSkew)
+    for kind in (
+        ms.SendRotated,
+        ms.SendErrors,
+        ms.SendProfile,
+        ms.SendExplained,
+        ms.SendSkew,
+        ms.SendSeparatedNames,
+    )
 }
 HELD_OUT = frozenset((ms.SendSplit.kind, ms.SendFolds.kind))
 NOISED_KINDS = noising.NOISED | {ms.SendWeights.kind, ms.SendSplit.kind}

@@ -41,6 +41,46 @@ class Named(Message, travels=False):
 
 
 @dataclass(frozen=True, eq=False)
+class SendSeparated(Message):
+    """Coordinator to client, before the first step of training: of which columns are all rows of
+    one class?"""
+
+    kind = "send_separated"
+    words = (
+        "whether joined rows of each row are of a class, and whether others are not, which the "
+        "residuals of the first step tell as well"
+    )
+    classes: Array = field(metadata=array("uint8", "rows", "outputs", below=4))
+    """NOT_OF_CLASS, OF_CLASS or both; of counts whether they are above 0. 0 of a row that counts
+    nothing."""
+    counts: int = field(metadata=integer(most=1))
+    """1 where classes are counts, which a threshold of a number does not separate."""
+
+
+@dataclass(frozen=True, eq=False)
+class SendSeparatedNames(SendSeparated):
+    """Likewise, and which categories are these?"""
+
+    kind = "send_separated_names"
+
+
+@dataclass(frozen=True, eq=False)
+class Separated(Named):
+    """Client to coordinator: what the rows of each encoded column are of. Names are those of
+    columns whose rows are alike, if these are asked for; else empty."""
+
+    kind = "separated"
+    words = "which columns have rows of one class only, and the names of these categories"
+    states: Array = field(metadata=array("uint8", "columns", "outputs", below=4))
+    """As `SendSeparated` has them, of the rows of a category, or that lack a number. Of a number
+    those of one of its two values, or NOT_OF_CLASS where a threshold tells rows apart, or both."""
+
+
+NOT_OF_CLASS, OF_CLASS = 1, 2
+"""Of joined rows of a row, or of rows of a column: some are not of a class, and some are."""
+
+
+@dataclass(frozen=True, eq=False)
 class Block(Named):
     """Client to coordinator: the block, whose encoded columns are (x − centre) / scale."""
 
@@ -81,12 +121,17 @@ class SendErrors(Message):
     """Coordinator to client: the covariance of the block's weights, in the basis of `Rotated`."""
 
     kind = "send_errors"
-    words = "covariance of the block's weights, and which of them the rows do not tell"
+    words = (
+        "covariance of the block's weights, which of them the rows do not tell, and which have no "
+        "finite estimate"
+    )
     model: str = field(metadata=text())
     block: int = field(metadata=integer())
     covariance: Array = field(metadata=array("float64", "columns", "columns"))
     unknown: Array = field(metadata=array("float64", "columns", "columns"))
     """The projection on what the rows do not tell of the weights."""
+    endless: Array = field(metadata=array("float64", "columns", "columns"))
+    """The projection on what has no finite estimate of that: 0 unless rows are separated."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,6 +146,9 @@ class Errors(Named):
     """0 of that one, and where nothing tells the error: the residuals that it is made of are 0."""
     told: Array = field(metadata=array("uint8", "columns", most=1))
     """0 where the rows do not tell the coefficient, and of the category that others are compared
+    with."""
+    finite: Array = field(metadata=array("uint8", "columns", most=1))
+    """0 where the coefficient has no finite estimate; 1 of the category that others are compared
     with."""
     bases: Array = field(metadata=array("uint8", "columns", most=1))
     """1 of the category that others are compared with."""

@@ -46,6 +46,10 @@ class Family:
     deviance: Callable[[Float, Float, Array | None], float]
     scaled: bool = False
     """The variance has a scale, which is estimated: tests are by Student's t."""
+    separable: bool = False
+    """Targets may lie at the border of what means are, so that there is no finite estimate."""
+    counts: bool = False
+    """That border is 0 alone."""
 
 
 def _normal(h: Float, y: Float, w: Array | None) -> float:
@@ -80,9 +84,16 @@ FAMILIES: Mapping[str, Family] = {
         lambda mean: float(np.log(mean) - np.log1p(-mean)),
         _bernoulli,
         lambda h, y, w: -2.0 * _bernoulli(h, y, w),
+        separable=True,
     ),
     "poisson_regression": Family(
-        np.exp, lambda mean: mean, lambda mean: float(np.log(mean)), _poisson, _poisson_deviance
+        np.exp,
+        lambda mean: mean,
+        lambda mean: float(np.log(mean)),
+        _poisson,
+        _poisson_deviance,
+        separable=True,
+        counts=True,
     ),
 }
 """By kind of model."""
@@ -192,7 +203,7 @@ class Estimated:
     untold: Float
     """(P, P): the projection on what the rows do not tell, a penalty at most."""
     rank: int
-    """Parameters that the rows tell."""
+    """Parameters of the design: those that the rows tell, and those without a finite estimate."""
     scale: float
     """σ², or 1."""
     degrees: float | None
@@ -209,15 +220,17 @@ def estimated(
     penalty: float,
     fit: Fit,
     units: int | None,
+    separated: int = 0,
 ) -> Estimated | None:
     """`theta`: (P,), the parameters, 0 for the constant; `penalty`: λ; `units`: how many there are,
-    None where rows do not depend on each other.
+    None where rows do not depend on each other; `separated`: parameters of the design without a
+    finite estimate, of whose rows the sums are not.
 
     None where there are no more rows than parameters, or only one unit.
     """
     values, vectors = np.linalg.eigh(found.information)
     kept = values > RANK * values[-1]
-    rank, rows = int(np.count_nonzero(kept)), fit.rows
+    rank, rows = int(np.count_nonzero(kept)) + separated, fit.rows
     if rows <= rank or (units is not None and units < 2):
         return None
     whitening = vectors[:, kept] / np.sqrt(values[kept])

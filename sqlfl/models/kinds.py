@@ -38,6 +38,11 @@ class Kind:
     """Why PRIVACY does not protect its features; empty where it does."""
 
     @property
+    def separable(self) -> bool:
+        """Weights may have no finite estimate: all rows of a category are of one class, or 0."""
+        return self.loss in ("logistic", "softmax", "poisson")
+
+    @property
     def classifies(self) -> bool:
         return self.target != NUMBER
 

@@ -27,6 +27,7 @@ from sqlfl.unions import (
     merge_names,
     merge_noised,
     merge_profiles,
+    merge_separated,
     merge_statistics,
     sum_bounded,
     sum_statistics,
@@ -94,6 +95,8 @@ class CombinedSlot:
                 return self._identifiers(request)
             case ms.SendFindings():
                 return self._findings(request)
+            case ms.SendSeparated():
+                return self._separated(request)
             case ms.SendProfile():
                 return self._profile(request)
             case ms.SendEqualRows():
@@ -248,6 +251,11 @@ class CombinedSlot:
             identifying=everywhere(lambda part: part.identifying),
             unseen=np.sum([part.unseen for part in parts], axis=0),
         )
+
+    def _separated(self, request: ms.SendSeparated) -> ms.Message:
+        self._check(request, len(request.classes))
+        requests = [replace(request, classes=own) for own in self.rows.split(request.classes)]
+        return merge_separated(self._ask_each(requests, ms.Separated))
 
     def _profile(self, request: ms.SendProfile) -> ms.Message:
         if not isinstance(request, ms.SendExplained):

@@ -97,7 +97,9 @@ def errors(
     variances = variances_of(own, request.covariance)
     untold = np.einsum("kd,kd->k", own @ request.unknown, own)
     is_base = bases == np.arange(d)
-    told = (untold <= _UNTOLD * np.einsum("kd,kd->k", own, own)) & ~is_base
+    least = _UNTOLD * np.einsum("kd,kd->k", own, own)
+    told = (untold <= least) & ~is_base
+    finite = (np.einsum("kd,kd->k", own @ request.endless, own) <= least) | is_base
     found = columns_of(encoding, own_texts(snapshot, encoding))
     return ms.Errors(
         request.run,
@@ -108,6 +110,7 @@ def errors(
         contrasts @ block.theta[:, 0],
         np.where(told, np.sqrt(variances), 0.0),
         told.astype(np.uint8),
+        finite.astype(np.uint8),
         is_base.astype(np.uint8),
     )
 

@@ -193,6 +193,8 @@ class PartyClient(Server):
                 return state.labels()
             case ms.SendFindings():
                 return state.findings()
+            case ms.SendSeparated():
+                return state.separated(request)
             case ms.SendProfile():
                 return state.profile(request)
             case ms.SendEqualRows():

@@ -34,6 +34,7 @@ from sqlfl.udfs.noised import (
 from sqlfl.udfs.predict import make_engine, ready
 from sqlfl.udfs.profiles import profile
 from sqlfl.udfs.rows import Snapshot
+from sqlfl.udfs.separated import separated
 from sqlfl.udfs.sql import Connection
 from sqlfl.udfs.transforming import encoding_of, of_ranges, ranges, transform
 from sqlfl.udfs.update import Engine
@@ -185,6 +186,16 @@ class SlotState:
             encoding = self.encoded()
             empty, constant, identifying = of_training(self.snapshot, encoding, self.joined)
         return ms.Findings(self.snapshot.run, own.slot, empty, constant, identifying, unseen)
+
+    def separated(self, request: ms.SendSeparated) -> ms.Separated:
+        """Columns of whose rows all or none are of a class, before training."""
+        own = self.specification
+        if own.privacy is not None and own.privacy.delta is not None:
+            raise InternalError(f"features of slot {own.slot} are protected: nothing is said")
+        if self.operator is not None or self.scored is not None or own.warm is not None:
+            raise InternalError(f"slot {own.slot} does not begin to be trained")
+        self.check(request, rows=self.snapshot.active)
+        return separated(self.snapshot, self.encoded(), request)
 
     def profile(self, request: ms.SendProfile) -> ms.Profile:
         """What the features are like, before any is encoded."""

@@ -510,6 +510,7 @@ RULES = [
     ("hours = '00:00-00:00'", SLOT, SELECT, {}),
     ("moments = 'never'", SLOT, SELECT, {"asked": (Asked(0, "send_gram", "", "", 1),)}),
     ("moments = 'never'", SLOT, SELECT, {"asked": (Asked(0, "send_profile", "", "", 1),)}),
+    ("moments = 'never'", SLOT, SELECT, {"asked": (Asked(0, "send_separated_names", "", "", 1),)}),
     ("", SLOT, SELECT, {"asked": (Asked(0, "score", "", "", 1),)}),
     ("", SLOT, SELECT, {"asked": (Asked(0, "score_permuted", "", "", 9),)}),
     ("", SLOT, SELECT, {"asked": (Asked(0, "send_contributions", "", "", 1),)}),

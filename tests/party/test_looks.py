@@ -125,7 +125,13 @@ def test_errors_are_those_of_the_own_columns() -> None:
         untold = np.zeros(d)
         untold[3] = 1.0  # of flag
         request = ms.SendErrors(
-            "r", 0, "m", 0, r.T @ covariance @ r, r.T @ np.outer(untold, untold) @ r
+            "r",
+            0,
+            "m",
+            0,
+            r.T @ covariance @ r,
+            r.T @ np.outer(untold, untold) @ r,
+            r.T @ np.outer(untold, untold) @ r,
         )
         found = looks.errors(block, snapshot, b"secret", request)
         scale = block.encoding.scales
@@ -137,8 +143,9 @@ def test_errors_are_those_of_the_own_columns() -> None:
         assert found.errors[8] == pytest.approx(np.sqrt(apart @ covariance @ apart))
         assert found.coefficients[8] == pytest.approx(block.theta[8, 0] - block.theta[7, 0])
         assert found.told.tolist() == [1, 1, 1, 0, 1, 1, 1, 0, 1]
+        assert found.finite.tolist() == [1, 1, 1, 0, 1, 1, 1, 1, 1]
         assert found.bases.tolist() == [0] * 7 + [1, 0]
-        small = ms.SendErrors("r", 0, "m", 0, np.eye(2), np.eye(2))
+        small = ms.SendErrors("r", 0, "m", 0, np.eye(2), np.eye(2), np.eye(2))
         with pytest.raises(InternalError, match="a covariance of 2 columns, of 9"):
             looks.errors(block, snapshot, b"secret", small)
 
@@ -191,7 +198,7 @@ def test_clients_know_each_others_categories() -> None:
         none = np.zeros(3)
         flags = np.zeros(3, np.uint8)
         own = np.array(kinds, np.uint8)
-        return ms.Errors("r", 0, own, ("x", "c", "c"), categories, none, none, flags, flags)
+        return ms.Errors("r", 0, own, ("x", "c", "c"), categories, none, none, flags, flags, flags)
 
     one = part([NUMBER, HASHED, CATEGORY], ("", "0123abcd", "south"))
     other = part([NUMBER, NULL, HASHED], ("", "", "4567abcd"))

@@ -51,6 +51,7 @@ PLANS = {
         plans.flights(), "lasso", {"algorithm": "frank_wolfe", "radius": 2.0, "sketch": 8}
     ),
     "sums": plans.train(plans.flights(), "mlp_classifier", {"algorithm": "pbm"}),
+    "unpenalised": plans.train(plans.flights(), "logistic_regression", {"l2": 0.0}),
     "predict": plans.score("predict"),
     "into": plans.into(),
     "evaluate": plans.score("evaluate"),
@@ -64,7 +65,7 @@ PLANS = {
 NAMES = {kind.kind for kind in KINDS.values()}
 OUTSIDE = {"keep", "drop", "failure", "collect", "collected", "repeat", "send_block", "block"}
 """And, as no owner of these plans has a policy:"""
-OUTSIDE |= {"propose", "proposed", "rehearse", "seal", "sealed"}
+OUTSIDE |= {"propose", "proposed", "rehearse", "seal", "sealed", "send_separated"}
 """Kinds of no plan: of other statements, and of failures."""
 
 

@@ -1,0 +1,160 @@
+"""Columns of which all rows are of one class: before training, as warnings.
+
+What clients are sent follows from the residuals of the first step, which are 1 − p in rows of a
+class and −p in others, with p its share. Combinations of several columns are found by INFERENCE.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from sqlfl.arrays import Array
+from sqlfl.coordinator import expected
+from sqlfl.coordinator.names import categories_of
+from sqlfl.coordinator.preparation import Joined, JoinedSlot, Targets
+from sqlfl.coordinator.rounds.passes import Passes
+from sqlfl.coordinator.rounds.pieces import found_pieces
+from sqlfl.coordinator.rounds.scores import Scores
+from sqlfl.messages import (
+    NOT_OF_CLASS,
+    OF_CLASS,
+    Message,
+    SendSeparated,
+    SendSeparatedNames,
+    Separated,
+)
+from sqlfl.messages.replies import Channel, ask
+from sqlfl.models.kinds import TWO_CLASSES, kind_of
+from sqlfl.models.losses import Squared
+from sqlfl.planner.federated.plan import FederatedPlan
+from sqlfl.planner.query.ucq import Slot
+from sqlfl.printing import listed
+from sqlfl.schema import Address
+from sqlfl.unions import merge_separated
+
+NAMED = 10
+"""Columns of a table that a warning lists."""
+
+
+def remark_on_separation(
+    plan: FederatedPlan,
+    joined: Joined,
+    target: Targets,
+    channel: Channel,
+    run: str,
+    remark: Callable[[str], None],
+    *,
+    written: bool,
+) -> None:
+    """Warn of columns without a finite estimate, where the plan asks for them.
+
+    `target` is of joined rows, or where these are not `written`, or may be counted, of its slot's.
+    """
+    if not plan.separates:
+        return
+    towers = [slot for slot in plan.ucq.slots if slot.features]
+    counts = int(target.classes is None)
+    requests: dict[Address, Message] = {}
+    for slot in towers:
+        own = joined.slots[slot.index]
+        classes = _classes(plan, joined, own, target, [s.index for s in towers], written=written)
+        for number, address in enumerate(own.addresses):
+            mine = classes[own.offsets[number] : own.offsets[number + 1]]
+            named = address[0] not in plan.run.governed
+            kind = SendSeparatedNames if named else SendSeparated
+            requests[address] = kind(run, slot.index, mine, counts)
+    names = {slot.index: {feature.name for feature in slot.features} for slot in towers}
+    outputs = _outputs(plan, target)
+    replies = ask(channel, requests, lambda a: expected.separated(outputs, names[a[1]]))
+    for slot in towers:
+        found = merge_separated([replies[a] for a in joined.slots[slot.index].addresses])
+        text = _said(plan, slot, found)
+        if text is not None:
+            remark(text)
+
+
+def _outputs(plan: FederatedPlan, target: Targets) -> int:
+    """Classes that rows are told of: of two classes one."""
+    several = target.classes is not None and kind_of(plan.kind).target != TWO_CLASSES
+    return len(target.classes or ()) if several else 1
+
+
+def _members(plan: FederatedPlan, target: Targets) -> Iterator[Array]:
+    """bool: of each class, or of counts above 0, which targets are."""
+    if target.classes is None:
+        yield target.values > 0
+    elif _outputs(plan, target) == 1:
+        yield target.values == 1
+    else:
+        for code in range(len(target.classes)):
+            yield target.values == code
+
+
+def _classes(
+    plan: FederatedPlan,
+    joined: Joined,
+    own: JoinedSlot,
+    target: Targets,
+    towers: list[int],
+    *,
+    written: bool,
+) -> Array:
+    """uint8 (rows, outputs): as `SendSeparated` has them."""
+    size = int(own.offsets[-1])
+    found = np.zeros((size, _outputs(plan, target)), np.uint8)
+    for output, members in enumerate(_members(plan, target)):
+        if written:
+            of = _spread(joined, target, members)
+            counts = np.ones(joined.total, bool)
+            if joined.weighting is not None:
+                counts = joined.weighting.weights > 0
+            inside, outside = (
+                np.bincount(own.rows[counts & rows], minlength=size) > 0 for rows in (of, ~of)
+            )
+        else:
+            inside = _often(joined, own, towers, target.slot, members) > 0.5
+            outside = _often(joined, own, towers, target.slot, ~members) > 0.5
+        found[:, output] = np.where(inside, OF_CLASS, 0) + np.where(outside, NOT_OF_CLASS, 0)
+    return found
+
+
+def _spread(joined: Joined, target: Targets, members: Array) -> Array:
+    """Of all joined rows."""
+    return members if len(members) == joined.total else members[joined.slots[target.slot].rows]
+
+
+def _often(joined: Joined, own: JoinedSlot, towers: list[int], place: int, members: Array) -> Array:
+    """(rows,): in how many joined rows of these targets each row is, of a mapping that is not
+    written down."""
+    pieces = found_pieces(joined.mapping, towers, place, members.astype(np.float64))
+    none = Scores(tuple(np.zeros((1, size)) for size in pieces.sizes), np.zeros(1))
+    look = Passes(pieces, Squared()).look(none)  # whose slopes are 0 − target
+    found: Array = -look.slots[towers.index(own.slot)][0]
+    return found
+
+
+def _said(plan: FederatedPlan, slot: Slot, found: Separated) -> str | None:
+    counts = not kind_of(plan.kind).classifies
+    alike = found.states == NOT_OF_CLASS
+    if not counts:
+        alike |= found.states == OF_CLASS
+    names: dict[str, None] = {}
+    words = categories_of(found)
+    for place in np.flatnonzero(alike.any(axis=1)).tolist():
+        feature, category = found.features[place], words[place]
+        names[feature if not category else f"{feature} ({category})"] = None
+    if not names:
+        return None
+    shown = listed(list(names)[:NAMED])
+    if len(names) > NAMED:
+        shown += f" and {len(names) - NAMED:,} more"
+    what = "have a count of 0"
+    if not counts:
+        two = kind_of(plan.kind).target == TWO_CLASSES
+        what = "are of one class" if two else "are of one class, or of all but one"
+    return (
+        f"separation: there is no finite estimate of {shown} (of {slot.name}), of which all joined "
+        f"rows, or those of one value, {what}. With l2 above 0 there is one"
+    )

@@ -1,0 +1,209 @@
+"""Separation: directions of the parameters in which the likelihood rises for ever.
+
+Rows are N joined rows with a design z (N, P), the constant 1 first. Along a direction d the
+likelihood of a classifier never falls where d·z ≥ 0 in all rows of class 1 and ≤ 0 in all of class
+0; that of counts where d·z = 0 in all rows with a count above 0 and ≤ 0 in all others. Unless d·z
+is 0 everywhere, there is then no finite estimate (Albert and Anderson 1984; Correia, Guimarães and
+Zylkin 2019). The rows in which d·z is not 0 are separated, and all such directions together span
+the directions in which the other rows do not vary.
+
+Newton's method from the model's parameters drives the fitted means of separated rows to their
+targets. Of the rows that are close, a linear program then tells which are separated: exactly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import sparse
+from scipy.optimize import linprog
+
+from sqlfl.arrays import Array, Float
+from sqlfl.errors import InternalError
+from sqlfl.interrupts import checkpoint
+from sqlfl.models.inference import PIECE, RANK, Design, Family
+
+CLOSE = 1e-3
+"""|mean − target| of rows that may be separated."""
+DECREMENT = 1e-8
+"""Newton's: what is still to be gained of the likelihood, below which the rest is rounding."""
+STEPS = 50
+"""Of Newton, each of which takes a separated row's mean closer to its target by a factor of e."""
+HALVINGS = 30
+RECTIFIED = 100
+"""Projections, before a linear program."""
+FLAT = 1e-8
+"""Share of a direction's variance below which some rows do not vary along it."""
+SIDE = 1e-7
+"""Share of the largest |d·z| below which it is 0."""
+
+
+@dataclass(frozen=True, eq=False)
+class Separation:
+    """Of a design and its targets."""
+
+    rank: int
+    """Parameters that the design has, separated ones included."""
+    rows: Array
+    """bool (N,): separated rows."""
+    directions: Float
+    """(P, k): an orthonormal basis of the directions without a finite estimate."""
+
+    @property
+    def any(self) -> bool:
+        return self.directions.shape[1] > 0
+
+
+def separation(
+    family: Family, design: Design, h: Float, y: Float, weights: Array | None
+) -> Separation:
+    """`h`: the model's scores (N,), from which Newton's method starts."""
+    counted = np.arange(len(y)) if weights is None else np.flatnonzero(weights > 0)
+    moments = _moments(design, counted, np.ones(len(counted)))
+    values, vectors = np.linalg.eigh(moments)
+    kept = values > RANK * values[-1]
+    basis = vectors[:, kept] / np.sqrt(values[kept])  # whitens the rows
+    rank = int(np.count_nonzero(kept))
+    found = np.zeros(len(y), bool)
+    none = Separation(rank, found, np.zeros((len(moments), 0)))
+    far = _newton(family, design, counted, basis, h, y, weights)
+    close = np.abs(family.mean(far) - y[counted]) < CLOSE
+    if family.counts:
+        close &= y[counted] == 0
+    near, rest = counted[close], counted[~close]
+    flat = _flat(design, rest, basis)
+    if not len(near) or not flat.shape[1]:
+        return none
+    sign = np.where(y[near] > 0, 1.0, -1.0)
+    apart = _separated(_images(design, near, flat) * sign[:, None])
+    if not apart.any():
+        return none
+    found[near[apart]] = True
+    directions = _flat(design, counted[~found[counted]], basis)
+    return Separation(rank, found, np.linalg.qr(directions)[0])
+
+
+def _newton(
+    family: Family,
+    design: Design,
+    counted: Array,
+    basis: Float,
+    h: Float,
+    y: Float,
+    weights: Array | None,
+) -> Float:
+    """Scores of the counted rows, once nothing is to be gained or all steps are done."""
+    w = np.ones(len(counted)) if weights is None else np.asarray(weights[counted], np.float64)
+    own, targets = h[counted].astype(np.float64), y[counted]
+    value = family.log_likelihood(own, targets, w)
+    for _ in range(STEPS):
+        checkpoint()
+        mean = family.mean(own)
+        information = basis.T @ _moments(design, counted, w * family.variance(mean)) @ basis
+        slope = basis.T @ _sums(design, counted, w * (targets - mean))
+        values, vectors = np.linalg.eigh(information)
+        bent = values > RANK * values[-1]
+        if not values[-1] > 0.0:
+            return own
+        along = vectors[:, bent].T @ slope
+        if float(along**2 @ (1.0 / values[bent])) < DECREMENT:
+            return own
+        step = _images(
+            design, counted, basis @ (vectors[:, bent] @ (along / values[bent]))[:, None]
+        )
+        length = 1.0
+        for _ in range(HALVINGS):
+            tried = own + length * step[:, 0]
+            with np.errstate(over="ignore"):
+                reached = family.log_likelihood(tried, targets, w)
+            if np.isfinite(reached) and reached > value:
+                break
+            length /= 2.0
+        else:
+            return own
+        own, value = tried, reached
+    return own
+
+
+def _separated(images: Float) -> Array:
+    """bool (m,): in which rows of `images` (m, k) a d is above 0 that is below 0 in none.
+
+    The linear program max Σ min(1, images · d), images · d ≥ 0 has a solution that is above 0 in
+    as many rows as possible.
+    """
+    scale = np.abs(images).max()
+    if not scale > 0.0:
+        return np.zeros(len(images), bool)
+    quick = _rectified(images)
+    if (quick > SIDE * quick.max()).all():
+        return np.ones(len(images), bool)
+    scaled = np.round(images / scale, 10)
+    distinct, place = np.unique(scaled, axis=0, return_inverse=True)
+    place = place.reshape(-1)
+    m, k = distinct.shape
+    constraints = sparse.hstack([-sparse.csr_array(distinct), sparse.eye_array(m)], format="csr")
+    bounds = np.array([(-np.inf, np.inf)] * k + [(0.0, 1.0)] * m)
+    aim = np.append(np.zeros(k), -np.ones(m))
+    solved = linprog(aim, A_ub=constraints, b_ub=np.zeros(m), bounds=bounds, method="highs")
+    if solved.x is None:
+        raise InternalError(f"the linear program of separation: {solved.message}")
+    sides = distinct @ solved.x[:k]
+    if (sides < -SIDE * np.abs(sides).max()).any():
+        raise InternalError("the linear program of separation left its limits")
+    apart: Array = (sides > SIDE * np.abs(sides).max())[place]
+    return apart
+
+
+def _rectified(images: Float) -> Float:
+    """(m,): a d's images · d, as far above 0 as alternating projections take them: those of ones on
+    the images' columns and on what is not below 0."""
+    basis = np.linalg.qr(images)[0]
+    u = np.ones(len(images))
+    for _ in range(RECTIFIED):
+        found: Float = basis @ (basis.T @ u)
+        if (found > SIDE * found.max()).all():
+            break
+        u = np.maximum(found, 0.0)
+    return found
+
+
+def _flat(design: Design, rows: Array, basis: Float) -> Float:
+    """(P, k): directions in which all rows vary, and these do not."""
+    own = basis.T @ _moments(design, rows, np.ones(len(rows))) @ basis
+    values, vectors = np.linalg.eigh(own)
+    found: Float = basis @ vectors[:, values < FLAT]
+    return found
+
+
+def _pieces(design: Design, rows: Array) -> list[Array]:
+    width = design(rows[:0]).shape[1]
+    step = max(PIECE // width, 64)
+    return [rows[start : start + step] for start in range(0, len(rows), step)]
+
+
+def _moments(design: Design, rows: Array, weights: Float) -> Float:
+    """Σ w z zᵀ (P, P); weights: of these rows."""
+    width = design(rows[:0]).shape[1]
+    found, start = np.zeros((width, width)), 0
+    for piece in _pieces(design, rows):
+        checkpoint()
+        z = design(piece)
+        found += (z * weights[start : start + len(piece), None]).T @ z
+        start += len(piece)
+    return found
+
+
+def _sums(design: Design, rows: Array, weights: Float) -> Float:
+    """Σ w z (P,)"""
+    found, start = np.zeros(design(rows[:0]).shape[1]), 0
+    for piece in _pieces(design, rows):
+        found += weights[start : start + len(piece)] @ design(piece)
+        start += len(piece)
+    return found
+
+
+def _images(design: Design, rows: Array, directions: Float) -> Float:
+    """d·z of each row and direction: (n, k)"""
+    found = [design(piece) @ directions for piece in _pieces(design, rows)]
+    return np.concatenate(found) if found else np.zeros((0, directions.shape[1]))
