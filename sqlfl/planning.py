@@ -251,6 +251,7 @@ def plan_scoring(
         governed=_governed(ucq, catalog),
         notes=notes_of(model, privacy) if purpose == federated.EVALUATE else (),
         look=look,
+        exact=model.exact,
     )
 
 

@@ -306,6 +306,9 @@ FITTING = (
     ms.ScorePermuted("run", 0, "m", 0, 1, 0, 3),
     ms.ScorePermuted("run", 0, "m", 0, 0, 0, -1),
     ms.SendContributions("run", 0, "m", 0),
+    ms.SendExactContributions("run", 0, "m", 0),
+    ms.ScoreExactly("run", 0, "run", 0),
+    ms.PermuteExactly("run", 0, "m", 0, 1, 0, 3),
     ms.SendSkew("run", 0, "m", 0, 1),
 )  # fmt: skip
 """What it would answer, but for what comes in between."""

@@ -230,6 +230,7 @@ def plan(
     look: Look | None = None,
     tuning: Tuning | None = None,
     governed: frozenset[Client] = frozenset(),
+    exact: bool = False,
 ) -> FederatedPlan:
     """The plan of a statement over model `name`.
 
@@ -239,8 +240,8 @@ def plan(
     PREDICT and a warm start. `at` is the party that the coordinator runs at. `privacy` is settled,
     and `slots` what it means for the clients of the slots where anything is noised; where features
     are protected, or those of the model were, `findings` are not asked for. `fleeting`, `notes`,
-    `look` and `tuning` are as the plan has them, and `governed` is as the run has it. Raises
-    InternalError where these do not hold.
+    `look` and `tuning` are as the plan has them, and `governed` and `exact` are as the run has
+    them. Raises InternalError where these do not hold.
     """
     if purpose not in (TRAIN, EVALUATE, PREDICT, CHECK):
         raise InternalError(
@@ -308,7 +309,7 @@ def plan(
     merges = all(options is not None and _merges(options, protection) for options in every)
     run = ex.Run(
         purpose, name, kind, ucq, options, scored, specifications, fragments, into, protection,
-        findings, merges, look, tuning, governed,
+        findings, merges, look, tuning, governed, exact,
         training is not None and tuning is None and warm is None and findings
         and _separates(kind, training),
     )  # fmt: skip

@@ -107,6 +107,8 @@ class Run:
     """Candidates that are trained over the same rows, one after the other."""
     governed: frozenset[Client] = frozenset()
     """Clients whose owners have made training policies."""
+    exact: bool = False
+    """Scores of the model are sent in 8-byte numbers."""
     separates: bool = False
     """Clients are asked, before the first step, which columns have no finite estimate."""
 

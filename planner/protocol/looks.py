@@ -33,13 +33,14 @@ def errors(run: Run, slot: Slot, client: Client) -> tuple[Content, Content]:
 
 def permuted(run: Run, slot: Slot, client: Client) -> tuple[Content, Content]:
     reply = content(
-        ms.Predictions,
-        "partial predictions of active rows, a feature's values being those of other rows",
+        ms.ExactPredictions if run.exact else ms.Predictions,
+        "partial predictions of active rows, a feature's values being those of other rows"
+        + (", in 8 bytes" if run.exact else ""),
         rows=active_rows(slot, client),
         outputs=run.outputs,
         products=0,
     )
-    return content(ms.ScorePermuted, model=sym.RUN), reply
+    return content(ms.PermuteExactly if run.exact else ms.ScorePermuted, model=sym.RUN), reply
 
 
 def skew(run: Run, slot: Slot, client: Client) -> tuple[Content, Content]:
@@ -48,9 +49,11 @@ def skew(run: Run, slot: Slot, client: Client) -> tuple[Content, Content]:
 
 def contributions(run: Run, slot: Slot, client: Client) -> tuple[Content, Content]:
     reply = content(
-        ms.Contributions,
-        "what each feature adds to the score of each active row",
+        ms.ExactContributions if run.exact else ms.Contributions,
+        "what each feature adds to the score of each active row"
+        + (", in 8 bytes" if run.exact else ""),
         rows=active_rows(slot, client),
         parts=run.outputs * len(slot.features),
     )
-    return content(ms.SendContributions, model=sym.RUN), reply
+    request = ms.SendExactContributions if run.exact else ms.SendContributions
+    return content(request, model=sym.RUN), reply

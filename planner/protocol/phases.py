@@ -446,13 +446,13 @@ def checkpoints(run: Run) -> list[Exchange]:
 def score(run: Run, slot: Slot, client: Client) -> Asked:
     what = "X θ" if run.tower is None else "h, outputs of the tower,"
     reply = content(
-        ms.Predictions,
-        f"partial predictions {what} of active rows",
+        ms.ExactPredictions if run.exact else ms.Predictions,
+        f"partial predictions {what} of active rows" + (", in 8 bytes" if run.exact else ""),
         rows=active_rows(slot, client),
         outputs=run.outputs,
         products=0,
     )
-    return content(ms.Score, model=sym.RUN), reply
+    return content(ms.ScoreExactly if run.exact else ms.Score, model=sym.RUN), reply
 
 
 def identifiers(run: Run) -> Exchange:

@@ -19,7 +19,7 @@ from sqlfl.coordinator.scoring import (
     predicted,
     slot_scores,
 )
-from sqlfl.messages import SendContributions
+from sqlfl.messages import SendContributions, SendExactContributions
 from sqlfl.messages.replies import Channel, ask
 from sqlfl.models.head import Head
 from sqlfl.options.looks import Contributions
@@ -93,10 +93,13 @@ def _of_features(
     """Each feature, and what it adds to the scores of the slot's rows: (n, d_c)."""
     own = joined.slots[slot.index]
     outputs = len(model.intercept)
-    request = SendContributions(run, slot.index, model.run, plan.blocks[slot.index])
+    kind = SendExactContributions if model.exact else SendContributions
+    request = kind(run, slot.index, model.run, plan.blocks[slot.index])
     requests = dict.fromkeys(own.addresses, request)
     parts = outputs * len(slot.features)
-    replies = ask(channel, requests, lambda a: expected.contributions(own.active[a], parts))
+    replies = ask(
+        channel, requests, lambda a: expected.contributions(own.active[a], parts, exact=model.exact)
+    )
     values = np.concatenate([replies[address].values for address in own.addresses])
     for place, feature in enumerate(slot.features):
         yield feature.name, values[:, place * outputs : (place + 1) * outputs].astype(np.float64)

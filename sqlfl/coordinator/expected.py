@@ -17,6 +17,8 @@ from sqlfl.messages import (
     Contributions,
     EqualRows,
     Errors,
+    ExactContributions,
+    ExactPredictions,
     Findings,
     Folds,
     Identifiers,
@@ -194,8 +196,9 @@ def _all_told(codes: Array, classes: int) -> bool:
     return bool(told.all())
 
 
-def scores(active: int, outputs: int) -> Expected[Predictions]:
-    return Expected(Predictions, {"rows": active, "outputs": outputs, "products": 0})
+def scores(active: int, outputs: int, *, exact: bool = False) -> Expected[Predictions]:
+    kind = ExactPredictions if exact else Predictions
+    return Expected(kind, {"rows": active, "outputs": outputs, "products": 0})
 
 
 def rotated(active: int) -> Expected[Rotated]:
@@ -218,8 +221,9 @@ def skew(features: int) -> Expected[Skew]:
     return Expected(Skew, {"features": features}, fault)
 
 
-def contributions(active: int, parts: int) -> Expected[Contributions]:
-    return Expected(Contributions, {"rows": active, "parts": parts})
+def contributions(active: int, parts: int, *, exact: bool = False) -> Expected[Contributions]:
+    kind = ExactContributions if exact else Contributions
+    return Expected(kind, {"rows": active, "parts": parts})
 
 
 def block(outputs: int) -> Expected[Block]:

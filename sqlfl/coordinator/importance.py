@@ -19,7 +19,7 @@ from sqlfl.coordinator.scoring import (
     slot_scores,
 )
 from sqlfl.interrupts import checkpoint
-from sqlfl.messages import ScorePermuted
+from sqlfl.messages import PermuteExactly, ScorePermuted
 from sqlfl.messages.replies import Channel, ask
 from sqlfl.models.head import Head
 from sqlfl.models.weighted import mean_of
@@ -112,12 +112,13 @@ def _told(
     checkpoint()
     joined = rows.joined.slots[slot.index]
     seed = -1 if asked.seed is None else asked.seed
-    request = ScorePermuted(
-        run, slot.index, model.run, plan.blocks[slot.index], feature, repeat, seed
-    )
+    kind = PermuteExactly if model.exact else ScorePermuted
+    request = kind(run, slot.index, model.run, plan.blocks[slot.index], feature, repeat, seed)
     outputs = Head(model.intercept, model.head).inputs
     requests = dict.fromkeys(joined.addresses, request)
-    replies = ask(channel, requests, lambda a: expected.scores(joined.active[a], outputs))
+    replies = ask(
+        channel, requests, lambda a: expected.scores(joined.active[a], outputs, exact=model.exact)
+    )
     return np.concatenate([replies[address].values for address in joined.addresses])
 
 

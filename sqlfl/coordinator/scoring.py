@@ -19,7 +19,7 @@ from sqlfl.coordinator.quality import look
 from sqlfl.coordinator.weighting import sample_weights
 from sqlfl.coordinator.writing import write
 from sqlfl.errors import ModelError
-from sqlfl.messages import Message, Score, SendIdentifiers
+from sqlfl.messages import Message, Score, ScoreExactly, SendIdentifiers
 from sqlfl.messages.replies import Channel, ask, refused
 from sqlfl.models.head import Head
 from sqlfl.models.losses import Loss, loss_of
@@ -201,13 +201,17 @@ def _score(plan: FederatedPlan, model: Model, joined: Joined, channel: Channel, 
 def slot_scores(
     plan: FederatedPlan, model: Model, joined: Joined, channel: Channel, run: str
 ) -> dict[int, Array]:
-    """Of each slot what its active rows add to the scores: float32 (n_i, P)."""
+    """Of each slot what its active rows add to the scores: (n_i, P), float64 where the model is
+    exact, else float32."""
     head = Head(model.intercept, model.head)
     active: dict[Address, int] = {}
     for slot in plan.blocks:
         active |= joined.slots[slot].active
-    requests = {a: Score(run, a[1], model.run, plan.blocks[a[1]]) for a in active}
-    replies = ask(channel, requests, lambda a: expected.scores(active[a], head.inputs))
+    kind = ScoreExactly if model.exact else Score
+    requests = {a: kind(run, a[1], model.run, plan.blocks[a[1]]) for a in active}
+    replies = ask(
+        channel, requests, lambda a: expected.scores(active[a], head.inputs, exact=model.exact)
+    )
     return {
         slot: np.concatenate([replies[a].values for a in joined.slots[slot].addresses])
         for slot in plan.blocks

@@ -20,7 +20,7 @@ from sqlfl.coordinator.preparation import Joined, Targets
 from sqlfl.coordinator.problems import Prepared, prepared_for
 from sqlfl.coordinator.protection import Watched, check_run
 from sqlfl.coordinator.rounds.divergence import check_kept
-from sqlfl.coordinator.rounds.problem import Algorithm, Step, coordinator_of
+from sqlfl.coordinator.rounds.problem import Algorithm, Problem, Step, coordinator_of
 from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.coordinator.scratch import Scratch
 from sqlfl.coordinator.secure_channel import SecureChannel
@@ -59,6 +59,10 @@ HISTORY = pa.schema(
 )
 
 
+ROUNDED = 1e-6
+"""Of the scores' spread, or of the loss: what 4-byte scores may change unseen."""
+LEAST = 1e-9
+"""Of the square of the target's spread: a smaller loss is 0 but for rounding."""
 STEPS = "leave the step options (learning_rate, rho) at their defaults, or use algorithm = 'lbfgs'"
 
 
@@ -90,6 +94,8 @@ class Trained:
     """Of the noise; None where features are not protected."""
     dropped: int = 0
     """Joined rows that max_fan_out left out."""
+    exact: bool = False
+    """4-byte scores of the blocks would show in the loss, or in predictions."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,6 +206,7 @@ def run_rounds(
             epoch=own.step.epoch,
             calibration=None if prepared.protection is None else prepared.protection.calibration,
             dropped=joined.dropped,
+            exact=_is_exact(plan, problem, own),
         )
 
     def waited_for(epoch: int, *, ends: bool) -> None:
@@ -263,6 +270,24 @@ def run_rounds(
         found = trained(kept, ending, interrupted=interrupt.is_set())
         save(run, step.epoch - kept.step.epoch)
     return found
+
+
+def _is_exact(plan: FederatedPlan, problem: Problem, kept: Candidate) -> bool:
+    """Rounding the blocks' scores to 4 bytes changes the loss, or the scores, by more than
+    ROUNDED."""
+    scores = kept.scores
+    if scores is None or plan.tower is not None or plan.privacy is not None:
+        return False
+    with np.errstate(over="ignore"):
+        slots = tuple(own.astype(np.float32).astype(np.float64) for own in scores.slots)
+    none = np.zeros_like(scores.constant)
+    change = Scores(tuple(a - b for a, b in zip(slots, scores.slots, strict=True)), none)
+    spread = problem.loss.spread(problem.targets)
+    if problem.passes.square(change, sampled=True) > (ROUNDED * spread) ** 2:
+        return True
+    loss = kept.step.loss
+    rounded = problem.passes.look(Scores(slots, scores.constant), sums=False).value
+    return abs(rounded - loss) > ROUNDED * max(loss, LEAST * spread**2)
 
 
 def _counts(

@@ -18,8 +18,8 @@ SCORING = ("evaluate", "predict")
 SCORES = frozenset(
     kind.kind
     for kind in (
-        ms.Score, ms.ScorePermuted, ms.SendContributions, ms.SendRotated, ms.SendErrors,
-        ms.SendSkew,
+        ms.Score, ms.ScoreExactly, ms.ScorePermuted, ms.PermuteExactly, ms.SendContributions,
+        ms.SendExactContributions, ms.SendRotated, ms.SendErrors, ms.SendSkew,
     )
 )  # fmt: skip
 """Of a saved block over rows: what PREDICT is granted for."""
@@ -28,8 +28,8 @@ ONCE = frozenset(
     for kind in (
         ms.Prepare, ms.SendKeys, ms.Activate, ms.SendLabels, ms.SendWeights, ms.SendSplit,
         ms.SendFolds, ms.SetRanges, ms.SetEncoding, ms.SendFindings, ms.SendProfile,
-        ms.SendSeparated, ms.SendSeparatedNames,
-        ms.SendIdentifiers, ms.Score, ms.SendRotated, ms.SendErrors, ms.SendContributions,
+        ms.SendSeparated, ms.SendSeparatedNames, ms.SendIdentifiers, ms.Score, ms.ScoreExactly,
+        ms.SendRotated, ms.SendErrors, ms.SendContributions, ms.SendExactContributions,
         ms.SendSkew, ms.Write,
     )
 )  # fmt: skip

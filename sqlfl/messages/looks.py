@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from sqlfl.messages.base import Message
 from sqlfl.messages.forms import array, integer, text, texts
@@ -160,6 +160,8 @@ class ScorePermuted(Message):
 
     kind = "score_permuted"
     words = "name of the block; the feature; a seed, or that there is none"
+    exact: ClassVar[bool] = False
+    """The reply is in 8-byte numbers."""
     model: str = field(metadata=text())
     block: int = field(metadata=integer())
     feature: int = field(metadata=integer())
@@ -170,11 +172,21 @@ class ScorePermuted(Message):
 
 
 @dataclass(frozen=True, eq=False)
+class PermuteExactly(ScorePermuted):
+    """The same in 8-byte numbers."""
+
+    kind = "permute_exactly"
+    exact = True
+
+
+@dataclass(frozen=True, eq=False)
 class SendContributions(Message):
     """Coordinator to client: what does each feature add to the active rows' scores?"""
 
     kind = "send_contributions"
     words = "name of the block"
+    exact: ClassVar[bool] = False
+    """The reply is in 8-byte numbers."""
     model: str = field(metadata=text())
     block: int = field(metadata=integer())
 
@@ -220,3 +232,19 @@ class Contributions(Message):
     kind = "contributions"
     values: Array = field(metadata=array("float32", "rows", "parts"))
     """Feature after feature, of each a number for each output."""
+
+
+@dataclass(frozen=True, eq=False)
+class SendExactContributions(SendContributions):
+    """The same in 8-byte numbers."""
+
+    kind = "send_exact_contributions"
+    exact = True
+
+
+@dataclass(frozen=True, eq=False)
+class ExactContributions(Contributions):
+    """The same in 8-byte numbers."""
+
+    kind = "exact_contributions"
+    values: Array = field(metadata=array("float64", "rows", "parts"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from sqlfl.messages.base import Message
 from sqlfl.messages.forms import array, arrays, columns, integer, text, texts
@@ -80,9 +80,19 @@ class Score(Message):
 
     kind = "score"
     words = "name of the block"
+    exact: ClassVar[bool] = False
+    """The reply is in 8-byte numbers."""
     model: str = field(metadata=text())
     block: int = field(metadata=integer())
     """The slot of the model."""
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreExactly(Score):
+    """The same in 8-byte numbers, where columns of several tables nearly cancel."""
+
+    kind = "score_exactly"
+    exact = True
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,7 +18,7 @@ from sqlfl.guard.trial import Trial, Workers
 from sqlfl.methods.configuration import Configuration
 from sqlfl.models.towers import TowerShape
 from sqlfl.party import limits, looks
-from sqlfl.party.client import predictions_of
+from sqlfl.party.client import exact_predictions_of, predictions_of
 from sqlfl.party.cursors import Cursors
 from sqlfl.party.failures import failed
 from sqlfl.party.observers import Observers
@@ -423,9 +423,8 @@ class PartyClient(Server):
         block = self.block(request.model, request.block)
         cursor, engine = self._runs[request.run].cursor, state.specification.engine
         values = score(cursor, state.snapshot, block.encoding, block.theta, engine)
-        values = predictions_of(block.finish(values))
         state.scored = block.encoding
-        return ms.Predictions(request.run, request.slot, values, np.zeros(0, np.float64))
+        return _predicted(request, block.finish(values))
 
     def _look(
         self,
@@ -444,12 +443,12 @@ class PartyClient(Server):
             case ms.SendRotated():
                 return looks.rotated(block, engine, self._slot_key(run, state, "rotation"), request)
             case ms.ScorePermuted():
-                values = predictions_of(looks.permuted(block, engine, request))
-                return ms.Predictions(run, slot, values, np.zeros(0, np.float64))
+                return _predicted(request, looks.permuted(block, engine, request))
             case ms.SendContributions():
-                return ms.Contributions(
-                    run, slot, predictions_of(looks.contributions(block, engine))
-                )
+                parts = looks.contributions(block, engine)
+                if request.exact:
+                    return ms.ExactContributions(run, slot, exact_predictions_of(parts))
+                return ms.Contributions(run, slot, predictions_of(parts))
 
     def _scoring_engine(
         self, request: ms.SendSkew | looks.Look, state: SlotState, block: SavedBlock
@@ -505,3 +504,10 @@ class PartyClient(Server):
             if state.engine is not None:
                 state.engine.close()
         self._cursors.end(run.cursor)
+
+
+def _predicted(request: ms.Score | ms.ScorePermuted, values: Array) -> ms.Predictions:
+    none = np.zeros(0, np.float64)
+    if request.exact:
+        return ms.ExactPredictions(request.run, request.slot, exact_predictions_of(values), none)
+    return ms.Predictions(request.run, request.slot, predictions_of(values), none)

@@ -69,6 +69,7 @@ class _Document:
     databases: Mapping[str, int] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
     transforms: tuple[Transform, ...] = ()
+    exact: bool = False
     version: int = 1
     comment: str = ""
 

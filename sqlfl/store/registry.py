@@ -107,6 +107,9 @@ class Model:
     transforms: tuple[Transform, ...] = ()
     """What TRANSFORM makes of the query's columns before they are features; each party does it with
     its own, and keeps what is fitted."""
+    exact: bool = False
+    """Scores of its blocks are sent in 8-byte numbers: the rounding of 4-byte ones would show, as
+    columns of several tables nearly cancel."""
     version: int = 1
     """1 more than that of the model whose name it has taken."""
     comment: str = ""

@@ -261,6 +261,7 @@ def model_of(
         interrupted=trained.interrupted,
         ending=trained.ending,
         stopped_early=trained.stopped_early,
+        exact=trained.exact,
         epoch=trained.epoch,
         created_at=dt.datetime.now(dt.UTC),
         versions={"sqlfl": __version__, "duckdb": duckdb.__version__},

@@ -325,12 +325,15 @@ def score(
     more: Mapping[str, object] | None = None,
     at: str | None = None,
     look: Look | None = None,
+    *,
+    exact: bool = False,
 ) -> FederatedPlan:
     options = resolve_scoring(kind, more or {})
     ucq = cards(purpose)
     what = purpose.upper() if look is None else f"{look.word.upper()} OF"
     sql = f"{what} MODEL m FROM (SELECT ...)"
-    return plan(purpose, "m", kind, ucq, options, sql, {0: 0, 2: 1}, at=at, look=look)
+    scored = {0: 0, 2: 1}
+    return plan(purpose, "m", kind, ucq, options, sql, scored, at=at, look=look, exact=exact)
 
 
 def evaluated(privacy: Privacy) -> FederatedPlan:

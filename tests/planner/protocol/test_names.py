@@ -59,6 +59,8 @@ PLANS = {
     "importance": plans.score("evaluate", look=Importance()),
     "contributions": plans.score("predict", look=Contributions(features=True)),
     "skew": plans.score("predict", look=Skew()),
+    "exact importance": plans.score("evaluate", look=Importance(), exact=True),
+    "exact contributions": plans.score("predict", look=Contributions(features=True), exact=True),
     "check": plans.score("check", look=Check()),
     "check alone": plans.score("check", look=Check(explains=False)),
 }
