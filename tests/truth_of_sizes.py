@@ -118,6 +118,7 @@ class Truth:
             "pairs": lambda s: math.comb(self.onehot(s).shape[1] + 1, 2),
             "stored": self.stored,
             "merged_stored": self.stored,
+            "crossed": self.crossed,
             "classes": lambda s: len(self.classes(s)),
             "class_text": lambda s: sum(len(c.encode()) for c in self.classes(s)),
         }
@@ -181,6 +182,16 @@ class Truth:
                 hot = np.array([[v == k for k in known] for v in values], float)
                 blocks.append(sparse.csr_array(hot.reshape(len(values), len(known))))
         return sparse.csr_array(sparse.hstack(blocks))
+
+    def crossed(self, symbol: Symbol) -> int:
+        whole = Symbol("", "", symbol.slot)
+        sizes = [
+            len(set(self.rows(whole, weighing=True).column(f.name).to_pylist()))
+            for f in self.features(symbol)
+            if f.kind == CATEGORY
+        ]
+        pairs = (sum(sizes) ** 2 - sum(size**2 for size in sizes)) // 2
+        return sum(sizes) + pairs
 
     def stored(self, symbol: Symbol) -> int:
         onehot = self.onehot(symbol)

@@ -96,6 +96,8 @@ def _asked(privacy: Privacy) -> str:
     found = names if privacy.labels else []
     if privacy.features:
         found = [*found, "epsilon", "noise_multiplier", "delta", "clip", "predictions"]
+        if privacy.solved:
+            found += ["feature_bound"]
         if privacy.predictions == "gaussian":
             found += ["prediction_clip", "prediction_share"]
         if privacy.chosen:

@@ -16,7 +16,8 @@ from sqlfl.planner.protocol.exchanges import (
 )
 from sqlfl.planner.protocol.phases import encoded, protocol
 from sqlfl.planner.protocol.sizes import Size
-from sqlfl.planner.query.ucq import Slot
+from sqlfl.planner.query.ucq import CATEGORY, Slot
+from sqlfl.privacy.protection import NoisedMoments
 from sqlfl.schema import Client
 
 LIMBS, EXACT_LIMBS = 2, 16
@@ -98,10 +99,16 @@ def _content(run: Run, send: Send, slot: Slot) -> Content:
     if send.kind == ms.PartialGradient.kind:
         return _of(send.kind, f"{send.what}, masked", 2, send.count, LIMBS)
     p, q = sym.of_slot("numeric", slot), sym.of_slot("onehot", slot)
-    narrow = bool(run.protection.features)
+    # of several category features, pairs of categories leave where moments are all that does
+    several = sum(feature.kind == CATEGORY for feature in slot.features) > 1
+    narrow = bool(run.protection.features) and not (several and _solved(run))
     pairs = q if narrow else sym.of_slot("pairs", slot)
     numbers = p * p + p * q + pairs + p + q + 1
     return _of("diagonal_gram" if narrow else send.kind, f"{send.what}, masked", 2, numbers, LIMBS)
+
+
+def _solved(run: Run) -> bool:
+    return isinstance(run.protection.features, NoisedMoments)
 
 
 def _of(kind: str, what: str, axes: Size | int, numbers: Size, limbs: int) -> Content:

@@ -46,6 +46,10 @@ ROLES: dict[str, tuple[str, str]] = {
         "z[slot@client]",
         "pairs of categories that occur together (in rows of weight above 0; upper triangle)",
     ),
+    "crossed": (
+        "Y[slot@client]",
+        "pairs of categories of two features, and of each category with itself",
+    ),
     "merged_stored": ("z[slot]", "the same over all clients of the slot"),
     "block_columns": ("L[slot]", "encoded columns of the model's block"),
     "names": (

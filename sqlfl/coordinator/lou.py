@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+import numpy as np
 
 from sqlfl.arrays import Array
 from sqlfl.schema import Address
@@ -16,6 +18,8 @@ class Members:
     addresses: tuple[Address, ...]
     offsets: Array
     """int (clients + 1,): bounds of each client's active rows within the slot's."""
+    virtual: Array = field(default_factory=lambda: np.zeros(0, np.int64))
+    """int (few,): those of them that a LEFT JOIN made up, ascending."""
 
     @property
     def shared(self) -> bool:

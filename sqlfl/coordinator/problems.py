@@ -155,7 +155,8 @@ def problem_of(
         run=run,
         mapping=data.mapping,
         slots=tuple(
-            Members(slot.slot, slot.addresses, slot.offsets) for slot in _towers(plan, joined)
+            Members(slot.slot, slot.addresses, slot.offsets, slot.virtual)
+            for slot in _towers(plan, joined)
         ),
         loss=loss.fitted(data.targets, data.weights),
         targets=data.targets,

@@ -23,7 +23,13 @@ from sqlfl.models.losses import loss_of
 from sqlfl.options.privacy import PREDICTION_CLIP, Privacy
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.query.ucq import CATEGORY, Slot
-from sqlfl.privacy.calibration import Calibration, calibrate, check_releases
+from sqlfl.privacy.block_moments import labels_change, weight_cap
+from sqlfl.privacy.calibration import (
+    Calibration,
+    calibrate,
+    check_releases,
+    shares_of_moments,
+)
 from sqlfl.privacy.collusion import honest_slots
 from sqlfl.privacy.schedule import planned_releases
 from sqlfl.privacy.specification import PlannedReleases
@@ -93,14 +99,19 @@ class _Part:
     """int32 (n,)"""
     virtual: Array
     """bool (active rows,)"""
-    largest: float
-    """What a row that is not virtual counts at most."""
+    counts: Array
+    """What rows that are not virtual count: float64 (n,)"""
 
     @classmethod
     def of(cls, slot: JoinedSlot, training: Array, weights: Array) -> _Part:
         rows, virtual = slot.rows[training], slot.made_up
         counts = np.bincount(rows, weights[training], len(virtual))
-        return cls(rows, virtual, float(counts[~virtual].max(initial=0.0)))
+        return cls(rows, virtual, counts[~virtual])
+
+    @property
+    def largest(self) -> float:
+        """What a row that is not virtual counts at most."""
+        return float(self.counts.max(initial=0.0))
 
     @property
     def mean(self) -> float:
@@ -140,6 +151,7 @@ def _rounds(
         outputs=outputs or scores,
         honest=honest_slots(plan.ucq.slots, slot, plan.at, asked),
         residual=_residual(plan, target),
+        row_weight=_row_weight(plan, slot, part),
     )
 
 
@@ -155,6 +167,18 @@ def _residual(plan: FederatedPlan, target: Targets) -> float:
         values = np.asarray(target.values, np.float64)
         bound = float(np.abs(values - values.mean()).max()) or 1.0
     return radius * max(privacy.feature_bound or 1.0, 1.0) + bound
+
+
+def _row_weight(plan: FederatedPlan, slot: Slot, part: _Part) -> float:
+    """What a row of the slot counts at most in moments: by the join graph and the weights alone. 0
+    where moments are not all that is released."""
+    if plan.privacy is None or not plan.privacy.solved:
+        return 0.0
+    _, multiplier = shares_of_moments(plan.privacy)
+    numeric = sum(feature.width for feature in slot.features if feature.kind != CATEGORY)
+    categories = sum(feature.kind == CATEGORY for feature in slot.features)
+    change = labels_change(numeric, categories)
+    return weight_cap(part.counts, numeric + categories, change, multiplier)
 
 
 def _keeps_signs(plan: FederatedPlan, target: Targets) -> bool:

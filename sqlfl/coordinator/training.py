@@ -151,7 +151,7 @@ def train(
         problem = prepared.problem
         late = nullcontext() if problem.lateness is None else closing(problem.lateness)
         with closing(problem.passes), late:
-            told = progress, started, checkpoint
+            told = progress, started, checkpoint, remark
             return run_rounds(plan, prepared, line, channel, run, *told)
 
 
@@ -164,6 +164,7 @@ def run_rounds(
     progress: Progress,
     started: float,
     checkpoint: Checkpoint | None = None,
+    remark: Callable[[str], None] = lambda _: None,
 ) -> Trained:
     joined, target, problem = prepared.joined, prepared.target, prepared.problem
     watched = Watched(line)
@@ -199,6 +200,7 @@ def run_rounds(
                 "objective": own.step.objective + floor,
                 "loss": own.step.loss + floor,
                 **measures.final(own.scores),
+                **own.step.estimates,
             },
             interrupted=interrupted,
             ending=ending,
@@ -266,6 +268,8 @@ def run_rounds(
             check_kept(problem, kept.step.objective, algorithm.first, STEPS)
         check_run(plan, prepared.every, prepared.protection, line, run, watched.told)
         ending = _ending(step, kept.step, interrupt.is_set())
+        for text in kept.step.warnings:
+            remark(text)
         # before anything is saved: a worker may be gone
         found = trained(kept, ending, interrupted=interrupt.is_set())
         save(run, step.epoch - kept.step.epoch)

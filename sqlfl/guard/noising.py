@@ -24,10 +24,12 @@ NOISED = frozenset(
     for kind in (
         ms.SendKeys, ms.Activate, ms.Weigh, ms.SetRanges, ms.SetEncoding, ms.SendLabels, ms.Start,
         ms.SendPredictions, ms.Residuals, ms.SumGradient, ms.SendGram, ms.SetGram,
-        ms.ConsensusAverage, ms.SendReleases, ms.Save, ms.SendIdentifiers,
+        ms.ConsensusAverage, ms.SetParameters, ms.SendReleases, ms.Save, ms.SendIdentifiers,
     )
 )  # fmt: skip
 """What a party answers without laying anything of features and labels open, or with noise."""
+SOUND = ("gaussian", "moments")
+"""Ways of noising predictions, or of telling none, that leave normal noise alone."""
 STABLE = (
     "each row of it in one row of the query: without joins, groups and subqueries within the "
     "party; or grant a view, whose rows count then"
@@ -93,7 +95,7 @@ def of_features(request: Request, item: SlotSpecification) -> Iterator[tuple[str
     own, privacy = item.privacy, privacy_of(request)
     if own is None or own.delta is None or privacy is None or privacy.epsilon is None:
         yield "its features", "training under PRIVACY (epsilon = ..., predictions = 'gaussian')"
-    elif privacy.predictions != "gaussian" or item.secure or item.drawn or item.folds:
+    elif privacy.predictions not in SOUND or item.secure or item.drawn or item.folds:
         yield "its features", "PRIVACY with predictions = 'gaussian', in plain sums"
     elif own.statistics == "none" or any(feature.fitted for feature in item.features):
         yield "its features", "statistics that are public or noised"

@@ -216,6 +216,24 @@ class ConsensusAverage(Message):
 
 
 @dataclass(frozen=True, eq=False)
+class SetParameters(Message):
+    """Coordinator to client: the block's parameters, which the coordinator has worked out."""
+
+    kind = "set_parameters"
+    words = "θ, the block's parameters"
+    values: Array = field(metadata=array("float64", "parameters", "outputs"))
+
+
+@dataclass(frozen=True, eq=False)
+class Constant(Message):
+    """Client to coordinator: what the centre of its encoded columns comes to by these."""
+
+    kind = "constant"
+    words = "Σ centre · θ of the encoded columns"
+    values: Array = field(metadata=array("float64", "outputs"))
+
+
+@dataclass(frozen=True, eq=False)
 class SendReleases(Message):
     """Coordinator to client, private runs only: what have you released of this slot?"""
 
@@ -260,3 +278,7 @@ class Releases(Message):
     sketches: int = field(default=0, metadata=integer())
     """Columns told."""
     sketch_noise: float = field(default=0.0, metadata=real(least=0))
+    crosses: int = field(default=0, metadata=integer())
+    """Moments with the label."""
+    row_weight: float = field(default=0.0, metadata=real(least=0))
+    labels_noise: float = field(default=0.0, metadata=real(least=0))

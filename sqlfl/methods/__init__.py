@@ -25,6 +25,7 @@ METHODS = {
     "admm": "sqlfl.methods.admm",
     "pbm": "sqlfl.methods.pbm",
     "frank_wolfe": "sqlfl.methods.frank_wolfe",
+    "moments": "sqlfl.methods.moments",
 }
 """Name -> package; `methods` has those of other distributions too."""
 

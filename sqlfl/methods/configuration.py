@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, TypeVar
 
-from sqlfl.codec import from_json, to_json
+from sqlfl.codec import LEFT_OUT, from_json, to_json
 from sqlfl.errors import InternalError
 from sqlfl.models.towers import TowerShape
 from sqlfl.privacy.specification import RoundNoise
@@ -80,6 +80,8 @@ class Configuration:
     """None for a linear block."""
     privacy: RoundNoise | None = None
     """What is clipped and noised; None where nothing is."""
+    exempt: tuple[int, ...] = field(default=(), metadata=LEFT_OUT)
+    """Active rows that a LEFT JOIN made up, which hold nobody's data, where that matters."""
 
     @property
     def shared(self) -> bool:

@@ -9,6 +9,8 @@ from sqlfl.errors import InternalError
 NUMBER = "a number"
 TWO_CLASSES = "two classes"
 ANY_CLASSES = "any number of classes"
+MOMENTS = "moments"
+"""The algorithm that solves models from moments."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,8 @@ class Kind:
     """Why PRIVACY does not noise its labels; empty where it does."""
     no_feature_noise: str = ""
     """Why PRIVACY does not protect its features; empty where it does."""
+    solved: bool = False
+    """Moments of the columns, and with the target, give a model."""
 
     @property
     def separable(self) -> bool:
@@ -52,9 +56,9 @@ _UNREASONED = "what noise in predictions does to a loss with bends has not been 
 _CLASSES = ("log-loss, nats per row", "accuracy (share of rows)")
 
 _KINDS = (
-    Kind("linear_regression", NUMBER, *_SQUARED),
-    Kind("logistic_regression", TWO_CLASSES, "logistic", *_CLASSES),
-    Kind("softmax_regression", ANY_CLASSES, "softmax", *_CLASSES),
+    Kind("linear_regression", NUMBER, *_SQUARED, solved=True),
+    Kind("logistic_regression", TWO_CLASSES, "logistic", *_CLASSES, solved=True),
+    Kind("softmax_regression", ANY_CLASSES, "softmax", *_CLASSES, solved=True),
     Kind(
         "poisson_regression",
         NUMBER,
@@ -129,5 +133,7 @@ def other(name: str, target: str) -> str:
 
 def trains(algorithm: str, name: str) -> bool:
     """The algorithm is for such models, as far as the kind says."""
+    if algorithm == MOMENTS:
+        return kind_of(name).solved
     own = {kind.algorithm for kind in _KINDS if kind.algorithm}
     return kind_of(name).algorithm == (algorithm if algorithm in own else "")

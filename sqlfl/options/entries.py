@@ -78,6 +78,9 @@ class Defaults:
     """Why it cannot where predictions are exact; empty where it can."""
     drawn: bool = False
     """Of predictions there are sums over all slots only, and draws where features are protected."""
+    solved: bool = False
+    """The model is solved from moments that clients noise and tell once, for protected features
+    alone: no row's prediction leaves them."""
     sketched: bool = False
     """Clients choose columns and tell sketches of them: no row's prediction leaves them, and where
     features are protected choices and sketches are noised."""

@@ -147,6 +147,11 @@ _DRAWN = Needs(
 _CHOSEN = Needs(
     ("predictions",), ("sketch",), hint="USING lasso chooses columns, by algorithm 'frank_wolfe'"
 )
+_BOUNDED = Needs(
+    ("predictions",),
+    ("sketch", "moments"),
+    hint="of USING lasso, and of algorithm = 'moments'",
+)
 _SHARED = Needs(("predictions",), ("gaussian", "binomial", "sketch"))
 
 
@@ -162,6 +167,8 @@ def _predictions(setting: Setting) -> str:
     own = setting.method
     if own is None or not _OF_FEATURES.met(setting.values):
         return "none"
+    if own.solved:
+        return "moments"
     return "binomial" if own.drawn else "sketch" if own.sketched else "none"
 
 
@@ -209,13 +216,15 @@ class Privacy:
         "sum over joined rows",
         default_text="the mean number of joined rows per row of the table, times the "
         "standard deviation of labels that are numbers", needs=_OF_GRADIENTS)
-    predictions: str = option(choice("none", "gaussian", "binomial", "sketch"), "none",
+    predictions: str = option(choice("none", "gaussian", "binomial", "sketch", "moments"), "none",
         "'gaussian': each row's predictions are clipped and noised in every round, so that ε holds "
         "against the coordinator and the other parties; 'none': they are exact, and ε holds for "
         "the parameters alone; 'binomial', of algorithm 'pbm': each joined row's are drawn, and "
         "the coordinator sees sums of all table positions' draws; 'sketch', of algorithm "
-        "'frank_wolfe': none are told, choices of columns and sketches of these are noised",
-        default_text="'none'; 'binomial' of algorithm 'pbm'; 'sketch' of 'frank_wolfe'",
+        "'frank_wolfe': none are told, choices of columns and sketches of these are noised; "
+        "'moments', of algorithm 'moments': none are told, each table's moments are noised once",
+        default_text="'none'; 'binomial' of algorithm 'pbm'; 'sketch' of 'frank_wolfe'; 'moments' "
+        "of 'moments'",
         chosen=_predictions, needs=_OF_FEATURES)
     prediction_clip: float | None = option(CLIP, None,
         "B: what the norm of a row's prediction is clipped to",
@@ -243,7 +252,7 @@ class Privacy:
     feature_bound: float | None = option(CLIP, None,
         "B: what the encoded values of numbers are clipped to, from -B to B",
         default_text="1 with statistics = 'bounds', where they lie in [-1, 1]; else 3",
-        needs=_CHOSEN)
+        needs=_BOUNDED)
     label_bound: float | None = option(CLIP, None,
         "Y: how far a label is taken to be from their mean, at most: residuals are clipped to "
         "radius · B + Y", default_text="the largest distance that there is", needs=_CHOSEN)
@@ -305,6 +314,11 @@ class Privacy:
     def chosen(self) -> bool:
         """Of predictions there are none: columns are chosen, and sketches of them told."""
         return self.features and self.predictions == "sketch"
+
+    @property
+    def solved(self) -> bool:
+        """Of predictions there are none: the model is solved from noised moments."""
+        return self.features and self.predictions == "moments"
 
     @property
     def together(self) -> bool:

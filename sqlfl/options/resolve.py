@@ -97,6 +97,10 @@ def resolve_training(
             raise error(message, written.places[name], sql, hint=f"leave {name} out", name=True)
     table.check_needs(written, options.listed(), sql)
     _check_stragglers(options, written, privacy, sql)
+    if options.method.usual.solved and (privacy is None or not privacy.features):
+        message = "algorithm 'moments' solves a model from noised moments, and needs PRIVACY "
+        hint = "PRIVACY (epsilon = ..., feature_bounds = {...}), or leave algorithm out"
+        raise error(f"{message}(epsilon = ...)", written.places["algorithm"], sql, hint=hint)
     if privacy is not None:
         check_privacy(privacy, options, written, sql)
     return options
@@ -167,7 +171,7 @@ def _check_method(kind: str, algorithm: str, written: Written, sql: str | None) 
     if not trains(algorithm, kind):
         own = kind_of(kind).algorithm
         message = f"algorithm '{algorithm}' does not train {kind}"
-        others = next((name for name in KINDS if kind_of(name).algorithm == algorithm), "")
+        others = next((name for name in KINDS if trains(algorithm, name)), "")
         hint = f"leave algorithm out: it is '{own}'" if own else f"USING {others}, or another one"
         raise error(message, written.places["algorithm"], sql, hint=hint)
     if kind in NEURAL and options_of(algorithm).usual.tower_epochs is None:
@@ -259,6 +263,8 @@ def resolve_privacy(
     values = resolved(Privacy, Setting(kind, method=method, values=written.values))
     if method is not None and method.sketched:
         _check_chosen(written.places, sql)
+    elif method is not None and method.solved:
+        _check_solved(written.places, sql)
     else:
         _check_predictions(method is not None and method.drawn, values, written.places, sql)
     PRIVACY.check_needs(written, values, sql)
@@ -294,7 +300,8 @@ def _check_predictions(
 ) -> None:
     """Predictions are noised as the algorithm can: `drawn`, it sums draws of them in secret."""
     asked = values["predictions"]
-    if "predictions" not in written or (drawn == (asked == "binomial") and asked != "sketch"):
+    fits = drawn == (asked == "binomial") and asked not in ("sketch", "moments")
+    if "predictions" not in written or fits:
         return
     got = f"PRIVACY option predictions = {shown(values['predictions'])}"
     if drawn:
@@ -302,10 +309,11 @@ def _check_predictions(
         message += "summed in secret"
         hint = "leave it out, or algorithm = 'sgd'"
     else:
-        own = "frank_wolfe" if asked == "sketch" else "pbm"
+        own = {"sketch": "frank_wolfe", "moments": "moments"}.get(str(asked), "pbm")
         message = f"{got} applies only to algorithm '{own}'"
         hint = "WITH (algorithm = 'pbm') USING mlp_classifier or mlp_regressor, or 'gaussian'"
         hint = "USING lasso, or 'gaussian'" if own == "frank_wolfe" else hint
+        hint = "WITH (algorithm = 'moments'), or 'gaussian'" if own == "moments" else hint
     raise error(message, written["predictions"], sql, hint=hint)
 
 
@@ -323,6 +331,27 @@ def _check_chosen(written: Mapping[str, Given], sql: str | None) -> None:
         message = f"PRIVACY option predictions = {shown(given.value)} does not go with algorithm "
         message += "'frank_wolfe', whose clients tell no row's prediction"
         raise error(message, given, sql, hint="leave it out")
+
+
+def _check_solved(written: Mapping[str, Given], sql: str | None) -> None:
+    """Noise follows from a budget, and there is nothing else to bound."""
+    for name, why in (
+        ("noise_multiplier", "what it releases is noised by a budget"),
+        ("clip", "no gradients are told"),
+        ("prediction_clip", "no predictions are told"),
+        ("prediction_share", "no predictions are told"),
+        ("max_fan_out", "how much a row counts follows from how often rows are joined"),
+    ):
+        if name in written:
+            message = f"PRIVACY option {name} does not go with algorithm 'moments': {why}"
+            hint = "give epsilon" if name == "noise_multiplier" else f"leave {name} out"
+            hint += ", or algorithm = 'sgd'"
+            raise error(message, written[name], sql, hint=hint, name=True)
+    given = written.get("predictions")
+    if given is not None and given.value != "moments":
+        message = f"PRIVACY option predictions = {shown(given.value)} does not go with algorithm "
+        message += "'moments', whose clients tell no row's prediction"
+        raise error(message, given, sql, hint="leave it out, or algorithm = 'sgd'")
 
 
 def _check_draws(drawn: bool, written: Mapping[str, Given], sql: str | None) -> None:

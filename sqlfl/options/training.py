@@ -140,7 +140,8 @@ class TrainingOptions:
     max_joined_rows: int = option(integer(1, LARGEST_JOIN), 100_000_000,
         "the most rows that the join may have: more are refused before it is made")
     algorithm: str = option(_METHOD, DEPENDS,
-        "how the model is trained; lbfgs is for linear models only, frank_wolfe for lasso",
+        "how the model is trained; lbfgs is for linear models only, frank_wolfe for lasso, moments "
+        "for linear, logistic and softmax regression whose features PRIVACY protects by epsilon",
         chosen=lambda setting: _algorithm(setting),
         default_text="'lbfgs'; 'sgd' of mlp_*; 'frank_wolfe' of lasso")
     epochs: int = option(integer(1), DEPENDS,

@@ -34,6 +34,9 @@ class Guard:
         """Choices of a column."""
         self.sketches = 0
         """Columns told."""
+        self.crosses = 0
+        """Moments with the label."""
+        self._exempt = np.zeros(0, np.int64)
         self._most = math.inf
         self._sensitivity = 0.0
         self._limited = np.ones(rows, bool)
@@ -47,11 +50,20 @@ class Guard:
         more has left.
         """
         own = self.privacy
+        self._most, self._sensitivity, self._limited = squared_mu, moments_sensitivity, limited
+        if own.row_weight > 0.0:
+            if limited[self._exempt].any():
+                raise PolicyError("its owner keeps an account, and a row counts beyond its cap")
+            self._check()
+            return
         plain = own.clip > 0.0 and own.noise > 0.0 and not own.bins and not own.mechanism
         if not (plain and own.prediction_clip > 0.0 and own.prediction_noise > 0.0):
             raise PolicyError("its owner keeps an account, which has no place for this noise")
-        self._most, self._sensitivity, self._limited = squared_mu, moments_sensitivity, limited
         self._check()
+
+    def exempt(self, rows: Array) -> None:
+        """These rows hold no data, and count in moments as often as they are joined."""
+        self._exempt = rows
 
     def _check(self) -> None:
         """Before anything leaves."""
@@ -61,6 +73,9 @@ class Guard:
         released = self._gradients * _squared(2.0 * own.clip, own.noise)
         released += self._predictions * _squared(2.0 * own.prediction_clip, own.prediction_noise)
         moments = _squared(self._sensitivity, own.moments_noise) if self._moments else 0.0
+        if own.row_weight > 0.0:
+            moments = self._moments * _squared(1.0, own.moments_noise)
+            moments += self.crosses * _squared(1.0, own.labels_noise)
         if float(released[self._limited].max(initial=0.0)) + moments > self._most:
             raise PolicyError(
                 "more would leave than was reserved for this run by its owner's ledger"
@@ -133,6 +148,23 @@ class Guard:
         self._check()
         return add_gaussian(values, self.privacy.moments_noise, self._entropy)
 
+    def block_moments(self, values: Array, sensitivity: float) -> Array:
+        """Numbers of a block's second moments, which the change of one row moves by at most
+        `sensitivity` in ℓ2, noised."""
+        if self._moments:
+            raise InternalError("second moments are released once")
+        self._moments = 1
+        self._check()
+        return add_gaussian(values, self.privacy.moments_noise * sensitivity, self._entropy)
+
+    def label_moments(self, values: Array, sensitivity: float) -> Array:
+        """The same of moments with the label."""
+        if self.crosses:
+            raise InternalError("moments with the label are released once")
+        self.crosses = 1
+        self._check()
+        return add_gaussian(values, self.privacy.labels_noise * sensitivity, self._entropy)
+
     @property
     def draws(self) -> int:
         """Of the row that was drawn of most often."""
@@ -181,4 +213,7 @@ def releases_of(guard: Guard | None, run: str, slot: int) -> Releases:
         residual_bound=own.residual_bound,
         sketches=guard.sketches,
         sketch_noise=own.sketch_noise,
+        crosses=guard.crosses,
+        row_weight=own.row_weight,
+        labels_noise=own.labels_noise,
     )

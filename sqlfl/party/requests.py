@@ -20,6 +20,7 @@ from sqlfl.messages import (
     SendPredictions,
     SendSlope,
     SetGram,
+    SetParameters,
     SumGradient,
 )
 from sqlfl.messages.checks import mismatch, shapes_of
@@ -78,6 +79,9 @@ class Held:
                 return {"rows": self.active, "outputs": self.outputs}
             case Residuals():
                 return {"rows": rows, "outputs": self.outputs, **self.sizes}
+            case SetParameters():
+                parameters, outputs = self.parameters
+                return {"parameters": parameters, "outputs": outputs}
             case SumGradient() | ConsensusAverage():
                 parameters, outputs = self.parameters
                 return {"parameters": parameters, "outputs": 1 if probing else outputs}

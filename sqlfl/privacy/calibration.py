@@ -69,6 +69,9 @@ SLACK = 1e-6
 grid and in sums."""
 MOMENTS_SHARE = 0.1
 """In units of μ², of what statistics leave, that second moments take."""
+SECOND_SHARE = 0.25
+"""In units of μ², of what statistics leave, that second moments take where moments with the label
+are all that is released beside them."""
 CATEGORIES_SHARE = 0.1
 """Of δ, for the categories that are found out."""
 INTERCEPT_CLIP = 1.0
@@ -138,6 +141,12 @@ def calibrate(privacy: Privacy, slots: Sequence[PlannedReleases]) -> Calibration
             rounds[own.slot] = choosing.rounds(privacy, own, SLACK)
             found[own.slot] = (*listed, *choosing.events(own, privacy.mechanism))
             continue
+        if privacy.solved:
+            second, cross = shares_of_moments(privacy, own)
+            rounds[own.slot] = _of_moments(privacy, own, second, cross)
+            listed += [Gaussian(of.MOMENTS, second, own.moments)]
+            found[own.slot] = (*listed, Gaussian(of.CROSSES, cross, own.crosses))
+            continue
         if drawing is not None:
             z = drawing.multipliers[own.slot]
             check_noise(privacy, of.GRADIENTS, z, own, own.gradients)
@@ -165,6 +174,7 @@ def calibrate(privacy: Privacy, slots: Sequence[PlannedReleases]) -> Calibration
         rounds=MappingProxyType(rounds),
         intercept_clip=INTERCEPT_CLIP if exact else 0.0,
         intercept_noise=common * INTERCEPT_CLIP * (1.0 + SLACK) if exact else 0.0,
+        labels=privacy.label if privacy.solved else None,
     )
     return Calibration(
         privacy=privacy,
@@ -176,6 +186,20 @@ def calibrate(privacy: Privacy, slots: Sequence[PlannedReleases]) -> Calibration
         multipliers=MappingProxyType(multipliers),
         prediction_multipliers=MappingProxyType(of_predictions),
     )
+
+
+def shares_of_moments(privacy: Privacy, own: PlannedReleases | None = None) -> tuple[float, float]:
+    """Noise over sensitivity of second moments, and of moments with the label, where these are all
+    that is released. Raises PrivacyError for more noise than there may be."""
+    rest = _rest(privacy)
+    if not rest > 0.0:
+        raise InternalError("moments are noised by a budget")
+    second = 1.0 / math.sqrt(rest * SECOND_SHARE)
+    cross = 1.0 / math.sqrt(rest * (1.0 - SECOND_SHARE))
+    if own is not None:
+        check_noise(privacy, of.MOMENTS, second, own, 1)
+        check_noise(privacy, of.CROSSES, cross, own, 1)
+    return second, cross
 
 
 def joined_epsilon(
@@ -224,6 +248,7 @@ def check_releases(calibration: Calibration, slot: int, releases: Releases, fini
             *((name, releases.predictions, getattr(planned, name)) for name in _OF_PREDICTIONS),
             *((name, releases.moments, getattr(planned, name)) for name in _OF_MOMENTS),
             *((name, releases.draws, getattr(planned, name)) for name in _OF_DRAWS),
+            *((name, releases.crosses, getattr(planned, name)) for name in _OF_CROSSES),
             *((name, releases.selections, getattr(planned, name)) for name in _OF_CHOICES),
             ("laplace", releases.selections, int(planned.mechanism == LAPLACE)),
             ("sketch_noise", releases.sketches, planned.sketch_noise),
@@ -231,9 +256,10 @@ def check_releases(calibration: Calibration, slot: int, releases: Releases, fini
         if not _agrees(getattr(releases, name), expected, count)
     ]
     must = {
-        of.GRADIENTS: asked.gradients and not asked.chosen,
-        of.PREDICTIONS: not (asked.drawn or asked.chosen),
-        of.MOMENTS: False,
+        of.GRADIENTS: asked.gradients and not (asked.chosen or asked.solved),
+        of.PREDICTIONS: not (asked.drawn or asked.chosen or asked.solved),
+        of.MOMENTS: asked.solved,
+        "crosses": asked.solved,
         DRAWS: asked.drawn,
         "selections": asked.chosen,
         "sketches": False,
@@ -252,6 +278,7 @@ _OF_GRADIENTS = ("clip", "noise")
 _OF_PREDICTIONS = ("prediction_clip", "prediction_noise")
 _OF_MOMENTS = ("row_bound", "moments_noise")
 _OF_DRAWS = ("bins", "theta")
+_OF_CROSSES = ("row_weight", "labels_noise")
 _OF_CHOICES = ("selection_noise", "column_bound", "residual_bound")
 """Fields of RoundNoise, and of Releases."""
 
@@ -361,6 +388,23 @@ def _of_rounds(
     )
 
 
+def _of_moments(privacy: Privacy, own: PlannedReleases, second: float, cross: float) -> RoundNoise:
+    """Each client adds the whole noise to what it tells, or what the sum without it needs."""
+    if privacy.feature_bound is None:
+        raise InternalError("columns without a bound")
+    share = math.sqrt(max(own.clients - 1, 1)) if own.secret else 1.0
+    larger = 1.0 + SLACK
+    return RoundNoise(
+        clip=0.0,
+        noise=0.0,
+        moments_noise=second / share * larger,
+        column_bound=privacy.feature_bound,
+        row_weight=own.row_weight,
+        categories=own.categories,
+        labels_noise=cross / share * larger,
+    )
+
+
 def _drawn_rounds(own: PlannedReleases, drawing: Drawing) -> RoundNoise:
     z = drawing.multipliers[own.slot]
     return RoundNoise(
@@ -406,6 +450,10 @@ def _check(privacy: Privacy, slots: Sequence[PlannedReleases]) -> None:
     for own in slots:
         if not (math.isfinite(own.clip) and own.clip > 0.0):
             raise InternalError(f"slot {own.slot}: a clip of {own.clip}")
+        if privacy.solved:
+            if own.moments != 1 or own.crosses != 1 or not own.row_weight > 0.0:
+                raise InternalError(f"slot {own.slot}: moments of nothing: {own}")
+            continue
         if privacy.chosen:
             if min(own.selections, own.sketches, own.steps) < 1 or own.clients != 1:
                 raise InternalError(f"slot {own.slot}: choices of nothing: {own}")

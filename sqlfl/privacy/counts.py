@@ -32,5 +32,7 @@ class Counts:
     steps: int
     selections: int = 0
     """Choices of one of the slot's columns, of each of which its values may be told once."""
+    crosses: int = 0
+    """Releases of a block's moments with the label, beside one of its second moments."""
     draws: int = 0
     """Joined rows' sums for which a row is drawn of, at most."""

@@ -15,6 +15,7 @@ INTERCEPT = "intercept"
 EMBEDDINGS = "embeddings"
 CHOICES = "choices of columns"
 COLUMNS = "columns"
+CROSSES = "moments with the label"
 """What events are of: `what`."""
 
 

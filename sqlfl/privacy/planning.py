@@ -59,7 +59,11 @@ def settled(privacy: Privacy, kind: str, ucq: Ucq, clause: Clause) -> Privacy:
     for name, bounds in privacy.feature_bounds.items():
         _check_bounds(name, bounds, kind, ucq, clause)
     privacy = replace(privacy, statistics=_statistics(privacy, ucq, clause))
-    if not privacy.chosen:
+    if not (privacy.chosen or privacy.solved):
+        return privacy
+    bound = privacy.feature_bound or (ENCODED if privacy.statistics == "bounds" else SPREAD)
+    privacy = replace(privacy, feature_bound=bound)
+    if privacy.solved:
         return privacy
     shared = next((slot for slot in ucq.slots if slot.features and len(slot.clients) > 1), None)
     if shared is not None:
@@ -71,8 +75,7 @@ def settled(privacy: Privacy, kind: str, ucq: Ucq, clause: Clause) -> Privacy:
             sql=clause.sql,
             span=clause.span("epsilon"),
         )
-    bound = privacy.feature_bound or (ENCODED if privacy.statistics == "bounds" else SPREAD)
-    return replace(privacy, feature_bound=bound)
+    return privacy
 
 
 def _classes(privacy: Privacy, kind: str, ucq: Ucq, clause: Clause) -> tuple[str, ...]:
@@ -245,7 +248,7 @@ def check_budget(
             slot=slot.index,
             gradients=1,
             predictions=1,
-            moments=int(moments),
+            moments=int(moments or privacy.solved),
             moments_sensitivity=float(moments),
             clip=privacy.clip or 1.0,
             clients=len(slot.clients),
@@ -265,6 +268,8 @@ def check_budget(
             selections=1,
             sketches=1,
             residual_bound=1.0,
+            crosses=1,
+            row_weight=1.0,
         )
         for slot in slots
     ]

@@ -96,6 +96,19 @@ class NoisedColumns:
         return f"scores noised ({self.mechanism.capitalize()}), sketches noised (Gaussian)"
 
 
+@dataclass(frozen=True)
+class NoisedMoments:
+    """Of features and predictions: a client tells noised second moments of its columns, and noised
+    moments with the label, once each."""
+
+    words = "moments of the columns, and with the label, noised, once"
+
+    @property
+    def told(self) -> str:
+        """Of a message of them."""
+        return "rows bounded, sums noised (Gaussian), once"
+
+
 Statistics: TypeAlias = Exact | PublicBounds | NoisedStatistics
 
 
@@ -104,8 +117,8 @@ class Protection:
     """All that a statement has protected; exact by default, as without PRIVACY."""
 
     labels: LabelNoise | Exact = EXACT
-    features: NoisedGradients | NoisedColumns | Exact = EXACT
-    predictions: NoisedPredictions | BinomialSums | NoisedColumns | Exact = EXACT
+    features: NoisedGradients | NoisedColumns | NoisedMoments | Exact = EXACT
+    predictions: NoisedPredictions | BinomialSums | NoisedColumns | NoisedMoments | Exact = EXACT
     """Where features are protected too, all that is worked out from them is. Draws may be without:
     gradients are exact then, and no ε is of features."""
     statistics: Statistics = EXACT
@@ -146,6 +159,9 @@ def protection_of(privacy: Privacy | None) -> Protection:
     if privacy.chosen:
         columns = NoisedColumns(privacy.mechanism)
         return Protection(labels, columns, columns, statistics[privacy.statistics])
+    if privacy.solved:
+        moments = NoisedMoments()
+        return Protection(labels, moments, moments, statistics[privacy.statistics])
     return Protection(
         labels,
         NoisedGradients(privacy.clip, privacy.noise_multiplier) if privacy.gradients else EXACT,

@@ -30,6 +30,7 @@ def planned_releases(
     outputs: int = 0,
     honest: int = 0,
     residual: float = 0.0,
+    row_weight: float = 0.0,
 ) -> PlannedReleases:
     """The plan of one slot, from the options of WITH.
 
@@ -38,7 +39,7 @@ def planned_releases(
     `numeric` encoded columns and `categories` features of the slot, and the `largest` count (sum of
     weights) of a row. Towers predict once before the first step. For draws: `summed`, F over all
     joined rows, those for validation too, and `outputs` and `honest` as PlannedReleases has them.
-    For choices: `residual`, R.
+    For choices: `residual`, R. For moments alone: `row_weight`, what a row counts in them at most.
 
     InternalError for a method that cannot be private.
     """
@@ -54,7 +55,7 @@ def planned_releases(
         slot=slot,
         gradients=counts.gradients,
         predictions=counts.predictions + int(tower and not method.drawn),
-        moments=int(moments),
+        moments=int(moments or counts.crosses > 0),
         moments_sensitivity=moments_sensitivity(largest, bound, categories) if moments else 0.0,
         clip=clip,
         clients=clients,
@@ -67,6 +68,9 @@ def planned_releases(
         selections=counts.selections,
         sketches=counts.selections,
         residual_bound=residual if counts.selections else 0.0,
+        crosses=counts.crosses,
+        row_weight=row_weight if counts.crosses else 0.0,
+        categories=categories if counts.crosses else 0,
         whole=counts.steps == epochs,
         epochs=epochs,
         row_bound=bound,

@@ -96,6 +96,13 @@ class RoundNoise:
     sketch_noise: float = 0.0
     """Standard deviation of the noise in each number of a column's sketch, relative to its ℓ2
     sensitivity."""
+    row_weight: float = 0.0
+    """What a row counts at most in the block's moments; 0 where they are not all that is released.
+    Their `moments_noise` is relative to their ℓ2 sensitivity then, which the client works out."""
+    categories: int = 0
+    """Category features of the block, likewise."""
+    labels_noise: float = 0.0
+    """Likewise of the noise in each number of the moments with the label."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +116,9 @@ class RunNoise:
     to. 0 where they are noised: then all that the coordinator trains is post-processing."""
     intercept_noise: float = 0.0
     """Standard deviation of what it adds to every number of that gradient's sum."""
+    labels: LabelNoise | None = None
+    """How labels were noised, where the method takes that into account; None where they are as they
+    are."""
 
 
 @dataclass(frozen=True)
@@ -159,5 +169,11 @@ class PlannedReleases:
     """Columns that a client tells of, as noised sketches, at most."""
     residual_bound: float = 0.0
     """R; 0 without choices."""
+    crosses: int = 0
+    """Releases of moments with the label."""
+    row_weight: float = 0.0
+    """What a row counts at most in moments, where they are all that is released; 0 without."""
+    categories: int = 0
+    """Category features, likewise."""
     one_sided_slopes: bool = False
     """So do the slopes of the intercept: the target is a class."""

@@ -10,7 +10,7 @@ from sqlfl.models.kinds import kind_of
 from sqlfl.planner.query.ucq import Slot
 from sqlfl.privacy.events import GRADIENTS, PREDICTIONS, STATISTICS
 from sqlfl.privacy.protection import NoisedGradients, NoisedPredictions, PublicBounds
-from sqlfl.report import columns, draws
+from sqlfl.report import columns, draws, moments
 from sqlfl.report.card import Release
 from sqlfl.report.setting import Setting
 from sqlfl.report.units import features_of
@@ -132,6 +132,8 @@ def _moments(own: Setting) -> Iterator[Release]:
         clipped = f"clipped to {rounds.row_bound:.4g}, " if rounds.row_bound else ""
         return f"{clipped}Gaussian noise of standard deviation {rounds.moments_noise:.4g}, once"
 
+    if own.solved:
+        return
     shared = [slot for slot in own.slots if len(slot.clients) > 1]
     if "gram" in own.kinds:
         crossing = [slot for slot in shared if own.leaves(slot)]
@@ -172,6 +174,12 @@ def _predictions(own: Setting) -> Iterator[Release]:
         if len(own.parties) > 1:
             yield from _of(own, columns.KIND, OTHERS, own.slots, lambda slot: columns.SUMS)
         return
+    if own.solved:
+        how = partial(moments.mechanism, own)
+        yield from _of(own, moments.KIND, own.coordinator, crossing, how)
+        if len(own.parties) > 1:
+            yield from _of(own, moments.KIND, OTHERS, own.slots, lambda slot: moments.SOLVED)
+        return
     if "predictions" in own.kinds:
         yield from _of(own, "predictions", own.coordinator, crossing, mechanism)
     if "residuals" in own.kinds and len(own.parties) > 1:
@@ -190,6 +198,8 @@ def _sums(own: Setting, crossing: list[Slot]) -> Iterator[Release]:
 
 def _gradients(own: Setting) -> Iterator[Release]:
     kinds = {"partial_gradient", "consensus_part"} & own.kinds
+    if own.solved:
+        return
     what = "parameters" if kinds == {"consensus_part"} else "gradients"
     shared = [slot for slot in own.slots if len(slot.clients) > 1]
     if kinds:
@@ -211,6 +221,8 @@ def _gradient(own: Setting, slot: Slot) -> str:
     noise, rounds = own.protection.features, own.rounds(slot)
     if own.chosen and noise:
         return columns.mechanism(own, slot)
+    if own.solved:
+        return moments.mechanism(own, slot)
     if not isinstance(noise, NoisedGradients):
         return EXACT
     if rounds is None:
@@ -249,6 +261,8 @@ def _history(own: Setting) -> Iterator[Release]:
 
 def _told(own: Setting) -> str:
     """What clients tell of rows."""
+    if own.solved:
+        return "moments"
     return "embeddings" if own.summed else "columns" if own.chosen else "predictions"
 
 

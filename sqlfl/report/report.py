@@ -36,7 +36,8 @@ def report_of(plan: FederatedPlan, calibration: Calibration | None) -> PrivacyRe
 def _report(own: Setting) -> PrivacyReport:
     training = bool(own.plan.algorithm)
     noised = ["labels"] * (training and bool(own.protection.labels))
-    noised += ["columns" if own.chosen else "predictions"] * (training and own.together)
+    told = "columns" if own.chosen else "moments" if own.solved else "predictions"
+    noised += [told] * (training and own.together)
     return PrivacyReport(
         releases(own), promises(own), assumptions(own), tuple(noised), summary(own)
     )

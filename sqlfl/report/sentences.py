@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from sqlfl.privacy.protection import PublicBounds
-from sqlfl.report import columns, draws
+from sqlfl.report import columns, draws, moments
 from sqlfl.report.beside import beware, unseen
 from sqlfl.report.card import TRUSTED, upwards
 from sqlfl.report.setting import Claim, Setting
@@ -194,9 +194,13 @@ def _of_features(own: Setting, claim: Claim, unit: Unit) -> str:
         made = "sums of embeddings, gradients, and what is made of them: the head"
     if own.chosen:
         made = "choices of columns, random sums of these, and what is made of them: the weights"
+    rest = "residuals, history, metrics"
+    if own.solved:
+        made = "moments of columns, and what is made of them: the weights"
+        rest = "the intercept, history, estimates"
     return (
         f"{fixed}, the released parameters, and all that leaves its {own.releasing} in training "
-        f"({made}, residuals, history, metrics), are {held}; {statistics}. This holds against "
+        f"({made}, {rest}), are {held}; {statistics}. This holds against "
         f"{own.coalition()} together."
     )
 
@@ -345,6 +349,8 @@ def assumptions(own: Setting) -> tuple[str, ...]:
         parts.append(draws.rests(own))
     if own.chosen and own.claims:
         parts.append(columns.rests(own))
+    if own.solved and own.claims:
+        parts.append(moments.rests(own))
     parts += [beware(own), unseen(own), _always(own)]
     return tuple(text for part in parts for text in part)
 
@@ -433,7 +439,7 @@ def _noised_features(own: Setting) -> Iterator[str]:
     )
     if own.together:
         made = "sums of draws" if own.drawn else "noised predictions"
-        made = "noised columns" if own.chosen else made
+        made = "noised columns" if own.chosen else "noised moments" if own.solved else made
         yield f"Loss and metrics of the training are of {made}."
 
 

@@ -17,7 +17,7 @@ from sqlfl.planner.query.ucq import Slot
 from sqlfl.privacy.calibration import joined_epsilon
 from sqlfl.privacy.collusion import colluding, others
 from sqlfl.privacy.events import Gaussian, PoissonBinomial
-from sqlfl.privacy.protection import BinomialSums, Protection
+from sqlfl.privacy.protection import BinomialSums, NoisedMoments, Protection
 from sqlfl.privacy.specification import RoundNoise
 from sqlfl.report.card import upwards
 from sqlfl.report.units import Unit, label_of, listed, tables_of
@@ -93,6 +93,11 @@ class Setting:
     def chosen(self) -> bool:
         """Of predictions there are none: clients choose columns, and tell of these."""
         return "column" in self.kinds
+
+    @property
+    def solved(self) -> bool:
+        """Of predictions there are none: clients release noised moments of their columns."""
+        return isinstance(self.protection.predictions, NoisedMoments)
 
     @property
     def sketched(self) -> bool:

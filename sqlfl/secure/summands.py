@@ -60,13 +60,14 @@ def _triangle(size: int) -> int:
 
 def summands(message: Message, clients: int, *, narrow: bool) -> tuple[str, list[int], Array]:
     """The kind, the sizes and the numbers of a partial gradient or of second moments. `narrow`: of
-    second moments of categories only the diagonal."""
+    second moments of categories only the diagonal, where the message has no more."""
     match message:
         case PartialGradient():
             found = message.values
             return message.kind, [*found.shape], from_floats(found, GRADIENTS, clients)
         case Gram():
             p, q = len(message.numeric), len(message.cross)
+            narrow = narrow and bool((message.rows == message.columns).all())
             parts = (
                 message.numeric.reshape(-1),
                 message.cross.reshape(-1),

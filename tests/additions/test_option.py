@@ -43,7 +43,9 @@ def test_the_table_has_them() -> None:
     assert rows["haste"] == [
         "a whole number from 1 to 9", "2", "hasty", "steps that are made at once",
     ]  # fmt: skip
-    assert rows["algorithm"][0] == "'lbfgs', 'sgd', 'admm', 'pbm', 'frank_wolfe' or 'hasty'"
+    assert (
+        rows["algorithm"][0] == "'lbfgs', 'sgd', 'admm', 'pbm', 'frank_wolfe', 'moments' or 'hasty'"
+    )
     assert "7 (hasty)" in rows["epochs"][1]
     assert rows["tolerance"][1].endswith(", 0.5 (hasty)")
     assert rows["learning_rate"][1].endswith("; hasty: a quarter of haste")

@@ -183,7 +183,8 @@ def test_values() -> None:
         ("seed = -1", "option seed must be a whole number from 0 up, got -1"),
         (
             "algorithm = 'lbgfs'",
-            "option algorithm must be 'lbfgs', 'sgd', 'admm', 'pbm' or 'frank_wolfe', got 'lbgfs'",
+            "option algorithm must be 'lbfgs', 'sgd', 'admm', 'pbm', 'frank_wolfe' or 'moments', "
+            "got 'lbgfs'",
         ),
         ("engine = 'gpu'", "option engine must be 'auto', 'sql' or 'arrays', got 'gpu'"),
         ("memory_limit = 'much'", "option memory_limit must be a size such as '4GB'"),

@@ -109,7 +109,8 @@ A_BOUND = "a list of the least and the largest value, such as [0, 100]"
         ("epsilon = 1, clip = 1e10", "PRIVACY option clip must be a number from 1e-09 to 1e+09"),
         (
             "epsilon = 1, predictions = 'pbm'",
-            "PRIVACY option predictions must be 'none', 'gaussian', 'binomial' or 'sketch'",
+            "PRIVACY option predictions must be 'none', 'gaussian', 'binomial', 'sketch' or "
+            "'moments'",
         ),
         ("epsilon = 1, statistics = 'x'", "PRIVACY option statistics must be 'none', 'bounds' or"),
         ("epsilon = 1, max_fan_out = 0", "PRIVACY option max_fan_out must be a whole number from"),
@@ -520,7 +521,8 @@ def test_draws_are_what_pbm_has() -> None:
         (
             "bins = 4, theta = 0.2",
             "algorithm = 'pmb'",
-            "option algorithm must be 'lbfgs', 'sgd', 'admm', 'pbm' or 'frank_wolfe', got 'pmb'",
+            "option algorithm must be 'lbfgs', 'sgd', 'admm', 'pbm', 'frank_wolfe' or 'moments', "
+            "got 'pmb'",
             "did you mean pbm?",
         ),
     ],

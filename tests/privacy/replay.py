@@ -91,8 +91,14 @@ class Stage:
         monkeypatch.setattr(guard, "add_gaussian", partial(self._noised, ""))
         monkeypatch.setattr(guard, "draw", self._drawn)
         monkeypatch.setattr(guard, "noisy_max", self._chosen)
-        for what in (of.GRADIENTS, of.PREDICTIONS, of.MOMENTS, of.COLUMNS):
-            name = {of.GRADIENTS: "gradient", of.COLUMNS: "sketch"}.get(what, what)
+        for what, name in (
+            (of.GRADIENTS, "gradient"),
+            (of.PREDICTIONS, "predictions"),
+            (of.MOMENTS, "moments"),
+            (of.COLUMNS, "sketch"),
+            (of.MOMENTS, "block_moments"),
+            (of.CROSSES, "label_moments"),
+        ):
             monkeypatch.setattr(Guard, name, self._naming(what, getattr(Guard, name)))
         save = MemoryBlocks.save
 

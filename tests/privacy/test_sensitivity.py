@@ -10,7 +10,7 @@ import pytest
 
 from sqlfl.party.guard import Guard
 from sqlfl.privacy import events as of
-from sqlfl.privacy.accountant import squared_mu
+from sqlfl.privacy.accountant import epsilon_of, squared_mu
 from sqlfl.privacy.events import Gaussian, PoissonBinomial, Selection
 from tests.conftest import Open
 from tests.depth import spread
@@ -87,6 +87,7 @@ def worlds(
 
 
 LOGISTIC, MLP = "logistic_regression", "mlp_classifier"
+LINEAR = "linear_regression"
 GIVEN = f"feature_bounds = {{{LISTED}}}"
 FOUND = f"feature_bounds = {{{BOUNDS}}}"
 GAUSSIAN = "predictions = 'gaussian', "
@@ -211,6 +212,48 @@ def test_a_row_acts_through_its_own_choices_and_columns_only(
         (event,) = (e for e in one.calibration.events[slot] if isinstance(e, Selection))
         assert 0.0 < moves[PARTIES[slot]] <= event.epsilon
         assert moves[PARTIES[1 - slot]] == 0.0
+        assert_same_traffic(one, other)
+        assert one.history is not None
+        assert one.history.equals(other.history)
+        assert one.metrics == other.metrics
+        assert one.report == other.report
+        assert_same_model(one, other)
+
+
+MOMENTS = "algorithm = 'moments'"
+CLASSES = QUERY.replace("o.late", "['low', 'mid', 'high'][1 + o.late::INT + (o.id % 2)] AS late")
+
+
+@pytest.mark.parametrize(
+    ("privacy", "options", "kind", "query", "clients"),
+    [
+        (GIVEN, MOMENTS, LOGISTIC, QUERY, 1),
+        (f"{FOUND}, feature_bound = 0.7", MOMENTS, LOGISTIC, QUERY, 2),
+        (f"{GIVEN}, label_epsilon = 2, label_bounds = [0, 1]", MOMENTS, LINEAR, NUMBERS, 2),
+        (GIVEN, f"{MOMENTS}, class_weight = 'balanced'", LOGISTIC, QUERY, 1),
+        (GIVEN, MOMENTS, "softmax_regression", CLASSES, 1),
+    ],
+)
+def test_a_row_acts_through_its_own_moments_only(
+    privacy: str,
+    options: str,
+    kind: str,
+    query: str,
+    clients: int,
+    database: Open,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Every message, the history and the report are of noised releases and of the join alone."""
+    text = (
+        f"TRAIN MODEL m USING {kind} TARGET late WITH ({options}) PRIVACY "
+        f"(epsilon = 4, delta = 1e-3, {privacy}) FROM ({query})"
+    )
+    one, others = worlds(monkeypatch, database, clients, text)
+    assert one.calibration is not None
+    for slot, change in enumerate(CHANGES):
+        other = others[change]
+        assert_accounted(one, other, slot, {PARTIES[slot]})
+        assert epsilon_of(one.calibration.events[slot], 1e-3) == pytest.approx(4.0, rel=1e-4)
         assert_same_traffic(one, other)
         assert one.history is not None
         assert one.history.equals(other.history)

@@ -92,6 +92,12 @@ class Answers:
         """Of as many columns as the client said that it has."""
         return Expected(Gram, {"columns": self._of(address).width})
 
+    def partial(self, address: Address) -> Expected[PartialGradient]:
+        """A client's part of a sum over the slot's rows, as large as the block."""
+        own = self._of(address)
+        parameters, outputs = own.configuration.parameters(own.width)
+        return Expected(PartialGradient, {"parameters": parameters, "outputs": outputs})
+
     def predictions(self, rows: JoinedRows) -> Callable[[Address], Expected[Predictions]]:
         """Of these rows, without a step."""
         return lambda address: self._predicted(address, rows, PENALTY, self._outputs)

@@ -17,6 +17,7 @@ from sqlfl.coordinator.rounds.stragglers import Stragglers
 from sqlfl.messages import (
     ConsensusAverage,
     ConsensusPart,
+    Constant,
     ExactPredictions,
     Message,
     PartialGradient,
@@ -28,6 +29,7 @@ from sqlfl.messages import (
     SendPredictions,
     SendSlope,
     SetGram,
+    SetParameters,
     Slope,
     Start,
     SumGradient,
@@ -79,6 +81,8 @@ class Conversation:
         """The fields of `Configuration`, of a slot's client of that number."""
         problem = self._problem
         rounds = {} if problem.privacy is None else problem.privacy.rounds
+        noise = rounds.get(members.slot)
+        capped = noise is not None and noise.row_weight > 0.0
         return {
             "outputs": problem.embedding,
             "rows": problem.mapping.total,
@@ -89,7 +93,8 @@ class Conversation:
             "curvature": problem.loss.curvature,
             "keep": problem.options.patience or 0,
             "tower": _tower(problem, number),
-            "privacy": rounds.get(members.slot),
+            "privacy": noise,
+            **({"exempt": _made_up(members, number)} if capped and len(members.virtual) else {}),
         }
 
     def predictions(
@@ -152,6 +157,41 @@ class Conversation:
             total = sum_grams([replies[address] for address in members.addresses])
             sums |= dict.fromkeys(members.addresses, total)
         ask(self._channel, sums, self._answers.ready)
+
+    def moments(self) -> list[SetGram]:
+        """Noised second moments of each slot, summed over its clients: one exchange."""
+        run = self._problem.run
+        slots = self._problem.slots
+        asked = {a: SendGram(run, members.slot) for members in slots for a in members.addresses}
+        replies = ask(self._channel, asked, self._answers.gram)
+        return [sum_grams([replies[a] for a in members.addresses]) for members in slots]
+
+    def label_moments(self, values: Sequence[Array]) -> list[Array]:
+        """Noised sums of each slot's columns times `values` (n_i, c), over its clients: (d_i, c)
+        each. One exchange."""
+        run = self._problem.run
+        requests: dict[Address, Message] = {
+            a: Residuals(run, a[1], part)
+            for a, part in self.whole.split([own.T for own in values]).items()
+        }
+        replies = ask(self._channel, requests, self._answers.partial)
+        return [
+            sum_gradients([replies[a].values for a in members.addresses])
+            for members in self._problem.slots
+        ]
+
+    def set_parameters(self, blocks: Sequence[Array]) -> list[Array]:
+        """Tell each slot its block (d_i, c); what its columns' centre comes to: (c,). One
+        exchange."""
+        run, slots = self._problem.run, self._problem.slots
+        requests: dict[Address, Message] = {
+            a: SetParameters(run, a[1], np.ascontiguousarray(block, np.float64))
+            for members, block in zip(slots, blocks, strict=True)
+            for a in members.addresses
+        }
+        sizes = {"outputs": self._problem.outputs}
+        replies = ask(self._channel, requests, lambda _: Expected(Constant, sizes))
+        return [np.array(replies[members.addresses[0]].values) for members in slots]
 
     def settle(
         self, requests: dict[Address, Message], last: Callable[[Address], Expected[Any]]
@@ -243,6 +283,13 @@ class Conversation:
     def products(self, replies: Mapping[Address, Predictions]) -> Array:
         """What each slot's first client sent of its block: float64 (slots, k)."""
         return np.array([replies[m.addresses[0]].products for m in self._problem.slots], np.float64)
+
+
+def _made_up(members: Members, number: int) -> tuple[int, ...]:
+    """The client's active rows that a LEFT JOIN made up."""
+    start, end = members.offsets[number : number + 2]
+    own = members.virtual[(members.virtual >= start) & (members.virtual < end)] - start
+    return tuple(own.tolist())
 
 
 def _tower(problem: Problem, number: int) -> TowerConfiguration | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
@@ -206,6 +206,10 @@ class Step:
     """Answers that its steps have gone on without."""
     stale: bool = False
     """A client may hold another block by now than these figures are of."""
+    estimates: Mapping[str, float] = field(default_factory=dict)
+    """Metrics that the method has of the model, where no scores are known."""
+    warnings: tuple[str, ...] = ()
+    """What the model's card is to warn of."""
 
     @property
     def converged(self) -> bool:

@@ -1,0 +1,23 @@
+"""What clients are told of the solution by noised moments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sqlfl.methods.configuration import NUMBER, Configuration, Extent
+
+
+@dataclass(frozen=True, kw_only=True)
+class MomentsConfiguration(Configuration):
+    method = "moments"
+
+    @property
+    def metric(self) -> bool:
+        return False
+
+    def room(self, extent: Extent, most: int) -> Mapping[str, int]:
+        found = dict(super().room(extent, most))
+        # the columns, clipped and weighed, and what of the moments is made and noised
+        found["columns"] = NUMBER * (3 * extent.rows * extent.numeric + 4 * extent.width**2)
+        return found

@@ -1,0 +1,210 @@
+"""The client's part of the solution by noised moments: two noised sums, each released once.
+
+What a row adds to them is bounded here, whatever the coordinator sends: its numbers are clipped, it
+counts no more than the cap, and its label sum has a norm of 1 at most. Rows that a LEFT JOIN made
+up hold nobody's data, and are free of the last two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+from scipy import sparse
+
+from sqlfl.arrays import Array
+from sqlfl.errors import InternalError
+from sqlfl.messages import (
+    Constant,
+    Gram,
+    Message,
+    PartialGradient,
+    Residuals,
+    SendGram,
+    SendReleases,
+    SetParameters,
+)
+from sqlfl.methods.moments.configuration import MomentsConfiguration
+from sqlfl.models.towers import TowerShape
+from sqlfl.party.client import finite
+from sqlfl.party.guard import Guard, releases_of
+from sqlfl.party.requests import Held
+from sqlfl.party.steps import Engine
+from sqlfl.privacy.block_moments import check_width, labels_change, moments_change
+from sqlfl.privacy.randomness import Entropy, system
+
+
+class MomentsOperator:
+    """Of one slot's linear block at one client. θ is 0 until it is told.
+
+    Raises InternalError without noise, for a block to start from, and for options out of range.
+    """
+
+    shape: TowerShape | None = None
+
+    def __init__(
+        self,
+        engine: Engine,
+        configuration: MomentsConfiguration,
+        run: str,
+        slot: int,
+        parameters: Sequence[Array] | None = None,
+        *,
+        entropy: Entropy = system,
+    ) -> None:
+        own, privacy = configuration, configuration.privacy
+        if parameters is not None:
+            raise InternalError("what moments give starts from nothing")
+        if (
+            privacy is None
+            or not min(
+                privacy.row_weight,
+                privacy.column_bound,
+                privacy.moments_noise,
+                privacy.labels_noise,
+            )
+            > 0.0
+        ):
+            raise InternalError("moments leave with noise, of rows that are bounded")
+        check_width(engine.width)
+        self._held = Held.of(engine, own)
+        self._engine, self._run, self._slot = engine, run, slot
+        self._theta = np.zeros((engine.width, own.outputs))
+        self._guard = Guard(privacy, engine.rows, entropy)
+        self._bound = privacy.column_bound
+        self._exempt = np.array(own.exempt, np.int64)
+        if len(self._exempt) and int(self._exempt.max()) >= engine.rows:
+            raise InternalError(f"row {self._exempt.max()} is exempt, of {engine.rows}")
+        self._guard.exempt(self._exempt)
+        self._columns: tuple[Array, sparse.csr_array] | None = None
+
+    @property
+    def parameters(self) -> tuple[Array, ...]:
+        return (self._theta,)
+
+    @property
+    def guard(self) -> Guard | None:
+        return self._guard
+
+    def kept(self, back: int) -> tuple[Array, ...]:
+        """The parameters; InternalError for those of an epoch before, of which there is none."""
+        if back:
+            raise InternalError(f"{back} epochs back, of none that are kept")
+        return (np.array(self._theta),)
+
+    def handle(self, message: Message) -> Message:
+        """The reply to a training message; InternalError where it does not belong here, or is of
+        other rows or columns."""
+        self._held.check(message, None)
+        match message:
+            case SendGram():
+                return self._moments()
+            case Residuals() if not message.of_method:
+                return self._label_moments(np.asarray(message.values, np.float64))
+            case SetParameters():
+                return self._set(message.values)
+            case SendReleases():
+                return releases_of(self._guard, self._run, self._slot)
+        raise InternalError(f"message {message.kind} is no part of training by moments")
+
+    def _bounded(self) -> tuple[Array, sparse.csr_array]:
+        """The numeric columns clipped to [−1, 1], in units of their bound, and the one-hot ones."""
+        if self._columns is None:
+            numeric, onehot = self._engine.columns()
+            bounded = np.clip(np.nan_to_num(numeric, nan=0.0) / self._bound, -1.0, 1.0)
+            self._columns = bounded, onehot
+        return self._columns
+
+    @property
+    def _sizes(self) -> tuple[int, int]:
+        """Numeric columns, and category features."""
+        return self._engine.numeric, len(self._engine.offsets) - 1
+
+    # -- second moments ---------------------------------------------------------------------------
+
+    def _moments(self) -> Message:
+        """Σ w x xᵀ, Σ w x and Σ w, in units of the cap.
+
+        All but the last are noised so that in the symmetric matrix Σ w (x, 1)(x, 1)ᵀ numbers on the
+        diagonal have noise of one deviation s, and others of s/√2: these stand there twice. The sum
+        of a one-hot column is on the diagonal, and beside it twice: its noise is s/√3.
+        """
+        numeric, onehot = self._bounded()
+        cap = self._guard.privacy.row_weight
+        weights = np.asarray(self._engine.counts, np.float64) / cap
+        bounded = np.minimum(weights, 1.0)
+        bounded[self._exempt] = weights[self._exempt]
+        p, q = numeric.shape[1], onehot.shape[1]
+        weighed = numeric * bounded[:, None]
+        square = weighed.T @ numeric
+        cross = np.asarray(onehot.T @ weighed)
+        rows, columns = pairs_of(self._engine.offsets)
+        counts = np.asarray(onehot.T @ bounded)
+        apart = np.zeros(0)
+        if len(rows):
+            heavy = sparse.csr_array(onehot.multiply(bounded[:, None]))
+            apart = np.asarray((onehot.T @ heavy).toarray())[rows, columns]
+        upper = np.triu_indices(p)
+        parts = [square[upper], cross.ravel(), apart, bounded @ numeric, counts]
+        twos = [np.where(upper[0] == upper[1], 1.0, 2.0), *(2.0,) * 3, 3.0]
+        scales = [
+            np.broadcast_to(np.sqrt(two), part.shape) for two, part in zip(twos, parts, strict=True)
+        ]
+        scale = np.concatenate(scales)
+        noised = self._guard.block_moments(
+            np.concatenate(parts) * scale, moments_change(*self._sizes)
+        )
+        found = np.split(noised / scale, np.cumsum([len(part) for part in scales])[:-1])
+        whole = np.zeros((p, p))
+        whole[upper] = found[0]
+        whole.T[upper] = found[0]
+        places = np.append(np.arange(q), rows), np.append(np.arange(q), columns)
+        order = np.lexsort(places[::-1])
+        return Gram(
+            self._run,
+            self._slot,
+            numeric=whole,
+            cross=found[1].reshape(q, p),
+            rows=places[0][order].astype(np.uint32),
+            columns=places[1][order].astype(np.uint32),
+            values=np.append(found[4], found[2])[order],
+            moments=np.append(found[3], found[4]),
+            weight=float(bounded.sum()),  # of the join and the weights, which are not protected
+        )
+
+    # -- moments with the label -------------------------------------------------------------------
+
+    def _label_moments(self, values: Array) -> Message:
+        """Σ x Yᵀ, no row's Y being larger than 1."""
+        numeric, onehot = self._bounded()
+        known = np.where(np.isfinite(values).all(axis=1, keepdims=True), values, 0.0)
+        with np.errstate(over="ignore"):
+            norms = np.linalg.norm(known, axis=1, keepdims=True)
+        factors = 1.0 / np.maximum(norms, 1.0)
+        factors[self._exempt] = 1.0
+        cut = known * factors
+        sums = np.concatenate([numeric.T @ cut, np.asarray(onehot.T @ cut)])
+        noised = self._guard.label_moments(finite(sums), labels_change(*self._sizes))
+        return PartialGradient(self._run, self._slot, noised)
+
+    def _set(self, values: Array) -> Message:
+        """θ of columns in [−1, 1], as it is of the encoded ones."""
+        theta = np.array(values, np.float64)
+        constant = self._engine.centre @ theta
+        theta[: self._engine.numeric] /= self._bound
+        self._theta = theta
+        self._columns = None
+        return Constant(self._run, self._slot, finite(constant))
+
+
+def pairs_of(offsets: Sequence[int]) -> tuple[Array, Array]:
+    """Of the one-hot columns, counted from 0, pairs of two category features, row after row."""
+    start, size = offsets[0], offsets[-1] - offsets[0]
+    later = np.concatenate(
+        [np.full(end - first, end - start) for first, end in pairwise(offsets)] or [np.zeros(0)]
+    ).astype(np.int64)
+    lengths = size - later
+    rows = np.repeat(np.arange(size), lengths)
+    first = np.repeat(later - (np.cumsum(lengths) - lengths), lengths)
+    return rows, np.arange(len(rows)) + first

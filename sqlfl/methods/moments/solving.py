@@ -1,0 +1,173 @@
+"""The model that noised moments of each table give: linear, and linear discriminants of classes.
+
+Let x_i be the encoded columns of table i, C_i their covariance, and z the target in units of its
+deviation: a number (r = 1), or the indicators of K classes in the r = K − 1 directions in which
+they vary, Z = Λ^(−½) Qᵀ (1_y − π), QΛQᵀ being their covariance. U_i = cov(x_i, z) is (d_i, r).
+
+**Assumption.** Given the target, columns of different tables are uncorrelated: cov(x_i, x_j) =
+U_i U_jᵀ. What is left within table i is D_i = C_i − U_i U_iᵀ, and with R_i = U_iᵀ C_i⁻¹ U_i, the
+squared correlations of table i with the target,
+
+    D_i⁻¹ U_i = C_i⁻¹ U_i (I − R_i)⁻¹,   U_iᵀ D_i⁻¹ U_i = R_i (I − R_i)⁻¹ =: τ_i.
+
+Numbers: the least squares over all tables is θ_i = D_i⁻¹ U_i / (1 + Σ τ_j), by the matrix inversion
+lemma, and explains Σ τ / (1 + Σ τ) of the target's variance. Classes: Fisher's linear
+discriminant, whose scores are log π_k + (x − m)ᵀ D⁻¹ δ_k − ½ δ_kᵀ D⁻¹ δ_k with δ_k the mean of
+class k less the mean m; D has the D_i for blocks. It is a logistic or a softmax model. For one
+table nothing is assumed.
+
+**Noise.** Of a matrix with noise of deviation s beside the diagonal's the smallest eigenvalue is
+wrong by about s √d: C_i gets a ridge of half of that. U_i has noise of a known variance n² in every
+number; a ridge of n² d / tr R_i is the best one for slopes that are spread evenly over the columns'
+directions. The measured G_i = U_iᵀ C_i⁻¹ U_i is too large by e = n² tr C_i⁻¹, give or take
+n² √(2 tr C_i⁻²): more than e is taken off, and what is left counts by 1 − e², for where e nears 1
+noise has said all that there is (R_i). U_i is shrunk by R_i G_i⁻¹, as James and Stein do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sqlfl.arrays import Array
+
+MOST = 0.995
+"""Of a squared correlation: more would be what noise makes of it."""
+LEAST = 1e-3
+"""Of one, for the ridge."""
+RIDGE = 0.5
+"""Of what noise may do to the smallest eigenvalue."""
+DOUBT = 1.5
+"""Deviations of what noise adds to a squared correlation, that are taken off it with the mean."""
+ROUNDING = 1e-9
+"""Of the largest eigenvalue, below which a direction is none."""
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """What one table has released, of columns in [−1, 1]."""
+
+    covariance: Array
+    """(d, d), noised"""
+    covariance_noise: float
+    """Standard deviation of the noise in its diagonal."""
+    slopes: Array
+    """cov(x, target): (d, c), noised; of classes a column for each of their indicators, or for that
+    of the second of two."""
+    slopes_noise: float
+    """Standard deviation in each number."""
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    """What is known of the target, without the noise of labels."""
+
+    directions: Array
+    """Q Λ^(−½): (c, r)"""
+    spread: Array
+    """Λ: (r,)"""
+
+    @classmethod
+    def of(cls, covariance: Array) -> Target:
+        """covariance: (c, c), of the target's columns."""
+        values, vectors = np.linalg.eigh(np.atleast_2d(covariance))
+        kept = values > 1e-9 * max(float(values[-1]), 1e-300)
+        values, vectors = values[kept], vectors[:, kept]
+        return cls(vectors / np.sqrt(values), values)
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """θ_i of every table in units of the target (d_i, r), with what they explain."""
+
+    weights: tuple[Array, ...]
+    """D_i⁻¹ U_i, shrunk."""
+    strengths: tuple[Array, ...]
+    """τ_i (r, r)"""
+
+    @property
+    def strength(self) -> Array:
+        """Σ τ_i (r, r)"""
+        found: Array = np.sum(self.strengths, axis=0)
+        return found
+
+    def explained(self, target: Target) -> float:
+        """The share of the target's variance, from what was released: at least 0."""
+        whole = self.strength
+        share = whole @ np.linalg.inv(np.eye(len(whole)) + whole)
+        return float(np.clip(np.diag(share) @ target.spread / target.spread.sum(), 0.0, 1.0))
+
+
+def solve(blocks: Sequence[Block], target: Target, ridge: float) -> Solution:
+    """ridge: of the objective, in units of the columns' covariance."""
+    found = [_solved(block, target, ridge) for block in blocks]
+    weights, strengths = zip(*found, strict=True)
+    return Solution(weights, strengths)
+
+
+def regression(solution: Solution, target: Target) -> tuple[Array, ...]:
+    """θ_i (d_i, 1) of a target that is a number."""
+    scale = float(np.sqrt(target.spread[0])) / (1.0 + float(solution.strength[0, 0]))
+    return tuple(scale * own for own in solution.weights)
+
+
+def scales_of(target: Target, shares: Array) -> Array:
+    """(r, K): the means of classes less the mean, δ_k = U s_k, from U."""
+    towards = target.directions * target.spread  # Q Λ^½
+    if len(towards) < len(shares):  # the indicator of the second of two
+        towards = np.concatenate([-towards, towards])
+    found: Array = (towards / shares[:, None]).T
+    return found
+
+
+def discriminants(
+    solution: Solution, target: Target, shares: Array
+) -> tuple[tuple[Array, ...], Array]:
+    """θ_i (d_i, K) of classes of these shares, and the constants (K,)."""
+    scale = scales_of(target, shares)
+    quadratic = np.einsum("rk,rs,sk->k", scale, solution.strength, scale)
+    return tuple(own @ scale for own in solution.weights), np.log(shares) - 0.5 * quadratic
+
+
+def _solved(block: Block, target: Target, ridge: float) -> tuple[Array, Array]:
+    d, r = len(block.covariance), len(target.spread)
+    if not d:
+        return np.zeros((0, r)), np.zeros((r, r))
+    u = block.slopes @ target.directions
+    noise = np.square(block.slopes_noise * target.directions).sum(axis=0)  # s² / λ
+    values, vectors = np.linalg.eigh((block.covariance + block.covariance.T) / 2.0)
+    floor = RIDGE * block.covariance_noise * np.sqrt(d) + ridge
+    values = np.maximum(values, 0.0) + floor + ROUNDING * max(float(values[-1]), 1.0)
+    turned = vectors.T @ u
+    share = 1.0
+    for _ in range(3):
+        bent = values + float(noise.mean()) * d / share
+        gram = (turned / bent[:, None]).T @ turned
+        taken, doubt = (1.0 / bent).sum(), np.sqrt(2.0 * np.square(1.0 / bent).sum())
+        kept = _positive(gram - np.diag(noise) * (taken + DOUBT * doubt))
+        kept *= max(1.0 - float((noise * taken).mean()) ** 2, 0.0)
+        share = min(max(float(np.trace(kept)), LEAST), 1.0)
+    x = vectors @ (turned / bent[:, None])
+    root = _power(gram, -0.5)
+    rest = _power(np.eye(r) - kept, -1.0)
+    tau = kept @ rest
+    shrunk = x @ root @ rest @ root @ kept
+    return shrunk, (tau + tau.T) / 2.0
+
+
+def _positive(values: Array) -> Array:
+    """With eigenvalues from 0 to MOST."""
+    own, vectors = np.linalg.eigh((values + values.T) / 2.0)
+    found: Array = (vectors * np.clip(own, 0.0, MOST)) @ vectors.T
+    return found
+
+
+def _power(values: Array, exponent: float) -> Array:
+    """Of a symmetric matrix; what vanishes stays 0."""
+    own, vectors = np.linalg.eigh((values + values.T) / 2.0)
+    known = own > 1e-14 * max(float(own[-1]), 1e-300)
+    powers = np.where(known, np.where(known, own, 1.0) ** exponent, 0.0)
+    found: Array = (vectors * powers) @ vectors.T
+    return found

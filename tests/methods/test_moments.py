@@ -1,0 +1,365 @@
+"""Regression from noised moments: the model, kinds of tables, and what is refused."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+
+from sqlfl.errors import ModelError, OptionError
+from sqlfl.methods.moments.solving import Block, Target, discriminants, regression, solve
+from tests.conftest import Open
+from tests.depth import combinations
+from tests.federations import federation
+from tests.test_border import assert_disclosed, tapped
+
+Array = np.ndarray
+PRECISE = "epsilon = 1e6, delta = 1e-6, "
+NUMBERS, CLASSES, SEVERAL = "linear_regression", "logistic_regression", "softmax_regression"
+
+
+# -- the solution ----------------------------------------------------------------------------------
+
+
+def exact(*tables: Array, labels: Array) -> list[Block]:
+    """What tables tell without noise."""
+    centred = labels - labels.mean(axis=0)
+    found = []
+    for x in tables:
+        own = x - x.mean(axis=0)
+        found.append(Block(own.T @ own / len(x), 0.0, own.T @ centred / len(x), 0.0))
+    return found
+
+
+def test_one_table_is_least_squares() -> None:
+    rng = np.random.default_rng(1)
+    x = rng.uniform(-1, 1, (400, 3)) @ rng.normal(size=(3, 3))
+    y = x @ [1.0, -2.0, 0.5] + rng.normal(size=400)
+    target = Target.of(np.array([[y.var()]]))
+    solution = solve(exact(x, labels=y[:, None]), target, 0.0)
+    (theta,) = regression(solution, target)
+    wanted = np.linalg.lstsq(np.column_stack([x, np.ones(400)]), y, rcond=None)[0][:3]
+    np.testing.assert_allclose(theta[:, 0], wanted, rtol=1e-4)
+    residuals = y - y.mean() - (x - x.mean(axis=0)) @ wanted
+    assert solution.explained(target) == pytest.approx(1 - residuals.var() / y.var(), rel=1e-4)
+
+
+def test_tables_that_are_uncorrelated_given_the_target_are_least_squares_too() -> None:
+    rng = np.random.default_rng(2)
+    y = rng.normal(size=100_000)
+    tables = [
+        np.outer(y, w) + rng.normal(size=(len(y), len(w))) for w in ([0.5, 1.0], [0.3], [2.0])
+    ]
+    target = Target.of(np.array([[y.var()]]))
+    solution = solve(exact(*tables, labels=y[:, None]), target, 0.0)
+    theta = np.concatenate(regression(solution, target))[:, 0]
+    wanted = np.linalg.lstsq(np.hstack([x - x.mean(axis=0) for x in tables]), y, rcond=None)[0]
+    np.testing.assert_allclose(theta, wanted, atol=0.01)
+
+
+@pytest.mark.parametrize("classes", [2, 3, 5])
+def test_classes_of_one_table_are_fishers_discriminant(classes: int) -> None:
+    rng = np.random.default_rng(classes)
+    codes = rng.choice(classes, 4000, p=np.arange(1, classes + 1) / (classes * (classes + 1) / 2))
+    x = rng.normal(size=(classes, 4))[codes] + rng.normal(size=(4000, 4)) @ rng.normal(size=(4, 4))
+    shares = np.bincount(codes) / len(codes)
+    hot = np.eye(classes)[codes]
+    target = Target.of(np.diag(shares) - np.outer(shares, shares))
+    ((theta,), constants) = discriminants(solve(exact(x, labels=hot), target, 0.0), target, shares)
+    scores = (x - x.mean(axis=0)) @ theta + constants
+    wanted = LinearDiscriminantAnalysis().fit(x, codes).predict_log_proba(x)
+    logs = scores - np.log(np.exp(scores).sum(axis=1, keepdims=True))
+    np.testing.assert_allclose(logs, wanted, atol=0.02)
+    if classes == 2:  # the second one's indicator says the same
+        target = Target.of(np.array([[shares[0] * shares[1]]]))
+        ((two,), same) = discriminants(
+            solve(exact(x, labels=hot[:, 1:]), target, 0.0), target, shares
+        )
+        np.testing.assert_allclose(two[:, 1] - two[:, 0], theta[:, 1] - theta[:, 0], rtol=1e-6)
+        assert same[1] - same[0] == pytest.approx(constants[1] - constants[0], abs=1e-9)
+
+
+def test_noise_alone_gives_no_model() -> None:
+    rng = np.random.default_rng(3)
+    target = Target.of(np.array([[1.0]]))
+    explained = []
+    for _ in range(50):
+        blocks = [
+            Block(np.eye(4) / 3 + 0.1 * rng.normal(size=(4, 4)), 0.1, rng.normal(size=(4, 1)), 1.0)
+            for _ in range(3)
+        ]
+        solution = solve(blocks, target, 1e-4)
+        explained.append(solution.explained(target))
+        size = sum(float(np.square(own).sum()) for own in regression(solution, target))
+        assert size <= 1.0
+    assert np.mean(explained) < 0.1
+
+
+# -- statements ------------------------------------------------------------------------------------
+
+BOUNDS = {
+    "amount": "[0, 10]",
+    "pieces": "[0, 4]",
+    "visits": "[0, 3]",
+    "region": "['north', 'south', 'west']",
+    "colour": "['red', 'blue']",
+    "same": "[0, 9]",
+    "shade": "['dark', 'light']",
+    "zone": "['a', 'b', 'c']",
+}
+ORDERS = (
+    "CREATE TABLE orders AS SELECT i AS id, i % 40 AS customer, (i * 37) % 11 AS amount, "
+    "CASE WHEN i % 6 > 0 THEN (i * 13) % 5 END AS pieces, 5 AS same, "
+    "['red', 'blue', 'green'][1 + i % 3] AS colour, ['dark', 'light'][1 + i % 2] AS shade, "
+    "((i % 40) * 5) % 4 + (i * 37) % 11 / 4 + (i * 7919) % 13 / 26 AS price, "
+    "((i * 37) % 11 + 2 * (((i % 40) * 5) % 4)) > 9 AS late, "
+    "['a', 'b', 'c', 'd', 'e'][1 + ((i * 37) % 11) // 3] AS kind FROM range(480) r(i)"
+)
+PEOPLE = (
+    "CREATE TABLE people AS SELECT i AS id, (i * 5) % 4 AS visits, "
+    "['north', 'south', 'west', NULL][1 + i % 4] AS region, "
+    "['a', 'b', 'c'][1 + i % 3] AS zone FROM range(40) r(i)"
+)
+JOIN = "shop.orders o JOIN crm.people p ON o.customer = p.id"
+TARGETS = {NUMBERS: "o.price", CLASSES: "o.late", SEVERAL: "o.kind"}
+TABLES = {
+    "two tables": ("o.amount, o.pieces, p.visits, p.region", JOIN),
+    "one table": ("o.amount, o.pieces, o.colour", "shop.orders o"),
+    "the label without features": ("p.visits, p.region", JOIN),
+    "categories only": ("o.shade, p.zone", JOIN),
+    "two categories": ("p.zone, IF(p.id < 20, 'dark', 'light') AS shade, o.amount, p.visits", JOIN),
+    "unlisted categories": ("o.colour, p.region, o.shade", JOIN),
+    "left join": ("o.amount, p.visits", JOIN.replace("JOIN", "LEFT JOIN") + " AND p.id < 25"),
+    "constant columns": ("o.amount, o.same, p.visits", JOIN),
+    "many to many": (
+        "o.amount, p.visits",
+        "shop.orders o JOIN crm.people p ON o.amount % 4 = p.visits",
+    ),
+    "union": (
+        "o.amount, p.visits",
+        "(SELECT * FROM shop.orders WHERE id < 200 UNION ALL SELECT * FROM shop.orders "
+        "WHERE id >= 200) AS o JOIN crm.people p ON o.customer = p.id",
+    ),
+}
+
+
+GAPS = ("two tables", "one table", "the label without features", "left join", "unlisted categories")
+"""With NULLs, and categories that nobody has listed."""
+
+
+def shop(database: Open, clients: int = 1) -> dict[str, list[Any]]:
+    parties: dict[str, list[Any]] = {}
+    for party, table, text in (("shop", "orders", ORDERS), ("crm", "people", PEOPLE)):
+        parties[party] = [database(text) for _ in range(clients)]
+        for q, con in enumerate(parties[party]):
+            con.execute(f"DELETE FROM {table} WHERE id % {clients} <> {q}")
+    return parties
+
+
+def query(tables: str, kind: str) -> str:
+    columns, source = TABLES[tables]
+    return f"SELECT {columns}, {TARGETS[kind]} AS y FROM {source}"
+
+
+def statement(
+    kind: str, text: str, privacy: str = PRECISE, options: str = "", weight: str = ""
+) -> str:
+    """With bounds of the features that there are."""
+    columns = text.partition(" FROM ")[0]
+    bounds = ", ".join(f"'{name}': {own}" for name, own in BOUNDS.items() if name in columns)
+    if "epsilon = " in privacy.replace("label_epsilon", "") or "noise_multiplier" in privacy:
+        privacy = f"{privacy}feature_bounds = {{{bounds}}}"
+    return (
+        f"TRAIN OR REPLACE MODEL m USING {kind} TARGET y {weight} "
+        f"WITH (algorithm = 'moments'{options}) PRIVACY ({privacy}) FROM ({text})"
+    )
+
+
+@pytest.mark.parametrize(
+    ("tables", "kind", "clients", "union"),
+    combinations(tuple(TABLES), (NUMBERS, CLASSES, SEVERAL), (1, 2), ("exact", "secure")),
+)
+def test_models_of_all_kinds_of_tables(
+    tables: str, kind: str, clients: int, union: str, database: Open
+) -> None:
+    """They are better than a constant, and the traffic is what EXPLAIN says."""
+    if tables == "union" and clients == 2:
+        pytest.skip("a union over several databases is the same")
+    secure = union == "secure" and clients == 2
+    text = query(tables, kind)
+    sql = statement(kind, text, options=", union = 'secure'" * secure)
+    parties = shop(database, clients)
+    with tapped(parties) as (fed, tap):
+        plan = fed.explain(sql)
+        with tap.taken() as recorded:
+            fed.sql(sql)
+        model = fed.model("m")
+        outputs = len(model.classes) if kind == SEVERAL else 1
+        if not secure and tables not in GAPS:
+            assert_disclosed(plan, recorded, parties, epochs=1, outputs=outputs)
+        assert 0.0 <= model.metrics["explained"] <= 1.0
+        assert model.ending.short == "solved"
+        assert model.privacy.noised == ("moments",)
+        (found,) = fed.sql(f"EVALUATE MODEL m FROM ({text})").arrow().to_pylist()
+    if kind == NUMBERS:
+        assert found["r2"] > -0.01
+        assert found["r2"] > model.metrics["explained"] - 0.05
+    else:
+        assert found["log_loss"] < (0.7 if kind == CLASSES else 1.62)
+
+
+@pytest.mark.parametrize("clients", [1, 2])
+def test_several_databases_are_as_one(clients: int, database: Open) -> None:
+    text = query("two tables", NUMBERS)
+    sql = statement(NUMBERS, text)
+    found = []
+    for parties in (shop(database), shop(database, clients)):
+        with federation(parties, combine=clients == 2) as fed:
+            fed.sql(sql)
+            found.append(fed.sql(f"PREDICT MODEL m FROM ({text})").df()["prediction"].sort_values())
+    np.testing.assert_allclose(*[values.to_numpy() for values in found], atol=0.02)
+
+
+def test_it_is_ridge_regression_of_one_table(database: Open) -> None:
+    text = "SELECT o.amount, o.pieces, o.price AS y FROM shop.orders o"
+    with federation(shop(database)) as fed:
+        fed.sql(statement(NUMBERS, text, options=", l2 = 0"))
+        found = fed.sql(f"PREDICT MODEL m ID (shop.orders.id) FROM ({text})").df()
+    con = shop(database)["shop"][0]
+    rows = con.sql(
+        "SELECT id, amount, coalesce(pieces, 2) AS pieces, price FROM orders ORDER BY id"
+    )
+    x = rows.df()
+    design = np.column_stack([np.ones(len(x)), x["amount"], x["pieces"]])
+    wanted = design @ np.linalg.lstsq(design, x["price"], rcond=None)[0]
+    own = found.sort_values("id")["prediction"].to_numpy()
+    np.testing.assert_allclose(own, wanted, atol=5e-3)
+
+
+def test_weights_are_as_copies(database: Open) -> None:
+    """Of labels' sums and of moments."""
+    text = "SELECT o.amount, p.visits, o.price AS y, {} FROM " + JOIN
+    weighted = text.format("(o.id % 3)::DOUBLE AS counts")
+    copied = text.format("o.id").replace(", o.id", "").replace("shop.orders", "shop.copies")
+    found = []
+    for own, weight in ((weighted, "WEIGHT counts"), (copied, "")):
+        parties = shop(database)
+        copies = "SELECT o.* FROM orders o, range(3) c(k) WHERE k < o.id % 3"
+        parties["shop"][0].execute(f"CREATE TABLE copies AS {copies}")
+        with federation(parties) as fed:
+            fed.sql(statement(NUMBERS, own, weight=weight))
+            scored = text.format("o.id").replace(", o.id", "")
+            found.append(
+                fed.sql(f"PREDICT MODEL m FROM ({scored})").df()["prediction"].sort_values()
+            )
+    np.testing.assert_allclose(*[values.to_numpy() for values in found], atol=0.02)
+
+
+def test_noised_labels_are_not_taken_for_weak_effects(database: Open) -> None:
+    """Probabilities are of the true classes."""
+    text = "SELECT o.amount, p.visits, o.late AS y FROM " + JOIN
+    privacy = f"{PRECISE}label_epsilon = 1.5, "
+    with federation(shop(database)) as fed:
+        fed.sql(statement(CLASSES, text, privacy))
+        noised = fed.sql(f"EVALUATE MODEL m FROM ({text})").arrow().to_pylist()[0]
+        assert fed.model("m").privacy.noised == ("labels", "moments")
+        fed.sql(statement(CLASSES, text))
+        plain = fed.sql(f"EVALUATE MODEL m FROM ({text})").arrow().to_pylist()[0]
+    assert noised["auc"] > plain["auc"] - 0.05
+    assert noised["log_loss"] < plain["log_loss"] + 0.25
+
+
+@pytest.mark.parametrize("kind", [NUMBERS, CLASSES, SEVERAL])
+@pytest.mark.parametrize("rows", [2, 5])
+def test_tiny_tables_give_a_constant_and_a_warning(kind: str, rows: int, database: Open) -> None:
+    text = f"SELECT o.amount, o.pieces, o.colour, p.visits, {TARGETS[kind]} AS y FROM {JOIN}"
+    parties = shop(database)
+    parties["shop"][0].execute(
+        f"DELETE FROM orders WHERE id NOT IN (SELECT 2 * range FROM range({rows}))"
+    )
+    with federation(parties) as fed:
+        with warnings.catch_warnings(record=True):
+            fed.sql(statement(kind, text, "epsilon = 0.1, delta = 1e-6, "))
+        model = fed.model("m")
+        told = any("hardly more than a constant" in text for text in model.remarks)
+        assert told == (model.metrics["explained"] < 0.01)
+        predicted = fed.sql(f"PREDICT MODEL m FROM ({text})").arrow()
+        assert predicted.num_rows == rows
+        if kind == NUMBERS:
+            values = predicted.column("prediction").to_numpy()
+            assert np.isfinite(values).all()
+            assert np.ptp(values) < 10
+
+
+def test_an_empty_join_is_told(database: Open) -> None:
+    text = query("two tables", NUMBERS) + " WHERE o.id < 0"
+    with federation(shop(database)) as fed, pytest.raises(ModelError, match="no rows"):
+        fed.sql(statement(NUMBERS, text))
+
+
+def test_effects_that_cancel_are_not_found_and_that_is_told(database: Open) -> None:
+    """y = a − b, of correlated a and b: exact cross moments would tell."""
+    one = database(
+        "CREATE TABLE l AS SELECT i AS id, a, a - b AS y FROM (SELECT i, "
+        "sin(i) AS a, 0.8 * sin(i) + 0.6 * sin(i * 1.7) AS b FROM range(2000) r(i))"
+    )
+    two = database(
+        "CREATE TABLE r AS SELECT i AS id, 0.8 * sin(i) + 0.6 * sin(i * 1.7) AS b "
+        "FROM range(2000) r(i)"
+    )
+    with federation({"one": [one], "two": [two]}) as fed:
+        with pytest.warns(match="effects cancel"):
+            fed.sql(
+                "TRAIN MODEL m USING linear_regression TARGET y WITH (algorithm = 'moments') "
+                f"PRIVACY ({PRECISE} feature_bounds = {{'a': [-1, 1], 'b': [-2, 2]}}) FROM "
+                "(SELECT l.a, l.y, r.b FROM one.l JOIN two.r USING (id))"
+            )
+        model = fed.model("m")
+        assert model.metrics["explained"] < 0.5
+        assert "uncorrelated given the target" in model.ending.reason
+
+
+@pytest.mark.parametrize(
+    ("options", "privacy", "kind", "message"),
+    [
+        (", epochs = 5", PRECISE, NUMBERS, "option epochs does not go with algorithm 'moments'"),
+        (", tolerance = 0.1", PRECISE, NUMBERS, "option tolerance does not go with algorithm"),
+        (", learning_rate = 0.1", PRECISE, NUMBERS, "learning_rate does not apply to algorithm"),
+        (", validation_fraction = 0.2", PRECISE, NUMBERS, "no row's prediction is known"),
+        (", union = 'consensus'", PRECISE, NUMBERS, "'exact' or 'secure' with algorithm 'moments'"),
+        ("", f"{PRECISE}prediction_clip = 1, ", NUMBERS, "prediction_clip does not go with"),
+        ("", f"{PRECISE}clip = 1, ", NUMBERS, "clip does not go with algorithm 'moments'"),
+        ("", f"{PRECISE}max_fan_out = 3, ", NUMBERS, "max_fan_out does not go with"),
+        ("", "noise_multiplier = 3, ", NUMBERS, "noise_multiplier does not go with"),
+        ("", f"{PRECISE}predictions = 'gaussian', ", NUMBERS, "clients tell no row's prediction"),
+        ("", PRECISE, "mlp_regressor", "does not train mlp_regressor"),
+        ("", "label_epsilon = 1, label_bounds = [0, 9]", NUMBERS, "needs PRIVACY (epsilon = ...)"),
+        (", warm_start = 'n'", PRECISE, NUMBERS, "warm_start"),
+        (", checkpoint = 1", PRECISE, NUMBERS, "checkpoint"),
+    ],
+)
+def test_refusals(options: str, privacy: str, kind: str, message: str, database: Open) -> None:
+    text = query("two tables", NUMBERS)
+    sql = statement(kind, text, privacy, options)
+    with federation(shop(database)) as fed, pytest.raises(OptionError) as caught:
+        fed.sql(sql)
+    assert message in caught.value.message
+
+
+def test_without_privacy_it_is_refused(database: Open) -> None:
+    text = query("two tables", NUMBERS)
+    sql = statement(NUMBERS, text)
+    sql = sql[: sql.index("PRIVACY")] + f"FROM ({text})"
+    with federation(shop(database)) as fed, pytest.raises(OptionError, match="needs PRIVACY"):
+        fed.sql(sql)
+
+
+def test_a_budget_that_is_too_small_is_refused(database: Open) -> None:
+    from sqlfl.errors import PrivacyError
+
+    text = query("two tables", NUMBERS)
+    with federation(shop(database)) as fed, pytest.raises(PrivacyError, match="1000 times"):
+        fed.sql(statement(NUMBERS, text, "epsilon = 1e-4, "))

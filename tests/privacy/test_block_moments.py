@@ -1,0 +1,229 @@
+"""Sensitivities of moments: attained by some pairs of neighbouring tables, and passed by none."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from sqlfl.messages import Message, Residuals, SendGram
+from sqlfl.methods.moments.configuration import MomentsConfiguration
+from sqlfl.methods.moments.operator import MomentsOperator, pairs_of
+from sqlfl.party import guard
+from sqlfl.privacy.block_moments import cut_level, labels_change, moments_change, weight_cap
+from sqlfl.privacy.specification import RoundNoise
+from tests.depth import THOROUGH
+from tests.methods.harness import DenseEngine
+
+Array = np.ndarray
+PAIRS = 60_000 if THOROUGH else 4_000
+SHAPES = [
+    (1, ()),
+    (2, ()),
+    (3, ()),
+    (4, ()),
+    (0, (2,)),
+    (0, (3, 4)),
+    (1, (3,)),
+    (2, (3,)),
+    (3, (2, 5)),
+]
+"""Numeric columns, and how many entries each category feature has."""
+
+
+def rows_of(rng: np.random.Generator, count: int, numeric: int, entries: tuple[int, ...]) -> Array:
+    """Random rows, many of them at the corners; some have a category that nobody has listed."""
+    numbers = rng.uniform(-1.0, 1.0, (count, numeric))
+    corners = rng.random((count, numeric)) < rng.choice([0.0, 0.7, 1.0], (count, 1))
+    numbers = np.where(corners, np.where(numbers < 0.0, -1.0, 1.0), numbers)
+    blocks = [numbers]
+    for size in entries:
+        hot = np.eye(size)[rng.integers(0, size, count)]
+        hot[rng.random(count) < 0.05] = 0.0
+        blocks.append(hot)
+    return np.hstack(blocks)
+
+
+def offsets_of(numeric: int, entries: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(numeric + int(n) for n in np.cumsum([0, *entries]))
+
+
+@pytest.mark.parametrize(("numeric", "entries"), SHAPES)
+def test_no_pair_of_rows_moves_second_moments_by_more(
+    numeric: int, entries: tuple[int, ...]
+) -> None:
+    rng = np.random.default_rng(numeric + 10 * len(entries))
+    bound = moments_change(numeric, len(entries))
+    one, two = (
+        np.column_stack([rows_of(rng, PAIRS, numeric, entries), np.ones(PAIRS)]) for _ in range(2)
+    )
+    squares = np.square(np.einsum("rp,rp->r", one, one)) + np.square(
+        np.einsum("rp,rp->r", two, two)
+    )
+    moved = np.sqrt(np.maximum(squares - 2.0 * np.square(np.einsum("rp,rp->r", one, two)), 0.0))
+    explicit = np.linalg.norm(
+        np.einsum("rp,rq->rpq", one[:50], one[:50]) - np.einsum("rp,rq->rpq", two[:50], two[:50]),
+        axis=(1, 2),
+    )
+    np.testing.assert_allclose(moved[:50], explicit, atol=1e-9)
+    assert moved.max() <= bound * (1 + 1e-12)
+    assert moved.max() >= bound * (1 - 1e-9)
+
+
+@pytest.mark.parametrize(("numeric", "entries"), SHAPES)
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_no_pair_of_rows_moves_moments_with_the_label_by_more(
+    numeric: int, entries: tuple[int, ...], outputs: int
+) -> None:
+    rng = np.random.default_rng(numeric + 10 * len(entries) + outputs)
+    bound = labels_change(numeric, len(entries))
+    one, two = (rows_of(rng, PAIRS, numeric, entries) for _ in range(2))
+    sums = rng.normal(size=(PAIRS, outputs))
+    sums /= np.maximum(np.linalg.norm(sums, axis=1, keepdims=True), 1.0)
+    moved = np.linalg.norm(np.einsum("rp,rc->rpc", one - two, sums), axis=(1, 2))
+    assert moved.max() <= bound * (1 + 1e-12)
+    attained = np.linalg.norm(one - two, axis=1).max()
+    assert attained >= bound * (1 - 1e-9)
+
+
+class Client:
+    """An operator over some rows; what it noises is kept, and leaves as it is."""
+
+    def __init__(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        counts: Array,
+        numeric: int,
+        entries: tuple[int, ...],
+        *,
+        outputs: int = 1,
+        exempt: tuple[int, ...] = (),
+        cap: float = 3.0,
+    ) -> None:
+        self.put: list[tuple[Array, float]] = []
+        monkeypatch.setattr(guard, "add_gaussian", self._kept)
+        self._counts, self._offsets = counts, offsets_of(numeric, entries)
+        noise = RoundNoise(
+            0.0, 0.0, moments_noise=2.0, labels_noise=3.0, row_weight=cap, column_bound=1.0
+        )
+        self._own = MomentsConfiguration(
+            outputs=outputs, rows=100, total=100.0, clients=1, leader=True, l2=0.0, curvature=1.0,
+            privacy=noise, exempt=exempt,
+        )  # fmt: skip
+
+    def _kept(self, values: Array, sigma: float, *entropy: object) -> Array:
+        self.put.append((np.array(values), sigma))
+        return values
+
+    def told(self, x: Array, sums: Array) -> tuple[list[tuple[Array, float]], list[Message]]:
+        self.put = []
+        engine = DenseEngine(x, self._counts, np.zeros(x.shape[1]), x.shape[1] - self._offsets[0])
+        engine.offsets = self._offsets
+        operator = MomentsOperator(engine, self._own, "run", 0)
+        values = np.asarray(sums, np.float32)
+        replies = [
+            operator.handle(SendGram("run", 0)),
+            operator.handle(Residuals("run", 0, values=values)),
+        ]
+        return self.put, replies
+
+
+@pytest.mark.parametrize(("numeric", "entries"), [(1, ()), (3, (2, 3)), (2, (4,)), (0, (2, 2))])
+def test_what_a_client_puts_under_noise_moves_by_no_more_than_the_noise_says(
+    numeric: int, entries: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is sent as label sums, and however often a row is joined."""
+    rng = np.random.default_rng(3)
+    counts = np.array([1.0, 3.0, 50.0, 0.5, 7.0, 200.0])
+    client = Client(monkeypatch, counts, numeric, entries, outputs=2, exempt=(5,))
+    tries = 3_000 if THOROUGH else 150
+    most = np.zeros(2)
+    for _ in range(tries):
+        x = rows_of(rng, 6, numeric, entries)
+        sums = rng.normal(size=(6, 2)) * rng.choice([0.1, 1.0, 1e6])
+        row = int(rng.integers(0, 5))
+        y = np.array(x)
+        y[row] = rows_of(rng, 1, numeric, entries)[0]
+        if numeric:
+            y[row, : rng.integers(0, numeric + 1)] *= rng.choice([1.0, -1.0, 1e300, np.nan])
+        before, _ = client.told(x, sums)
+        after, _ = client.told(y, sums)
+        for n, (multiplier, (one, sigma), (two, same)) in enumerate(
+            zip((2.0, 3.0), before, after, strict=True)
+        ):
+            assert sigma == same
+            most[n] = max(most[n], np.linalg.norm(one - two) * multiplier / sigma)
+    assert (most <= 1.0 + 1e-9).all()
+    assert (most > 0.85).all()
+
+
+def test_a_client_tells_the_moments_of_its_bounded_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(4)
+    numeric, entries = 2, (2, 3)
+    x = rows_of(rng, 9, numeric, entries)
+    counts = rng.uniform(0.5, 8.0, 9)
+    client = Client(monkeypatch, counts, numeric, entries, outputs=1, exempt=(8,))
+    sums = rng.uniform(-2.0, 2.0, (9, 1)).astype(np.float32)
+    _, (gram, cross) = client.told(x, sums)
+    weights = np.append(np.minimum(counts[:8] / 3.0, 1.0), counts[8] / 3.0)
+    whole = (x * weights[:, None]).T @ x
+    np.testing.assert_allclose(gram.numeric, whole[:2, :2], atol=1e-12)
+    np.testing.assert_allclose(gram.cross, whole[2:, :2], atol=1e-12)
+    np.testing.assert_allclose(gram.values, whole[2:, 2:][gram.rows, gram.columns], atol=1e-12)
+    np.testing.assert_allclose(gram.moments, weights @ x, atol=1e-12)
+    assert gram.weight == pytest.approx(weights.sum())
+    assert gram.fault() is None
+    cut = np.append(np.clip(sums[:8], -1.0, 1.0), sums[8:], axis=0)
+    np.testing.assert_allclose(cross.values, x.T @ cut, atol=1e-9)
+
+
+def test_pairs_are_of_two_features() -> None:
+    for entries in ((), (3,), (2, 3), (1, 2, 2), (0, 2), (2, 0, 1)):
+        offsets = offsets_of(4, entries)
+        group = np.repeat(np.arange(len(entries)), entries)
+        wanted = [
+            (i, j) for i, j in itertools.combinations(range(len(group)), 2) if group[i] != group[j]
+        ]
+        rows, columns = pairs_of(offsets)
+        assert list(zip(rows.tolist(), columns.tolist(), strict=True)) == wanted
+
+
+def test_no_second_release(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sqlfl.errors import InternalError
+
+    engine = DenseEngine(np.ones((2, 1)), np.ones(2), np.zeros(1), 0)
+    client = Client(monkeypatch, np.ones(2), 1, ())
+    operator = MomentsOperator(engine, client._own, "run", 0)
+    sums = Residuals("run", 0, values=np.zeros((2, 1), np.float32))
+    for message in (SendGram("run", 0), sums):
+        operator.handle(message)
+        with pytest.raises(InternalError, match="released once"):
+            operator.handle(message)
+
+
+# -- what is chosen by what is public --------------------------------------------------------------
+
+
+def test_the_cap_is_that_of_least_variance() -> None:
+    alone = weight_cap(np.ones(50), 3, 2.0, 1.0)
+    assert alone == 1.0
+    few, many = (weight_cap(np.append(np.ones(999), 1000.0), 3, 2.0, z) for z in (100.0, 1e-4))
+    assert few < 100.0
+    assert many == 1000.0
+    assert weight_cap(np.zeros(3), 3, 2.0, 1.0) == 1.0
+    assert weight_cap(np.zeros(0), 3, 2.0, 1.0) == 1.0
+    scaled = weight_cap(1e-30 * np.arange(1.0, 99.0), 3, 2.0, 1.0)
+    assert scaled == pytest.approx(1e-30 * weight_cap(np.arange(1.0, 99.0), 3, 2.0, 1.0))
+
+
+def test_the_level_cuts_what_costs_more_than_it_tells() -> None:
+    norms = np.append(np.ones(1000), 1e4)
+    assert cut_level(norms, 5, 1e-9) == 1e4
+    assert cut_level(norms, 5, 1e3) == pytest.approx(1.0)
+    assert cut_level(np.zeros(4), 5, 1.0) == 1.0
+    assert cut_level(np.zeros(0), 5, 1.0) == 1.0
+    assert cut_level(np.array([2.0]), 5, 1.0) == 2.0
+    assert cut_level(np.array([2.0, 0.0]), 5, 1e9) == 2.0
+    assert math.isfinite(cut_level(np.array([1e300, 1.0]), 5, 1.0))
