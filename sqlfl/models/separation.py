@@ -17,7 +17,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy import sparse
-from scipy.optimize import linprog
 
 from sqlfl.arrays import Array, Float
 from sqlfl.errors import InternalError
@@ -132,6 +131,8 @@ def _separated(images: Float) -> Array:
     The linear program max Σ min(1, images · d), images · d ≥ 0 has a solution that is above 0 in
     as many rows as possible.
     """
+    from scipy.optimize import linprog  # half a second, which most processes can do without
+
     scale = np.abs(images).max()
     if not scale > 0.0:
         return np.zeros(len(images), bool)

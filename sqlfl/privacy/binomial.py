@@ -14,8 +14,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from scipy.optimize import brentq
-
 from sqlfl.errors import InternalError, PrivacyError
 from sqlfl.options.privacy import Privacy
 from sqlfl.privacy.accountant import epsilon_of
@@ -151,6 +149,8 @@ class _Budget:
     def _multiplier(self, own: PlannedReleases, draws: PoissonBinomial) -> float:
         """z with which the slot has no more than epsilon, and has used it up: the share's where
         that is so already."""
+        from scipy.optimize import brentq  # half a second, which most processes can do without
+
         usual, excess = self._shared(own), partial(self._excess, own, draws)
         if math.sqrt(USED) - 1.0 < excess(usual) / math.sqrt(self.epsilon) <= 0.0:
             return usual

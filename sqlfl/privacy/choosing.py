@@ -14,8 +14,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scipy.optimize import brentq
-
 from sqlfl.errors import InternalError
 from sqlfl.options.privacy import Privacy
 from sqlfl.privacy.accountant import epsilon_of
@@ -68,6 +66,8 @@ def choosing_of(
     share of it as zCDP, ρ = μ²/2; then both kinds of noise are made smaller alike, as far as ε
     allows. Raises PrivacyError for more noise than there may be.
     """
+    from scipy.optimize import brentq  # half a second, which most processes can do without
+
     if privacy.epsilon is None:
         raise InternalError("columns are chosen by a budget")
     share, mechanism = privacy.prediction_share, privacy.mechanism

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from scipy.optimize import brentq
-
 from sqlfl.errors import PrivacyError
 from sqlfl.privacy.accountant import epsilon_of
 from sqlfl.privacy.events import EMBEDDINGS, Event, PoissonBinomial
@@ -87,6 +85,8 @@ def choose_bins(
 def _fitted(
     largest: PoissonBinomial, beside: Sequence[Event], epsilon: float, delta: float
 ) -> PoissonBinomial:
+    from scipy.optimize import brentq  # half a second, which most processes can do without
+
     excess = partial(_excess, largest, beside, epsilon, delta)
     least = 0.5 / (LARGEST_NOISE * math.sqrt(largest.bins))
     if excess(least) > 0.0:
