@@ -1,32 +1,32 @@
-"""Bounds on the size of each value that an expression makes, before anything is bound or folded.
-
-Sizes are in bytes: of a text what it takes and OVERHEAD, of a number NUMBER_SIZE, which its text
-takes at most, of a list, struct or map OVERHEAD and the sizes of all that is in it. A bound is a
-sum: a constant, a multiple of the size of the data that the value is made of (a row of the tables,
-or all rows where they are aggregated), and a multiple of each element that a lambda has as its
-parameter.
-"""
+"""Bounds on the size of each value that an expression makes, before anything is bound or folded."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise, zip_longest
+from dataclasses import replace
 from typing import Any, TypeAlias
-
-import duckdb
 
 from sqlfl.errors import PolicyError
 from sqlfl.guard import growth
 from sqlfl.guard.constants import is_null, literal
+from sqlfl.guard.sizes import (
+    DATA,
+    NUMBER,
+    NUMBER_SIZE,
+    OTHER,
+    OVERHEAD,
+    SIMPLE,
+    TEXT,
+    Size,
+    kind_of_name,
+    largest,
+    total,
+)
 from sqlfl.guard.value_types import NUMBERS, kind_of_type, type_of
 from sqlfl.schema import folded
 
-OVERHEAD = 16
-NUMBER_SIZE = 96
-"""Of all numbers, times and intervals, as values and as texts."""
 MAX_BYTES = 32_768
 """Of the part of a value that does not follow from data."""
 MAX_TIMES = 64
@@ -42,115 +42,15 @@ MAX_COPIES = 2_000
 MAX_PATTERN = 2_000
 """Characters of a regular expression, and how often its repetitions repeat in all."""
 
-NUMBER, TEXT, OTHER = "number", "text", ""
-"""Kinds of values; [] behind one is a list of such."""
 AS_TEXT = 4
 """Times that the text of a value is as large as the value, which may need quotes and escapes."""
 FROM_TEXT = 48
 """Times that a value is as large as the text that it is read from: [1,2,3]."""
-_SIMPLE = (
-    "integer", "decimal", "real", "BOOLEAN", "DATE", "HUGEINT", "UHUGEINT", "UUID", "INTERVAL",
-)  # fmt: skip
-_TEXTS = ("VARCHAR", "JSON", "BLOB", "BIT")
 _REPEATED = re.compile(r"\{(\d*)(?:,(\d*))?\}")
 _DIGITS = re.compile(r"\d+")
 _PLACES = re.compile(r"%|\{")
 
 Node: TypeAlias = "dict[str, Any]"
-
-
-def check_text(text: str, most: int) -> None:
-    """Before the text is parsed: the parser copies the operand of CASE for each WHEN, and the
-    definition of a window for each OVER. Raises PolicyError where that would make more than so many
-    words more.
-    """
-    data = text.encode()
-    places = [*(start for start, _ in duckdb.tokenize(text)), len(data)]
-    words = [data[start:end].strip().lower() for start, end in pairwise(places)]
-    if b"case" not in words and b"window" not in words:
-        return
-    copies = 0
-    if b"window" in words:
-        copies = words.count(b"over") * (len(words) - words.index(b"window"))
-    # of each CASE that is open: words of its operand, words of the rest, number of WHEN
-    stack: list[list[int]] = []
-    for word in words:
-        if word == b"case":
-            stack.append([0, 0, 0])
-        elif word == b"when" and stack:
-            stack[-1][2] += 1
-        elif word == b"end" and stack:
-            operand, rest, whens = stack.pop()
-            copies += operand * max(0, whens - 1)
-            whole = operand * max(1, whens) + rest + 1
-            if stack:
-                stack[-1][0 if stack[-1][2] == 0 else 1] += whole
-        elif stack:
-            stack[-1][0 if stack[-1][2] == 0 else 1] += 1
-    if copies > most:
-        raise PolicyError(
-            f"a query whose CASE and WINDOW stand for {copies:,} words more; {most:,} are taken",
-            hint="write CASE WHEN a = 1 ... in place of CASE a WHEN 1 ...; or use a subquery",
-        )
-
-
-@dataclass(frozen=True)
-class Size:
-    """A bound. terms : the constant, the multiple of the data, and that of each lambda's elements,
-    from the outermost one."""
-
-    terms: tuple[float, ...] = (0.0, 1.0)
-    kind: str = OTHER
-    copies: int = 1
-    """Nodes of the expression, with those that names stand for."""
-
-    @property
-    def constant(self) -> bool:
-        return not any(self.terms[1:])
-
-    def times(self, factor: float, more: float = 0.0) -> Size:
-        first, *others = self.terms
-        return Size((first * factor + more, *(t * factor for t in others)), OTHER, self.copies)
-
-    def of(self, kind: str) -> Size:
-        return replace(self, kind=kind)
-
-
-SIMPLE = Size((NUMBER_SIZE, 0.0), NUMBER)
-DATA = Size()
-
-
-def total(sizes: Sequence[Size], more: float = 0.0) -> Size:
-    """Of all of them together."""
-    terms = tuple(map(sum, zip_longest(*(s.terms for s in sizes), fillvalue=0.0)))
-    first, *others = terms or (0.0, 0.0)
-    return Size((first + more, *others), OTHER, sum(size.copies for size in sizes) + 1)
-
-
-def largest(sizes: Sequence[Size]) -> Size:
-    """Of one of them, it is not known which."""
-    terms = tuple(map(max, zip_longest(*(s.terms for s in sizes), fillvalue=0.0)))
-    kinds = {size.kind for size in sizes}
-    kind = kinds.pop() if len(kinds) == 1 else TEXT if kinds == {NUMBER, TEXT} else OTHER
-    return Size(terms or (0.0, 0.0), kind, sum(size.copies for size in sizes) + 1)
-
-
-def size_of_column(type_: str | None) -> Size:
-    """Of a value of a table's column of a type, as DuckDB writes it."""
-    if type_ is None:
-        return DATA
-    kind = kind_of_name(type_)
-    return SIMPLE if kind == NUMBER else Size(kind=kind)
-
-
-def kind_of_name(type_: str) -> str:
-    """Of a type, as DuckDB writes it."""
-    if type_.endswith("]") and not type_.startswith(("STRUCT", "MAP", "UNION", "ENUM")):
-        return kind_of_name(type_[: type_.rindex("[")]) + "[]"
-    base = kind_of_type(type_)
-    if base in _SIMPLE or base.startswith(("DECIMAL(", "TIME")):
-        return NUMBER
-    return TEXT if base in _TEXTS or base.startswith("ENUM") else OTHER
 
 
 class Measures:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from sqlfl.errors import PolicyError
-from sqlfl.guard.measuring import DATA, Size, largest, total
+from sqlfl.guard.sizes import DATA, Size, largest, total
 from sqlfl.schema import folded
 
 Table: TypeAlias = "tuple[str, str, str]"

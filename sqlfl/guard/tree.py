@@ -12,7 +12,10 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, TypeAlias
+
+import duckdb
 
 from sqlfl.errors import PolicyError
 from sqlfl.fragment_columns import KEPT
@@ -20,14 +23,7 @@ from sqlfl.guard.canonical import PLACES, canonical, nobodys, nodes, stable, unm
 from sqlfl.guard.constants import WIDEST, beside, is_null, literal
 from sqlfl.guard.expressions import Expressions
 from sqlfl.guard.functions import Functions
-from sqlfl.guard.measuring import (
-    DATA,
-    Measures,
-    Size,
-    check_text,
-    largest,
-    size_of_column,
-)
+from sqlfl.guard.measuring import Measures
 from sqlfl.guard.scopes import (
     NONE,
     Bare,
@@ -45,6 +41,7 @@ from sqlfl.guard.scopes import (
     unknown,
     with_aliases,
 )
+from sqlfl.guard.sizes import DATA, Size, largest, size_of_column
 from sqlfl.guard.value_types import type_of
 from sqlfl.schema import folded
 from sqlfl.udfs import sql
@@ -144,7 +141,7 @@ def read(
         raise PolicyError(f"a query of {len(text):,} characters; {LONGEST:,} are taken")
     if "\0" in text:
         raise PolicyError("a query with a character that ends texts elsewhere")
-    check_text(text, MOST)
+    _check_copies(text, MOST)
     ((found,),) = sql.fetch(con, PARSE, {"text": text})
     parsed = json.loads(found)
     if parsed.get("error"):
@@ -192,6 +189,41 @@ def _check_size(tree: object) -> None:
             for inner in (item.values() if isinstance(item, dict) else item)  # type: ignore[attr-defined]
             if isinstance(inner, (dict, list))
         ]
+
+
+def _check_copies(text: str, most: int) -> None:
+    """Before the text is parsed: the parser copies the operand of CASE for each WHEN, and the
+    definition of a window for each OVER. Raises PolicyError where that would make more than so many
+    words more.
+    """
+    data = text.encode()
+    places = [*(start for start, _ in duckdb.tokenize(text)), len(data)]
+    words = [data[start:end].strip().lower() for start, end in pairwise(places)]
+    if b"case" not in words and b"window" not in words:
+        return
+    copies = 0
+    if b"window" in words:
+        copies = words.count(b"over") * (len(words) - words.index(b"window"))
+    # of each CASE that is open: words of its operand, words of the rest, number of WHEN
+    stack: list[list[int]] = []
+    for word in words:
+        if word == b"case":
+            stack.append([0, 0, 0])
+        elif word == b"when" and stack:
+            stack[-1][2] += 1
+        elif word == b"end" and stack:
+            operand, rest, whens = stack.pop()
+            copies += operand * max(0, whens - 1)
+            whole = operand * max(1, whens) + rest + 1
+            if stack:
+                stack[-1][0 if stack[-1][2] == 0 else 1] += whole
+        elif stack:
+            stack[-1][0 if stack[-1][2] == 0 else 1] += 1
+    if copies > most:
+        raise PolicyError(
+            f"a query whose CASE and WINDOW stand for {copies:,} words more; {most:,} are taken",
+            hint="write CASE WHEN a = 1 ... in place of CASE a WHEN 1 ...; or use a subquery",
+        )
 
 
 class _Reader:

@@ -12,8 +12,8 @@ import pytest
 
 from sqlfl.errors import PolicyError
 from sqlfl.guard.functions import functions_of
-from sqlfl.guard.measuring import NUMBER_SIZE, OVERHEAD
 from sqlfl.guard.scopes import Column, Table
+from sqlfl.guard.sizes import NUMBER_SIZE, OVERHEAD
 from sqlfl.guard.tree import Reading, read
 from tests.databases import in_memory
 from tests.depth import SEED, THOROUGH
