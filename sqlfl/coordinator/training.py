@@ -15,6 +15,7 @@ import pyarrow as pa
 from sqlfl import endings
 from sqlfl.arrays import Array
 from sqlfl.coordinator.executors.base import Executor
+from sqlfl.coordinator.leaks import remark_on_leaks
 from sqlfl.coordinator.measures import Measures
 from sqlfl.coordinator.preparation import Joined, Targets
 from sqlfl.coordinator.problems import Prepared, prepared_for
@@ -273,6 +274,7 @@ def run_rounds(
         # before anything is saved: a worker may be gone
         found = trained(kept, ending, interrupted=interrupt.is_set())
         save(run, step.epoch - kept.step.epoch)
+    remark_on_leaks(plan, problem, kept.scores, kept.step.loss, remark)
     return found
 
 
