@@ -106,7 +106,7 @@ def _classes(
     found = np.zeros((size, _outputs(plan, target)), np.uint8)
     for output, members in enumerate(_members(plan, target)):
         if written:
-            of = _spread(joined, target, members)
+            of = members if target.slot is None else members[joined.slots[target.slot].rows]
             counts = np.ones(joined.total, bool)
             if joined.weighting is not None:
                 counts = joined.weighting.weights > 0
@@ -114,15 +114,11 @@ def _classes(
                 np.bincount(own.rows[counts & rows], minlength=size) > 0 for rows in (of, ~of)
             )
         else:
-            inside = _often(joined, own, towers, target.slot, members) > 0.5
-            outside = _often(joined, own, towers, target.slot, ~members) > 0.5
+            place = next(slot.index for slot in plan.ucq.slots if slot.target)
+            inside = _often(joined, own, towers, place, members) > 0.5
+            outside = _often(joined, own, towers, place, ~members) > 0.5
         found[:, output] = np.where(inside, OF_CLASS, 0) + np.where(outside, NOT_OF_CLASS, 0)
     return found
-
-
-def _spread(joined: Joined, target: Targets, members: Array) -> Array:
-    """Of all joined rows."""
-    return members if len(members) == joined.total else members[joined.slots[target.slot].rows]
 
 
 def _often(joined: Joined, own: JoinedSlot, towers: list[int], place: int, members: Array) -> Array:

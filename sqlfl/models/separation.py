@@ -14,6 +14,7 @@ targets. Of the rows that are close, a linear program then tells which are separ
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy import sparse
@@ -36,6 +37,8 @@ FLAT = 1e-8
 """Share of a direction's variance below which some rows do not vary along it."""
 SIDE = 1e-7
 """Share of the largest |d·z| below which it is 0."""
+SOLVED = 1e-6
+"""The same of a linear program, which keeps its limits up to 1e-7."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +54,7 @@ class Separation:
 
     @property
     def any(self) -> bool:
-        return self.directions.shape[1] > 0
+        return bool(self.directions.shape[1])
 
 
 def separation(
@@ -143,16 +146,17 @@ def _separated(images: Float) -> Array:
     distinct, place = np.unique(scaled, axis=0, return_inverse=True)
     place = place.reshape(-1)
     m, k = distinct.shape
-    constraints = sparse.hstack([-sparse.csr_array(distinct), sparse.eye_array(m)], format="csr")
+    # scipy takes sparse arrays, and its stubs do not know it
+    constraints: Any = sparse.hstack([-sparse.csr_array(distinct), sparse.eye_array(m)], "csr")
     bounds = np.array([(-np.inf, np.inf)] * k + [(0.0, 1.0)] * m)
     aim = np.append(np.zeros(k), -np.ones(m))
     solved = linprog(aim, A_ub=constraints, b_ub=np.zeros(m), bounds=bounds, method="highs")
     if solved.x is None:
         raise InternalError(f"the linear program of separation: {solved.message}")
     sides = distinct @ solved.x[:k]
-    if (sides < -SIDE * np.abs(sides).max()).any():
+    if (sides < -10.0 * SOLVED * np.abs(sides).max()).any():
         raise InternalError("the linear program of separation left its limits")
-    apart: Array = (sides > SIDE * np.abs(sides).max())[place]
+    apart: Array = (sides > SOLVED * np.abs(sides).max())[place]
     return apart
 
 
