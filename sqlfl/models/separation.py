@@ -148,7 +148,8 @@ def _separated(images: Float) -> Array:
     m, k = distinct.shape
     # scipy takes sparse arrays, and its stubs do not know it
     constraints: Any = sparse.hstack([-sparse.csr_array(distinct), sparse.eye_array(m)], "csr")
-    bounds = np.array([(-np.inf, np.inf)] * k + [(0.0, 1.0)] * m)
+    free, share = (None, None), (0.0, 1.0)
+    bounds: list[tuple[float | None, float | None]] = [*[free] * k, *[share] * m]
     aim = np.append(np.zeros(k), -np.ones(m))
     solved = linprog(aim, A_ub=constraints, b_ub=np.zeros(m), bounds=bounds, method="highs")
     if solved.x is None:
