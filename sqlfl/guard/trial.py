@@ -37,40 +37,49 @@ _PLAIN = (
 )  # fmt: skip
 """Types that Arrow carries as they are; others travel as text."""
 _ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"), "1")
+MAX_WAITING = 4
 PATIENCE = 1.0
 """Seconds for a process to end that was killed."""
 LESS = "ask for fewer rows or columns, or for shorter texts and lists; or ask its owner"
 
 
 class Workers:
-    """Worker processes of a party. One is begun ahead, as it takes a while to load DuckDB."""
+    """Worker processes of a party, which wait for requests: it takes a while to load DuckDB."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._spare: subprocess.Popen[bytes] | None = None
+        self._waiting: list[subprocess.Popen[bytes]] = []
         self._closed = False
 
     def take(self) -> subprocess.Popen[bytes]:
-        """A worker that waits for its request; the caller ends it."""
+        """Return a worker for one request; the caller gives it back, or ends it."""
         with self._lock:
-            process, self._spare = self._spare, None
-            if process is None or process.poll() is not None:
-                process = _begun()
-            if not self._closed:
-                self._spare = _begun()
-            return process
+            while self._waiting:
+                process = self._waiting.pop()
+                if process.poll() is None:
+                    return process
+                end(process)
+            return _begun()
+
+    def give_back(self, process: subprocess.Popen[bytes]) -> None:
+        """Keep a worker that has answered: nothing of the request is left in it."""
+        with self._lock:
+            if not self._closed and len(self._waiting) < MAX_WAITING:
+                self._waiting.append(process)
+                return
+        end(process)
 
     def warm(self) -> None:
         """Begin a worker, so that the first request does not wait for it."""
         with self._lock:
-            if self._spare is None and not self._closed:
-                self._spare = _begun()
+            if not self._waiting and not self._closed:
+                self._waiting.append(_begun())
 
     def close(self) -> None:
         with self._lock:
             self._closed = True
-            process, self._spare = self._spare, None
-        if process is not None:
+            waiting, self._waiting = self._waiting, []
+        for process in waiting:
             end(process)
 
 
@@ -131,6 +140,7 @@ class Trial:
         with closing(sql.cursor(con)) as cursor:
             with self._lock:
                 self._running[process] = cursor
+            reply = None
             try:
                 reply = _asked(process, cursor, tried, rules)
             finally:
@@ -138,7 +148,10 @@ class Trial:
                     del self._running[process]
                     stopped = process in self._stopped
                     self._stopped.discard(process)
-                end(process)
+                if reply is None or "failure" in reply or stopped:
+                    end(process)
+                else:
+                    self._workers.give_back(process)
         failure = "memory" if reply is None else reply.get("failure")
         if reply is None and stopped:
             raise Stopped("its work was interrupted")

@@ -1,7 +1,8 @@
-"""A worker process that evaluates queries of one request: `python -m sqlfl.guard.trial_worker`.
+"""A worker process that evaluates queries: `python -m sqlfl.guard.trial_worker`.
 
-It reads one request from its input, a line of JSON and a stream of Arrow per table, and writes one
-line of JSON. Its address space is bounded while queries run; who began it ends it in time.
+It reads requests from its input, each a line of JSON and a stream of Arrow per table, and writes a
+line of JSON for each. Each has a DuckDB of its own. The address space is bounded while queries run;
+who began the process ends it in time, and after a failure it ends by itself.
 """
 
 from __future__ import annotations
@@ -26,16 +27,22 @@ def quoted(*names: str) -> str:
 def main() -> None:
     source, replies = sys.stdin.buffer, os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    line = source.readline()
-    if not line:
-        return  # a spare that was not needed
-    replies.write(json.dumps(answered(json.loads(line), source)) + "\n")
-    replies.flush()
+    while line := source.readline():
+        request = json.loads(line)
+        with duckdb.connect(":memory:", config={"threads": request["threads"]}) as con:
+            reply = answered(con, request, source)
+        _free_address_space()
+        replies.write(json.dumps(reply) + "\n")
+        replies.flush()
+        if "failure" in reply:
+            return
 
 
-def answered(request: dict[str, Any], source: IO[bytes]) -> dict[str, Any]:
-    """What became of the queries: nothing, `columns` of one that is bound, or the `failure`."""
-    con = duckdb.connect(":memory:", config={"threads": request["threads"]})
+def answered(
+    con: duckdb.DuckDBPyConnection, request: dict[str, Any], source: IO[bytes]
+) -> dict[str, Any]:
+    """Return nothing where all queries were evaluated, `columns` of one that was bound alone, or
+    the `failure`."""
     con.execute("SET temp_directory = ''")
     if request["zone"]:
         con.execute("SET TimeZone = '{}'".format(request["zone"].replace("'", "''")))
@@ -93,7 +100,13 @@ def _bound_address_space(memory: int) -> None:
     with open("/proc/self/statm", encoding="ascii") as file:
         pages = int(file.read().split()[0])
     most = pages * resource.getpagesize() + memory + PLAIN_SIZE
-    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (most, hard))
+
+
+def _free_address_space() -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
 
 
 def _evaluate(con: duckdb.DuckDBPyConnection, text: str) -> None:

@@ -16,7 +16,7 @@ import pytest
 from sqlfl import messages as ms
 from sqlfl.errors import Error, PolicyError
 from sqlfl.guard import measuring
-from sqlfl.guard.trial import Trial, Tried, Workers, end
+from sqlfl.guard.trial import Trial, Tried, Workers
 from sqlfl.options.policies import TrainingPolicy
 from sqlfl.party.party import PartyClient, Secrets
 from sqlfl.schema import Client
@@ -164,13 +164,33 @@ def test_a_worker_reads_no_file(workers: Workers) -> None:
         trial(con, workers, "SELECT * FROM read_text('/etc/hostname')")  # a failure of the query
 
 
-def test_no_process_stays(workers: Workers) -> None:
+def test_a_worker_answers_one_request_after_another() -> None:
+    """Each under a limit of its own; one that has failed is not used again."""
+    own = Workers()
+    with closing(own), closing(duckdb.connect()) as con:
+        con.execute(VALUES)
+        own.warm()
+        (process,) = own._waiting
+        large = 'SELECT max(length(lpad(q.m, 40000000, \'b\'))) FROM hr."t ""x" AS q'
+        for _ in range(3):
+            trial(con, own, 'SELECT sum(h) FROM hr."t ""x" AS t')
+            assert own._waiting == [process]
+        with pytest.raises(PolicyError, match="evaluating the query takes more"):
+            trial(con, own, large)
+        assert own._waiting == []
+        assert process.poll() is not None
+        trial(con, own, 'SELECT sum(h) FROM hr."t ""x" AS t')
+
+
+def test_no_process_stays() -> None:
     own = Workers()
     own.warm()
+    (waiting,) = own._waiting
     process = own.take()
-    spare = own._spare
-    assert spare is not None
+    assert process is waiting
+    own.give_back(process)
     own.close()
-    assert spare.poll() is not None
-    end(process)
     assert process.returncode == -signal.SIGKILL
+    other = own.take()
+    own.give_back(other)
+    assert other.returncode == -signal.SIGKILL
