@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, NoReturn
 
 from sqlglot import exp
 
@@ -12,6 +13,7 @@ from sqlfl import listing
 from sqlfl.catalog import FederationCatalog
 from sqlfl.coordinator.proposing import verdicts
 from sqlfl.errors import Error
+from sqlfl.foreign_names import FEDERATION, no_attribute
 from sqlfl.parties import Parties
 from sqlfl.pictures import Picture
 from sqlfl.planner.explain.explained import ExplainedPlan
@@ -41,6 +43,11 @@ class Face(ABC):
     _parties: Parties
     _registry: Registry
     _progress: bool | Tell | None
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise no_attribute(self, name, FEDERATION, dir(type(self)))
 
     @abstractmethod
     def model(self, name: str) -> Model: ...

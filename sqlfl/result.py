@@ -5,13 +5,14 @@ from __future__ import annotations
 import html
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import duckdb
 import pyarrow as pa
 
 from sqlfl import printing
 from sqlfl.errors import Error
+from sqlfl.foreign_names import RESULT, no_attribute
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -52,6 +53,11 @@ class Result:
     >>> duckdb.sql("SELECT count(*) FROM models").fetchall()
     [(0,)]
     """
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise no_attribute(self, name, RESULT, dir(type(self)))
 
     def __init__(
         self,

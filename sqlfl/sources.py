@@ -19,10 +19,16 @@ _SERVERS = {"postgres": "postgres", "postgresql": "postgres", "mysql": "mysql", 
 _ROWS = {
     ".parquet": "a Parquet file", ".csv": "a CSV file", ".tsv": "a CSV file",
     ".json": "a JSON file", ".jsonl": "a JSON file", ".ndjson": "a JSON file",
-    ".xlsx": "an Excel file",
+    ".xlsx": "an Excel file", ".avro": "an Avro file",
 }  # fmt: skip
 _DATABASES = (".duckdb", ".db", ".ddb")
-_NO_FILES = {".arrow": "an Arrow file", ".feather": "an Arrow file", ".pkl": "a pickle"}
+_NO_FILES = {
+    ".arrow": "an Arrow file",
+    ".feather": "an Arrow file",
+    ".pkl": "a pickle",
+    ".xls": "an old Excel file",
+    ".orc": "an ORC file",
+}
 _FRAMES = {
     ("pandas", "DataFrame"): "a pandas DataFrame", ("polars", "DataFrame"): "a polars DataFrame",
     ("polars", "LazyFrame"): "a polars LazyFrame", ("pyarrow", "Table"): "an Arrow table",
@@ -43,6 +49,7 @@ def database_path(source: str | os.PathLike[str], party: str) -> Path:
             f"{text!r} would be a database of its own, new and empty",
             hint=f"give the open connection that has the tables: {IN_MEMORY.format(party=party)}",
         )
+    _refuse_lake(text, party)
     _refuse_server(text, party)
     _refuse_rows(text, party)
     path = to_path(source, "a source")
@@ -87,15 +94,47 @@ def no_source(source: object, party: str) -> Error:
     return Error(message, hint=hint)
 
 
+_LAKES = {
+    "md": "a MotherDuck", "motherduck": "a MotherDuck", "ducklake": "a DuckLake",
+    "quack": "a remote DuckDB", "iceberg": "an Iceberg", "delta": "a Delta Lake",
+}  # fmt: skip
+"""Schemes of what DuckDB attaches by an extension, without two slashes."""
+
+
+def _refuse_lake(text: str, party: str) -> None:
+    scheme = _URL.match(text)
+    name = scheme[1].lower() if scheme is not None else ""
+    if name in _LAKES:
+        raise Error(
+            f"the source names {_LAKES[name]} database, which a DuckDB connection is to attach",
+            hint=f"con = duckdb.connect(); con.execute(\"ATTACH '{text}' AS db\"); "
+            f'fed.attach("{party}", con); its tables are {party}.db.table',
+        )
+    if name in ("file", "duckdb"):
+        path = text[len(name) + 1 :]
+        path = re.sub(r"^/{2,}", "/", path) if name == "file" else path.removeprefix("///")
+        raise Error(f"a source is a path and no URL, got {text}",
+                    hint=f'fed.attach("{party}", "{path}")')  # fmt: skip
+
+
 def _refuse_server(text: str, party: str) -> None:
     scheme = _URL.match(text)
-    kind = _SERVERS.get(scheme[1].lower()) if scheme is not None else None
+    name = "" if scheme is None else scheme[1].lower().partition("+")[0]
+    if name == "jdbc":
+        name = text[len("jdbc:") :].partition(":")[0].lower()
+    kind = _SERVERS.get(name)
     if kind is not None or _POSTGRES.search(text):
         kind = kind or "postgres"
         named = {"postgres": "a PostgreSQL", "mysql": "a MySQL", "sqlite": "an SQLite"}[kind]
         raise Error(
             f"the source names {named} database, which a DuckDB connection is to attach",
             hint=_attached("...", kind, party),
+        )
+    if scheme is not None and scheme[2] and Path(text).suffix in _DATABASES:
+        raise Error(
+            f"a source must be a file of this machine, got a {scheme[1]} URL",
+            hint=f"con = duckdb.connect(); con.execute(\"ATTACH '{text}' AS db (READ_ONLY)\"); "
+            f'fed.attach("{party}", con); its tables are {party}.db.table',
         )
     if scheme is not None and scheme[2]:
         raise Error(

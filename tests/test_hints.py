@@ -87,3 +87,106 @@ def test_every_refusal_has_a_hint() -> None:
     refused = goldens.cases("refusals.sql")
     assert len(refused) > 100
     assert not [case.name for case in refused if "\nhint: " not in case.expected]
+
+
+TRAINED = f"FROM (SELECT x, z, y {JOIN})"
+FOREIGN = {
+    'TRAIN MODEL m USING linear_regression TARGET y FROM (SELECT x, y FROM a.t WHERE "x1" = 2)': (
+        "a text stands in single quotes: 'x1'"
+    ),
+    "CREATE MODEL mindsdb.n PREDICT y": "MindsDB",
+    "CREATE MODEL mindsdb.n FROM a (SELECT * FROM t) PREDICT y": "MindsDB",
+    "SELECT m.y FROM mindsdb.m AS m JOIN a.t AS t": "MindsDB",
+    "SELECT * FROM a.t TO TRAIN DNNClassifier LABEL y INTO n": "SQLFlow",
+    "SELECT * FROM a.t TO PREDICT a.out.y USING m": "PREDICT MODEL",
+    "SELECT madlib.logregr_train('a.t', 'out', 'y', 'ARRAY[1, x]')": "MADlib",
+    "SELECT * FROM pgml.train('p', 'classification', 'a.t', 'y')": "PostgresML",
+    "SELECT pgml.predict('p', ARRAY[x]) FROM a.t": "PREDICT MODEL",
+    "CREATE MODEL n FROM a.t TARGET y FUNCTION f IAM_ROLE default": "Redshift",
+    "glm(y ~ x, family = binomial, data = t)": "TRAIN MODEL",
+    "model <- lm(y ~ x)": "TRAIN MODEL",
+    "model.predict(X)": "PREDICT MODEL",
+    "model.fit(X, y)": "TRAIN MODEL",
+    "fed.sql('SHOW MODELS')": "between the quotes",
+    "from sklearn.linear_model import LogisticRegression": "sqlfl.sklearn",
+    "FIT MODEL n": "TRAIN MODEL",
+    "ML.PREDICT(MODEL m, TABLE a.t)": "SELECT * FROM ML.PREDICT",
+    "DELETE MODEL m": "DROP MODEL",
+    "PRAGMA threads": "a party's own connection",
+}
+OPTIONS = {
+    "test_size = 0.2": "validation_fraction", "validation = 0.2": "validation_fraction",
+    "C = 1.0": "l2 = 1 / (C * rows)", "penalty = 'l1'": "USING lasso", "lambda = 1": "l2",
+    "fit_intercept = true": "has an intercept", "n_estimators = 9": "no trees",
+    "max_iterations = 9": "epochs", "family = 'binomial'": "USING says it", "cv = 5": "TUNE MODEL",
+}  # fmt: skip
+FAMILIES = {
+    "xgboost": "no trees", "random_forest": "no trees", "RandomForestClassifier": "no trees",
+    "kmeans": "no clusters", "cox": "no survival", "cox_regression": "no survival",
+    "svm": "logistic_regression", "pca": "without a TARGET", "glm": "the family",
+    "logit": "logistic_regression", "ridge": "linear_regression", "lm": "linear_regression",
+    "lasso_regression": "USING lasso", "multinomial": "softmax", "poisson": "poisson_regression",
+    "logistic": "did you mean logistic_regression?", "nn": "mlp_classifier",
+}  # fmt: skip
+SOURCES = {
+    "postgres://u@h/d": "TYPE postgres", "postgresql+psycopg://u@h/d": "TYPE postgres",
+    "jdbc:postgresql://h/d": "TYPE postgres", "md:db": "ATTACH 'md:db'",
+    "ducklake:m.ducklake": "ATTACH 'ducklake:", "x.csv": "CREATE VIEW",
+    "d/*.parquet": "CREATE VIEW",
+    "file:///tmp/x.duckdb": '"/tmp/x.duckdb"', "s3://b/x.duckdb": "ATTACH 's3://b/x.duckdb'",
+    "x.orc": "CREATE TABLE",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", FOREIGN)
+def test_statements_of_other_tools(text: str, fed: sqlfl.Federation) -> None:
+    with pytest.raises(sqlfl.Error) as caught:
+        fed.sql(text)
+    assert FOREIGN[text] in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_options_of_other_libraries(option: str, fed: sqlfl.Federation) -> None:
+    with pytest.raises(sqlfl.OptionError) as caught:
+        fed.explain(f"TRAIN MODEL m USING linear_regression TARGET y WITH ({option}) {TRAINED}")
+    assert OPTIONS[option] in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_models_of_other_libraries(kind: str, fed: sqlfl.Federation) -> None:
+    with pytest.raises(sqlfl.OptionError) as caught:
+        fed.explain(f"TRAIN MODEL m USING {kind} TARGET y {TRAINED}")
+    assert FAMILIES[kind] in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_sources_that_are_no_files(source: str, fed: sqlfl.Federation) -> None:
+    with pytest.raises(sqlfl.Error) as caught:
+        fed.attach("c", source)
+    assert SOURCES[source] in (caught.value.hint or "")
+
+
+def test_attributes_of_other_libraries(fed: sqlfl.Federation) -> None:
+    result = fed.sql("SHOW MODELS")
+    for owner, name, hint in (
+        (result, "to_pandas", r"result\.df\(\)"),
+        (result, "fetch_all", "did you mean fetchall"),
+        (fed, "execute", r"fed\.sql\(text\)"),
+        (fed, "predict", "PREDICT MODEL"),
+    ):
+        with pytest.raises(AttributeError, match=f"no attribute '{name}'\nhint: .*{hint}"):
+            getattr(owner, name)
+        assert not hasattr(owner, name)
+
+
+def test_attributes_of_models_of_other_libraries() -> None:
+    with in_memory() as con, sqlfl.connect(progress=False) as fed:
+        con.execute("CREATE TABLE t AS SELECT i AS x, 2.0 * i AS y FROM range(9) r(i)")
+        fed.attach("a", con)
+        fed.sql("TRAIN MODEL m USING linear_regression TARGET y FROM (FROM a.t)")
+        for name, hint in (
+            ("coef_", "WEIGHTS"), ("summary", "INFERENCE"), ("predict", "PREDICT"),
+            ("fit", "TRAIN"),
+        ):  # fmt: skip
+            with pytest.raises(AttributeError, match=hint):
+                getattr(fed.model("m"), name)

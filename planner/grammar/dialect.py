@@ -9,6 +9,7 @@ from sqlglot.tokenizer_core import TokenType
 from sqlfl.errors import nearest
 from sqlfl.options.looks import LOOKS
 from sqlfl.planner.grammar.explaining import ANALYZE, NO_ROWS, REHEARSED, VERBOSE
+from sqlfl.planner.grammar.foreign import instead
 from sqlfl.planner.grammar.listings import Listings
 from sqlfl.planner.grammar.spellings import respelled
 from sqlfl.planner.grammar.statements import (
@@ -53,7 +54,29 @@ STATEMENTS = (
     *("CONTRIBUTIONS", "SKEW", "VALIDATE", "WEIGHTS", "EXPORT", "IMPORT", "COMMENT"),
 )
 _OWNERS = ("GRANT", "REVOKE")
-_SQL = ("SELECT", "WITH", "FROM", "VALUES", "INSERT", "UPDATE", "DELETE", "CREATE", "ALTER", "COPY")
+_SQL = (
+    "SELECT",
+    "WITH",
+    "FROM",
+    "VALUES",
+    "INSERT",
+    "UPDATE",
+    "DELETE",
+    "CREATE",
+    "ALTER",
+    "COPY",
+    "PRAGMA",
+    "CALL",
+    "INSTALL",
+    "SET",
+    "TABLE",
+    "PIVOT",
+    "MERGE",
+    "TRUNCATE",
+    "VACUUM",
+    "BEGIN",
+    "COMMIT",
+)
 _TRAIN_CLAUSES = ("USING", "TARGET", "WEIGHT", "TRANSFORM", "WITH", "PRIVACY", "FROM")
 _TRAIN_FORM = (
     "TRAIN MODEL name USING kind TARGET column "
@@ -126,8 +149,8 @@ class _Reader(Listings):
                 hint="the owner runs it: sqlfl.owner(connection_or_path).sql(...)",
             )
         near = nearest(first, STATEMENTS)
-        hint = f"did you mean {near}?" if near else None
-        if first in _SQL:
+        hint = instead(self.tokens[self.at :]) or (f"did you mean {near}?" if near else None)
+        if hint is None and first in _SQL:
             hint = "run SQL on a party's own connection; a federation has no tables of its own"
         raise self.fail(
             f"expected a statement ({', '.join(STATEMENTS)}), got {self.got()}", hint=hint
@@ -172,7 +195,7 @@ class _Reader(Listings):
         if self.accept("OR"):
             self.expect("REPLACE", f"after {verb} OR")
             replace = True
-        self.expect("MODEL", f"after {verb}")
+        self.expect("MODEL", f"after {verb}", f"write {verb} MODEL, then the name of the model")
         if_not_exists = self.accept("IF", "NOT", "EXISTS")
         if replace and if_not_exists:
             raise self.fail("OR REPLACE and IF NOT EXISTS exclude each other")

@@ -13,6 +13,7 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from sqlfl.errors import ParseError, nearest
 from sqlfl.planner.grammar.explaining import leading
+from sqlfl.planner.grammar.foreign import instead
 from sqlfl.planner.grammar.spelled_options import SpelledOption, spelled_options
 from sqlfl.planner.grammar.spelled_transforms import read_spelled
 from sqlfl.planner.grammar.statements import Word
@@ -63,7 +64,8 @@ class _Spelling(Tokens):
                 "expected OPTIONS after the name of the model, got AS", hint=_CREATE_FORM
             )
         clause = self.token
-        self.expect("OPTIONS", "after the name of the model", _CREATE_FORM)
+        foreign = instead(self.tokens) if self.word() != "OPTIONS" else None
+        self.expect("OPTIONS", "after the name of the model", foreign or _CREATE_FORM)
         options = self._options()
         self.expect("AS", "after OPTIONS (...)", _CREATE_FORM)
         query, rest = self._up_to_semicolon()
@@ -98,7 +100,8 @@ class _Spelling(Tokens):
         if self.word() == ".":
             raise self.fail(
                 "a model's name has no dataset before it",
-                hint="models belong to the federation: write the last name alone",
+                hint=instead(self.tokens)
+                or "models belong to the federation: write the last name alone",
                 span=(written.span[0], self.span()[1]),
             )
         return self.tokens[self.at - 1]

@@ -32,11 +32,17 @@ def listed(names: Iterable[str]) -> str | None:
     return f"there are {', '.join(distinct[:_LISTED])}{more}" if distinct else None
 
 
-def no_table(name: str, known: Sequence[str]) -> str:
-    """The hint for a table that is not there."""
+def no_table(name: str, known: Sequence[str], governed: bool = False) -> str:
+    """The hint for a table that is not there; `governed`: its owner shows what is granted alone."""
     hint = nearest(name, known)
     if hint is not None and hint.startswith("did"):
         return hint
+    if governed:
+        granted = f"granted to you: {', '.join(known[:_LISTED])}" if known else "none is"
+        return (
+            f"there is none of that name that is granted to you ({granted}); its owner grants a "
+            f"table: GRANT TRAIN (...), JOIN (...) ON {name} TO 'you' UNDER policy"
+        )
     listed = hint or (f"there are {len(known)} others" if known else "there is none")
     return (
         f"{listed}; temporary tables and data frames are not seen: CREATE TABLE {name} AS FROM ... "
@@ -131,11 +137,12 @@ class Tables:
                     return found
         owner = self.owner(client)
         names = [".".join(shortest(found)) for found in tables]
+        governed = self.catalog.governed(client)
         raise plan_error(
             f"{owner} has no table {'.'.join(written)}",
             self.sql,
             node,
-            no_table(".".join(written), names),
+            no_table(".".join(written), names, governed),
         )
 
     def located(

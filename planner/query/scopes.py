@@ -242,7 +242,8 @@ def _fields(term: Term, words: Sequence[exp.Expr]) -> exp.Expr:
 def _meant(chain: Chain, close: str | None) -> str | None:
     """The hint for a column that is not there; who quotes it doubly may have meant a text."""
     word = chain.words[-1]
-    if not word.quoted or len(chain.words) > 1 or (close is not None and close.startswith("did")):
+    if not word.quoted or len(chain.words) > 1:
         return close
     text = exp.Literal.string(word.name).sql(dialect="duckdb")
-    return f"a text stands in single quotes: {text}; double quotes are for names"
+    also = f"; {close}" if close is not None and close.startswith("did") else ""
+    return f"a text stands in single quotes: {text}; double quotes are for names{also}"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
-from sqlfl.errors import ModelError, OptionError
+from sqlfl.errors import ModelError, OptionError, nearest
 from sqlfl.methods import methods
 from sqlfl.models.kinds import (
     ANY_CLASSES,
@@ -52,8 +52,63 @@ def check_kind(kind: str, *, sql: str | None = None, span: tuple[int, int] | Non
         return
     message = f"model kind must be one of {', '.join(KINDS)}, got {kind}"
     longer = [name for name in KINDS if kind and name.startswith(f"{kind.lower()}_")]
-    hint = meant(kind, KINDS) or (f"did you mean {longer[0]}?" if longer else None)
+    hint = _other_kind(kind) or meant(kind, KINDS)
+    hint = hint or (f"did you mean {longer[0]}?" if longer else None)
     raise OptionError(message, hint=hint, sql=sql, span=span)
+
+
+_FAMILIES: tuple[tuple[tuple[str, ...], str], ...] = (
+    (("xgb", "xgboost", "lightgbm", "lgbm", "catboost", "gbm", "gbdt", "gradient_boost",
+      "boosted", "adaboost",
+      "hist_gradient", "random_forest", "randomforest", "decision_tree", "decisiontree", "tree",
+      "extra_trees", "isolation_forest", "gradientboost"),
+     "there are no trees here; bends of a column: TRANSFORM (spline(x, 5)), or mlp_classifier and "
+     "mlp_regressor"),
+    (("kmeans", "k_means", "dbscan", "cluster", "gaussian_mixture", "gmm"),
+     "there are no clusters here: a model learns a TARGET"),
+    (("pca", "svd", "tsne", "umap", "autoencoder", "matrix_factorization"),
+     "there is nothing without a TARGET here"),
+    (("cox", "coxph", "cph", "survival", "kaplan", "weibull"),
+     "there are no survival models here; rates of events are USING poisson_regression"),
+    (("svm", "svc", "svr", "linearsvc", "knn", "k_neighbors", "naive_bayes", "gaussiannb",
+      "kneighbors", "gaussian_process"),
+     "linear models are logistic_regression and linear_regression, bent ones mlp_classifier and "
+     "mlp_regressor"),
+    (("arima", "prophet", "holt", "lstm", "rnn", "transformer", "bert", "gpt"),
+     "there are no models of sequences here; columns of earlier rows are made in a party's view"),
+    (("elastic", "sgdregressor", "ridge", "ols", "lm", "linear_reg", "linear", "linearregression",
+      "gaussian"), "USING linear_regression; l2 = ... makes it a ridge"),
+    (("lasso", "lars", "l1"), "USING lasso"),
+    (("logit", "logistic_reg", "logisticregression", "logreg", "binomial", "glm_binomial", "lr",
+      "sgdclassifier", "perceptron", "probit", "binary", "classifier", "classification"),
+     "USING logistic_regression, of two classes"),
+    (("multinom", "multiclass", "softmax", "maxent", "mlogit", "ordinal"),
+     "USING softmax_regression, of several classes"),
+    (("negative_binomial", "negbin", "tweedie", "quasipoisson", "zero_inflated", "poisson"),
+     "counts are USING poisson_regression"),
+    (("gamma",), "USING gamma_regression"), (("huber", "robust", "rlm"), "USING huber_regression"),
+    (("quantile", "rq", "median"), "USING quantile_regression"),
+    (("glm", "gam"), "USING says the family: linear_regression, logistic_regression, "
+     "poisson_regression, gamma_regression"),
+    (("mlp", "dnn", "nn", "neural", "neural_network", "deep", "ann", "mlpclassifier", "keras",
+      "torch"), "USING mlp_classifier or mlp_regressor"),
+    (("regression", "regressor"), "USING linear_regression"),
+)  # fmt: skip
+"""Beginnings of what others call models, in the order in which they are looked for."""
+
+
+def _other_kind(kind: str) -> str | None:
+    """The hint for a kind of another library's; None where it is only misspelled."""
+    name = kind.lower()
+    close = nearest(kind, KINDS)
+    if close is not None and close.startswith(name[:5]):
+        return meant(kind, KINDS)
+    for beginnings, hint in _FAMILIES:
+        for beginning in beginnings:
+            whole = len(beginning) < 5 and name != beginning and "_" not in name[len(beginning) :]
+            if name.startswith(beginning) and not whole:
+                return hint
+    return None
 
 
 def resolve_training(

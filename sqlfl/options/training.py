@@ -343,21 +343,65 @@ def _tolerance_text(usual: Mapping[str, Defaults]) -> str:
 
 _CALLED = {
     "alpha": "l2, of lasso radius",
+    "batch": "batch_size",
+    "class_weights": "class_weight",
+    "data_split_eval_fraction": "validation_fraction",
     "early_stopping": "patience",
     "hidden_layer_sizes": "hidden",
+    "eta0": "learning_rate",
+    "eval_fraction": "validation_fraction",
+    "hidden_units": "hidden",
+    "init": "warm_start",
     "l1": "radius, of lasso",
+    "l2_reg": "l2",
+    "lambda": "l2, of lasso radius",
+    "lambda_l2": "l2",
+    "learn_rate": "learning_rate",
     "lr": "learning_rate",
     "learning_rate_init": "learning_rate",
     "max_iter": "epochs",
+    "max_iterations": "epochs",
+    "maxit": "epochs",
+    "n_epochs": "epochs",
+    "n_iter": "epochs",
+    "num_epochs": "epochs",
     "n_iter_no_change": "patience",
     "nesterovs_momentum": "momentum",
+    "num_iterations": "epochs",
+    "random_seed": "seed",
     "random_state": "seed",
+    "reg_lambda": "l2",
     "sample_weight": "the clause WEIGHT column",
     "solver": "algorithm",
+    "test_fraction": "validation_fraction",
+    "test_size": "validation_fraction",
     "tol": "tolerance",
+    "validation": "validation_fraction",
+    "validation_size": "validation_fraction",
+    "validation_split": "validation_fraction",
+    "units": "hidden",
     "weight_decay": "l2",
+    "weights": "the clause WEIGHT column",
 }
-"""What scikit-learn and torch call some of them, and what belongs to another clause."""
+"""What scikit-learn, R and torch call some of them, and what belongs to another clause."""
+_TREES = "there are no trees here: docs/models.md lists the kinds of models"
+_ALWAYS = "leave it out: each model has an intercept, and columns are standardised"
+_NOT_HERE = {
+    "c": "scikit-learn's C is l2 = 1 / (C * rows) here",
+    **dict.fromkeys(("penalty", "regularizer"), "l2 = ... is a ridge; a lasso is USING lasso"),
+    **dict.fromkeys(("l1_ratio", "l1_reg", "alpha_l1"), "a model with few columns is USING lasso"),
+    **dict.fromkeys(("family", "link", "loss", "objective"), "USING says it: logistic_regression, "
+                    "poisson_regression, gamma_regression, ..."),
+    **dict.fromkeys(("n_estimators", "max_depth", "num_leaves", "n_trees"), _TREES),
+    **dict.fromkeys(("fit_intercept", "intercept", "standardize", "normalize", "scale"), _ALWAYS),
+    **dict.fromkeys(("n_jobs", "verbose", "num_threads"), "leave it out; connect(progress=False) "
+                    "says nothing"),
+    **dict.fromkeys(("cv", "folds"), "TUNE MODEL compares candidates by cross-validation"),
+    **dict.fromkeys(("multi_class", "n_classes"), "USING softmax_regression is for more classes"),
+    "shuffle": "leave it out: rows are drawn at random, and seed makes that repeatable",
+    "num_layers": "hidden = [64, 32] lists the sizes of the layers",
+}  # fmt: skip
+"""What has no counterpart of one name: what to do instead."""
 
 
 def with_options() -> Table:
@@ -366,7 +410,7 @@ def with_options() -> Table:
     return Table(
         "option",
         {name: line.entry for name, line in option_lines().items()},
-        {name: f"it is called {here} here" for name, here in elsewhere.items()},
+        {name: f"it is called {here} here" for name, here in elsewhere.items()} | _NOT_HERE,
     )
 
 

@@ -6,11 +6,12 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from sqlfl import remarks
 from sqlfl.asking import weights_text
 from sqlfl.errors import Error
+from sqlfl.foreign_names import FEDERATION, no_attribute
 from sqlfl.planner.grammar import statements as st
 from sqlfl.planner.grammar.parameters import fill
 from sqlfl.planner.grammar.queries import read_path
@@ -43,6 +44,11 @@ class RemoteFederation:
     as nobody says what is run elsewhere, and EXPORT and IMPORT MODEL. Raises Error where the
     coordinator cannot be reached, or does not take the analyst.
     """
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise no_attribute(self, name, FEDERATION, dir(type(self)))
 
     def __init__(
         self,

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from dataclasses import replace as dataclass_replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ import pyarrow as pa
 from sqlfl import printing
 from sqlfl.endings import Ending
 from sqlfl.errors import Error, ModelError, nearest
+from sqlfl.foreign_names import MODEL, no_attribute
 from sqlfl.options.types import shown
 from sqlfl.report.card import PrivacyReport
 from sqlfl.result import Result, facts_to_html
@@ -116,6 +117,11 @@ class Model:
     """What COMMENT ON MODEL has said of it."""
     ask: Callable[[], Result] | None = field(default=None, repr=False)
     """Asks the parties for the weights of their parts; None where no federation is at hand."""
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise no_attribute(self, name, MODEL, dir(type(self)))
 
     @property
     def weights(self) -> pa.Table:
