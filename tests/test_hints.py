@@ -53,6 +53,32 @@ def test_the_hint_is_about_what_was_written(query: str, fed: sqlfl.Federation) -
     assert wanted in (caught.value.hint or "")
 
 
+SUBQUERIES = {
+    "SELECT x, y FROM a.t WHERE id IN (SELECT id FROM b.u)": "JOIN (SELECT DISTINCT key",
+    "SELECT x, y FROM a.t WHERE EXISTS (FROM b.u WHERE u.id = t.id)": "JOIN (SELECT DISTINCT key",
+    f"SELECT x, z, y {JOIN} WHERE x > (SELECT avg(z) FROM b.u)": "write one value as a number",
+}
+
+
+@pytest.mark.parametrize("query", SUBQUERIES)
+def test_a_subquery_of_another_party_is_no_plain_join(query: str, fed: sqlfl.Federation) -> None:
+    with pytest.raises(sqlfl.PlanError) as caught:
+        fed.explain(f"TRAIN MODEL m USING linear_regression TARGET y FROM ({query})")
+    assert SUBQUERIES[query] in (caught.value.hint or "")
+
+
+def test_what_is_hinted_at_repeats_no_rows(fed: sqlfl.Federation) -> None:
+    joined = "JOIN (SELECT DISTINCT id FROM b.u) AS d ON d.id = t.id"
+    query = f"SELECT t.x, t.y FROM a.t t {joined}"
+    fed.explain(f"TRAIN MODEL m USING linear_regression TARGET y FROM ({query})")
+
+
+def test_a_bracket_after_a_dot_is_a_parse_error(fed: sqlfl.Federation) -> None:
+    text = f"TRAIN MODEL m USING linear_regression TARGET y FROM (SELECT u.[1] AS f, y {JOIN})"
+    with pytest.raises(sqlfl.ParseError, match="expected A NAME, got"):
+        fed.sql(text)
+
+
 TAKEN = (
     f"SELECT `z`, y {JOIN}",
     f"SELECT t.x::VARCHAR.upper() AS c, z, y {JOIN}",

@@ -67,6 +67,8 @@ class Naming(DuckDBParser):
     def _member(self) -> exp.Expr | None:
         """What stands after a dot; `t.true` and `t.null` are columns."""
         word = self._curr
+        if word.token_type in self.BRACKETS:
+            self.raise_error("Expected A NAME", word)
         if self._next.token_type in self.BRACKETS:
             return self._parse_id_var(any_token=True)  # `t.array[1]` has no ARRAY[1] in it
         field: exp.Expr | None = self._parse_field(any_token=True, anonymous_func=True)

@@ -15,6 +15,7 @@ from sqlfl.planner.query.draft import Draft
 from sqlfl.planner.query.equalities import Equal, conjuncts
 from sqlfl.planner.query.equalities import equality as equality_of
 from sqlfl.planner.query.fusion import Groups, equality_sides
+from sqlfl.planner.query.joins import INSTEAD_OF_SUBQUERY
 from sqlfl.planner.query.relations import (
     Block,
     Equality,
@@ -205,7 +206,7 @@ class _Placing:
         return self.draft.error(
             f"a subquery reads {' and '.join(parties)}, and stands where no table of that party is",
             term.span,
-            "join the subquery's table in FROM on an equality instead",
+            INSTEAD_OF_SUBQUERY,
         )
 
 

@@ -12,6 +12,7 @@ from sqlfl.planner.grammar.spans import span_of
 from sqlfl.planner.grammar.statements import Span
 from sqlfl.planner.query.draft import Draft
 from sqlfl.planner.query.equalities import equality
+from sqlfl.planner.query.joins import INSTEAD_OF_SUBQUERY
 from sqlfl.planner.query.nulls import rejects_nulls
 from sqlfl.planner.query.relations import (
     PRESENT,
@@ -234,7 +235,7 @@ class _Fusion:
         return self.draft.error(
             f"a subquery reads {' and '.join(dict.fromkeys(parties))}, and stands with {readers}",
             term.span,
-            "join the subquery's table in FROM on an equality instead",
+            INSTEAD_OF_SUBQUERY,
         )
 
     def _apart(self, term: Term, relations: Sequence[Relation], what: str) -> PlanError:

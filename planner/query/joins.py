@@ -31,6 +31,11 @@ from sqlfl.planner.query.relations import (
 from sqlfl.planner.query.scopes import Scope
 from sqlfl.schema import folded
 
+INSTEAD_OF_SUBQUERY = (
+    "for IN and EXISTS join each key once, as a plain JOIN repeats rows: JOIN (SELECT DISTINCT key "
+    "FROM party.table) AS d ON d.key = t.key; write one value as a number"
+)
+"""The hint for a subquery over another party's table."""
 CONDITION = "JOIN ... ON a.x = b.y, or USING (column); each row with every row: CROSS JOIN"
 
 
