@@ -42,7 +42,13 @@ def to_path(path: object, what: str) -> Path:
     text = os.fspath(path)
     if not isinstance(text, str) or not text or text.startswith(":"):
         raise Error(f"{what} must be the path of a file, got {text!r}")
-    return Path(os.path.realpath(text))
+    try:
+        found = Path(os.path.realpath(text))
+        found.exists()  # a name that is too long is no place at all
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise Error(f"{what} must be the path of a file, got {text[:60]!r}: {why}") from None
+    return found
 
 
 def open_database(

@@ -69,6 +69,13 @@ def test_numbers_that_are_none(asked: Asked, value: str, message: str) -> None:
         asked.fed.sql(text)
 
 
+@pytest.mark.parametrize("path", ["x" * 5000, "a/" * 3000, "a\0b"])
+def test_paths_that_cannot_be(asked: Asked, path: str) -> None:
+    for text in (f"EXPORT MODEL old TO '{path}'", f"IMPORT MODEL n FROM '{path}'"):
+        with pytest.raises(sqlfl.Error):
+            asked.fed.sql(text)
+
+
 def test_a_statement_of_a_document_is_run(asked: Asked) -> None:
     joined = "FROM a.t t\u200b JOIN b.u u ON t.k = u.k WHERE u.g <> ‘it's’"
     text = f"\ufeffEVALUATE MODEL old\u00a0FROM (SELECT t.x, u.z, t.y {joined})"
