@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 
-from sqlfl.planner.grammar.tokens import QUOTED, Token
+from sqlglot.tokenizer_core import Token
+
+from sqlfl.planner.grammar.tokens import QUOTED
 
 _TRAIN = "TRAIN MODEL name USING kind TARGET column FROM (SELECT ...)"
 _PREDICT = "PREDICT MODEL name ID (alias.column) FROM (SELECT ...)"

@@ -103,7 +103,7 @@ def _unlike(draft: Draft, block: Block, node: exp.Column, span: Span | None) -> 
     )
     path = own.sources[place].path
     peers = [b for b in relation.branches if [s.path for s in b.sources[place:]][:1] == [path]]
-    found = []
+    found: list[str] = []
     for branch in peers:
         term = Term(column(node.name, branch.sources[place].id), span)
         found += draft.types(replace(relation, branches=(branch,)), [term])[0]

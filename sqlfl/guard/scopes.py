@@ -154,6 +154,7 @@ def merged(parts: tuple[Output, ...]) -> Output:
     """Of a union's parts."""
     same, bare = {part.same for part in parts}, {part.bare for part in parts}
     reads: Reads = frozenset().union(*(part.reads for part in parts))
+    sizes = {part.size for part in parts}
     return Output(
         parts[0].name,
         reads,
@@ -161,7 +162,7 @@ def merged(parts: tuple[Output, ...]) -> Output:
         bare=bare.pop() if len(bare) == 1 else None,
         computed=any(part.computed for part in parts),
         strict=all(part.strict for part in parts),
-        size=largest([part.size for part in parts]),
+        size=sizes.pop() if len(sizes) == 1 else largest([part.size for part in parts]),
     )
 
 

@@ -82,7 +82,7 @@ class MaskedRun:
         own = slot.specification
         if isinstance(plain, ms.Embeddings):
             return self._embeddings(request, slot, plain)
-        if not (own.secure and own.shared):
+        if not own.secure:
             return plain
         if isinstance(plain, ms.Statistics):
             slot.statistics = plain
