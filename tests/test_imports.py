@@ -102,9 +102,9 @@ def test_the_planner_is_pure() -> None:
 GROUND = frozenset(
     "sqlfl." + name
     for name in (
-        "arrays", "chain", "codec", "compiled", "endings", "errors", "files", "fragment_columns",
-        "interrupts", "printing", "request", "schema", "sql_writer", "threads", "transforms",
-        "unions", "version", "wire", "wire_columns",
+        "arrays", "chain", "codec", "compiled", "endings", "errors", "files", "foreign_names",
+        "fragment_columns", "interrupts", "printing", "request", "schema", "sql_writer", "threads",
+        "transforms", "unions", "version", "wire", "wire_columns",
     )
 )  # fmt: skip
 ROOMS = {
