@@ -119,7 +119,7 @@ def test_every_client_tells_what_it_released_before_anything_is_saved(name: str)
     phases = [item.phase for item in plan.exchanges]
     assert phases[-3:] == ["releases", "save", "finish"]
     asked = {(str(s.client), s.slot, str(s.bytes)) for s in plan.exchanges[-3].sends if s.bytes}
-    assert asked == {("bank/0", 0, "168"), ("bank/1", 0, "168"), ("airline/0", 2, "168")}
+    assert asked == {("bank/0", 0, "192"), ("bank/1", 0, "192"), ("airline/0", 2, "192")}
     assert "releases" not in [item.phase for item in cards(None, kind, **options).exchanges]
 
 

@@ -93,9 +93,9 @@ class Moments:
         noise, own = self._noise[members.slot], problem.mapping.slots[number]
         sizes = len(gram.numeric), noise.categories
         clients = math.sqrt(len(members.addresses))
-        weights = np.bincount(own.rows, labels.weights, own.size)
         scale = 1.0 if problem.weights is None else float(problem.weights.max())
-        weights = weights * scale / noise.row_weight
+        counts: Array = np.bincount(own.rows, labels.weights, own.size)
+        weights: Array = counts * (scale / noise.row_weight)
         bounded = np.minimum(weights, 1.0)
         bounded[members.virtual] = weights[members.virtual]
         total = float(bounded.sum())

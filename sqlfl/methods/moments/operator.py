@@ -147,10 +147,10 @@ class MomentsOperator:
             apart = np.asarray((onehot.T @ heavy).toarray())[rows, columns]
         upper = np.triu_indices(p)
         parts = [square[upper], cross.ravel(), apart, bounded @ numeric, counts]
-        twos = [np.where(upper[0] == upper[1], 1.0, 2.0), *(2.0,) * 3, 3.0]
-        scales = [
-            np.broadcast_to(np.sqrt(two), part.shape) for two, part in zip(twos, parts, strict=True)
-        ]
+        on_diagonal = np.where(upper[0] == upper[1], 1.0, np.sqrt(2.0))
+        factors = (np.sqrt(2.0), np.sqrt(2.0), np.sqrt(2.0), np.sqrt(3.0))
+        others = [np.full(len(part), own) for part, own in zip(parts[1:], factors, strict=True)]
+        scales = [on_diagonal, *others]
         scale = np.concatenate(scales)
         noised = self._guard.block_moments(
             np.concatenate(parts) * scale, moments_change(*self._sizes)

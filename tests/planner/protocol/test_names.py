@@ -52,6 +52,12 @@ PLANS = {
     ),
     "sums": plans.train(plans.flights(), "mlp_classifier", {"algorithm": "pbm"}),
     "unpenalised": plans.train(plans.flights(), "logistic_regression", {"l2": 0.0}),
+    "moments": plans.train(
+        plans.flights(),
+        "logistic_regression",
+        {"algorithm": "moments"},
+        privacy=Privacy(epsilon=1.0, predictions="moments", feature_bound=1.0),
+    ),
     "predict": plans.score("predict"),
     "into": plans.into(),
     "evaluate": plans.score("evaluate"),
