@@ -15,7 +15,7 @@ from sqlfl.options.resolve import (
     resolve_privacy,
     resolve_scoring,
     resolve_training,
-    written_algorithm,
+    usual_algorithm,
 )
 from sqlfl.options.tuning import resolve_tuning
 from sqlfl.planner.explain.explained import ExplainedPlan, explained
@@ -159,7 +159,7 @@ def _governed(ucq: Ucq, catalog: Catalog) -> frozenset[Client]:
 def _asked(statement: TrainModel) -> Privacy | None:
     if statement.privacy is None:
         return None
-    algorithm = written_algorithm(statement.options, statement.sql)
+    algorithm = usual_algorithm(statement.kind, statement.options, statement.privacy, statement.sql)
     return resolve_privacy(statement.kind, statement.privacy, statement.sql, algorithm)
 
 

@@ -96,6 +96,8 @@ class Setting:
     all rows."""
     noised: bool = False
     """Predictions are noised too."""
+    solved: bool = False
+    """Features are protected by a budget, and nothing is asked for that descent alone has."""
     method: Defaults | None = None
     values: Mapping[str, object] = field(default_factory=dict)
     """Options that are written, and defaults of those that stand before."""

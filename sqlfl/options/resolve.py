@@ -15,6 +15,7 @@ from sqlfl.models.kinds import (
     ANY_CLASSES,
     CLASSIFIERS,
     KINDS,
+    MOMENTS,
     NEURAL,
     NUMBER,
     TWO_CLASSES,
@@ -128,6 +129,7 @@ def resolve_training(
             kind,
             private=privacy is not None and privacy.features,
             noised=privacy is not None and privacy.predictions == "gaussian",
+            solved=privacy is not None and privacy.solved,
             values=written.values,
         ),
         lambda algorithm: _check_method(kind, algorithm, written, sql),
@@ -296,6 +298,34 @@ def written_algorithm(given: Iterable[Given], sql: str | None = None) -> str | N
     asked = (option for option in given if option.name == "algorithm")
     found: str | None = with_options().read(asked, sql).values.get("algorithm")
     return found
+
+
+DESCENT = (
+    "noise_multiplier", "clip", "prediction_clip", "prediction_share", "max_fan_out", *DRAWS,
+)  # fmt: skip
+"""Options of PRIVACY that a model which is solved from moments has no use for."""
+
+
+def usual_algorithm(
+    kind: str, options: Iterable[Given], privacy: Iterable[Given], sql: str | None = None
+) -> str | None:
+    """The algorithm that a statement asks for by name, or else MOMENTS where PRIVACY has a budget
+    for features and neither clause has an option that descent alone takes; None for the rest."""
+    options = tuple(options)
+    named = written_algorithm(options, sql)
+    if named is not None or kind not in KINDS or not kind_of(kind).solved:
+        return named
+    asked = {str(option.name): option.value for option in privacy}
+    if "epsilon" not in asked or any(name in asked for name in DESCENT):
+        return None
+    if asked.get("predictions", MOMENTS) != MOMENTS or asked.get("statistics") == "none":
+        return None
+    lines, excluded = option_lines(), options_of(MOMENTS)().excluded
+    for option in options:
+        line = lines.get(str(option.name))
+        if option.name in excluded or (line is not None and MOMENTS not in line.of(kind)):
+            return None
+    return MOMENTS
 
 
 def resolve_privacy(

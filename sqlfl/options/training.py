@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from sqlfl.errors import InternalError
 from sqlfl.methods import methods, part_of
-from sqlfl.models.kinds import CLASSIFIERS, KINDS, NEURAL, USUAL, kind_of, trains
+from sqlfl.models.kinds import CLASSIFIERS, KINDS, MOMENTS, NEURAL, USUAL, kind_of, trains
 from sqlfl.options.entries import (
     DEPENDS,
     Defaults,
@@ -92,6 +92,7 @@ class TowerOptions:
 
 def _algorithm(setting: Setting) -> str:
     usual = "sgd" if setting.neural or setting.private else "lbfgs"
+    usual = MOMENTS if setting.solved else usual
     return kind_of(setting.kind).algorithm or usual
 
 
@@ -143,7 +144,8 @@ class TrainingOptions:
         "how the model is trained; lbfgs is for linear models only, frank_wolfe for lasso, moments "
         "for linear, logistic and softmax regression whose features PRIVACY protects by epsilon",
         chosen=lambda setting: _algorithm(setting),
-        default_text="'lbfgs'; 'sgd' of mlp_*; 'frank_wolfe' of lasso")
+        default_text="'lbfgs'; 'sgd' of mlp_*; 'frank_wolfe' of lasso; with PRIVACY of features "
+        "'sgd', or 'moments' where it has epsilon and nothing is written that 'sgd' alone has")
     epochs: int = option(integer(1), DEPENDS,
         "passes over the joined rows; for lbfgs and frank_wolfe iterations", chosen=_epochs)
     method: MethodOptions

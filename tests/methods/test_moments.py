@@ -363,3 +363,33 @@ def test_a_budget_that_is_too_small_is_refused(database: Open) -> None:
     text = query("two tables", NUMBERS)
     with federation(shop(database)) as fed, pytest.raises(PrivacyError, match="1000 times"):
         fed.sql(statement(NUMBERS, text, "epsilon = 1e-4, "))
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "privacy", "algorithm"),
+    [
+        (NUMBERS, "", "epsilon = 1", "moments"),
+        (CLASSES, "WITH (l2 = 0.1)", "epsilon = 1, label_epsilon = 1", "moments"),
+        (SEVERAL, "WITH (union = 'exact')", "epsilon = 1, feature_bound = 1", "moments"),
+        (NUMBERS, "", "epsilon = 1, predictions = 'moments'", "moments"),
+        (NUMBERS, "", "epsilon = 1, predictions = 'gaussian'", "sgd"),
+        (NUMBERS, "", "epsilon = 1, predictions = 'none'", "sgd"),
+        (NUMBERS, "", "epsilon = 1, max_fan_out = 3", "sgd"),
+        (NUMBERS, "", "noise_multiplier = 1", "sgd"),
+        (NUMBERS, "WITH (epochs = 3)", "epsilon = 1", "sgd"),
+        (NUMBERS, "WITH (learning_rate = 0.1)", "epsilon = 1", "sgd"),
+        (NUMBERS, "WITH (algorithm = 'admm')", "epsilon = 1, predictions = 'gaussian'", "admm"),
+        ("mlp_regressor", "", "epsilon = 1", "sgd"),
+    ],
+)
+def test_it_is_the_default_of_a_budget_where_nothing_else_is_asked_for(
+    kind: str, options: str, privacy: str, algorithm: str, database: Open
+) -> None:
+    bounds = f"feature_bounds = {{'amount': {BOUNDS['amount']}, 'visits': {BOUNDS['visits']}}}"
+    more = ", label_classes = ['a', 'b']" if kind == SEVERAL and "label" in privacy else ""
+    text = (
+        f"TRAIN MODEL m USING {kind} TARGET y {options} PRIVACY ({privacy}{more}, {bounds}) "
+        f"FROM (SELECT o.amount, p.visits, {TARGETS.get(kind, 'o.price')} AS y FROM {JOIN})"
+    )
+    with federation(shop(database)) as fed:
+        assert fed.explain(text).algorithm == algorithm

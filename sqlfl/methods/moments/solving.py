@@ -19,9 +19,11 @@ table nothing is assumed.
 **Noise.** Of a matrix with noise of deviation s beside the diagonal's the smallest eigenvalue is
 wrong by about s √d: C_i gets a ridge of half of that. U_i has noise of a known variance n² in every
 number; a ridge of n² d / tr R_i is the best one for slopes that are spread evenly over the columns'
-directions. The measured G_i = U_iᵀ C_i⁻¹ U_i is too large by e = n² tr C_i⁻¹, give or take
-n² √(2 tr C_i⁻²): more than e is taken off, and what is left counts by 1 − e², for where e nears 1
-noise has said all that there is (R_i). U_i is shrunk by R_i G_i⁻¹, as James and Stein do.
+directions. The measured G_i = U_iᵀ C_i⁻¹ U_i is too large by e = n² tr C_i⁻¹, give or take what
+both noises do, of the variance 2 n⁴ tr C_i⁻² + 4 n² ‖C_i⁻¹ U_i‖² + s² ‖C_i⁻¹ U_i‖⁴. So more than e
+is taken off, of the first term's deviation where U_i is shrunk, and of all of them for R_i, lest
+(I − R_i)⁻¹ be too large. What is left counts by 1 − e²: where e nears 1 noise has said all. U_i is
+shrunk by R_i G_i⁻¹, as James and Stein do.
 """
 
 from __future__ import annotations
@@ -145,14 +147,20 @@ def _solved(block: Block, target: Target, ridge: float) -> tuple[Array, Array]:
     for _ in range(3):
         bent = values + float(noise.mean()) * d / share
         gram = (turned / bent[:, None]).T @ turned
-        taken, doubt = (1.0 / bent).sum(), np.sqrt(2.0 * np.square(1.0 / bent).sum())
-        kept = _positive(gram - np.diag(noise) * (taken + DOUBT * doubt))
-        kept *= max(1.0 - float((noise * taken).mean()) ** 2, 0.0)
+        taken = (1.0 / bent).sum()
+        alone = 2.0 * np.square(noise) * np.square(1.0 / bent).sum()
+        sizes = np.square(turned / bent[:, None]).sum(axis=0)  # ‖C⁻¹ U‖²
+        doubt = alone + 4.0 * noise * sizes + np.square(block.covariance_noise * sizes)
+        said = max(1.0 - float((noise * taken).mean()) ** 2, 0.0)
+        kept, sure = (
+            said * _positive(gram - np.diag(noise * taken + DOUBT * np.sqrt(own)))
+            for own in (alone, doubt)
+        )
         share = min(max(float(np.trace(kept)), LEAST), 1.0)
     x = vectors @ (turned / bent[:, None])
     root = _power(gram, -0.5)
-    rest = _power(np.eye(r) - kept, -1.0)
-    tau = kept @ rest
+    rest = _power(np.eye(r) - sure, -1.0)
+    tau = sure @ rest
     shrunk = x @ root @ rest @ root @ kept
     return shrunk, (tau + tau.T) / 2.0
 
