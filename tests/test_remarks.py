@@ -171,7 +171,8 @@ def test_what_is_asked_for_it_is_what_explain_says(parties: Parties, weight: str
 def test_features_that_are_protected_are_not_asked_about(parties: Parties) -> None:
     query = "SELECT x, same, c, y FROM a.t"
     bounds = "{'x': [0, 7], 'same': [0, 9], 'c': ['p', 'q']}"
-    clause = (
+    privacy = f"PRIVACY (epsilon = 3, delta = 1e-6, feature_bounds = {bounds})"
+    clause = f"WITH (algorithm = 'sgd') {privacy} "
         f"WITH (algorithm = 'sgd') PRIVACY (epsilon = 3, delta = 1e-6, feature_bounds = {bounds}) "
     )
     with federation(parties) as fed:
