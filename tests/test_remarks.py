@@ -173,8 +173,6 @@ def test_features_that_are_protected_are_not_asked_about(parties: Parties) -> No
     bounds = "{'x': [0, 7], 'same': [0, 9], 'c': ['p', 'q']}"
     privacy = f"PRIVACY (epsilon = 3, delta = 1e-6, feature_bounds = {bounds})"
     clause = f"WITH (algorithm = 'sgd') {privacy} "
-        f"WITH (algorithm = 'sgd') PRIVACY (epsilon = 3, delta = 1e-6, feature_bounds = {bounds}) "
-    )
     with federation(parties) as fed:
         with told() as said:
             fed.sql(TRAIN.format(query).replace("FROM (", clause + "FROM ("))
