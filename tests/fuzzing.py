@@ -296,7 +296,6 @@ FITTING = (
     ),
     ms.SendFindings("run", 0),
     ms.SendSeparated("run", 0, np.ones((9, 1), np.uint8), 0),
-    ms.SendSeparatedNames("run", 0, np.full((9, 1), 2, np.uint8), 1),
     ms.SendEqualRows("run", 0),
     ms.SendExactPredictions("run", 0),
     ms.SendSlope("run", 0, ONES),

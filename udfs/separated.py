@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sqlfl.arrays import Array, Float
-from sqlfl.messages import NOT_OF_CLASS, OF_CLASS, SendSeparated, SendSeparatedNames, Separated
+from sqlfl.messages import NOT_OF_CLASS, OF_CLASS, SendSeparated, Separated
 from sqlfl.udfs.columns import known_codes
 from sqlfl.udfs.features import Encoding, categories_of
 from sqlfl.udfs.fitting import Categories
@@ -26,16 +26,13 @@ def separated(snapshot: Snapshot, encoding: Encoding, request: SendSeparated) ->
     """Of the snapshot's active rows, of which the request says what classes they have."""
     states = _states(snapshot, encoding, request)
     alike = ((states == NOT_OF_CLASS) | (states == OF_CLASS)).any(axis=1)
-    named = isinstance(request, SendSeparatedNames)
-    found = columns_of(encoding, own_texts(snapshot, encoding) if named else None)
+    found = columns_of(encoding, own_texts(snapshot, encoding))
     return Separated(
         request.run,
         request.slot,
-        np.where(alike & named, found.kinds, 0).astype(np.uint8),
+        np.where(alike, found.kinds, 0).astype(np.uint8),
         tuple(name if own else "" for name, own in zip(found.features, alike, strict=True)),
-        tuple(
-            text if own and named else "" for text, own in zip(found.categories, alike, strict=True)
-        ),
+        tuple(text if own else "" for text, own in zip(found.categories, alike, strict=True)),
         states,
     )
 

@@ -130,11 +130,6 @@ class FederatedPlan:
         return tuple(client.party for client in self.clients if client.index == COMBINED)
 
     @property
-    def separates(self) -> bool:
-        """As `Run` has it."""
-        return self.run.separates
-
-    @property
     def mapping_sql(self) -> str:
         return to_sql(self.mapping)
 

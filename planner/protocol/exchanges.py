@@ -131,6 +131,14 @@ class Run:
         return tuple(slot for slot in self.ucq.slots if slot.features)
 
     @property
+    def separated(self) -> tuple[Slot, ...]:
+        """The slots that are asked which columns have no finite estimate: none of an owner who has
+        made policies, for it leaves before rare values are looked for."""
+        if not self.separates:
+            return ()
+        return tuple(slot for slot in self.towers if not self.governed & set(slot.clients))
+
+    @property
     def active(self) -> tuple[Slot, ...]:
         """The slots that are more than a link in the mapping."""
         mapped = self.ucq.mapped

@@ -42,7 +42,7 @@ def training(run: Run) -> list[Exchange]:
         *preparation(run),
         *(weighted_encoding(run) if run.weighted else [*encoding(run), labels(run)]),
         *([over(run, "findings", run.towers, findings)] if run.findings else []),
-        *([over(run, "separation", run.towers, separated)] if run.separates else []),
+        *([over(run, "separation", run.separated, separated)] if run.separated else []),
         *([] if run.tuning is None else [folds(run)]),
         *([equal_rows(run)] if run.merges else []),
         *fits(run),
@@ -396,20 +396,12 @@ def findings(run: Run, slot: Slot, client: Client) -> Asked:
 
 
 def separated(run: Run, slot: Slot, client: Client) -> Asked:
-    """Names of categories are moments of features to an owner: where one has made policies, they
-    are not asked for."""
-    named = client not in run.governed
-    request = content(
-        ms.SendSeparatedNames if named else ms.SendSeparated,
-        rows=active_rows(slot, client),
-        outputs=sym.OUTPUTS,
-    )
-    what = "features with rows of one class only" + ("; their categories" if named else "")
+    request = content(ms.SendSeparated, rows=active_rows(slot, client), outputs=sym.OUTPUTS)
     columns = sym.of_slot("columns", slot)
     texts = Amount(columns, sym.of_client("names", slot, client))
     reply = content(
         ms.Separated,
-        f"of each encoded column whether its rows are all of one class; {what}",
+        "of each encoded column whether its rows are all of one class, and what such columns are",
         columns=columns,
         outputs=sym.OUTPUTS,
         features=texts,

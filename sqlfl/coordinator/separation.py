@@ -22,7 +22,6 @@ from sqlfl.messages import (
     OF_CLASS,
     Message,
     SendSeparated,
-    SendSeparatedNames,
     Separated,
 )
 from sqlfl.messages.replies import Channel, ask
@@ -52,23 +51,22 @@ def remark_on_separation(
 
     `target` is of joined rows, or where these are not `written`, or may be counted, of its slot's.
     """
-    if not plan.separates:
-        return
     towers = [slot for slot in plan.ucq.slots if slot.features]
+    asked = plan.run.separated
+    if not asked:
+        return
     counts = int(target.classes is None)
     requests: dict[Address, Message] = {}
-    for slot in towers:
+    for slot in asked:
         own = joined.slots[slot.index]
         classes = _classes(plan, joined, own, target, [s.index for s in towers], written=written)
         for number, address in enumerate(own.addresses):
             mine = classes[own.offsets[number] : own.offsets[number + 1]]
-            named = address[0] not in plan.run.governed
-            kind = SendSeparatedNames if named else SendSeparated
-            requests[address] = kind(run, slot.index, mine, counts)
+            requests[address] = SendSeparated(run, slot.index, mine, counts)
     names = {slot.index: {feature.name for feature in slot.features} for slot in towers}
     outputs = _outputs(plan, target)
     replies = ask(channel, requests, lambda a: expected.separated(outputs, names[a[1]]))
-    for slot in towers:
+    for slot in asked:
         found = merge_separated([replies[a] for a in joined.slots[slot.index].addresses])
         text = _said(plan, slot, found)
         if text is not None:

@@ -68,13 +68,13 @@ PATH = "path"
 _BY_RULE = {
     NUMBER: """
         != !~~ !~~* !__postfix % && * ** / // <-> < <= <=> <@ = > >= @ @> ^ ^@ ~~ ~~* ~~~ not
-        abs acos acosh age ascii asin asinh atan atan2 atanh bit_count bit_length bit_position
+        abs acos acosh age ascii asin asinh atan atan2 atanh bit_count bit_length
         cardinality cbrt ceil ceiling century char_length character_length chr contains cos cosh
         cot date_add date_diff date_sub date_trunc datediff datesub datetrunc day dayname
         dayofmonth dayofweek dayofyear days_in_month decade degrees ends_with enum_code epoch
         epoch_ms epoch_ns epoch_us era even exp factorial fdiv floor fmod gamma gcd get_bit
         greatest_common_divisor hash hour ilike_escape instr isfinite isinf isnan isodow isoyear
-        json_array_length json_contains json_exists json_type json_valid julian last_day lcm
+        json_array_length json_exists json_type json_valid julian last_day lcm
         least_common_multiple len length length_grapheme lgamma like_escape ln log log10 log2
         make_date make_time make_timestamp make_timestamp_ms make_timestamp_ns make_timestamptz
         map_contains map_contains_entry map_contains_value md5 md5_number md5_number_lower
@@ -104,7 +104,8 @@ _BY_RULE = {
         sum_no_overflow sumkahan var_pop var_samp variance wavg weighted_avg
         """,
     COMPARED: """
-        damerau_levenshtein editdist3 jaro_similarity jaro_winkler_similarity levenshtein
+        bit_position damerau_levenshtein editdist3 jaro_similarity jaro_winkler_similarity
+        levenshtein
         """,
     CHOSEN: """
         constant_or_null greatest if ifnull iif least switch try

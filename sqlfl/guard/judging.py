@@ -28,7 +28,7 @@ ONCE = frozenset(
     for kind in (
         ms.Prepare, ms.SendKeys, ms.Activate, ms.SendLabels, ms.SendWeights, ms.SendSplit,
         ms.SendFolds, ms.SetRanges, ms.SetEncoding, ms.SendFindings, ms.SendProfile,
-        ms.SendSeparated, ms.SendSeparatedNames, ms.SendIdentifiers, ms.Score, ms.ScoreExactly,
+        ms.SendIdentifiers, ms.Score, ms.ScoreExactly,
         ms.SendRotated, ms.SendErrors, ms.SendContributions, ms.SendExactContributions,
         ms.SendSkew, ms.Write,
     )

@@ -279,7 +279,8 @@ class Measures:
                 return SIMPLE.of(TEXT) if name in _SHORT_TEXTS else SIMPLE
             case growth.COMPARED:
                 work = self._product(*_two(sizes), name, "the product of both texts' lengths")
-                self._work = total([self._work, work.times(1 / 16)])
+                heavy = name in ("bit_position", "damerau_levenshtein")
+                self._work = total([self._work, work if heavy else work.times(1 / 16)])
                 return SIMPLE
             case growth.CHOSEN:
                 return largest(sizes) if sizes else SIMPLE

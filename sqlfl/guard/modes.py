@@ -26,7 +26,6 @@ MOMENTS = SUMMED | {
         ms.SendProfile,
         ms.SendExplained,
         ms.SendSkew,
-        ms.SendSeparatedNames,
     )
 }
 HELD_OUT = frozenset((ms.SendSplit.kind, ms.SendFolds.kind))
@@ -35,6 +34,10 @@ NOISED_KINDS = noising.NOISED | {ms.SendWeights.kind, ms.SendSplit.kind}
 BOTH = (
     "'noised' and 'secure_sum' of the same features, which no run is: noise under masks is shared "
     "among those who add it, so that none of them can count its own"
+)
+UNASKED = (
+    "no rule that lets out which columns have rows of one class only: that would leave before rare "
+    "values are looked for"
 )
 SLACK = 1e-6
 """Relative: of an epsilon that is reckoned back from noise."""
@@ -66,6 +69,7 @@ def against(
             told += _noised(request, item, own, asked)
         elif SECURE_SUM in demanded:
             told += [*_predictions(item, own, asked), *_moments(item, own, asked)]
+        told += [(one.what, has(UNASKED)) for one in asked if one.kind == ms.SendSeparated.kind]
         verdicts += [Verdict(item.slot, what, REFUSED, why) for what, why in told]
     return (*verdicts, *_unstable(request, found, rules, keys))
 

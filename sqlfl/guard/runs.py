@@ -162,6 +162,8 @@ class GovernedRun:
             self._check_counts(request.slot, self._active[request.slot], request.counts, rules)
         elif isinstance(request, ms.Write):
             self._check_into(request)
+        elif isinstance(request, ms.SendEqualRows):
+            self._check_cells(request, rules)
         elif isinstance(request, ms.Start):
             self._check_start(request, rules)
         elif isinstance(request, ms.Save):
@@ -280,6 +282,13 @@ class GovernedRun:
         raise PolicyError(f"{said}, and {asked}", hint="ask for less, or ask its owner")
 
     def _check_encoded(self, request: ms.Start, width: int, rules: TrainingPolicy) -> None:
+        self._check_cells(request, rules)
+        ratio = rules.max_parameter_ratio
+        if ratio is not None and width > ratio * self._joined(request.slot):
+            raise refusal(f"max_parameter_ratio = {ratio:g}")
+
+    def _check_cells(self, request: ms.Message, rules: TrainingPolicy) -> None:
+        """What is told of the encoded rows is of no rare value."""
         largest = self._slots.categories(request.run, request.slot)
         counted, computed = self._counted[request.slot], self.parts[request.slot].computed
         rare = self._slots.rare(request.run, request.slot, counted, computed, rules.min_cell)
@@ -288,9 +297,6 @@ class GovernedRun:
             raise refusal(f"min_cell = {rules.min_cell}, of values of features: of {name}, {why}")
         if largest > rules.max_categories:
             raise refusal(f"max_categories = {rules.max_categories}")
-        ratio = rules.max_parameter_ratio
-        if ratio is not None and width > ratio * self._joined(request.slot):
-            raise refusal(f"max_parameter_ratio = {ratio:g}")
 
     def _joined(self, slot: int) -> int:
         """Rows, without the one that is nobody's."""

@@ -209,9 +209,10 @@ def _asked(
     assert process.stdin is not None
     assert process.stdout is not None
     try:
-        _write(process.stdin, cursor, tried, rules)
+        with suppress(OSError):  # where it has ended, it may have said why
+            _write(process.stdin, cursor, tried, rules)
         line = process.stdout.readline()
-    except (OSError, duckdb.Error):  # of a pipe whose reader has ended, too
+    except (OSError, duckdb.Error):  # of a process that has ended, too
         with suppress(subprocess.TimeoutExpired):
             process.wait(PATIENCE)
             return None
@@ -226,7 +227,7 @@ def _write(stream: IO[bytes], cursor: sql.Connection, tried: Tried, rules: Train
         table: sql.types(cursor, _rows_of(table, names, {}))
         for table, names in tried.columns.items()
     }
-    ((threads, zone),) = sql.fetch(cursor, _SETTINGS)
+    ((threads, zone, limit, *own),) = sql.fetch(cursor, _SETTINGS)
     request = {
         "place": tried.place,
         "places": sorted({tried.place, *(table[:2] for table in tried.columns)}),
@@ -236,6 +237,8 @@ def _write(stream: IO[bytes], cursor: sql.Connection, tried: Tried, rules: Train
         "texts": tried.texts,
         "run": tried.run,
         "memory": rules.memory,
+        "limit": limit,
+        "settings": {name: str(value) for name, value in zip(_CARRIED, own, strict=True)},
         "threads": min(int(threads), rules.threads or int(threads)),
         "zone": zone,
     }
@@ -275,6 +278,11 @@ def named_columns(reads: Iterable[Column]) -> dict[Table, tuple[str, ...]]:
     return {table: tuple(sorted(names)) for table, names in sorted(found.items())}
 
 
+_CARRIED = (
+    "default_collation", "ieee_floating_point_ops", "integer_division", "old_implicit_casting",
+)  # fmt: skip
+"""Settings by which an expression means something else."""
+_READ = ("threads", "TimeZone", "memory_limit", *_CARRIED)
 _SETTINGS = sql.constant(
-    sql.query("SELECT current_setting('threads') AS threads, current_setting('TimeZone') AS zone")
+    sql.query("SELECT " + ", ".join(f"current_setting('{name}') AS {name}" for name in _READ))
 )

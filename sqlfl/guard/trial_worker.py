@@ -46,6 +46,9 @@ def answered(
     con.execute("SET temp_directory = ''")
     if request["zone"]:
         con.execute("SET TimeZone = '{}'".format(request["zone"].replace("'", "''")))
+    for name, value in request["settings"].items():
+        con.execute("SET {} = '{}'".format(name, value.replace("'", "''")))
+    con.execute(f"SET memory_limit = '{request['limit']}'")
     try:
         for place in request["places"]:
             _make_place(con, *place)
@@ -81,7 +84,7 @@ def answered(
 
 def _make_place(con: duckdb.DuckDBPyConnection, catalog: str, schema: str) -> None:
     rows = con.execute("SELECT database_name FROM duckdb_databases()").fetchall()
-    if (catalog,) not in rows:
+    if catalog.lower() not in {name.lower() for (name,) in rows}:
         con.execute(f"ATTACH ':memory:' AS {quoted(catalog)}")
     con.execute(f"CREATE SCHEMA IF NOT EXISTS {quoted(catalog, schema)}")
 

@@ -58,16 +58,9 @@ class SendSeparated(Message):
 
 
 @dataclass(frozen=True, eq=False)
-class SendSeparatedNames(SendSeparated):
-    """Likewise, and which categories are these?"""
-
-    kind = "send_separated_names"
-
-
-@dataclass(frozen=True, eq=False)
 class Separated(Named):
     """Client to coordinator: what the rows of each encoded column are of. Names are those of
-    columns whose rows are alike, if these are asked for; else empty."""
+    columns whose rows are alike; else empty."""
 
     kind = "separated"
     words = "which columns have rows of one class only, and the names of these categories"

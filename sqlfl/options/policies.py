@@ -262,8 +262,7 @@ class TrainingPolicy:
     moments: str = option(
         choice(EXACT, NOISED, SECURE_SUM, NEVER, instead=_ROUNDED),
         EXACT,
-        "what is told of features but for predictions: INFERENCE, SKEW, CHECK, names of "
-        "separated categories, statistics and "
+        "what is told of features but for predictions: INFERENCE, SKEW, CHECK, statistics and "
         "products of columns of a table in several databases; 'noised' and 'secure_sum' (union = "
         "'secure') have statistics and products of training alone",
     )

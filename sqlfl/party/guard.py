@@ -15,15 +15,22 @@ from sqlfl.privacy.samplers import add_gaussian
 from sqlfl.privacy.selection import LAPLACE, noisy_max
 from sqlfl.privacy.specification import RoundNoise
 
+SOLVED = ("row_weight", "categories", "column_bound", "moments_noise", "labels_noise")
+"""Fields of RoundNoise that the method 'moments' has, and no other one all of."""
+
 
 class Guard:
     """Of one slot at one client with `rows` active rows.
 
     Rows are counted as they take part in noised sums and in noised predictions: what the account
     of a run is checked against. `entropy` is for tests; noise comes from the system's generator.
+    `solved` : the method's operator releases moments alone, as 'moments' does. Raises InternalError
+    for noise of another method.
     """
 
-    def __init__(self, privacy: RoundNoise, rows: int, entropy: Entropy = system) -> None:
+    def __init__(
+        self, privacy: RoundNoise, rows: int, entropy: Entropy = system, *, solved: bool = False
+    ) -> None:
         self.privacy = privacy
         self._entropy = entropy
         self._gradients = np.zeros(rows, np.int64)
@@ -37,6 +44,11 @@ class Guard:
         self.crosses = 0
         """Moments with the label."""
         self._exempt = np.zeros(0, np.int64)
+        self.solved = solved
+        if solved and privacy != RoundNoise(0.0, 0.0, **{n: getattr(privacy, n) for n in SOLVED}):
+            raise InternalError("noise of another method than moments")
+        if not solved and (privacy.row_weight or privacy.categories or privacy.labels_noise):
+            raise InternalError("noise of moments, which this method does not release")
         self._most = math.inf
         self._sensitivity = 0.0
         self._limited = np.ones(rows, bool)
@@ -51,7 +63,7 @@ class Guard:
         """
         own = self.privacy
         self._most, self._sensitivity, self._limited = squared_mu, moments_sensitivity, limited
-        if own.row_weight > 0.0:
+        if self.solved:
             if limited[self._exempt].any():
                 raise PolicyError("its owner keeps an account, and a row counts beyond its cap")
             self._check()
@@ -73,7 +85,7 @@ class Guard:
         released = self._gradients * _squared(2.0 * own.clip, own.noise)
         released += self._predictions * _squared(2.0 * own.prediction_clip, own.prediction_noise)
         moments = _squared(self._sensitivity, own.moments_noise) if self._moments else 0.0
-        if own.row_weight > 0.0:
+        if self.solved:
             moments = self._moments * _squared(1.0, own.moments_noise)
             moments += self.crosses * _squared(1.0, own.labels_noise)
         if float(released[self._limited].max(initial=0.0)) + moments > self._most:

@@ -75,7 +75,7 @@ class Slots:
         if state.operator is None or state.operator.guard is None or state.engine is None:
             raise InternalError(f"slot {state.specification.slot} releases without noise")
         guard, sensitivity = state.operator.guard, 0.0
-        if guard.privacy.moments_noise and not guard.privacy.row_weight:
+        if guard.privacy.moments_noise and not guard.solved:
             categories = sum(f.kind == "category" for f in state.specification.features)
             largest = float(state.engine.counts[somebodys].max(initial=0.0))
             sensitivity = moments_sensitivity(largest, guard.privacy.row_bound, categories)

@@ -430,6 +430,11 @@ def begun(ask: Ask, slot: SlotSpecification, asked: Request, text: str = NUMBERS
         ("max_parameter_ratio = 1e-3", None, NUMBERS),
         ("epsilon = 1, delta = 1e-4", RoundNoise(0.0, 0.0), NUMBERS),
         ("epsilon = 1, delta = 1e-4", replace(ENOUGH, bins=5, theta=0.1), NUMBERS),
+        # of the method 'moments', whose account has no gradients and predictions
+        ("epsilon = 1, delta = 1e-4", RoundNoise(1.0, 1e3, row_weight=1.0), NUMBERS),
+        ("epsilon = 1, delta = 1e-4", replace(ENOUGH, row_weight=1.0), NUMBERS),
+        ("epsilon = 1, delta = 1e-4", replace(ENOUGH, labels_noise=1.0), NUMBERS),
+        ("epsilon = 1, delta = 1e-4", replace(ENOUGH, categories=1), NUMBERS),
     ],
 )
 def test_a_start_that_is_refused_is_no_start(
@@ -441,9 +446,9 @@ def test_a_start_that_is_refused_is_no_start(
         ask = lambda message: told(client, message)  # noqa: E731
         asked = request(*TOLD, privacy="null" if noise is None else PRIVATE)
         assert isinstance(begun(ask, slot, asked, text), ms.Ready)
-        assert_refused(ask(start(noise)))
+        assert_refused(ask(start(noise)), "PolicyError", "InternalError")
         for message in ROUNDS[3:]:
-            assert_refused(ask(message))
+            assert_refused(ask(message), "PolicyError", "InternalError")
 
 
 QUIET = SnapshotPrivacy(LabelNoise("laplace", 1.0, (-1.0, 3.0), ()), "none", (), 0.0, 0.0, None)
@@ -510,7 +515,7 @@ RULES = [
     ("hours = '00:00-00:00'", SLOT, SELECT, {}),
     ("moments = 'never'", SLOT, SELECT, {"asked": (Asked(0, "send_gram", "", "", 1),)}),
     ("moments = 'never'", SLOT, SELECT, {"asked": (Asked(0, "send_profile", "", "", 1),)}),
-    ("moments = 'never'", SLOT, SELECT, {"asked": (Asked(0, "send_separated_names", "", "", 1),)}),
+    ("min_rows = 20", SLOT, SELECT, {"asked": (Asked(0, "send_separated", "", "x", 1),)}),
     ("", SLOT, SELECT, {"asked": (Asked(0, "score", "", "", 1),)}),
     ("", SLOT, SELECT, {"asked": (Asked(0, "score_exactly", "", "", 1),)}),
     ("", SLOT, SELECT, {"asked": (Asked(0, "send_exact_contributions", "", "", 1),)}),

@@ -163,7 +163,7 @@ def test_noise_that_is_proposed(
 
 OTHERS = ("send_findings", "send_equal_rows", "send_slope", "probe", "send_exact_predictions",
           "score", "send_block_of_ones_own", "direction", "send_folds", "send_profile",
-          "send_separated", "send_separated_names")  # fmt: skip
+          "send_separated")  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", OTHERS)

@@ -9,6 +9,8 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
 
 import duckdb
 import pytest
@@ -180,6 +182,20 @@ def test_a_worker_answers_one_request_after_another() -> None:
         assert own._waiting == []
         assert process.poll() is not None
         trial(con, own, 'SELECT sum(h) FROM hr."t ""x" AS t')
+
+
+def test_the_database_may_be_named_like_the_workers_own(workers: Workers, tmp_path: Path) -> None:
+    with closing(duckdb.connect(tmp_path / "Memory.duckdb")) as con:
+        con.execute("CREATE TABLE t AS SELECT 1 AS k; SET GLOBAL integer_division = true")
+        own = Tried(
+            ("Memory", "main"),
+            ("SELECT k / 2 AS h FROM t",),
+            {("Memory", "main", "t"): ("k",)},
+            True,
+        )
+        Trial(workers).check(con, own, TrainingPolicy())
+        found = Trial(workers).describe(con, replace(own, run=False), TrainingPolicy())
+        assert [kind for _, kind in found] == ["INTEGER"]
 
 
 def test_no_process_stays() -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from sqlfl.messages import Message, Residuals, SendGram
+from sqlfl.errors import InternalError
+from sqlfl.messages import Message, PartialGradient, Residuals, SendGram
 from sqlfl.methods.moments.configuration import MomentsConfiguration
 from sqlfl.methods.moments.operator import MomentsOperator, pairs_of
 from sqlfl.party import guard
@@ -227,3 +229,40 @@ def test_the_level_cuts_what_costs_more_than_it_tells() -> None:
     assert cut_level(np.array([2.0]), 5, 1.0) == 2.0
     assert cut_level(np.array([2.0, 0.0]), 5, 1e9) == 2.0
     assert math.isfinite(cut_level(np.array([1e300, 1.0]), 5, 1.0))
+
+
+@pytest.mark.parametrize("null", [False, True])
+def test_a_row_that_is_exempt_does_not_round_noise_away(null: bool) -> None:
+    """Its label sum is as large as the coordinator says: of 2 to the 61st float64 has multiples of
+    512, and 256 rows of nearly 1 are at the border of two of them."""
+    x, sums = np.zeros((258, 2)), np.zeros((258, 1), np.float32)
+    x[:, 0] = 1.0  # NULL, but for one row
+    x[256] = (1.0, 0.0) if null else (0.0, 1.0)
+    sums[:256], sums[256], sums[257] = 0.9999, 1.0, 2.0**61
+    noise = RoundNoise(
+        0.0, 0.0, moments_noise=20.0, labels_noise=20.0, row_weight=1.0, column_bound=1.0
+    )
+    own = MomentsConfiguration(
+        outputs=1, rows=258, total=258.0, clients=1, leader=True, l2=0.0, curvature=1.0,
+        privacy=noise, exempt=(257,),
+    )  # fmt: skip
+    engine = DenseEngine(x, np.ones(258), np.zeros(2), 2)
+    engine.offsets = (0, 2)
+    found = set()
+    for _ in range(60):
+        reply = MomentsOperator(engine, own, "run", 0).handle(Residuals("run", 0, values=sums))
+        assert isinstance(reply, PartialGradient)
+        found.add(float(reply.values[0, 0]) - 2.0**61)
+    assert found == {0.0, 512.0}
+
+
+@pytest.mark.parametrize("changed", [{"clip": 1.0}, {"bins": 4}, {"prediction_noise": 1.0}])
+def test_noise_of_another_method_is_refused(changed: dict[str, float]) -> None:
+    noise = RoundNoise(
+        0.0, 0.0, moments_noise=2.0, labels_noise=3.0, row_weight=1.0, column_bound=1.0
+    )
+    guard.Guard(noise, 3, solved=True)
+    with pytest.raises(InternalError, match="of another method"):
+        guard.Guard(replace(noise, **changed), 3, solved=True)
+    with pytest.raises(InternalError, match="does not release"):
+        guard.Guard(noise, 3)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sqlfl.messages import NOT_OF_CLASS, OF_CLASS, SendSeparated, SendSeparatedNames
+from sqlfl.messages import NOT_OF_CLASS, OF_CLASS, SendSeparated
 from sqlfl.udfs.features import local_encoding
 from sqlfl.udfs.separated import separated
 from sqlfl.udfs.transforming import column_of
@@ -29,9 +29,8 @@ def test_each_kind_of_column(counts: int) -> None:
         a = column_of(rows, rows.specification.features[0], 0)
         classes = np.where(np.asarray(a) <= 2, NOT_OF_CLASS, OF_CLASS).astype(np.uint8)
         encoding = local_encoding(rows)
-        request = SendSeparatedNames("r", 0, classes[:, None], counts)
+        request = SendSeparated("r", 0, classes[:, None], counts)
         found = separated(rows, encoding, request)
-        bare = separated(rows, encoding, SendSeparated("r", 0, classes[:, None], counts))
     names = dict(zip(encoding.names, found.states[:, 0].tolist(), strict=True))
     assert names == {
         "a": BOTH if counts else NOT_OF_CLASS,  # a threshold, of the rows that have a number
@@ -42,7 +41,3 @@ def test_each_kind_of_column(counts: int) -> None:
     towns = {c: s for c, f, s in zip(found.categories, found.features, found.states[:, 0].tolist(),
                                      strict=True) if f == "town"}  # fmt: skip
     assert towns == {"north": NOT_OF_CLASS, "south": OF_CLASS, "": OF_CLASS}
-    assert bare.states.tolist() == found.states.tolist()
-    assert bare.features == found.features
-    assert not any(bare.categories)
-    assert not bare.kinds.any()

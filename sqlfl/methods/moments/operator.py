@@ -71,7 +71,7 @@ class MomentsOperator:
         self._held = Held.of(engine, own)
         self._engine, self._run, self._slot = engine, run, slot
         self._theta = np.zeros((engine.width, own.outputs))
-        self._guard = Guard(privacy, engine.rows, entropy)
+        self._guard = Guard(privacy, engine.rows, entropy, solved=True)
         self._bound = privacy.column_bound
         self._exempt = np.array(own.exempt, np.int64)
         if len(self._exempt) and int(self._exempt.max()) >= engine.rows:
@@ -130,23 +130,14 @@ class MomentsOperator:
         diagonal have noise of one deviation s, and others of s/√2: these stand there twice. The sum
         of a one-hot column is on the diagonal, and beside it twice: its noise is s/√3.
         """
-        numeric, onehot = self._bounded()
         cap = self._guard.privacy.row_weight
         weights = np.asarray(self._engine.counts, np.float64) / cap
         bounded = np.minimum(weights, 1.0)
-        bounded[self._exempt] = weights[self._exempt]
-        p, q = numeric.shape[1], onehot.shape[1]
-        weighed = numeric * bounded[:, None]
-        square = weighed.T @ numeric
-        cross = np.asarray(onehot.T @ weighed)
+        bounded[self._exempt] = 0.0
+        parts = self._sums_of(bounded)
         rows, columns = pairs_of(self._engine.offsets)
-        counts = np.asarray(onehot.T @ bounded)
-        apart = np.zeros(0)
-        if len(rows):
-            heavy = sparse.csr_array(onehot.multiply(bounded[:, None]))
-            apart = np.asarray((onehot.T @ heavy).toarray())[rows, columns]
+        p, q = self._engine.numeric, self._engine.width - self._engine.numeric
         upper = np.triu_indices(p)
-        parts = [square[upper], cross.ravel(), apart, bounded @ numeric, counts]
         on_diagonal = np.where(upper[0] == upper[1], 1.0, np.sqrt(2.0))
         factors = (np.sqrt(2.0), np.sqrt(2.0), np.sqrt(2.0), np.sqrt(3.0))
         others = [np.full(len(part), own) for part, own in zip(parts[1:], factors, strict=True)]
@@ -155,7 +146,12 @@ class MomentsOperator:
         noised = self._guard.block_moments(
             np.concatenate(parts) * scale, moments_change(*self._sizes)
         )
-        found = np.split(noised / scale, np.cumsum([len(part) for part in scales])[:-1])
+        released = noised / scale
+        if len(self._exempt):  # after the noise, which their size would round away
+            weights[np.setdiff1d(np.arange(len(weights)), self._exempt)] = 0.0
+            released += np.concatenate(self._sums_of(weights))
+            bounded += weights
+        found = np.split(released, np.cumsum([len(part) for part in scales])[:-1])
         whole = np.zeros((p, p))
         whole[upper] = found[0]
         whole.T[upper] = found[0]
@@ -173,6 +169,24 @@ class MomentsOperator:
             weight=float(bounded.sum()),  # of the join and the weights, which are not protected
         )
 
+    def _sums_of(self, weights: Array) -> list[Array]:
+        """Σ w x xᵀ of pairs of numeric columns, of numeric and one-hot ones, of one-hot ones of two
+        features; Σ w x of numeric columns, and of one-hot ones. Flat, by the weights (n,)."""
+        numeric, onehot = self._bounded()
+        weighed = numeric * weights[:, None]
+        rows, columns = pairs_of(self._engine.offsets)
+        apart = np.zeros(0)
+        if len(rows):
+            heavy = sparse.csr_array(onehot.multiply(weights[:, None]))
+            apart = np.asarray((onehot.T @ heavy).toarray())[rows, columns]
+        return [
+            (weighed.T @ numeric)[np.triu_indices(numeric.shape[1])],
+            np.asarray(onehot.T @ weighed).ravel(),
+            apart,
+            weights @ numeric,
+            np.asarray(onehot.T @ weights),
+        ]
+
     # -- moments with the label -------------------------------------------------------------------
 
     def _label_moments(self, values: Array) -> Message:
@@ -182,10 +196,14 @@ class MomentsOperator:
         with np.errstate(over="ignore"):
             norms = np.linalg.norm(known, axis=1, keepdims=True)
         factors = 1.0 / np.maximum(norms, 1.0)
-        factors[self._exempt] = 1.0
+        factors[self._exempt] = 0.0
         cut = known * factors
         sums = np.concatenate([numeric.T @ cut, np.asarray(onehot.T @ cut)])
         noised = self._guard.label_moments(finite(sums), labels_change(*self._sizes))
+        if len(self._exempt):  # after the noise, which their size would round away
+            own, told = self._exempt, known[self._exempt]
+            free = np.concatenate([numeric[own].T @ told, np.asarray(onehot[own].T @ told)])
+            noised = finite(noised + free)
         return PartialGradient(self._run, self._slot, noised)
 
     def _set(self, values: Array) -> Message:

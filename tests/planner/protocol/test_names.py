@@ -73,7 +73,7 @@ PLANS = {
 NAMES = {kind.kind for kind in KINDS.values()}
 OUTSIDE = {"keep", "drop", "failure", "collect", "collected", "repeat", "send_block", "block"}
 """And, as no owner of these plans has a policy:"""
-OUTSIDE |= {"propose", "proposed", "rehearse", "seal", "sealed", "send_separated"}
+OUTSIDE |= {"propose", "proposed", "rehearse", "seal", "sealed"}
 """Kinds of no plan: of other statements, and of failures."""
 
 
