@@ -11,10 +11,13 @@ from scipy.optimize import minimize
 from sklearn.linear_model import QuantileRegressor
 
 import sqlfl
+from sqlfl.models.losses import loss_of
 from tests.clinic import QUERY, central, clinics, predicted
 from tests.conftest import Open
 from tests.depth import in_turn
 from tests.federations import federation
+from tests.methods import harness
+from tests.methods.harness import random_join
 
 L2 = 1e-3
 NUMBERS = QUERY.format(
@@ -123,6 +126,34 @@ def test_the_quantile_is_as_good_as_that_of_scikit_learn(
     model = fed.model("m")
     assert model.metrics["pinball"] == pytest.approx(truth, rel=1e-5)
     assert model.metrics["loss"] == pytest.approx(truth, rel=5e-3)
+
+
+@pytest.mark.parametrize("offset", [1e6, -1e8, 1e10])
+def test_an_offset_of_the_target_changes_no_loss_of_a_quantile(offset: float) -> None:
+    """The width of the rounded kink follows from how far targets are apart, not from their size."""
+    join = random_join("linear_regression", total=200, sizes=(200, 20), numeric=2, categories=0)
+    near, options = join.targets, {"quantile": 0.3}
+    found = []
+    for targets in (near, near + offset):
+        join.targets = targets
+        join.loss = loss_of("quantile_regression", 1, options).fitted(targets, None)
+        trained = harness.train(join, "lbfgs")
+        scores = join.design @ trained.theta + trained.algorithm.intercept
+        found.append((trained.objective + join.loss.floor(targets, None), scores[:, 0] - targets))
+    rounding = 100.0 * np.spacing(abs(offset))
+    assert found[1][0] == pytest.approx(found[0][0], rel=1e-6, abs=rounding)
+    truth = np.mean(np.maximum(-0.3 * found[1][1], 0.7 * found[1][1]))
+    assert found[1][0] == pytest.approx(truth, rel=2e-3)
+
+
+@pytest.mark.parametrize("targets", [[0.0] * 9, [7.0] * 9, [1e8] * 8 + [np.nextafter(1e8, 2e8)]])
+def test_targets_that_hardly_differ_have_a_quantile(targets: list[float]) -> None:
+    y = np.array(targets)
+    loss = loss_of("quantile_regression", 1, {"quantile": 0.3}).fitted(y, None)
+    middle = loss.initial_intercept(y)
+    np.testing.assert_allclose(middle, y[0], rtol=1e-12, atol=1e-18)
+    assert 0.0 < loss.curvature < np.inf
+    assert loss.value(np.full((9, 1), middle[0]), y) <= 1e-12 * max(y[0], 1.0)
 
 
 def test_weights_are_so_many_rows(fed: sqlfl.Federation) -> None:

@@ -190,5 +190,9 @@ class Quantile(Clipped):
 
 
 def _least(targets: Array) -> float:
-    """A width that rounding does not swallow, where the targets hardly differ."""
-    return 1e-9 * max(float(np.abs(targets).max(initial=0.0)), 1e-9)
+    """A width that rounding does not swallow: 64 units in the last place of the largest target.
+
+    A target's offset is no part of it beyond that: a kink that was rounded by a share of the offset
+    would bend the loss of all rows.
+    """
+    return max(64.0 * float(np.spacing(np.abs(targets).max(initial=0.0))), 1e-18)
