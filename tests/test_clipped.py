@@ -146,6 +146,33 @@ def test_an_offset_of_the_target_changes_no_loss_of_a_quantile(offset: float) ->
     assert found[1][0] == pytest.approx(truth, rel=2e-3)
 
 
+@pytest.mark.parametrize(
+    ("options", "near"),
+    [({}, 5e-3), ({"optimizer": "momentum"}, 5e-3), ({"batch_size": 50}, 2e-2)],
+    ids=str,
+)
+def test_gradient_descent_gets_near_the_best_quantile(
+    options: dict[str, object], near: float
+) -> None:
+    """Steps follow from how many rows are near the kink, not from how sharp it is."""
+    cases = ((0, 0.7, 0.0, 1.0, 0.5), (1, 0.05, 0.9, 1e3, 0.5), (2, 0.5, 0.5, 1e-3, 0.02))
+    for seed, quantile, correlation, scale, noise in cases:
+        join = random_join(
+            seed=seed, total=300, sizes=(300, 20), numeric=2, categories=0,
+            correlation=correlation, l2=0.0, noise=noise,
+        )  # fmt: skip
+        join.targets = scale * (join.targets + 7.0)
+        known = loss_of("quantile_regression", 1, {"quantile": quantile})
+        join.loss = known.fitted(join.targets, None)
+        best = harness.train(join, "lbfgs").objective
+        trained = harness.train(join, "sgd", **options)
+        floor = join.loss.floor(join.targets, None)
+        assert trained.objective + floor <= (best + floor) * (1.0 + near)
+        for epochs in (1, 2):
+            few = harness.train(join, "sgd", epochs=epochs, **options)
+            assert few.objective <= few.algorithm.first
+
+
 @pytest.mark.parametrize("targets", [[0.0] * 9, [7.0] * 9, [1e8] * 8 + [np.nextafter(1e8, 2e8)]])
 def test_targets_that_hardly_differ_have_a_quantile(targets: list[float]) -> None:
     y = np.array(targets)

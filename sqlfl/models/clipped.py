@@ -171,6 +171,17 @@ class Quantile(Clipped):
         distance = mean_of(np.abs(targets - middle[0]), weights)
         return replace(self, width=max(WIDTH * distance, _least(targets)))
 
+    @property
+    def bounded(self) -> bool:
+        """The bound is that of a kink, where few rows are: steps by it go nowhere."""
+        return False
+
+    def flatness(self, scores: Array, targets: Array, weights: Array | None) -> float:
+        """Half the distance |r| of a row lies below a parabola of curvature 1/2|r| that touches it
+        at r (Hunter and Lange 2000), and so does the pinball loss, which is this and a line."""
+        distance = np.abs(scores[:, 0] - targets)
+        return self.curvature / mean_of(0.5 / np.maximum(distance, self.width), weights)
+
     def floor(self, targets: Array, weights: Array | None) -> float:
         """What is taken off, so that the least is 0: q (1 − q) h."""
         q = self.quantile
