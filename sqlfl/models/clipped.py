@@ -19,7 +19,7 @@ import numpy as np
 
 from sqlfl.arrays import Array
 from sqlfl.models.metrics import Mean, Meter, QuantileMeter, pinball
-from sqlfl.models.targets import OfNumbers
+from sqlfl.models.targets import OfNumbers, typical_distance
 from sqlfl.models.weighted import mean_of, rows_times, second_moments, sum_of, times
 
 WIDTH = 0.01
@@ -54,6 +54,9 @@ class Clipped(OfNumbers):
     @property
     def quadratic(self) -> bool:
         return False
+
+    def unit(self, targets: Array) -> float:
+        return typical_distance(targets)
 
     def _losses(self, r: Array) -> tuple[Array, Array]:
         """The loss of each row, and its slope: (n,) both."""

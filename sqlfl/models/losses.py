@@ -30,7 +30,7 @@ from sqlfl.models.proximal import (
     sigmoid,
     softmax_proximal,
 )
-from sqlfl.models.targets import OfClasses, OfNumbers
+from sqlfl.models.targets import OfClasses, OfNumbers, typical_distance
 from sqlfl.models.weighted import (
     mean_of,
     rows_times,
@@ -165,6 +165,10 @@ class Loss(Protocol):
         """Standard deviation of the targets; 1 of classes."""
         ...
 
+    def unit(self, targets: Array) -> float:
+        """How far scores are apart: 1, or of a link that is the identity as far as targets are."""
+        ...
+
     def separates(self, scores: Array, targets: Array) -> bool:
         """The loss falls to 0 with multiples of the scores: each row has its own class's score
         above all others."""
@@ -202,6 +206,9 @@ class Squared(OfNumbers):
     @property
     def quadratic(self) -> bool:
         return True
+
+    def unit(self, targets: Array) -> float:
+        return typical_distance(targets)
 
     def prox(self, points: Array, targets: Array, rho: float) -> Array:
         return (targets[:, None] + rho * points) / (1.0 + rho)

@@ -60,6 +60,18 @@ class OfTargets(ABC):
     def floor(self, targets: Array, weights: Array | None) -> float:
         return 0.0
 
+    def unit(self, targets: Array) -> float:
+        return 1.0
+
+
+def typical_distance(targets: Array) -> float:
+    """The targets' deviation, or 1.4826 times their median distance from the median, which is as
+    large where they are normal, where few targets that are far away make that less; 1 of targets
+    that are all the same."""
+    deviation = float(targets.std())
+    middle = 1.4826 * float(np.median(np.abs(targets - np.median(targets))))
+    return min(deviation, middle or deviation) or 1.0
+
 
 class OfNumbers(OfTargets):
     @property

@@ -10,6 +10,7 @@ import sqlfl
 from sqlfl.errors import ModelError
 from sqlfl.messages import Predictions, Residuals
 from sqlfl.methods.sgd.messages import SgdResiduals
+from sqlfl.models.losses import loss_of
 from tests.depth import in_turn
 from tests.methods.harness import gaps, random_join, train
 
@@ -133,3 +134,32 @@ def test_a_batch_with_a_row_far_from_the_others_takes_no_step_too_long(
             f"WITH ({options}, seed = 1) FROM {query}"
         )
         assert fed.model("m").metrics["r2"] > 0.1
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.99])
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("linear_regression", {}),
+        ("huber_regression", {"threshold": 1.0}),
+        ("quantile_regression", {"quantile": 0.7}),
+    ],
+)
+def test_a_few_epochs_of_adam_are_no_worse_than_none_in_any_unit(
+    kind: str, options: dict[str, float], correlation: float
+) -> None:
+    fallen = []
+    for unit in (1e-3, 1.0, 1e3):
+        join = random_join(total=300, sizes=(300, 20), correlation=correlation)
+        join.targets = unit * join.targets
+        own = {
+            name: value * unit if name == "threshold" else value for name, value in options.items()
+        }
+        join.l2 = 0.0
+        join.loss = loss_of(kind, 1, own).fitted(join.targets, None)
+        for epochs in (1, 2, 20):
+            trained = train(join, "sgd", optimizer="adam", epochs=epochs)
+            fallen.append(trained.objective / trained.algorithm.first)
+            assert fallen[-1] <= 1.0
+    np.testing.assert_allclose(fallen[3:6], fallen[:3], rtol=1e-2)
+    np.testing.assert_allclose(fallen[3:6], fallen[6:], rtol=1e-2)

@@ -69,7 +69,7 @@ def test_options_of_neural_models() -> None:
 
 
 def test_adam_has_a_step_length_and_other_steps_of_linear_models_are_estimated() -> None:
-    assert resolved("algorithm = 'sgd', optimizer = 'adam'")["learning_rate"] == 0.01
+    assert resolved("algorithm = 'sgd', optimizer = 'adam'")["learning_rate"] is None
     momentum = resolved("algorithm = 'sgd', optimizer = 'momentum', momentum = 0.5")
     assert (momentum["learning_rate"], momentum["momentum"]) == (None, 0.5)
     written = resolved("algorithm = 'sgd', optimizer = 'adam', learning_rate = 1")

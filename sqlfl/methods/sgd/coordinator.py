@@ -58,7 +58,7 @@ class Sgd(Headed):
     A linear head, W₀ and b at the coordinator, takes the same optimizer and the same steps; the
     clients get ∂ℓ/∂E = g W₀ᵀ of the batch, with W₀ as it was when they predicted.
 
-    With `learning_rate`, which Adam and towers have by default, every step has that size, the
+    With `learning_rate`, and with Adam and towers by default, every step has that size, the
     intercept's too. Else it comes from the curvature (`estimated_rates`); in batches, unless there
     is a `schedule`, it then falls over the epochs by the schedule 'inverse', the intercept's too;
     and a batch that curves more than others counts for less while steps are longer than it allows

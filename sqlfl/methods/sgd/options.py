@@ -12,7 +12,7 @@ from sqlfl.options.types import BATCH, FRACTION, choice, number
 from sqlfl.options.union import EXACT, SECRET, SECURE, UNION, summing
 
 LEARNING_RATE = 0.01
-"""Of Adam, and of all steps of towers."""
+"""Of Adam, in the unit of the scores, and of all steps of towers."""
 WHOLE_RATE = 0.03
 """Of towers with private parameters and exact predictions, where an epoch is one step."""
 NOISED_RATE = 0.003
@@ -42,7 +42,7 @@ def _batch(setting: Setting) -> Batch:
 
 def _learning_rate(setting: Setting) -> float | None:
     if not setting.neural:
-        return LEARNING_RATE if setting.values.get("optimizer") == "adam" else None
+        return None
     if setting.noised:
         return NOISED_RATE
     whole = setting.private and setting.values.get("batch_size") == Whole()
@@ -76,7 +76,8 @@ class SgdOptions(MethodOptions):
         f"{LEAST} to {MOST}")
     learning_rate: float | None = option(number(0, above=True), None, "step length",
         chosen=_learning_rate, default_text="from the curvature of the loss; "
-        f"{LEARNING_RATE:g} with optimizer = 'adam' and of mlp_*")
+        f"{LEARNING_RATE:g} with optimizer = 'adam', of numbers times their spread; "
+        f"{LEARNING_RATE:g} of mlp_*")
     steps: Steps = section(Steps)
     schedule: str | None = option(choice(*SCHEDULES), None,
         "how the step length changes over the epochs",
@@ -88,6 +89,11 @@ class SgdOptions(MethodOptions):
     union: str = option(UNION, EXACT, SECRET)
     stragglers: float = option(STRAGGLERS, ALL, WORDS, default_text="'wait'")
     # fmt: on
+
+    @property
+    def estimated(self) -> bool:
+        """Steps are as long as the curvature allows."""
+        return self.learning_rate is None and self.steps.optimizer != "adam"
 
     @property
     def secure(self) -> bool:

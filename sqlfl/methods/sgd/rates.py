@@ -12,7 +12,7 @@ from sqlfl.coordinator.rounds.conversation import Conversation
 from sqlfl.coordinator.rounds.lanczos import spectrum
 from sqlfl.coordinator.rounds.problem import Problem
 from sqlfl.errors import InternalError
-from sqlfl.methods.sgd.options import SgdOptions
+from sqlfl.methods.sgd.options import LEARNING_RATE, SgdOptions
 
 PROBES = 8
 """Power rounds for the step size, where `learning_rate` is not given."""
@@ -34,9 +34,19 @@ class Rates:
 
 
 def usual_rates(problem: Problem) -> Rates | None:
-    """`learning_rate`; None for what is to be estimated, or where features are protected public."""
-    rate = problem.options.of(SgdOptions).learning_rate
-    return None if rate is None else Rates(rate, rate)
+    """`learning_rate`, or Adam's; None for what is to be estimated, or where features are
+    protected public.
+
+    A step of Adam is as long whatever the gradient. In the unit of the scores it is a hundredth of
+    them: 0.01 itself, where targets are of thousandths, would make any model worse than none.
+    """
+    own = problem.options.of(SgdOptions)
+    if own.estimated:
+        return None
+    rate = own.learning_rate
+    if rate is None:
+        rate = LEARNING_RATE * problem.loss.unit(problem.targets)
+    return Rates(rate, rate)
 
 
 def public_rates(problem: Problem, steps: int) -> Rates:

@@ -53,7 +53,7 @@ def _exchanges(run: Run) -> list[Exchange]:
 
     found = [rounds.start(run), *rounds.first_predictions(run)]
     own = run.training.of(SgdOptions)
-    if own.learning_rate is None and not run.protection.features:
+    if own.estimated and not run.protection.features:
         found += rounds.probes(run, consensus=False)
     if drops:
         found.append(_dropping(run))
