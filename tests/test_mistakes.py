@@ -45,7 +45,7 @@ def fed() -> Iterator[sqlfl.Federation]:
 @pytest.mark.parametrize(
     ("text", "hint"),
     [
-        (train(kind="linear"), "did you mean linear_regression?"),
+        (train(kind="linear"), "USING linear_regression; l2 = ... makes it a ridge"),
         (train("a.age, NULL AS y", target="y"), "TARGET names a column that has values"),
         (train("a.age, NULL AS x, a.cost"), "leave it out"),
         (train("a.age, a.admitted, a.cost"), "year(column), dayofweek(column), or epoch(column)"),

@@ -156,6 +156,8 @@ class Quantile(Clipped):
     width: float = 1.0
     """h, in the target's unit."""
     name: str = "quantile"
+    bounded: bool = False
+    """The bound is that of a kink, where few rows are: steps by it go nowhere."""
 
     @property
     def limit(self) -> float:
@@ -173,11 +175,6 @@ class Quantile(Clipped):
         middle = Quantile(width=_least(targets)).initial_intercept(targets, weights)
         distance = mean_of(np.abs(targets - middle[0]), weights)
         return replace(self, width=max(WIDTH * distance, _least(targets)))
-
-    @property
-    def bounded(self) -> bool:
-        """The bound is that of a kink, where few rows are: steps by it go nowhere."""
-        return False
 
     def flatness(self, scores: Array, targets: Array, weights: Array | None) -> float:
         """Half the distance |r| of a row lies below a parabola of curvature 1/2|r| that touches it
