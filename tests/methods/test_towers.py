@@ -226,10 +226,11 @@ def test_the_estimated_step_of_momentum_is_safe(kind: str, correlation: float) -
 
 
 def test_linear_adam_takes_steps_of_a_hundredth_without_power_rounds() -> None:
-    trained = train(random_join(), "sgd", epochs=4, optimizer="adam")
+    join = random_join()
+    trained = train(join, "sgd", epochs=4, optimizer="adam")
     assert trained.channel.rounds == 1 + 4 + 2  # the last two measure the gradient
     sent = [m for m in trained.channel.sent if isinstance(m, Residuals)]
-    assert {m.rate for m in sent} == {0.01}
+    assert {m.rate for m in sent} == {0.01 * join.loss.unit(join.targets)}
 
 
 @pytest.mark.parametrize("options", [{}, {"batch_size": 64}], ids=["all rows", "batches"])
