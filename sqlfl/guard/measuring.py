@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 from sqlfl.errors import PolicyError
 from sqlfl.guard import growth
 from sqlfl.guard.constants import is_null, literal
+from sqlfl.guard.scopes import is_joined
 from sqlfl.guard.sizes import (
     DATA,
     NUMBER,
@@ -62,6 +63,8 @@ class Measures:
         self._parameters: list[dict[str, Size]] = []
         self._lists: list[Size] = []
         """Sizes of the lists whose elements the lambdas around have."""
+        self._framed = False
+        """Within a window, which says how many rows there are."""
         self._work = Size((0.0, 0.0))
         self._queries: dict[int, Size] = {}
         self._nodes = 0
@@ -249,7 +252,11 @@ class Measures:
                         hint="say how many: ROWS BETWEEN 10 PRECEDING AND CURRENT ROW",
                     )
                 rows += value
-        found = self._call(node)
+        self._framed = True
+        try:
+            found = self._call(node)
+        finally:
+            self._framed = False
         return found.times(rows + 1, OVERHEAD).of(found.kind)
 
     def _call(self, node: Node) -> Size:
@@ -291,6 +298,12 @@ class Measures:
                     return self._several(name, nodes, sizes)
                 return sizes[0] if sizes else SIMPLE
             case growth.GATHERED:
+                if is_joined(self._scope) and not self._framed:
+                    raise PolicyError(
+                        f"function {name} gathers rows of a join, which may be more than those of "
+                        "its tables",
+                        hint="gather in a subquery over one table, and join its result",
+                    )
                 first, *rest = every.terms
                 whole = sum(rest[:1]) + first / NUMBER_SIZE
                 if len(rest) > 1:

@@ -66,6 +66,8 @@ class Output:
     """It is NULL, or NaN, only where a column that it is made of is."""
     size: Size = DATA
     """A bound of its values' size."""
+    joined: bool = False
+    """Its rows may be more than those of any table."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +125,12 @@ def meanings(names: Sequence[str], scope: Scope) -> tuple[list[Output], list[Out
     return found, unsure
 
 
+def is_joined(scope: Scope) -> bool:
+    """Return whether rows of the scope's FROM may be more than those of any table."""
+    own = scope.sources.values()
+    return len(own) > 1 or any(output.joined for source in own for output in source.outputs)
+
+
 def named(outputs: Iterable[Output], name: str) -> list[Output]:
     return [output for output in outputs if output.name == folded(name)]
 
@@ -162,6 +170,7 @@ def merged(parts: tuple[Output, ...]) -> Output:
         bare=bare.pop() if len(bare) == 1 else None,
         computed=any(part.computed for part in parts),
         strict=all(part.strict for part in parts),
+        joined=any(part.joined for part in parts),
         size=sizes.pop() if len(sizes) == 1 else largest([part.size for part in parts]),
     )
 

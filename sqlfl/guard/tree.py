@@ -35,6 +35,7 @@ from sqlfl.guard.scopes import (
     Table,
     all_common,
     by_name,
+    is_joined,
     meanings,
     merged,
     renamed,
@@ -286,6 +287,8 @@ class _Reader:
             if self._deep == 1:
                 self._texts = [_text(item) for item in node["select_list"]]
             found = self._outputs(node["select_list"], scope)
+            if is_joined(scope):
+                found = tuple(replace(output, joined=True) for output in found)
             scope.aliases = with_aliases(found)
             for clause, place in _CLAUSES.items():
                 self._condition(node.get(clause), scope, place)
