@@ -451,6 +451,18 @@ def test_a_start_that_is_refused_is_no_start(
             assert_refused(ask(message), "PolicyError", "InternalError")
 
 
+def test_which_rows_are_equal_is_told_of_no_rare_value(database: Open) -> None:
+    con = database("SELECT 1")
+    with closing(party(con, "min_cell = 5, moments = 'never'")) as client:
+        con.execute("UPDATE patients SET ward = 'only ' || pid WHERE pid < 40")
+        ask = lambda message: told(client, message)  # noqa: E731
+        slot = replace(SLOT, features=FEATURES[2:], target=False)
+        asked = request(*TOLD[:2], Asked(0, "send_equal_rows", "", "", 1))
+        text = "SELECT ward, pid AS sqlfl_key_0_0 FROM patients"
+        assert isinstance(begun(ask, slot, asked, text), ms.Ready)
+        refusal(ask(ms.SendEqualRows("r", 0)), "min_cell = 5, of values of features")
+
+
 QUIET = SnapshotPrivacy(LabelNoise("laplace", 1.0, (-1.0, 3.0), ()), "none", (), 0.0, 0.0, None)
 LABELS = replace(SLOT, features=(), privacy=QUIET, base=True)
 DAYS = "SELECT p.days AS sqlfl_target, p AS sqlfl_base, p.pid AS sqlfl_key_0_0 FROM patients AS p"

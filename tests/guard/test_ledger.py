@@ -123,6 +123,24 @@ def test_runs_are_added_up_and_end_at_the_budget(
     assert booked(clinic) == rows
 
 
+def test_moments_are_charged_and_end_at_the_budget(
+    fed: sqlfl.Federation, clinic: duckdb.DuckDBPyConnection
+) -> None:
+    """Both sums of the table, of the budget that the statement asks for."""
+    text = private(given="statistics = 'bounds'").replace(
+        ", statistics = 'bounds'" + BOUNDS, BOUNDS
+    )
+    text = text.replace("(algorithm = 'sgd', epochs = 3)", "(algorithm = 'moments')")
+    ruled(clinic, ACCOUNT)
+    fed.sql(text)
+    assert booked(clinic) == [("features", "spent"), ("labels", "spent")]
+    assert spent(clinic) == pytest.approx(3.0, rel=1e-4)
+    before = booked(clinic)
+    with pytest.raises(PolicyError, match="this run would pass it"):
+        fed.sql(text.replace("epsilon = 2", "epsilon = 9"))
+    assert booked(clinic) == before
+
+
 UNNOISED = [
     (TRAIN, "noised labels"),
     (private(given="predictions = 'none'"), "predictions = 'gaussian', in plain sums"),
