@@ -46,7 +46,7 @@ class Task:
     metric: str
     target: str
     query: str
-    """With {rows}: the table of rows to train on, or to test on."""
+    """Query, in which {rows} stands for the table of rows to train on, or to test on."""
     bounds: dict[str, list[float] | list[str]]
     parties: Callable[[Path], dict[str, duckdb.DuckDBPyConnection]]
     more: str = ""
@@ -146,7 +146,7 @@ TASKS = {
 
 
 def _phishing(folder: Path) -> Task:
-    """Of its columns one half is at each party; the last one is the label."""
+    """Return the task over phishing sites: half of the columns at each party."""
     con = duckdb.connect()
     path = f"{folder}/phishing/phishing.parquet"
     columns = [row[0] for row in con.sql(f"DESCRIBE FROM '{path}'").fetchall()]

@@ -290,7 +290,7 @@ def merge_names(parts: Sequence[Errors]) -> Errors:
 
 
 def merge_separated(parts: Sequence[Separated]) -> Separated:
-    """Of the rows of all clients; names only of columns that are still alike then."""
+    """Merge states over the rows of all clients; columns no longer alike lose their names."""
     if len({part.states.shape for part in parts}) > 1:
         raise InternalError("clients of one slot have other columns")
     states = np.bitwise_or.reduce([part.states for part in parts])

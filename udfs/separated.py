@@ -23,7 +23,7 @@ BOTH = NOT_OF_CLASS | OF_CLASS
 
 
 def separated(snapshot: Snapshot, encoding: Encoding, request: SendSeparated) -> Separated:
-    """Of the snapshot's active rows, of which the request says what classes they have."""
+    """Return which columns have active rows of one class only; the request has the classes."""
     states = _states(snapshot, encoding, request)
     alike = ((states == NOT_OF_CLASS) | (states == OF_CLASS)).any(axis=1)
     found = columns_of(encoding, own_texts(snapshot, encoding))

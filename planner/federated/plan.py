@@ -84,7 +84,7 @@ class FederatedPlan:
     fleeting: Mapping[Client, str] = field(default_factory=lambda: MappingProxyType({}))
     """Clients that draw noised labels anew in each session, and why ('is in memory')."""
     differences: tuple[Difference, ...] = ()
-    """Of CHECK: what the databases of a party have unlike in the tables of the query."""
+    """Differences between the databases of a party in the tables of the query; CHECK lists them."""
     notes: tuple[str, ...] = ()
     """What is to be said beside the result."""
     look: Look | None = None

@@ -19,7 +19,7 @@ _EXPECTED = re.compile(r"Expect(?:ed|ing) ([A-Z)(\]}>][^'{]{0,30})$")
 
 _NUMBER = re.compile(r"(\d[\d_]*\.?[\d_]*|\.\d[\d_]*)([eE][+-]?\d[\d_]*)?", re.ASCII)
 _MAX_DIGITS = 38
-"""Of the largest integer of DuckDB's."""
+"""Digits of the largest integer that DuckDB has."""
 
 
 class Clauses(Tokens):

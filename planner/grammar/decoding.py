@@ -26,8 +26,8 @@ _SAVE = "save the file as UTF-8"
 _SINGLE, _DOUBLE = "‘’‚‛", "“”„‟"
 _BLANKS = "\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000\u0085"
 _INVISIBLE = "\u200b\u2060\ufeff\u00ad\u180e"
-"""Of no width, which DuckDB takes for blanks or for parts of names: within a word they are
-refused."""
+"""Characters of no width, which DuckDB takes for blanks or for parts of names: within a word
+they are refused."""
 _TURNING = "\u200c-\u200f\u202a-\u202e\u2061-\u2069"
 """Joiners and marks of the direction of writing: parts of names, and else left out."""
 _HYPHENS = "\u2010\u2011\u2212\ufe63\uff0d"
@@ -205,7 +205,7 @@ def unclosed(text: str) -> tuple[int, str] | None:
 
 
 def _end_of_comment(text: str, at: int) -> int:
-    """Where the comment ends whose text begins at `at`; comments nest."""
+    """Return the end of the comment whose text begins at `at`; comments nest."""
     depth = 1
     while depth:
         edge = _EDGE.search(text, at)

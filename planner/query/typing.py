@@ -84,7 +84,7 @@ def _check_unlike(draft: Draft, block: Block) -> None:
 
 
 def _is_typed(column: exp.Column) -> bool:
-    """Whether the type of what reads the column does not depend on the column's."""
+    """Return whether what reads the column has a type that does not depend on the column's."""
     parent = column.parent
     while isinstance(parent, exp.Paren):
         parent = parent.parent

@@ -16,7 +16,7 @@ from sqlfl.printing import listed
 NUMBERS = 0.99
 """Share of the loss of a constant that one table takes away, from which that is said."""
 CLASSES = 0.9
-"""The same of classes: a feature that tells 99 rows of 100 takes away as much."""
+"""Share of the loss of classes: a feature that tells 99 rows of 100 takes away as much."""
 NAMED = 5
 """Features that are listed."""
 

@@ -100,7 +100,7 @@ class _Part:
     virtual: Array
     """bool (active rows,)"""
     counts: Array
-    """What rows that are not virtual count: float64 (n,)"""
+    """Return the weights of rows that are not virtual: float64 (n,)."""
 
     @classmethod
     def of(cls, slot: JoinedSlot, training: Array, weights: Array) -> _Part:
@@ -110,7 +110,7 @@ class _Part:
 
     @property
     def largest(self) -> float:
-        """What a row that is not virtual counts at most."""
+        """Return the largest weight of a row that is not virtual."""
         return float(self.counts.max(initial=0.0))
 
     @property
@@ -170,7 +170,7 @@ def _residual(plan: FederatedPlan, target: Targets) -> float:
 
 
 def _row_weight(plan: FederatedPlan, slot: Slot, part: _Part) -> float:
-    """What a row of the slot counts at most in moments: by the join graph and the weights alone. 0
+    """Return the cap of rows in moments: by the join graph and the weights alone. 0
     where moments are not all that is released."""
     if plan.privacy is None or not plan.privacy.solved:
         return 0.0

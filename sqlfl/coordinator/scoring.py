@@ -201,7 +201,7 @@ def _score(plan: FederatedPlan, model: Model, joined: Joined, channel: Channel, 
 def slot_scores(
     plan: FederatedPlan, model: Model, joined: Joined, channel: Channel, run: str
 ) -> dict[int, Array]:
-    """Of each slot what its active rows add to the scores: (n_i, P), float64 where the model is
+    """Return by slot what active rows add to the scores: (n_i, P), float64 where the model is
     exact, else float32."""
     head = Head(model.intercept, model.head)
     active: dict[Address, int] = {}

@@ -61,9 +61,9 @@ HISTORY = pa.schema(
 
 
 ROUNDED = 1e-6
-"""Of the scores' spread, or of the loss: what 4-byte scores may change unseen."""
+"""Share of the scores' spread, or of the loss, that 4-byte scores may change unseen."""
 LEAST = 1e-9
-"""Of the square of the target's spread: a smaller loss is 0 but for rounding."""
+"""Share of the square of the target's spread: a smaller loss is 0 but for rounding."""
 STEPS = "leave the step options (learning_rate, rho) at their defaults, or use algorithm = 'lbfgs'"
 
 

@@ -29,13 +29,13 @@ from sqlfl.guard.value_types import NUMBERS, kind_of_type, type_of
 from sqlfl.schema import folded
 
 MAX_BYTES = 32_768
-"""Of the part of a value that does not follow from data."""
+"""Limit of the part of a value that does not follow from data."""
 MAX_TIMES = 64
-"""As large as the data that it is made of a value may be."""
+"""Limit of a value, as a multiple of the data that it is made of."""
 MAX_WORK = 1 << 21
 """Bytes that are made for one row, with all elements of all lists."""
 MAX_WORK_TIMES = 1 << 15
-"""The same, as a multiple of the data."""
+"""Limit of the work, as a multiple of the data."""
 HELD = 16
 """Values outside of lambdas count so many times: DuckDB holds them for 2,048 rows at once."""
 MAX_COPIES = 2_000
@@ -55,7 +55,7 @@ Node: TypeAlias = "dict[str, Any]"
 
 
 class Measures:
-    """Of one SELECT. meant : sizes of all that names may mean, in a scope."""
+    """Sizes of expressions of one SELECT. meant : sizes of all that names may mean, in a scope."""
 
     def __init__(self, meant: Callable[[Node, Any], list[Size]]) -> None:
         self._meant = meant
@@ -153,7 +153,7 @@ class Measures:
         return found
 
     def _bound(self, size: Size) -> Size:
-        """The same without elements: each is at most as large as its list."""
+        """Return the bound without elements of lists: each is at most as large as its list."""
         while len(size.terms) > 2:
             *terms, last = size.terms
             inner = self._lists[len(size.terms) - 3]
@@ -374,7 +374,7 @@ class Measures:
         return max(0.0, found) + 1.0  # as it may be rounded
 
     def _several(self, name: str, nodes: list[Node], sizes: list[Size]) -> Size:
-        """As many values as the last argument says, or one for each of a list of fractions."""
+        """Return the size of as many values as the last argument says, or has fractions."""
         if sizes[-1].kind == NUMBER and not name.startswith(("quantile", "approx")):
             number = self._literal(name, nodes, len(nodes) - 1)
             return sizes[0].times(number + 1, OVERHEAD * (number + 1)).of(f"{sizes[0].kind}[]")
@@ -533,7 +533,7 @@ class Measures:
     # -- lambdas ----------------------------------------------------------------------------------
 
     def _of_elements(self, rule: str, name: str, nodes: list[Node]) -> Size:
-        """Of a function that does something with each element of a list."""
+        """Return the size of what a function with a lambda makes of a list."""
         if len(nodes) < 2 or nodes[1]["class"] != "LAMBDA":
             raise PolicyError(f"function {name} without a lambda")
         whole = self._expression(nodes[0])
@@ -577,7 +577,7 @@ class Measures:
         return replace(values, kind=f"{body.kind}[]", copies=copies)
 
     def _each(self, size: Size, whole: Size, count: Size, name: str) -> Size:
-        """Of all elements together."""
+        """Return the size of all elements together."""
         depth = len(self._lists) + 2
         own, last = Size(size.terms[:depth]), size.terms[depth:]
         found = self._product(own, count, name, "what its lambda makes of each element")
@@ -689,7 +689,7 @@ def _size_of_constant(node: Node) -> Size:
 
 
 def _text(size: Size) -> Size:
-    """Of the value as a text."""
+    """Return the size of the value as a text."""
     if size.kind in (NUMBER, TEXT):
         return size
     return size.times(AS_TEXT, OVERHEAD)
@@ -756,7 +756,7 @@ def _fixed(target: Node) -> float:
 
 
 def _length(target: Node) -> float:
-    """Of an array."""
+    """Return the number of elements of an array type; 1 of other types."""
     if str(target.get("type_name")).lower() != "array":
         return 1.0
     found = [_whole(c) for c in target.get("children") or [] if c.get("class") == "CONSTANT"]

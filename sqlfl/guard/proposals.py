@@ -41,7 +41,7 @@ class Proposal:
     trained: frozenset[Table]
     """What a model of the run has features of."""
     columns: Mapping[Table, tuple[str, ...]]
-    """What its fragments name."""
+    """Columns that its fragments name, by their tables."""
 
     @property
     def told(self) -> str:

@@ -288,7 +288,7 @@ class GovernedRun:
             raise refusal(f"max_parameter_ratio = {ratio:g}")
 
     def _check_cells(self, request: ms.Message, rules: TrainingPolicy) -> None:
-        """What is told of the encoded rows is of no rare value."""
+        """Refuse to disclose anything about encoded rows that have a rare value."""
         largest = self._slots.categories(request.run, request.slot)
         counted, computed = self._counted[request.slot], self.parts[request.slot].computed
         rare = self._slots.rare(request.run, request.slot, counted, computed, rules.min_cell)

@@ -17,7 +17,7 @@ from sqlfl.guard.value_types import kind_of_type
 
 OVERHEAD = 16
 NUMBER_SIZE = 96
-"""Of all numbers, times and intervals, as values and as texts."""
+"""Size of each number, time and interval, as a value and as a text."""
 NUMBER, TEXT, OTHER = "number", "text", ""
 """Kinds of values; [] behind one is a list of such."""
 _SIMPLE = (
@@ -53,14 +53,14 @@ DATA = Size()
 
 
 def total(sizes: Sequence[Size], more: float = 0.0) -> Size:
-    """Of all of them together."""
+    """Return the size of all of them together."""
     terms = tuple(map(sum, zip_longest(*(s.terms for s in sizes), fillvalue=0.0)))
     first, *others = terms or (0.0, 0.0)
     return Size((first + more, *others), OTHER, sum(size.copies for size in sizes) + 1)
 
 
 def largest(sizes: Sequence[Size]) -> Size:
-    """Of one of them, it is not known which."""
+    """Return the size of one of them, where it is not known which."""
     terms = tuple(map(max, zip_longest(*(s.terms for s in sizes), fillvalue=0.0)))
     kinds = {size.kind for size in sizes}
     kind = kinds.pop() if len(kinds) == 1 else TEXT if kinds == {NUMBER, TEXT} else OTHER
@@ -68,7 +68,7 @@ def largest(sizes: Sequence[Size]) -> Size:
 
 
 def size_of_column(type_: str | None) -> Size:
-    """Of a value of a table's column of a type, as DuckDB writes it."""
+    """Return the size of a value of a column of this type, as DuckDB writes the type."""
     if type_ is None:
         return DATA
     kind = kind_of_name(type_)
@@ -76,7 +76,7 @@ def size_of_column(type_: str | None) -> Size:
 
 
 def kind_of_name(type_: str) -> str:
-    """Of a type, as DuckDB writes it."""
+    """Return the kind of values of a type, as DuckDB writes the type."""
     if type_.endswith("]") and not type_.startswith(("STRUCT", "MAP", "UNION", "ENUM")):
         return kind_of_name(type_[: type_.rindex("[")]) + "[]"
     base = kind_of_type(type_)

@@ -193,7 +193,7 @@ def _check_size(tree: object) -> None:
 
 
 def _check_copies(text: str, most: int) -> None:
-    """Before the text is parsed: the parser copies the operand of CASE for each WHEN, and the
+    """Check a text before its parsing, which copies the operand of CASE for each WHEN, and the
     definition of a window for each OVER. Raises PolicyError where that would make more than so many
     words more.
     """
@@ -588,7 +588,7 @@ class _Reader:
         return None if not first or taken else source
 
     def reads(self, node: object, scope: Scope) -> Reads:
-        """Of expressions, or of what holds them, whose values are not too large."""
+        """Return the columns that expressions read; PolicyError where a value may be too large."""
         found = self._reads(node, scope)
         self._measured(node, scope)
         return found

@@ -85,7 +85,7 @@ class Workers:
 
 @dataclass(frozen=True)
 class Tried:
-    """What a worker is to evaluate. columns : of tables, those that the texts name."""
+    """Texts for a worker to evaluate. columns : by table, those that the texts name."""
 
     place: tuple[str, str]
     texts: tuple[str, ...]

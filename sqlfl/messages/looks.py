@@ -65,12 +65,12 @@ class Separated(Named):
     kind = "separated"
     words = "which columns have rows of one class only, and the names of these categories"
     states: Array = field(metadata=array("uint8", "columns", "outputs", below=4))
-    """As `SendSeparated` has them, of the rows of a category, or that lack a number. Of a number
+    """States, as in `SendSeparated`, of the rows of a category, or that lack a number. Of a number
     those of one of its two values, or NOT_OF_CLASS where a threshold tells rows apart, or both."""
 
 
 NOT_OF_CLASS, OF_CLASS = 1, 2
-"""Of joined rows of a row, or of rows of a column: some are not of a class, and some are."""
+"""Flags of a row or a column: some of its joined rows are not of a class, and some are."""
 
 
 @dataclass(frozen=True, eq=False)

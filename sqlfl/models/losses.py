@@ -166,7 +166,7 @@ class Loss(Protocol):
         ...
 
     def unit(self, targets: Array) -> float:
-        """How far scores are apart: 1, or of a link that is the identity as far as targets are."""
+        """Return the unit of scores: 1, or where the link is the identity the targets' spread."""
         ...
 
     def separates(self, scores: Array, targets: Array) -> bool:

@@ -29,7 +29,7 @@ CLOSE = 1e-3
 DECREMENT = 1e-8
 """Newton's: what is still to be gained of the likelihood, below which the rest is rounding."""
 STEPS = 50
-"""Of Newton, each of which takes a separated row's mean closer to its target by a factor of e."""
+"""Steps of Newton, each of which takes a separated row's mean closer to its target e-fold."""
 HALVINGS = 30
 RECTIFIED = 100
 """Projections, before a linear program."""
@@ -38,12 +38,12 @@ FLAT = 1e-8
 SIDE = 1e-7
 """Share of the largest |d·z| below which it is 0."""
 SOLVED = 1e-6
-"""The same of a linear program, which keeps its limits up to 1e-7."""
+"""Tolerance of a linear program, which keeps its limits up to 1e-7."""
 
 
 @dataclass(frozen=True, eq=False)
 class Separation:
-    """Of a design and its targets."""
+    """Separation of a design by its targets."""
 
     rank: int
     """Parameters that the design has, separated ones included."""

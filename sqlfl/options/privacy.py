@@ -317,7 +317,7 @@ class Privacy:
 
     @property
     def solved(self) -> bool:
-        """Of predictions there are none: the model is solved from noised moments."""
+        """Return whether the model is solved from noised moments, without any prediction."""
         return self.features and self.predictions == "moments"
 
     @property

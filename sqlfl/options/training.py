@@ -385,7 +385,7 @@ _CALLED = {
     "weight_decay": "l2",
     "weights": "the clause WEIGHT column",
 }
-"""What scikit-learn, R and torch call some of them, and what belongs to another clause."""
+"""Names of scikit-learn, R and torch for some of them, and options of other clauses."""
 _TREES = "there are no trees here: docs/models.md lists the kinds of models"
 _ALWAYS = "leave it out: each model has an intercept, and columns are standardised"
 _NOT_HERE = {
@@ -403,7 +403,7 @@ _NOT_HERE = {
     "shuffle": "leave it out: rows are drawn at random, and seed makes that repeatable",
     "num_layers": "hidden = [64, 32] lists the sizes of the layers",
 }  # fmt: skip
-"""What has no counterpart of one name: what to do instead."""
+"""Options without a counterpart here, and what to do instead."""
 
 
 def with_options() -> Table:

@@ -170,7 +170,7 @@ class Guard:
         return add_gaussian(values, self.privacy.moments_noise * sensitivity, self._entropy)
 
     def label_moments(self, values: Array, sensitivity: float) -> Array:
-        """The same of moments with the label."""
+        """Return numbers of moments with the label, noised as those of `block_moments`."""
         if self.crosses:
             raise InternalError("moments with the label are released once")
         self.crosses = 1

@@ -1,4 +1,4 @@
-"""What one row moves the moments of its table by, and how much of it there is to be.
+"""Sensitivity of a table's moments to one row, and the caps that bound it.
 
 A table's rows have k numeric columns in [−1, 1] and c category features, of each of which at most
 one column is 1 and the others 0. A row of weight w is in two sums:
@@ -34,7 +34,7 @@ CAPS = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 0.97, 1.0)
 LEVELS = 60
 """Numbers of rows to be cut, among which the level is chosen."""
 ALIGNED = 0.7
-"""Of what a cut takes from label sums, that it is taken to be worth."""
+"""Share of what a cut takes from label sums that counts as lost."""
 WIDEST = 4096
 """Encoded columns of a table of which there are second moments."""
 

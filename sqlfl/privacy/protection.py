@@ -98,8 +98,8 @@ class NoisedColumns:
 
 @dataclass(frozen=True)
 class NoisedMoments:
-    """Of features and predictions: a client tells noised second moments of its columns, and noised
-    moments with the label, once each."""
+    """Protection of features and predictions: a client releases noised second moments of its
+    columns, and noised moments with the label, once each."""
 
     words = "moments of the columns, and with the label, noised, once"
 

@@ -97,12 +97,12 @@ class RoundNoise:
     """Standard deviation of the noise in each number of a column's sketch, relative to its ℓ2
     sensitivity."""
     row_weight: float = 0.0
-    """What a row counts at most in the block's moments; 0 where they are not all that is released.
+    """Most that a row counts in the block's moments; 0 where they are not all that is released.
     Their `moments_noise` is relative to their ℓ2 sensitivity then, which the client works out."""
     categories: int = 0
     """Category features of the block, likewise."""
     labels_noise: float = 0.0
-    """Likewise of the noise in each number of the moments with the label."""
+    """Standard deviation of the noise in each number of the moments with the label, likewise."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class RunNoise:
     intercept_noise: float = 0.0
     """Standard deviation of what it adds to every number of that gradient's sum."""
     labels: LabelNoise | None = None
-    """How labels were noised, where the method takes that into account; None where they are as they
+    """Noise of the labels, where the method takes that into account; None where they are as they
     are."""
 
 
@@ -172,7 +172,7 @@ class PlannedReleases:
     crosses: int = 0
     """Releases of moments with the label."""
     row_weight: float = 0.0
-    """What a row counts at most in moments, where they are all that is released; 0 without."""
+    """Most that a row counts in moments, where they are all that is released; 0 without."""
     categories: int = 0
     """Category features, likewise."""
     one_sided_slopes: bool = False

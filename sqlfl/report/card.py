@@ -73,8 +73,8 @@ class PrivacyReport:
     assumptions: tuple[str, ...] = ()
     """What they rest on, and what is not protected; empty where nothing is noised."""
     noised: tuple[str, ...] = ()
-    """Of 'labels', 'predictions', 'columns' and 'moments', those that history and metrics are of as
-    noised."""
+    """Kinds among 'labels', 'predictions', 'columns' and 'moments' that history and metrics are
+    made of, with noise."""
     summary: tuple[str, ...] = ()
     """The promises in short, a few lines for the model's card."""
 

@@ -96,7 +96,7 @@ class Setting:
 
     @property
     def solved(self) -> bool:
-        """Of predictions there are none: clients release noised moments of their columns."""
+        """Return whether clients release noised moments of their columns, and no prediction."""
         return isinstance(self.protection.predictions, NoisedMoments)
 
     @property

@@ -209,7 +209,7 @@ class Step:
     estimates: Mapping[str, float] = field(default_factory=dict)
     """Metrics that the method has of the model, where no scores are known."""
     warnings: tuple[str, ...] = ()
-    """What the model's card is to warn of."""
+    """Warnings for the model's card."""
 
     @property
     def converged(self) -> bool:

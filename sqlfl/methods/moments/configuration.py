@@ -1,4 +1,4 @@
-"""What clients are told of the solution by noised moments."""
+"""Configuration that clients receive for the solution by noised moments."""
 
 from __future__ import annotations
 

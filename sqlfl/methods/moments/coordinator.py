@@ -88,7 +88,7 @@ class Moments:
         )
 
     def _told(self, number: int, labels: Labels, gram: SetGram) -> _Told:
-        """What a slot has told, and what it is to be told of the labels."""
+        """Return what a slot has released, with the label sums that it is sent."""
         problem, members = self._problem, self._problem.slots[number]
         noise, own = self._noise[members.slot], problem.mapping.slots[number]
         sizes = len(gram.numeric), noise.categories
@@ -131,7 +131,7 @@ class Moments:
 
 @dataclass(frozen=True, eq=False)
 class _Told:
-    """Of one slot: its second moments, and what its clients are told of the labels."""
+    """Second moments of one slot, and the label sums that its clients are sent."""
 
     sums: Array
     """Y (n_i, c), in units of the level."""
@@ -142,9 +142,9 @@ class _Told:
     """(d_i,), noised"""
     moments: GramMatrix
     moments_noise: float
-    """Of a number on the diagonal of Σ w x xᵀ / Σ w."""
+    """Deviation of the noise in a number on the diagonal of Σ w x xᵀ / Σ w."""
     labels_noise: float
-    """Of a number of Σ x Y / Σ w."""
+    """Deviation of the noise in a number of Σ x Y / Σ w."""
 
     def block(self, part: Array) -> Block:
         """part: Σ x Yᵀ (d_i, c), noised."""

@@ -14,15 +14,15 @@ from sqlfl.privacy.mechanisms import keep_probability, laplace_keep
 from sqlfl.privacy.specification import LabelNoise
 
 LEAST = 0.01
-"""Of the variance of noised numbers, that is left at least when that of the noise is taken off; and
-of an even share of noised classes."""
+"""Share of the variance of noised numbers, or of an even share of noised classes, that is left at
+least when that of the noise is taken off."""
 DRAWS = 1 << 21
 """Scores that the expected loss of classes is a mean of."""
 
 
 @dataclass(frozen=True, eq=False)
 class Labels:
-    """Of all joined rows."""
+    """Labels of all joined rows."""
 
     values: Array
     """(N, c): numbers, or the indicators of the second of two classes or of all, less their mean;
@@ -30,9 +30,9 @@ class Labels:
     weights: Array
     """(N,), of the joined rows."""
     variance: float
-    """Of numbers, without that of their noise; 0 of classes."""
+    """Variance of numbers, without that of their noise; 0 of classes."""
     mean: float
-    """Of numbers; 0 of classes."""
+    """Mean of numbers; 0 of classes."""
     shares: Array
     """(K,), of the true classes, as far as is known; none of numbers."""
 
@@ -63,7 +63,7 @@ class Labels:
     def scores(
         self, weights: tuple[Array, ...], constants: Array
     ) -> tuple[tuple[Array, ...], Array]:
-        """Those of the loss, from one for each class."""
+        """Return weights and constants of the loss, from those of each class."""
         if self.values.shape[1] == 1:
             return tuple(own[:, 1:] - own[:, :1] for own in weights), constants[1:] - constants[:1]
         centred = tuple(own - own.mean(axis=1, keepdims=True) for own in weights)
@@ -91,7 +91,7 @@ class Labels:
 
 
 def labels_of(problem: Problem, noise: LabelNoise | None) -> Labels:
-    """Of the problem's targets, as they came: noised where `noise` says so."""
+    """Return the labels of the problem's targets, as they came: noised where `noise` says so."""
     targets = np.asarray(problem.targets)
     weights = np.ones(len(targets)) if problem.weights is None else problem.weights
     weights = weights / weights.max()
@@ -113,7 +113,7 @@ def labels_of(problem: Problem, noise: LabelNoise | None) -> Labels:
 
 
 def _variance(noise: LabelNoise | None) -> float:
-    """Of what Laplace noise of scale b adds to a number: 2 b²."""
+    """Return the variance that Laplace noise of scale b adds to a number: 2 b²."""
     if noise is None or noise.bounds is None:
         return 0.0
     low, high = noise.bounds

@@ -36,7 +36,7 @@ from sqlfl.privacy.randomness import Entropy, system
 
 
 class MomentsOperator:
-    """Of one slot's linear block at one client. θ is 0 until it is told.
+    """Operator of one slot's linear block at one client. θ is 0 until it is sent.
 
     Raises InternalError without noise, for a block to start from, and for options out of range.
     """
@@ -217,7 +217,7 @@ class MomentsOperator:
 
 
 def pairs_of(offsets: Sequence[int]) -> tuple[Array, Array]:
-    """Of the one-hot columns, counted from 0, pairs of two category features, row after row."""
+    """Return pairs of one-hot columns, counted from 0, of two category features, row after row."""
     start, size = offsets[0], offsets[-1] - offsets[0]
     later = np.concatenate(
         [np.full(end - first, end - start) for first, end in pairwise(offsets)] or [np.zeros(0)]

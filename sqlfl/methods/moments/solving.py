@@ -36,20 +36,20 @@ import numpy as np
 from sqlfl.arrays import Array
 
 MOST = 0.995
-"""Of a squared correlation: more would be what noise makes of it."""
+"""Largest squared correlation: more would be what noise makes of it."""
 LEAST = 1e-3
-"""Of one, for the ridge."""
+"""Least squared correlation, for the ridge."""
 RIDGE = 0.5
-"""Of what noise may do to the smallest eigenvalue."""
+"""Share of what noise may do to the smallest eigenvalue."""
 DOUBT = 1.5
 """Deviations of what noise adds to a squared correlation, that are taken off it with the mean."""
 ROUNDING = 1e-9
-"""Of the largest eigenvalue, below which a direction is none."""
+"""Share of the largest eigenvalue below which a direction is none."""
 
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """What one table has released, of columns in [−1, 1]."""
+    """Releases of one table, of columns in [−1, 1]."""
 
     covariance: Array
     """(d, d), noised"""
@@ -64,7 +64,7 @@ class Block:
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """What is known of the target, without the noise of labels."""
+    """Covariance of the target, without the noise of labels."""
 
     directions: Array
     """Q Λ^(−½): (c, r)"""
@@ -166,14 +166,14 @@ def _solved(block: Block, target: Target, ridge: float) -> tuple[Array, Array]:
 
 
 def _positive(values: Array) -> Array:
-    """With eigenvalues from 0 to MOST."""
+    """Return the matrix with eigenvalues cut to 0 and MOST."""
     own, vectors = np.linalg.eigh((values + values.T) / 2.0)
     found: Array = (vectors * np.clip(own, 0.0, MOST)) @ vectors.T
     return found
 
 
 def _power(values: Array, exponent: float) -> Array:
-    """Of a symmetric matrix; what vanishes stays 0."""
+    """Return the inverse of a symmetric matrix; what vanishes stays 0."""
     own, vectors = np.linalg.eigh((values + values.T) / 2.0)
     known = own > 1e-14 * max(float(own[-1]), 1e-300)
     powers = np.where(known, np.where(known, own, 1.0) ** exponent, 0.0)

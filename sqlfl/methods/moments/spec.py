@@ -39,7 +39,7 @@ def _exchanges(run: Run) -> list[Exchange]:
 
 
 def _stored(slot: Slot, client: Client) -> Size:
-    """Of one category feature the diagonal alone has anything to tell."""
+    """Return the count of numbers: of one category feature the diagonal alone is sent."""
     if sum(feature.kind == CATEGORY for feature in slot.features) < 2:
         return sym.of_slot("onehot", slot)
     return sym.of_client("crossed", slot, client)

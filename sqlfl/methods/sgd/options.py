@@ -12,7 +12,7 @@ from sqlfl.options.types import BATCH, FRACTION, choice, number
 from sqlfl.options.union import EXACT, SECRET, SECURE, UNION, summing
 
 LEARNING_RATE = 0.01
-"""Of Adam, in the unit of the scores, and of all steps of towers."""
+"""Default step of Adam in the unit of the scores, and of all steps of towers."""
 WHOLE_RATE = 0.03
 """Of towers with private parameters and exact predictions, where an epoch is one step."""
 NOISED_RATE = 0.003
