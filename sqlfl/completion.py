@@ -23,7 +23,7 @@ from sqlfl.planner.grammar.tokens import tokenize
 from sqlfl.schema import folded
 from sqlfl.transforms import COLUMN, FUNCTIONS
 
-_TRAIN = ("USING", "TARGET", "WEIGHT", "TRANSFORM", "WITH", "PRIVACY", "FROM")
+_TRAIN = ("USING", "TARGET", "WEIGHT", "OFFSET", "EXPOSURE", "TRANSFORM", "WITH", "PRIVACY", "FROM")
 _CLAUSES: Mapping[str, tuple[str, ...]] = {
     "TRAIN": _TRAIN,
     "TUNE": tuple(word for word in _TRAIN if word != "PRIVACY"),
@@ -114,7 +114,7 @@ def _likely(own: list[Token], names: Names, written: str) -> Iterable[str]:
         return ("IF NOT EXISTS",) if verb in _MADE[:3] else names.models
     if last == "USING":
         return KINDS
-    if last in ("TARGET", "WEIGHT"):
+    if last in ("TARGET", "WEIGHT", "OFFSET", "EXPOSURE"):
         return _columns(names, written)
     if last in ("WITH", "PRIVACY", "FROM", "ID", "TRANSFORM", "OPTIONS", "INTO", "TO", "IS", "AS"):
         return tuple(_parties(names)) if last == "INTO" else ()

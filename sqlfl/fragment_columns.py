@@ -11,6 +11,7 @@ RESERVED = "sqlfl_"
 """What no name in a statement may begin with."""
 TARGET = "sqlfl_target"
 WEIGHT = "sqlfl_weight"
+OFFSET = "sqlfl_offset"
 BASE = "sqlfl_base"
 """The whole row of the slot's sources, to draw by."""
 KEPT = "sqlfl_kept"
@@ -35,7 +36,8 @@ def identifier(number: int) -> str:
 def fragment_columns(wanted: SlotSpecification, *, linked: bool) -> list[str]:
     """All columns of a fragment of the slot, in order; `linked`: it is two fragments in one."""
     names = [feature.name for feature in wanted.features]
-    names += [TARGET] * wanted.target + [WEIGHT] * wanted.weight + [BASE] * wanted.base
+    names += [TARGET] * wanted.target + [WEIGHT] * wanted.weight + [OFFSET] * wanted.offset
+    names += [BASE] * wanted.base
     names += [identifier(number) for number in wanted.identifiers]
     names += [key_part(key.index, part) for key in wanted.keys for part in range(len(key.types))]
     return (names + [KEPT] * linked or [ROW]) + [MARK] * wanted.marked

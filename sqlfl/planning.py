@@ -8,7 +8,7 @@ from dataclasses import replace
 from sqlfl.errors import ModelError, PlanError, nearest
 from sqlfl.looking import check_combined, check_look, with_units
 from sqlfl.matching import drifted, matched_with, without
-from sqlfl.options.looks import Inference, Look, resolve_check, resolve_look
+from sqlfl.options.looks import Inference, Look, Skew, resolve_check, resolve_look
 from sqlfl.options.privacy import Privacy
 from sqlfl.options.resolve import (
     check_kind,
@@ -44,6 +44,7 @@ from sqlfl.store.registry import Model
 from sqlfl.training_checks import (
     check_fitted,
     check_mentioned,
+    check_offset,
     check_same,
     check_shape,
     check_stragglers,
@@ -84,6 +85,7 @@ def plan_training(
         target=statement.target,
         allow_cross_join=options.allow_cross_join,
         weight=statement.weight,
+        offset=statement.offset,
         split=options.validation_fraction > 0.0 or (tuning is not None and not tuning.groups),
         folds=tuning is not None,
         noised=privacy is not None and privacy.labels,
@@ -97,6 +99,8 @@ def plan_training(
     check_mentioned(ucq, statement)
     check_fitted(ucq, transforms, privacy, options, statement.sql)
     check_stragglers(ucq, statement, options)
+    for own in [options] if tuning is None else [c.options for c in tuning.candidates]:
+        check_offset(statement, own)
     told = None
     if privacy is not None:
         clause = Clause.of(statement.privacy or (), statement.sql)
@@ -132,6 +136,7 @@ def plan_training(
         fleeting=_fleeting(ucq, catalog),
         governed=_governed(ucq, catalog),
         tuning=tuning,
+        exposure=statement.exposure,
     )
 
 
@@ -192,6 +197,7 @@ def plan_scoring(
             target=model.target,
             allow_cross_join=cross,
             weight=model.weight,
+            offset=model.offset,
             weight_may_lack=True,
             noised=privacy is not None,
             transforms=transforms,
@@ -213,9 +219,13 @@ def plan_scoring(
             catalog,
             identifiers=tuple((path.parts, path.span) for path in statement.identifiers),
             allow_cross_join=cross,
+            offset=None if isinstance(look, Skew) else model.offset,
             transforms=transforms,
         )
-        ucq = without(ucq, (model.target, model.weight), model)
+        unneeded = (model.target, model.weight)
+        if isinstance(look, Skew):
+            unneeded = (*unneeded, model.offset)
+        ucq = without(ucq, unneeded, model)
     if isinstance(look, Inference) and look.cluster is not None:
         ucq = with_units(ucq, look.cluster, "cluster")
     ucq, model_slots = matched_with(ucq, model, SURPLUS)
@@ -252,6 +262,7 @@ def plan_scoring(
         notes=notes_of(model, privacy) if purpose == federated.EVALUATE else (),
         look=look,
         exact=model.exact,
+        exposure=model.exposure and ucq.offset is not None,
     )
 
 

@@ -86,16 +86,20 @@ class Relation:
         target: str,
         *,
         weight: str | None = None,
+        offset: str | None = None,
+        exposure: str | None = None,
         privacy: Mapping[str, Any] | None = None,
         replace: bool = False,
         if_not_exists: bool = False,
         **options: Any,
     ) -> Model:
-        """TRAIN MODEL: `target` and `weight` are columns, all others are features.
+        """TRAIN MODEL: `target`, `weight`, `offset` and `exposure` are columns, all
+        others are features.
 
         options : those of WITH, by their names; `privacy` has those of PRIVACY.
         """
-        given = (name, kind, target, weight, privacy, replace, if_not_exists, options)
+        beside = (weight, offset, exposure)
+        given = (name, kind, target, beside, privacy, replace, if_not_exists, options)
         self._fed.sql(self._training(*given))
         return self._fed.model(name)
 
@@ -106,13 +110,16 @@ class Relation:
         target: str,
         *,
         weight: str | None = None,
+        offset: str | None = None,
+        exposure: str | None = None,
         privacy: Mapping[str, Any] | None = None,
         replace: bool = False,
         if_not_exists: bool = False,
         **options: Any,
     ) -> ExplainedPlan:
         """The plan of `train` with these arguments, which is not run."""
-        given = (name, kind, target, weight, privacy, replace, if_not_exists, options)
+        beside = (weight, offset, exposure)
+        given = (name, kind, target, beside, privacy, replace, if_not_exists, options)
         return self._fed.explain(self._training(*given))
 
     def evaluate(
@@ -186,7 +193,7 @@ class Relation:
         name: str,
         kind: str,
         target: str,
-        weight: str | None,
+        beside: tuple[str | None, ...],
         privacy: Mapping[str, Any] | None,
         replace: bool,
         if_not_exists: bool,
@@ -198,7 +205,11 @@ class Relation:
             _name(name),
             *("USING", _name(kind, "the kind of model")),
             *("TARGET", _name(target, "the target")),
-            *(() if weight is None else ("WEIGHT", _name(weight, "the weight"))),
+            *(
+                f"{clause} {_name(name, f'the {clause.lower()}')}"
+                for clause, name in zip(("WEIGHT", "OFFSET", "EXPOSURE"), beside, strict=True)
+                if name is not None
+            ),
             *_clause("WITH", options),
             *_clause("PRIVACY", privacy),
         )

@@ -254,6 +254,8 @@ class SlotSpecification:
     folds: int = field(default=0, metadata=LEFT_OUT)
     """Of all slots of a run that trains several times, over the same rows: into so many parts rows
     are drawn, 1 for `split` alone. What rows count, and the start, may come again then."""
+    offset: bool = field(default=False, metadata=LEFT_OUT)
+    """The fragments have a column of offsets."""
     drawn: bool = field(default=False, metadata=LEFT_OUT)
     """Of all slots of a run: predictions of joined rows leave under masks that cancel in the sum
     over all slots."""

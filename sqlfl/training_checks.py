@@ -19,6 +19,7 @@ from sqlfl.planner.query.ucq import BOOLEAN, NUMERIC, Feature, Slot, Ucq
 from sqlfl.store.registry import Model
 from sqlfl.transforms import Transform
 
+OFFSET_KINDS = ("poisson_regression", "gamma_regression", "logistic_regression")
 SHAPE = ("hidden", "activation", "head", "embedding")
 """Options that say what a model's parameters are."""
 COPIES = 4
@@ -153,6 +154,37 @@ def check_stragglers(ucq: Ucq, statement: TrainModel, options: TrainingOptions) 
         sql=statement.sql,
         span=option.span,
     )
+
+
+def check_offset(statement: TrainModel, options: TrainingOptions) -> None:
+    """An offset goes with models of a link, which the coordinator fits by all scores."""
+    offset = statement.offset
+    if offset is None:
+        return
+    clause = "EXPOSURE" if statement.exposure else "OFFSET"
+    at = {"sql": statement.sql, "span": offset.span}
+    if statement.kind not in OFFSET_KINDS or (
+        statement.exposure and statement.kind == "logistic_regression"
+    ):
+        hint = f"{clause} goes with {', '.join(OFFSET_KINDS)}"
+        if statement.exposure:
+            hint = "EXPOSURE goes with poisson_regression and gamma_regression"
+        elif not kind_of(statement.kind).classifies:
+            hint += f"; of a {statement.kind}, subtract it from the target in the query"
+        raise PlanError(f"{clause} does not go with a {statement.kind}", hint=hint, **at)
+    if statement.privacy is not None:
+        raise PlanError(
+            f"{clause} does not go with PRIVACY: offsets leave as they are, and what noise in "
+            "scores does beside them has not been reckoned",
+            hint=f"leave PRIVACY out, or make {offset} a feature",
+            **at,
+        )
+    if options.algorithm != "lbfgs":
+        raise PlanError(
+            f"{clause} is not built for algorithm = '{options.algorithm}'",
+            hint="WITH (algorithm = 'lbfgs')",
+            **at,
+        )
 
 
 def check_target(ucq: Ucq, kind: str, sql: str, span: Span | None) -> None:

@@ -68,6 +68,25 @@ def test_what_does_not_fit_memory_is_trained_from_files(
     assert found.converged == expected.converged
 
 
+@pytest.mark.parametrize("tree", [False, True])
+def test_what_does_not_fit_memory_has_offsets(
+    fed: sqlfl.Federation, files: list[scratch.StoredNumbers], tree: bool
+) -> None:
+    """Joined rows that are read from files, or found again in each pass."""
+    text = QUERY.replace("l.y FROM", "l.y, ln(1 + r.xr) AS e FROM")
+    if tree:
+        text = text.split("LEFT JOIN")[0].replace("c.z, ", "")
+    clauses = "USING logistic_regression TARGET y OFFSET e WITH ({})"
+    train = f"TRAIN OR REPLACE MODEL m {clauses} FROM ({text})"
+    metrics = []
+    for options in ("l2 = 1e-3", f"l2 = 1e-3, {TIGHT}"):
+        fed.sql(train.format(options))
+        metrics.append(fed.model("m").metrics)
+    assert len(files) == (0 if tree else 3)
+    for name, value in metrics[0].items():
+        assert metrics[1][name] == (value if value is None else pytest.approx(value, rel=1e-6))
+
+
 @pytest.mark.parametrize(
     "options",
     ["algorithm = 'admm'", "algorithm = 'sgd'", "class_weight = 'balanced'"],

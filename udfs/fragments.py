@@ -52,7 +52,9 @@ def converted(
     if spec.target:
         chosen.append(sql.named(_target(*next(left), spec.classes), "y"))
     if spec.weight:
-        chosen.append(sql.named(_weight(next(left)[0]), "w"))
+        chosen.append(sql.named(_number(next(left)[0]), "w"))
+    if spec.offset:
+        chosen.append(sql.named(_number(next(left)[0]), "o"))
     if spec.base:
         base: exp.Expr
         base, column = next(left)
@@ -143,7 +145,7 @@ def _target(value: exp.Expr, column: Column, classes: bool) -> exp.Expr:
     return value
 
 
-def _weight(value: exp.Expr) -> exp.Expr:
+def _number(value: exp.Expr) -> exp.Expr:
     return sql.call("coalesce", sql.cast(value, "DOUBLE"), sql.cast(sql.string("nan"), "DOUBLE"))
 
 

@@ -196,7 +196,8 @@ def held_rows(
     ):
         return None
     names = [f"f{position}" for position in range(len(wanted.features))]
-    names += ["y"] * wanted.target + ["w"] * wanted.weight + ["draw"] * wanted.base
+    names += ["y"] * wanted.target + ["w"] * wanted.weight + ["o"] * wanted.offset
+    names += ["draw"] * wanted.base
     names += ["mark"] * wanted.marked
     columns = sql.columns_of([*names, *(f"id{k}" for k in wanted.identifiers)], "t")
     for position, key in enumerate(wanted.keys):

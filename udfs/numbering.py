@@ -389,7 +389,7 @@ def _content(tables: SlotTables, *, rounded: bool) -> exp.Expr:
         columns.append(sql.column("y", "t"))
     elif wanted.target:
         numbers.append(("y", "FLOAT"))
-    numbers += [("w", "FLOAT")] * wanted.weight
+    numbers += [("w", "FLOAT")] * wanted.weight + [("o", "FLOAT")] * wanted.offset
     columns += [sql.column("draw", "t")] * wanted.base
     names = [f"id{k}" for k in wanted.identifiers]
     for position, key in enumerate(wanted.keys):

@@ -199,7 +199,13 @@ class Snapshot(SlotTables):
         A row is no longer a table's then: labels, weights, split and identifiers are gone.
         """
         self.specification = replace(
-            self.specification, target=False, weight=False, split=0.0, base=False, identifiers=()
+            self.specification,
+            target=False,
+            weight=False,
+            offset=False,
+            split=0.0,
+            base=False,
+            identifiers=(),
         )
         if self.held is not None:
             self.hold(self.held.taken(rows, counts))
@@ -322,6 +328,12 @@ class Snapshot(SlotTables):
         if not self.specification.weight:
             raise InternalError(f"slot {self.specification.slot} does not hold the weight")
         return self._plain("w")
+
+    def offsets(self) -> Array:
+        """float64 (a,): the column of offsets of the active rows, NaN where it is NULL."""
+        if not self.specification.offset:
+            raise InternalError(f"slot {self.specification.slot} does not hold the offset")
+        return self._plain("o")
 
     def _plain(self, name: str) -> Array:
         """float64 (a,): a column of the active rows."""
@@ -469,7 +481,8 @@ class Snapshot(SlotTables):
 
     def plain_columns(self) -> list[str]:
         wanted = self.specification
-        own = ["y"] * wanted.target + ["w"] * wanted.weight + ["draw"] * wanted.base
+        own = ["y"] * wanted.target + ["w"] * wanted.weight + ["o"] * wanted.offset
+        own += ["draw"] * wanted.base
         own += ["fragment"] * (wanted.base and wanted.privacy is not None)
         return [*own, *(f"id{k}" for k in wanted.identifiers)]
 

@@ -58,6 +58,8 @@ def caveats(plan: FederatedPlan) -> tuple[str, ...]:
         notes.append(_weights(plan, kinds))
     elif "weights" in kinds:
         notes.append("Not protected: weights are in clear at the coordinator.")
+    if "offsets" in kinds:
+        notes.append("Not protected: offsets are in clear at the coordinator.")
     if "findings" in kinds:
         notes.append(
             "Not protected: what the user is warned of. The coordinator learns, without a value, "

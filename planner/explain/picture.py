@@ -78,7 +78,7 @@ def _inside(plan: FederatedPlan, index: int, party: str) -> list[str]:
     clients = len({f.client for f in fragments})
     number = len(slot.features)
     has = [f"{number} feature{'s' * (number != 1)}"] if number else []
-    has += ["target"] * slot.target + ["weight"] * slot.weight
+    has += ["target"] * slot.target + ["weight"] * slot.weight + ["offset"] * slot.offset
     where = f", {clients} databases" if clients > 1 else ""
     told = f"{slot.name}: {rows}{where}"
     return [_short(told), *([_short(f"  {', '.join(has)}")] if has else [])]

@@ -73,6 +73,8 @@ class FederatedPlan:
     """What its exchanges follow from."""
     into: Into | None = None
     """The tables that PREDICT INTO makes."""
+    exposure: bool = False
+    """Offsets are logarithms of their column."""
     at: str | None = None
     """The party that the coordinator runs at; None for none of them."""
     privacy: Privacy | None = None
@@ -226,6 +228,7 @@ def plan(
     tuning: Tuning | None = None,
     governed: frozenset[Client] = frozenset(),
     exact: bool = False,
+    exposure: bool = False,
 ) -> FederatedPlan:
     """The plan of a statement over model `name`.
 
@@ -301,7 +304,9 @@ def plan(
     fragments = {client: _fragments(ucq, client, specifications[client]) for client in clients}
     findings = findings and not protection.rows
     every = [training] if tuning is None else [c.options for c in tuning.candidates]
-    merges = all(options is not None and _merges(options, protection) for options in every)
+    merges = ucq.offset is None and all(
+        options is not None and _merges(options, protection) for options in every
+    )
     run = ex.Run(
         purpose, name, kind, ucq, options, scored, specifications, fragments, into, protection,
         findings, merges, look, tuning, governed, exact,
@@ -331,6 +336,7 @@ def plan(
         notes=notes,
         look=look,
         tuning=tuning,
+        exposure=exposure,
     )
 
 
@@ -405,6 +411,7 @@ def _specification(
         engine=engine,
         links=tuple((f.beside, f.index) for f in slot.of(client) if f.beside is not None),
         weight=slot.weight,
+        offset=slot.offset,
         name=slot.name if training else "",
         combination=_combination(ucq, slot, client, training),
     )

@@ -77,10 +77,13 @@ _SQL = (
     "BEGIN",
     "COMMIT",
 )
-_TRAIN_CLAUSES = ("USING", "TARGET", "WEIGHT", "TRANSFORM", "WITH", "PRIVACY", "FROM")
+_TRAIN_CLAUSES = (
+    *("USING", "TARGET", "WEIGHT", "OFFSET", "EXPOSURE", "TRANSFORM", "WITH", "PRIVACY", "FROM"),
+)
 _TRAIN_FORM = (
     "TRAIN MODEL name USING kind TARGET column "
-    "[WEIGHT column] [TRANSFORM [ONLY] (function(column), ...)] [WITH (option = value, ...)] "
+    "[WEIGHT column] [OFFSET column | EXPOSURE column] "
+    "[TRANSFORM [ONLY] (function(column), ...)] [WITH (option = value, ...)] "
     "[PRIVACY (option = value, ...)] FROM ( query )"
 )
 
@@ -205,6 +208,15 @@ class _Reader(Listings):
         self._clause("TARGET", "after the kind of model", ("USING",))
         target = self._output("TARGET")
         weight = self._output("WEIGHT") if self.accept("WEIGHT") else None
+        exposure = self.word() == "EXPOSURE"
+        clause = "EXPOSURE" if exposure else "OFFSET"
+        offset = self._output(clause) if self.accept(clause) else None
+        if offset is not None and self.word() in ("OFFSET", "EXPOSURE"):
+            raise self.fail(
+                "OFFSET and EXPOSURE exclude each other",
+                hint="an exposure is an offset by its logarithm: OFFSET column, computed as "
+                "ln(exposure) + offset in the query",
+            )
         transforms: tuple[TransformItem, ...] = ()
         only = False
         if self.accept("TRANSFORM"):
@@ -241,6 +253,8 @@ class _Reader(Listings):
             place,
             transforms,
             only,
+            offset,
+            exposure,
         )
 
     def _output(self, clause: str) -> Word:
@@ -267,7 +281,7 @@ class _Reader(Listings):
             else:
                 message = f"{got} is misplaced or given twice"
             raise self.fail(message, hint=f"the order of the clauses is {_TRAIN_FORM}")
-        clauses = "WEIGHT, TRANSFORM, WITH, PRIVACY or FROM" if last else word
+        clauses = "WEIGHT, OFFSET, TRANSFORM, WITH, PRIVACY or FROM" if last else word
         near = nearest(got, _TRAIN_CLAUSES) if got else None
         raise self.fail(
             f"expected {clauses} {where}, got {self.got()}",
@@ -300,7 +314,7 @@ class _Reader(Listings):
         options = self.options("WITH") if self.accept("WITH") else ()
         if self.word() in ("MODEL", "OF"):
             raise self.fail("CHECK is of a query, not of a model", hint=form)
-        if self.word() in ("WEIGHT", "TRANSFORM", "PRIVACY"):
+        if self.word() in ("WEIGHT", "OFFSET", "EXPOSURE", "TRANSFORM", "PRIVACY"):
             raise self.fail(f"CHECK takes no {self.word()}: it is of the query alone", hint=form)
         if kind or target or options or self.word() != "(":
             self.expect("FROM", "before the query", form)

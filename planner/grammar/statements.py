@@ -99,6 +99,10 @@ class TrainModel:
     transforms: tuple[TransformItem, ...] = ()
     transforms_only: bool = False
     """Each column of the query that is a feature is to stand in an item."""
+    offset: Word | None = None
+    """The column of OFFSET, or of EXPOSURE."""
+    exposure: bool = False
+    """The offset is the column's logarithm."""
 
 
 @dataclass(frozen=True)

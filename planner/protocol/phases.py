@@ -40,7 +40,7 @@ def protocol(run: Run) -> tuple[Exchange, ...]:
 def training(run: Run) -> list[Exchange]:
     return [
         *preparation(run),
-        *(weighted_encoding(run) if run.weighted else [*encoding(run), labels(run)]),
+        *(weighted_encoding(run) if run.weighted else [*encoding(run), labels(run), offsets(run)]),
         *([over(run, "findings", run.towers, findings)] if run.findings else []),
         *([over(run, "separation", run.separated, separated)] if run.separated else []),
         *([] if run.tuning is None else [folds(run)]),
@@ -77,6 +77,7 @@ def evaluation(run: Run) -> list[Exchange]:
         *preparation(run),
         labels(run),
         weights(run),
+        offsets(run),
         *(estimating(run) if isinstance(run.look, Inference) else scoring(run)),
         *(permuting(run, run.look) if isinstance(run.look, Importance) else []),
         *([releases(run)] if run.protection else []),
@@ -96,7 +97,7 @@ def checking(run: Run) -> list[Exchange]:
 def prediction(run: Run) -> list[Exchange]:
     if isinstance(run.look, Skew):
         return [*preparation(run), over(run, "skew", run.towers, skew), *ending(run)]
-    found = [*preparation(run), *scoring(run)]
+    found = [*preparation(run), offsets(run), *scoring(run)]
     if isinstance(run.look, Contributions) and run.look.features:
         found.append(over(run, "contributions", run.towers, contributions))
     if run.into is None:
@@ -139,7 +140,7 @@ def preparation(run: Run) -> list[Exchange]:
 def weighted_encoding(run: Run) -> list[Exchange]:
     """Labels first: weights depend on them, and encoding on the weights."""
     drawn = [] if run.tuning is not None else [split(run)]
-    return [labels(run), weights(run), *drawn, weighing(run), *encoding(run)]
+    return [labels(run), offsets(run), weights(run), *drawn, weighing(run), *encoding(run)]
 
 
 def planning(run: Run) -> list[Exchange]:
@@ -239,6 +240,14 @@ def weights(run: Run) -> Exchange:
         return content(ms.SendWeights), content(ms.Weights, what, active=active_rows(slot, client))
 
     return over(run, "weights", [slot for slot in run.ucq.slots if slot.weight], weigh)
+
+
+def offsets(run: Run) -> Exchange:
+    def send(run: Run, slot: Slot, client: Client) -> Asked:
+        what = f"offsets in clear: {run.ucq.offset}"
+        return content(ms.SendOffsets), content(ms.Offsets, what, active=active_rows(slot, client))
+
+    return over(run, "offsets", [slot for slot in run.ucq.slots if slot.offset], send)
 
 
 def split(run: Run) -> Exchange:

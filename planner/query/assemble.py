@@ -38,6 +38,7 @@ class _Assembly:
     def ucq(self) -> Ucq:
         first = self.draft.blocks[0]
         target, weight = self.draft.target_position, self.draft.weight_position
+        offset = self.draft.offset_position
         split, noised, units = self._split(), noised_slot(self.draft), None
         if self.draft.folds and target is not None and split != first.outputs[target].relation:
             # its clients do not know the classes that each fold is to have a share of
@@ -65,6 +66,7 @@ class _Assembly:
             None if target is None else first.outputs[target].type,
             None if weight is None else first.outputs[weight].name,
             tuple(item.transform for item in self.draft.transforms),
+            None if offset is None else first.outputs[offset].name,
         )
 
     def _split(self) -> int | None:
@@ -130,7 +132,8 @@ class _Assembly:
 
     def _slot(self, index: int, name: str, fragments: tuple[Fragment, ...]) -> Slot:
         first = self.draft.blocks[0]
-        special = (self.draft.target_position, self.draft.weight_position)
+        draft = self.draft
+        special = (draft.target_position, draft.weight_position, draft.offset_position)
         holds = [place is not None and first.outputs[place].relation == index for place in special]
         keys = self._keys(index)
         return Slot(
@@ -151,6 +154,7 @@ class _Assembly:
                 if any(key in own and own[key].left == index for own in self.shared.of_block)
             ),
             holds[1],
+            holds[2],
         )
 
     def _joined(self, number: int, taken: Sequence[_Taken]) -> normal.Block:

@@ -83,15 +83,28 @@ def check_outputs(draft: Draft) -> Draft:
         seen[name] = output
     if draft.weight_may_lack and draft.weight is not None and draft.weight.lower() not in seen:
         draft = replace(draft, weight=None)
-    for clause, given in (("TARGET", draft.target), ("WEIGHT", draft.weight)):
+    special = (("TARGET", draft.target), ("WEIGHT", draft.weight), ("OFFSET", draft.offset))
+    for clause, given in special:
         if given is not None and given.lower() not in seen:
             raise draft.error(
                 f"{clause} {given} is no column of the query",
                 getattr(given, "span", None) or draft.blocks[0].span,
                 nearest(given, (o.name for o in outputs)) or listed(o.name for o in outputs),
             )
-    names = {given.lower() for given in (draft.target, draft.weight) if given is not None}
-    if draft.target is not None and draft.weight is not None and len(names) == 1:
+    names = {given.lower() for _, given in special if given is not None}
+    if draft.offset is not None and draft.offset.lower() in {
+        given.lower() for given in (draft.target, draft.weight) if given is not None
+    }:
+        raise draft.error(
+            f"OFFSET {draft.offset} is the target, or the weight",
+            getattr(draft.offset, "span", None) or draft.blocks[0].span,
+            "select the column once more, under another name",
+        )
+    if (
+        draft.target is not None
+        and draft.weight is not None
+        and draft.target.lower() == draft.weight.lower()
+    ):
         raise draft.error(
             f"WEIGHT {draft.weight} is the target",
             getattr(draft.weight, "span", None) or draft.blocks[0].span,

@@ -34,6 +34,7 @@ class Draft:
     weight: str | None = None
     weight_may_lack: bool = False
     """A query without a column of that name has no weight; else it is an error."""
+    offset: str | None = None
     split: bool = False
     """Validation rows are drawn: some slot shows the whole row of its sources."""
     folds: bool = False
@@ -67,6 +68,10 @@ class Draft:
     @property
     def weight_position(self) -> int | None:
         return None if self.weight is None else self._position(self.weight)
+
+    @property
+    def offset_position(self) -> int | None:
+        return None if self.offset is None else self._position(self.offset)
 
     def _position(self, name: str) -> int:
         return [o.name.lower() for o in self.blocks[0].outputs].index(name.lower())

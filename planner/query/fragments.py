@@ -7,7 +7,16 @@ from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
-from sqlfl.fragment_columns import BASE, KEPT, ROW, TARGET, WEIGHT, identifier, key_part
+from sqlfl.fragment_columns import (
+    BASE,
+    KEPT,
+    OFFSET,
+    ROW,
+    TARGET,
+    WEIGHT,
+    identifier,
+    key_part,
+)
 from sqlfl.planner.grammar import build
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query import emit, types
@@ -175,6 +184,7 @@ class Writer:
         special = {
             self.draft.target_position: TARGET,
             self.draft.weight_position: WEIGHT,
+            self.draft.offset_position: OFFSET,
         }
         columns: list[tuple[exp.Expr, str]] = []
         last: dict[str, exp.Expr] = {}
@@ -187,7 +197,7 @@ class Writer:
                     columns.append((expression, names[place]))
         if self.base:
             last[BASE] = emit.whole_row(branch.sources)
-        for name in (TARGET, WEIGHT, BASE):
+        for name in (TARGET, WEIGHT, OFFSET, BASE):
             if name in last:
                 columns.append((last[name], name))
         for number, output in enumerate(self._block.identifiers):

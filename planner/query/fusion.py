@@ -113,7 +113,11 @@ class _Fusion:
         while seen != self.changes:
             seen = self.changes
             for place, output in enumerate(self.old.outputs):
-                special = {self.draft.weight_position: "the weight", position: "the target"}
+                special = {
+                    self.draft.weight_position: "the weight",
+                    self.draft.offset_position: "the offset",
+                    position: "the target",
+                }
                 what = special.get(place, f"column {output.name}")
                 self._bring(output.term, what)
             for output in self.old.identifiers:
@@ -263,6 +267,7 @@ class _Fusion:
         hint = {
             "the target": "the target is computed by one party; TARGET one party's column",
             "the weight": "the weight is computed by one party; WEIGHT one party's column",
+            "the offset": "the offset is computed by one party; OFFSET one party's column",
             "a condition": "parties join only on equalities, a.x = b.y, and filter their own rows",
             "one side of an equality": "each side of a join's equality belongs to one party",
         }.get(what, "give each party's part a column of its own; the model adds them up")

@@ -22,11 +22,12 @@ from sqlfl.planner.query.ucq import Fragment, Slot, Ucq
 FEATURE = "feature"
 LABEL = "label"
 WEIGHT = "weight"
+OFFSET = "offset"
 KEY = "key"
 CONDITION = "condition"
 """What a `Use` is."""
 ALL = "*"
-_SPECIAL = {TARGET: LABEL, fragment_columns.WEIGHT: WEIGHT}
+_SPECIAL = {TARGET: LABEL, fragment_columns.WEIGHT: WEIGHT, fragment_columns.OFFSET: OFFSET}
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class Use:
     """One thing that a slot's fragments compute of columns."""
 
     what: str
-    """FEATURE, LABEL, WEIGHT, KEY or CONDITION."""
+    """FEATURE, LABEL, WEIGHT, OFFSET, KEY or CONDITION."""
     slot: int
     name: str
     """Of a feature; else empty."""

@@ -7,14 +7,14 @@ from typing import TypeVar
 
 from sqlglot import exp
 
-from sqlfl.fragment_columns import IDENTIFIER, KEPT, KEY, TARGET, WEIGHT
+from sqlfl.fragment_columns import IDENTIFIER, KEPT, KEY, OFFSET, TARGET, WEIGHT
 from sqlfl.planner.grammar.statements import Span
 from sqlfl.planner.query.ucq import Ucq
 
 PLACE = "sqlfl_place"
 """Key in the meta of an expression: the span that it was written at."""
 _AT = re.compile(r"([0-9]{1,6}) ([0-9]{1,6}) ([0-9]{1,6})")
-_SPECIAL = {TARGET: "the target", WEIGHT: "the weight"}
+_SPECIAL = {TARGET: "the target", WEIGHT: "the weight", OFFSET: "the offset"}
 _KINDS = {KEY: "a join key", IDENTIFIER: "an identifier", KEPT: "a condition"}
 
 Node = TypeVar("Node", bound=exp.Expr)

@@ -40,7 +40,7 @@ def name_transforms(draft: Draft) -> Draft:
 
 
 def _places(draft: Draft, item: Placed, names: Mapping[str, int]) -> list[int]:
-    special = {"TARGET": draft.target, "WEIGHT": draft.weight}
+    special = {"TARGET": draft.target, "WEIGHT": draft.weight, "OFFSET": draft.offset}
     for column in item.transform.columns:
         clause = next((c for c, n in special.items() if n and n.lower() == column.lower()), None)
         if clause is not None:

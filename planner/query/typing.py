@@ -278,7 +278,9 @@ def unify_outputs(draft: Draft) -> Draft:
     )
     for place, output in enumerate(blocks[0].outputs):
         if place == draft.weight_position:
-            _check_weight(draft, output)
+            _check_number(draft, "WEIGHT", output)
+        elif place == draft.offset_position:
+            _check_number(draft, "OFFSET", output)
         else:
             _check_kind(draft, output, place == draft.target_position)
     return replace(draft, blocks=blocks)
@@ -317,10 +319,10 @@ def _check_kind(draft: Draft, output: Output, target: bool) -> None:
         raise draft.error(f"{what} {output.name} cannot be {output.type}", output.term.span, hint)
 
 
-def _check_weight(draft: Draft, output: Output) -> None:
+def _check_number(draft: Draft, clause: str, output: Output) -> None:
     if not types.is_number(output.type):
         raise draft.error(
-            f"WEIGHT {output.name} must be a number, and it is {output.type}",
+            f"{clause} {output.name} must be a number, and it is {output.type}",
             output.term.span,
             "cast it to a number: column::DOUBLE",
         )

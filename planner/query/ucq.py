@@ -111,6 +111,8 @@ class Slot:
     """Those of `keys` that rows may have a NULL of: they join nothing on it, and stay."""
     weight: bool = False
     """It holds the column of WEIGHT."""
+    offset: bool = False
+    """It holds the column of OFFSET."""
     split: bool = False
     """Validation rows are drawn per row of this slot."""
     noised: bool = False
@@ -221,6 +223,8 @@ class Ucq:
     weight: str | None = None
     """The column of WEIGHT; neither feature nor target."""
     transforms: tuple[Transform, ...] = ()
+    offset: str | None = None
+    """The column of OFFSET or EXPOSURE; neither feature nor target."""
 
     @property
     def mapped(self) -> tuple[int, ...]:
@@ -228,6 +232,6 @@ class Ucq:
         return tuple(
             s.index
             for s in self.slots
-            if s.features or s.target or s.weight or s.split or s.identifiers or s.units
-            or s.governed
+            if s.features or s.target or s.weight or s.offset or s.split or s.identifiers
+            or s.units or s.governed
         )  # fmt: skip

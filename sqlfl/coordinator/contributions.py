@@ -11,6 +11,7 @@ import pyarrow as pa
 from sqlfl.arrays import Array, Float
 from sqlfl.coordinator import expected
 from sqlfl.coordinator.findings import remark_on_features, remark_on_join
+from sqlfl.coordinator.offsets import with_offsets
 from sqlfl.coordinator.preparation import Joined, prepare
 from sqlfl.coordinator.scoring import (
     Scoring,
@@ -40,6 +41,7 @@ def contributions(
     each feature where that is asked for, adds to the score; of several outputs, each for each."""
     joined = prepare(plan, channel, run, said.tell)
     remark_on_join(plan, joined, said.remark)
+    joined = with_offsets(plan, joined, channel, run)
     said.tell("scoring")
     scores = slot_scores(plan, model, joined, channel, run)
     remark_on_features(plan, joined, channel, run, said.remark)
@@ -51,8 +53,12 @@ def contributions(
     total = np.tile(head.intercept, (joined.total, 1))
     for slot, values in added.items():
         total += values[joined.slots[slot].rows]
+    if joined.offset is not None:
+        total += joined.offset[:, None]
     columns += _named(model, "score", total)
     columns += _named(model, "intercept", np.tile(head.intercept, (joined.total, 1)))
+    if joined.offset is not None:
+        columns.append(("offset", pa.array(joined.offset)))
     for own in (slot for slot in plan.ucq.slots if slot.features):
         rows = joined.slots[own.index].rows
         columns += _named(model, f"by_{own.name}", added[own.index][rows])

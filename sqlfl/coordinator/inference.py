@@ -86,6 +86,8 @@ class Rotations:
     def scores(self, intercept: float) -> Float:
         """H (N,)"""
         found = np.full(self.joined.total, intercept)
+        if self.joined.offset is not None:
+            found += self.joined.offset
         for slot, place in self.places.items():
             found += (self.values[slot] @ self.theta[place])[self.rows[slot]]
         return found
@@ -114,7 +116,7 @@ def infer(
     loss_of_model(model).predict(h[:, None])  # which refuses means beyond all numbers
     units = _units(plan, asked, rows.joined)
     number = None if units is None else _number(units, rows.weights)
-    fit = fit_of(family, h, rows.y, rows.weights)
+    fit = fit_of(family, h, rows.y, rows.weights, rows.joined.offset)
     apart = _separation(family, told, h, rows)
     counted = rows.weights
     if apart is not None and apart.any:

@@ -196,7 +196,9 @@ def database_memory(plan: FederatedPlan, slots: Mapping[int, SlotCodes], place: 
 
 def row_bytes(plan: FederatedPlan, outputs: int) -> int:
     """About what each joined row takes of the coordinator's memory, at the most."""
-    slots = sum(1 for s in plan.ucq.slots if s.features or s.target or s.weight or s.identifiers)
+    slots = sum(
+        1 for s in plan.ucq.slots if s.features or s.target or s.weight or s.offset or s.identifiers
+    )
     if plan.purpose != TRAIN:
         return SCORING_FIXED + SCORING_PER_SLOT * slots + SCORING_PER_OUTPUT * outputs
     method = spec_of(plan.algorithm)

@@ -9,6 +9,7 @@ import numpy as np
 from sqlfl.coordinator.findings import leaking
 from sqlfl.coordinator.rounds.problem import Problem
 from sqlfl.coordinator.rounds.scores import Scores
+from sqlfl.coordinator.rounds.warm import best_constant
 from sqlfl.models.kinds import kind_of
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.printing import listed
@@ -36,7 +37,7 @@ def remark_on_leaks(
         return
     least = CLASSES if kind_of(plan.kind).classifies else NUMBERS
     none = tuple(np.zeros_like(own) for own in scores.slots)
-    start = problem.loss.initial_intercept(problem.targets, problem.shares)
+    start = best_constant(problem)
     constant = problem.passes.look(Scores(none, start), sums=False).value
     if not constant > 0.0 or 1.0 - loss / constant < least:
         return

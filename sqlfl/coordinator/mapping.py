@@ -106,6 +106,11 @@ class TableMapping:
     def __len__(self) -> int:
         return len(self.slots)
 
+    def beside(self, slot: SlotMapping) -> TableMapping:
+        """The mapping with one more slot, behind the others."""
+        rows = [own.rows for own in self.slots]
+        return TableMapping([*rows, slot.rows], [*self.sizes, slot.size])
+
     @property
     def sizes(self) -> tuple[int, ...]:
         return tuple(slot.size for slot in self.slots)

@@ -98,6 +98,15 @@ class Weighting:
 
 
 @dataclass(frozen=True, eq=False)
+class SlotOffsets:
+    """What is added to the scores of joined rows; see sqlfl.coordinator.offsets."""
+
+    slot: int
+    values: Array
+    """float64 (active rows of the slot,)"""
+
+
+@dataclass(frozen=True, eq=False)
 class Joined:
     """The join as the coordinator knows it."""
 
@@ -118,6 +127,15 @@ class Joined:
     """By slot on the right of a LEFT JOIN: joined rows that found no partner in it."""
     tables: Mapping[int, int] = field(default_factory=dict)
     """By slot, the rows that its clients hand to the join."""
+    offsets: SlotOffsets | None = None
+
+    @property
+    def offset(self) -> Array | None:
+        """float64 (N,): the offset of every joined row; None where there is none."""
+        if self.offsets is None:
+            return None
+        found: Array = self.offsets.values[self.slots[self.offsets.slot].rows]
+        return found
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,13 +18,14 @@ from sqlfl.coordinator.findings import remark_on_features, remark_on_join
 from sqlfl.coordinator.join_limits import check_memory, check_tables, is_written
 from sqlfl.coordinator.labels import labels
 from sqlfl.coordinator.lou import Members
-from sqlfl.coordinator.mapping import CountedMapping, TableMapping
+from sqlfl.coordinator.mapping import CountedMapping, SlotMapping, TableMapping
 from sqlfl.coordinator.measures import measured_rows
+from sqlfl.coordinator.offsets import with_offsets
 from sqlfl.coordinator.preparation import Joined, JoinedSlot, Targets, prepare
 from sqlfl.coordinator.protection import Protection, protect
 from sqlfl.coordinator.rounds.lateness import Lateness
 from sqlfl.coordinator.rounds.pieces import Pieces, found_pieces
-from sqlfl.coordinator.rounds.problem import Problem
+from sqlfl.coordinator.rounds.problem import Offset, Problem
 from sqlfl.coordinator.scratch import Scratch
 from sqlfl.coordinator.separation import remark_on_separation
 from sqlfl.coordinator.weighting import weigh
@@ -78,6 +79,7 @@ def begin(
         )
     remark_on_join(plan, joined, remark)
     target = labels(plan, joined, channel, run)
+    joined = with_offsets(plan, joined, channel, run)
     loss = _loss(plan, target)
     written = is_written(plan, joined.mapping)
     if written:
@@ -161,6 +163,7 @@ def problem_of(
         loss=loss.fitted(data.targets, data.weights),
         targets=data.targets,
         pieces=data.pieces,
+        offset=data.offset,
         outputs=loss.outputs,
         options=plan.training,
         weights=data.weights,
@@ -191,6 +194,7 @@ class Data:
     targets: Array
     weights: Array | None
     pieces: Pieces | None = None
+    offset: Offset | None = None
 
 
 def written_data(plan: FederatedPlan, joined: Joined, target: Targets) -> Data:
@@ -199,7 +203,15 @@ def written_data(plan: FederatedPlan, joined: Joined, target: Targets) -> Data:
     rows = tuple(slot.rows for slot in slots)
     weights = None if joined.weighting is None else joined.weighting.weights
     mapping = TableMapping(rows, tuple(int(slot.offsets[-1]) for slot in slots))
-    return Data(mapping, target.values, weights)
+    return Data(mapping, target.values, weights, offset=_offset(joined, written=True))
+
+
+def _offset(joined: Joined, *, written: bool) -> Offset | None:
+    own = joined.offsets
+    if own is None:
+        return None
+    rows = SlotMapping(joined.slots[own.slot].rows, len(own.values)) if written else None
+    return Offset(own.values[None], rows)
 
 
 def found_data(plan: FederatedPlan, joined: Joined, target: Targets) -> Data:
@@ -208,10 +220,11 @@ def found_data(plan: FederatedPlan, joined: Joined, target: Targets) -> Data:
     often = [every.counts(slot).astype(np.int64, copy=False) for slot in slots]
     mapping = CountedMapping(joined.total, often)
     place = _target(plan)
-    pieces = found_pieces(every, slots, place, target.values)
+    read = slots if joined.offsets is None else [*slots, joined.offsets.slot]
+    pieces = found_pieces(every, read, place, target.values)
     counts = every.counts(place)
     weights = None if bool((counts == 1).all()) else counts.astype(np.float64)
-    return Data(mapping, target.values, weights, pieces)
+    return Data(mapping, target.values, weights, pieces, _offset(joined, written=False))
 
 
 def _towers(plan: FederatedPlan, joined: Joined) -> list[JoinedSlot]:

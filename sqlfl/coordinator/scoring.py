@@ -13,6 +13,7 @@ from sqlfl.arrays import Array
 from sqlfl.coordinator import expected
 from sqlfl.coordinator.findings import remark_on_features, remark_on_join
 from sqlfl.coordinator.labels import targets
+from sqlfl.coordinator.offsets import with_offsets
 from sqlfl.coordinator.preparation import Joined, Targets, prepare, told
 from sqlfl.coordinator.protection import check_run
 from sqlfl.coordinator.quality import look
@@ -64,6 +65,7 @@ def predict(
     """
     joined = prepare(plan, channel, run, said.tell)
     remark_on_join(plan, joined, said.remark)
+    joined = with_offsets(plan, joined, channel, run)
     said.tell("scoring")
     prediction = _score(plan, model, joined, channel, run)
     remark_on_features(plan, joined, channel, run, said.remark)
@@ -157,6 +159,7 @@ def labelled(
         raise ModelError(
             f"weight {plan.ucq.weight} is 0 in all rows", hint="at least one must be positive"
         )
+    joined = with_offsets(plan, joined, channel, run)
     return Labelled(joined, _known(model, target), weights)
 
 
@@ -224,7 +227,10 @@ def predicted(model: Model, joined: Joined, scores: Mapping[int, Array]) -> Arra
     embedding = np.zeros((joined.total, head.inputs))
     for slot, values in scores.items():
         embedding += values[joined.slots[slot].rows]
-    return loss_of_model(model).predict(head.scores(embedding))
+    found = head.scores(embedding)
+    if joined.offset is not None:
+        found = found + joined.offset[:, None]
+    return loss_of_model(model).predict(found)
 
 
 def identifiers(

@@ -441,10 +441,14 @@ def _split(
     held = held[held > 0.0]
     shares = class_shares(plan, trained, kept.target)
     lost = held if shares is None else held * shares[other.target.values]
-    mapping = written_data(plan, other.joined, other.target).mapping
+    data = written_data(plan, other.joined, other.target)
+    mapping, offset = data.mapping, data.offset
+    if offset is not None and offset.rows is not None:
+        mapping = mapping.beside(offset.rows)
     measured = Measured(samples=held, held=lost)
     pieces = WrittenPieces(mapping, other.target.values, None)
-    passes = JoinedRows(pieces, problem.loss, problem.executor, measured)
+    values = None if offset is None else offset.values
+    passes = JoinedRows(pieces, problem.loss, problem.executor, measured, values)
     return _Split(problem, passes, other.target.values, lost)
 
 

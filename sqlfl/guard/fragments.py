@@ -287,7 +287,7 @@ def _leaves(ruling: Ruling, column: Column) -> bool:
 def roles_of(item: SlotSpecification, outputs: tuple[Output, ...]) -> list[str]:
     """What each output of a fragment is for: by its place, as that is how it is taken."""
     parts = sum(len(key.types) for key in item.keys)
-    found = [TRAIN] * len(item.features) + [LABEL] * (item.target + item.weight)
+    found = [TRAIN] * len(item.features) + [LABEL] * (item.target + item.weight + item.offset)
     found += [BASE] * item.base + [IDENTIFY] * len(item.identifiers) + [JOIN] * parts
     if len(outputs) == len(found) + 1 and outputs[-1].name == KEPT:
         return [*found, KEPT]

@@ -26,7 +26,8 @@ SCORES = frozenset(
 ONCE = frozenset(
     kind.kind
     for kind in (
-        ms.Prepare, ms.SendKeys, ms.Activate, ms.SendLabels, ms.SendWeights, ms.SendSplit,
+        ms.Prepare, ms.SendKeys, ms.Activate, ms.SendLabels, ms.SendWeights, ms.SendOffsets,
+        ms.SendSplit,
         ms.SendFolds, ms.SetRanges, ms.SetEncoding, ms.SendFindings, ms.SendProfile,
         ms.SendIdentifiers, ms.Score, ms.ScoreExactly,
         ms.SendRotated, ms.SendErrors, ms.SendContributions, ms.SendExactContributions,

@@ -8,8 +8,8 @@ BEFORE_ROUNDS = frozenset(
     kind.kind
     for kind in (
         ms.SendKeys, ms.Activate, ms.Weigh, ms.SetRanges, ms.SetEncoding, ms.SendLabels,
-        ms.SendWeights, ms.SendSplit, ms.SendFolds, ms.SendIdentifiers, ms.SendProfile,
-        ms.SendExplained,
+        ms.SendWeights, ms.SendOffsets, ms.SendSplit, ms.SendFolds, ms.SendIdentifiers,
+        ms.SendProfile, ms.SendExplained,
     )
 )  # fmt: skip
 """What tells of features moments at most."""

@@ -29,7 +29,11 @@ MOMENTS = SUMMED | {
     )
 }
 HELD_OUT = frozenset((ms.SendSplit.kind, ms.SendFolds.kind))
-NOISED_KINDS = noising.NOISED | {ms.SendWeights.kind, ms.SendSplit.kind}
+NOISED_KINDS = noising.NOISED | {
+    ms.SendWeights.kind,
+    ms.SendOffsets.kind,
+    ms.SendSplit.kind,
+}
 """What tells of features with noise, or nothing."""
 BOTH = (
     "'noised' and 'secure_sum' of the same features, which no run is: noise under masks is shared "
@@ -123,8 +127,8 @@ def _measured(request: Request, slots: tuple[SlotSpecification, ...]) -> Iterato
 def _labels(
     item: SlotSpecification, own: TrainingPolicy, readings: Sequence[Reading]
 ) -> Iterator[Told]:
-    if own.labels == NEVER and (item.target or item.weight):
-        yield "its target, or weights", has("labels = 'never'")
+    if own.labels == NEVER and (item.target or item.weight or item.offset):
+        yield "its target, weights or offsets", has("labels = 'never'")
     if own.labels != NOISED:
         return
     hindered = False

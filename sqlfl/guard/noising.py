@@ -72,13 +72,13 @@ def hindrance(
 
 
 def of_labels(item: SlotSpecification, readings: Sequence[Reading]) -> Iterator[tuple[str, str]]:
-    """The same of what leaves of its target and weights.
+    """The same of what leaves of its target, weights and offsets.
 
     Noise that followed from less than the whole row would be another one with each choice of that,
     and with each order of the rows that are alike in it.
     """
     label = None if item.privacy is None else item.privacy.label
-    base = len(item.features) + item.target + item.weight
+    base = len(item.features) + item.target + item.weight + item.offset
     based = readings if item.base else ()
     if item.target and label is None:
         yield "its target", "noised labels: PRIVACY (label_epsilon = ...)"
@@ -88,6 +88,8 @@ def of_labels(item: SlotSpecification, readings: Sequence[Reading]) -> Iterator[
         yield "its target", "noise of labels that follows from whole rows"
     if item.weight:
         yield "its weights", "nothing in clear"
+    if item.offset:
+        yield "its offsets", "nothing in clear"
 
 
 def of_features(request: Request, item: SlotSpecification) -> Iterator[tuple[str, str]]:

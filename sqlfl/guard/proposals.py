@@ -97,7 +97,7 @@ def row_keys_of(
     `sqlfl_base` is a row of, none for whole rows. None where no labels are noised."""
     if not item.target or not item.base or item.privacy is None or item.privacy.label is None:
         return None
-    base = len(item.features) + item.target + item.weight
+    base = len(item.features) + item.target + item.weight + item.offset
     tables = (own.outputs[base].whole for own in readings)
     return tuple(() if table is None else ruling.key(table) for table in tables)
 

@@ -217,6 +217,20 @@ class Weights(Message):
 
 
 @dataclass(frozen=True, eq=False)
+class SendOffsets(Message):
+    kind = "send_offsets"
+
+
+@dataclass(frozen=True, eq=False)
+class Offsets(Message):
+    """Client to coordinator: the column of OFFSET or EXPOSURE, of the active rows."""
+
+    kind = "offsets"
+    values: Array = field(metadata=array("float64", "active", finite=False))
+    """NaN where it is NULL."""
+
+
+@dataclass(frozen=True, eq=False)
 class SendSplit(Message):
     kind = "send_split"
 

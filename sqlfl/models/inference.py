@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.optimize import brentq
 from scipy.special import chdtrc, expit, gammaln, ndtr, ndtri, stdtr, stdtrit, xlogy
 
 from sqlfl.arrays import Array, Float
@@ -44,6 +45,8 @@ class Family:
     log_likelihood: Callable[[Float, Float, Array | None], float]
     """Of scores and targets."""
     deviance: Callable[[Float, Float, Array | None], float]
+    slope: Callable[[Float, Float], Float] = lambda mean, y: mean - y
+    """Of the loss by the score, from means and targets."""
     scaled: bool = False
     """The variance has a scale, which is estimated: tests are by Student's t."""
     separable: bool = False
@@ -182,8 +185,13 @@ class Fit:
         return float(chdtrc(rank - 1, max(self.ratio, 0.0))) if rank > 1 else float("nan")
 
 
-def fit_of(family: Family, h: Float, y: Float, weights: Array | None) -> Fit:
+def fit_of(
+    family: Family, h: Float, y: Float, weights: Array | None, offset: Float | None = None
+) -> Fit:
+    """`offset` (N,): the part of the scores that is given, and a constant has too."""
     constant = np.full(len(y), family.link(mean_of(y, weights)))
+    if offset is not None:
+        constant = _with_offset(family, constant[0], y, weights, offset)
     return Fit(
         total_of(y, weights),
         family.log_likelihood(h, y, weights),
@@ -191,6 +199,24 @@ def fit_of(family: Family, h: Float, y: Float, weights: Array | None) -> Fit:
         family.deviance(h, y, weights),
         family.deviance(constant, y, weights),
     )
+
+
+def _with_offset(
+    family: Family, alone: float, y: Float, weights: Array | None, offset: Float
+) -> Float:
+    """The scores (N,) of the best constant beside an offset; `alone`: the best one without.
+
+    The slope of the likelihood along a constant rises with it, and changes its sign in between.
+    """
+
+    def slope(constant: float) -> float:
+        return sum_of(family.slope(family.mean(offset + constant), y), weights)
+
+    least, most = alone - float(offset.max()), alone - float(offset.min())
+    if least == most:
+        return offset + least
+    found: Float = offset + brentq(slope, least, most, xtol=1e-14, rtol=1e-15)
+    return found
 
 
 @dataclass(frozen=True, eq=False)

@@ -85,6 +85,9 @@ class CombinedSlot:
             case ms.SendWeights():
                 weights = self._ask(request, ms.Weights)
                 return replace(weights[0], values=self.rows.gather([w.values for w in weights]))
+            case ms.SendOffsets():
+                offsets = self._ask(request, ms.Offsets)
+                return replace(offsets[0], values=self.rows.gather([o.values for o in offsets]))
             case ms.SendFolds():
                 return self._folds(request)
             case ms.SendSplit():

@@ -201,6 +201,8 @@ class PartyClient(Server):
                 return state.equal_rows()
             case ms.SendWeights():
                 return ms.Weights(request.run, request.slot, state.snapshot.weights())
+            case ms.SendOffsets():
+                return ms.Offsets(request.run, request.slot, state.snapshot.offsets())
             case ms.SendFolds():
                 return ms.Folds(request.run, request.slot, folds_of(state.snapshot))
             case ms.SendSplit():

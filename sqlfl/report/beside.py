@@ -63,6 +63,7 @@ def _what(own: Setting, use: Use) -> str:
         lineage.FEATURE: f"feature {use.name} of {name}",
         lineage.LABEL: f"the label of {name}",
         lineage.WEIGHT: f"the weight of {name}",
+        lineage.OFFSET: f"the offset of {name}",
         lineage.KEY: f"a join key of {name}",
         lineage.CONDITION: f"a condition of WHERE or ON over {name}",
     }

@@ -70,6 +70,8 @@ class _Document:
     remarks: tuple[str, ...] = ()
     transforms: tuple[Transform, ...] = ()
     exact: bool = False
+    offset: str | None = None
+    exposure: bool = False
     version: int = 1
     comment: str = ""
 

@@ -111,6 +111,10 @@ class Model:
     exact: bool = False
     """Scores of its blocks are sent in 8-byte numbers: the rounding of 4-byte ones would show, as
     columns of several tables nearly cancel."""
+    offset: str | None = None
+    """The column of OFFSET or EXPOSURE; not among the features."""
+    exposure: bool = False
+    """The offset is the column's logarithm."""
     version: int = 1
     """1 more than that of the model whose name it has taken."""
     comment: str = ""
@@ -163,6 +167,7 @@ class Model:
             ("kind", self.kind),
             ("target", self.target),
             *([("weight", self.weight)] if self.weight else []),
+            *([("exposure" if self.exposure else "offset", self.offset)] if self.offset else []),
             *([("classes", ", ".join(self.classes))] if self.classes else []),
             ("features", ", ".join(self.features)),
             *([("transform", ", ".join(map(str, self.transforms)))] if self.transforms else []),

@@ -233,8 +233,12 @@ def model_of(
         target=str(statement.target),
         target_type=plan.ucq.target_type or "",
         weight=plan.ucq.weight,
+        offset=plan.ucq.offset,
+        exposure=plan.exposure,
         features=tuple(
-            name for name in plan.ucq.columns if name not in (plan.ucq.target, plan.ucq.weight)
+            name
+            for name in plan.ucq.columns
+            if name not in (plan.ucq.target, plan.ucq.weight, plan.ucq.offset)
         ),
         algorithm=plan.algorithm,
         options=plan.training.listed(),

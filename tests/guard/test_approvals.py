@@ -168,10 +168,10 @@ def test_explain_says_what_owners_say(
     assert plan.verdicts == {
         Client("clinic"): (
             Verdict(-1, "", "refused", f"{HAS} algorithms = ['sgd']"),
-            Verdict(0, "its target, or weights", "refused", f"{HAS} labels = 'never'"),
+            Verdict(0, "its target, weights or offsets", "refused", f"{HAS} labels = 'never'"),
         )
     }
-    assert "its target, or weights of p" in str(plan)
+    assert "its target, weights or offsets of p" in str(plan)
     ruled(clinic, "approval = 'always'", "")
     for said in ("approval = 'always'", "this is request 1"):
         for shown in (str(fed.explain(TRAIN)), fed.explain(TRAIN)._repr_html_()):

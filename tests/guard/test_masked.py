@@ -33,7 +33,7 @@ def test_what_comes_before_rounds() -> None:
     assert in_clear(asked(ms.SumGradient), PREDICTIONS)
     before = (
         ms.SendKeys, ms.Activate, ms.Weigh, ms.SetRanges, ms.SetEncoding, ms.SendLabels,
-        ms.SendWeights, ms.SendSplit, ms.SendFolds, ms.SendIdentifiers, ms.SendProfile,
-        ms.SendExplained,
+        ms.SendWeights, ms.SendOffsets, ms.SendSplit, ms.SendFolds, ms.SendIdentifiers,
+        ms.SendProfile, ms.SendExplained,
     )  # fmt: skip
     assert {kind.kind for kind in before} == BEFORE_ROUNDS

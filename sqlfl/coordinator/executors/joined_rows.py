@@ -34,8 +34,13 @@ class JoinedRows:
         loss: Loss,
         executor: Executor,
         measured: Measured = EVERY,
+        offset: Array | None = None,
     ) -> None:
+        """`offset` (d_c, n): what the rows of the last slot of `source` add to all scores. Nobody
+        else knows of that slot."""
         self.total = source.total
+        self._offset = offset
+        self._sizes = source.sizes if offset is None else source.sizes[:-1]
         self._source = source
         self._loss = loss
         self._own = InProcess() if isinstance(source, StoredPieces) else None
@@ -53,13 +58,17 @@ class JoinedRows:
             self._own.close()
 
     def look(self, scores: Scores, *, sums: bool = True) -> Look:
-        return self._looked(self._ask(Work("look", scores, flag=sums)))
+        return self._looked(self._ask(Work("look", self._beside(scores), flag=sums)))
 
     def value(self, scores: Scores) -> float:
         return self.look(scores, sums=False).value
 
     def curvatures(self, scores: Scores, ways: Sequence[Array], *, sampled: bool = False) -> Array:
-        numbers = self._ask(Work("curvatures", scores, tuple(ways), flag=sampled)).numbers
+        along = tuple(ways)
+        if self._offset is not None and along:
+            along = (*along, np.zeros((0, *self._offset.shape)))
+        work = Work("curvatures", self._beside(scores), along, flag=sampled)
+        numbers = self._ask(work).numbers
         found, counted = numbers[:-1], float(numbers[-1])
         if sampled and not counted > 0.0:
             return self.curvatures(scores, ways)
@@ -68,39 +77,46 @@ class JoinedRows:
         return square
 
     def square(self, scores: Scores, *, sampled: bool = False) -> float:
-        square, rows = self._ask(Work("square", scores, flag=sampled)).numbers
+        """Without the offset, of which changes of scores have none."""
+        own = self._beside(scores, none=True)
+        square, rows = self._ask(Work("square", own, flag=sampled)).numbers
         return float(square / rows)
 
     def mean_curvature(self, scores: Scores) -> float:
-        found, counted = self._ask(Work("mean_curvature", scores)).numbers
+        found, counted = self._ask(Work("mean_curvature", self._beside(scores))).numbers
         return float(found / counted)
 
     def separates(self, scores: Scores) -> bool:
-        return not self._ask(Work("separates", scores)).numbers.any()
+        """By what is learnt alone: no multiple of it moves the offset."""
+        own = self._beside(scores, none=True)
+        return not self._ask(Work("separates", own)).numbers.any()
 
     def slopes(self, scores: Scores) -> Array:
-        return self._ask(Work("slopes", scores)).of_rows()
+        return self._ask(Work("slopes", self._beside(scores))).of_rows()
 
     def rows(self, scores: Scores) -> Array:
-        return self._ask(Work("rows", scores)).of_rows().T
+        return self._ask(Work("rows", self._beside(scores))).of_rows().T
 
     def sums(self, vector: Sequence[Array]) -> list[Array]:
-        found = self._ask(Work("sums", Scores(tuple(vector), np.zeros(1))))
-        return list(found.of_slots(self._source.sizes))
+        own = self._beside(Scores(tuple(vector), np.zeros(1)), none=True)
+        found = self._ask(Work("sums", own))
+        return list(found.of_slots(self._source.sizes))[: len(self._sizes)]
 
     def set_dual(self, scores: Scores) -> None:
         """λ of every joined row becomes its slopes."""
-        self._ask(Work("dual", scores))
+        self._ask(Work("dual", self._beside(scores)))
 
     def proximal(self, scores: Scores, rho: float) -> Look:
         """With λ as the last step or `set_dual` has left it, or 0."""
-        return self._looked(self._ask(Work("proximal", scores, number=rho)))
+        return self._looked(self._ask(Work("proximal", self._beside(scores), number=rho)))
 
     def headlines(self, scores: Scores) -> list[Mean]:
         """The metric of the history: of the rows of training, and where there is a split of those
         for validation."""
         found = []
-        for total, weight in self._ask(Work("headlines", scores)).numbers.reshape(-1, 2):
+        for total, weight in self._ask(Work("headlines", self._beside(scores))).numbers.reshape(
+            -1, 2
+        ):
             mean = headline_of_none(self._loss)
             mean.total, mean.weight = float(total), float(weight)
             found.append(mean)
@@ -108,18 +124,27 @@ class JoinedRows:
 
     def held_loss(self, scores: Scores) -> float:
         """Σ held ℓ(H_j; y_j) over the rows for validation."""
-        return float(self._ask(Work("held_loss", scores)).numbers[0])
+        return float(self._ask(Work("held_loss", self._beside(scores))).numbers[0])
 
     def meters(self, scores: Scores) -> list[Meter]:
         """All metrics, of the same rows as `headlines`."""
         rows = tuple(self._measured.rows(self.total))
-        return list(self._ask(Work("meters", scores, rows=rows)).meters)
+        return list(self._ask(Work("meters", self._beside(scores), rows=rows)).meters)
 
     def added(self, values: Array) -> list[Array]:
-        return self._whole.added(values)
+        return self._whole.added(values)[: len(self._sizes)]
 
     def sample(self, slots: Sequence[Array], rows: int) -> list[Array]:
         return self._whole.sample(slots, rows)
+
+    def _beside(self, scores: Scores, *, none: bool = False) -> Scores:
+        """With the offset, or `none` in its place."""
+        if self._offset is None:
+            return scores
+        outputs = len(scores.constant)
+        slots = scores.slots or tuple(np.zeros((outputs, size)) for size in self._sizes)
+        own = np.zeros((outputs, self._offset.shape[1])) if none else self._offset
+        return Scores((*slots, own), scores.constant)
 
     def _ask(self, work: Work) -> Sums:
         if self._held is None:
@@ -128,7 +153,7 @@ class JoinedRows:
 
     def _looked(self, sums: Sums) -> Look:
         (value, bend), total = sums.numbers[:2].tolist(), sums.numbers[2:]
-        slots = sums.of_slots(self._source.sizes) if sums.slots else ()
+        slots = sums.of_slots(self._source.sizes)[: len(self._sizes)] if sums.slots else ()
         largest, highest = sums.tops.tolist()
         mean = None if math.isnan(bend) else bend / self.total
         return Look(value / self.total, slots, total, largest, highest, mean)

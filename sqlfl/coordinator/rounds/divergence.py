@@ -6,6 +6,7 @@ import numpy as np
 
 from sqlfl.coordinator.rounds.problem import Problem
 from sqlfl.coordinator.rounds.scores import Scores
+from sqlfl.coordinator.rounds.warm import best_constant
 from sqlfl.errors import ModelError
 from sqlfl.models.targets import LARGEST as LARGEST_OF_ALL
 
@@ -67,8 +68,7 @@ def check_kept(problem: Problem, objective: float, first: float, hint: str) -> N
     """
     if problem.privacy is not None:
         return
-    constant = problem.loss.initial_intercept(problem.targets, problem.shares)
-    alone = problem.passes.value(Scores((), np.array(constant, np.float64)))
+    alone = problem.passes.value(Scores((), best_constant(problem)))
     if not objective <= WORSE * max(alone, first) + problem.loss.slack:
         raise ModelError(
             f"the steps diverge: the objective ended at {objective:.3g}, and the best constant has "

@@ -185,7 +185,8 @@ class Piece:
         along = np.empty((sum(len(own) for own in ways), *h.shape))
         start = 0
         for slot, own in enumerate(ways):
-            self.take(slot, own, along[start : start + len(own)])
+            if len(own):  # along an offset there is no way
+                self.take(slot, own, along[start : start + len(own)])
             start += len(own)
         return loss.curvatures(h, self.targets, self.shares, along)
 

@@ -14,7 +14,7 @@ from sqlfl.coordinator.executors.base import Executor
 from sqlfl.coordinator.executors.in_process import InProcess
 from sqlfl.coordinator.executors.joined_rows import JoinedRows
 from sqlfl.coordinator.lou import Members
-from sqlfl.coordinator.mapping import TableMapping
+from sqlfl.coordinator.mapping import SlotMapping, TableMapping
 from sqlfl.coordinator.rounds.lateness import Lateness
 from sqlfl.coordinator.rounds.measured import EVERY, Measured
 from sqlfl.coordinator.rounds.pieces import Pieces, WrittenPieces
@@ -25,6 +25,17 @@ from sqlfl.methods import part_of
 from sqlfl.models.losses import Loss
 from sqlfl.options.training import TowerOptions, TrainingOptions
 from sqlfl.privacy.specification import RoundNoise, RunNoise
+
+
+@dataclass(frozen=True, eq=False)
+class Offset:
+    """What is added to the scores of joined rows, and learnt by nobody."""
+
+    values: Array
+    """float64 (1, n): of the rows of a slot."""
+    rows: SlotMapping | None
+    """The row of each joined row; None where joined rows are not written down: their pieces have
+    it, as that of a slot behind all others."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +61,7 @@ class Problem:
     """w, of the targets: not negative, some of them positive; None for 1 of each row."""
     pieces: Pieces | None = None
     """The joined rows, where they are not written down."""
+    offset: Offset | None = None
     warm: bool = False
     """The clients' blocks start from those of a model, not from 0."""
     seed: int = 0
@@ -150,8 +162,11 @@ class Problem:
         if self.summed:
             total = mapping.total
             mapping = TableMapping((np.arange(total, dtype=np.int32),), (total,))
+        if self.offset is not None and self.offset.rows is not None:
+            mapping = mapping.beside(self.offset.rows)
         pieces = self.pieces or WrittenPieces(mapping, self.targets, self.shares)
-        return JoinedRows(pieces, self.loss, self.executor, self.measured)
+        values = None if self.offset is None else self.offset.values
+        return JoinedRows(pieces, self.loss, self.executor, self.measured, values)
 
     @cached_property
     def counted(self) -> list[Array]:

@@ -37,13 +37,26 @@ class Beginning:
 
 def cold(problem: Problem) -> Beginning:
     """E = 0, and the best constant score; W₀ as it starts, where there is one."""
-    intercept = np.array(problem.loss.initial_intercept(problem.targets, problem.shares))
+    intercept = best_constant(problem)
     head = Head(intercept)
     if problem.linear_head:
         head = first_head(intercept, problem.embedding, problem.seed)
         if problem.head is not None:
             head = Head(intercept, np.array(problem.head, np.float64))
     return Beginning(head, (), at_zero(problem, head), head.penalty(problem.l2))
+
+
+def best_constant(problem: Problem) -> Array:
+    """The best score (d_c,) of a model that has a constant alone, beside the offset."""
+    found = np.array(problem.loss.initial_intercept(problem.targets, problem.shares), np.float64)
+    if problem.offset is None:
+        return found
+    least, most = problem.offset.values.min(), problem.offset.values.max()
+    # no score of a row is above what it would be without the offset
+    found -= most
+    if least == most:
+        return found
+    return found + levelled(problem, Scores((), found)).moved
 
 
 def at_zero(problem: Problem, head: Head) -> Scores:
