@@ -82,7 +82,11 @@ def planned_rows(ucq: Ucq, databases: Databases, labelled: bool = False) -> list
         merged: dict[str, Any] = {}
         for slot_index, number in zip(slots, numbers, strict=True):
             merged |= snapshot.slots[slot_index][number].values
-        special = {ucq.target: "sqlfl_target", ucq.weight: "sqlfl_weight"}
+        special = {
+            ucq.target: "sqlfl_target",
+            ucq.weight: "sqlfl_weight",
+            ucq.offset: "sqlfl_offset",
+        }
         names = [special.get(name, name) for name in ucq.columns]
         names += [f"sqlfl_id_{k}" for k in range(len(ucq.identifiers))]
         result.append(tuple(merged[name] for name in names))
@@ -201,6 +205,7 @@ def expected_columns(ucq: Ucq, index: int) -> list[str]:
     names = [feature.name for feature in slot.features]
     names += ["sqlfl_target"] if slot.target else []
     names += ["sqlfl_weight"] if slot.weight else []
+    names += ["sqlfl_offset"] if slot.offset else []
     names += ["sqlfl_base"] if slot.split else []
     names += [f"sqlfl_id_{k}" for k in slot.identifiers]
     for key in slot.keys:

@@ -42,6 +42,7 @@ def plan(sql: str, catalog: DatabaseCatalog, rules: tuple[Rule, ...] = RULES) ->
         catalog,
         target=statement.target if isinstance(statement, TrainModel) else None,
         weight=statement.weight if isinstance(statement, TrainModel) else None,
+        offset=statement.offset if isinstance(statement, TrainModel) else None,
         split=any(o.name == "validation_fraction" for o in options),
         identifiers=[(path.parts, path.span) for path in identifiers],
         allow_cross_join=any(o.name == "allow_cross_join" and o.value is True for o in options),
@@ -63,6 +64,7 @@ def _slot(ucq: Ucq, slot: Slot) -> list[str]:
     parts = [f"{f.name} {f.kind}" + (f"[{f.width}]" if f.width > 1 else "") for f in slot.features]
     parts += [f"target {ucq.target} {ucq.target_type}"] if slot.target else []
     parts += [f"weight {ucq.weight}"] if slot.weight else []
+    parts += [f"offset {ucq.offset}"] if slot.offset else []
     parts += ["validation rows"] if slot.split else []
     parts += [f"id {ucq.identifiers[k].name}" for k in slot.identifiers]
     lines = [f"slot {slot.index} {slot.name}: {', '.join(parts) or 'no columns'}"]
