@@ -252,7 +252,6 @@ def test_what_looks_into_them(fed: sqlfl.Federation, tmp_path: object) -> None:
     assert fed.sql("WEIGHTS OF MODEL m").arrow().num_rows > 4
     with pytest.raises(sqlfl.Error, match="compares means"):
         fed.sql(f"CALIBRATION OF MODEL m FROM ({JOINED})")
-    with pytest.raises(sqlfl.Error, match="standard errors are of"):
-        fed.sql(f"INFERENCE OF MODEL m FROM ({JOINED})")
+    assert fed.sql(f"INFERENCE OF MODEL m FROM ({JOINED})").arrow().num_rows > 4
     assert fed.sql(f"IMPORTANCE OF MODEL m FROM ({JOINED})").arrow().num_rows >= 4
     assert fed.sql(f"RESIDUALS OF MODEL m FROM ({JOINED})").arrow().num_rows > 1

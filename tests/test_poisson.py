@@ -61,7 +61,7 @@ def test_the_means_are_those_of_scikit_learn(
     expected = known.predict(x)
     np.testing.assert_allclose(predicted(fed, COUNTS), expected, rtol=near)
     row = fed.sql(f"EVALUATE MODEL m FROM ({COUNTS})").arrow().to_pylist()[0]
-    assert list(row) == ["rows", "loss", "deviance", "rmse", "mae"]
+    assert list(row) == ["rows", "loss", "deviance", "dispersion", "rmse", "mae"]
     assert row["loss"] == pytest.approx(np.mean(expected - y * np.log(expected)), abs=near)
     assert row["deviance"] == pytest.approx(mean_poisson_deviance(y, expected), rel=near)
     metrics = fed.model("m").metrics

@@ -8,7 +8,7 @@ block of the covariance turns it back.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -20,9 +20,11 @@ from sqlfl.coordinator.findings import remark_on_features
 from sqlfl.coordinator.names import INTERCEPT, categories_of, hashed_note, kinds_of
 from sqlfl.coordinator.preparation import Joined
 from sqlfl.coordinator.scoring import Labelled, Scoring, labelled, loss_of_model
+from sqlfl.coordinator.weighting import class_weights
 from sqlfl.errors import ModelError
 from sqlfl.messages import Errors, Rotated, SendErrors, SendRotated
 from sqlfl.messages.replies import Channel, ask, refused
+from sqlfl.models.clipped import Huber, Quantile
 from sqlfl.models.inference import (
     FAMILIES,
     Estimated,
@@ -31,12 +33,15 @@ from sqlfl.models.inference import (
     Tests,
     estimated,
     fit_of,
+    huber,
+    quantile,
     sums,
     tests_of,
     variances_of,
 )
 from sqlfl.models.separation import Separation, separation
 from sqlfl.options.looks import Inference
+from sqlfl.options.resolve import kept_options
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.printing import listed
 from sqlfl.schema import Address
@@ -111,11 +116,19 @@ def infer(
     told = _rotations(plan, model, rows.joined, channel, run)
     remark_on_features(plan, rows.joined, channel, run, said.remark)
     said.tell("standard errors")
-    family = FAMILIES[model.kind]
     h = told.scores(float(model.intercept[0]))
     loss_of_model(model).predict(h[:, None])  # which refuses means beyond all numbers
     units = _units(plan, asked, rows.joined)
     number = None if units is None else _number(units, rows.weights)
+    family = _family(model, h, rows)
+    shares = _class_shares(model, rows)
+    if shares is not None:
+        # rows of some classes count more, and are no more rows
+        family = replace(family, likely=False)
+        counted = float(len(shares) if rows.weights is None else rows.weights.sum())
+        own = shares if rows.weights is None else rows.weights * shares
+        rows = replace(rows, weights=own * (counted / own.sum()))
+        shares = shares * (counted / own.sum())
     fit = fit_of(family, h, rows.y, rows.weights, rows.joined.offset)
     apart = _separation(family, told, h, rows)
     counted = rows.weights
@@ -124,12 +137,22 @@ def infer(
     penalty = float(str(model.options.get("l2", 0.0))) * fit.rows
     found = estimated(
         family,
-        sums(family, told.design, h, rows.y, counted, robust=asked.robust, units=units),
+        sums(
+            family,
+            told.design,
+            h,
+            rows.y,
+            counted,
+            robust=asked.robust or shares is not None,
+            units=units,
+            shares=shares,
+        ),
         told.theta,
         penalty,
         fit,
         number,
         0 if apart is None else apart.directions.shape[1],
+        quasi=asked.quasi,
     )
     if found is None:
         raise ModelError(
@@ -140,8 +163,32 @@ def infer(
             + ("" if number is None else ", in two clusters or more"),
         )
     replies = _errors(plan, model, told, rows.joined, found, apart, channel, run)
-    _say(model, asked, found, fit, number, replies, penalty, said)
-    return _table(plan, model, asked, told, found, fit, number, replies)
+    _say(model, asked, found, fit, number, replies, penalty, said, shares is not None)
+    return _table(plan, model, family, asked, told, found, fit, number, replies)
+
+
+def _family(model: Model, h: Float, rows: Labelled) -> Family:
+    """How targets are distributed around what the model predicts."""
+    found = FAMILIES.get(model.kind)
+    if found is not None:
+        return found
+    loss = loss_of_model(model).fitted(rows.y, rows.weights)
+    (constant,) = loss.initial_intercept(rows.y, rows.weights).tolist()
+    if isinstance(loss, Huber):
+        return huber(loss.delta, constant)
+    assert isinstance(loss, Quantile)
+    return quantile(loss, constant, h, rows.y, rows.weights)
+
+
+def _class_shares(model: Model, rows: Labelled) -> Array | None:
+    """float64 (N,): by what class_weight multiplies what each joined row counts; None without."""
+    option = kept_options(model.options, ("class_weight",)).get("class_weight")
+    if option is None or model.classes is None:
+        return None
+    codes = rows.y.astype(np.intp)
+    counts = np.bincount(codes, rows.weights, len(model.classes)).astype(np.float64)
+    found: Array = class_weights(option, counts, model.classes)[codes]
+    return found
 
 
 def _separation(family: Family, told: Rotations, h: Float, rows: Labelled) -> Separation | None:
@@ -260,6 +307,7 @@ def _same(part: Errors, first: Errors) -> bool:
 def _table(
     plan: FederatedPlan,
     model: Model,
+    family: Family,
     asked: Inference,
     told: Rotations,
     found: Estimated,
@@ -284,7 +332,7 @@ def _table(
             "kind": pa.array(kinds.tolist(), pa.string()),
         }
         tables.append(_with_tests(of, coefficients, errors, found, asked))
-    tables.append(_measures(FAMILIES[model.kind], model, found, fit, units))
+    tables.append(_measures(family, model, asked, found, fit, units))
     return pa.concat_tables(tables)
 
 
@@ -351,28 +399,35 @@ def _rows(of: dict[str, pa.Array], coefficients: Float, errors: Float, tests: Te
 
 
 def _measures(
-    family: Family, model: Model, found: Estimated, fit: Fit, units: int | None
+    family: Family, model: Model, asked: Inference, found: Estimated, fit: Fit, units: int | None
 ) -> pa.Table:
     """Of the fit as a whole."""
+    likely = family.likely and not asked.quasi
+    linear = family is FAMILIES["linear_regression"]
     values: dict[str, float] = {
         "rows": fit.rows,
         "parameters": float(found.rank),
         **({} if units is None else {"clusters": float(units)}),
-        "log_likelihood": fit.log_likelihood,
-        "null_log_likelihood": fit.null_log_likelihood,
-        "deviance": fit.deviance,
-        "null_deviance": fit.null_deviance,
-        "aic": fit.aic(found.rank),
-        "bic": fit.bic(found.rank),
-        **({"residual_deviation": float(np.sqrt(found.scale))} if family.scaled else {}),
-        "likelihood_ratio": fit.ratio,
     }
+    if likely:
+        values["log_likelihood"] = fit.log_likelihood
+        values["null_log_likelihood"] = fit.null_log_likelihood
+    if family.likely:
+        values |= {"deviance": fit.deviance, "null_deviance": fit.null_deviance}
+    if likely:
+        values |= {"aic": fit.aic(found.rank), "bic": fit.bic(found.rank)}
+    if linear:
+        values["residual_deviation"] = float(np.sqrt(found.scale))
+    elif family.likely:
+        values["dispersion"] = fit.dispersion(found.rank)
+    if likely:
+        values["likelihood_ratio"] = fit.ratio
     names = list(values)
     empty: list[str | None] = [None] * len(names)
     of = _labels(empty, empty, list(names), empty, ["measure"] * len(names))
     none = np.full(len(names), np.nan)
     p = none.copy()
-    if not _penalised(model):
+    if likely and not _penalised(model):
         p[-1] = fit.ratio_p(found.rank)
     return _rows(of, np.array(list(values.values())), none, Tests(none, p, none, none))
 
@@ -396,15 +451,28 @@ def _say(
     replies: Mapping[int, Errors],
     penalty: float,
     said: Scoring,
+    by_class: bool,
 ) -> None:
     test = "t tests" if found.degrees is not None else "z tests"
     how = "standard errors from the model's own variance"
     if units is not None:
         how = f"standard errors by {units:,} clusters, the rows of {asked.cluster}"
-    elif asked.robust:
-        how = f"robust standard errors ({'HC0' if found.degrees is None else 'HC1'})"
+    elif asked.robust or by_class:
+        how = f"robust standard errors ({'HC1' if model.kind == 'linear_regression' else 'HC0'})"
+    elif asked.quasi:
+        how += f" times the dispersion {found.scale:.4g}"
+    elif model.kind == "quantile_regression":
+        how = "standard errors from the density of residuals at 0, the same for all rows"
+    elif model.kind == "huber_regression":
+        how = "standard errors from the clipped residuals, of one distribution (H2)"
     freedom = "" if found.degrees is None else f" with {found.degrees:g} degrees of freedom"
     said.note(f"{how[0].upper()}{how[1:]}; {test}{freedom}.")
+    if by_class:
+        said.note(
+            "Rows count by their class, as class_weight says, and are no more or fewer rows by "
+            "that: standard errors are robust, and there is no likelihood. Without class_weight "
+            "there is, and a different intercept."
+        )
     if any(reply.bases.any() for reply in replies.values()):
         said.note(
             "Coefficients of categories are differences from the one of kind 'base', the most "

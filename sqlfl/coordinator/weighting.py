@@ -143,7 +143,7 @@ def weighting_of(
     if target.classes is None:
         return Weighting(weights, samples, validation, held)
     counts = np.bincount(target.values, weights, len(target.classes))
-    by_class = _class_weights(plan.training.class_weight, counts, target.classes)
+    by_class = class_weights(plan.training.class_weight, counts, target.classes)
     with np.errstate(over="ignore", invalid="ignore"):
         weights, held = weights * by_class[target.values], held * by_class[target.values]
         sums = counts * by_class
@@ -192,10 +192,10 @@ def class_shares(plan: FederatedPlan, samples: Array, target: Targets) -> Array 
     if target.classes is None:
         return None
     counts = np.bincount(target.values, samples, len(target.classes))
-    return _class_weights(plan.training.class_weight, counts, target.classes)
+    return class_weights(plan.training.class_weight, counts, target.classes)
 
 
-def _class_weights(option: ClassWeight | None, counts: Array, classes: tuple[str, ...]) -> Array:
+def class_weights(option: ClassWeight | None, counts: Array, classes: tuple[str, ...]) -> Array:
     """float64 (K,); `counts` are the weights of each class's training rows."""
     if option is None:
         return np.ones(len(classes))

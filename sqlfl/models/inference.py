@@ -12,10 +12,22 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.optimize import brentq
-from scipy.special import chdtrc, expit, gammaln, ndtr, ndtri, stdtr, stdtrit, xlogy
+from scipy.special import (
+    chdtrc,
+    expit,
+    gammaln,
+    ndtr,
+    ndtri,
+    polygamma,
+    psi,
+    stdtr,
+    stdtrit,
+    xlogy,
+)
 
 from sqlfl.arrays import Array, Float
 from sqlfl.interrupts import checkpoint
+from sqlfl.models.clipped import Quantile
 from sqlfl.models.weighted import mean_of, sum_of, total_of
 
 PIECE = 1 << 20
@@ -25,6 +37,8 @@ RANK = 1e-11
 ROUNDING = 1e-10
 """Share of the model's own variance: a robust variance below it is made of residuals that are 0
 but for rounding."""
+SHAPE_STEPS = 8
+"""Newton's, of a Gamma distribution's shape: each squares the error."""
 EPSILON = 1e-14
 """Share of the largest possible variance: what is below is 0 but for rounding."""
 
@@ -46,9 +60,23 @@ class Family:
     """Of scores and targets."""
     deviance: Callable[[Float, Float, Array | None], float]
     slope: Callable[[Float, Float], Float] = lambda mean, y: mean - y
-    """Of the loss by the score, from means and targets."""
+    """Slope of the loss by the score, from means and targets."""
+    bend: Callable[[Float, Float], Float] | None = None
+    """Curvature of the loss, where it depends on targets too; None for the variance."""
+    observed: Callable[[Float, Float], Float] | None = None
+    """The same as it is in the rows, not as it is expected: that of robust variances."""
+    spread: Callable[[Float], Float] | None = None
+    """Variance of targets by their means, but for a scale; None where the curvature is that."""
     scaled: bool = False
-    """The variance has a scale, which is estimated: tests are by Student's t."""
+    """The variance has a scale, which is estimated."""
+    student: bool = False
+    """Tests are by Student's t."""
+    corrected: bool = False
+    """Robust variances are HC1, else HC0."""
+    likely: bool = True
+    """It has a likelihood."""
+    scale_of: Callable[[Float, Float, Array | None], Callable[[int], float]] | None = None
+    """Scale by the rank, of scores and targets; None for Pearson's χ² over its degrees."""
     separable: bool = False
     """Targets may lie at the border of what means are, so that there is no finite estimate."""
     counts: bool = False
@@ -77,9 +105,43 @@ def _poisson_deviance(h: Float, y: Float, w: Array | None) -> float:
     return 2.0 * sum_of(xlogy(y, y) - y * h - y + np.exp(h), w)
 
 
+def _gamma_deviance(h: Float, y: Float, w: Array | None) -> float:
+    u = np.log(y) - h
+    return 2.0 * sum_of(np.expm1(u) - u, w)
+
+
+def _gamma(h: Float, y: Float, w: Array | None) -> float:
+    """At the shape a that is likeliest beside these means: log a − ψ(a) is half the mean deviance
+    (McCullagh and Nelder 1989, 8.3.2)."""
+    n = total_of(y, w)
+    half = _gamma_deviance(h, y, w) / (2.0 * n)
+    if not half > 0.0:
+        return float("inf")
+    a = _shape(half)
+    rows = (a - 1.0) * np.log(y) - a * (h + y * np.exp(-h))
+    return sum_of(rows, w) + n * float(a * np.log(a) - gammaln(a))
+
+
+def _shape(half: float) -> float:
+    """a with log a − ψ(a) = half: Newton's steps on 1/a, from Minka's (2002) start."""
+    a = (3.0 - half + np.sqrt((half - 3.0) ** 2 + 24.0 * half)) / (12.0 * half)
+    for _ in range(SHAPE_STEPS):
+        # 1/a: by its own slope the function of it is nearly a line
+        change = (np.log(a) - psi(a) - half) / (a * a * (1.0 / a - polygamma(1, a)))
+        a = 1.0 / (1.0 / a + change)
+    return float(a)
+
+
 FAMILIES: Mapping[str, Family] = {
     "linear_regression": Family(
-        lambda h: h, np.ones_like, lambda mean: mean, _normal, _squares, scaled=True
+        lambda h: h,
+        np.ones_like,
+        lambda mean: mean,
+        _normal,
+        _squares,
+        scaled=True,
+        student=True,
+        corrected=True,
     ),
     "logistic_regression": Family(
         expit,
@@ -98,8 +160,112 @@ FAMILIES: Mapping[str, Family] = {
         separable=True,
         counts=True,
     ),
+    "gamma_regression": Family(
+        np.exp,
+        np.ones_like,
+        lambda mean: float(np.log(mean)),
+        _gamma,
+        _gamma_deviance,
+        slope=lambda mean, y: 1.0 - y / mean,
+        observed=lambda mean, y: y / mean,
+        spread=np.square,
+        scaled=True,
+        student=True,
+    ),
 }
 """By kind of model."""
+
+
+def huber(delta: float, constant: float) -> Family:
+    """Estimates of Huber (1973): ψ is the residual clipped at ±δ. `constant`: the best one.
+
+    The scale of the covariance is that of Huber's second proposal, "H2" of statsmodels' RLM:
+    K (Σ ψ²/(n − k)) / mean ψ' times (Σ ψ' z zᵀ)⁻¹, with K = 1 + k/n var ψ'/(mean ψ')².
+    """
+
+    def slope(mean: Float, y: Float) -> Float:
+        return np.clip(mean - y, -delta, delta)
+
+    def bend(mean: Float, y: Float) -> Float:
+        return np.asarray(np.abs(mean - y) <= delta, np.float64)
+
+    def scale_of(h: Float, y: Float, w: Array | None) -> Callable[[int], float]:
+        n, squares, within = total_of(y, w), sum_of(slope(h, y) ** 2, w), mean_of(bend(h, y), w)
+
+        def scale(rank: int) -> float:
+            k = 1.0 + rank / n * (1.0 - within) / within
+            return k * squares / (n - rank) / within
+
+        return scale
+
+    def deviance(h: Float, y: Float, w: Array | None) -> float:
+        r = np.abs(h - y)
+        return 2.0 * sum_of(np.where(r <= delta, 0.5 * r * r, delta * (r - 0.5 * delta)), w)
+
+    return Family(
+        lambda h: h,
+        np.ones_like,
+        lambda _: constant,
+        lambda h, y, w: float("nan"),
+        deviance,
+        slope=slope,
+        bend=bend,
+        scaled=True,
+        likely=False,
+        scale_of=scale_of,
+    )
+
+
+def quantile(loss: Quantile, constant: float, h: Float, y: Float, w: Array | None) -> Family:
+    """Estimates of Koenker and Bassett (1978) at scores `h`. `constant`: the best one.
+
+    The density f of residuals at 0 is a kernel estimate, of Epanechnikov's kernel and the bandwidth
+    of Hall and Sheather (1988), as statsmodels' QuantReg has it. The covariance is
+    q (1 − q)/f² (Σ z zᵀ)⁻¹; a robust one takes the slopes as they are, of the rounded kink.
+    """
+    q = loss.quantile
+    density = _density(q, y - h, y, w)
+
+    def slope(mean: Float, y: Float) -> Float:
+        return loss.gradient(mean[:, None], y)[:, 0] / density
+
+    def deviance(h: Float, y: Float, w: Array | None) -> float:
+        above = y - h
+        return 2.0 * sum_of(np.where(above > 0.0, q, q - 1.0) * above, w)
+
+    return Family(
+        lambda h: h,
+        np.ones_like,
+        lambda _: constant,
+        lambda h, y, w: float("nan"),
+        deviance,
+        slope=slope,
+        scaled=True,
+        student=True,
+        likely=False,
+        scale_of=lambda h, y, w: lambda rank: q * (1.0 - q) / density**2,
+    )
+
+
+def _density(q: float, residuals: Float, y: Float, w: Array | None) -> float:
+    """f(0) of the residuals (N,)."""
+    n = total_of(y, w)
+    level = float(ndtri(q))
+    normal = np.exp(-0.5 * level * level) / np.sqrt(2.0 * np.pi)
+    share = n ** (-1 / 3) * ndtri(0.975) ** (2 / 3)
+    share *= (1.5 * normal**2 / (2.0 * level**2 + 1.0)) ** (1 / 3)
+    if w is None:
+        low, high = np.quantile(residuals, (0.25, 0.75))
+    else:
+        low, high = np.quantile(residuals, (0.25, 0.75), weights=w, method="inverted_cdf")
+    centred = y - mean_of(y, w)
+    spread = min(np.sqrt(mean_of(centred**2, w)), (high - low) / 1.34)
+    ends = np.clip((q - share, q + share), 1e-6, 1.0 - 1e-6)
+    width = float(spread * (ndtri(ends[1]) - ndtri(ends[0])))
+    if not width > 0.0:
+        return float("inf")
+    u = residuals / width
+    return sum_of(np.where(np.abs(u) <= 1.0, 0.75 * (1.0 - u * u), 0.0), w) / (n * width)
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,11 +289,17 @@ def sums(
     *,
     robust: bool,
     units: Array | None,
+    shares: Array | None = None,
 ) -> Sums:
-    """`units` (N,): integers, equal for joined rows that may depend on each other."""
+    """`units` (N,): integers, equal for joined rows that may depend on each other. `shares` (N,):
+    factors of `weights` that say how much a row counts, and not how often."""
     w = np.ones(len(h)) if weights is None else weights
     mean = family.mean(h)
-    residual, curvature = mean - y, w * family.variance(mean)
+    residual = family.slope(mean, y)
+    bend = family.observed if robust or units is not None else None
+    bend = bend or family.bend
+    curvature = w * (family.variance(mean) if bend is None else bend(mean, y))
+    again = residual if shares is None else residual * shares
     order = np.arange(len(h)) if units is None else np.argsort(units, kind="stable")
     width = design(order[:0]).shape[1]
     information, slope = np.zeros((width, width)), np.zeros(width)
@@ -144,7 +316,7 @@ def sums(
         if meat is None:
             continue
         if units is None:
-            meat += (z * (pulled * residual[places])[:, None]).T @ z
+            meat += (z * (pulled * again[places])[:, None]).T @ z
             continue
         starts = np.flatnonzero(np.diff(units[places], prepend=units[places[0]] - 1))
         parts = np.add.reduceat(z * pulled[:, None], starts, axis=0)
@@ -168,6 +340,14 @@ class Fit:
     null_log_likelihood: float
     deviance: float
     null_deviance: float
+    pearson: float
+    """Pearson's χ²: Σ w (y − μ)²/V(μ)."""
+    scale_of: Callable[[int], float] | None = None
+    """As the family has it."""
+
+    def dispersion(self, rank: int) -> float:
+        """Pearson's χ² over its degrees of freedom."""
+        return self.pearson / (self.rows - rank)
 
     def aic(self, rank: int) -> float:
         return 2.0 * (rank - self.log_likelihood)
@@ -192,12 +372,18 @@ def fit_of(
     constant = np.full(len(y), family.link(mean_of(y, weights)))
     if offset is not None:
         constant = _with_offset(family, constant[0], y, weights, offset)
+    mean = family.mean(h)
+    spread = (family.spread or family.variance)(mean)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        squares = np.where(y == mean, 0.0, (y - mean) ** 2 / spread)
     return Fit(
         total_of(y, weights),
         family.log_likelihood(h, y, weights),
         family.log_likelihood(constant, y, weights),
         family.deviance(h, y, weights),
         family.deviance(constant, y, weights),
+        sum_of(squares, weights),
+        None if family.scale_of is None else family.scale_of(h, y, weights),
     )
 
 
@@ -247,10 +433,13 @@ def estimated(
     fit: Fit,
     units: int | None,
     separated: int = 0,
+    *,
+    quasi: bool = False,
 ) -> Estimated | None:
     """`theta`: (P,), the parameters, 0 for the constant; `penalty`: λ; `units`: how many there are,
     None where rows do not depend on each other; `separated`: parameters of the design without a
-    finite estimate, of whose rows the sums are not.
+    finite estimate, of whose rows the sums are not; `quasi`: the variance has a scale (Wedderburn
+    1974), and tests are by Student's t, also where the family has none.
 
     None where there are no more rows than parameters, or only one unit.
     """
@@ -266,11 +455,13 @@ def estimated(
         inverse = np.linalg.inv(found.information + penalty * np.diag(penalised))
         half = inverse @ (vectors[:, kept] * np.sqrt(values[kept]))
     untold = vectors[:, ~kept] @ vectors[:, ~kept].T
-    scale = fit.deviance / (rows - rank) if family.scaled else 1.0
+    scale = 1.0
+    if family.scaled or quasi:
+        scale = fit.dispersion(rank) if fit.scale_of is None else fit.scale_of(rank)
     spread, degrees = np.sqrt(scale) * half, rows - rank
     if found.meat is not None:
         # HC1 of least squares, HC0 of others, as statsmodels has them
-        factor = rows / (rows - rank) if family.scaled else 1.0
+        factor = rows / (rows - rank) if family.corrected else 1.0
         if units is not None:
             factor = units / (units - 1.0) * (rows - 1.0) / (rows - rank)
             degrees = units - 1.0
@@ -283,7 +474,7 @@ def estimated(
         untold,
         rank,
         scale,
-        degrees if family.scaled else None,
+        degrees if family.student or quasi else None,
         float(np.sqrt(away)),
     )
 

@@ -138,14 +138,19 @@ class NumberMeter:
 
 
 class CountMeter:
-    """deviance, rmse and mae of predicted means of counts y ≥ 0.
+    """deviance, dispersion, rmse and mae of predicted means of counts y ≥ 0.
 
     deviance: mean of 2 (y log(y/μ) − y + μ), 0 where all predictions are right; a mean of 0 counts
-    as 1e-308.
+    as 1e-308. dispersion: Pearson's χ² over the rows, the mean of (y − μ)²/μ.
     """
 
     def __init__(self) -> None:
         self._units, self._squares, self._sizes = Mean(), RootMean(), Mean()
+        self._pearson = Mean()
+
+    def variances(self, least: Array) -> Array:
+        """Of each row's target, by its mean, but for the dispersion."""
+        return least
 
     def deviances(self, mean: Array, least: Array, y: Array) -> Array:
         """Of each row; `least` is the mean, but not 0."""
@@ -153,34 +158,42 @@ class CountMeter:
 
     def add(self, prediction: Array, y: Array, weights: Array | None = None) -> None:
         mean = prediction[:, 0]
-        self._units.add(
-            self.deviances(mean, np.maximum(mean, np.finfo(np.float64).tiny), y), weights
-        )
+        least = np.maximum(mean, np.finfo(np.float64).tiny)
+        self._units.add(self.deviances(mean, least, y), weights)
         error = mean - y
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+            pearson = np.where(error == 0.0, 0.0, error * error / self.variances(least))
+        self._pearson.add(pearson, weights)
         self._sizes.add(np.abs(error), weights)
         self._squares.add(np.square(error, out=error), weights)
 
     def merge(self, other: CountMeter) -> None:
         self._units.merge(other._units)
+        self._pearson.merge(other._pearson)
         self._squares.merge(other._squares)
         self._sizes.merge(other._sizes)
 
     def arrays(self) -> list[Array]:
-        return _numbers(self._units, self._squares, self._sizes)
+        return _numbers(self._units, self._pearson, self._squares, self._sizes)
 
     def restore(self, arrays: Sequence[Array]) -> None:
-        _restore(arrays[0], self._units, self._squares, self._sizes)
+        _restore(arrays[0], self._units, self._pearson, self._squares, self._sizes)
 
     def metrics(self) -> Metrics:
         return {
             "deviance": self._units.value,
+            "dispersion": self._pearson.value,
             "rmse": self._squares.value,
             "mae": self._sizes.value,
         }
 
 
 class GammaMeter(CountMeter):
-    """The same of sizes y > 0; deviance: mean of 2 (y/μ − 1 − log(y/μ))."""
+    """The same of sizes y > 0; deviance: mean of 2 (y/μ − 1 − log(y/μ)), dispersion: that of
+    (y − μ)²/μ²."""
+
+    def variances(self, least: Array) -> Array:
+        return np.square(least)
 
     def deviances(self, mean: Array, least: Array, y: Array) -> Array:
         ratio = y / least

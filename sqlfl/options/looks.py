@@ -116,7 +116,15 @@ class Residuals(Binned):
     words = "of bins of the predictions, how far the truth lay from them"
 
 
-_ESTIMATED = ("linear_regression", "logistic_regression", "poisson_regression")
+_ESTIMATED = (
+    "linear_regression",
+    "logistic_regression",
+    "poisson_regression",
+    "gamma_regression",
+    "huber_regression",
+    "quantile_regression",
+)
+_QUASI = ("logistic_regression", "poisson_regression")
 _AREA, _SHARES = ("auc",), ("accuracy", "auc", "log_loss")
 _DISTANCES = ("rmse", "mae", "r2")
 
@@ -146,6 +154,20 @@ class Inference(Look):
     confidence: float = option(
         CONFIDENCE, 0.95, "the share of intervals that are to hold the true coefficient"
     )
+    quasi: bool = option(
+        BOOLEAN,
+        False,
+        "the variance is that of the model times the dispersion, which the residuals tell (of "
+        "logistic and poisson models; others have it anyway); tests are by Student's t then",
+    )
+
+    def fault(self, kind: str) -> tuple[str, str, str] | None:
+        if self.quasi and kind not in _QUASI:
+            return "quasi", f"a {kind} has no variance without a scale", "leave quasi out"
+        if self.quasi and (self.robust or self.cluster is not None):
+            why = "residuals decide errors that are robust, whatever the dispersion"
+            return "quasi", why, "leave quasi or the other option out"
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -238,8 +238,8 @@ class TrainingPolicy:
     labels: str = option(
         choice(EXACT, NOISED, NEVER, instead=_ROUNDED),
         EXACT,
-        "targets and weights: as they are; targets alone, under PRIVACY (label_epsilon = ...); or "
-        "neither",
+        "targets, weights and offsets: as they are; targets alone, under PRIVACY (label_epsilon = "
+        "...); or neither",
     )
     max_label_epsilon: float = option(
         number(0, above=True),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
+from scipy import optimize, stats
 
 from sqlfl.models import inference
 from sqlfl.models.inference import FAMILIES, estimated, fit_of, sums
@@ -29,6 +29,8 @@ def rows(
         y = (y > h).astype(float)
     elif kind == "poisson_regression":
         y = rng.poisson(np.exp(h)).astype(float)
+    elif kind == "gamma_regression":
+        y = rng.gamma(2.0, np.exp(h) / 2.0)
     return x, theta, h, y, rng.integers(0, 3, n).astype(float)
 
 
@@ -47,6 +49,8 @@ def test_pieces_add_up(kind: str, n: int, most: int, seed: int, how: str, weighe
     slopes = loss.gradient(h[:, None], y, w)[:, 0]
     ways = x[:, 1:].T[:, None]
     curved = loss.curvatures(h[None].copy(), y, w, ways)
+    if kind == "gamma_regression" and not how:  # as it is expected, which is 1
+        curved = loss_of("linear_regression", 1).curvatures(h[None].copy(), y, w, ways)
     order = [2, 0, 1]
     np.testing.assert_allclose(found.information, curved[np.ix_(order, order)], rtol=1e-9)
     np.testing.assert_allclose(found.slope, x.T @ slopes, rtol=1e-9, atol=1e-9)
@@ -72,11 +76,19 @@ def test_likelihoods_are_those_of_the_distributions(kind: str) -> None:
         expected = stats.norm(h, scale).logpdf(y)
     elif kind == "logistic_regression":
         expected = stats.bernoulli(1 / (1 + np.exp(-h))).logpmf(y)
-    else:
+    elif kind == "poisson_regression":
         expected = stats.poisson(np.exp(h)).logpmf(y)
+    else:
+
+        def logarithms(a: float) -> np.ndarray:
+            return np.asarray(stats.gamma(a, scale=np.exp(h) / a).logpdf(y))
+
+        shape = optimize.minimize_scalar(lambda a: -w @ logarithms(a), (1.0, 3.0), tol=1e-12).x
+        expected = logarithms(shape)
     assert fit.log_likelihood == pytest.approx(w @ expected)
     assert fit.rows == w.sum()
-    best = fit_of(FAMILIES[kind], np.log(np.maximum(y, 1e-12)) if "poisson" in kind else y, y, w)
+    logarithmic = kind in ("poisson_regression", "gamma_regression")
+    best = fit_of(FAMILIES[kind], np.log(np.maximum(y, 1e-12)) if logarithmic else y, y, w)
     if kind != "logistic_regression":
         assert best.deviance == pytest.approx(0.0, abs=1e-6)
     else:
