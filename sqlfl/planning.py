@@ -203,11 +203,6 @@ def plan_scoring(
             transforms=transforms,
         )
         check_target(ucq, model.kind, statement.sql, None)
-        if model.weight is not None and ucq.weight is None:
-            remark(
-                f"model {model.name} was trained with WEIGHT {model.weight}, which the query does "
-                "not have: all rows count alike"
-            )
         if privacy is not None:
             clause = Clause.of(statement.privacy or (), statement.sql)
             privacy = settled_evaluation(privacy, model, ucq, clause)
@@ -219,13 +214,19 @@ def plan_scoring(
             catalog,
             identifiers=tuple((path.parts, path.span) for path in statement.identifiers),
             allow_cross_join=cross,
+            weight=model.weight if isinstance(look, Skew) else None,
+            weight_may_lack=True,
             offset=None if isinstance(look, Skew) else model.offset,
             transforms=transforms,
         )
-        unneeded = (model.target, model.weight)
-        if isinstance(look, Skew):
-            unneeded = (*unneeded, model.offset)
-        ucq = without(ucq, unneeded, model)
+        beside = model.offset if isinstance(look, Skew) else model.weight
+        ucq = without(ucq, (model.target, beside), model)
+    weighs = isinstance(statement, EvaluateModel) or isinstance(look, Skew)
+    if weighs and model.weight is not None and ucq.weight is None:
+        remark(
+            f"model {model.name} was trained with WEIGHT {model.weight}, which the query does "
+            "not have: all rows count alike"
+        )
     if isinstance(look, Inference) and look.cluster is not None:
         ucq = with_units(ucq, look.cluster, "cluster")
     ucq, model_slots = matched_with(ucq, model, SURPLUS)

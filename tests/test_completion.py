@@ -45,7 +45,7 @@ def offered(text: str) -> tuple[str, ...]:
         ("TRAIN MODEL m USING |", KINDS),
         ("TRAIN MODEL m USING lo|", ("logistic_regression",)),
         ("TRAIN MODEL m USING lasso TARGET y |",
-         ("WEIGHT", "TRANSFORM", "WITH", "PRIVACY", "FROM")),
+         ("WEIGHT", "OFFSET", "EXPOSURE", "TRANSFORM", "WITH", "PRIVACY", "FROM")),
         ("TRAIN MODEL m USING lasso TARGET y WITH (l2 = 1) |", ("PRIVACY", "FROM")),
         ("TRAIN MODEL m USING lasso TARGET y WITH (|", tuple(with_options().entries)),
         ("TRAIN MODEL m USING lasso TARGET y WITH (l2 = 1, max_j|", ("max_joined_rows",)),

@@ -16,6 +16,7 @@ from sqlfl.errors import InternalError
 from sqlfl.models.towers import TowerShape
 from sqlfl.store.stored_arrow import read_numbers
 from sqlfl.udfs.features import Encoding
+from sqlfl.udfs.reference import Reference
 
 FORMAT = 4
 """The newest format of a block's bytes that is read here; `SavedBlock.format` is one block's."""
@@ -33,6 +34,8 @@ class SavedBlock:
     tower: TowerShape | None = None
     upper: tuple[Float, ...] = ()
     """Of a tower: b₁, W₂, …, W_out."""
+    reference: Reference | None = None
+    """What SKEW compares with; None in blocks of before, and in such as were imported."""
 
     @property
     def parameters(self) -> tuple[Float, ...]:
@@ -70,6 +73,8 @@ class SavedBlock:
         }
         if self.tower is not None:
             metadata[b"tower"] = to_json(self.tower).encode()
+        if self.reference is not None:
+            metadata[b"reference"] = to_json(self.reference).encode()
         flat = [np.ascontiguousarray(p, np.float64).reshape(-1) for p in self.parameters]
         values = pa.array(np.concatenate(flat))
         batch = pa.record_batch([values], names=["theta"]).replace_schema_metadata(metadata)
@@ -85,15 +90,18 @@ class SavedBlock:
         metadata = table.schema.metadata or {}
         values = table.column("theta").to_numpy()
         encoding = Encoding.from_bytes(metadata[b"encoding"])
-        name = metadata[b"name"].decode()
+        name, reference = metadata[b"name"].decode(), None
+        if b"reference" in metadata:
+            reference = from_json(Reference, metadata[b"reference"].decode(), strict=False)
         if b"tower" not in metadata:
             shape = from_json(tuple[int, ...], metadata[b"shape"].decode())
-            return cls(encoding, np.array(values, np.float64).reshape(shape), name)
+            theta = np.array(values, np.float64).reshape(shape)
+            return cls(encoding, theta, name, reference=reference)
         tower = from_json(TowerShape, metadata[b"tower"].decode())
         if len(values) != tower.size:
             raise ValueError(f"{len(values)} parameters for a tower of {tower.size}")
         theta, *upper = tower.unpack(np.array(values, np.float64))
-        return cls(encoding, theta, name, tower, tuple(upper))
+        return cls(encoding, theta, name, tower, tuple(upper), reference)
 
 
 class Blocks(Protocol):

@@ -13,7 +13,7 @@ from sqlfl.errors import InternalError, PlanError
 from sqlfl.methods import methods
 from sqlfl.methods.spec import spec_of
 from sqlfl.models.kinds import kind_of
-from sqlfl.options.looks import Look
+from sqlfl.options.looks import Look, Skew
 from sqlfl.options.privacy import Privacy
 from sqlfl.options.training import Options, TowerOptions, TrainingOptions
 from sqlfl.options.tuning import Tuning
@@ -275,7 +275,7 @@ def plan(
         raise InternalError(f"a share of {share} of the rows is for validation, of no or one slot")
     engines = choose_engines(ucq, options)
     classes = kind_of(kind).classifies and purpose != PREDICT
-    weighted = _weighted(ucq, options)
+    weighted = _weighted(ucq, options) or (isinstance(look, Skew) and ucq.weight is not None)
     device = None if training is None or training.tower is None else training.tower.device
     seed = training.seed if training is not None else getattr(look, "seed", None)
     clients = dict.fromkeys(client for slot in ucq.slots for client in slot.clients)

@@ -96,7 +96,13 @@ def checking(run: Run) -> list[Exchange]:
 
 def prediction(run: Run) -> list[Exchange]:
     if isinstance(run.look, Skew):
-        return [*preparation(run), over(run, "skew", run.towers, skew), *ending(run)]
+        weighed = [weights(run), over(run, "what rows count", run.towers, weighed_rows)]
+        return [
+            *preparation(run),
+            *(weighed if run.weighted else []),
+            over(run, "skew", run.towers, skew),
+            *ending(run),
+        ]
     found = [*preparation(run), offsets(run), *scoring(run)]
     if isinstance(run.look, Contributions) and run.look.features:
         found.append(over(run, "contributions", run.towers, contributions))
@@ -262,12 +268,21 @@ def weighing(run: Run) -> Exchange:
     what += ", and the sum of all"
     if run.training.class_weight is not None:
         what += ", which may tell their classes"
+    alone = {} if run.ucq.weight is not None else {"samples": NOTHING}
+    if not alone:
+        what += "; and the same of the column of WEIGHT alone"
 
     def weigh(run: Run, slot: Slot, client: Client) -> Asked:
-        request = content(ms.Weigh, what, active=active_rows(slot, client))
+        request = content(ms.Weigh, what, active=active_rows(slot, client), **alone)
         return request, counted(run, slot, client)
 
     return over(run, "what rows count", run.towers, weigh)
+
+
+def weighed_rows(run: Run, slot: Slot, client: Client) -> Asked:
+    what = "what each active row counts: the weights of its joined rows, summed; and the sum of all"
+    request = content(ms.Weigh, what, active=active_rows(slot, client), samples=NOTHING)
+    return request, content(ms.Ready)
 
 
 def folds(run: Run) -> Exchange:
@@ -287,6 +302,7 @@ def reweighing(run: Run, times: int) -> Exchange:
                 "what each row counts in a fit: the weights of its joined rows, summed; and the "
                 "sum of all",
                 active=trained(run, slot, client),
+                samples=NOTHING,
             )
             calls.append(Call(client, slot.index, request, content(ms.Ready)))
     return exchange("what rows count in a fit", times, calls)

@@ -216,7 +216,8 @@ def skew(features: int) -> Expected[Skew]:
         for shares in (reply.trained_missing, reply.missing, reply.unseen):
             if not (np.isnan(shares) | ((shares >= 0) & (shares <= 1 + ROUNDING))).all():
                 return "has shares beyond 0 and 1"
-        return "has a negative distance" if (reply.distances < 0).any() else None
+        far = (reply.distances, reply.indices, reply.divergences)
+        return "has a negative distance" if any((own < 0).any() for own in far) else None
 
     return Expected(Skew, {"features": features}, fault)
 

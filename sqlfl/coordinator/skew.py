@@ -11,6 +11,7 @@ from sqlfl.coordinator import expected
 from sqlfl.coordinator.findings import remark_on_join
 from sqlfl.coordinator.preparation import prepare
 from sqlfl.coordinator.scoring import Scoring
+from sqlfl.coordinator.weighting import reweigh, sample_weights
 from sqlfl.errors import ModelError
 from sqlfl.messages import SendSkew
 from sqlfl.messages import Skew as Reply
@@ -30,6 +31,8 @@ SCHEMA = pa.schema(
         ("missing", pa.float64()),
         ("unseen", pa.float64()),
         ("distance", pa.float64()),
+        ("psi", pa.float64()),
+        ("jensen_shannon", pa.float64()),
         ("drifted", pa.bool_()),
     ]
 )
@@ -44,6 +47,13 @@ def skew(
     remark_on_join(plan, joined, said.remark)
     if not joined.total:
         raise ModelError("the join is empty: there are no rows to compare with those of training")
+    if plan.ucq.weight is not None:
+        weights = sample_weights(plan, joined, channel, run)
+        if not weights.any():
+            raise ModelError(
+                f"weight {plan.ucq.weight} is 0 in all rows", hint="at least one must be positive"
+            )
+        reweigh(plan, joined, weights, channel, run)
     said.tell("comparing features")
     rows: list[dict[str, object]] = []
     for slot in (slot for slot in plan.ucq.slots if slot.features):
@@ -64,6 +74,8 @@ def skew(
                         "missing": _told(reply.missing[place]),
                         "unseen": _told(reply.unseen[place]),
                         "distance": distance,
+                        "psi": _told(reply.indices[place]),
+                        "jensen_shannon": _told(reply.divergences[place]),
                         "drifted": None if distance is None else distance > asked.threshold,
                     }
                 )

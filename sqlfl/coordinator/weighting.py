@@ -51,7 +51,8 @@ def weigh(
         target,
     )
     total = float(weighting.weights.sum())
-    requests = _counts(plan, joined, weighting.weights, run)
+    samples = None if plan.ucq.weight is None else weighting.samples
+    requests = _counts(plan, joined, weighting.weights, run, samples)
     counted = {a: float(request.counts.sum()) for a, request in requests.items()}
     replies = ask(
         channel, requests, lambda a: expected.encoded(told(plan, a), counted[a], now=True)
@@ -114,17 +115,22 @@ def reweigh(
     ask(channel, _counts(plan, joined, weights, run), lambda address: Expected(Ready))
 
 
-def _counts(plan: FederatedPlan, joined: Joined, weights: Array, run: str) -> dict[Address, Weigh]:
-    """What each client's rows count, by weights (N,) of the joined rows."""
+def _counts(
+    plan: FederatedPlan, joined: Joined, weights: Array, run: str, samples: Array | None = None
+) -> dict[Address, Weigh]:
+    """What each client's rows count, by weights (N,) of the joined rows, and by `samples` alone."""
     total = float(weights.sum())
     requests: dict[Address, Weigh] = {}
     for slot in plan.ucq.slots:
         if slot.features:
             own = joined.slots[slot.index]
             counts = np.bincount(own.rows, weights, int(own.offsets[-1]))
+            alone = np.zeros(0)
+            if samples is not None:
+                alone = np.bincount(own.rows, samples, int(own.offsets[-1]))
             for number, address in enumerate(own.addresses):
-                part = counts[own.offsets[number] : own.offsets[number + 1]]
-                requests[address] = Weigh(run, slot.index, part, total)
+                mine = slice(own.offsets[number], own.offsets[number + 1])
+                requests[address] = Weigh(run, slot.index, counts[mine], total, alone[mine])
     return requests
 
 

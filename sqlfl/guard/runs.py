@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias
 
 import numpy as np
@@ -160,6 +160,8 @@ class GovernedRun:
                 self._check_room(request.run, request.slot, {"TRANSFORM": made}, rules)
         elif isinstance(request, ms.Weigh):
             self._check_counts(request.slot, self._active[request.slot], request.counts, rules)
+            if len(request.samples):
+                self._check_even(request.slot, self._active[request.slot], request.samples, rules)
         elif isinstance(request, ms.Write):
             self._check_into(request)
         elif isinstance(request, ms.SendEqualRows):
@@ -175,6 +177,9 @@ class GovernedRun:
         if isinstance(request, ms.Start):
             # what it is refused for shows only once there is something to train
             self._barred.add(request.slot)
+        if isinstance(request, ms.SendSkew):
+            # of at least as many rows as the policy says, whoever asks for fewer
+            request = replace(request, least=max(request.least, rules.min_cell))
         reply = answer(request)
         if SECURE_SUM in modes(rules.predictions) and in_clear(request, reply):
             raise refusal("predictions = 'secure_sum'")
@@ -233,6 +238,10 @@ class GovernedRun:
 
     def _check_counts(self, slot: int, rows: Array, counts: Array, rules: TrainingPolicy) -> None:
         """Those that count are many, also by how much: a sum that leans on few rows is theirs."""
+        self._check_even(slot, rows, counts, rules)
+        self._differ(slot, JOINED, rows, counts)
+
+    def _check_even(self, slot: int, rows: Array, counts: Array, rules: TrainingPolicy) -> None:
         if len(counts) != len(rows):
             raise PolicyError(f"{len(counts)} numbers of how much {len(rows)} rows count")
         own = np.asarray(counts, np.float64)[self._taken[slot].somebodys[rows]]
@@ -243,7 +252,6 @@ class GovernedRun:
             raise refusal(f"min_rows = {rules.min_rows}, of rows that are joined")
         if shares.sum() < rules.min_cell * (1.0 - SLACK):
             raise refusal(f"min_cell = {rules.min_cell}, of which one row counts for more")
-        self._differ(slot, JOINED, rows, counts)
 
     def _differ(self, slot: int, family: str, rows: Array, counts: Array) -> None:
         least, taken = self.parts[slot].least, self._taken[slot]

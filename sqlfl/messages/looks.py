@@ -203,8 +203,8 @@ class Skew(Message):
 
     kind = "skew"
     words = (
-        "of each feature the mean and share of NULL in training and now, how far apart, and the "
-        "share of new categories"
+        "of each feature the mean and share of NULL in training and now, how far apart these and "
+        "the distributions are (distance, PSI, Jensen-Shannon), and the share of new categories"
     )
     trained_means: Array = field(metadata=array("float64", "features", finite=False))
     means: Array = field(metadata=array("float64", "features", finite=False))
@@ -216,6 +216,11 @@ class Skew(Message):
     greatest of its elements; of categories half the sum of |share − trained share|."""
     unseen: Array = field(metadata=array("float64", "features", finite=False))
     """The share of rows whose category training did not have."""
+    indices: Array = field(metadata=array("float64", "features", finite=False))
+    """Population stability: Σ (share − trained share) log(share/trained share), over bins of as
+    many rows each in training, or over categories. Those of fewer than `least` rows are joined."""
+    divergences: Array = field(metadata=array("float64", "features", finite=False))
+    """Jensen and Shannon's divergence of the same shares, in bits."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -46,6 +46,13 @@ class Prepared(Message):
     """Drawn by the client: keys of the run are made of those of all clients."""
 
 
+def no_samples() -> Array:
+    """Where weights are the same with and without class weights and validation."""
+    import numpy as np
+
+    return np.zeros(0)
+
+
 NONCES = array("uint8", "clients", NONCE_BYTES, ascending=True)
 
 
@@ -96,6 +103,11 @@ class Weigh(Message):
     validation rows only."""
     total: float = field(metadata=real(least=0))
     """Σ of the weights of all joined rows."""
+    samples: Array = field(
+        default_factory=no_samples, metadata=array("float64", "active", least=0, optional=True)
+    )
+    """The same of the column of WEIGHT alone, by which SKEW compares: with rows for validation, and
+    without class weights. Empty where there is no such column, and after the first time."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -230,7 +230,9 @@ class Skew(Look):
     of = ANY
     words = "how features differ from those of the rows that the model was trained on"
     threshold: float = option(number(0), 0.3, "of `distance`, above which a feature has `drifted`")
-    min_cell: int = option(integer(1), 5, "active rows that a mean must be of")
+    min_cell: int = option(
+        integer(1), 5, "active rows that a mean, a bin and a category must be of"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -198,6 +198,7 @@ class PartyClient(Server):
             case ms.SendProfile():
                 return state.profile(request)
             case ms.SendEqualRows():
+                state.refer(self._runs[request.run].cursor)
                 return state.equal_rows()
             case ms.SendWeights():
                 return ms.Weights(request.run, request.slot, state.snapshot.weights())
@@ -223,7 +224,7 @@ class PartyClient(Server):
             case ms.SendSkew():
                 block = self.block(request.model, request.block)
                 engine = self._scoring_engine(request, state, block)
-                return skew(state.snapshot, block.encoding, engine, request)
+                return skew(state.snapshot, block, engine, request)
         if state.operator is None:
             raise InternalError(f"{request.kind} before start")
         return state.operator.handle(request)
@@ -335,6 +336,7 @@ class PartyClient(Server):
     def _activate(self, request: ms.Activate, state: SlotState) -> ms.Message:
         self._run(request).agree(request.nonces)
         state.snapshot.activate(request.rows, request.counts)
+        state.activated(request.counts)
         state.joined = request.total
         if state.specification.weighted:
             return ms.Ready(request.run, request.slot)
@@ -385,6 +387,7 @@ class PartyClient(Server):
         if state.engine is not None and not state.specification.folds:
             raise InternalError(f"slot {request.slot} has been started")
         encoding = state.encoded()
+        state.refer(self._runs[request.run].cursor)
         engine = state.engine
         if engine is None:
             cursor = self._runs[request.run].cursor
@@ -408,7 +411,14 @@ class PartyClient(Server):
         if state.encoding is None:
             raise InternalError("save before start")
         theta, *upper = parameters
-        block = SavedBlock(state.encoding, theta, state.specification.name, shape, tuple(upper))
+        block = SavedBlock(
+            state.encoding,
+            theta,
+            state.specification.name,
+            shape,
+            tuple(upper),
+            state.reference,
+        )
         self._blocks.save(request.model, request.slot, request.name, block)
         return ms.Saved(request.run, request.slot, 0)
 

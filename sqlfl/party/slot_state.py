@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sqlfl import messages as ms
+from sqlfl.arrays import Array
 from sqlfl.errors import InternalError, PrivacyError
 from sqlfl.messages.checks import mismatch, sizes_of
 from sqlfl.party.guard import releases_of
@@ -33,6 +34,7 @@ from sqlfl.udfs.noised import (
 )
 from sqlfl.udfs.predict import make_engine, ready
 from sqlfl.udfs.profiles import profile
+from sqlfl.udfs.reference import Reference, reference
 from sqlfl.udfs.rows import Snapshot
 from sqlfl.udfs.separated import separated
 from sqlfl.udfs.sql import Connection
@@ -51,6 +53,14 @@ class SlotState:
     """What TRANSFORM has made the features of the snapshot by."""
     engine: Engine | None = None
     operator: Operator | None = None
+    seen: Array | None = None
+    """float64 (a,): what active rows count in `reference`."""
+    counts: Array | None = None
+    """float64 (a,): what they count now."""
+    encoded_counts: Array | None = None
+    """float64 (a,): what they counted when they were encoded."""
+    reference: Reference | None = None
+    """What SKEW compares with, once it has been found."""
     weighed: bool = False
     """What its rows count has come with a message."""
     joined: int = 0
@@ -84,9 +94,41 @@ class SlotState:
             self.encoded()
             self.stop()
         self.snapshot.weigh(request.counts)
+        self.counts = np.asarray(request.counts, np.float64)
+        if not again:
+            self.encoded_counts = self.counts
+            if len(request.samples):
+                self.seen = np.asarray(request.samples, np.float64)
         if again:
             return ms.Ready(request.run, request.slot)
         return self.counted(vocabulary_key)
+
+    def refer(self, con: Connection) -> None:
+        """Find what SKEW compares with, once, before equal rows are merged and rounds begin."""
+        own = self.specification
+        if self.reference is not None or protected(own) or self._encoded_by != "none":
+            return
+        if self.seen is None or self.counts is None or self.encoded_counts is None:
+            raise InternalError(f"slot {own.slot} has no active rows")
+        encoding, snapshot = self.encoded(), self.snapshot
+        if not own.features or len(self.seen) != snapshot.active:
+            return
+        other = not np.array_equal(self.seen, self.encoded_counts)
+        if other:
+            snapshot.weigh(self.seen)
+        self.reference = reference(
+            snapshot,
+            encoding,
+            self.seen,
+            self.encoded_counts,
+            lambda: make_engine(own.engine, con, snapshot, encoding),
+        )
+        if other:
+            snapshot.weigh(self.counts)
+
+    def activated(self, counts: Array) -> None:
+        """Active rows occur so often in the join."""
+        self.seen = self.counts = self.encoded_counts = np.asarray(counts, np.float64)
 
     def stop(self) -> None:
         """Rows may be trained on anew."""

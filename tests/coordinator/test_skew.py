@@ -183,3 +183,104 @@ def test_what_is_refused(database: Open) -> None:
             PlanError, match="SKEW is not built for databases that a party combines"
         ):
             fed.sql(f"SKEW OF MODEL c FROM ({both})")
+
+
+WEIGHED = """CREATE TABLE {0} AS SELECT i AS id, i % 40 AS person, i % 4 AS w,
+  CASE WHEN i % 10 = 0 THEN NULL ELSE (i * i % 17)::DOUBLE END AS price,
+  CASE WHEN i % 7 = 0 THEN NULL ELSE 'c' || (i * i % 5) END AS product, i % 3 = 0 AS gift,
+  [i % 4, i % 6]::DOUBLE[2] AS place, sin(i) AS y, (i * 37) % 11 < 3 AS late FROM range(400) r(i)"""
+
+
+@pytest.mark.parametrize(
+    ("clause", "options", "engine", "other"),
+    [
+        ("WEIGHT w", "", "sql", "arrays"),
+        ("", "class_weight = {'true': 9}", "arrays", "sql"),
+        ("WEIGHT w", "class_weight = 'balanced'", "arrays", "arrays"),
+        ("", "validation_fraction = 0.3, seed = 1", "arrays", "sql"),
+        (
+            "WEIGHT w",
+            "validation_fraction = 0.3, seed = 1, class_weight = 'balanced'",
+            *("sql", "arrays"),
+        ),
+        ("", "algorithm = 'sgd', epochs = 2, seed = 1", "sql", "sql"),
+    ],
+)
+def test_rows_of_training_have_no_skew_however_they_are_weighed(
+    database: Open, clause: str, options: str, engine: str, other: str
+) -> None:
+    with sqlfl.connect(progress=False) as fed:
+        fed.attach("shop", database(WEIGHED.format("then_orders")))
+        fed.attach("office", database(PEOPLE))
+        weight = ", o.w" if clause else ""
+        query = QUERY.format(f"{FEATURES}{weight}, o.late", "shop.then_orders", "")
+        given = ", ".join(own for own in (options, f"engine = '{engine}'") if own)
+        fed.sql(
+            f"TRAIN MODEL m USING logistic_regression TARGET late {clause} "
+            f"TRANSFORM (minmax(price), one_hot(product, max => 3)) WITH ({given}) FROM ({query})"
+        )
+        found = fed.sql(f"SKEW OF MODEL m WITH (engine = '{other}') FROM ({query})").df()
+        assert found.distance.max() < 1e-9
+        assert found.unseen.max() < 1e-9
+        assert not found.drifted.any()
+        assert (found.missing - found.trained_missing).abs().max() < 1e-9
+        binned = found[found.feature != "place"]
+        assert binned.psi.max() < 1e-9
+        assert binned.jensen_shannon.max() < 1e-9
+        far = query.replace("o.price", "o.price + 3 AS price")
+        assert fed.sql(f"SKEW OF MODEL m FROM ({far})").df().psi.max() > 0.1
+
+
+def test_a_weight_counts_in_means(database: Open) -> None:
+    """A row of weight 2 is the row twice."""
+    with sqlfl.connect(progress=False) as fed:
+        fed.attach("shop", database(WEIGHED.format("then_orders")))
+        fed.attach("office", database(PEOPLE))
+        query = QUERY.format("o.price, o.w, p.age, o.late", "shop.then_orders", "")
+        fed.sql(f"TRAIN MODEL m USING logistic_regression TARGET late WEIGHT w FROM ({query})")
+        now = query.replace("o.price", "o.price + o.id / 100 AS price") + " WHERE o.id > 50"
+        (row,) = fed.sql(f"SKEW OF MODEL m FROM ({now})").df().head(1).to_dict("records")
+        whole = WEIGHED.format("then_orders") + f"; {PEOPLE}"
+        with in_memory() as con:
+            con.execute(whole)
+            text = QUERY.replace("office.", "").format("o.price, o.w, o.id", "then_orders", "")
+            data = con.sql(text).df().dropna()
+        later = data[data.id > 50]
+        mean = np.average(later.price + later.id / 100, weights=later.w)
+        assert row["mean"] == pytest.approx(mean)
+        assert row["trained_mean"] == pytest.approx(np.average(data.price, weights=data.w))
+        with pytest.warns(UserWarning, match="was trained with WEIGHT w"):
+            bare = fed.sql(f"SKEW OF MODEL m FROM ({now.replace('o.w, ', '')})")
+        assert bare.df()["mean"][0] == pytest.approx((later.price + later.id / 100).mean())
+
+
+def test_distributions_are_compared_by_bins_of_training(database: Open) -> None:
+    """The same mean, and another spread."""
+    then = "CREATE TABLE then_t AS SELECT i AS k, (i * 37) % 400 / 40.0 AS x, sin(i) AS y "
+    now = "CREATE TABLE now_t AS SELECT i AS k, 5 + ((i * 37) % 400 / 40.0 - 5) / 3 AS x "
+    with sqlfl.connect(progress=False) as fed:
+        fed.attach("a", database(f"{then} FROM range(400) r(i); {now} FROM range(400) r(i)"))
+        fed.attach(
+            "b", database("CREATE TABLE u AS SELECT i AS k, i % 3 AS z FROM range(400) r(i)")
+        )
+        fed.sql(
+            "TRAIN MODEL m USING linear_regression TARGET y "
+            "FROM (SELECT t.x, u.z, t.y FROM a.then_t t JOIN b.u USING (k))"
+        )
+        rows = "FROM (SELECT t.x, u.z FROM a.now_t t JOIN b.u USING (k))"
+        found = fed.sql(f"SKEW OF MODEL m {rows}").df().set_index("feature")
+        i = np.arange(400)
+        before = (i * 37) % 400 / 40.0
+        after = 5 + (before - 5) / 3
+        ends = np.sort(before)[40 * np.arange(1, 10) - 1]
+        old = np.bincount(np.searchsorted(ends, before), minlength=10) / 400
+        new = np.bincount(np.searchsorted(ends, after), minlength=10) / 400
+        floored = np.maximum(old, 1e-4), np.maximum(new, 1e-4)
+        psi = float((new - old) @ np.log(floored[1] / floored[0]))
+        assert found.psi["x"] == pytest.approx(psi, rel=1e-6)
+        middle = (old + new) / 2
+        bits = sum(0.5 * float(p[p > 0] @ np.log2(p[p > 0] / middle[p > 0])) for p in (old, new))
+        assert found.jensen_shannon["x"] == pytest.approx(bits, rel=1e-6)
+        assert found.distance["x"] < 0.01
+        assert found.psi["z"] < 1e-9
+        assert found["jensen_shannon"].max() <= 1.0

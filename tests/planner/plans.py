@@ -267,6 +267,11 @@ def weighted(ucq: Ucq) -> Ucq:
     return replace(ucq, slots=slots, weight="w")
 
 
+def with_offset(ucq: Ucq) -> Ucq:
+    """With the offset `o`, of the target's slot."""
+    return replace(ucq, slots=tuple(replace(s, offset=s.target) for s in ucq.slots), offset="o")
+
+
 def transformed(ucq: Ucq) -> Ucq:
     """With the first feature of the first slot scaled by TRANSFORM."""
     first, *others = ucq.slots

@@ -51,6 +51,7 @@ PLANS = {
         plans.flights(), "lasso", {"algorithm": "frank_wolfe", "radius": 2.0, "sketch": 8}
     ),
     "sums": plans.train(plans.flights(), "mlp_classifier", {"algorithm": "pbm"}),
+    "offset": plans.train(plans.with_offset(plans.flights()), "logistic_regression", {}),
     "unpenalised": plans.train(plans.flights(), "logistic_regression", {"l2": 0.0}),
     "moments": plans.train(
         plans.flights(),
