@@ -11,9 +11,12 @@ from hypothesis import strategies as st
 
 import sqlfl
 from sqlfl.errors import ModelError, PlanError
+from sqlfl.wire import decode
 from tests.conftest import Open
 from tests.databases import in_memory
 from tests.depth import examples
+from tests.guard.clinic import ruled
+from tests.test_border import assert_disclosed, tapped
 
 THEN = """CREATE TABLE {0} AS SELECT i AS id, i % 40 AS person,
   CASE WHEN i % 10 = 0 THEN NULL ELSE (i * i % 17)::DOUBLE END AS price,
@@ -284,3 +287,47 @@ def test_distributions_are_compared_by_bins_of_training(database: Open) -> None:
         assert found.distance["x"] < 0.01
         assert found.psi["z"] < 1e-9
         assert found["jensen_shannon"].max() <= 1.0
+
+
+def test_what_crosses_the_border_is_disclosed(database: Open) -> None:
+    parties = {
+        "shop": [database(WEIGHED.format("then_orders"))],
+        "office": [database(PEOPLE)],
+    }
+    query = QUERY.format(f"{FEATURES}, o.w, o.late", "shop.then_orders", "")
+    with tapped(parties) as (fed, tap):
+        fed.sql(
+            "TRAIN MODEL m USING logistic_regression TARGET late WEIGHT w "
+            f"WITH (class_weight = 'balanced', epochs = 3) FROM ({query})"
+        )
+        for text in (query, query.replace(", o.w", "")):
+            statement = f"SKEW OF MODEL m FROM ({text})"
+            plan = fed.explain(statement)
+            with tap.taken() as recorded:
+                fed.sql(statement)
+            assert_disclosed(plan, recorded, parties)
+            kinds = {decode(item.data).kind for item in recorded}
+            assert ({"weights", "weigh"} <= kinds) == ("o.w" in text)
+
+
+def test_a_policy_raises_the_rows_that_are_compared(database: Open) -> None:
+    shop = database(WEIGHED.format("then_orders"))
+    query = QUERY.format("o.price, o.product, o.w, p.age, o.late", "shop.then_orders", "")
+    grant = (
+        "GRANT TRAIN (price, product), LABEL (late, w), JOIN (person), PREDICT "
+        "ON then_orders TO 'acme' UNDER r"
+    )
+    with sqlfl.connect(analyst="acme", progress=False) as fed:
+        fed.attach("shop", shop)
+        fed.attach("office", database(PEOPLE))
+        ruled(shop, "min_cell = 40", grant)
+        fed.sql(f"TRAIN MODEL m USING logistic_regression TARGET late WEIGHT w FROM ({query})")
+        found = fed.sql(f"SKEW OF MODEL m FROM ({query})").df()
+        assert found.distance.notna().all()
+        assert found.psi.max() < 1e-9
+        far = query.replace("o.price", "o.price * o.price / 17 AS price")
+        shown = [fed.sql(f"SKEW OF MODEL m {of} FROM ({far})").df() for of in ("", LEAST)]
+        pd.testing.assert_frame_equal(*shown)
+
+
+LEAST = "WITH (min_cell = 40)"

@@ -379,16 +379,20 @@ HEAVY = {
 }
 
 
+@pytest.mark.parametrize("alone", [False, True], ids=["weights", "weights without classes"])
 @pytest.mark.parametrize("weights", HEAVY.values(), ids=HEAVY)
-def test_weights_of_ones_choice(ask: Ask, weights: np.ndarray) -> None:
+def test_weights_of_ones_choice(ask: Ask, weights: np.ndarray, alone: bool) -> None:
+    """The latter are what SKEW compares with: of one row, its value would show later."""
     asked = tuple(Asked(0, m.kind, "", "", 1) for m in (*ANSWERED, ms.Weigh("r", 0, ONES, 1.0)))
     slot = replace(SLOT, weighted=True)
     assert isinstance(propose(ask, slot, (SELECT,), request(*asked)), ms.Prepared)
     assert isinstance(ask(ms.SendKeys("r", 0)), ms.JoinKeys)
     assert isinstance(ask(ms.Activate("r", 0, SOME, ONES, 100)), ms.Ready)
-    assert_refused(ask(ms.Weigh("r", 0, weights, 1.0)), "PolicyError", "WireError")
     even = ms.Weigh("r", 0, np.ones(100), 100.0)
-    assert_refused(ask(replace(even, number=1)))  # it was asked once
+    heavy = replace(even, samples=weights) if alone else replace(even, counts=weights, total=1.0)
+    assert_refused(ask(heavy), "PolicyError", "WireError")
+    if not alone or len(weights) == 100:  # else it is no message
+        assert_refused(ask(replace(even, number=1)))  # it was asked once
 
 
 # -- training --------------------------------------------------------------------------------------
