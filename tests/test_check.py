@@ -131,6 +131,11 @@ def test_the_numbers_are_those_of_the_central_join(case: Case, outer: str, engin
         assert table["fan_out_p99"] == np.quantile(counts, 0.99, method="higher")
         assert table["fan_out_max"] == counts.max()
 
+    keys = {row["table"]: row for row in found.arrow().to_pylist() if row["part"] == "key"}
+    for name in ("t", "u"):
+        counted = case.central.execute(f"SELECT count(DISTINCT k) FROM {name}").fetchall()
+        assert [(keys[name]["distinct"],)] == counted
+
     features = by_name(found, "feature")
     for name in ("x", "c", "f", "v", "z", "g"):
         values = joined[name]

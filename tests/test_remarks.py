@@ -144,6 +144,42 @@ def test_a_key_that_is_missing(parties: Parties) -> None:
         assert fed.model("m").remarks == tuple(said)
 
 
+def test_keys_that_are_sent_for_nothing(database: Open) -> None:
+    """Training says so; a condition that follows over the key sends no more than it by hand."""
+    patients = database(
+        "CREATE TABLE t AS SELECT i AS k, i % 50 AS week, i % 7 AS x, i % 3 = 0 AS y "
+        "FROM range(9000) r(i)"
+    )
+    visits = database(
+        "CREATE TABLE w AS SELECT i % 9000 AS k, i % 9000 % 50 AS week, i % 11 AS z "
+        "FROM range(27000) r(i)"
+    )
+    with federation({"a": [patients], "b": [visits]}) as fed:
+        join = "SELECT t.x, w.z, t.y FROM a.t t LEFT JOIN b.w w ON w.k = t.k"
+        with told() as said:
+            fed.sql(TRAIN.format(f"{join} WHERE t.week = 3"))
+        assert said == [
+            "w sent keyed hashes of the keys of 27,000 rows, and 540 of them are joined. Can a "
+            "condition on columns of w itself leave the others out?"
+        ]
+        train = TRAIN.format(f"{join} AND w.week = t.week WHERE t.week IN (3, 4)")
+        assert "w sends keys of rows with week IN (3, 4) only" in str(fed.explain(train))
+        by_hand = TRAIN.format(
+            f"{join} AND w.week = t.week AND w.week IN (3, 4) WHERE t.week IN (3, 4)"
+        )
+        sent, losses = [], []
+        for statement in (train, by_hand):
+            with told() as said:
+                fed.sql(statement)
+            assert said == []
+            audit = fed.audit().df()
+            keys = audit[(audit.kind == "join_keys") & (audit.party == "b")]
+            sent.append(int(keys.bytes.iloc[-1]))
+            losses.append(fed.model("m").metrics["loss"])
+        assert sent[0] == sent[1] < 27_000 * 4
+        assert losses[0] == pytest.approx(losses[1], abs=1e-9)
+
+
 def test_where_warnings_are_errors_nothing_is_kept(parties: Parties) -> None:
     with federation(parties) as fed, warnings.catch_warnings():
         warnings.simplefilter("error", sqlfl.Warning)

@@ -24,7 +24,17 @@ def join(plan: FederatedPlan) -> Section:
     table = Table(HEADERS, rows)
     blocks = dict.fromkeys(_of_block(plan, block) for block in plan.ucq.blocks)
     joined = tuple(text for text in blocks if text)
-    return Section("The join", (table, *([Notes(joined)] if joined else [])))
+    notes = (*joined, *_narrowed(plan))
+    return Section("The join", (table, *([Notes(notes)] if notes else [])))
+
+
+def _narrowed(plan: FederatedPlan) -> tuple[str, ...]:
+    """Tables of which keys of fewer rows are sent than the query itself says."""
+    return tuple(
+        f"{slot.name} sends keys of rows with {' and '.join(slot.derived)} only: equal keys say so"
+        for slot in plan.ucq.slots
+        if slot.derived
+    )
 
 
 def slots(plan: FederatedPlan) -> Section:
@@ -92,6 +102,8 @@ def joins(plan: FederatedPlan) -> Section:
     if added:
         headers = ("slot", "joined rows without partner get", "WHERE then drops")
         parts.append(Table(headers, tuple(added)))
+    if narrowed := _narrowed(plan):
+        parts.append(Notes(narrowed))
     return Section("Joins", tuple(parts))
 
 

@@ -10,6 +10,7 @@ from sqlfl.planner.query import types
 from sqlfl.planner.query import ucq as normal
 from sqlfl.planner.query.draft import Draft
 from sqlfl.planner.query.fragments import Writer, Written
+from sqlfl.planner.query.keys import text_of
 from sqlfl.planner.query.labels import noised_slot, refuse_twice
 from sqlfl.planner.query.relations import Block, Left, Output
 from sqlfl.planner.query.ucq import (
@@ -155,7 +156,18 @@ class _Assembly:
             ),
             holds[1],
             holds[2],
+            derived=self._derived(index),
         )
+
+    def _derived(self, index: int) -> tuple[str, ...]:
+        """Conditions that follow for the slot, of all blocks."""
+        found = (
+            text_of(block.relations[at], term)
+            for block in self.draft.blocks
+            for at, term in block.derived
+            if block.slots[at] == index
+        )
+        return tuple(dict.fromkeys(found))
 
     def _joined(self, number: int, taken: Sequence[_Taken]) -> normal.Block:
         block = self.draft.blocks[number]

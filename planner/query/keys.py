@@ -84,10 +84,10 @@ def classes_of(block: Block) -> tuple[Class, ...]:
 
 
 def _sorted(relation: Relation, terms: list[Term]) -> tuple[Term, ...]:
-    return tuple(sorted(terms, key=lambda t: _text(relation, t)))
+    return tuple(sorted(terms, key=lambda t: text_of(relation, t)))
 
 
-def _text(relation: Relation, term: Term) -> str:
+def text_of(relation: Relation, term: Term) -> str:
     """The expression at the first branch, free of the numbers that binding gave."""
     expression = substituted(term, relation.branches[0]).expression
     for node in expression.find_all(exp.Column):
@@ -97,7 +97,7 @@ def _text(relation: Relation, term: Term) -> str:
 
 def _order(block: Block, class_: Class) -> tuple[tuple[int, str], ...]:
     return tuple(
-        sorted((block.slots[r], _text(block.relations[r], t[0])) for r, t in class_.terms.items())
+        sorted((block.slots[r], text_of(block.relations[r], t[0])) for r, t in class_.terms.items())
     )
 
 
@@ -164,7 +164,7 @@ def _own_keys(block: Block) -> tuple[Key, ...]:
 
 def _part_text(block: Block, equality: Equality) -> tuple[str, str, str]:
     sides = zip((equality.left, equality.right), equality.terms, strict=True)
-    left, right = (_text(block.relations[at], term) for at, term in sides)
+    left, right = (text_of(block.relations[at], term) for at, term in sides)
     return left, right, equality.type
 
 

@@ -223,6 +223,8 @@ class Block:
     equalities: tuple[Equality, ...] = ()
     kept: tuple[tuple[int, Term], ...] = ()
     """(relation, condition): joined rows that fail it are dropped, after all LEFT JOINs."""
+    derived: tuple[tuple[int, Term], ...] = ()
+    """(relation, condition) of those that follow from others over equal keys."""
     slots: tuple[int, ...] = ()
     """Slot of each relation."""
     sorted_by: tuple[Output, ...] = ()

@@ -28,6 +28,7 @@ from sqlfl.planner.query.classify import (
 )
 from sqlfl.planner.query.clock import Clock
 from sqlfl.planner.query.combined import combine_clients
+from sqlfl.planner.query.derived import derive_conditions
 from sqlfl.planner.query.draft import Draft
 from sqlfl.planner.query.fusion import fuse_relations
 from sqlfl.planner.query.items import Placed
@@ -56,6 +57,7 @@ RULES: tuple[Rule, ...] = (
     place_conditions,
     refuse_cross_products,
     unify_branches,
+    derive_conditions,
     push_filters,
     type_terms,
     apply_transforms,

@@ -47,7 +47,16 @@ SCHEMA = pa.schema([
 SECTIONS: Mapping[str, tuple[str, ...]] = {
     "query": ("rows",),
     "database": ("table", "name", "kind"),
-    "key": ("table", "name", "rows", "matched", "fan_out", "fan_out_p99", "fan_out_max"),
+    "key": (
+        "table",
+        "name",
+        "rows",
+        "distinct",
+        "matched",
+        "fan_out",
+        "fan_out_p99",
+        "fan_out_max",
+    ),
     "table": ("table", "rows", "matched", "fan_out", "fan_out_p99", "fan_out_max"),
     "target": ("name", "kind", "rows", "share", "low", "high", "mean"),
     "feature": (
@@ -114,9 +123,9 @@ def _of_keys(plan: FederatedPlan, seen: Mapping[int, SlotCodes]) -> list[Row]:
             met = partners[end[end >= 0]]
             found = met[met > 0]
             means.append(float(found.mean()) if found.size else 0.0)
-            rows.append(
-                {"part": "key", "table": slot.name, "name": name} | _shares(len(end), found)
-            )
+            row: Row = {"part": "key", "table": slot.name, "name": name}
+            row["distinct"] = len(np.unique(end[end >= 0]))
+            rows.append(row | _shares(len(end), found))
         matched = [(str(row["table"]), row["matched"]) for row in rows[-2:]]
         rows[-2]["finding"] = matching(name, *matched) or multiplied(
             name, means, [slot.name for slot in slots]

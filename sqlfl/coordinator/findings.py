@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -20,10 +20,14 @@ GROWTH = 10
 """By how much the join may be larger than the largest of its tables."""
 FEWEST = 1000
 """Joined rows of which that is said."""
+MIN_KEYS, USED = 10_000, 0.1
+"""Rows of a table whose keys are sent, and the share of them that is joined: where there are as
+many rows, and no more of them are joined, that is said."""
 
 
 def remark_on_join(plan: FederatedPlan, joined: Joined, remark: Callable[[str], None]) -> None:
-    """Tables of LEFT JOINs without any match, and a fan-out that looks like a missing key."""
+    """Tables of LEFT JOINs without any match, a fan-out that looks like a missing key, and in
+    training tables that sent keys of far more rows than are joined."""
     for name in without_match(plan, joined):
         remark(
             f"LEFT JOIN {name}: no row has a match in it, and its columns are as where there is "
@@ -32,6 +36,22 @@ def remark_on_join(plan: FederatedPlan, joined: Joined, remark: Callable[[str], 
     found = growth(plan, joined)
     if found is not None:
         remark(found)
+    for text in _idle_keys(plan, joined) if plan.purpose == TRAIN else ():
+        remark(text)
+
+
+def _idle_keys(plan: FederatedPlan, joined: Joined) -> Iterator[str]:
+    """Tables most of whose rows sent a key for nothing, in words."""
+    silent = without_match(plan, joined)
+    for index, slot in joined.slots.items():
+        own = plan.ucq.slots[index]
+        name, sent = own.name, joined.tables.get(index, 0) - sum(f.virtual for f in own.fragments)
+        active = int(slot.offsets[-1]) - len(slot.virtual)
+        if sent >= MIN_KEYS and active <= USED * sent and name not in silent and joined.total:
+            yield (
+                f"{name} sent keyed hashes of the keys of {sent:,} rows, and {active:,} of them "
+                f"are joined. Can a condition on columns of {name} itself leave the others out?"
+            )
 
 
 def growth(plan: FederatedPlan, joined: Joined) -> str | None:

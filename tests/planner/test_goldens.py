@@ -152,6 +152,7 @@ CHANGED_WITHOUT = {
     "place_conditions": "equalities in WHERE",
     "refuse_cross_products": "cross product",
     "unify_branches": "union in FROM",
+    "derive_conditions": "conditions that follow over equal keys",
     "push_filters": "star and aliases",
     "type_terms": "one table",
     "apply_transforms": "transformation of another type",

@@ -1,0 +1,297 @@
+"""Conditions that follow from others over equal keys: `m.week = 10` from `t.week = 10` and
+`m.week = t.week`. So a table sends the keys of fewer rows, and no joined row is another one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import product
+
+from sqlglot import exp, parse_one
+
+from sqlfl.errors import LostError, PartyError, ReplyError
+from sqlfl.planner.grammar.writing import Dialect, to_sql
+from sqlfl.planner.query import types
+from sqlfl.planner.query.draft import Draft
+from sqlfl.planner.query.keys import text_of
+from sqlfl.planner.query.nulls import COMPARISONS, is_null_over_nulls
+from sqlfl.planner.query.relations import (
+    Block,
+    Branch,
+    Equality,
+    Group,
+    Left,
+    Relation,
+    Term,
+    operand,
+    substituted,
+)
+from sqlfl.planner.query.scalars import Asker
+
+_MAX_DIGITS = 18
+"""Of numbers in conditions, and of decimals: beyond, DuckDB may cast the column, and fail."""
+_MOMENTS = {"DATE": ("DATE",), "TIMESTAMP": ("DATE", "TIMESTAMP")}
+"""What a constant may be cast to, so that a column of the type is cast to no other type."""
+_MOMENT = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d{1,6})?)?)?")
+_UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+
+
+def derive_conditions(draft: Draft) -> Draft:
+    """Conditions on one side of a join's equality hold of the other side too.
+
+    Only comparisons with constants are taken over, and only where both sides have one type in
+    which equal values compare alike. The right side of a LEFT JOIN takes them from its left side,
+    and never the other way. A table whose owner has made policies takes none: a condition is a
+    release there, and the statement has not asked for it. Nor does a table that several blocks of a
+    union share, where not all of them say the same of it: it would be sent once for each.
+    """
+    found = [_Deriving(draft, block).derived() for block in draft.blocks]
+    said: dict[object, set[frozenset[str]]] = {}
+    for block, derived in zip(draft.blocks, found, strict=True):
+        for at, relation in enumerate(block.relations):
+            texts = (text_of(relation, term) for place, term in derived if place == at)
+            said.setdefault(_tables(relation), set()).add(frozenset(texts))
+    return replace(
+        draft,
+        blocks=tuple(
+            _with(block, [d for d in derived if len(said[_tables(block.relations[d[0]])]) == 1])
+            for block, derived in zip(draft.blocks, found, strict=True)
+        ),
+    )
+
+
+def _tables(relation: Relation) -> object:
+    """What the relation reads, whatever numbers binding gave it."""
+    return tuple(
+        (branch.client, tuple(to_sql(source.item) for source in branch.sources))
+        for branch in relation.branches
+    )
+
+
+def _with(block: Block, derived: Sequence[tuple[int, Term]]) -> Block:
+    """The block with the conditions, each in the group of its relation."""
+
+    def added(group: Group) -> Group:
+        core = [block.of(id_) for id_ in group.core]
+        own = (term for at, term in derived if at in core)
+        lefts = (replace(left, group=added(left.group)) for left in group.lefts)
+        return replace(group, conditions=(*group.conditions, *own), lefts=tuple(lefts))
+
+    return replace(block, tree=added(block.tree), derived=tuple(derived))
+
+
+class _Deriving:
+    """Conditions that follow within one block of the union."""
+
+    def __init__(self, draft: Draft, block: Block) -> None:
+        self._draft, self._old = draft, block
+        self._known: dict[int, dict[str, Term]] = {}
+        """By relation, conditions that its joined rows fulfil, by their text."""
+        self._bytewise: dict[tuple[int, str], bool] = {}
+
+    def derived(self) -> list[tuple[int, Term]]:
+        return self._group(self._old.tree, ())
+
+    def _group(self, group: Group, given: Sequence[tuple[int, Term]]) -> list[tuple[int, Term]]:
+        """What follows within the group; `given` follows from what stands before it."""
+        waiting: list[tuple[int, Term]] = []
+        for condition in group.conditions:
+            reads = self._old.reads(condition)
+            if len(reads) == 1 and _value(condition.expression) is not None:
+                self._learn(reads[0], condition)
+                waiting.append((reads[0], condition))
+        added = [pair for pair in given if self._learn(*pair)]
+        waiting += added
+        inner = [e for e in self._old.equalities if not e.own and e.group == group.id]
+        while waiting:
+            at, condition = waiting.pop(0)
+            for equality, flip in product(inner, (False, True)):
+                found = self._across(equality, flip, at, condition)
+                if found is not None and self._learn(*found):
+                    added.append(found)
+                    waiting.append(found)
+        for left in group.lefts:
+            added += self._group(left.group, self._given(left))
+        return added
+
+    def _given(self, left: Left) -> list[tuple[int, Term]]:
+        """What follows for the right side of a LEFT JOIN."""
+        given = []
+        for equality in self._old.equalities:
+            if equality.on and equality.group == left.group.id:
+                for condition in self._known.get(equality.left, {}).values():
+                    found = self._across(equality, False, equality.left, condition)
+                    if found is not None:
+                        given.append(found)
+        return given
+
+    def _learn(self, at: int, condition: Term) -> bool:
+        """Whether it was not known."""
+        known = self._known.setdefault(at, {})
+        text = to_sql(condition.expression)
+        return known.setdefault(text, condition) is condition
+
+    def _across(
+        self, equality: Equality, flip: bool, at: int, condition: Term
+    ) -> tuple[int, Term] | None:
+        """What the condition says of the equality's other side."""
+        ends = [(equality.left, equality.terms[0]), (equality.right, equality.terms[1])]
+        (own, side), (other, target) = ends[::-1] if flip else ends
+        value = _value(condition.expression)
+        if own != at or value is None or to_sql(value) != to_sql(side.expression.unnest()):
+            return None
+        relation = self._old.relations[own]
+        if own in self._old.optional and not is_null_over_nulls(side.expression, relation.ids):
+            return None  # the row that a LEFT JOIN adds has a key too, and fulfils nothing
+        branches = self._old.relations[other].branches
+        if any(self._draft.catalog.governed(branch.client) for branch in branches):
+            return None
+        if not all(self._is_sure(other, branch, target) for branch in branches):
+            return None
+        if not self._alike((own, side), (other, target), condition):
+            return None
+        return other, Term(_replaced(condition.expression, target.expression), condition.span)
+
+    def _is_sure(self, at: int, branch: Branch, target: Term) -> bool:
+        """Whether the key is a column, or a cast of it that cannot fail: conditions of the query
+        may be there to keep rows from it."""
+        expression = substituted(target, branch).expression.unnest()
+        if not isinstance(expression, exp.Cast) or isinstance(expression, exp.TryCast):
+            return isinstance(expression, exp.Column)
+        whole = replace(self._old.relations[at], branches=(branch,))
+        inner = Term(expression.this, target.span)
+        if not isinstance(inner.expression, exp.Column):
+            return False
+        from_, to = (self._draft.types(whole, [term])[0][0] for term in (inner, target))
+        return types.lossless(types.normal(from_), types.normal(to)) == types.normal(to)
+
+    # -- types -------------------------------------------------------------------------------------
+
+    def _alike(self, own: tuple[int, Term], other: tuple[int, Term], condition: Term) -> bool:
+        """Whether equal values of both sides compare alike with the constants."""
+        found = {
+            types.normal(type_)
+            for at, term in (own, other)
+            for type_ in self._draft.types(self._old.relations[at], [term])[0]
+        }
+        whole = all(types.is_integer(type_) and type_ != "UHUGEINT" for type_ in found)
+        if not whole and len(found) > 1:
+            return False
+        type_ = "BIGINT" if whole else next(iter(found))
+        constants = [c for _, compared in _atoms(condition.expression) or () for c in compared]
+        if not all(_fits(constant, type_) for constant in constants):
+            return False
+        return type_ != "VARCHAR" or all(self._is_bytewise(*end) for end in (own, other))
+
+    def _is_bytewise(self, at: int, term: Term) -> bool:
+        key = at, to_sql(term.expression)
+        if key not in self._bytewise:
+            self._bytewise[key] = self._asked_bytewise(at, term)
+        return self._bytewise[key]
+
+    def _asked_bytewise(self, at: int, term: Term) -> bool:
+        """Whether no collation changes how texts compare there, as far as their party says."""
+        catalog = self._draft.catalog
+        for branch in self._old.relations[at].branches:
+            if catalog.governed(branch.client):
+                return False
+            own = operand(substituted(term, branch).expression.copy())
+            tests: list[exp.Expr] = [
+                exp.EQ(this=own.copy(), expression=collated.copy()) for collated in _COLLATED
+            ]
+            try:
+                columns = Asker(catalog).columns(
+                    branch.client, branch.sources, [*tests, _DEFAULT], ()
+                )
+            except (LostError, ReplyError):
+                raise
+            except PartyError:
+                return False
+            if any(column.type != "BOOLEAN" for column in columns):
+                return False
+        return True
+
+
+_COLLATED = tuple(parse_one(f"('' COLLATE {c})", dialect=Dialect) for c in ("nocase", "noaccent"))
+"""Texts that bind with none that has another collation: so with both of them none that has one."""
+_DEFAULT = parse_one(
+    "struct_extract({'bytewise': true, 'other': 0}, CASE WHEN 'B' < 'a' AND 'a' <> 'A' "
+    "AND 'a' <> '\u00e1' AND '\u00e1' <> 'a\u0301' THEN 'bytewise' ELSE 'other' END)",
+    dialect=Dialect,
+)
+"""A BOOLEAN where texts compare byte by byte; a number where `default_collation` is otherwise."""
+
+
+def _value(condition: exp.Expr) -> exp.Expr | None:
+    """The one expression that the condition compares with constants."""
+    values = [value.unnest() for value, _ in _atoms(condition) or ()]
+    return values[0] if len({to_sql(value) for value in values}) == 1 else None
+
+
+def _atoms(condition: exp.Expr) -> list[tuple[exp.Expr, list[exp.Expr]]] | None:
+    """Each value that the condition compares, and the constants; None of any other condition."""
+    if isinstance(condition, exp.Paren | exp.Not):
+        return _atoms(condition.this)
+    if isinstance(condition, exp.And | exp.Or):
+        left, right = _atoms(condition.left), _atoms(condition.right)
+        return None if left is None or right is None else left + right
+    if isinstance(condition, COMPARISONS):
+        sides = [condition.left, condition.right]
+        value, constant = sides if _is_constant(sides[1]) else sides[::-1]
+        compared = [constant]
+    elif isinstance(condition, exp.Between) and not condition.args.get("symmetric"):
+        value, compared = condition.this, [condition.args["low"], condition.args["high"]]
+    elif isinstance(condition, exp.In) and set(_given(condition)) == {"this", "expressions"}:
+        value, compared = condition.this, [*condition.expressions]
+    elif isinstance(condition, exp.Is) and isinstance(condition.expression, exp.Null):
+        value, compared = condition.this, []
+    else:
+        return None
+    known = all(_is_constant(constant) for constant in compared)
+    return [(value, compared)] if known and value.find(exp.Column) is not None else None
+
+
+def _given(node: exp.Expr) -> list[str]:
+    return [name for name, value in node.args.items() if value not in (None, [], False)]
+
+
+def _is_constant(node: exp.Expr) -> bool:
+    """Whether it is written as a constant of a kind that `_fits` looks at."""
+    node = node.unnest()
+    if isinstance(node, exp.Neg):
+        return isinstance(node.this, exp.Literal) and not node.this.is_string
+    if isinstance(node, exp.Cast) and not isinstance(node, exp.TryCast):
+        return isinstance(node.this, exp.Literal) and node.this.is_string
+    return isinstance(node, exp.Literal | exp.Boolean)
+
+
+def _fits(constant: exp.Expr, type_: str) -> bool:
+    """Whether DuckDB compares a column of the type with the constant as it is, in any database."""
+    constant = constant.unnest()
+    if isinstance(constant, exp.Cast):
+        kind = to_sql(constant.args["to"]).upper()
+        return kind in _MOMENTS.get(type_, ()) and _fits(constant.this, "TIMESTAMP")
+    if isinstance(constant, exp.Boolean):
+        return type_ == "BOOLEAN"
+    text = constant.this.name if isinstance(constant, exp.Neg) else constant.name
+    if isinstance(constant, exp.Literal) and constant.is_string:
+        if type_ in _MOMENTS:
+            return _MOMENT.fullmatch(text) is not None
+        return type_ == "VARCHAR" or (type_ == "UUID" and _UUID.fullmatch(text) is not None)
+    if sum(c.isdigit() for c in text) > _MAX_DIGITS or not re.fullmatch(r"\d+(\.\d+)?", text):
+        return False
+    if types.is_integer(type_):
+        return "." not in text and type_ != "UHUGEINT"
+    decimal = re.fullmatch(r"DECIMAL\((\d+), ?\d+\)", type_)
+    return type_ in ("FLOAT", "DOUBLE") or (decimal is not None and int(decimal[1]) <= _MAX_DIGITS)
+
+
+def _replaced(condition: exp.Expr, value: exp.Expr) -> exp.Expr:
+    """The condition of another value."""
+    found = exp.Paren(this=condition.copy())
+    for old, _ in _atoms(found) or ():
+        old.replace(operand(value.copy()))
+    result: exp.Expr = found.this
+    return result
