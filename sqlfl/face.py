@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, NoReturn
 
+import pyarrow as pa
 from sqlglot import exp
 
 from sqlfl import listing
@@ -26,6 +27,7 @@ from sqlfl.planning import explain
 from sqlfl.progress import Progress, Tell
 from sqlfl.relation import Relation
 from sqlfl.result import Result
+from sqlfl.result_schemas import schema_of
 from sqlfl.resuming import unfinished
 from sqlfl.store.registry import Model, Registry, card
 from sqlfl.texts import Piece, Values, pieces, text_of, whole
@@ -100,6 +102,24 @@ class Face(ABC):
                 statement = statement.statement
             with piece.placed():
                 return self._explained(statement)
+
+    def result_schema(self, text: str, parameters: Values = None) -> pa.Schema:
+        """The names and types of the result of one statement, which is not run.
+
+        text, parameters : as in `sql`. Parties may be asked for names and types of tables, as when
+        the statement is planned. Raises what planning the statement raises.
+
+        >>> import sqlfl
+        >>> with sqlfl.connect() as fed:
+        ...     fed.result_schema("SHOW PARTIES").names
+        ['party', 'databases', 'combined']
+        """
+        with self._statement():
+            piece = whole(text, parameters)
+            statement = piece.statement()
+            with piece.placed():
+                plan = lambda: self._plan(statement)  # noqa: E731
+                return schema_of(statement, self._registry, plan, self._catalog)
 
     @property
     def parties(self) -> tuple[str, ...]:

@@ -80,6 +80,12 @@ def _heeded() -> Interrupts | None:
     return found
 
 
+def asked_to_stop() -> bool:
+    """Whether the `Interrupts` that this thread heeds have come; each is reported once."""
+    heeded = _heeded()
+    return heeded is not None and heeded.taken()
+
+
 def _signalled() -> bool:
     """This thread is the one that signals reach."""
     return threading.current_thread() is threading.main_thread()

@@ -15,6 +15,16 @@ from sqlfl.planner.query.names import Tables, shortest
 from sqlfl.schema import Catalog, Client, Table, folded
 from sqlfl.store.registry import Model, ModelBlock
 
+TABLES = pa.schema([("table", pa.string()), ("columns", pa.int64()), ("databases", pa.int64())])
+PARTIES = pa.schema([("party", pa.string()), ("databases", pa.int64()), ("combined", pa.bool_())])
+COLUMNS = pa.schema([("column", pa.string()), ("type", pa.string()), ("databases", pa.int64())])
+FEATURES = pa.schema(
+    [
+        *((name, pa.string()) for name in ("feature", "party", "tables", "kind")),
+        ("width", pa.int64()),
+    ]
+)
+
 
 @dataclass(frozen=True)
 class _Listed:
@@ -58,10 +68,11 @@ def tables(catalog: Catalog) -> pa.Table:
     found = list(_tables(catalog))
     return pa.table(
         {
-            "table": pa.array([listed.name for listed in found], pa.string()),
-            "columns": pa.array([len(list(listed.columns())) for listed in found], pa.int64()),
-            "databases": pa.array([len(listed.parts) for listed in found], pa.int64()),
-        }
+            "table": [listed.name for listed in found],
+            "columns": [len(list(listed.columns())) for listed in found],
+            "databases": [len(listed.parts) for listed in found],
+        },
+        TABLES,
     )
 
 
@@ -69,10 +80,11 @@ def parties(clients: Mapping[str, tuple[Client, ...]]) -> pa.Table:
     """A row per party: its name, the number of its databases, whether it combines them."""
     return pa.table(
         {
-            "party": pa.array(list(clients), pa.string()),
-            "databases": pa.array([len(own) for own in clients.values()], pa.int64()),
-            "combined": pa.array([own[0].combined for own in clients.values()], pa.bool_()),
-        }
+            "party": list(clients),
+            "databases": [len(own) for own in clients.values()],
+            "combined": [own[0].combined for own in clients.values()],
+        },
+        PARTIES,
     )
 
 
@@ -86,10 +98,11 @@ def columns(catalog: Catalog, path: Path, sql: str) -> pa.Table:
     rows = list(_Listed(path.parts, ("", ""), parts).columns())
     return pa.table(
         {
-            "column": pa.array([name for name, _, _ in rows], pa.string()),
-            "type": pa.array([kind for _, kind, _ in rows], pa.string()),
-            "databases": pa.array([number for _, _, number in rows], pa.int64()),
-        }
+            "column": [name for name, _, _ in rows],
+            "type": [kind for _, kind, _ in rows],
+            "databases": [number for _, _, number in rows],
+        },
+        COLUMNS,
     )
 
 
@@ -102,12 +115,13 @@ def features(model: Model) -> pa.Table:
     own = [(name, *found[name]) for name in model.features if name in found]
     return pa.table(
         {
-            "feature": pa.array([name for name, *_ in own], pa.string()),
-            "party": pa.array([_owners(block) for _, block, *_ in own], pa.string()),
-            "tables": pa.array([", ".join(block.tables) for _, block, *_ in own], pa.string()),
-            "kind": pa.array([kind for *_, kind, _ in own], pa.string()),
-            "width": pa.array([width for *_, width in own], pa.int64()),
-        }
+            "feature": [name for name, *_ in own],
+            "party": [_owners(block) for _, block, *_ in own],
+            "tables": [", ".join(block.tables) for _, block, *_ in own],
+            "kind": [kind for *_, kind, _ in own],
+            "width": [width for *_, width in own],
+        },
+        FEATURES,
     )
 
 

@@ -41,6 +41,7 @@ from sqlfl.progress import Progress, Tell
 from sqlfl.rehearsal import check_rehearsed, rehearsed
 from sqlfl.remarks import Remarks
 from sqlfl.result import Result
+from sqlfl.result_schemas import DROPPED, PLAN
 from sqlfl.resuming import Checkpoints, resumed, unfinished
 from sqlfl.running import running
 from sqlfl.schema import Client
@@ -190,7 +191,7 @@ class Federation(Face):
                 plan = self._explained(statement.statement)
                 shown = plan.details if statement.verbose else plan
                 text = str(shown)
-                table = pa.table({"plan": text.splitlines()})
+                table = pa.table({"plan": text.splitlines()}, PLAN)
                 return Result(table, text=text, markup=shown._repr_html_)
             case st.TrainModel():
                 return self._patiently(statement, lambda: self._train(statement))
@@ -475,9 +476,9 @@ class Federation(Face):
 
     def _drop(self, statement: st.DropModel) -> Result:
         if statement.if_exists and statement.name not in self._registry:
-            return Result(pa.table({"dropped": pa.array([], pa.string())}))
+            return Result(DROPPED.empty_table())
         model = self._saving.drop(statement.name)
-        return Result(pa.table({"dropped": [model.name]}))
+        return Result(pa.table({"dropped": [model.name]}, DROPPED))
 
     def _channel(self, network: Network | None = None) -> Channel:
         """One that carries nothing any more once the federation is being closed."""

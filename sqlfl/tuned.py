@@ -54,6 +54,19 @@ def tuned_result(model: Model, tuned: Tuned, tuning: Tuning) -> Result:
     )
 
 
+def schema_of_tuning(tuning: Tuning) -> pa.Schema:
+    """Names and types of the columns of `tuned_result`."""
+    options = {n: _column([c.values[n] for c in tuning.candidates]).type for n in tuning.tuned}
+    measures = {
+        tuning.metric: pa.float64(),
+        "deviation": pa.float64(),
+        "epochs": pa.int64(),
+        "seconds": pa.float64(),
+        "folds": pa.list_(pa.float64()),
+    }
+    return pa.schema(list({**options, **measures}.items()))
+
+
 def _column(values: list[object]) -> pa.Array:
     """Of one type, or else as a statement has them."""
     try:

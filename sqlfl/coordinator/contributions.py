@@ -18,6 +18,7 @@ from sqlfl.coordinator.scoring import (
     class_values,
     identifiers,
     predicted,
+    prediction_columns,
     slot_scores,
 )
 from sqlfl.messages import SendContributions, SendExactContributions
@@ -68,6 +69,20 @@ def contributions(
                 columns += _named(model, f"by_{own.name}.{feature}", values[rows])
     names, arrays = zip(*columns, strict=True)
     return pa.Table.from_arrays(list(arrays), names=list(names))
+
+
+def added_columns(
+    plan: FederatedPlan, asked: Contributions, model: Model
+) -> list[tuple[str, pa.DataType]]:
+    """Names and types of the columns that `contributions` adds to the identifiers."""
+    names = ["score", "intercept"]
+    for slot in (slot for slot in plan.ucq.slots if slot.features):
+        names.append(f"by_{slot.name}")
+        names += [f"by_{slot.name}.{feature.name}" for feature in slot.features if asked.features]
+    none = np.zeros((0, len(model.intercept)))
+    numbers = [column for name in names for column in _named(model, name, none)]
+    prediction = prediction_columns(model)[0]
+    return [prediction, *((name, values.type) for name, values in numbers)]
 
 
 def _prediction(model: Model, prediction: Array) -> pa.Array:

@@ -28,6 +28,12 @@ from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.query.ucq import Slot
 from sqlfl.store.registry import Model
 
+SCHEMA = pa.schema(
+    [
+        *((name, pa.string()) for name in ("party", "table", "feature")),
+        *((name, pa.float64()) for name in ("importance", "deviation", "variance")),
+    ]
+)
 HIGHER_IS_BETTER = ("accuracy", "auc", "r2")
 
 
@@ -67,10 +73,7 @@ def importance(
                 "variance": variance,
             })  # fmt: skip
     _say(asked, whole, said)
-    texts = ("party", "table", "feature")
-    names = (*texts, "importance", "deviation", "variance")
-    schema = pa.schema([(n, pa.string() if n in texts else pa.float64()) for n in names])
-    return pa.Table.from_pylist(found, schema=schema)
+    return pa.Table.from_pylist(found, schema=SCHEMA)
 
 
 def _permuted(

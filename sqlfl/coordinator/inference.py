@@ -358,6 +358,8 @@ ORDER = [
     *("statistic", "standard_error", "p", "lower", "upper"),
 ]
 """Of the columns: where they are too many for a line, those in the middle are not shown."""
+_LABELS = ("party", "table", "feature", "category", "kind")
+SCHEMA = pa.schema([(n, pa.string() if n in _LABELS else pa.float64()) for n in ORDER])
 UNTOLD = 1e-6
 """The share of the intercept that may lie in what the rows do not tell."""
 
@@ -370,8 +372,7 @@ def _labels(
     kinds: list[str | None],
 ) -> dict[str, pa.Array]:
     columns = (parties, tables, features, categories, kinds)
-    names = ("party", "table", "feature", "category", "kind")
-    return {name: pa.array(c, pa.string()) for name, c in zip(names, columns, strict=True)}
+    return {name: pa.array(c, pa.string()) for name, c in zip(_LABELS, columns, strict=True)}
 
 
 def _with_tests(

@@ -76,16 +76,22 @@ def predict(
     for name, column in identifiers(plan, joined, channel, run):
         names.append(name)
         columns.append(column)
-    names.append("prediction")
+    names += [name for name, _ in prediction_columns(model)]
     if model.classes is None:
         columns.append(pa.array(prediction[:, 0]))
     else:
         classes = class_values(model)
         columns.append(classes.take(pa.array(prediction.argmax(axis=1))))
-        for number, text in enumerate(model.classes):
-            names.append(f"probability_{text}")
-            columns.append(pa.array(prediction[:, number]))
+        columns += [pa.array(prediction[:, number]) for number in range(len(model.classes))]
     return pa.Table.from_arrays(columns, names=names)
+
+
+def prediction_columns(model: Model) -> list[tuple[str, pa.DataType]]:
+    """Names and types of the columns that PREDICT adds to the identifiers."""
+    if model.classes is None:
+        return [("prediction", pa.float64())]
+    of_classes = [(f"probability_{text}", pa.float64()) for text in model.classes]
+    return [("prediction", class_values(model).type), *of_classes]
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +117,11 @@ def evaluate(
     Raises ModelError for an empty join, a class that the model does not know, and weights that are
     none, and PartyError where labels were not noised as planned.
     """
-    found = _outcome(plan, model, channel, run, said)
+    return measured(plan, model, _outcome(plan, model, channel, run, said))
+
+
+def measured(plan: FederatedPlan, model: Model, found: Outcome) -> pa.Table:
+    """The table that EVALUATE, or the plan's look, makes of an outcome."""
     if plan.look is not None:
         classes = None if model.classes is None else class_values(model)
         return look(plan.look, classes, found.prediction, found.y, found.weights)

@@ -53,6 +53,15 @@ def weights(model: Model, channel: Channel, said: Scoring) -> pa.Table:
     return pa.concat_tables(tables)
 
 
+def schema_of_weights(model: Model) -> pa.Schema:
+    """Names and types of the columns of `weights`."""
+    none = np.zeros(0)
+    of: dict[str, list[str]] = {
+        name: [] for name in ("party", "table", "feature", "category", "kind")
+    }
+    return _rows(model, of, 0, none, none).schema
+
+
 def _intercept(model: Model, told: Mapping[ModelBlock, Block], number: int) -> pa.Table:
     """In the features' own units, and as the coordinator has it: of centred columns."""
     centred = float(model.intercept[number])

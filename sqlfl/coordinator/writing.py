@@ -16,6 +16,10 @@ from sqlfl.planner.federated.into import Into
 from sqlfl.planner.grammar import build
 from sqlfl.schema import Client
 
+SCHEMA = pa.schema(
+    [*((name, pa.string()) for name in ("party", "client", "table")), ("rows", pa.int64())]
+)
+
 
 def write(into: Into, joined: Joined, prediction: Array, channel: Channel, run: str) -> pa.Table:
     """A row per table that was made: party, client, table (as SQL names it), rows. One of a party
@@ -44,8 +48,7 @@ def write(into: Into, joined: Joined, prediction: Array, channel: Channel, run: 
         rows.append(
             {"party": client.party, "client": str(client), "table": table, "rows": reply.rows}
         )
-    text = [(name, pa.string()) for name in ("party", "client", "table")]
-    return pa.Table.from_pylist(rows, schema=pa.schema([*text, ("rows", pa.int64())]))
+    return pa.Table.from_pylist(rows, schema=SCHEMA)
 
 
 def _commit(into: Into, channel: Channel, run: str) -> None:

@@ -35,6 +35,7 @@ TAKEN = "taken"
 LEAVE = "leave"
 """No answer is waited for any more."""
 SQL, EXPLAIN, MODEL, TABLE, QUERY, LIST = "sql", "explain", "model", "table", "query", "list"
+SCHEMA = "schema"
 LISTS = ("parties", "models", "tables", "audit", "chain", "status", "statements")
 MOST_TEXT = 4 << 20
 """Bytes of what an analyst sends."""
@@ -246,6 +247,8 @@ class Calls:
                 return answers.result_to_bytes(self._ran(number, text))
             if what == EXPLAIN:
                 return answers.plan_to_bytes(fed.explain(text))
+            if what == SCHEMA:
+                return answers.result_to_bytes(Result(fed.result_schema(text).empty_table()))
             if what == MODEL:
                 return answers.model_to_bytes(fed.model(text))
             if what in (TABLE, QUERY):

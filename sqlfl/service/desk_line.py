@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 
 from sqlfl.errors import Error, WireError
+from sqlfl.interrupts import asked_to_stop
 from sqlfl.remote.agent import HELLO, REFUSED, WELCOME
 from sqlfl.remote.frames import INTERRUPT, VERSIONS, Frame, spoken
 from sqlfl.remote.locations import check_location
@@ -95,7 +96,8 @@ class DeskLine:
         stopping: Callable[[], None] = lambda: None,
     ) -> pa.Buffer:
         """The answer's body. Ctrl-C once ends a statement at the end of its round, and what it has
-        then is the answer; twice it ends at once. Raises the error of the statement, and Error
+        then is the answer; twice it ends at once. In another thread than the main one, the
+        `Interrupts` that it heeds are its Ctrl-C. Raises the error of the statement, and Error
         where the connection is lost."""
         with self._lock:
             if self._closed:
@@ -140,6 +142,8 @@ class DeskLine:
             try:
                 while not own.done.wait(HEARD):
                     self._tell(own)
+                    if asked_to_stop():
+                        raise KeyboardInterrupt
                 return
             except KeyboardInterrupt:
                 own.interrupts += 1

@@ -8,6 +8,8 @@ from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import pyarrow as pa
+
 from sqlfl import remarks
 from sqlfl.asking import weights_text
 from sqlfl.errors import Error
@@ -23,7 +25,7 @@ from sqlfl.remote.settings import AnalystSettings, read_settings
 from sqlfl.result import Result
 from sqlfl.schema import Column
 from sqlfl.service import answers
-from sqlfl.service.calls import EXPLAIN, LIST, MODEL, QUERY, REMARK, SQL, TABLE
+from sqlfl.service.calls import EXPLAIN, LIST, MODEL, QUERY, REMARK, SCHEMA, SQL, TABLE
 from sqlfl.service.desk_line import AWAY, DeskLine
 from sqlfl.store.registry import Model
 from sqlfl.texts import Values, pieces, text_of, whole
@@ -84,6 +86,13 @@ class RemoteFederation:
         statement = piece.statement()
         with piece.placed():
             return answers.bytes_to_plan(self._asked(EXPLAIN, piece.sql, statement))
+
+    def result_schema(self, text: str, parameters: Values = None) -> pa.Schema:
+        """As `Federation.result_schema`."""
+        piece = whole(text, parameters)
+        piece.statement()
+        with piece.placed():
+            return answers.bytes_to_result(self._line.ask(SCHEMA, piece.sql)).arrow().schema
 
     def model(self, name: str) -> Model:
         """As `Federation.model`."""

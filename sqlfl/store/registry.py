@@ -429,10 +429,13 @@ def facts_to_text(facts: list[tuple[str, str]]) -> str:
     return "\n".join(f"{name:<{width}}  {indent.join(lines)}" for name, lines in texts)
 
 
+CARD = pa.schema([("property", pa.string()), ("value", pa.string())])
+
+
 def card(facts: list[tuple[str, str]]) -> Result:
     """Names and texts as the answer of a statement."""
     names, values = zip(*facts, strict=True)
-    table = pa.table({"property": list(names), "value": list(values)})
+    table = pa.table({"property": list(names), "value": list(values)}, CARD)
     return Result(table, text=facts_to_text(facts), markup=lambda: facts_to_html(facts))
 
 
