@@ -47,11 +47,16 @@ class Remarks:
         if text in self._texts:
             return
         self._texts.append(text)
-        told = _heard.get()
-        if told is not None:
-            told(text)
-        else:
-            warn(text)
+        remark(text)
+
+
+def remark(text: str) -> None:
+    """Tell whoever has `heard`, or else warn."""
+    told = _heard.get()
+    if told is not None:
+        told(text)
+    else:
+        warn(text)
 
 
 def warn(text: str) -> None:

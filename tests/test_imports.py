@@ -134,6 +134,7 @@ ROOMS = {
     "ownership": ("guard", "udfs", "options", "planner.grammar", "result", "sources"),
     "remote": ("attachment", "guard", "messages", "party", "udfs"),
     "carriers": ("planner.grammar", "remote", "result", "session", "texts"),
+    "gateway": ("planner.grammar", "remarks", "remote", "result", "result_schemas", "texts"),
     "secure": ("messages", "privacy"),
     "udfs": ("messages", "models", "privacy", "store"),
     "privacy": (

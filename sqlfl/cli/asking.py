@@ -6,13 +6,14 @@ import json
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+import sqlfl
 from sqlfl.cli import formats
 from sqlfl.errors import Error
 from sqlfl.errors import Warning as Remark
@@ -21,6 +22,9 @@ from sqlfl.remote.locations import check_location
 from sqlfl.remote.settings import AnalystSettings, read_settings
 from sqlfl.result import Result
 from sqlfl.service.federation import SETTINGS, RemoteFederation
+
+if TYPE_CHECKING:
+    from sqlfl.session import Federation
 
 ENDED = "ended at once; SHOW MODELS says what is kept"
 """After the second Ctrl-C."""
@@ -46,6 +50,56 @@ def connecting(command: F) -> F:
     return command
 
 
+def opening(command: F) -> F:
+    """The options by which `opened` finds a federation: at a coordinator, or of databases here."""
+    kept = click.option(
+        "--models",
+        type=click.Path(path_type=Path),
+        help="With databases: the file that keeps models and their history; made if missing.",
+    )
+    return connecting(kept(command))
+
+
+DATABASES = click.argument("databases", nargs=-1, metavar="[PARTY=DATABASE]...")
+
+
+@contextmanager
+def opened(
+    databases: Sequence[str], models: Path | None, **given: Any
+) -> Iterator[Federation | RemoteFederation]:
+    """The federation of these databases, each PARTY=FILE, or without any the coordinator's.
+
+    A party that is named several times has several databases. Raises Error where a file cannot be
+    attached, and where databases and a coordinator are given.
+    """
+    if not databases and models is None:
+        with connected(**given) as there:
+            yield there
+        return
+    wrong = [name for name in ("to", "study", "insecure") if given[name]]
+    if wrong:
+        raise Error(
+            f"--{wrong[0]} is of a coordinator, and databases of this machine are given",
+            hint="leave one of them out",
+        )
+    with sqlfl.connect(models, analyst=given["analyst"]) as fed:
+        for party, files in _parties(databases).items():
+            fed.attach(party, files)
+        yield fed
+
+
+def _parties(databases: Sequence[str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for text in databases:
+        name, equals, file = text.partition("=")
+        if not (name and equals and file):
+            raise click.UsageError(f"a database is PARTY=FILE, got {text!r:.80}")
+        if not Path(file).exists():
+            raise Error(f"there is no file {file}", hint="airline=airline.duckdb names one")
+        found.setdefault(name, []).append(file)
+    return found
+
+
 @contextmanager
 def connected(
     to: str | None,
@@ -62,7 +116,8 @@ def connected(
         raise Error(
             "no coordinator is named",
             hint=f"`coordinator` in your settings, which --config or the variable {SETTINGS} "
-            "names; or --to grpc+tls://host:8815",
+            "names; or --to grpc+tls://host:8815; databases of this machine need none: "
+            "airline=airline.duckdb",
         )
     check_location(place, insecure=insecure)
     if insecure and not (analyst or own.name):

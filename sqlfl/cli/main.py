@@ -22,6 +22,7 @@ HOMES = {
     "sql": ("asking", "run statements at a coordinator"),
     "status": ("asking", "show the parties and what is running"),
     "shell": ("shell", "enter statements at a prompt"),
+    "gateway": ("gateway", "serve your statements to clients of Flight SQL: ADBC, JDBC, ODBC"),
 }
 """Of each command the module, and what help says without loading it."""
 INTERRUPTED = 130

@@ -65,7 +65,7 @@ def coordinator(
 ) -> None:
     """Serve as the coordinator, until SIGTERM or Ctrl-C; twice, end at once."""
     gone = True
-    with _serving(log_format) as stop:
+    with serving(log_format) as stop:
         from sqlfl.service.service import Service  # an agent of a party loads nothing of it
 
         settings = read_settings(CoordinatorSettings, config)
@@ -101,7 +101,7 @@ def party(
     log_format: str,
 ) -> None:
     """Serve a party's database to a coordinator, until SIGTERM or Ctrl-C; twice, end at once."""
-    with _serving(log_format, party=name or "") as stop:
+    with serving(log_format, party=name or "") as stop:
         check_location(join, insecure=insecure)
         found = read_settings(PartySettings, config)
         own = replace(found, name=name or found.name, database=database or found.database)
@@ -146,7 +146,7 @@ def _run(agent: Agent, stop: threading.Event) -> None:
 
 
 @contextmanager
-def _serving(log_format: str, **fields: str) -> Iterator[threading.Event]:
+def serving(log_format: str, **fields: str) -> Iterator[threading.Event]:
     """An event that SIGTERM and Ctrl-C set; the second one ends the process. What goes wrong is
     said in the log where that is for programs."""
     stop = threading.Event()

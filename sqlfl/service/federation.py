@@ -183,7 +183,7 @@ class RemoteFederation:
         finally:
             shown.close()
             for said in shown.remarks:
-                remarks.warn(said)
+                remarks.remark(said)
 
 
 class _Shown:

@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from sqlfl.cli.main import cli
-from sqlfl.cli.serving import _serving
+from sqlfl.cli.serving import serving
 from sqlfl.remote import certificates as ct
 from sqlfl.remote.stream import Stream
 from tests.cli.processes import ROOT, surroundings
@@ -224,7 +224,7 @@ def test_an_agent_loads_no_coordinator() -> None:
 def test_a_second_signal_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[int] = []
     monkeypatch.setattr("sqlfl.cli.serving.os._exit", ended.append)
-    with _serving("text") as stop:
+    with serving("text") as stop:
         signal.raise_signal(signal.SIGTERM)
         assert stop.is_set()
         assert not ended

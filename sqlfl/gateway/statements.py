@@ -1,0 +1,281 @@
+"""Statements of a gateway's clients: prepared, run in threads that heed a cancel, and kept."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import secrets
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+import pyarrow as pa
+
+from sqlfl.errors import Error, InternalError
+from sqlfl.interrupts import Interrupts, heeding
+from sqlfl.planner.grammar.parameters import Place, places
+from sqlfl.remarks import heard
+from sqlfl.result import Result
+from sqlfl.texts import Values, pieces, text_of
+
+log = logging.getLogger("sqlfl.gateway")
+
+HEARD = 0.05
+"""Seconds after which a cancel is heard at the latest."""
+MAX_PREPARED = 256
+"""Statements that are prepared at once; beyond it the one that was used longest ago is closed."""
+MAX_RUNNING = 8
+MAX_RESULTS, MAX_RESULT_BYTES = 16, 256 << 20
+"""Results, and their bytes, that wait for their clients: beyond it the oldest but the last go."""
+NOTES = "sqlfl.notes"
+"""The entry of a schema's metadata with a result's notes and warnings, a JSON list of texts."""
+_CONSTANT = re.compile(r"\s*SELECT\s+1\s*;?\s*", re.IGNORECASE)
+"""By which drivers ask whether a connection lives."""
+_ONE = pa.schema([("1", pa.int32())])
+CallerId: TypeAlias = str
+
+
+class Runs(Protocol):
+    """A federation, whose coordinator is in this process or elsewhere."""
+
+    def sql(self, text: str, parameters: Values = None) -> Result: ...
+
+    def result_schema(self, text: str, parameters: Values = None) -> pa.Schema: ...
+
+
+class Cancelled(Exception):
+    """The client has gone, or does not wait for the result."""
+
+
+class BusyError(Error):
+    """Too many statements are running."""
+
+
+@dataclass(eq=False)
+class Prepared:
+    """A statement that a client has prepared."""
+
+    caller: CallerId
+    sql: str
+    parameters: tuple[str, ...]
+    """Their names, each once: '1' of the first `?` or of `$1`."""
+    schema: pa.Schema | None
+    """Of the result; None where it follows from the values of parameters."""
+    values: Values = None
+
+    @property
+    def parameter_schema(self) -> pa.Schema:
+        """One column for each parameter. Any type may be bound; the one reported is text."""
+        return pa.schema([(name, pa.string()) for name in self.parameters])
+
+
+class Statements:
+    """Statements of all clients of a gateway; safe to use from several threads.
+
+    Handles are random, and of the caller that has made them: no other caller can use them.
+    """
+
+    def __init__(self, fed: Runs) -> None:
+        self._fed = fed
+        self._lock = threading.Lock()
+        self._prepared: OrderedDict[bytes, Prepared] = OrderedDict()
+        self._results: OrderedDict[bytes, tuple[CallerId, pa.Table]] = OrderedDict()
+        self._running: set[Interrupts] = set()
+        self._idle = threading.Condition(self._lock)
+        self._closing = False
+
+    # -- prepared statements ----------------------------------------------------------------------
+
+    def prepare(self, caller: CallerId, sql: str) -> tuple[bytes, Prepared]:
+        """Read the statement, and find the columns of its result. Raises the statement's errors."""
+        found = () if _CONSTANT.fullmatch(sql) else places(text_of(sql, "a statement"))
+        names = _names(found)
+        prepared = Prepared(caller, sql, names, self._columns(sql, names))
+        handle = secrets.token_bytes(16)
+        with self._lock:
+            self._prepared[handle] = prepared
+            while len(self._prepared) > MAX_PREPARED:
+                self._prepared.popitem(last=False)
+        return handle, prepared
+
+    def bind(self, caller: CallerId, handle: bytes, table: pa.Table) -> None:
+        """Take the values of the next run: one row, a column for each parameter."""
+        prepared = self._of(caller, handle)
+        if table.num_rows != 1:
+            raise Error(
+                f"one row of values was expected, and {table.num_rows:,} were bound",
+                hint="run the statement once for each row",
+            )
+        try:
+            row = [column[0].as_py() for column in table.columns]
+        except (ValueError, OverflowError, pa.ArrowException) as error:
+            raise Error(f"values that cannot be read: {error}") from None
+        if any(not name.isdecimal() for name in prepared.parameters):
+            prepared.values = dict(zip(table.column_names, row, strict=True))
+        else:
+            prepared.values = row
+
+    def close(self, caller: CallerId, handle: bytes) -> None:
+        """Forget a prepared statement; one that is not known is closed already."""
+        with self._lock:
+            known = self._prepared.get(handle)
+            if known is not None and known.caller == caller:
+                del self._prepared[handle]
+
+    def _of(self, caller: CallerId, handle: bytes) -> Prepared:
+        with self._lock:
+            found = self._prepared.get(handle)
+            if found is None or found.caller != caller:
+                raise Error("there is no such prepared statement", hint="prepare it again")
+            self._prepared.move_to_end(handle)
+            return found
+
+    def _columns(self, sql: str, parameters: Sequence[str]) -> pa.Schema | None:
+        """Parameters are NULL here; None where the columns cannot be found with that."""
+        if _CONSTANT.fullmatch(sql):
+            return _ONE
+        nothing = _nothing(parameters)
+        read = pieces(sql, nothing)
+        if len(read) > 1:
+            raise Error(
+                f"{len(read)} statements, and a client sends one at a time",
+                hint="send them one after the other",
+            )
+        if not parameters:
+            return self._fed.result_schema(sql)
+        try:
+            return self._fed.result_schema(sql, nothing)
+        except Error as error:
+            log.info("columns are known once values are bound: %s", error.message)
+            return None
+
+    # -- runs -------------------------------------------------------------------------------------
+
+    def run_prepared(
+        self, caller: CallerId, handle: bytes, cancelled: Callable[[], bool]
+    ) -> pa.Table:
+        """Run it with the values that were bound since it ran last."""
+        prepared = self._of(caller, handle)
+        values, prepared.values = prepared.values, None
+        return self.run(prepared.sql, values, cancelled, prepared.schema)
+
+    def run(
+        self,
+        sql: str,
+        values: Values,
+        cancelled: Callable[[], bool],
+        schema: pa.Schema | None = None,
+    ) -> pa.Table:
+        """Run a statement; its rows have the columns of `schema`, and its notes are in their
+        metadata.
+
+        Once `cancelled` is true, the statement ends as by one Ctrl-C: a training at the end of its
+        round, with the model kept so far. Raises Cancelled then, and else the statement's error.
+        """
+        if _CONSTANT.fullmatch(sql):
+            return pa.table({"1": [1]}, _ONE)
+        interrupts = Interrupts()
+        with self._lock:
+            if self._closing:
+                raise BusyError("the gateway ends", hint="connect again once it is back")
+            if len(self._running) >= MAX_RUNNING:
+                raise BusyError(f"{MAX_RUNNING} statements are running", hint="wait for one")
+            self._running.add(interrupts)
+        answer: list[pa.Table | BaseException] = []
+        done = threading.Event()
+
+        def work() -> None:
+            notes: list[str] = []
+            try:
+                with heeding(interrupts), heard(notes.append):
+                    result = self._fed.sql(sql, values)
+                answer.append(_told(result, notes, schema))
+            except BaseException as error:
+                answer.append(error)
+            finally:
+                with self._lock:
+                    self._running.discard(interrupts)
+                    self._idle.notify_all()
+                done.set()
+
+        began, over = time.monotonic(), False
+        threading.Thread(target=work, name="sqlfl-statement", daemon=True).start()
+        while not done.wait(HEARD):
+            if not over and cancelled():
+                over = True
+                interrupts.interrupt()
+        log.info("a statement ended after %.1f s", time.monotonic() - began)
+        (found,) = answer
+        if over or isinstance(found, KeyboardInterrupt):
+            raise Cancelled
+        if isinstance(found, BaseException):
+            raise found
+        return found
+
+    # -- results ----------------------------------------------------------------------------------
+
+    def keep(self, caller: CallerId, table: pa.Table) -> bytes:
+        """Keep a result until it is taken; returns its handle."""
+        handle = secrets.token_bytes(16)
+        with self._lock:
+            self._results[handle] = (caller, table)
+            size = sum(kept.nbytes for _, kept in self._results.values())
+            while len(self._results) > 1 and (
+                len(self._results) > MAX_RESULTS or size > MAX_RESULT_BYTES
+            ):
+                _, (_, dropped) = self._results.popitem(last=False)
+                size -= dropped.nbytes
+        return handle
+
+    def take(self, caller: CallerId, handle: bytes) -> pa.Table:
+        """The rows, which are kept no longer."""
+        with self._lock:
+            found = self._results.get(handle)
+            if found is None or found[0] != caller:
+                raise Error("there is no such result, or it was read", hint="run the statement")
+            del self._results[handle]
+        return found[1]
+
+    def end(self, seconds: float) -> None:
+        """Statements that run end as by Ctrl-C, and at once after `seconds`."""
+        with self._lock:
+            self._closing = True
+            for _ in range(2):
+                for interrupts in tuple(self._running):
+                    interrupts.interrupt()
+                if self._idle.wait_for(lambda: not self._running, seconds):
+                    return
+
+
+def _names(found: Sequence[Place]) -> tuple[str, ...]:
+    if all(not place.name for place in found):
+        return tuple(str(number) for number in range(1, len(found) + 1))
+    names = list(dict.fromkeys(place.name for place in found))
+    return tuple(sorted(names, key=int) if all(n.isdecimal() for n in names) else names)
+
+
+def _nothing(parameters: Sequence[str]) -> Sequence[Any] | Mapping[str, Any] | None:
+    """NULL for each parameter."""
+    if not parameters:
+        return None
+    if all(name.isdecimal() for name in parameters):
+        return [None] * len(parameters)
+    return dict.fromkeys(parameters)
+
+
+def _told(result: Result, notes: Sequence[str], schema: pa.Schema | None) -> pa.Table:
+    """The rows with the types that were reported, for example of a time in another zone."""
+    table = result.arrow()
+    if schema is not None and table.schema != schema:
+        try:
+            table = table.cast(schema)
+        except (pa.ArrowException, ValueError) as error:
+            raise InternalError(
+                f"the result has other columns than were reported: {error}"
+            ) from None
+    texts = [*result.notes, *notes]
+    return table.replace_schema_metadata({NOTES: json.dumps(texts)} if texts else None)
