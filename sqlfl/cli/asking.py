@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +16,7 @@ import click
 
 import sqlfl
 from sqlfl.cli import formats
+from sqlfl.cli.help import WORD, help_on
 from sqlfl.errors import Error
 from sqlfl.errors import Warning as Remark
 from sqlfl.planner.grammar.decoding import decoded
@@ -26,6 +28,8 @@ from sqlfl.service.federation import SETTINGS, RemoteFederation
 if TYPE_CHECKING:
     from sqlfl.session import Federation
 
+_DATABASE = re.compile(r"[^\W\d]\w*=")
+"""What no statement begins with."""
 ENDED = "ended at once; SHOW MODELS says what is kept"
 """After the second Ctrl-C."""
 
@@ -132,26 +136,44 @@ def connected(
 
 
 @click.command()
-@click.argument("statement", required=False)
-@connecting
+@click.argument("arguments", nargs=-1, metavar="[STATEMENT] [PARTY=DATABASE]...")
+@click.option("--command", "-c", help="The statement, instead of the argument.")
+@click.option(
+    "--file", "-f", type=click.Path(path_type=Path), help="The .sql file of the statements."
+)
+@opening
 @click.option(
     "--parameter", "-p", "parameters", multiple=True, metavar="NAME=VALUE", help="Of $NAME."
 )
 @formats.option
-def sql(statement: str | None, parameters: tuple[str, ...], form: str, **given: Any) -> None:
+def sql(
+    arguments: tuple[str, ...],
+    command: str | None,
+    file: Path | None,
+    models: Path | None,
+    parameters: tuple[str, ...],
+    form: str,
+    **given: Any,
+) -> None:
     """Run a statement, or several with ; between; the last one's result is printed.
 
-    Without one, they come from standard input. Ctrl-C ends a training at the end of its round, and
-    the model is kept; twice, at once. A parameter's value is a number, true, false or null where it
-    is written like one, and else text, which may stand in double quotes.
+    Without one, they come from standard input. HELP, or HELP TRAIN, says how they are written. They
+    run at a coordinator, or over databases of this machine: airline=airline.duckdb.
+
+    Ctrl-C ends a training at the end of its round, and the model is kept; twice, at once. A
+    parameter's value is a number, true, false or null where it is written like one, and else text,
+    which may stand in double quotes.
     """
     with _answering(form) as remarks:
-        given_text = sys.stdin.buffer.read() if statement is None else statement
-        text = decoded(given_text)
+        text, databases = _written(arguments, command, file)
         if not text.strip():
             raise Error("there is no statement", hint='sqlfl sql "SHOW PARTIES"')
-        values = _values(parameters)
-        with connected(**given) as fed:
+        asked = WORD.fullmatch(text)
+        if asked:
+            click.echo(help_on(asked["of"]))
+            return
+        values = values_of(parameters)
+        with opened(databases, models, **given) as fed:
             try:
                 result = fed.sql(text, values or None)
             except KeyboardInterrupt:
@@ -161,6 +183,32 @@ def sql(statement: str | None, parameters: tuple[str, ...], form: str, **given: 
         if form == formats.CSV:
             for note in result.notes:
                 click.echo(note, err=True)
+
+
+def _written(
+    arguments: tuple[str, ...], command: str | None, file: Path | None
+) -> tuple[str, tuple[str, ...]]:
+    """The statements, and the databases among the arguments."""
+    statements = [text for text in arguments if not _DATABASE.match(text)]
+    databases = tuple(text for text in arguments if _DATABASE.match(text))
+    places = [command is not None, file is not None, bool(statements)]
+    if len(statements) > 1 or sum(places) > 1:
+        raise click.UsageError(
+            "statements come from one argument, from -c, from -f, or from standard input"
+        )
+    if file is not None:
+        return read_file(file), databases
+    if command is not None:
+        return decoded(command), databases
+    return decoded(statements[0] if statements else sys.stdin.buffer.read()), databases
+
+
+def read_file(file: Path) -> str:
+    """The text of a .sql file. Raises Error where it cannot be read."""
+    try:
+        return decoded(file.read_bytes())
+    except OSError as error:
+        raise Error(f"cannot read {file}: {error.strerror}") from error
 
 
 @click.command()
@@ -212,7 +260,7 @@ def _answering(form: str) -> Iterator[list[str]]:
             sys.exit(1)
 
 
-def _values(given: tuple[str, ...]) -> dict[str, Any]:
+def values_of(given: tuple[str, ...]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for text in given:
         name, equals, value = text.partition("=")
@@ -220,11 +268,12 @@ def _values(given: tuple[str, ...]) -> dict[str, Any]:
             raise click.UsageError(f"a parameter is NAME=VALUE, got {text!r}")
         if name in found:
             raise click.UsageError(f"the parameter {name} is given twice")
-        found[name] = _value(value)
+        found[name] = value_of(value)
     return found
 
 
-def _value(text: str) -> Any:
+def value_of(text: str) -> Any:
+    """A number, a truth value, NULL or a text, as it is written."""
     try:
         found = json.loads(text)
     except ValueError:

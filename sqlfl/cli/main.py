@@ -19,7 +19,7 @@ HOMES = {
     "keygen": ("keygen", "make keys, certificates and the secret of parties"),
     "coordinator": ("serving", "serve as the coordinator"),
     "party": ("serving", "serve a party's database to a coordinator"),
-    "sql": ("asking", "run statements at a coordinator"),
+    "sql": ("asking", "run statements, at a coordinator or over databases here"),
     "status": ("asking", "show the parties and what is running"),
     "shell": ("shell", "enter statements at a prompt"),
     "gateway": ("gateway", "serve your statements to clients of Flight SQL: ADBC, JDBC, ODBC"),

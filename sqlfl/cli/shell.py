@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import click
 from sqlglot.tokenizer_core import TokenType
 
-from sqlfl.cli.asking import ENDED, connected, connecting
+from sqlfl.cli.asking import DATABASES, ENDED, opened, opening, read_file, value_of
+from sqlfl.cli.help import WORD, help_on
 from sqlfl.completion import Names, completions
 from sqlfl.errors import Error
 from sqlfl.errors import Warning as Remark
+from sqlfl.planner.grammar.parameters import places
 from sqlfl.planner.grammar.tokens import tokenize
-from sqlfl.service.federation import RemoteFederation
 
 if TYPE_CHECKING:
     from prompt_toolkit import PromptSession
     from prompt_toolkit.completion import CompleteEvent, Completion
     from prompt_toolkit.document import Document
 
+    from sqlfl.service.federation import RemoteFederation
     from sqlfl.session import Federation
 
 HELP = """\
@@ -30,16 +33,25 @@ A statement ends with ; and may have several lines.
 TAB completes; the arrow keys go through what was entered before.
 Ctrl-C ends a training at the end of its round, and the model is kept; twice, at once. At the
 prompt it drops what is written.
+\\d  the tables; \\d party.table: its columns; \\dm: the models
+\\h  all statements; \\h TRAIN, as HELP TRAIN: how one is written; \\h epochs: an option
+\\i file.sql  runs the statements of a file
+\\set name value  gives $name in statements from now on; \\set: all that are given
 \\?  this help          \\q  leave, as does Ctrl-D"""
 WORDS = {"exit": "\\q", "quit": "\\q", "help": "\\?"}
 """What others call commands; none begins a statement."""
+Opened: TypeAlias = "Federation | RemoteFederation"
 FIRST, FURTHER = "sqlfl> ", "  ...> "
 
 
 @click.command()
-@connecting
-def shell(**given: Any) -> None:
-    """Enter statements at a prompt, with completion and history."""
+@DATABASES
+@opening
+def shell(databases: tuple[str, ...], models: Path | None, **given: Any) -> None:
+    """Enter statements at a prompt, with completion and history.
+
+    They run at a coordinator, or over databases of this machine: airline=airline.duckdb.
+    """
     try:
         import prompt_toolkit  # noqa: F401
     except ModuleNotFoundError as error:
@@ -48,13 +60,14 @@ def shell(**given: Any) -> None:
         ) from error
     if not all(os.isatty(number) for number in (0, 1)):
         raise Error("sqlfl shell needs a terminal", hint="sqlfl sql reads from standard input")
-    with connected(**given) as fed:
+    with opened(databases, models, **given) as fed:
         click.echo(f"{fed!r}; \\? helps")
         loop(fed, session(fed, history_file()))
 
 
-def loop(fed: RemoteFederation, prompts: PromptSession[str]) -> None:
+def loop(fed: Opened, prompts: PromptSession[str]) -> None:
     """Until \\q or the end of the input."""
+    values: dict[str, Any] = {}
     while True:
         try:
             text = prompts.prompt(FIRST).strip()
@@ -65,23 +78,63 @@ def loop(fed: RemoteFederation, prompts: PromptSession[str]) -> None:
             return
         if text == "\\q":
             return
-        if text.startswith("\\"):
-            click.echo(HELP if text == "\\?" else f"there is no {text:.20}; \\? helps")
-        elif text.strip("; \n"):
-            _run(fed, text)
-            cast("_Completer", prompts.completer).forget()
+        if not text.strip("; \n"):
+            continue
+        with _answering():
+            if text.startswith("\\"):
+                _command(fed, text, values)
+            elif asked := WORD.fullmatch(text):
+                click.echo(help_on(asked["of"]))
+            else:
+                _run(fed, text, values)
+        cast("_Completer", prompts.completer).forget()
 
 
-def _run(fed: RemoteFederation, text: str) -> None:
+def _command(fed: Opened, text: str, values: dict[str, Any]) -> None:
+    """A command, which begins with a backslash."""
+    name, _, rest = text.partition(" ")
+    rest = rest.strip().rstrip(";")
+    match name:
+        case "\\?":
+            click.echo(HELP)
+        case "\\h":
+            click.echo(help_on(rest))
+        case "\\d":
+            _run(fed, f"DESCRIBE {rest}" if rest else "SHOW TABLES", {})
+        case "\\dm":
+            _run(fed, "SHOW MODELS", {})
+        case "\\i":
+            _run(fed, read_file(Path(rest)), values)
+        case "\\set" if rest:
+            variable, _, value = rest.partition(" ")
+            if not variable.isidentifier() or not value.strip():
+                raise Error("a variable is set by a name and a value", hint="\\set least 0.5")
+            values[variable] = value_of(value.strip())
+        case "\\set":
+            click.echo("\n".join(f"${own} = {value!r}" for own, value in values.items()) or "none")
+        case _:
+            raise Error(f"there is no {name:.20}", hint="\\? lists the commands")
+
+
+@contextmanager
+def _answering() -> Iterator[None]:
+    """Errors and warnings of the block are printed, and the prompt goes on."""
     with warnings.catch_warnings():
         warnings.simplefilter("always", Remark)
         warnings.showwarning = lambda message, *_, **__: click.echo(f"Warning: {message}")
         try:
-            click.echo(str(fed.sql(text)))
+            yield
         except Error as error:
             click.echo(f"{type(error).__name__}: {error}")
         except KeyboardInterrupt:
             click.echo(ENDED)
+
+
+def _run(fed: Opened, text: str, values: Mapping[str, Any]) -> None:
+    """Statements, with those of the variables that they name."""
+    named = {place.name for place in places(text)}
+    own = {name: value for name, value in values.items() if name in named}
+    click.echo(str(fed.sql(text, own or None)))
 
 
 def ends(text: str) -> bool:
@@ -109,7 +162,7 @@ def history_file() -> Path:
     return path
 
 
-def session(fed: RemoteFederation, history: Path, **terminal: Any) -> PromptSession[str]:
+def session(fed: Opened, history: Path, **terminal: Any) -> PromptSession[str]:
     """terminal : `input` and `output`, where these are not the process's."""
     from prompt_toolkit import PromptSession
     from prompt_toolkit.filters import is_done
@@ -141,7 +194,7 @@ def session(fed: RemoteFederation, history: Path, **terminal: Any) -> PromptSess
 class _Completer:
     """Names are asked of the coordinator when they are first needed, and after each statement."""
 
-    def __init__(self, fed: RemoteFederation) -> None:
+    def __init__(self, fed: Opened) -> None:
         self._fed = fed
         self._names: Names | None = None
 
@@ -155,7 +208,7 @@ class _Completer:
         return completions(text, at, names)
 
 
-def _completer(fed: RemoteFederation) -> Any:
+def _completer(fed: Opened) -> Any:
     from prompt_toolkit.completion import Completer, Completion
 
     class Own(_Completer, Completer):

@@ -7,12 +7,13 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import duckdb
 import pytest
 from click.testing import CliRunner, Result
 
 from sqlfl.cli.main import cli
 from sqlfl.service.service import Service
-from tests.cli.study import QUERY, joined
+from tests.cli.study import MADE, QUERY, joined
 
 TRAIN = f"TRAIN MODEL m USING logistic_regression TARGET churned FROM ({QUERY})"
 
@@ -123,7 +124,7 @@ def test_errors_are_json_where_answers_are(study: tuple[Service, str]) -> None:
         ("sql SHOW --to grpc://127.0.0.1:1", 1, "is without TLS"),
         ("sql SHOW --to grpc://127.0.0.1:1 --insecure", 1, "nobody is said to ask"),
         ("sql SHOW --to grpc://127.0.0.1:1 --insecure --analyst a", 1, "no study is named"),
-        ("sql SHOW PARTIES", 2, "unexpected extra argument"),
+        ("sql SHOW PARTIES", 2, "statements come from one argument"),
         ("sql SHOW -p least", 2, "a parameter is NAME=VALUE, got 'least'"),
         ("sql SHOW -p a=1 -p a=2", 2, "the parameter a is given twice"),
         ("status --format csv", 2, "'csv' is not one of"),
@@ -168,3 +169,33 @@ def test_who_asks_when_the_coordinator_ends_is_told() -> None:
     (found,) = answers
     assert found.exit_code == 0, found.output
     assert "(interrupted)" in found.stdout
+
+
+def test_databases_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("bank", "shop"):
+        with duckdb.connect(f"{name}.duckdb") as con:
+            con.execute(MADE)
+    text = TRAIN.replace("FROM", "WITH (l2 = $l2) FROM", 1)
+    Path("train.sql").write_text(f"-- \u00fc\n{text};", "utf-16")
+    own = ["bank=bank.duckdb", "shop=shop.duckdb"]
+
+    def run(*arguments: str, given: str | None = None, status: int = 0) -> str:
+        found = CliRunner().invoke(cli, ["sql", *arguments], input=given)
+        assert found.exit_code == status, found.output
+        return found.output
+
+    assert "l2 = 0.25" in run("-f", "train.sql", "-p", "l2=0.25", "--models", "m.duckdb", *own)
+    assert "\nm,logistic" in run(
+        "-c", "SHOW MODELS", "--models", "m.duckdb", "--format", "csv", *own
+    )
+    assert "400" in run(*own, f"EVALUATE MODEL m FROM ({QUERY})", "--models", "m.duckdb")
+    assert "bank" in run(*own, given="SHOW PARTIES")
+    two = run("both=bank.duckdb", "both=shop.duckdb", "SHOW PARTIES", "--format", "csv")
+    assert "both,2,False" in two
+    assert "there is no file none.duckdb" in run("a=none.duckdb", "SHOW MODELS", status=1)
+    assert "statements come from one" in run("-c", "SHOW MODELS", "SHOW MODELS", status=2)
+    assert "cannot read no.sql" in run("-f", "no.sql", *own, status=1)
+    assert "--to is of a coordinator" in run("--to", "grpc://a:1", "SHOW MODELS", *own, status=1)
+    assert "TRAIN [OR REPLACE] MODEL" in run("HELP TRAIN")
+    assert not Path("none.duckdb").exists()

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import duckdb
 import pytest
 from prompt_toolkit.document import Document
 from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
+import sqlfl
 from sqlfl.cli.shell import ends, history_file, loop, session
 from sqlfl.service.federation import RemoteFederation
-from tests.cli.study import QUERY, joined
+from tests.cli.study import MADE, QUERY, joined
 
 TAB, CTRL_C, CTRL_D, UP = "\t", "\x03", "\x04", "\x1b[A"
 TRAIN = f"TRAIN OR REPLACE MODEL m USING logistic_regression TARGET churned FROM ({QUERY});"
@@ -110,3 +112,35 @@ def test_the_history_is_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert path == tmp_path / "sqlfl" / "history"
     assert path.stat().st_mode & 0o777 == 0o600
     assert history_file() == path
+
+
+@pytest.fixture(scope="module")
+def here() -> Iterator[sqlfl.Federation]:
+    with duckdb.connect() as con, sqlfl.connect(progress=False) as found:
+        con.execute(MADE)
+        found.attach("bank", con)
+        yield found
+
+
+def test_databases_here(
+    here: sqlfl.Federation, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "train.sql"
+    script.write_text(
+        "TRAIN OR REPLACE MODEL here USING logistic_regression TARGET churned WITH (l2 = $l2)\n"
+        "FROM (SELECT balance, churned FROM bank.customers WHERE balance > $least);\n"
+        "EVALUATE MODEL here FROM (SELECT balance, churned FROM bank.customers)"
+    )
+    lines = ["\\d", "\\d bank.customers", "\\set least -0.5", "\\set l2 0.125",
+             "\\set city \"a b\"",
+             "\\set", f"\\i {script}", "\\dm", "\\h CHECK", "help tune;", "\\h epochs",
+             "\\i nothing.sql", "\\set x", "\\h nonsens", "\\q"]  # fmt: skip
+    typed(here, "\r".join(lines) + "\r", tmp_path / "history")
+    said = capsys.readouterr().out
+    assert here.model("here").options["l2"] == 0.125
+    for text in (
+        "bank.customers", "spent", "$city = 'a b'", "auc", "logistic_regression",
+        "CHECK [USING kind]", "TUNE ...", "epochs: a whole number", "cannot read nothing.sql",
+        "a variable is set by", "there is no statement and no option nonsens",
+    ):  # fmt: skip
+        assert text in said
