@@ -15,26 +15,16 @@ from sqlfl.store.saving import Saving
 from sqlfl.transport.base import Channel
 
 
-def weights_text(name: str) -> str:
-    """The statement that asks for the weights of the model of that name.
-
-    >>> weights_text('my "first" model')
-    'WEIGHTS OF MODEL "my ""first"" model"'
-    """
-    quoted = name.replace('"', '""')
-    return f'WEIGHTS OF MODEL "{quoted}"'
-
-
 def askable(model: Model, registry: Registry, sql: Callable[[str], Result]) -> Model:
-    """The model, which asks for its weights by `sql`, as long as it is there."""
+    """The model, which runs statements about itself by `sql`, as long as it is there."""
 
-    def ask() -> Result:
+    def ask(text: str) -> Result:
         if registry.get(model.name).run != model.run:
             raise ModelError(
                 f"model {model.name} has been replaced, and its weights are gone",
                 hint=f"fed.model({model.name!r}) is the one that took its place",
             )
-        return sql(weights_text(model.name))
+        return sql(text)
 
     return replace(model, ask=ask)
 

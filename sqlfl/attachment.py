@@ -28,7 +28,7 @@ from sqlfl.guard.homes import named, store_of
 from sqlfl.guard.records import Records
 from sqlfl.options.policies import TrainingPolicy
 from sqlfl.schema import Client
-from sqlfl.sources import database_path, no_source
+from sqlfl.sources import database_of, database_path, no_source
 from sqlfl.udfs.block_tables import Database, blocks_of, current_database
 from sqlfl.udfs.blocks import Blocks, MemoryBlocks
 from sqlfl.udfs.connection import (
@@ -42,8 +42,10 @@ from sqlfl.udfs.connection import (
 )
 from sqlfl.udfs.label_secret import LabelSecret, label_secret
 
-Source: TypeAlias = duckdb.DuckDBPyConnection | str | os.PathLike[str]
-Store: TypeAlias = Source | None
+Opened: TypeAlias = duckdb.DuckDBPyConnection | str | os.PathLike[str]
+Source: TypeAlias = Opened | Mapping[str, Any]
+"""A database, or tables by their names."""
+Store: TypeAlias = Opened | None
 
 
 class Keeper(Protocol):
@@ -88,8 +90,8 @@ class Place:
 class Attachment:
     """The clients of one party; a context: where it fails, what was opened or made is undone.
 
-    source : a connection, a path, or a list of these.
-    store : the same, or None; one for all clients, or a list with one for each.
+    source : a connection, a path, tables by their names, or a list of these.
+    store : a connection, a path, or None; one for all clients, or a list with one for each.
     coordinator : None where models are not kept.
     combine : several clients are one to the coordinator.
     first : the number of the first of these clients, where the party has others elsewhere.
@@ -259,6 +261,8 @@ class Attachment:
         """`keeps`: the blocks go into the source itself."""
         if isinstance(source, duckdb.DuckDBPyConnection):
             return source
+        if isinstance(source, Mapping):
+            return self._opened(database_of(source, client.party), lambda: None)
         if not isinstance(source, (str, os.PathLike)):
             raise no_source(source, client.party)
         path = database_path(source, client.party)
@@ -320,8 +324,7 @@ class Attachment:
         if isinstance(store, duckdb.DuckDBPyConnection):
             return store
         path = to_path(store, "a store")
-        given = isinstance(source, duckdb.DuckDBPyConnection)
-        if not given and path == to_path(source, "a source"):
+        if isinstance(source, str | os.PathLike) and path == to_path(source, "a source"):
             raise _itself(str(path))
         self._refuse_path(path, "the store")
         if self._coordinator is not None:

@@ -11,11 +11,11 @@ _PREDICT = 'fed.sql("PREDICT MODEL name ID (alias.column) FROM (SELECT ...)")'
 _EVALUATE = 'fed.sql("EVALUATE MODEL name FROM (SELECT ...)")'
 _TRAIN = 'fed.sql("TRAIN MODEL name USING kind TARGET column FROM (SELECT ...)")'
 RESULT: Mapping[str, str] = {
-    **dict.fromkeys(("to_pandas", "toPandas", "to_df", "fetchdf", "fetch_df", "to_dataframe"),
+    **dict.fromkeys(("toPandas", "to_df", "fetchdf", "fetch_df", "to_dataframe"),
                     "result.df()"),
     **dict.fromkeys(("to_arrow", "arrow_table", "fetch_arrow_table", "to_arrow_table", "collect",
                      "fetch_arrow_all"), "result.arrow()"),
-    **dict.fromkeys(("to_polars", "polars"), "result.pl()"),
+    "polars": "result.to_polars()",
     **dict.fromkeys(("head", "tail", "iloc", "loc", "values", "to_numpy", "to_csv", "to_parquet",
                      "to_dict", "describe", "groupby", "sort_values", "iterrows", "dtypes"),
                     "result.df(), which is a pandas DataFrame"),
@@ -28,10 +28,10 @@ RESULT: Mapping[str, str] = {
                     "fed.model('name') for the model; a result has rows"),
 }  # fmt: skip
 MODEL: Mapping[str, str] = {
-    **dict.fromkeys(("coef_", "intercept_", "coef", "params", "coefficients", "feature_weights"),
-                    'fed.sql("WEIGHTS OF MODEL name"); each party has the weights of its columns'),
-    **dict.fromkeys(("summary", "pvalues", "tvalues", "bse", "conf_int", "aic", "bic", "llf",
-                     "standard_errors"), _INFERENCE),
+    **dict.fromkeys(("coef", "params", "coefficients", "feature_weights"),
+                    "model.coef_, or model.weights with the columns that they are of"),
+    **dict.fromkeys(("pvalues", "tvalues", "bse", "conf_int", "aic", "bic", "llf",
+                     "standard_errors"), "model.summary(), or " + _INFERENCE),
     **dict.fromkeys(("predict", "predict_proba", "decision_function", "transform"), _PREDICT),
     **dict.fromkeys(("score", "evaluate"), _EVALUATE),
     **dict.fromkeys(("fit", "partial_fit", "train", "retrain"), _TRAIN),
@@ -53,8 +53,9 @@ FEDERATION: Mapping[str, str] = {
     **dict.fromkeys(("get_model", "load_model"), "fed.model('name')"),
     **dict.fromkeys(("list_models", "show_models"), "fed.models"),
     **dict.fromkeys(("drop_model", "delete_model", "drop"), 'fed.sql("DROP MODEL name")'),
-    **dict.fromkeys(("register", "read_csv", "read_parquet", "from_df", "create_table", "cursor",
-                     "from_arrow", "read_json"),
+    **dict.fromkeys(("from_df", "from_arrow", "from_pandas", "from_polars"),
+                    "fed.attach('party', {'table': df})"),
+    **dict.fromkeys(("register", "read_csv", "read_parquet", "create_table", "cursor", "read_json"),
                     "a table of a party: con = duckdb.connect(); con.execute('CREATE TABLE ...'); "
                     "fed.attach('party', con)"),
     **dict.fromkeys(("add_party", "connect", "add", "join"), "fed.attach('party', connection)"),

@@ -11,7 +11,7 @@ import duckdb
 import pyarrow as pa
 
 from sqlfl import printing
-from sqlfl.errors import Error
+from sqlfl.errors import Error, nearest
 from sqlfl.foreign_names import RESULT, no_attribute
 
 if TYPE_CHECKING:
@@ -50,6 +50,8 @@ class Result:
     ...     models = fed.sql("SHOW MODELS")
     >>> len(models), list(models), models.fetchone()
     (0, [], None)
+    >>> models["name"].to_pylist()
+    []
     >>> duckdb.sql("SELECT count(*) FROM models").fetchall()
     [(0,)]
     """
@@ -98,6 +100,34 @@ class Result:
         except ModuleNotFoundError as error:
             raise Error("Result.pl() needs polars", hint="pip install polars") from error
         return polars.from_arrow(self._table)
+
+    def to_pandas(self) -> Any:
+        """As `df`, under the name that other libraries have for it."""
+        return self.df()
+
+    def to_polars(self) -> Any:
+        """As `pl`, under the name that other libraries have for it."""
+        return self.pl()
+
+    def __getitem__(self, name: str) -> pa.ChunkedArray:
+        """The column of that name, an Arrow array: `to_numpy` and `to_pylist` give its values.
+
+        Raises Error where there is none, and where there are several.
+        """
+        if not isinstance(name, str):
+            raise Error(
+                f"a column is named by text, got {type(name).__name__}",
+                hint="list(result) has the rows, as tuples",
+            )
+        number = self.columns.count(name)
+        if number == 1:
+            return self._table.column(name)
+        close = nearest(name, self.columns)
+        raise Error(
+            f"{number} columns are called {name}" if number else f"there is no column {name:.80}",
+            hint=f"did you mean {close}?" if close and not number else
+            f"the columns are {', '.join(self.columns)}",
+        )  # fmt: skip
 
     def own(self) -> tuple[str | None, str | None, Callable[[pa.Table], Figure] | None]:
         """Its text, its HTML and what draws it; None for those that its rows make."""

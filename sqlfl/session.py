@@ -135,8 +135,10 @@ class Federation(Face):
     ) -> None:
         """Make the database `source` a party, under `name` in SQL.
 
-        source : an open DuckDB connection, the path of a database file, or a list of these: one
-            party with several clients, whose tables are the unions of theirs.
+        source : an open DuckDB connection, the path of a database file, or tables by their names,
+            {"tests": df}, which are copied: pandas (without the index), polars, Arrow or Ibis
+            tables. A list of these is one party with several clients, whose tables are the unions
+            of theirs.
         store : a database that keeps the party's blocks of models instead of the source: a path
             (made where it is not there), an open connection, or a list with one for each client.
             Where the party's owner has made policies in it (`sqlfl.owner(source, store=...)`),

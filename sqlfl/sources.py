@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
+
+import duckdb
+import pyarrow as pa
+from sqlglot import exp
 
 from sqlfl.errors import Error, nearest
 from sqlfl.files import to_path
@@ -29,6 +34,7 @@ _NO_FILES = {
     ".xls": "an old Excel file",
     ".orc": "an ORC file",
 }
+_TABLES = "a pandas, polars, Arrow or Ibis table"
 _FRAMES = {
     ("pandas", "DataFrame"): "a pandas DataFrame", ("polars", "DataFrame"): "a polars DataFrame",
     ("polars", "LazyFrame"): "a polars LazyFrame", ("pyarrow", "Table"): "an Arrow table",
@@ -72,11 +78,8 @@ def no_source(source: object, party: str) -> Error:
     name = f"{place[0]}.{place[1]}" if place[0] != "builtins" else place[1]
     message = f"a source must be a DuckDB connection or a path, got {_FRAMES.get(place, name)}"
     hint = f"duckdb.connect(...): {IN_MEMORY.format(party=party)}"
-    if place in _FRAMES:
-        hint = (
-            "make it a table of a database: con = duckdb.connect(); "
-            f'con.execute("CREATE TABLE t AS FROM df"); fed.attach("{party}", con)'
-        )
+    if place in _FRAMES or place[0] == "ibis":
+        hint = f'give it a name: fed.attach("{party}", {{"t": df}}) makes it {party}.t'
     elif isinstance(source, ModuleType) and source.__name__ == "duckdb":
         hint = "duckdb.default_connection() is the one that duckdb.sql(...) uses"
     elif place == ("sqlite3", "Connection"):
@@ -89,9 +92,64 @@ def no_source(source: object, party: str) -> Error:
         )
     elif source is None:
         hint = f"{IN_MEMORY.format(party=party)}; or a path of a database file"
-    elif isinstance(source, (dict, set, frozenset)):
+    elif isinstance(source, (set, frozenset)):
         hint = f'several databases of one party are a list: fed.attach("{party}", [one, other])'
     return Error(message, hint=hint)
+
+
+def database_of(tables: Mapping[str, object], party: str) -> duckdb.DuckDBPyConnection:
+    """A new database in memory with a copy of each table, under its name.
+
+    tables : pandas, polars, Arrow or Ibis tables, or whatever has Arrow's PyCapsule interface; the
+        index of a pandas DataFrame is no column. Raises Error for anything else, for names that are
+        none, and for columns that DuckDB cannot have.
+    """
+    if not tables:
+        raise Error("there are no tables to attach", hint=f'fed.attach("{party}", {{"t": df}})')
+    con = duckdb.connect()
+    try:
+        for name, table in tables.items():
+            if not isinstance(name, str) or not name:
+                raise Error(f"the name of a table must be text, got {name!r:.60}")
+            _copy(con, name, _arrow_of(table, name, party))
+    except BaseException:
+        con.close()
+        raise
+    return con
+
+
+def _copy(con: duckdb.DuckDBPyConnection, name: str, rows: pa.Table) -> None:
+    try:
+        con.register("sqlfl_rows", rows)
+        con.execute(f"CREATE TABLE {exp.to_identifier(name, quoted=True).sql('duckdb')} AS "
+                    "FROM sqlfl_rows")  # fmt: skip
+    except duckdb.Error as error:
+        said = str(error).partition("\n")[0]
+        raise Error(f"table {name!r:.60} cannot be made: {said}") from error
+    con.unregister("sqlfl_rows")
+
+
+def _arrow_of(table: object, name: str, party: str) -> pa.Table:
+    kind = type(table)
+    package = kind.__module__.partition(".")[0]
+    try:
+        if package == "pandas" and kind.__name__ == "DataFrame":
+            return pa.Table.from_pandas(table, preserve_index=False)
+        if package == "polars" and kind.__name__ == "LazyFrame":
+            return pa.table(table.collect())  # type: ignore[attr-defined]
+        if package == "ibis" and hasattr(table, "to_pyarrow"):
+            return table.to_pyarrow()
+        if hasattr(table, "__arrow_c_stream__") or hasattr(table, "__arrow_c_array__"):
+            return pa.table(table)
+    except (pa.ArrowException, ValueError, TypeError) as error:
+        said = str(error).partition("\n")[0]
+        raise Error(f"table {name!r:.60} has columns that Arrow cannot have: {said}") from error
+    raise Error(
+        f"table {name!r:.60} must be {_TABLES}, got {package}.{kind.__name__}",
+        hint=f'several databases of one party are a list: fed.attach("{party}", [one, other])'
+        if isinstance(table, duckdb.DuckDBPyConnection | str | os.PathLike)
+        else f"pyarrow.table(...) makes one of columns: {{'{name}': pyarrow.table(...)}}",
+    )
 
 
 _LAKES = {

@@ -195,7 +195,7 @@ def test_sources_that_are_no_files(source: str, fed: sqlfl.Federation) -> None:
 def test_attributes_of_other_libraries(fed: sqlfl.Federation) -> None:
     result = fed.sql("SHOW MODELS")
     for owner, name, hint in (
-        (result, "to_pandas", r"result\.df\(\)"),
+        (result, "toPandas", r"result\.df\(\)"),
         (result, "fetch_all", "did you mean fetchall"),
         (fed, "execute", r"fed\.sql\(text\)"),
         (fed, "predict", "PREDICT MODEL"),
@@ -211,7 +211,7 @@ def test_attributes_of_models_of_other_libraries() -> None:
         fed.attach("a", con)
         fed.sql("TRAIN MODEL m USING linear_regression TARGET y FROM (FROM a.t)")
         for name, hint in (
-            ("coef_", "WEIGHTS"), ("summary", "INFERENCE"), ("predict", "PREDICT"),
+            ("params", "model.coef_"), ("pvalues", "INFERENCE"), ("predict", "PREDICT"),
             ("fit", "TRAIN"),
         ):  # fmt: skip
             with pytest.raises(AttributeError, match=hint):

@@ -213,3 +213,21 @@ def test_polars_gets_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     polars.from_arrow = lambda table: table.num_rows  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "polars", polars)
     assert result().pl() == 3
+
+
+def test_a_column_by_its_name() -> None:
+    found = Result(pa.table([[1, 2], ["a", None], [1, 1], [2, 2]], ["n", "prediction", "x", "x"]))
+    assert found["prediction"].to_pylist() == ["a", None]
+    for name, said in (
+        ("predictions", "did you mean prediction"), ("x", "2 columns are called x"), (0, "by text"),
+    ):  # fmt: skip
+        with pytest.raises(sqlfl.Error, match=said):
+            found[name]  # type: ignore[index]
+
+
+def test_other_libraries_have_their_names_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Result(pa.table({"n": [1, 2]}))
+    assert found.to_pandas()["n"].tolist() == [1, 2]
+    monkeypatch.setitem(sys.modules, "polars", None)
+    with pytest.raises(sqlfl.Error, match="pip install polars"):
+        found.to_polars()

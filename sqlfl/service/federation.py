@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pyarrow as pa
 
 from sqlfl import remarks
-from sqlfl.asking import weights_text
 from sqlfl.errors import Error
 from sqlfl.foreign_names import FEDERATION, no_attribute
 from sqlfl.planner.grammar import statements as st
@@ -97,7 +96,7 @@ class RemoteFederation:
     def model(self, name: str) -> Model:
         """As `Federation.model`."""
         found = answers.bytes_to_model(self._line.ask(MODEL, name))
-        return replace(found, ask=lambda: self.sql(weights_text(found.name)))
+        return replace(found, ask=self.sql)
 
     @property
     def parties(self) -> tuple[str, ...]:

@@ -12,12 +12,18 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from sqlfl import printing
+from sqlfl.coordinator.names import INTERCEPT
 from sqlfl.endings import Ending
 from sqlfl.errors import Error, ModelError, nearest
 from sqlfl.foreign_names import MODEL, no_attribute
 from sqlfl.options.types import shown
+from sqlfl.planner.grammar.dialect import parse
+from sqlfl.planner.grammar.literals import written_option
+from sqlfl.planner.grammar.queries import written
+from sqlfl.planner.grammar.statements import TrainModel
 from sqlfl.report.card import PrivacyReport
 from sqlfl.result import Result, facts_to_html
 from sqlfl.schema import Client
@@ -119,8 +125,8 @@ class Model:
     """1 more than that of the model whose name it has taken."""
     comment: str = ""
     """What COMMENT ON MODEL has said of it."""
-    ask: Callable[[], Result] | None = field(default=None, repr=False)
-    """Asks the parties for the weights of their parts; None where no federation is at hand."""
+    ask: Callable[[str], Result] | None = field(default=None, repr=False)
+    """Runs a statement about the model; None where no federation is at hand."""
 
     if not TYPE_CHECKING:
 
@@ -134,12 +140,53 @@ class Model:
         Raises ModelError for models of towers and where a party is not attached, and Error where
         the model is not one that `fed.model` gave.
         """
+        return self._asked(f"WEIGHTS OF MODEL {written(self.name)}").arrow()
+
+    @property
+    def coef_(self) -> npt.NDArray[np.float64]:
+        """Coefficients of the encoded columns in the features' own units, as scikit-learn shapes
+        them: (d,) of a number, (1, d) of two classes, (K, d) of several. `weights` has the columns
+        that they are of. Raises as `weights`."""
+        return self._coefficients(intercept=False)
+
+    @property
+    def intercept_(self) -> npt.NDArray[np.float64]:
+        """The intercepts that belong to `coef_`: (1,), or (K,) of several classes."""
+        return self._coefficients(intercept=True).reshape(-1)
+
+    def _coefficients(self, *, intercept: bool) -> npt.NDArray[np.float64]:
+        table = self.weights
+        chosen = pc.equal(table.column("kind"), INTERCEPT)
+        kept = table.filter(chosen if intercept else pc.invert(chosen))
+        values = kept.column("coefficient").to_numpy()
+        return values if self.classes is None else values.reshape(len(self.intercept), -1)
+
+    def summary(self, **options: Any) -> Result:
+        """Standard errors, tests and intervals of the coefficients: INFERENCE OF MODEL over the
+        query that the model was trained on, with the rows that it has now.
+
+        options : those of INFERENCE, as robust=True. Parties send what that statement sends, under
+        their owners' policies. Raises ModelError where the model was not trained by TRAIN, and what
+        the statement raises, as for kinds of models without standard errors.
+        """
+        trained = parse(self.sql)
+        if not isinstance(trained, TrainModel):
+            raise ModelError(f"model {self.name} has no query: it was not trained by TRAIN")
+        query = self.sql[slice(*trained.place)]
+        given = ", ".join(
+            f"{written(name)} = {written_option(value, f'option {name}')}"
+            for name, value in options.items()
+        )
+        clause = f" WITH ({given})" if given else ""
+        return self._asked(f"INFERENCE OF MODEL {written(self.name)}{clause} FROM (\n{query}\n)")
+
+    def _asked(self, text: str) -> Result:
         if self.ask is None:
             raise Error(
                 f"the weights of model {self.name} are at its parties",
-                hint=f"fed.model('{self.name}').weights",
+                hint=f"fed.model('{self.name}') is the model that can ask them",
             )
-        return self.ask().arrow()
+        return self.ask(text)
 
     @property
     def converged(self) -> bool:

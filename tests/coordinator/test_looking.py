@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import softmax
+from sklearn.linear_model import LinearRegression, LogisticRegression
 
 import sqlfl
 from sqlfl.errors import Error, ModelError, OptionError
@@ -383,3 +384,60 @@ def test_variance_is_that_of_contributions(database: Open) -> None:
         chances = softmax(added[names].to_numpy(), axis=1)
         told = fed.sql(f"PREDICT MODEL m FROM ({query})").df().filter(like="probability_")
         np.testing.assert_allclose(np.sort(chances, axis=0), np.sort(told, axis=0), atol=1e-5)
+
+
+def test_coefficients_are_shaped_as_by_scikit_learn() -> None:
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(200, 2)) * [1.0, 5.0] + [3.0, 0.0]
+    frame = pa.table({"a": x[:, 0], "b": x[:, 1], "k": np.arange(200)})
+    score = x @ [2.0, -0.3]
+    noise = rng.logistic(size=(200, 3))
+    y = {"number": score, "two": score + noise[:, 0] > 6.0, "three": noise.argmax(axis=1)}
+    labels = pa.table({"k": np.arange(200), **y})
+    kinds = {"number": "linear", "two": "logistic", "three": "softmax"}
+    with sqlfl.connect(progress=False) as fed:
+        fed.attach("lab", {"x": frame})
+        fed.attach("clinic", {"y": labels})
+        for target, kind in kinds.items():
+            query = f"SELECT x.a, x.b, y.{target} FROM lab.x x JOIN clinic.y y USING (k)"
+            fed.sql(
+                f"TRAIN MODEL {target} USING {kind}_regression TARGET {target} "
+                f"WITH (l2 = 0.001) FROM ({query})"
+            )
+            own = LinearRegression() if target == "number" else LogisticRegression(C=1e3)
+            own.fit(x, y[target])
+            model = fed.model(target)
+            assert model.coef_.shape == np.shape(own.coef_)
+            assert model.intercept_.shape == np.reshape(own.intercept_, -1).shape
+        np.testing.assert_allclose(fed.model("number").coef_, [2.0, -0.3], rtol=2e-3)
+        np.testing.assert_allclose(fed.model("number").intercept_, [0.0], atol=2e-2)
+
+
+def test_a_summary_is_the_inference_over_the_models_own_rows() -> None:
+    query = "SELECT a, b, y FROM lab.x -- all"
+    x = np.random.default_rng(5).normal(size=(100, 2))
+    rows = pa.table({"a": x[:, 0], "b": x[:, 1], "y": x @ [1.0, 2.0] + x[:, 0] ** 2})
+    with sqlfl.connect(progress=False) as fed:
+        fed.attach("lab", {"x": rows})
+        for name in ("m", 'odd "name"'):
+            quoted = name.replace('"', '""')
+            fed.sql(f'TRAIN MODEL "{quoted}" USING linear_regression TARGET y FROM (\n{query}\n)')
+            expected = fed.sql(
+                f'INFERENCE OF MODEL "{quoted}" WITH (robust = true) FROM (\n{query}\n)'
+            )
+            found = fed.model(name).summary(robust=True)
+            assert found["feature"] == expected["feature"]
+            for column in ("coefficient", "standard_error", "p", "upper"):
+                np.testing.assert_allclose(found[column], expected[column], rtol=1e-9)
+            assert len(fed.model(name).summary()) == len(expected)
+        with pytest.raises(sqlfl.Error, match="there is no option robst"):
+            fed.model("m").summary(robst=True)
+        fed.sql(f"TRAIN MODEL h USING quantile_regression TARGET y FROM (\n{query}\n)")
+        with pytest.raises(sqlfl.Error, match="standard errors are of"):
+            fed.model("h").summary()
+        gone = fed.model("m")
+        fed.sql("DROP MODEL m")
+        with pytest.raises(sqlfl.ModelError, match="there is no model m"):
+            gone.summary()
+        with pytest.raises(sqlfl.ModelError, match="there is no model m"):
+            gone.coef_  # noqa: B018
