@@ -56,7 +56,7 @@ LISTS = ", ".join(
     for number, kinds in enumerate(KINDS)
 )
 CLAUSES = {
-    "private": "predictions = 'none'",
+    "private": "predictions = 'exact'",
     "private, with predictions": "predictions = 'gaussian'",
 }
 

@@ -9,7 +9,7 @@ from sqlfl.errors import ModelError, PlanError, nearest
 from sqlfl.looking import check_combined, check_look, with_units
 from sqlfl.matching import drifted, matched_with, without
 from sqlfl.options.looks import Inference, Look, Skew, resolve_check, resolve_look
-from sqlfl.options.privacy import Privacy
+from sqlfl.options.privacy import FORMER_EXACT, Privacy
 from sqlfl.options.resolve import (
     check_kind,
     resolve_privacy,
@@ -52,6 +52,10 @@ from sqlfl.training_checks import (
     check_towers,
 )
 
+FORMER_SPELLING = (
+    "PRIVACY option predictions = 'none' is deprecated: write 'exact', which it means, or "
+    "'gaussian', which protects rows from the coordinator and the other parties too"
+)
 SURPLUS = "take them out of the SELECT list; PREDICT returns other columns by ID (...)"
 
 
@@ -60,15 +64,19 @@ def plan_training(
     catalog: Catalog,
     models: Callable[[str], Model],
     at: str | None = None,
+    remark: Callable[[str], None] = lambda _: None,
 ) -> FederatedPlan:
     """`models` looks up the model of a warm start by its name; `at` is the party that the
-    coordinator runs at.
+    coordinator runs at; `remark` is told of a spelling that is deprecated.
 
     Raises OptionError and PlanError with the place in the statement, ModelError where the model of
     a warm start is missing or does not fit, and PrivacyError where a budget cannot be met.
     """
     at = place_of_coordinator(at, catalog)
     privacy = _asked(statement)
+    for option in statement.privacy or ():
+        if option.name == "predictions" and str(option.value).lower() == FORMER_EXACT:
+            remark(FORMER_SPELLING)
     transforms = placed(statement.transforms, statement.sql)
     tuning = None
     if isinstance(statement, TuneModel):

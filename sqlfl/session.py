@@ -299,7 +299,7 @@ class Federation(Face):
                         statement,
                         catalog,
                         remark,
-                        lambda asked, say: plan_training(statement, asked, models, self._at),
+                        lambda asked, say: plan_training(statement, asked, models, self._at, say),
                     )
                 case st.PredictModel() | st.EvaluateModel():
                     model = models(statement.name)

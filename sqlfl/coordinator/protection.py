@@ -7,7 +7,7 @@ of a row change: on no feature.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -16,11 +16,13 @@ import numpy as np
 from sqlfl.arrays import Array
 from sqlfl.coordinator.fan_out import copies, partners
 from sqlfl.coordinator.preparation import Joined, JoinedSlot, Targets
+from sqlfl.coordinator.rounds.problem import Problem
+from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.errors import InternalError
 from sqlfl.messages import Message, Releases, SendReleases
 from sqlfl.messages.replies import Channel, Expected, ask
 from sqlfl.models.losses import loss_of
-from sqlfl.options.privacy import PREDICTION_CLIP, Privacy
+from sqlfl.options.privacy import DEVIATIONS, Privacy
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.query.ucq import CATEGORY, Slot
 from sqlfl.privacy.block_moments import labels_change, weight_cap
@@ -34,6 +36,9 @@ from sqlfl.privacy.collusion import honest_slots
 from sqlfl.privacy.schedule import planned_releases
 from sqlfl.privacy.specification import PlannedReleases
 from sqlfl.schema import Address
+
+WORTHLESS = 0.01
+"""Share of what a constant leaves below which a model is hardly better than that."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,10 +56,10 @@ def protect(plan: FederatedPlan, joined: Joined, target: Targets) -> Protection 
 
     Only joined rows that weigh something count, for the others take part in no gradient. The
     default clip is the mean number of joined rows per row of the slot, times the spread of a target
-    that is a number: about the size of a row's gradient in a step. Predictions are clipped to that
-    spread as well, without the noise of labels. Draws are of all joined rows, those for validation
-    and without weight too. Raises PrivacyError where the budget cannot be met
-    over this join.
+    that is a number: about the size of a row's gradient in a step. Predictions are clipped to
+    DEVIATIONS of that spread, without the noise of labels. Draws are of all joined rows, those for
+    validation and without weight too. Raises PrivacyError where the budget cannot be met over this
+    join.
     """
     privacy = plan.privacy
     if privacy is None or not privacy.features:
@@ -86,7 +91,7 @@ def protect(plan: FederatedPlan, joined: Joined, target: Targets) -> Protection 
         planned.append(own(copies(part.rows, part.virtual), copies(rows, part.virtual)))
         most[slot.index] = own(copies(part.rows, nobody), copies(rows, nobody))
     if privacy.prediction_clip is None:
-        privacy = replace(privacy, prediction_clip=PREDICTION_CLIP * _unnoised(scale, privacy))
+        privacy = replace(privacy, prediction_clip=DEVIATIONS * _unnoised(scale, privacy))
     calibration = calibrate(privacy, planned)
     return Protection(_scaled(calibration, scale), most)
 
@@ -225,6 +230,72 @@ def _scaled(calibration: Calibration, scale: float) -> Calibration:
         intercept_noise=scale * own.intercept_noise,
     )
     return replace(calibration, training=scaled)
+
+
+def remark_on_worth(
+    problem: Problem, scores: Scores | None, loss: float, remark: Callable[[str], None]
+) -> None:
+    """Warn of a private model that nothing shows to be better than a constant.
+
+    `loss` is that of the model, whose `scores` these are, as the coordinator saw them. Where noise
+    is on them, what they explain follows from the loss's second-order expansion at the best
+    constant: with g its slopes and c its curvature there,
+
+        −(2c ⟨g, H⟩ + c² (⟨H, H⟩ − noise)) / ⟨g, g⟩,
+
+    the share of the variance of a number. No message is exchanged.
+    """
+    if problem.privacy is None or scores is None or problem.pieces is not None:
+        return
+    if problem.linear_head or problem.summed or not scores.slots:
+        return
+    if problem.noise > 0.0:
+        explained, doubt = _explained(problem, scores)
+    else:
+        none = tuple(np.zeros_like(own) for own in scores.slots)
+        start = problem.loss.initial_intercept(problem.targets, problem.shares)
+        constant = problem.passes.look(Scores(none, start), sums=False).value
+        explained, doubt = 1.0 - loss / constant if constant > 0.0 else 0.0, 0.0
+    if explained - doubt > WORTHLESS:
+        return
+    told = "noise of predictions hides how much the model explains"
+    if doubt < 1.0:
+        told = f"by what the coordinator saw the model explains {explained:.1%} of the target's "
+        told += "variance" if problem.loss.quadratic else "loss"
+        told += f", give or take {doubt:.1%} for the noise" if doubt else ""
+    remark(
+        f"{told}: nothing shows that it is better than a constant; linear, logistic and softmax "
+        "regression by algorithm = 'moments', a larger epsilon, tighter feature_bounds and fewer "
+        "columns have less noise"
+    )
+
+
+def _explained(problem: Problem, scores: Scores) -> tuple[float, float]:
+    """Return what noised scores explain, without what their noise adds, and its deviation."""
+    loss, mapping = problem.loss, problem.mapping
+    shares = np.ones(mapping.total) if problem.shares is None else problem.shares
+    weights = shares / shares.sum()
+    start = loss.initial_intercept(problem.targets, problem.shares)
+    start_scores = np.tile(start, (mapping.total, 1))
+    curvature = loss.mean_curvature(start_scores[:1])
+    slopes = loss.gradient(start_scores, problem.targets)
+    moved = mapping.gather_sum([own.T for own in scores.slots]) + scores.constant - start
+    spread = float(weights @ np.square(slopes).sum(axis=1))
+    along = float(weights @ (slopes * moved).sum(axis=1))
+    square = float(weights @ np.square(moved).sum(axis=1)) - slopes.shape[1] * problem.noise**2
+    of_slopes = of_squares = 0.0
+    rounds = problem.privacy.rounds if problem.privacy is not None else {}
+    for place, members in enumerate(problem.slots):
+        noise = rounds[members.slot].prediction_noise
+        weighed = mapping.scatter(place, weights[:, None] * slopes)
+        of_slopes += noise**2 * float(np.square(weighed).sum())
+        counts = mapping.scatter(place, weights[:, None])
+        of_squares += noise**2 * float(np.square(counts).sum())
+    # between two slots' noise no more than what each has with itself
+    of_squares *= 2.0 * problem.noise**2 * slopes.shape[1]
+    doubt = 2.0 * curvature * math.sqrt(of_slopes) + curvature**2 * math.sqrt(of_squares)
+    spread = max(spread, 1e-300)
+    return -(2.0 * curvature * along + curvature**2 * square) / spread, doubt / spread
 
 
 class Watched:

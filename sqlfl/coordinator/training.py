@@ -19,7 +19,7 @@ from sqlfl.coordinator.leaks import remark_on_leaks
 from sqlfl.coordinator.measures import Measures
 from sqlfl.coordinator.preparation import Joined, Targets
 from sqlfl.coordinator.problems import Prepared, prepared_for
-from sqlfl.coordinator.protection import Watched, check_run
+from sqlfl.coordinator.protection import Watched, check_run, remark_on_worth
 from sqlfl.coordinator.rounds.divergence import check_kept
 from sqlfl.coordinator.rounds.problem import Algorithm, Problem, Step, coordinator_of
 from sqlfl.coordinator.rounds.scores import Scores
@@ -274,6 +274,7 @@ def run_rounds(
         # before anything is saved: a worker may be gone
         found = trained(kept, ending, interrupted=interrupt.is_set())
         save(run, step.epoch - kept.step.epoch)
+    remark_on_worth(problem, kept.scores, kept.step.loss, remark)
     remark_on_leaks(plan, problem, kept.scores, kept.step.loss, remark)
     return found
 

@@ -20,6 +20,8 @@ DRAWS = ("bins", "theta")
 FEATURES = (*GRADIENTS, *DRAWS)
 """Options that ask for noise of these."""
 RANDOMIZED, LAPLACE = LABEL_MECHANISMS
+EXACT, FORMER_EXACT = "exact", "none"
+"""Predictions that nothing noises, and an older spelling of it, which is deprecated."""
 GUMBEL, LAPLACE_MAX = "gumbel", "laplace"
 """Noise of scores, of which the largest is told."""
 
@@ -138,7 +140,10 @@ FEATURE_BOUNDS = OptionType(
 
 
 PREDICTION_CLIP = 1.0
-"""B of classes, and of numbers in units of their deviation."""
+"""B of classes."""
+DEVIATIONS = 4.0
+"""B of numbers, in units of their deviation: a clipped prediction leaves a residual for ever, which
+the parameters would grow by with every step."""
 _OF_LABELS, _OF_FEATURES, _OF_GRADIENTS = Needs(LABELS), Needs(FEATURES), Needs(GRADIENTS)
 _NOISED = Needs(("predictions",), ("gaussian",))
 _DRAWN = Needs(
@@ -166,10 +171,10 @@ def _mechanism(setting: Setting) -> str:
 def _predictions(setting: Setting) -> str:
     own = setting.method
     if own is None or not _OF_FEATURES.met(setting.values):
-        return "none"
+        return EXACT
     if own.solved:
         return "moments"
-    return "binomial" if own.drawn else "sketch" if own.sketched else "none"
+    return "binomial" if own.drawn else "sketch" if own.sketched else "gaussian"
 
 
 def _prediction_clip(setting: Setting) -> float | None:
@@ -216,21 +221,25 @@ class Privacy:
         "sum over joined rows",
         default_text="the mean number of joined rows per row of the table, times the "
         "standard deviation of labels that are numbers", needs=_OF_GRADIENTS)
-    predictions: str = option(choice("none", "gaussian", "binomial", "sketch", "moments"), "none",
+    predictions: str = option(
+        choice("exact", "gaussian", "binomial", "sketch", "moments",
+               spellings={FORMER_EXACT: EXACT}), EXACT,
         "'gaussian': each row's predictions are clipped and noised in every round, so that ε holds "
-        "against the coordinator and the other parties; 'none': they are exact, and ε holds for "
-        "the parameters alone; 'binomial', of algorithm 'pbm': each joined row's are drawn, and "
+        "against the coordinator and the other parties; 'exact': nothing noises them, and ε holds "
+        "for the parameters alone, against the model's users ('none', as it was called, is "
+        "deprecated); 'binomial', of algorithm 'pbm': each joined row's are drawn, and "
         "the coordinator sees sums of all table positions' draws; 'sketch', of algorithm "
         "'frank_wolfe': none are told, choices of columns and sketches of these are noised; "
         "'moments', of algorithm 'moments': none are told, each table's moments are noised once",
-        default_text="'none'; 'binomial' of algorithm 'pbm'; 'sketch' of 'frank_wolfe'; 'moments' "
-        "of 'moments'",
+        default_text="'moments' of algorithm 'moments'; 'gaussian' of 'sgd' and 'admm'; 'binomial' "
+        "of 'pbm'; 'sketch' of 'frank_wolfe'",
         chosen=_predictions, needs=_OF_FEATURES)
     prediction_clip: float | None = option(CLIP, None,
         "B: what the norm of a row's prediction is clipped to",
-        default_text=f"{PREDICTION_CLIP:g}, of regressions the standard deviation of the labels",
+        default_text=f"{PREDICTION_CLIP:g}; of regressions {DEVIATIONS:g} standard deviations of "
+        "the labels",
         chosen=_prediction_clip, needs=_NOISED)
-    """None: PREDICTION_CLIP, times the deviation of labels that are numbers."""
+    """None: DEVIATIONS, times the deviation of labels that are numbers."""
     prediction_share: float = option(SHARE, 0.5,
         "share of the budget of the rounds that predictions take (of the sum of squares of "
         "sensitivity over noise); of draws, what gradients leave of it; of 'sketch' what sketches "
@@ -279,7 +288,7 @@ class Privacy:
     def prediction_bound(self) -> str:
         """B as text; where it follows from the labels, by what."""
         if self.prediction_clip is None:
-            return "the standard deviation of the labels"
+            return f"{DEVIATIONS:g} standard deviations of the labels"
         return f"{self.prediction_clip:.4g}"
 
     @property
@@ -323,7 +332,7 @@ class Privacy:
     @property
     def together(self) -> bool:
         """Predictions are noised, or drawn, and so all that is calculated from them."""
-        return self.features and self.predictions != "none"
+        return self.features and self.predictions != EXACT
 
 
 _CALLED = {

@@ -26,6 +26,7 @@ from sqlfl.models.kinds import (
 from sqlfl.options.entries import Given, Setting, Table, Written, entries_of, error, resolved
 from sqlfl.options.privacy import (
     DRAWS,
+    EXACT,
     FEATURES,
     GRADIENTS,
     LABELS,
@@ -45,6 +46,8 @@ from sqlfl.options.training import (
     with_options,
 )
 from sqlfl.options.types import meant, shown
+
+_OR_DESCENT = ", or descend: WITH (algorithm = 'sgd')"
 
 
 def check_kind(kind: str, *, sql: str | None = None, span: tuple[int, int] | None = None) -> None:
@@ -151,7 +154,8 @@ def resolve_training(
     for name, why in options.method.excluded.items():
         if name in written.places:
             message = f"option {name} does not go with algorithm '{options.algorithm}': {why}"
-            raise error(message, written.places[name], sql, hint=f"leave {name} out", name=True)
+            hint = f"leave {name} out{_OR_DESCENT * (options.algorithm == MOMENTS)}"
+            raise error(message, written.places[name], sql, hint=hint, name=True)
     table.check_needs(written, options.listed(), sql)
     _check_stragglers(options, written, privacy, sql)
     if options.method.usual.solved and (privacy is None or not privacy.features):
@@ -246,7 +250,8 @@ def _check_method(kind: str, algorithm: str, written: Written, sql: str | None) 
             raise error(message, option, sql, name=True)
         if algorithm not in line.of(kind):
             message = f"option {name} does not apply to algorithm '{algorithm}', only to "
-            raise error(f"{message}{', '.join(line.of(kind))}", option, sql, name=True)
+            hint = f"leave {name} out{_OR_DESCENT}" if algorithm == MOMENTS else None
+            raise error(f"{message}{', '.join(line.of(kind))}", option, sql, hint=hint, name=True)
 
 
 def resolve_scoring(
@@ -300,32 +305,20 @@ def written_algorithm(given: Iterable[Given], sql: str | None = None) -> str | N
     return found
 
 
-DESCENT = (
-    "noise_multiplier", "clip", "prediction_clip", "prediction_share", "max_fan_out", *DRAWS,
-)  # fmt: skip
-"""Options of PRIVACY that a model which is solved from moments has no use for."""
-
-
 def usual_algorithm(
     kind: str, options: Iterable[Given], privacy: Iterable[Given], sql: str | None = None
 ) -> str | None:
-    """The algorithm that a statement asks for by name, or else MOMENTS where PRIVACY has a budget
-    for features and neither clause has an option that descent alone takes; None for the rest."""
+    """Return the algorithm that a statement asks for by name, or else MOMENTS where PRIVACY has a
+    budget for features, unless it asks for predictions of another kind; None for the rest."""
     options = tuple(options)
     named = written_algorithm(options, sql)
     if named is not None or kind not in KINDS or not kind_of(kind).solved:
         return named
     asked = {str(option.name): option.value for option in privacy}
-    if "epsilon" not in asked or any(name in asked for name in DESCENT):
+    if "epsilon" not in asked or any(name in asked for name in ("noise_multiplier", *DRAWS)):
         return None
-    if asked.get("predictions", MOMENTS) != MOMENTS or asked.get("statistics") == "none":
-        return None
-    lines, excluded = option_lines(), options_of(MOMENTS)().excluded
-    for option in options:
-        line = lines.get(str(option.name))
-        if option.name in excluded or (line is not None and MOMENTS not in line.of(kind)):
-            return None
-    return MOMENTS
+    other = str(asked.get("predictions", MOMENTS)).lower() != MOMENTS
+    return None if other or asked.get("statistics") == "none" else MOMENTS
 
 
 def resolve_privacy(
@@ -430,13 +423,13 @@ def _check_solved(written: Mapping[str, Given], sql: str | None) -> None:
         if name in written:
             message = f"PRIVACY option {name} does not go with algorithm 'moments': {why}"
             hint = "give epsilon" if name == "noise_multiplier" else f"leave {name} out"
-            hint += ", or algorithm = 'sgd'"
+            hint += _OR_DESCENT
             raise error(message, written[name], sql, hint=hint, name=True)
     given = written.get("predictions")
     if given is not None and given.value != "moments":
         message = f"PRIVACY option predictions = {shown(given.value)} does not go with algorithm "
         message += "'moments', whose clients tell no row's prediction"
-        raise error(message, given, sql, hint="leave it out, or algorithm = 'sgd'")
+        raise error(message, given, sql, hint=f"leave it out{_OR_DESCENT}")
 
 
 def _check_draws(drawn: bool, written: Mapping[str, Given], sql: str | None) -> None:
@@ -496,7 +489,7 @@ def _check_labels(
         raise error(f"{message}{len(found)}", written["label_classes"], sql, hint=hint)
 
 
-_EXACT = "with predictions = 'none' they are exact, and "
+_EXACT = "with predictions = 'exact' they are exact, and "
 _GAUSSIAN = "or noise them: PRIVACY (..., predictions = 'gaussian')"
 
 
@@ -525,7 +518,7 @@ def check_privacy(
     if usual.unprotected:
         hint = "algorithm = 'sgd', or noise labels only: label_epsilon"
         raise refuse("algorithm", usual.unprotected, hint)
-    if privacy.predictions != "none":
+    if privacy.predictions != EXACT:
         return
     if usual.exact:
         raise refuse("algorithm", usual.exact, f"algorithm = 'sgd', {_GAUSSIAN}")

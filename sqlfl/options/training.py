@@ -145,7 +145,7 @@ class TrainingOptions:
         "for linear, logistic and softmax regression whose features PRIVACY protects by epsilon",
         chosen=lambda setting: _algorithm(setting),
         default_text="'lbfgs'; 'sgd' of mlp_*; 'frank_wolfe' of lasso; with PRIVACY of features "
-        "'sgd', or 'moments' where it has epsilon and nothing is written that 'sgd' alone has")
+        "'sgd', or 'moments' where it has epsilon and asks for no other predictions")
     epochs: int = option(integer(1), DEPENDS,
         "passes over the joined rows; for lbfgs and frank_wolfe iterations", chosen=_epochs)
     method: MethodOptions

@@ -73,11 +73,20 @@ def integer(least: int, most: int = LARGEST_WHOLE) -> OptionType[int]:
     return OptionType(f"a whole number from {least} {end}", read, advise)
 
 
-def choice(*choices: str, instead: Mapping[str, str] | None = None) -> OptionType[str]:
-    """One of these texts, in any case; `instead`: hints for texts that are none."""
+def choice(
+    *choices: str,
+    instead: Mapping[str, str] | None = None,
+    spellings: Mapping[str, str] | None = None,
+) -> OptionType[str]:
+    """One of these texts, in any case.
+
+    instead : hints for texts that are none. spellings : texts that stand for one of the choices.
+    """
 
     def read(value: object) -> str | None:
         lowered = value.lower() if isinstance(value, str) else None
+        if lowered is not None and spellings is not None:
+            lowered = spellings.get(lowered, lowered)
         return lowered if lowered in choices else None
 
     def advise(value: object) -> str | None:

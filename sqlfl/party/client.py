@@ -180,11 +180,15 @@ class ClientOperator:
         if guard is None:
             return self._engine.gradient(values, rows)
         values = np.asarray(values, np.float64)
+        taking = values
+        if self._step.completes:  # by what is known of a row beside its features
+            counts = self._engine.counts if rows is None else self._engine.counts[rows]
+            taking, values = counts[:, None], self._step.completed(values, rows)
         lengths = self._norms if rows is None else self._norms[rows]
         with np.errstate(over="ignore", invalid="ignore"):
             norms = lengths * np.linalg.norm(values, axis=1)
             clipped = values * guard.factors(norms)[:, None]
-        return guard.gradient(self._engine.gradient(clipped, rows), values, rows)
+        return guard.gradient(self._engine.gradient(clipped, rows), taking, rows)
 
     def _probe(self, message: Probe) -> Message:
         gradient = self._engine.gradient(message.values)

@@ -87,6 +87,16 @@ class ClientStep(ABC, Generic[Own]):
         own = self._configuration
         self._measure = BlockSolver(gram, self._centre, own.total, own.curvature, own.l2)
 
+    @property
+    def completes(self) -> bool:
+        """`completed` changes residuals."""
+        return False
+
+    def completed(self, values: Array, rows: Array | None) -> Array:
+        """Return Y of these rows (None: all) as the gradient takes it: (n, d_c), from what the
+        coordinator sent."""
+        return values
+
     def begin(self, message: Any) -> None:  # there may be nothing to be told
         """What residuals that it `takes` say of the step; before the gradient."""
 

@@ -467,8 +467,8 @@ def _check(privacy: Privacy, slots: Sequence[PlannedReleases]) -> None:
             continue
         if own.moments:
             raise PrivacyError(
-                "algorithm 'admm' needs predictions = 'gaussian' in PRIVACY, got 'none': its steps "
-                "are exact functions of the predictions",
+                "algorithm 'admm' needs predictions = 'gaussian' in PRIVACY, got 'exact': its "
+                "steps are exact functions of the predictions",
                 hint="predictions = 'gaussian', or algorithm = 'sgd'",
             )
         if not own.whole and own.epochs < 1:

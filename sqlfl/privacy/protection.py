@@ -152,7 +152,7 @@ def protection_of(privacy: Privacy | None) -> Protection:
         "none": EXACT, "bounds": PublicBounds(), "noised": NoisedStatistics()
     }  # fmt: skip
     predictions: dict[str, NoisedPredictions | BinomialSums | Exact] = {
-        "none": EXACT,
+        "exact": EXACT,
         "gaussian": NoisedPredictions(privacy.prediction_bound),
         "binomial": BinomialSums(privacy.bins, privacy.theta),
     }

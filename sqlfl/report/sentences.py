@@ -167,9 +167,9 @@ def _features(own: Setting) -> Iterator[str]:
     if not own.together:
         yield (
             "Against anyone who sees more than these: none for features. The coordinator "
-            "sees exact predictions of each row (predictions = 'none'), the parties get exact sums "
-            "of these, and history and metrics are made of them. predictions = 'gaussian' noises "
-            "them."
+            "sees exact predictions of each row (predictions = 'exact'), the parties get exact "
+            "sums of these, and history and metrics are made of them. predictions = 'gaussian' "
+            "noises them."
         )
     if own.drawn and own.claims:
         yield from (*draws.of_joined_rows(own), *draws.alone(own))

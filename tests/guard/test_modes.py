@@ -82,7 +82,7 @@ def test_noised_predictions(fed: sqlfl.Federation, clinic: duckdb.DuckDBPyConnec
     assert clinic.sql("FROM sqlfl.ledger").fetchall() == []
     noised = r"predictions = 'noised', which takes "
     refused(fed, TRAIN, noised + "training under PRIVACY")
-    refused(fed, private(given="predictions = 'none'"), noised + "PRIVACY with predictions")
+    refused(fed, private(given="predictions = 'exact'"), noised + "PRIVACY with predictions")
     refused(fed, private(statistics="none", bounds=""), noised + "statistics that are public")
     of_rows = "clinic.patients p JOIN lab.tests t ON p.pid = t.pid WHERE p.age > 30"
     refused(fed, private(tables=of_rows), noised + "no condition on values")
@@ -227,7 +227,7 @@ def test_noised_moments(union: sqlfl.Federation, parts: list[duckdb.DuckDBPyConn
         ruled(con, "moments = 'noised'")
     union.sql(private(algorithm="admm", statistics="noised"))
     assert {"gram", "statistics"} <= kinds(union)
-    bounded = private(given="predictions = 'none'", statistics="bounds")
+    bounded = private(given="predictions = 'exact'", statistics="bounds")
     union.sql(bounded)  # which tells no moments
     noised = "moments = 'noised', which takes "
     refused(union, TRAIN, noised + "training under PRIVACY")

@@ -377,16 +377,15 @@ def test_a_budget_that_is_too_small_is_refused(database: Open) -> None:
         (SEVERAL, "WITH (union = 'exact')", "epsilon = 1, feature_bound = 1", "moments"),
         (NUMBERS, "", "epsilon = 1, predictions = 'moments'", "moments"),
         (NUMBERS, "", "epsilon = 1, predictions = 'gaussian'", "sgd"),
-        (NUMBERS, "", "epsilon = 1, predictions = 'none'", "sgd"),
-        (NUMBERS, "", "epsilon = 1, max_fan_out = 3", "sgd"),
+        (NUMBERS, "", "epsilon = 1, predictions = 'exact'", "sgd"),
+        (NUMBERS, "WITH (epochs = 3)", "epsilon = 1, predictions = 'gaussian'", "sgd"),
         (NUMBERS, "", "noise_multiplier = 1", "sgd"),
-        (NUMBERS, "WITH (epochs = 3)", "epsilon = 1", "sgd"),
-        (NUMBERS, "WITH (learning_rate = 0.1)", "epsilon = 1", "sgd"),
+        (NUMBERS, "WITH (algorithm = 'sgd', epochs = 3)", "epsilon = 1", "sgd"),
         (NUMBERS, "WITH (algorithm = 'admm')", "epsilon = 1, predictions = 'gaussian'", "admm"),
         ("mlp_regressor", "", "epsilon = 1", "sgd"),
     ],
 )
-def test_it_is_the_default_of_a_budget_where_nothing_else_is_asked_for(
+def test_it_is_the_default_of_a_budget_where_no_other_predictions_are_asked_for(
     kind: str, options: str, privacy: str, algorithm: str, database: Open
 ) -> None:
     bounds = f"feature_bounds = {{'amount': {BOUNDS['amount']}, 'visits': {BOUNDS['visits']}}}"
@@ -397,3 +396,37 @@ def test_it_is_the_default_of_a_budget_where_nothing_else_is_asked_for(
     )
     with federation(shop(database)) as fed:
         assert fed.explain(text).algorithm == algorithm
+
+
+@pytest.mark.parametrize(
+    ("options", "privacy", "message"),
+    [
+        ("WITH (epochs = 3)", "", "option epochs does not go with algorithm 'moments'"),
+        ("WITH (learning_rate = 0.1)", "", "option learning_rate does not apply to algorithm"),
+        ("WITH (batch_size = 9)", "", "option batch_size does not apply to algorithm 'moments'"),
+        ("", ", clip = 2", "option clip does not go with algorithm 'moments'"),
+        ("", ", prediction_clip = 2", "option prediction_clip does not go with algorithm"),
+        ("", ", max_fan_out = 3", "option max_fan_out does not go with algorithm 'moments'"),
+    ],
+)
+def test_options_of_descent_are_refused_in_words(
+    options: str, privacy: str, message: str, database: Open
+) -> None:
+    """Whoever writes them is told how to descend: nothing is chosen without a word."""
+    text = query("two tables", NUMBERS)
+    asked = statement(NUMBERS, text, f"epsilon = 1{privacy}, ")
+    asked = asked.replace("WITH (algorithm = 'moments')", options)
+    with federation(shop(database)) as fed, pytest.raises(OptionError) as told:
+        fed.explain(asked)
+    assert message in told.value.message
+    assert "descend: WITH (algorithm = 'sgd')" in str(told.value.hint)
+
+
+def test_the_older_spelling_of_exact_predictions_is_deprecated(database: Open) -> None:
+    text = query("two tables", NUMBERS)
+    asked = statement(NUMBERS, text, "epsilon = 1, predictions = 'none', ")
+    asked = asked.replace("WITH (algorithm = 'moments')", "")
+    with federation(shop(database)) as fed:
+        with pytest.warns(Warning, match="deprecated: write 'exact'"):
+            fed.sql(asked)
+        assert "predictions = 'exact'" in str(fed.model("m").privacy)

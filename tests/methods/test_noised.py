@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -9,12 +12,14 @@ import sqlfl
 from sqlfl.coordinator.lou import Members
 from sqlfl.coordinator.mapping import TableMapping
 from sqlfl.coordinator.rounds.problem import Problem
-from sqlfl.methods.sgd.noised import BOUND, Surrogate
+from sqlfl.methods.sgd.noised import BOUND, OwnScores, Surrogate
 from sqlfl.models.losses import Logistic, Loss, Softmax, Squared
 from sqlfl.options.resolve import training_options
 from sqlfl.privacy.specification import RoundNoise, RunNoise
 from sqlfl.schema import Client
 from tests.conftest import Open
+from tests.methods.harness import random_join, train
+from tests.methods.test_private import run
 
 ROWS = 400
 CLIP = 1.0
@@ -100,3 +105,72 @@ def test_uncentred_columns_learn_beside_noised_predictions(database: Open) -> No
         best = fed.sql(f"EVALUATE MODEL best FROM ({query})").arrow().to_pylist()[0]
     assert best["auc"] > 0.7
     assert row["auc"] > best["auc"] - 0.1
+
+
+def test_a_blocks_own_noise_is_in_no_residual_of_its_own() -> None:
+    """One table: what it is sent does not depend on its predictions, but for their mean."""
+    own = problem(Squared(), 30.0, WEIGHTS)
+    apart = OwnScores(own)
+    before = apart.sums()[0]
+    noised = 30.0 * np.random.default_rng(2).normal(size=(ROWS, 1))
+    apart.take((noised - own.counted[0] @ noised / own.counted[0].sum(),))
+    np.testing.assert_allclose(apart.sums()[0], before, atol=1e-9)
+    intercept = apart.take((noised + 7.0,))
+    moved = apart.sums()[0] - before
+    np.testing.assert_allclose(moved, own.counted[0][None] * moved.sum() / own.counted[0].sum())
+    assert intercept < own.loss.initial_intercept(own.targets, own.shares)
+
+
+def test_other_blocks_count_as_far_as_their_noise_lets_them() -> None:
+    rng = np.random.default_rng(4)
+    rows = tuple(rng.integers(0, n, 4000, dtype=np.int32) for n in (1000, 500))
+    scores = [rng.normal(size=(n, 1)) for n in (1000, 500)]
+    for noise, low, high in ((0.3, 0.85, 1.0), (50.0, -0.1, 0.1)):
+        own = replace(
+            problem(Squared(), noise),
+            mapping=TableMapping(rows, (1000, 500)),
+            slots=tuple(Members(k, ((Client(f"p{k}"), 0),), np.array([0, n])) for k, n in
+                        enumerate((1000, 500))),
+            targets=rng.normal(size=4000),
+            privacy=RunNoise(dict.fromkeys(range(2), RoundNoise(1.0, 1.0, CLIP, noise))),
+        )  # fmt: skip
+        apart = OwnScores(own)
+        before = apart.sums()[0]
+        apart.take(tuple(s + noise * rng.normal(size=s.shape) for s in scores))
+        expected = own.mapping.scatter(0, scores[1][rows[1]])[:, 0]
+        slope = float((apart.sums()[0] - before)[0] @ expected / (expected @ expected))
+        assert low <= slope <= high
+
+
+def test_descent_under_noise_ends_at_least_squares() -> None:
+    """However large the noise of predictions is, and however many steps there are."""
+    join = random_join("linear_regression", total=240, sizes=(240,), l2=1e-3)
+    best = train(join, "lbfgs", epochs=50).theta
+    for epochs in (150, 600):
+        noise = RunNoise({0: RoundNoise(1e6, 1e-9, 1e3, 50.0)})
+        found = run(join, "sgd", noise, epochs=epochs)
+        explained = 1.0 - np.square(found.theta - best).sum() / np.square(best).sum()
+        assert explained > 0.98
+
+
+@pytest.mark.parametrize("epsilon", [1, 1000])
+def test_a_model_that_may_be_no_better_than_a_constant_has_a_warning(
+    epsilon: float, database: Open
+) -> None:
+    con = database(
+        "CREATE TABLE t AS SELECT i % 10 AS x, i % 10 + (hash(i) % 100) / 100 AS y "
+        "FROM range(3000) r(i)"
+    )
+    with sqlfl.connect(progress=False) as fed:
+        fed.attach("a", con)
+        text = (
+            f"TRAIN MODEL m USING linear_regression TARGET y PRIVACY (epsilon = {epsilon}, "
+            "predictions = 'gaussian', feature_bounds = {'x': [0, 10]}) FROM (SELECT x, y FROM a.t)"
+        )
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            fed.sql(text)
+        texts = [str(w.message) for w in told]
+        assert any("nothing shows that it is better" in text for text in texts) == (epsilon == 1)
+        row = fed.sql("EVALUATE MODEL m FROM (SELECT x, y FROM a.t)").arrow().to_pylist()[0]
+        assert row["r2"] > (0.9 if epsilon == 1000 else 0.0)

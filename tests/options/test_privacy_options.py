@@ -109,7 +109,7 @@ A_BOUND = "a list of the least and the largest value, such as [0, 100]"
         ("epsilon = 1, clip = 1e10", "PRIVACY option clip must be a number from 1e-09 to 1e+09"),
         (
             "epsilon = 1, predictions = 'pbm'",
-            "PRIVACY option predictions must be 'none', 'gaussian', 'binomial', 'sketch' or "
+            "PRIVACY option predictions must be 'exact', 'gaussian', 'binomial', 'sketch' or "
             "'moments'",
         ),
         ("epsilon = 1, statistics = 'x'", "PRIVACY option statistics must be 'none', 'bounds' or"),
@@ -155,7 +155,7 @@ A_BOUND = "a list of the least and the largest value, such as [0, 100]"
             "PRIVACY option prediction_clip applies only with predictions = 'gaussian'",
         ),
         (
-            "epsilon = 1, predictions = 'none', prediction_share = 0.2",
+            "epsilon = 1, predictions = 'exact', prediction_share = 0.2",
             "PRIVACY option prediction_share applies only with predictions = 'gaussian'",
         ),
         (
@@ -403,10 +403,13 @@ def test_draws_are_what_pbm_has() -> None:
     assert (budget.predictions, budget.bins, budget.theta) == ("binomial", None, None)
     assert drawn("epsilon = 2, predictions = 'Binomial', bins = 1024").bins == 1024
     labels = drawn("label_epsilon = 1")
-    assert (labels.predictions, labels.features, labels.drawn) == ("none", False, False)
+    assert (labels.predictions, labels.features, labels.drawn) == ("exact", False, False)
     others = drawn("epsilon = 2, predictions = 'gaussian'", "algorithm = 'sgd'")
     assert (others.drawn, others.together, others.gradients) == (False, True, True)
-    assert not drawn("epsilon = 2", "algorithm = 'sgd'").together
+    assert drawn("epsilon = 2", "algorithm = 'sgd'").predictions == "gaussian"
+    for exact in ("exact", "none", "NONE"):
+        asked = drawn(f"epsilon = 2, predictions = '{exact}'", "algorithm = 'sgd'")
+        assert (asked.predictions, asked.together) == ("exact", False)
 
 
 @pytest.mark.parametrize(
@@ -444,9 +447,9 @@ def test_draws_are_what_pbm_has() -> None:
             "leave it out, or algorithm = 'sgd'",
         ),
         (
-            "epsilon = 1, predictions = 'none'",
+            "epsilon = 1, predictions = 'exact'",
             "algorithm = 'pbm'",
-            "PRIVACY option predictions = 'none' does not go with algorithm 'pbm', whose clients "
+            "PRIVACY option predictions = 'exact' does not go with algorithm 'pbm', whose clients "
             "send draws that are summed in secret",
             "leave it out, or algorithm = 'sgd'",
         ),

@@ -125,8 +125,8 @@ PARAMETERS = slice(0, 2)
 def test_parameters_are_noised_by_all_clients_together() -> None:
     """Where only the sum of gradients is promised to hide a row: a quarter of it at each of 16."""
     clients = 16
-    own = planned(EPSILON, DELTA, "none", clients)
-    whole = planned(EPSILON, DELTA, "none", 1)
+    own = planned(EPSILON, DELTA, "exact", clients)
+    whole = planned(EPSILON, DELTA, "exact", 1)
     assert own.noise * math.sqrt(clients) == pytest.approx(whole.noise)
     rounds = canaries.one_canary(STEPS, clients)
     assert proved(rounds, whole, 100, own, PARAMETERS) <= EPSILON
@@ -136,7 +136,7 @@ def test_parameters_are_noised_by_all_clients_together() -> None:
 
 def test_exact_predictions_tell_more_than_is_claimed_of_parameters() -> None:
     """Which is why the report says `none` of them."""
-    own = planned(EPSILON, DELTA, "none", 1)
+    own = planned(EPSILON, DELTA, "exact", 1)
     assert proved(canaries.one_canary(STEPS), own, 100) > EPSILON
 
 

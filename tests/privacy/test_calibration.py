@@ -31,7 +31,7 @@ from sqlfl.privacy.events import Event, Gaussian, Threshold
 from sqlfl.privacy.limits import LARGEST_MULTIPLIER
 from sqlfl.privacy.specification import PlannedReleases
 
-EXACT = "none"
+EXACT = "exact"
 NOISED = "gaussian"
 
 
@@ -423,7 +423,7 @@ def test_statistics_take_their_share_and_categories_theirs_of_delta() -> None:
         (private(epsilon=None), [rounds()], "got None and None", "give one"),
         (
             private(predictions=EXACT), [rounds(**ADMM)],
-            "'admm' needs predictions = 'gaussian' .* got 'none'", "algorithm = 'sgd'",
+            "'admm' needs predictions = 'gaussian' .* got 'exact'", "algorithm = 'sgd'",
         ),
     ],
 )  # fmt: skip
@@ -525,7 +525,7 @@ def test_a_whole_joined_row_composes_the_rows_of_all_tables() -> None:
     def of(mu: float) -> float:
         return float(dp_accounting.get_epsilon_gaussian(1.0 / mu, 1e-6))
 
-    for predictions, factor in (("gaussian", math.sqrt(3)), ("none", 3.0)):
+    for predictions, factor in (("gaussian", math.sqrt(3)), ("exact", 3.0)):
         asked = Privacy(epsilon=1.0, delta=1e-6, predictions=predictions, statistics="bounds")
         mu = budget(1.0, 1e-6)
         one = (Gaussian("predictions", 2 / mu, 2), Gaussian("gradients", 2 / mu, 2))

@@ -42,7 +42,7 @@ def test_labels_and_features_are_protected_apart(
     gaussian = NoisedPredictions("1.5")
     given: dict[str, object] = (LABELS if labels else {}) | (features or {})
     for statistics, predictions in itertools.product(
-        ("none", "bounds", "noised"), ("none", "gaussian")
+        ("none", "bounds", "noised"), ("exact", "gaussian")
     ):
         asked = given | {"statistics": statistics, "predictions": predictions, "clip": 2.0}
         asked |= {"prediction_clip": 1.5}

@@ -36,7 +36,7 @@ from tests.planner import plans
 GOLDEN = Path(__file__).parent.parent / "fixtures" / "privacy"
 CLASSES = ("false", "true")
 OPTIONS: dict[str, object] = {"algorithm": "sgd", "batch_size": None, "learning_rate": 0.1}
-STATISTICS, PREDICTIONS = ("none", "bounds", "noised"), ("none", "gaussian")
+STATISTICS, PREDICTIONS = ("none", "bounds", "noised"), ("exact", "gaussian")
 FEATURES = ("statistics", "second moments", "predictions", "gradients", "parameters",
             "history and metrics", "the model's parameters")  # fmt: skip
 PARTS_OF_THE_MODEL = ("statistics", "the model's parameters")
@@ -135,7 +135,7 @@ def check(plan: FederatedPlan, report: PrivacyReport) -> None:
         assert str(release.protection) != "none" or "ε" not in release.mechanism + release.note
     featured = asked.features and asked.statistics != "none"
     assert ("For changing the features" in text) == featured
-    assert ("nothing but the parameters" in text) == (featured and asked.predictions == "none")
+    assert ("nothing but the parameters" in text) == (featured and asked.predictions == "exact")
     assert ("For changing the label" in text) == asked.labels
     assert ("both the features and the label" in text) == (asked.labels and featured)
     assert ("-DP" in text) == (asked.labels or featured)

@@ -31,7 +31,7 @@ class AdmmOptions(MethodOptions):
         tolerance=1e-7,
         noised_epochs=10,
         exact="its penalty, its multipliers and its intercept are exact functions of predictions, "
-        "which with predictions = 'none' nothing noises",
+        "which with predictions = 'exact' nothing noises",
     )
 
     # fmt: off

@@ -11,7 +11,12 @@ from sqlfl.party.steps import ClientStep, Engine, penalty
 
 
 class SgdStep(ClientStep[SgdConfiguration]):
-    """θ ← θ − η (X̃ᵀY / B + l2 θ), or the optimizer's step with that gradient."""
+    """θ ← θ − η (X̃ᵀY / B + l2 θ), or the optimizer's step with that gradient.
+
+    With `feedback`, Y lacks what the block's own scores add to it, c Σ w_j h_r over the joined rows
+    of a row: the client adds that itself, from the scores that nothing noises. A row's part of the
+    gradient is then still a function of the row, of θ and of what was sent, and clipped as one.
+    """
 
     takes = (SgdResiduals,)
 
@@ -19,7 +24,18 @@ class SgdStep(ClientStep[SgdConfiguration]):
         super().__init__(configuration, engine, theta)
         steps = configuration.steps
         self._optimizer = optimizer_of(steps.optimizer, steps.momentum)
+        self._engine = engine
+        self._scale = configuration.feedback * configuration.rows / configuration.total
         self._rate, self._divisor = 0.0, 1
+
+    @property
+    def completes(self) -> bool:
+        return self._scale > 0.0
+
+    def completed(self, values: Array, rows: Array | None) -> Array:
+        counts = self._engine.counts if rows is None else self._engine.counts[rows]
+        own = self._engine.predict(self._theta, rows)
+        return values + self._scale * counts[:, None] * own
 
     def begin(self, message: SgdResiduals) -> None:
         self._rate, self._divisor = message.rate, message.divisor

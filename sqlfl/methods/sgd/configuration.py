@@ -1,8 +1,10 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
 from typing import TypeVar
 
+from sqlfl.codec import LEFT_OUT
 from sqlfl.methods.configuration import Configuration
 from sqlfl.methods.sgd.options import Steps
 
@@ -19,3 +21,11 @@ class StepConfiguration(Configuration):
 @dataclass(frozen=True, kw_only=True)
 class SgdConfiguration(StepConfiguration):
     method = "sgd"
+    feedback: float = field(default=0.0, metadata=LEFT_OUT)
+    """c: curvature by which a client adds its own scores to residuals that lack them; 0 where these
+    are whole."""
+
+    def fault(self) -> str | None:
+        """Return what is wrong with the feedback, which is of linear blocks."""
+        fine = math.isfinite(self.feedback) and self.feedback >= 0.0
+        return None if fine and not (self.feedback and self.tower) else f"feedback {self.feedback}"

@@ -33,7 +33,7 @@ from sqlfl.messages import Predictions, Residuals
 from sqlfl.messages.replies import Channel
 from sqlfl.methods.sgd.configuration import SgdConfiguration
 from sqlfl.methods.sgd.messages import SgdResiduals
-from sqlfl.methods.sgd.noised import Surrogate
+from sqlfl.methods.sgd.noised import OwnScores, Surrogate
 from sqlfl.methods.sgd.options import SgdOptions
 from sqlfl.methods.sgd.rates import (
     Rates,
@@ -100,6 +100,10 @@ class Sgd(Headed):
         if problem.noise > 0.0 and not problem.linear_head:
             surrogate = Surrogate(problem)
             self._surrogate = surrogate if surrogate.applies else None
+        self._own: OwnScores | None = None
+        """Where clients add their own scores to residuals without these."""
+        if self._surrogate is not None and problem.tower is None and not self._some:
+            self._own, self._surrogate = OwnScores(problem), None
 
     @property
     def scores(self) -> Scores:
@@ -109,7 +113,8 @@ class Sgd(Headed):
         """Start; the predictions of towers or of a warm start; the power rounds where the step
         length is to be estimated."""
         problem, own = self._problem, self._options
-        configuration = partial(SgdConfiguration, steps=own.steps)
+        feedback = 0.0 if self._own is None else self._own.feedback
+        configuration = partial(SgdConfiguration, steps=own.steps, feedback=feedback)
         self._conversation.start(configuration)
         self._begin = beginning(problem, self._conversation)
         self._head, self._blocks = self._begin.head, self._begin.blocks
@@ -120,7 +125,8 @@ class Sgd(Headed):
         self._decay = own.falling(self._schedule)
         if known is None and problem.privacy is not None:
             batches = math.ceil(len(self._rows) / self._batch)
-            known = public_rates(problem, problem.options.epochs * batches)
+            steps = problem.options.epochs * batches
+            known = public_rates(problem, steps, held=self._own is not None)
         if known is None:
             counting = self._counting() if self._some else None
             known = estimated_rates(problem, self._conversation, self._generator, counting)
@@ -209,8 +215,13 @@ class Sgd(Headed):
 
     def _epoch(self, factor: float) -> float:
         """One pass over the joined rows; returns the penalty."""
-        replies = self._step(factor) if self._plain else self._batches(factor)
+        if self._own is not None:
+            replies = self._step_apart(self._own, factor)
+        else:
+            replies = self._step(factor) if self._plain else self._batches(factor)
         self._blocks = tuple(self._conversation.whole.concatenate(replies))
+        if self._own is not None:
+            self._head = self._head.replaced((self._own.take(self._blocks),))
         if self._surrogate is not None:
             embedding = self._conversation.whole.mapping.gather_sum(self._blocks)
             self._head = self._head.replaced((self._surrogate.intercept(embedding),))
@@ -236,6 +247,12 @@ class Sgd(Headed):
         return conversation.step(
             whole, [head.pulled_back(own.T).T for own in look.slots], residuals, whole
         )
+
+    def _step_apart(self, own: OwnScores, factor: float) -> dict[Address, Predictions]:
+        """Make a step of all rows, whose residuals lack what each block's own scores add."""
+        whole, rows = self._conversation.whole, self._problem.mapping.total
+        residuals = self._residuals(factor * self._rates.blocks, rows, whole)
+        return self._conversation.step(whole, own.sums(), residuals, whole)
 
     def _batches(self, factor: float) -> dict[Address, Predictions]:
         problem, conversation = self._problem, self._conversation

@@ -6,11 +6,91 @@ import numpy as np
 
 from sqlfl.arrays import Array
 from sqlfl.coordinator.rounds.problem import Problem
+from sqlfl.errors import InternalError
+from sqlfl.privacy.specification import RoundNoise
 
 FAINT = 0.25
 """Noise of slopes, in units of their own spread, up to which they are taken as they are."""
+USUAL = 0.1
+"""Square of a mean of predictions that is to be expected, in units of the clip's square."""
 BOUND = 0.5
 """Noise that slopes may have, in these units."""
+
+
+class OwnScores:
+    """Slopes of steps of all rows, of linear blocks whose clients add their own scores.
+
+    A block's own noised prediction need not stand in its own residual: the client knows its scores
+    without noise. So block i is sent the slopes of the expansion (see `Surrogate`) at
+    b + Σ_{k≠i} h_k, and adds c h_i itself: g_i = ∂ℓ(b₀) + c (b_i + Σ_{k≠i} ĥ_k), b_i = −h̄_i. The
+    row's own noise, most of all noise, is gone, and parameters end where the block's least squares
+    are, however many steps there are.
+
+    ĥ_k are the other blocks' noised predictions, centred and shrunk by what their noise is known to
+    be: where it has drowned them they count as 0. h̄_i is the mean of the block's noised
+    predictions, over epochs as `Surrogate.intercept` has it. For numbers the expansion is exact.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        loss, total = problem.loss, problem.mapping.total
+        self._constant = np.array(loss.initial_intercept(problem.targets, problem.shares))
+        scores = np.tile(self._constant, (total, 1))
+        self.feedback = float(loss.mean_curvature(scores[:1]))
+        self._start = problem.weighted(loss.gradient(scores, problem.targets))
+        self._means: list[list[Array]] = []
+        """Of each epoch, the mean of each block's predictions."""
+        self._blocks = tuple(np.zeros((size, problem.outputs)) for size in problem.mapping.sizes)
+
+    def sums(self) -> list[Array]:
+        """Return Y of each slot's rows, without what its own scores add: (d_c, n_i) each."""
+        problem, mapping = self._problem, self._problem.mapping
+        known = mapping.gather_sum(self._blocks)
+        found = []
+        for place, own in enumerate(self._blocks):
+            others = known - mapping.slots[place].part(own, slice(None)) - self._mean(place)
+            slopes = self._start + self.feedback * problem.weighted(others)
+            found.append(mapping.scatter(place, slopes).T)
+        return found
+
+    def take(self, blocks: tuple[Array, ...]) -> Array:
+        """Take the noised predictions of all rows (n_i, d_c) after a step; return the intercept
+        (d_c,)."""
+        means, kept = [], []
+        for place, own in enumerate(blocks):
+            counts, noise = self._problem.counted[place], self._noise(place)
+            whole = max(float(counts.sum()), 1e-300)
+            mean = counts @ own / whole
+            variance = counts @ np.square(own - mean) / whole
+            rows = whole**2 / max(float(counts @ counts), 1e-300)
+            taken = noise**2 * (1.0 + np.sqrt(2.0 / rows))
+            share = np.clip(1.0 - taken / np.maximum(variance, 1e-300), 0.0, 1.0)
+            kept.append(share * (own - mean))
+            means.append(mean)
+        self._means.append(means)
+        self._blocks = tuple(kept)
+        found: Array = self._constant - sum(self._mean(place) for place in range(len(blocks)))
+        return found
+
+    def _mean(self, place: int) -> Array:
+        """h̄ of a block (d_c,), shrunk by its noise."""
+        recent = [means[place] for means in self._means[len(self._means) // 2 :]]
+        if not recent:
+            return np.zeros(self._problem.outputs)
+        counts, clip = self._problem.counted[place], self._rounds(place).prediction_clip
+        shares = counts / max(float(counts.sum()), 1e-300)
+        noise = self._noise(place) ** 2 * float(shares @ shares) / len(recent)
+        found: Array = np.mean(recent, axis=0) * (USUAL * clip**2 / (USUAL * clip**2 + noise))
+        return found
+
+    def _noise(self, place: int) -> float:
+        return self._rounds(place).prediction_noise
+
+    def _rounds(self, place: int) -> RoundNoise:
+        privacy = self._problem.privacy
+        if privacy is None:
+            raise InternalError("noised scores without privacy")
+        return privacy.rounds[self._problem.slots[place].slot]
 
 
 class Surrogate:
@@ -56,7 +136,7 @@ class Surrogate:
         recent = self._means[len(self._means) // 2 :]
         noise = self._variance() / len(recent)
         rounds = problem.privacy.rounds if problem.privacy is not None else {}
-        usual = 0.1 * sum(own.prediction_clip**2 for own in rounds.values())
+        usual = USUAL * sum(own.prediction_clip**2 for own in rounds.values())
         mean: Array = np.mean(recent, axis=0)
         return self._constant - mean * (usual / (usual + noise))
 

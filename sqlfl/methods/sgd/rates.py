@@ -49,7 +49,7 @@ def usual_rates(problem: Problem) -> Rates | None:
     return Rates(rate, rate)
 
 
-def public_rates(problem: Problem, steps: int) -> Rates:
+def public_rates(problem: Problem, steps: int, *, held: bool = False) -> Rates:
     """Without a look at the rows, for linear blocks whose features are protected.
 
     Power rounds would be exact functions of the features. The trace of X̃ᵀX̃/N bounds λ_max, and is
@@ -67,15 +67,18 @@ def public_rates(problem: Problem, steps: int) -> Rates:
     and the parameters would grow with every one of the run's `steps`. Then all of them together go
     as far as `NOISED_STEPS` of 1/L; since noise grows with the root of the number of steps, their
     direction is as good for any number.
+
+    held : the clients' own scores hold the parameters back, and the intercept makes no steps.
     """
     fresh, curvature = _fresh(problem), problem.loss.curvature
     factor = min(1.0, 2.0 * fresh)
-    if problem.noise > problem.loss.spread(problem.targets):
+    if not held and problem.noise > problem.loss.spread(problem.targets):
         reach = NOISED_STEPS * (fresh / factor)
         factor *= min(1.0, reach / steps)
-    trace = max(problem.trace, 1.0) if problem.centred else problem.trace + 1.0
+    apart = problem.centred or held
+    trace = max(problem.trace, 1.0) if apart else problem.trace + 1.0
     rate = factor / (curvature * trace + problem.l2)
-    return Rates(rate, factor / curvature if problem.centred else rate)
+    return Rates(rate, factor / curvature if apart else rate)
 
 
 def estimated_rates(
