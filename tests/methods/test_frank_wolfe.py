@@ -19,6 +19,8 @@ from sqlfl.methods.frank_wolfe.messages import (
     ColumnWeights,
     SetSketch,
 )
+from sqlfl.methods.frank_wolfe.sketch import Sketch
+from sqlfl.methods.frank_wolfe.told import SketchedColumns
 from sqlfl.wire import decode, encode
 from tests.methods.harness import Array, Join, MemoryChannel, Trained, random_join
 from tests.methods.harness import train as run
@@ -194,6 +196,23 @@ def test_a_large_sketch_is_as_good_as_the_columns(clients: tuple[int, ...]) -> N
     assert best.objective <= losses[2] * (1 + 1e-9)
     assert losses[2] - best.objective < 0.02 * best.objective
     assert losses[2] < losses[0]
+
+
+def test_the_noise_of_one_tables_columns_takes_nothing_from_anothers() -> None:
+    """A column that noise drowns neither shrinks one that has hardly any, nor gets a weight."""
+    rows, size = 4000, 64
+    rng = np.random.default_rng(3)
+    join = random_join(total=rows, sizes=(rows, rows), numeric=1, categories=0)
+    clear, drowned = rng.normal(size=(2, rows))
+    join.targets = 3.0 * clear + 0.1 * rng.normal(size=rows)
+    problem = join.problem("frank_wolfe", radius=10.0, sketch=size)
+    sketch = Sketch(size, rows, 5)
+    told = SketchedColumns(problem, sketch, np.arange(rows))
+    for slot, (values, noise) in enumerate(((clear, 0.1), (drowned, 400.0))):
+        told.add(slot, 0, sketch.of(values) + noise * rng.normal(size=size), noise)
+    weights = np.linalg.solve(told.convex, told.linear)
+    assert weights[0] == pytest.approx(3.0, rel=0.3)
+    assert abs(weights[1]) < 0.5
 
 
 def test_a_sketch_travels_in_place_of_rows() -> None:

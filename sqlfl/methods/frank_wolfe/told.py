@@ -164,9 +164,11 @@ class JoinedColumns(Told):
 class SketchedColumns(Told):
     """By their sketches. `order`: int (N,), the joined rows in the order that J has them in.
 
-    Noise of variance s² adds m s²/N to a column's inner product with itself, which is taken off. Of
-    k columns the inner products are known no better than to about s² √(m k)/N then: to this
-    eigenvalues are raised that are less, or weights would be fitted to noise.
+    Noise of variance s_c² in each number of column c adds m s_c²/N to its inner product with
+    itself, which is taken off. What is left of noise in that of columns c and d has a deviation of
+    about s_c s_d √m/N. So in the units s_c m^¼/√N of each column, eigenvalues of k columns are
+    known no better than to about √k: to this those are raised that are less, or weights would be
+    fitted to noise. Each column has the noise of its own table, which follows from its fan-out.
     """
 
     def __init__(self, problem: Problem, sketch: Sketch, order: Array) -> None:
@@ -178,8 +180,8 @@ class SketchedColumns(Told):
         self._target, self._height = self._centred(target)
         self._columns = np.zeros((0, sketch.size))
         self._heights = np.zeros(0)
-        self._variance = 0.0
-        """Of the noise in each number of a sketch, over N; the largest of all columns."""
+        self._variances = np.zeros(0)
+        """Of the noise in each number of each column's sketch, over N."""
 
     def _centred(self, vector: Array) -> tuple[Array, float]:
         """What is left of it beside J1, and how many times J1 it has."""
@@ -193,17 +195,19 @@ class SketchedColumns(Told):
         products = self._columns @ column
         variance = (noise / self._root) ** 2
         products[-1] -= self._columns.shape[1] * variance
-        self._variance = max(self._variance, variance)
+        self._variances = np.append(self._variances, variance)
         return products, float(column @ self._target)
 
     @property
     def convex(self) -> Array:
-        if not self._variance:
+        if not self._variances.any():
             return self.gram
-        values, vectors = np.linalg.eigh(self.gram)
-        least = self._variance * float(np.sqrt(self._columns.size))
-        found: Array = (vectors * np.maximum(values, least)) @ vectors.T
-        return found
+        count, size = self._columns.shape
+        least = 1e-12 * float(self._variances.max())
+        units = np.sqrt(np.maximum(self._variances, least) * np.sqrt(size))
+        values, vectors = np.linalg.eigh(self.gram / np.outer(units, units))
+        raised: Array = (vectors * np.maximum(values, np.sqrt(count))) @ vectors.T
+        return raised * np.outer(units, units)
 
     @property
     def direction(self) -> Array:
