@@ -1,25 +1,36 @@
 """Private regression by `algorithm = 'moments'`: what ε costs, over tasks of several shapes.
 
-    python benchmarks/moments.py [--data FOLDER] [--only air,late] [--repeats 5]
+    python benchmarks/moments.py [--data FOLDER] [--only air,late] [--repeats 5] [--wide 5]
 
 `air` (minutes in the air), `late` (more than 15 minutes late), `few` (2000 flights) and `weather`
 (a flight with every hour of its day, many to many) are over nycflights13, which lies in
 examples/data. `ml` (MovieLens-1M, movies by genre) and `phishing` need a FOLDER with
 movielens-1m/*.parquet and phishing/phishing.parquet. Each number is a mean over repeats, and the
 worst of them; noise differs from run to run. Rows for testing are a fifth that a hash chooses.
+
+`AdaSSP` is what one place could do that holds the joined table (Wang, 2018: ridge regression by
+noised sufficient statistics, the ridge by a noised smallest eigenvalue), for the same change: of
+one row of a table, which is in as many joined rows as its fan-out, of all tables the largest. Its
+joined rows weigh min(1, cap / n), n being the largest fan-out of a joined row's table rows, with
+the cap, by the join graph alone, that has the least noise. Labels are cut at their 99 % quantile.
+`--wide 5` makes all ranges of numbers five times as wide as what is known of them.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
+import re
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import duckdb
+import numpy as np
+from dp_accounting import get_sigma_gaussian
 
 import sqlfl
 
@@ -103,6 +114,10 @@ JOIN = (
     "FROM airline.{rows} f JOIN meteo.weather w ON f.origin = w.origin AND "
     "f.time_hour = w.time_hour JOIN registry.planes p ON f.tailnum = p.tailnum"
 )
+LATE = (
+    "SELECT f.distance, f.carrier, f.hour AS dep_hour, w.wind_speed, w.visib, w.precip, "
+    f"p.seats, f.arr_delay > 15 AS late {JOIN}"
+)
 TASKS = {
     "air": Task(
         "linear_regression", "r2", "air_time",
@@ -110,10 +125,13 @@ TASKS = {
         FLIGHTS, lambda folder: flights("air_time IS NOT NULL"),
     ),
     "late": Task(
-        "logistic_regression", "auc", "late",
-        "SELECT f.distance, f.carrier, f.hour AS dep_hour, w.wind_speed, w.visib, w.precip, "
-        f"p.seats, f.arr_delay > 15 AS late {JOIN}",
+        "logistic_regression", "auc", "late", LATE,
         FLIGHTS, lambda folder: flights("arr_delay IS NOT NULL"),
+    ),
+    "few late": Task(
+        "logistic_regression", "auc", "late", LATE,
+        FLIGHTS,
+        lambda folder: flights("arr_delay IS NOT NULL AND hash(flight, time_hour, 7) % 112 = 0"),
     ),
     "few": Task(
         "linear_regression", "r2", "air_time",
@@ -207,11 +225,127 @@ def runs(task: Task, folder: Path, repeats: int) -> Iterator[dict[str, object]]:
             }  # fmt: skip
 
 
+def _columns(names: list[str], table: dict[str, np.ndarray], task: Task) -> np.ndarray:
+    """Return the encoded columns (n, d): numbers in [-1, 1], NULL as 0, and a column a category."""
+    parts = []
+    for name in names:
+        bounds, values = task.bounds[name], table[name]
+        if isinstance(bounds[0], str):
+            texts = np.asarray(values.astype(str))
+            parts += [(texts == entry).astype(np.float32) for entry in bounds]
+            continue
+        low, high = (float(end) for end in bounds)
+        numbers = np.ma.filled(np.ma.asarray(values, float), (low + high) / 2)
+        parts.append(np.clip((numbers - (low + high) / 2) / ((high - low) / 2), -1, 1))
+    return np.column_stack([*parts, np.ones(len(parts[0]))]).astype(np.float32)
+
+
+def _joined(task: Task, folder: Path) -> tuple[list[np.ndarray], np.ndarray, list[np.ndarray]]:
+    """Return X and y of the rows to train on and of those for the test, and the largest fan-out of
+    the table rows that each of the first is made of."""
+    con = duckdb.connect()
+    for party, own in task.parties(folder).items():
+        con.execute(f"CREATE SCHEMA {party}")
+        for (name,) in own.sql("SELECT table_name FROM duckdb_tables()").fetchall():
+            rows = own.sql(f"FROM {name}").arrow()
+            con.execute(f"CREATE TABLE {party}.{name} AS FROM rows")
+    matrices, targets = [], []
+    largest = np.zeros(0)
+    for rows in ("train", "test"):
+        query = task.query.format(rows=rows)
+        aliases = re.findall(r"(?:FROM|JOIN) \w+\.\w+ (\w+)", query)
+        ids = ", ".join(f"{a}.rowid AS row_of_{a}" for a in aliases)
+        table = con.sql(query.replace("SELECT ", f"SELECT {ids}, ", 1)).fetchnumpy()
+        names = [n for n in table if n != task.target and not n.startswith("row_of_")]
+        matrices.append(_columns(names, table, task))
+        targets.append(np.asarray(table[task.target], float))
+        if rows == "train":
+            numbers = [table[f"row_of_{a}"] for a in aliases]
+            counts = [np.bincount(np.asarray(n, np.int64)) for n in numbers]
+            largest = np.max([c[n] for c, n in zip(counts, numbers, strict=True)], axis=0)
+    return matrices, largest, targets
+
+
+def _changes(task: Task) -> tuple[float, float]:
+    """By how much another row of a table moves z zᵀ and z of a joined row, z = (x, 1), of all
+    tables the most."""
+    numbers: dict[str, int] = {}
+    categories: dict[str, int] = {}
+    for alias, column, name in re.findall(r"(\w+)\.(\w+)(?: AS (\w+))?", task.query):
+        bounds = task.bounds.get(name or column)
+        if bounds is None:
+            continue
+        of = categories if isinstance(bounds[0], str) else numbers
+        of[alias] = of.get(alias, 0) + 1
+    norm = 1 + sum(numbers.values()) + sum(categories.values())
+    gram, labels = 0.0, 0.0
+    for alias in {*numbers, *categories}:
+        k, c = numbers.get(alias, 0), categories.get(alias, 0)
+        same = max(norm - k - c - k, 0)
+        gram = max(gram, math.sqrt(2.0 * norm**2 - 2.0 * same**2))
+        labels = max(labels, math.sqrt(4.0 * k + 2.0 * c))
+    return gram, labels
+
+
+def central(task: Task, folder: Path, repeats: int) -> Iterator[dict[str, object]]:
+    """AdaSSP over the joined table."""
+    (x, tested), fan_out, (y, truth) = _joined(task, folder)
+    delta = float(re.findall(r"delta = ([^,]+)", task.more)[0]) if task.more else DELTA
+    of_gram_rows, of_label_rows = _changes(task)
+    mean = float(y.mean())
+    reach = float(np.quantile(np.abs(y - mean), 0.99))
+    y = np.clip(y, mean - reach, mean + reach)
+    caps = np.unique(np.quantile(fan_out, (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)))
+    cap = float(min(caps, key=lambda c: c / np.minimum(1.0, c / fan_out).sum()))
+    weights = np.minimum(1.0, cap / fan_out)
+    gram, moments = x.T @ (x * weights[:, None]).astype(np.float64), x.T @ (weights * (y - mean))
+    d = len(gram)
+    generator = np.random.default_rng()
+    for epsilon in EPSILONS:
+        sigma = get_sigma_gaussian(epsilon, delta) * math.sqrt(3.0)
+        of_gram, of_moments = sigma * cap * of_gram_rows, sigma * cap * of_label_rows * reach
+        scores = []
+        for _ in range(repeats):
+            upper = np.triu(generator.normal(size=(d, d))) * of_gram
+            noised = gram + upper + np.triu(upper, 1).T
+            least = np.linalg.eigvalsh(gram)[0] + generator.normal() * of_gram
+            least = max(least - of_gram * math.sqrt(2.0 * math.log(6.0 / 0.05)), 0.0)
+            ridge = max(0.0, of_gram * math.sqrt(d * math.log(2 * d * d / 0.05)) - least)
+            theta = np.linalg.solve(
+                noised + ridge * np.eye(d), moments + generator.normal(size=d) * of_moments
+            )
+            scores.append(_score(task, mean + tested @ theta, truth))
+        worst = max(scores) if task.metric == "rmse" else min(scores)
+        yield {"epsilon": epsilon, "mean": float(np.mean(scores)), "worst": worst}
+
+
+def _score(task: Task, predicted: np.ndarray, truth: np.ndarray) -> float:
+    if task.metric == "auc":
+        ranks = np.argsort(np.argsort(predicted)) + 1.0
+        ones = truth.sum()
+        return float((ranks[truth > 0].sum() - ones * (ones + 1) / 2) / ones / (len(truth) - ones))
+    square = float(np.mean((predicted - truth) ** 2))
+    return math.sqrt(square) if task.metric == "rmse" else 1.0 - square / float(truth.var())
+
+
+def widened(task: Task, by: float) -> Task:
+    """The task with ranges of numbers as many times as wide, about their middle."""
+
+    def wider(bounds: list) -> list:
+        if isinstance(bounds[0], str):
+            return bounds
+        middle, half = (bounds[0] + bounds[1]) / 2, by * (bounds[1] - bounds[0]) / 2
+        return [middle - half, middle + half]
+
+    return replace(task, bounds={name: wider(own) for name, own in task.bounds.items()})
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, help="folder of movielens-1m and phishing")
     parser.add_argument("--only", default="air,late,few,weather,ml,phishing")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--wide", type=float, default=1.0)
     own = parser.parse_args()
     warnings.simplefilter("ignore")
     print("| task | ε | mean | worst | explained, as told | rounds | MB up | s |")
@@ -220,12 +354,19 @@ def main() -> None:
         if own.data is None and name in ("ml", "phishing"):
             continue
         task = TASKS[name] if name in TASKS else _phishing(own.data)
+        task = widened(task, own.wide)
         for row in runs(task, own.data or EXAMPLES, own.repeats):
             told = "" if row["explained"] is None else f"{row['explained']:.3f}"
             epsilon = "none (lbfgs)" if row["epsilon"] is None else f"{row['epsilon']:g}"
             print(
                 f"| {name}, {task.metric} | {epsilon} | {row['mean']:.4f} | {row['worst']:.4f} | "
                 f"{told} | {row['rounds']} | {row['up'] / 1e6:.2f} | {row['seconds']:.1f} |",
+                flush=True,
+            )
+        for row in central(task, own.data or EXAMPLES, own.repeats):
+            print(
+                f"| {name}, {task.metric}, AdaSSP | {row['epsilon']:g} | {row['mean']:.4f} | "
+                f"{row['worst']:.4f} | | | | |",
                 flush=True,
             )
 
