@@ -12,13 +12,15 @@ import sqlfl
 from sqlfl.coordinator.lou import Members
 from sqlfl.coordinator.mapping import TableMapping
 from sqlfl.coordinator.rounds.problem import Problem
+from sqlfl.methods.sgd.client import SgdStep
+from sqlfl.methods.sgd.configuration import SgdConfiguration
 from sqlfl.methods.sgd.noised import BOUND, OwnScores, Surrogate
 from sqlfl.models.losses import Logistic, Loss, Softmax, Squared
 from sqlfl.options.resolve import training_options
 from sqlfl.privacy.specification import RoundNoise, RunNoise
 from sqlfl.schema import Client
 from tests.conftest import Open
-from tests.methods.harness import random_join, train
+from tests.methods.harness import DenseEngine, random_join, train
 from tests.methods.test_private import run
 
 ROWS = 400
@@ -174,3 +176,20 @@ def test_a_model_that_may_be_no_better_than_a_constant_has_a_warning(
         assert any("nothing shows that it is better" in text for text in texts) == (epsilon == 1)
         row = fed.sql("EVALUATE MODEL m FROM (SELECT x, y FROM a.t)").arrow().to_pylist()[0]
         assert row["r2"] > (0.9 if epsilon == 1000 else 0.0)
+
+
+def test_scores_beyond_all_numbers_fail_nothing() -> None:
+    """A coordinator that sends a step without end learns of no row by an error."""
+    engine = DenseEngine(np.array([[1.0], [1e-3], [0.0]]), np.ones(3), np.zeros(1), 0)
+    configuration = SgdConfiguration(
+        outputs=1, rows=3, total=3.0, clients=1, leader=True, l2=0.0, curvature=1.0, feedback=1.0,
+        privacy=RoundNoise(1.0, 1.0, 1.0, 1.0),
+    )  # fmt: skip
+    assert configuration.fault() is None
+    for wrong in (float("inf"), float("nan"), -1.0):
+        assert replace(configuration, feedback=wrong).fault() is not None
+    for theta, expected in ((2.0, [3.0, 1.002, 1.0]), (np.inf, [0.0, 0.0, 0.0])):
+        step = SgdStep(configuration, engine, np.array([[theta]]))
+        assert step.completes
+        found = step.completed(np.ones((3, 1)), None)
+        np.testing.assert_allclose(found[:, 0], expected)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from sqlfl.arrays import Array
 from sqlfl.methods.sgd.configuration import SgdConfiguration
 from sqlfl.methods.sgd.messages import SgdResiduals
@@ -34,8 +36,11 @@ class SgdStep(ClientStep[SgdConfiguration]):
 
     def completed(self, values: Array, rows: Array | None) -> Array:
         counts = self._engine.counts if rows is None else self._engine.counts[rows]
-        own = self._engine.predict(self._theta, rows)
-        return values + self._scale * counts[:, None] * own
+        with np.errstate(over="ignore", invalid="ignore"):
+            found = values + self._scale * counts[:, None] * self._engine.predict(self._theta, rows)
+        # as those of predictions, rows that are not finite count as 0: an error would tell of them
+        whole: Array = np.where(np.isfinite(found).all(axis=1, keepdims=True), found, 0.0)
+        return whole
 
     def begin(self, message: SgdResiduals) -> None:
         self._rate, self._divisor = message.rate, message.divisor
