@@ -50,6 +50,8 @@ from sqlfl.training_checks import (
     check_stragglers,
     check_target,
     check_towers,
+    divided_note,
+    with_lines,
 )
 
 FORMER_SPELLING = (
@@ -84,8 +86,10 @@ def plan_training(
         options = tuning.candidates[0].options
     else:
         options = resolve_training(statement.kind, statement.options, statement.sql, privacy)
-    for own in [options] if tuning is None else [c.options for c in tuning.candidates]:
+    candidates = [options] if tuning is None else [c.options for c in tuning.candidates]
+    for own in candidates:
         check_towers(statement, own)
+    transforms, notes = with_lines(transforms, statement.kind, privacy, candidates)
     ucq = to_ucq(
         statement.query,
         statement.sql,
@@ -143,6 +147,7 @@ def plan_training(
         slots=told,
         fleeting=_fleeting(ucq, catalog),
         governed=_governed(ucq, catalog),
+        notes=(*notes, *divided_note(ucq, transforms)),
         tuning=tuning,
         exposure=statement.exposure,
     )

@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 from sqlfl.codec import DEEPEST, LEFT_OUT, from_json, to_json
 from sqlfl.errors import InternalError
 from sqlfl.privacy.specification import SnapshotPrivacy
+from sqlfl.transforms import AUTO, CURVE, CURVE_COLUMNS, VALUES
 
 COMBINED = -1
 """The index of a party's clients as one."""
@@ -138,6 +139,8 @@ class Step:
         """Kind and width of the feature."""
         if self.function == "spline":
             return "array", self.count + self.degree - 1
+        if self.function == AUTO:
+            return ("array", CURVE_COLUMNS) if self.value == CURVE else ("category", 1)
         return ("category" if self.function == "quantile_bucketize" else self.of), 1
 
     @property
@@ -165,6 +168,9 @@ class FeatureSpecification:
     width: int = 1
     made: Made | None = field(default=None, metadata=LEFT_OUT)
     """None where it is a column of the query as it is."""
+    shrunken: bool = field(default=False, metadata=LEFT_OUT)
+    """`auto` made it: its curve, its categories and its missing indicator have strengths of their
+    own."""
 
     @property
     def step(self) -> Step | None:
@@ -174,6 +180,11 @@ class FeatureSpecification:
     def fitted(self) -> bool:
         """TRANSFORM fits it to the joined rows."""
         return self.step is not None
+
+    @property
+    def frequent_values(self) -> bool:
+        """Its categories are the numbers that `auto` gives a weight of their own."""
+        return self.kind == "category" and self.step is not None and self.step.function == AUTO
 
     @property
     def raw(self) -> FeatureSpecification:
@@ -321,6 +332,8 @@ def _check_step(feature: FeatureSpecification) -> None:
         return
     known = (step.of, step.function) in _FITTED
     counted = 0 <= step.count <= LARGEST_COUNT and 0 <= step.degree <= LARGEST_DEGREE
+    if step.function == AUTO:
+        counted = counted and step.value in (CURVE, VALUES)
     if step.function in ("spline", "quantile_bucketize", "one_hot"):
         counted = counted and step.count >= 2
     if not known or not counted or step.gives != (feature.kind, feature.width):
@@ -329,6 +342,7 @@ def _check_step(feature: FeatureSpecification) -> None:
 
 _FITTED = (
     *(("numeric", f) for f in ("minmax", "robust_scale", "quantile_bucketize", "spline", "impute")),
+    ("numeric", AUTO),
     *(("category", f) for f in ("one_hot", "impute")),
 )
 LARGEST_COUNT = 10_000

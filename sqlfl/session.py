@@ -342,6 +342,8 @@ class Federation(Face):
             remarks = Remarks()
             plan = self._plan(statement, models, remarks.add)
             self._remark(plan, remarks)
+            for note in plan.notes:
+                remarks.add(note)
             if not statement.if_not_exists:
                 self._saving.check_name(statement, plan)
             return self._run_training(statement, plan, warm[0] if warm else None, remarks, before)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from sqlfl.errors import ModelError, OptionError, PlanError
 from sqlfl.models.kinds import ANY_CLASSES, kind_of, other
@@ -17,7 +18,7 @@ from sqlfl.planner.query.items import Placed
 from sqlfl.planner.query.tied import tied
 from sqlfl.planner.query.ucq import BOOLEAN, NUMERIC, Feature, Slot, Ucq
 from sqlfl.store.registry import Model
-from sqlfl.transforms import Transform
+from sqlfl.transforms import AUTO, COLUMN, Transform
 
 OFFSET_KINDS = ("poisson_regression", "gamma_regression", "logistic_regression")
 SHAPE = ("hidden", "activation", "head", "embedding")
@@ -56,6 +57,68 @@ def check_mentioned(ucq: Ucq, statement: TrainModel) -> None:
             sql=statement.sql,
             span=statement.transforms[0].span,
         )
+
+
+CURVED = (
+    "linear_regression",
+    "logistic_regression",
+    "softmax_regression",
+    "poisson_regression",
+    "gamma_regression",
+    "huber_regression",
+)
+"""Kinds of models that `auto` finds curves for."""
+
+
+def with_lines(
+    transforms: Sequence[Placed],
+    kind: str,
+    privacy: Privacy | None,
+    candidates: Sequence[TrainingOptions],
+) -> tuple[tuple[Placed, ...], tuple[str, ...]]:
+    """The items, those of `auto` as columns where the run takes straight lines alone; and what is
+    to be said of it."""
+    if not any(item.transform.function == AUTO for item in transforms):
+        return tuple(transforms), ()
+    reason = next((why for own in candidates if (why := _straight(kind, privacy, own))), "")
+    if not reason:
+        return tuple(transforms), ()
+    kept = tuple(
+        replace(item, transform=replace(item.transform, function=COLUMN))
+        if item.transform.function == AUTO
+        else item
+        for item in transforms
+        if item.transform.columns
+    )
+    return kept, (f"TRANSFORM (auto) made no curves: {reason}. Numbers are straight lines",)
+
+
+def _straight(kind: str, privacy: Privacy | None, options: TrainingOptions) -> str:
+    """Why there are no curves; empty where there are."""
+    if kind not in CURVED:
+        return f"{kind} has none"
+    if privacy is not None and privacy.features:
+        return "PRIVACY protects features, and knots and strengths follow from single rows"
+    if options.algorithm != "lbfgs":
+        return f"algorithm = '{options.algorithm}' finds no strengths"
+    if options.method.secure:
+        return "union = 'secure' shows nothing but sums"
+    if not options.l2 > 0.0:
+        return "l2 = 0 asks for no penalty, and a curve has one"
+    return ""
+
+
+def divided_note(ucq: Ucq, transforms: Sequence[Placed]) -> tuple[str, ...]:
+    """What is to be said where `auto` left columns of tables at several databases as they are."""
+    asked = any(item.transform.function == AUTO for item in transforms)
+    names = [s.name for s in ucq.slots if len(s.databases) > 1 and s.features and not s.shrunken]
+    if not asked or not names:
+        return ()
+    tables = ", ".join(names)
+    return (
+        f"TRANSFORM (auto) made no curves of {tables}, whose rows are at several databases: "
+        "knots do not follow from what each of them could tell. Numbers are straight lines",
+    )
 
 
 def check_fitted(

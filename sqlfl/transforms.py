@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 NUMBER = "number"
@@ -11,6 +11,14 @@ ANY = "any"
 
 COLUMN = "column"
 """The function of an item that is a column's name and nothing else."""
+AUTO = "auto"
+"""The function that finds a curve for a number, and how far a category's weights are shrunken."""
+CURVE, VALUES = "curve", "values"
+"""Columns that `auto` makes of a number beside the number itself."""
+CURVE_COLUMNS = 8
+"""Width of a curve."""
+CURVE_ROWS = 200
+"""Joined rows: of fewer `auto` leaves straight lines, and no strengths are found."""
 STRATEGIES = ("median", "mean", "most_frequent")
 """What `impute` can find in the rows."""
 
@@ -52,6 +60,7 @@ class Function:
 FUNCTIONS = MappingProxyType({
     COLUMN: Function(ANY, array=True),
     "standardize": Function(NUMBER, array=True),
+    AUTO: Function(ANY, array=True),
     "minmax": Function(NUMBER, fitted=True),
     "robust_scale": Function(NUMBER, fitted=True),
     "log1p": Function(NUMBER),
@@ -83,7 +92,8 @@ class Transform:
 
     function: str
     columns: tuple[str, ...]
-    """Output columns of the query, as the query writes them."""
+    """Output columns of the query, as the query writes them; none of `auto` where it is of all
+    columns that no other item has."""
     name: str
     """Of the feature that it makes."""
     bounds: tuple[float, ...] = ()
@@ -92,14 +102,15 @@ class Transform:
     """Buckets, categories or knots; 0 for no limit."""
     degree: int = 0
     value: str | float | None = None
-    """Of impute: one of STRATEGIES, or a number."""
+    """Of impute: one of STRATEGIES, or a number. Of auto: CURVE or VALUES; None for the column
+    itself."""
 
     @property
     def fitted(self) -> bool:
         """What it does follows from the joined rows, and is found at the party that has them."""
         if self.function == "one_hot":
             return self.count > 0
-        if self.function == "impute":
+        if self.function in ("impute", AUTO):
             return isinstance(self.value, str)
         return FUNCTIONS[self.function].fitted
 
@@ -110,6 +121,8 @@ class Transform:
             return self.columns[0]
         function = FUNCTIONS[self.function]
         columns = ", ".join(self.columns)
+        if not columns:
+            return self.function
         if function.grouped and len(self.columns) > 1:
             columns = f"({columns})"
         given = [(p.name, getattr(self, p.field)) for p in function.parameters]
@@ -118,7 +131,16 @@ class Transform:
         named = [f"{name} => {value}" for name, value in given if value or name != "max"]
         return f"{self.function}({', '.join([columns, *named])})"
 
+    @property
+    def beside(self) -> tuple[Transform, ...]:
+        """Columns that `auto` makes of a number beside itself, by names of their own."""
+        return tuple(
+            replace(self, name=f"{self.name} ({part})", value=part) for part in (CURVE, VALUES)
+        )
+
     def __str__(self) -> str:
+        if not self.columns:
+            return self.call
         same = len(self.columns) == 1 and self.columns[0] == self.name
         return self.call if same else f"{self.call} AS {self.name}"
 

@@ -299,6 +299,7 @@ FITTING = (
     ms.SendEqualRows("run", 0),
     ms.SendExactPredictions("run", 0),
     ms.SendSlope("run", 0, ONES),
+    ms.SetStrengths("run", 0, 0.1, 1.0),
     ms.SendBlock("", -1, "m", 0),
     ms.SendRotated("run", 0, "m", 0),
     ms.SendErrors("run", 0, "m", 0, np.eye(4), np.zeros((4, 4)), np.zeros((4, 4))),

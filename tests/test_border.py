@@ -281,6 +281,8 @@ def value_of_run(
             return steps - most_of("send_exact_predictions") if steps else 0
         case "renewals":
             return most_of("send_exact_predictions")
+        case "updates":
+            return most_of("set_strengths")
         case "proofs":
             return most_of("send_slope")
         case "mergers":

@@ -161,11 +161,14 @@ def test_the_page_on_owners_runs(
 
 
 def test_the_page_on_transformations_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    (block,) = re.findall(
+    blocks = re.findall(
         r"^```python\n(.*?)^```", (ROOT / "docs/transform.md").read_text(), re.M | re.S
     )
     namespace: dict[str, Any] = {}
-    exec(compile(block, "docs/transform.md", "exec"), namespace)
+    for block in blocks:
+        exec(compile(block, "docs/transform.md", "exec"), namespace)
+    assert "x (curve)" not in namespace["fed"].model("spending").features
+    assert "income (curve)" in namespace["fed"].model("curves").features
     assert "as its block of the model has it" in capsys.readouterr().out
     for function in FUNCTIONS:
         assert function == COLUMN or f"`{function}(" in (ROOT / "docs/transform.md").read_text()

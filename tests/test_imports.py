@@ -246,6 +246,7 @@ BOTTOM = [
     "sqlfl.options.stragglers",
     "sqlfl.options.union",
     "sqlfl.privacy.specification",
+    "sqlfl.transforms",
     "sqlfl.transport.network",
 ]
 LATE = {

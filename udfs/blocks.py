@@ -18,7 +18,7 @@ from sqlfl.store.stored_arrow import read_numbers
 from sqlfl.udfs.features import Encoding
 from sqlfl.udfs.reference import Reference
 
-FORMAT = 4
+FORMAT = 5
 """The newest format of a block's bytes that is read here; `SavedBlock.format` is one block's."""
 
 
@@ -54,6 +54,8 @@ class SavedBlock:
     @property
     def format(self) -> int:
         """The oldest format that has all of it: an older sqlfl reads what it can."""
+        if self.encoding.strengths is not None:
+            return 5
         if any(feature.made is not None for feature in self.encoding.features):
             return 4
         if self.encoding.limits is not None:
@@ -65,6 +67,7 @@ class SavedBlock:
 
         Format 2: of a tower its upper parameters follow θ, and its shape is in the metadata.
         Format 3: the encoding has limits. Format 4: features are made of columns by TRANSFORM.
+        Format 5: groups of columns have strengths of their own.
         """
         metadata = {
             b"encoding": self.encoding.to_bytes(),

@@ -14,13 +14,13 @@ from functools import cached_property
 import numpy as np
 from sqlglot import exp
 
-from sqlfl.arrays import Float
+from sqlfl.arrays import Array, Float
 from sqlfl.codec import LEFT_OUT, from_json, to_json
 from sqlfl.errors import ModelError
 from sqlfl.messages import SetEncoding, Statistics
 from sqlfl.schema import FeatureSpecification
 from sqlfl.udfs import keys, sql
-from sqlfl.udfs.fitting import Fitted, fault_of
+from sqlfl.udfs.fitting import OTHER, Fitted, fault_of
 from sqlfl.udfs.rows import Snapshot
 
 CHUNK = 128
@@ -53,6 +53,9 @@ class Encoding:
     """(2, numeric): public bounds that values are clipped to; None where there are none."""
     fitted: tuple[Fitted | None, ...] | None = field(default=None, metadata=LEFT_OUT)
     """Of each feature what TRANSFORM has fitted; None where nothing is."""
+    strengths: Float | None = field(default=None, metadata=LEFT_OUT)
+    """(groups,): the ridge of each group of columns, as a multiple of l2; None where it is l2 for
+    all."""
 
     @cached_property
     def indicators(self) -> tuple[int, ...]:
@@ -98,6 +101,38 @@ class Encoding:
         frequencies = [counts / _divisor(self.total) for counts in self.counts]
         return np.concatenate([np.zeros(self.numeric), *frequencies])
 
+    @cached_property
+    def groups(self) -> Array:
+        """int (d,): columns that share a strength of their own, by a number from 0; −1 of those
+        that are penalised by l2: a curve, a missing indicator and the categories of a feature that
+        is `shrunken`."""
+        found: list[Array] = []
+        number = 0
+
+        def group(size: int, own: bool) -> None:
+            nonlocal number
+            found.append(np.full(size, number if own and size else -1))
+            number += bool(own and size)
+
+        numeric = [feature for feature in self.features if feature.kind != "category"]
+        for feature in numeric:
+            group(feature.width, feature.shrunken and feature.kind == "array" and feature.fitted)
+        for place in self.indicators:
+            group(1, numeric[place].shrunken)
+        categories = [feature for feature in self.features if feature.kind == "category"]
+        for feature, entries in zip(categories, self.vocabularies, strict=True):
+            group(len(entries), feature.shrunken)
+        return np.concatenate([np.zeros(0, np.int64), *found])
+
+    @property
+    def shrinkage(self) -> Float:
+        """(d,): what a weight is multiplied with so that its penalty is l2's."""
+        if self.strengths is None:
+            return np.ones(self.width)
+        every = np.append(self.strengths, 1.0)  # the last one is that of group −1
+        found: Float = 1.0 / np.sqrt(every[self.groups])
+        return found
+
     @property
     def names(self) -> tuple[str, ...]:
         """(d,): readable names of the encoded columns."""
@@ -129,6 +164,10 @@ class Encoding:
         """What `to_bytes` wrote. Raises ValueError for anything else."""
         found = from_json(cls, data.decode(), finite=False, strict=False)
         fault = None if found.fitted is None else fault_of(found.features, found.fitted)
+        if found.strengths is not None:
+            size = (int(found.groups.max(initial=-1)) + 1,)
+            known = found.strengths.shape == size and bool((found.strengths > 0).all())
+            fault = fault if known else "strengths are of other groups of columns"
         if fault is not None:
             raise ValueError(fault)
         return found
@@ -185,6 +224,8 @@ def local_encoding(snapshot: Snapshot) -> Encoding:
     vocabularies, counts = [], []
     for _, position in categories_of(snapshot.specification.features):
         found = sorted(frequencies(snapshot, position))
+        if snapshot.specification.features[position].frequent_values:
+            found = [(entry, n) for entry, n in found if entry != OTHER]
         vocabularies.append(tuple(entry.decode() for entry, _ in found))
         counts.append(np.array([n for _, n in found], np.float64))
     return Encoding(

@@ -36,6 +36,8 @@ def of_training(snapshot: Snapshot, encoding: Encoding, joined: int) -> tuple[Fl
     features = encoding.features
     empty, constant, identifying = (np.zeros(len(features), np.uint8) for _ in range(3))
     for number, position in categories_of(features):
+        if features[position].frequent_values:
+            continue
         known = encoding.vocabularies[number]
         alone = len(known) == 1
         null = alone and _is_null(known[0], encoding.vocabulary_key, number)
@@ -48,6 +50,8 @@ def of_training(snapshot: Snapshot, encoding: Encoding, joined: int) -> tuple[Fl
     for number, position in enumerate(numeric):
         columns = range(start, start + features[position].width)
         start = columns.stop
+        if features[position].kind == "array" and features[position].shrunken:
+            continue  # columns of a curve are 0 where a number has few values
         if encoding.missing[number] == 0 and np.all(encoding.scale[columns] == 1.0):
             candidates[position] = columns  # the scale of a constant is 1, and of others as well
     constant[list(candidates)] = _constant(snapshot, encoding, candidates)
@@ -59,6 +63,8 @@ def of_scoring(snapshot: Snapshot, encoding: Encoding) -> tuple[Flags, Counts]:
     features = encoding.features
     unseen = np.zeros(len(features), np.int64)
     for number, position in categories_of(features):
+        if features[position].frequent_values:
+            continue
         unseen[position] = _unseen(snapshot, encoding, number, position)
     if snapshot.held is not None:
         return _empty(snapshot.held), unseen

@@ -7,7 +7,7 @@ canonical texts as the snapshot keeps them. Each row counts as often as it is jo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -15,9 +15,11 @@ import numpy as np
 import pyarrow as pa
 
 from sqlfl.arrays import Array, Float
+from sqlfl.codec import LEFT_OUT
 from sqlfl.errors import InternalError, ModelError
 from sqlfl.schema import FeatureSpecification, Step
-from sqlfl.transforms import number
+from sqlfl.transforms import AUTO, CURVE, CURVE_ROWS, number
+from sqlfl.udfs import curves
 
 if TYPE_CHECKING:
     from scipy.interpolate import BSpline
@@ -36,9 +38,13 @@ class Fitted:
 
     numbers: Float
     """minmax: least value and range; robust_scale: median and distance of the quartiles; impute:
-    the value; quantile_bucketize: the bounds between buckets; spline: least and greatest value."""
+    the value; quantile_bucketize: the bounds between buckets; spline: least and greatest value;
+    auto: the knots of its curve or the bounds between its values, or the values that have a weight
+    of their own."""
     texts: tuple[str, ...] = ()
     """Of categories: canonical texts that stay (one_hot), or what a NULL becomes (impute)."""
+    table: Float | None = field(default=None, metadata=LEFT_OUT)
+    """(K, w): coefficients of the columns of auto's curve."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,8 +57,11 @@ class Categories:
 Values: TypeAlias = "Float | Categories"
 
 
-def fit(feature: FeatureSpecification, values: Values, counts: Float) -> Fitted:
-    """What `apply` needs for the feature, of rows that count so much (a,), from 0 up.
+def fit(
+    feature: FeatureSpecification, values: Values, counts: Float, joined: int = CURVE_ROWS
+) -> Fitted:
+    """What `apply` needs for the feature, of rows that count so much (a,), from 0 up, in a join of
+    so many rows: by default of enough for a curve.
 
     Raises ModelError, naming the feature, where there are no values to fit to, or infinite ones.
     """
@@ -62,12 +71,27 @@ def fit(feature: FeatureSpecification, values: Values, counts: Float) -> Fitted:
         return _fit_categories(feature, step, values.entries, found)
     _check_finite(feature, values)
     known = ~np.isnan(values) & (counts > 0)
+    if step.function == AUTO:
+        return _fit_auto(step, values[known], counts[known], joined)
     if not known.any():
         raise ModelError(
             f"column {feature.name} has no values to fit {step.function} to",
             hint="leave it out, or let fewer rows be NULL",
         )
     return Fitted(_fit_numbers(feature, step, values[known], counts[known]))
+
+
+def _fit_auto(step: Step, values: Float, counts: Float, joined: int) -> Fitted:
+    """A curve, or the values that have a weight of their own: none of few rows."""
+    enough = joined >= CURVE_ROWS
+    if step.value == CURVE:
+        return Fitted(*_curve(values, counts, enough=enough))
+    return Fitted(curves.frequent(values, counts) if enough else np.zeros(0))
+
+
+def _curve(values: Float, counts: Float, *, enough: bool) -> tuple[Float, tuple[str, ...], Float]:
+    places, table = curves.curve(values, counts) if enough else curves.straight()
+    return places, (), table
 
 
 def _fit_numbers(feature: FeatureSpecification, step: Step, values: Float, counts: Float) -> Float:
@@ -205,6 +229,11 @@ def apply(feature: FeatureSpecification, fitted: Fitted, values: Values) -> pa.A
             basis = _basis(step, fitted.numbers, np.where(missing, fitted.numbers[0], values))
             flat = pa.array(basis.reshape(-1))
             return pa.FixedSizeListArray.from_arrays(flat, basis.shape[1], mask=pa.array(missing))
+        case "auto" if fitted.table is not None:
+            found = curves.evaluate(fitted.numbers, fitted.table, values)
+            return pa.FixedSizeListArray.from_arrays(pa.array(found.reshape(-1)), found.shape[1])
+        case "auto":
+            return _frequent(fitted.numbers, values)
     raise InternalError(f"no numbers are made by {step.function!r:.40}")
 
 
@@ -227,6 +256,16 @@ def _buckets(bounds: Float, values: Float, missing: Array) -> pa.Array:
     entries = pa.array([*(f"v{name}".encode() for name in names), NULL], pa.binary())
     codes = np.searchsorted(bounds, values, side="right")
     return entries.take(pa.array(np.where(missing, len(names), codes)))
+
+
+def _frequent(kept: Float, values: Float) -> pa.Array:
+    """Categories of numbers that have a weight of their own; all others are one."""
+    entries = pa.array([*(f"v{number(float(value))}".encode() for value in kept), OTHER])
+    codes = np.full(len(values), len(kept))
+    if len(kept):
+        places = np.minimum(np.searchsorted(kept, values), len(kept) - 1)
+        codes = np.where(kept[places] == values, places, len(kept))
+    return entries.cast(pa.binary()).take(pa.array(codes))
 
 
 def bucket_names(bounds: Float) -> list[str]:
@@ -290,6 +329,11 @@ def _fits(step: Step | None, found: Fitted | None) -> bool:
         return False
     if step.of == "category":
         return len(found.texts) == 1 if step.function == "impute" else True
+    if step.function == AUTO:
+        curved = step.value == CURVE
+        if curved and curves.fault_of(found.numbers, found.table):
+            return False
+        return bool((np.diff(found.numbers) > 0).all()) and curved == (found.table is not None)
     if step.function == "quantile_bucketize":
         return bool((np.diff(found.numbers) > 0).all())
     return len(found.numbers) == (1 if step.function == "impute" else 2)

@@ -14,7 +14,8 @@ import numpy as np
 
 from sqlfl.arrays import Float
 from sqlfl.schema import FeatureSpecification
-from sqlfl.udfs import keys
+from sqlfl.transforms import number as _text
+from sqlfl.udfs import curves, keys
 from sqlfl.udfs.blocks import SavedBlock
 from sqlfl.udfs.features import Encoding, categories_of, vocabulary_key_of
 from sqlfl.udfs.fitting import NULL, OTHER, Fitted, bucket_names, spline_of
@@ -128,6 +129,8 @@ def _numbers(
     missing: Float | None,
 ) -> Numbers:
     step = feature.step
+    if own is not None and own.table is not None:
+        return _curve_of(encoding, theta, columns, feature, own)
     fill = affine = spline = None
     if step is not None and own is not None:
         match step.function:
@@ -148,6 +151,36 @@ def _numbers(
         spline,
         None if encoding.limits is None else encoding.limits[:, columns],
     )
+
+
+def _curve_of(
+    encoding: Encoding, theta: Float, columns: slice, feature: FeatureSpecification, own: Fitted
+) -> Numbers:
+    """A curve as one function for each output, with the weights in it."""
+    assert own.table is not None
+    weights = theta[columns] / encoding.scale[columns, None]
+    mean = encoding.mean[columns] @ weights
+    ones, spline = np.ones(len(mean)), _curve(own.numbers, own.table @ weights)
+    return Numbers(feature, mean, ones, np.eye(len(mean)), None, spline=spline)
+
+
+def _curve(places: Float, table: Float) -> Spline:
+    """Between and beyond bounds a number for each of few values; else polynomials."""
+    if curves.is_smooth(places, table):
+        ends = np.array([places[0], places[-1]])
+        return _polynomials(curves.spline_of(places, table), ends)
+    ends = np.array([places[0] - 1.0, places[-1] + 1.0]) if len(places) else np.array([0.0, 1.0])
+    return Spline(np.concatenate([ends[:1], places, ends[1:]]), table[:, None, :])
+
+
+def _frequent(feature: FeatureSpecification, kept: Float, weights: Float) -> Buckets:
+    """Values that have a weight of their own: each is a bucket up to the next number that there
+    is."""
+    nothing = np.zeros(weights.shape[1])
+    rows = np.zeros((2 * len(kept) + 1, weights.shape[1]))
+    rows[1::2] = weights
+    bounds = np.column_stack([kept, np.nextafter(kept, np.inf)]).reshape(-1)
+    return Buckets(feature, bounds, rows, nothing)
 
 
 def _polynomials(spline: BSpline, ends: Float) -> Spline:
@@ -182,6 +215,10 @@ def _category(
         return nothing if text not in places else np.asarray(weights[places[text]])
 
     step = feature.step
+    if own is not None and feature.frequent_values:
+        values = [f"v{_text(float(value))}" for value in own.numbers]
+        rows = np.array([of(value.encode()) for value in values]).reshape(-1, theta.shape[1])
+        return _frequent(feature, own.numbers, rows)
     if own is not None and step is not None and step.function == "quantile_bucketize":
         names = bucket_names(own.numbers)
         return Buckets(

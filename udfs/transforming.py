@@ -13,6 +13,7 @@ from sqlfl.arrays import Array, Float
 from sqlfl.errors import InternalError, ModelError
 from sqlfl.messages import Ranges
 from sqlfl.schema import FeatureSpecification
+from sqlfl.transforms import AUTO, CURVE_ROWS
 from sqlfl.udfs import sql
 from sqlfl.udfs.features import Encoding
 from sqlfl.udfs.fitting import (
@@ -28,7 +29,7 @@ from sqlfl.udfs.fitting import (
 from sqlfl.udfs.held import HeldRows
 from sqlfl.udfs.rows import Snapshot
 
-SCALED = ("minmax", "robust_scale")
+SCALED = ("minmax", "robust_scale", AUTO)
 """What gives a column its scale: it is centred, and not divided by its deviation."""
 
 
@@ -41,8 +42,10 @@ def transform(
     snapshot: Snapshot,
     features: tuple[FeatureSpecification, ...],
     fitted: tuple[Fitted | None, ...] | None = None,
+    joined: int = CURVE_ROWS,
 ) -> tuple[Fitted | None, ...] | None:
-    """Make `features` of the active rows' columns, once; by `fitted`, or by what is found in them.
+    """Make `features` of the active rows' columns, once; by `fitted`, or by what is found in them,
+    of which so many rows are joined.
 
     Returns what they were made by, for each feature that is fitted; None where none is. Raises
     ModelError where there is nothing to fit to, and for infinite values.
@@ -55,7 +58,7 @@ def transform(
     columns = {place: column_of(snapshot, features[place], place) for place in places}
     if fitted is None:
         counts = counts_of(snapshot)
-        own = {place: fit(features[place], columns[place], counts) for place in places}
+        own = {place: fit(features[place], columns[place], counts, joined) for place in places}
         fitted = tuple(own.get(place) for place in range(len(features)))
     fault = fault_of(features, fitted)
     if fault is not None:

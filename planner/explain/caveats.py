@@ -52,7 +52,7 @@ def caveats(plan: FederatedPlan) -> tuple[str, ...]:
     notes += _outer_joins(plan)
     if "labels" in kinds and not plan.protection.labels:
         notes.append(_labels(plan))
-    else:
+    if "labels" not in kinds or plan.protection.labels or plan.purpose == "train":
         notes += plan.notes
     if "weigh" in kinds:
         notes.append(_weights(plan, kinds))
@@ -107,7 +107,7 @@ def caveats(plan: FederatedPlan) -> tuple[str, ...]:
 
 def _labels(plan: FederatedPlan) -> str:
     note = "Not protected: labels are in clear at the coordinator."
-    if plan.notes:
+    if plan.notes and plan.purpose != "train":
         note += f" {' '.join(plan.notes)}"
     elif plan.purpose == "evaluate":
         note += " Loss and metrics are exact functions of them: those of one row tell its label."

@@ -21,7 +21,9 @@ OF_ROWS = frozenset(
     }
 )  # fmt: skip
 """Roles of symbols that grow with the tables."""
-OF_ROUNDS = frozenset({"rounds", "steps", "exact", "renewals", "proofs", "mergers", "probes"})
+OF_ROUNDS = frozenset(
+    {"rounds", "steps", "exact", "renewals", "proofs", "updates", "mergers", "probes"}
+)
 """Roles of symbols that count how often something is repeated."""
 NAMES = ("tables", "columns")
 """Kinds of messages of names and types, before there is a plan."""

@@ -39,6 +39,7 @@ from sqlfl.schema import (
     KeySpecification,
     SlotSpecification,
 )
+from sqlfl.transforms import AUTO
 
 TRAIN = "train"
 EVALUATE = "evaluate"
@@ -396,7 +397,14 @@ def _specification(
     return SlotSpecification(
         slot=slot.index,
         features=tuple(
-            FeatureSpecification(f.name, f.kind, f.width, f.made) for f in slot.features
+            FeatureSpecification(
+                f.name,
+                f.kind,
+                f.width,
+                f.made,
+                shrunken=f.transform is not None and f.transform.function == AUTO,
+            )
+            for f in slot.features
         ),
         target=slot.target,
         classes=classes and slot.target,

@@ -72,6 +72,7 @@ class TransformItem:
     function: Word | None
     """Lower case; None where the item is a column."""
     columns: tuple[Word, ...]
+    """None of `auto` alone, which is of all columns that no other item has."""
     arguments: tuple[Argument, ...]
     name: Word | None
     """Behind AS."""

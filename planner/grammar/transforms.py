@@ -9,7 +9,7 @@ from sqlglot.tokenizer_core import TokenType
 from sqlfl.errors import nearest
 from sqlfl.planner.grammar.statements import Argument, TransformItem, Value, Word
 from sqlfl.planner.grammar.tokens import Tokens
-from sqlfl.transforms import COLUMN, FUNCTIONS
+from sqlfl.transforms import AUTO, COLUMN, FUNCTIONS
 
 _FORM = "TRANSFORM (function(column [, argument, ...]) [AS name], ...)"
 _CALLED = tuple(name for name in FUNCTIONS if name != COLUMN)
@@ -39,6 +39,8 @@ def _item(tokens: Tokens, value: Callable[[str], Value]) -> TransformItem:
         function = _function(tokens, first)
         tokens.accept("(")
         columns, arguments = _inside(tokens, value, function)
+    elif first.lower() == AUTO and not _is_quoted(tokens):
+        function, columns = Word(AUTO, first.span), ()
     elif tokens.word() == ".":
         raise tokens.fail(
             "TRANSFORM takes output columns of the query, without their table",
@@ -47,6 +49,11 @@ def _item(tokens: Tokens, value: Callable[[str], Value]) -> TransformItem:
     end = tokens.span(tokens.tokens[tokens.at - 1])[1]
     name = tokens.name("the name of what is made") if tokens.accept("AS") else None
     return TransformItem(function, columns, arguments, name, (start, end))
+
+
+def _is_quoted(tokens: Tokens) -> bool:
+    """Whether the token before is a name in quotes, which is no function."""
+    return tokens.sql[tokens.span(tokens.tokens[tokens.at - 1])[0]] == '"'
 
 
 def _function(tokens: Tokens, name: Word) -> Word:

@@ -131,6 +131,13 @@ class Run:
         return tuple(slot for slot in self.ucq.slots if slot.features)
 
     @property
+    def shrunken(self) -> tuple[Slot, ...]:
+        """The slots whose columns have strengths that training finds."""
+        if self.purpose != "train":
+            return ()
+        return tuple(slot for slot in self.towers if slot.shrunken)
+
+    @property
     def separated(self) -> tuple[Slot, ...]:
         """The slots that are asked which columns have no finite estimate: none of an owner who has
         made policies, for it leaves before rare values are looked for."""

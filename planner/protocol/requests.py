@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sqlfl.codec import to_json
+from sqlfl.methods.lbfgs.lengths import UPDATES
 from sqlfl.options.privacy import Privacy
 from sqlfl.options.training import TrainingOptions
 from sqlfl.planner.protocol.exchanges import COORDINATOR, Exchange, Run
@@ -12,6 +13,8 @@ from sqlfl.schema import Client
 
 ONCE = ("settled", "proofs", "mergers")
 """Roles of symbols that are 0 or 1."""
+UPDATED = "updates"
+"""Role of the symbol that counts how often strengths are found anew."""
 ROUNDS = ("rounds", "exact")
 """Roles of symbols that count epochs, or a part of them."""
 
@@ -58,6 +61,8 @@ def at_most(run: Run, times: Size) -> int | None:
         for symbol in symbols:
             if symbol.role in ONCE:
                 largest = 1 if run.tuning is None else run.tuning.fits
+            elif symbol.role == UPDATED:
+                largest = UPDATES * (1 if run.tuning is None else run.tuning.fits)
             elif symbol.role in ROUNDS:
                 largest = _epochs(run)
             elif symbol.role == "checkpoints":

@@ -79,6 +79,15 @@ def grams(run: Run) -> list[Exchange]:
     return [exchange("second moments", 1, up), exchange("second moments", 1, down)]
 
 
+def strengths(run: Run) -> list[Exchange]:
+    """Of groups of columns that `auto` made, found anew."""
+    calls = []
+    for slot in run.shrunken:
+        reply = content(ms.Strengths)
+        calls.append(Call(slot.clients[0], slot.index, content(ms.SetStrengths), reply))
+    return [exchange("strengths", sym.UPDATES, calls)] if calls else []
+
+
 def moments(slot: Slot, stored: Size) -> dict[str, Size]:
     """Sizes of a slot's second moments."""
     p, q = sym.of_slot("numeric", slot), sym.of_slot("onehot", slot)

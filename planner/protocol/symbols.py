@@ -121,6 +121,11 @@ ROLES: dict[str, tuple[str, str]] = {
         "V",
         "times that the gradient was measured in the end: 1, or 0 where training was stopped",
     ),
+    "updates": (
+        "M",
+        "times that the strengths of curves and categories were found anew: 10 at most, and 0 of "
+        "fewer than 200 joined rows",
+    ),
     "checkpoints": ("C", "times that the model so far was kept: epochs / checkpoint, at most"),
     "mergers": (
         "G",
@@ -150,6 +155,7 @@ SETTLED = Size(Symbol("W", "settled"))
 PACKED = Size(Symbol("B", "packed"))
 EXACT = Size(Symbol("E", "exact"))
 RENEWALS = Size(Symbol("F", "renewals"))
+UPDATES = Size(Symbol("M", "updates"))
 PROOFS = Size(Symbol("V", "proofs"))
 RUN = Size(Symbol("r", "run"))
 CHECKPOINTS = Size(Symbol("C", "checkpoints"))

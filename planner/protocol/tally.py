@@ -175,6 +175,7 @@ class _Values:
             "exact": lambda s: self._exact(),
             "renewals": lambda s: tally.most("send_exact_predictions"),
             "proofs": lambda s: tally.most("send_slope"),
+            "updates": lambda s: tally.most("set_strengths"),
             "checkpoints": lambda s: max(0, tally.most("save") - 1),
             "mergers": lambda s: tally.most("send_equal_rows"),
             "probes": lambda s: tally.most("probe"),

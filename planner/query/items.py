@@ -12,6 +12,7 @@ from sqlfl.errors import nearest
 from sqlfl.planner.grammar.spans import plan_error
 from sqlfl.planner.grammar.statements import Argument, Span, TransformItem, Value
 from sqlfl.transforms import (
+    AUTO,
     COLUMN,
     FUNCTIONS,
     STRATEGIES,
@@ -40,6 +41,13 @@ def _resolved(item: TransformItem, sql: str) -> Placed:
     called = COLUMN if item.function is None else str(item.function)
     function = FUNCTIONS[called]
     columns = tuple(str(column) for column in item.columns)
+    if called == AUTO and not columns:
+        if item.name is not None:
+            raise plan_error(
+                "auto is of all columns that no other item has, and has no name", sql, item.span,
+                "TRANSFORM (auto), or one column: auto(column) AS name",
+            )  # fmt: skip
+        return Placed(Transform(AUTO, (), AUTO), item.span)
     if not function.least <= len(columns) <= function.most:
         raise plan_error(
             f"{called} takes {_columns(function)}, got {len(columns)}", sql, item.span,

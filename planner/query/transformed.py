@@ -14,7 +14,7 @@ from sqlfl.planner.query import types
 from sqlfl.planner.query.relations import substitute
 from sqlfl.planner.query.ucq import ARRAY, CATEGORY, NUMERIC
 from sqlfl.schema import Made, Step
-from sqlfl.transforms import COLUMN, Transform, number
+from sqlfl.transforms import AUTO, COLUMN, Transform, number
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,7 @@ def made_of(transform: Transform, given: Sequence[tuple[exp.Expr, str]]) -> Tran
     expression = _filled(text, [e for e, _ in given])
     columns = [exp.column(exp.to_identifier(name, quoted=True)) for name in transform.columns]
     step = _step_of(transform, kinds[0] or "")
-    plain = transform.function in (COLUMN, "standardize")
-    if plain and transform.columns[0].lower() == transform.name.lower():
+    if _is_plain(transform) and transform.columns[0].lower() == transform.name.lower():
         return Transformed(expression, type_, None)
     of_texts = transform.function in ("one_hot", "hash_bucket", "cross")
     inputs = tuple(
@@ -43,6 +42,13 @@ def made_of(transform: Transform, given: Sequence[tuple[exp.Expr, str]]) -> Tran
         for name, (_, type_), own in zip(transform.columns, given, kinds, strict=True)
     )
     return Transformed(expression, type_, Made(inputs, to_sql(_filled(text, columns)), step))
+
+
+def _is_plain(transform: Transform) -> bool:
+    """The feature is the column as it is."""
+    return transform.function in (COLUMN, "standardize") or (
+        transform.function == AUTO and transform.value is None
+    )
 
 
 def _argument_type(trained: str, kind: str | None, type_: str) -> str:
@@ -67,7 +73,7 @@ def _type_of(transform: Transform, given: str, kind: str) -> str:
         return "VARCHAR"
     if transform.function == "polynomial":
         return f"DOUBLE[{len(_powers(transform))}]"
-    if transform.function in (COLUMN, "standardize") or kind == CATEGORY:
+    if _is_plain(transform) or kind == CATEGORY:
         return given
     return "DOUBLE"
 
@@ -95,8 +101,7 @@ def _text_of(transform: Transform, kind: str) -> str:
             return "CAST(x0 AS VARCHAR)"
         case "impute" if not isinstance(transform.value, str):
             return f"coalesce({_NUMBER}, {_double(float(transform.value or 0))})"
-    plain = transform.function in (COLUMN, "standardize") or kind == CATEGORY
-    return "x0" if plain else _NUMBER
+    return "x0" if _is_plain(transform) or kind == CATEGORY else _NUMBER
 
 
 _NUMBER = "nullif(CAST(x0 AS DOUBLE), CAST('nan' AS DOUBLE))"

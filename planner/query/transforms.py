@@ -16,7 +16,7 @@ from sqlfl.planner.query.relations import Block, Output, Term
 from sqlfl.planner.query.transformed import made_of
 from sqlfl.planner.query.typing import one_type_of
 from sqlfl.planner.query.ucq import ARRAY, BOOLEAN, CATEGORY, NUMERIC
-from sqlfl.transforms import ANY, COLUMN, FUNCTIONS, NUMBER, Transform
+from sqlfl.transforms import ANY, AUTO, COLUMN, FUNCTIONS, NUMBER, Transform
 
 _PART = "sqlfl_part_"
 """Begins the names of outputs that are there until the parts of an item have types."""
@@ -30,6 +30,7 @@ def name_transforms(draft: Draft) -> Draft:
     """
     if not draft.transforms:
         return draft
+    draft = _with_auto(draft)
     names = {output.name.lower(): place for place, output in enumerate(draft.blocks[0].outputs)}
     places = [_places(draft, item, names) for item in draft.transforms]
     mentioned = {place for own in places for place in own}
@@ -37,6 +38,43 @@ def name_transforms(draft: Draft) -> Draft:
     _check_names(draft, [draft.blocks[0].outputs[place] for place in rest])
     _check_parties(draft, places)
     return draft.each_block(lambda block: _named(draft, block, places, rest))
+
+
+def _with_auto(draft: Draft) -> Draft:
+    """`auto` written alone becomes an item for each feature that no other item mentions.
+
+    Knots are quantiles, which do not follow from what several databases tell: columns of tables
+    that several databases hold stay as they are, but where a model was trained on curves.
+    """
+    first = draft.blocks[0].outputs
+    mentioned = {c.lower() for item in draft.transforms for c in item.transform.columns}
+    mentioned |= {name.lower() for name in (draft.target, draft.weight) if name is not None}
+    rest = [output.name for output in first if output.name.lower() not in mentioned]
+    found: list[Placed] = []
+    for item in draft.transforms:
+        names = item.transform.columns or tuple(rest)
+        if item.transform.function != AUTO:
+            found.append(item)
+            continue
+        for name in names:
+            made = item.transform if item.transform.columns else Transform(AUTO, (name,), name)
+            if item.span is not None and _is_divided(draft, name):
+                made = replace(made, function=COLUMN)
+            found.append(replace(item, transform=made))
+    return replace(draft, transforms=tuple(found))
+
+
+def _is_divided(draft: Draft, column: str) -> bool:
+    """The column is of several databases, in one block or in several."""
+    clients = set()
+    place = [output.name.lower() for output in draft.blocks[0].outputs]
+    if column.lower() not in place:
+        return False
+    for block in draft.blocks:
+        term = block.outputs[place.index(column.lower())].term
+        for relation in block.reads(term):
+            clients |= {branch.client for branch in block.relations[relation].branches}
+    return len(clients) > 1
 
 
 def _places(draft: Draft, item: Placed, names: Mapping[str, int]) -> list[int]:
@@ -134,7 +172,8 @@ def apply_transforms(draft: Draft) -> Draft:
         own = [column[place] for column in columns]
         parts = [output for output in own if output.name.startswith(_PART)]
         kept = [output for output in own if not output.name.startswith(_PART)]
-        blocks.append(replace(block, outputs=tuple(_applied(draft, o, parts) for o in kept)))
+        made = [_applied(draft, output, parts) for output in kept]
+        blocks.append(replace(block, outputs=tuple(o for own in made for o in own)))
     return replace(draft, blocks=tuple(blocks))
 
 
@@ -142,18 +181,32 @@ def _is_row(output: Output) -> bool:
     return output.transform is not None and len(output.transform.columns) > 1
 
 
-def _applied(draft: Draft, output: Output, parts: list[Output]) -> Output:
+def _applied(draft: Draft, output: Output, parts: list[Output]) -> list[Output]:
+    """What an item makes: one feature, and of `auto` of a number two more beside it."""
     transform = output.transform
     if transform is None:
-        return output
+        return [output]
     given = [output]
     if _is_row(output):
         given = [parts.pop(0) for _ in transform.columns]
     for column, own in zip(transform.columns, given, strict=True):
         _check_input(draft, transform, column, own.type, output.term.span)
-    found = made_of(transform, [(own.term.expression, own.type) for own in given])
-    term = replace(output.term, expression=found.expression)
-    return replace(output, term=term, type=found.type, made=found.made)
+    curved = transform.function == AUTO and types.kind(output.type) == NUMERIC
+    features = []
+    for item in (transform, *(transform.beside if curved else ())):
+        found = made_of(item, [(own.term.expression, own.type) for own in given])
+        term = replace(output.term, expression=found.expression)
+        features.append(
+            replace(
+                output,
+                name=item.name,
+                term=term,
+                type=found.type,
+                transform=item,
+                made=found.made,
+            )
+        )
+    return features
 
 
 def _check_input(

@@ -9,7 +9,7 @@ from sqlglot import exp
 
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.schema import Client, Made
-from sqlfl.transforms import Transform
+from sqlfl.transforms import AUTO, Transform
 
 NUMERIC = "numeric"
 BOOLEAN = "boolean"
@@ -124,6 +124,12 @@ class Slot:
     derived: tuple[str, ...] = ()
     """Conditions of its fragments that the query does not have, and that follow from others over
     equal keys; as text."""
+
+    @property
+    def shrunken(self) -> bool:
+        """`auto` made some feature of it."""
+        made = (feature.transform for feature in self.features)
+        return any(item is not None and item.function == AUTO for item in made)
 
     @property
     def base(self) -> bool:

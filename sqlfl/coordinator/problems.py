@@ -21,7 +21,7 @@ from sqlfl.coordinator.lou import Members
 from sqlfl.coordinator.mapping import CountedMapping, SlotMapping, TableMapping
 from sqlfl.coordinator.measures import measured_rows
 from sqlfl.coordinator.offsets import with_offsets
-from sqlfl.coordinator.preparation import Joined, JoinedSlot, Targets, prepare
+from sqlfl.coordinator.preparation import Joined, JoinedSlot, Targets, Weighting, prepare
 from sqlfl.coordinator.protection import Protection, protect
 from sqlfl.coordinator.rounds.lateness import Lateness
 from sqlfl.coordinator.rounds.pieces import Pieces, found_pieces
@@ -39,6 +39,7 @@ from sqlfl.planner.query.ucq import CATEGORY
 from sqlfl.printing import listed
 from sqlfl.progress import Progress
 from sqlfl.store.registry import Model
+from sqlfl.transforms import CURVE_ROWS
 
 if TYPE_CHECKING:
     pass
@@ -78,6 +79,11 @@ def begin(
             "the target is not NULL in all rows: CHECK FROM ( query ) tells what does not match",
         )
     remark_on_join(plan, joined, remark)
+    if joined.total < CURVE_ROWS and any(slot.shrunken for slot in plan.ucq.slots):
+        remark(
+            f"TRANSFORM (auto) made no curves: {joined.total:,} joined rows are fewer than "
+            f"{CURVE_ROWS}. Numbers are straight lines"
+        )
     target = labels(plan, joined, channel, run)
     joined = with_offsets(plan, joined, channel, run)
     loss = _loss(plan, target)
@@ -177,8 +183,27 @@ def problem_of(
         measured=measured_rows(joined.weighting),
         executor=InProcess() if executor is None else executor,
         summed=spec_of(plan.algorithm).drawn,
+        shrunken=_shrunken(plan, joined),
+        observed=_observed(joined),
         lateness=_lateness(plan),
     )
+
+
+def _shrunken(plan: FederatedPlan, joined: Joined) -> tuple[int, ...]:
+    if joined.total < CURVE_ROWS:
+        return ()
+    return tuple(slot.index for slot in plan.ucq.slots if slot.shrunken)
+
+
+def _observed(joined: Joined) -> int:
+    own = joined.weighting
+    return joined.total if own is None else _rows_of(own)
+
+
+def _rows_of(weighting: Weighting) -> int:
+    """Joined rows that train."""
+    known = weighting.weights > 0
+    return int(known.sum() if weighting.rows is None else weighting.rows[known].sum())
 
 
 def _lateness(plan: FederatedPlan) -> Lateness | None:

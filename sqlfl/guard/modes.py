@@ -23,6 +23,7 @@ MOMENTS = SUMMED | {
     for kind in (
         ms.SendRotated,
         ms.SendErrors,
+        ms.SetStrengths,
         ms.SendProfile,
         ms.SendExplained,
         ms.SendSkew,

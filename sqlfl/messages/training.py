@@ -173,6 +173,29 @@ class Slope(Message):
 
 
 @dataclass(frozen=True, eq=False)
+class SetStrengths(Message):
+    """Coordinator to client: find the strength of each group of columns anew, by Fellner and
+    Schall's step (Wood and Fasiolo 2017, equation 7), from the block as it stands."""
+
+    kind = "set_strengths"
+    words = "dispersion and mean curvature, for the strengths of curves and categories"
+    dispersion: float = field(metadata=real(least=0))
+    """φ over the number of rows, as the block's own rows have it."""
+    curvature: float = field(metadata=real(least=0))
+    """Mean second derivative of the loss by a score."""
+
+
+@dataclass(frozen=True, eq=False)
+class Strengths(Message):
+    """Client to coordinator: the strengths have been found anew."""
+
+    kind = "strengths"
+    words = "effective degrees of freedom of the block"
+    freedom: float = field(metadata=real(least=0))
+    """Σ edf over all groups of columns, and one for each other column."""
+
+
+@dataclass(frozen=True, eq=False)
 class SendPredictions(Message):
     """Coordinator to client: predictions h of rows as the block stands, without a step.
 

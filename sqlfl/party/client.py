@@ -27,16 +27,20 @@ from sqlfl.messages import (
     SendReleases,
     SendSlope,
     SetGram,
+    SetStrengths,
     Slope,
+    Strengths,
     SumGradient,
 )
 from sqlfl.messages.grams import gram_to_message, message_to_gram
 from sqlfl.methods.configuration import Configuration
+from sqlfl.methods.lbfgs.lengths import UPDATES
 from sqlfl.models.gram import GramMatrix
 from sqlfl.models.towers import TowerShape
 from sqlfl.party.guard import Guard, releases_of
 from sqlfl.party.moments import majorant, noised_moments
 from sqlfl.party.requests import Held
+from sqlfl.party.shrinkage import ScaledEngine, Shrinkage, scaled_gram
 from sqlfl.party.steps import Averaging, ClientStep, Engine, penalty
 from sqlfl.privacy.randomness import Entropy, system
 
@@ -61,6 +65,8 @@ class ClientOperator:
     made of it, whether the client's own step or a partial gradient; predictions are clipped and
     noised in every reply; second moments as in `sqlfl.party.moments`. Steps, penalties and
     inner rounds are functions of these alone. Power rounds take exact sums: they are refused.
+
+    `shrinkage`: strengths of groups of columns, that training starts from and finds anew.
     """
 
     shape: TowerShape | None = None
@@ -73,11 +79,18 @@ class ClientOperator:
         run: str,
         slot: int,
         theta: Array | None = None,
+        shrinkage: Shrinkage | None = None,
         *,
         entropy: Entropy = system,
     ) -> None:
-        self._engine = engine
+        self._plain = self._engine = engine
+        """The columns as they are encoded, and as they are trained on."""
         self._configuration = own = configuration
+        self._shrinkage = shrinkage
+        self._moments: GramMatrix | None = None
+        """Of the columns as they are encoded, once strengths have needed them."""
+        self._updates = 0
+        """Times that strengths were found anew."""
         self._run, self._slot = run, slot
         self._held = Held.of(engine, own)
         start = np.zeros((engine.width, own.outputs))
@@ -85,10 +98,15 @@ class ClientOperator:
             if theta.shape != start.shape:
                 raise InternalError(f"a start of shape {theta.shape} for a block {start.shape}")
             start = np.array(theta, np.float64)
-        self._step = step(own, engine, start)
+        if shrinkage is not None:
+            if own.privacy is not None or own.shared or own.l2 <= 0.0:
+                raise InternalError("strengths are found of one client's exact rows, above l2 = 0")
+            self._engine = ScaledEngine(engine, shrinkage.scales)
+            start = start / shrinkage.scales[:, None]
+        self._step = step(own, self._engine, start)
         self._averaging = cast("Averaging", self._step) if own.averagings else None
-        self._kept: deque[Array] = deque(maxlen=own.keep + 1)
-        """θ after each of the last epochs, where `keep` asks for it."""
+        self._kept: deque[tuple[Array, Shrinkage | None]] = deque(maxlen=own.keep + 1)
+        """θ after each of the last epochs, where `keep` asks for it, and its strengths."""
         self._rows: Array | None = None
         """Of the last predictions, whose residuals come next; None for all."""
         self._next: Array | None = None
@@ -108,12 +126,13 @@ class ClientOperator:
     @property
     def theta(self) -> Array:
         """(d, d_c)"""
-        return self._step.theta
+        own = self._shrinkage
+        return self._step.theta if own is None else self._step.theta * own.scales[:, None]
 
     @property
     def parameters(self) -> tuple[Array, ...]:
         """θ alone; of a tower these are several."""
-        return (self._step.theta,)
+        return (self.theta,)
 
     @property
     def guard(self) -> Guard | None:
@@ -121,11 +140,19 @@ class ClientOperator:
 
     def kept(self, back: int) -> tuple[Array, ...]:
         """The parameters as they were `back` epochs ago: InternalError for more than are kept."""
+        return (self._as_then(back)[0],)
+
+    def strengths(self, back: int) -> Array | None:
+        """Those of these parameters; None where there are none."""
+        found = self._as_then(back)[1]
+        return None if found is None else found.strengths
+
+    def _as_then(self, back: int) -> tuple[Array, Shrinkage | None]:
         if back == 0:
-            return (np.array(self._step.theta),)
+            return np.array(self.theta), self._shrinkage
         if not 0 < back < len(self._kept):
             raise InternalError(f"{back} epochs back, of {len(self._kept)} that are kept")
-        return (self._kept[-1 - back],)
+        return self._kept[-1 - back]
 
     def handle(self, message: Message) -> Message:
         """The reply to a training message; InternalError where it does not belong here, or is of
@@ -146,6 +173,8 @@ class ClientOperator:
                 return self._predictions(theta, penalty(theta, self._configuration))
             case SendSlope() if self._guard is None:
                 return self._measure(message.values)
+            case SetStrengths():
+                return self._renew(message)
             case SendGram():
                 return gram_to_message(self._gram(), self._run, self._slot)
             case SendReleases():
@@ -160,11 +189,44 @@ class ClientOperator:
                 return self._average(message.values)
         raise InternalError(f"message {message.kind} is no part of training")
 
+    def _renew(self, message: SetStrengths) -> Strengths:
+        """New strengths for the block as it stands; training begins anew from there."""
+        before, own = self._shrinkage, self._configuration
+        if before is None:
+            raise InternalError("no column of the block has a strength of its own")
+        self._updates += 1
+        if self._updates > UPDATES:
+            raise InternalError(f"strengths are found {UPDATES} times at most")
+        theta = self.theta
+        after, freedom = before.renewed(
+            self._plain_moments(),
+            self._plain.centre,
+            own.total,
+            theta,
+            message.dispersion,
+            message.curvature,
+            own.rows,
+            own.l2,
+        )
+        self._shrinkage = after
+        self._engine = ScaledEngine(self._plain, after.scales)
+        self._step.restart(theta / after.scales[:, None], self._engine.centre)
+        if self._step.needs_gram:
+            self._set_gram(self._gram(), 1)
+        return Strengths(self._run, self._slot, freedom)
+
     def _gram(self) -> GramMatrix:
         """The client's second moments, as they may leave it."""
+        if self._shrinkage is not None:
+            return scaled_gram(self._plain_moments(), self._shrinkage.scales)
         if self._guard is None:
             return self._engine.gram()
         return noised_moments(self._engine, self._guard)
+
+    def _plain_moments(self) -> GramMatrix:
+        if self._moments is None:
+            self._moments = self._plain.gram()
+        return self._moments
 
     def _set_gram(self, gram: GramMatrix, clients: int) -> None:
         """Second moments of that many clients, in sum."""
@@ -245,7 +307,7 @@ class ClientOperator:
         """An epoch ends with the step after which all rows are predicted; what only asks for the
         gradient anew is none."""
         if self._configuration.keep and self._rows is None and self._step.ends:
-            self._kept.append(np.array(self._step.theta))
+            self._kept.append((np.array(self.theta), self._shrinkage))
 
     def _predictions(self, vector: Array, products: Array) -> Predictions:
         values = self._engine.predict(vector, self._rows)

@@ -69,13 +69,15 @@ def rotated(
             "many are not worked out",
             hint="take a sample of the rows in the query, or train with fewer categories",
         )
-    basis = rotation(secret, d)
+    turned = rotation(secret, d)
+    # in these columns the ridge is l2 for all
+    scales = block.encoding.shrinkage
     return ms.Rotated(
         request.run,
         request.slot,
-        engine.predict(basis),
-        basis.T @ block.theta[:, 0],
-        basis.T @ _origin(block),
+        engine.predict(scales[:, None] * turned),
+        turned.T @ (block.theta[:, 0] / scales),
+        turned.T @ (_origin(block) * scales),
     )
 
 
@@ -93,7 +95,7 @@ def errors(
     if request.covariance.shape != (d, d):
         raise InternalError(f"a covariance of {len(request.covariance)} columns, of {d}")
     contrasts, bases = _contrasts(block)
-    own = contrasts @ rotation(secret, d)
+    own = (contrasts * encoding.shrinkage) @ rotation(secret, d)
     variances = variances_of(own, request.covariance)
     untold = np.einsum("kd,kd->k", own @ request.unknown, own)
     is_base = bases == np.arange(d)

@@ -15,6 +15,7 @@ from sqlfl.methods.configuration import Configuration
 from sqlfl.models.towers import TowerShape
 from sqlfl.party.client import Build, ClientOperator
 from sqlfl.party.guard import Guard
+from sqlfl.party.shrinkage import Shrinkage
 from sqlfl.party.steps import Engine
 
 _LOADING = threading.Lock()
@@ -73,14 +74,18 @@ class ClientPart:
         run: str,
         slot: int,
         parameters: Sequence[Array] | None = None,
+        shrinkage: Shrinkage | None = None,
     ) -> Operator:
         """The operator of a linear block or, where `configuration` has hidden layers, of a tower.
 
-        `parameters`: where training starts, as `Operator.parameters`. Raises ModelError where a
+        `parameters`: where training starts, as `Operator.parameters`; `shrinkage`: strengths of
+        its columns, which a linear block that sends predictions has. Raises ModelError where a
         tower is to be trained without torch, privately without opacus, or without the device that
         is asked for.
         """
         if configuration.tower is None:
+            if shrinkage is not None and self.linear is not None:
+                raise InternalError("strengths are of blocks that send predictions")
             if self.linear is not None:
                 return self.linear(engine, configuration, run, slot, parameters)
             if self.step is None:
@@ -88,7 +93,9 @@ class ClientPart:
             theta = None
             if parameters is not None:
                 (theta,) = parameters
-            return ClientOperator(engine, configuration, self.step, run, slot, theta)
+            return ClientOperator(engine, configuration, self.step, run, slot, theta, shrinkage)
+        if shrinkage is not None:
+            raise InternalError("a tower has no strengths")
         if self.tower is None:
             raise InternalError(f"towers are not trained by {configuration.method!r}")
         with _LOADING:

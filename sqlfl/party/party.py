@@ -18,7 +18,7 @@ from sqlfl.guard.trial import Trial, Workers
 from sqlfl.methods.configuration import Configuration
 from sqlfl.models.towers import TowerShape
 from sqlfl.party import limits, looks
-from sqlfl.party.client import exact_predictions_of, predictions_of
+from sqlfl.party.client import ClientOperator, exact_predictions_of, predictions_of
 from sqlfl.party.cursors import Cursors
 from sqlfl.party.failures import failed
 from sqlfl.party.observers import Observers
@@ -375,7 +375,9 @@ class PartyClient(Server):
         if part.masked != state.specification.drawn:
             raise InternalError(f"slot {request.slot} starts with other sums than was said")
         engine, begin = self.start(request, configuration)
-        state.operator = part.operator(engine, configuration, request.run, request.slot, begin)
+        shrinkage = state.shrinkage(configuration)
+        told = request.run, request.slot, begin, shrinkage
+        state.operator = part.operator(engine, configuration, *told)
         return ms.Ready(request.run, request.slot, engine.width)
 
     def start(
@@ -401,23 +403,27 @@ class PartyClient(Server):
     def _save(self, request: ms.Save, state: SlotState) -> ms.Saved:
         if state.operator is None:
             raise InternalError("save before start")
-        return self.hold(request, state.operator.kept(request.back), state.operator.shape)
+        strengths = None
+        if isinstance(state.operator, ClientOperator):
+            strengths = state.operator.strengths(request.back)
+        kept = state.operator.kept(request.back)
+        return self.hold(request, kept, state.operator.shape, strengths)
 
     def hold(
-        self, request: ms.Save, parameters: Sequence[Array], shape: TowerShape | None
+        self,
+        request: ms.Save,
+        parameters: Sequence[Array],
+        shape: TowerShape | None,
+        strengths: Array | None = None,
     ) -> ms.Saved:
-        """Keep these parameters as the slot's block."""
+        """Keep these parameters as the slot's block, and the strengths of its columns."""
         state = self._slot(request)
         if state.encoding is None:
             raise InternalError("save before start")
         theta, *upper = parameters
+        encoding = replace(state.encoding, strengths=strengths)
         block = SavedBlock(
-            state.encoding,
-            theta,
-            state.specification.name,
-            shape,
-            tuple(upper),
-            state.reference,
+            encoding, theta, state.specification.name, shape, tuple(upper), state.reference
         )
         self._blocks.save(request.model, request.slot, request.name, block)
         return ms.Saved(request.run, request.slot, 0)

@@ -10,10 +10,13 @@ from sqlfl import messages as ms
 from sqlfl.arrays import Array
 from sqlfl.errors import InternalError, PrivacyError
 from sqlfl.messages.checks import mismatch, sizes_of
+from sqlfl.methods.configuration import Configuration
 from sqlfl.party.guard import releases_of
 from sqlfl.party.operator import Operator
+from sqlfl.party.shrinkage import Shrinkage
 from sqlfl.privacy.specification import LabelNoise
 from sqlfl.schema import SlotSpecification
+from sqlfl.transforms import CURVE_ROWS
 from sqlfl.udfs.blocks import SavedBlock
 from sqlfl.udfs.equal_rows import merge_equal_rows
 from sqlfl.udfs.features import (
@@ -191,6 +194,19 @@ class SlotState:
                 self.encoding = noised_encoding(self.snapshot)
         return self.encoding
 
+    def shrinkage(self, configuration: Configuration) -> Shrinkage | None:
+        """Strengths that training starts from: those of the block that it starts from, where that
+        has the same columns. None where `auto` made no feature, and of few rows."""
+        own = self.specification
+        if self.joined < CURVE_ROWS or not any(feature.shrunken for feature in own.features):
+            return None
+        groups = self.encoded().groups
+        found = Shrinkage.first(groups, configuration.rows, configuration.l2)
+        before = None if self.warm is None else self.warm.encoding.strengths
+        if before is not None and before.shape == found.strengths.shape:
+            return replace(found, strengths=before)
+        return found
+
     def scoring_engine(self, con: Connection, block: SavedBlock, of: tuple[str, int]) -> Engine:
         """Of the active rows as a saved block encodes them, until the run ends; `of`: the block's
         model and slot.
@@ -274,7 +290,7 @@ class SlotState:
         """Features as TRANSFORM fits them; in a warm start by what the block has, of which the
         weights are."""
         given = merged if self.warm is None else self.warm.encoding.fitted
-        return transform(self.snapshot, self.specification.features, given)
+        return transform(self.snapshot, self.specification.features, given, self.joined)
 
     @property
     def _encoded_by(self) -> str:

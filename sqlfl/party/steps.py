@@ -104,6 +104,10 @@ class ClientStep(ABC, Generic[Own]):
     def advance(self, gradient: Array) -> tuple[Array, Array]:
         """From Σ_r x̃_r Y[r] over the slot: what to multiply with X̃, and the products."""
 
+    def restart(self, theta: Array, centre: Array) -> None:
+        """Go on at θ, in columns of other units and centre."""
+        raise InternalError(f"{self._configuration.method} has no strengths")
+
     def probe(self, gradient: Array) -> Array:
         """One power round: (d, 1) -> (d, 1)."""
         raise InternalError(f"{self._configuration.method} has no power rounds")

@@ -289,6 +289,15 @@ def transformed(ucq: Ucq) -> Ucq:
     )
 
 
+def curved(ucq: Ucq) -> Ucq:
+    """With the first feature of the first slot by `auto`, without the curve beside it."""
+    first, *others = ucq.slots
+    name = first.features[0].name
+    own = replace(first.features[0], transform=Transform("auto", (name,), name))
+    slots = (replace(first, features=(own, *first.features[1:])), *others)
+    return replace(ucq, slots=slots, transforms=(Transform("auto", (name,), name),))
+
+
 def train(
     ucq: Ucq,
     kind: str,

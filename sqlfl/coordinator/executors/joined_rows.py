@@ -91,6 +91,10 @@ class JoinedRows:
         own = self._beside(scores, none=True)
         return not self._ask(Work("separates", own)).numbers.any()
 
+    def slope_square(self, scores: Scores) -> float:
+        """Mean of share · ‖∂ℓ/∂H_j‖²."""
+        return float(self._ask(Work("slope_square", scores)).numbers[0] / self.total)
+
     def slopes(self, scores: Scores) -> Array:
         return self._ask(Work("slopes", self._beside(scores))).of_rows()
 

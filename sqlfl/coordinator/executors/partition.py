@@ -119,6 +119,10 @@ def _sums(own: Partition, work: Work) -> Sums:
     return Sums(slots=own.segments(own.passes.sums(work.scores.slots)))
 
 
+def _slope_square(own: Partition, work: Work) -> Sums:
+    return Sums(np.array([own.passes.slope_square_sum(work.scores)]))
+
+
 def _slopes(own: Partition, work: Work) -> Sums:
     return Sums(rows=(own.passes.slopes(work.scores),))
 
@@ -159,6 +163,7 @@ OPERATIONS: Mapping[str, Callable[[Partition, Work], Sums]] = {
     "mean_curvature": _mean_curvature,
     "separates": _separates,
     "sums": _sums,
+    "slope_square": _slope_square,
     "slopes": _slopes,
     "rows": _rows,
     "dual": _dual,

@@ -30,8 +30,10 @@ from sqlfl.messages import (
     SendSlope,
     SetGram,
     SetParameters,
+    SetStrengths,
     Slope,
     Start,
+    Strengths,
     SumGradient,
 )
 from sqlfl.messages.replies import Channel, Expected, ask
@@ -179,6 +181,15 @@ class Conversation:
             sum_gradients([replies[a].values for a in members.addresses])
             for members in self._problem.slots
         ]
+
+    def renew_strengths(self, told: Mapping[int, tuple[float, float]]) -> dict[int, float]:
+        """Of slots by (dispersion, curvature), as `SetStrengths` has them: the degrees of freedom
+        of each block. One exchange."""
+        run = self._problem.run
+        at = {m.slot: m.addresses[0] for m in self._problem.slots}
+        asked = {at[slot]: SetStrengths(run, slot, *own) for slot, own in told.items()}
+        replies = ask(self._channel, asked, lambda _: Expected(Strengths))
+        return {slot: replies[at[slot]].freedom for slot in told}
 
     def set_parameters(self, blocks: Sequence[Array]) -> list[Array]:
         """Tell each slot its block (d_i, c); what its columns' centre comes to: (c,). One

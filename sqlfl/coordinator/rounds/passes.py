@@ -141,6 +141,15 @@ class Passes:
             counted += piece.counted
         return found, counted
 
+    def slope_square_sum(self, scores: Scores) -> float:
+        """Σ share · ‖∂ℓ/∂H_j‖² over the joined rows."""
+        found = 0.0
+        for piece in self._pieces(scores):
+            h = piece.scores(scores)
+            square = self._loss.value_and_slopes(h, piece.targets, None)[1] ** 2
+            found += float((square if piece.shares is None else square * piece.shares).sum())
+        return found
+
     def slopes(self, scores: Scores) -> Array:
         """∂ℓ/∂H of every joined row, not weighted: (d_c, N)."""
         found = np.empty((self._outputs, self.total))

@@ -59,6 +59,12 @@ class Basis:
         image: Array = self._vectors[2].reshape(self._shape)
         return image
 
+    def restart(self, theta: Array) -> None:
+        """Begin anew at θ (d, c), in other units: of the vectors so far none counts."""
+        self._vectors[:] = 0.0
+        self._vectors[0] = theta.reshape(-1)
+        self._step = np.zeros(theta.size)
+
     def direction(self, coefficients: Array) -> Array:
         """What the coefficients describe: (d, c)."""
         if len(coefficients) != coefficients_length(self._memory):

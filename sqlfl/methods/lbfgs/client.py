@@ -37,6 +37,10 @@ class LbfgsStep(ClientStep[LbfgsConfiguration]):
         else:
             super().set_gram(gram)
 
+    def restart(self, theta: Array, centre: Array) -> None:
+        self._centre = centre
+        self._basis.restart(theta)
+
     def _solve(self, values: Array) -> Array:
         if self._measure is None:
             raise InternalError("second moments are missing")

@@ -33,13 +33,15 @@ from sqlfl.messages import Residuals
 from sqlfl.messages.replies import Channel
 from sqlfl.methods.lbfgs.basis import THETA, Basis, sent
 from sqlfl.methods.lbfgs.configuration import LbfgsConfiguration
-from sqlfl.methods.lbfgs.lengths import coefficients_length
+from sqlfl.methods.lbfgs.lengths import UPDATES, coefficients_length
 from sqlfl.methods.lbfgs.messages import ExactLbfgsResiduals, LbfgsResiduals
 from sqlfl.methods.lbfgs.products import InnerProducts
 from sqlfl.methods.lbfgs.subspace import Images, Restriction, Trial
 from sqlfl.models.class_solver import STEP, class_curvature
 from sqlfl.schema import Address
 
+OF_CLASSES = ("logistic", "softmax")
+"""Losses whose dispersion is 1, whatever the rows are."""
 SHOWN = 0.1
 """Share of the gap that must be proved, at which rounding in the objective counts as visible."""
 DROWNED = 1e-4
@@ -49,6 +51,12 @@ IDLE = 5
 NEAR = 1e-4
 """Of what a search has gained, what it may leave: the next one is along the same directions, too,
 and gains many times that by its new ones."""
+INNER = 8
+"""Iterations, at most, until strengths are found anew."""
+ROUGHLY = 1e-4
+"""Of the objective: where the next step promises no more, strengths are found anew before."""
+SETTLED = 0.05
+"""Degrees of freedom: strengths whose change moves them by less are found."""
 EXACT_ROUNDING = 1e-18
 """As `ROUNDING`, of 8-byte messages: the slope tells of descent where the value no longer does."""
 
@@ -97,6 +105,12 @@ class Lbfgs:
         self._progress = _Progress()
         self._floor = -math.inf
         """The objective of no parameters is below: by the gradients so far."""
+        self._seeking = bool(problem.shrunken)
+        """Strengths of groups of columns are still sought."""
+        self._since = self._updates = 0
+        """Iterations since strengths were found anew, and how often they were."""
+        self._freedom = 0.0
+        """Degrees of freedom of all blocks, by the last strengths."""
         self._fell = False
         """8-byte messages did not keep the objective above that."""
 
@@ -150,11 +164,14 @@ class Lbfgs:
             self._progress.note(self._objective, float(self._inner.squares[:, 1].sum()))
             self._keep_to_the_blocks()
             ending = None
-            if epoch == epochs or self._ready():
+            if self._seeking and epoch < epochs and self._pauses():
+                self._find_strengths()
+            if epoch == epochs or (not self._seeking and self._ready()):
                 ending = self._proved(epoch == epochs)
             if ending is None:
                 move = self._search()
-                if not move.any or (self._exact and (self._fell or self._progress.rests)):
+                rests = not move.any or (self._exact and (self._fell or self._progress.rests))
+                if rests and not self._seeking:
                     found = self._examined()
                     reason = endings.ROUNDING_REASON
                     ending = found.ending(self._tolerance, endings.ROUNDING, reason)
@@ -162,6 +179,44 @@ class Lbfgs:
             yield Step(epoch, self._objective, self._loss, norm, ending)
             if ending is not None:
                 return
+
+    def _pauses(self) -> bool:
+        """The block is near enough to its optimum under these strengths to find them anew."""
+        self._since += 1
+        if self._since >= INNER:
+            return True
+        promised = 0.5 * abs(self._inner.slope(self._inner.direction()))
+        return relative(promised, self._objective, self.first) <= ROUGHLY
+
+    def _find_strengths(self) -> None:
+        """Fellner and Schall's step at the clients; the pairs begin anew, in 4-byte messages."""
+        freedom = sum(self._conversation.renew_strengths(self._dispersions()).values())
+        self._updates += 1
+        settled = abs(freedom - self._freedom) < SETTLED
+        self._seeking = not settled and self._updates < UPDATES
+        self._freedom, self._since = freedom, 0
+        problem, noise = self._problem, self._images.noise
+        self._exact, self._fell = False, False
+        self._inner.forget()
+        self._images = Images(problem)
+        self._images.noise = noise
+        self._progress = _Progress()
+        self._floor = -math.inf
+        self._exchange(np.zeros((len(problem.slots), coefficients_length())), epoch=False)
+        self._value()
+
+    def _dispersions(self) -> dict[int, tuple[float, float]]:
+        """φ over the number of rows, and the mean curvature, of each slot that has strengths."""
+        problem, scores = self._problem, self._scores
+        curvature = problem.passes.mean_curvature(scores)
+        dispersion = 1.0
+        if problem.loss.name not in OF_CLASSES:
+            square = problem.passes.slope_square(scores)
+            rest = max(problem.observed - 1.0 - self._freedom, 1.0)
+            dispersion = square / curvature * problem.observed / rest
+            if problem.loss.name == "poisson":
+                dispersion = max(dispersion, 1.0)
+        return dict.fromkeys(problem.shrunken, (dispersion / problem.observed, curvature))
 
     def _keep_to_the_blocks(self) -> None:
         """Where H is lower than any parameters can make it, it has left what the blocks predict:

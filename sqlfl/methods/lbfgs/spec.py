@@ -26,7 +26,10 @@ def _exchanges(run: Run) -> list[Exchange]:
         return rounds.predictions(run, slot, client, what, products_length())
 
     found = [rounds.start(run), *rounds.first_predictions(run), *rounds.grams(run)]
-    found += rounds.step(run, "iteration", sym.ROUNDS + 1 + -1 * sym.EXACT, sent, answer)
+    found += rounds.strengths(run)
+    again = sym.UPDATES if run.shrunken else 0
+    times = sym.ROUNDS + 1 + again + -1 * sym.EXACT
+    found += rounds.step(run, "iteration", times, sent, answer)
     return [*found, *_exact_iterations(run), *rounds.proof(run, lambda slot: True, exact=False)]
 
 

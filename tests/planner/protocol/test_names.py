@@ -23,6 +23,7 @@ PLANS = {
         plans.weighted(plans.cards()), "linear_regression", {"validation_fraction": 0.2}
     ),
     "transformed": plans.train(plans.transformed(plans.cards()), "linear_regression"),
+    "curved": plans.train(plans.curved(plans.flights()), "linear_regression"),
     "tuned": plans.tuned(),
     "warm": planned(
         "train",

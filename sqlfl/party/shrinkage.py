@@ -1,0 +1,138 @@
+"""Strengths of groups of columns: each group's own ridge, in place of l2 for all.
+
+With weights θ = S η, S = diag(1 / √strength), a strength's ridge on θ is l2 on η. So a block with
+strengths is trained as one over the columns X̃ S, whose penalty is l2, and its θ follows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+
+from sqlfl.arrays import Array, Float
+from sqlfl.errors import InternalError
+from sqlfl.models.gram import GramMatrix
+from sqlfl.party.steps import Engine
+
+FIRST = 10.0
+"""Rows of curvature 1 that the first ridge of a group weighs as much as."""
+LEAST, MOST = 1e-3, 1e7
+"""The same of all ridges."""
+SMALLEST = 1e-12
+"""Of |β|²: a group whose weights vanish gets the largest ridge."""
+
+
+@dataclass(frozen=True, eq=False)
+class Shrinkage:
+    """Of one block in training."""
+
+    groups: Array
+    """int (d,): as `Encoding.groups` has them."""
+    strengths: Float
+    """(groups,): ridge of each, as a multiple of l2."""
+
+    @classmethod
+    def first(cls, groups: Array, rows: int, l2: float) -> Shrinkage:
+        """Before anything is known of the weights."""
+        size = int(groups.max(initial=-1)) + 1
+        return cls(groups, np.full(size, FIRST / (max(rows, 1) * l2)))
+
+    @property
+    def scales(self) -> Float:
+        """(d,): the diagonal of S."""
+        found: Float = 1.0 / np.sqrt(np.append(self.strengths, 1.0)[self.groups])
+        return found
+
+    def renewed(
+        self,
+        gram: GramMatrix,
+        centre: Float,
+        total: float,
+        theta: Float,
+        dispersion: float,
+        curvature: float,
+        rows: int,
+        l2: float,
+    ) -> tuple[Shrinkage, float]:
+        """λ_g = φ edf_g / |β_g|² of each group, edf_g = tr((H_g + λ_g)⁻¹ H_g) from its own block of
+        the second moments times the mean curvature; and the degrees of freedom of all columns.
+
+        `dispersion` is φ over the rows; λ is over the rows too, and `total` the divisor of `gram`.
+        """
+        count = len(self.strengths)
+        directions = max(theta.shape[1] - 1, 1)
+        edf = np.zeros(count)
+        numeric = len(gram.numeric)
+        factor = curvature / total
+        own, others = self.groups[:numeric], self.groups[numeric:]
+        for group in np.unique(own[own >= 0]):
+            places = np.flatnonzero(own == group)
+            values = np.linalg.eigvalsh(factor * gram.numeric[np.ix_(places, places)])
+            values = np.maximum(values, 0.0)
+            edf[group] = np.sum(values / (values + l2 * self.strengths[group]))
+        # of categories that exclude each other the block is diagonal, but for the centring
+        onehot = gram.onehot.diagonal()
+        shift = centre[numeric:] * (gram.weight * centre[numeric:] - 2.0 * gram.moments[numeric:])
+        spread = factor * np.maximum(onehot + shift, 0.0)
+        known = others >= 0
+        share = spread[known] / (spread[known] + l2 * self.strengths[others[known]])
+        edf += np.bincount(others[known], share, count)
+        squares = np.bincount(self.groups + 1, np.sum(theta**2, axis=1), count + 1)[1:]
+        edf *= directions
+        ridge = dispersion * edf / np.maximum(squares, SMALLEST * dispersion)
+        size = curvature / max(rows, 1)
+        ridge = np.clip(ridge, LEAST * size, MOST * size)
+        free = int(np.sum(self.groups < 0)) * directions
+        return replace(self, strengths=ridge / l2), float(edf.sum() + free)
+
+
+def scaled_gram(gram: GramMatrix, scales: Float) -> GramMatrix:
+    """Second moments of the columns X S."""
+    numeric = len(gram.numeric)
+    first, rest = scales[:numeric], scales[numeric:]
+    return GramMatrix(
+        gram.numeric * np.outer(first, first),
+        gram.cross * np.outer(rest, first),
+        sparse.csr_array(gram.onehot.multiply(rest[:, None]).multiply(rest[None, :])),
+        gram.moments * scales,
+        gram.weight,
+    )
+
+
+class ScaledEngine:
+    """Products with the columns X̃ S of an engine's columns X̃."""
+
+    def __init__(self, engine: Engine, scales: Float) -> None:
+        self._engine = engine
+        self._scales = scales
+        self.name = engine.name
+        self.rows = engine.rows
+        self.width = engine.width
+        self.numeric = engine.numeric
+        self.centre = engine.centre * scales
+        self.offsets = engine.offsets
+
+    @property
+    def counts(self) -> Array:
+        return self._engine.counts
+
+    def predict(self, theta: Array, batch: Array | None = None) -> Array:
+        return self._engine.predict(np.asarray(theta, np.float64) * self._scales[:, None], batch)
+
+    def gradient(self, values: Array, batch: Array | None = None) -> Array:
+        found: Array = self._engine.gradient(values, batch) * self._scales[:, None]
+        return found
+
+    def gram(self) -> GramMatrix:
+        return scaled_gram(self._engine.gram(), self._scales)
+
+    def norms(self) -> Array:
+        raise InternalError("rows with strengths of their own are not clipped")
+
+    def columns(self, kind: npt.DTypeLike = np.float64) -> tuple[Array, sparse.csr_array]:
+        numbers, onehot = self._engine.columns(kind)
+        first, rest = self._scales[: self.numeric], self._scales[self.numeric :]
+        return numbers * first.astype(kind), sparse.csr_array(onehot.multiply(rest[None, :]))
