@@ -277,6 +277,34 @@ def test_every_kind_gains_by_it(case: Case, kind: str, target: str, options: str
     assert losses[1] < 0.985 * losses[0]
 
 
+def test_rows_that_are_joined_often_count_once() -> None:
+    """Of 60 shops, each in 50 rows, no column tells anything of other shops."""
+    rng = np.random.default_rng(2)
+    shops = pa.table({"k": np.arange(120), "size": rng.lognormal(size=120)})
+    keys = np.arange(6000) % 120
+    y = rng.normal(size=120)[keys] + rng.normal(size=6000)
+    sales = pa.table({"id": np.arange(6000), "k": keys, "y": y})
+    with in_memory() as one, in_memory() as two:
+        for con, name, table in ((one, "sales", sales), (two, "shops", shops)):
+            con.register("given", table)
+            con.execute(f"CREATE TABLE {name} AS FROM given")
+            con.unregister("given")
+        with federation({"a": [one], "b": [two]}) as fed:
+            query = "SELECT b.size, a.y FROM a.sales a JOIN b.shops b USING (k) WHERE {} (k < 60)"
+            scores = {}
+            for unit in ("rows", "table"):
+                fed.sql(
+                    "TRAIN OR REPLACE MODEL m USING linear_regression TARGET y TRANSFORM (auto) "
+                    f"WITH (unit = '{unit}') FROM ({query.format('')})"
+                )
+                found = fed.sql(f"EVALUATE MODEL m FROM ({query.format('NOT')})")
+                scores[unit] = found.df().r2[0], fed.model("m").metrics
+    assert scores["rows"][0] < -0.05
+    assert scores["table"][0] > -0.03
+    assert 15 < scores["table"][1]["spread_b"] < 60
+    assert scores["table"][1]["effective_parameters"] < scores["rows"][1]["effective_parameters"]
+
+
 # -- what surrounds it ----------------------------------------------------------------------------
 
 

@@ -28,7 +28,7 @@ FEW = 32
 SHARE = 0.01
 """Of the rows, that a value must hold to have a weight of its own."""
 MOST_VALUES = 64
-LEAST_COUNT = 5.0
+LEAST_COUNT = 5
 NEAR = 0.1
 """Ranks that are not further apart count as so far: one is what a place has on average."""
 SINGULAR = 1e-10
@@ -148,12 +148,15 @@ def straight() -> tuple[Float, Float]:
 
 
 def frequent(values: Float, counts: Float) -> Float:
-    """The numbers that hold SHARE of the rows or more, ascending; none where there are fewer than
+    """The numbers that hold SHARE of the rows or more, ascending, by their counts and by the rows
+    themselves: one row that counts much tells nothing of others. None where there are fewer than
     three distinct ones."""
     distinct, sums = _counted(values, counts)
     if len(distinct) < 3:
         return np.zeros(0)
-    often = np.flatnonzero(sums >= max(SHARE * sums.sum(), LEAST_COUNT))
+    rows = _counted(values, np.ones(len(values)))[1]
+    known = (sums >= SHARE * sums.sum()) & (rows >= max(SHARE * len(values), LEAST_COUNT))
+    often = np.flatnonzero(known)
     most = often[np.argsort(-sums[often], kind="stable")[:MOST_VALUES]]
     return np.sort(distinct[most])
 

@@ -118,6 +118,8 @@ def _options(plan: FederatedPlan) -> dict[str, object]:
     if not isinstance(plan.options, TrainingOptions):
         return {"engine": plan.options.engine, "memory_limit": plan.options.memory_limit}
     values = {name: value for name, value in plan.options.listed().items() if name != "algorithm"}
+    if not any(slot.shrunken for slot in plan.ucq.slots):
+        values.pop("unit", None)
     tuning = plan.tuning
     if tuning is None:
         return values

@@ -11,6 +11,7 @@ from sqlglot import exp
 
 from sqlfl.errors import InternalError, PlanError
 from sqlfl.methods import methods
+from sqlfl.methods.lbfgs.options import TABLE
 from sqlfl.methods.spec import spec_of
 from sqlfl.models.kinds import kind_of
 from sqlfl.options.looks import Look, Skew
@@ -306,7 +307,8 @@ def plan(
     findings = findings and not protection.rows
     every = [training] if tuning is None else [c.options for c in tuning.candidates]
     merges = ucq.offset is None and all(
-        options is not None and _merges(options, protection) for options in every
+        options is not None and _merges(options, protection) and not _of_tables(ucq, options)
+        for options in every
     )
     run = ex.Run(
         purpose, name, kind, ucq, options, scored, specifications, fragments, into, protection,
@@ -448,6 +450,12 @@ def _merges(options: TrainingOptions, protection: Protection) -> bool:
     drops = options.tower is not None and options.tower.dropout > 0.0
     allowed = options.merge_equal_rows and not (drops or protection.rows)
     return allowed and spec_of(options.algorithm).merges(options)
+
+
+def _of_tables(ucq: Ucq, options: TrainingOptions) -> bool:
+    """Strengths are found for new rows of a table, so that its rows stay apart."""
+    shrunken = any(slot.shrunken for slot in ucq.slots)
+    return shrunken and getattr(options.method, "unit", None) == TABLE
 
 
 def _weighted(ucq: Ucq, options: Options) -> bool:

@@ -189,10 +189,10 @@ def problem_of(
     )
 
 
-def _shrunken(plan: FederatedPlan, joined: Joined) -> tuple[int, ...]:
+def _shrunken(plan: FederatedPlan, joined: Joined) -> dict[int, str]:
     if joined.total < CURVE_ROWS:
-        return ()
-    return tuple(slot.index for slot in plan.ucq.slots if slot.shrunken)
+        return {}
+    return {slot.index: slot.name for slot in plan.ucq.slots if slot.shrunken}
 
 
 def _observed(joined: Joined) -> int:

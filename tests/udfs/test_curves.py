@@ -116,12 +116,13 @@ def test_beyond_the_ends_it_stays_and_null_is_zero() -> None:
 def test_values_that_many_rows_hold_are_categories() -> None:
     rng = np.random.default_rng(3)
     values = np.where(rng.random(1000) < 0.2, 7.5, rng.normal(size=1000))
-    values[:30], values[30:39] = -2.0, 4.0
+    values[:30], values[30:39], values[39:52] = -2.0, 4.0, 5.0
     own = feature(VALUES)
     made = apply(own, fit(own, values, np.ones(1000)), np.array([7.5, -2.0, 4.0, np.nan, 0.1]))
     assert made.to_pylist() == [b"v7.5", b"v-2", b"o", b"o", b"o"]
-    weighed = fit(own, values, np.where(values == 4.0, 3.0, 1.0))
-    np.testing.assert_array_equal(weighed.numbers, [-2.0, 4.0, 7.5])
+    assert fit(own, values, np.ones(1000)).numbers.tolist() == [-2.0, 5.0, 7.5]
+    weighed = fit(own, values, np.where((values == 4.0) | (values == -2.0), 3.0, 0.1))
+    np.testing.assert_array_equal(weighed.numbers, [-2.0, 7.5])
 
 
 @pytest.mark.parametrize(

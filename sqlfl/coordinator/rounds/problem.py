@@ -84,8 +84,9 @@ class Problem:
     """In the end clients are asked how large the gradient is."""
     executor: Executor = field(default_factory=InProcess)
     """Computes on the joined rows."""
-    shrunken: tuple[int, ...] = ()
-    """Slots whose columns have strengths of their own, which are found in training."""
+    shrunken: Mapping[int, str] = field(default_factory=dict)
+    """Slots whose columns have strengths of their own, which are found in training, and their
+    names."""
     observed: int = 0
     """Rows of training, where these are needed: those that are merged count each."""
     lateness: Lateness | None = None

@@ -35,6 +35,7 @@ from sqlfl.methods.lbfgs.basis import THETA, Basis, sent
 from sqlfl.methods.lbfgs.configuration import LbfgsConfiguration
 from sqlfl.methods.lbfgs.lengths import UPDATES, coefficients_length
 from sqlfl.methods.lbfgs.messages import ExactLbfgsResiduals, LbfgsResiduals
+from sqlfl.methods.lbfgs.options import ROWS
 from sqlfl.methods.lbfgs.products import InnerProducts
 from sqlfl.methods.lbfgs.subspace import Images, Restriction, Trial
 from sqlfl.models.class_solver import STEP, class_curvature
@@ -55,6 +56,8 @@ INNER = 8
 """Iterations, at most, until strengths are found anew."""
 ROUGHLY = 1e-4
 """Of the objective: where the next step promises no more, strengths are found anew before."""
+VISIBLE = 1.1
+"""Spread of a table's rows that the card tells of: less is chance."""
 SETTLED = 0.05
 """Degrees of freedom: strengths whose change moves them by less are found."""
 EXACT_ROUNDING = 1e-18
@@ -111,6 +114,10 @@ class Lbfgs:
         """Iterations since strengths were found anew, and how often they were."""
         self._freedom = 0.0
         """Degrees of freedom of all blocks, by the last strengths."""
+        self._of_slots: dict[int, float] = {}
+        """The same by slot."""
+        self._spread: dict[int, float] = {}
+        """By slot the dispersion of its rows over that of joined rows."""
         self._fell = False
         """8-byte messages did not keep the objective above that."""
 
@@ -176,7 +183,9 @@ class Lbfgs:
                     reason = endings.ROUNDING_REASON
                     ending = found.ending(self._tolerance, endings.ROUNDING, reason)
             norm = self._inner.gradient if ending is None else ending.gradient
-            yield Step(epoch, self._objective, self._loss, norm, ending)
+            yield Step(
+                epoch, self._objective, self._loss, norm, ending, estimates=self._estimates()
+            )
             if ending is not None:
                 return
 
@@ -190,7 +199,8 @@ class Lbfgs:
 
     def _find_strengths(self) -> None:
         """Fellner and Schall's step at the clients; the pairs begin anew, in 4-byte messages."""
-        freedom = sum(self._conversation.renew_strengths(self._dispersions()).values())
+        self._of_slots = self._conversation.renew_strengths(self._dispersions())
+        freedom = sum(self._of_slots.values())
         self._updates += 1
         settled = abs(freedom - self._freedom) < SETTLED
         self._seeking = not settled and self._updates < UPDATES
@@ -216,7 +226,36 @@ class Lbfgs:
             dispersion = square / curvature * problem.observed / rest
             if problem.loss.name == "poisson":
                 dispersion = max(dispersion, 1.0)
-        return dict.fromkeys(problem.shrunken, (dispersion / problem.observed, curvature))
+        own = dispersion / problem.observed
+        self._spread = self._spreads(dispersion, curvature)
+        return {slot: (own * self._spread[slot], curvature) for slot in problem.shrunken}
+
+    def _spreads(self, dispersion: float, curvature: float) -> dict[int, float]:
+        """By slot what residuals that are alike in all joined rows of a table's row make of the
+        dispersion: Σ G_r² / Σ h, with G_r the sum over the joined rows of row r, times rows over
+        rows less degrees of freedom, over φ; 1 or more."""
+        problem = self._problem
+        if getattr(problem.options.method, "unit", ROWS) == ROWS:
+            return dict.fromkeys(problem.shrunken, 1.0)
+        whole = curvature * problem.mapping.total * max(problem.outputs - 1, 1) * dispersion
+        found = {}
+        for members, sums in zip(problem.slots, self._seen.slots, strict=True):
+            rows = sums.shape[1]
+            rest = max(rows - 1.0 - self._of_slots.get(members.slot, 0.0), 1.0)
+            square = float(np.vdot(sums, sums)) * rows / rest
+            found[members.slot] = max(1.0, square / whole)
+        return found
+
+    def _estimates(self) -> dict[str, float]:
+        """For the model's card: how many parameters its columns come to, and of tables whose rows
+        are joined several times how much more their residuals spread."""
+        if not self._updates:
+            return {}
+        names = self._problem.shrunken
+        spread = {
+            f"spread_{names[n]}": x for n, x in self._spread.items() if n in names and x > VISIBLE
+        }
+        return {"effective_parameters": self._freedom + 1.0, **spread}
 
     def _keep_to_the_blocks(self) -> None:
         """Where H is lower than any parameters can make it, it has left what the blocks predict:

@@ -6,7 +6,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from sqlfl.options.entries import Defaults, MethodOptions, option
+from sqlfl.options.types import choice
 from sqlfl.options.union import EXACT, SECRET, SECURE, UNION, summing
+
+TABLE, ROWS = "table", "rows"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +23,10 @@ class LbfgsOptions(MethodOptions):
 
     # fmt: off
     union: str = option(UNION, EXACT, SECRET)
+    unit: str = option(choice(TABLE, ROWS), TABLE,
+        "rows that the strengths of TRANSFORM (auto) are found for: 'table', new rows of each "
+        "table, whose joined rows are alike in what the table does not tell; 'rows', new joined "
+        "rows of those that there are")
     # fmt: on
 
     @property
