@@ -47,6 +47,19 @@ def check_combined(look: Look | None, ucq: Ucq) -> None:
         )
 
 
+def check_bases(look: Look | None, ucq: Ucq) -> None:
+    """OptionError for a base category of a feature that the query does not have."""
+    names = [feature.name for slot in ucq.slots for feature in slot.features]
+    given = (look.base or {}) if isinstance(look, Inference) else {}
+    for name in given:
+        if name not in names:
+            close = nearest(name, names)
+            raise OptionError(
+                f"base names {name}, and the query has no such feature",
+                hint=f"did you mean {close}?" if close else f"they are {', '.join(names)}",
+            )
+
+
 def _protects_features(model: Model) -> bool:
     if not model.privacy.assumptions:
         return False

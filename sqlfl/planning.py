@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from sqlfl.errors import ModelError, PlanError, nearest
-from sqlfl.looking import check_combined, check_look, with_units
+from sqlfl.looking import check_bases, check_combined, check_look, with_units
 from sqlfl.matching import drifted, matched_with, without
 from sqlfl.options.looks import Inference, Look, Skew, resolve_check, resolve_look
 from sqlfl.options.privacy import FORMER_EXACT, Privacy
@@ -244,6 +244,7 @@ def plan_scoring(
         ucq = with_units(ucq, look.cluster, "cluster")
     ucq, model_slots = matched_with(ucq, model, SURPLUS)
     check_combined(look, ucq)
+    check_bases(look, ucq)
     for text in drifted(ucq, model):
         remark(text)
     into = None

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sqlfl.arrays import Array, Float
+from sqlfl.errors import ModelError
 from sqlfl.messages.looks import CATEGORY, HASHED, MISSING, NULL, NUMBER, OTHER
 from sqlfl.udfs import keys
 from sqlfl.udfs.features import Encoding, categories_of, frequencies, vocabulary_key_of
@@ -15,7 +16,8 @@ from sqlfl.udfs.rows import Snapshot
 
 DIGITS = 8
 """Of a hash that are shown."""
-_WHOLE = {"n": NULL, "o": OTHER}
+_NULL = "n"
+_WHOLE = {_NULL: NULL, "o": OTHER}
 """Canonical texts of NULL and of what `one_hot` takes as one; others begin with another letter."""
 
 Texts = Mapping[str, str]
@@ -94,12 +96,54 @@ def scales_of(encoding: Encoding) -> Float:
     return np.concatenate([encoding.scales, np.ones(encoding.width - encoding.numeric)])
 
 
-def bases_of(encoding: Encoding) -> Array:
-    """int (d,): of each column of a category, that of the feature's most frequent category in
-    training, the first of several; −1 of others."""
+def bases_of(encoding: Encoding, chosen: Mapping[str, str] | None = None) -> Array:
+    """Return for each column (d,) that of the category which its feature's others are compared to.
+
+    That is the category that `chosen` names for the feature, else the most frequent one in
+    training, the first of several. NULL is the base only where there is no other category. Columns
+    of numbers have −1. Raises ModelError for a chosen category that the model does not know.
+    """
     found = np.full(encoding.width, -1)
-    for number, counts in enumerate(encoding.counts):
+    own = {encoding.features[place].name for _, place in categories_of(encoding.features)}
+    numbers = [name for name in chosen or {} if name not in own]
+    if numbers:
+        raise ModelError(f"feature {numbers[0]} has no categories", hint="leave it out of base")
+    for number, place in categories_of(encoding.features):
+        counts, name = encoding.counts[number], encoding.features[place].name
+        text = (chosen or {}).get(name)
         if len(counts):
+            often = np.array(counts, np.float64)
+            null = _place_of(encoding, number, _NULL)
+            if null is not None:
+                often[null] = -1.0
+            base: int | None = int(np.argmax(often))
+            if text is not None:
+                base = _place_of(encoding, number, f"v{text}")
+            if base is None:
+                raise ModelError(
+                    f"feature {name} has no category '{text}' that the model was trained on",
+                    hint="WEIGHTS OF MODEL shows its categories",
+                )
             start = encoding.offsets[number]
-            found[start : start + len(counts)] = start + int(np.argmax(counts))
+            found[start : start + len(counts)] = start + base
     return found
+
+
+def missing_of(encoding: Encoding) -> Array:
+    """bool (d,): the columns that say that a feature is NULL, categories of NULL among them."""
+    found: Array = columns_of(encoding).kinds == MISSING
+    for number, _ in categories_of(encoding.features):
+        place = _place_of(encoding, number, _NULL)
+        if place is not None:
+            found[encoding.offsets[number] + place] = True
+    return found
+
+
+def _place_of(encoding: Encoding, number: int, text: str) -> int | None:
+    """The place of a canonical text in the vocabulary of a category feature; None where it is not
+    there."""
+    entry, key = text, encoding.vocabulary_key
+    if key is not None:
+        entry = keys.tags(vocabulary_key_of(key, number), [text.encode()])[0].tobytes().hex()
+    vocabulary = encoding.vocabularies[number]
+    return vocabulary.index(entry) if entry in vocabulary else None

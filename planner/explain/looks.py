@@ -13,7 +13,8 @@ ROTATED = (
     "as equal. Whoever knows the features of as many independent rows as there are columns can "
     "undo R, and columns of few values, as categories have, may be told apart without that. Beside "
     "them, in the same basis, are the weights, and so the table's part of every score, and the row "
-    "of zeros."
+    "of zeros. A coordinator that sends other matrices than those of its rows learns entries of R "
+    "from the coefficients and errors that come back."
 )
 NAMED = (
     "Not protected: whoever gets the result learns the coefficients of all parties, the names of "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sqlfl import messages as ms
+from sqlfl.options.looks import Inference
 from sqlfl.planner.protocol import symbols as sym
 from sqlfl.planner.protocol.amounts import Amount, Content, content
 from sqlfl.planner.protocol.exchanges import Run
@@ -19,16 +20,23 @@ def rotated(run: Run, slot: Slot, client: Client) -> tuple[Content, Content]:
         rows=active_rows(slot, client),
         columns=sym.of_slot("block_columns", slot),
     )
-    return content(ms.SendRotated, model=sym.RUN), reply
+    return content(ms.SendRotated, model=sym.RUN, **_compared(run, slot)), reply
 
 
 def errors(run: Run, slot: Slot, client: Client) -> tuple[Content, Content]:
     columns = sym.of_slot("block_columns", slot)
-    request = content(ms.SendErrors, model=sym.RUN, columns=columns)
+    request = content(ms.SendErrors, model=sym.RUN, columns=columns, **_compared(run, slot))
     names = Amount(columns, sym.of_client("names", slot, client))
     categories = Amount(columns, Size())
     reply = content(ms.Errors, columns=columns, features=names, categories=categories)
     return request, reply
+
+
+def _compared(run: Run, slot: Slot) -> dict[str, tuple[str, ...]]:
+    """The features of the slot whose base category the statement names, and these."""
+    names = tuple(feature.name for feature in slot.features)
+    compared, bases = run.look.compared(names) if isinstance(run.look, Inference) else ((), ())
+    return {"compared": compared, "bases": bases}
 
 
 def permuted(run: Run, slot: Slot, client: Client) -> tuple[Content, Content]:

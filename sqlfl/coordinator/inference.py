@@ -17,16 +17,26 @@ import pyarrow as pa
 from sqlfl.arrays import Array, Float
 from sqlfl.coordinator import expected
 from sqlfl.coordinator.findings import remark_on_features
-from sqlfl.coordinator.names import INTERCEPT, categories_of, hashed_note, kinds_of
+from sqlfl.coordinator.names import INTERCEPT, categories_of, features_of, hashed_note, kinds_of
 from sqlfl.coordinator.preparation import Joined
 from sqlfl.coordinator.scoring import Labelled, Scoring, labelled, loss_of_model
 from sqlfl.coordinator.weighting import class_weights
 from sqlfl.errors import ModelError
-from sqlfl.messages import Errors, Rotated, SendErrors, SendRotated
+from sqlfl.messages import (
+    PARTNERLESS,
+    PROVIDED,
+    TOLD,
+    Errors,
+    Rotated,
+    SendErrors,
+    SendRotated,
+)
 from sqlfl.messages.replies import Channel, ask, refused
+from sqlfl.models.aliasing import ZERO, Relations, relations_of, touches
 from sqlfl.models.clipped import Huber, Quantile
 from sqlfl.models.inference import (
     FAMILIES,
+    RANK,
     Estimated,
     Family,
     Fit,
@@ -52,6 +62,8 @@ MOST = 5000
 """Encoded columns of all tables: a matrix of them is inverted."""
 RIGHT = 1e-9
 """The share of a constant's deviance below which nothing is left to estimate errors from."""
+EXACT = 1e-6
+"""How far columns may be from telling which rows have no partner: more is no rounding."""
 NAMED = 20
 """Columns that a warning lists."""
 AWAY = 0.05
@@ -113,7 +125,7 @@ def infer(
     rows = labelled(plan, model, channel, run, said)
     _check_target(model, rows)
     said.tell("asking for columns")
-    told = _rotations(plan, model, rows.joined, channel, run)
+    told = _rotations(plan, asked, model, rows.joined, channel, run)
     remark_on_features(plan, rows.joined, channel, run, said.remark)
     said.tell("standard errors")
     h = told.scores(float(model.intercept[0]))
@@ -151,7 +163,7 @@ def infer(
         penalty,
         fit,
         number,
-        0 if apart is None else apart.directions.shape[1],
+        None if apart is None else apart.nothing,
         quasi=asked.quasi,
     )
     if found is None:
@@ -162,9 +174,11 @@ def infer(
             hint="more rows than the model has parameters are needed"
             + ("" if number is None else ", in two clusters or more"),
         )
-    replies = _errors(plan, model, told, rows.joined, found, apart, channel, run)
-    _say(model, asked, found, fit, number, replies, penalty, said, shares is not None)
-    return _table(plan, model, family, asked, told, found, fit, number, replies)
+    intercept = float(model.intercept[0])
+    own = _resolved(told, rows, found, apart, intercept, penalised=penalty > 0)
+    replies = _errors(plan, asked, model, told, own, channel, run)
+    _say(plan, model, asked, found, fit, number, replies, penalty, said, shares is not None)
+    return _table(plan, model, family, asked, told, own, found, fit, number, replies)
 
 
 def _family(model: Model, h: Float, rows: Labelled) -> Family:
@@ -191,6 +205,115 @@ def _class_shares(model: Model, rows: Labelled) -> Array | None:
     return found
 
 
+@dataclass(frozen=True, eq=False)
+class Resolved:
+    """Estimates once relations between tables leave columns out, and what is left to their owners.
+
+    All is in the bases of `Rotations`.
+    """
+
+    relations: Mapping[int, Relations]
+    """By slot."""
+    shift: Float
+    """(P,): what relations between tables add to the parameters."""
+    covariance: Float
+    """(P, P)"""
+    endless: Float
+    """(P, k): directions without a finite estimate."""
+    origin: Float
+    """(P,): the intercept as a function of the parameters, before owners leave columns out."""
+    intercept: float
+    partnerless: Mapping[int, tuple[Float, Float]]
+    """By slot, of which rows have no partner: the weights (d,) that say so, and their row (d,)."""
+    constants: Mapping[int, Float]
+    """By slot (d,): what leaving out relations within it takes from the intercept."""
+
+    @property
+    def moving(self) -> list[int]:
+        """Slots whose owners may move the intercept."""
+        return [slot for slot, constants in self.constants.items() if constants.any()]
+
+
+def _resolved(
+    told: Rotations,
+    rows: Labelled,
+    found: Estimated,
+    apart: Separation | None,
+    intercept: float,
+    *,
+    penalised: bool,
+) -> Resolved:
+    relations, adjusted = relations_of(found.nothing, told.places)
+    if penalised:
+        adjusted = np.eye(len(adjusted))
+    theta = told.theta.copy()
+    theta[0] = intercept
+    partnerless, constants = {}, {}
+    for slot, place in told.places.items():
+        own, origin = relations[slot], told.origin[place]
+        taken = own.constants + origin @ own.within
+        function = own.within @ np.where(np.abs(taken) > ZERO * _length(origin), taken, 0.0)
+        without = _partnerless(told, slot, rows.weights, own)
+        if without is not None:
+            weights, constant, partner = without
+            partnerless[slot] = weights, partner
+            own_taken = (constant + origin @ weights) / _length(weights)
+            if abs(own_taken) > ZERO * _length(origin):
+                function = function + weights * (own_taken / _length(weights))
+        constants[slot] = np.zeros_like(function) if penalised else function
+    return Resolved(
+        relations,
+        adjusted @ theta - theta,
+        adjusted @ found.covariance @ adjusted.T,
+        np.zeros((len(theta), 0)) if apart is None else apart.directions,
+        told.origin @ adjusted,
+        float(told.origin @ adjusted @ theta),
+        partnerless,
+        constants,
+    )
+
+
+def _length(vector: Float) -> float:
+    """At least 1 where it has no element."""
+    return float(np.linalg.norm(vector)) or 1.0
+
+
+def _partnerless(
+    told: Rotations, slot: int, counted: Array | None, relations: Relations
+) -> tuple[Float, float, Float] | None:
+    """Weights w (d,) and a constant c with values · w + c = 1 in rows without a partner and 0 in
+    others; and the row of a missing partner (d,).
+
+    None where the columns do not tell these rows, or where there are none, or no others.
+    """
+    own = told.joined.slots[slot]
+    if not len(own.virtual):
+        return None
+    mapped = own.rows if counted is None else own.rows[counted > 0]
+    used = np.bincount(mapped, minlength=int(own.offsets[-1])) > 0
+    alone = own.made_up[used]
+    values = told.values[slot][used]
+    if alone.all() or not alone.any():
+        return None
+    partner = values[np.argmax(alone)]
+    if not np.allclose(values[alone], partner, atol=EXACT):
+        return None
+    mean = values.mean(axis=0)
+    centred, target = values - mean, alone - alone.mean()
+    moments, vectors = np.linalg.eigh(centred.T @ centred)
+    kept = moments > RANK * moments[-1]
+    weights = vectors[:, kept] @ ((vectors[:, kept].T @ (centred.T @ target)) / moments[kept])
+    if np.abs(centred @ weights - target).max() > EXACT:
+        return None
+    constant = float(alone.mean() - mean @ weights)
+    along = relations.within.T @ weights
+    return (
+        weights - relations.within @ along,
+        constant - float(relations.constants @ along),
+        partner,
+    )
+
+
 def _separation(family: Family, told: Rotations, h: Float, rows: Labelled) -> Separation | None:
     """None of a family whose estimates are always finite."""
     if not family.separable:
@@ -214,10 +337,20 @@ def _check_target(model: Model, rows: Labelled) -> None:
 
 
 def _rotations(
-    plan: FederatedPlan, model: Model, joined: Joined, channel: Channel, run: str
+    plan: FederatedPlan,
+    asked: Inference,
+    model: Model,
+    joined: Joined,
+    channel: Channel,
+    run: str,
 ) -> Rotations:
     active = {a: n for slot in plan.blocks for a, n in joined.slots[slot].active.items()}
-    requests = {a: SendRotated(run, a[1], model.run, plan.blocks[a[1]]) for a in active}
+    compared = {
+        slot: asked.compared(f.name for f in plan.ucq.slots[slot].features) for slot in plan.blocks
+    }
+    requests = {
+        a: SendRotated(run, a[1], model.run, plan.blocks[a[1]], *compared[a[1]]) for a in active
+    }
     replies = ask(channel, requests, lambda a: expected.rotated(active[a]))
     values, theta, origin = {}, [np.zeros(1)], [np.ones(1)]
     for slot in plan.blocks:
@@ -255,34 +388,43 @@ def _units(plan: FederatedPlan, asked: Inference, joined: Joined) -> Array | Non
 
 def _errors(
     plan: FederatedPlan,
+    asked: Inference,
     model: Model,
     told: Rotations,
-    joined: Joined,
-    found: Estimated,
-    apart: Separation | None,
+    own: Resolved,
     channel: Channel,
     run: str,
 ) -> dict[int, Errors]:
     """By slot, what its clients make of the covariance."""
     requests: dict[Address, SendErrors] = {}
-    endless = np.zeros_like(found.untold)
-    if apart is not None:
-        endless = apart.directions @ apart.directions.T
+    crossed = own.covariance @ own.origin
     for slot, place in told.places.items():
-        own = SendErrors(
+        relations = own.relations[slot]
+        none = np.zeros(place.stop - place.start)
+        weights, partner = own.partnerless.get(slot, (none, none))
+        request = SendErrors(
             run,
             slot,
             model.run,
             plan.blocks[slot],
-            found.covariance[place, place],
-            found.untold[place, place],
-            endless[place, place],
+            *asked.compared(f.name for f in plan.ucq.slots[slot].features),
+            int(_penalised(model)),
+            own.covariance[place, place],
+            relations.within @ relations.within.T,
+            relations.between @ relations.between.T,
+            relations.later @ relations.later.T,
+            own.endless[place] @ own.endless[place].T,
+            own.shift[place],
+            weights,
+            partner,
+            own.constants[slot],
+            crossed[place],
         )
-        requests |= dict.fromkeys(joined.slots[slot].addresses, own)
+        requests |= dict.fromkeys(told.joined.slots[slot].addresses, request)
     replies = ask(channel, requests, lambda a: expected.errors(len(requests[a].covariance)))
     merged: dict[int, Errors] = {}
     for slot in told.places:
-        addresses = joined.slots[slot].addresses
+        addresses = told.joined.slots[slot].addresses
         parts = [replies[address] for address in addresses]
         for address, part in zip(addresses, parts, strict=True):
             if not _same(part, parts[0]):
@@ -294,7 +436,7 @@ def _errors(
 
 def _same(part: Errors, first: Errors) -> bool:
     """Of clients of one slot, but for the categories that they know, and for rounding."""
-    numbers = ("coefficients", "errors", "told", "finite", "bases")
+    numbers = ("coefficients", "errors", "told", "finite", "bases", "foreseen", "moved", "spread")
     return part.features == first.features and all(
         np.allclose(getattr(part, name), getattr(first, name), rtol=1e-6, atol=1e-9)
         for name in numbers
@@ -310,16 +452,17 @@ def _table(
     family: Family,
     asked: Inference,
     told: Rotations,
+    resolved: Resolved,
     found: Estimated,
     fit: Fit,
     units: int | None,
     replies: Mapping[int, Errors],
 ) -> pa.Table:
-    tables = [_intercept(model, asked, told, found)]
+    tables = [_intercept(model, asked, told, resolved, found, replies)]
     for slot, reply in replies.items():
         own = plan.ucq.slots[slot]
         size = len(reply.kinds)
-        is_told = reply.told > 0
+        is_told = _is_told(slot, replies)
         shown = is_told | (reply.bases > 0) | _penalised(model)
         coefficients = np.where(shown, reply.coefficients, np.nan)
         errors = np.where(is_told & (reply.errors > 0), reply.errors, np.nan)
@@ -327,7 +470,7 @@ def _table(
         of = {
             "party": pa.array([", ".join(own.parties)] * size, pa.string()),
             "table": pa.array([own.name] * size, pa.string()),
-            "feature": pa.array(reply.features, pa.string()),
+            "feature": pa.array(features_of(reply), pa.string()),
             "category": pa.array(categories_of(reply), pa.string()),
             "kind": pa.array(kinds.tolist(), pa.string()),
         }
@@ -336,15 +479,39 @@ def _table(
     return pa.concat_tables(tables)
 
 
-def _intercept(model: Model, asked: Inference, told: Rotations, found: Estimated) -> pa.Table:
-    value = float(model.intercept[0] + told.origin @ told.theta)
-    untold = float(told.origin @ found.untold @ told.origin)
-    size = float(told.origin @ told.origin)
-    error = float(np.sqrt(variances_of(told.origin[None, :], found.covariance)[0]))
-    known = untold <= UNTOLD * size
+def _is_told(slot: int, replies: Mapping[int, Errors]) -> Array:
+    """bool (d,): the coefficients of the slot's columns that the rows tell."""
+    later = [reply for other, reply in replies.items() if other > slot]
+    foreseen = all(reply.foreseen for reply in later)
+    found: Array = (replies[slot].told == TOLD) | (foreseen & (replies[slot].told == PROVIDED))
+    return found
+
+
+def _intercept(
+    model: Model,
+    asked: Inference,
+    told: Rotations,
+    own: Resolved,
+    found: Estimated,
+    replies: Mapping[int, Errors],
+) -> pa.Table:
+    origin, moved, spread = own.origin[None, :], 0.0, 0.0
+    for slot in own.moving:
+        moved, spread = moved + replies[slot].moved, spread + replies[slot].spread
+    variance = float(variances_of(origin, own.covariance)[0]) + spread
+    known = not touches(origin, own.endless)[0]
+    if _penalised(model):
+        known &= not touches(origin, found.nothing)[0]
+    else:
+        # what two owners leave out, or one that separated rows have a part in, nobody knows whole
+        ends = [
+            slot for slot in own.moving if np.abs(own.endless[told.places[slot]]).max(initial=0)
+        ]
+        known &= len(own.moving) < 2 and not ends
+        known &= all(reply.foreseen for reply in replies.values())
     of = _labels([None], [None], [INTERCEPT], [None], [INTERCEPT])
-    values = np.array([value if known or _penalised(model) else np.nan])
-    errors = np.array([error if known and error > 0 else np.nan])
+    values = np.array([own.intercept - moved if known or _penalised(model) else np.nan])
+    errors = np.array([np.sqrt(variance) if known and variance > 0 else np.nan])
     return _with_tests(of, values, errors, found, asked)
 
 
@@ -360,8 +527,6 @@ ORDER = [
 """Of the columns: where they are too many for a line, those in the middle are not shown."""
 _LABELS = ("party", "table", "feature", "category", "kind")
 SCHEMA = pa.schema([(n, pa.string() if n in _LABELS else pa.float64()) for n in ORDER])
-UNTOLD = 1e-6
-"""The share of the intercept that may lie in what the rows do not tell."""
 
 
 def _labels(
@@ -433,17 +598,21 @@ def _measures(
     return _rows(of, np.array(list(values.values())), none, Tests(none, p, none, none))
 
 
-def _endless(reply: Errors) -> list[str]:
-    """Columns without a finite coefficient, in words."""
-    words = categories_of(reply)
-    return [
-        feature if word is None else f"{feature} ({word})"
-        for feature, word, finite in zip(reply.features, words, reply.finite, strict=True)
-        if not finite
-    ]
+def _names(table: str, reply: Errors, which: Array) -> list[str]:
+    """Columns in words."""
+    words = [f" ({word})" if word else "" for word in categories_of(reply)]
+    own = [f" of {table}" if kind == PARTNERLESS else "" for kind in reply.kinds.tolist()]
+    names = zip(features_of(reply), words, own, which, strict=True)
+    return [f"{feature}{word}{of}" for feature, word, of, named in names if named]
+
+
+def _shown(names: list[str]) -> str:
+    shown = listed(names[:NAMED])
+    return shown + f" and {len(names) - NAMED:,} more" * (len(names) > NAMED)
 
 
 def _say(
+    plan: FederatedPlan,
     model: Model,
     asked: Inference,
     found: Estimated,
@@ -480,35 +649,48 @@ def _say(
             "frequent in training; the intercept is of a row of base categories whose numbers are "
             "0."
         )
-    endless = [name for reply in replies.values() for name in _endless(reply)]
+    tables = {slot: plan.ucq.slots[slot].name for slot in replies}
+    without = [tables[s] for s, reply in replies.items() if (reply.kinds == PARTNERLESS).any()]
+    if without:
+        said.note(
+            f"'no partner' of {listed(without)} is a row that a LEFT JOIN found no partner for, "
+            "beside one whose numbers are at their mean in training and whose categories are the "
+            "bases; 'is missing' and 'is NULL' are NULLs beyond that."
+        )
+    endless = [
+        name for s, reply in replies.items() for name in _names(tables[s], reply, reply.finite == 0)
+    ]
     if endless:
-        shown = listed(endless[:NAMED])
-        if len(endless) > NAMED:
-            shown += f" and {len(endless) - NAMED:,} more"
         text = (
-            f"separation: there is no finite estimate of {shown}: along these the likelihood rises "
-            "for ever, so they have no standard error and no p"
+            f"separation: there is no finite estimate of {_shown(endless)}: along these the "
+            "likelihood rises for ever, so they have no standard error and no p"
         )
         said.remark(text)
         said.note(f"{text[0].upper()}{text[1:]}.")
-    untold = [
-        feature
-        for reply in replies.values()
-        for feature, known, finite in zip(
-            reply.features, reply.told | reply.bases, reply.finite, strict=True
-        )
-        if finite and not known
-    ]
-    if untold:
+    untold, open_ = [], []
+    for slot, reply in replies.items():
+        own = (reply.finite > 0) & (reply.bases == 0) & ~_is_told(slot, replies)
+        untold += _names(tables[slot], reply, own & (reply.told == 0))
+        open_ += _names(tables[slot], reply, own & (reply.told == PROVIDED))
+    if untold and penalty:
         said.note(
-            f"These rows do not tell some coefficients of {', '.join(dict.fromkeys(untold))}, "
-            f"which {'have no standard error' if penalty else 'are NULL'}: their columns follow "
-            "from others, or are the same in all rows."
+            f"These rows do not tell {_shown(untold)}, which have no standard error: their columns "
+            "follow from others, or are the same in all rows."
+        )
+    elif untold:
+        said.note(
+            f"Left out are {_shown(untold)}, which are NULL: their columns follow from those above "
+            "them, or are the same in all rows."
+        )
+    if open_:
+        said.note(
+            f"These rows do not tell {_shown(open_)}, which are NULL: their columns follow from "
+            "several of a later table. Leave one of those out of the query."
         )
     exact = [
         feature
         for reply in replies.values()
-        for feature, told, error in zip(reply.features, reply.told, reply.errors, strict=True)
+        for feature, told, error in zip(features_of(reply), reply.told, reply.errors, strict=True)
         if told and not error
     ]
     if exact and (asked.robust or units is not None):

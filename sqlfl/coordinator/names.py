@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlfl.messages import CATEGORY, HASHED, MISSING, NULL, NUMBER, OTHER, Named
+from sqlfl.messages import CATEGORY, HASHED, MISSING, NULL, NUMBER, OTHER, PARTNERLESS, Named
 
 KINDS = {
     NUMBER: "number",
@@ -13,6 +13,7 @@ KINDS = {
     NULL: "null",
     HASHED: "hash",
     OTHER: "other",
+    PARTNERLESS: "no partner",
 }
 INTERCEPT = "intercept"
 
@@ -24,10 +25,23 @@ def kinds_of(named: Named) -> list[str]:
 
 def categories_of(named: Named) -> list[str | None]:
     """The text of a category, a hash as '#1a2b3c4d', and in words what is NULL; None of numbers."""
-    fixed = {NUMBER: None, MISSING: "is missing", NULL: "is NULL", OTHER: "is other"}
+    fixed = {
+        **dict.fromkeys((NUMBER, PARTNERLESS)),
+        MISSING: "is missing",
+        NULL: "is NULL",
+        OTHER: "is other",
+    }
     return [
         fixed.get(kind, f"#{text}" if kind == HASHED else text)
         for kind, text in zip(named.kinds.tolist(), named.categories, strict=True)
+    ]
+
+
+def features_of(named: Named) -> list[str]:
+    """The feature of each column."""
+    return [
+        KINDS[PARTNERLESS] if kind == PARTNERLESS else feature
+        for kind, feature in zip(named.kinds.tolist(), named.features, strict=True)
     ]
 
 

@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from sqlfl.messages.base import Message
-from sqlfl.messages.forms import array, integer, text, texts
+from sqlfl.messages.forms import array, integer, real, text, texts
 
 if TYPE_CHECKING:
     from sqlfl.arrays import Array
 
-NUMBER, MISSING, CATEGORY, NULL, HASHED, OTHER = range(6)
+NUMBER, MISSING, CATEGORY, NULL, HASHED, OTHER, PARTNERLESS = range(7)
 """Of what an encoded column is: a number or a boolean; whether a feature is NULL; a category, the
 category of NULL, a category of which only a keyed hash is known, and all those that are taken as
-one."""
+one; whether a LEFT JOIN found no partner."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +32,7 @@ class SendBlock(Message):
 class Named(Message, travels=False):
     """What the encoded columns of a block are."""
 
-    kinds: Array = field(metadata=array("uint8", "columns", below=6))
+    kinds: Array = field(metadata=array("uint8", "columns", below=7))
     """NUMBER and so on."""
     features: tuple[str, ...] = field(metadata=texts("columns"))
     """Of each column its feature, of an element of an array with its number: 'a[1]'."""
@@ -91,9 +91,13 @@ class SendRotated(Message):
     """Coordinator to client: encoded columns of the active rows, in a basis that you keep."""
 
     kind = "send_rotated"
-    words = "name of the block"
+    words = "name of the block; base categories that the statement names"
     model: str = field(metadata=text())
     block: int = field(metadata=integer())
+    compared: tuple[str, ...] = field(metadata=texts("compared"))
+    """Features whose base category the statement names."""
+    bases: tuple[str, ...] = field(metadata=texts("compared"))
+    """Of each the category that its others are compared with."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,20 +115,43 @@ class Rotated(Message):
 
 @dataclass(frozen=True, eq=False)
 class SendErrors(Message):
-    """Coordinator to client: the covariance of the block's weights, in the basis of `Rotated`."""
+    """Coordinator to client: the covariance of the block's weights, and which of them the rows do
+    not tell, in the basis of `Rotated`."""
 
     kind = "send_errors"
     words = (
         "covariance of the block's weights, which of them the rows do not tell, and which have no "
-        "finite estimate"
+        "finite estimate; base categories that the statement names"
     )
     model: str = field(metadata=text())
     block: int = field(metadata=integer())
+    compared: tuple[str, ...] = field(metadata=texts("compared"))
+    bases: tuple[str, ...] = field(metadata=texts("compared"))
+    """As in `SendRotated`."""
+    penalised: int = field(metadata=integer(most=1))
+    """1 where a penalty decides what the rows do not tell. Else columns are left out for it."""
     covariance: Array = field(metadata=array("float64", "columns", "columns"))
-    unknown: Array = field(metadata=array("float64", "columns", "columns"))
-    """The projection on what the rows do not tell of the weights."""
+    within: Array = field(metadata=array("float64", "columns", "columns"))
+    """The projection on weights that move no score, without those of other tables."""
+    between: Array = field(metadata=array("float64", "columns", "columns"))
+    """That on weights that move no score together with those of earlier tables, beyond `within`."""
+    later: Array = field(metadata=array("float64", "columns", "columns"))
+    """That on weights that move no score together with those of later tables."""
     endless: Array = field(metadata=array("float64", "columns", "columns"))
     """The projection on what has no finite estimate of that: 0 unless rows are separated."""
+    shift: Array = field(metadata=array("float64", "columns"))
+    """What to add to the weights, for columns that later tables leave out."""
+    partnerless: Array = field(metadata=array("float64", "columns"))
+    """Weights of which rows without a partner have a score, and all others another that is less by
+    1; 0 where there are none."""
+    partner: Array = field(metadata=array("float64", "columns"))
+    """The encoded row that stands for a partner that a LEFT JOIN did not find; 0 where there is
+    none."""
+    constants: Array = field(metadata=array("float64", "columns"))
+    """A linear function of weights within `within` and `partnerless`: what leaving these out takes
+    from the intercept."""
+    crossed: Array = field(metadata=array("float64", "columns"))
+    """Covariances of the weights with the intercept, as far as the coordinator knows it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,19 +159,34 @@ class Errors(Named):
     """Client to coordinator: coefficients in the features' own units, and their standard errors."""
 
     kind = "errors"
-    words = "names of features and categories; coefficients and their standard errors"
+    words = (
+        "names of features and categories; coefficients and their standard errors; what leaving "
+        "columns out takes from the intercept"
+    )
     coefficients: Array = field(metadata=array("float64", "columns"))
     """Of a category: its difference from the one that others are compared with."""
     errors: Array = field(metadata=array("float64", "columns", least=0))
     """0 of that one, and where nothing tells the error: the residuals that it is made of are 0."""
-    told: Array = field(metadata=array("uint8", "columns", most=1))
-    """0 where the rows do not tell the coefficient, and of the category that others are compared
-    with."""
+    told: Array = field(metadata=array("uint8", "columns", most=2))
+    """0 of a column that is left out, of one whose coefficient is not told, and of the category
+    that others are compared with; PROVIDED where later tables must leave out what the coordinator
+    takes them to."""
     finite: Array = field(metadata=array("uint8", "columns", most=1))
     """0 where the coefficient has no finite estimate; 1 of the category that others are compared
     with."""
     bases: Array = field(metadata=array("uint8", "columns", most=1))
     """1 of the category that others are compared with."""
+    foreseen: int = field(metadata=integer(most=1))
+    """1 where the columns that are left out for `between` are what the coordinator takes them to
+    be: then earlier tables' coefficients hold."""
+    moved: float = field(metadata=real())
+    """What leaving out columns takes from the intercept."""
+    spread: float = field(metadata=real())
+    """What that adds to the intercept's variance."""
+
+
+TOLD, PROVIDED = 1, 2
+"""Of a coefficient: it is told; it is, provided that later tables leave out what is foreseen."""
 
 
 @dataclass(frozen=True, eq=False)

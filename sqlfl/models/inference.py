@@ -412,8 +412,9 @@ class Estimated:
     covariance: Float
     """(P, P). A robust one is 0 in the directions that rows decide whose residuals are 0 whatever
     their targets are."""
-    untold: Float
-    """(P, P): the projection on what the rows do not tell, a penalty at most."""
+    nothing: Float
+    """(P, k): an orthonormal basis of the directions in which no row varies: what the rows do not
+    tell, a penalty at most."""
     rank: int
     """Parameters of the design: those that the rows tell, and those without a finite estimate."""
     scale: float
@@ -432,20 +433,23 @@ def estimated(
     penalty: float,
     fit: Fit,
     units: int | None,
-    separated: int = 0,
+    nothing: Float | None = None,
     *,
     quasi: bool = False,
 ) -> Estimated | None:
     """`theta`: (P,), the parameters, 0 for the constant; `penalty`: λ; `units`: how many there are,
-    None where rows do not depend on each other; `separated`: parameters of the design without a
-    finite estimate, of whose rows the sums are not; `quasi`: the variance has a scale (Wedderburn
-    1974), and tests are by Student's t, also where the family has none.
+    None where rows do not depend on each other; `nothing`: a basis of the directions in which no
+    row varies, where the sums leave out separated rows, None where the sums tell it; `quasi`: the
+    variance has a scale (Wedderburn 1974), and tests are by Student's t, also where the family has
+    none.
 
     None where there are no more rows than parameters, or only one unit.
     """
     values, vectors = np.linalg.eigh(found.information)
     kept = values > RANK * values[-1]
-    rank, rows = int(np.count_nonzero(kept)) + separated, fit.rows
+    if nothing is None:
+        nothing = vectors[:, ~kept]
+    rank, rows = len(values) - nothing.shape[1], fit.rows
     if rows <= rank or (units is not None and units < 2):
         return None
     whitening = vectors[:, kept] / np.sqrt(values[kept])
@@ -454,7 +458,6 @@ def estimated(
         penalised = (np.arange(len(theta)) > 0).astype(np.float64)
         inverse = np.linalg.inv(found.information + penalty * np.diag(penalised))
         half = inverse @ (vectors[:, kept] * np.sqrt(values[kept]))
-    untold = vectors[:, ~kept] @ vectors[:, ~kept].T
     scale = 1.0
     if family.scaled or quasi:
         scale = fit.dispersion(rank) if fit.scale_of is None else fit.scale_of(rank)
@@ -471,7 +474,7 @@ def estimated(
     away = max(float(slope @ inverse @ slope), 0.0) / (scale or 1.0)
     return Estimated(
         spread @ spread.T,
-        untold,
+        nothing,
         rank,
         scale,
         degrees if family.student or quasi else None,

@@ -51,6 +51,8 @@ class Separation:
     """bool (N,): separated rows."""
     directions: Float
     """(P, k): an orthonormal basis of the directions without a finite estimate."""
+    nothing: Float
+    """(P, P − rank): an orthonormal basis of the directions in which no row varies."""
 
     @property
     def any(self) -> bool:
@@ -68,7 +70,8 @@ def separation(
     basis = vectors[:, kept] / np.sqrt(values[kept])  # whitens the rows
     rank = int(np.count_nonzero(kept))
     found = np.zeros(len(y), bool)
-    none = Separation(rank, found, np.zeros((len(moments), 0)))
+    nothing = vectors[:, ~kept]
+    none = Separation(rank, found, np.zeros((len(moments), 0)), nothing)
     far = _newton(family, design, counted, basis, h, y, weights)
     close = np.abs(family.mean(far) - y[counted]) < CLOSE
     if family.counts:
@@ -83,7 +86,7 @@ def separation(
         return none
     found[near[apart]] = True
     directions = _flat(design, counted[~found[counted]], basis)
-    return Separation(rank, found, np.linalg.qr(directions)[0])
+    return Separation(rank, found, np.linalg.qr(directions)[0], nothing)
 
 
 def _newton(

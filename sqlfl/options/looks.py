@@ -14,7 +14,16 @@ from sqlfl.errors import OptionError
 from sqlfl.models.kinds import ANY_CLASSES, KINDS, kind_of
 from sqlfl.options.entries import Given, Table, Written, entries_of, error, markdown, option
 from sqlfl.options.training import SCORING, with_options
-from sqlfl.options.types import ALIAS, BOOLEAN, CONFIDENCE, choice, integer, meant, number
+from sqlfl.options.types import (
+    ALIAS,
+    BOOLEAN,
+    CATEGORIES,
+    CONFIDENCE,
+    choice,
+    integer,
+    meant,
+    number,
+)
 
 G = TypeVar("G", bound=Given)
 ANY, CLASSES, NUMBERS = "any target", "classes", "numbers"
@@ -151,6 +160,12 @@ class Inference(Look):
         "alias of a table of the query: joined rows of one row of it may depend on each other, and "
         "those of different rows do not",
     )
+    base: Mapping[str, str] | None = option(
+        CATEGORIES,
+        None,
+        "of features, by name, the category that their others are compared with",
+        default_text="the most frequent in training",
+    )
     confidence: float = option(
         CONFIDENCE, 0.95, "the share of intervals that are to hold the true coefficient"
     )
@@ -168,6 +183,11 @@ class Inference(Look):
             why = "residuals decide errors that are robust, whatever the dispersion"
             return "quasi", why, "leave quasi or the other option out"
         return None
+
+    def compared(self, features: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Those of the features whose base is given, and their bases."""
+        names = tuple(name for name in features if name in (self.base or {}))
+        return names, tuple((self.base or {})[name] for name in names)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -218,6 +218,13 @@ def _written_class_weight(value: ClassWeight | None) -> object:
     return dict(value) if isinstance(value, Mapping) else value
 
 
+def _read_texts(value: object) -> Mapping[str, str] | None:
+    items = _items(value)
+    if not items or not all(isinstance(item, str) for item in items.values()):
+        return None
+    return MappingProxyType({key: str(item) for key, item in items.items()})
+
+
 def _read_batch(value: object) -> Batch | None:
     found = integer(1).read(value)
     return None if found is None else Rows(found)
@@ -239,6 +246,11 @@ CLASS_WEIGHT: OptionType[ClassWeight] = OptionType(
     _read_class_weight,
     lambda value: meant(value, (BALANCED,)),
     _written_class_weight,
+)
+CATEGORIES: OptionType[Mapping[str, str]] = OptionType(
+    "a category for each of some features, such as {'town': 'north'}",
+    _read_texts,
+    written=lambda value: None if value is None else dict(value),
 )
 NETWORK = OptionType(
     ", ".join(f"'{name}'" for name in NETWORKS) + " or your own latency in seconds and bandwidth "

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -11,10 +13,18 @@ from scipy.special import ndtri
 from sqlfl import messages as ms
 from sqlfl.arrays import Array, Float
 from sqlfl.errors import InternalError, ModelError
+from sqlfl.models.aliasing import ROUNDED, ZERO, left_out, span, span_of, touches
 from sqlfl.models.inference import variances_of
 from sqlfl.privacy.randomness import Entropy, system
 from sqlfl.udfs.blocks import SavedBlock
-from sqlfl.udfs.naming import bases_of, centres_of, columns_of, own_texts, scales_of
+from sqlfl.udfs.naming import (
+    bases_of,
+    centres_of,
+    columns_of,
+    missing_of,
+    own_texts,
+    scales_of,
+)
 from sqlfl.udfs.rows import Snapshot
 from sqlfl.udfs.update import Engine
 
@@ -22,8 +32,6 @@ Look: TypeAlias = ms.SendRotated | ms.SendErrors | ms.ScorePermuted | ms.SendCon
 """Asked of a saved block, over the rows of a run."""
 MOST = 1 << 28
 """Numbers of a block's encoded rows, or of a matrix of its columns, that are sent at once."""
-_UNTOLD = 1e-6
-"""The share of a coefficient that may lie in what the rows do not tell: more is no rounding."""
 
 
 def told_block(block: SavedBlock, request: ms.SendBlock) -> ms.Block:
@@ -77,7 +85,7 @@ def rotated(
         request.slot,
         engine.predict(scales[:, None] * turned),
         turned.T @ (block.theta[:, 0] / scales),
-        turned.T @ (_origin(block) * scales),
+        turned.T @ (_origin(block, _chosen(request)) * scales),
     )
 
 
@@ -87,50 +95,137 @@ def errors(
     """Coefficients in the features' units and their standard errors, from the covariance of θ: 0
     where there is none.
 
-    InternalError where that is of other columns.
+    Columns that follow from earlier ones are left out: their coefficients are 0, and not told.
+    InternalError where the covariance is of other columns.
     """
     _check_linear(block)
     encoding = block.encoding
     d = encoding.width
     if request.covariance.shape != (d, d):
         raise InternalError(f"a covariance of {len(request.covariance)} columns, of {d}")
-    contrasts, bases = _contrasts(block)
-    own = (contrasts * encoding.shrinkage) @ rotation(secret, d)
-    variances = variances_of(own, request.covariance)
-    untold = np.einsum("kd,kd->k", own @ request.unknown, own)
-    is_base = bases == np.arange(d)
-    least = _UNTOLD * np.einsum("kd,kd->k", own, own)
-    told = (untold <= least) & ~is_base
-    finite = (np.einsum("kd,kd->k", own @ request.endless, own) <= least) | is_base
+    turned, shrinkage = rotation(secret, d), encoding.shrinkage
+    basis = shrinkage[:, None] * turned
+    theta = turned.T @ (block.theta[:, 0] / shrinkage) + request.shift
     found = columns_of(encoding, own_texts(snapshot, encoding))
+    differences, bases = _differences(block, _chosen(request))
+    is_base = bases == np.arange(d)
+    absent = _absent(block, turned, request)
+    own = _resolved(differences @ basis, scales_of(encoding), absent, request)
+    finite = ~touches(own.functions, span_of(request.endless)) | is_base
+    told = np.where(own.told & finite & ~is_base, ms.TOLD, 0).astype(np.uint8)
+    if not request.penalised:
+        provided = touches(own.functions, span_of(request.later))
+        told[(told > 0) & provided] = ms.PROVIDED
+    kinds, features, categories = found.kinds.copy(), [*found.features], [*found.categories]
+    if own.partnerless is not None:
+        kinds[own.partnerless] = ms.PARTNERLESS
+        features[own.partnerless] = categories[own.partnerless] = ""
     return ms.Errors(
         request.run,
         request.slot,
-        found.kinds,
-        found.features,
-        found.categories,
-        contrasts @ block.theta[:, 0],
-        np.where(told, np.sqrt(variances), 0.0),
-        told.astype(np.uint8),
+        kinds,
+        tuple(features),
+        tuple(categories),
+        own.functions @ theta,
+        np.where(told > 0, np.sqrt(variances_of(own.functions, request.covariance)), 0.0),
+        told,
         finite.astype(np.uint8),
         is_base.astype(np.uint8),
+        int(own.foreseen),
+        float(own.intercept @ theta),
+        float(own.intercept @ (request.covariance @ own.intercept - 2.0 * request.crossed)),
     )
 
 
-def _contrasts(block: SavedBlock) -> tuple[Float, Array]:
-    """(d, d): of each column what its coefficient is of θ; and of each its base, or −1."""
-    bases = bases_of(block.encoding)
-    found = np.diag(1.0 / scales_of(block.encoding))
+@dataclass(frozen=True, eq=False)
+class _Resolved:
+    """Coefficients, once columns that follow from earlier ones are left out."""
+
+    functions: Float
+    """(d, d): each coefficient, in its feature's units, of θ in the rotated basis."""
+    told: Array
+    """bool (d,)"""
+    partnerless: int | None
+    """The column whose place that of rows without a partner takes."""
+    foreseen: bool
+    intercept: Float
+    """(d,): what leaving columns out takes from the intercept, of θ in the rotated basis."""
+
+
+def _resolved(
+    differences: Float, scales: Float, absent: Array, request: ms.SendErrors
+) -> _Resolved:
+    """Leave out the columns that follow from earlier ones, unless a penalty decides them.
+
+    `differences` (d, d): coefficients of the encoded columns of θ in the rotated basis; `absent`
+    bool (d,): indicators and categories of NULL that rows without a partner have. Where the columns
+    tell which rows have no partner, that is a column before all others, and those of `absent` are
+    of NULLs beyond.
+    """
+    d = len(scales)
+    within, between = span_of(request.within), span_of(request.between)
+    functions = np.vstack([np.zeros(d), differences])
+    moving = functions @ within
+    constants = request.constants @ within
+    crossing = functions @ between
+    partnerless = None
+    if absent.any() and request.partnerless.any():
+        relation = np.append(-1.0, differences @ request.partnerless)[:, None]
+        left, _ = left_out(np.hstack([moving, relation, crossing]))
+        following = np.intersect1d(left - 1, np.flatnonzero(absent))
+        if len(following):
+            partnerless = int(following[0])
+            moving = np.hstack([moving, relation])
+            constants = np.append(constants, request.constants @ request.partnerless)
+    left, matrix = left_out(np.hstack([moving, crossing]))
+    told, foreseen, intercept = np.ones(1 + d, bool), True, np.zeros(d)
+    if not request.penalised:
+        told[left] = False
+        taken = functions - matrix @ functions
+        intercept = constants @ np.linalg.pinv(moving, rcond=ZERO) @ taken
+        # what is left out for relations between tables must be what G θ = 0 leaves out
+        rest = taken - taken @ between @ between.T
+        own = span(moving)
+        foreseen = bool(np.abs(rest - own @ (own.T @ rest)).max() <= ROUNDED)
+        functions = matrix @ functions
+    found = functions[1:] / scales[:, None]
+    own_told = told[1:].copy()
+    if partnerless is not None:
+        found[partnerless] = functions[0] + found[absent].sum(axis=0)
+        own_told[partnerless] = told[0]
+    if request.penalised:
+        own_told &= ~touches(found, span(np.hstack([within, between, span_of(request.later)])))
+    return _Resolved(found, own_told, partnerless, foreseen, intercept)
+
+
+def _absent(block: SavedBlock, turned: Float, request: ms.SendErrors) -> Array:
+    """bool (d,): indicators and categories of NULL that the row of a missing partner has."""
+    own = block.encoding
+    row = turned @ request.partner / own.shrinkage * scales_of(own) + centres_of(own)
+    found: Array = missing_of(own) & (row > 0.5)
+    return found
+
+
+def _chosen(request: ms.SendRotated | ms.SendErrors) -> dict[str, str]:
+    """Base categories by feature."""
+    return dict(zip(request.compared, request.bases, strict=True))
+
+
+def _differences(block: SavedBlock, chosen: Mapping[str, str]) -> tuple[Float, Array]:
+    """(d, d): of each encoded column what its coefficient is of θ, of a category the difference
+    from its base; and of each its base, or −1."""
+    bases = bases_of(block.encoding, chosen)
+    found = np.eye(len(bases))
     categories = np.flatnonzero(bases >= 0)
     found[categories, bases[categories]] -= 1.0
     return found, bases
 
 
-def _origin(block: SavedBlock) -> Float:
+def _origin(block: SavedBlock, chosen: Mapping[str, str]) -> Float:
     """x̃ (d,) of the row whose numbers are 0, of which nothing is missing, and whose categories are
     the bases."""
     own = block.encoding
-    bases = bases_of(own)
+    bases = bases_of(own, chosen)
     at = (bases == np.arange(own.width)).astype(np.float64)
     found: Float = (at - centres_of(own)) / scales_of(own)
     return found

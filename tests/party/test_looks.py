@@ -31,7 +31,7 @@ ROWS = """SELECT * FROM (VALUES
   (1.0, [1, 2]::FLOAT[2], 'north', true), (NULL, [2, 1]::FLOAT[2], NULL, false),
   (4.0, NULL, 'north', true), (2.0, [0, 5]::FLOAT[2], 'south', false),
   (7.0, [3, 3]::FLOAT[2], 'north', true)) AS v(a, shape, town, flag)"""
-SEND = ms.SendRotated("r", 0, "m", 0)
+SEND = ms.SendRotated("r", 0, "m", 0, (), ())
 
 
 def made(con: duckdb.DuckDBPyConnection) -> tuple[Snapshot, SavedBlock, Engine]:
@@ -115,6 +115,15 @@ def test_who_knows_enough_rows_can_undo_the_rotation() -> None:
         assert np.allclose(z @ undone, x) == works
 
 
+def asked(d: int, **fields: object) -> ms.SendErrors:
+    """Of no relation, but for the fields given."""
+    square = ("covariance", "within", "between", "later", "endless")
+    line = ("shift", "partnerless", "partner", "constants", "crossed")
+    none: dict[str, object] = {"compared": (), "bases": (), "penalised": 0}
+    none |= {name: np.zeros((d, d)) for name in square} | {name: np.zeros(d) for name in line}
+    return ms.SendErrors("r", 0, "m", 0, **(none | fields))  # type: ignore[arg-type]
+
+
 def test_errors_are_those_of_the_own_columns() -> None:
     rng = np.random.default_rng(2)
     with in_memory() as con:
@@ -122,17 +131,10 @@ def test_errors_are_those_of_the_own_columns() -> None:
         d = engine.width
         root = rng.normal(size=(d, d))
         covariance, r = root @ root.T, looks.rotation(b"secret", d)
-        untold = np.zeros(d)
-        untold[3] = 1.0  # of flag
-        request = ms.SendErrors(
-            "r",
-            0,
-            "m",
-            0,
-            r.T @ covariance @ r,
-            r.T @ np.outer(untold, untold) @ r,
-            r.T @ np.outer(untold, untold) @ r,
-        )
+        flag = np.zeros(d)
+        flag[3] = 1.0
+        none = r.T @ np.outer(flag, flag) @ r
+        request = asked(d, covariance=r.T @ covariance @ r, within=none, endless=none)
         found = looks.errors(block, snapshot, b"secret", request)
         scale = block.encoding.scales
         own = np.sqrt(np.diag(covariance))
@@ -143,11 +145,59 @@ def test_errors_are_those_of_the_own_columns() -> None:
         assert found.errors[8] == pytest.approx(np.sqrt(apart @ covariance @ apart))
         assert found.coefficients[8] == pytest.approx(block.theta[8, 0] - block.theta[7, 0])
         assert found.told.tolist() == [1, 1, 1, 0, 1, 1, 1, 0, 1]
-        assert found.finite.tolist() == [1, 1, 1, 0, 1, 1, 1, 1, 1]
         assert found.bases.tolist() == [0] * 7 + [1, 0]
-        small = ms.SendErrors("r", 0, "m", 0, np.eye(2), np.eye(2), np.eye(2))
+        assert found.foreseen
+        endless = asked(d, covariance=r.T @ covariance @ r, endless=none)
+        ending = looks.errors(block, snapshot, b"secret", endless)
+        assert ending.finite.tolist() == [1, 1, 1, 0, 1, 1, 1, 1, 1]
+        assert ending.told.tolist() == [1, 1, 1, 0, 1, 1, 1, 0, 1]
         with pytest.raises(InternalError, match="a covariance of 2 columns, of 9"):
-            looks.errors(block, snapshot, b"secret", small)
+            looks.errors(block, snapshot, b"secret", asked(2))
+
+
+def test_a_base_can_be_chosen() -> None:
+    with in_memory() as con:
+        snapshot, block, engine = made(con)
+        d = engine.width
+        request = asked(d, covariance=np.eye(d), compared=("town",), bases=("south",))
+        found = looks.errors(block, snapshot, b"secret", request)
+        assert found.bases.tolist() == [0] * 8 + [1]
+        assert found.coefficients[7] == pytest.approx(block.theta[7, 0] - block.theta[8, 0])
+        assert bases_of(block.encoding, {"town": "south"}).tolist() == [-1] * 6 + [8] * 3
+        with pytest.raises(ModelError, match="town has no category 'east'"):
+            bases_of(block.encoding, {"town": "east"})
+        with pytest.raises(ModelError, match="feature a has no categories"):
+            bases_of(block.encoding, {"a": "1"})
+
+
+def test_the_last_column_of_a_relation_is_left_out() -> None:
+    """shape[2] follows from a: it is left out, and a has what both had."""
+    with in_memory() as con:
+        snapshot, block, engine = made(con)
+        d, r = engine.width, looks.rotation(b"secret", engine.width)
+        moving = np.zeros(d)
+        moving[[0, 2]] = 0.8, -0.6
+        across = r.T @ np.outer(moving, moving) @ r
+        covariance = np.eye(d)
+        found = looks.errors(
+            block, snapshot, b"secret", asked(d, covariance=covariance, within=across)
+        )
+        assert found.told.tolist() == [1, 1, 0, 1, 1, 1, 1, 0, 1]
+        theta, scale = block.theta[:, 0], block.encoding.scales
+        assert found.coefficients[0] == pytest.approx((theta[0] + theta[2] / 0.75) / scale[0])
+        assert found.errors[0] == pytest.approx(np.hypot(1.0, 1.0 / 0.75) / scale[0])
+        # what an earlier table takes to be left out is a and shape[2] in equal shares of `moving`
+        between = looks.errors(block, snapshot, b"secret", asked(d, between=across))
+        assert between.told.tolist() == found.told.tolist()
+        assert not between.foreseen
+        alone = np.zeros((d, d))
+        alone[2, 2] = 1.0
+        assert looks.errors(block, snapshot, b"secret", asked(d, between=r.T @ alone @ r)).foreseen
+        later = looks.errors(block, snapshot, b"secret", asked(d, later=across))
+        assert later.told.tolist() == [2, 1, 2, 1, 1, 1, 1, 0, 1]
+        shrunk = looks.errors(block, snapshot, b"secret", asked(d, within=across, penalised=1))
+        assert shrunk.told.tolist() == [0, 1, 0, 1, 1, 1, 1, 0, 1]
+        assert shrunk.coefficients[0] == pytest.approx(theta[0] / scale[0])
 
 
 def test_too_much_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,7 +248,8 @@ def test_clients_know_each_others_categories() -> None:
         none = np.zeros(3)
         flags = np.zeros(3, np.uint8)
         own = np.array(kinds, np.uint8)
-        return ms.Errors("r", 0, own, ("x", "c", "c"), categories, none, none, flags, flags, flags)
+        numbers = none, none, flags, flags, flags
+        return ms.Errors("r", 0, own, ("x", "c", "c"), categories, *numbers, 1, 0.0, 0.0)
 
     one = part([NUMBER, HASHED, CATEGORY], ("", "0123abcd", "south"))
     other = part([NUMBER, NULL, HASHED], ("", "", "4567abcd"))

@@ -132,7 +132,7 @@ def test_a_slot_without_keys_has_its_own_by_the_rows_that_are_active(database: O
                 encoding = state.encoded()
                 block = SavedBlock(encoding, np.ones((encoding.width, 1)), "t")
                 client.accept("m", 0, "m", block)
-                rotated = ask(client, ms.SendRotated("r", 0, "m", 0))
+                rotated = ask(client, ms.SendRotated("r", 0, "m", 0, (), ()))
                 assert isinstance(rotated, ms.Rotated)
                 bases.append(rotated.weights)
             ask(client, ms.Finish("r", -1))
