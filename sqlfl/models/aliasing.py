@@ -52,7 +52,7 @@ def relations_of(nothing: Float, places: Mapping[int, slice]) -> tuple[dict[int,
     left, ended = nothing, np.zeros((size, 0))
     found: dict[int, Relations] = {}
     adjusted = np.eye(size)
-    for table, place in reversed(places.items()):
+    for table, place in reversed(list(places.items())):
         later = span(ended[place])
         here, none = _split(left[place])
         ending, left = left @ here, left @ none

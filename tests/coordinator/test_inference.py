@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -140,11 +140,15 @@ def compare(rows: Sequence[Row], encoder: oracle.Encoder, true: Truth, rtol: flo
 
 
 def as_shown(
-    shown: Sequence[Row], encoder: oracle.Encoder, x: np.ndarray
+    shown: Sequence[Row],
+    encoder: oracle.Encoder,
+    x: np.ndarray,
+    alone: Mapping[str, np.ndarray] | None = None,
 ) -> tuple[list[Row], np.ndarray]:
     """The rows that have a column, and the design: the constant 1, then table after table.
 
     Of a table with a row 'no partner' that indicator comes first, and what is NULL is so beyond it.
+    `alone`: by table, which rows have no partner, where that is known.
     """
     columns = columns_of(encoder)
     places = {column: k for k, (column, _, _) in enumerate(columns)}
@@ -165,7 +169,7 @@ def as_shown(
                 beside = [h for h in hidden if tables[columns[h][0][0].partition("[")[0]] == table]
                 beside += [n for other, n in own if n is not None
                            and columns[n][0][1] in ("missing", "null")]  # fmt: skip
-                absent = plain[:, beside].min(axis=1)
+                absent = plain[:, beside].min(axis=1) if alone is None else alone[table]
                 order.append(row)
                 design.append(absent)
         for row, k in own:
