@@ -34,6 +34,7 @@ from sqlfl.messages import (
 from sqlfl.messages.replies import Channel, ask, refused
 from sqlfl.models.aliasing import ZERO, Relations, relations_of, touches
 from sqlfl.models.clipped import Huber, Quantile
+from sqlfl.models.firth import firth
 from sqlfl.models.inference import (
     FAMILIES,
     RANK,
@@ -45,6 +46,7 @@ from sqlfl.models.inference import (
     fit_of,
     huber,
     quantile,
+    ratio_p,
     sums,
     tests_of,
     variances_of,
@@ -128,12 +130,19 @@ def infer(
     told = _rotations(plan, asked, model, rows.joined, channel, run)
     remark_on_features(plan, rows.joined, channel, run, said.remark)
     said.tell("standard errors")
-    h = told.scores(float(model.intercept[0]))
+    theta = told.theta.copy()
+    theta[0] = float(model.intercept[0])
+    h = told.scores(theta[0])
     loss_of_model(model).predict(h[:, None])  # which refuses means beyond all numbers
     units = _units(plan, asked, rows.joined)
     number = None if units is None else _number(units, rows.weights)
-    family = _family(model, h, rows)
     shares = _class_shares(model, rows)
+    finite = None
+    if asked.firth:
+        _check_firth(model, shares)
+        finite = firth(told.design, rows.y, rows.weights, rows.joined.offset)
+        theta, h = finite.theta, finite.scores
+    family = _family(model, h, rows)
     if shares is not None:
         # rows of some classes count more, and are no more rows
         family = replace(family, likely=False)
@@ -142,11 +151,12 @@ def infer(
         rows = replace(rows, weights=own * (counted / own.sum()))
         shares = shares * (counted / own.sum())
     fit = fit_of(family, h, rows.y, rows.weights, rows.joined.offset)
-    apart = _separation(family, told, h, rows)
+    apart = None if finite is not None else _separation(family, told, h, rows)
     counted = rows.weights
     if apart is not None and apart.any:
         counted = np.where(apart.rows, 0.0, 1.0 if counted is None else counted)
-    penalty = float(str(model.options.get("l2", 0.0))) * fit.rows
+    penalty = 0.0 if finite is not None else float(str(model.options.get("l2", 0.0))) * fit.rows
+    nothing = finite.nothing if finite is not None else None if apart is None else apart.nothing
     found = estimated(
         family,
         sums(
@@ -163,7 +173,7 @@ def infer(
         penalty,
         fit,
         number,
-        None if apart is None else apart.nothing,
+        nothing,
         quasi=asked.quasi,
     )
     if found is None:
@@ -174,11 +184,20 @@ def infer(
             hint="more rows than the model has parameters are needed"
             + ("" if number is None else ", in two clusters or more"),
         )
-    intercept = float(model.intercept[0])
-    own = _resolved(told, rows, found, apart, intercept, penalised=penalty > 0)
+    own = _resolved(told, rows, found, apart, theta, penalised=penalty > 0)
     replies = _errors(plan, asked, model, told, own, channel, run)
-    _say(plan, model, asked, found, fit, number, replies, penalty, said, shares is not None)
-    return _table(plan, model, family, asked, told, own, found, fit, number, replies)
+    _say(plan, model, asked, told, own, found, fit, number, replies, said, shares is not None)
+    ratio = None if finite is None else finite.ratio
+    return _table(plan, family, asked, told, own, found, fit, number, replies, ratio)
+
+
+def _check_firth(model: Model, shares: Array | None) -> None:
+    if shares is not None:
+        raise ModelError(
+            f"model {model.name} was trained with class_weight, by which rows are no more or fewer "
+            "rows, and Firth's likelihood counts rows",
+            hint="train it without class_weight, or leave firth out",
+        )
 
 
 def _family(model: Model, h: Float, rows: Labelled) -> Family:
@@ -215,7 +234,7 @@ class Resolved:
     relations: Mapping[int, Relations]
     """By slot."""
     shift: Float
-    """(P,): what relations between tables add to the parameters."""
+    """(P,): the estimates, with relations between tables resolved, less the model's parameters."""
     covariance: Float
     """(P, P)"""
     endless: Float
@@ -228,10 +247,20 @@ class Resolved:
     constants: Mapping[int, Float]
     """By slot (d,): what leaving out relations within it takes from the intercept."""
 
+    penalised: bool
+    """A penalty decides what the rows do not tell."""
+
     @property
     def moving(self) -> list[int]:
         """Slots whose owners may move the intercept."""
         return [slot for slot, constants in self.constants.items() if constants.any()]
+
+    def is_intercept_known(self, told: Rotations, replies: Mapping[int, Errors]) -> bool:
+        """Of a finite one, what the only slot that moves it says of its value and its variance."""
+        parts = [self.endless[told.places[slot]] for slot in self.moving]
+        ends = touches(self.origin[None, :], self.endless)[0]
+        ends |= any(np.abs(part).max(initial=0.0) > ZERO for part in parts)
+        return bool(not ends and len(parts) < 2 and all(r.foreseen for r in replies.values()))
 
 
 def _resolved(
@@ -239,15 +268,14 @@ def _resolved(
     rows: Labelled,
     found: Estimated,
     apart: Separation | None,
-    intercept: float,
+    theta: Float,
     *,
     penalised: bool,
 ) -> Resolved:
+    """`theta` (P,): the estimates, the intercept at the centres first."""
     relations, adjusted = relations_of(found.nothing, told.places)
     if penalised:
         adjusted = np.eye(len(adjusted))
-    theta = told.theta.copy()
-    theta[0] = intercept
     partnerless, constants = {}, {}
     for slot, place in told.places.items():
         own, origin = relations[slot], told.origin[place]
@@ -263,13 +291,14 @@ def _resolved(
         constants[slot] = np.zeros_like(function) if penalised else function
     return Resolved(
         relations,
-        adjusted @ theta - theta,
+        adjusted @ theta - told.theta,
         adjusted @ found.covariance @ adjusted.T,
         np.zeros((len(theta), 0)) if apart is None else apart.directions,
         told.origin @ adjusted,
         float(told.origin @ adjusted @ theta),
         partnerless,
         constants,
+        penalised,
     )
 
 
@@ -408,7 +437,7 @@ def _errors(
             model.run,
             plan.blocks[slot],
             *asked.compared(f.name for f in plan.ucq.slots[slot].features),
-            int(_penalised(model)),
+            int(own.penalised),
             own.covariance[place, place],
             relations.within @ relations.within.T,
             relations.between @ relations.between.T,
@@ -448,7 +477,6 @@ def _same(part: Errors, first: Errors) -> bool:
 
 def _table(
     plan: FederatedPlan,
-    model: Model,
     family: Family,
     asked: Inference,
     told: Rotations,
@@ -457,13 +485,15 @@ def _table(
     fit: Fit,
     units: int | None,
     replies: Mapping[int, Errors],
+    ratio: float | None,
 ) -> pa.Table:
-    tables = [_intercept(model, asked, told, resolved, found, replies)]
+    """`ratio`: of Firth's penalised likelihoods."""
+    tables = [_intercept(asked, told, resolved, found, replies)]
     for slot, reply in replies.items():
         own = plan.ucq.slots[slot]
         size = len(reply.kinds)
         is_told = _is_told(slot, replies)
-        shown = is_told | (reply.bases > 0) | _penalised(model)
+        shown = is_told | (reply.bases > 0) | resolved.penalised
         coefficients = np.where(shown, reply.coefficients, np.nan)
         errors = np.where(is_told & (reply.errors > 0), reply.errors, np.nan)
         kinds = np.where(reply.bases > 0, "base", np.array(kinds_of(reply), dtype=object))
@@ -475,7 +505,7 @@ def _table(
             "kind": pa.array(kinds.tolist(), pa.string()),
         }
         tables.append(_with_tests(of, coefficients, errors, found, asked))
-    tables.append(_measures(family, model, asked, found, fit, units))
+    tables.append(_measures(family, asked, resolved, found, fit, units, ratio))
     return pa.concat_tables(tables)
 
 
@@ -488,7 +518,6 @@ def _is_told(slot: int, replies: Mapping[int, Errors]) -> Array:
 
 
 def _intercept(
-    model: Model,
     asked: Inference,
     told: Rotations,
     own: Resolved,
@@ -499,25 +528,14 @@ def _intercept(
     for slot in own.moving:
         moved, spread = moved + replies[slot].moved, spread + replies[slot].spread
     variance = float(variances_of(origin, own.covariance)[0]) + spread
-    known = not touches(origin, own.endless)[0]
-    if _penalised(model):
-        known &= not touches(origin, found.nothing)[0]
-    else:
-        # what two owners leave out, or one that separated rows have a part in, nobody knows whole
-        ends = [
-            slot for slot in own.moving if np.abs(own.endless[told.places[slot]]).max(initial=0)
-        ]
-        known &= len(own.moving) < 2 and not ends
-        known &= all(reply.foreseen for reply in replies.values())
+    known = own.is_intercept_known(told, replies)
+    penalised = own.penalised
+    if penalised:
+        known &= not touches(told.origin[None, :], found.nothing)[0]
     of = _labels([None], [None], [INTERCEPT], [None], [INTERCEPT])
-    values = np.array([own.intercept - moved if known or _penalised(model) else np.nan])
+    values = np.array([own.intercept - moved if known or penalised else np.nan])
     errors = np.array([np.sqrt(variance) if known and variance > 0 else np.nan])
     return _with_tests(of, values, errors, found, asked)
-
-
-def _penalised(model: Model) -> bool:
-    """What the rows do not tell of its parameters, the penalty does."""
-    return bool(model.options.get("l2"))
 
 
 ORDER = [
@@ -565,7 +583,13 @@ def _rows(of: dict[str, pa.Array], coefficients: Float, errors: Float, tests: Te
 
 
 def _measures(
-    family: Family, model: Model, asked: Inference, found: Estimated, fit: Fit, units: int | None
+    family: Family,
+    asked: Inference,
+    resolved: Resolved,
+    found: Estimated,
+    fit: Fit,
+    units: int | None,
+    ratio: float | None,
 ) -> pa.Table:
     """Of the fit as a whole."""
     likely = family.likely and not asked.quasi
@@ -580,21 +604,21 @@ def _measures(
         values["null_log_likelihood"] = fit.null_log_likelihood
     if family.likely:
         values |= {"deviance": fit.deviance, "null_deviance": fit.null_deviance}
-    if likely:
+    if likely and ratio is None:
         values |= {"aic": fit.aic(found.rank), "bic": fit.bic(found.rank)}
     if linear:
         values["residual_deviation"] = float(np.sqrt(found.scale))
     elif family.likely:
         values["dispersion"] = fit.dispersion(found.rank)
     if likely:
-        values["likelihood_ratio"] = fit.ratio
+        values["likelihood_ratio"] = fit.ratio if ratio is None else ratio
     names = list(values)
     empty: list[str | None] = [None] * len(names)
     of = _labels(empty, empty, list(names), empty, ["measure"] * len(names))
     none = np.full(len(names), np.nan)
     p = none.copy()
-    if likely and not _penalised(model):
-        p[-1] = fit.ratio_p(found.rank)
+    if likely and not resolved.penalised:
+        p[-1] = ratio_p(values["likelihood_ratio"], found.rank)
     return _rows(of, np.array(list(values.values())), none, Tests(none, p, none, none))
 
 
@@ -615,11 +639,12 @@ def _say(
     plan: FederatedPlan,
     model: Model,
     asked: Inference,
+    told: Rotations,
+    resolved: Resolved,
     found: Estimated,
     fit: Fit,
     units: int | None,
     replies: Mapping[int, Errors],
-    penalty: float,
     said: Scoring,
     by_class: bool,
 ) -> None:
@@ -643,11 +668,16 @@ def _say(
             "that: standard errors are robust, and there is no likelihood. Without class_weight "
             "there is, and a different intercept."
         )
+    if asked.firth:
+        said.note(
+            "Estimates maximise Firth's penalised likelihood over these rows: the model keeps its "
+            "own. Errors are of its information, p is by Wald's test, and likelihood_ratio is of "
+            "penalised likelihoods."
+        )
     if any(reply.bases.any() for reply in replies.values()):
         said.note(
-            "Coefficients of categories are differences from the one of kind 'base', the most "
-            "frequent in training; the intercept is of a row of base categories whose numbers are "
-            "0."
+            "Coefficients of categories are differences from the one of kind 'base'; the intercept "
+            "is of a row of base categories whose numbers are 0."
         )
     tables = {slot: plan.ucq.slots[slot].name for slot in replies}
     without = [tables[s] for s, reply in replies.items() if (reply.kinds == PARTNERLESS).any()]
@@ -672,7 +702,7 @@ def _say(
         own = (reply.finite > 0) & (reply.bases == 0) & ~_is_told(slot, replies)
         untold += _names(tables[slot], reply, own & (reply.told == 0))
         open_ += _names(tables[slot], reply, own & (reply.told == PROVIDED))
-    if untold and penalty:
+    if untold and resolved.penalised:
         said.note(
             f"These rows do not tell {_shown(untold)}, which have no standard error: their columns "
             "follow from others, or are the same in all rows."
@@ -681,6 +711,12 @@ def _say(
         said.note(
             f"Left out are {_shown(untold)}, which are NULL: their columns follow from those above "
             "them, or are the same in all rows."
+        )
+    moving = [tables[slot] for slot in resolved.moving]
+    if len(moving) > 1 and not resolved.is_intercept_known(told, replies):
+        said.note(
+            f"The intercept is NULL: of columns of {listed(moving)} that are left out a part is "
+            "its, which their owners alone know. Leave them out of the query."
         )
     if open_:
         said.note(
@@ -701,7 +737,7 @@ def _say(
             f"Some coefficients of {', '.join(dict.fromkeys(exact))} have no standard error: only "
             f"{deciding}, whatever the targets are, decide them. Without {option} they have one."
         )
-    if penalty:
+    if resolved.penalised:
         said.note(
             f"The model was trained with l2 = {model.options['l2']}: estimates are shrunk towards "
             "0, and intervals do not cover what that moved them by. Train with l2 = 0 for tests."
@@ -711,7 +747,7 @@ def _say(
             "The model is right in all rows but for rounding: standard errors and tests mean "
             "nothing."
         )
-    elif found.distance > AWAY:
+    elif found.distance > AWAY and not asked.firth:
         text = (
             f"model {model.name} is up to {found.distance:.2g} standard errors away from the best "
             "parameters of these rows: they are not those of training, weigh otherwise, or the "

@@ -360,9 +360,11 @@ class Fit:
         """Twice the logarithm of the ratio of likelihoods."""
         return 2.0 * (self.log_likelihood - self.null_log_likelihood)
 
-    def ratio_p(self, rank: int) -> float:
-        """Of the hypothesis that all coefficients but the constant are 0."""
-        return float(chdtrc(rank - 1, max(self.ratio, 0.0))) if rank > 1 else float("nan")
+
+def ratio_p(ratio: float, rank: int) -> float:
+    """Of the hypothesis that all coefficients but the constant are 0, by twice the logarithm of the
+    ratio of likelihoods."""
+    return float(chdtrc(rank - 1, max(ratio, 0.0))) if rank > 1 else float("nan")
 
 
 def fit_of(

@@ -160,6 +160,12 @@ class Inference(Look):
         "alias of a table of the query: joined rows of one row of it may depend on each other, and "
         "those of different rows do not",
     )
+    firth: bool = option(
+        BOOLEAN,
+        False,
+        "estimates of logistic_regression by Firth's penalised likelihood, which are finite also "
+        "where rows of one class can be told apart",
+    )
     base: Mapping[str, str] | None = option(
         CATEGORIES,
         None,
@@ -182,6 +188,15 @@ class Inference(Look):
         if self.quasi and (self.robust or self.cluster is not None):
             why = "residuals decide errors that are robust, whatever the dispersion"
             return "quasi", why, "leave quasi or the other option out"
+        if not self.firth:
+            return None
+        if kind != "logistic_regression":
+            why = f"firth is of logistic_regression, and the model is a {kind}"
+            return "firth", why, "leave firth out"
+        if self.quasi or self.robust or self.cluster is not None:
+            other = "quasi" if self.quasi else "robust" if self.robust else "cluster"
+            why = f"{other} errors are of the likelihood without Firth's penalty"
+            return other, why, f"leave out {other}, or firth"
         return None
 
     def compared(self, features: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -389,6 +389,7 @@ _CALLED = {
 _TREES = "there are no trees here: docs/models.md lists the kinds of models"
 _ALWAYS = "leave it out: each model has an intercept, and columns are standardised"
 _NOT_HERE = {
+    "firth": "INFERENCE OF MODEL m WITH (firth = true) estimates by Firth's penalised likelihood",
     "c": "scikit-learn's C is l2 = 1 / (C * rows) here",
     **dict.fromkeys(("penalty", "regularizer"), "l2 = ... is a ridge; a lasso is USING lasso"),
     **dict.fromkeys(("l1_ratio", "l1_reg", "alpha_l1"), "a model with few columns is USING lasso"),

@@ -139,7 +139,7 @@ def test_random_designs(number: int) -> None:
     with opened(case.tables) as (fed, whole), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         fed.sql(f"TRAIN MODEL m USING {case.kind} TARGET y WITH (l2 = 0, epochs = 500, "
-                f"tolerance = 0) FROM ({case.query})")  # fmt: skip
+                f"tolerance = 1e-12) FROM ({case.query})")  # fmt: skip
         result = fed.sql(f"INFERENCE OF MODEL m WITH ({written}) FROM ({case.query})")
         beside = [f"{text} AS no_{table}" for table, text in absent.items()] + ["w.k AS unit"]
         data = oracle.central(
@@ -181,8 +181,13 @@ def test_random_designs(number: int) -> None:
     left = [note for note in result.notes if note.startswith("Left out")]
     assert len(left) == (len(kept) < design.shape[1])
     places = {column: place for place, column in enumerate(kept.tolist())}
+    # two tables whose columns add up to the constant leave the intercept to nobody
+    several = [note for note in result.notes if "The intercept is NULL" in note]
     for column, row in enumerate([rows[0], *order]):
         place = places.get(column)
+        if not column and several:
+            assert row["coefficient"] is None
+            continue
         if place is None or endless[place]:
             assert {row[k] for k in ("coefficient", "standard_error", "statistic", "p")} == {None}
             if column:
