@@ -292,3 +292,40 @@ def test_few_rows_have_no_range(fed: sqlfl.Federation) -> None:
         fed.sql("CHECK WITH (min_cell = 2) FROM (SELECT p.x FROM a.p p WHERE p.id < 4)"), "feature"
     )["x"]
     assert (wider["low"], wider["high"]) == (1.0, 2.0)
+
+
+SEPARATED = """CREATE TABLE t AS SELECT i AS id,
+  CASE WHEN i < 6 THEN 'rare' ELSE 'p' || i % 3 END AS c,
+  hash(i) % 3 = 0 OR i < 6 AS y, CASE WHEN i < 6 THEN 0 ELSE hash(i) % 4 END AS n
+  FROM range(300) r(i)"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "target", "why"),
+    [
+        ("", "y", "are of one class, or of all but one"),
+        ("logistic_regression", "y", "are of one class"),
+        ("poisson_regression", "n", "have a count of 0"),
+        ("linear_regression", "n", None),
+    ],
+)
+def test_separation_is_named(kind: str, target: str, why: str | None) -> None:
+    with in_memory() as one, in_memory() as two, sqlfl.connect(progress=False) as fed:
+        one.execute(SEPARATED)
+        two.execute("CREATE TABLE u AS SELECT i AS id, hash(7 * i) % 10 AS z FROM range(300) r(i)")
+        fed.attach("one", one)
+        fed.attach("two", two)
+        using = f"USING {kind}" if kind else ""
+        query = f"SELECT t.c, u.z, t.{target} FROM one.t t JOIN two.u u USING (id)"
+        for explains in ("true", "false"):
+            statement = f"CHECK {using} TARGET {target} WITH (explains = {explains}) FROM ({query})"
+            found = [row["finding"] for row in fed.sql(statement).arrow().to_pylist()]
+            told = [text for text in found if text and text.startswith("separation")]
+            assert len(told) == (why is not None and explains == "true")
+            for text in told:
+                assert (
+                    f"c (rare) (of t), of which all joined rows, or those of one value, {why}."
+                    in text
+                )
+            asked = "send_separated" in str(fed.explain(f"EXPLAIN (VERBOSE) {statement}"))
+            assert asked == bool(told)

@@ -73,9 +73,10 @@ def caveats(plan: FederatedPlan) -> tuple[str, ...]:
     if "separated" in kinds:
         notes.append(
             "Not protected: separation. Parties learn which of their rows are joined with rows of "
-            "one class only, as they do from the residuals of the first iteration; the coordinator "
-            "learns which features and categories have rows of one class only. Parties with "
-            "policies are not asked."
+            "one class only, as they do from the "
+            + ("targets" if plan.purpose == "check" else "residuals of the first iteration")
+            + "; the coordinator learns which features and categories have rows of one class only. "
+            "Parties with policies are not asked."
         )
     if "column" in kinds:
         notes.append(_columns(plan, sketched="direction" in kinds))

@@ -14,7 +14,7 @@ from sqlfl.methods import methods
 from sqlfl.methods.lbfgs.options import TABLE
 from sqlfl.methods.spec import spec_of
 from sqlfl.models.kinds import kind_of
-from sqlfl.options.looks import Look, Skew
+from sqlfl.options.looks import Check, Look, Skew
 from sqlfl.options.privacy import Privacy
 from sqlfl.options.training import Options, TowerOptions, TrainingOptions
 from sqlfl.options.tuning import Tuning
@@ -313,8 +313,8 @@ def plan(
     run = ex.Run(
         purpose, name, kind, ucq, options, scored, specifications, fragments, into, protection,
         findings, merges, look, tuning, governed, exact,
-        training is not None and tuning is None and warm is None and findings
-        and _separates(kind, training),
+        _tells_classes(look, ucq, kind) if training is None else
+        tuning is None and warm is None and findings and _separates(kind, training),
     )  # fmt: skip
     if tuning is not None:
         _check_candidates(run, tuning)
@@ -443,6 +443,13 @@ def _separates(kind: str, options: TrainingOptions) -> bool:
     estimates finite."""
     plain = options.algorithm == "lbfgs" and options.tower is None and not options.method.secure
     return plain and options.l2 == 0.0 and kind_of(kind).separable
+
+
+def _tells_classes(look: Look | None, ucq: Ucq, kind: str) -> bool:
+    """CHECK tells clients the targets of their rows anyway, and a model of the kind may be trained
+    without a penalty."""
+    explains = isinstance(look, Check) and look.explains and ucq.target is not None
+    return explains and kind_of(kind).separable
 
 
 def _merges(options: TrainingOptions, protection: Protection) -> bool:

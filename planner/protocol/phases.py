@@ -90,6 +90,7 @@ def checking(run: Run) -> list[Exchange]:
         *preparation(run),
         labels(run),
         over(run, "profile", run.towers, profile),
+        *([over(run, "separation", run.separated, separated)] if run.separated else []),
         *ending(run),
     ]
 

@@ -25,6 +25,7 @@ from sqlfl.coordinator.join_size import SlotCodes, joins_of
 from sqlfl.coordinator.labels import labels
 from sqlfl.coordinator.preparation import Joined, Targets, prepare
 from sqlfl.coordinator.scoring import Scoring
+from sqlfl.coordinator.separation import separation_of
 from sqlfl.errors import ModelError
 from sqlfl.messages import Message, Profile, SendExplained, SendProfile
 from sqlfl.messages.preparation import IDENTIFIED, is_identifying
@@ -80,11 +81,19 @@ def check(plan: FederatedPlan, channel: Channel, run: str, said: Scoring) -> pa.
         target = labels(plan, joined, channel, run)
     said.tell("looking at features")
     profiles = _profiles(plan, joined, target, channel, run)
+    separated: dict[int, str] = {}
+    if target is not None:
+        # infinite values, which TRAIN refuses, have no encoding
+        asked = [s for s in plan.run.separated if not np.isinf(profiles[s.index].mean).any()]
+        separated = separation_of(plan, asked, joined, target, channel, run, written=True)
     rows = [
         _of_query(plan, joined),
         *_of_databases(plan),
         *_of_keys(plan, seen),
-        *(_of_table(plan, slot, joined, seen[slot.index]) for slot in plan.ucq.slots),
+        *(
+            _of_table(plan, slot, joined, seen[slot.index], separated.get(slot.index))
+            for slot in plan.ucq.slots
+        ),
         *([] if target is None else _of_target(plan, joined, target)),
     ]
     for slot in plan.ucq.slots:
@@ -138,14 +147,16 @@ def _own(slot: Slot, codes: SlotCodes) -> Array:
     return codes.among([f.index for f in slot.fragments if not f.virtual])
 
 
-def _of_table(plan: FederatedPlan, slot: Slot, joined: Joined, codes: SlotCodes) -> Row:
+def _of_table(
+    plan: FederatedPlan, slot: Slot, joined: Joined, codes: SlotCodes, separated: str | None
+) -> Row:
     rows = int(np.count_nonzero(_own(slot, codes)))
     row: Row = {"part": "table", "table": slot.name, "rows": rows}
     active = joined.slots.get(slot.index)
     if active is None:  # a link alone: which of its rows are joined is not kept
         return row
     often = active.mapping.counts(slot.index)[~active.made_up]
-    row |= _shares(rows, often)
+    row |= _shares(rows, often) | {"finding": separated}
     if slot.name in without_match(plan, joined):
         row["finding"] = f"LEFT JOIN {slot.name}: no row has a match in it"
     return row

@@ -1,4 +1,4 @@
-"""Columns of which all rows are of one class: before training, as warnings.
+"""Columns of which all rows are of one class: warnings before training, and findings of CHECK.
 
 What clients are sent follows from the residuals of the first step, which are 1 − p in rows of a
 class and −p in others, with p its share. Combinations of several columns are found by INFERENCE.
@@ -6,7 +6,7 @@ class and −p in others, with p its share. Combinations of several columns are 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -47,14 +47,31 @@ def remark_on_separation(
     *,
     written: bool,
 ) -> None:
-    """Warn of columns without a finite estimate, where the plan asks for them.
+    """Warn of columns without a finite estimate, where the plan asks for them; as
+    `separation_of` has them."""
+    slots = plan.run.separated
+    found = separation_of(plan, slots, joined, target, channel, run, written=written)
+    for text in found.values():
+        remark(text)
+
+
+def separation_of(
+    plan: FederatedPlan,
+    asked: Sequence[Slot],
+    joined: Joined,
+    target: Targets,
+    channel: Channel,
+    run: str,
+    *,
+    written: bool,
+) -> dict[int, str]:
+    """Name, by slot, the columns without a finite estimate; `asked`: of those that the plan asks.
 
     `target` is of joined rows, or where these are not `written`, or may be counted, of its slot's.
     """
     towers = [slot for slot in plan.ucq.slots if slot.features]
-    asked = plan.run.separated
     if not asked:
-        return
+        return {}
     counts = int(target.classes is None)
     requests: dict[Address, Message] = {}
     for slot in asked:
@@ -66,11 +83,13 @@ def remark_on_separation(
     names = {slot.index: {feature.name for feature in slot.features} for slot in towers}
     outputs = _outputs(plan, target)
     replies = ask(channel, requests, lambda a: expected.separated(outputs, names[a[1]]))
+    found = {}
     for slot in asked:
-        found = merge_separated([replies[a] for a in joined.slots[slot.index].addresses])
-        text = _said(plan, slot, found)
+        merged = merge_separated([replies[a] for a in joined.slots[slot.index].addresses])
+        text = _said(plan, slot, merged)
         if text is not None:
-            remark(text)
+            found[slot.index] = text
+    return found
 
 
 def _outputs(plan: FederatedPlan, target: Targets) -> int:
