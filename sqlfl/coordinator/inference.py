@@ -146,10 +146,10 @@ def infer(
     if shares is not None:
         # rows of some classes count more, and are no more rows
         family = replace(family, likely=False)
-        counted = float(len(shares) if rows.weights is None else rows.weights.sum())
+        total = float(len(shares) if rows.weights is None else rows.weights.sum())
         own = shares if rows.weights is None else rows.weights * shares
-        rows = replace(rows, weights=own * (counted / own.sum()))
-        shares = shares * (counted / own.sum())
+        rows = replace(rows, weights=own * (total / own.sum()))
+        shares = shares * (total / own.sum())
     fit = fit_of(family, h, rows.y, rows.weights, rows.joined.offset)
     apart = None if finite is not None else _separation(family, told, h, rows)
     counted = rows.weights
@@ -184,11 +184,11 @@ def infer(
             hint="more rows than the model has parameters are needed"
             + ("" if number is None else ", in two clusters or more"),
         )
-    own = _resolved(told, rows, found, apart, theta, penalised=penalty > 0)
-    replies = _errors(plan, asked, model, told, own, channel, run)
-    _say(plan, model, asked, told, own, found, fit, number, replies, said, shares is not None)
+    resolved = _resolved(told, rows, found, apart, theta, penalised=penalty > 0)
+    replies = _errors(plan, asked, model, told, resolved, channel, run)
+    _say(plan, model, asked, told, resolved, found, fit, number, replies, said, shares is not None)
     ratio = None if finite is None else finite.ratio
-    return _table(plan, family, asked, told, own, found, fit, number, replies, ratio)
+    return _table(plan, family, asked, told, resolved, found, fit, number, replies, ratio)
 
 
 def _check_firth(model: Model, shares: Array | None) -> None:
