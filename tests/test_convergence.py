@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import sqlfl
+from tests.conftest import Open
 
 ROWS = 400
 JOIN = "FROM a.trips t JOIN b.arrivals r USING (id)"
@@ -197,3 +198,58 @@ def test_steps_that_diverge_are_an_error_of_every_kind(clocks, kind, target, opt
     with pytest.raises((sqlfl.ModelError, sqlfl.PartyError), match="diverge"):
         fitted(clocks, kind, target, "diverging", algorithm="sgd", **options)
     assert "diverging" not in clocks.sql("SHOW MODELS").arrow().column("name").to_pylist()
+
+
+@pytest.mark.parametrize("kind", ["linear_regression", "logistic_regression"])
+@pytest.mark.parametrize("apart", [1e-9, 1e-10, 1e-11])
+def test_columns_of_two_parties_that_nearly_agree_prove_nothing(
+    database: Open, kind: str, apart: float
+) -> None:
+    """Their difference tells the target, and rounding hides it: the loss is far above its least."""
+    rng = np.random.default_rng(5)
+    x, d, noise = rng.normal(size=(3, 300))
+    z = x + apart * d
+    tables = [pa.table({"k": np.arange(300), "x": x, "y": x + d + noise})]
+    tables += [pa.table({"k": np.arange(300), "z": z})]
+    target = "y" if kind == "linear_regression" else "y > 0 AS y"
+    with sqlfl.connect(progress=False) as fed:
+        for party, table in zip("ab", tables, strict=True):
+            con = database("CREATE SCHEMA other")
+            con.register("given", table)
+            con.execute("CREATE TABLE t AS FROM given")
+            fed.attach(party, con)
+        query = f"SELECT t.x, u.z, t.{target} FROM a.t t JOIN b.t u USING (k)"
+        fed.sql(f"TRAIN MODEL m USING {kind} TARGET y WITH (l2 = 0) FROM ({query})")
+        assert not fed.model("m").converged
+        fed.sql(f"TRAIN MODEL n USING {kind} TARGET y WITH (l2 = 1e-4) FROM ({query})")
+        assert fed.model("n").converged
+
+
+@pytest.mark.parametrize("kind", ["linear_regression", "logistic_regression"])
+def test_columns_of_two_parties_that_are_the_same_are_one(database: Open, kind: str) -> None:
+    text = "CREATE TABLE t AS SELECT i AS k, 1e9 + sin(i) AS x, cos(i * i) > sin(i) AS y "
+    target = "CAST(t.y AS INTEGER) AS y" if kind == "linear_regression" else "t.y"
+    with sqlfl.connect(progress=False) as fed:
+        fed.attach("a", database(f"{text} FROM range(300) r(i)"))
+        fed.attach("b", database(f"{text} FROM range(299, -1, -1) r(i)"))
+        query = f"SELECT t.x, u.x AS z, {target} FROM a.t t JOIN b.t u USING (k)"
+        fed.sql(f"TRAIN MODEL m USING {kind} TARGET y WITH (l2 = 0) FROM ({query})")
+        assert fed.model("m").converged
+
+
+def test_a_model_that_is_worse_than_none_says_so(database: Open) -> None:
+    """Small batches of rows that tell nothing, and long steps."""
+    text = "CREATE TABLE t AS SELECT i AS k, tan(i * 0.7) AS x, (i * 37) % 101 / 10.0 AS y "
+    with sqlfl.connect(progress=False) as fed:
+        fed.attach("a", database(f"{text} FROM range(120) r(i)"))
+        fed.attach(
+            "b", database("CREATE TABLE u AS SELECT i AS k, i % 5 AS z FROM range(120) r(i)")
+        )
+        query = "SELECT t.x, u.z, t.y FROM a.t t JOIN b.u u USING (k)"
+        options = "algorithm = 'sgd', epochs = 1, batch_size = 3, seed = 1, learning_rate = "
+        train = "TRAIN OR REPLACE MODEL m USING linear_regression TARGET y WITH ({}) FROM ({})"
+        with pytest.warns(sqlfl.errors.Warning, match="worse than none: the objective ended"):
+            fed.sql(train.format(f"{options} 0.15", query))
+        assert any("worse than none" in text for text in fed.model("m").remarks)
+        fed.sql(train.format("l2 = 1e-4", query))
+        assert not any("worse than none" in text for text in fed.model("m").remarks)

@@ -266,7 +266,9 @@ def run_rounds(
         if step is None or kept is None:
             raise InternalError(f"{plan.algorithm} made no step")
         if not interrupt.is_set():
-            check_kept(problem, kept.step.objective, algorithm.first, STEPS)
+            worse = check_kept(problem, kept.step.objective, algorithm.first, STEPS)
+            if worse is not None:
+                remark(worse)
         check_run(plan, prepared.every, prepared.protection, line, run, watched.told)
         ending = _ending(step, kept.step, interrupt.is_set())
         for text in kept.step.warnings:

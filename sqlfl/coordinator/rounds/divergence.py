@@ -17,6 +17,8 @@ GROWTH = 1e6
 WORSE = 2.0
 """By how much the objective of a model that is kept may exceed that of where training began, or of
 the best constant; the loss's `slack` comes on top."""
+NEARLY = 1e-3
+"""Share by which it may exceed that unsaid."""
 
 
 def check_scores(
@@ -59,15 +61,16 @@ def check_objective(
         )
 
 
-def check_kept(problem: Problem, objective: float, first: float, hint: str) -> None:
+def check_kept(problem: Problem, objective: float, first: float, hint: str) -> str | None:
     """Raise ModelError where a model is worse than none: than the best constant, and than what
     training began with (`first`).
 
     Epochs in between may be as bad. Nothing is raised of protected features: what their noise does
-    to a model is no divergence.
+    to a model is no divergence. Return a warning where the model is worse than none by less, and is
+    no tower, whose first epochs may be.
     """
     if problem.privacy is not None:
-        return
+        return None
     alone = problem.passes.value(Scores((), best_constant(problem)))
     if not objective <= WORSE * max(alone, first) + problem.loss.slack:
         raise ModelError(
@@ -75,6 +78,16 @@ def check_kept(problem: Problem, objective: float, first: float, hint: str) -> N
             f"{alone:.3g}",
             hint=hint,
         )
+    if (
+        problem.tower is None
+        and objective > (1.0 + NEARLY) * max(alone, first) + problem.loss.slack
+    ):
+        return (
+            f"the model is worse than none: the objective ended at {objective:.4g}, and the best "
+            f"constant has {alone:.4g}. Take a larger batch_size, a smaller learning_rate, or "
+            "algorithm = 'lbfgs'"
+        )
+    return None
 
 
 def relative(change: float, objective: float, first: float) -> float:

@@ -33,8 +33,11 @@ from sqlfl.endings import Ending
 
 RESOLVED = 1e-8
 """Columns of different tables may be correlated up to 1 − 1e-8 where there is no l2."""
-SAME = 1e-9
-"""Sine of the angle of sums of different tables' columns, up to which they are the same."""
+SAME = 1e-12
+"""Sine of the angle of sums of different tables' columns, up to which they are the same: what
+rounding leaves of it where they are."""
+SEEN = 1e-6
+"""Sine below which rounding of 4-byte predictions may be all that is seen."""
 RANK = 1e-3
 """Relative singular value from which vectors are told apart."""
 SAMPLED = 1 << 14
@@ -103,7 +106,7 @@ def examine(
     replies = conversation.exact_predictions() if exact else conversation.predictions()
     penalty = float(conversation.products(replies).sum())
     held = conversation.whole.concatenate(replies)
-    least = least_eigenvalue(problem.passes, [[values] for values in held])
+    least = least_eigenvalue(problem.passes, [[values] for values in held], exact=exact)
     scores = Scores(by_output(held), np.array(intercept))
     best = levelled(problem, scores)
     squares = conversation.slopes(best.look.slots)
@@ -160,7 +163,7 @@ def bound(
     found = _by_penalty(problem, euclidean)
     if np.isfinite(preconditioned):
         mean = problem.passes.mean_curvature(scores) if bend is None else bend
-        if mean > 0.0:
+        if mean > 0.0 and least > 0.0:
             found = min(found, preconditioned * reference / (2.0 * least * mean))
     return float(found)
 
@@ -170,10 +173,13 @@ def _by_penalty(problem: Problem, euclidean: float) -> float:
     return euclidean / (2.0 * problem.l2) if problem.l2 > 0.0 else np.inf
 
 
-def least_eigenvalue(passes: JoinedRows, held: Sequence[Sequence[Array]]) -> float:
-    """RESOLVED, or 1 − ρ of sums of columns of different slots that are seen to be closer.
+def least_eigenvalue(
+    passes: JoinedRows, held: Sequence[Sequence[Array]], *, exact: bool = True
+) -> float:
+    """RESOLVED, or 1 − ρ of sums of columns of different slots that are seen to be closer; 0 where
+    4-byte numbers do not tell how close they are.
 
-    held : of every slot some X̃ v: (n_i, c) each.
+    held : of every slot some X̃ v: (n_i, c) each, in 8-byte numbers where it is `exact`.
     """
     sampled = passes.sample([np.hstack(own) for own in held], SAMPLED)
     found, before = RESOLVED, np.zeros((len(sampled[0]), 0))
@@ -181,6 +187,8 @@ def least_eigenvalue(passes: JoinedRows, held: Sequence[Sequence[Array]]) -> flo
         basis = _basis(values)
         apart = basis - before @ (before.T @ basis)
         sines = np.linalg.svd(apart - before @ (before.T @ apart), compute_uv=False)
+        if not exact and float(sines.min(initial=1.0)) < SEEN:
+            return 0.0
         near = sines[sines > SAME]
         found = min(found, 0.5 * float(near.min(initial=1.0)) ** 2)
         before = _basis(np.hstack([before, basis]), centre=False)
