@@ -225,7 +225,7 @@ def check_offset(statement: TrainModel, options: TrainingOptions) -> None:
     if offset is None:
         return
     clause = "EXPOSURE" if statement.exposure else "OFFSET"
-    at = {"sql": statement.sql, "span": offset.span}
+    sql, span = statement.sql, offset.span
     if statement.kind not in OFFSET_KINDS or (
         statement.exposure and statement.kind == "logistic_regression"
     ):
@@ -234,19 +234,23 @@ def check_offset(statement: TrainModel, options: TrainingOptions) -> None:
             hint = "EXPOSURE goes with poisson_regression and gamma_regression"
         elif not kind_of(statement.kind).classifies:
             hint += f"; of a {statement.kind}, subtract it from the target in the query"
-        raise PlanError(f"{clause} does not go with a {statement.kind}", hint=hint, **at)
+        raise PlanError(
+            f"{clause} does not go with a {statement.kind}", hint=hint, sql=sql, span=span
+        )
     if statement.privacy is not None:
         raise PlanError(
             f"{clause} does not go with PRIVACY: offsets leave as they are, and what noise in "
             "scores does beside them has not been reckoned",
             hint=f"leave PRIVACY out, or make {offset} a feature",
-            **at,
+            sql=sql,
+            span=span,
         )
     if options.algorithm != "lbfgs":
         raise PlanError(
             f"{clause} is not built for algorithm = '{options.algorithm}'",
             hint="WITH (algorithm = 'lbfgs')",
-            **at,
+            sql=sql,
+            span=span,
         )
 
 

@@ -121,7 +121,7 @@ def binned(values: Float, ends: Float) -> Array:
 
 
 def _shares(codes: Array, weights: Float, size: int) -> Float:
-    sums = np.bincount(codes, weights, size)
+    sums: Float = np.bincount(codes, weights, size).astype(np.float64)
     total = sums.sum()
     found: Float = sums / total if total > 0.0 else sums
     return found
@@ -171,7 +171,7 @@ def entries(
     if key is not None:
         tags = keys.tags(vocabulary_key_of(key, number), [*texts, NULL])
         *names, null = (tag.tobytes().hex() for tag in tags)
-    sums = np.bincount(found.codes, counts, len(texts))
+    sums: Float = np.bincount(found.codes, counts, len(texts)).astype(np.float64)
     rows = np.bincount(found.codes[counts > 0.0], minlength=len(texts))
     return Entries(tuple(names), null, sums, rows)
 

@@ -105,7 +105,7 @@ def _groups(rows: Array, least: int) -> Array:
 
 
 def _added(values: Float, groups: Array) -> Float:
-    found: Float = np.bincount(groups, values)
+    found: Float = np.bincount(groups, values).astype(np.float64)
     return found
 
 
@@ -133,7 +133,8 @@ def _category(
     places = {name: place for place, name in enumerate(names)}
     # behind the vocabulary's: all others, which training had only of rows that it did not count
     codes = np.array([places.get(name, len(names)) for name in found.names], np.int64)
-    now = np.bincount(codes, found.counts / found.counts.sum(), len(names) + 1)
+    shares: Float = found.counts / found.counts.sum()
+    now: Float = np.bincount(codes, shares, len(names) + 1).astype(np.float64)
     rows = np.bincount(codes, found.rows, len(names) + 1).astype(np.int64)
     before = np.append(counts / total, max(1.0 - float(counts.sum()) / total, 0.0))
     before[-1] = before[-1] if before[-1] > 1e-12 else 0.0

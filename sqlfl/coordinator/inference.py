@@ -146,10 +146,10 @@ def infer(
     if shares is not None:
         # rows of some classes count more, and are no more rows
         family = replace(family, likely=False)
-        total = float(len(shares) if rows.weights is None else rows.weights.sum())
+        number_of_rows = float(len(shares) if rows.weights is None else rows.weights.sum())
         own = shares if rows.weights is None else rows.weights * shares
-        rows = replace(rows, weights=own * (total / own.sum()))
-        shares = shares * (total / own.sum())
+        rows = replace(rows, weights=own * (number_of_rows / own.sum()))
+        shares = shares * (number_of_rows / own.sum())
     fit = fit_of(family, h, rows.y, rows.weights, rows.joined.offset)
     apart = None if finite is not None else _separation(family, told, h, rows)
     counted = rows.weights

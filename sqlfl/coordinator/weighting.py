@@ -125,7 +125,7 @@ def _counts(
         if slot.features:
             own = joined.slots[slot.index]
             counts = np.bincount(own.rows, weights, int(own.offsets[-1]))
-            alone = np.zeros(0)
+            alone: Array = np.zeros(0)
             if samples is not None:
                 alone = np.bincount(own.rows, samples, int(own.offsets[-1]))
             for number, address in enumerate(own.addresses):
