@@ -61,6 +61,10 @@ class Tokenizer(DuckDB.Tokenizer):
     }
 
 
+_QUANTIFIERS: dict[Any, type[exp.Expr]] = {T.ALL: exp.All, T.SOME: exp.Any}
+"""Reserved words of DuckDB: nothing else is called so, unless in quotes."""
+
+
 class Parser(Operators):
     FUNCTIONS: ClassVar[dict[str, Any]] = {
         name: DuckDBParser.FUNCTIONS[name] for name in ("COALESCE", "COLUMNS", "NULLIF", "UNNEST")
@@ -234,12 +238,18 @@ class Parser(Operators):
     # -- functions ---------------------------------------------------------------------------------
 
     def _parse_function_call(self, *given: Any, **options: Any) -> Node:
-        outer = self._lambdas
-        self._lambdas = self._curr is not None and self._curr.text.lower() in LAMBDA_FUNCTIONS
+        outer, name = self._lambdas, self._curr
+        self._lambdas = name is not None and name.text.lower() in LAMBDA_FUNCTIONS
         try:
-            return super()._parse_function_call(*given, **options)
+            found = super()._parse_function_call(*given, **options)
         finally:
             self._lambdas = outer
+        quantifier = None if name is None else _QUANTIFIERS.get(name.token_type)
+        listed = isinstance(found, exp.Anonymous) and len(found.expressions) == 1
+        if quantifier is not None and listed:
+            # over a list; over a query it is one already
+            return quantifier(this=exp.Paren(this=found.expressions[0]))
+        return found
 
     def _parse_lambda(self, alias: bool = False) -> Node:
         """An argument of a function."""

@@ -29,12 +29,17 @@ def equality(condition: exp.Expr) -> Equal | None:
         return Equal(condition.left, condition.right, nulls=True)
     if isinstance(condition, exp.In) and len(condition.expressions) == 1:
         return Equal(condition.this, condition.expressions[0])
-    if not isinstance(condition, exp.EQ):
+    if not isinstance(condition, exp.EQ) or _has_quantifier(condition):
         return None
     left, right = _row(condition.left), _row(condition.right)
     if left is not None and right is not None and len(left) == len(right) == 1:
         return Equal(left[0], right[0], nulls=True, parts=True)
     return Equal(condition.left, condition.right)
+
+
+def _has_quantifier(condition: exp.Expr) -> bool:
+    """Return True for `x = ANY (values)` and `x = ALL (values)`."""
+    return any(isinstance(side, exp.Any | exp.All) for side in condition.iter_expressions())
 
 
 def conjuncts(condition: exp.Expr) -> Iterator[exp.Expr]:

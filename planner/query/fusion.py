@@ -246,7 +246,8 @@ class _Fusion:
         parties = tuple(dict.fromkeys(p for r in relations for p in r.parties))
         labels = " and ".join(r.label for r in relations)
         sides = equality_sides(self.draft, self.old, term)
-        if sides is not None and all(len(self.old.reads(side)) == 1 for side in sides):
+        joined = what == "a condition" and sides is not None
+        if joined and all(len(self.old.reads(side)) == 1 for side in sides or ()):
             return self.draft.error(
                 f"{labels} cannot be joined on this: it may hold where a LEFT JOIN found no row",
                 term.span,
@@ -264,6 +265,14 @@ class _Fusion:
             hint = "join the tables of each client in a part of a UNION ALL of its own"
             return self.draft.error(message, term.span, hint)
         message = f"{what} needs columns of {len(parties)} parties: {labels}"
+        if what == "a condition" and term.expression.find(exp.Any, exp.All) is not None:
+            return self.draft.error(
+                f"ANY and ALL compare within one party, and this needs columns of {labels}",
+                term.span,
+                "for one value write a.x = b.y; for a list, join each of its values once: "
+                "JOIN (SELECT DISTINCT key, unnest(list) AS value FROM party.table) AS d "
+                "ON d.value = a.x",
+            )
         hint = {
             "the target": "the target is computed by one party; TARGET one party's column",
             "the weight": "the weight is computed by one party; WEIGHT one party's column",

@@ -23,6 +23,7 @@ from sqlfl.planner.query.relations import (
     Relation,
     Source,
     Term,
+    clients_of,
     column,
     ids_of,
     operand,
@@ -154,7 +155,7 @@ class Asker:
 
     def kind_over(self, relations: Sequence[Relation], term: Term) -> str:
         """SCALAR where the term is one value per row of the relations that it reads."""
-        read = [r for r in relations if ids_of(term) & {*r.ids}] or [relations[0]]
+        read = [relations[n] for n in _readers(relations, term)]
         if len(read) == 1:
             parts = ((b, substituted(term, b)) for b in read[0].branches)
             kinds = (self.kind(b.client, b.sources, t.expression) for b, t in parts)
@@ -194,6 +195,18 @@ class Asker:
 _TYPED = "@typed"
 
 
+def _readers(relations: Sequence[Relation], term: Term) -> list[int]:
+    """The relations that the term reads; of one that reads none, the first that can evaluate it.
+
+    There is none where the term has a subquery over a party that no relation is of.
+    """
+    read = [n for n, r in enumerate(relations) if ids_of(term) & {*r.ids}]
+    if read:
+        return read
+    marks = clients_of(term.expression)
+    return [n for n, r in enumerate(relations) if not marks or r.client == marks[0]][:1]
+
+
 def claimed(
     relations: Sequence[Relation], outputs: Iterable[Output]
 ) -> tuple[tuple[Relation, ...], tuple[Term, ...]]:
@@ -206,9 +219,10 @@ def claimed(
     for output in outputs:
         if not has_calls(output.term.expression):
             continue
-        read = [n for n, r in enumerate(found) if ids_of(output.term) & {*r.ids}] or [0]
+        read = _readers(found, output.term)
         if len(read) > 1:
             left.append(output.term)
+        if len(read) != 1:
             continue
         branches = tuple(
             replace(b, claims=(*b.claims, substituted(output.term, b).expression))

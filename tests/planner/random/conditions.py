@@ -106,5 +106,9 @@ class Conditions(Values):
                 f"list_contains({found}, {a})",
                 f"{self.operand(a)} IN ({found})" if found[0] == "[" else f"len({found}) > 1",
                 f"{self.operand(a)} = ANY({found})",
+                f"{self.operand(a)} <> ALL({found})",
+                f"{self.operand(a)} = ANY([{a}, {a}])",
+                f"{self.operand(self.text(place.deeper()))} = ANY({self.texts(place.deeper())})",
+                f"({found} + [{a}])[2] = {a}",
             )
         )

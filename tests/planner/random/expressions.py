@@ -110,6 +110,12 @@ class Expressions:
     def struct(self, place: Place) -> str:
         raise NotImplementedError
 
+    def texts(self, place: Place) -> str:
+        raise NotImplementedError
+
+    def map(self, place: Place) -> str:
+        raise NotImplementedError
+
     def condition(self, place: Place) -> str:
         raise NotImplementedError
 

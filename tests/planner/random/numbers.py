@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tests.planner.random.expressions import Expressions, Place
-from tests.planner.random.world import BIG, DOUBLE, INT, LIST, MONEY, PAIR, ROW, TEXT
+from tests.planner.random.world import BIG, DOUBLE, INT, LIST, MONEY, PAIR, PAIRS, ROW, TEXT, UNLIKE
 
 
 @dataclass
@@ -26,6 +26,8 @@ class Numbers(Expressions):
                 (1, self._cast_to_integer),
                 (1, self._of_text),
                 (1, self._of_date),
+                (2, self._of_map),
+                (2, self._of_unlike),
             ),
         )
 
@@ -149,6 +151,28 @@ class Numbers(Expressions):
             )
         )
 
+    def _of_map(self, place: Place) -> str:
+        found, pairs = self.map(place.deeper()), self.column(PAIRS, place)
+        texts = self.texts(place.deeper())
+        return self.draws.pick(
+            (
+                f"({found})['a']",
+                f"map_extract({found}, 'b')[1]",
+                f"cardinality({found})::INTEGER",
+                f"element_at({found}, {self.text(place.deeper())})[1]",
+                f"len({texts})",
+                f"{pairs}[1].f" if pairs else f"len({texts})",
+            )
+        )
+
+    def _of_unlike(self, place: Place) -> str:
+        """A column that each database of its party types for itself, cast."""
+        found = self.column(UNLIKE, place)
+        if found is None:
+            return self._of_list(place)
+        self.note("unlike")
+        return self.draws.pick((f"{found}::INTEGER", f"CAST({found} AS BIGINT)"))
+
     def _cast_to_integer(self, place: Place) -> str:
         value = self.draws.pick((self.text, self.number, self.condition))(place.deeper())
         return self.draws.pick((f"TRY_CAST({value} AS INTEGER)", f"try_cast(({value}) AS BIGINT)"))
@@ -183,4 +207,8 @@ class Numbers(Expressions):
         def chosen(at: Place) -> str:
             return f"CASE WHEN {self.condition(at.deeper())} THEN {self.number(at.deeper())} END"
 
-        return self.choose(place, leaf, ((2, halved), (2, rounded), (1, chosen)))
+        def unlike(at: Place) -> str:
+            found = self.column(UNLIKE, at)
+            return halved(at) if found is None else f"{found}::DOUBLE"
+
+        return self.choose(place, leaf, ((2, halved), (2, rounded), (1, chosen), (2, unlike)))

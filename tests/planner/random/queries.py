@@ -8,7 +8,7 @@ from tests.planner.random.expressions import Place
 from tests.planner.random.scopes import POOL, Column, Scope, fresh
 from tests.planner.random.selects import Selects
 from tests.planner.random.sources import Cte, From
-from tests.planner.random.world import BIG, BOOL, DOUBLE, INT, PARTIES, TEXT
+from tests.planner.random.world import BIG, BOOL, DOUBLE, INT, PARTIES, TEXT, Table
 
 KEPT = (INT, BIG, DOUBLE, TEXT, BOOL)
 Query = tuple[str, tuple[Column, ...]]
@@ -191,7 +191,11 @@ class Queries(Selects):
         found = self.from_(parties, outer, depth - 1, 1)
         items, columns = [], []
         for type_, name in zip(types, names, strict=True):
-            items.append(f"{self.of(type_, Place(found.scope, home_of(parties), 1))} AS {name}")
+            value = self.of(type_, Place(found.scope, home_of(parties), 1))
+            if self.draws.chance(8):
+                self.note("bare null")
+                value = "NULL"
+            items.append(f"{value} AS {name}")
             columns.append(Column(name, type_, home_of(parties)))
         return f"SELECT {', '.join(items)} FROM {found.text}{self.where(found, 1)}", tuple(columns)
 
@@ -218,6 +222,9 @@ class Queries(Selects):
                 f"SELECT {column} + 1 FROM {name} WHERE {column} < 3)"
             )
             return text, Cte(name, (Column(column, INT, None),))
+        if self.draws.chance(25):
+            text, columns = self._unstable(parties)
+            return f"{name} AS ({text})", Cte(name, columns, True)
         text, columns = self.derived(parties, None, max(depth - 1, 0))
         hint = self.draws.weighted(((8, ""), (1, "MATERIALIZED "), (1, "NOT MATERIALIZED ")))
         if self.draws.chance(15):
@@ -227,6 +234,35 @@ class Queries(Selects):
             columns = tuple(replace(c, name=n) for c, n in zip(columns, names, strict=True))
             return f"{name}({', '.join(names)}) AS {hint}({text})", Cte(name, columns)
         return f"{name} AS {hint}({text})", Cte(name, columns)
+
+    def _unstable(self, parties: tuple[str, ...]) -> Query:
+        """Rows of one table that a sample, a LIMIT or the order of rows chooses."""
+        tables = self.tables((self.draws.pick(parties),))
+        table = self.draws.pick([t for t in tables if t.view is None])
+        found = From(*self._alone(table))
+        items, columns = self.items(found.scope, (), 0)
+        shown = f"SELECT {', '.join(items)} FROM {found.text}"
+        if "sample" not in self.seen and self.draws.chance(50):
+            self.note("sample")
+            ways = (
+                " USING SAMPLE 2 ROWS",
+                " TABLESAMPLE reservoir(1 ROWS)",
+                " USING SAMPLE 50 PERCENT (bernoulli)",
+            )
+            return shown + self.draws.pick(ways), tuple(columns)
+        self.note("cut")
+        name, value = columns[0], items[0].removesuffix(f" AS {columns[0].name}")
+        if self.draws.chance(40) and value != items[0]:
+            call = self.draws.pick(("first({})", "last({})", "list({})[1]", "any_value({})"))
+            called = call.format(value)
+            return f"SELECT {called} AS {name.name} FROM {found.text}", (name,)
+        return shown + self.draws.pick((" LIMIT 2", " LIMIT 1", " LIMIT 2 OFFSET 1")), tuple(
+            columns
+        )
+
+    def _alone(self, table: Table) -> tuple[str, Scope]:
+        text, source = self._table(table, ())
+        return text, Scope((source,))
 
     # -- subqueries in expressions -----------------------------------------------------------------
 

@@ -50,6 +50,8 @@ class From:
 class Cte:
     name: str
     columns: tuple[Column, ...]
+    unstable: bool = False
+    """It may have other rows each time that it is evaluated."""
 
 
 @dataclass
@@ -78,7 +80,7 @@ class Sources(Conditions):
             (
                 (20, "table"),
                 (18 * rest, "derived"),
-                (6 * bool(known), "cte"),
+                (20 if any(cte.unstable for cte in known) else 6 * bool(known), "cte"),
                 (2 * local, "range"),
                 (1 + local, "values"),
                 (local, "macro"),
@@ -140,7 +142,7 @@ class Sources(Conditions):
         return f"({text}) {self.draws.pick(('', 'AS '))}{alias}", Source(alias, columns)
 
     def _cte(self, cte: Cte, taken: tuple[str, ...]) -> tuple[str, Source]:
-        self.note("cte")
+        self.note("unstable cte" if cte.unstable else "cte")
         if cte.name not in taken and not self.draws.chance(50):
             return cte.name, Source(cte.name, cte.columns)
         alias = self.alias(taken, cte.name)
@@ -300,6 +302,7 @@ class Sources(Conditions):
         if None in ends:
             return None
         forms = ["{0} == {1}", "NOT ({0} <> {1})", "{0} IN ({1})", "({0}, 1) = ({1}, 1)"]
+        forms += ["{0} = ANY ([{1}])", "{0} = ALL ([{1}])"]
         forms += ["{0} IS NOT DISTINCT FROM {1}", "row({0}) = row({1})", "({0}) = {1}"]
         return self.draws.pick(["{0} = {1}"] * 40 + forms).format(*ends)
 

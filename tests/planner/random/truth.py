@@ -134,7 +134,19 @@ def _checked(world: World, statement: Statement) -> Verdict:
         return Verdict(kind, str(error).splitlines()[0])
     except BrokenContract as error:
         return Verdict("broken contract", str(error))
-    return compared(expected, found, ucq)
+    verdict = compared(expected, found, ucq)
+    if verdict.kind == WRONG and "sample" in statement.seen:
+        return verdict if not _may_be(world, statement, found) else Verdict(EQUAL)
+    return verdict
+
+
+MAX_SAMPLES = 4000
+"""Answers that are asked for before a sample is taken to be none that the query may have."""
+
+
+def _may_be(world: World, statement: Statement, found: Result) -> bool:
+    """Whether the query, which draws a sample, has these rows at times."""
+    return any(central(world, statement).rows == found.rows for _ in range(MAX_SAMPLES))
 
 
 def planned(federated: Federated, statement: Statement) -> Ucq:

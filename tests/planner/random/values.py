@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from tests.planner.random.expressions import Place
 from tests.planner.random.numbers import Numbers
 from tests.planner.random.scopes import variable
-from tests.planner.random.world import DATE, LIST, MOMENT, PAIR, TEXT
+from tests.planner.random.world import DATE, LIST, MAP, MOMENT, PAIR, PAIRS, TEXT, TEXTS
 
 
 @dataclass
@@ -44,8 +44,51 @@ class Values(Numbers):
             return f"strftime({self.date(at.deeper())}, '%d')"
 
         return self.choose(
-            place, leaf, ((2, changed), (2, called), (2, from_number), (1, chosen), (1, dated))
+            place,
+            leaf,
+            (
+                (2, changed),
+                (2, called),
+                (2, from_number),
+                (1, chosen),
+                (1, dated),
+                (1, self._type_of),
+                (1, self._of_texts),
+            ),
         )
+
+    def _type_of(self, place: Place) -> str:
+        self.note("typeof")
+        return self.draws.pick(
+            (
+                "typeof(NULL)",
+                f"typeof({self.integer(place.deeper())})",
+                f"typeof({self.list(place.deeper())})",
+                f"typeof({self.text(place.deeper())})",
+            )
+        )
+
+    def _of_texts(self, place: Place) -> str:
+        found = self.texts(place.deeper())
+        return self.draws.pick(
+            (f"({found})[1]", f"array_to_string({found}, '')", f"{found}.list_extract(-1)")
+        )
+
+    def texts(self, place: Place) -> str:
+        """A list of texts."""
+        found = self.column(TEXTS, place)
+        if found is not None and not self.draws.chance(30):
+            self.note("texts")
+            return found
+        a = self.text(place.deeper())
+        return self.draws.pick((f"[{a}]", f"[{a}, NULL]", f"map_keys({self.map(place.deeper())})"))
+
+    def map(self, place: Place) -> str:
+        self.note("map")
+        found = self.column(MAP, place)
+        if found is not None and not self.draws.chance(20):
+            return found
+        return f"MAP {{'a': ({self.integer(place.deeper())})::INTEGER}}"
 
     def date(self, place: Place) -> str:
         def leaf(at: Place) -> str:
@@ -112,12 +155,39 @@ class Values(Numbers):
             )
 
         def joined(at: Place) -> str:
-            return f"({self.list(at.deeper())} || [{self.integer(at.deeper())}])"
+            a, b = self.list(at.deeper()), self.list(at.deeper())
+            self.note("list sum")
+            return self.draws.pick(
+                (
+                    f"({a} || [{self.integer(at.deeper())}])",
+                    f"({a} + {b})",
+                    f"({a} + NULL)",
+                    f"list_concat({a}, {b})",
+                    f"({a})[2:]",
+                )
+            )
+
+        def of_map(at: Place) -> str:
+            return f"map_values({self.map(at.deeper())})"
+
+        def of_pairs(at: Place) -> str:
+            found = self.column(PAIRS, at)
+            self.note("pairs")
+            return f"[p.f FOR p IN {found}]" if found else f"[({self.struct(at.deeper())}).k]"
 
         return self.choose(
             place,
             leaf,
-            ((1, literal), (3, mapped), (2, filtered), (3, comprehension), (1, two), (1, joined)),
+            (
+                (1, literal),
+                (3, mapped),
+                (2, filtered),
+                (3, comprehension),
+                (1, two),
+                (3, joined),
+                (1, of_map),
+                (1, of_pairs),
+            ),
         )
 
     def struct(self, place: Place) -> str:

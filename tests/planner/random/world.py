@@ -7,7 +7,7 @@ and in federations that split the rows of a party over one client or several.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from random import Random
@@ -18,6 +18,8 @@ import sqlfl
 from sqlfl.catalog import FederationCatalog
 from sqlfl.schema import Client
 from sqlfl.transport.base import Audit, Channel
+from sqlfl.udfs import sql
+from sqlfl.udfs.describe import current_place, use
 from tests.databases import in_memory
 
 INT, BIG, DOUBLE, TEXT = "INTEGER", "BIGINT", "DOUBLE", "VARCHAR"
@@ -25,6 +27,10 @@ LIST, DATE, MOMENT, BOOL = "INTEGER[]", "DATE", "TIMESTAMP", "BOOLEAN"
 MONEY = "DECIMAL(9,2)"
 PAIR = "STRUCT(f INTEGER, k INTEGER)"
 ROW = "STRUCT(k INTEGER, n INTEGER, id INTEGER)"
+TEXTS, MAP, PAIRS = "VARCHAR[]", "MAP(VARCHAR, INTEGER)", f"{PAIR}[]"
+UNLIKE = "UNLIKE"
+"""Whole numbers, in a column whose type each database of the party chooses for itself."""
+TYPES_OF_UNLIKE = ("VARCHAR", DOUBLE, INT)
 
 Columns = tuple[tuple[str, str], ...]
 
@@ -66,6 +72,10 @@ TABLES = (
     Table("c", "v", (("id", TEXT), ("k", BIG), ("w", TEXT))),
     Table("c", "k", (("k", INT), ("v", INT))),
     Table("c", "d", (("k", INT), ("day", DATE), ("moment", MOMENT), ("w", MONEY), ("ok", BOOL))),
+    Table("a", "bag", (("id", INT), ("tags", TEXTS), ("mp", MAP), ("v", PAIRS), ("n", INT))),
+    Table("b", "j", (("k", INT), ("li", LIST), ("mp", MAP), ("st", PAIR), ("x", DOUBLE))),
+    Table("b", "od", (("k", BIG), ("z", UNLIKE), ("m", INT))),
+    Table("c", "ol", (("id", INT), ("x", UNLIKE), ("tags", TEXTS))),
 )
 VIEWS = (
     Table(
@@ -94,6 +104,18 @@ MACROS = (
 )
 TABLE_MACRO = "CREATE MACRO near(z) AS TABLE SELECT id, k, n FROM {}t WHERE k = z OR n = z"
 """Of party a; without the party's name, it is only known beside a table of it."""
+
+HIDING = (
+    "nullif(a, b) AS 7", "list_value(x) AS 9", '"||"(a, b) AS 9', '"+"(a, b) AS 99',
+    '"*"(a, b) AS 0', '"~~"(a, b) AS false', "count(x) AS 3", "max(x) AS 0", "min(x) AS 0",
+    "list(x) AS 0", "len(x) AS 3", "length(x) AS 3", "upper(x) AS 'u'", "concat(a, b) AS 'q'",
+    "list_transform(a, b) AS 0", "struct_pack(x) AS 3", "struct_extract(a, b) AS 0",
+    "map_extract(a, b) AS 0", "array_extract(a, b) AS 9", "array_slice(a, b, c) AS [7]",
+    "list_contains(a, b) AS true", "contains(a, b) AS true", "greatest(a, b) AS 0",
+    "typeof(x) AS 'none'", "least(a, b) AS 0", "list_concat(a, b) AS 8", "round(a, b) AS 0",
+)  # fmt: skip
+"""Macros of the parties of every second world, named like DuckDB's own functions: they mean nothing
+to a statement."""
 
 WORLD = 250
 """Statements of consecutive seeds that share a world."""
@@ -160,11 +182,14 @@ class World:
         fed = self.stack.enter_context(sqlfl.Federation(progress=False))
         databases: dict[Client, duckdb.DuckDBPyConnection] = {}
         for party, clients in zip(PARTIES, layout, strict=True):
+            own: list[duckdb.DuckDBPyConnection] = []
             for number in range(clients):
-                con = databases[Client(party, number)] = self.open()
-                self._fill(con, party, number, clients)
-            cons = [con for client, con in databases.items() if client.party == party]
-            fed.attach(party, cons if clients > 1 else cons[0])
+                own.append(self.open())
+                self._fill(own[-1], party, number, clients)
+                cursor = self.stack.enter_context(closing(sql.cursor(own[-1])))
+                use(cursor, current_place(own[-1]))
+                databases[Client(party, number)] = cursor
+            fed.attach(party, own if clients > 1 else own[0])
         return Federated(fed, databases)
 
     def _fill(self, con: duckdb.DuckDBPyConnection, party: str, number: int, clients: int) -> None:
@@ -174,9 +199,11 @@ class World:
         for table in TABLES:
             if table.party == party:
                 own = self.rows[table.text][number::clients]
-                create(con, table.path, table, own, turned=number % 2 == 1)
+                create(con, table.path, table, own, number)
         for macro in MACROS:
             con.execute(macro.format(""))
+        for macro in HIDING if self.seed % 2 else ():
+            con.execute(f"CREATE MACRO {macro}")
         for view in VIEWS:
             if view.party == party:
                 con.execute(f"CREATE VIEW {view.path} AS {view.view}")
@@ -198,11 +225,16 @@ def create(
     name: str,
     table: Table,
     literals: list[str],
-    turned: bool = False,
+    number: int = 0,
 ) -> None:
-    """`turned`: the columns stand in another order, as a second client may have them."""
-    step = -1 if turned else 1
-    columns = ", ".join(f"{column} {type_}" for column, type_ in table.columns[::step])
+    """The clients of a party number their tables: in every second one the columns stand in another
+    order, and an unlike column has another type in each."""
+    step = -1 if number % 2 else 1
+    unlike = TYPES_OF_UNLIKE[number % len(TYPES_OF_UNLIKE)]
+    columns = ", ".join(
+        f"{column} {unlike if type_ == UNLIKE else type_}"
+        for column, type_ in table.columns[::step]
+    )
     con.execute(f"CREATE TABLE {name} ({columns})")
     if literals:
         names = ", ".join(column for column, _ in table.columns)
@@ -240,4 +272,12 @@ def value(random: Random, type_: str) -> str:
             return f"{{'f': {small}, 'k': {random.randrange(4)}}}"
         case "STRUCT(k INTEGER, n INTEGER, id INTEGER)":
             return f"{{'k': {small}, 'n': {random.randrange(4)}, 'id': {random.randrange(4)}}}"
+        case "VARCHAR[]":
+            return str(random.choices(("a", "1", "b"), k=random.randrange(4)))
+        case "MAP(VARCHAR, INTEGER)":
+            keys = random.sample(("a", "b", "k"), random.randrange(3))
+            entries = ", ".join(f"'{key}': {random.randrange(4)}" for key in keys)
+            return f"MAP {{{entries}}}"
+        case "STRUCT(f INTEGER, k INTEGER)[]":
+            return f"[{', '.join(value(random, PAIR) for _ in range(random.randrange(3)))}]"
     return str(small)
