@@ -143,7 +143,7 @@ def _unified_relation(
                 name = relation.branches[0].columns[key].name
             raise _conflict(draft, relation, name, term.span, branch_types)
         for columns, own in zip(casts, branch_types, strict=True):
-            if types.normal(own) != types.normal(wanted) and own != types.NULL_TYPE:
+            if types.normal(own) != types.normal(wanted):  # a NULL too has the union's type
                 columns[key] = build.cast(columns[key], wanted)
     branches: list[Branch] = [
         replace(b, columns=c) for b, c in zip(relation.branches, casts, strict=True)
