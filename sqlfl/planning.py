@@ -40,6 +40,7 @@ from sqlfl.privacy.planning import Clause, check_budget, settled, slots_of
 from sqlfl.report.report import expected_report
 from sqlfl.request import Verdict
 from sqlfl.schema import Catalog, Client
+from sqlfl.second_reading import confirm_fragments
 from sqlfl.store.registry import Model
 from sqlfl.training_checks import (
     check_fitted,
@@ -103,6 +104,7 @@ def plan_training(
         noised=privacy is not None and privacy.labels,
         transforms=transforms,
     )
+    confirm_fragments(ucq)
     if tuning is not None and tuning.groups is not None:
         ucq = with_units(ucq, tuning.groups, "groups")
     elif tuning is not None:
@@ -215,6 +217,7 @@ def plan_scoring(
             noised=privacy is not None,
             transforms=transforms,
         )
+        confirm_fragments(ucq)
         check_target(ucq, model.kind, statement.sql, None)
         if privacy is not None:
             clause = Clause.of(statement.privacy or (), statement.sql)
@@ -232,6 +235,7 @@ def plan_scoring(
             offset=None if isinstance(look, Skew) else model.offset,
             transforms=transforms,
         )
+        confirm_fragments(ucq)
         beside = model.offset if isinstance(look, Skew) else model.weight
         ucq = without(ucq, (model.target, beside), model)
     weighs = isinstance(statement, EvaluateModel) or isinstance(look, Skew)
@@ -298,6 +302,7 @@ def plan_check(statement: CheckQuery, catalog: Catalog, at: str | None = None) -
             target=statement.target,
             allow_cross_join=options.allow_cross_join,
         )
+        confirm_fragments(ucq)
     except PlanError as error:
         if unlike:
             error.advise(f"databases differ: {'; '.join(each.text for each in unlike)}")

@@ -1,7 +1,8 @@
 """A query is read twice: by the planner's parser, and by DuckDB's own, which has the last word.
 
 The planner works on a tree that another parser made of the text. Where DuckDB reads that tree's
-text otherwise than the user's, the plan would be one of another query: it is refused.
+text otherwise than the user's, the plan would be one of another query: it is refused. The fragments
+that the planner writes are read back too.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any, TypeAlias
 import duckdb
 from sqlglot import exp
 
-from sqlfl.errors import ParseError
+from sqlfl.errors import InternalError, ParseError
 from sqlfl.planner.grammar.parsing import COMMA
 from sqlfl.planner.grammar.spans import span_of
 from sqlfl.planner.grammar.statements import (
@@ -29,6 +30,7 @@ from sqlfl.planner.grammar.tokens import BRACES
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query.explicit import explicit
 from sqlfl.planner.query.joins import CONDITION
+from sqlfl.planner.query.ucq import Ucq
 
 Tree: TypeAlias = Any
 """Of the JSON that DuckDB gives for a query: objects, lists, texts, numbers, None."""
@@ -78,6 +80,32 @@ def confirm(statement: Statement) -> None:
                 sql=statement.sql,
                 span=(start + first, start + max(last, first + 1)),
             )
+    _remember(digest)
+
+
+def confirm_fragments(ucq: Ucq) -> None:
+    """Raise InternalError where DuckDB reads the text of a fragment otherwise than its tree says.
+
+    The text with parentheses around every operand says what the tree is. Texts that were read
+    before are not read again.
+    """
+    selects = (f.select for slot in ucq.slots for f in slot.evaluated)
+    texts = {to_sql(select): select for select in selects}
+    digests = {hashlib.sha256(text.encode()).digest(): text for text in texts}
+    unread = {digest: text for digest, text in digests.items() if digest not in _confirmed}
+    if not unread:
+        return
+    explained = [to_sql(explicit(texts[text])) for text in unread.values()]
+    found = _read(*unread.values(), *explained)
+    pairs = zip(unread.items(), found[: len(unread)], found[len(unread) :], strict=True)
+    for (digest, text), one, other in pairs:
+        fault = isinstance(one, _Fault) or isinstance(other, _Fault)
+        if fault or _difference(one, other, (0, 0)) is not None:
+            raise InternalError(f"DuckDB reads a fragment otherwise than it was planned: {text}")
+        _remember(digest)
+
+
+def _remember(digest: bytes) -> None:
     if len(_confirmed) >= _MOST:
         _confirmed.clear()
     _confirmed.add(digest)

@@ -223,3 +223,10 @@ def test_statements_and_public_names_are_documented() -> None:
     assert not missing((name for name in sqlfl.__all__ if name != "__version__"), every)
     for kind in (sqlfl.Federation, sqlfl.Relation, sqlfl.Result, sqlfl.Model):
         assert not missing((name for name in dir(kind) if not name.startswith("_")), every)
+
+
+def test_claims_of_the_page_on_soundness_name_tests() -> None:
+    text = (ROOT / "docs/soundness.md").read_text()
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", text)
+    assert len(named) > 15
+    assert {(f, n) for f, n in named if f"def {n}(" not in (ROOT / f).read_text()} == set()

@@ -84,7 +84,7 @@ def unify_blocks(blocks: tuple[Block, ...], sql: str, catalog: Catalog) -> tuple
         replace(
             block,
             outputs=tuple(
-                o if common is None or own in (common, types.NULL_TYPE) else _cast(o, common)
+                o if common in (None, own) else _cast(o, common)
                 for o, own, common in zip(block.outputs, given, wanted, strict=True)
             ),
         )

@@ -5,18 +5,21 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import product
 
 import duckdb
 import pytest
+from sqlglot import exp
 
-from sqlfl.errors import ParseError
+from sqlfl.errors import InternalError, ParseError
 from sqlfl.planner.grammar.dialect import parse
 from sqlfl.planner.grammar.statements import EvaluateModel
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query.explicit import explicit
-from sqlfl.second_reading import confirm
+from sqlfl.second_reading import confirm, confirm_fragments
 from tests.depth import SEED, THOROUGH
+from tests.planner.plans import flights
 
 OPERATORS = (
     "+", "-", "*", "/", "//", "%", "^", "**", "||", "&", "|", "<<", ">>", "=", "<>", "<", ">=",
@@ -143,6 +146,21 @@ def test_the_second_reading_rests_on_no_precedence() -> None:
     (found,) = explicit(query).selects
     meant = "(a LIKE ((@ b) || (c + (d * (-e))))) AND f AND (NOT (g = (h -> (i = j))))"
     assert to_sql(found) == meant
+
+
+def test_fragments_are_read_back() -> None:
+    """A sum in a product, written without parentheses, is another expression to DuckDB."""
+    ucq = flights()
+    confirm_fragments(ucq)
+    first, *others = ucq.slots
+    product_of = exp.Mul(
+        this=exp.Add(this=exp.column("a"), expression=exp.column("b")), expression=exp.column("c")
+    )
+    select = first.fragments[0].select.copy()
+    select.expressions[0].replace(exp.alias_(product_of, "distance"))
+    broken = replace(first, fragments=(replace(first.fragments[0], select=select),))
+    with pytest.raises(InternalError, match="reads a fragment otherwise"):
+        confirm_fragments(replace(ucq, slots=(broken, *others)))
 
 
 def test_prefixes_and_postfixes_bind_as_in_duckdb(con: duckdb.DuckDBPyConnection) -> None:

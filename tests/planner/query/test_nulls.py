@@ -37,7 +37,8 @@ TRUTHS = (
     "<n> IS DISTINCT FROM <n>", "<n> IS NOT DISTINCT FROM <n>", "NOT <b>", "(<b> AND <b>)",
     "(<b> OR <b>)", "(<b> AND <b>)", "(<b> OR <b>)", "coalesce(<b>, <b>)", "<n> = ALL (SELECT 3)",
     "<n> > ALL (SELECT 3 WHERE false)", "<n> = ANY (SELECT 3)", "<n> = ANY ([<n>])",
-    "<n> <> ALL ([<n>])", "<n> = ALL ([]::INTEGER[])", "<n> > SOME ([<n>, 3])", "<s> LIKE <s> ESCAPE '/'",
+    "<n> <> ALL ([<n>])", "<n> = ALL ([]::INTEGER[])", "<n> > SOME ([<n>, 3])",
+    "<s> LIKE <s> ESCAPE '/'",
     "CASE WHEN <b> THEN <b> ELSE <b> END", "(<n>, <n>) = (<n>, <n>)",
 )  # fmt: skip
 LEAVES = {

@@ -222,7 +222,7 @@ class Queries(Selects):
                 f"SELECT {column} + 1 FROM {name} WHERE {column} < 3)"
             )
             return text, Cte(name, (Column(column, INT, None),))
-        if self.draws.chance(25):
+        if self.draws.chance(25) and parties:
             text, columns = self._unstable(parties)
             return f"{name} AS ({text})", Cte(name, columns, True)
         text, columns = self.derived(parties, None, max(depth - 1, 0))

@@ -22,7 +22,7 @@ from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query.emit import mapping_query
 from sqlfl.planner.query.rules import to_ucq
 from sqlfl.planner.query.ucq import Fragment, Slot, Ucq
-from sqlfl.second_reading import confirm
+from sqlfl.second_reading import confirm, confirm_fragments
 from tests.contradictions import unoptimized
 from tests.planner.central import expected_columns
 from tests.planner.random.statements import Statement, made
@@ -153,7 +153,7 @@ def planned(federated: Federated, statement: Statement) -> Ucq:
     parsed = parse(f"EVALUATE MODEL m FROM (\n{statement.query}\n)")
     assert isinstance(parsed, EvaluateModel)
     confirm(parsed)
-    return to_ucq(
+    ucq = to_ucq(
         parsed.query,
         parsed.sql,
         federated.catalog,
@@ -163,6 +163,8 @@ def planned(federated: Federated, statement: Statement) -> Ucq:
         weight=statement.weight,
         split=statement.split,
     )
+    confirm_fragments(ucq)
+    return ucq
 
 
 def refusal(error: Error, expected: Result | Exception) -> Verdict:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from tests.planner.random.expressions import Place
 from tests.planner.random.numbers import Numbers
 from tests.planner.random.scopes import variable
-from tests.planner.random.world import DATE, LIST, MAP, MOMENT, PAIR, PAIRS, TEXT, TEXTS
+from tests.planner.random.world import DATE, INT, LIST, MAP, MOMENT, PAIR, PAIRS, TEXT, TEXTS
 
 
 @dataclass
@@ -61,7 +61,8 @@ class Values(Numbers):
         self.note("typeof")
         return self.draws.pick(
             (
-                "typeof(NULL)",
+                f"typeof({self.column(INT, place) or 'NULL'})",
+                f"typeof({self.column(TEXT, place) or 'NULL'})",
                 f"typeof({self.integer(place.deeper())})",
                 f"typeof({self.list(place.deeper())})",
                 f"typeof({self.text(place.deeper())})",
