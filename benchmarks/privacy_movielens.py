@@ -173,7 +173,9 @@ REAL: dict[tuple[str, str], dict[int, Chosen]] = {
         epsilon: Chosen({"algorithm": "sgd"}, {"predictions": "gaussian"}) for epsilon in EPSILONS
     },
     ("linear", "none"): {
-        epsilon: Chosen(FULL | {"epochs": 10}, {"max_fan_out": 5 if epsilon < 4 else 20})
+        epsilon: Chosen(
+            FULL | {"epochs": 10}, {"predictions": "exact", "max_fan_out": 5 if epsilon < 4 else 20}
+        )
         for epsilon in EPSILONS
     },
     ("nn", "gaussian"): {
