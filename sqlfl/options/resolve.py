@@ -250,8 +250,17 @@ def _check_method(kind: str, algorithm: str, written: Written, sql: str | None) 
             raise error(message, option, sql, name=True)
         if algorithm not in line.of(kind):
             message = f"option {name} does not apply to algorithm '{algorithm}', only to "
-            hint = f"leave {name} out{_OR_DESCENT}" if algorithm == MOMENTS else None
-            raise error(f"{message}{', '.join(line.of(kind))}", option, sql, hint=hint, name=True)
+            fitting = [a for a in line.of(kind) if a in ("sgd", "admm")]
+            instead = f"leave {name} out"
+            if fitting:
+                instead += f", or descend: WITH (algorithm = '{fitting[0]}')"
+            raise error(
+                f"{message}{', '.join(line.of(kind))}",
+                option,
+                sql,
+                hint=instead if algorithm == MOMENTS else None,
+                name=True,
+            )
 
 
 def resolve_scoring(

@@ -21,7 +21,9 @@ STEPS = "epochs = 8, learning_rate = 0.9"
 LIMITS = f"[{-attack.BOUND}, {attack.BOUND}]"
 BOUNDS = f"feature_bounds = {{'a': {LIMITS}, 'b': {LIMITS}, 'c': {LIMITS}}}"
 EPSILON, DELTA = 1.0, 1e-3
-EXACT = f"PRIVACY (noise_multiplier = 2, delta = {DELTA}, clip = 1, {BOUNDS})"
+EXACT = (
+    f"PRIVACY (noise_multiplier = 2, delta = {DELTA}, clip = 1, predictions = 'exact', {BOUNDS})"
+)
 NOISED = f"""PRIVACY (
     epsilon = {EPSILON}, delta = {DELTA}, clip = 1, predictions = 'gaussian', {BOUNDS})"""
 FLOAT32 = 2e-5

@@ -53,7 +53,7 @@ def test_explain_has_its_words_and_options(database: Open) -> None:
 
 def test_statements_that_do_not_go_with_it_are_refused(database: Open) -> None:
     with pytest.raises(sqlfl.Error, match="its intercept is an exact function"):
-        told(database, f"PRIVACY (epsilon = 4, {BOUNDS})")
+        told(database, f"PRIVACY (epsilon = 4, predictions = 'exact', {BOUNDS})")
     with pytest.raises(sqlfl.Error, match="option rho does not apply"):
         told(database, "", "rho = 1")
     with pytest.raises(sqlfl.Error, match="does not train mlp_classifier"):
