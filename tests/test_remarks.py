@@ -213,7 +213,7 @@ def test_features_that_are_protected_are_not_asked_about(parties: Parties) -> No
         with told() as said:
             fed.sql(TRAIN.format(query).replace("FROM (", clause + "FROM ("))
             fed.sql(f"EVALUATE MODEL m FROM ({query})")
-        assert said == []
+        assert [text for text in said if "better than a constant" not in text] == []
         assert not {"findings"} & {*fed.audit().arrow().column("kind").to_pylist()}
 
 
