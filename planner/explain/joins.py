@@ -29,12 +29,18 @@ def join(plan: FederatedPlan) -> Section:
 
 
 def _narrowed(plan: FederatedPlan) -> tuple[str, ...]:
-    """Tables of which keys of fewer rows are sent than the query itself says."""
-    return tuple(
+    """Tables that send keys of fewer rows than the query says, or are there for keys only."""
+    narrowed = [
         f"{slot.name} sends keys of rows with {' and '.join(slot.derived)} only: equal keys say so"
         for slot in plan.ucq.slots
         if slot.derived
-    )
+    ]
+    once = [
+        f"{slot.name} only says which keys there are: its rows with equal keys count as one"
+        for slot in plan.ucq.slots
+        if slot.once
+    ]
+    return (*narrowed, *once)
 
 
 def slots(plan: FederatedPlan) -> Section:

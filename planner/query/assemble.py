@@ -156,6 +156,7 @@ class _Assembly:
             ),
             holds[1],
             holds[2],
+            once=first.relations[index].once,
             derived=self._derived(index),
         )
 

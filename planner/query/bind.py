@@ -25,6 +25,7 @@ from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query import emit
 from sqlfl.planner.query.chains import chain_of
 from sqlfl.planner.query.clock import Clock
+from sqlfl.planner.query.cohorts import Cohorts, without_semi_joins
 from sqlfl.planner.query.columns import named_alike, settled, unify_blocks, with_column_aliases
 from sqlfl.planner.query.ctes import Cte, Environment, repeated, spread, with_ctes
 from sqlfl.planner.query.joins import Joiner, State, renamed
@@ -85,6 +86,9 @@ class Binder:
         known = with_ctes(query, environment or {})
         if isinstance(query, exp.Subquery) and not query.args.get("joins"):
             return self.bind(query.this, known, derived)
+        exists = without_semi_joins(query) if isinstance(query, exp.Select) else None
+        if exists is not None and self.pusher.only_client(query, known) is None:
+            query = exists
         if (cte := repeated(query, environment or {})) is not None:
             client = self.pusher.only_client(query, known)
             if client is not None:
@@ -275,9 +279,14 @@ class Binder:
                 written.append((name, term))
                 closed |= {folded(name)} if projection.find(exp.Query) else set()
         where = select.args.get("where")
+        named = scope.with_aliases(written)
+        rest = None if where is None else where.this
+        if rest is not None:
+            cohorts = Cohorts(self.pusher, self.sql, known, self._from, self._derived)
+            state, rest = cohorts.taken(rest, state, named)
         tree = state.tree
-        if where is not None:
-            condition = self.pusher.term(where.this, scope.with_aliases(written), known)
+        if rest is not None:
+            condition = self.pusher.term(rest, named, known)
             tree = replace(tree, conditions=(*tree.conditions, condition))
         span = span_of(select, self.sql)
         sorted_by = self._order(select, scope.with_aliases(written), known)

@@ -299,6 +299,15 @@ class _Fusion:
         members = [i for i in range(len(self.old.relations)) if self.groups.find(i) == root]
         if len(members) == 1:
             return self.old.relations[root]
+        for relation in (self.old.relations[i] for i in members):
+            if relation.once:
+                raise self.draft.error(
+                    f"a subquery over {relation.label} is compared with a table of its own party, "
+                    "beside the key that it is joined by",
+                    relation.span,
+                    "compare it with one table by equalities alone: WHERE EXISTS (SELECT 1 FROM "
+                    "party.table AS u WHERE u.key = t.key)",
+                )
         core = [i for i in members if not self._node_of(i).absorbed]
         optional = [i for i in members if i not in core]
         parts = {i: self.old.relations[i] for i in core}

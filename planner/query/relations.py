@@ -86,6 +86,8 @@ class Relation:
     name: str
     span: Span | None
     branches: tuple[Branch, ...]
+    once: bool = False
+    """Its rows only match, and those with equal keys count as one."""
 
     @property
     def label(self) -> str:

@@ -121,6 +121,9 @@ class Slot:
     """Joined rows of one of its rows may depend on each other: they are told apart by it."""
     governed: bool = False
     """An owner of its tables has made a policy, and hears which of its rows are joined."""
+    once: bool = False
+    """Its rows only match, and those with equal keys, of all its clients, count as one: the table
+    of a subquery in EXISTS or IN."""
     derived: tuple[str, ...] = ()
     """Conditions of its fragments that the query does not have, and that follow from others over
     equal keys; as text."""

@@ -43,12 +43,15 @@ def _slots(
             "each block must have the same table positions, in whatever order",
         )
     places = {part: slot for slot, part in enumerate(wanted) if part}
-    bare = iter([slot for slot, part in enumerate(wanted) if not part])
+    bare = {
+        once: iter([s for s, p in enumerate(wanted) if not p and first.relations[s].once is once])
+        for once in (False, True)
+    }
     slots = []
-    for part in parts:
+    for part, relation in zip(parts, block.relations, strict=True):
         if part and part not in places:
             raise _mismatch(draft, first, block, number, part)
-        slots.append(places[part] if part else next(bare, -1))
+        slots.append(places[part] if part else next(bare[relation.once], -1))
     if -1 in slots:
         raise _mismatch(draft, first, block, number, next(p for p in wanted if p not in parts))
     return tuple(slots)
@@ -120,17 +123,31 @@ def merge_blocks(draft: Draft) -> Draft:
     """Blocks that differ in one slot's fragments only are one: A1xB + A2xB = (A1+A2)xB.
 
     Not where the slot is on the right of a LEFT JOIN: rows that miss a partner in one part may have
-    one in the other.
+    one in the other; nor where its rows with equal keys count as one, in each part.
     """
     assert draft.ucq is not None
-    blocks = [b for block in draft.ucq.blocks for b in _without_repeats(block)]
+    once = frozenset(slot.index for slot in draft.ucq.slots if slot.once)
+    blocks = [b for block in draft.ucq.blocks for b in _without_repeats(block, once)]
     blocks.sort(key=_order)
-    while (found := _mergeable(blocks)) is not None:
+    while (found := _mergeable(blocks, once)) is not None:
         left, right, merged = found
         blocks[left] = merged
         del blocks[right]
     blocks.sort(key=_order)
+    for slot in once:
+        _check_apart(draft, blocks, slot)
     return replace(draft, ucq=replace(draft.ucq, blocks=tuple(blocks)))
+
+
+def _check_apart(draft: Draft, blocks: list[ucq.Block], slot: int) -> None:
+    """Rows with equal keys count as one in all blocks that have them, or in none."""
+    taken = {frozenset(fragments) for b in blocks for own, fragments in b.members if own == slot}
+    if any(one & other and one != other for one in taken for other in taken):
+        raise draft.error(
+            "parts of a union have a subquery over the same table, and over others beside it",
+            draft.blocks[0].span,
+            "let each part's subquery read the same tables, or tables of its own",
+        )
 
 
 def _order(block: ucq.Block) -> tuple[object, ...]:
@@ -138,7 +155,7 @@ def _order(block: ucq.Block) -> tuple[object, ...]:
     return block.members, joins, repr(block.lefts), block.virtual, block.kept
 
 
-def _without_repeats(block: ucq.Block) -> list[ucq.Block]:
+def _without_repeats(block: ucq.Block, once: frozenset[int]) -> list[ucq.Block]:
     """A fragment that stands twice in a slot gives its rows twice: one more block for it.
 
     On the right of a LEFT JOIN such a fragment was written twice.
@@ -146,7 +163,7 @@ def _without_repeats(block: ucq.Block) -> list[ucq.Block]:
     blocks = [block.members[:0]]
     for slot, fragments in block.members:
         layers: list[list[int]] = []
-        for fragment in fragments:
+        for fragment in dict.fromkeys(fragments) if slot in once else fragments:
             layer = next((layer for layer in layers if fragment not in layer), None)
             if layer is None:
                 layers.append([fragment])
@@ -157,11 +174,11 @@ def _without_repeats(block: ucq.Block) -> list[ucq.Block]:
     return [replace(block, members=members) for members in blocks]
 
 
-def _mergeable(blocks: list[ucq.Block]) -> tuple[int, int, ucq.Block] | None:
+def _mergeable(blocks: list[ucq.Block], once: frozenset[int]) -> tuple[int, int, ucq.Block] | None:
     for slot in range(len(blocks[0].members)):
         seen: dict[tuple[object, ...], list[int]] = {}
         for number, block in enumerate(blocks):
-            if block.members[slot][0] in block.optional:
+            if block.members[slot][0] in block.optional | once:
                 continue
             rest = (*block.members[:slot], *block.members[slot + 1 :])
             others = seen.setdefault(

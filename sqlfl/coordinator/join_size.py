@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 
 from sqlfl.arrays import Array, taken
-from sqlfl.planner.query.ucq import Block, Join, LeftJoin, Ucq
+from sqlfl.errors import ModelError
+from sqlfl.planner.query.ucq import Block, Join, LeftJoin, Slot, Ucq
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +43,38 @@ class SlotCodes:
         chosen = np.zeros(1 << 16, bool)
         chosen[list(fragments)] = True
         return taken(chosen, self.fragment)
+
+
+def once_each(ucq: Ucq, slot: Slot, codes: SlotCodes) -> SlotCodes:
+    """The rows of a slot whose rows with equal keys count as one: all but the first such row get
+    NULL for a key, and join nothing. Rows of fragments that stand in other blocks count apart, and
+    so does the row that a LEFT JOIN makes up. ModelError where an owner with policies is to hear
+    which rows are joined, and several have one key: it would hear of one of them."""
+    if slot.governed and all(slot.index in block.optional for block in ucq.blocks):
+        return codes  # a row with a partner is in no joined row
+    part = np.full(max(f.index for f in slot.fragments) + 1, -1)
+    for block in ucq.blocks:
+        fragments = list(dict(block.members)[slot.index])
+        part[fragments] = fragments[0]
+    group = part[codes.fragment]
+    rows = np.flatnonzero(group >= 0)
+    columns = [group[rows], *(codes.keys[key][rows] for key in slot.keys)]
+    order = np.lexsort(columns)
+    same = np.ones(max(len(rows) - 1, 0), bool)
+    for column in columns:
+        same &= column[order][1:] == column[order][:-1]
+    again = rows[order[1:][same]]
+    if slot.governed and len(again):
+        raise ModelError(
+            f"table {slot.name} has several rows with one key, and the owner of its rows has "
+            "policies, which are of all rows that take part",
+            hint="name a table or view with each key once in the subquery; ask the owner for one",
+        )
+    keys = {}
+    for key, own in codes.keys.items():
+        keys[key] = own.copy()
+        keys[key][again] = -1
+    return SlotCodes(codes.fragment, keys)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from sqlfl.coordinator import expected
 from sqlfl.coordinator.executors.base import Executor
 from sqlfl.coordinator.fan_out import limit_fan_out
 from sqlfl.coordinator.join_limits import Place, check_join, check_keys, database_memory
-from sqlfl.coordinator.join_size import JoinSize, SlotCodes, join_size
+from sqlfl.coordinator.join_size import JoinSize, SlotCodes, join_size, once_each
 from sqlfl.coordinator.key_trees import factorised
 from sqlfl.coordinator.mapping_query import Room, SlotRows, key_codes, run_mapping_query
 from sqlfl.coordinator.proposing import propose
@@ -205,7 +205,9 @@ def _codes(
 ) -> dict[int, SlotCodes]:
     keys = _keys(plan, slots, nonces, channel, run)
     check_keys(plan, keys.values())
-    return key_codes(slots, keys)
+    codes = key_codes(slots, keys)
+    once = (slot for slot in plan.ucq.slots if slot.once)
+    return codes | {s.index: once_each(plan.ucq, s, codes[s.index]) for s in once}
 
 
 def _join(

@@ -57,6 +57,8 @@ class Snapshot:
                 tags = {key: self._tag(ucq, slot, key, row) for key in slot.keys}
                 rows.append(Row(fragment.index, row, tags))
             assert not fragment.virtual or count <= 1
+        if slot.once:
+            self.slots[slot.index] = once(ucq, slot, rows)
 
     def _tag(self, ucq: Ucq, slot: Slot, key: int, row: dict[str, Any]) -> int | None:
         parts = tuple(row[f"sqlfl_key_{key}_{p}"] for p in range(len(ucq.keys[key].types)))
@@ -64,6 +66,19 @@ class Snapshot:
             assert key in slot.nullable
             return None
         return self.codes.setdefault((key, parts), len(self.codes))
+
+
+def once(ucq: Ucq, slot: Slot, rows: list[Row]) -> list[Row]:
+    """Rows with equal keys join once in a block: the others join nothing."""
+    found, seen = [], set()
+    for row in rows:
+        members = [dict(block.members)[slot.index] for block in ucq.blocks]
+        blocks = tuple(n for n, own in enumerate(members) if row.fragment in own)
+        key = (blocks, *row.tags.values())
+        again = bool(blocks) and key in seen
+        seen.add(key)
+        found.append(Row(row.fragment, row.values, dict.fromkeys(row.tags)) if again else row)
+    return found
 
 
 def planned_rows(ucq: Ucq, databases: Databases, labelled: bool = False) -> list[Any]:

@@ -68,6 +68,8 @@ def _slot(ucq: Ucq, slot: Slot) -> list[str]:
     parts += ["validation rows"] if slot.split else []
     parts += [f"id {ucq.identifiers[k].name}" for k in slot.identifiers]
     lines = [f"slot {slot.index} {slot.name}: {', '.join(parts) or 'no columns'}"]
+    if slot.once:
+        lines.append("  rows with equal keys count as one")
     if slot.nullable:
         lines.append(f"  keys that may be NULL: {', '.join(str(key) for key in slot.nullable)}")
     for fragment in slot.fragments:

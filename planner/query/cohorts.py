@@ -1,0 +1,272 @@
+"""Cohorts: `x IN (SELECT ...)`, EXISTS and NOT EXISTS over another party's tables, as joins.
+
+A row passes EXISTS once, however many partners it has. So the subquery's table is joined as a link,
+whose rows with equal keys count as one (`Relation.once`); the coordinator sees to that by the keyed
+hashes that an inner join would send. NOT EXISTS is a LEFT JOIN that keeps rows without a partner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from sqlglot import exp
+
+from sqlfl.errors import PlanError
+from sqlfl.planner.grammar.refusals import has_hints, own_nodes
+from sqlfl.planner.grammar.spans import plan_error
+from sqlfl.planner.query.ctes import Environment, with_ctes
+from sqlfl.planner.query.equalities import conjuncts, equality
+from sqlfl.planner.query.joins import State
+from sqlfl.planner.query.push import Pusher
+from sqlfl.planner.query.relations import (
+    Group,
+    Left,
+    Term,
+    clients_of,
+    guard,
+    ids_of,
+    operand,
+    with_presence,
+)
+from sqlfl.planner.query.scopes import Scope
+
+_PLAIN = frozenset(("with_", "expressions", "from_", "joins", "where", "distinct", "order"))
+"""Clauses of a subquery of which it only matters whether it has a row."""
+_ALIAS = "sqlfl_cohort"
+"""Of a subquery that is joined as a derived table."""
+
+
+@dataclass(frozen=True)
+class _Cohort:
+    """`[NOT] value IN (query)`, or `[NOT] EXISTS (query)`."""
+
+    query: exp.Query
+    value: exp.Expr | None
+    negated: bool
+    node: exp.Expr
+
+
+@dataclass(frozen=True)
+class Cohorts:
+    """Takes such conditions of one WHERE."""
+
+    pusher: Pusher
+    sql: str
+    known: Environment
+    read: Callable[[exp.Expr, list[exp.Join], Environment, Scope | None], list[State]]
+    """Reads a FROM."""
+    derive: Callable[[exp.Expr, exp.Query, Environment, tuple[str, ...]], list[State]]
+    """Reads a derived table."""
+
+    def taken(self, where: exp.Expr, state: State, scope: Scope) -> tuple[State, exp.Expr | None]:
+        """The joins with those that conditions ask for, and the rest of the conditions.
+
+        A subquery stays where it is if one database can evaluate it with the rest of its condition,
+        or if it is no such condition: then it is evaluated there, or refused.
+        """
+        parts = list(conjuncts(where))
+        kept: list[exp.Expr] = []
+        for part in parts:
+            cohort = _cohort(part)
+            found = None
+            if cohort is not None and self._is_apart(part, cohort, state, scope):
+                found = self._joined(cohort, state, scope)
+            if found is None:
+                kept.append(part)
+            else:
+                state = found
+        if len(kept) == len(parts):
+            return state, where
+        return state, exp.and_(*(part.copy() for part in kept), copy=False) if kept else None
+
+    def _is_apart(self, part: exp.Expr, cohort: _Cohort, state: State, scope: Scope) -> bool:
+        """Whether no single database has all that the condition reads."""
+        clients = self.pusher.clients(cohort.query, self.known)
+        if len(clients) != 1:
+            return bool(clients)
+        try:
+            reads = ids_of(self.pusher.term(part, scope, self.known))
+        except PlanError:
+            return False
+        holders = {r.client for r in state.relations if reads & {*r.ids}}
+        return bool(holders - {clients[0]})
+
+    def _joined(self, cohort: _Cohort, state: State, scope: Scope) -> State | None:
+        """The joins with the cohort's; None where it is not of a form that is taken."""
+        if cohort.value is not None and cohort.negated:
+            raise plan_error(
+                "NOT IN over another party's table holds of no row if one of its values is NULL, "
+                "which no party may tell",
+                self.sql,
+                cohort.node,
+                "write NOT EXISTS (SELECT 1 FROM party.table AS u WHERE u.key = t.key), which "
+                "leaves NULLs out",
+            )
+        inner, terms = self._inner(cohort, scope)
+        if inner is None or not self._is_linked(inner, terms):
+            return None
+        return _without(state, inner, terms) if cohort.negated else _within(state, inner, terms)
+
+    def _inner(self, cohort: _Cohort, scope: Scope) -> tuple[State | None, list[Term]]:
+        """The subquery's one table, and all that its rows must fulfil."""
+        select = cohort.query.unnest()
+        if isinstance(select, exp.Select) and _is_plain(select):
+            known = with_ctes(select, with_ctes(cohort.query, self.known))
+            first, joins = select.args["from_"].this, select.args.get("joins") or []
+            states = self.read(first, joins, known, None)
+            if len(states) != 1 or len(states[0].relations) != 1:
+                return None, []
+            own = replace(states[0].scope(self.sql), outer=scope)
+            terms = self._conditions(select, own, known)
+            shown = [self._shown(node, own, known) for node in select.expressions]
+        elif cohort.value is None:
+            return None, []
+        else:
+            holder = exp.Subquery(this=select.copy(), alias=exp.TableAlias(this=_ALIAS))
+            states = self.derive(holder, cohort.query, self.known, ())
+            if len(states) != 1 or len(states[0].relations) != 1:
+                return None, []
+            terms = []
+            shown = [term for item in states[0].items for _, term in item.columns]
+        if cohort.value is not None:
+            element = shown[0] if len(shown) == 1 else None
+            if element is None or isinstance(cohort.value.unnest(), exp.Tuple):
+                return None, []
+            value = self.pusher.term(cohort.value, scope, self.known)
+            sides = [operand(term.expression.copy()) for term in (value, element)]
+            terms.append(Term(exp.EQ(this=sides[0], expression=sides[1]), value.span))
+        return states[0], terms
+
+    def _conditions(self, select: exp.Select, scope: Scope, known: Environment) -> list[Term]:
+        where = select.args.get("where")
+        parts = () if where is None else conjuncts(where.this)
+        return [self.pusher.term(part, scope, known) for part in parts]
+
+    def _shown(self, node: exp.Expr, scope: Scope, known: Environment) -> Term | None:
+        """An output; None of a star."""
+        if isinstance(node, exp.Star) or (isinstance(node, exp.Column) and node.is_star):
+            return None
+        return self.pusher.term(node.unalias(), scope, known)
+
+    def _is_linked(self, inner: State, terms: list[Term]) -> bool:
+        """Whether an equality joins the subquery's table with one before, and nothing else does."""
+        inside = frozenset(inner.tree.ids)
+        linked = False
+        for term in terms:
+            if clients_of(term.expression):
+                return False  # a subquery in the subquery
+            reads = ids_of(term)
+            if not reads & inside or reads <= inside:
+                continue
+            equal = equality(term.expression)
+            if equal is None:
+                return False
+            sides = [ids_of(Term(side, None)) for side in (equal.left, equal.right)]
+            apart = [side <= inside for side in sides if side]
+            if sorted(apart) != [False, True] or any(
+                side & inside and side - inside for side in sides
+            ):
+                return False
+            linked = True
+        return linked
+
+
+def without_semi_joins(select: exp.Select) -> exp.Select | None:
+    """The query with EXISTS for SEMI JOIN, and NOT EXISTS for ANTI JOIN; None where it has neither,
+    or where that would not be the same: columns without their table in ON could be the inner ones,
+    and a RIGHT JOIN after it adds rows that it did not see."""
+    joins: list[exp.Join] = select.args.get("joins") or []
+    found = [join for join in joins if join.kind.upper() in _SEMI]
+    if not found or any(join.side.upper() in ("RIGHT", "FULL") for join in joins):
+        return None
+    others = [select.args["from_"].this, *(join.this for join in joins if join not in found)]
+    where = select.args.get("where")
+    tests = [] if where is None else [where.this.copy()]
+    for join in found:
+        test = _test(join, others)
+        if test is None:
+            return None
+        rows = exp.select("1").from_(join.this.copy(), copy=False).where(test, copy=False)
+        exists: exp.Expr = exp.Exists(this=rows)
+        tests.append(exists if join.kind.upper() == "SEMI" else exp.Not(this=exists))
+    whole = select.copy()
+    whole.set("joins", [join.copy() for join in joins if join not in found] or None)
+    return whole.where(*(operand(test) for test in tests), append=False, copy=False)
+
+
+_SEMI = ("SEMI", "ANTI")
+
+
+def _test(join: exp.Join, others: list[exp.Expr]) -> exp.Expr | None:
+    """What joins a row of the SEMI JOIN's table."""
+    if join.method or join.side or join.this.args.get("joins"):
+        return None
+    on, using = join.args.get("on"), join.args.get("using")
+    if on is not None:
+        whole = all(c.args.get("table") for c in on.find_all(exp.Column)) and not on.find(exp.Query)
+        return on.copy() if whole else None
+    if not using or len(others) != 1 or others[0].args.get("joins"):
+        return None
+    names = [exp.to_identifier(item.alias_or_name) for item in (others[0], join.this)]
+    return exp.and_(
+        *(
+            exp.EQ(
+                this=exp.Column(this=key.copy(), table=names[0].copy()),
+                expression=exp.Column(this=key.copy(), table=names[1].copy()),
+            )
+            for key in using
+        ),
+        copy=False,
+    )
+
+
+def _cohort(node: exp.Expr) -> _Cohort | None:
+    """What a condition says of a subquery's rows, if it says that."""
+    inner = node.unnest()
+    negated = isinstance(inner, exp.Not)
+    if negated:
+        inner = inner.this.unnest()
+    query = inner.args.get("query") if isinstance(inner, exp.In) else inner.this
+    if not isinstance(inner, exp.In | exp.Exists) or not isinstance(query, exp.Query):
+        return None
+    value = inner.this if isinstance(inner, exp.In) else None
+    return _Cohort(query, value, negated, node)
+
+
+def _is_plain(select: exp.Select) -> bool:
+    """Whether the subquery has a row where one of its FROM fulfils its WHERE."""
+    given = {key for key, value in select.args.items() if value}
+    distinct = select.args.get("distinct")
+    by_columns = isinstance(distinct, exp.Expr) and bool(distinct.args.get("on"))
+    windows = any(isinstance(n, exp.Window) for p in select.expressions for n in own_nodes(p))
+    return given <= _PLAIN and "from_" in given and not (has_hints(select) or windows or by_columns)
+
+
+def _within(state: State, inner: State, terms: list[Term]) -> State:
+    """Rows that have a partner, each once."""
+    (relation,) = inner.relations
+    tree = replace(
+        state.tree,
+        core=(*state.tree.core, *inner.tree.core),
+        conditions=(*state.tree.conditions, *inner.tree.conditions, *terms),
+    )
+    relations = (*state.relations, replace(relation, once=True))
+    return replace(state, relations=relations, tree=tree)
+
+
+def _without(state: State, inner: State, terms: list[Term]) -> State:
+    """Rows that have none."""
+    (relation,) = inner.relations
+    inside = frozenset(relation.ids)
+    own = tuple(term for term in terms if ids_of(term) <= inside)
+    on = tuple(term for term in terms if not ids_of(term) <= inside)
+    group: Group = replace(inner.tree, conditions=(*inner.tree.conditions, *own))
+    missing = exp.Is(this=operand(guard(exp.true(), relation.ids[0])), expression=exp.Null())
+    tree = replace(
+        state.tree,
+        lefts=(*state.tree.lefts, Left(group, on, relation.span)),
+        conditions=(*state.tree.conditions, Term(missing, relation.span)),
+    )
+    relations = (*state.relations, with_presence(replace(relation, once=True)))
+    return replace(state, relations=relations, tree=tree)

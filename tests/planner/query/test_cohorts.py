@@ -1,0 +1,155 @@
+"""IN, EXISTS, NOT EXISTS over another party's table: plans give the rows of one database."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from random import Random
+
+import duckdb
+import pytest
+
+from sqlfl.errors import PlanError
+from tests.contradictions import contradicts_itself, note_contradiction
+from tests.depth import SEED, THOROUGH
+from tests.planner.central import ordered, planned_rows
+from tests.planner.conftest import DatabaseCatalog
+from tests.planner.query.test_meaning import plan
+from tests.planner.trees import Query, catalog_of, central_of
+
+QUERIES = {
+    "in": "SELECT o.amount FROM shop.orders o WHERE o.customer IN (SELECT id FROM register.people)",
+    "in, of several databases": """
+        SELECT p.age, p.income FROM register.people p
+        WHERE p.id IN (SELECT person FROM clinic.visits WHERE cost > 1)""",
+    "exists, beside other conditions": """
+        SELECT p.age, o.amount FROM register.people p JOIN shop.orders o ON o.customer = p.id
+        WHERE EXISTS (SELECT 1 FROM clinic.visits v WHERE v.person = p.id AND v.kind = 'a'
+          AND o.amount > 1) AND o.paid IS NOT NULL""",
+    "not exists, of several databases": """
+        SELECT p.age FROM register.people p
+        WHERE NOT EXISTS (SELECT * FROM clinic.visits WHERE person = p.id AND cost > 3)""",
+    "both": """
+        SELECT o.amount, o.id IS NULL AS none FROM shop.orders o
+        WHERE EXISTS (FROM register.people p WHERE p.id = o.customer)
+        AND NOT EXISTS (FROM clinic.visits v WHERE v.person = o.customer AND v.sick)""",
+    "of a union": """
+        SELECT p.age FROM register.people p WHERE p.id IN (
+          SELECT person FROM north.visits UNION ALL SELECT person FROM south.visits)""",
+    "of groups": """
+        SELECT p.age FROM register.people p WHERE p.id IN (
+          SELECT customer FROM shop.orders GROUP BY customer HAVING count(*) > 1)""",
+    "of a query": """
+        WITH d AS (SELECT person, cost FROM north.visits WHERE cost > 1)
+        SELECT p.age FROM register.people p WHERE p.id IN (SELECT DISTINCT person FROM d)""",
+    "of the side that may be missing": """
+        SELECT o.amount, p.age FROM shop.orders o LEFT JOIN register.people p ON o.customer = p.id
+        WHERE NOT EXISTS (SELECT 1 FROM clinic.visits v WHERE v.person = p.id)""",
+    "in a derived table": """
+        SELECT o.amount, d.age FROM shop.orders o LEFT JOIN (
+          SELECT id, age FROM register.people p
+          WHERE EXISTS (SELECT 1 FROM clinic.visits v WHERE v.person = p.id)) d
+        ON d.id = o.customer""",
+    "two keys": """
+        SELECT p.age, o.amount FROM register.people p, shop.orders o WHERE EXISTS (
+          SELECT 1 FROM clinic.visits v WHERE v.person = p.id AND v.person = o.customer)""",
+    "in blocks of a union": """
+        SELECT p.age FROM register.people p WHERE p.id IN (SELECT person FROM north.visits)
+        UNION ALL
+        SELECT p.age FROM register.people p WHERE p.id IN (SELECT person FROM south.visits)""",
+    "an output with a name of the subquery": """
+        SELECT p.id AS person FROM register.people p
+        WHERE EXISTS (SELECT 1 FROM clinic.visits WHERE person = p.id)""",
+    "semi and anti joins": """
+        SELECT p.age, o.amount FROM register.people p SEMI JOIN clinic.visits v ON v.person = p.id
+        ANTI JOIN north.staff s ON s.number = p.id AND s.age > 40
+        JOIN shop.orders o ON o.customer = p.id""",
+    "a semi join by the name of a column": """
+        SELECT * FROM (SELECT person, kind FROM north.visits) a
+        SEMI JOIN (SELECT id AS person, age FROM register.people) b USING (person)""",
+    "a union of parts": """
+        SELECT v.cost FROM clinic.visits v WHERE v.person IN (SELECT number FROM north.staff)""",
+}
+
+
+@pytest.mark.parametrize("query", QUERIES.values(), ids=QUERIES)
+def test_rows_are_those_of_the_query(
+    query: str, catalog: DatabaseCatalog, central: duckdb.DuckDBPyConnection
+) -> None:
+    found = planned_rows(plan(catalog, query), catalog.databases)
+    assert found == ordered(central.execute(query).fetchall())
+
+
+# -- random queries --------------------------------------------------------------------------------
+
+STATEMENTS = 3000 if THOROUGH else 30
+EACH = 10
+"""Queries over the same parties."""
+
+
+def test_rows_of_random_queries() -> None:
+    random, taken = Random(SEED), 0
+    refusals: list[PlanError] = []
+    for number in range(STATEMENTS // EACH):
+        catalog = catalog_of(SEED + number)
+        with closing(central_of(catalog)) as central:
+            for _ in range(EACH):
+                query = with_cohorts(random)
+                if contradicts_itself(central, query):
+                    note_contradiction(query)
+                    continue
+                expected = ordered(central.execute(query).fetchall())
+                try:
+                    ucq = plan(catalog, query)
+                except PlanError as error:
+                    refusals.append(error)
+                    continue
+                assert planned_rows(ucq, catalog.databases) == expected, query
+                taken += any(slot.once for slot in ucq.slots)
+        for con in catalog.databases.values():
+            con.close()
+    assert all(refusal.line and refusal.hint for refusal in refusals)
+    assert taken > STATEMENTS / 4
+
+
+def with_cohorts(random: Random) -> str:
+    """A query over several parties, or a union of two, with subqueries in WHERE."""
+    parts = []
+    for _ in range(1 if random.random() < 0.85 else 2):
+        query = Query.of(random)
+        text, places = query.source()
+        if random.random() < 0.5:
+            item, more = query.source()
+            text += f" {query.join(places, item, more)}"
+            places = [*places, *more]
+        tests = [_cohort(random, query, places) for _ in range(random.randint(1, 2))]
+        if random.random() < 0.4:
+            tests.append(query.test(random.choice(places)))
+        random.shuffle(tests)
+        value = random.choice(places)[0]
+        parts.append(
+            f"SELECT {value}.x AS x, {value}.s AS s FROM {text} WHERE {' AND '.join(tests)}"
+        )
+    return " UNION ALL ".join(parts)
+
+
+def _cohort(random: Random, query: Query, places: list[tuple[str, str]]) -> str:
+    """IN, EXISTS or NOT EXISTS over some party's table, names with and without their table."""
+    inner = Query.of(random)
+    source, own = inner.source()
+    source, alias = source.replace("a0", "u0").replace("a1", "u1"), own[0][0].replace("a", "u")
+    outside = query.key(random.choice(places))
+    where = [inner.test((alias, own[0][1]))] if random.random() < 0.5 else []
+    if random.random() < 0.4:
+        key = random.choice((f"{alias}.k", f"{alias}.m", f"coalesce({alias}.k, 1)"))
+        distinct = random.choice(("", "", "DISTINCT "))
+        clause = f" WHERE {where[0]}" if where else ""
+        return f"{outside} IN (SELECT {distinct}{key} FROM {source}{clause})"
+    where.append(f"{outside} = {alias}.{random.choice('km')}")
+    if random.random() < 0.2:
+        where.append(f"{query.key(random.choice(places))} = {alias}.{random.choice('km')}")
+    if random.random() < 0.2:
+        where.append(query.test(random.choice(places)))
+    random.shuffle(where)
+    word = random.choice(("EXISTS", "NOT EXISTS"))
+    shown = random.choice(("1", "*", f"{alias}.x"))
+    return f"{word} (SELECT {shown} FROM {source} WHERE {' AND '.join(where)})"
