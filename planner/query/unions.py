@@ -53,7 +53,15 @@ def _slots(
             raise _mismatch(draft, first, block, number, part)
         slots.append(places[part] if part else next(bare[relation.once], -1))
     if -1 in slots:
-        raise _mismatch(draft, first, block, number, next(p for p in wanted if p not in parts))
+        missing = next((part for part in wanted if part not in parts), None)
+        if missing is None:
+            raise draft.error(
+                f"block {number} of the union has IN or EXISTS over another party's table where "
+                "the first joins a table, or joins one where that has such a condition",
+                block.span,
+                "write as many such conditions in each block",
+            )
+        raise _mismatch(draft, first, block, number, missing)
     return tuple(slots)
 
 

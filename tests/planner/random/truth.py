@@ -285,6 +285,7 @@ class Snapshot:
         self.rows: list[dict[str, str]] = []
         self.keys: list[tuple[int, dict[int, tuple[object, ...]]]] = []
         self.types: dict[str, str] = {}
+        self.blocks = [dict(block.members)[slot.index] for block in ucq.blocks]
         for fragment in slot.fragments:
             self._take(fragment, federated.databases[fragment.client])
 
@@ -330,7 +331,13 @@ class Snapshot:
         table = f"slot_{self.slot.index}"
         coordinator.execute(f'CREATE TABLE {table} (fragment USMALLINT, "row" INTEGER{columns})')
         literals = []
+        seen: set[tuple[object, ...]] = set()
         for number, (fragment, keys) in enumerate(self.keys):
+            blocks = tuple(n for n, own in enumerate(self.blocks) if fragment in own)
+            row = (blocks, *(tuple(map(typed, parts)) for parts in keys.values()))
+            if self.slot.once and blocks and row in seen:
+                continue  # rows with equal keys count as one
+            seen.add(row)
             tags = [
                 "NULL"
                 if None in parts
