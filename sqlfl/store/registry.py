@@ -158,7 +158,7 @@ class Model:
         table = self.weights
         chosen = pc.equal(table.column("kind"), INTERCEPT)
         kept = table.filter(chosen if intercept else pc.invert(chosen))
-        values = kept.column("coefficient").to_numpy()
+        values: npt.NDArray[np.float64] = kept.column("coefficient").to_numpy()
         return values if self.classes is None else values.reshape(len(self.intercept), -1)
 
     def summary(self, **options: Any) -> Result:
