@@ -82,7 +82,10 @@ def test_columns_are_as_they_were_told(fed: sqlfl.Federation, tmp_path: Path) ->
     for text in STATEMENTS:
         text = text.format(folder=tmp_path / "out")
         models = fed.models
+        sent = len(fed.audit())
         told = fed.result_schema(text)
+        kinds = fed.audit()["kind"].to_pylist()[sent:]
+        assert set(kinds) <= {"list_tables", "tables", "describe", "columns"}, text
         assert fed.models == models
         found = fed.sql(text).arrow().schema
         assert without_zones(told) == without_zones(found), text

@@ -152,6 +152,19 @@ def test_long_errors_arrive_whole(cursor: flight_sql.Cursor) -> None:
     assert name in refused(cursor, f'DESCRIBE MODEL "{name}"')
 
 
+def test_a_policy_refuses_here_too(cursor: flight_sql.Cursor, fed: sqlfl.Federation) -> None:
+    with duckdb.connect() as con:
+        con.execute(MADE)
+        with sqlfl.owner(con) as owner:
+            owner.sql("CREATE TRAINING POLICY p")
+        fed.attach("clinic", con)
+        text = "TRAIN MODEL m USING linear_regression TARGET balance FROM (FROM clinic.customers)"
+        said = refused(cursor, text)
+        assert "PolicyError: " in said
+        assert "clinic" in said
+        fed.detach("clinic")
+
+
 def test_parameters(cursor: flight_sql.Cursor, fed: sqlfl.Federation) -> None:
     cursor.execute(TRAIN.replace("FROM (", "WITH (l2 = ?) FROM (", 1), [0.25])
     assert fed.model("m").options["l2"] == 0.25
