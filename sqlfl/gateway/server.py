@@ -78,6 +78,11 @@ def _flight_error(error: Error) -> flight.FlightError:
     """The error with its hint, of the status that says most."""
     text = f"{type(error).__name__}: {error}"
     match error:
+        case WireError():
+            return flight.FlightServerError(
+                f"the gateway cannot serve this call: {error}\nhint: it serves statements, their "
+                "parameters and lists of tables; rows are written in a party's own database"
+            )
         case PolicyError():
             return flight.FlightUnauthorizedError(text)
         case BusyError() | LostError():

@@ -185,6 +185,20 @@ def test_parameters(cursor: flight_sql.Cursor, fed: sqlfl.Federation) -> None:
     assert "1 value is given" in refused(cursor, few, [50])
 
 
+def test_other_calls_of_the_driver(cursor: flight_sql.Cursor, fed: sqlfl.Federation) -> None:
+    text = TRAIN.replace("FROM (", "WITH (l2 = ?) FROM (", 1)
+    cursor.executemany(text, [[0.5]])
+    assert cursor.rowcount == -1
+    assert fed.model("m").options["l2"] == 0.5
+    with pytest.raises(adbc_driver_manager.Error, match="one row of values was expected, and 2"):
+        cursor.executemany(text, [[0.5], [1.0]])
+    evaluated = f"EVALUATE MODEL m FROM ({QUERY})"
+    assert cursor.adbc_execute_schema(evaluated) == fed.result_schema(evaluated)
+    assert cursor.adbc_prepare(f"{evaluated[:-1]} WHERE b.pid < ?)").names == ["1"]
+    with pytest.raises(adbc_driver_manager.Error, match="rows are written in a party's own"):
+        cursor.adbc_ingest("t", pa.table({"x": [1]}))
+
+
 def test_columns_are_known_before_values_are(gateway: Gateway, fed: sqlfl.Federation) -> None:
     fed.sql(TRAIN)
     own = Statements(fed)
