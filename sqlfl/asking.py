@@ -1,14 +1,16 @@
-"""What is asked of the parties of a model outside of a run: the weights of its blocks."""
+"""What is asked of the parties of a model outside of a run: weights of its blocks, and curves."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
 
+from sqlfl.coordinator.curves import curves
 from sqlfl.coordinator.scoring import Scoring
 from sqlfl.coordinator.weights import weights
 from sqlfl.errors import ModelError
 from sqlfl.pictures import Picture
+from sqlfl.planner.grammar.statements import CurvesOfModel
 from sqlfl.result import Result
 from sqlfl.store.registry import Model, Registry
 from sqlfl.store.saving import Saving
@@ -39,3 +41,17 @@ def weights_of(name: str, saving: Saving, channel: Channel) -> Result:
         notes: list[str] = []
         table = weights(model, channel, Scoring(note=notes.append))
         return Result(table, notes=notes, figure=Picture("weights", model.name))
+
+
+def curves_of(statement: CurvesOfModel, saving: Saving, channel: Channel) -> Result:
+    """What `CURVES OF MODEL` shows.
+
+    Raises ModelError where there is no such model or feature, or it has no curves, and where a
+    party is missing.
+    """
+    with saving.held(statement.name) as model:
+        saving.check_here(model)
+        notes: list[str] = []
+        feature = None if statement.feature is None else str(statement.feature)
+        table = curves(model, feature, channel, Scoring(note=notes.append))
+        return Result(table, notes=notes, figure=Picture("curves", model.name))

@@ -11,6 +11,8 @@ from matplotlib.axes import Axes
 
 from sqlfl.plots import TrainingFigure
 
+PANELS = 12
+"""Features of a picture of curves, and categories of one of them."""
 MOST = 30
 """Bars of a picture: those that are longest."""
 _BAR, _WIDTH = 0.28, 6.0
@@ -18,8 +20,10 @@ _BAR, _WIDTH = 0.28, 6.0
 
 
 def model_figure(look: str, model: str, table: pa.Table) -> TrainingFigure:
-    """Of `WEIGHTS` and `IMPORTANCE OF MODEL` a bar for each row that has a number; of `INFERENCE OF
-    MODEL` and TUNE a point with its interval."""
+    """Of `CURVES OF MODEL` a panel for each feature, of `WEIGHTS` and `IMPORTANCE OF MODEL` a bar
+    for each row that has a number; of `INFERENCE OF MODEL` and TUNE a point with its interval."""
+    if look == "curves":
+        return _curves_figure(model, table)
     rows, label, sort = _READERS[look](table.to_pylist())
     if sort:
         rows = sorted(rows, key=lambda row: -abs(row[1]))
@@ -34,6 +38,43 @@ def model_figure(look: str, model: str, table: pa.Table) -> TrainingFigure:
     axes.set_title(f"{model}: {look}", fontsize="medium")
     figure.description = f"{look} of model {model}, {len(rows)} of {table.num_rows} rows"
     return figure
+
+
+def _curves_figure(model: str, table: pa.Table) -> TrainingFigure:
+    """A panel for each feature (and class): a line over numbers with its band, else a point for
+    each value with its interval."""
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for row in table.to_pylist():
+        groups.setdefault(_named({**row, "category": None}), []).append(row)
+    shown = list(groups.items())[:PANELS]
+    figure = TrainingFigure(figsize=(_WIDTH, 1.0 + 2.0 * ((max(len(shown), 1) + 1) // 2)))
+    figure.set_layout_engine("constrained")
+    panels = figure.subplots((max(len(shown), 1) + 1) // 2, 2, squeeze=False).reshape(-1)
+    for axes, (name, rows) in zip(panels, shown, strict=False):
+        _curve(axes, name, [row for row in rows if row["value"] is not None])
+    for axes in panels[len(shown) :]:
+        axes.set_visible(False)
+    figure.suptitle(f"{model}: curves", fontsize="medium")
+    figure.description = f"curves of model {model}, {len(shown)} of {len(groups)} features"
+    return figure
+
+
+def _curve(axes: Axes, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    effects = np.array([row["effect"] for row in rows])
+    low, high = (np.array([row[end] for row in rows]) for end in ("lower", "upper"))
+    axes.axhline(0.0, color="0.5", linewidth=1)
+    axes.set_title(name, fontsize="small")
+    try:
+        places = np.array([float(row["value"]) for row in rows])
+    except ValueError:
+        kept = np.argsort(-np.abs(effects), kind="stable")[:PANELS]
+        places = np.arange(len(kept))
+        ends = [effects[kept] - low[kept], high[kept] - effects[kept]]
+        axes.errorbar(places, effects[kept], yerr=ends, fmt="o", markersize=3, linewidth=1)
+        axes.set_xticks(places, [rows[n]["value"] for n in kept], rotation=60, fontsize="x-small")
+        return
+    axes.plot(places, effects)
+    axes.fill_between(places, low, high, alpha=0.25)
 
 
 Row = tuple[str, float, float | None, float | None]
@@ -117,4 +158,4 @@ _READERS: Mapping[str, Callable[[list[dict[str, Any]]], Read]] = {
     "importance": _importance,
     "tune": _tune,
 }
-PICTURES = tuple(_READERS)
+PICTURES = (*_READERS, "curves")

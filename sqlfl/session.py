@@ -13,7 +13,7 @@ from types import TracebackType
 
 import pyarrow as pa
 
-from sqlfl.asking import askable, weights_of
+from sqlfl.asking import askable, curves_of, weights_of
 from sqlfl.attachment import Source, Store
 from sqlfl.catalog import FederationCatalog
 from sqlfl.checked import checked
@@ -207,6 +207,8 @@ class Federation(Face):
                 return self._patiently(statement, lambda: self._check(statement))
             case st.WeightsOfModel():
                 return weights_of(statement.name, self._saving, self._channel())
+            case st.CurvesOfModel():
+                return curves_of(statement, self._saving, self._channel())
             case st.ExportModel():
                 return exported(statement, self._saving, self._servers)
             case st.ImportModel():

@@ -272,8 +272,8 @@ PREPARATION = (
     ),
 )  # fmt: skip
 """The run in which a client is asked."""
-LOOKS = ("send_block", "send_rotated", "send_errors", "score_permuted", "send_contributions",
-         "send_skew")  # fmt: skip
+LOOKS = ("send_block", "send_curves", "send_rotated", "send_errors", "score_permuted",
+         "send_contributions", "send_skew")  # fmt: skip
 """Asked of a saved block, before training."""
 BEGINNING = tuple(message.kind for message in PREPARATION)
 ONES = np.ones((9, 1), np.float32)
@@ -301,6 +301,7 @@ FITTING = (
     ms.SendSlope("run", 0, ONES),
     ms.SetStrengths("run", 0, 0.1, 1.0),
     ms.SendBlock("", -1, "m", 0),
+    ms.SendCurves("", -1, "m", 0, ""),
     ms.SendRotated("run", 0, "m", 0, (), ()),
     ms.SendErrors("run", 0, "m", 0, (), (), 0, np.eye(4), *4 * (np.zeros((4, 4)),),
                   *5 * (np.zeros(4),)),

@@ -14,7 +14,7 @@ import pytest
 from scipy.interpolate import BSpline
 
 import sqlfl
-from sqlfl.errors import InternalError, PlanError
+from sqlfl.errors import InternalError, ModelError, PlanError
 from sqlfl.messages import SetStrengths
 from sqlfl.methods.lbfgs.client import CLIENT
 from sqlfl.methods.lbfgs.configuration import LbfgsConfiguration
@@ -450,3 +450,82 @@ def test_a_client_finds_strengths_so_often_and_where_they_are_asked_for() -> Non
         operator.handle(message)
     with pytest.raises(InternalError, match="times at most"):
         operator.handle(message)
+
+
+# -- CURVES OF MODEL -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rows", [500, 4000])
+def test_bands_hold_a_sine_a_line_and_nothing(rows: int) -> None:
+    """Of some of the draws that the page speaks of."""
+    truths = {"x": lambda v: np.sin(2 * v), "z": lambda v: 0.5 * v, "n": np.zeros_like}
+    held: dict[str, list[float]] = {name: [] for name in truths}
+    for seed in range(100, 104 if rows == 500 else 102):
+        with in_memory() as one, in_memory() as two:
+            made = attached(rows, seed, (one, two))
+            with made.fed:
+                made.train("number", "linear_regression")
+                told = made.fed.sql("CURVES OF MODEL m").df()
+        for name, truth in truths.items():
+            own = told[(told.feature == name) & told.value.notna()]
+            every = made.one.column(name).to_numpy(zero_copy_only=False)
+            wanted = truth(own.value.astype(float).to_numpy()) - np.nanmean(truth(every))
+            held[name].append(np.mean((own.lower <= wanted) & (wanted <= own.upper)))
+    for name, shares in held.items():
+        assert np.mean(shares) > 0.8, name
+    assert np.mean(held["x"]) < 0.999
+
+
+def test_curves_are_what_contributes(case: Case) -> None:
+    """The effects of a row's own values add up to its score."""
+    query = case.train("number", "linear_regression")
+    told = case.fed.sql("CURVES OF MODEL m").df()
+    assert set(told.feature) == {"x", "z", "c", "n", "w", "flat"}
+    own = told[told.feature == "c"].set_index("value")
+    assert own.rows.sum() == 2000
+    weights = case.fed.sql("WEIGHTS OF MODEL m").df()
+    named = weights[weights.feature == "c"].set_index("category").standardised
+    shares = own.rows / 2000
+    np.testing.assert_allclose(own.effect, named[own.index] - (named * shares).sum(), atol=1e-9)
+    missing = told[(told.feature == "n") & told.value.isna()]
+    nulls = case.one.column("n").null_count
+    assert missing.rows.tolist() == [nulls]
+    zero = told[(told.feature == "w") & (told.value == "0")]
+    assert zero.rows.item() == int((case.two.column("w").to_numpy() == 0).sum())
+    alone = case.fed.sql("CURVES OF MODEL m FEATURE X")
+    assert alone.arrow().num_rows == 32
+    assert alone.plot() is not None
+    assert "of the smoothed curve" in " ".join(str(alone).split())
+    with pytest.raises(ModelError, match="has no curve of xx"):
+        case.fed.sql("CURVES OF MODEL m FEATURE xx")
+    case.train("class", "softmax_regression")
+    assert set(case.fed.sql("CURVES OF MODEL m").df()["class"]) == {"p", "q", "r"}
+    case.fed.sql(f"TRAIN MODEL bare USING linear_regression TARGET y FROM ({query})")
+    with pytest.raises(ModelError, match=r"was not trained with TRANSFORM \(auto\)"):
+        case.fed.sql("CURVES OF MODEL bare")
+
+
+def test_patience_and_other_rows_hold_too(case: Case) -> None:
+    query = case.train("number", "linear_regression")
+    wanted = case.predictions(query)
+    options = "patience = 3, validation_fraction = 0.2, seed = 3"
+    case.train("number", "linear_regression", f"TRANSFORM (auto) WITH ({options})")
+    assert np.abs(case.predictions(query) - wanted).mean() < 0.1 * wanted.std()
+    assert case.fed.sql("CURVES OF MODEL m").arrow().num_rows > 100
+
+
+def test_both_engines_make_the_same() -> None:
+    found = []
+    with in_memory() as one, in_memory() as two:
+        made = attached(260, 3, (one, two))
+        with made.fed:
+            query = "SELECT a.x, a.c, a.number AS y FROM one.a a"
+            for engine in ("sql", "arrays"):
+                made.fed.sql(
+                    "TRAIN OR REPLACE MODEL m USING linear_regression TARGET y TRANSFORM (auto) "
+                    f"WITH (engine = '{engine}') FROM ({query})"
+                )
+                curves = made.fed.sql("CURVES OF MODEL m").df()
+                found.append((made.predictions(query), curves.effect, curves.upper))
+    for sql, arrays in zip(*found, strict=True):
+        np.testing.assert_allclose(sql, arrays, atol=1e-5)

@@ -205,6 +205,7 @@ BOTTOM = [
     "sqlfl.fragment_columns",
     "sqlfl.messages",
     "sqlfl.messages.base",
+    "sqlfl.messages.curves",
     "sqlfl.messages.equal_rows",
     "sqlfl.messages.forms",
     "sqlfl.messages.looks",

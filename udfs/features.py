@@ -30,6 +30,25 @@ CONSTANT = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
+class Effect:
+    """What a feature adds to scores at m of its values, as it was when the block was saved."""
+
+    feature: str
+    kinds: Float
+    """(m,): as in `sqlfl.messages.curves`."""
+    numbers: Float
+    """(m,): 0 of what is no number."""
+    texts: tuple[str, ...]
+    """The values as they are written; empty of NULL."""
+    effects: Float
+    """(m, outputs)"""
+    errors: Float
+    """(m, outputs)"""
+    rows: Float
+    """(m,): rows of the table that are at the value, or in its cell."""
+
+
+@dataclass(frozen=True, eq=False)
 class Encoding:
     """How a slot's features become numbers; fixed in training, applied again in scoring."""
 
@@ -56,6 +75,9 @@ class Encoding:
     strengths: Float | None = field(default=None, metadata=LEFT_OUT)
     """(groups,): the ridge of each group of columns, as a multiple of l2; None where it is l2 for
     all."""
+
+    effects: tuple[Effect, ...] | None = field(default=None, metadata=LEFT_OUT)
+    """Of the features that `auto` made; None where their strengths were not found."""
 
     @cached_property
     def indicators(self) -> tuple[int, ...]:

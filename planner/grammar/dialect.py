@@ -15,6 +15,7 @@ from sqlfl.planner.grammar.spellings import respelled
 from sqlfl.planner.grammar.statements import (
     CheckQuery,
     CommentOnModel,
+    CurvesOfModel,
     DropModel,
     EvaluateModel,
     ExplainStatement,
@@ -51,7 +52,7 @@ STATEMENTS = (
         "FEATURES",
     ),
     *_QUALITY,
-    *("CONTRIBUTIONS", "SKEW", "VALIDATE", "WEIGHTS", "EXPORT", "IMPORT", "COMMENT"),
+    *("CONTRIBUTIONS", "SKEW", "VALIDATE", "WEIGHTS", "CURVES", "EXPORT", "IMPORT", "COMMENT"),
 )
 _OWNERS = ("GRANT", "REVOKE")
 _SQL = (
@@ -139,6 +140,7 @@ class _Reader(Listings):
             "SKEW": self._skew,
             "VALIDATE": self._skew,
             "WEIGHTS": self._weights,
+            "CURVES": self._curves,
             "EXPORT": self._export,
             "IMPORT": self._import,
             "COMMENT": self._comment,
@@ -423,6 +425,11 @@ class _Reader(Listings):
     def _weights(self) -> WeightsOfModel:
         look = self.word(-1)
         return WeightsOfModel(self._of_model(look, f"{look} OF MODEL name"), self.sql)
+
+    def _curves(self) -> CurvesOfModel:
+        name = self._of_model("CURVES", "CURVES OF MODEL name [FEATURE feature]")
+        feature = self.name("the name of a feature") if self.accept("FEATURE") else None
+        return CurvesOfModel(name, feature, self.sql)
 
     def _export(self) -> ExportModel:
         form = "EXPORT MODEL name TO 'folder' [WITH (formats = ['safetensors', 'onnx', 'sql'])]"

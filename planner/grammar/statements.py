@@ -173,6 +173,16 @@ class WeightsOfModel:
 
 
 @dataclass(frozen=True)
+class CurvesOfModel:
+    """`CURVES OF MODEL name [FEATURE feature]`"""
+
+    name: Word
+    feature: Word | None
+    """None for all that have one."""
+    sql: str = field(repr=False)
+
+
+@dataclass(frozen=True)
 class ExportModel:
     """`EXPORT MODEL name TO 'folder' [WITH (formats = [...])]`"""
 
@@ -266,6 +276,7 @@ Statement: TypeAlias = (
     | CheckQuery
     | ExplainStatement
     | WeightsOfModel
+    | CurvesOfModel
     | ExportModel
     | ImportModel
     | CommentOnModel

@@ -15,6 +15,7 @@ from sqlfl.messages import (
     Block,
     Collected,
     Contributions,
+    Curves,
     EqualRows,
     Errors,
     ExactContributions,
@@ -232,6 +233,10 @@ def block(outputs: int) -> Expected[Block]:
         return None if (reply.scales > 0).all() else "has scales that are not above 0"
 
     return Expected(Block, {"outputs": outputs}, fault)
+
+
+def curves(outputs: int) -> Expected[Curves]:
+    return Expected(Curves, {"outputs": outputs})
 
 
 def findings(features: int, joined: int) -> Expected[Findings]:

@@ -15,6 +15,7 @@ from functools import partial
 from typing import TypeVar
 
 import duckdb
+import numpy as np
 
 from sqlfl import messages as ms
 from sqlfl.errors import Error, PolicyError
@@ -174,6 +175,8 @@ class Guard:
                 if strictest_of(ruling, None).weights == NEVER:
                     raise refusal("weights = 'never'")
                 self._models.check_weights(request.model, ruling)
+                if isinstance(request, ms.SendCurves):
+                    return thinned(answer(request), strictest_of(ruling, None).min_cell)
         return answer(request)
 
     def check_peers(self, request: ms.SetPeers) -> None:
@@ -514,6 +517,21 @@ def _check_length(request: ms.Propose | ms.Rehearse) -> None:
         raise PolicyError(
             f"a request of {len(request.request):,} characters; {LONGEST_REQUEST:,} are taken"
         )
+
+
+def thinned(reply: ms.Message, min_cell: int) -> ms.Message:
+    """Curves without the points that fewer rows of the table are at."""
+    assert isinstance(reply, ms.Curves)
+    kept = np.flatnonzero(reply.rows >= min_cell)
+    return replace(
+        reply,
+        features=tuple(reply.features[n] for n in kept),
+        values=tuple(reply.values[n] for n in kept),
+        kinds=reply.kinds[kept],
+        effects=reply.effects[kept],
+        errors=reply.errors[kept],
+        rows=reply.rows[kept],
+    )
 
 
 def _about(rows: int | None) -> int | None:

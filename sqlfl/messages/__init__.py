@@ -10,6 +10,7 @@ the planner computes from the same forms. Nothing here loads numpy or Arrow: it 
 from __future__ import annotations
 
 from sqlfl.messages.base import CLIENT, ENVELOPE, KINDS, Message
+from sqlfl.messages.curves import *  # noqa: F403
 from sqlfl.messages.equal_rows import *  # noqa: F403
 from sqlfl.messages.looks import *  # noqa: F403
 from sqlfl.messages.models import *  # noqa: F403

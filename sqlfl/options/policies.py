@@ -270,7 +270,7 @@ class TrainingPolicy:
         choice(EXACT, NEVER), EXACT, "columns of ID, which leave as they are, or not at all"
     )
     weights: str = option(
-        choice(EXACT, NEVER), EXACT, "the weights of its blocks, for WEIGHTS OF MODEL"
+        choice(EXACT, NEVER), EXACT, "the weights of its blocks, for WEIGHTS and CURVES OF MODEL"
     )
     metrics: str = option(
         choice(EXACT, NEVER, instead=_METRICS),

@@ -37,6 +37,7 @@ from sqlfl.methods.configuration import Configuration
 from sqlfl.methods.lbfgs.lengths import UPDATES
 from sqlfl.models.gram import GramMatrix
 from sqlfl.models.towers import TowerShape
+from sqlfl.party.effects import Precision
 from sqlfl.party.guard import Guard, releases_of
 from sqlfl.party.moments import majorant, noised_moments
 from sqlfl.party.requests import Held
@@ -89,6 +90,8 @@ class ClientOperator:
         self._shrinkage = shrinkage
         self._moments: GramMatrix | None = None
         """Of the columns as they are encoded, once strengths have needed them."""
+        self._told: SetStrengths | None = None
+        """What strengths were found by the last time."""
         self._updates = 0
         """Times that strengths were found anew."""
         self._run, self._slot = run, slot
@@ -147,6 +150,21 @@ class ClientOperator:
         found = self._as_then(back)[1]
         return None if found is None else found.strengths
 
+    def precision(self, back: int) -> Precision | None:
+        """Of these parameters; None before strengths have been found."""
+        own, told = self._as_then(back)[1], self._told
+        if own is None or told is None:
+            return None
+        configuration = self._configuration
+        return Precision(
+            self._plain_moments(),
+            self._plain.centre,
+            configuration.total,
+            told.curvature,
+            configuration.l2 / own.scales**2,
+            told.dispersion,
+        )
+
     def _as_then(self, back: int) -> tuple[Array, Shrinkage | None]:
         if back == 0:
             return np.array(self.theta), self._shrinkage
@@ -194,6 +212,7 @@ class ClientOperator:
         before, own = self._shrinkage, self._configuration
         if before is None:
             raise InternalError("no column of the block has a strength of its own")
+        self._told = message
         self._updates += 1
         if self._updates > UPDATES:
             raise InternalError(f"strengths are found {UPDATES} times at most")

@@ -50,6 +50,24 @@ def told_block(block: SavedBlock, request: ms.SendBlock) -> ms.Block:
     )
 
 
+def told_curves(block: SavedBlock, request: ms.SendCurves) -> ms.Curves:
+    """Effects of the features that `auto` made, or of the one that is asked for; none where the
+    block has none."""
+    wanted = request.feature.lower()
+    found = [own for own in block.encoding.effects or () if wanted in ("", own.feature.lower())]
+    none = np.zeros((0, block.outputs))
+    return ms.Curves(
+        request.run,
+        request.slot,
+        tuple(own.feature for own in found for _ in own.texts),
+        tuple(text for own in found for text in own.texts),
+        np.concatenate([np.zeros(0, np.uint8), *(own.kinds.astype(np.uint8) for own in found)]),
+        np.concatenate([none, *(own.effects for own in found)]),
+        np.concatenate([none, *(own.errors for own in found)]),
+        np.concatenate([np.zeros(0, np.int64), *(own.rows.astype(np.int64) for own in found)]),
+    )
+
+
 # -- standard errors ------------------------------------------------------------------------------
 
 

@@ -20,6 +20,7 @@ from sqlfl.models.towers import TowerShape
 from sqlfl.party import limits, looks
 from sqlfl.party.client import ClientOperator, exact_predictions_of, predictions_of
 from sqlfl.party.cursors import Cursors
+from sqlfl.party.effects import effects_of
 from sqlfl.party.failures import failed
 from sqlfl.party.observers import Observers
 from sqlfl.party.operator import check_device, client_of
@@ -41,6 +42,7 @@ from sqlfl.udfs.blocks import Blocks, MemoryBlocks, SavedBlock
 from sqlfl.udfs.carry import carry_block
 from sqlfl.udfs.describe import Listings, describe
 from sqlfl.udfs.drawing import folds_of, split_of
+from sqlfl.udfs.features import Encoding
 from sqlfl.udfs.label_secret import LabelSecret
 from sqlfl.udfs.predict import make_engine, score
 from sqlfl.udfs.rows import Snapshot
@@ -167,6 +169,8 @@ class PartyClient(Server):
                 self._blocks.collect(request.models)
                 own = self._blocks
                 return ms.Collected(request.run, request.slot, int(own.lasting), own.reason)
+            case ms.SendCurves():
+                return looks.told_curves(self.block(request.model, request.block), request)
             case ms.SendBlock():
                 return looks.told_block(self.block(request.model, request.block), request)
             case ms.Write():
@@ -403,25 +407,30 @@ class PartyClient(Server):
     def _save(self, request: ms.Save, state: SlotState) -> ms.Saved:
         if state.operator is None:
             raise InternalError("save before start")
-        strengths = None
-        if isinstance(state.operator, ClientOperator):
-            strengths = state.operator.strengths(request.back)
-        kept = state.operator.kept(request.back)
-        return self.hold(request, kept, state.operator.shape, strengths)
+        operator, back = state.operator, request.back
+        kept = operator.kept(back)
+        if not isinstance(operator, ClientOperator) or operator.strengths(back) is None:
+            return self.hold(request, kept, operator.shape)
+        encoding = replace(state.encoded(), strengths=operator.strengths(back))
+        precision = operator.precision(back)
+        if precision is not None:
+            effects = effects_of(state.snapshot, encoding, kept[0], precision)
+            encoding = replace(encoding, effects=effects)
+        return self.hold(request, kept, operator.shape, encoding)
 
     def hold(
         self,
         request: ms.Save,
         parameters: Sequence[Array],
         shape: TowerShape | None,
-        strengths: Array | None = None,
+        encoding: Encoding | None = None,
     ) -> ms.Saved:
-        """Keep these parameters as the slot's block, and the strengths of its columns."""
+        """Keep these parameters as the slot's block, by default as the slot is encoded."""
         state = self._slot(request)
         if state.encoding is None:
             raise InternalError("save before start")
         theta, *upper = parameters
-        encoding = replace(state.encoding, strengths=strengths)
+        encoding = state.encoding if encoding is None else encoding
         block = SavedBlock(
             encoding, theta, state.specification.name, shape, tuple(upper), state.reference
         )

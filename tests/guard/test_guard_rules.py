@@ -18,7 +18,14 @@ from sqlfl.errors import ApprovalError, Error, PolicyError
 from sqlfl.guard import guard as guarding
 from sqlfl.guard.fragments import Fragments
 from sqlfl.guard.governance import Grant, Roles, Ruling
-from sqlfl.guard.guard import LASTING, LONGEST_REQUEST, MOST_FRAGMENTS, MOST_PROPOSALS, Guard
+from sqlfl.guard.guard import (
+    LASTING,
+    LONGEST_REQUEST,
+    MOST_FRAGMENTS,
+    MOST_PROPOSALS,
+    Guard,
+    thinned,
+)
 from sqlfl.guard.ledger import FEATURES, LABELS, Budget, Demand, Entry
 from sqlfl.guard.records import Records
 from sqlfl.guard.runs import GovernedRun
@@ -198,6 +205,25 @@ def test_weights_that_are_never_sent(made: Make) -> None:
     party.ask(ms.SendBlock("", -1, "m", 0))
     with pytest.raises(PolicyError, match="weights = 'never'"):
         made(replace(OPEN, weights="never")).ask(ms.SendBlock("", -1, "m", 0))
+
+
+def test_curves_are_as_weights_are_and_thinned(made: Make) -> None:
+    asked = ms.SendCurves("", -1, "m", 0)
+    party = made()
+    with pytest.raises(PolicyError, match="is not one of this analyst's"):
+        party.ask(asked)
+    with pytest.raises(PolicyError, match="weights = 'never'"):
+        made(replace(OPEN, weights="never")).ask(asked)
+    points = np.arange(4.0)[:, None]
+    told = ms.Curves(
+        "", -1, ("x",) * 4, ("1", "2", "", "c"), np.array([0, 0, 2, 1], np.uint8), points, points,
+        np.array([2, 9, 5, 4]),
+    )  # fmt: skip
+    found = thinned(told, 5)
+    assert isinstance(found, ms.Curves)
+    assert found.values == ("2", "")
+    np.testing.assert_array_equal(found.rows, [9, 5])
+    np.testing.assert_array_equal(found.effects, points[1:3])
 
 
 def test_what_is_bound_is_granted(made: Make, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,6 +74,7 @@ PLANS = {
 }
 NAMES = {kind.kind for kind in KINDS.values()}
 OUTSIDE = {"keep", "drop", "failure", "collect", "collected", "repeat", "send_block", "block"}
+OUTSIDE |= {"send_curves", "curves"}
 """And, as no owner of these plans has a policy:"""
 OUTSIDE |= {"propose", "proposed", "rehearse", "seal", "sealed"}
 """Kinds of no plan: of other statements, and of failures."""

@@ -1,0 +1,78 @@
+"""CURVES OF MODEL: effects of the features that TRANSFORM (auto) made, told by their clients."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from sqlfl.coordinator import expected
+from sqlfl.coordinator.scoring import Scoring, class_values
+from sqlfl.errors import ModelError, nearest
+from sqlfl.messages import Curves, SendCurves
+from sqlfl.messages.curves import AT_NULL
+from sqlfl.messages.replies import Channel, ask
+from sqlfl.store.registry import Model, ModelBlock
+from sqlfl.transforms import AUTO
+
+BAND = 1.959963984540054
+"""Standard errors on either side of an effect: 95 % of a normal distribution."""
+
+
+def curves(model: Model, feature: str | None, channel: Channel, said: Scoring) -> pa.Table:
+    """A row per value (and class) of each feature, or of one; see `Curves`.
+
+    A block is asked of the first client that holds it. Raises ModelError where the model has no
+    curves, or no such feature has one, and PartyError where the client is not there.
+    """
+    known = [t.name for t in model.transforms if t.function == AUTO]
+    if not known:
+        raise ModelError(
+            f"model {model.name} has no curves: it was not trained with TRANSFORM (auto)",
+            hint=f"WEIGHTS OF MODEL {model.name} has a weight for each feature",
+        )
+    wanted = "" if feature is None else feature
+    if wanted and wanted.lower() not in (name.lower() for name in known):
+        meant = nearest(wanted, known)
+        hint = f"did you mean {meant}?" if meant else f"those that have one: {', '.join(known)}"
+        raise ModelError(f"model {model.name} has no curve of {wanted}", hint=hint)
+    requests = {
+        (block.clients[0], block.slot): SendCurves("", block.slot, model.run, block.slot, wanted)
+        for block in model.blocks
+    }
+    outputs = len(model.intercept)
+    replies = ask(channel, requests, lambda a: expected.curves(outputs))
+    found = [
+        _table(model, block, replies[block.clients[0], block.slot], number)
+        for block in model.blocks
+        for number in range(outputs)
+    ]
+    said.note(
+        "Effects are what a value adds to the score of a row, beside the average row. Bands are of "
+        "the smoothed curve, and hold it in about 95 of 100 places: steps and bumps that are "
+        "narrower than its knots are smoothed away, and weights of other tables count as known. "
+        "Rows are of the table; of a number with many values they are those around it."
+    )
+    return pa.concat_tables(found)
+
+
+def _table(model: Model, block: ModelBlock, reply: Curves, number: int) -> pa.Table:
+    size = len(reply.features)
+    parties = ", ".join(dict.fromkeys(client.party for client in block.clients))
+    effects, errors = reply.effects[:, number], reply.errors[:, number]
+    columns = {
+        "party": pa.array([parties] * size, pa.string()),
+        "table": pa.array([block.name] * size, pa.string()),
+        "feature": pa.array(reply.features, pa.string()),
+        "value": pa.array(list(reply.values), pa.string(), mask=np.asarray(reply.kinds == AT_NULL)),
+    }
+    if len(model.intercept) > 1:
+        columns["class"] = class_values(model).take(pa.array([number] * size, pa.int64()))
+    return pa.table(
+        columns
+        | {
+            "effect": pa.array(effects),
+            "lower": pa.array(effects - BAND * errors),
+            "upper": pa.array(effects + BAND * errors),
+            "rows": pa.array(reply.rows),
+        }
+    )

@@ -1,0 +1,205 @@
+"""Effects of the features that `auto` made, at values of theirs: what CURVES OF MODEL shows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sqlfl.arrays import Array, Float
+from sqlfl.messages.curves import AT_CATEGORY, AT_NULL, AT_NUMBER
+from sqlfl.models.gram import GramMatrix
+from sqlfl.models.solver import BlockSolver
+from sqlfl.schema import FeatureSpecification
+from sqlfl.transforms import CURVE
+from sqlfl.transforms import number as written
+from sqlfl.udfs.curves import FEW
+from sqlfl.udfs.features import Effect, Encoding, categories_of
+from sqlfl.udfs.fitting import NULL as NULL_ENTRY
+from sqlfl.udfs.fitting import Categories, apply
+from sqlfl.udfs.rows import Snapshot
+from sqlfl.udfs.transforming import column_of, counts_of
+
+CELLS = 32
+"""Values of a number that an effect is told at."""
+
+
+@dataclass(frozen=True, eq=False)
+class Precision:
+    """What errors of a block's weights follow from: the penalised second derivatives of its own
+    columns, Bayesian (Wood 2017, section 6.10), as if other tables' weights were known."""
+
+    gram: GramMatrix
+    centre: Float
+    total: float
+    curvature: float
+    ridge: Float
+    """(d,)"""
+    dispersion: float
+    """φ over the number of rows."""
+
+    def errors(self, rows: Float, outputs: int) -> Float:
+        """(m, outputs): standard errors of the products of rows (m, d) with the weights."""
+        solver = BlockSolver(self.gram, self.centre, self.total, self.curvature, self.ridge)
+        squares = np.einsum("md,dm->m", rows, solver.solve(rows.T))
+        share = (outputs - 1) / outputs if outputs > 1 else 1.0
+        found = np.sqrt(np.maximum(squares, 0.0) * self.dispersion * share)
+        return np.repeat(found[:, None], outputs, axis=1)
+
+
+@dataclass(frozen=True, eq=False)
+class _Points:
+    kind: Array
+    numbers: Float
+    texts: tuple[str, ...]
+    rows: Array
+    columns: Float
+    """(m, d): encoded, centred."""
+
+
+def effects_of(
+    snapshot: Snapshot, encoding: Encoding, theta: Float, precision: Precision
+) -> tuple[Effect, ...]:
+    """The effect of each feature that `auto` made, with the lines that it stands beside."""
+    known = counts_of(snapshot) > 0
+    found = []
+    for place, feature in enumerate(encoding.features):
+        if not feature.shrunken or feature.fitted:
+            continue
+        if feature.kind == "category":
+            points = _categories(snapshot, encoding, place, known)
+        else:
+            points = _numbers(snapshot, encoding, place, known)
+        errors = precision.errors(points.columns, theta.shape[1])
+        found.append(
+            Effect(
+                feature.name,
+                points.kind.astype(np.float64),
+                points.numbers,
+                points.texts,
+                points.columns @ theta,
+                errors,
+                points.rows.astype(np.float64),
+            )
+        )
+    return tuple(found)
+
+
+def _categories(snapshot: Snapshot, encoding: Encoding, place: int, known: Array) -> _Points:
+    number = next(n for n, position in categories_of(encoding.features) if position == place)
+    start, stop = encoding.offsets[number : number + 2]
+    values = column_of(snapshot, encoding.features[place], place)
+    assert isinstance(values, Categories)
+    rows = np.bincount(values.codes[known], minlength=len(values.entries))
+    often = dict(zip(values.entries, rows.tolist(), strict=True))
+    entries = encoding.vocabularies[number]
+    own = np.zeros((len(entries), encoding.width))
+    own[:, start:stop] = np.eye(stop - start) - encoding.centre[start:stop]
+    missing = np.array([entry == NULL_ENTRY.decode() for entry in entries], bool)
+    return _Points(
+        np.where(missing, AT_NULL, AT_CATEGORY),
+        np.zeros(len(entries)),
+        tuple("" if entry == NULL_ENTRY.decode() else entry[1:] for entry in entries),
+        np.array([often.get(entry.encode(), 0) for entry in entries], np.int64),
+        own,
+    )
+
+
+def _numbers(snapshot: Snapshot, encoding: Encoding, place: int, known: Array) -> _Points:
+    features = encoding.features
+    raw = column_of(snapshot, features[place], place)
+    assert not isinstance(raw, Categories)
+    values = np.asarray(raw, np.float64)
+    present = known & ~np.isnan(values)
+    beside = [
+        (position, other)
+        for position, other in enumerate(features)
+        if other.name.startswith(f"{features[place].name} (") and other.shrunken and other.fitted
+    ]
+    numbers, rows = cells(values[present], _kept(encoding, beside))
+    missing = int((known & np.isnan(values)).sum())
+    asked = np.append(numbers, np.nan) if missing else numbers
+    columns = np.zeros((len(asked), encoding.width))
+    first = _first(features, place)
+    line = (np.nan_to_num(asked, nan=encoding.mean[first]) - encoding.mean[first]) / encoding.scale[
+        first
+    ]
+    columns[:, first] = line
+    indicator = _indicator(encoding, place)
+    if indicator is not None:
+        flag = np.isnan(asked).astype(np.float64)
+        columns[:, indicator] = (flag - encoding.centres[indicator]) / encoding.scales[indicator]
+    for position, other in beside:
+        fitted = None if encoding.fitted is None else encoding.fitted[position]
+        assert fitted is not None
+        made = apply(other, fitted, asked)
+        if other.step is not None and other.step.value == CURVE:
+            start = _first(features, position)
+            own = slice(start, start + other.width)
+            basis = made.values.to_numpy().reshape(-1, other.width)
+            columns[:, own] = (basis - encoding.mean[own]) / encoding.scale[own]
+        else:
+            _add_values(encoding, position, made.to_pylist(), columns)
+    kind = np.where(np.isnan(asked), AT_NULL, AT_NUMBER)
+    texts = tuple("" if np.isnan(v) else written(float(v)) for v in asked)
+    every = np.append(rows, missing) if missing else rows
+    return _Points(kind, np.nan_to_num(asked), texts, every, columns)
+
+
+def _add_values(
+    encoding: Encoding, position: int, entries: Sequence[bytes], columns: Float
+) -> None:
+    number = next(n for n, place in categories_of(encoding.features) if place == position)
+    start, stop = encoding.offsets[number : number + 2]
+    places = {entry: code for code, entry in enumerate(encoding.vocabularies[number])}
+    columns[:, start:stop] = -encoding.centre[start:stop]
+    for row, entry in enumerate(entries):
+        code = places.get(entry.decode())
+        if code is not None:
+            columns[row, start + code] += 1.0
+
+
+def _kept(encoding: Encoding, beside: Sequence[tuple[int, FeatureSpecification]]) -> Float:
+    """The values of a number that have a weight of their own."""
+    fitted = encoding.fitted or ()
+    found = [fitted[position] for position, other in beside if other.frequent_values]
+    return np.concatenate([np.zeros(0), *(own.numbers for own in found if own is not None)])
+
+
+def cells(values: Float, kept: Float) -> tuple[Float, Array]:
+    """Values, ascending, and how many rows are at them: of many distinct ones those that are
+    `kept`, and the means of CELLS that hold about as many rows of the others each."""
+    distinct, counts = np.unique(values, return_counts=True)
+    if len(distinct) <= FEW:
+        return distinct, counts
+    own = np.isin(distinct, kept)
+    means, rows = _means(values[~np.isin(values, kept)])
+    numbers, counts = np.append(distinct[own], means), np.append(counts[own], rows)
+    order = np.argsort(numbers, kind="stable")
+    return numbers[order], counts[order]
+
+
+def _means(values: Float) -> tuple[Float, Array]:
+    """Of cells with about as many values each."""
+    if not len(values):
+        return values, np.zeros(0, np.int64)
+    bounds = np.unique(np.quantile(values, np.linspace(0.0, 1.0, CELLS + 1)[1:-1]))
+    codes = np.searchsorted(bounds, values, side="right")
+    rows = np.bincount(codes, minlength=len(bounds) + 1)
+    sums = np.bincount(codes, values, len(bounds) + 1)
+    kept = rows > 0
+    return sums[kept] / rows[kept], rows[kept]
+
+
+def _first(features: Sequence[FeatureSpecification], place: int) -> int:
+    """The first numeric column of a feature."""
+    return sum(f.width for f in features[:place] if f.kind != "category")
+
+
+def _indicator(encoding: Encoding, place: int) -> int | None:
+    """The column that says that the feature is missing; None where there is none."""
+    number = sum(feature.kind != "category" for feature in encoding.features[:place])
+    if number not in encoding.indicators:
+        return None
+    return len(encoding.mean) + encoding.indicators.index(number)
