@@ -45,10 +45,10 @@ def check_shape(model: Model, options: TrainingOptions) -> None:
 
 
 def check_mentioned(ucq: Ucq, statement: TrainModel) -> None:
-    made = {item.name for item in ucq.transforms}
-    rest = [
-        feature.name for slot in ucq.slots for feature in slot.features if feature.name not in made
-    ]
+    if any(not item.columns for item in statement.transforms):
+        return  # `auto` alone mentions all
+    every = [feature for slot in ucq.slots for feature in slot.features]
+    rest = [feature.name for feature in every if feature.transform is None]
     if statement.transforms_only and rest:
         raise PlanError(
             f"TRANSFORM ONLY: the query has column{'s' * (len(rest) > 1)} {', '.join(rest)}, which "

@@ -356,6 +356,14 @@ def test_other_items_and_names_stand_beside_it(case: Case) -> None:
     names = case.fed.model("m").features
     assert {"w", "xx", "xx (curve)", "xx (values)", "flat", "z (curve)"} <= set(names)
     assert {"x", "w (curve)", "flat (curve)"}.isdisjoint(names)
+    case.train("number", "linear_regression", "TRANSFORM ONLY (auto)")
+    assert {"x", "x (curve)", "flat (values)"} <= set(case.fed.model("m").features)
+    clash = 'SELECT a.x, a.z AS "x (curve)", a.number AS y FROM one.a a'
+    for items in ("auto", "auto(x)"):
+        with pytest.raises(PlanError, match=r"x \(curve\)"):
+            case.fed.sql(
+                f"TRAIN MODEL n USING linear_regression TARGET y TRANSFORM ({items}) FROM ({clash})"
+            )
     with pytest.raises(PlanError, match="auto is of all columns"):
         case.train("number", "linear_regression", "TRANSFORM (auto AS x)")
 
@@ -450,6 +458,36 @@ def test_a_client_finds_strengths_so_often_and_where_they_are_asked_for() -> Non
         operator.handle(message)
     with pytest.raises(InternalError, match="times at most"):
         operator.handle(message)
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [("min_cell = 5", None), ("moments = 'never'", "moments = 'never'")],
+)
+def test_an_owner_says_whether_strengths_are_found(rule: str, said: str | None) -> None:
+    with in_memory() as one, in_memory() as two:
+        for con, name, table in zip((one, two), "ab", tables(600, 2)[:2], strict=True):
+            con.register("given", table)
+            con.execute(f"CREATE TABLE {name} AS FROM given")
+            con.unregister("given")
+        with sqlfl.owner(one) as owner:
+            owner.sql(f"CREATE TRAINING POLICY p WITH (min_rows = 100, {rule})")
+            owner.sql("GRANT TRAIN (x, z), JOIN (k), LABEL (number) ON a TO 'acme' UNDER p")
+        with sqlfl.connect(analyst="acme", progress=False) as fed:
+            fed.attach("one", one)
+            fed.attach("two", two)
+            train = (
+                "TRAIN MODEL m USING linear_regression TARGET y TRANSFORM (auto) FROM ("
+                "SELECT a.x, a.z, b.w, a.number AS y FROM one.a a JOIN two.b b USING (k))"
+            )
+            if said is not None:
+                with pytest.raises(sqlfl.PolicyError, match=said):
+                    fed.sql(train)
+                return
+            fed.sql(train)
+            told = fed.sql("CURVES OF MODEL m").df()
+            assert told[told.feature == "x"]["rows"].min() >= 5
+            assert len(told[told.feature == "x"]) == 32
 
 
 # -- CURVES OF MODEL -----------------------------------------------------------------------------

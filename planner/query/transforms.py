@@ -98,6 +98,13 @@ def _places(draft: Draft, item: Placed, names: Mapping[str, int]) -> list[int]:
 def _check_names(draft: Draft, rest: Sequence[Output]) -> None:
     seen: dict[str, str] = {output.name.lower(): output.name for output in rest}
     for item in draft.transforms:
+        for other in item.transform.beside if item.transform.function == AUTO else ():
+            if other.name.lower() in seen:
+                raise draft.error(
+                    f"column {other.name} has the name of a curve that auto makes", item.span,
+                    "give it another name in the query",
+                )  # fmt: skip
+    for item in draft.transforms:
         name = item.transform.name
         if name.lower() in seen:
             raise draft.error(
@@ -110,6 +117,8 @@ def _check_names(draft: Draft, rest: Sequence[Output]) -> None:
                 "give it another name behind AS",
             )  # fmt: skip
         seen[name.lower()] = name
+        if item.transform.function == AUTO:
+            seen |= {other.name.lower(): other.name for other in item.transform.beside}
 
 
 def _check_parties(draft: Draft, places: Sequence[Sequence[int]]) -> None:

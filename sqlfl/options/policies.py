@@ -262,9 +262,10 @@ class TrainingPolicy:
     moments: str = option(
         choice(EXACT, NOISED, SECURE_SUM, NEVER, instead=_ROUNDED),
         EXACT,
-        "what is told of features but for predictions: INFERENCE, SKEW, CHECK, statistics and "
-        "products of columns of a table in several databases; 'noised' and 'secure_sum' (union = "
-        "'secure') have statistics and products of training alone",
+        "what is told of features but for predictions: INFERENCE, SKEW, CHECK, strengths of "
+        "TRANSFORM (auto), statistics and products of columns of a table in several databases; "
+        "'noised' and 'secure_sum' (union = 'secure') have statistics and products of training "
+        "alone",
     )
     identifiers: str = option(
         choice(EXACT, NEVER), EXACT, "columns of ID, which leave as they are, or not at all"
