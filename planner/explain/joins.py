@@ -91,7 +91,7 @@ def joins(plan: FederatedPlan) -> Section:
     for number, block in enumerate(ucq.blocks):
         members = [_member(ucq.slots[slot], fragments) for slot, fragments in block.members]
         blocks.append((str(number), ", ".join(members), _of_block(plan, block) or "none"))
-    parts = [Table(("block", "slots", "joins"), tuple(blocks))]
+    parts: list[Table | Notes] = [Table(("block", "slots", "joins"), tuple(blocks))]
     keys = [
         (
             str(key.index),

@@ -245,10 +245,11 @@ class Parser(Operators):
         finally:
             self._lambdas = outer
         quantifier = None if name is None else _QUANTIFIERS.get(name.token_type)
-        listed = isinstance(found, exp.Anonymous) and len(found.expressions) == 1
-        if quantifier is not None and listed:
+        if quantifier is not None and isinstance(found, exp.Anonymous):
             # over a list; over a query it is one already
-            return quantifier(this=exp.Paren(this=found.expressions[0]))
+            values = found.expressions
+            if len(values) == 1:
+                return quantifier(this=exp.Paren(this=values[0]))
         return found
 
     def _parse_lambda(self, alias: bool = False) -> Node:
