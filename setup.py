@@ -6,7 +6,7 @@ from setuptools.command.build_ext import build_ext
 
 PARTS = ("", "_losses", "_products", "_steps", "_metrics", "_groups")
 SOURCES = [f"sqlfl/compiled{part}.c" for part in PARTS]
-HEADERS = ["sqlfl/compiled.h"]
+HEADERS = ["sqlfl/models/native/compiled.h"]
 FLAGS = {
     "unix": [
         "-O3",

@@ -21,8 +21,10 @@ import numpy.typing as npt
 from scipy import sparse
 from sklearn.metrics import average_precision_score
 
-from sqlfl.coordinator.lou import Members
-from sqlfl.coordinator.mapping import TableMapping
+from sqlfl.contract.privacy_specification import RoundNoise, RunNoise
+from sqlfl.contract.schema import Address, Client, SlotSpecification
+from sqlfl.coordinator.join.mapping import TableMapping
+from sqlfl.coordinator.join.slot_members import Members
 from sqlfl.coordinator.rounds.problem import Problem
 from sqlfl.messages import Message, Ready, Start
 from sqlfl.methods.pbm.coordinator import Pbm
@@ -31,8 +33,6 @@ from sqlfl.options.resolve import training_options
 from sqlfl.party.masked_run import MaskedRun
 from sqlfl.party.operator import client_of
 from sqlfl.privacy.poisson_binomial.sampling import draw, estimate
-from sqlfl.privacy.specification import RoundNoise, RunNoise
-from sqlfl.schema import Address, Client, SlotSpecification
 
 Array = npt.NDArray[Any]
 P = 16

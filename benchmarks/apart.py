@@ -16,7 +16,7 @@ import pyarrow as pa
 from workloads import Stored
 
 import sqlfl
-from sqlfl.schema import Client
+from sqlfl.contract.schema import Client
 from sqlfl.transport.base import Transport
 
 _LENGTH = Struct("<Q")

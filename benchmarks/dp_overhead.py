@@ -31,16 +31,16 @@ from opacus.grad_sample import GradSampleModule, GradSampleModuleFastGradientCli
 from opacus.optimizers import DPOptimizer
 
 import sqlfl
+from sqlfl.contract.configuration import TowerConfiguration
+from sqlfl.contract.privacy_specification import RoundNoise
+from sqlfl.contract.schema import FeatureSpecification, SlotSpecification
 from sqlfl.messages import SendPredictions
-from sqlfl.methods.configuration import TowerConfiguration
 from sqlfl.methods.sgd.client import CLIENT
 from sqlfl.methods.sgd.configuration import SgdConfiguration
 from sqlfl.methods.sgd.messages import SgdResiduals
-from sqlfl.privacy.specification import RoundNoise
-from sqlfl.schema import FeatureSpecification, SlotSpecification
-from sqlfl.udfs.arrays import ArraysEngine
-from sqlfl.udfs.features import local_encoding
-from sqlfl.udfs.rows import Snapshot
+from sqlfl.udfs.encoding.features import local_encoding
+from sqlfl.udfs.numbering.rows import Snapshot
+from sqlfl.udfs.updates.arrays import ArraysEngine
 
 NUMERIC, KINDS = 20, (12, 100)
 """Numeric columns, and the values of each category."""

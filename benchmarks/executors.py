@@ -25,16 +25,16 @@ from pathlib import Path
 import numpy as np
 from results import insert, table
 
+from sqlfl.base.threads import single
 from sqlfl.coordinator.executors.base import Executor
 from sqlfl.coordinator.executors.in_process import InProcess
 from sqlfl.coordinator.executors.joined_rows import JoinedRows
 from sqlfl.coordinator.executors.processes import Processes
 from sqlfl.coordinator.executors.rays import Rays
-from sqlfl.coordinator.mapping import TableMapping
-from sqlfl.coordinator.rounds.pieces import WrittenPieces
+from sqlfl.coordinator.join.mapping import TableMapping
+from sqlfl.coordinator.rounds.chunks import WrittenPieces
 from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.models.losses import Logistic
-from sqlfl.threads import single
 
 EXECUTORS: dict[str, Callable[[int], Executor]] = {
     "threads": InProcess,

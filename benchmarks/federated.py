@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 from measuring import Failed, Watch
 from workloads import Stored
 
-from sqlfl.errors import Error, Warning
-from sqlfl.session import Federation
+from sqlfl.base.errors import Error, Warning
+from sqlfl.federation.session import Federation
 
 PHASES = ("plan", "prepare", "mapping", "rounds", "saving")
 TOLERANCES = tuple(10.0**-k for k in range(2, 11))

@@ -20,9 +20,9 @@ from statistics import median
 import duckdb
 
 import sqlfl
-from sqlfl.guard.governance import Governance
-from sqlfl.guard.records import Records
-from sqlfl.guard.trial import Trial, Tried, Workers
+from sqlfl.governance.policies import Governance
+from sqlfl.governance.records import Records
+from sqlfl.governance.trial import Trial, Tried, Workers
 from sqlfl.options.policies import TrainingPolicy
 
 PATIENTS = """CREATE TABLE patients AS SELECT i AS pid, 20 + i * i % 60 AS age, sin(i) AS bmi,

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from lasso_split import Array, Run, Task, train
 
+from sqlfl.contract.privacy_specification import PlannedReleases
 from sqlfl.options.privacy import Privacy
 from sqlfl.privacy.accountant import epsilon_of
 from sqlfl.privacy.calibration import calibrate
 from sqlfl.privacy.events import CHOICES, Selection
 from sqlfl.privacy.selection import noisy_max
-from sqlfl.privacy.specification import PlannedReleases
 
 DELTA = 1e-6
 SKETCH = 256

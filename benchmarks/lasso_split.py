@@ -18,14 +18,14 @@ import numpy.typing as npt
 from aligned import Clients, DenseRows
 from sklearn.linear_model import Lasso
 
-from sqlfl.coordinator.lou import Members
-from sqlfl.coordinator.mapping import TableMapping
+from sqlfl.contract.privacy_specification import RunNoise
+from sqlfl.contract.schema import Client
+from sqlfl.coordinator.join.mapping import TableMapping
+from sqlfl.coordinator.join.slot_members import Members
 from sqlfl.coordinator.rounds.problem import Problem, Step
 from sqlfl.methods.frank_wolfe.coordinator import FrankWolfe
 from sqlfl.models.losses import loss_of
 from sqlfl.options.resolve import training_options
-from sqlfl.privacy.specification import RunNoise
-from sqlfl.schema import Client
 
 Array = npt.NDArray[Any]
 ACTIVE = 5

@@ -26,9 +26,9 @@ import pyarrow as pa
 from scipy import sparse
 
 import sqlfl
-from sqlfl.session import Federation
+from sqlfl.federation.session import Federation
+from sqlfl.messages.wire import decode
 from sqlfl.transport.recording import RecordingTransport
-from sqlfl.wire import decode
 
 Array = npt.NDArray[Any]
 

@@ -1,4 +1,5 @@
-"""NVFlare's own echo beside that of `sqlfl.carriers`, in its simulator: one server, one site.
+"""NVFlare's own echo beside that of `sqlfl.integrations.nvflare`, in its simulator: one server, one
+site.
 
     python benchmarks/nvflare_echo.py [--work FOLDER]
 
@@ -20,8 +21,8 @@ import pyarrow as pa
 from nvflare.collab import CollabRecipe, collab
 from nvflare.recipe import SimEnv
 
-from sqlfl.carriers.flare import Speaking, ends
-from sqlfl.carriers.flare_site import Site
+from sqlfl.integrations.nvflare.flare import Speaking, ends
+from sqlfl.integrations.nvflare.flare_site import Site
 
 SIZES = {100: 400, 100_000: 200, 4_000_000: 200, 64_000_000: 10}
 """Bytes -> calls of each kind."""

@@ -24,7 +24,7 @@ from privacy_movielens import Options, written
 from results import Results, insert
 
 import sqlfl
-from sqlfl.session import Federation
+from sqlfl.federation.session import Federation
 
 DATA = Path(__file__).parent.parent / "examples" / "data"
 EPSILONS = (0.5, 1, 2, 4, 8)

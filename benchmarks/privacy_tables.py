@@ -8,7 +8,7 @@ from typing import Any
 
 from results import table
 
-from sqlfl.report.card import upwards
+from sqlfl.planner.explain.card import upwards
 
 Run = Mapping[str, Any]
 Found = Mapping[str, Any]

@@ -27,15 +27,15 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
 from demo import TABLES, TRAIN
 
 import sqlfl
-from sqlfl.remote import certificates as ct
-from sqlfl.remote.agent import Agent
-from sqlfl.remote.frames import PIECE
-from sqlfl.remote.hosting import Host
-from sqlfl.remote.passes import Passes
-from sqlfl.remote.settings import CoordinatorSettings, Member, Study
-from sqlfl.remote.stream import Credentials
-from sqlfl.remote.wrapping import make_secret
+from sqlfl.service import certificates as ct
+from sqlfl.service.access_tokens import Passes
+from sqlfl.service.agent import Agent
+from sqlfl.service.frames import PIECE
+from sqlfl.service.hosting import Host
 from sqlfl.service.service import Service
+from sqlfl.service.settings import CoordinatorSettings, Member, Study
+from sqlfl.service.stream import Credentials
+from sqlfl.service.wrapping import make_secret
 
 NAME = "coordinator.example"
 VALUES = 1_000_000

@@ -27,15 +27,15 @@ from results import table
 from stars import Shape, star
 from tasks import Task, ratings
 
+from sqlfl.contract.schema import Client
 from sqlfl.coordinator.executors.base import Held
 from sqlfl.coordinator.executors.division import Division
 from sqlfl.coordinator.executors.in_process import InProcess
 from sqlfl.coordinator.executors.partition import Work
 from sqlfl.coordinator.executors.sums import Sums
 from sqlfl.messages import Save, Start
-from sqlfl.schema import Client
+from sqlfl.messages.wire import decode
 from sqlfl.transport.base import Transport
-from sqlfl.wire import decode
 
 WAYS = (("lbfgs", True), ("lbfgs", False), ("admm", True), ("admm", False))
 """Algorithms, and whether joined rows that are equal are trained on as one."""

@@ -21,11 +21,11 @@ import numpy as np
 from results import insert, table
 from stars import Shape, star
 
+from sqlfl.aggregation import packing
+from sqlfl.aggregation.keys import KeyPair
+from sqlfl.aggregation.masks import Masks
+from sqlfl.aggregation.peers import Peers
 from sqlfl.privacy.poisson_binomial.sampling import draw
-from sqlfl.secure import packing
-from sqlfl.secure.keys import KeyPair
-from sqlfl.secure.masks import Masks
-from sqlfl.secure.peers import Peers
 
 BINS = (16, 64, 128)
 PARTIES = 5

@@ -17,10 +17,10 @@ import numpy as np
 import pyarrow as pa
 
 import sqlfl
+from sqlfl.contract.schema import Client
 from sqlfl.messages import Residuals
-from sqlfl.schema import Client
+from sqlfl.messages.wire import decode
 from sqlfl.transport.base import Transport
-from sqlfl.wire import decode
 
 STEP = 0.02
 """Seconds of a step at every party."""

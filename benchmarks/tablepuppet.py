@@ -26,7 +26,7 @@ from movielens import HELD_OUT, MovieLens
 from results import Results, insert
 from traffic import LINES, Traffic, beginning, epochs, of_audit
 
-from sqlfl.session import Federation
+from sqlfl.federation.session import Federation
 
 Options = dict[str, Any]
 MODELS = {"linear": "linear_regression", "nn": "mlp_regressor"}

@@ -21,8 +21,9 @@ from movielens import Encoded, Joined
 from scipy import sparse
 from traffic import Exchange, epochs
 
-from sqlfl.coordinator.lou import Members
-from sqlfl.coordinator.mapping import TableMapping
+from sqlfl.contract.schema import Address, Client
+from sqlfl.coordinator.join.mapping import TableMapping
+from sqlfl.coordinator.join.slot_members import Members
 from sqlfl.coordinator.rounds.problem import Problem, coordinator_of
 from sqlfl.messages import Message, Predictions, Ready, Residuals, SendPredictions, Start
 from sqlfl.models.gram import GramMatrix
@@ -30,7 +31,6 @@ from sqlfl.models.losses import loss_of
 from sqlfl.models.towers import TowerShape
 from sqlfl.options.resolve import training_options
 from sqlfl.party.operator import client_of
-from sqlfl.schema import Address, Client
 
 Array = npt.NDArray[Any]
 VALUE = 4

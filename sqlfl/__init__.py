@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sqlfl.errors import (
+from sqlfl.base.errors import (
     ApprovalError,
     Error,
     InternalError,
@@ -22,19 +22,19 @@ from sqlfl.errors import (
     PrivacyError,
     Warning,
 )
-from sqlfl.version import __version__
+from sqlfl.base.version import __version__
 
 if TYPE_CHECKING:
-    from sqlfl.connecting import connect
-    from sqlfl.ownership.owner import owner
+    from sqlfl.base.result import Result
+    from sqlfl.federation.relation import Relation
+    from sqlfl.federation.session import Federation
+    from sqlfl.federation.trace import Trace
+    from sqlfl.governance.audit_verification import verify
+    from sqlfl.governance.owner import owner
     from sqlfl.planner.federated.plan import FederatedPlan
-    from sqlfl.relation import Relation
-    from sqlfl.result import Result
+    from sqlfl.service.connecting import connect
     from sqlfl.service.listening import listen
-    from sqlfl.session import Federation
     from sqlfl.store.registry import Model
-    from sqlfl.trace import Trace
-    from sqlfl.verifying import verify
 
 __all__ = [
     "ApprovalError",
@@ -63,15 +63,15 @@ __all__ = [
 
 _HOMES = {
     "FederatedPlan": "sqlfl.planner.federated.plan",
-    "Federation": "sqlfl.session",
+    "Federation": "sqlfl.federation.session",
     "Model": "sqlfl.store.registry",
-    "Relation": "sqlfl.relation",
-    "Result": "sqlfl.result",
-    "Trace": "sqlfl.trace",
-    "connect": "sqlfl.connecting",
+    "Relation": "sqlfl.federation.relation",
+    "Result": "sqlfl.base.result",
+    "Trace": "sqlfl.federation.trace",
+    "connect": "sqlfl.service.connecting",
     "listen": "sqlfl.service.listening",
-    "owner": "sqlfl.ownership.owner",
-    "verify": "sqlfl.verifying",
+    "owner": "sqlfl.governance.owner",
+    "verify": "sqlfl.governance.audit_verification",
 }
 
 
@@ -88,14 +88,14 @@ def __getattr__(name: str) -> Any:
 
 def load_ipython_extension(shell: Any) -> None:
     """Define `%sqlfl` and `%%sqlfl`; IPython calls this for `%load_ext sqlfl`."""
-    from sqlfl.magics import register
+    from sqlfl.notebook.magics import register
 
     register(shell)
 
 
 def unload_ipython_extension(shell: Any) -> None:
     """Take `%sqlfl` and `%%sqlfl` away; IPython calls this for `%unload_ext sqlfl`."""
-    from sqlfl.magics import unregister
+    from sqlfl.notebook.magics import unregister
 
     unregister(shell)
 

@@ -7,7 +7,7 @@ import numpy as np
 
 import sqlfl
 from tests.conftest import Open
-from tests.databases import in_memory
+from tests.open_databases import in_memory
 from tests.oracle import Encoder, materialised
 
 VISITS = (

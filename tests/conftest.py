@@ -12,7 +12,7 @@ import duckdb
 import pytest
 from hypothesis import core, settings
 
-from tests import databases
+from tests import open_databases
 from tests.depth import DEPTH, SEED
 from tests.entropy import SeededEntropy
 from tests.selection import Selection
@@ -97,7 +97,7 @@ def _ctrl_c() -> Iterator[None]:
 @pytest.fixture(autouse=True, scope="session")
 def _instances() -> Iterator[None]:
     yield
-    databases.close()
+    open_databases.close()
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ def database() -> Iterator[Open]:
             if path is not None or own or any(text.startswith("SET") for text in statements):
                 con = stack.enter_context(contextlib.closing(duckdb.connect(path or ":memory:")))
             else:
-                con = stack.enter_context(databases.in_memory())
+                con = stack.enter_context(open_databases.in_memory())
             for statement in statements:
                 con.execute(statement)
             return con

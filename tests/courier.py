@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from sqlfl import messages as ms
 from sqlfl.messages import Message
+from sqlfl.messages.wire import encoded, received
 from sqlfl.party.server import Server
-from sqlfl.wire import encoded, received
 
 _DRAWN: WeakKeyDictionary[Server, dict[str, np.ndarray]] = WeakKeyDictionary()
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from sqlfl.schema import Client
+from sqlfl.contract.schema import Client
 from sqlfl.transport.local import LocalTransport
 
 _served = threading.local()

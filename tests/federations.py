@@ -13,7 +13,7 @@ import pyarrow as pa
 from hypothesis import assume
 
 import sqlfl
-from sqlfl.coordinator import equal_rows
+from sqlfl.coordinator.join import equal_rows
 from sqlfl.transport.base import Transport
 from tests import oracle
 from tests.oracle import Central, Fitted

@@ -32,21 +32,21 @@ import numpy as np
 import pyarrow as pa
 
 from sqlfl import messages as ms
-from sqlfl.errors import WireError
-from sqlfl.messages import KINDS
-from sqlfl.methods.admm import messages as _admm  # noqa: F401  # kinds are there once they are loaded
-from sqlfl.methods.lbfgs import messages as _lbfgs  # noqa: F401
-from sqlfl.methods.sgd.configuration import SgdConfiguration
-from sqlfl.methods.sgd.messages import SgdResiduals
-from sqlfl.party.party import PartyClient, Secrets
-from sqlfl.schema import (
+from sqlfl.base.errors import WireError
+from sqlfl.contract.schema import (
     Client,
     FeatureSpecification,
     SlotSpecification,
     specifications_to_json,
 )
-from sqlfl.udfs.blocks import SavedBlock
-from sqlfl.wire import encode, received
+from sqlfl.messages import KINDS
+from sqlfl.messages.wire import encode, received
+from sqlfl.methods.admm import messages as _admm  # noqa: F401  # kinds are there once they are loaded
+from sqlfl.methods.lbfgs import messages as _lbfgs  # noqa: F401
+from sqlfl.methods.sgd.configuration import SgdConfiguration
+from sqlfl.methods.sgd.messages import SgdResiduals
+from sqlfl.party.party import PartyClient, Secrets
+from sqlfl.udfs.blocks.blocks import SavedBlock
 from tests.samples import Draw
 
 ROOM = 512 << 20

@@ -15,10 +15,10 @@ import numpy as np
 import pyarrow as pa
 
 from sqlfl import messages as ms
+from sqlfl.contract.schema import Client
 from sqlfl.messages import Message
-from sqlfl.schema import Client
+from sqlfl.messages.wire import decode, encoded
 from sqlfl.transport.base import Transport
-from sqlfl.wire import decode, encoded
 
 Crafted: TypeAlias = Message | bytes
 Change: TypeAlias = Callable[[Any], Crafted]

@@ -20,11 +20,12 @@ import duckdb
 import pyarrow as pa
 
 import sqlfl
-from sqlfl.coordinator import mapping_query, preparation
-from sqlfl.interrupts import interruptible
-from sqlfl.schema import Client
+from sqlfl.base.interrupts import interruptible
+from sqlfl.contract.schema import Client
+from sqlfl.coordinator import preparation
+from sqlfl.coordinator.join import mapping_query
+from sqlfl.messages.wire import decode
 from sqlfl.transport.base import Transport
-from sqlfl.wire import decode
 
 T = TypeVar("T")
 
@@ -87,7 +88,7 @@ class Noted(logging.Handler):
 
 
 def main() -> None:
-    log = logging.getLogger("sqlfl.interrupts")
+    log = logging.getLogger("sqlfl.base.interrupts")
     log.setLevel(logging.INFO)
     log.addHandler(Noted())
     for line in sys.stdin:

@@ -15,7 +15,7 @@ from typing import Any
 import duckdb
 
 import sqlfl
-from tests.databases import in_memory
+from tests.open_databases import in_memory
 
 ORDERS = (
     "CREATE TABLE orders AS SELECT i AS id, (i * 7919) % 211 AS customer, sin(i) AS amount, "

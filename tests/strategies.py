@@ -21,7 +21,7 @@ from hypothesis import assume, reject
 from hypothesis import strategies as st
 
 from tests.contradictions import contradicts_itself, note_contradiction
-from tests.databases import in_memory
+from tests.open_databases import in_memory
 
 LINEAR, LOGISTIC, SOFTMAX = "linear_regression", "logistic_regression", "softmax_regression"
 POISSON = "poisson_regression"

@@ -13,14 +13,14 @@ import pyarrow as pa
 import pytest
 
 import sqlfl
-from sqlfl.errors import StatementError
-from sqlfl.schema import Client
+from sqlfl.base.errors import StatementError
+from sqlfl.contract.schema import Client
+from sqlfl.messages.wire import decode
 from sqlfl.transport.base import Transport
-from sqlfl.wire import decode
 from tests.conftest import Open
-from tests.databases import in_memory
 from tests.depth import in_turn
 from tests.federations import Parties, federation, probabilities
+from tests.open_databases import in_memory
 
 FLIGHTS = (
     "CREATE TABLE flights AS SELECT i AS id, i % 8 AS plane, i % 5 AS hour, "

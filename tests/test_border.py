@@ -16,7 +16,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import sqlfl
-from sqlfl.errors import ModelError, PlanError
+from sqlfl.base.errors import ModelError, PlanError
+from sqlfl.contract.schema import COMBINED, Client
 from sqlfl.messages import (
     Activate,
     EqualRows,
@@ -31,6 +32,7 @@ from sqlfl.messages import (
     SendPredictions,
     Start,
 )
+from sqlfl.messages.wire import decode
 from sqlfl.methods.frank_wolfe.messages import (
     Column,
     ColumnDirection,
@@ -42,16 +44,14 @@ from sqlfl.methods.pbm.messages import PbmResiduals, SendEmbeddings
 from sqlfl.methods.sgd.messages import SgdResiduals
 from sqlfl.options.batch import Usual
 from sqlfl.planner.federated.plan import FederatedPlan
-from sqlfl.planner.protocol.sizes import Symbol
+from sqlfl.planner.federated.sizes import Symbol
 from sqlfl.planner.query.ucq import CATEGORY
-from sqlfl.schema import COMBINED, Client
 from sqlfl.transport.base import Transport
 from sqlfl.transport.recording import Recorded, RecordingTransport
-from sqlfl.wire import decode
 from tests.conftest import Open
-from tests.databases import in_memory
 from tests.depth import THOROUGH, combinations, examples
 from tests.federations import Parties, federation, merging, trainable
+from tests.open_databases import in_memory
 from tests.strategies import (
     BOUNDED,
     LINEAR,

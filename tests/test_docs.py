@@ -13,8 +13,9 @@ import duckdb
 import pytest
 
 import sqlfl
+from sqlfl.contract.transforms import COLUMN, FUNCTIONS
 from sqlfl.models.kinds import KINDS
-from sqlfl.options.looks import (
+from sqlfl.options.diagnostics import (
     QUALITY,
     Check,
     Contributions,
@@ -27,7 +28,6 @@ from sqlfl.options.policies import policies_markdown
 from sqlfl.options.training import options_markdown
 from sqlfl.options.tuning import tuning_markdown
 from sqlfl.planner.grammar.dialect import STATEMENTS
-from sqlfl.transforms import COLUMN, FUNCTIONS
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/**/*.md")])

@@ -16,11 +16,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from sqlfl.errors import WireError
+from sqlfl.base.errors import WireError
+from sqlfl.contract.schema import Client
 from sqlfl.messages import KINDS, Failure, Identifiers, ListTables, Message, Predictions, Tables
+from sqlfl.messages.wire import encode, received
 from sqlfl.party.party import PartyClient, Secrets
-from sqlfl.schema import Client
-from sqlfl.wire import encode, received
 from tests.conftest import Open
 from tests.depth import SEED, THOROUGH
 from tests.fuzzing import FITTING

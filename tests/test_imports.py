@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sqlfl.methods import METHODS
+from sqlfl.contract.methods import METHODS
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = {"sqlfl": ROOT / "sqlfl", "sqlfl.planner": ROOT / "planner", "sqlfl.udfs": ROOT / "udfs"}
@@ -86,14 +86,18 @@ def test_the_planner_is_pure() -> None:
     allowed = STDLIB | {
         "sqlglot",
         "sqlfl",
-        "sqlfl.errors",
-        "sqlfl.methods.spec",
-        "sqlfl.request",
-        "sqlfl.schema",
+        "sqlfl.base.errors",
+        "sqlfl.planner.federated.method_spec",
+        "sqlfl.contract.request",
+        "sqlfl.contract.schema",
     }
-    allowed |= {"sqlfl.sql_writer", "sqlfl.transforms"}
+    allowed |= {"sqlfl.base.sql_writer", "sqlfl.contract.transforms"}
     specifications = [f"{package}.spec" for package in METHODS.values()]
-    for module in (*members("sqlfl.planner"), "sqlfl.methods.spec", *specifications):
+    for module in (
+        *members("sqlfl.planner"),
+        "sqlfl.planner.federated.method_spec",
+        *specifications,
+    ):
         others = {m for m in modules(SOURCES[module]) if not within(m, "sqlfl.planner")}
         # Options and messages are at the bottom too, and know the standard library only.
         assert others - set(BOTTOM) <= allowed, module
@@ -196,19 +200,19 @@ def test_only_the_session_knows_parties_and_the_coordinator() -> None:
             any(within(m, room) for m in others) for room in ("sqlfl.party", "sqlfl.coordinator")
         )
     }
-    assert both == {"sqlfl.session"}
+    assert both == {"sqlfl.federation.session"}
 
 
 BOTTOM = [
-    "sqlfl.codec",
-    "sqlfl.errors",
-    "sqlfl.fragment_columns",
+    "sqlfl.base.codec",
+    "sqlfl.base.errors",
+    "sqlfl.contract.fragment_columns",
     "sqlfl.messages",
     "sqlfl.messages.base",
     "sqlfl.messages.curves",
     "sqlfl.messages.equal_rows",
     "sqlfl.messages.forms",
-    "sqlfl.messages.looks",
+    "sqlfl.messages.diagnostics",
     "sqlfl.messages.profiles",
     "sqlfl.messages.models",
     "sqlfl.messages.planning",
@@ -222,10 +226,10 @@ BOTTOM = [
     "sqlfl.methods.pbm.messages",
     "sqlfl.methods.sgd.messages",
     "sqlfl.models.kinds",
-    "sqlfl.printing",
+    "sqlfl.base.sanitize",
     "sqlfl.privacy.counts",
-    "sqlfl.request",
-    "sqlfl.schema",
+    "sqlfl.contract.request",
+    "sqlfl.contract.schema",
     "sqlfl.methods",
     "sqlfl.methods.admm.options",
     "sqlfl.methods.frank_wolfe.options",
@@ -234,24 +238,24 @@ BOTTOM = [
     "sqlfl.methods.sgd.options",
     "sqlfl.options.batch",
     "sqlfl.options.entries",
-    "sqlfl.options.looks",
+    "sqlfl.options.diagnostics",
     "sqlfl.options.privacy",
     "sqlfl.options.resolve",
     "sqlfl.options.training",
     "sqlfl.options.tuning",
     "sqlfl.planner.explain.render",
     "sqlfl.privacy.protection",
-    "sqlfl.privacy.specification",
-    "sqlfl.report.card",
+    "sqlfl.contract.privacy_specification",
+    "sqlfl.planner.explain.card",
     "sqlfl.options.types",
     "sqlfl.options.stragglers",
     "sqlfl.options.union",
-    "sqlfl.privacy.specification",
-    "sqlfl.transforms",
+    "sqlfl.contract.privacy_specification",
+    "sqlfl.contract.transforms",
     "sqlfl.transport.network",
 ]
 LATE = {
-    "sqlfl.codec": {"numpy"},
+    "sqlfl.base.codec": {"numpy"},
     "sqlfl.messages.preparation": {"numpy"},
     "sqlfl.messages.training": {"numpy"},
 }
@@ -284,7 +288,7 @@ def test_the_parts_of_a_method_stay_on_their_sides(package: str) -> None:
     assert f"{package}.client" in modules
     for module in modules:
         for other in reached(module):
-            for forbidden in ("sqlfl.coordinator", "sqlfl.planner", "sqlfl.session"):
+            for forbidden in ("sqlfl.coordinator", "sqlfl.planner", "sqlfl.federation.session"):
                 assert not within(other, forbidden), f"{module} reaches {other}"
 
 
@@ -301,18 +305,20 @@ def test_the_coordinator_has_no_part_in_masks() -> None:
     coordinators = [f"{package}.coordinator" for package in METHODS.values()]
     for module in (*members("sqlfl.coordinator"), *coordinators):
         for other in reached(module):
-            assert other not in ("sqlfl.secure.keys", "sqlfl.secure.masks"), f"{module}: {other}"
+            assert other not in ("sqlfl.aggregation.keys", "sqlfl.aggregation.masks"), (
+                f"{module}: {other}"
+            )
 
 
 def test_the_party_knows_messages_only() -> None:
     packages = (
-        "sqlfl.party.party", "sqlfl.udfs", "sqlfl.party.client", "sqlfl.remote",
-        "sqlfl.carriers.flare_site",
+        "sqlfl.party.party", "sqlfl.udfs", "sqlfl.party.client", "sqlfl.service",
+        "sqlfl.integrations.nvflare.flare_site",
     )  # fmt: skip
     for package in packages:
         for module in members(package):
             for other in reached(module):
-                for forbidden in ("sqlfl.planner", "sqlfl.coordinator", "sqlfl.session"):
+                for forbidden in ("sqlfl.planner", "sqlfl.coordinator", "sqlfl.federation.session"):
                     assert not within(other, forbidden), f"{module} reaches {other}"
 
 
@@ -327,8 +333,8 @@ def test_the_transport_knows_no_algorithm() -> None:
 
 def test_nothing_is_built_on_the_front() -> None:
     front = (
-        "sqlfl.session", "sqlfl.cli", "sqlfl.connecting", "sqlfl.magics", "sqlfl.service",
-        "sqlfl.carriers",
+        "sqlfl.federation.session", "sqlfl.cli", "sqlfl.service.connecting", "sqlfl.notebook.magics", "sqlfl.service",
+        "sqlfl.integrations.nvflare",
     )  # fmt: skip
     for module, path in SOURCES.items():
         if any(within(module, f) for f in front) or module in ("sqlfl", "sqlfl.__main__"):

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import sqlfl
-from sqlfl.coordinator import own_database, scratch
-from sqlfl.coordinator.rounds import pieces
+from sqlfl.coordinator.join import own_database, scratch
+from sqlfl.coordinator.rounds import chunks
 from tests.conftest import Open
 from tests.federations import federation
 
@@ -127,7 +127,7 @@ def test_nothing_stays_on_disk_after_a_failure(
     temporary.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(temporary))
     monkeypatch.setattr(own_database, "_idle", [])
-    monkeypatch.setattr(pieces.StoredPieces, "pieces", fails)
+    monkeypatch.setattr(chunks.StoredPieces, "pieces", fails)
     with pytest.raises(error):
         fed.sql(TRAIN.format(TIGHT))
     assert len(files) == 3

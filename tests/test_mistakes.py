@@ -9,7 +9,7 @@ import duckdb
 import pytest
 
 import sqlfl
-from tests.databases import in_memory
+from tests.open_databases import in_memory
 
 JOIN = "FROM clinic.patients a JOIN insurer.contracts b ON a.id = b.id"
 
@@ -74,7 +74,7 @@ def fed() -> Iterator[sqlfl.Federation]:
     ],
 )  # fmt: skip
 def test_the_hint(text: str, hint: str, fed: sqlfl.Federation) -> None:
-    with pytest.raises(sqlfl.errors.StatementError) as caught:
+    with pytest.raises(sqlfl.base.errors.StatementError) as caught:
         fed.sql(text)
     assert hint in str(caught.value.hint)
     assert caught.value.line == 1

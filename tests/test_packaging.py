@@ -45,7 +45,7 @@ import sqlfl
 import sqlfl.planner
 import sqlfl.udfs
 from sqlfl.planner.query.ucq import Ucq
-from sqlfl.schema import Client
+from sqlfl.contract.schema import Client
 
 
 def look(client: Client, query: Ucq) -> None:
@@ -56,7 +56,7 @@ ORIGINS = (
     "import sqlfl, sqlfl.planner.query.ucq as p, sqlfl.udfs as u;"
     "print(sqlfl.__file__, p.__file__, u.__file__);"
 )
-COMPILED = "from sqlfl.compiled import library; print(library() is not None);"
+COMPILED = "from sqlfl.models.native import library; print(library() is not None);"
 STRAYS = (
     "from importlib.metadata import packages_distributions;"
     "from importlib.util import find_spec;"
@@ -224,7 +224,7 @@ FOLLOWED = """\
 follow_imports = skip
 [mypy-sqlfl.*]
 ignore_errors = True
-[mypy-sqlfl,sqlfl.schema,sqlfl.udfs,sqlfl.planner,sqlfl.planner.query,sqlfl.planner.query.ucq]
+[mypy-sqlfl,sqlfl.contract.schema,sqlfl.udfs,sqlfl.planner,sqlfl.planner.query,sqlfl.planner.query.ucq]
 follow_imports = normal
 """
 """What the consumer names. What that is made of takes most of the time, and is not looked at."""

@@ -16,11 +16,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from sqlfl.coordinator.mapping_query import key_codes, run_mapping_query
-from sqlfl.errors import ModelError
-from sqlfl.schema import SlotSpecification
-from sqlfl.udfs.drawing import split_of
-from sqlfl.udfs.rows import Snapshot
+from sqlfl.base.errors import ModelError
+from sqlfl.contract.schema import SlotSpecification
+from sqlfl.coordinator.join.mapping_query import key_codes, run_mapping_query
+from sqlfl.udfs.numbering.drawing import split_of
+from sqlfl.udfs.numbering.rows import Snapshot
 from tests import federations
 from tests.conftest import Open
 from tests.coordinator.test_mapping_query import INNER, slots_and_replies

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sqlfl
-from sqlfl.coordinator import join_limits, preparation
+from sqlfl.coordinator import preparation
+from sqlfl.coordinator.join import join_limits
 from sqlfl.coordinator.rounds import passes
 from tests import oracle
 from tests.conftest import Open

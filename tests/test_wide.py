@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import sqlfl
-from sqlfl.schema import Client
+from sqlfl.contract.schema import Client
 from sqlfl.transport.base import Handlers
 from sqlfl.transport.local import HERE, LocalTransport
 from sqlfl.udfs import connection

@@ -19,11 +19,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from scipy import sparse
 
+from sqlfl.contract.schema import Client
 from sqlfl.planner.federated.plan import FederatedPlan
-from sqlfl.planner.protocol.sizes import Symbol
+from sqlfl.planner.federated.sizes import Symbol
 from sqlfl.planner.query.ucq import CATEGORY, Feature
-from sqlfl.schema import Client
-from tests.databases import in_memory
+from tests.open_databases import in_memory
 
 Connections = Mapping[Client, duckdb.DuckDBPyConnection]
 Number = int | Fraction

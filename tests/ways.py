@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sqlfl import compiled
+from sqlfl.models import native
 
 WAYS = ("compiled", "numpy")
 
@@ -12,8 +12,8 @@ WAYS = ("compiled", "numpy")
 def take_way(way: str, patch: pytest.MonkeyPatch) -> None:
     """Of `WAYS`; skips the test where there is no library."""
     if way == "numpy":
-        patch.setenv(compiled.VARIABLE, "0")
+        patch.setenv(native.VARIABLE, "0")
         return
-    patch.delenv(compiled.VARIABLE, raising=False)
-    if compiled.library() is None:
-        pytest.skip("nothing is compiled: see tests/test_compiled.py")
+    patch.delenv(native.VARIABLE, raising=False)
+    if native.library() is None:
+        pytest.skip("nothing is compiled: see tests/models/test_native.py")

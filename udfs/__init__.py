@@ -1,5 +1,5 @@
 """What runs inside a party's DuckDB; every function takes a connection."""
 
-from sqlfl.udfs.register import register
+from sqlfl.udfs.blocks.register import register
 
 __all__ = ["register"]

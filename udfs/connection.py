@@ -18,7 +18,7 @@ from sqlglot import exp
 
 from sqlfl.udfs import sql
 from sqlfl.udfs.binding import bound, choosing
-from sqlfl.udfs.block_tables import Database
+from sqlfl.udfs.blocks.block_tables import Database
 
 MEANING = (
     "Calendar", "TimeZone", "binary_as_string", "default_collation", "default_null_order",

@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 import duckdb
 from sqlglot import exp
 
-from sqlfl.errors import InternalError
-from sqlfl.schema import Column, Place, Table
+from sqlfl.base.errors import InternalError
+from sqlfl.contract.schema import Column, Place, Table
 from sqlfl.udfs import sql
 from sqlfl.udfs.binding import bound, choosing
 

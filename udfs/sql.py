@@ -26,8 +26,8 @@ from sqlglot.dialects.dialect import Dialect
 from sqlglot.dialects.duckdb import DuckDB
 from sqlglot.parsers.duckdb import DuckDBParser
 
-from sqlfl.errors import Error, InternalError, ModelError
-from sqlfl.sql_writer import Writer
+from sqlfl.base.errors import Error, InternalError, ModelError
+from sqlfl.base.sql_writer import Writer
 
 Connection: TypeAlias = duckdb.DuckDBPyConnection
 Parameters: TypeAlias = Mapping[str, object]

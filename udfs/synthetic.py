@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-from sqlfl.errors import Error
+from sqlfl.base.errors import Error
 from sqlfl.messages import MADE_UP
 from sqlfl.udfs import sql
-from sqlfl.udfs.kinds_of_values import Kind, kind_of
+from sqlfl.udfs.type_parsing import Kind, kind_of
 
 MOST_CONSTANTS = 100
 """Of what is said of a column, among its values."""

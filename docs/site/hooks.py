@@ -66,7 +66,8 @@ def _names() -> str:
 
     entries = [f"::: sqlfl.{name}" for name in sqlfl.__all__ if not name.startswith("_")]
     entries += [
-        f"::: sqlfl.sklearn.{name}" for name in ("FederatedClassifier", "FederatedRegressor")
+        f"::: sqlfl.integrations.sklearn.{name}"
+        for name in ("FederatedClassifier", "FederatedRegressor")
     ]
     return "\n\n".join(["# Names in Python", *entries])
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from sqlfl.base.sanitize import listed
 from sqlfl.models.kinds import kind_of
-from sqlfl.planner.explain.looks import looked, sent_of_features
+from sqlfl.planner.explain.card import TRUSTED
+from sqlfl.planner.explain.diagnostics import looked, sent_of_features
 from sqlfl.planner.federated.plan import FederatedPlan
-from sqlfl.printing import listed
 from sqlfl.privacy.protection import Protection
-from sqlfl.report.card import TRUSTED
 
 NOTHING = "No noise is added: nothing here is differentially private."
 STATISTICS = (

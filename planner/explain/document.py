@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from sqlfl.models.kinds import ANY_CLASSES, kind_of
+from sqlfl.planner.explain.card import PrivacyReport
 from sqlfl.planner.explain.caveats import caveats, protects
 from sqlfl.planner.explain.joins import join, joins, slots, transforms
 from sqlfl.planner.explain.model import method, model
@@ -24,12 +25,11 @@ from sqlfl.planner.explain.render import (
     several,
 )
 from sqlfl.planner.explain.totals import Kind, Total, formula, kinds, totals
+from sqlfl.planner.federated.exchanges import DOWN, UP, WHOLE, Disclosure
 from sqlfl.planner.federated.plan import CHECK, FederatedPlan, evaluated
+from sqlfl.planner.federated.sizes import Size, Symbol
+from sqlfl.planner.federated.symbols import ROLES
 from sqlfl.planner.grammar.writing import to_sql
-from sqlfl.planner.protocol.exchanges import DOWN, UP, WHOLE, Disclosure
-from sqlfl.planner.protocol.sizes import Size, Symbol
-from sqlfl.planner.protocol.symbols import ROLES
-from sqlfl.report.card import PrivacyReport
 
 WHERE = "in full: EXPLAIN (VERBOSE) ..., plan.details"
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 
+from sqlfl.base.sanitize import line
+from sqlfl.contract.request import Verdict
+from sqlfl.contract.schema import Client
 from sqlfl.planner.explain import document
+from sqlfl.planner.explain.card import PrivacyReport
 from sqlfl.planner.explain.rehearsed import Account, rehearsed
 from sqlfl.planner.explain.render import Document, to_html, to_text
 from sqlfl.planner.federated.plan import FederatedPlan
-from sqlfl.printing import line
-from sqlfl.report.card import PrivacyReport
-from sqlfl.request import Verdict
-from sqlfl.schema import Client
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sqlfl.methods.spec import spec_of
 from sqlfl.options.batch import LEAST, MOST, Usual
 from sqlfl.options.privacy import Privacy
 from sqlfl.options.training import TowerOptions, TrainingOptions
 from sqlfl.options.tuning import Tuning
 from sqlfl.options.types import shown
 from sqlfl.planner.explain.render import Section, Table, several
+from sqlfl.planner.federated.method_spec import spec_of
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.transport.network import Network
 

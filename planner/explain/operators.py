@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sqlfl.methods.spec import Words, has_head, spec_of
-from sqlfl.planner.explain.looks import client_words, join_words
+from sqlfl.planner.explain.diagnostics import client_words, join_words
+from sqlfl.planner.federated.method_spec import Words, has_head, spec_of
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.query.ucq import Slot
 from sqlfl.privacy.protection import PublicBounds

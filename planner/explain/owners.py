@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TypeAlias
 
+from sqlfl.contract.request import ALLOWED, Verdict
+from sqlfl.contract.schema import Client
 from sqlfl.planner.explain.render import Notes, Section, Table
 from sqlfl.planner.federated.plan import FederatedPlan
-from sqlfl.request import ALLOWED, Verdict
-from sqlfl.schema import Client
 
 Verdicts: TypeAlias = Mapping[Client, tuple[Verdict, ...]]
 NO_OWNERS: Verdicts = MappingProxyType({})

@@ -6,11 +6,11 @@ import html
 import textwrap
 from dataclasses import dataclass, replace
 
+from sqlfl.base.sanitize import line
 from sqlfl.planner.explain.render import MANY, Picture, several
 from sqlfl.planner.explain.totals import NAMES, Kind, Total, formula, kinds, totals
+from sqlfl.planner.federated.exchanges import DOWN, UP
 from sqlfl.planner.federated.plan import FederatedPlan
-from sqlfl.planner.protocol.exchanges import DOWN, UP
-from sqlfl.printing import line
 
 _WIDTH, _PARTY, _COORDINATOR = 860, 220, 150
 _LINE, _PAD, _GAP = 17, 10, 22

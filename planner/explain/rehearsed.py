@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from sqlfl.contract.schema import Client
 from sqlfl.planner.explain.render import Notes, Section, Table
 from sqlfl.planner.federated.plan import FederatedPlan
-from sqlfl.schema import Client
 
 SAID = (
     "Each party made {rows:,} rows up for each of its tables, by names, types and what the "

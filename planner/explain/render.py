@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from sqlfl.printing import line, lines
+from sqlfl.base.sanitize import line, lines
 
 WIDTH = 100
 GAP = "  "

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from sqlfl.planner.explain.render import JOINED
+from sqlfl.planner.federated.exchanges import UP, Send
 from sqlfl.planner.federated.plan import FederatedPlan
-from sqlfl.planner.protocol.exchanges import UP, Send
-from sqlfl.planner.protocol.sizes import Monomial, Size, Symbol, total
-from sqlfl.planner.protocol.symbols import ROLES
+from sqlfl.planner.federated.sizes import Monomial, Size, Symbol, total
+from sqlfl.planner.federated.symbols import ROLES
 
 OF_ROWS = frozenset(
     {

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-from sqlfl.errors import PlanError
+from sqlfl.base.errors import PlanError
+from sqlfl.contract.schema import Catalog, Client, Table
 from sqlfl.planner.grammar.spans import plan_error
 from sqlfl.planner.grammar.statements import Path, Span
 from sqlfl.planner.query.names import Tables, nearest
 from sqlfl.planner.query.ucq import Slot, Ucq
-from sqlfl.schema import Catalog, Client, Table
 
 RESERVED_SCHEMA = "sqlfl"
 PREDICTION = "prediction"

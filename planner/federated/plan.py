@@ -9,30 +9,11 @@ from types import MappingProxyType
 
 from sqlglot import exp
 
-from sqlfl.errors import InternalError, PlanError
-from sqlfl.methods import methods
-from sqlfl.methods.lbfgs.options import TABLE
-from sqlfl.methods.spec import spec_of
-from sqlfl.models.kinds import kind_of
-from sqlfl.options.looks import Check, Look, Skew
-from sqlfl.options.privacy import Privacy
-from sqlfl.options.training import Options, TowerOptions, TrainingOptions
-from sqlfl.options.tuning import Tuning
-from sqlfl.planner.federated.engines import EngineChoice, choose_engines
-from sqlfl.planner.federated.into import Into
-from sqlfl.planner.grammar.writing import to_sql
-from sqlfl.planner.protocol import exchanges as ex
-from sqlfl.planner.protocol.phases import protocol, rounds_of
-from sqlfl.planner.protocol.requests import request_of
-from sqlfl.planner.protocol.secure import secret_kinds, secured
-from sqlfl.planner.protocol.sizes import Size, Symbol
-from sqlfl.planner.query.differences import Difference
-from sqlfl.planner.query.emit import mapping_query
-from sqlfl.planner.query.ucq import Fragment, Slot, Ucq
-from sqlfl.privacy.protection import Protection, protection_of
-from sqlfl.privacy.specification import SnapshotPrivacy
-from sqlfl.request import Request
-from sqlfl.schema import (
+from sqlfl.base.errors import InternalError, PlanError
+from sqlfl.contract.methods import methods
+from sqlfl.contract.privacy_specification import SnapshotPrivacy
+from sqlfl.contract.request import Request
+from sqlfl.contract.schema import (
     COMBINED,
     Client,
     Combination,
@@ -40,7 +21,26 @@ from sqlfl.schema import (
     KeySpecification,
     SlotSpecification,
 )
-from sqlfl.transforms import AUTO
+from sqlfl.contract.transforms import AUTO
+from sqlfl.methods.lbfgs.options import TABLE
+from sqlfl.models.kinds import kind_of
+from sqlfl.options.diagnostics import Check, Look, Skew
+from sqlfl.options.privacy import Privacy
+from sqlfl.options.training import Options, TowerOptions, TrainingOptions
+from sqlfl.options.tuning import Tuning
+from sqlfl.planner.federated import exchanges as ex
+from sqlfl.planner.federated.engines import EngineChoice, choose_engines
+from sqlfl.planner.federated.into import Into
+from sqlfl.planner.federated.method_spec import spec_of
+from sqlfl.planner.federated.phases import protocol, rounds_of
+from sqlfl.planner.federated.requests import request_of
+from sqlfl.planner.federated.secure import secret_kinds, secured
+from sqlfl.planner.federated.sizes import Size, Symbol
+from sqlfl.planner.grammar.writing import to_sql
+from sqlfl.planner.query.differences import Difference
+from sqlfl.planner.query.emit import mapping_query
+from sqlfl.planner.query.ucq import Fragment, Slot, Ucq
+from sqlfl.privacy.protection import Protection, protection_of
 
 TRAIN = "train"
 EVALUATE = "evaluate"

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from sqlfl.planner.protocol.sizes import Size
+from sqlfl.planner.federated.sizes import Size
 
 
 def inner_weights(hidden: tuple[int, ...]) -> int:

@@ -6,8 +6,8 @@ import re
 
 from sqlglot import exp
 
+from sqlfl.contract.schema import folded
 from sqlfl.planner.grammar.writing import Dialect
-from sqlfl.schema import folded
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # duckdb_keywords(): reserved, and those that are not a plain column name

@@ -8,7 +8,7 @@ from sqlglot import exp
 from sqlglot.errors import ParseError as SqlglotParseError
 from sqlglot.tokenizer_core import TokenType
 
-from sqlfl.errors import ParseError
+from sqlfl.base.errors import ParseError
 from sqlfl.planner.grammar.parsing import group_joins
 from sqlfl.planner.grammar.statements import Option, Pairs, Path, Span, Value, Word
 from sqlfl.planner.grammar.tokens import QUOTED, Tokens

@@ -11,7 +11,7 @@ import codecs
 import re
 from typing import NoReturn
 
-from sqlfl.errors import ParseError
+from sqlfl.base.errors import ParseError
 
 _MARKS = (
     (codecs.BOM_UTF8, "utf-8"),

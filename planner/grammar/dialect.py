@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from sqlglot.tokenizer_core import TokenType
 
-from sqlfl.errors import nearest
-from sqlfl.options.looks import LOOKS
+from sqlfl.base.errors import nearest
+from sqlfl.options.diagnostics import LOOKS
 from sqlfl.planner.grammar.explaining import ANALYZE, NO_ROWS, REHEARSED, VERBOSE
 from sqlfl.planner.grammar.foreign import instead
 from sqlfl.planner.grammar.listings import Listings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sqlfl.errors import nearest
+from sqlfl.base.errors import nearest
 from sqlfl.planner.grammar.clauses import Clauses
 from sqlfl.planner.grammar.statements import (
     DescribeModel,

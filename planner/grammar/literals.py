@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from sqlglot import exp
 
-from sqlfl.errors import Error
+from sqlfl.base.errors import Error
 from sqlfl.planner.grammar.writing import to_sql
 
 IN_QUERIES = "int, float, Decimal, str, bool, None, date, datetime, bytes, and lists of these"

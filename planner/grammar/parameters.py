@@ -13,7 +13,7 @@ from sqlglot import exp
 from sqlglot.errors import ParseError as SqlglotParseError
 from sqlglot.tokenizer_core import Token, TokenType
 
-from sqlfl.errors import Error, InternalError, ParseError, nearest
+from sqlfl.base.errors import Error, InternalError, ParseError, nearest
 from sqlfl.planner.grammar.literals import literal, written_option
 from sqlfl.planner.grammar.parsing import group_joins
 from sqlfl.planner.grammar.statements import Span, Statement

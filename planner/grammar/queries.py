@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlglot.tokenizer_core import TokenType
 
-from sqlfl.errors import ParseError
+from sqlfl.base.errors import ParseError
 from sqlfl.planner.grammar import build
 from sqlfl.planner.grammar.clauses import Clauses
 from sqlfl.planner.grammar.decoding import decoded

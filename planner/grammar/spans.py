@@ -6,7 +6,7 @@ import re
 
 from sqlglot import exp
 
-from sqlfl.errors import PlanError
+from sqlfl.base.errors import PlanError
 from sqlfl.planner.grammar.statements import Span
 
 

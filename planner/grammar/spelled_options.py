@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sqlglot.tokenizer_core import Token, TokenType
 
-from sqlfl.errors import ParseError
+from sqlfl.base.errors import ParseError
 from sqlfl.planner.grammar.statements import Span, Word
 from sqlfl.planner.grammar.tokens import at_place, made
 

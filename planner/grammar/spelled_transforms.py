@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from sqlglot.tokenizer_core import Token
 
-from sqlfl.errors import nearest
+from sqlfl.base.errors import nearest
 from sqlfl.planner.grammar.spelled_options import Fail
 from sqlfl.planner.grammar.tokens import Tokens, made
 

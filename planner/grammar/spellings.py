@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from sqlglot.tokenizer_core import Token, TokenType
 
-from sqlfl.errors import ParseError, nearest
+from sqlfl.base.errors import ParseError, nearest
 from sqlfl.planner.grammar.explaining import leading
 from sqlfl.planner.grammar.foreign import instead
 from sqlfl.planner.grammar.spelled_options import SpelledOption, spelled_options

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlglot.errors import TokenError
 from sqlglot.tokenizer_core import Token, TokenType
 
-from sqlfl.errors import ParseError
+from sqlfl.base.errors import ParseError
 from sqlfl.planner.grammar.decoding import unclosed
 from sqlfl.planner.grammar.statements import Span, Word
 from sqlfl.planner.grammar.writing import Dialect

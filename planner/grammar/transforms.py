@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 from sqlglot.tokenizer_core import TokenType
 
-from sqlfl.errors import nearest
+from sqlfl.base.errors import nearest
+from sqlfl.contract.transforms import AUTO, COLUMN, FUNCTIONS
 from sqlfl.planner.grammar.statements import Argument, TransformItem, Value, Word
 from sqlfl.planner.grammar.tokens import Tokens
-from sqlfl.transforms import AUTO, COLUMN, FUNCTIONS
 
 _FORM = "TRANSFORM (function(column [, argument, ...]) [AS name], ...)"
 _CALLED = tuple(name for name in FUNCTIONS if name != COLUMN)

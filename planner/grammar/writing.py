@@ -11,9 +11,9 @@ from sqlglot.errors import UnsupportedError
 from sqlglot.generator import Generator as BaseGenerator
 from sqlglot.generators.duckdb import DuckDBGenerator
 
+from sqlfl.base.sql_writer import Writer
 from sqlfl.planner.grammar.nodes import Infix, Prefix, Verbatim
 from sqlfl.planner.grammar.reading import Parser, Tokenizer
-from sqlfl.sql_writer import Writer
 
 _PREFIXES = frozenset("-+~@!")
 

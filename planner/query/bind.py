@@ -9,7 +9,8 @@ from dataclasses import replace
 
 from sqlglot import exp
 
-from sqlfl.errors import PlanError
+from sqlfl.base.errors import PlanError
+from sqlfl.contract.schema import Catalog, Client, folded
 from sqlfl.planner.grammar import build
 from sqlfl.planner.grammar.parsing import is_from, joins_of, unions_of
 from sqlfl.planner.grammar.refusals import (
@@ -23,11 +24,11 @@ from sqlfl.planner.grammar.refusals import (
 from sqlfl.planner.grammar.spans import plan_error, span_of
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query import emit
-from sqlfl.planner.query.chains import chain_of
 from sqlfl.planner.query.clock import Clock
 from sqlfl.planner.query.cohorts import Cohorts, without_semi_joins
 from sqlfl.planner.query.columns import named_alike, settled, unify_blocks, with_column_aliases
 from sqlfl.planner.query.ctes import Cte, Environment, repeated, spread, with_ctes
+from sqlfl.planner.query.dotted_names import chain_of
 from sqlfl.planner.query.joins import Joiner, State, renamed
 from sqlfl.planner.query.names import Tables
 from sqlfl.planner.query.nulls import TYPES, typed
@@ -49,7 +50,6 @@ from sqlfl.planner.query.scopes import Scope
 from sqlfl.planner.query.several import unrolled
 from sqlfl.planner.query.sources import Sources
 from sqlfl.planner.query.stars import expand_star, is_star
-from sqlfl.schema import Catalog, Client, folded
 
 MOST_BLOCKS = 1024
 

@@ -13,14 +13,14 @@ from collections.abc import Iterator
 
 from sqlglot import exp
 
-from sqlfl.errors import LostError, PartyError, ReplyError
+from sqlfl.base.errors import LostError, PartyError, ReplyError
+from sqlfl.contract.schema import Client, folded
 from sqlfl.planner.grammar.refusals import function_name
 from sqlfl.planner.grammar.spans import span_of
 from sqlfl.planner.grammar.writing import to_sql
-from sqlfl.planner.query.chains import chain_of
+from sqlfl.planner.query.dotted_names import chain_of
 from sqlfl.planner.query.draft import Draft
 from sqlfl.planner.query.names import Tables
-from sqlfl.schema import Client, folded
 
 
 def refuse_captured(draft: Draft) -> Draft:

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from sqlglot import exp
 
-from sqlfl.errors import PlanError
-from sqlfl.fragment_columns import RESERVED, identifier
+from sqlfl.base.errors import PlanError
+from sqlfl.contract.fragment_columns import RESERVED, identifier
 from sqlfl.planner.grammar.refusals import CONNECTION, function_name, is_volatile
 from sqlfl.planner.grammar.spans import span_of
 from sqlfl.planner.grammar.statements import Path

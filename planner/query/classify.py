@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from sqlglot import exp
 
-from sqlfl.errors import PlanError
+from sqlfl.base.errors import PlanError
 from sqlfl.planner.grammar import build
 from sqlfl.planner.grammar.spans import span_of
 from sqlfl.planner.query import types

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
+from sqlfl.contract.schema import Place, folded
 from sqlfl.planner.grammar import build
 from sqlfl.planner.grammar.refusals import function_name
 from sqlfl.planner.grammar.writing import to_sql
-from sqlfl.schema import Place, folded
 
 _INSTANT = "TIMESTAMP WITH TIME ZONE"
 _CALLS = {

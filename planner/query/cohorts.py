@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
-from sqlfl.errors import PlanError
+from sqlfl.base.errors import PlanError
 from sqlfl.planner.grammar.refusals import has_hints, own_nodes
 from sqlfl.planner.grammar.spans import plan_error
 from sqlfl.planner.query.ctes import Environment, with_ctes

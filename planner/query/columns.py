@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from sqlglot import exp
 
+from sqlfl.contract.schema import Catalog, folded
 from sqlfl.planner.grammar import build
 from sqlfl.planner.grammar.spans import plan_error
 from sqlfl.planner.query import types
 from sqlfl.planner.query.draft import Draft
 from sqlfl.planner.query.relations import Block, Output, Term
-from sqlfl.schema import Catalog, folded
 
 
 def with_column_aliases(

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from sqlfl.contract.schema import Client
 from sqlfl.planner.query.draft import Draft
 from sqlfl.planner.query.ucq import Block, Fragment, Slot, Ucq
-from sqlfl.schema import Client
 
 Part: TypeAlias = tuple[object, ...]
 """What is equal for fragments that clients of one party evaluate for each other's like."""

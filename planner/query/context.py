@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-from sqlfl.errors import LostError, PartyError, ReplyError
+from sqlfl.base.errors import LostError, PartyError, ReplyError
+from sqlfl.contract.schema import folded
 from sqlfl.planner.grammar.spans import plan_error, span_of
-from sqlfl.planner.query.chains import Chain
 from sqlfl.planner.query.clock import Clock
+from sqlfl.planner.query.dotted_names import Chain
 from sqlfl.planner.query.names import Tables
 from sqlfl.planner.query.relations import fitted
-from sqlfl.schema import folded
 
 _METHOD = "SELECT list_transform([1], lambda x: x.list_value()) AS found FROM (SELECT '' AS x)"
 """Its type is INTEGER[][] where x is the variable, and VARCHAR[][] where it is the column."""

@@ -8,9 +8,9 @@ from typing import TypeAlias
 
 from sqlglot import exp
 
+from sqlfl.contract.schema import folded
 from sqlfl.planner.grammar.parsing import unions_of
 from sqlfl.planner.grammar.refusals import function_name
-from sqlfl.schema import folded
 
 
 @dataclass(frozen=True, eq=False)

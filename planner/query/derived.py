@@ -11,7 +11,7 @@ from itertools import product
 
 from sqlglot import exp, parse_one
 
-from sqlfl.errors import LostError, PartyError, ReplyError
+from sqlfl.base.errors import LostError, PartyError, ReplyError
 from sqlfl.planner.grammar.writing import Dialect, to_sql
 from sqlfl.planner.query import types
 from sqlfl.planner.query.draft import Draft

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-from sqlfl.errors import PlanError
+from sqlfl.base.errors import PlanError
+from sqlfl.contract.schema import Catalog, Client, Column, Table, folded
 from sqlfl.planner.query.names import Tables, shortest
 from sqlfl.planner.query.types import NULL_TYPE, normal, union_type
-from sqlfl.schema import Catalog, Client, Column, Table, folded
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 
 from sqlglot import exp
 
-from sqlfl.errors import LostError, PartyError, PlanError, ReplyError
+from sqlfl.base.errors import LostError, PartyError, PlanError, ReplyError
+from sqlfl.contract.schema import Catalog, Client
 from sqlfl.planner.grammar.refusals import function_name
 from sqlfl.planner.grammar.spans import plan_error
 from sqlfl.planner.grammar.statements import Path, Span
@@ -18,7 +19,6 @@ from sqlfl.planner.query.items import Placed
 from sqlfl.planner.query.relations import Block, Branch, Relation, Term, substituted
 from sqlfl.planner.query.scalars import SCALAR, Asker, has_calls, one_value
 from sqlfl.planner.query.ucq import Ucq
-from sqlfl.schema import Catalog, Client
 
 _ONE = exp.Literal.number(1)
 

@@ -8,13 +8,13 @@ from itertools import groupby
 
 from sqlglot import exp
 
-from sqlfl import fragment_columns
-from sqlfl.errors import InternalError
+from sqlfl.base.errors import InternalError
+from sqlfl.contract import fragment_columns
+from sqlfl.contract.schema import folded
 from sqlfl.planner.grammar.build import identifier
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query.relations import LeftOn, Source
 from sqlfl.planner.query.ucq import Block, Join, LeftJoin, Ucq
-from sqlfl.schema import folded
 
 NAMES_MARK = "sqlfl_names"
 """Key in the meta of a subquery: names, in lower case, that nothing around it may be called."""

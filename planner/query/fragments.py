@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
-from sqlfl.fragment_columns import (
+from sqlfl.contract.fragment_columns import (
     BASE,
     KEPT,
     OFFSET,
@@ -17,6 +17,7 @@ from sqlfl.fragment_columns import (
     identifier,
     key_part,
 )
+from sqlfl.contract.schema import Client
 from sqlfl.planner.grammar import build
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query import emit, types
@@ -35,7 +36,6 @@ from sqlfl.planner.query.relations import (
     substituted,
 )
 from sqlfl.planner.query.unions import Shared
-from sqlfl.schema import Client
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,11 @@ from typing import TypeAlias
 
 from sqlglot import exp
 
+from sqlfl.contract.schema import folded
 from sqlfl.planner.grammar.refusals import function_name
-from sqlfl.planner.query.chains import chain_of
 from sqlfl.planner.query.columns import distinct
+from sqlfl.planner.query.dotted_names import chain_of
 from sqlfl.planner.query.scopes import LONGEST, Scope
-from sqlfl.schema import folded
 
 Columns: TypeAlias = tuple[str, ...] | None
 """Names of columns in order; None where they are not known."""

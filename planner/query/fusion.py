@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from sqlglot import exp
 
-from sqlfl.errors import PlanError
+from sqlfl.base.errors import PlanError
 from sqlfl.planner.grammar.spans import span_of
 from sqlfl.planner.grammar.statements import Span
 from sqlfl.planner.query.draft import Draft

@@ -8,10 +8,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from sqlfl.errors import nearest
-from sqlfl.planner.grammar.spans import plan_error
-from sqlfl.planner.grammar.statements import Argument, Span, TransformItem, Value
-from sqlfl.transforms import (
+from sqlfl.base.errors import nearest
+from sqlfl.contract.transforms import (
     AUTO,
     COLUMN,
     FUNCTIONS,
@@ -22,6 +20,8 @@ from sqlfl.transforms import (
     Transform,
     number,
 )
+from sqlfl.planner.grammar.spans import plan_error
+from sqlfl.planner.grammar.statements import Argument, Span, TransformItem, Value
 
 
 @dataclass(frozen=True)

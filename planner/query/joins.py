@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
+from sqlfl.contract.schema import folded
 from sqlfl.planner.grammar.parsing import COMMA
 from sqlfl.planner.grammar.spans import plan_error, span_of
 from sqlfl.planner.grammar.statements import Span
@@ -29,7 +30,6 @@ from sqlfl.planner.query.relations import (
     with_presence,
 )
 from sqlfl.planner.query.scopes import Scope
-from sqlfl.schema import folded
 
 INSTEAD_OF_SUBQUERY = (
     "for IN and EXISTS join each key once, as a plain JOIN repeats rows: JOIN (SELECT DISTINCT key "

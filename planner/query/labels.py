@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from sqlglot import exp
 
+from sqlfl.contract.schema import Client
 from sqlfl.planner.query.draft import Draft
 from sqlfl.planner.query.relations import Branch
 from sqlfl.planner.query.ucq import Slot
-from sqlfl.schema import Client
 
 ONCE = "labels are noised once per row"
 

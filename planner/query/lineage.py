@@ -14,8 +14,8 @@ from typing import TypeAlias
 
 from sqlglot import exp
 
-from sqlfl import fragment_columns
-from sqlfl.fragment_columns import KEPT, TARGET
+from sqlfl.contract import fragment_columns
+from sqlfl.contract.fragment_columns import KEPT, TARGET
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query.ucq import Fragment, Slot, Ucq
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 from sqlglot import exp
 
+from sqlfl.contract.schema import Client, Table, folded
 from sqlfl.planner.grammar import build
 from sqlfl.planner.query.ctes import Cte, Environment, local_names, tables_of
 from sqlfl.planner.query.frames import Outputs
 from sqlfl.planner.query.names import Tables
-from sqlfl.schema import Client, Table, folded
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 from sqlglot import exp
 
-from sqlfl.errors import nearest as nearest_name
+from sqlfl.base.errors import nearest as nearest_name
+from sqlfl.contract.schema import Catalog, Client, Place, Table, folded
 from sqlfl.planner.grammar import build
 from sqlfl.planner.grammar.spans import plan_error
 from sqlfl.planner.grammar.statements import Span
-from sqlfl.schema import Catalog, Client, Place, Table, folded
 
 _LISTED = 8
 

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 from sqlglot import exp
 
-from sqlfl.errors import PlanError
+from sqlfl.base.errors import PlanError
+from sqlfl.contract.schema import Catalog, Column
 from sqlfl.planner.query import types
 from sqlfl.planner.query.classify import refuse_cross_products
 from sqlfl.planner.query.draft import Draft
 from sqlfl.planner.query.rules import RULES
 from sqlfl.planner.query.scalars import has_calls
 from sqlfl.planner.query.typing import type_terms
-from sqlfl.schema import Catalog, Column
 
 _FIRST = RULES[: RULES.index(type_terms) + 1]
 """Up to where columns have types; what they are good for is not looked at."""

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from sqlglot import exp
 
-from sqlfl.fragment_columns import IDENTIFIER, KEPT, KEY, OFFSET, TARGET, WEIGHT
+from sqlfl.contract.fragment_columns import IDENTIFIER, KEPT, KEY, OFFSET, TARGET, WEIGHT
 from sqlfl.planner.grammar.statements import Span
 from sqlfl.planner.query.ucq import Ucq
 

@@ -6,17 +6,17 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-from sqlfl.errors import PlanError
+from sqlfl.base.errors import PlanError
+from sqlfl.contract.schema import Client, folded
 from sqlfl.planner.grammar.refusals import LOCAL_TABLE_FUNCTIONS
 from sqlfl.planner.grammar.spans import plan_error, span_of
 from sqlfl.planner.grammar.writing import to_sql
-from sqlfl.planner.query.chains import Chain, chain_of, with_links
 from sqlfl.planner.query.context import Context
 from sqlfl.planner.query.ctes import Cte, Environment, Nameless, tables_of
+from sqlfl.planner.query.dotted_names import Chain, chain_of, with_links
 from sqlfl.planner.query.relations import CLIENT_MARK, Term
 from sqlfl.planner.query.scopes import Scope
 from sqlfl.planner.query.subqueries import localized
-from sqlfl.schema import Client, folded
 
 FILES = (".parquet", ".csv", ".csv.gz", ".tsv", ".json", ".jsonl", ".ndjson")
 """How names end that DuckDB reads as files."""

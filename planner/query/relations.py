@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
+from sqlfl.contract.schema import Client, Made, folded
+from sqlfl.contract.transforms import Transform
 from sqlfl.planner.grammar.build import identifier
 from sqlfl.planner.grammar.statements import Span
-from sqlfl.schema import Client, Made, folded
-from sqlfl.transforms import Transform
 
 CLIENT_MARK = "sqlfl_client"
 """Key in the meta of a subquery: the client whose tables it reads."""

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from sqlglot import exp
 
-from sqlfl.errors import InternalError, PlanError
+from sqlfl.base.errors import InternalError, PlanError
+from sqlfl.contract.schema import Catalog
 from sqlfl.planner.grammar.statements import Path, Span
 from sqlfl.planner.query.assemble import build_ucq
 from sqlfl.planner.query.captures import refuse_captured
@@ -38,7 +39,6 @@ from sqlfl.planner.query.transforms import apply_transforms, name_transforms
 from sqlfl.planner.query.typing import type_terms, unify_branches, unify_outputs
 from sqlfl.planner.query.ucq import Ucq
 from sqlfl.planner.query.unions import match_slots, merge_blocks
-from sqlfl.schema import Catalog
 
 Rule = Callable[[Draft], Draft]
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
-from sqlfl.errors import LostError, PartyError, ReplyError
+from sqlfl.base.errors import LostError, PartyError, ReplyError
+from sqlfl.contract.schema import Catalog, Client, Column
 from sqlfl.planner.grammar import build
 from sqlfl.planner.grammar.nodes import Infix, Prefix
 from sqlfl.planner.grammar.refusals import AGGREGATES, function_name
@@ -29,7 +30,6 @@ from sqlfl.planner.query.relations import (
     operand,
     substituted,
 )
-from sqlfl.schema import Catalog, Client, Column
 
 SCALAR = "one value"
 AGGREGATE = "an aggregate"

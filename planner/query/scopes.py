@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
-from sqlfl.errors import PlanError
+from sqlfl.base.errors import PlanError
+from sqlfl.contract.schema import folded
 from sqlfl.planner.grammar.spans import plan_error
 from sqlfl.planner.grammar.statements import Span
-from sqlfl.planner.query.chains import Chain, field
+from sqlfl.planner.query.dotted_names import Chain, field
 from sqlfl.planner.query.names import listed, nearest
 from sqlfl.planner.query.relations import Item, Merged, Term
-from sqlfl.schema import folded
 
 LONGEST = 4
 """Words before a column: party.catalog.schema.table."""

@@ -11,6 +11,7 @@ from itertools import count
 
 from sqlglot import exp
 
+from sqlfl.contract.schema import folded
 from sqlfl.planner.query import emit
 from sqlfl.planner.query.relations import (
     Block,
@@ -22,7 +23,6 @@ from sqlfl.planner.query.relations import (
     column,
 )
 from sqlfl.planner.query.relations import substituted as over
-from sqlfl.schema import folded
 
 UNROLLED = "sqlfl_rows"
 

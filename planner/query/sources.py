@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 
 from sqlglot import exp
 
-from sqlfl.errors import LostError, PartyError, PlanError
+from sqlfl.base.errors import LostError, PartyError, PlanError
+from sqlfl.contract.schema import Client, Table, folded
 from sqlfl.planner.grammar import build
 from sqlfl.planner.grammar.spans import plan_error, span_of
 from sqlfl.planner.grammar.writing import to_sql
@@ -31,7 +32,6 @@ from sqlfl.planner.query.relations import (
     column,
 )
 from sqlfl.planner.query.types import NULL_TYPE, normal, union_type
-from sqlfl.schema import Client, Table, folded
 
 ROWID = "rowid"
 

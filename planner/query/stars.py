@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
+from sqlfl.contract.schema import folded
 from sqlfl.planner.grammar.spans import plan_error, span_of
 from sqlfl.planner.query.ctes import Environment
 from sqlfl.planner.query.names import nearest
 from sqlfl.planner.query.push import Pusher
 from sqlfl.planner.query.relations import Item, Output, Term
 from sqlfl.planner.query.scopes import Scope, Shown
-from sqlfl.schema import folded
 
 
 def is_star(node: exp.Expr) -> bool:

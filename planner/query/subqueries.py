@@ -10,14 +10,15 @@ from typing import TypeAlias
 
 from sqlglot import exp
 
-from sqlfl.errors import LostError, PartyError, PlanError, ReplyError
+from sqlfl.base.errors import LostError, PartyError, PlanError, ReplyError
+from sqlfl.contract.schema import Column, folded
 from sqlfl.planner.grammar.parsing import is_from, unions_of
 from sqlfl.planner.grammar.refusals import is_aggregate, own_nodes
 from sqlfl.planner.grammar.spans import plan_error
 from sqlfl.planner.grammar.writing import to_sql
-from sqlfl.planner.query.chains import Chain, chain_of, column_of, with_links
 from sqlfl.planner.query.context import Context
 from sqlfl.planner.query.ctes import Environment, local_names
+from sqlfl.planner.query.dotted_names import Chain, chain_of, column_of, with_links
 from sqlfl.planner.query.emit import NAMES_MARK
 from sqlfl.planner.query.frames import (
     UNSURE,
@@ -34,7 +35,6 @@ from sqlfl.planner.query.frames import (
 )
 from sqlfl.planner.query.located import Located, set_path
 from sqlfl.planner.query.scopes import Scope
-from sqlfl.schema import Column, folded
 
 _WITHOUT = ("qualify", "limit", "offset")
 """Clauses in which names of outside go before outputs of the SELECT."""

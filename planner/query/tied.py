@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from sqlfl.schema import Client
+from sqlfl.contract.schema import Client
 
 
 def tied(clients: Sequence[Collection[Client]]) -> tuple[tuple[int, ...], ...]:

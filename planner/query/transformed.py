@@ -9,12 +9,12 @@ from itertools import combinations_with_replacement, pairwise
 
 from sqlglot import exp, parse_one
 
+from sqlfl.contract.schema import Made, Step
+from sqlfl.contract.transforms import AUTO, COLUMN, Transform, number
 from sqlfl.planner.grammar.writing import Dialect, to_sql
 from sqlfl.planner.query import types
 from sqlfl.planner.query.relations import substitute
 from sqlfl.planner.query.ucq import ARRAY, CATEGORY, NUMERIC
-from sqlfl.schema import Made, Step
-from sqlfl.transforms import AUTO, COLUMN, Transform, number
 
 
 @dataclass(frozen=True)

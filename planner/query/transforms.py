@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from sqlglot import exp
 
-from sqlfl.errors import PlanError, nearest
+from sqlfl.base.errors import PlanError, nearest
+from sqlfl.contract.transforms import ANY, AUTO, COLUMN, FUNCTIONS, NUMBER, Transform
 from sqlfl.planner.grammar.statements import Span
 from sqlfl.planner.query import types
 from sqlfl.planner.query.draft import Draft
@@ -16,7 +17,6 @@ from sqlfl.planner.query.relations import Block, Output, Term
 from sqlfl.planner.query.transformed import made_of
 from sqlfl.planner.query.typing import one_type_of
 from sqlfl.planner.query.ucq import ARRAY, BOOLEAN, CATEGORY, NUMERIC
-from sqlfl.transforms import ANY, AUTO, COLUMN, FUNCTIONS, NUMBER, Transform
 
 _PART = "sqlfl_part_"
 """Begins the names of outputs that are there until the parts of an item have types."""

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 from sqlglot import exp
 
-from sqlfl.errors import PlanError
-from sqlfl.fragment_columns import RESERVED
+from sqlfl.base.errors import PlanError
+from sqlfl.contract.fragment_columns import RESERVED
+from sqlfl.contract.schema import folded
 from sqlfl.planner.grammar import build
 from sqlfl.planner.grammar.statements import Span
 from sqlfl.planner.grammar.writing import to_sql
@@ -29,7 +30,6 @@ from sqlfl.planner.query.relations import (
 )
 from sqlfl.planner.query.scalars import SCALAR, UNBOUND, Asker
 from sqlfl.planner.query.ucq import ARRAY
-from sqlfl.schema import folded
 
 
 def unify_branches(draft: Draft) -> Draft:

@@ -7,9 +7,9 @@ from functools import cached_property
 
 from sqlglot import exp
 
+from sqlfl.contract.schema import Client, Made
+from sqlfl.contract.transforms import AUTO, Transform
 from sqlfl.planner.grammar.writing import to_sql
-from sqlfl.schema import Client, Made
-from sqlfl.transforms import AUTO, Transform
 
 NUMERIC = "numeric"
 BOOLEAN = "boolean"
@@ -56,9 +56,9 @@ class Identifier:
 class Fragment:
     """What one client evaluates for one slot: a single SELECT on its own database.
 
-    Its columns are those of `sqlfl.fragment_columns`, keys cast to the key's type. Rows with a NULL
-    in a part of a key that is not among the slot's `nullable` are filtered out. Keys of the slot
-    that the fragment takes no part in are constants.
+    Its columns are those of `sqlfl.contract.fragment_columns`, keys cast to the key's type. Rows
+    with a NULL in a part of a key that is not among the slot's `nullable` are filtered out. Keys of
+    the slot that the fragment takes no part in are constants.
     """
 
     index: int

@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 import sqlfl
+from sqlfl.base.errors import Error
+from sqlfl.base.errors import Warning as Remark
+from sqlfl.base.result import Result
 from sqlfl.cli import formats
 from sqlfl.cli.help import WORD, help_on
-from sqlfl.errors import Error
-from sqlfl.errors import Warning as Remark
 from sqlfl.planner.grammar.decoding import decoded
-from sqlfl.remote.locations import check_location
-from sqlfl.remote.settings import AnalystSettings, read_settings
-from sqlfl.result import Result
 from sqlfl.service.federation import SETTINGS, RemoteFederation
+from sqlfl.service.locations import check_location
+from sqlfl.service.settings import AnalystSettings, read_settings
 
 if TYPE_CHECKING:
-    from sqlfl.session import Federation
+    from sqlfl.federation.session import Federation
 
 _DATABASE = re.compile(r"[^\W\d]\w*=")
 """What no statement begins with."""

@@ -16,9 +16,9 @@ from uuid import UUID
 
 import click
 
-from sqlfl import printing
-from sqlfl.errors import Error
-from sqlfl.result import Result
+from sqlfl.base import sanitize
+from sqlfl.base.errors import Error
+from sqlfl.base.result import Result
 
 TABLE, LINES, JSON, CSV = FORMATS = ("table", "lines", "json", "csv")
 
@@ -88,8 +88,8 @@ def _lines(result: Result) -> str:
 
 def _line(width: int, name: str, value: Any) -> str:
     own = _cell(value)
-    text = printing.lines("NULL" if own is None else str(own))
-    return f"{printing.line(name):{width}}" + text.replace("\n", "\n" + " " * width)
+    text = sanitize.lines("NULL" if own is None else str(own))
+    return f"{sanitize.line(name):{width}}" + text.replace("\n", "\n" + " " * width)
 
 
 def _cell(value: Any) -> Any:

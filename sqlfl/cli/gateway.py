@@ -11,12 +11,12 @@ from typing import Any
 
 import click
 
+from sqlfl.base.errors import Error
 from sqlfl.cli.asking import DATABASES, opened, opening
 from sqlfl.cli.serving import HEARD, LOGS, serving
-from sqlfl.errors import Error
-from sqlfl.remote.certificates import names_of, write_private
-from sqlfl.remote.settings import AnalystSettings, content, read_settings
-from sqlfl.remote.stream import Credentials
+from sqlfl.service.certificates import names_of, write_private
+from sqlfl.service.settings import AnalystSettings, content, read_settings
+from sqlfl.service.stream import Credentials
 
 log = logging.getLogger("sqlfl.cli")
 

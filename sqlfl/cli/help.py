@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
+from sqlfl.base.errors import Error, nearest
 from sqlfl.cli.reading import page
-from sqlfl.errors import Error, nearest
 from sqlfl.models.kinds import KINDS
 from sqlfl.options.entries import Entry
 from sqlfl.options.resolve import privacy_options

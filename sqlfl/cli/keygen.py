@@ -7,9 +7,9 @@ from pathlib import Path
 import click
 from cryptography import x509
 
-from sqlfl.errors import Error
-from sqlfl.remote import certificates as ct
-from sqlfl.remote import wrapping
+from sqlfl.base.errors import Error
+from sqlfl.service import certificates as ct
+from sqlfl.service import wrapping
 
 FILE = click.Path(path_type=Path)
 FOLDER = click.option(

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlfl import printing
+from sqlfl.base import sanitize
 
 FORMATS = ("text", "json")
 FIELDS = ("party", "study", "analyst", "statement", "run")
@@ -76,7 +76,7 @@ class _Text(_Fields):
         told = self.own(record)
         first = [told.pop(name) for name in ("time", "level", "message")]
         rest = [f"{name}={value}" for name, value in told.items()]
-        return printing.line(" ".join([*first, *rest]))
+        return sanitize.line(" ".join([*first, *rest]))
 
 
 def fault(error: BaseException) -> str:

@@ -9,7 +9,7 @@ from importlib import import_module
 import click
 
 import sqlfl
-from sqlfl.errors import Error, nearest
+from sqlfl.base.errors import Error, nearest
 
 HOMES = {
     "docs": ("reading", "print a page of the documentation"),

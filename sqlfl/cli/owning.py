@@ -10,10 +10,10 @@ from functools import partial
 import click
 
 import sqlfl
+from sqlfl.base.errors import Error
+from sqlfl.base.result import Result
 from sqlfl.cli import formats
-from sqlfl.errors import Error
-from sqlfl.ownership.door import door_of, through
-from sqlfl.result import Result
+from sqlfl.governance.admin_socket import door_of, through
 
 
 @click.command()

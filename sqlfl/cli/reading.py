@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 import sqlfl
-from sqlfl.errors import nearest
+from sqlfl.base.errors import nearest
 
 HOME = Path(sqlfl.__file__).parent
 README = "readme"

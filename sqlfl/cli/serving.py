@@ -15,15 +15,15 @@ from types import FrameType
 
 import click
 
+from sqlfl.base.errors import Error
 from sqlfl.cli.logs import FORMATS, logging_to
-from sqlfl.errors import Error
-from sqlfl.ownership.door import Door, door_of
-from sqlfl.ownership.owner import Owner
-from sqlfl.remote.agent import Agent
-from sqlfl.remote.hosting import hosted
-from sqlfl.remote.locations import check_location
-from sqlfl.remote.settings import CoordinatorSettings, PartySettings, read_settings
-from sqlfl.remote.stream import Credentials
+from sqlfl.governance.admin_socket import Door, door_of
+from sqlfl.governance.owner import Owner
+from sqlfl.service.agent import Agent
+from sqlfl.service.hosting import hosted
+from sqlfl.service.locations import check_location
+from sqlfl.service.settings import CoordinatorSettings, PartySettings, read_settings
+from sqlfl.service.stream import Credentials
 
 log = logging.getLogger("sqlfl.cli")
 

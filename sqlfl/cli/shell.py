@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import click
 from sqlglot.tokenizer_core import TokenType
 
+from sqlfl.base.errors import Error
+from sqlfl.base.errors import Warning as Remark
 from sqlfl.cli.asking import DATABASES, ENDED, opened, opening, read_file, value_of
 from sqlfl.cli.help import WORD, help_on
-from sqlfl.completion import Names, completions
-from sqlfl.errors import Error
-from sqlfl.errors import Warning as Remark
+from sqlfl.notebook.completion import Names, completions
 from sqlfl.planner.grammar.parameters import places
 from sqlfl.planner.grammar.tokens import tokenize
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from prompt_toolkit.completion import CompleteEvent, Completion
     from prompt_toolkit.document import Document
 
+    from sqlfl.federation.session import Federation
     from sqlfl.service.federation import RemoteFederation
-    from sqlfl.session import Federation
 
 HELP = """\
 A statement ends with ; and may have several lines.

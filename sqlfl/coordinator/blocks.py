@@ -16,10 +16,10 @@ from typing import TypeAlias
 
 import numpy as np
 
-from sqlfl.arrays import Array
-from sqlfl.coordinator.cutting import Cutting
-from sqlfl.coordinator.factorised import Branch, Factorised, Tree
-from sqlfl.coordinator.row_mapping import CHUNK
+from sqlfl.base.arrays import Array
+from sqlfl.coordinator.join.cutting import Cutting
+from sqlfl.coordinator.join.factorised import Branch, Factorised, Tree
+from sqlfl.coordinator.join.row_mapping import CHUNK
 
 LONG = 4
 """Rows that one side of a key must have, for its joined rows to be a block."""

@@ -8,7 +8,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from sqlfl.arrays import Array, Float
+from sqlfl.aggregation.slot_aggregation import merge_profiles
+from sqlfl.base.arrays import Array, Float
+from sqlfl.base.errors import ModelError
+from sqlfl.contract.schema import Address
 from sqlfl.coordinator import expected
 from sqlfl.coordinator.findings import (
     few_rows,
@@ -20,22 +23,19 @@ from sqlfl.coordinator.findings import (
     multiplied,
     without_match,
 )
-from sqlfl.coordinator.join_limits import key_words
-from sqlfl.coordinator.join_size import SlotCodes, joins_of
-from sqlfl.coordinator.labels import labels
+from sqlfl.coordinator.join.join_limits import key_words
+from sqlfl.coordinator.join.join_size import SlotCodes, joins_of
+from sqlfl.coordinator.join.labels import labels
 from sqlfl.coordinator.preparation import Joined, Targets, prepare
 from sqlfl.coordinator.scoring import Scoring
 from sqlfl.coordinator.separation import separation_of
-from sqlfl.errors import ModelError
 from sqlfl.messages import Message, Profile, SendExplained, SendProfile
 from sqlfl.messages.preparation import IDENTIFIED, is_identifying
 from sqlfl.messages.replies import Channel, ask
 from sqlfl.models.kinds import TWO_CLASSES, kind_of
-from sqlfl.options.looks import Check
+from sqlfl.options.diagnostics import Check
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.query.ucq import CATEGORY, Slot
-from sqlfl.schema import Address
-from sqlfl.unions import merge_profiles
 
 SCHEMA = pa.schema([
     *((name, pa.string()) for name in ("part", "table", "name", "kind")),

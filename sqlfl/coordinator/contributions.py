@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from sqlfl.arrays import Array, Float
+from sqlfl.base.arrays import Array, Float
 from sqlfl.coordinator import expected
 from sqlfl.coordinator.findings import remark_on_features, remark_on_join
 from sqlfl.coordinator.offsets import with_offsets
@@ -24,7 +24,7 @@ from sqlfl.coordinator.scoring import (
 from sqlfl.messages import SendContributions, SendExactContributions
 from sqlfl.messages.replies import Channel, ask
 from sqlfl.models.head import Head
-from sqlfl.options.looks import Contributions
+from sqlfl.options.diagnostics import Contributions
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.query.ucq import Slot
 from sqlfl.store.registry import Model

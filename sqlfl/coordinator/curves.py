@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
+from sqlfl.base.errors import ModelError, nearest
+from sqlfl.contract.transforms import AUTO
 from sqlfl.coordinator import expected
 from sqlfl.coordinator.scoring import Scoring, class_values
-from sqlfl.errors import ModelError, nearest
 from sqlfl.messages import Curves, SendCurves
 from sqlfl.messages.curves import AT_NULL
 from sqlfl.messages.replies import Channel, ask
 from sqlfl.store.registry import Model, ModelBlock
-from sqlfl.transforms import AUTO
 
 BAND = 1.959963984540054
 """Standard errors on either side of an effect: 95 % of a normal distribution."""

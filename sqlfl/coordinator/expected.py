@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from sqlfl.arrays import PART, Array
+from sqlfl.base.arrays import PART, Array
+from sqlfl.contract.schema import SlotSpecification
 from sqlfl.messages import (
     Block,
     Collected,
@@ -40,7 +41,6 @@ from sqlfl.messages import (
 )
 from sqlfl.messages.replies import Expected
 from sqlfl.options.training import LARGEST_TABLE
-from sqlfl.schema import SlotSpecification
 
 ROUNDING = 1e-6
 """Relative, of sums over rows."""

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
+from sqlfl.contract.schema import Address
 from sqlfl.coordinator import expected
 from sqlfl.coordinator.preparation import Joined
 from sqlfl.messages import Findings, Message, SendFindings
 from sqlfl.messages.replies import Channel, ask
 from sqlfl.planner.federated.plan import TRAIN, FederatedPlan
 from sqlfl.planner.query.ucq import CATEGORY, Slot
-from sqlfl.schema import Address
 
 COPIES = 100
 """Joined rows of a row with a label, on average, that more than one to many makes."""

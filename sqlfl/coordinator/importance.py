@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import pyarrow as pa
 
-from sqlfl.arrays import Array, Float
+from sqlfl.base.arrays import Array, Float
+from sqlfl.base.interrupts import checkpoint
 from sqlfl.coordinator import expected
 from sqlfl.coordinator.findings import remark_on_features
 from sqlfl.coordinator.scoring import (
@@ -18,12 +19,11 @@ from sqlfl.coordinator.scoring import (
     predicted,
     slot_scores,
 )
-from sqlfl.interrupts import checkpoint
 from sqlfl.messages import PermuteExactly, ScorePermuted
 from sqlfl.messages.replies import Channel, ask
 from sqlfl.models.head import Head
 from sqlfl.models.weighted import mean_of
-from sqlfl.options.looks import Importance
+from sqlfl.options.diagnostics import Importance
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.query.ucq import Slot
 from sqlfl.store.registry import Model

@@ -14,14 +14,17 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from sqlfl.arrays import Array, Float
+from sqlfl.aggregation.slot_aggregation import merge_names
+from sqlfl.base.arrays import Array, Float
+from sqlfl.base.errors import ModelError
+from sqlfl.base.sanitize import listed
+from sqlfl.contract.schema import Address
 from sqlfl.coordinator import expected
 from sqlfl.coordinator.findings import remark_on_features
 from sqlfl.coordinator.names import INTERCEPT, categories_of, features_of, hashed_note, kinds_of
 from sqlfl.coordinator.preparation import Joined
 from sqlfl.coordinator.scoring import Labelled, Scoring, labelled, loss_of_model
 from sqlfl.coordinator.weighting import class_weights
-from sqlfl.errors import ModelError
 from sqlfl.messages import (
     PARTNERLESS,
     PROVIDED,
@@ -52,13 +55,10 @@ from sqlfl.models.inference import (
     variances_of,
 )
 from sqlfl.models.separation import Separation, separation
-from sqlfl.options.looks import Inference
+from sqlfl.options.diagnostics import Inference
 from sqlfl.options.resolve import kept_options
 from sqlfl.planner.federated.plan import FederatedPlan
-from sqlfl.printing import listed
-from sqlfl.schema import Address
 from sqlfl.store.registry import Model
-from sqlfl.unions import merge_names
 
 MOST = 5000
 """Encoded columns of all tables: a matrix of them is inverted."""

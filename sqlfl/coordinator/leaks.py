@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import numpy as np
 
+from sqlfl.base.sanitize import listed
 from sqlfl.coordinator.findings import leaking
 from sqlfl.coordinator.rounds.problem import Problem
 from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.coordinator.rounds.warm import best_constant
 from sqlfl.models.kinds import kind_of
 from sqlfl.planner.federated.plan import FederatedPlan
-from sqlfl.printing import listed
 
 NUMBERS = 0.99
 """Share of the loss of a constant that one table takes away, from which that is said."""

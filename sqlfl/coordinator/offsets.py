@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from sqlfl.arrays import Array
+from sqlfl.base.arrays import Array
+from sqlfl.base.errors import ModelError
 from sqlfl.coordinator.preparation import Joined, SlotOffsets
-from sqlfl.errors import ModelError
 from sqlfl.messages import Offsets, SendOffsets
 from sqlfl.messages.replies import Channel, Expected, ask
 from sqlfl.planner.federated.plan import FederatedPlan

@@ -7,18 +7,20 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from sqlfl.arrays import Array, nonzero, taken
+from sqlfl.aggregation.slot_aggregation import merge_noised, merge_ranges, merge_statistics
+from sqlfl.base.arrays import Array, nonzero, taken
+from sqlfl.base.errors import PartyError, PlanError
+from sqlfl.contract.schema import Address, SlotSpecification, specifications_to_json
 from sqlfl.coordinator import expected
 from sqlfl.coordinator.executors.base import Executor
-from sqlfl.coordinator.fan_out import limit_fan_out
-from sqlfl.coordinator.join_limits import Place, check_join, check_keys, database_memory
-from sqlfl.coordinator.join_size import JoinSize, SlotCodes, join_size, once_each
-from sqlfl.coordinator.key_trees import factorised
-from sqlfl.coordinator.mapping_query import Room, SlotRows, key_codes, run_mapping_query
+from sqlfl.coordinator.join.fan_out import limit_fan_out
+from sqlfl.coordinator.join.join_limits import Place, check_join, check_keys, database_memory
+from sqlfl.coordinator.join.join_size import JoinSize, SlotCodes, join_size, once_each
+from sqlfl.coordinator.join.key_trees import factorised
+from sqlfl.coordinator.join.mapping_query import Room, SlotRows, key_codes, run_mapping_query
+from sqlfl.coordinator.join.row_mapping import RowMapping, WrittenMapping
+from sqlfl.coordinator.join.scratch import Scratch
 from sqlfl.coordinator.proposing import propose
-from sqlfl.coordinator.row_mapping import RowMapping, WrittenMapping
-from sqlfl.coordinator.scratch import Scratch
-from sqlfl.errors import PartyError, PlanError
 from sqlfl.messages import (
     CLIENT,
     Activate,
@@ -35,8 +37,6 @@ from sqlfl.messages.replies import Channel, ask
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.query import places
 from sqlfl.privacy.statistics import deviation
-from sqlfl.schema import Address, SlotSpecification, specifications_to_json
-from sqlfl.unions import merge_noised, merge_ranges, merge_statistics
 
 
 @dataclass(frozen=True, eq=False)

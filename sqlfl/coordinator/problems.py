@@ -9,37 +9,37 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sqlfl.arrays import Array
-from sqlfl.coordinator.equal_rows import merge_equal_rows
+from sqlfl.base.arrays import Array
+from sqlfl.base.errors import ModelError
+from sqlfl.base.progress import Progress
+from sqlfl.base.sanitize import listed
+from sqlfl.contract.transforms import CURVE_ROWS
 from sqlfl.coordinator.executors.base import Executor
 from sqlfl.coordinator.executors.in_process import InProcess
-from sqlfl.coordinator.factorised import Factorised
 from sqlfl.coordinator.findings import remark_on_features, remark_on_join
-from sqlfl.coordinator.join_limits import check_memory, check_tables, is_written
-from sqlfl.coordinator.labels import labels
-from sqlfl.coordinator.lou import Members
-from sqlfl.coordinator.mapping import CountedMapping, SlotMapping, TableMapping
+from sqlfl.coordinator.join.equal_rows import merge_equal_rows
+from sqlfl.coordinator.join.factorised import Factorised
+from sqlfl.coordinator.join.join_limits import check_memory, check_tables, is_written
+from sqlfl.coordinator.join.labels import labels
+from sqlfl.coordinator.join.mapping import CountedMapping, SlotMapping, TableMapping
+from sqlfl.coordinator.join.scratch import Scratch
+from sqlfl.coordinator.join.slot_members import Members
 from sqlfl.coordinator.measures import measured_rows
 from sqlfl.coordinator.offsets import with_offsets
 from sqlfl.coordinator.preparation import Joined, JoinedSlot, Targets, Weighting, prepare
 from sqlfl.coordinator.protection import Protection, protect
+from sqlfl.coordinator.rounds.chunks import Pieces, found_pieces
 from sqlfl.coordinator.rounds.lateness import Lateness
-from sqlfl.coordinator.rounds.pieces import Pieces, found_pieces
 from sqlfl.coordinator.rounds.problem import Offset, Problem
-from sqlfl.coordinator.scratch import Scratch
 from sqlfl.coordinator.separation import remark_on_separation
 from sqlfl.coordinator.weighting import weigh
-from sqlfl.errors import ModelError
 from sqlfl.messages.replies import Channel as Line
-from sqlfl.methods.spec import spec_of
 from sqlfl.models.kinds import ANY_CLASSES, NUMBER, TWO_CLASSES, kind_of, other
 from sqlfl.models.losses import Loss, loss_of
+from sqlfl.planner.federated.method_spec import spec_of
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.query.ucq import CATEGORY
-from sqlfl.printing import listed
-from sqlfl.progress import Progress
 from sqlfl.store.registry import Model
-from sqlfl.transforms import CURVE_ROWS
 
 if TYPE_CHECKING:
     pass

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from sqlfl.contract.request import Verdict, verdicts_from_json
+from sqlfl.contract.schema import Address, Client, specifications_to_json
 from sqlfl.messages import CLIENT, Propose, Proposed
 from sqlfl.messages.replies import Channel, Expected, ask, refused
 from sqlfl.planner.federated.plan import FederatedPlan
-from sqlfl.request import Verdict, verdicts_from_json
-from sqlfl.schema import Address, Client, specifications_to_json
 
 
 def propose(plan: FederatedPlan, channel: Channel, run: str) -> None:

@@ -13,12 +13,15 @@ from functools import partial
 
 import numpy as np
 
-from sqlfl.arrays import Array
-from sqlfl.coordinator.fan_out import copies, partners
+from sqlfl.base.arrays import Array
+from sqlfl.base.errors import InternalError
+from sqlfl.contract.privacy_specification import PlannedReleases
+from sqlfl.contract.schema import Address
+from sqlfl.coordinator.join.fan_out import copies, partners
+from sqlfl.coordinator.noise_schedule import planned_releases
 from sqlfl.coordinator.preparation import Joined, JoinedSlot, Targets
 from sqlfl.coordinator.rounds.problem import Problem
 from sqlfl.coordinator.rounds.scores import Scores
-from sqlfl.errors import InternalError
 from sqlfl.messages import Message, Releases, SendReleases
 from sqlfl.messages.replies import Channel, Expected, ask
 from sqlfl.models.losses import loss_of
@@ -33,9 +36,6 @@ from sqlfl.privacy.calibration import (
     shares_of_moments,
 )
 from sqlfl.privacy.collusion import honest_slots
-from sqlfl.privacy.schedule import planned_releases
-from sqlfl.privacy.specification import PlannedReleases
-from sqlfl.schema import Address
 
 WORTHLESS = 0.01
 """Share of what a constant leaves below which a model is hardly better than that."""

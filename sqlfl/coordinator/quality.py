@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from sqlfl.arrays import Array
+from sqlfl.base.arrays import Array
 from sqlfl.models import curves
 from sqlfl.models.metrics import log_loss
 from sqlfl.models.weighted import mean_of
-from sqlfl.options.looks import Binned, Calibration, Confusion, Look, Metrics, Residuals, Roc
+from sqlfl.options.diagnostics import Binned, Calibration, Confusion, Look, Metrics, Residuals, Roc
 
 SHARES = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Quantiles of residuals that are shown."""

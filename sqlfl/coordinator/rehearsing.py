@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sqlfl.base.progress import Progress
+from sqlfl.contract.schema import specifications_to_json
 from sqlfl.coordinator.checking import check
 from sqlfl.coordinator.executors.base import Executor
 from sqlfl.coordinator.scoring import Scoring
@@ -12,8 +14,6 @@ from sqlfl.coordinator.tuning import tune
 from sqlfl.messages import CLIENT, Ready, Rehearse
 from sqlfl.messages.replies import Expected, ask
 from sqlfl.planner.federated.plan import CHECK, FederatedPlan
-from sqlfl.progress import Progress
-from sqlfl.schema import specifications_to_json
 from sqlfl.transport.base import Channel
 
 

@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from sqlfl.errors import InternalError, LostError
+from sqlfl.base.errors import InternalError, LostError
+from sqlfl.contract.schema import Address, Client
 from sqlfl.messages import CLIENT, Message, Repeat
 from sqlfl.messages.replies import Channel
-from sqlfl.schema import Address, Client
 
 REPEATS = 2
 """How often an exchange is made again that was lost on the way."""

@@ -9,28 +9,28 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from sqlfl.arrays import Array
+from sqlfl.base.arrays import Array
+from sqlfl.base.errors import ModelError
+from sqlfl.base.sanitize import line, listed
+from sqlfl.contract.schema import Address
 from sqlfl.coordinator import expected
 from sqlfl.coordinator.findings import remark_on_features, remark_on_join
-from sqlfl.coordinator.labels import targets
+from sqlfl.coordinator.join.labels import targets
 from sqlfl.coordinator.offsets import with_offsets
 from sqlfl.coordinator.preparation import Joined, Targets, prepare, told
+from sqlfl.coordinator.privacy_evaluation import accuracy_estimate, true_label_epsilon
 from sqlfl.coordinator.protection import check_run
 from sqlfl.coordinator.quality import look
 from sqlfl.coordinator.weighting import sample_weights
 from sqlfl.coordinator.writing import write
-from sqlfl.errors import ModelError
 from sqlfl.messages import Message, Score, ScoreExactly, SendIdentifiers
 from sqlfl.messages.replies import Channel, ask, refused
 from sqlfl.models.head import Head
 from sqlfl.models.losses import Loss, loss_of
 from sqlfl.options.resolve import kept_options
+from sqlfl.planner.explain.card import upwards
 from sqlfl.planner.federated.into import class_type
 from sqlfl.planner.federated.plan import FederatedPlan
-from sqlfl.printing import line, listed
-from sqlfl.privacy.evaluation import accuracy_estimate, true_label_epsilon
-from sqlfl.report.card import upwards
-from sqlfl.schema import Address
 from sqlfl.store.registry import Model
 
 MOST_DIGITS = 38

@@ -6,16 +6,16 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from sqlfl.arrays import Array
-from sqlfl.coordinator.loj import listed_rows
-from sqlfl.coordinator.lou import Members
-from sqlfl.coordinator.mapping import TableMapping
+from sqlfl.aggregation import packing
+from sqlfl.base.arrays import Array
+from sqlfl.base.errors import PartyError, WireError
+from sqlfl.contract.schema import Address
+from sqlfl.coordinator.join.mapping import TableMapping
+from sqlfl.coordinator.join.scatter_gather import listed_rows
+from sqlfl.coordinator.join.slot_members import Members
 from sqlfl.coordinator.repeating import Repeating
-from sqlfl.errors import PartyError, WireError
 from sqlfl.messages import MaskedEmbeddings, Message, PublicKey, Ready, SendPublicKey, SetPeers
 from sqlfl.messages.replies import Channel, Expected, ask, refused
-from sqlfl.schema import Address
-from sqlfl.secure import packing
 
 
 class SecretSums:

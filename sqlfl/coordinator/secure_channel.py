@@ -6,9 +6,19 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from sqlfl.arrays import Array
+from sqlfl.aggregation.fixed_point import added
+from sqlfl.aggregation.summands import (
+    BOUNDED,
+    DIAGONAL,
+    count_of,
+    format_of,
+    message_of,
+    nothing_like,
+)
+from sqlfl.base.arrays import Array
+from sqlfl.base.errors import InternalError
+from sqlfl.contract.schema import Address, Client, SlotSpecification
 from sqlfl.coordinator.repeating import Repeating
-from sqlfl.errors import InternalError
 from sqlfl.messages import (
     Gram,
     Masked,
@@ -28,9 +38,6 @@ from sqlfl.messages import (
     Vocabularies,
 )
 from sqlfl.messages.replies import Channel, Expected, ask, refused
-from sqlfl.schema import Address, Client, SlotSpecification
-from sqlfl.secure.fixed_point import added
-from sqlfl.secure.summands import BOUNDED, DIAGONAL, count_of, format_of, message_of, nothing_like
 
 _ASKED: Mapping[type[Message], tuple[str, ...]] = {
     SendStatistics: (Statistics.kind, BOUNDED),

@@ -10,12 +10,15 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from sqlfl.arrays import Array
+from sqlfl.aggregation.slot_aggregation import merge_separated
+from sqlfl.base.arrays import Array
+from sqlfl.base.sanitize import listed
+from sqlfl.contract.schema import Address
 from sqlfl.coordinator import expected
 from sqlfl.coordinator.names import categories_of
 from sqlfl.coordinator.preparation import Joined, JoinedSlot, Targets
+from sqlfl.coordinator.rounds.chunks import found_pieces
 from sqlfl.coordinator.rounds.passes import Passes
-from sqlfl.coordinator.rounds.pieces import found_pieces
 from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.messages import (
     NOT_OF_CLASS,
@@ -29,9 +32,6 @@ from sqlfl.models.kinds import TWO_CLASSES, kind_of
 from sqlfl.models.losses import Squared
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.query.ucq import Slot
-from sqlfl.printing import listed
-from sqlfl.schema import Address
-from sqlfl.unions import merge_separated
 
 NAMED = 10
 """Columns of a table that a warning lists."""

@@ -7,18 +7,18 @@ from collections.abc import Mapping
 import numpy as np
 import pyarrow as pa
 
+from sqlfl.base.errors import ModelError
+from sqlfl.contract.schema import Address
 from sqlfl.coordinator import expected
 from sqlfl.coordinator.findings import remark_on_join
 from sqlfl.coordinator.preparation import prepare
 from sqlfl.coordinator.scoring import Scoring
 from sqlfl.coordinator.weighting import reweigh, sample_weights
-from sqlfl.errors import ModelError
 from sqlfl.messages import SendSkew
 from sqlfl.messages import Skew as Reply
 from sqlfl.messages.replies import Channel, ask
-from sqlfl.options.looks import Skew
+from sqlfl.options.diagnostics import Skew
 from sqlfl.planner.federated.plan import FederatedPlan
-from sqlfl.schema import Address
 from sqlfl.store.registry import Model
 
 SCHEMA = pa.schema(

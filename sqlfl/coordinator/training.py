@@ -12,9 +12,15 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from sqlfl import endings
-from sqlfl.arrays import Array
+from sqlfl.base.arrays import Array
+from sqlfl.base.errors import InternalError, ModelError
+from sqlfl.base.interrupts import noted
+from sqlfl.base.progress import Progress
+from sqlfl.contract import stopping
+from sqlfl.contract.request import checkpoint_of
+from sqlfl.contract.stopping import Ending
 from sqlfl.coordinator.executors.base import Executor
+from sqlfl.coordinator.join.scratch import Scratch
 from sqlfl.coordinator.leaks import remark_on_leaks
 from sqlfl.coordinator.measures import Measures
 from sqlfl.coordinator.preparation import Joined, Targets
@@ -23,17 +29,11 @@ from sqlfl.coordinator.protection import Watched, check_run, remark_on_worth
 from sqlfl.coordinator.rounds.divergence import check_kept
 from sqlfl.coordinator.rounds.problem import Algorithm, Problem, Step, coordinator_of
 from sqlfl.coordinator.rounds.scores import Scores
-from sqlfl.coordinator.scratch import Scratch
 from sqlfl.coordinator.secure_channel import SecureChannel
-from sqlfl.endings import Ending
-from sqlfl.errors import InternalError, ModelError
-from sqlfl.interrupts import noted
 from sqlfl.messages import Save, Saved
 from sqlfl.messages.replies import Channel as Line
 from sqlfl.messages.replies import Expected, ask
 from sqlfl.planner.federated.plan import FederatedPlan
-from sqlfl.progress import Progress
-from sqlfl.request import checkpoint_of
 from sqlfl.store.registry import Model
 from sqlfl.transport.base import Channel
 
@@ -260,7 +260,7 @@ def run_rounds(
             if checkpoint is not None and every and step.epoch % every == 0 and not step.ending:
                 made += 1
                 name = checkpoint_of(run, made)
-                so_far = trained(kept, endings.so_far(step.epoch), interrupted=True)
+                so_far = trained(kept, stopping.so_far(step.epoch), interrupted=True)
                 save(name, step.epoch - kept.step.epoch)
                 checkpoint(so_far, name)
         if step is None or kept is None:
@@ -316,10 +316,10 @@ def _counts(
 def _ending(last: Step, kept: Step, interrupted: bool) -> Ending:
     """Of the run whose `last` step this was."""
     if last.ending is not None:
-        return last.ending if last is kept else endings.kept_earlier(last.ending, kept.epoch)
+        return last.ending if last is kept else stopping.kept_earlier(last.ending, kept.epoch)
     if interrupted:
-        return endings.untold(endings.INTERRUPTED, endings.INTERRUPTED_REASON)
-    return endings.untold(endings.EARLY, endings.EARLY_REASON)
+        return stopping.untold(stopping.INTERRUPTED, stopping.INTERRUPTED_REASON)
+    return stopping.untold(stopping.EARLY, stopping.EARLY_REASON)
 
 
 def _limited(plan: FederatedPlan) -> bool:

@@ -14,32 +14,32 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sqlfl.arrays import Array
+from sqlfl.base.arrays import Array
+from sqlfl.base.errors import InternalError, ModelError
+from sqlfl.base.progress import Progress
+from sqlfl.base.sanitize import line
 from sqlfl.coordinator import expected
-from sqlfl.coordinator.equal_rows import Groups, merge_equal_rows, numbered, with_rows
 from sqlfl.coordinator.executors.base import Executor
 from sqlfl.coordinator.executors.joined_rows import JoinedRows
 from sqlfl.coordinator.findings import remark_on_features
+from sqlfl.coordinator.join.equal_rows import Groups, merge_equal_rows, numbered, with_rows
+from sqlfl.coordinator.join.scratch import Scratch
 from sqlfl.coordinator.preparation import Joined, Targets, Weighting
 from sqlfl.coordinator.problems import Begun, Prepared, begin, problem_of, written_data
+from sqlfl.coordinator.rounds.chunks import WrittenPieces
 from sqlfl.coordinator.rounds.divergence import check_kept
 from sqlfl.coordinator.rounds.measured import Measured
-from sqlfl.coordinator.rounds.pieces import WrittenPieces
 from sqlfl.coordinator.rounds.problem import Problem, Step, coordinator_of
 from sqlfl.coordinator.rounds.scores import Scores
-from sqlfl.coordinator.scratch import Scratch
 from sqlfl.coordinator.training import STEPS, Trained, run_rounds
 from sqlfl.coordinator.weighting import class_shares, reweigh, weigh, weighting_of
-from sqlfl.errors import InternalError, ModelError
 from sqlfl.messages import SendFolds
 from sqlfl.messages.replies import ask
-from sqlfl.methods.spec import spec_of
 from sqlfl.models.folds import deal, merge_folds, strata_of
 from sqlfl.options.tuning import Candidate, Tuning
+from sqlfl.planner.federated.method_spec import spec_of
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.query.ucq import Slot
-from sqlfl.printing import line
-from sqlfl.progress import Progress
 from sqlfl.transport.base import Channel
 
 MOST_CLASSES = 5

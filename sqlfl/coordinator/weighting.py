@@ -10,7 +10,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from sqlfl.arrays import Array
+from sqlfl.base.arrays import Array
+from sqlfl.base.errors import ModelError
+from sqlfl.base.sanitize import listed
+from sqlfl.contract.schema import Address
 from sqlfl.coordinator import expected
 from sqlfl.coordinator.preparation import (
     Joined,
@@ -21,14 +24,11 @@ from sqlfl.coordinator.preparation import (
     merge_encodings,
     told,
 )
-from sqlfl.errors import ModelError
 from sqlfl.messages import Ready, SendSplit, SendWeights, Split, Weigh, Weights
 from sqlfl.messages.replies import Channel, Expected, ask
 from sqlfl.options.types import ClassWeight
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.query.ucq import Slot
-from sqlfl.printing import listed
-from sqlfl.schema import Address
 
 LARGEST_WEIGHT = 1e30
 

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from sqlfl.arrays import Float
+from sqlfl.base.arrays import Float
+from sqlfl.base.errors import ModelError
 from sqlfl.coordinator import expected
 from sqlfl.coordinator.names import INTERCEPT, categories_of, hashed_note, kinds_of
 from sqlfl.coordinator.scoring import Scoring, class_values
-from sqlfl.errors import ModelError
 from sqlfl.messages import Block, SendBlock
 from sqlfl.messages.replies import Channel, ask
 from sqlfl.models.kinds import kind_of

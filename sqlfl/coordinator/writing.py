@@ -5,16 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from sqlfl.arrays import Array
+from sqlfl.base.arrays import Array
+from sqlfl.base.errors import PartyError
+from sqlfl.base.interrupts import deferred
+from sqlfl.contract.schema import Client
 from sqlfl.coordinator import expected
 from sqlfl.coordinator.preparation import Joined
-from sqlfl.errors import PartyError
-from sqlfl.interrupts import deferred
 from sqlfl.messages import CLIENT, Commit, Ready, Write
 from sqlfl.messages.replies import Channel, Expected, ask
 from sqlfl.planner.federated.into import Into
 from sqlfl.planner.grammar import build
-from sqlfl.schema import Client
 
 SCHEMA = pa.schema(
     [*((name, pa.string()) for name in ("party", "client", "table")), ("rows", pa.int64())]

@@ -12,10 +12,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from sqlfl.base.result import Result
+from sqlfl.base.version import __version__
+from sqlfl.federation.result_schemas import arrow_types
 from sqlfl.gateway import messages as ms
-from sqlfl.result import Result
-from sqlfl.result_schemas import arrow_types
-from sqlfl.version import __version__
 
 TABLE = "TABLE"
 """The type of all tables: parties do not report which are views."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeAlias, TypeVar, cast
 
-from sqlfl.errors import WireError
+from sqlfl.base.errors import WireError
 
 MAX_BYTES = 8 << 20
 """Of one message."""

@@ -18,13 +18,13 @@ from typing import Any, Protocol, TypeVar
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from sqlfl.errors import Error, LostError, PolicyError, WireError
+from sqlfl.base.errors import Error, LostError, PolicyError, WireError
+from sqlfl.base.result import Result
 from sqlfl.gateway import catalog
 from sqlfl.gateway import messages as ms
 from sqlfl.gateway.statements import BusyError, Cancelled, Runs, Statements
-from sqlfl.remote.locations import check_location
-from sqlfl.remote.stream import Credentials
-from sqlfl.result import Result
+from sqlfl.service.locations import check_location
+from sqlfl.service.stream import Credentials
 
 log = logging.getLogger("sqlfl.gateway")
 

@@ -15,12 +15,12 @@ from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
 
-from sqlfl.errors import Error, InternalError
-from sqlfl.interrupts import Interrupts, heeding
+from sqlfl.base.errors import Error, InternalError
+from sqlfl.base.interrupts import Interrupts, heeding
+from sqlfl.base.result import Result
+from sqlfl.federation.script import Values, pieces, text_of
+from sqlfl.federation.user_warnings import heard
 from sqlfl.planner.grammar.parameters import Place, places
-from sqlfl.remarks import heard
-from sqlfl.result import Result
-from sqlfl.texts import Values, pieces, text_of
 
 log = logging.getLogger("sqlfl.gateway")
 

@@ -9,7 +9,7 @@ from itertools import chain
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-from sqlfl.errors import InternalError
+from sqlfl.base.errors import InternalError
 from sqlfl.messages.forms import FORM, Columns, Form, Number, Numbers, Several, Text, Texts, names
 
 CLIENT = -1

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from sqlfl import wire_columns
-from sqlfl.arrays import Array
-from sqlfl.errors import WireError
+from sqlfl.base.arrays import Array
+from sqlfl.base.errors import WireError
+from sqlfl.messages import wire_columns
 from sqlfl.messages.base import Message
 from sqlfl.messages.forms import (
     ITEM,

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from sqlfl.messages.base import Message
+from sqlfl.messages.diagnostics import SendBlock
 from sqlfl.messages.forms import array, text, texts
-from sqlfl.messages.looks import SendBlock
 
 if TYPE_CHECKING:
-    from sqlfl.arrays import Array
+    from sqlfl.base.arrays import Array
 
 AT_NUMBER, AT_CATEGORY, AT_NULL = range(3)
 """What an effect is at."""

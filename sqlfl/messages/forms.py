@@ -1,4 +1,5 @@
-"""What a field of a message holds, said once, beside the field; `sqlfl.wire` holds messages to it.
+"""What a field of a message holds, said once, beside the field; `sqlfl.messages.wire` holds
+messages to it.
 
 A form is plain data. Sizes have names: in a message a name stands for one number wherever it
 occurs, and `name[k]` for a number of its own in the k-th item of a field that has several. Who
@@ -81,7 +82,7 @@ class Several:
 
 @dataclass(frozen=True)
 class Columns:
-    """Several Arrow arrays of any type that `sqlfl.wire_columns` carries."""
+    """Several Arrow arrays of any type that `sqlfl.messages.wire_columns` carries."""
 
     count: Size
     rows: Size

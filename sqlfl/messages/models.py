@@ -11,7 +11,7 @@ from sqlfl.messages.forms import array, arrays, columns, integer, text, texts
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from sqlfl.arrays import Array
+    from sqlfl.base.arrays import Array
 
 LONGEST_FAILURE = 4000
 """Characters of what is told of a failure."""
@@ -174,7 +174,7 @@ TEXT = text()
 @dataclass(frozen=True, eq=False)
 class Seal(Message):
     """Coordinator to client, whose owner has policies: the heads of what was kept of its messages
-    (sqlfl.chain)."""
+    (sqlfl.transport.audit_chain)."""
 
     kind = "seal"
     head: str = field(metadata=TEXT)

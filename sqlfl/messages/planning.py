@@ -23,7 +23,7 @@ class ListTables(Message):
 
 @dataclass(frozen=True, eq=False)
 class Tables(Message):
-    """Client to coordinator: schemas and tables as JSON (sqlfl.schema.listing_to_json)."""
+    """Client to coordinator: schemas and tables as JSON (sqlfl.contract.schema.listing_to_json)."""
 
     kind = "tables"
     tables: str = field(metadata=text())
@@ -54,7 +54,7 @@ class Propose(Message):
     kind = "propose"
     words = "the run as a whole: its kind, options, SQL, and all messages"
     request: str = field(metadata=text())
-    """JSON of a `sqlfl.request.Request`."""
+    """JSON of a `sqlfl.contract.request.Request`."""
     specification: str = field(metadata=text())
     """As it comes in `Prepare` later."""
     fragments: tuple[str, ...] = field(metadata=texts("fragments"))
@@ -88,5 +88,5 @@ class Proposed(Message):
     kind = "proposed"
     words = "what its owner's policies say of it"
     verdicts: str = field(metadata=text())
-    """JSON of `sqlfl.request.Verdict`s: of a run that is about to begin none, as it is refused by
-    an error."""
+    """JSON of `sqlfl.contract.request.Verdict`s: of a run that is about to begin none, as it is
+    refused by an error."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from sqlfl.contract.schema import MOST_FOLDS
 from sqlfl.messages.base import Message
 from sqlfl.messages.forms import array, arrays, integer, real, text, texts
-from sqlfl.schema import MOST_FOLDS
 
 if TYPE_CHECKING:
-    from sqlfl.arrays import Array
+    from sqlfl.base.arrays import Array
 
 NONCE_BYTES = 16
 
@@ -29,7 +29,7 @@ class Prepare(Message):
     kind = "prepare"
     words = "the fragments' SQL"
     specification: str = field(metadata=text())
-    """JSON of `SlotSpecification`s, one per slot of this client (sqlfl.schema)."""
+    """JSON of `SlotSpecification`s, one per slot of this client (sqlfl.contract.schema)."""
     fragments: tuple[str, ...] = field(metadata=texts("fragments"))
     """SQL, slot after slot in the order of the specification."""
 
@@ -124,8 +124,8 @@ class Statistics(Message):
     """Client to coordinator, slots of several clients only: what encoding needs, weighted by cnt.
 
     Numeric columns: numeric and boolean features and the elements of arrays, in feature order.
-    Where they are noised (sqlfl.udfs.noised), each active row counts once, and weight, mean and m2
-    are Σ 1, Σ u and Σ u², of values from 0 to 1 within public bounds.
+    Where they are noised (sqlfl.udfs.encoding.noised), each active row counts once, and weight,
+    mean and m2 are Σ 1, Σ u and Σ u², of values from 0 to 1 within public bounds.
     """
 
     kind = "statistics"

@@ -9,7 +9,7 @@ from sqlfl.messages.base import Message
 from sqlfl.messages.forms import array, integer, real
 
 if TYPE_CHECKING:
-    from sqlfl.arrays import Array
+    from sqlfl.base.arrays import Array
 
 
 @dataclass(frozen=True, eq=False)

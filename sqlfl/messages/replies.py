@@ -1,9 +1,10 @@
 """What a party may answer: its replies are held against what was asked, before anything is made of
 them.
 
-`sqlfl.wire.received` has seen that a reply is of its declared form, the channel that it belongs to
-the request. What only the coordinator can know is here: which kind it must be, the numbers that its
-sizes stand for, and what follows from earlier replies. Whatever is wrong is a PartyError.
+`sqlfl.messages.wire.received` has seen that a reply is of its declared form, the channel that it
+belongs to the request. What only the coordinator can know is here: which kind it must be, the
+numbers that its sizes stand for, and what follows from earlier replies. Whatever is wrong is a
+PartyError.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
-from sqlfl.errors import InternalError, PartyError, ReplyError
+from sqlfl.base.errors import InternalError, PartyError, ReplyError
+from sqlfl.contract.schema import Address, Client
 from sqlfl.messages import Message
 from sqlfl.messages.checks import mismatch, sizes_of
-from sqlfl.schema import Address, Client
 
 Reply = TypeVar("Reply", bound=Message)
 

@@ -9,7 +9,7 @@ from sqlfl.messages.base import Message
 from sqlfl.messages.forms import array, arrays, integer, text, texts
 
 if TYPE_CHECKING:
-    from sqlfl.arrays import Array
+    from sqlfl.base.arrays import Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +87,7 @@ class Masked(Message):
 
     kind = "masked"
     of: str = field(metadata=text())
-    """What is summed (sqlfl.secure.summands)."""
+    """What is summed (sqlfl.aggregation.summands)."""
     lengths: Array = field(metadata=array("int64", "axes", least=0))
     """Of its axes."""
     values: Array = field(metadata=array("uint64", "numbers", "limbs"))
@@ -112,7 +112,7 @@ class MaskedEmbeddings(Message):
 
     Their masks are of the number of the request, which is one for all clients. They are the
     numbers of the first joined row, then those of the next one, each of so many bits
-    (sqlfl.secure.packing).
+    (sqlfl.aggregation.packing).
     """
 
     kind = "masked_embeddings"

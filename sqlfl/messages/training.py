@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Self
 
-from sqlfl.errors import InternalError
+from sqlfl.base.errors import InternalError
 from sqlfl.messages.base import Message
 from sqlfl.messages.forms import array, integer, real, text
 
 if TYPE_CHECKING:
-    from sqlfl.arrays import Array
+    from sqlfl.base.arrays import Array
 
 
 def no_rows() -> Array:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sqlfl.arrays import Array, Float
+from sqlfl.base.arrays import Array, Float
 
 ZERO = 1e-5
 """Length below which a part of a vector of length 1 is rounding."""

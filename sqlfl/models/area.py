@@ -10,7 +10,7 @@ from typing import Self, TypeAlias
 
 import numpy as np
 
-from sqlfl.arrays import Array
+from sqlfl.base.arrays import Array
 from sqlfl.models.judged import Judged
 
 KEPT = 1 << 22

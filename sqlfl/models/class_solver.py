@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sqlfl.arrays import Array
-from sqlfl.errors import InternalError
+from sqlfl.base.arrays import Array
+from sqlfl.base.errors import InternalError
 from sqlfl.models.gram import GramMatrix
 from sqlfl.models.solver import BlockSolver
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sqlfl.arrays import Array
+from sqlfl.base.arrays import Array
 from sqlfl.models.metrics import Mean, Meter, QuantileMeter, pinball
 from sqlfl.models.targets import OfNumbers, typical_distance
 from sqlfl.models.weighted import mean_of, rows_times, second_moments, sum_of, times

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sqlfl.arrays import Array
+from sqlfl.base.arrays import Array
 
 
 @dataclass(frozen=True, eq=False)

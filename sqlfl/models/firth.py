@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import expit
 
-from sqlfl.arrays import Array, Float
-from sqlfl.errors import ModelError
-from sqlfl.interrupts import checkpoint
+from sqlfl.base.arrays import Array, Float
+from sqlfl.base.errors import ModelError
+from sqlfl.base.interrupts import checkpoint
 from sqlfl.models.inference import FAMILIES, PIECE, RANK, Design
 from sqlfl.models.weighted import mean_of
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sqlfl.arrays import Array
+from sqlfl.base.arrays import Array
 
 
 def deal(strata: Array, parts: int, share: float) -> Array:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sqlfl.arrays import Array
+from sqlfl.base.arrays import Array
 from sqlfl.models.logarithmic import exponential_root, means, steepest
 from sqlfl.models.metrics import GammaMeter, Meter
 from sqlfl.models.targets import LARGEST, OfNumbers

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from scipy import sparse
 
-from sqlfl.arrays import Float
+from sqlfl.base.arrays import Float
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sqlfl.arrays import Array
-from sqlfl.errors import InternalError
+from sqlfl.base.arrays import Array
+from sqlfl.base.errors import InternalError
 from sqlfl.models.losses import Loss
 
 

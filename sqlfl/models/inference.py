@@ -25,8 +25,8 @@ from scipy.special import (
     xlogy,
 )
 
-from sqlfl.arrays import Array, Float
-from sqlfl.interrupts import checkpoint
+from sqlfl.base.arrays import Array, Float
+from sqlfl.base.interrupts import checkpoint
 from sqlfl.models.clipped import Quantile
 from sqlfl.models.weighted import mean_of, sum_of, total_of
 

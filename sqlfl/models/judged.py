@@ -7,8 +7,8 @@ from ctypes import c_double, c_int64, c_void_p
 
 import numpy as np
 
-from sqlfl.arrays import Array
-from sqlfl.compiled import address, functions, typed
+from sqlfl.base.arrays import Array
+from sqlfl.models.native import address, functions, typed
 
 
 class _Verdict(ctypes.Structure):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sqlfl.errors import InternalError
+from sqlfl.base.errors import InternalError
 
 NUMBER = "a number"
 TWO_CLASSES = "two classes"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import wrightomega
 
-from sqlfl.arrays import Array
-from sqlfl.errors import ModelError
+from sqlfl.base.arrays import Array
+from sqlfl.base.errors import ModelError
 from sqlfl.models.weighted import mean_of
 
 HIGHEST = float(np.log(np.finfo(np.float64).max))

@@ -13,7 +13,7 @@ from typing import Protocol, Self
 import numpy as np
 from scipy.special import xlogy
 
-from sqlfl.arrays import Array
+from sqlfl.base.arrays import Array
 from sqlfl.models.area import Area
 from sqlfl.models.judged import Judged
 from sqlfl.models.proximal import sigmoid

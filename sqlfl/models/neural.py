@@ -12,9 +12,9 @@ from typing import Protocol, TypeAlias
 
 import numpy as np
 
-from sqlfl.arrays import Array
-from sqlfl.errors import InternalError, ModelError
-from sqlfl.interrupts import checkpoint
+from sqlfl.base.arrays import Array
+from sqlfl.base.errors import InternalError, ModelError
+from sqlfl.base.interrupts import checkpoint
 from sqlfl.models.towers import TowerShape
 
 try:

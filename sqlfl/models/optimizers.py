@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from sqlfl.errors import InternalError
+from sqlfl.base.errors import InternalError
 
 BETAS = (0.9, 0.999)
 """Adam: what the averages of the gradient and of its square keep, per step."""

@@ -14,8 +14,8 @@ from itertools import pairwise
 import numpy as np
 import torch
 
-from sqlfl.arrays import Array
-from sqlfl.errors import ModelError
+from sqlfl.base.arrays import Array
+from sqlfl.base.errors import ModelError
 from sqlfl.models.neural import Network, Tensor
 
 try:

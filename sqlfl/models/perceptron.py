@@ -14,8 +14,8 @@ from typing import Protocol
 
 import numpy as np
 
-from sqlfl.arrays import Array
-from sqlfl.errors import InternalError
+from sqlfl.base.arrays import Array
+from sqlfl.base.errors import InternalError
 from sqlfl.models.towers import TowerShape, activate
 
 SMALL = 1 << 19

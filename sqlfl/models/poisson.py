@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.special import xlogy
 
-from sqlfl.arrays import Array
-from sqlfl.errors import ModelError
+from sqlfl.base.arrays import Array
+from sqlfl.base.errors import ModelError
 from sqlfl.models.logarithmic import exponential_root, means, steepest
 from sqlfl.models.metrics import CountMeter, Meter
 from sqlfl.models.targets import LARGEST, OfNumbers

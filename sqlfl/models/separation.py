@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from sqlfl.arrays import Array, Float
-from sqlfl.errors import InternalError
-from sqlfl.interrupts import checkpoint
+from sqlfl.base.arrays import Array, Float
+from sqlfl.base.errors import InternalError
+from sqlfl.base.interrupts import checkpoint
 from sqlfl.models.inference import PIECE, RANK, Design, Family
 
 CLOSE = 1e-3

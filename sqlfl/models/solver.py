@@ -12,8 +12,8 @@ from collections.abc import Callable
 import numpy as np
 from scipy import linalg, sparse
 
-from sqlfl.arrays import Array
-from sqlfl.errors import InternalError
+from sqlfl.base.arrays import Array
+from sqlfl.base.errors import InternalError
 from sqlfl.models.gram import GramMatrix
 
 DENSE_LIMIT = 2000

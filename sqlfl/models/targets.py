@@ -11,7 +11,7 @@ from typing import Self
 
 import numpy as np
 
-from sqlfl.arrays import Array
+from sqlfl.base.arrays import Array
 from sqlfl.models.metrics import (
     ClassMeter,
     Mean,

@@ -16,9 +16,9 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 from scipy.special import erf
 
-from sqlfl.arrays import Array
-from sqlfl.codec import LEFT_OUT
-from sqlfl.errors import InternalError
+from sqlfl.base.arrays import Array
+from sqlfl.base.codec import LEFT_OUT
+from sqlfl.base.errors import InternalError
 
 Values: TypeAlias = Any
 """A numpy array, or a tensor of torch."""

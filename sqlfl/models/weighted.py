@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sqlfl.arrays import Array
+from sqlfl.base.arrays import Array
 
 
 def times(values: Array, weights: Array | None) -> Array:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, ClassVar, Protocol, TypeVar, overload
 
-from sqlfl.errors import OptionError
+from sqlfl.base.errors import OptionError
 from sqlfl.models.kinds import KINDS, NEURAL
 from sqlfl.options.types import OptionType, meant, shown
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from sqlfl.errors import OptionError
-from sqlfl.methods import methods
+from sqlfl.base.errors import OptionError
+from sqlfl.contract.methods import methods
 from sqlfl.models.kinds import KINDS
 from sqlfl.options.entries import Entry, Given, Table, entries_of, markdown, option
 from sqlfl.options.types import LENGTH, SIZE, OptionType, choice, integer, meant, number

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from sqlfl.contract.privacy_specification import LARGEST_BINS, LARGEST_THETA, Bounds, LabelNoise
 from sqlfl.models.kinds import CLASSIFIERS
 from sqlfl.options.entries import AUTO, Needs, Setting, Table, entries_of, markdown, option
 from sqlfl.options.types import FRACTION, OptionType, choice, integer, number, shown
-from sqlfl.privacy.specification import LARGEST_BINS, LARGEST_THETA, Bounds, LabelNoise
 
 LABEL_MECHANISMS = ("randomized_response", "laplace")
 LARGEST_BOUND = 1e30
@@ -270,7 +270,7 @@ class Privacy:
         "sums and counts, or by exact ones, which nothing protects",
         default_text="'bounds' where all features have bounds, 'noised' where only categories "
         "have none", chosen=_statistics, needs=_OF_FEATURES)
-    """AUTO before the query's columns are known: see sqlfl.privacy.planning."""
+    """AUTO before the query's columns are known: see sqlfl.coordinator.privacy_planning."""
     statistics_share: float = option(SHARE, 0.1,
         "share of the whole budget that noised statistics take",
         needs=Needs(("statistics",), ("noised",)))

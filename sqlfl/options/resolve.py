@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
-from sqlfl.errors import ModelError, OptionError, nearest
-from sqlfl.methods import methods
+from sqlfl.base.errors import ModelError, OptionError, nearest
+from sqlfl.contract.methods import methods
 from sqlfl.models.kinds import (
     ANY_CLASSES,
     CLASSIFIERS,

@@ -8,8 +8,8 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from sqlfl.errors import InternalError
-from sqlfl.methods import methods, part_of
+from sqlfl.base.errors import InternalError
+from sqlfl.contract.methods import methods, part_of
 from sqlfl.models.kinds import CLASSIFIERS, KINDS, MOMENTS, NEURAL, USUAL, kind_of, trains
 from sqlfl.options.entries import (
     DEPENDS,

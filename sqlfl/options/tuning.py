@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from math import prod
 from types import MappingProxyType
 
-from sqlfl.errors import OptionError
+from sqlfl.base.errors import OptionError
 from sqlfl.models.kinds import kind_of
+from sqlfl.options.diagnostics import Importance
 from sqlfl.options.entries import Entry, Given, Table, entries_of, error, markdown, option, resolved
 from sqlfl.options.entries import Setting as Setting
-from sqlfl.options.looks import Importance
 from sqlfl.options.resolve import check_kind, resolve_training
 from sqlfl.options.training import TrainingOptions, with_options
 from sqlfl.options.types import ALIAS, choice, integer, shown

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from sqlfl.errors import nearest
+from sqlfl.base.errors import nearest
 from sqlfl.options.batch import Batch, Rows
 from sqlfl.transport.network import NETWORKS, Network
 

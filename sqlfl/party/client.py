@@ -9,8 +9,9 @@ from typing import Any, TypeAlias, cast
 
 import numpy as np
 
-from sqlfl.arrays import Array
-from sqlfl.errors import InternalError, ModelError
+from sqlfl.base.arrays import Array
+from sqlfl.base.errors import InternalError, ModelError
+from sqlfl.contract.configuration import Configuration
 from sqlfl.messages import (
     ConsensusAverage,
     ConsensusPart,
@@ -33,7 +34,6 @@ from sqlfl.messages import (
     SumGradient,
 )
 from sqlfl.messages.grams import gram_to_message, message_to_gram
-from sqlfl.methods.configuration import Configuration
 from sqlfl.methods.lbfgs.lengths import UPDATES
 from sqlfl.models.gram import GramMatrix
 from sqlfl.models.towers import TowerShape

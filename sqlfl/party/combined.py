@@ -9,7 +9,12 @@ from typing import TypeVar
 import numpy as np
 
 from sqlfl import messages as ms
-from sqlfl.errors import Error, ForgottenError, InternalError
+from sqlfl.base.errors import Error, ForgottenError, InternalError
+from sqlfl.contract.schema import (
+    SlotSpecification,
+    specifications_from_json,
+    specifications_to_json,
+)
 from sqlfl.party.combined_slot import CombinedSlot
 from sqlfl.party.members import Members, Reply
 from sqlfl.party.observers import Observers
@@ -18,7 +23,6 @@ from sqlfl.party.party import PartyClient
 from sqlfl.party.rehearsals import StandIn
 from sqlfl.party.server import Server
 from sqlfl.party.slot_state import check_delta, protected
-from sqlfl.schema import SlotSpecification, specifications_from_json, specifications_to_json
 
 Whole = TypeVar("Whole", ms.Prepare, ms.Rehearse)
 

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from sqlfl.arrays import Array
-from sqlfl.errors import InternalError
+from sqlfl.base.arrays import Array
+from sqlfl.base.errors import InternalError
 from sqlfl.models.gram import GramMatrix
 from sqlfl.party.combined_rows import Rows
 from sqlfl.party.steps import Engine

@@ -1,7 +1,7 @@
 """The rows of a party's clients as those of one client: where each client's are among them.
 
-Their order tells no more than that of one client's rows does (`sqlfl.udfs.numbering`), and so not
-which client has a row.
+Their order tells no more than that of one client's rows does (`sqlfl.udfs.numbering.numbering`),
+and so not which client has a row.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from sqlfl.arrays import Array
-from sqlfl.errors import InternalError
+from sqlfl.aggregation.slot_aggregation import merge_keys
+from sqlfl.base.arrays import Array
+from sqlfl.base.errors import InternalError
+from sqlfl.contract.schema import SlotSpecification
 from sqlfl.messages import JoinKeys
-from sqlfl.schema import SlotSpecification
-from sqlfl.udfs.numbering import shuffled
-from sqlfl.unions import merge_keys
+from sqlfl.udfs.numbering.numbering import shuffled
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,19 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from sqlfl import messages as ms
-from sqlfl.arrays import Array
-from sqlfl.errors import InternalError
-from sqlfl.methods.configuration import Configuration
-from sqlfl.models.folds import merge_folds
-from sqlfl.party.combined_engine import CombinedEngine
-from sqlfl.party.combined_rows import Rows, by_fragment, merge_join_keys
-from sqlfl.party.guard import releases_of
-from sqlfl.party.members import Members, Reply
-from sqlfl.party.operator import Operator, client_of
-from sqlfl.privacy.statistics import deviation
-from sqlfl.schema import SlotSpecification
-from sqlfl.udfs.noised import add_noise
-from sqlfl.unions import (
+from sqlfl.aggregation.slot_aggregation import (
     merge_classes,
     merge_names,
     merge_noised,
@@ -32,6 +20,18 @@ from sqlfl.unions import (
     sum_bounded,
     sum_statistics,
 )
+from sqlfl.base.arrays import Array
+from sqlfl.base.errors import InternalError
+from sqlfl.contract.configuration import Configuration
+from sqlfl.contract.schema import SlotSpecification
+from sqlfl.models.folds import merge_folds
+from sqlfl.party.combined_engine import CombinedEngine
+from sqlfl.party.combined_rows import Rows, by_fragment, merge_join_keys
+from sqlfl.party.guard import releases_of
+from sqlfl.party.members import Members, Reply
+from sqlfl.party.operator import Operator, client_of
+from sqlfl.privacy.statistics import deviation
+from sqlfl.udfs.encoding.noised import add_noise
 
 T = TypeVar("T")
 
@@ -224,7 +224,8 @@ class CombinedSlot:
             _, codes = merge_classes(labels, combination.target_type)
         classes = np.split(codes, np.cumsum([len(part) for part in folds])[:-1])
         selects = [len(fragments) for fragments in self._sizes.values()]
-        # as in sqlfl.udfs.drawing: a client with several SELECTs may read a row with two labels
+        # as in sqlfl.udfs.numbering.drawing: a client with several SELECTs may read a row with two
+        # labels
         strata = [c if n == 1 else None for c, n in zip(classes, selects, strict=True)]
         onward = len(own.fragments) > 1
         merged = merge_folds(folds, strata, own.folds, own.split, onward=onward)

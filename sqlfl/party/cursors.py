@@ -6,7 +6,7 @@ import contextlib
 
 import duckdb
 
-from sqlfl.errors import Error
+from sqlfl.base.errors import Error
 from sqlfl.party.failures import REOPEN
 from sqlfl.udfs import sql
 from sqlfl.udfs.describe import current_place, use

@@ -7,19 +7,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sqlfl.arrays import Array, Float
+from sqlfl.base.arrays import Array, Float
+from sqlfl.contract.schema import FeatureSpecification
+from sqlfl.contract.transforms import CURVE
+from sqlfl.contract.transforms import number as written
 from sqlfl.messages.curves import AT_CATEGORY, AT_NULL, AT_NUMBER
 from sqlfl.models.gram import GramMatrix
 from sqlfl.models.solver import BlockSolver
-from sqlfl.schema import FeatureSpecification
-from sqlfl.transforms import CURVE
-from sqlfl.transforms import number as written
-from sqlfl.udfs.curves import FEW
-from sqlfl.udfs.features import Effect, Encoding, categories_of
-from sqlfl.udfs.fitting import NULL as NULL_ENTRY
-from sqlfl.udfs.fitting import Categories, apply
-from sqlfl.udfs.rows import Snapshot
-from sqlfl.udfs.transforming import column_of, counts_of
+from sqlfl.udfs.encoding.curves import FEW
+from sqlfl.udfs.encoding.features import Effect, Encoding, categories_of
+from sqlfl.udfs.encoding.fitting import NULL as NULL_ENTRY
+from sqlfl.udfs.encoding.fitting import Categories, apply
+from sqlfl.udfs.encoding.transforming import column_of, counts_of
+from sqlfl.udfs.numbering.rows import Snapshot
 
 CELLS = 32
 """Values of a number that an effect is told at."""

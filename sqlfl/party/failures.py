@@ -5,7 +5,7 @@ from __future__ import annotations
 import duckdb
 
 from sqlfl import messages as ms
-from sqlfl.errors import Error
+from sqlfl.base.errors import Error
 
 _BOUND = (duckdb.BinderException, duckdb.CatalogException, duckdb.ParserException)
 """Errors about the text of a query, which the coordinator wrote; others may quote data."""
@@ -34,7 +34,7 @@ def safe_text(error: Error | duckdb.Error, request: ms.Message) -> str:
                 "hint: commit or roll back what changes the schema sqlfl there, and run this again"
             )
         return f"its blocks cannot be written: {error}"  # these run no query over the tables
-    if "crypto module" in str(error):  # see sqlfl.files.open_source
+    if "crypto module" in str(error):  # see sqlfl.databases.files.open_source
         return (
             "its memory does not suffice, and what it would put on disk cannot be encrypted\n"
             "hint: give it more memory; or attach a connection on which LOAD httpfs has been run, "

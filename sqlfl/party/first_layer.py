@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from scipy import sparse
 
-from sqlfl.arrays import Array
-from sqlfl.errors import ModelError
+from sqlfl.base.arrays import Array
+from sqlfl.base.errors import ModelError
 from sqlfl.models.neural import FirstLayer, device_of
 from sqlfl.party.steps import Engine
 

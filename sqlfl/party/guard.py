@@ -6,14 +6,14 @@ import math
 
 import numpy as np
 
-from sqlfl.arrays import Array
-from sqlfl.errors import InternalError, PolicyError
+from sqlfl.base.arrays import Array
+from sqlfl.base.errors import InternalError, PolicyError
+from sqlfl.contract.privacy_specification import RoundNoise
 from sqlfl.messages import Releases
 from sqlfl.privacy.poisson_binomial.sampling import draw
 from sqlfl.privacy.randomness import Entropy, system
 from sqlfl.privacy.samplers import add_gaussian
 from sqlfl.privacy.selection import LAPLACE, noisy_max
-from sqlfl.privacy.specification import RoundNoise
 
 SOLVED = ("row_weight", "categories", "column_bound", "moments_noise", "labels_noise")
 """Fields of RoundNoise that the method 'moments' has, and no other one all of."""

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 
-from sqlfl.arrays import Array
-from sqlfl.errors import InternalError
-from sqlfl.methods.configuration import NUMBER, Extent
+from sqlfl.base.arrays import Array
+from sqlfl.base.errors import InternalError
+from sqlfl.contract.configuration import NUMBER, Extent
+from sqlfl.contract.schema import SlotSpecification
 from sqlfl.party.operator import client_of
 from sqlfl.party.requests import check_options
 from sqlfl.party.slot_state import SlotState
 from sqlfl.privacy.second_moments import moments_sensitivity
-from sqlfl.schema import SlotSpecification
 from sqlfl.udfs import sql
-from sqlfl.udfs.cells import Counted, rare_feature
 from sqlfl.udfs.connection import size_of
-from sqlfl.udfs.label_noise import drawn_rows
+from sqlfl.udfs.encoding.cells import Counted, rare_feature
+from sqlfl.udfs.labels.label_noise import drawn_rows
 
 
 class Slots:
-    """Of a client's runs (sqlfl.guard.runs.Slots)."""
+    """Of a client's runs (sqlfl.governance.runs.Slots)."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class Slots:
     def rare(
         self, run: str, slot: int, counted: Counted, computed: Collection[int], least: int
     ) -> tuple[str, str] | None:
-        """A feature with a cell of fewer than `least` rows, and why (sqlfl.udfs.cells)."""
+        """A feature with a cell of fewer than `least` rows, and why (sqlfl.udfs.encoding.cells)."""
         return rare_feature(self._find(run, slot).snapshot, counted, computed, least)
 
     def room(
@@ -64,7 +64,7 @@ class Slots:
         return self._find(run, slot).snapshot.taken()
 
     def drawn(self, run: str, slot: int) -> tuple[Array, Array]:
-        """What the slot's labels are drawn from (sqlfl.udfs.label_noise.drawn_rows)."""
+        """What the slot's labels are drawn from (sqlfl.udfs.labels.label_noise.drawn_rows)."""
         return drawn_rows(self._find(run, slot).snapshot)
 
     def limit(self, run: str, slot: int, squared_mu: float, somebodys: Array) -> None:

@@ -9,16 +9,16 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from sqlfl import messages as ms
-from sqlfl.arrays import Array
-from sqlfl.errors import InternalError
-from sqlfl.schema import SlotSpecification
-from sqlfl.secure import packing
-from sqlfl.secure.keys import KeyPair
-from sqlfl.secure.masks import Masks
-from sqlfl.secure.peers import Peers
-from sqlfl.secure.summands import SUMMED, statistics_summands, summands
-from sqlfl.udfs.keys import derive
-from sqlfl.wire import encode
+from sqlfl.aggregation import packing
+from sqlfl.aggregation.keys import KeyPair
+from sqlfl.aggregation.masks import Masks
+from sqlfl.aggregation.peers import Peers
+from sqlfl.aggregation.summands import SUMMED, statistics_summands, summands
+from sqlfl.base.arrays import Array
+from sqlfl.base.errors import InternalError
+from sqlfl.contract.schema import SlotSpecification
+from sqlfl.messages.wire import encode
+from sqlfl.udfs.numbering.keys import derive
 
 
 @dataclass(eq=False)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from sqlfl import messages as ms
-from sqlfl.schema import Client, specifications_from_json
+from sqlfl.contract.schema import Client, specifications_from_json
 
 if TYPE_CHECKING:
     from sqlfl.party.masked_run import MaskedRun

@@ -10,10 +10,10 @@ from typing import TypeVar
 import duckdb
 
 from sqlfl import messages as ms
-from sqlfl.errors import Error, EvaluationError, InternalError
+from sqlfl.base.errors import Error, EvaluationError, InternalError
+from sqlfl.base.sanitize import lines
 from sqlfl.party.failures import safe_text
 from sqlfl.party.party import PartyClient
-from sqlfl.printing import lines
 
 log = logging.getLogger("sqlfl.party")
 

@@ -45,8 +45,8 @@ from itertools import pairwise
 import numpy as np
 from scipy import sparse
 
-from sqlfl.arrays import Array
-from sqlfl.errors import InternalError
+from sqlfl.base.arrays import Array
+from sqlfl.base.errors import InternalError
 from sqlfl.models.gram import GramMatrix
 from sqlfl.party.guard import Guard
 from sqlfl.party.steps import Engine

@@ -8,10 +8,10 @@ from typing import Generic
 
 import numpy as np
 
-from sqlfl.arrays import Array
-from sqlfl.errors import InternalError
+from sqlfl.base.arrays import Array
+from sqlfl.base.errors import InternalError
+from sqlfl.contract.configuration import Own, TowerConfiguration
 from sqlfl.messages import Message, Predictions, SendPredictions, SendReleases
-from sqlfl.methods.configuration import Own, TowerConfiguration
 from sqlfl.models.neural import Limit, Network, seed_of
 from sqlfl.models.perceptron import Perceptron, suits
 from sqlfl.models.towers import Tower, TowerPass, TowerShape, first_parameters, weights_of

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeAlias
 
-from sqlfl.schema import Client
+from sqlfl.contract.schema import Client
 from sqlfl.udfs import sql
 
 Observer: TypeAlias = Callable[[Client, str, str, float, int | None], None]

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from sqlfl.arrays import Array
-from sqlfl.errors import InternalError
+from sqlfl.base.arrays import Array
+from sqlfl.base.errors import InternalError
+from sqlfl.contract.configuration import Configuration
+from sqlfl.contract.methods import part_of
 from sqlfl.messages import Message
-from sqlfl.methods import part_of
-from sqlfl.methods.configuration import Configuration
 from sqlfl.models.towers import TowerShape
 from sqlfl.party.client import Build, ClientOperator
 from sqlfl.party.guard import Guard

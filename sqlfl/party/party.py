@@ -9,15 +9,22 @@ import duckdb
 import numpy as np
 
 from sqlfl import messages as ms
-from sqlfl.arrays import Array
-from sqlfl.errors import EvaluationError, ForgottenError, InternalError, ModelError, PartyError
-from sqlfl.guard.guard import Guard
-from sqlfl.guard.keeping import Sent
-from sqlfl.guard.records import Records
-from sqlfl.guard.trial import Trial, Workers
-from sqlfl.methods.configuration import Configuration
+from sqlfl.base.arrays import Array
+from sqlfl.base.errors import EvaluationError, ForgottenError, InternalError, ModelError, PartyError
+from sqlfl.contract.configuration import Configuration
+from sqlfl.contract.schema import (
+    Client,
+    Listing,
+    SlotSpecification,
+    listing_to_json,
+    specifications_from_json,
+)
+from sqlfl.governance.guard import Guard
+from sqlfl.governance.message_log import Sent
+from sqlfl.governance.records import Records
+from sqlfl.governance.trial import Trial, Workers
 from sqlfl.models.towers import TowerShape
-from sqlfl.party import limits, looks
+from sqlfl.party import diagnostics, limits
 from sqlfl.party.client import ClientOperator, exact_predictions_of, predictions_of
 from sqlfl.party.cursors import Cursors
 from sqlfl.party.effects import effects_of
@@ -30,26 +37,20 @@ from sqlfl.party.run_state import RunState
 from sqlfl.party.secrets import Secrets as Secrets
 from sqlfl.party.server import Server
 from sqlfl.party.slot_state import SlotState, check_delta, protected
-from sqlfl.schema import (
-    Client,
-    Listing,
-    SlotSpecification,
-    listing_to_json,
-    specifications_from_json,
-)
-from sqlfl.udfs import blame, keys
-from sqlfl.udfs.blocks import Blocks, MemoryBlocks, SavedBlock
-from sqlfl.udfs.carry import carry_block
+from sqlfl.udfs import error_location
+from sqlfl.udfs.blocks.blocks import Blocks, MemoryBlocks, SavedBlock
+from sqlfl.udfs.blocks.warm_start import carry_block
 from sqlfl.udfs.describe import Listings, describe
-from sqlfl.udfs.drawing import folds_of, split_of
-from sqlfl.udfs.features import Encoding
-from sqlfl.udfs.label_secret import LabelSecret
-from sqlfl.udfs.predict import make_engine, score
-from sqlfl.udfs.rows import Snapshot
-from sqlfl.udfs.skew import skew
-from sqlfl.udfs.transforming import raw
-from sqlfl.udfs.update import Engine
-from sqlfl.udfs.write import write
+from sqlfl.udfs.encoding.features import Encoding
+from sqlfl.udfs.encoding.skew import skew
+from sqlfl.udfs.encoding.transforming import raw
+from sqlfl.udfs.labels.label_secret import LabelSecret
+from sqlfl.udfs.numbering import keys
+from sqlfl.udfs.numbering.drawing import folds_of, split_of
+from sqlfl.udfs.numbering.rows import Snapshot
+from sqlfl.udfs.updates.predict import make_engine, score
+from sqlfl.udfs.updates.update import Engine
+from sqlfl.udfs.updates.write import write
 
 APART = (ms.ListTables, ms.Describe, ms.Keep, ms.Drop, ms.Collect, ms.SendBlock)
 """Requests that a client answers outside by itself, whose party combines its clients."""
@@ -170,9 +171,9 @@ class PartyClient(Server):
                 own = self._blocks
                 return ms.Collected(request.run, request.slot, int(own.lasting), own.reason)
             case ms.SendCurves():
-                return looks.told_curves(self.block(request.model, request.block), request)
+                return diagnostics.told_curves(self.block(request.model, request.block), request)
             case ms.SendBlock():
-                return looks.told_block(self.block(request.model, request.block), request)
+                return diagnostics.told_block(self.block(request.model, request.block), request)
             case ms.Write():
                 return self._write(request)
             case ms.Commit():
@@ -281,12 +282,12 @@ class PartyClient(Server):
         self, request: ms.Prepare, slots: tuple[SlotSpecification, ...], error: duckdb.Error
     ) -> None:
         """Raise what tells what of the fragments failed, where that is known."""
-        kind = blame.kind_of(error)
+        kind = error_location.kind_of(error)
         if kind is None:
             return
         cursor = self._cursors.begin()
         try:
-            at = blame.place_of(cursor, slots, request.fragments, error)
+            at = error_location.place_of(cursor, slots, request.fragments, error)
         finally:
             self._cursors.end(cursor)
         raise EvaluationError(f"{kind}: {failed(request, error)}", at) from error
@@ -455,30 +456,32 @@ class PartyClient(Server):
 
     def _look(
         self,
-        request: looks.Look,
+        request: diagnostics.Look,
         state: SlotState,
     ) -> ms.Message:
         """Over the rows of a run that scores; their encoded columns stay until it ends."""
         run, slot = request.run, request.slot
         block = self.block(request.model, request.block)
         if isinstance(request, ms.SendErrors):
-            return looks.errors(
+            return diagnostics.errors(
                 block, state.snapshot, self._slot_key(run, state, "rotation"), request
             )
         engine = self._scoring_engine(request, state, block)
         match request:
             case ms.SendRotated():
-                return looks.rotated(block, engine, self._slot_key(run, state, "rotation"), request)
+                return diagnostics.rotated(
+                    block, engine, self._slot_key(run, state, "rotation"), request
+                )
             case ms.ScorePermuted():
-                return _predicted(request, looks.permuted(block, engine, request))
+                return _predicted(request, diagnostics.permuted(block, engine, request))
             case ms.SendContributions():
-                parts = looks.contributions(block, engine)
+                parts = diagnostics.contributions(block, engine)
                 if request.exact:
                     return ms.ExactContributions(run, slot, exact_predictions_of(parts))
                 return ms.Contributions(run, slot, predictions_of(parts))
 
     def _scoring_engine(
-        self, request: ms.SendSkew | looks.Look, state: SlotState, block: SavedBlock
+        self, request: ms.SendSkew | diagnostics.Look, state: SlotState, block: SavedBlock
     ) -> Engine:
         of = request.model, request.block
         return state.scoring_engine(self._runs[request.run].cursor, block, of)

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import duckdb
 
-from sqlfl.schema import Place
-from sqlfl.udfs import keys
+from sqlfl.contract.schema import Place
 from sqlfl.udfs.connection import files
+from sqlfl.udfs.numbering import keys
 
 
 def told_apart(

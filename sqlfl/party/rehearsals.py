@@ -17,13 +17,13 @@ from typing import Protocol
 import duckdb
 
 from sqlfl import messages as ms
-from sqlfl.errors import Error
-from sqlfl.guard.scopes import Column
+from sqlfl.base.errors import Error
+from sqlfl.governance.scopes import Column
 from sqlfl.party.cursors import Cursors
 from sqlfl.party.sketches import sketched
 from sqlfl.udfs import sql
 from sqlfl.udfs.describe import describe, place_of, use
-from sqlfl.udfs.stage import staged
+from sqlfl.udfs.sandbox import staged
 
 MOST = 8
 """Rehearsals of a client at once: a further one ends the first."""

@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
-from sqlfl.arrays import Array
-from sqlfl.errors import InternalError
+from sqlfl.base.arrays import Array
+from sqlfl.base.errors import InternalError
+from sqlfl.contract.configuration import Configuration
 from sqlfl.messages import (
     ConsensusAverage,
     Message,
@@ -24,7 +25,6 @@ from sqlfl.messages import (
     SumGradient,
 )
 from sqlfl.messages.checks import mismatch, shapes_of
-from sqlfl.methods.configuration import Configuration
 from sqlfl.party.steps import Engine
 
 LARGEST = 1 << 31

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 import duckdb
 import numpy as np
 
-from sqlfl.arrays import Array
-from sqlfl.errors import InternalError
+from sqlfl.base.arrays import Array
+from sqlfl.base.errors import InternalError
 from sqlfl.messages.preparation import NONCE_BYTES
 from sqlfl.party.slot_state import SlotState
-from sqlfl.udfs import keys
+from sqlfl.udfs.numbering import keys
 
 
 @dataclass(eq=False)

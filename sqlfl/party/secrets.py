@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from sqlfl.udfs.keys import derive
-from sqlfl.udfs.label_secret import Holders
+from sqlfl.udfs.labels.label_secret import Holders
+from sqlfl.udfs.numbering.keys import derive
 
 
 @dataclass(frozen=True, repr=False)

@@ -14,18 +14,18 @@ import duckdb
 import pyarrow as pa
 
 from sqlfl import messages as ms
-from sqlfl.errors import Error, EvaluationError, WireError
-from sqlfl.guard.keeping import Sent
-from sqlfl.interrupts import stoppable
-from sqlfl.methods import load_messages
+from sqlfl.base.errors import Error, EvaluationError, WireError
+from sqlfl.base.interrupts import stoppable
+from sqlfl.base.sanitize import clipped, lines
+from sqlfl.base.threads import single
+from sqlfl.contract.methods import load_messages
+from sqlfl.contract.schema import Client
+from sqlfl.governance.message_log import Sent
+from sqlfl.messages.wire import encode, received
 from sqlfl.party.failures import safe_text
 from sqlfl.party.masking import Masking
 from sqlfl.party.observers import Observers
 from sqlfl.party.rehearsals import Rehearsals, Served, StandIn
-from sqlfl.printing import clipped, lines
-from sqlfl.schema import Client
-from sqlfl.threads import single
-from sqlfl.wire import encode, received
 
 log = logging.getLogger("sqlfl.party")
 

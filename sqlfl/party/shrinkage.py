@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from sqlfl.arrays import Array, Float
-from sqlfl.errors import InternalError
+from sqlfl.base.arrays import Array, Float
+from sqlfl.base.errors import InternalError
 from sqlfl.models.gram import GramMatrix
 from sqlfl.party.steps import Engine
 

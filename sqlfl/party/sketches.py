@@ -6,18 +6,18 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from sqlfl import messages as ms
-from sqlfl.codec import loads
-from sqlfl.errors import Error, PolicyError
-from sqlfl.fragment_columns import ROW
-from sqlfl.guard.fragments import roles_of
-from sqlfl.guard.functions import every_function
-from sqlfl.guard.governance import JOIN, LABEL, TRAIN
-from sqlfl.guard.names import Names
-from sqlfl.guard.scopes import Column, Output, Table
-from sqlfl.guard.tree import DECIDED, Reading, read
+from sqlfl.base.codec import loads
+from sqlfl.base.errors import Error, PolicyError
+from sqlfl.contract.fragment_columns import ROW
+from sqlfl.contract.request import Request, request_from_json
+from sqlfl.contract.schema import SlotSpecification, specifications_from_json
+from sqlfl.governance.fragments import roles_of
+from sqlfl.governance.functions import every_function
+from sqlfl.governance.names import Names
+from sqlfl.governance.policies import JOIN, LABEL, TRAIN
+from sqlfl.governance.scopes import Column, Output, Table
+from sqlfl.governance.tree import DECIDED, Reading, read
 from sqlfl.models.kinds import TWO_CLASSES, kind_of
-from sqlfl.request import Request, request_from_json
-from sqlfl.schema import SlotSpecification, specifications_from_json
 from sqlfl.udfs import sql
 from sqlfl.udfs.describe import types_of
 from sqlfl.udfs.synthetic import Use

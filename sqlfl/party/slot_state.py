@@ -7,42 +7,42 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sqlfl import messages as ms
-from sqlfl.arrays import Array
-from sqlfl.errors import InternalError, PrivacyError
+from sqlfl.base.arrays import Array
+from sqlfl.base.errors import InternalError, PrivacyError
+from sqlfl.contract.configuration import Configuration
+from sqlfl.contract.privacy_specification import LabelNoise
+from sqlfl.contract.schema import SlotSpecification
+from sqlfl.contract.transforms import CURVE_ROWS
 from sqlfl.messages.checks import mismatch, sizes_of
-from sqlfl.methods.configuration import Configuration
 from sqlfl.party.guard import releases_of
 from sqlfl.party.operator import Operator
 from sqlfl.party.shrinkage import Shrinkage
-from sqlfl.privacy.specification import LabelNoise
-from sqlfl.schema import SlotSpecification
-from sqlfl.transforms import CURVE_ROWS
-from sqlfl.udfs.blocks import SavedBlock
-from sqlfl.udfs.equal_rows import merge_equal_rows
-from sqlfl.udfs.features import (
+from sqlfl.udfs.blocks.blocks import SavedBlock
+from sqlfl.udfs.encoding.equal_rows import merge_equal_rows
+from sqlfl.udfs.encoding.features import (
     Encoding,
     local_encoding,
     shared_encoding,
     statistics,
 )
-from sqlfl.udfs.findings import of_scoring, of_training
-from sqlfl.udfs.fitting import Fitted
-from sqlfl.udfs.label_noise import noised_labels
-from sqlfl.udfs.noised import (
+from sqlfl.udfs.encoding.findings import of_scoring, of_training
+from sqlfl.udfs.encoding.fitting import Fitted
+from sqlfl.udfs.encoding.noised import (
     bounded_statistics,
     bounds_encoding,
     noised_encoding,
     noised_statistics,
     shared_noised_encoding,
 )
-from sqlfl.udfs.predict import make_engine, ready
-from sqlfl.udfs.profiles import profile
-from sqlfl.udfs.reference import Reference, reference
-from sqlfl.udfs.rows import Snapshot
-from sqlfl.udfs.separated import separated
+from sqlfl.udfs.encoding.profiles import profile
+from sqlfl.udfs.encoding.reference import Reference, reference
+from sqlfl.udfs.encoding.separated import separated
+from sqlfl.udfs.encoding.transforming import encoding_of, of_ranges, ranges, transform
+from sqlfl.udfs.labels.label_noise import noised_labels
+from sqlfl.udfs.numbering.rows import Snapshot
 from sqlfl.udfs.sql import Connection
-from sqlfl.udfs.transforming import encoding_of, of_ranges, ranges, transform
-from sqlfl.udfs.update import Engine
+from sqlfl.udfs.updates.predict import make_engine, ready
+from sqlfl.udfs.updates.update import Engine
 
 
 @dataclass(eq=False)

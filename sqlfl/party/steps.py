@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from sqlfl.arrays import Array
-from sqlfl.errors import InternalError
+from sqlfl.base.arrays import Array
+from sqlfl.base.errors import InternalError
+from sqlfl.contract.configuration import Configuration, Own
 from sqlfl.messages import Residuals
-from sqlfl.methods.configuration import Configuration, Own
 from sqlfl.models.gram import GramMatrix
 from sqlfl.models.solver import BlockSolver
 

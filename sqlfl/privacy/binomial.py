@@ -14,14 +14,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from sqlfl.errors import InternalError, PrivacyError
+from sqlfl.base.errors import InternalError, PrivacyError
+from sqlfl.contract.privacy_specification import PlannedReleases
 from sqlfl.options.privacy import Privacy
 from sqlfl.privacy.accountant import epsilon_of
 from sqlfl.privacy.events import EMBEDDINGS, GRADIENTS, Event, Gaussian, PoissonBinomial
 from sqlfl.privacy.limits import LARGEST_MULTIPLIER
 from sqlfl.privacy.poisson_binomial.choosing import choose, choose_bins
 from sqlfl.privacy.poisson_binomial.loss import MOST_COINS
-from sqlfl.privacy.specification import PlannedReleases
 
 USED = 0.99
 """Of ε, from which on a budget is taken for used up."""

@@ -26,8 +26,8 @@ import math
 
 import numpy as np
 
-from sqlfl.arrays import Array
-from sqlfl.errors import InternalError
+from sqlfl.base.arrays import Array
+from sqlfl.base.errors import InternalError
 
 CAPS = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 0.97, 1.0)
 """Quantiles of how often rows are joined, among which the cap is chosen."""

@@ -46,7 +46,12 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from sqlfl.errors import InternalError, PrivacyError
+from sqlfl.base.errors import InternalError, PrivacyError
+from sqlfl.contract.privacy_specification import (
+    PlannedReleases,
+    RoundNoise,
+    RunNoise,
+)
 from sqlfl.options.privacy import PREDICTION_CLIP, Privacy
 from sqlfl.privacy import events as of
 from sqlfl.privacy.accountant import budget, epsilon_of, squared_mu
@@ -55,11 +60,6 @@ from sqlfl.privacy.choosing import choosing_of
 from sqlfl.privacy.events import Event, Gaussian, Threshold
 from sqlfl.privacy.limits import check_noise
 from sqlfl.privacy.selection import LAPLACE
-from sqlfl.privacy.specification import (
-    PlannedReleases,
-    RoundNoise,
-    RunNoise,
-)
 
 if TYPE_CHECKING:
     from sqlfl.messages import Releases

@@ -14,13 +14,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlfl.errors import InternalError
+from sqlfl.base.errors import InternalError
+from sqlfl.contract.privacy_specification import PlannedReleases, RoundNoise
 from sqlfl.options.privacy import Privacy
 from sqlfl.privacy.accountant import epsilon_of
 from sqlfl.privacy.events import CHOICES, COLUMNS, Event, Gaussian, Selection
 from sqlfl.privacy.limits import check_noise
 from sqlfl.privacy.selection import GUMBEL
-from sqlfl.privacy.specification import PlannedReleases, RoundNoise
 
 WIDEST = 64.0
 """By how much the noise may be smaller than that which shares of μ² give."""

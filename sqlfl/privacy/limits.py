@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from sqlfl.errors import PrivacyError
+from sqlfl.base.errors import PrivacyError
+from sqlfl.contract.privacy_specification import PlannedReleases
 from sqlfl.options.privacy import Privacy
 from sqlfl.privacy import events as of
-from sqlfl.privacy.specification import PlannedReleases
 
 LARGEST_MULTIPLIER = 1000.0
 """Noise relative to what it hides, beyond which a run is refused: it would learn nothing."""

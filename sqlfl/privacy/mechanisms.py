@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from sqlfl.errors import InternalError
+from sqlfl.base.errors import InternalError
 
 MOST = 1.0 - 2.0**-50
 """Of the probability to keep a label: with more, what is left could not be told from nothing."""

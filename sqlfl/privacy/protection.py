@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from sqlfl.contract.privacy_specification import LabelNoise
 from sqlfl.options.privacy import Privacy
-from sqlfl.privacy.specification import LabelNoise
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtri
 
-from sqlfl.arrays import Array
-from sqlfl.errors import InternalError
+from sqlfl.base.arrays import Array
+from sqlfl.base.errors import InternalError
 from sqlfl.privacy.randomness import Entropy, system
 
 Words = npt.NDArray[np.uint64]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from sqlfl.errors import InternalError
+from sqlfl.base.errors import InternalError
 
 
 def row_bound(numeric: int) -> float:

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from sqlfl.arrays import Array
-from sqlfl.errors import InternalError
+from sqlfl.base.arrays import Array
+from sqlfl.base.errors import InternalError
 from sqlfl.privacy.randomness import Entropy, system
 from sqlfl.privacy.samplers import LAPLACE_SLACK, Words, add_laplace, grid, words
 

@@ -33,8 +33,8 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.special import ndtri
 
-from sqlfl.arrays import Array
-from sqlfl.schema import FeatureSpecification, SlotSpecification
+from sqlfl.base.arrays import Array
+from sqlfl.contract.schema import FeatureSpecification, SlotSpecification
 
 DOUBT = 4.0
 """Standard deviations of its noise that a number must be above for being taken as more than 0."""

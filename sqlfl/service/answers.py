@@ -1,8 +1,8 @@
 """What goes to an analyst elsewhere, as bytes: results, models, plans and errors.
 
 Rows are an Arrow stream; what belongs to them is JSON before it. Nothing that is read is run: what
-draws a result is a name of `sqlfl.pictures`; and what is read takes about the room of its bytes, as
-nothing that is compressed is.
+draws a result is a name of `sqlfl.plots.registry`; and what is read takes about the room of its
+bytes, as nothing that is compressed is.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from sqlfl import errors
-from sqlfl.errors import Error, PartyError, StatementError, WireError
-from sqlfl.pictures import Picture
+from sqlfl.base import errors
+from sqlfl.base.errors import Error, PartyError, StatementError, WireError
+from sqlfl.base.result import Result
+from sqlfl.base.stored_arrow import ANY, check_stream
 from sqlfl.planner.explain.explained import ExplainedPlan
-from sqlfl.result import Result
+from sqlfl.plots.registry import Picture
 from sqlfl.store.model_document import history_to_bytes, model_from, model_to_json
 from sqlfl.store.registry import Model
-from sqlfl.store.stored_arrow import ANY, check_stream
 
 LARGEST_SCHEMA = 1 << 20
 """Bytes, of some thousand columns: its reader may take some hundred times as much."""

@@ -14,20 +14,20 @@ from typing import Any
 
 import pyarrow as pa
 
-from sqlfl.errors import Error, InternalError, WireError
-from sqlfl.interrupts import Interrupts, heeding
+from sqlfl.base.errors import Error, InternalError, WireError
+from sqlfl.base.interrupts import Interrupts, heeding
+from sqlfl.base.progress import Step
+from sqlfl.base.result import Result
+from sqlfl.federation.script import whole
+from sqlfl.federation.user_warnings import heard
 from sqlfl.planner.grammar import statements as st
-from sqlfl.progress import Step
-from sqlfl.remarks import heard
-from sqlfl.remote.frames import INTERRUPT, Frame
-from sqlfl.result import Result
 from sqlfl.service import answers
-from sqlfl.service.board import Board
-from sqlfl.service.desks import Desk, stepping
+from sqlfl.service.analyst_sessions import Desk, stepping
+from sqlfl.service.frames import INTERRUPT, Frame
 from sqlfl.service.outbox import Outbox
-from sqlfl.texts import whole
+from sqlfl.service.status import Board
 
-log = logging.getLogger("sqlfl.remote")
+log = logging.getLogger("sqlfl.service")
 
 CALL, ANSWER, FAILED, STEP, REMARK = "call", "answer", "failed", "step", "remark"
 TAKEN = "taken"

@@ -10,24 +10,24 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
 
-from sqlfl import remarks
-from sqlfl.errors import Error
-from sqlfl.foreign_names import FEDERATION, no_attribute
+from sqlfl.base.errors import Error
+from sqlfl.base.foreign_names import FEDERATION, no_attribute
+from sqlfl.base.progress import Progress
+from sqlfl.base.result import Result
+from sqlfl.base.sanitize import line
+from sqlfl.contract.schema import Column
+from sqlfl.federation import user_warnings
+from sqlfl.federation.relation import Relation
+from sqlfl.federation.script import Values, pieces, text_of, whole
 from sqlfl.planner.grammar import statements as st
 from sqlfl.planner.grammar.parameters import fill
 from sqlfl.planner.grammar.queries import read_path
-from sqlfl.printing import line
-from sqlfl.progress import Progress
-from sqlfl.relation import Relation
-from sqlfl.remote.frames import Frame
-from sqlfl.remote.settings import AnalystSettings, read_settings
-from sqlfl.result import Result
-from sqlfl.schema import Column
 from sqlfl.service import answers
+from sqlfl.service.analyst_connection import AWAY, DeskLine
 from sqlfl.service.calls import EXPLAIN, LIST, MODEL, QUERY, REMARK, SCHEMA, SQL, TABLE
-from sqlfl.service.desk_line import AWAY, DeskLine
+from sqlfl.service.frames import Frame
+from sqlfl.service.settings import AnalystSettings, read_settings
 from sqlfl.store.registry import Model
-from sqlfl.texts import Values, pieces, text_of, whole
 
 SETTINGS = "SQLFL_CONFIG"
 """The variable of the environment that names an analyst's settings."""
@@ -182,7 +182,7 @@ class RemoteFederation:
         finally:
             shown.close()
             for said in shown.remarks:
-                remarks.remark(said)
+                user_warnings.remark(said)
 
 
 class _Shown:

@@ -8,24 +8,24 @@ import threading
 import time
 from types import TracebackType
 
-from sqlfl.errors import Error, PartyError
-from sqlfl.remote.frames import Receiver
-from sqlfl.remote.locations import check_location
-from sqlfl.remote.passes import checked
-from sqlfl.remote.settings import AnalystSettings, CoordinatorSettings, read_settings
-from sqlfl.remote.stream import Credentials
-from sqlfl.service.desks import Admission
+from sqlfl.base.errors import Error, PartyError
+from sqlfl.federation.session import Federation
+from sqlfl.service.access_tokens import checked
+from sqlfl.service.analyst_sessions import Admission
 from sqlfl.service.federation import SETTINGS
-from sqlfl.service.line import Line
+from sqlfl.service.frames import Receiver
+from sqlfl.service.locations import check_location
 from sqlfl.service.members import Members
 from sqlfl.service.outbox import Outbox
+from sqlfl.service.party_connection import Line
 from sqlfl.service.server import ENDS, CoordinatorServer, Times
 from sqlfl.service.service import ANALYST
-from sqlfl.service.speaking import Speaker
+from sqlfl.service.settings import AnalystSettings, CoordinatorSettings, read_settings
+from sqlfl.service.stream import Credentials
 from sqlfl.service.streams import Call, Most, Refusal
-from sqlfl.session import Federation
+from sqlfl.service.token_renewal import Speaker
 
-log = logging.getLogger("sqlfl.remote")
+log = logging.getLogger("sqlfl.service")
 
 
 def listen(

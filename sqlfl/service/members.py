@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from sqlfl.errors import Error
-from sqlfl.remote.certificates import checked_name
-from sqlfl.remote.settings import CoordinatorSettings
-from sqlfl.service.line import Line
+from sqlfl.base.errors import Error
+from sqlfl.service.certificates import checked_name
+from sqlfl.service.party_connection import Line
+from sqlfl.service.settings import CoordinatorSettings
 from sqlfl.service.streams import Refusal
 
-log = logging.getLogger("sqlfl.remote")
+log = logging.getLogger("sqlfl.service")
 
 
 class Members:

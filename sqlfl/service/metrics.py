@@ -12,7 +12,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from sqlfl.service.board import BOUNDS, Board
+from sqlfl.service.status import BOUNDS, Board
 
 OPEN_METRICS = "application/openmetrics-text"
 _PARTY = ("party", "client")

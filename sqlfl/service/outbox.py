@@ -8,10 +8,10 @@ from collections import deque
 
 import pyarrow as pa
 
-from sqlfl.errors import WireError
-from sqlfl.remote.frames import Frame, Sender, Writer, encoded
+from sqlfl.base.errors import WireError
+from sqlfl.service.frames import Frame, Sender, Writer, encoded
 
-log = logging.getLogger("sqlfl.remote")
+log = logging.getLogger("sqlfl.service")
 
 AT_ONCE = 32 << 10
 """Bytes since the peer was last heard of that are written by whoever sends: HTTP/2 takes 64 KiB

@@ -30,10 +30,10 @@ from importlib.util import find_spec
 from typing import Any
 from urllib.parse import urlsplit
 
-from sqlfl.errors import Error
-from sqlfl.service.board import Board
+from sqlfl.base.errors import Error
+from sqlfl.service.status import Board
 
-log = logging.getLogger("sqlfl.remote")
+log = logging.getLogger("sqlfl.service")
 
 MOST_BYTES = 16 << 10
 """Of a request, whose line and headers are all that it has."""

@@ -17,16 +17,16 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from sqlfl.errors import Error, WireError
-from sqlfl.remote.agent import HELLO, PARTY, REFUSED, SECRET, WELCOME
-from sqlfl.remote.frames import END, MOST_BYTES, SCHEMA, Frame, Receiver, spoken
-from sqlfl.remote.stream import PING, PONG, Credentials
+from sqlfl.base.errors import Error, WireError
+from sqlfl.service.agent import HELLO, PARTY, REFUSED, SECRET, WELCOME
 from sqlfl.service.connections import cut
-from sqlfl.service.line import Line
+from sqlfl.service.frames import END, MOST_BYTES, SCHEMA, Frame, Receiver, spoken
 from sqlfl.service.outbox import Outbox
+from sqlfl.service.party_connection import Line
+from sqlfl.service.stream import PING, PONG, Credentials
 from sqlfl.service.streams import NAME, Call, Most, Refusal, Streams
 
-log = logging.getLogger("sqlfl.remote")
+log = logging.getLogger("sqlfl.service")
 
 
 @dataclass(frozen=True)

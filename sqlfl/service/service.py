@@ -9,23 +9,23 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from sqlfl.errors import Error, PolicyError, WireError
-from sqlfl.remote.agent import HELLO, WELCOME
-from sqlfl.remote.frames import Frame, Receiver, spoken
-from sqlfl.remote.locations import check_location
-from sqlfl.remote.passes import checked
-from sqlfl.remote.settings import CoordinatorSettings
-from sqlfl.remote.stream import PING, PONG, Credentials
-from sqlfl.service.board import Board
+from sqlfl.base.errors import Error, PolicyError, WireError
+from sqlfl.service.access_tokens import checked
+from sqlfl.service.agent import HELLO, WELCOME
+from sqlfl.service.analyst_sessions import Desk
 from sqlfl.service.calls import MOST_TEXT, Calls
-from sqlfl.service.desks import Desk
+from sqlfl.service.frames import Frame, Receiver, spoken
+from sqlfl.service.locations import check_location
 from sqlfl.service.members import Members
 from sqlfl.service.outbox import Outbox
 from sqlfl.service.pages import Pages
 from sqlfl.service.server import ENDS, CoordinatorServer, Times
+from sqlfl.service.settings import CoordinatorSettings
+from sqlfl.service.status import Board
+from sqlfl.service.stream import PING, PONG, Credentials
 from sqlfl.service.streams import Call, Most, Refusal
 
-log = logging.getLogger("sqlfl.remote")
+log = logging.getLogger("sqlfl.service")
 
 ANALYST = "analyst"
 """The descriptor of an analyst's stream."""

@@ -16,10 +16,10 @@ from typing import Any
 
 import pyarrow.flight as flight
 
-from sqlfl.errors import Error
+from sqlfl.base.errors import Error
 from sqlfl.service.connections import Peer, cut, peer_of
 
-log = logging.getLogger("sqlfl.remote")
+log = logging.getLogger("sqlfl.service")
 
 NAME = "streams"
 HELLO = 10.0

@@ -19,9 +19,8 @@ import duckdb
 import pyarrow as pa
 from sqlglot import exp
 
-from sqlfl.chain import COLUMNS, START, Entry, Row, linked
-from sqlfl.errors import Error
-from sqlfl.files import (
+from sqlfl.base.errors import Error
+from sqlfl.databases.files import (
     CLOSED,
     Connection,
     Identity,
@@ -32,6 +31,7 @@ from sqlfl.files import (
 )
 from sqlfl.store.model_document import history_to_bytes, model_from, model_to_json
 from sqlfl.store.registry import Model
+from sqlfl.transport.audit_chain import COLUMNS, START, Entry, Row, linked
 from sqlfl.transport.base import AUDIT
 
 FORMAT = 1

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from sqlfl.arrays import Float
-from sqlfl.codec import from_json, to_json
-from sqlfl.endings import (
+from sqlfl.base.arrays import Float
+from sqlfl.base.codec import from_json, to_json
+from sqlfl.base.stored_arrow import read_numbers
+from sqlfl.contract.stopping import (
     BEFORE,
     EARLY,
     EARLY_REASON,
@@ -27,11 +28,10 @@ from sqlfl.endings import (
     Ending,
     untold,
 )
+from sqlfl.contract.transforms import Transform
 from sqlfl.models.kinds import KINDS
-from sqlfl.report.card import PrivacyReport
+from sqlfl.planner.explain.card import PrivacyReport
 from sqlfl.store.registry import Cost, Model, ModelBlock
-from sqlfl.store.stored_arrow import read_numbers
-from sqlfl.transforms import Transform
 
 
 @dataclass(frozen=True)

@@ -14,20 +14,20 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sqlfl import printing
+from sqlfl.base import sanitize
+from sqlfl.base.errors import Error, ModelError, nearest
+from sqlfl.base.foreign_names import MODEL, no_attribute
+from sqlfl.base.result import Result, facts_to_html
+from sqlfl.contract.schema import Client
+from sqlfl.contract.stopping import Ending
+from sqlfl.contract.transforms import Transform
 from sqlfl.coordinator.names import INTERCEPT
-from sqlfl.endings import Ending
-from sqlfl.errors import Error, ModelError, nearest
-from sqlfl.foreign_names import MODEL, no_attribute
 from sqlfl.options.types import shown
+from sqlfl.planner.explain.card import PrivacyReport
 from sqlfl.planner.grammar.dialect import parse
 from sqlfl.planner.grammar.literals import written_option
 from sqlfl.planner.grammar.queries import written
 from sqlfl.planner.grammar.statements import TrainModel
-from sqlfl.report.card import PrivacyReport
-from sqlfl.result import Result, facts_to_html
-from sqlfl.schema import Client
-from sqlfl.transforms import Transform
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -202,7 +202,7 @@ class Model:
     def facts(self) -> list[tuple[str, str]]:
         """Name and text of what the model's card shows; only `privacy` has several lines."""
         return [
-            (printing.line(name), text if name == "privacy" else printing.line(text))
+            (sanitize.line(name), text if name == "privacy" else sanitize.line(text))
             for name, text in self._facts()
         ]
 
@@ -284,7 +284,7 @@ class Model:
         A notebook shows it; in a script: `model.plot().savefig("training.png")`. Raises Error
         where matplotlib is missing, or the model was trained without what `x` names.
         """
-        from sqlfl.plots import training_figure
+        from sqlfl.plots.training import training_figure
 
         return training_figure(self, x)
 
@@ -472,7 +472,7 @@ class Registry:
 def facts_to_text(facts: list[tuple[str, str]]) -> str:
     width = max(len(name) for name, _ in facts)
     indent = "\n" + " " * (width + 2)
-    texts = ((name, printing.lines(text).split("\n")) for name, text in facts)
+    texts = ((name, sanitize.lines(text).split("\n")) for name, text in facts)
     return "\n".join(f"{name:<{width}}  {indent.join(lines)}" for name, lines in texts)
 
 

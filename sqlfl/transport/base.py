@@ -12,8 +12,7 @@ from typing import Protocol, TypeAlias
 
 import pyarrow as pa
 
-from sqlfl.chain import DOWN, LOST, STOPPED, UP, Chain
-from sqlfl.errors import (
+from sqlfl.base.errors import (
     ApprovalError,
     Error,
     ForgottenError,
@@ -23,12 +22,13 @@ from sqlfl.errors import (
     PolicyError,
     WireError,
 )
+from sqlfl.base.sanitize import clipped, lines
+from sqlfl.contract.schema import Address, Client
 from sqlfl.messages import ENVELOPE, LONGEST_FAILURE, Failure, Message, Seal, Sealed
 from sqlfl.messages.replies import refused
-from sqlfl.printing import clipped, lines
-from sqlfl.schema import Address, Client
+from sqlfl.messages.wire import encode, received
+from sqlfl.transport.audit_chain import DOWN, LOST, STOPPED, UP, Chain
 from sqlfl.transport.network import Network
-from sqlfl.wire import encode, received
 
 
 class Transport(Protocol):

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from sqlfl.chain import Chain, Keep, MemoryLinks, Row
-from sqlfl.schema import Client
+from sqlfl.contract.schema import Client
+from sqlfl.transport.audit_chain import Chain, Keep, MemoryLinks, Row
 from sqlfl.transport.base import Audit, AuditLog, Channel, Note, Transport
 from sqlfl.transport.network import Network
 

@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import Protocol
 
-from sqlfl.errors import Error, nearest
-from sqlfl.schema import Client
+from sqlfl.base.errors import Error, nearest
+from sqlfl.contract.schema import Client
 from sqlfl.transport.base import Handler, Transport
 
 GROUP = "sqlfl.transports"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from sqlfl.schema import Client
+from sqlfl.contract.schema import Client
 from sqlfl.transport.base import Transport
 
 

@@ -7,9 +7,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pyarrow as pa
 
-from sqlfl.errors import PartyError
-from sqlfl.interrupts import finish
-from sqlfl.schema import Client
+from sqlfl.base.errors import PartyError
+from sqlfl.base.interrupts import finish
+from sqlfl.contract.schema import Client
 from sqlfl.transport.base import Handler
 
 DISTRIBUTION = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from sqlfl.arrays import Array
+from sqlfl.base.arrays import Array
 from sqlfl.messages import Message
 from sqlfl.messages.forms import array, integer, texts
 

@@ -11,16 +11,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from sqlfl.errors import InternalError, PartyError, WireError
+from sqlfl.base.errors import InternalError, PartyError, WireError
+from sqlfl.contract.schema import Client
 from sqlfl.messages import KINDS, Message
 from sqlfl.messages.replies import Expected, ask
-from sqlfl.planner.protocol.amounts import Amount, content
-from sqlfl.planner.protocol.exchanges import DOWN, UP, WHOLE, Call, disclosures, exchange
-from sqlfl.planner.protocol.sizes import Size, Symbol
-from sqlfl.schema import Client
+from sqlfl.messages.wire import decode, encode, encoded, received
+from sqlfl.planner.federated.amounts import Amount, content
+from sqlfl.planner.federated.exchanges import DOWN, UP, WHOLE, Call, disclosures, exchange
+from sqlfl.planner.federated.sizes import Size, Symbol
 from sqlfl.transport.base import Audit, Channel
 from sqlfl.transport.local import LocalTransport
-from sqlfl.wire import decode, encode, encoded, received
 from tests.additions.quantiles import Quantiles, SendQuantiles
 
 ADDED = {cls.kind: KINDS.pop(cls.kind) for cls in (SendQuantiles, Quantiles)}

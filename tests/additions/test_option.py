@@ -8,8 +8,8 @@ from importlib.metadata import EntryPoint
 import pytest
 
 from sqlfl import methods as registry
-from sqlfl.errors import InternalError, OptionError
-from sqlfl.methods import GROUP, methods
+from sqlfl.base.errors import InternalError, OptionError
+from sqlfl.contract.methods import GROUP, methods
 from sqlfl.methods.sgd.options import SgdOptions
 from sqlfl.options.privacy import Privacy
 from sqlfl.options.resolve import resolve_training, training_options

@@ -11,7 +11,7 @@ import duckdb
 import numpy as np
 import pytest
 
-from sqlfl.secure import packing
+from sqlfl.aggregation import packing
 from tests.benchmarks.scripts import imported
 
 NAMES = ("aligned", "pbm", "pbm_join", "pbm_tables")

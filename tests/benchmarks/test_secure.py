@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sqlfl.secure import packing
+from sqlfl.aggregation import packing
 from tests.benchmarks.scripts import imported
 
 

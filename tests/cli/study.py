@@ -9,13 +9,13 @@ from pathlib import Path
 
 import duckdb
 
-from sqlfl.remote import wrapping
-from sqlfl.remote.agent import Agent
-from sqlfl.remote.hosting import Host
-from sqlfl.remote.settings import CoordinatorSettings, Member, Study
-from sqlfl.remote.stream import Credentials
+from sqlfl.service import wrapping
+from sqlfl.service.agent import Agent
+from sqlfl.service.hosting import Host
 from sqlfl.service.service import Service
-from tests.remote.party import running
+from sqlfl.service.settings import CoordinatorSettings, Member, Study
+from sqlfl.service.stream import Credentials
+from tests.service.party import running
 
 MADE = (
     "CREATE TABLE customers AS SELECT i AS pid, sin(i) AS balance, cos(i) AS spent, "

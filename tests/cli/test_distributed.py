@@ -16,11 +16,11 @@ import duckdb
 import pytest
 
 from sqlfl.__main__ import main
-from sqlfl.remote.agent import Agent
-from sqlfl.remote.hosting import hosted
-from sqlfl.remote.settings import PartySettings, read_settings
+from sqlfl.service.agent import Agent
+from sqlfl.service.hosting import hosted
+from sqlfl.service.settings import PartySettings, read_settings
 from tests.cli.processes import ROOT, Process, process, ran
-from tests.remote.party import running
+from tests.service.party import running
 
 PAGE = (ROOT / "docs/distributed.md").read_text()
 MADE = (

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 
 import sqlfl
+from sqlfl.base.result import Result
 from sqlfl.cli.formats import CSV, JSON, LINES, TABLE, error_told, shown
-from sqlfl.result import Result
 
 ROWS = pa.table(
     {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from sqlfl.base.errors import Error
 from sqlfl.cli.help import help_on
-from sqlfl.errors import Error
 from sqlfl.options.resolve import privacy_options
 from sqlfl.options.training import with_options
 from sqlfl.planner.grammar.dialect import STATEMENTS

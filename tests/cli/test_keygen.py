@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from sqlfl.cli.main import cli
-from sqlfl.remote import certificates as ct
-from sqlfl.remote import wrapping
+from sqlfl.service import certificates as ct
+from sqlfl.service import wrapping
 
 
 @pytest.fixture(autouse=True)

@@ -17,11 +17,11 @@ from click.testing import CliRunner
 
 from sqlfl.cli.main import cli
 from sqlfl.cli.serving import serving
-from sqlfl.remote import certificates as ct
-from sqlfl.remote.stream import Stream
+from sqlfl.service import certificates as ct
+from sqlfl.service.stream import Stream
 from tests.cli.processes import ROOT, surroundings
 from tests.cli.study import MADE, listening
-from tests.remote.party import AUTHORITY, AUTHORITY_KEY
+from tests.service.party import AUTHORITY, AUTHORITY_KEY
 
 PARTY = """\
 name = "bank"
@@ -216,7 +216,7 @@ def test_an_agent_loads_no_coordinator() -> None:
         "sqlfl.planner.federated",
         "sqlfl.coordinator",
         "sqlfl.service",
-        "sqlfl.session",
+        "sqlfl.federation.session",
     )
     assert not [name for name in loaded if name.startswith(parts)]
 

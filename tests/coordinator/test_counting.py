@@ -8,10 +8,10 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from sqlfl.compiled import VARIABLE, library
-from sqlfl.coordinator.counting import counted
-from sqlfl.coordinator.factorised import Branch, Factorised, Tree
-from sqlfl.coordinator.row_mapping import RowMapping, WrittenMapping
+from sqlfl.coordinator.join.counting import counted
+from sqlfl.coordinator.join.factorised import Branch, Factorised, Tree
+from sqlfl.coordinator.join.row_mapping import RowMapping, WrittenMapping
+from sqlfl.models.native import VARIABLE, library
 
 Array = np.ndarray
 SIZES = {0: 50, 1: 8, 2: 30, 3: 4, 4: 12}

@@ -9,21 +9,21 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from sqlfl.coordinator import equal_rows
-from sqlfl.coordinator.equal_rows import Groups, merge_equal_rows
+from sqlfl.base.errors import PartyError
+from sqlfl.contract.schema import Address
 from sqlfl.coordinator.executors.in_process import InProcess
 from sqlfl.coordinator.executors.joined_rows import JoinedRows
-from sqlfl.coordinator.mapping import TableMapping
+from sqlfl.coordinator.join import equal_rows
+from sqlfl.coordinator.join.equal_rows import Groups, merge_equal_rows
+from sqlfl.coordinator.join.mapping import TableMapping
+from sqlfl.coordinator.join.row_mapping import WrittenMapping
 from sqlfl.coordinator.measures import Measures, measured_rows
 from sqlfl.coordinator.preparation import Joined, JoinedSlot, Targets, Weighting
-from sqlfl.coordinator.rounds.pieces import WrittenPieces
+from sqlfl.coordinator.rounds.chunks import WrittenPieces
 from sqlfl.coordinator.rounds.scores import Scores, by_output
-from sqlfl.coordinator.row_mapping import WrittenMapping
-from sqlfl.errors import PartyError
 from sqlfl.messages import EqualRows, Message
 from sqlfl.models.losses import Loss, loss_of
 from sqlfl.planner.federated.plan import FederatedPlan
-from sqlfl.schema import Address
 from tests.planner import plans
 from tests.planner.plans import AIRLINE, BANK_0, BANK_1
 

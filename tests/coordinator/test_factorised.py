@@ -11,12 +11,12 @@ import pyarrow as pa
 import pytest
 from sqlglot import exp
 
-from sqlfl.coordinator.factorised import Factorised
-from sqlfl.coordinator.join_size import SlotCodes
-from sqlfl.coordinator.key_trees import factorised
+from sqlfl.contract.schema import Client
+from sqlfl.coordinator.join.factorised import Factorised
+from sqlfl.coordinator.join.join_size import SlotCodes
+from sqlfl.coordinator.join.key_trees import factorised
 from sqlfl.planner.query.emit import mapping_query
 from sqlfl.planner.query.ucq import Block, Fragment, Join, Slot, Ucq
-from sqlfl.schema import Client
 from tests.coordinator.test_join_size import COORDINATOR, planned, random_codes
 from tests.depth import SEED, THOROUGH
 from tests.planner.conftest import DatabaseCatalog

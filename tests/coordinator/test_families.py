@@ -11,7 +11,7 @@ import statsmodels.api as sm
 from statsmodels.robust.norms import HuberT
 
 import sqlfl
-from sqlfl.errors import OptionError
+from sqlfl.base.errors import OptionError
 from tests.conftest import Open
 from tests.federations import federation
 

@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 from scipy.special import expit
 
 import sqlfl
-from sqlfl.errors import ModelError, OptionError
+from sqlfl.base.errors import ModelError, OptionError
 from tests import oracle
 from tests.conftest import Open
-from tests.databases import in_memory
 from tests.depth import SEED, examples
 from tests.federations import federation, trainable
+from tests.open_databases import in_memory
 from tests.strategies import LINEAR, LOGISTIC, POISSON, Case, Databases, cases
 
 Row = dict[str, Any]

@@ -23,9 +23,9 @@ from scipy.special import expit
 import sqlfl
 from tests import oracle
 from tests.coordinator.test_inference import as_shown, columns_of, independent, measures
-from tests.databases import in_memory
 from tests.depth import SEED, spread
 from tests.federations import federation
+from tests.open_databases import in_memory
 from tests.strategies import LINEAR, LOGISTIC, POISSON
 
 FLAVOURS = ("plain", "deficient", "plain", "separated", "plain", "outer")

@@ -15,11 +15,12 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from sqlfl import arrays
-from sqlfl.coordinator import factorised, join_limits, key_trees, preparation
-from sqlfl.coordinator.rounds import passes, pieces
+from sqlfl.base import arrays
+from sqlfl.contract.schema import Client
+from sqlfl.coordinator import preparation
+from sqlfl.coordinator.join import factorised, join_limits, key_trees
+from sqlfl.coordinator.rounds import chunks, passes
 from sqlfl.planner.federated.plan import FederatedPlan
-from sqlfl.schema import Client
 from sqlfl.transport.base import Transport
 from tests.conftest import Open
 from tests.depth import spread
@@ -81,7 +82,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that of few rows, too, they are nothing beside what is held of all."""
     monkeypatch.setattr(join_limits, "MANY", 1)
     monkeypatch.setattr(arrays, "PART", 512)
-    monkeypatch.setattr(pieces, "SPREAD", 512)
+    monkeypatch.setattr(chunks, "SPREAD", 512)
     for module in (factorised, key_trees):
         monkeypatch.setattr(module, "CHUNK", 512)
     for name in ("CHUNK", "LARGE", "WALKED", "DIRECTIONS"):

@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from sqlfl.coordinator.join_size import SlotCodes, join_size
-from sqlfl.errors import PlanError
+from sqlfl.base.errors import PlanError
+from sqlfl.coordinator.join.join_size import SlotCodes, join_size
 from sqlfl.planner.query.emit import mapping_query
 from sqlfl.planner.query.ucq import Ucq
 from tests.depth import SEED, THOROUGH

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 import sqlfl
-from tests.databases import in_memory
+from tests.open_databases import in_memory
 
 LEAKS = [
     ("logistic_regression", "y", "t.eq", "feature eq (of t) alone explains 100% of y"),

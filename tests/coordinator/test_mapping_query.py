@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from sqlfl.coordinator.mapping_query import SlotRows, key_codes, run_mapping_query
+from sqlfl.contract.schema import Address, Client
+from sqlfl.coordinator.join.mapping_query import SlotRows, key_codes, run_mapping_query
 from sqlfl.messages import JoinKeys
-from sqlfl.schema import Address, Client
-from tests.databases import in_memory
+from tests.open_databases import in_memory
 
 Clear = Sequence[Sequence[int | None]]
 """Per client of a slot, the key of each row."""

@@ -9,8 +9,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from sqlfl.coordinator import own_database as module
-from sqlfl.coordinator.own_database import own_database
+from sqlfl.coordinator.join import own_database as module
+from sqlfl.coordinator.join.own_database import own_database
 
 
 @pytest.fixture(autouse=True)

@@ -7,16 +7,16 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from sqlfl.compiled import library
-from sqlfl.coordinator.mapping import TableMapping
+from sqlfl.coordinator.join.mapping import TableMapping
 from sqlfl.coordinator.rounds import passes as passes_module
-from sqlfl.coordinator.rounds.compiled_pieces import LOSSES as COMPILED
+from sqlfl.coordinator.rounds.chunks import WrittenPieces
+from sqlfl.coordinator.rounds.compiled_chunks import LOSSES as COMPILED
 from sqlfl.coordinator.rounds.lanczos import largest_eigenvalue, spectrum
 from sqlfl.coordinator.rounds.passes import Passes
-from sqlfl.coordinator.rounds.pieces import WrittenPieces
 from sqlfl.coordinator.rounds.scores import Scores, by_output
 from sqlfl.models.gamma import Gamma
 from sqlfl.models.losses import Logistic, Loss, Softmax, Squared
+from sqlfl.models.native import library
 from sqlfl.models.poisson import Poisson
 from tests.ways import WAYS, take_way
 

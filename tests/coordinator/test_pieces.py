@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 
 from sqlfl.coordinator import blocks
-from sqlfl.coordinator.join_size import SlotCodes
-from sqlfl.coordinator.key_trees import factorised
-from sqlfl.coordinator.mapping import TableMapping
-from sqlfl.coordinator.products import Products
+from sqlfl.coordinator.join.join_size import SlotCodes
+from sqlfl.coordinator.join.key_trees import factorised
+from sqlfl.coordinator.join.mapping import TableMapping
+from sqlfl.coordinator.join.products import Products
+from sqlfl.coordinator.join.row_mapping import StoredMapping
+from sqlfl.coordinator.join.scratch import Scratch
+from sqlfl.coordinator.rounds import chunks as pieces_module
 from sqlfl.coordinator.rounds import passes as passes_module
-from sqlfl.coordinator.rounds import pieces as pieces_module
+from sqlfl.coordinator.rounds.chunks import Piece, StoredPieces, WrittenPieces, found_pieces
 from sqlfl.coordinator.rounds.passes import Passes
-from sqlfl.coordinator.rounds.pieces import Piece, StoredPieces, WrittenPieces, found_pieces
 from sqlfl.coordinator.rounds.scores import Scores, by_output
-from sqlfl.coordinator.row_mapping import StoredMapping
-from sqlfl.coordinator.scratch import Scratch
 from sqlfl.models.losses import Softmax, Squared
 from tests.coordinator.test_factorised import TREES, query
 from tests.depth import SEED

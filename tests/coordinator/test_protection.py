@@ -11,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sqlfl
-from sqlfl.coordinator.fan_out import copies, limit_fan_out, partners
-from sqlfl.coordinator.labels import targets
+from sqlfl.base.errors import InternalError, PartyError
+from sqlfl.base.progress import Progress
+from sqlfl.coordinator.join.fan_out import copies, limit_fan_out, partners
+from sqlfl.coordinator.join.labels import targets
 from sqlfl.coordinator.preparation import Targets, prepare
 from sqlfl.coordinator.protection import (
     Watched,
@@ -23,12 +25,10 @@ from sqlfl.coordinator.protection import (
     protect,
 )
 from sqlfl.coordinator.training import train
-from sqlfl.errors import InternalError, PartyError
 from sqlfl.messages import Releases, Residuals, SendReleases
 from sqlfl.methods.sgd.configuration import SgdConfiguration
 from sqlfl.options.privacy import Privacy
 from sqlfl.party.guard import Guard
-from sqlfl.progress import Progress
 from sqlfl.transport.base import Audit, Channel
 from tests.conftest import Open
 from tests.depth import examples

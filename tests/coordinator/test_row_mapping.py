@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from sqlfl.coordinator import row_mapping
-from sqlfl.coordinator.row_mapping import StoredMapping, WrittenMapping
-from sqlfl.coordinator.scratch import Scratch
+from sqlfl.coordinator.join import row_mapping
+from sqlfl.coordinator.join.row_mapping import StoredMapping, WrittenMapping
+from sqlfl.coordinator.join.scratch import Scratch
 from tests.depth import SEED
 
 SIZES = {2: 50, 0: 9, 5: 3}

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sqlfl.coordinator.scratch import Scratch
-from sqlfl.errors import ModelError
+from sqlfl.base.errors import ModelError
+from sqlfl.coordinator.join.scratch import Scratch
 
 
 @pytest.fixture(autouse=True)

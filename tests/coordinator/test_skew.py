@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sqlfl
-from sqlfl.errors import ModelError, PlanError
-from sqlfl.wire import decode
+from sqlfl.base.errors import ModelError, PlanError
+from sqlfl.messages.wire import decode
 from tests.conftest import Open
-from tests.databases import in_memory
 from tests.depth import examples
-from tests.guard.clinic import ruled
+from tests.governance.clinic import ruled
+from tests.open_databases import in_memory
 from tests.test_border import assert_disclosed, tapped
 
 THEN = """CREATE TABLE {0} AS SELECT i AS id, i % 40 AS person,

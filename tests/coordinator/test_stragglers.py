@@ -12,18 +12,18 @@ from queue import SimpleQueue
 import numpy as np
 import pytest
 
-from sqlfl.arrays import Array
-from sqlfl.coordinator.loj import JoinedRows, all_rows, batch_of
-from sqlfl.coordinator.lou import Members
-from sqlfl.coordinator.mapping import TableMapping
+from sqlfl.base.arrays import Array
+from sqlfl.base.errors import InternalError, PartyError
+from sqlfl.base.interrupts import Interrupts, heeding, interrupted
+from sqlfl.contract.schema import Address, Client
+from sqlfl.coordinator.join.mapping import TableMapping
+from sqlfl.coordinator.join.scatter_gather import JoinedRows, all_rows, batch_of
+from sqlfl.coordinator.join.slot_members import Members
 from sqlfl.coordinator.rounds.lateness import Lateness
 from sqlfl.coordinator.rounds.stragglers import Replies, Stragglers
-from sqlfl.errors import InternalError, PartyError
-from sqlfl.interrupts import Interrupts, heeding, interrupted
 from sqlfl.messages import Predictions, Residuals
 from sqlfl.methods.admm.messages import AdmmResiduals
 from sqlfl.methods.sgd.messages import SgdResiduals
-from sqlfl.schema import Address, Client
 
 A, B, C = ((Client("p", 0), 0), (Client("p", 1), 0), (Client("q", 0), 1))
 ROWS = [np.array([0, 2, 2, 4, 1, 3], np.int32), np.array([1, 0, 1, 0, 1, 0], np.int32)]

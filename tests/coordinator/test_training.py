@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import sqlfl
+from sqlfl.base.progress import Progress
 from sqlfl.coordinator.training import train
-from sqlfl.progress import Progress
 from sqlfl.transport.base import Audit, Channel
 from tests.conftest import Open
 

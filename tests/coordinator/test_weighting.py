@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from sklearn.utils.class_weight import compute_class_weight
 
+from sqlfl.base.errors import ModelError
+from sqlfl.contract.schema import Address
+from sqlfl.coordinator.join.row_mapping import WrittenMapping
 from sqlfl.coordinator.preparation import Joined, JoinedSlot, Targets, Weighting
-from sqlfl.coordinator.row_mapping import WrittenMapping
 from sqlfl.coordinator.weighting import weigh
-from sqlfl.errors import ModelError
 from sqlfl.messages import (
     Message,
     Ready,
@@ -25,7 +26,6 @@ from sqlfl.messages import (
     Weights,
 )
 from sqlfl.planner.federated.plan import FederatedPlan
-from sqlfl.schema import Address
 from tests.planner import plans
 from tests.planner.plans import AIRLINE, BANK_0, BANK_1
 

@@ -23,13 +23,13 @@ import pytest
 from adbc_driver_flightsql import DatabaseOptions
 
 import sqlfl
-from sqlfl.errors import Error
+from sqlfl.base.errors import Error
 from sqlfl.gateway import messages as ms
 from sqlfl.gateway import server
 from sqlfl.gateway.server import Gateway
 from sqlfl.gateway.statements import NOTES, Statements
-from sqlfl.remote import certificates as ct
-from sqlfl.remote.stream import Credentials
+from sqlfl.service import certificates as ct
+from sqlfl.service.stream import Credentials
 from tests.depth import SEED, THOROUGH
 from tests.service.study import identity, studied
 

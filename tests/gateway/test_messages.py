@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sqlfl.errors import WireError
+from sqlfl.base.errors import WireError
 from sqlfl.gateway import messages as ms
 from tests.depth import SEED, THOROUGH
 

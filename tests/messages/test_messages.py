@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from sqlfl.arrays import Array
-from sqlfl.errors import InternalError, WireError
+from sqlfl.base.arrays import Array
+from sqlfl.base.errors import InternalError, WireError
 from sqlfl.messages import (
     ENVELOPE,
     KINDS,
@@ -34,8 +34,8 @@ from sqlfl.messages import (
 )
 from sqlfl.messages import Columns as ColumnsMessage
 from sqlfl.messages.forms import Columns, Number, Numbers, Several, Text, Texts
+from sqlfl.messages.wire import MAGIC, decode, encode, received
 from sqlfl.methods.sgd.messages import SgdResiduals
-from sqlfl.wire import MAGIC, decode, encode, received
 from tests.depth import THOROUGH
 from tests.samples import Draw
 

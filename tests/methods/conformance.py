@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sqlfl.contract.privacy_specification import RoundNoise, RunNoise
+from sqlfl.coordinator.noise_schedule import planned_releases
 from sqlfl.coordinator.rounds.problem import coordinator_of
 from sqlfl.messages import Gram, PartialGradient, Predictions, SendPredictions, Start
-from sqlfl.methods.spec import spec_of
-from sqlfl.privacy.schedule import planned_releases
-from sqlfl.privacy.specification import RoundNoise, RunNoise
+from sqlfl.planner.federated.method_spec import spec_of
 from tests.conftest import Open
 from tests.methods.harness import Join, MemoryChannel, Trained, random_join, train
 from tests.test_border import assert_disclosed, tapped

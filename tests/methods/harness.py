@@ -10,24 +10,24 @@ import numpy as np
 import numpy.typing as npt
 from scipy import optimize, sparse
 
-from sqlfl.coordinator.lou import Members
-from sqlfl.coordinator.mapping import TableMapping
+from sqlfl.contract.configuration import Configuration, TowerConfiguration
+from sqlfl.contract.schema import Address, Client, SlotSpecification
+from sqlfl.coordinator.join.mapping import TableMapping
+from sqlfl.coordinator.join.slot_members import Members
+from sqlfl.coordinator.rounds.chunks import WrittenPieces
 from sqlfl.coordinator.rounds.passes import Passes
-from sqlfl.coordinator.rounds.pieces import WrittenPieces
 from sqlfl.coordinator.rounds.problem import Algorithm, Problem, Step, coordinator_of
 from sqlfl.messages import Message, Ready, Start
+from sqlfl.messages.wire import decode, encode
 from sqlfl.methods.admm.configuration import LocalSteps
-from sqlfl.methods.configuration import Configuration, TowerConfiguration
 from sqlfl.methods.sgd.options import Steps
-from sqlfl.methods.spec import spec_of
 from sqlfl.models.gram import GramMatrix
 from sqlfl.models.losses import Loss, loss_of
 from sqlfl.options.resolve import training_options
 from sqlfl.party.masked_run import MaskedRun
 from sqlfl.party.neural import TowerOperator
 from sqlfl.party.operator import Operator, client_of
-from sqlfl.schema import Address, Client, SlotSpecification
-from sqlfl.wire import decode, encode
+from sqlfl.planner.federated.method_spec import spec_of
 
 Array = np.ndarray
 

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 from sklearn.linear_model import Lasso
 
+from sqlfl.base.errors import InternalError, ModelError, PartyError
 from sqlfl.coordinator.executors.joined_rows import JoinedRows
 from sqlfl.coordinator.rounds.problem import coordinator_of
-from sqlfl.errors import InternalError, ModelError, PartyError
 from sqlfl.messages import PartialGradient
+from sqlfl.messages.wire import decode, encode
+from sqlfl.methods.frank_wolfe.column_cache import SketchedColumns
 from sqlfl.methods.frank_wolfe.messages import (
     Column,
     ColumnDirection,
@@ -20,8 +22,6 @@ from sqlfl.methods.frank_wolfe.messages import (
     SetSketch,
 )
 from sqlfl.methods.frank_wolfe.sketch import Sketch
-from sqlfl.methods.frank_wolfe.told import SketchedColumns
-from sqlfl.wire import decode, encode
 from tests.methods.harness import Array, Join, MemoryChannel, Trained, random_join
 from tests.methods.harness import train as run
 

@@ -17,8 +17,8 @@ from sqlfl.methods.lbfgs import subspace
 from sqlfl.methods.lbfgs.basis import IMAGE, Basis, newest
 from sqlfl.methods.lbfgs.lengths import coefficients_length, products_length
 from sqlfl.methods.lbfgs.products import InnerProducts
-from tests.databases import in_memory
 from tests.methods.harness import gaps, random_join, train
+from tests.open_databases import in_memory
 
 KINDS = ("linear_regression", "logistic_regression", "softmax_regression")
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
-from sqlfl.errors import ModelError, OptionError
+from sqlfl.base.errors import ModelError, OptionError
 from sqlfl.methods.moments.solving import Block, Target, discriminants, regression, solve
 from tests.conftest import Open
 from tests.depth import combinations
@@ -362,7 +362,7 @@ def test_without_privacy_it_is_refused(database: Open) -> None:
 
 
 def test_a_budget_that_is_too_small_is_refused(database: Open) -> None:
-    from sqlfl.errors import PrivacyError
+    from sqlfl.base.errors import PrivacyError
 
     text = query("two tables", NUMBERS)
     with federation(shop(database)) as fed, pytest.raises(PrivacyError, match="1000 times"):

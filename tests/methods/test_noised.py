@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 import sqlfl
-from sqlfl.coordinator.lou import Members
-from sqlfl.coordinator.mapping import TableMapping
+from sqlfl.contract.privacy_specification import RoundNoise, RunNoise
+from sqlfl.contract.schema import Client
+from sqlfl.coordinator.join.mapping import TableMapping
+from sqlfl.coordinator.join.slot_members import Members
 from sqlfl.coordinator.rounds.problem import Problem
 from sqlfl.methods.sgd.client import SgdStep
 from sqlfl.methods.sgd.configuration import SgdConfiguration
 from sqlfl.methods.sgd.noised import BOUND, OwnScores, Surrogate
 from sqlfl.models.losses import Logistic, Loss, Softmax, Squared
 from sqlfl.options.resolve import training_options
-from sqlfl.privacy.specification import RoundNoise, RunNoise
-from sqlfl.schema import Client
 from tests.conftest import Open
 from tests.methods.harness import DenseEngine, random_join, train
 from tests.methods.test_private import run

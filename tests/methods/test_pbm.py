@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from sqlfl.aggregation import packing
+from sqlfl.base.errors import InternalError, LostError, PartyError
+from sqlfl.contract.privacy_specification import RoundNoise, RunNoise
+from sqlfl.contract.schema import Address, Client
 from sqlfl.coordinator.rounds.problem import Problem, coordinator_of
-from sqlfl.errors import InternalError, LostError, PartyError
 from sqlfl.messages import Embeddings, MaskedEmbeddings, Message, SendPredictions
+from sqlfl.messages.wire import encode
 from sqlfl.methods.pbm.messages import PbmResiduals, SendEmbeddings
 from sqlfl.methods.pbm.numbers import LEVELS, quantised, restored
 from sqlfl.models.neural import Network
-from sqlfl.privacy.specification import RoundNoise, RunNoise
-from sqlfl.schema import Address, Client
-from sqlfl.secure import packing
-from sqlfl.wire import encode
 from tests.depth import THOROUGH, combinations
 from tests.methods.harness import Join, MemoryChannel, Trained, masked_run
 from tests.methods.test_towers import OPTIMIZERS, SMALL, Central, batches_of, curved

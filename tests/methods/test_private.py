@@ -7,18 +7,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from sqlfl import endings
+from sqlfl.base.errors import ModelError
+from sqlfl.contract import stopping
+from sqlfl.contract.privacy_specification import RoundNoise, RunNoise
+from sqlfl.coordinator.noise_schedule import planned_releases
 from sqlfl.coordinator.rounds.problem import Algorithm, Step, coordinator_of
 from sqlfl.coordinator.rounds.search import Newton
-from sqlfl.errors import ModelError
 from sqlfl.messages import SendSlope, Slope
 from sqlfl.methods.sgd.rates import public_rates
 from sqlfl.models.losses import Squared
 from sqlfl.options.resolve import training_options
 from sqlfl.options.training import TrainingOptions
-from sqlfl.privacy.schedule import planned_releases
 from sqlfl.privacy.second_moments import row_bound
-from sqlfl.privacy.specification import RoundNoise, RunNoise
 from tests.methods.harness import Join, MemoryChannel, block_of, random_join, train
 
 KINDS = ("linear_regression", "logistic_regression", "softmax_regression")
@@ -286,7 +286,7 @@ def test_a_tolerance_is_of_noised_scores_and_ends_the_run(name: str) -> None:
     found = run(join, name, around(TINY), epochs=400, tolerance=1e-4)
     ending = found.steps[-1].ending
     assert ending is not None
-    assert ending.short == endings.STILL
+    assert ending.short == stopping.STILL
     assert len(found.steps) < 400
     # the gradient is an exact function of what is protected: nobody asks for it
     assert (ending.converged, ending.gradient, ending.gap) == (False, None, None)

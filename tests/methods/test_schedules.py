@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sqlfl.errors import InternalError
+from sqlfl.base.errors import InternalError
 from sqlfl.messages import Residuals
 from sqlfl.methods.sgd.rates import step_factor
 from tests.methods.harness import random_join, train

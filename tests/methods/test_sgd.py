@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import sqlfl
-from sqlfl.errors import ModelError
+from sqlfl.base.errors import ModelError
 from sqlfl.messages import Predictions, Residuals
 from sqlfl.methods.sgd.messages import SgdResiduals
 from sqlfl.models.losses import loss_of

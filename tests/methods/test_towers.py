@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from sqlfl import endings
+from sqlfl.base.errors import ModelError
+from sqlfl.contract import stopping
 from sqlfl.coordinator.rounds.problem import coordinator_of
-from sqlfl.errors import ModelError
 from sqlfl.messages import Predictions, Residuals, SendPredictions
 from sqlfl.methods.admm.messages import AdmmResiduals
 from tests.depth import in_turn
@@ -337,7 +337,7 @@ def test_only_what_is_not_random_ends_early(options, ends: int) -> None:
     assert len(trained.steps) == ends
     ending = trained.steps[-1].ending
     assert ending is not None
-    assert ending.short == (endings.STILL if ends < 20 else endings.LIMIT)
+    assert ending.short == (stopping.STILL if ends < 20 else stopping.LIMIT)
     # of towers no gradient would prove a minimum
     assert (ending.converged, ending.gap) == (False, None)
 

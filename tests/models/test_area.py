@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
-from sqlfl.arrays import Array
+from sqlfl.base.arrays import Array
 from sqlfl.models.area import Area, area_under_curve
 from tests.depth import in_turn
 

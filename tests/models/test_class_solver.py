@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sqlfl.errors import InternalError
+from sqlfl.base.errors import InternalError
 from sqlfl.models.class_solver import STEP, ClassSolver, class_curvature
 from tests.methods.harness import DenseEngine
 

@@ -10,11 +10,11 @@ from scipy import optimize, stats
 from scipy.special import expit
 
 import sqlfl
-from sqlfl.errors import ModelError, OptionError
+from sqlfl.base.errors import ModelError, OptionError
 from sqlfl.models import firth as module
 from sqlfl.models.firth import firth
-from tests.databases import in_memory
 from tests.federations import federation
+from tests.open_databases import in_memory
 
 ENDOMETRIAL = """
     (0, 13, 1.64, 0), (0, 16, 2.26, 0), (0, 8, 3.14, 0), (0, 34, 2.68, 0), (0, 20, 1.28, 0), (0,

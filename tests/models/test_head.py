@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy import optimize
 
-from sqlfl.errors import InternalError
+from sqlfl.base.errors import InternalError
 from sqlfl.models.head import Head, first_head, fitted, proximal
 from sqlfl.models.losses import Logistic, Loss, Softmax, Squared
 

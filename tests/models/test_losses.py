@@ -7,7 +7,7 @@ import pytest
 from scipy import optimize
 from scipy.special import log_softmax
 
-from sqlfl.errors import InternalError, ModelError
+from sqlfl.base.errors import InternalError, ModelError
 from sqlfl.models.gamma import Gamma
 from sqlfl.models.losses import CHUNK, Logistic, Loss, Softmax, Squared, loss_of
 from sqlfl.models.poisson import Poisson

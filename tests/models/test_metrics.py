@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn import metrics as sk
 
-from sqlfl.arrays import Array
+from sqlfl.base.arrays import Array
 from sqlfl.models.area import KEPT
 from sqlfl.models.losses import Logistic, Loss, Softmax, Squared
 from sqlfl.models.metrics import ClassMeter, CountMeter, Meter, Metrics, NumberMeter

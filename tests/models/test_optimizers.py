@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from sqlfl.errors import InternalError
+from sqlfl.base.errors import InternalError
 from sqlfl.models.optimizers import optimizer_of
 
 THEIRS: dict[str, Any] = {

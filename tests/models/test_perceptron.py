@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sqlfl.errors import InternalError
+from sqlfl.base.errors import InternalError
 from sqlfl.models import perceptron
 from sqlfl.models.neural import Network
 from sqlfl.models.perceptron import Perceptron, derivative, suits

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from sqlfl.errors import InternalError
+from sqlfl.base.errors import InternalError
 from sqlfl.models.gram import GramMatrix
 from sqlfl.models.solver import BlockSolver, widest_category
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from sqlfl.codec import from_json, to_json
-from sqlfl.errors import InternalError
+from sqlfl.base.codec import from_json, to_json
+from sqlfl.base.errors import InternalError
 from sqlfl.models.towers import TowerShape, activate, first_parameters, weights_of
 
 SHAPES = [

@@ -14,13 +14,13 @@ from opacus.grad_sample import GradSampleModule
 from opacus.optimizers import DPOptimizer
 from torch.func import functional_call, grad, vmap
 
+from sqlfl.contract.privacy_specification import RoundNoise
 from sqlfl.models import neural
 from sqlfl.models.neural import Limit, Network, Pass
 from sqlfl.models.per_row import RowLimit
 from sqlfl.models.towers import TowerShape
 from sqlfl.party.first_layer import DeviceLayer, EngineLayer
 from sqlfl.party.guard import Guard
-from sqlfl.privacy.specification import RoundNoise
 from tests.methods.harness import DenseEngine
 from tests.party.test_neural import FUNCTIONS, ROWS, dense, engine_of
 

@@ -7,8 +7,8 @@ from types import MappingProxyType
 
 import pytest
 
-from sqlfl.codec import loads, to_json
-from sqlfl.errors import ModelError, OptionError, ParseError
+from sqlfl.base.codec import loads, to_json
+from sqlfl.base.errors import ModelError, OptionError, ParseError
 from sqlfl.models.kinds import KINDS
 from sqlfl.options.resolve import resolve_scoring, resolve_training, training_options
 from sqlfl.options.training import option_lines, options_markdown, with_options

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sqlfl.errors import OptionError
+from sqlfl.base.errors import OptionError
 from sqlfl.options.entries import AUTO
 from sqlfl.options.privacy import PRIVACY, Privacy, privacy_markdown
 from sqlfl.options.resolve import resolve_privacy, resolve_training, written_algorithm

@@ -19,8 +19,8 @@ from sklearn.linear_model import LogisticRegression, Ridge
 import sqlfl
 from sqlfl.coordinator import problems, weighting
 from sqlfl.coordinator.preparation import Targets, Weighting
-from tests.databases import in_memory
 from tests.depth import combinations, in_turn
+from tests.open_databases import in_memory
 
 L2 = 1e-2
 TARGETS = {

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from sqlfl.methods.configuration import Configuration
+from sqlfl.contract.configuration import Configuration
+from sqlfl.contract.privacy_specification import RoundNoise
 from sqlfl.methods.sgd.messages import SgdResiduals
 from sqlfl.party.client import ClientOperator
 from sqlfl.party.guard import Guard
 from sqlfl.party.operator import client_of
-from sqlfl.privacy.specification import RoundNoise
 from tests.methods import harness
 from tests.methods.harness import DenseEngine
 

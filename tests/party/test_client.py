@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sqlfl.errors import InternalError
+from sqlfl.base.errors import InternalError
+from sqlfl.contract.configuration import Configuration
 from sqlfl.messages import (
     ConsensusAverage,
     Finish,
@@ -14,7 +15,6 @@ from sqlfl.messages import (
 )
 from sqlfl.methods.admm.configuration import AdmmConfiguration
 from sqlfl.methods.admm.messages import AdmmResiduals
-from sqlfl.methods.configuration import Configuration
 from sqlfl.methods.lbfgs.messages import LbfgsResiduals
 from sqlfl.methods.sgd.messages import SgdResiduals
 from sqlfl.party.client import ClientOperator

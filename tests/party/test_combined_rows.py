@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sqlfl.errors import InternalError
+from sqlfl.base.errors import InternalError
 from sqlfl.messages import JoinKeys
 from sqlfl.party.combined_rows import Rows, by_fragment, merge_join_keys
 from tests.udfs.snapshots import specification

@@ -9,12 +9,17 @@ import numpy as np
 import pytest
 
 from sqlfl import messages as ms
-from sqlfl.errors import InternalError, PrivacyError
+from sqlfl.aggregation.fixed_point import GRADIENTS, added, to_floats
+from sqlfl.aggregation.keys import KeyPair
+from sqlfl.base.errors import InternalError, PrivacyError
+from sqlfl.contract.schema import (
+    Client,
+    FeatureSpecification,
+    SlotSpecification,
+    specifications_to_json,
+)
 from sqlfl.messages import CLIENT
 from sqlfl.party.masking import Masking
-from sqlfl.schema import Client, FeatureSpecification, SlotSpecification, specifications_to_json
-from sqlfl.secure.fixed_point import GRADIENTS, added, to_floats
-from sqlfl.secure.keys import KeyPair
 
 SECRET = b"\1" * 32
 SPECIFICATION = SlotSpecification(

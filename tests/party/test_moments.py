@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 from scipy import sparse
 
+from sqlfl.aggregation.slot_aggregation import sum_grams
+from sqlfl.base.errors import InternalError
+from sqlfl.contract.privacy_specification import RoundNoise, RunNoise
 from sqlfl.coordinator.rounds.problem import coordinator_of
-from sqlfl.errors import InternalError
 from sqlfl.messages import Ready, SendGram, SendReleases
 from sqlfl.messages.grams import message_to_gram
 from sqlfl.methods.admm.messages import AdmmResiduals
@@ -19,8 +21,6 @@ from sqlfl.models.gram import GramMatrix
 from sqlfl.party import moments
 from sqlfl.party.guard import Guard
 from sqlfl.party.moments import clipped_moments, majorant, noised_moments
-from sqlfl.privacy.specification import RoundNoise, RunNoise
-from sqlfl.unions import sum_grams
 from tests.methods.harness import Join, MemoryChannel, random_join
 from tests.party.private import TINY, Categories, entropy, operator
 

@@ -14,7 +14,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sqlfl.errors import InternalError, ModelError
+from sqlfl.aggregation.slot_aggregation import average, sum_gradients
+from sqlfl.base.errors import InternalError, ModelError
+from sqlfl.contract.configuration import Configuration
 from sqlfl.messages import (
     ConsensusAverage,
     ConsensusPart,
@@ -28,7 +30,6 @@ from sqlfl.messages import (
 )
 from sqlfl.methods.admm.local import LEAST, LocalUpdate, sensitivities
 from sqlfl.methods.admm.messages import AdmmResiduals
-from sqlfl.methods.configuration import Configuration
 from sqlfl.methods.sgd.messages import SgdResiduals
 from sqlfl.models import neural
 from sqlfl.models.neural import Network, device_of
@@ -38,7 +39,6 @@ from sqlfl.party.first_layer import DeviceLayer, EngineLayer, make_layer
 from sqlfl.party.neural import TowerOperator
 from sqlfl.party.operator import client_of
 from sqlfl.party.steps import penalty
-from sqlfl.unions import average, sum_gradients
 from tests.depth import combinations
 from tests.methods.harness import DenseEngine, configured
 

@@ -12,7 +12,9 @@ import pytest
 import torch
 from scipy import stats
 
-from sqlfl.errors import InternalError, ModelError
+from sqlfl.aggregation.slot_aggregation import average
+from sqlfl.base.errors import InternalError, ModelError
+from sqlfl.contract.privacy_specification import RoundNoise
 from sqlfl.messages import (
     ConsensusAverage,
     ConsensusPart,
@@ -28,8 +30,6 @@ from sqlfl.methods.sgd.tower_client import SgdTower
 from sqlfl.party.guard import Guard
 from sqlfl.party.neural import TowerOperator
 from sqlfl.party.operator import check_device, client_of
-from sqlfl.privacy.specification import RoundNoise
-from sqlfl.unions import average
 from tests.methods.harness import DenseEngine
 from tests.party.test_neural import (
     ROWS,

@@ -11,7 +11,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sqlfl.errors import InternalError
+from sqlfl.base.errors import InternalError
+from sqlfl.contract.privacy_specification import RoundNoise
 from sqlfl.messages import Probe, SendPredictions, SendReleases, SumGradient
 from sqlfl.methods.admm.messages import AdmmResiduals
 from sqlfl.methods.sgd.client import SgdStep
@@ -19,7 +20,6 @@ from sqlfl.methods.sgd.messages import SgdResiduals
 from sqlfl.models.losses import loss_of
 from sqlfl.party.client import ClientOperator
 from sqlfl.party.guard import Guard, releases_of
-from sqlfl.privacy.specification import RoundNoise
 from tests.party.private import (
     TINY,
     Build,

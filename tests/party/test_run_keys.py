@@ -10,9 +10,7 @@ import numpy as np
 import pytest
 
 from sqlfl import messages as ms
-from sqlfl.party.combined import CombinedClient
-from sqlfl.party.party import PartyClient, Secrets
-from sqlfl.schema import (
+from sqlfl.contract.schema import (
     Client,
     Combination,
     FeatureSpecification,
@@ -20,7 +18,9 @@ from sqlfl.schema import (
     SlotSpecification,
     specifications_to_json,
 )
-from sqlfl.udfs.blocks import SavedBlock
+from sqlfl.party.combined import CombinedClient
+from sqlfl.party.party import PartyClient, Secrets
+from sqlfl.udfs.blocks.blocks import SavedBlock
 from tests.conftest import Open
 from tests.courier import ask
 

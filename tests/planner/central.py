@@ -13,10 +13,10 @@ from typing import Any
 
 import duckdb
 
+from sqlfl.contract.schema import Client
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query.emit import mapping_query
 from sqlfl.planner.query.ucq import Block, Join, LeftJoin, Slot, Ucq
-from sqlfl.schema import Client
 
 Databases = dict[Client, duckdb.DuckDBPyConnection]
 COORDINATOR = duckdb.connect(config={"threads": 1})

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 import duckdb
 import pytest
 
-from sqlfl.errors import PartyError
-from sqlfl.schema import Client, Column, Place, Table
+from sqlfl.base.errors import PartyError
+from sqlfl.contract.schema import Client, Column, Place, Table
 
 SHOP = """
 CREATE TYPE mood AS ENUM ('sad', 'ok', 'happy');

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import duckdb
 
-from sqlfl.schema import Client, Table
+from sqlfl.contract.schema import Client, Table
 from tests.planner.conftest import DatabaseCatalog, database
 
 A = """

@@ -7,8 +7,11 @@ from dataclasses import replace
 
 from sqlglot import exp, parse_one
 
+from sqlfl.contract.schema import Client, Made, Step
+from sqlfl.contract.transforms import Transform
+from sqlfl.coordinator.privacy_planning import slots_of
 from sqlfl.models.kinds import NEURAL as NEURAL_KINDS
-from sqlfl.options.looks import Look
+from sqlfl.options.diagnostics import Look
 from sqlfl.options.privacy import Privacy
 from sqlfl.options.resolve import resolve_scoring, training_options
 from sqlfl.options.tuning import resolve_tuning
@@ -27,9 +30,6 @@ from sqlfl.planner.query.ucq import (
     Slot,
     Ucq,
 )
-from sqlfl.privacy.planning import slots_of
-from sqlfl.schema import Client, Made, Step
-from sqlfl.transforms import Transform
 
 AIRLINE, METEO = Client("airline"), Client("meteo")
 BANK_0, BANK_1 = Client("bank", 0), Client("bank", 1)

@@ -7,7 +7,7 @@ import datetime as dt
 import pytest
 from sqlglot import exp
 
-from sqlfl.errors import Error, StatementError
+from sqlfl.base.errors import Error, StatementError
 from sqlfl.planner.grammar.dialect import parse
 from sqlfl.planner.grammar.statements import (
     ExplainStatement,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from sqlfl.errors import PlanError
+from sqlfl.base.errors import PlanError
+from sqlfl.federation.planning import explain, place_of_coordinator, plan_training
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.grammar.dialect import parse
 from sqlfl.planner.grammar.statements import TrainModel
-from sqlfl.planning import explain, place_of_coordinator, plan_training
 from sqlfl.store.registry import Model
 from tests.planner.conftest import DatabaseCatalog
 

@@ -10,7 +10,10 @@ from types import MappingProxyType
 
 import pytest
 
-from sqlfl.errors import Error, InternalError, PrivacyError
+from sqlfl.base.errors import Error, InternalError, PrivacyError
+from sqlfl.contract.privacy_specification import Bounds
+from sqlfl.contract.schema import specifications_from_json, specifications_to_json
+from sqlfl.federation.planning import explain, plan_training
 from sqlfl.options.privacy import Privacy
 from sqlfl.options.resolve import training_options
 from sqlfl.planner.explain.document import summary
@@ -19,9 +22,6 @@ from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.federated.plan import plan as make
 from sqlfl.planner.grammar.dialect import parse
 from sqlfl.planner.grammar.statements import TrainModel
-from sqlfl.planning import explain, plan_training
-from sqlfl.privacy.specification import Bounds
-from sqlfl.schema import specifications_from_json, specifications_to_json
 from sqlfl.store.registry import Model
 from tests.planner import goldens, plans
 from tests.planner.conftest import DatabaseCatalog

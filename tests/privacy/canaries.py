@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from sqlfl.contract.configuration import Configuration
+from sqlfl.contract.privacy_specification import RoundNoise
 from sqlfl.messages import PartialGradient, Predictions, SendPredictions, SumGradient
-from sqlfl.methods.configuration import Configuration
 from sqlfl.methods.sgd.client import SgdStep
 from sqlfl.methods.sgd.messages import SgdResiduals
 from sqlfl.methods.sgd.tower_client import SgdTower
 from sqlfl.party.client import ClientOperator
-from sqlfl.privacy.specification import RoundNoise
 from tests.methods.harness import DenseEngine, configured
 
 Array = np.ndarray

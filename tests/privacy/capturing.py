@@ -6,11 +6,11 @@ import contextlib
 from collections.abc import Iterator
 
 import sqlfl
+from sqlfl.contract.schema import Client
 from sqlfl.messages import Message
-from sqlfl.schema import Client
+from sqlfl.messages.wire import decode
 from sqlfl.transport.base import Transport
 from sqlfl.transport.recording import RecordingTransport
-from sqlfl.wire import decode
 from tests.federations import Parties, federation
 
 

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pytest
 
 from sqlfl.coordinator import preparation, problems
-from sqlfl.coordinator.fan_out import limit_fan_out
+from sqlfl.coordinator.join.fan_out import limit_fan_out
 from sqlfl.coordinator.protection import protect
 from sqlfl.methods.sgd import coordinator as sgd
 from sqlfl.party import guard, party
@@ -35,9 +35,10 @@ from sqlfl.privacy.samplers import add_gaussian
 from sqlfl.privacy.selection import noisy_max
 from sqlfl.transport.local import LocalTransport
 from sqlfl.transport.recording import RecordingTransport
-from sqlfl.udfs import label_noise, noised
-from sqlfl.udfs.blocks import MemoryBlocks
-from sqlfl.udfs.rows import Snapshot
+from sqlfl.udfs.blocks.blocks import MemoryBlocks
+from sqlfl.udfs.encoding import noised
+from sqlfl.udfs.labels import label_noise
+from sqlfl.udfs.numbering.rows import Snapshot
 from tests.federations import Parties, federation
 
 Array = np.ndarray

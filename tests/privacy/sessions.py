@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 
 import sqlfl
-from sqlfl.attachment import Source, Store
 from sqlfl.messages import Activate, Labels, Message
+from sqlfl.messages.wire import decode
+from sqlfl.party.attachment import Source, Store
 from sqlfl.transport.base import Transport
 from sqlfl.transport.recording import RecordingTransport
-from sqlfl.wire import decode
-from tests.databases import in_memory
+from tests.open_databases import in_memory
 
 ROWS = 120
 EPSILON = 1

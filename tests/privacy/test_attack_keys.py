@@ -15,9 +15,10 @@ import numpy as np
 import pytest
 from sqlglot import exp
 
-from sqlfl import session
+from sqlfl.federation import session
 from sqlfl.messages import JoinKeys, SendKeys
-from sqlfl.udfs import held_keys, keys, sql
+from sqlfl.udfs import sql
+from sqlfl.udfs.numbering import held_keys, keys
 from tests.conftest import Open
 from tests.depth import THOROUGH
 from tests.federations import Parties

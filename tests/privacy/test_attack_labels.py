@@ -12,7 +12,7 @@ import pytest
 import sqlfl
 from sqlfl.party.party import PartyClient
 from sqlfl.privacy.mechanisms import keep_probability
-from sqlfl.udfs.label_secret import LabelSecret
+from sqlfl.udfs.labels.label_secret import LabelSecret
 from tests.conftest import Open
 from tests.privacy import sessions
 from tests.privacy.sessions import EPSILON, Array, right, session, train

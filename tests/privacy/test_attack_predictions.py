@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sqlfl.party.guard import Guard
-from sqlfl.report.report import PrivacyReport
+from sqlfl.planner.explain.report import PrivacyReport
 from tests.conftest import Open
 from tests.privacy import auditing
 from tests.privacy import reconstruction as attack

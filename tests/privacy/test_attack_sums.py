@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import torch
 
+from sqlfl.aggregation import packing
+from sqlfl.contract.privacy_specification import RoundNoise, RunNoise
 from sqlfl.coordinator.rounds.problem import Problem, coordinator_of
 from sqlfl.messages import MaskedEmbeddings, Predictions
 from sqlfl.methods.pbm.messages import SendEmbeddings
 from sqlfl.methods.pbm.numbers import LEVELS, restored
 from sqlfl.models.towers import TowerShape, first_parameters
 from sqlfl.privacy.poisson_binomial.sampling import estimate
-from sqlfl.privacy.specification import RoundNoise, RunNoise
-from sqlfl.secure import packing
 from tests.methods.harness import Join, MemoryChannel, random_join
 
 ROWS, FEATURES, PARTIES, OUTPUTS = 200, 3, 3, 16

@@ -13,14 +13,14 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from sqlfl.contract.privacy_specification import RoundNoise
+from sqlfl.coordinator.noise_schedule import planned_releases
 from sqlfl.options.privacy import Privacy
 from sqlfl.options.resolve import training_options
 from sqlfl.party import guard
 from sqlfl.party.guard import Guard
 from sqlfl.privacy.calibration import calibrate
 from sqlfl.privacy.randomness import Entropy
-from sqlfl.privacy.schedule import planned_releases
-from sqlfl.privacy.specification import RoundNoise
 from tests.privacy import auditing, canaries
 
 Array = np.ndarray

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from sqlfl.errors import InternalError, PrivacyError
+from sqlfl.base.errors import InternalError, PrivacyError
+from sqlfl.contract.privacy_specification import PlannedReleases
 from sqlfl.messages import Releases
 from sqlfl.options.privacy import Privacy
 from sqlfl.privacy.accountant import epsilon_by_rdp, epsilon_of
@@ -18,7 +19,6 @@ from sqlfl.privacy.binomial import draws_of, joined_row_epsilon, of_joined_row
 from sqlfl.privacy.calibration import SLACK, Calibration, calibrate, check_releases
 from sqlfl.privacy.events import EMBEDDINGS, GRADIENTS, Gaussian, PoissonBinomial, Threshold
 from sqlfl.privacy.limits import LARGEST_MULTIPLIER
-from sqlfl.privacy.specification import PlannedReleases
 from tests.depth import examples, spread
 
 DELTA = 1e-5

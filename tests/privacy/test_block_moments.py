@@ -9,13 +9,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sqlfl.errors import InternalError
+from sqlfl.base.errors import InternalError
+from sqlfl.contract.privacy_specification import RoundNoise
 from sqlfl.messages import Message, PartialGradient, Residuals, SendGram
 from sqlfl.methods.moments.configuration import MomentsConfiguration
 from sqlfl.methods.moments.operator import MomentsOperator, pairs_of
 from sqlfl.party import guard
 from sqlfl.privacy.block_moments import cut_level, labels_change, moments_change, weight_cap
-from sqlfl.privacy.specification import RoundNoise
 from tests.depth import THOROUGH
 from tests.methods.harness import DenseEngine
 
@@ -193,7 +193,7 @@ def test_pairs_are_of_two_features() -> None:
 
 
 def test_no_second_release(monkeypatch: pytest.MonkeyPatch) -> None:
-    from sqlfl.errors import InternalError
+    from sqlfl.base.errors import InternalError
 
     engine = DenseEngine(np.ones((2, 1)), np.ones(2), np.zeros(1), 0)
     client = Client(monkeypatch, np.ones(2), 1, ())

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sqlfl.errors import InternalError, PrivacyError
+from sqlfl.base.errors import InternalError, PrivacyError
+from sqlfl.contract.privacy_specification import PlannedReleases
 from sqlfl.messages import Releases
 from sqlfl.models.losses import loss_of
 from sqlfl.options.privacy import Privacy
@@ -29,7 +30,6 @@ from sqlfl.privacy.calibration import (
 )
 from sqlfl.privacy.events import Event, Gaussian, Threshold
 from sqlfl.privacy.limits import LARGEST_MULTIPLIER
-from sqlfl.privacy.specification import PlannedReleases
 
 EXACT = "exact"
 NOISED = "gaussian"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sqlfl.arrays import Array
+from sqlfl.base.arrays import Array
 from sqlfl.privacy.accountant import epsilon_of
 from sqlfl.privacy.events import EMBEDDINGS, GRADIENTS, Gaussian, PoissonBinomial
 from sqlfl.privacy.poisson_binomial.sampling import draw, estimate

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from sqlfl.errors import InternalError
+from sqlfl.base.errors import InternalError
 from sqlfl.privacy.mechanisms import keep_probability, label_epsilon, laplace_keep, true_epsilon
 from sqlfl.privacy.samplers import add_laplace, randomised_response, words
 

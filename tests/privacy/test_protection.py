@@ -7,8 +7,9 @@ import re
 
 import pytest
 
+from sqlfl.contract.privacy_specification import LabelNoise
+from sqlfl.federation.planning import explain
 from sqlfl.options.privacy import Privacy
-from sqlfl.planning import explain
 from sqlfl.privacy.protection import (
     EXACT,
     UNPROTECTED,
@@ -19,7 +20,6 @@ from sqlfl.privacy.protection import (
     PublicBounds,
     protection_of,
 )
-from sqlfl.privacy.specification import LabelNoise
 from tests.planner import plans
 
 LABELS = {"label_epsilon": 3.0, "label_mechanism": "laplace", "label_bounds": (0.0, 10.0)}

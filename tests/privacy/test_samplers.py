@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from sqlfl.errors import InternalError
+from sqlfl.base.errors import InternalError
 from sqlfl.privacy import samplers
 from sqlfl.privacy.randomness import Entropy
 from sqlfl.privacy.samplers import (

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from sqlfl.errors import InternalError
+from sqlfl.base.errors import InternalError
+from sqlfl.contract.privacy_specification import RoundNoise
 from sqlfl.party.guard import Guard
 from sqlfl.privacy.accountant import epsilon_by_pld, epsilon_by_rdp, epsilon_of
 from sqlfl.privacy.events import CHOICES, COLUMNS, Gaussian, Pure, Selection
 from sqlfl.privacy.samplers import words
 from sqlfl.privacy.selection import MECHANISMS, noisy_max, standard_gumbel
-from sqlfl.privacy.specification import RoundNoise
 from tests.depth import THOROUGH, spread
 from tests.privacy.test_samplers import seeded
 

@@ -17,8 +17,8 @@ from typing import Any
 
 import duckdb
 
-from sqlfl.remote.settings import AnalystSettings
 from sqlfl.service.federation import RemoteFederation
+from sqlfl.service.settings import AnalystSettings
 from tests.service.proxy import Proxy
 from tests.service.study import COORDINATOR, SECRET, settings, written
 

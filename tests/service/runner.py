@@ -18,13 +18,13 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from sqlfl.remote.agent import Agent
-from sqlfl.remote.hosting import Host
-from sqlfl.remote.passes import Passes
-from sqlfl.remote.settings import CoordinatorSettings, read_settings
-from sqlfl.remote.stream import Credentials
+from sqlfl.messages.wire import received
+from sqlfl.service.access_tokens import Passes
+from sqlfl.service.agent import Agent
+from sqlfl.service.hosting import Host
 from sqlfl.service.service import Service
-from sqlfl.wire import received
+from sqlfl.service.settings import CoordinatorSettings, read_settings
+from sqlfl.service.stream import Credentials
 from tests.udfs.snapshots import temporary_tables
 
 

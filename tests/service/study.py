@@ -11,16 +11,16 @@ from pathlib import Path
 
 import duckdb
 
-from sqlfl.remote import certificates as ct
-from sqlfl.remote import wrapping
-from sqlfl.remote.agent import Agent
-from sqlfl.remote.hosting import Host
-from sqlfl.remote.passes import Passes
-from sqlfl.remote.settings import AnalystSettings, CoordinatorSettings, Member, Study
-from sqlfl.remote.stream import Credentials
+from sqlfl.service import certificates as ct
+from sqlfl.service import wrapping
+from sqlfl.service.access_tokens import Passes
+from sqlfl.service.agent import Agent
 from sqlfl.service.federation import RemoteFederation
+from sqlfl.service.hosting import Host
 from sqlfl.service.service import Service
-from tests.remote.party import AUTHORITY, credentials, running
+from sqlfl.service.settings import AnalystSettings, CoordinatorSettings, Member, Study
+from sqlfl.service.stream import Credentials
+from tests.service.party import AUTHORITY, credentials, running
 
 COORDINATOR = "coordinator.example"
 SECRET = wrapping.make_secret()

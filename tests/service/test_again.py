@@ -13,16 +13,16 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from sqlfl import remarks
-from sqlfl.errors import Error, PlanError, WireError
-from sqlfl.interrupts import noted
-from sqlfl.remote.frames import INTERRUPT, LONGEST_HEADER, Frame
-from sqlfl.result import Result
+from sqlfl.base.errors import Error, PlanError, WireError
+from sqlfl.base.interrupts import noted
+from sqlfl.base.result import Result
+from sqlfl.federation import user_warnings
 from sqlfl.service import answers
 from sqlfl.service import calls as calls_module
-from sqlfl.service.board import Board
 from sqlfl.service.calls import ANSWER, CALL, FAILED, LEAVE, REMARK, TAKEN, Calls
 from sqlfl.service.federation import RemoteFederation
+from sqlfl.service.frames import INTERRUPT, LONGEST_HEADER, Frame
+from sqlfl.service.status import Board
 from tests.service.processes import until
 from tests.service.proxy import Proxy
 from tests.service.study import Running, serving, settings
@@ -221,8 +221,8 @@ class Open:
 @pytest.fixture
 def kept(monkeypatch: pytest.MonkeyPatch) -> tuple[Calls, Sent]:
     def answer(self: Calls, number: int, frame: Frame) -> pa.Buffer:
-        with remarks.heard(self._remark(number)):
-            remarks.Remarks().add(f"so {number}")
+        with user_warnings.heard(self._remark(number)):
+            user_warnings.Remarks().add(f"so {number}")
         return frame.body
 
     monkeypatch.setattr(Calls, "_answer", answer)
@@ -310,8 +310,8 @@ def test_remarks_come_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     go, begun = threading.Event(), threading.Event()
 
     def answer(self: Calls, number: int, frame: Frame) -> pa.Buffer:
-        with remarks.heard(self._remark(number)):
-            remarks.Remarks().add("mind the gap")
+        with user_warnings.heard(self._remark(number)):
+            user_warnings.Remarks().add("mind the gap")
         begun.set()
         assert go.wait(10)
         raise Error("over")

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from sqlfl.errors import WireError
-from sqlfl.result import Result
+from sqlfl.base.errors import WireError
+from sqlfl.base.result import Result
 from sqlfl.service import answers
 from sqlfl.service.answers import bytes_to_result, result_to_bytes
 

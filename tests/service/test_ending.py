@@ -8,14 +8,14 @@ from contextlib import ExitStack
 import pyarrow as pa
 import pytest
 
-from sqlfl.remote.agent import HELLO, PARTY, Agent
-from sqlfl.remote.frames import VERSIONS, Frame
-from sqlfl.remote.stream import Credentials, Stream
+from sqlfl.service.agent import HELLO, PARTY, Agent
 from sqlfl.service.answers import bytes_to_error
-from sqlfl.service.board import Board
 from sqlfl.service.calls import CALL, FAILED, SQL, Calls
+from sqlfl.service.frames import VERSIONS, Frame
 from sqlfl.service.server import CoordinatorServer
-from tests.remote.party import QUICK, Admitting, Serving, at, running
+from sqlfl.service.status import Board
+from sqlfl.service.stream import Credentials, Stream
+from tests.service.party import QUICK, Admitting, Serving, at, running
 
 
 def served(admits: Admitting) -> CoordinatorServer:

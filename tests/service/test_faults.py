@@ -16,10 +16,10 @@ import pyarrow as pa
 import pytest
 
 import sqlfl
-from sqlfl.errors import Error
+from sqlfl.base.errors import Error
 from sqlfl.service.federation import RemoteFederation
-from tests.databases import in_memory
 from tests.depth import SEED, THOROUGH, spread
+from tests.open_databases import in_memory
 from tests.service.processes import LEASE, LONGEST, Distributed, stopped, until
 from tests.service.test_federation import PATIENTS, QUERY, TESTS, ordered
 

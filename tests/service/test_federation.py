@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 import sqlfl
-from sqlfl.face import Face
+from sqlfl.federation.statements_api import Face
 from sqlfl.service.federation import RemoteFederation
 from tests.conftest import Open
 from tests.service.study import studied

@@ -12,14 +12,14 @@ import pyarrow as pa
 import pytest
 
 import sqlfl
-from sqlfl.remote.agent import Agent
-from sqlfl.remote.hosting import Host
-from sqlfl.remote.stream import Credentials
-from sqlfl.service.line import Line
+from sqlfl.service.agent import Agent
+from sqlfl.service.hosting import Host
+from sqlfl.service.party_connection import Line
+from sqlfl.service.stream import Credentials
 from tests.depth import THOROUGH
-from tests.guard import test_hostile_coordinator as hostile
-from tests.guard.test_hostile_coordinator import ask, spoken
-from tests.remote.party import Admitting, at, running, serving
+from tests.governance import test_hostile_coordinator as hostile
+from tests.governance.test_hostile_coordinator import ask, spoken
+from tests.service.party import Admitting, at, running, serving
 
 NUMBERS = count()
 SECRET = b"\x07" * 32

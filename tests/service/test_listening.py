@@ -13,19 +13,19 @@ import duckdb
 import pytest
 
 import sqlfl
-from sqlfl.errors import Error, PartyError
-from sqlfl.remote import certificates as ct
-from sqlfl.remote import wrapping
-from sqlfl.remote.agent import HELLO, PARTY, Agent
-from sqlfl.remote.frames import Frame
-from sqlfl.remote.hosting import Host
-from sqlfl.remote.passes import Passes
-from sqlfl.remote.stream import Credentials, Stream
+from sqlfl.base.errors import Error, PartyError
+from sqlfl.service import certificates as ct
+from sqlfl.service import wrapping
+from sqlfl.service.access_tokens import Passes
+from sqlfl.service.agent import HELLO, PARTY, Agent
+from sqlfl.service.frames import Frame
+from sqlfl.service.hosting import Host
 from sqlfl.service.listening import Listener
 from sqlfl.service.service import ANALYST
-from sqlfl.service.speaking import Speaker
+from sqlfl.service.stream import Credentials, Stream
+from sqlfl.service.token_renewal import Speaker
 from tests.conftest import Open
-from tests.remote.party import running
+from tests.service.party import running
 from tests.service.processes import until
 from tests.service.proxy import Proxy
 from tests.service.study import COORDINATOR, SECRET, identity, written

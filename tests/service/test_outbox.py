@@ -9,10 +9,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from sqlfl.remote.frames import Frame, Receiver
 from sqlfl.service import outbox as ob
+from sqlfl.service.frames import Frame, Receiver
 from sqlfl.service.outbox import Outbox
-from tests.remote.test_frames import Pipe
+from tests.service.test_frames import Pipe
 
 LARGE = pa.py_buffer(bytes(ob.AT_ONCE + 1))
 

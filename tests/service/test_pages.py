@@ -19,12 +19,12 @@ import duckdb
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from sqlfl.errors import Error
+from sqlfl.base.errors import Error
 from sqlfl.service import pages
-from sqlfl.service.board import Board
-from sqlfl.service.line import Line
 from sqlfl.service.pages import Pages, read_place
+from sqlfl.service.party_connection import Line
 from sqlfl.service.service import Service
+from sqlfl.service.status import Board
 from tests.service.study import Running, joined, serving, settings
 from tests.service.test_federation import PATIENTS, QUERY, TESTS, TRAIN
 from tests.test_imports import SOURCES, imported

@@ -14,22 +14,22 @@ import pyarrow as pa
 import pytest
 
 from sqlfl import messages as ms
-from sqlfl.errors import Error, PolicyError
-from sqlfl.remote import certificates as ct
-from sqlfl.remote.agent import HELLO, PARTY, WELCOME
-from sqlfl.remote.frames import Frame
-from sqlfl.remote.hosting import Host
-from sqlfl.remote.passes import Passes, issue
-from sqlfl.remote.settings import AnalystSettings
-from sqlfl.remote.stream import PING, PONG, Credentials, Stream
+from sqlfl.base.errors import Error, PolicyError
+from sqlfl.messages.wire import encoded, received
+from sqlfl.service import certificates as ct
+from sqlfl.service.access_tokens import Passes, issue
+from sqlfl.service.agent import HELLO, PARTY, WELCOME
+from sqlfl.service.analyst_connection import DeskLine
 from sqlfl.service.calls import MOST_TEXT
-from sqlfl.service.desk_line import DeskLine
+from sqlfl.service.frames import Frame
+from sqlfl.service.hosting import Host
 from sqlfl.service.service import ANALYST, PASS
-from sqlfl.wire import encoded, received
+from sqlfl.service.settings import AnalystSettings
+from sqlfl.service.stream import PING, PONG, Credentials, Stream
 from tests.conftest import Open
-from tests.remote.party import AUTHORITY, AUTHORITY_KEY, Admitting, at, serving
-from tests.remote.party import credentials as plainly
 from tests.service import study as own
+from tests.service.party import AUTHORITY, AUTHORITY_KEY, Admitting, at, serving
+from tests.service.party import credentials as plainly
 from tests.service.study import COORDINATOR, SECRET, Running, identity, settings, written
 
 NOW = dt.datetime.now(dt.UTC)
@@ -204,7 +204,7 @@ def test_a_coordinator_that_is_not_trusted(
 ) -> None:
     """By parties, and by analysts."""
     admits = Admitting("bank")
-    monkeypatch.setattr("tests.remote.party.SERVER", COORDINATORS[what]())
+    monkeypatch.setattr("tests.service.party.SERVER", COORDINATORS[what]())
     with serving(admits, secure=True) as server:
         where = at(server, secure=True)
         found = told(study, plainly("bank"), PARTY, party_hello(), where)

@@ -15,15 +15,15 @@ import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
 
-from sqlfl.errors import WireError
-from sqlfl.remote.agent import PARTY, Agent
-from sqlfl.remote.frames import LONGEST_PIECE, SCHEMA, Frame, Receiver
-from sqlfl.remote.stream import Credentials, Stream
+from sqlfl.base.errors import WireError
 from sqlfl.service import streams
+from sqlfl.service.agent import PARTY, Agent
 from sqlfl.service.connections import cut, peer_of
+from sqlfl.service.frames import LONGEST_PIECE, SCHEMA, Frame, Receiver
 from sqlfl.service.server import CoordinatorServer
+from sqlfl.service.stream import Credentials, Stream
 from sqlfl.service.streams import Most, Streams
-from tests.remote.party import Admitting, Serving, at, credentials, running, serving
+from tests.service.party import Admitting, Serving, at, credentials, running, serving
 from tests.service.processes import until
 
 PLAIN = Credentials()

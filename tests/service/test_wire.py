@@ -20,18 +20,18 @@ import pyarrow.flight as flight
 import pytest
 
 from sqlfl import messages as ms
-from sqlfl.errors import LostError
-from sqlfl.remote import agent as agents
-from sqlfl.remote.agent import HELLO, PARTY, Agent, Refused
-from sqlfl.remote.frames import END, REPLY, REQUEST, SCHEMA, Frame, Receiver, Sender
-from sqlfl.remote.settings import Member
-from sqlfl.remote.stream import Credentials, Stream
-from sqlfl.service.desks import RemoteEnd
-from sqlfl.service.line import MOST_LEFT, Line
+from sqlfl.base.errors import LostError
+from sqlfl.messages.wire import encoded, received
+from sqlfl.service import agent as agents
+from sqlfl.service.agent import HELLO, PARTY, Agent, Refused
+from sqlfl.service.analyst_sessions import RemoteEnd
+from sqlfl.service.frames import END, REPLY, REQUEST, SCHEMA, Frame, Receiver, Sender
+from sqlfl.service.party_connection import MOST_LEFT, Line
 from sqlfl.service.service import ANALYST, Service
-from sqlfl.wire import encoded, received
+from sqlfl.service.settings import Member
+from sqlfl.service.stream import Credentials, Stream
 from tests.depth import SEED, THOROUGH
-from tests.remote.party import (
+from tests.service.party import (
     QUICK,
     Admitting,
     Serving,
@@ -42,7 +42,7 @@ from tests.remote.party import (
 )
 from tests.service.processes import resident, until
 from tests.service.study import settings
-from tests.service.test_line import doubled
+from tests.service.test_party_connection import doubled
 
 PLAIN = Credentials()
 NOTHING = pa.py_buffer(b"")
@@ -395,7 +395,7 @@ def test_a_party_that_is_alone_for_longer_than_the_lease_forgets(
 
 
 def test_who_says_no_welcome_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sqlfl.remote.stream.WELCOMED", 0.3)
+    monkeypatch.setattr("sqlfl.service.stream.WELCOMED", 0.3)
 
     class Silent(flight.FlightServerBase):  # type: ignore[misc]
         def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:

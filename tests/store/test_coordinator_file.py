@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 import sqlfl
-from sqlfl.store.stored_arrow import read_numbers
+from sqlfl.base.stored_arrow import read_numbers
 from tests import lasting
 from tests.lasting import opened, train
 

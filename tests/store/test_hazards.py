@@ -19,12 +19,12 @@ import duckdb
 import pytest
 
 import sqlfl
-from sqlfl import files
-from sqlfl.interrupts import deferred
-from sqlfl.schema import Client
+from sqlfl.base.interrupts import deferred
+from sqlfl.contract.schema import Client
+from sqlfl.databases import files
+from sqlfl.messages.wire import decode
 from sqlfl.transport import base
 from sqlfl.udfs.sql import waiting
-from sqlfl.wire import decode
 from tests import lasting
 from tests.depth import SEED, THOROUGH
 from tests.lasting import FILES, Trained, evaluate, kept_runs, make_trained, opened, train

@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 
 import sqlfl
+from sqlfl.contract.schema import Client
 from sqlfl.messages import KINDS
-from sqlfl.schema import Client
+from sqlfl.messages.wire import decode, encode
 from sqlfl.transport.base import Transport
-from sqlfl.wire import decode, encode
 from tests import lasting
 from tests.lasting import (
     FILES,

@@ -15,13 +15,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import sqlfl
-from sqlfl.errors import LostError, PartyError
-from sqlfl.interrupts import Interrupts, heeding
+from sqlfl.base.errors import LostError, PartyError
+from sqlfl.base.interrupts import Interrupts, heeding
+from sqlfl.contract.schema import Client
 from sqlfl.messages import Failure, PartialGradient, Residuals
-from sqlfl.schema import Client
+from sqlfl.messages.wire import decode, encode
 from sqlfl.transport.base import Handler, Transport
-from sqlfl.wire import decode, encode
-from tests import databases
+from tests import open_databases
 
 A, B = Client("a"), Client("b")
 PASS = "alice"
@@ -243,7 +243,8 @@ def databases_of(
     }
     with ExitStack() as stack:
         found = tuple(
-            {name: stack.enter_context(databases.in_memory()) for name in texts} for _ in range(2)
+            {name: stack.enter_context(open_databases.in_memory()) for name in texts}
+            for _ in range(2)
         )
         for parties in found:
             for name, con in parties.items():

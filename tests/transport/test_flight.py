@@ -8,14 +8,14 @@ from contextlib import ExitStack, closing, contextmanager
 import duckdb
 
 import sqlfl
-from sqlfl.remote.agent import Agent
-from sqlfl.remote.hosting import Host
-from sqlfl.schema import Client
-from sqlfl.service.desks import RemoteEnd
-from sqlfl.service.line import Line
+from sqlfl.contract.schema import Client
+from sqlfl.service.agent import Agent
+from sqlfl.service.analyst_sessions import RemoteEnd
+from sqlfl.service.hosting import Host
+from sqlfl.service.party_connection import Line
 from sqlfl.transport.base import Handler, Transport
 from sqlfl.transport.local import LocalTransport
-from tests.remote.party import Admitting, at, credentials, running, serving
+from tests.service.party import Admitting, at, credentials, running, serving
 from tests.transport.conformance import PASS, ElsewhereConformance, Handling, Interrupting
 
 SECRET = bytes(32)

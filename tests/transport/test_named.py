@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import sqlfl
-from sqlfl.schema import Client
+from sqlfl.contract.schema import Client
 from sqlfl.transport.base import Handler, Transport
 from sqlfl.transport.local import LocalTransport
 from sqlfl.transport.named import factory_of

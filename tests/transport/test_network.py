@@ -11,13 +11,13 @@ import pyarrow as pa
 import pytest
 
 import sqlfl
+from sqlfl.contract.schema import Client
 from sqlfl.messages import PartialGradient, Residuals
+from sqlfl.messages.wire import decode, encode
 from sqlfl.options.types import NETWORK
-from sqlfl.schema import Client
 from sqlfl.transport.base import Audit, Channel, Transport
 from sqlfl.transport.local import LocalTransport
 from sqlfl.transport.network import NETWORKS, Network
-from sqlfl.wire import decode, encode
 from tests import lasting
 from tests.conftest import Open
 

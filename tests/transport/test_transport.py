@@ -8,13 +8,13 @@ from contextlib import closing, contextmanager
 import pyarrow as pa
 import pytest
 
-from sqlfl.errors import ApprovalError, Error, InternalError, PartyError, PolicyError
+from sqlfl.base.errors import ApprovalError, Error, InternalError, PartyError, PolicyError
+from sqlfl.contract.schema import Client
 from sqlfl.messages import Failure, Ready, SendGram
-from sqlfl.schema import Client
+from sqlfl.messages.wire import encode
 from sqlfl.transport.base import Audit, Channel, Handler, Transport
 from sqlfl.transport.local import LocalTransport
 from sqlfl.transport.recording import RecordingTransport
-from sqlfl.wire import encode
 from tests.transport.conformance import (
     A,
     B,

@@ -31,11 +31,11 @@ import numpy as np
 import pandas  # noqa: F401  DuckDB loads it in every child if it is not there before the fork
 import pyarrow as pa
 
+from sqlfl.contract.schema import Client
 from sqlfl.messages import Activate, Labels
-from sqlfl.schema import Client
+from sqlfl.messages.wire import decode
 from sqlfl.transport.local import LocalTransport
-from sqlfl.udfs.label_secret import SUFFIX
-from sqlfl.wire import decode
+from sqlfl.udfs.labels.label_secret import SUFFIX
 from tests.privacy import sessions
 from tests.privacy.sessions import by_row, session, train
 from tests.store.crashing import die, forked

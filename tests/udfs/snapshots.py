@@ -9,10 +9,10 @@ import duckdb
 import numpy as np
 import pytest
 
-from sqlfl.privacy.specification import SnapshotPrivacy
-from sqlfl.schema import FeatureSpecification, KeySpecification, SlotSpecification
-from sqlfl.udfs import rows
-from sqlfl.udfs.rows import Snapshot
+from sqlfl.contract.privacy_specification import SnapshotPrivacy
+from sqlfl.contract.schema import FeatureSpecification, KeySpecification, SlotSpecification
+from sqlfl.udfs.numbering import rows
+from sqlfl.udfs.numbering.rows import Snapshot
 
 SECRET = b"the parties' secret"
 FORMS = {"tables": "sql", "columns": "arrays"}

@@ -11,13 +11,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from sqlfl.errors import InternalError, ModelError
+from sqlfl.base.errors import InternalError, ModelError
+from sqlfl.contract.schema import FeatureSpecification
 from sqlfl.models.towers import TowerShape
-from sqlfl.schema import FeatureSpecification
-from sqlfl.udfs.block_tables import DatabaseBlocks, blocks_of
-from sqlfl.udfs.blocks import Blocks, MemoryBlocks, SavedBlock
+from sqlfl.udfs.blocks.block_tables import DatabaseBlocks, blocks_of
+from sqlfl.udfs.blocks.blocks import Blocks, MemoryBlocks, SavedBlock
 from sqlfl.udfs.describe import listing
-from sqlfl.udfs.features import Encoding
+from sqlfl.udfs.encoding.features import Encoding
 from tests.conftest import Open
 
 Make = Callable[..., Blocks]

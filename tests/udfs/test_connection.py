@@ -8,7 +8,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from sqlfl.udfs.block_tables import current_database
+from sqlfl.udfs.blocks.block_tables import current_database
 from sqlfl.udfs.connection import (
     MEANING,
     files,

@@ -7,10 +7,10 @@ import pytest
 from scipy import linalg
 from scipy.interpolate import BSpline
 
-from sqlfl.schema import FeatureSpecification, Made, Step
-from sqlfl.transforms import CURVE, CURVE_COLUMNS, CURVE_ROWS, VALUES
-from sqlfl.udfs import curves
-from sqlfl.udfs.fitting import apply, fit, own_range
+from sqlfl.contract.schema import FeatureSpecification, Made, Step
+from sqlfl.contract.transforms import CURVE, CURVE_COLUMNS, CURVE_ROWS, VALUES
+from sqlfl.udfs.encoding import curves
+from sqlfl.udfs.encoding.fitting import apply, fit, own_range
 
 DRAWS = {
     "even": lambda rng: rng.uniform(-3.0, 9.0, 700),

@@ -7,8 +7,8 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from sqlfl.errors import ModelError
-from sqlfl.schema import Column, Place, Table
+from sqlfl.base.errors import ModelError
+from sqlfl.contract.schema import Column, Place, Table
 from sqlfl.udfs import describe as describe_module
 from sqlfl.udfs.describe import Listings, current_place, describe, listing, place_of, use
 from tests.conftest import Open

@@ -14,21 +14,28 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from sqlfl.errors import InternalError, ModelError
+from sqlfl.base.errors import InternalError, ModelError
+from sqlfl.contract.schema import SlotSpecification
 from sqlfl.messages import SetEncoding
 from sqlfl.models.neural import Network
 from sqlfl.models.towers import TowerShape
 from sqlfl.party.first_layer import EngineLayer
-from sqlfl.schema import SlotSpecification
-from sqlfl.udfs import arrays, numeric, update
-from sqlfl.udfs.arrays import ArraysEngine
-from sqlfl.udfs.features import CHUNK, Encoding, local_encoding, shared_encoding, statistics
-from sqlfl.udfs.keys import derive
-from sqlfl.udfs.predict import ENGINES, make_engine, score
-from sqlfl.udfs.rows import Snapshot
-from sqlfl.udfs.update import Engine
-from tests.databases import in_memory
+from sqlfl.udfs.encoding import numeric
+from sqlfl.udfs.encoding.features import (
+    CHUNK,
+    Encoding,
+    local_encoding,
+    shared_encoding,
+    statistics,
+)
+from sqlfl.udfs.numbering.keys import derive
+from sqlfl.udfs.numbering.rows import Snapshot
+from sqlfl.udfs.updates import arrays, update
+from sqlfl.udfs.updates.arrays import ArraysEngine
+from sqlfl.udfs.updates.predict import ENGINES, make_engine, score
+from sqlfl.udfs.updates.update import Engine
 from tests.depth import THOROUGH, combinations
+from tests.open_databases import in_memory
 from tests.udfs import snapshots
 from tests.udfs.snapshots import specification, take
 

@@ -12,13 +12,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from sqlfl.errors import InternalError
-from sqlfl.udfs import equal_rows
-from sqlfl.udfs.equal_rows import merge_equal_rows
-from sqlfl.udfs.features import Encoding, local_encoding
-from sqlfl.udfs.predict import make_engine
-from sqlfl.udfs.rows import Snapshot
-from sqlfl.udfs.update import Engine
+from sqlfl.base.errors import InternalError
+from sqlfl.udfs.encoding import equal_rows
+from sqlfl.udfs.encoding.equal_rows import merge_equal_rows
+from sqlfl.udfs.encoding.features import Encoding, local_encoding
+from sqlfl.udfs.numbering.rows import Snapshot
+from sqlfl.udfs.updates.predict import make_engine
+from sqlfl.udfs.updates.update import Engine
 from tests.conftest import Open
 from tests.udfs.snapshots import activate_all, specification, take, temporary_tables
 

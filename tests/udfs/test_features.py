@@ -6,9 +6,9 @@ import duckdb
 import numpy as np
 import pytest
 
-from sqlfl.errors import ModelError
-from sqlfl.udfs.features import local_encoding, statistics
-from sqlfl.udfs.rows import Snapshot
+from sqlfl.base.errors import ModelError
+from sqlfl.udfs.encoding.features import local_encoding, statistics
+from sqlfl.udfs.numbering.rows import Snapshot
 from tests.conftest import Open
 from tests.udfs.snapshots import activate_all, specification, take
 

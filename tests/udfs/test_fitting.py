@@ -5,13 +5,21 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from sqlfl.aggregation.slot_aggregation import merge_ranges
+from sqlfl.base.errors import ModelError
+from sqlfl.contract.schema import FeatureSpecification, Made, SlotSpecification, Step
 from sqlfl.coordinator import expected
-from sqlfl.errors import ModelError
 from sqlfl.messages import Ranges
-from sqlfl.schema import FeatureSpecification, Made, SlotSpecification, Step
-from sqlfl.udfs.features import Encoding
-from sqlfl.udfs.fitting import Categories, Fitted, apply, fit, of_range, own_range, quantiles
-from sqlfl.unions import merge_ranges
+from sqlfl.udfs.encoding.features import Encoding
+from sqlfl.udfs.encoding.fitting import (
+    Categories,
+    Fitted,
+    apply,
+    fit,
+    of_range,
+    own_range,
+    quantiles,
+)
 
 SHARES = np.linspace(0.0, 1.0, 9)
 

@@ -10,11 +10,12 @@ import duckdb
 import numpy as np
 import pytest
 
-from sqlfl.errors import ModelError, WireError
+from sqlfl.base.errors import ModelError, WireError
+from sqlfl.contract.schema import KeySpecification
 from sqlfl.messages import Ready
-from sqlfl.schema import KeySpecification
-from sqlfl.udfs import keys, sql
-from sqlfl.wire import decode, encoded
+from sqlfl.messages.wire import decode, encoded
+from sqlfl.udfs import sql
+from sqlfl.udfs.numbering import keys
 from tests.conftest import Open
 from tests.udfs.snapshots import SECRET, specification, take
 

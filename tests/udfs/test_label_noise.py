@@ -14,14 +14,20 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from sqlfl.errors import InternalError, ModelError
+from sqlfl.base.errors import InternalError, ModelError
+from sqlfl.contract.privacy_specification import LabelNoise, SnapshotPrivacy
+from sqlfl.contract.schema import (
+    SlotSpecification,
+    specifications_from_json,
+    specifications_to_json,
+)
 from sqlfl.privacy.mechanisms import keep_probability, label_epsilon, laplace_keep
-from sqlfl.privacy.specification import LabelNoise, SnapshotPrivacy
-from sqlfl.schema import SlotSpecification, specifications_from_json, specifications_to_json
-from sqlfl.udfs import keys, label_noise, rows, sql
-from sqlfl.udfs.drawing import split_of
-from sqlfl.udfs.label_noise import drawn_rows, noised_labels
-from sqlfl.udfs.label_ways import way_to_label
+from sqlfl.udfs import sql
+from sqlfl.udfs.labels import label_noise
+from sqlfl.udfs.labels.label_lineage import way_to_label
+from sqlfl.udfs.labels.label_noise import drawn_rows, noised_labels
+from sqlfl.udfs.numbering import keys, rows
+from sqlfl.udfs.numbering.drawing import split_of
 from tests.conftest import Open
 from tests.udfs.snapshots import activate_all, specification, take, temporary_tables
 

@@ -10,12 +10,18 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from sqlfl.errors import Error
-from sqlfl.schema import Client
-from sqlfl.udfs import label_secret as ls
-from sqlfl.udfs.block_tables import blocks_of, current_database
+from sqlfl.base.errors import Error
+from sqlfl.contract.schema import Client
+from sqlfl.udfs.blocks.block_tables import blocks_of, current_database
 from sqlfl.udfs.describe import listing
-from sqlfl.udfs.label_secret import BesideFile, Holders, InDatabase, LabelSecret, label_secret
+from sqlfl.udfs.labels import label_secret as ls
+from sqlfl.udfs.labels.label_secret import (
+    BesideFile,
+    Holders,
+    InDatabase,
+    LabelSecret,
+    label_secret,
+)
 from tests.conftest import Open
 
 CLIENT = Client("Clinic", 0)

@@ -13,29 +13,29 @@ import pytest
 from scipy.stats import norm
 
 from sqlfl import messages as ms
-from sqlfl.errors import InternalError, PartyError
+from sqlfl.aggregation.slot_aggregation import merge_noised
+from sqlfl.base.errors import InternalError, PartyError
+from sqlfl.contract.privacy_specification import LabelNoise, SnapshotPrivacy
+from sqlfl.contract.schema import Client, SlotSpecification, specifications_to_json
+from sqlfl.messages.wire import decode, encode
 from sqlfl.party.party import PartyClient, Secrets
-from sqlfl.privacy.specification import LabelNoise, SnapshotPrivacy
 from sqlfl.privacy.statistics import DOUBT, sensitivity, settle, threshold
-from sqlfl.schema import Client, SlotSpecification, specifications_to_json
 from sqlfl.transport.base import Audit, Channel
 from sqlfl.transport.local import LocalTransport
-from sqlfl.udfs import noised
-from sqlfl.udfs.block_tables import blocks_of
-from sqlfl.udfs.blocks import Blocks, MemoryBlocks, SavedBlock
-from sqlfl.udfs.features import Encoding, local_encoding
-from sqlfl.udfs.label_secret import LabelSecret, label_secret
-from sqlfl.udfs.noised import (
+from sqlfl.udfs.blocks.block_tables import blocks_of
+from sqlfl.udfs.blocks.blocks import Blocks, MemoryBlocks, SavedBlock
+from sqlfl.udfs.blocks.register import BlockFunction
+from sqlfl.udfs.encoding import noised
+from sqlfl.udfs.encoding.features import Encoding, local_encoding
+from sqlfl.udfs.encoding.noised import (
     bounds_encoding,
     noised_encoding,
     noised_statistics,
     shared_noised_encoding,
 )
-from sqlfl.udfs.predict import make_engine, score
-from sqlfl.udfs.register import BlockFunction
-from sqlfl.udfs.rows import Snapshot
-from sqlfl.unions import merge_noised
-from sqlfl.wire import decode, encode
+from sqlfl.udfs.labels.label_secret import LabelSecret, label_secret
+from sqlfl.udfs.numbering.rows import Snapshot
+from sqlfl.udfs.updates.predict import make_engine, score
 from tests import courier
 from tests.conftest import Open
 from tests.udfs.snapshots import activate_all, specification, take, temporary_tables

@@ -16,13 +16,13 @@ from hypothesis import assume, given
 
 import sqlfl
 from sqlfl import udfs
-from sqlfl.errors import Error, ModelError
+from sqlfl.base.errors import Error, ModelError
+from sqlfl.contract.schema import FeatureSpecification
 from sqlfl.models.towers import TowerShape
 from sqlfl.planner.query.ucq import Slot
-from sqlfl.schema import FeatureSpecification
-from sqlfl.udfs.blocks import SavedBlock
-from sqlfl.udfs.features import Encoding
-from sqlfl.udfs.register import BlockFunction
+from sqlfl.udfs.blocks.blocks import SavedBlock
+from sqlfl.udfs.blocks.register import BlockFunction
+from sqlfl.udfs.encoding.features import Encoding
 from tests.depth import examples
 from tests.federations import assert_close, probabilities, trainable
 from tests.strategies import Case, cases

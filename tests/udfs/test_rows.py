@@ -13,14 +13,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from sqlfl.errors import InternalError, ModelError
-from sqlfl.schema import SlotSpecification
-from sqlfl.udfs import numbering
-from sqlfl.udfs.drawing import folds_of, split_of
-from sqlfl.udfs.features import local_encoding, statistics
-from sqlfl.udfs.numbering import ascending
-from sqlfl.udfs.predict import make_engine, score
-from sqlfl.udfs.rows import Snapshot
+from sqlfl.base.errors import InternalError, ModelError
+from sqlfl.contract.schema import SlotSpecification
+from sqlfl.udfs.encoding.features import local_encoding, statistics
+from sqlfl.udfs.numbering import numbering
+from sqlfl.udfs.numbering.drawing import folds_of, split_of
+from sqlfl.udfs.numbering.numbering import ascending
+from sqlfl.udfs.numbering.rows import Snapshot
+from sqlfl.udfs.updates.predict import make_engine, score
 from tests.conftest import Open
 from tests.udfs.snapshots import activate_all, specification, take, temporary_tables
 

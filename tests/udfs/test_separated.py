@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from sqlfl.messages import NOT_OF_CLASS, OF_CLASS, SendSeparated
-from sqlfl.udfs.features import local_encoding
-from sqlfl.udfs.separated import separated
-from sqlfl.udfs.transforming import column_of
-from tests.databases import in_memory
-from tests.party.test_looks import FEATURES
+from sqlfl.udfs.encoding.features import local_encoding
+from sqlfl.udfs.encoding.separated import separated
+from sqlfl.udfs.encoding.transforming import column_of
+from tests.open_databases import in_memory
+from tests.party.test_diagnostics import FEATURES
 from tests.udfs.snapshots import specification, take
 
 BOTH = NOT_OF_CLASS | OF_CLASS

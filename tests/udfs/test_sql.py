@@ -8,7 +8,7 @@ import duckdb
 import pytest
 from sqlglot import exp, parse_one
 
-from sqlfl.errors import InternalError
+from sqlfl.base.errors import InternalError
 from sqlfl.udfs import sql
 
 QUERIES = (

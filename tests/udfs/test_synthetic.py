@@ -5,12 +5,12 @@ from __future__ import annotations
 import duckdb
 import pytest
 
-from sqlfl.errors import Error
+from sqlfl.base.errors import Error
 from sqlfl.messages import MADE_UP
 from sqlfl.udfs import sql
-from sqlfl.udfs.kinds_of_values import kind_of
-from sqlfl.udfs.stage import staged
+from sqlfl.udfs.sandbox import staged
 from sqlfl.udfs.synthetic import NOTHING, Use, made_up
+from sqlfl.udfs.type_parsing import kind_of
 from tests.conftest import Open
 
 WHOLE = ("TINYINT", "UTINYINT", "SMALLINT", "INTEGER", "BIGINT", "UHUGEINT", "BIGNUM")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from sqlfl.arrays import Array
+from sqlfl.base.arrays import Array
 from sqlfl.coordinator.executors.division import Division
 from sqlfl.coordinator.executors.partition import Work
 from sqlfl.coordinator.executors.sums import Sums
-from sqlfl.coordinator.key_join import KeyJoin
+from sqlfl.coordinator.join.key_join import KeyJoin
 
 
 class Held(Protocol):

@@ -14,19 +14,19 @@ from itertools import pairwise
 
 import numpy as np
 
-from sqlfl.arrays import Array
+from sqlfl.base.arrays import Array
+from sqlfl.base.interrupts import checkpoint
 from sqlfl.coordinator.executors.partition import Partition, Reach
-from sqlfl.coordinator.mapping import SlotMapping, TableMapping
-from sqlfl.coordinator.rounds.measured import EVERY, Measured
-from sqlfl.coordinator.rounds.passes import sampled
-from sqlfl.coordinator.rounds.pieces import (
+from sqlfl.coordinator.join.mapping import SlotMapping, TableMapping
+from sqlfl.coordinator.rounds.chunks import (
     FoundPieces,
     Pieces,
     ProductPieces,
     StoredPieces,
     WrittenPieces,
 )
-from sqlfl.interrupts import checkpoint
+from sqlfl.coordinator.rounds.measured import EVERY, Measured
+from sqlfl.coordinator.rounds.passes import sampled
 from sqlfl.models.losses import Loss
 
 ROWS = 1 << 17

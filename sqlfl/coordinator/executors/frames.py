@@ -16,7 +16,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from sqlfl.arrays import Array
+from sqlfl.base.arrays import Array
 
 LENGTH = struct.Struct("<Q")
 

@@ -11,12 +11,12 @@ from functools import partial
 from queue import Empty
 from typing import TypeVar
 
+from sqlfl.base.errors import Error
+from sqlfl.base.interrupts import HEARD, caught
 from sqlfl.coordinator.executors.division import Division
 from sqlfl.coordinator.executors.partition import Partition, Work
 from sqlfl.coordinator.executors.sums import Node, Sums, Tally
-from sqlfl.coordinator.key_join import KeyJoin
-from sqlfl.errors import Error
-from sqlfl.interrupts import HEARD, caught
+from sqlfl.coordinator.join.key_join import KeyJoin
 
 T = TypeVar("T")
 

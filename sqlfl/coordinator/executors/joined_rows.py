@@ -11,15 +11,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sqlfl.arrays import Array
+from sqlfl.base.arrays import Array
 from sqlfl.coordinator.executors.base import Executor, Held
 from sqlfl.coordinator.executors.division import divided
 from sqlfl.coordinator.executors.in_process import InProcess
 from sqlfl.coordinator.executors.partition import Work
 from sqlfl.coordinator.executors.sums import Sums
+from sqlfl.coordinator.rounds.chunks import Pieces, StoredPieces
 from sqlfl.coordinator.rounds.measured import EVERY, Measured, headline_of_none
 from sqlfl.coordinator.rounds.passes import Look, Passes
-from sqlfl.coordinator.rounds.pieces import Pieces, StoredPieces
 from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.models.losses import Loss
 from sqlfl.models.metrics import Mean, Meter

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from sqlfl.base.errors import Error, nearest
 from sqlfl.coordinator.executors.base import Executor
 from sqlfl.coordinator.executors.in_process import InProcess
 from sqlfl.coordinator.executors.processes import Processes
 from sqlfl.coordinator.executors.rays import Rays
-from sqlfl.errors import Error, nearest
 
 THREADS = "threads"
 NAMED: Mapping[str, Callable[[], Executor]] = {

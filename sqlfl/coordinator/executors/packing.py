@@ -8,20 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from sqlfl.arrays import Array
-from sqlfl.compiled import library
+from sqlfl.base.arrays import Array
+from sqlfl.base.errors import Error, InternalError
 from sqlfl.coordinator.executors.division import Division
 from sqlfl.coordinator.executors.frames import Frame, Reading, Writing
 from sqlfl.coordinator.executors.partition import Partition, Reach, Work
 from sqlfl.coordinator.executors.sums import Node, Segment, Sums
-from sqlfl.coordinator.factorised import Branch, Factorised, Tree
-from sqlfl.coordinator.join_size import SlotCodes
-from sqlfl.coordinator.key_join import KeyJoin
-from sqlfl.coordinator.mapping import SlotMapping, TableMapping
+from sqlfl.coordinator.join.factorised import Branch, Factorised, Tree
+from sqlfl.coordinator.join.join_size import SlotCodes
+from sqlfl.coordinator.join.key_join import KeyJoin
+from sqlfl.coordinator.join.mapping import SlotMapping, TableMapping
+from sqlfl.coordinator.rounds.chunks import FoundPieces, Pieces, ProductPieces, WrittenPieces
 from sqlfl.coordinator.rounds.measured import Measured
-from sqlfl.coordinator.rounds.pieces import FoundPieces, Pieces, ProductPieces, WrittenPieces
 from sqlfl.coordinator.rounds.scores import Scores
-from sqlfl.errors import Error, InternalError
 from sqlfl.models.clipped import Huber, Quantile
 from sqlfl.models.gamma import Gamma
 from sqlfl.models.losses import Logistic, Loss, Softmax, Squared
@@ -33,6 +32,7 @@ from sqlfl.models.metrics import (
     NumberMeter,
     QuantileMeter,
 )
+from sqlfl.models.native import library
 from sqlfl.models.poisson import Poisson
 
 LOSSES: Mapping[str, Any] = {

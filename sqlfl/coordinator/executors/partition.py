@@ -8,11 +8,11 @@ from typing import TypeAlias
 
 import numpy as np
 
-from sqlfl.arrays import Array
+from sqlfl.base.arrays import Array
 from sqlfl.coordinator.executors.sums import Segment, Sums
+from sqlfl.coordinator.rounds.chunks import Pieces
 from sqlfl.coordinator.rounds.measured import Measured
 from sqlfl.coordinator.rounds.passes import Look, Passes
-from sqlfl.coordinator.rounds.pieces import Pieces
 from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.models.losses import Loss
 

@@ -9,9 +9,9 @@ import sys
 import threading
 from contextlib import suppress
 
+from sqlfl.base.errors import Error
 from sqlfl.coordinator.executors.frames import Frame
 from sqlfl.coordinator.executors.workers import Workers
-from sqlfl.errors import Error
 
 ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 PATIENCE = 5.0

@@ -8,11 +8,11 @@ import os
 import threading
 from typing import Any
 
+from sqlfl.base.errors import Error
 from sqlfl.coordinator.executors.frames import Frame
 from sqlfl.coordinator.executors.processes import ONE_THREAD
 from sqlfl.coordinator.executors.service import Service
 from sqlfl.coordinator.executors.workers import Workers
-from sqlfl.errors import Error
 
 PATIENCE = 120.0
 """Seconds for an actor to begin."""

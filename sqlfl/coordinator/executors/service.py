@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from sqlfl.base.errors import Error
 from sqlfl.coordinator.executors.division import Division
 from sqlfl.coordinator.executors.frames import Frame
 from sqlfl.coordinator.executors.packing import (
@@ -20,8 +21,7 @@ from sqlfl.coordinator.executors.packing import (
 )
 from sqlfl.coordinator.executors.partition import Partition, Reach, Work
 from sqlfl.coordinator.executors.sums import Node, Tally
-from sqlfl.coordinator.key_join import KeyJoin
-from sqlfl.errors import Error
+from sqlfl.coordinator.join.key_join import KeyJoin
 
 HOLD, ASK, FORGET, JOIN = "hold", "ask", "forget", "join"
 

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from sqlfl.arrays import Array
+from sqlfl.base.arrays import Array
+from sqlfl.base.errors import Error
 from sqlfl.coordinator.executors.base import Held
 from sqlfl.coordinator.executors.division import Division
 from sqlfl.coordinator.executors.frames import Frame
@@ -25,8 +26,7 @@ from sqlfl.coordinator.executors.packing import answers_of
 from sqlfl.coordinator.executors.partition import Reach, Work
 from sqlfl.coordinator.executors.service import checked, to_ask, to_forget, to_hold, to_join
 from sqlfl.coordinator.executors.sums import Sums, Tally
-from sqlfl.coordinator.key_join import KeyJoin, together
-from sqlfl.errors import Error
+from sqlfl.coordinator.join.key_join import KeyJoin, together
 
 
 class Worker(Protocol):

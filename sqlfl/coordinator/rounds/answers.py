@@ -10,9 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from sqlfl.coordinator.loj import JoinedRows
-from sqlfl.coordinator.lou import Members
-from sqlfl.errors import InternalError
+from sqlfl.base.errors import InternalError
+from sqlfl.contract.configuration import PENALTY, Configuration
+from sqlfl.contract.schema import Address
+from sqlfl.coordinator.join.scatter_gather import JoinedRows
+from sqlfl.coordinator.join.slot_members import Members
 from sqlfl.messages import (
     ConsensusPart,
     ExactPredictions,
@@ -24,8 +26,6 @@ from sqlfl.messages import (
     Slope,
 )
 from sqlfl.messages.replies import Expected, refused
-from sqlfl.methods.configuration import PENALTY, Configuration
-from sqlfl.schema import Address
 
 Expect: TypeAlias = Callable[[Address], Expected[Any]]
 

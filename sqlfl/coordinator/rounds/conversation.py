@@ -8,9 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from sqlfl.arrays import Array
-from sqlfl.coordinator.loj import JoinedRows, all_rows
-from sqlfl.coordinator.lou import Members
+from sqlfl.aggregation.slot_aggregation import average, sum_gradients, sum_grams
+from sqlfl.base.arrays import Array
+from sqlfl.contract.configuration import Configuration, TowerConfiguration
+from sqlfl.contract.schema import Address
+from sqlfl.coordinator.join.scatter_gather import JoinedRows, all_rows
+from sqlfl.coordinator.join.slot_members import Members
 from sqlfl.coordinator.rounds.answers import Answers, Expect
 from sqlfl.coordinator.rounds.problem import Problem
 from sqlfl.coordinator.rounds.stragglers import Stragglers
@@ -37,9 +40,6 @@ from sqlfl.messages import (
     SumGradient,
 )
 from sqlfl.messages.replies import Channel, Expected, ask
-from sqlfl.methods.configuration import Configuration, TowerConfiguration
-from sqlfl.schema import Address
-from sqlfl.unions import average, sum_gradients, sum_grams
 
 
 class Conversation:

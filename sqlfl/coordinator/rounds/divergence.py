@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from sqlfl.base.errors import ModelError
 from sqlfl.coordinator.rounds.problem import Problem
 from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.coordinator.rounds.warm import best_constant
-from sqlfl.errors import ModelError
 from sqlfl.models.targets import LARGEST as LARGEST_OF_ALL
 
 LARGEST = 1e12

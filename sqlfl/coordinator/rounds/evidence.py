@@ -20,8 +20,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sqlfl import endings
-from sqlfl.arrays import Array
+from sqlfl.base.arrays import Array
+from sqlfl.contract import stopping
+from sqlfl.contract.stopping import Ending
 from sqlfl.coordinator.executors.joined_rows import JoinedRows
 from sqlfl.coordinator.rounds.conversation import Conversation
 from sqlfl.coordinator.rounds.divergence import scale_of
@@ -29,7 +30,6 @@ from sqlfl.coordinator.rounds.problem import Problem
 from sqlfl.coordinator.rounds.scores import Scores, by_output
 from sqlfl.coordinator.rounds.search import ROUNDING
 from sqlfl.coordinator.rounds.warm import Levelled, levelled
-from sqlfl.endings import Ending
 
 RESOLVED = 1e-8
 """Columns of different tables may be correlated up to 1 − 1e-8 where there is no l2."""
@@ -62,18 +62,18 @@ class Evidence:
     """There is no minimum."""
 
     def proves(self, tolerance: float) -> bool:
-        return not self.separable and self.gap <= max(tolerance, endings.CERTAIN)
+        return not self.separable and self.gap <= max(tolerance, stopping.CERTAIN)
 
     def ending(self, tolerance: float, short: str, why: str) -> Ending:
         """'converged' where that is proved, or else why the run ended."""
         if self.separable:
-            return endings.separable(self.gradient)
+            return stopping.separable(self.gradient)
         if self.proves(tolerance):
-            proved = self.certain <= max(tolerance, endings.CERTAIN)
-            return endings.converged(
+            proved = self.certain <= max(tolerance, stopping.CERTAIN)
+            return stopping.converged(
                 self.gradient, self.certain if proved else self.gap, proved=proved
             )
-        return endings.unproven(short, why, self.gradient, self.gap)
+        return stopping.unproven(short, why, self.gradient, self.gap)
 
 
 def conclusion(
@@ -81,12 +81,12 @@ def conclusion(
 ) -> Ending:
     """How gradient descent or ADMM ended, by one examination: at the last epoch, or where `still`
     the objective changed by at most `tolerance`. Of protected rows nothing is asked."""
-    short = endings.STILL if still else endings.LIMIT
-    why = endings.STILL_REASON if still else endings.LIMIT_REASON
+    short = stopping.STILL if still else stopping.LIMIT
+    why = stopping.STILL_REASON if still else stopping.LIMIT_REASON
     if problem.privacy is not None:
-        return endings.untold(short, endings.PRIVATE)
+        return stopping.untold(short, stopping.PRIVATE)
     if not problem.proved:
-        return endings.untold(short, endings.NOT_ASKED)
+        return stopping.untold(short, stopping.NOT_ASKED)
     found = examine(problem, conversation, intercept, first)
     return found.ending(problem.options.tolerance, short, why)
 

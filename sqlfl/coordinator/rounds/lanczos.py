@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sqlfl.arrays import Array
+from sqlfl.base.arrays import Array
 from sqlfl.coordinator.executors.joined_rows import JoinedRows
 
 KEPT = 1e-6

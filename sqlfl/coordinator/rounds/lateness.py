@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from typing import Any, TypeVar
 
-from sqlfl.interrupts import AGAIN, HEARD, Interrupts, caught, heeding, interrupted
+from sqlfl.base.interrupts import AGAIN, HEARD, Interrupts, caught, heeding, interrupted
 
 T = TypeVar("T")
 

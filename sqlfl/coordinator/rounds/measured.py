@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sqlfl.arrays import Array
+from sqlfl.base.arrays import Array
+from sqlfl.coordinator.rounds.chunk import Piece
 from sqlfl.coordinator.rounds.passes import Passes
-from sqlfl.coordinator.rounds.piece import Piece
 from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.models.losses import Loss
 from sqlfl.models.metrics import Mean, Meter

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sqlfl.arrays import Array
-from sqlfl.compiled import library
-from sqlfl.coordinator.rounds.piece import Piece, Tally
-from sqlfl.coordinator.rounds.pieces import Pieces
+from sqlfl.base.arrays import Array
+from sqlfl.coordinator.rounds.chunk import Piece, Tally
+from sqlfl.coordinator.rounds.chunks import Pieces
 from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.models.losses import Loss
+from sqlfl.models.native import library
 
 CHUNK = 1 << 14
 """Scores of one piece."""

@@ -9,22 +9,22 @@ from typing import Protocol
 
 import numpy as np
 
-from sqlfl.arrays import Array
+from sqlfl.base.arrays import Array
+from sqlfl.contract.methods import part_of
+from sqlfl.contract.privacy_specification import RoundNoise, RunNoise
+from sqlfl.contract.stopping import Ending
 from sqlfl.coordinator.executors.base import Executor
 from sqlfl.coordinator.executors.in_process import InProcess
 from sqlfl.coordinator.executors.joined_rows import JoinedRows
-from sqlfl.coordinator.lou import Members
-from sqlfl.coordinator.mapping import SlotMapping, TableMapping
+from sqlfl.coordinator.join.mapping import SlotMapping, TableMapping
+from sqlfl.coordinator.join.slot_members import Members
+from sqlfl.coordinator.rounds.chunks import Pieces, WrittenPieces
 from sqlfl.coordinator.rounds.lateness import Lateness
 from sqlfl.coordinator.rounds.measured import EVERY, Measured
-from sqlfl.coordinator.rounds.pieces import Pieces, WrittenPieces
 from sqlfl.coordinator.rounds.scores import Scores
-from sqlfl.endings import Ending
 from sqlfl.messages.replies import Channel
-from sqlfl.methods import part_of
 from sqlfl.models.losses import Loss
 from sqlfl.options.training import TowerOptions, TrainingOptions
-from sqlfl.privacy.specification import RoundNoise, RunNoise
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sqlfl.arrays import Array
+from sqlfl.base.arrays import Array
 
 LONG = 32
 """Joined rows of a run, on average, from which what belongs to it is read and added up once."""

@@ -6,7 +6,7 @@ from typing import Protocol
 
 import numpy as np
 
-from sqlfl.arrays import Array
+from sqlfl.base.arrays import Array
 
 DISTINCT = 1e-13
 """Relative eigenvalue below which directions count as the same: that of columns which agree in all

@@ -17,13 +17,13 @@ from typing import TypeAlias
 
 import numpy as np
 
-from sqlfl.arrays import Array
-from sqlfl.coordinator.loj import JoinedRows
-from sqlfl.coordinator.lou import Members
+from sqlfl.base.arrays import Array
+from sqlfl.contract.schema import Address
+from sqlfl.coordinator.join.scatter_gather import JoinedRows
+from sqlfl.coordinator.join.slot_members import Members
 from sqlfl.coordinator.rounds.lateness import Lateness
 from sqlfl.messages import Predictions, Residuals
 from sqlfl.planner.query.tied import tied
-from sqlfl.schema import Address
 
 Replies: TypeAlias = dict[Address, Predictions]
 Ask: TypeAlias = Callable[[Mapping[Address, Residuals]], Replies]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sqlfl.arrays import Array
+from sqlfl.base.arrays import Array
 from sqlfl.coordinator.rounds.conversation import Conversation
 from sqlfl.coordinator.rounds.passes import Look
 from sqlfl.coordinator.rounds.problem import Problem

@@ -6,8 +6,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from sqlfl.arrays import Array
-from sqlfl.errors import InternalError
+from sqlfl.base.arrays import Array
+from sqlfl.base.errors import InternalError
 from sqlfl.methods.admm.configuration import AdmmConfiguration
 from sqlfl.methods.admm.messages import AdmmResiduals
 from sqlfl.models.gram import GramMatrix

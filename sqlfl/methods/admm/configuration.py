@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sqlfl.methods.configuration import Configuration
+from sqlfl.contract.configuration import Configuration
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from functools import partial
 
 import numpy as np
 
-from sqlfl.arrays import Array
+from sqlfl.base.arrays import Array
 from sqlfl.coordinator.rounds.conversation import Conversation
 from sqlfl.coordinator.rounds.divergence import relative
 from sqlfl.coordinator.rounds.evidence import conclusion

@@ -8,9 +8,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from sqlfl.arrays import Array
-from sqlfl.errors import InternalError
-from sqlfl.interrupts import checkpoint
+from sqlfl.base.arrays import Array
+from sqlfl.base.errors import InternalError
+from sqlfl.base.interrupts import checkpoint
 from sqlfl.methods.admm.configuration import AdmmConfiguration
 from sqlfl.methods.admm.options import local_rounds
 from sqlfl.models.neural import Limit, seed_of

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from sqlfl import messages as ms
+from sqlfl.contract.schema import Client
 from sqlfl.methods.admm.messages import AdmmResiduals
 from sqlfl.methods.admm.options import AdmmOptions, local_rounds
-from sqlfl.methods.spec import MethodSpec, Words, has_head, summed
 from sqlfl.options.batch import Whole
 from sqlfl.options.training import TrainingOptions
-from sqlfl.planner.protocol import rounds
-from sqlfl.planner.protocol import symbols as sym
-from sqlfl.planner.protocol.amounts import Content, content
-from sqlfl.planner.protocol.exchanges import Call, Exchange, Run, exchange
+from sqlfl.planner.federated import rounds
+from sqlfl.planner.federated import symbols as sym
+from sqlfl.planner.federated.amounts import Content, content
+from sqlfl.planner.federated.exchanges import Call, Exchange, Run, exchange
+from sqlfl.planner.federated.method_spec import MethodSpec, Words, has_head, summed
 from sqlfl.planner.query.ucq import Slot
 from sqlfl.privacy.counts import Counts, Part
 from sqlfl.privacy.protection import Protection
-from sqlfl.schema import Client
 
 
 def _exchanges(run: Run) -> list[Exchange]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from sqlfl.arrays import Array
+from sqlfl.base.arrays import Array
 from sqlfl.messages import ConsensusAverage, ConsensusPart, Message
 from sqlfl.methods.admm.configuration import AdmmConfiguration
 from sqlfl.methods.admm.local import LocalUpdate

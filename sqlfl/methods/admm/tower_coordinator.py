@@ -20,8 +20,8 @@ from functools import partial
 
 import numpy as np
 
-from sqlfl import endings
-from sqlfl.arrays import Array
+from sqlfl.base.arrays import Array
+from sqlfl.contract import stopping
 from sqlfl.coordinator.rounds.conversation import Conversation
 from sqlfl.coordinator.rounds.divergence import check_objective, check_scores, relative
 from sqlfl.coordinator.rounds.heads import Headed
@@ -129,8 +129,8 @@ class TowerAdmm(Headed):
             still = still and not stale
             ending = None
             if still or epoch == epochs:
-                short = endings.STILL if still else endings.LIMIT
-                ending = endings.untold(short, endings.TOWERS)
+                short = stopping.STILL if still else stopping.LIMIT
+                ending = stopping.untold(short, stopping.TOWERS)
             yield Step(epoch, objective, loss, ending=ending, late=late, stale=stale)
             if ending is not None:
                 return

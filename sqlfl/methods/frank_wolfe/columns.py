@@ -6,7 +6,7 @@ from typing import Protocol
 
 import numpy as np
 
-from sqlfl.arrays import Array
+from sqlfl.base.arrays import Array
 from sqlfl.party.steps import Engine
 
 

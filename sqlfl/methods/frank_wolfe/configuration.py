@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sqlfl.methods.configuration import NUMBER, Configuration, Extent
+from sqlfl.contract.configuration import NUMBER, Configuration, Extent
 
 
 @dataclass(frozen=True, kw_only=True)

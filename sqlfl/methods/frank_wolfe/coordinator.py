@@ -12,17 +12,19 @@ from functools import partial
 
 import numpy as np
 
-from sqlfl import endings
-from sqlfl.arrays import Array
-from sqlfl.coordinator.loj import listed_rows
+from sqlfl.base.arrays import Array
+from sqlfl.base.errors import ModelError
+from sqlfl.contract import stopping
+from sqlfl.contract.schema import Address
+from sqlfl.contract.stopping import CERTAIN, Ending
+from sqlfl.coordinator.join.scatter_gather import listed_rows
 from sqlfl.coordinator.rounds.conversation import Conversation
 from sqlfl.coordinator.rounds.divergence import relative
 from sqlfl.coordinator.rounds.problem import Problem, Step
 from sqlfl.coordinator.rounds.scores import Scores
-from sqlfl.endings import CERTAIN, Ending
-from sqlfl.errors import ModelError
 from sqlfl.messages import Message
 from sqlfl.messages.replies import Channel, Expected, refused
+from sqlfl.methods.frank_wolfe.column_cache import JoinedColumns, SketchedColumns, Told
 from sqlfl.methods.frank_wolfe.configuration import FrankWolfeConfiguration
 from sqlfl.methods.frank_wolfe.corrective import corrected
 from sqlfl.methods.frank_wolfe.messages import (
@@ -34,8 +36,6 @@ from sqlfl.methods.frank_wolfe.messages import (
 )
 from sqlfl.methods.frank_wolfe.options import CORRECTIVE, FIXED, FrankWolfeOptions
 from sqlfl.methods.frank_wolfe.sketch import Sketch
-from sqlfl.methods.frank_wolfe.told import JoinedColumns, SketchedColumns, Told
-from sqlfl.schema import Address
 
 ROUNDING = 1e-14
 """Share of the objective that an iteration may change it by and count as idle."""
@@ -117,7 +117,7 @@ class FrankWolfe:
             self._move(epoch - 1)
             if protected and epoch == epochs:
                 self._settle()
-                done = endings.untold(endings.LIMIT, NOISED)
+                done = stopping.untold(stopping.LIMIT, NOISED)
                 yield Step(epoch, self._told.loss, self._told.loss, ending=done)
                 return
             self._ask()
@@ -252,17 +252,17 @@ class FrankWolfe:
         tolerance = self._problem.options.tolerance
         enough = max(CERTAIN, tolerance) if last or idle else tolerance
         if proved and told <= enough:
-            return endings.bounded(told)
+            return stopping.bounded(told)
         # of noised columns the gap is no more than a guess, and the whole budget is spent anyway
         guessed = self._problem.privacy is not None
         solved = not guessed and self._share == 1.0 and (idle or told <= tolerance)
         if not (last or solved):
             return None
-        short = endings.LIMIT if last else endings.STILL
-        why = endings.LIMIT_REASON if last else endings.STILL_REASON
+        short = stopping.LIMIT if last else stopping.STILL
+        why = stopping.LIMIT_REASON if last else stopping.STILL_REASON
         if not proved:
-            return endings.untold(short, f"{why}; {self._unproved}")
-        return endings.unbounded(short, why, told)
+            return stopping.untold(short, f"{why}; {self._unproved}")
+        return stopping.unbounded(short, why, told)
 
     @property
     def _unproved(self) -> str:

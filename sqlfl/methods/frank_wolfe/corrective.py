@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sqlfl.arrays import Array
+from sqlfl.base.arrays import Array
 
 TOLERANCE = 1e-12
 """Of slopes, relative to the largest there is at 0."""

@@ -10,7 +10,7 @@ from sqlfl.messages.forms import array, integer, real
 from sqlfl.messages.training import Residuals, listing_fault
 
 if TYPE_CHECKING:
-    from sqlfl.arrays import Array
+    from sqlfl.base.arrays import Array
 
 
 @dataclass(frozen=True, eq=False)

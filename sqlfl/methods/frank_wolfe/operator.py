@@ -13,8 +13,8 @@ from collections.abc import Sequence
 import numpy as np
 from scipy import sparse
 
-from sqlfl.arrays import Array
-from sqlfl.errors import InternalError
+from sqlfl.base.arrays import Array
+from sqlfl.base.errors import InternalError
 from sqlfl.messages import Message, PartialGradient, Ready, SendReleases, SumGradient
 from sqlfl.methods.frank_wolfe.columns import ClippedColumns, Columns, EngineColumns
 from sqlfl.methods.frank_wolfe.configuration import FrankWolfeConfiguration

@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 from scipy import sparse
 
-from sqlfl.arrays import Array
+from sqlfl.base.arrays import Array
 
 ENTRIES = 8
 """s, where m is not less."""

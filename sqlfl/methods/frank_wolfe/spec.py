@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from sqlfl import messages as ms
+from sqlfl.contract.schema import Client
 from sqlfl.methods.frank_wolfe.messages import (
     Column,
     ColumnDirection,
@@ -13,17 +14,16 @@ from sqlfl.methods.frank_wolfe.messages import (
     SetSketch,
 )
 from sqlfl.methods.frank_wolfe.options import CORRECTIVE, SEARCH, FrankWolfeOptions
-from sqlfl.methods.spec import MethodSpec, Words, summed
 from sqlfl.options.training import TrainingOptions
-from sqlfl.planner.protocol import rounds
-from sqlfl.planner.protocol import symbols as sym
-from sqlfl.planner.protocol.amounts import Content, content
-from sqlfl.planner.protocol.exchanges import Call, Exchange, Run, exchange
-from sqlfl.planner.protocol.sizes import Size
+from sqlfl.planner.federated import rounds
+from sqlfl.planner.federated import symbols as sym
+from sqlfl.planner.federated.amounts import Content, content
+from sqlfl.planner.federated.exchanges import Call, Exchange, Run, exchange
+from sqlfl.planner.federated.method_spec import MethodSpec, Words, summed
+from sqlfl.planner.federated.sizes import Size
 from sqlfl.planner.query.ucq import Slot
 from sqlfl.privacy.counts import Counts, Part
 from sqlfl.privacy.protection import Protection
-from sqlfl.schema import Client
 
 _STEPS = {
     CORRECTIVE: "the best weights of all columns that were told",

@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from sqlfl.arrays import Array
-from sqlfl.errors import InternalError
+from sqlfl.base.arrays import Array
+from sqlfl.base.errors import InternalError
 from sqlfl.methods.lbfgs.lengths import MEMORY, coefficients_length
 
 THETA, GRADIENT, IMAGE = 0, 1, 2

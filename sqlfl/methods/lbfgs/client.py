@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sqlfl.arrays import Array
-from sqlfl.errors import InternalError
+from sqlfl.base.arrays import Array
+from sqlfl.base.errors import InternalError
 from sqlfl.methods.lbfgs.basis import Basis
 from sqlfl.methods.lbfgs.configuration import LbfgsConfiguration
 from sqlfl.methods.lbfgs.messages import ExactLbfgsResiduals, LbfgsResiduals

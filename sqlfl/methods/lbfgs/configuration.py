@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sqlfl.methods.configuration import NUMBER, Configuration, Extent
+from sqlfl.contract.configuration import NUMBER, Configuration, Extent
 from sqlfl.methods.lbfgs.lengths import MEMORY, coefficients_length, products_length
 
 

@@ -18,8 +18,10 @@ from functools import cached_property, partial
 
 import numpy as np
 
-from sqlfl import endings
-from sqlfl.arrays import Array
+from sqlfl.base.arrays import Array
+from sqlfl.contract import stopping
+from sqlfl.contract.schema import Address
+from sqlfl.contract.stopping import CERTAIN, Ending
 from sqlfl.coordinator.rounds.conversation import Conversation
 from sqlfl.coordinator.rounds.divergence import relative
 from sqlfl.coordinator.rounds.evidence import Evidence, bound, examine, least_eigenvalue, weighed
@@ -28,7 +30,6 @@ from sqlfl.coordinator.rounds.problem import Problem, Step
 from sqlfl.coordinator.rounds.scores import Scores, by_output
 from sqlfl.coordinator.rounds.search import ROUNDING, exact_search
 from sqlfl.coordinator.rounds.warm import Levelled, beginning, cold, levelled
-from sqlfl.endings import CERTAIN, Ending
 from sqlfl.messages import Residuals
 from sqlfl.messages.replies import Channel
 from sqlfl.methods.lbfgs.basis import THETA, Basis, sent
@@ -39,7 +40,6 @@ from sqlfl.methods.lbfgs.options import ROWS
 from sqlfl.methods.lbfgs.products import InnerProducts
 from sqlfl.methods.lbfgs.subspace import Images, Restriction, Trial
 from sqlfl.models.class_solver import STEP, class_curvature
-from sqlfl.schema import Address
 
 OF_CLASSES = ("logistic", "softmax")
 """Losses whose dispersion is 1, whatever the rows are."""
@@ -180,8 +180,8 @@ class Lbfgs:
                 rests = not move.any or (self._exact and (self._fell or self._progress.rests))
                 if rests and not self._seeking:
                     found = self._examined()
-                    reason = endings.ROUNDING_REASON
-                    ending = found.ending(self._tolerance, endings.ROUNDING, reason)
+                    reason = stopping.ROUNDING_REASON
+                    ending = found.ending(self._tolerance, stopping.ROUNDING, reason)
             norm = self._inner.gradient if ending is None else ending.gradient
             yield Step(
                 epoch, self._objective, self._loss, norm, ending, estimates=self._estimates()
@@ -304,13 +304,13 @@ class Lbfgs:
     def _proved(self, last: bool) -> Ending | None:
         """What ends the run: that the optimum is proved, or that this is the last iteration."""
         if not self._problem.proved:
-            return endings.untold(endings.LIMIT if last else endings.STILL, endings.NOT_ASKED)
+            return stopping.untold(stopping.LIMIT if last else stopping.STILL, stopping.NOT_ASKED)
         found = self._examined()
         if not found.proves(self._tolerance) and not self._exact and not last:
             self._sharpen()
             found = self._examined()
         if last or found.separable or found.proves(self._tolerance):
-            return found.ending(self._tolerance, endings.LIMIT, endings.LIMIT_REASON)
+            return found.ending(self._tolerance, stopping.LIMIT, stopping.LIMIT_REASON)
         return None
 
     def _examined(self) -> Evidence:

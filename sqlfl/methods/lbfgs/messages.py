@@ -9,7 +9,7 @@ from sqlfl.messages.forms import array, integer
 from sqlfl.messages.training import Residuals
 
 if TYPE_CHECKING:
-    from sqlfl.arrays import Array
+    from sqlfl.base.arrays import Array
 
 
 @dataclass(frozen=True, eq=False)

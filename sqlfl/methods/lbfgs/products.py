@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from sqlfl.arrays import Array
-from sqlfl.errors import InternalError
+from sqlfl.base.arrays import Array
+from sqlfl.base.errors import InternalError
 from sqlfl.methods.lbfgs.basis import GRADIENT, IMAGE, THETA, newest
 from sqlfl.methods.lbfgs.lengths import MEMORY, products_length
 

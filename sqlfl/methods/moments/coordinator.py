@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sqlfl import endings
-from sqlfl.arrays import Array
+from sqlfl.base.arrays import Array
+from sqlfl.base.errors import InternalError
+from sqlfl.contract import stopping
 from sqlfl.coordinator.rounds.conversation import Conversation
 from sqlfl.coordinator.rounds.problem import Problem, Step
-from sqlfl.errors import InternalError
 from sqlfl.messages import SetGram
 from sqlfl.messages.grams import message_to_gram
 from sqlfl.messages.replies import Channel
@@ -82,7 +82,7 @@ class Moments:
             1,
             loss + self._penalty(weights, grams),
             loss,
-            ending=endings.untold(SOLVED, REASON + ASSUMED * several),
+            ending=stopping.untold(SOLVED, REASON + ASSUMED * several),
             estimates={"explained": explained},
             warnings=tuple(_warnings(explained, several=several and not labels.classes)),
         )

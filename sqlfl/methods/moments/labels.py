@@ -7,11 +7,11 @@ from functools import cached_property
 
 import numpy as np
 
-from sqlfl.arrays import Array
+from sqlfl.base.arrays import Array
+from sqlfl.contract.privacy_specification import LabelNoise
 from sqlfl.coordinator.rounds.problem import Problem
 from sqlfl.methods.moments.solving import Solution, Target, scales_of
 from sqlfl.privacy.mechanisms import keep_probability, laplace_keep
-from sqlfl.privacy.specification import LabelNoise
 
 LEAST = 0.01
 """Share of the variance of noised numbers, or of an even share of noised classes, that is left at

@@ -13,8 +13,8 @@ from itertools import pairwise
 import numpy as np
 from scipy import sparse
 
-from sqlfl.arrays import Array
-from sqlfl.errors import InternalError
+from sqlfl.base.arrays import Array
+from sqlfl.base.errors import InternalError
 from sqlfl.messages import (
     Constant,
     Gram,

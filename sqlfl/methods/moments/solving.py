@@ -33,7 +33,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sqlfl.arrays import Array
+from sqlfl.base.arrays import Array
 
 MOST = 0.995
 """Largest squared correlation: more would be what noise makes of it."""

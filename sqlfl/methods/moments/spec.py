@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from sqlfl import messages as ms
-from sqlfl.methods.spec import MethodSpec, Words, summed
+from sqlfl.contract.schema import Client
 from sqlfl.options.training import TrainingOptions
-from sqlfl.planner.protocol import rounds
-from sqlfl.planner.protocol import symbols as sym
-from sqlfl.planner.protocol.amounts import Content, content
-from sqlfl.planner.protocol.exchanges import Call, Exchange, Run, exchange
-from sqlfl.planner.protocol.sizes import Size
+from sqlfl.planner.federated import rounds
+from sqlfl.planner.federated import symbols as sym
+from sqlfl.planner.federated.amounts import Content, content
+from sqlfl.planner.federated.exchanges import Call, Exchange, Run, exchange
+from sqlfl.planner.federated.method_spec import MethodSpec, Words, summed
+from sqlfl.planner.federated.sizes import Size
 from sqlfl.planner.query.ucq import CATEGORY, Slot
 from sqlfl.privacy.counts import Counts, Part
 from sqlfl.privacy.protection import Protection
-from sqlfl.schema import Client
 
 _MOMENTS = (
     "second moments Σ w x xᵀ of the encoded columns, rows bounded, the sum noised (Gaussian), once"

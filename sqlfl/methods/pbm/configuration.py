@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from sqlfl.methods.configuration import NUMBER, Extent
+from sqlfl.contract.configuration import NUMBER, Extent
 from sqlfl.methods.sgd.configuration import StepConfiguration
 from sqlfl.models.towers import TowerShape
 

@@ -13,9 +13,10 @@ from functools import partial
 
 import numpy as np
 
-from sqlfl import endings
-from sqlfl.arrays import Array
-from sqlfl.coordinator.loj import batch_of
+from sqlfl.base.arrays import Array
+from sqlfl.contract import stopping
+from sqlfl.contract.schema import Address
+from sqlfl.coordinator.join.scatter_gather import batch_of
 from sqlfl.coordinator.rounds.conversation import Conversation
 from sqlfl.coordinator.rounds.divergence import check_objective, check_scores
 from sqlfl.coordinator.rounds.heads import Headed
@@ -32,7 +33,6 @@ from sqlfl.methods.pbm.options import PbmOptions
 from sqlfl.models.head import Head
 from sqlfl.models.optimizers import optimizer_of
 from sqlfl.privacy.poisson_binomial.sampling import estimate
-from sqlfl.schema import Address
 
 HINT = "give a smaller learning_rate"
 
@@ -91,7 +91,7 @@ class Pbm(Headed):
             objective = loss + self._head.penalty(problem.l2)
             check_objective(problem, objective, self.first, "the steps", HINT, self._head.stretch)
             ended = epoch == epochs
-            ending = endings.untold(endings.LIMIT, endings.TOWERS) if ended else None
+            ending = stopping.untold(stopping.LIMIT, stopping.TOWERS) if ended else None
             yield Step(epoch, objective, loss, None, ending)
 
     def _epoch(self) -> None:

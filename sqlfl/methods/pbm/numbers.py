@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from sqlfl.arrays import Array
-from sqlfl.errors import InternalError
+from sqlfl.base.arrays import Array
+from sqlfl.base.errors import InternalError
 
 LEVELS = 1 << 24
 """Steps from −1 to 1: as fine as the 4-byte numbers of messages near 1."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from sqlfl.arrays import Array
-from sqlfl.errors import InternalError
+from sqlfl.base.arrays import Array
+from sqlfl.base.errors import InternalError
 from sqlfl.messages import Embeddings, Message, Ready, SendPredictions
 from sqlfl.methods.pbm.configuration import PbmConfiguration
 from sqlfl.methods.pbm.messages import PbmResiduals, SendEmbeddings

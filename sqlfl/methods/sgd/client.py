@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sqlfl.arrays import Array
+from sqlfl.base.arrays import Array
 from sqlfl.methods.sgd.configuration import SgdConfiguration
 from sqlfl.methods.sgd.messages import SgdResiduals
 from sqlfl.models.optimizers import optimizer_of

@@ -4,8 +4,8 @@ import math
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from sqlfl.codec import LEFT_OUT
-from sqlfl.methods.configuration import Configuration
+from sqlfl.base.codec import LEFT_OUT
+from sqlfl.contract.configuration import Configuration
 from sqlfl.methods.sgd.options import Steps
 
 Stepping = TypeVar("Stepping", bound="StepConfiguration")

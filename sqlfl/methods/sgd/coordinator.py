@@ -16,9 +16,12 @@ from functools import partial
 
 import numpy as np
 
-from sqlfl import endings
-from sqlfl.arrays import Array
-from sqlfl.coordinator.loj import JoinedRows, batch_of
+from sqlfl.base.arrays import Array
+from sqlfl.base.errors import InternalError
+from sqlfl.contract import stopping
+from sqlfl.contract.schema import Address
+from sqlfl.contract.stopping import Ending
+from sqlfl.coordinator.join.scatter_gather import JoinedRows, batch_of
 from sqlfl.coordinator.rounds.conversation import Conversation
 from sqlfl.coordinator.rounds.divergence import check_objective, check_scores, relative
 from sqlfl.coordinator.rounds.evidence import conclusion
@@ -27,8 +30,6 @@ from sqlfl.coordinator.rounds.passes import Look
 from sqlfl.coordinator.rounds.problem import Problem, Step
 from sqlfl.coordinator.rounds.scores import Scores, by_output
 from sqlfl.coordinator.rounds.warm import beginning, cold
-from sqlfl.endings import Ending
-from sqlfl.errors import InternalError
 from sqlfl.messages import Predictions, Residuals
 from sqlfl.messages.replies import Channel
 from sqlfl.methods.sgd.configuration import SgdConfiguration
@@ -45,7 +46,6 @@ from sqlfl.methods.sgd.rates import (
 )
 from sqlfl.models.optimizers import optimizer_of
 from sqlfl.privacy.samplers import add_gaussian
-from sqlfl.schema import Address
 
 HINT = "give a smaller learning_rate, or none, to have it chosen"
 ADAM_MEMORY = 10
@@ -175,7 +175,7 @@ class Sgd(Headed):
         """Of towers nothing is proved."""
         problem = self._problem
         if problem.tower is not None:
-            return endings.untold(endings.STILL if still else endings.LIMIT, endings.TOWERS)
+            return stopping.untold(stopping.STILL if still else stopping.LIMIT, stopping.TOWERS)
         return conclusion(problem, self._conversation, still, self._head.intercept, first)
 
     @property

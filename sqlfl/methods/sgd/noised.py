@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from sqlfl.arrays import Array
+from sqlfl.base.arrays import Array
+from sqlfl.base.errors import InternalError
+from sqlfl.contract.privacy_specification import RoundNoise
 from sqlfl.coordinator.rounds.problem import Problem
-from sqlfl.errors import InternalError
-from sqlfl.privacy.specification import RoundNoise
 
 FAINT = 0.25
 """Noise of slopes, in units of their own spread, up to which they are taken as they are."""

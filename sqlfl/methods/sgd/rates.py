@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sqlfl.arrays import Array
+from sqlfl.base.arrays import Array
+from sqlfl.base.errors import InternalError
 from sqlfl.coordinator.rounds.conversation import Conversation
 from sqlfl.coordinator.rounds.lanczos import spectrum
 from sqlfl.coordinator.rounds.problem import Problem
-from sqlfl.errors import InternalError
 from sqlfl.methods.sgd.options import LEARNING_RATE, SgdOptions
 
 PROBES = 8

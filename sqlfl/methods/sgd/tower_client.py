@@ -6,8 +6,8 @@ from abc import ABC, abstractmethod
 
 import numpy as np
 
-from sqlfl.arrays import Array
-from sqlfl.errors import InternalError
+from sqlfl.base.arrays import Array
+from sqlfl.base.errors import InternalError
 from sqlfl.messages import Message, PartialGradient, SumGradient
 from sqlfl.methods.sgd.configuration import SgdConfiguration, Stepping
 from sqlfl.methods.sgd.messages import SgdResiduals

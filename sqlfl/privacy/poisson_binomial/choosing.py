@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from sqlfl.errors import PrivacyError
+from sqlfl.base.errors import PrivacyError
+from sqlfl.contract.privacy_specification import LARGEST_THETA
 from sqlfl.privacy.accountant import epsilon_of
 from sqlfl.privacy.events import EMBEDDINGS, Event, PoissonBinomial
 from sqlfl.privacy.poisson_binomial.sampling import check
-from sqlfl.privacy.specification import LARGEST_THETA
 
 BINS = (16, 32, 64, 128)
 """Of which is chosen where none are given."""

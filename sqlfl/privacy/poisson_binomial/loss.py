@@ -24,11 +24,11 @@ from functools import lru_cache
 
 import numpy as np
 
-from sqlfl.arrays import Array
-from sqlfl.errors import InternalError
+from sqlfl.base.arrays import Array
+from sqlfl.base.errors import InternalError
+from sqlfl.contract.privacy_specification import LARGEST_BINS
 from sqlfl.privacy.events import PoissonBinomial
 from sqlfl.privacy.poisson_binomial.sampling import check
-from sqlfl.privacy.specification import LARGEST_BINS
 
 MOST_COINS = 2 * LARGEST_BINS
 """Of more the time would be long: then fewer slots count as honest, which tells the more."""

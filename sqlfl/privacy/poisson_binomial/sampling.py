@@ -7,11 +7,11 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from sqlfl.arrays import Array
-from sqlfl.errors import InternalError
+from sqlfl.base.arrays import Array
+from sqlfl.base.errors import InternalError
+from sqlfl.contract.privacy_specification import LARGEST_BINS, LARGEST_THETA
 from sqlfl.privacy.randomness import Entropy, system
 from sqlfl.privacy.samplers import words
-from sqlfl.privacy.specification import LARGEST_BINS, LARGEST_THETA
 
 STEPS = 1 << 32
 """Probabilities are multiples of 1/STEPS."""

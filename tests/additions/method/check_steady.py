@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import sqlfl
-from sqlfl.methods import METHODS, methods
+from sqlfl.contract.methods import METHODS, methods
 from tests.conftest import Open
 from tests.methods.conformance import BOUNDS, QUERY, MethodConformance, shop
 from tests.methods.harness import random_join, train

@@ -14,15 +14,15 @@ from sqlfl.coordinator.executors.base import Executor
 from sqlfl.coordinator.executors.in_process import InProcess
 from sqlfl.coordinator.executors.joined_rows import JoinedRows
 from sqlfl.coordinator.executors.partition import Work
-from sqlfl.coordinator.join_size import SlotCodes
-from sqlfl.coordinator.key_join import KeyJoin
-from sqlfl.coordinator.key_trees import factorised
-from sqlfl.coordinator.mapping import TableMapping
-from sqlfl.coordinator.mapping_query import run_mapping_query
+from sqlfl.coordinator.join.join_size import SlotCodes
+from sqlfl.coordinator.join.key_join import KeyJoin
+from sqlfl.coordinator.join.key_trees import factorised
+from sqlfl.coordinator.join.mapping import TableMapping
+from sqlfl.coordinator.join.mapping_query import run_mapping_query
 from sqlfl.coordinator.rounds import passes as passes_module
+from sqlfl.coordinator.rounds.chunks import FoundPieces, Pieces, WrittenPieces
 from sqlfl.coordinator.rounds.measured import EVERY, Measured
 from sqlfl.coordinator.rounds.passes import Look, Passes
-from sqlfl.coordinator.rounds.pieces import FoundPieces, Pieces, WrittenPieces
 from sqlfl.coordinator.rounds.scores import Scores, by_output
 from sqlfl.models.area import KEPT
 from sqlfl.models.losses import Logistic, Loss, Softmax, Squared

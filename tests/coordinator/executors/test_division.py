@@ -10,10 +10,10 @@ import pytest
 from sqlfl.coordinator import blocks
 from sqlfl.coordinator.executors import division
 from sqlfl.coordinator.executors.division import divided
-from sqlfl.coordinator.mapping import TableMapping
+from sqlfl.coordinator.join.mapping import TableMapping
 from sqlfl.coordinator.rounds import passes
+from sqlfl.coordinator.rounds.chunks import FoundPieces, WrittenPieces
 from sqlfl.coordinator.rounds.measured import EVERY
-from sqlfl.coordinator.rounds.pieces import FoundPieces, WrittenPieces
 from sqlfl.models.losses import Softmax, Squared
 from tests.coordinator.executors.conformance import found
 

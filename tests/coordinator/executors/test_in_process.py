@@ -15,12 +15,12 @@ from sqlfl.coordinator.executors.base import Held
 from sqlfl.coordinator.executors.division import Division
 from sqlfl.coordinator.executors.in_process import InProcess, in_order
 from sqlfl.coordinator.executors.joined_rows import JoinedRows
-from sqlfl.coordinator.key_join import KeyJoin
+from sqlfl.coordinator.join.key_join import KeyJoin
+from sqlfl.coordinator.join.row_mapping import StoredMapping
+from sqlfl.coordinator.join.scratch import Scratch
+from sqlfl.coordinator.rounds.chunks import StoredPieces
 from sqlfl.coordinator.rounds.passes import Passes
-from sqlfl.coordinator.rounds.pieces import StoredPieces
 from sqlfl.coordinator.rounds.scores import Scores
-from sqlfl.coordinator.row_mapping import StoredMapping
-from sqlfl.coordinator.scratch import Scratch
 from sqlfl.models.losses import Logistic
 from tests.coordinator.executors.conformance import ExecutorConformance, assert_same_look
 from tests.depth import SEED

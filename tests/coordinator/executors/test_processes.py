@@ -14,12 +14,12 @@ from contextlib import closing
 import numpy as np
 import pytest
 
+from sqlfl.base.errors import Error
 from sqlfl.coordinator.executors import division
 from sqlfl.coordinator.executors.partition import Work
 from sqlfl.coordinator.executors.processes import Processes, ProcessWorker
-from sqlfl.coordinator.join_size import SlotCodes
-from sqlfl.coordinator.key_join import KeyJoin
-from sqlfl.errors import Error
+from sqlfl.coordinator.join.join_size import SlotCodes
+from sqlfl.coordinator.join.key_join import KeyJoin
 from sqlfl.models.losses import Logistic
 from tests.coordinator.executors.conformance import ExecutorConformance, written
 

@@ -10,16 +10,16 @@ from contextlib import closing
 
 import pytest
 
-from sqlfl.coordinator import mapping_query
+from sqlfl.base.errors import Error
 from sqlfl.coordinator.executors import division
 from sqlfl.coordinator.executors.base import Held
 from sqlfl.coordinator.executors.in_process import InProcess
 from sqlfl.coordinator.executors.rays import Rays, RayWorker
-from sqlfl.errors import Error
+from sqlfl.coordinator.join import mapping_query
 from sqlfl.models.losses import Logistic
 from tests.coordinator.executors.conformance import ExecutorConformance, written
-from tests.databases import in_memory
-from tests.test_executors import STATEMENTS, TABLES, trained
+from tests.coordinator.executors.test_statements import STATEMENTS, TABLES, trained
+from tests.open_databases import in_memory
 
 pytestmark = [
     pytest.mark.integration,

@@ -19,7 +19,9 @@ import numpy as np
 import pytest
 
 import sqlfl
-from sqlfl.options.looks import Contributions, Importance, Inference, Skew
+from sqlfl.contract.privacy_specification import Bounds
+from sqlfl.federation.planning import explain
+from sqlfl.options.diagnostics import Contributions, Importance, Inference, Skew
 from sqlfl.options.privacy import Privacy
 from sqlfl.options.resolve import training_options
 from sqlfl.planner.explain.document import details, summary
@@ -27,12 +29,10 @@ from sqlfl.planner.explain.explained import ExplainedPlan
 from sqlfl.planner.explain.render import WIDTH, Document, Section, Table, to_text
 from sqlfl.planner.explain.totals import totals
 from sqlfl.planner.federated.plan import FederatedPlan, plan
-from sqlfl.planner.protocol.sizes import Symbol
-from sqlfl.planning import explain
-from sqlfl.privacy.specification import Bounds
+from sqlfl.planner.federated.sizes import Symbol
 from tests import goldens
-from tests.databases import in_memory
 from tests.depth import SEED
+from tests.open_databases import in_memory
 from tests.planner import plans
 
 GOLDEN = Path(__file__).parent.parent.parent / "fixtures" / "explain"

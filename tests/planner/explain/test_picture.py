@@ -7,11 +7,11 @@ from xml.etree import ElementTree
 
 import pytest
 
+from sqlfl.federation.planning import explain
 from sqlfl.planner.explain.picture import picture
 from sqlfl.planner.explain.totals import NAMES, formula, kinds, totals
+from sqlfl.planner.federated.exchanges import UP
 from sqlfl.planner.federated.plan import FederatedPlan
-from sqlfl.planner.protocol.exchanges import UP
-from sqlfl.planning import explain
 from tests.planner import plans
 
 

@@ -5,15 +5,15 @@ from dataclasses import replace
 
 import pytest
 
-from sqlfl.errors import InternalError
+from sqlfl.base.errors import InternalError
+from sqlfl.contract.schema import specifications_to_json
 from sqlfl.models.towers import TowerShape
 from sqlfl.options.resolve import training_options
 from sqlfl.options.training import TowerOptions
 from sqlfl.planner.federated.engines import EngineChoice, bytes_of, choose_engines, row_bytes
+from sqlfl.planner.federated.exchanges import DOWN, UP, WHOLE
 from sqlfl.planner.federated.plan import FederatedPlan, plan
-from sqlfl.planner.protocol.exchanges import DOWN, UP, WHOLE
-from sqlfl.planner.protocol.symbols import ROLES
-from sqlfl.schema import specifications_to_json
+from sqlfl.planner.federated.symbols import ROLES
 from tests.planner import plans
 from tests.planner.plans import AIRLINE, BANK_0, BANK_1, METEO
 

@@ -15,14 +15,14 @@ from hypothesis import strategies as some
 from sqlglot import exp
 from sqlglot.tokenizer_core import TokenType
 
-from sqlfl.errors import Error, ParseError
+from sqlfl.base.errors import Error, ParseError
+from sqlfl.federation.parser_cross_check import confirm
 from sqlfl.planner.grammar.dialect import parse
 from sqlfl.planner.grammar.literals import literal
 from sqlfl.planner.grammar.parameters import Filled, fill
 from sqlfl.planner.grammar.statements import ExplainStatement, Pairs, Statement, TrainModel, Value
 from sqlfl.planner.grammar.tokens import tokenize
 from sqlfl.planner.grammar.writing import to_sql
-from sqlfl.second_reading import confirm
 from tests.planner import goldens
 
 HEAD = "TRAIN MODEL m USING linear_regression TARGET y "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import duckdb
 import pytest
 
-from sqlfl.errors import ParseError
+from sqlfl.base.errors import ParseError
 from sqlfl.planner.grammar.dialect import parse
 from sqlfl.planner.grammar.statements import EvaluateModel
 from sqlfl.planner.grammar.writing import to_sql

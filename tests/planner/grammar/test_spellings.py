@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as some
 from sqlglot.tokenizer_core import Token, TokenType
 
-from sqlfl.errors import ParseError, StatementError
+from sqlfl.base.errors import ParseError, StatementError
+from sqlfl.federation.parser_cross_check import confirm
 from sqlfl.planner.grammar import build
 from sqlfl.planner.grammar.dialect import parse
 from sqlfl.planner.grammar.spellings import respelled
 from sqlfl.planner.grammar.statements import TrainModel
 from sqlfl.planner.grammar.tokens import tokenize
 from sqlfl.planner.grammar.writing import to_sql
-from sqlfl.second_reading import confirm
 from tests.planner import goldens
 from tests.planner.test_goldens import statement_text
 

@@ -8,7 +8,7 @@ from random import Random
 import duckdb
 import pytest
 
-from sqlfl.errors import PlanError
+from sqlfl.base.errors import PlanError
 from tests.contradictions import contradicts_itself, note_contradiction
 from tests.depth import SEED, THOROUGH
 from tests.planner.central import ordered, planned_rows

@@ -8,7 +8,7 @@ import duckdb
 import pytest
 
 import sqlfl
-from sqlfl.errors import PlanError
+from sqlfl.base.errors import PlanError
 
 SAMPLE = "WITH s AS (SELECT k, x, y FROM a.t USING SAMPLE 50 PERCENT (bernoulli))"
 SELF = "SELECT p.k, p.x, q.x AS w, p.y FROM s p JOIN s q ON p.k = q.k"

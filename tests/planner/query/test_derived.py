@@ -9,10 +9,10 @@ from random import Random
 import duckdb
 import pytest
 
+from sqlfl.contract.schema import Client
 from sqlfl.planner.query.derived import derive_conditions
 from sqlfl.planner.query.rules import RULES
 from sqlfl.planner.query.ucq import Ucq
-from sqlfl.schema import Client
 from tests.contradictions import contradicts_itself, note_contradiction
 from tests.depth import SEED, THOROUGH
 from tests.planner.central import ordered, planned_rows

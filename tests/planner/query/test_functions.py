@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import duckdb
 import pytest
 
-from sqlfl.errors import PlanError
+from sqlfl.base.errors import PlanError
 from sqlfl.planner.grammar.dialect import parse
 from sqlfl.planner.grammar.statements import EvaluateModel
 from sqlfl.planner.query.rules import to_ucq

@@ -9,10 +9,10 @@ import duckdb
 import pytest
 from sqlglot import exp
 
-from sqlfl.errors import PartyError, PlanError, StatementError
+from sqlfl.base.errors import PartyError, PlanError, StatementError
+from sqlfl.contract.schema import Client, Column
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query.columns import distinct
-from sqlfl.schema import Client, Column
 from tests.planner import homonyms
 from tests.planner.central import ordered, planned_rows
 from tests.planner.conftest import DatabaseCatalog, database

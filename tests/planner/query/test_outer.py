@@ -10,7 +10,7 @@ from random import Random
 import duckdb
 import pytest
 
-from sqlfl.errors import PlanError
+from sqlfl.base.errors import PlanError
 from sqlfl.planner.query.emit import mapping_query
 from tests.contradictions import contradicts_itself, note_contradiction
 from tests.depth import SEED, THOROUGH

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from sqlglot import exp
 
-from sqlfl.errors import PlanError
+from sqlfl.base.errors import PlanError
 from sqlfl.planner.grammar.dialect import parse
 from sqlfl.planner.query.outputs import outputs_of
 from sqlfl.planner.query.rules import to_ucq

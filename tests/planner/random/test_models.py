@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from sqlfl.errors import OptionError, ParseError, PartyError, PlanError
+from sqlfl.base.errors import OptionError, ParseError, PartyError, PlanError
 from tests import oracle
 from tests.contradictions import note_contradiction, unoptimized
 from tests.depth import SEED, THOROUGH

@@ -15,14 +15,14 @@ from typing import Any
 
 import duckdb
 
-from sqlfl.errors import Error, OptionError, ParseError, PlanError
+from sqlfl.base.errors import Error, OptionError, ParseError, PlanError
+from sqlfl.federation.parser_cross_check import confirm, confirm_fragments
 from sqlfl.planner.grammar.dialect import parse
 from sqlfl.planner.grammar.statements import EvaluateModel
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query.emit import mapping_query
 from sqlfl.planner.query.rules import to_ucq
 from sqlfl.planner.query.ucq import Fragment, Slot, Ucq
-from sqlfl.second_reading import confirm, confirm_fragments
 from tests.contradictions import unoptimized
 from tests.planner.central import expected_columns
 from tests.planner.random.statements import Statement, made

@@ -15,12 +15,12 @@ from random import Random
 import duckdb
 
 import sqlfl
-from sqlfl.catalog import FederationCatalog
-from sqlfl.schema import Client
+from sqlfl.contract.schema import Client
+from sqlfl.federation.catalog import FederationCatalog
 from sqlfl.transport.base import Audit, Channel
 from sqlfl.udfs import sql
 from sqlfl.udfs.describe import current_place, use
-from tests.databases import in_memory
+from tests.open_databases import in_memory
 
 INT, BIG, DOUBLE, TEXT = "INTEGER", "BIGINT", "DOUBLE", "VARCHAR"
 LIST, DATE, MOMENT, BOOL = "INTEGER[]", "DATE", "TIMESTAMP", "BOOLEAN"

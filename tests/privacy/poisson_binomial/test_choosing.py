@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from sqlfl.errors import InternalError, PrivacyError
+from sqlfl.base.errors import InternalError, PrivacyError
 from sqlfl.privacy.accountant import epsilon_of
 from sqlfl.privacy.events import Event, Gaussian, PoissonBinomial, Threshold
 from sqlfl.privacy.poisson_binomial.choosing import LARGEST_NOISE, choose

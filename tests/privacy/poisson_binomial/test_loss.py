@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from scipy.special import logsumexp
 
-from sqlfl.errors import InternalError
+from sqlfl.base.errors import InternalError
 from sqlfl.privacy.events import PoissonBinomial
 from sqlfl.privacy.poisson_binomial import loss
 from sqlfl.privacy.poisson_binomial.loss import (

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from sqlfl.errors import InternalError
+from sqlfl.base.errors import InternalError
 from sqlfl.privacy.poisson_binomial import sampling
 from sqlfl.privacy.poisson_binomial.sampling import CHUNK, LEVELS, draw, estimate, variance
 from sqlfl.privacy.randomness import Entropy

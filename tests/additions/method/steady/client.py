@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlfl.arrays import Array
+from sqlfl.base.arrays import Array
 from sqlfl.messages import Residuals
 from sqlfl.party.operator import ClientPart
 from sqlfl.party.steps import ClientStep, penalty

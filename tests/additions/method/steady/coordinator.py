@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from sqlfl.arrays import Array
+from sqlfl.base.arrays import Array
 from sqlfl.coordinator.rounds.conversation import Conversation
 from sqlfl.coordinator.rounds.evidence import conclusion
 from sqlfl.coordinator.rounds.problem import Problem, Step

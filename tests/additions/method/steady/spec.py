@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from sqlfl.contract.schema import Client
 from sqlfl.messages import Residuals
-from sqlfl.methods.spec import MethodSpec, Words, summed
 from sqlfl.options.training import TrainingOptions
-from sqlfl.planner.protocol import rounds
-from sqlfl.planner.protocol import symbols as sym
-from sqlfl.planner.protocol.amounts import Content, content
-from sqlfl.planner.protocol.exchanges import Exchange, Run
+from sqlfl.planner.federated import rounds
+from sqlfl.planner.federated import symbols as sym
+from sqlfl.planner.federated.amounts import Content, content
+from sqlfl.planner.federated.exchanges import Exchange, Run
+from sqlfl.planner.federated.method_spec import MethodSpec, Words, summed
 from sqlfl.planner.query.ucq import Slot
 from sqlfl.privacy.counts import Counts, Part
 from sqlfl.privacy.protection import Protection
-from sqlfl.schema import Client
 
 
 def _exchanges(run: Run) -> list[Exchange]:

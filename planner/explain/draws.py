@@ -1,0 +1,156 @@
+"""What the report says of embeddings that the coordinator sees as sums over all tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from sqlfl.planner.explain.card import upwards
+from sqlfl.planner.explain.setting import Setting
+from sqlfl.planner.explain.units import features_of, listed
+from sqlfl.planner.query.ucq import Slot
+from sqlfl.privacy.collusion import honest_slots
+from sqlfl.privacy.protection import BinomialSums
+
+KIND = "sums of embeddings"
+EXACT = "exact, of each joined row over all tables"
+LEARNING = "gradients are exact: what towers learn from a row shows in later sums of other rows"
+OWN_DRAWS = "a party knows its own draws: of these sums less is left than ε is of"
+SEEN = (
+    "keyed hashes of the join keys, the join graph, and exact sums of all tables' embeddings, of "
+    "each joined row."
+)
+
+
+def mechanism(own: Setting, slot: Slot) -> str:
+    """Of a row's part of the sums."""
+    noise, event = own.protection.predictions, own.draws(slot)
+    if not isinstance(noise, BinomialSums):
+        return EXACT
+    if event is None:
+        return f"{noise.told}; {_hidden(_honest(own, slot))}"
+    return (
+        f"each number a draw of Binomial({event.bins}, ½ + {event.theta:.4g} h), h in [-1, 1]; "
+        f"{_hidden(event.honest)}; a row has at most {event.count} draws"
+    )
+
+
+def _honest(own: Setting, slot: Slot) -> int:
+    return honest_slots(own.plan.ucq.slots, slot, own.plan.at, own.privacy.honest_parties)
+
+
+def _hidden(tables: int) -> str:
+    if tables == 1:
+        return "of the sums over all tables, no other table's draws count as secret"
+    return f"of the sums over all tables, {tables} tables' draws count as secret"
+
+
+def unclaimed(own: Setting) -> Iterator[str]:
+    """Draws without noise in the gradients: there is no ε of a run, and why."""
+    yield (
+        "Features: none over the run. Embeddings are drawn and summed in secret, but gradients are "
+        "exact: a row that is in one step moves its table's tower, as far as it likes, and every "
+        "later sum shows the tower, also the sums that the row itself is not in. With "
+        "noise_multiplier or epsilon gradients are clipped and noised, and there is an ε."
+    )
+    if own.calibration is None:
+        yield (
+            "With the towers held fixed the draws alone have an ε, which is known once the join "
+            "is. It is no ε of a run, which trains them."
+        )
+        return
+    from sqlfl.privacy.accountant import epsilon_of
+    from sqlfl.privacy.binomial import of_joined_row
+
+    delta = own.privacy.delta
+    found = {s.index: epsilon_of([e], delta) for s in own.slots if (e := own.draws(s)) is not None}
+    told = [
+        f"({epsilon}, {delta:g}) for {features_of(slots, own.plan.ucq.slots)}"
+        for epsilon, slots in _alike(own.slots, found).items()
+    ]
+    rounds, any_ = own.calibration.rounds, own.draws(own.slots[0])
+    assert any_ is not None
+    event = of_joined_row(tuple(rounds.values()), any_.bins, any_.theta)
+    yield (
+        "With the towers held fixed, as if no gradient were taken of these rows, the draws alone "
+        f"would have (ε, δ) = {listed(told)}, against {own.coalition()} together, and "
+        f"({upwards(epsilon_of([event], delta))}, {delta:g}) where the rows of all tables change "
+        "that one joined row is made of. That is no ε of the run, which trains the towers."
+    )
+
+
+def _alike(slots: Iterable[Slot], epsilons: dict[int, float]) -> dict[str, list[Slot]]:
+    """By what is read."""
+    found: dict[str, list[Slot]] = {}
+    for slot in slots:
+        found.setdefault(upwards(epsilons[slot.index]), []).append(slot)
+    return found
+
+
+def of_joined_rows(own: Setting) -> Iterator[str]:
+    """Where all features of a joined row change, of a run whose gradients are noised."""
+    for held in _joined_rows(own):
+        yield (
+            "For changing the features of the rows of all tables that one joined row is made of, "
+            f"with {own.fixed('the labels')} fixed: {held}, against the same."
+        )
+
+
+def in_short(own: Setting) -> Iterator[str]:
+    """The same, for the model's card."""
+    for held in _joined_rows(own):
+        yield f"Features of all rows that one joined row is made of: {held}, against the same."
+
+
+def _joined_rows(own: Setting) -> Iterator[str]:
+    if not own.drawn or own.calibration is None:
+        return
+    if set(own.claims) != {slot.index for slot in own.slots}:
+        return
+    from math import isfinite
+
+    from sqlfl.privacy.binomial import joined_row_epsilon
+
+    epsilon = joined_row_epsilon(own.calibration.rounds, own.calibration.events, own.privacy.delta)
+    if isfinite(epsilon):
+        yield f"({upwards(epsilon)}, {own.privacy.delta:g})-DP"
+
+
+def alone(own: Setting) -> Iterator[str]:
+    """Against whom an ε of draws does not hold."""
+    if own.telling == 0:
+        yield (
+            "Against another party, which knows its own draws and gets functions of the sums: none "
+            "for features. Without honest_parties any one of them is covered."
+        )
+
+
+def rests(own: Setting) -> Iterator[str]:
+    """What draws rest on."""
+    at = own.plan.at
+    yield (
+        "Clients add masks to their draws, which cancel in the sum over the clients of all tables "
+        "(X25519, HKDF-SHA256, ChaCha20). Public keys are sealed by the secret that the parties "
+        "share: who has that, and the coordinator's place, can take a client's, and see its draws"
+        f"{'.' if at is None else f'; {at} has both.'}"
+    )
+    if own.telling is not None:
+        some = f"no more than {own.telling} of the other parties" if own.telling else "no party"
+        yield (
+            f"Beside the coordinator {some} may tell draws (honest_parties): where more do, less "
+            "of each sum is left, and no ε of features that is told here holds."
+        )
+    yield "All clients of the row's own party are trusted: they know draws of other tables of it."
+    yield (
+        "All tables draw in each joined row, those for validation too, once an epoch. An exchange "
+        "that gets lost is made again with the same draws under fresh masks: nothing more is seen."
+    )
+    counted = [
+        slot.name
+        for slot in own.slots
+        if (event := own.draws(slot)) is not None and event.honest < _honest(own, slot)
+    ]
+    if counted:
+        yield (
+            f"{', '.join(counted)}: fewer tables' draws count as secret than are, for the account "
+            "of so many coins would take long: the ε that holds is smaller."
+        )

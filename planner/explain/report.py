@@ -1,0 +1,43 @@
+"""The privacy report of a plan and of a model: what is released, and what holds of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sqlfl.base.errors import InternalError
+from sqlfl.planner.explain.card import PrivacyReport, Release
+from sqlfl.planner.explain.releases import releases
+from sqlfl.planner.explain.sentences import assumptions, promises, summary
+from sqlfl.planner.explain.setting import Setting
+from sqlfl.planner.federated.plan import FederatedPlan
+
+if TYPE_CHECKING:
+    from sqlfl.privacy.calibration import Calibration
+
+__all__ = ["PrivacyReport", "Release", "expected_report", "report_of"]
+
+
+def expected_report(plan: FederatedPlan) -> PrivacyReport:
+    """Before anything runs. An ε that follows from noise_multiplier is not known yet."""
+    return _report(Setting(plan, None))
+
+
+def report_of(plan: FederatedPlan, calibration: Calibration | None) -> PrivacyReport:
+    """Of a run that has been trained as `plan` says, with the noise of `calibration`.
+
+    It is None where features are not protected; InternalError where that does not fit.
+    """
+    asked = plan.protection.rows
+    if asked != (calibration is not None):
+        raise InternalError(f"features are {'' if asked else 'not '}protected, without an account")
+    return _report(Setting(plan, calibration))
+
+
+def _report(own: Setting) -> PrivacyReport:
+    training = bool(own.plan.algorithm)
+    noised = ["labels"] * (training and bool(own.protection.labels))
+    told = "columns" if own.chosen else "moments" if own.solved else "predictions"
+    noised += [told] * (training and own.together)
+    return PrivacyReport(
+        releases(own), promises(own), assumptions(own), tuple(noised), summary(own)
+    )

@@ -1,0 +1,301 @@
+"""What the report's sentences depend on: the plan, and after a run what its noise was."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from sqlfl.contract.privacy_specification import RoundNoise
+from sqlfl.options.privacy import Privacy
+from sqlfl.planner.explain.card import upwards
+from sqlfl.planner.explain.units import Unit, label_of, listed, tables_of
+from sqlfl.planner.federated.method_spec import spec_of
+from sqlfl.planner.federated.plan import FederatedPlan
+from sqlfl.planner.query import lineage
+from sqlfl.planner.query.lineage import Use
+from sqlfl.planner.query.ucq import Slot
+from sqlfl.privacy.calibration import joined_epsilon
+from sqlfl.privacy.collusion import colluding, others
+from sqlfl.privacy.events import Gaussian, PoissonBinomial
+from sqlfl.privacy.protection import BinomialSums, NoisedMoments, Protection
+
+if TYPE_CHECKING:
+    from sqlfl.privacy.calibration import Calibration
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Of the features of one row of a slot."""
+
+    epsilon: float | None
+    """None: known once the join is."""
+    delta: float
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """`calibration` is None before the run, and where features are not protected."""
+
+    plan: FederatedPlan
+    calibration: Calibration | None
+
+    @cached_property
+    def privacy(self) -> Privacy:
+        return self.plan.privacy or Privacy()
+
+    @cached_property
+    def slots(self) -> tuple[Slot, ...]:
+        """Those with features."""
+        return tuple(slot for slot in self.plan.ucq.slots if slot.features)
+
+    @property
+    def training(self) -> bool:
+        """Else it is EVALUATE, or PREDICT."""
+        return bool(self.plan.algorithm)
+
+    @cached_property
+    def uses(self) -> tuple[Use, ...]:
+        """What the statement computes, and of which columns."""
+        return lineage.uses(self.plan.ucq)
+
+    @cached_property
+    def kinds(self) -> frozenset[str]:
+        """Of the messages that cross a border, and of those whose sums do."""
+        kinds = {disclosure.kind for disclosure in self.plan.disclosures}
+        return frozenset(kinds | self.plan.secret_sums if "masked" in kinds else kinds)
+
+    def secret(self, kind: str) -> bool:
+        """The coordinator gets no client's messages of this kind, only their sums."""
+        return kind in self.plan.secret_sums
+
+    @cached_property
+    def parties(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(p for slot in self.plan.ucq.slots for p in slot.parties))
+
+    @property
+    def protection(self) -> Protection:
+        return self.plan.protection
+
+    @property
+    def together(self) -> bool:
+        """Predictions are noised, and so all that is calculated from them."""
+        return bool(self.protection.predictions)
+
+    @property
+    def summed(self) -> bool:
+        """Of predictions the coordinator sees sums over all slots."""
+        return self.training and spec_of(self.plan.algorithm).drawn
+
+    @property
+    def chosen(self) -> bool:
+        """Of predictions there are none: clients choose columns, and tell of these."""
+        return "column" in self.kinds
+
+    @property
+    def solved(self) -> bool:
+        """Return whether clients release noised moments of their columns, and no prediction."""
+        return isinstance(self.protection.predictions, NoisedMoments)
+
+    @property
+    def sketched(self) -> bool:
+        """And of these random sums."""
+        return "direction" in self.kinds
+
+    @property
+    def drawn(self) -> bool:
+        """And of these sums draws."""
+        return isinstance(self.protection.predictions, BinomialSums)
+
+    @cached_property
+    def telling(self) -> int | None:
+        """Parties, neither a row's own nor the coordinator's, that may tell their draws, whichever
+        row's: None where all may."""
+        slots, at, asked = self.plan.ucq.slots, self.plan.at, self.privacy.honest_parties
+        most = {own: colluding(slots, own, at, asked) for s in self.slots for own in s.parties}
+        return min((m for own, m in most.items() if m < len(others(slots, own, at))), default=None)
+
+    @property
+    def coordinator(self) -> str:
+        return "coordinator" if self.plan.at is None else f"coordinator (at {self.plan.at})"
+
+    def leaves(self, slot: Slot) -> bool:
+        """What the coordinator gets of the slot crosses a border."""
+        return any(self.plan.crosses(client) for client in slot.clients)
+
+    def fixed(self, *also: str) -> str:
+        """What is no part of the change that an ε is about: `also`, and what is never."""
+        ucq = self.plan.ucq
+        rest = ["the weights"] * (ucq.weight is not None)
+        rest += ["the choice of rows for validation"] * any(slot.split for slot in ucq.slots)
+        return listed(["the join graph", *also, *rest])
+
+    # -- features ---------------------------------------------------------------------------------
+
+    @cached_property
+    def claims(self) -> dict[int, Claim]:
+        """Slot -> what holds of its features; empty where nothing does.
+
+        With exact statistics nothing does, whatever noise is added: they are in the encoding, and
+        a change of a row moves them.
+        """
+        asked = self.privacy
+        if not self.protection.bounded:
+            return {}
+        if self.calibration is None:
+            return {slot.index: Claim(asked.epsilon, asked.delta) for slot in self.slots}
+        found = self.calibration.epsilons
+        return {
+            slot.index: Claim(float(found[slot.index]), asked.delta)
+            for slot in self.slots
+            if math.isfinite(found[slot.index])
+        }
+
+    @cached_property
+    def joined(self) -> tuple[float, float] | None:
+        """(ε, δ) of the features of a whole joined row; None where it is known once the join is."""
+        if self.calibration is not None:
+            return joined_epsilon(self.privacy, self.calibration.events)
+        if self.privacy.epsilon is None or self.chosen:
+            return None
+        return joined_epsilon(self.privacy, len(self.slots))
+
+    def claimed(self, slots: Iterable[Slot]) -> dict[Claim, list[Slot]]:
+        """Those of which something holds, by what; an ε that reads the same is the same."""
+        found: dict[str, list[Slot]] = {}
+        for slot in slots:
+            if slot.index in self.claims:
+                epsilon = self.claims[slot.index].epsilon
+                found.setdefault("" if epsilon is None else upwards(epsilon), []).append(slot)
+        return {
+            max((self.claims[slot.index] for slot in alike), key=lambda c: c.epsilon or 0.0): alike
+            for alike in found.values()
+        }
+
+    def rounds(self, slot: Slot) -> RoundNoise | None:
+        """None before the run."""
+        return None if self.calibration is None else self.calibration.training.rounds[slot.index]
+
+    def count(self, slot: Slot, what: str) -> int | None:
+        """How often the plan lets a row of the slot take part in that, at most."""
+        if self.calibration is None:
+            return None
+        return sum(event.count for event in self._events(slot, what))
+
+    def multiplier(self, slot: Slot, what: str) -> float | None:
+        """Of a release that is made once: its noise, relative to what one row moves it by."""
+        found = self._events(slot, what) if self.calibration is not None else []
+        return found[0].multiplier if found else None
+
+    def draws(self, slot: Slot) -> PoissonBinomial | None:
+        """Of a row of the slot, in the whole run; None before it, and where there are none."""
+        events = () if self.calibration is None else self.calibration.events[slot.index]
+        return next((event for event in events if isinstance(event, PoissonBinomial)), None)
+
+    def _events(self, slot: Slot, what: str) -> list[Gaussian]:
+        assert self.calibration is not None
+        events = self.calibration.events[slot.index]
+        return [e for e in events if isinstance(e, Gaussian) and e.what == what]
+
+    # -- labels -----------------------------------------------------------------------------------
+
+    @cached_property
+    def owners(self) -> tuple[str, ...]:
+        """Parties with labels."""
+        return tuple(dict.fromkeys(p for s in self.plan.ucq.slots if s.target for p in s.parties))
+
+    @property
+    def elsewhere(self) -> tuple[str, ...]:
+        """Parties whose labels cross a border to the coordinator."""
+        at = self.plan.at
+        return tuple(p for p in self.owners if at is None or p.lower() != at.lower())
+
+    @property
+    def label(self) -> Unit:
+        return label_of(self.plan.ucq.slots)
+
+    @cached_property
+    def labelled(self) -> dict[str, bool]:
+        """The tables with labels, and whether their owner has said what identifies a row."""
+        return {
+            table: all(f.keyed for f in slot.evaluated if not f.virtual)
+            for slot in self.plan.ucq.slots
+            if slot.target
+            for table in tables_of(slot)
+        }
+
+    @property
+    def classes(self) -> int | None:
+        """K, of noised labels; None for numbers."""
+        if self.plan.regression:
+            return None
+        return len(self.privacy.label_classes or ("false", "true"))
+
+    @cached_property
+    def label_epsilon(self) -> float | None:
+        """The one that holds; None where labels are not noised."""
+        label = self.protection.labels
+        if not label:
+            return None
+        from sqlfl.privacy.mechanisms import label_epsilon
+
+        return label_epsilon(label.mechanism, label.epsilon, self.classes)
+
+    @property
+    def fleeting(self) -> str:
+        """The clients that draw their labels anew in each session, and why; empty without."""
+        why = {str(client): reason for client, reason in self.plan.fleeting.items()}
+        return ", ".join(f"{client} {reason}" for client, reason in why.items())
+
+    @property
+    def label_mechanism(self) -> str:
+        """In words, with its numbers."""
+        label, k = self.protection.labels, self.classes
+        assert label
+        if k is None:
+            return label.words
+        from sqlfl.privacy.mechanisms import keep_probability, laplace_keep
+
+        keep = laplace_keep if label.mechanism == "laplace" else keep_probability
+        other = "the other one" if k == 2 else f"one of the other {k - 1} alike"
+        kept = keep(label.epsilon, k)
+        return f"{label.words}: the label with probability {kept:.4g}, else {other}"
+
+    @property
+    def releasing(self) -> str:
+        """What noised features leave: a client, or the party that combines its clients."""
+        return "client or party" if self.plan.combining else "client"
+
+    # -- who, in all ------------------------------------------------------------------------------
+
+    def coalition(self) -> str:
+        """All against whom noised predictions and gradients hold together."""
+        return listed(self._observers())
+
+    def readers(self) -> str:
+        """All who get something that is made of labels."""
+        everyone = ["the users of the model" if self.training else "who gets the metrics"]
+        if len(self.parties) > 1 and self.training:
+            everyone.insert(0, "the other parties")
+        if self.elsewhere:
+            everyone.insert(0, f"the {self.coordinator}")
+        return listed(everyone)
+
+    def _observers(self) -> Iterator[str]:
+        yield f"the {self.coordinator}"
+        if self.drawn:
+            yield from self._tellers()
+        elif len(self.parties) > 1:
+            yield "the other parties"
+        if not self.drawn and any(len(slot.clients) > 1 for slot in self.slots):
+            alone = self.secret("partial_gradient")
+            yield "one other client of its table" if alone else "all other clients of its table"
+        yield "the users of the model"
+
+    def _tellers(self) -> Iterator[str]:
+        if self.telling is None and len(self.parties) > 1:
+            yield "the other parties"
+        elif self.telling:
+            yield f"any {'one' if self.telling == 1 else self.telling} of the other parties"

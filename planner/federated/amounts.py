@@ -1,0 +1,146 @@
+"""How much a message carries: its kind's forms say it, once the sizes that they name are told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import reduce
+from operator import add
+from typing import TypeAlias
+
+from sqlfl.base.errors import InternalError
+from sqlfl.messages import Message, forms
+from sqlfl.planner.federated.sizes import Size, size
+
+
+@dataclass(frozen=True)
+class Amount:
+    """Values, and their bytes."""
+
+    count: Size
+    bytes: Size
+
+    def __add__(self, other: Amount) -> Amount:
+        return Amount(self.count + other.count, self.bytes + other.bytes)
+
+
+NOTHING = Amount(Size(), Size())
+NUMBER = Amount(Size(1), Size(8))
+
+Told: TypeAlias = Amount | Size | int | str | tuple[Size, ...] | tuple[str, ...]
+"""Of the name of a size: the number, or one for each item of a field, in order (`tags[k]`).
+
+Of the name of a field: a text, or its bytes of UTF-8; the texts; the one of several types of an
+array; the bytes of columns; of any field its Amount, NOTHING where it is left out.
+"""
+
+
+@dataclass(frozen=True)
+class Content:
+    """A message as the plan has it."""
+
+    kind: str
+    """As in sqlfl.messages."""
+    words: str
+    """What is in it; empty for a bare request."""
+    amount: Amount
+
+
+def content(kind: type[Message], words: str | None = None, /, **told: Told) -> Content:
+    """A message of this kind; by default in the words of its kind.
+
+    Raises InternalError where a size or a field is not told that its forms need, or one that they
+    do not.
+    """
+    return Content(kind.kind, kind.words if words is None else words, _Sizes(kind, told).amount())
+
+
+class _Sizes:
+    """What is told of one message."""
+
+    def __init__(self, kind: type[Message], told: dict[str, Told]) -> None:
+        self._kind = kind
+        self._told = told
+        fields = {name for name, form in kind.forms().items() if _tells(told.get(name), form)}
+        known = kind.sizes() | fields
+        if not told.keys() <= known:
+            raise self._error(f"has no {min(told.keys() - known)}")
+
+    def amount(self) -> Amount:
+        return _sum(self._field(name, form) for name, form in self._kind.forms().items())
+
+    def _field(self, name: str, form: forms.Form) -> Amount:
+        told = self._told.get(name)
+        if isinstance(told, Amount):
+            return told
+        match form:
+            case forms.Number():
+                return NUMBER
+            case forms.Text():
+                return self._text(self._of(name))
+            case forms.Texts():
+                texts = self._of(name)
+                if isinstance(texts, tuple):
+                    return _sum(map(self._text, texts))
+                raise self._error(f"has several texts as {name}, told is {texts}")
+            case forms.Numbers():
+                return self._array(form, form.types[0] if len(form.types) == 1 else self._of(name))
+            case forms.Several():
+                items = range(self._number(form.count).evaluate({}))
+                return _sum(self._array(form.item, form.item.types[0], item) for item in items)
+            case forms.Columns():
+                values = self._number(form.count) * self._number(form.rows)
+                return Amount(values, self._size(self._of(name), name))
+
+    def _text(self, told: Told) -> Amount:
+        length = len(told.encode()) if isinstance(told, str) else told
+        return Amount(Size(1), self._size(length, "text"))
+
+    def _array(self, form: forms.Numbers, kind: Told, item: int = 0) -> Amount:
+        """An axis of a fixed length is part of the value: of a tag, 16 bytes are one."""
+        if kind not in form.types:
+            raise self._error(f"has an array of {' or '.join(form.types)}, told is {kind}")
+        count, width = Size(1), forms.item_bytes(str(kind))
+        for axis in form.shape:
+            if isinstance(axis, int):
+                width *= axis
+            else:
+                count = count * self._number(axis, item)
+        return Amount(count, count * width)
+
+    def _number(self, name: forms.Size, item: int = 0) -> Size:
+        """What the name of a size stands for, in the field's item of that number."""
+        if isinstance(name, int):
+            return Size(name)
+        if not name.endswith(forms.ITEM):
+            told = self._of(name)
+            if isinstance(told, Amount):  # of the texts that there are so many of
+                return told.count
+            return self._size(len(told) if isinstance(told, tuple) else told, name)
+        several = self._of(name.removesuffix(forms.ITEM))
+        if not isinstance(several, tuple) or len(several) <= item:
+            raise self._error(f"has no {name} of item {item}")
+        return self._size(several[item], name)
+
+    def _size(self, told: Told, name: str) -> Size:
+        if isinstance(told, (str, tuple, Amount)):
+            raise self._error(f"has a size {name}, told is {told!r:.40}")
+        return size(told)
+
+    def _of(self, name: str) -> Told:
+        if name not in self._told:
+            raise self._error(f"is planned without its {name}")
+        return self._told[name]
+
+    def _error(self, what: str) -> InternalError:
+        return InternalError(f"message {self._kind.kind} {what}")
+
+
+def _sum(amounts: Iterable[Amount]) -> Amount:
+    return reduce(add, amounts, NOTHING)
+
+
+def _tells(told: Told | None, form: forms.Form) -> bool:
+    """It is of a field of this form."""
+    own = isinstance(form, (forms.Text, forms.Texts, forms.Columns))
+    return own or isinstance(told, (Amount, str))

@@ -1,0 +1,255 @@
+"""What crosses the parties' borders, as data: exchanges of messages, and what they disclose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from sqlfl.base.errors import InternalError
+from sqlfl.contract.schema import Client, SlotSpecification
+from sqlfl.messages import CLIENT
+from sqlfl.options.diagnostics import Look
+from sqlfl.options.training import Options, TowerOptions, TrainingOptions
+from sqlfl.options.tuning import Tuning
+from sqlfl.planner.federated import symbols as sym
+from sqlfl.planner.federated.amounts import Content
+from sqlfl.planner.federated.into import Into
+from sqlfl.planner.federated.sizes import Size, Symbol, size
+from sqlfl.planner.federated.towers import parameters
+from sqlfl.planner.query.ucq import Slot, Ucq
+from sqlfl.privacy.protection import UNPROTECTED, Protection
+
+COORDINATOR = "coordinator"
+UP = "up"
+DOWN = "down"
+WHOLE = CLIENT
+"""The slot of a message that concerns a client as a whole."""
+
+
+@dataclass(frozen=True)
+class Send:
+    """One message of an exchange."""
+
+    sender: str
+    """'coordinator', or a client as text."""
+    receiver: str
+    client: Client
+    """The client's end of the border."""
+    slot: int
+    """WHOLE for the client as a whole."""
+    kind: str
+    """Of the message, as in sqlfl.messages."""
+    what: str
+    """What is in it, in words; empty for a bare request."""
+    count: Size
+    """Values in one message: numbers and texts."""
+    bytes: Size
+    """Bytes of one message's values."""
+
+    @property
+    def direction(self) -> str:
+        return UP if self.receiver == COORDINATOR else DOWN
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One round: requests to clients, all at once, and a reply to each."""
+
+    phase: str
+    times: Size
+    """How often it happens in the run."""
+    sends: tuple[Send, ...]
+
+
+@dataclass(frozen=True)
+class Disclosure:
+    """A kind of value that crosses a border: `direction` 'up' leaves a party, 'down' reaches it."""
+
+    kind: str
+    sender: str
+    receiver: str
+    slot: int
+    what: str
+    values: Size
+    """In one message."""
+    bytes: Size
+    """Of one message."""
+    times: Size
+    """How often the message is sent in the run."""
+
+    @property
+    def direction(self) -> str:
+        return UP if self.receiver == COORDINATOR else DOWN
+
+
+@dataclass(frozen=True)
+class Run:
+    """What the protocol depends on; FederatedPlan without its conclusions."""
+
+    purpose: str
+    model: str
+    kind: str
+    ucq: Ucq
+    options: Options
+    blocks: Mapping[int, int]
+    """Slot of the query -> slot of the model; for evaluate, predict and a warm start."""
+    specifications: Mapping[Client, tuple[SlotSpecification, ...]]
+    fragments: Mapping[Client, tuple[str, ...]]
+    into: Into | None = None
+    protection: Protection = UNPROTECTED
+    findings: bool = True
+    """Clients are asked what is odd about their features."""
+    merges: bool = False
+    """Clients may be asked which of their rows have equal features."""
+    look: Look | None = None
+    """What is shown of rows that are scored."""
+    tuning: Tuning | None = None
+    """Candidates that are trained over the same rows, one after the other."""
+    governed: frozenset[Client] = frozenset()
+    """Clients whose owners have made training policies."""
+    exact: bool = False
+    """Scores of the model are sent in 8-byte numbers."""
+    separates: bool = False
+    """Clients are asked, before the first step, which columns have no finite estimate."""
+
+    @property
+    def clients(self) -> tuple[Client, ...]:
+        """In order of first occurrence, slot after slot."""
+        return tuple(self.specifications)
+
+    @property
+    def databases(self) -> tuple[Client, ...]:
+        """Likewise, those that evaluate fragments."""
+        return tuple(dict.fromkeys(c for slot in self.ucq.slots for c in slot.databases))
+
+    def specification(self, client: Client, slot: int) -> SlotSpecification:
+        return next(item for item in self.specifications[client] if item.slot == slot)
+
+    @property
+    def towers(self) -> tuple[Slot, ...]:
+        """The slots that have a model block."""
+        return tuple(slot for slot in self.ucq.slots if slot.features)
+
+    @property
+    def shrunken(self) -> tuple[Slot, ...]:
+        """The slots whose columns have strengths that training finds."""
+        if self.purpose != "train":
+            return ()
+        return tuple(slot for slot in self.towers if slot.shrunken)
+
+    @property
+    def separated(self) -> tuple[Slot, ...]:
+        """The slots that are asked which columns have no finite estimate: none of an owner who has
+        made policies, for it leaves before rare values are looked for."""
+        if not self.separates:
+            return ()
+        return tuple(slot for slot in self.towers if not self.governed & set(slot.clients))
+
+    @property
+    def active(self) -> tuple[Slot, ...]:
+        """The slots that are more than a link in the mapping."""
+        mapped = self.ucq.mapped
+        return tuple(s for s in self.ucq.slots if s.index in mapped)
+
+    @property
+    def training(self) -> TrainingOptions:
+        """Raises InternalError where nothing is trained."""
+        if not isinstance(self.options, TrainingOptions):
+            raise InternalError(f"{self.purpose} trains nothing")
+        return self.options
+
+    @property
+    def tower(self) -> TowerOptions | None:
+        return self.options.tower
+
+    @property
+    def outputs(self) -> Size:
+        """Numbers that a block gives of a row: d_c, or P where a head follows."""
+        outputs = None if self.tower is None else self.tower.outputs
+        return sym.OUTPUTS if outputs is None else Size(outputs)
+
+    def parameters(self, slot: Slot) -> Size:
+        """Of the slot's block."""
+        columns = sym.of_slot("columns", slot)
+        if self.tower is None:
+            return columns * sym.OUTPUTS
+        return parameters(self.tower.hidden, columns, self.outputs)
+
+    def merged(self, client: Client, slot: int) -> bool:
+        """The clients' statistics of the slot are merged: it is shared, and bounds do not do."""
+        own = self.specification(client, slot)
+        return own.shared and (own.privacy is None or own.privacy.statistics != "bounds")
+
+    @property
+    def weighted(self) -> bool:
+        """Rows are weighed after they are activated."""
+        return any(item.weighted for items in self.specifications.values() for item in items)
+
+
+@dataclass(frozen=True)
+class Call:
+    """A request and its reply, at one client and slot."""
+
+    client: Client
+    slot: int
+    request: Content
+    reply: Content
+
+    def send(self, direction: str) -> Send:
+        ends = (COORDINATOR, str(self.client))
+        sender, receiver = ends if direction == DOWN else ends[::-1]
+        own = self.request if direction == DOWN else self.reply
+        return Send(
+            sender, receiver, self.client, self.slot,
+            own.kind, own.words, own.amount.count, own.amount.bytes,
+        )  # fmt: skip
+
+
+def exchange(phase: str, times: Size | int, calls: list[Call]) -> Exchange:
+    """All requests, then all replies."""
+    sends = [call.send(direction) for direction in (DOWN, UP) for call in calls]
+    return Exchange(phase, size(times), tuple(sends))
+
+
+def disclosures(
+    exchanges: tuple[Exchange, ...], carried: Callable[[Client], bool]
+) -> tuple[Disclosure, ...]:
+    """Messages with values, of clients that `carried` holds of: first what they send, then what
+    they get.
+
+    Equal messages of several exchanges become one disclosure, their times added.
+    """
+    times: dict[tuple[str, str, str, int, str, Size, Size], Size] = {}
+    for item in exchanges:
+        for send in item.sends:
+            key = (
+                send.kind, send.sender, send.receiver, send.slot, send.what, send.count, send.bytes
+            )  # fmt: skip
+            if send.bytes and carried(send.client):
+                times[key] = times.get(key, Size()) + item.times
+    found = [Disclosure(*key, often) for key, often in times.items()]
+    return tuple(sorted(found, key=lambda d: d.direction == DOWN))
+
+
+def symbols(exchanges: tuple[Exchange, ...]) -> tuple[Symbol, ...]:
+    """All quantities that the sizes depend on, by name."""
+    found = {
+        symbol
+        for item in exchanges
+        for formula in (item.times, *(f for s in item.sends for f in (s.count, s.bytes)))
+        for symbol in formula.symbols
+    }
+    return tuple(sorted(found, key=lambda symbol: symbol.name))
+
+
+def totals(
+    exchanges: tuple[Exchange, ...],
+) -> dict[tuple[Client, int, str, str], tuple[Size, Size]]:
+    """(client, slot, kind, direction) -> (messages, bytes) over the whole run."""
+    found: dict[tuple[Client, int, str, str], tuple[Size, Size]] = {}
+    for item in exchanges:
+        for send in item.sends:
+            key = (send.client, send.slot, send.kind, send.direction)
+            messages, amount = found.get(key, (Size(), Size()))
+            found[key] = (messages + item.times, amount + item.times * send.bytes)
+    return found

@@ -1,0 +1,498 @@
+"""Which messages a statement exchanges, phase by phase, with the size of each."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import TypeAlias
+
+from sqlfl import messages as ms
+from sqlfl.contract.schema import Client, specifications_to_json
+from sqlfl.options.diagnostics import Contributions, Importance, Inference, Skew
+from sqlfl.planner.federated import symbols as sym
+from sqlfl.planner.federated.amounts import NOTHING, Amount, Content, content
+from sqlfl.planner.federated.checks import profile
+from sqlfl.planner.federated.closing import commit, ending, writing
+from sqlfl.planner.federated.diagnostics import contributions, errors, permuted, rotated, skew
+from sqlfl.planner.federated.exchanges import WHOLE, Call, Exchange, Run, exchange
+from sqlfl.planner.federated.method_spec import spec_of
+from sqlfl.planner.federated.rounds import ENCODED, trained
+from sqlfl.planner.federated.rounds import active as active_rows
+from sqlfl.planner.federated.sizes import Size
+from sqlfl.planner.query.ucq import CATEGORY, Slot
+
+Asked: TypeAlias = tuple[Content, Content]
+"""A request and its reply."""
+
+
+def protocol(run: Run) -> tuple[Exchange, ...]:
+    """All exchanges of a run in which nothing fails, in order; planning comes first."""
+    phases = {
+        "train": training,
+        "evaluate": evaluation,
+        "predict": prediction,
+        "check": checking,
+    }[run.purpose]
+    return tuple(item for item in phases(run) if item.sends)
+
+
+def training(run: Run) -> list[Exchange]:
+    return [
+        *preparation(run),
+        *(weighted_encoding(run) if run.weighted else [*encoding(run), labels(run), offsets(run)]),
+        *([over(run, "findings", run.towers, findings)] if run.findings else []),
+        *([over(run, "separation", run.separated, separated)] if run.separated else []),
+        *([] if run.tuning is None else [folds(run)]),
+        *([equal_rows(run)] if run.merges else []),
+        *fits(run),
+        *([releases(run)] if run.protection else []),
+        *checkpoints(run),
+        over(run, "save", run.towers, save),
+        *ending(run),
+    ]
+
+
+def rounds_of(run: Run) -> list[Exchange]:
+    """Of one fit."""
+    return spec_of(run.training.algorithm).exchanges(run)
+
+
+def fits(run: Run) -> list[Exchange]:
+    """In TUNE symbols are sums over all fits, or averages over what these exchange."""
+    if run.tuning is None:
+        return rounds_of(run)
+    weighed = reweighing(run, run.tuning.splits + 1)
+    return [weighed, *(repeated(item, run.tuning.fits) for item in rounds_of(run))]
+
+
+def repeated(item: Exchange, fits: int) -> Exchange:
+    """`item` of all fits: what is a number of times in each, is so many times as often."""
+    constant = sum(number for symbols, number in item.times.terms if not symbols)
+    return replace(item, times=item.times + (fits - 1) * constant)
+
+
+def evaluation(run: Run) -> list[Exchange]:
+    return [
+        *preparation(run),
+        labels(run),
+        weights(run),
+        offsets(run),
+        *(estimating(run) if isinstance(run.look, Inference) else scoring(run)),
+        *(permuting(run, run.look) if isinstance(run.look, Importance) else []),
+        *([releases(run)] if run.protection else []),
+        *ending(run),
+    ]
+
+
+def checking(run: Run) -> list[Exchange]:
+    return [
+        *preparation(run),
+        labels(run),
+        over(run, "profile", run.towers, profile),
+        *([over(run, "separation", run.separated, separated)] if run.separated else []),
+        *ending(run),
+    ]
+
+
+def prediction(run: Run) -> list[Exchange]:
+    if isinstance(run.look, Skew):
+        weighed = [weights(run), over(run, "what rows count", run.towers, weighed_rows)]
+        return [
+            *preparation(run),
+            *(weighed if run.weighted else []),
+            over(run, "skew", run.towers, skew),
+            *ending(run),
+        ]
+    found = [*preparation(run), offsets(run), *scoring(run)]
+    if isinstance(run.look, Contributions) and run.look.features:
+        found.append(over(run, "contributions", run.towers, contributions))
+    if run.into is None:
+        return [*found, identifiers(run), *ending(run)]
+    return [*found, writing(run, run.into), commit(run.into), *ending(run)]
+
+
+def scoring(run: Run) -> list[Exchange]:
+    asked = [over(run, "findings", run.towers, findings)] if run.findings else []
+    return [over(run, "score", run.towers, score), *asked]
+
+
+def estimating(run: Run) -> list[Exchange]:
+    """Standard errors: what scores are made of takes their place."""
+    return [
+        over(run, "rotated columns", run.towers, rotated),
+        *([over(run, "findings", run.towers, findings)] if run.findings else []),
+        over(run, "standard errors", run.towers, errors),
+    ]
+
+
+def permuting(run: Run, look: Importance) -> list[Exchange]:
+    """Each feature of each slot, as often as it is permuted."""
+    return [
+        exchange(
+            "permuted features",
+            look.repeats * len(slot.features),
+            [Call(client, slot.index, *permuted(run, slot, client)) for client in slot.clients],
+        )
+        for slot in run.towers
+    ]
+
+
+def preparation(run: Run) -> list[Exchange]:
+    """Planning, the snapshot, its join keys, and the rows that occur in the join."""
+    found = [*planning(run), proposing(run), snapshot(run), keys(run), activation(run)]
+    return [item for item in found if item.sends]
+
+
+def weighted_encoding(run: Run) -> list[Exchange]:
+    """Labels first: weights depend on them, and encoding on the weights."""
+    drawn = [] if run.tuning is not None else [split(run)]
+    return [labels(run), offsets(run), weights(run), *drawn, weighing(run), *encoding(run)]
+
+
+def planning(run: Run) -> list[Exchange]:
+    """What the coordinator asks before there is a plan: names and types, never values."""
+    several = Counter(client.party for client in run.databases)
+    listed = []
+    for client in run.databases:
+        what = "names of schemas, tables and columns, types, estimated rows; whether noise lasts"
+        what += ", which databases are the same" if several[client.party] > 1 else ""
+        reply = content(ms.Tables, what, tables=sym.of_database("schema_text", client))
+        listed.append(Call(client, WHOLE, content(ms.ListTables), reply))
+    described = [
+        exchange("plan", sym.of_database("described", client), [describing(client)])
+        for client in run.databases
+    ]
+    return [exchange("plan", 1, listed), *described]
+
+
+def describing(client: Client) -> Call:
+    columns, text = sym.of_database("column_names", client), sym.of_database("column_text", client)
+    return Call(
+        client,
+        WHOLE,
+        content(ms.Describe, select=sym.of_database("select_text", client)),
+        content(ms.Columns, names=Amount(columns, text), types=Amount(columns, Size())),
+    )
+
+
+def proposing(run: Run) -> Exchange:
+    """The run as a whole is told to clients whose owners have policies."""
+    calls = []
+    for client in run.clients:
+        if client not in run.governed:
+            continue
+        request = content(
+            ms.Propose,
+            request=sym.of_database("request_text", client),
+            specification=specifications_to_json(run.specifications[client]),
+            fragments=run.fragments[client],
+        )
+        calls.append(Call(client, WHOLE, request, content(ms.Proposed, verdicts="[]")))
+    return exchange("proposal", 1, calls)
+
+
+def snapshot(run: Run) -> Exchange:
+    calls = []
+    for client in run.clients:
+        specification = specifications_to_json(run.specifications[client])
+        fragments = run.fragments[client]
+        request = content(ms.Prepare, specification=specification, fragments=fragments)
+        number = sum(len(item.fragments) for item in run.specifications[client])
+        reply = content(ms.Prepared, fragments=number)
+        calls.append(Call(client, WHOLE, request, reply))
+    return exchange("snapshot", 1, calls)
+
+
+def keys(run: Run) -> Exchange:
+    return over(run, "join keys", [slot for slot in run.ucq.slots if slot.keys], join_keys)
+
+
+def join_keys(run: Run, slot: Slot, client: Client) -> Asked:
+    several = len(slot.of(client)) > 1
+    what = "keyed hashes of join keys, one code a row"
+    what += "; the row's fragment" if several else ""
+    rows = sym.of_client("rows", slot, client)
+    tags = tuple(sym.of_client("tags", slot, client, k, f"key{k}") for k in slot.keys)
+    left_out = {} if several else {"fragment": NOTHING}
+    reply = content(ms.JoinKeys, what, rows=rows, keys=len(tags), tags=tags, **left_out)
+    return content(ms.SendKeys, clients=len(run.clients)), reply
+
+
+def activation(run: Run) -> Exchange:
+    def activate(run: Run, slot: Slot, client: Client) -> Asked:
+        request = content(ms.Activate, active=active_rows(slot, client), clients=len(run.clients))
+        return request, content(ms.Ready) if run.weighted else counted(run, slot, client)
+
+    return over(run, "active rows", run.active, activate)
+
+
+def counted(run: Run, slot: Slot, client: Client) -> Content:
+    """The reply of a client that knows what its rows count from now on."""
+    if not run.merged(client, slot.index):
+        return content(ms.Ready)
+    if fitted(slot):
+        return content(ms.Ranges, fitted=fitted(slot))
+    return own_statistics(run, slot, client)
+
+
+def fitted(slot: Slot) -> int:
+    """Features that TRANSFORM fits to the rows."""
+    return sum(f.transform is not None and f.transform.fitted for f in slot.features)
+
+
+def weights(run: Run) -> Exchange:
+    def weigh(run: Run, slot: Slot, client: Client) -> Asked:
+        what = f"weights in clear: {run.ucq.weight}"
+        return content(ms.SendWeights), content(ms.Weights, what, active=active_rows(slot, client))
+
+    return over(run, "weights", [slot for slot in run.ucq.slots if slot.weight], weigh)
+
+
+def offsets(run: Run) -> Exchange:
+    def send(run: Run, slot: Slot, client: Client) -> Asked:
+        what = f"offsets in clear: {run.ucq.offset}"
+        return content(ms.SendOffsets), content(ms.Offsets, what, active=active_rows(slot, client))
+
+    return over(run, "offsets", [slot for slot in run.ucq.slots if slot.offset], send)
+
+
+def split(run: Run) -> Exchange:
+    def draw(run: Run, slot: Slot, client: Client) -> Asked:
+        return content(ms.SendSplit), content(ms.Split, active=active_rows(slot, client))
+
+    return over(run, "validation rows", [slot for slot in run.ucq.slots if slot.split], draw)
+
+
+def weighing(run: Run) -> Exchange:
+    what = "what each active row counts in training: the weights of its joined rows, summed"
+    what += ", and the sum of all"
+    if run.training.class_weight is not None:
+        what += ", which may tell their classes"
+    alone = {} if run.ucq.weight is not None else {"samples": NOTHING}
+    if not alone:
+        what += "; and the same of the column of WEIGHT alone"
+
+    def weigh(run: Run, slot: Slot, client: Client) -> Asked:
+        request = content(ms.Weigh, what, active=active_rows(slot, client), **alone)
+        return request, counted(run, slot, client)
+
+    return over(run, "what rows count", run.towers, weigh)
+
+
+def weighed_rows(run: Run, slot: Slot, client: Client) -> Asked:
+    what = "what each active row counts: the weights of its joined rows, summed; and the sum of all"
+    request = content(ms.Weigh, what, active=active_rows(slot, client), samples=NOTHING)
+    return request, content(ms.Ready)
+
+
+def folds(run: Run) -> Exchange:
+    def draw(run: Run, slot: Slot, client: Client) -> Asked:
+        return content(ms.SendFolds), content(ms.Folds, active=active_rows(slot, client))
+
+    return over(run, "folds", [slot for slot in run.ucq.slots if slot.split], draw)
+
+
+def reweighing(run: Run, times: int) -> Exchange:
+    """What rows count where some are held out; they stay encoded as they are."""
+    calls = []
+    for slot in run.towers:
+        for client in slot.clients:
+            request = content(
+                ms.Weigh,
+                "what each row counts in a fit: the weights of its joined rows, summed; and the "
+                "sum of all",
+                active=trained(run, slot, client),
+                samples=NOTHING,
+            )
+            calls.append(Call(client, slot.index, request, content(ms.Ready)))
+    return exchange("what rows count in a fit", times, calls)
+
+
+def own_statistics(run: Run, slot: Slot, client: Client) -> Content:
+    what = ms.Statistics.words
+    if run.specification(client, slot.index).warm and any(
+        f.kind == CATEGORY for f in slot.features
+    ):
+        what += " (by the key of the model that training starts from)"
+    own = run.specification(client, slot.index).privacy
+    if own is not None and own.statistics == "noised":
+        what = "noised statistics within public bounds; hashed categories that are not rare"
+    return content(ms.Statistics, what, **encoded(run, slot, client))
+
+
+def encoding(run: Run) -> list[Exchange]:
+    merged = [slot for slot in run.towers if run.merged(slot.clients[0], slot.index)]
+
+    def fit(run: Run, slot: Slot, client: Client) -> Asked:
+        request = content(ms.SetRanges, fitted=fitted(slot))
+        return request, own_statistics(run, slot, client)
+
+    made = [slot for slot in merged if fitted(slot)]
+    return [over(run, "what TRANSFORM fits", made, fit), set_encoding(run, merged)]
+
+
+def set_encoding(run: Run, merged: list[Slot]) -> Exchange:
+    def encode(run: Run, slot: Slot, client: Client) -> Asked:
+        request = content(ms.SetEncoding, **encoded(run, slot, None))
+        return request, content(ms.Ready, ENCODED)
+
+    return over(run, "encoding", merged, encode)
+
+
+def encoded(run: Run, slot: Slot, client: Client | None) -> dict[str, int | tuple[Size, ...]]:
+    """Sizes of the slot's statistics, of one client or merged over all of them."""
+    numeric = [f for f in slot.features if f.kind != CATEGORY]
+    entries = tuple(
+        vocabulary(run, slot, position, client)
+        for position, feature in enumerate(slot.features)
+        if feature.kind == CATEGORY
+    )
+    return {
+        "numeric": sum(f.width for f in numeric),
+        "features": len(numeric),
+        "categories": len(entries),
+        "entries": entries,
+    }
+
+
+def vocabulary(run: Run, slot: Slot, position: int, client: Client | None) -> Size:
+    """Categories of which a count is sent: all that occur; in noised statistics all that are
+    listed, or are found."""
+    name, role = slot.features[position].name, "vocabulary"
+    own = run.specification(client or slot.clients[0], slot.index).privacy
+    if own is not None and own.statistics == "noised":
+        listed, role = own.bounds[position], "frequent"
+        if listed is not None:
+            return Size(len(listed))
+    if client is None:
+        return sym.of_slot(f"merged_{role}", slot, position, name)
+    return sym.of_client(role, slot, client, position, name)
+
+
+def labels(run: Run) -> Exchange:
+    return over(run, "labels", [slot for slot in run.ucq.slots if slot.target], own_labels)
+
+
+def own_labels(run: Run, slot: Slot, client: Client) -> Asked:
+    active = active_rows(slot, client)
+    reply = targets("targets in clear", active)
+    if run.specification(client, slot.index).classes:
+        names = sym.of_client("classes", slot, client)
+        classes = Amount(names, sym.of_client("class_text", slot, client))
+        reply = coded("targets in clear: class names, one code a row", active, classes)
+    return content(ms.SendLabels), noised_labels(run, slot, client) or reply
+
+
+def targets(what: str, active: Size) -> Content:
+    return content(ms.Labels, what, active=active, classes=NOTHING, codes=NOTHING)
+
+
+def coded(what: str, active: Size, classes: Amount | tuple[str, ...]) -> Content:
+    return content(ms.Labels, what, active=active, values=NOTHING, classes=classes)
+
+
+def noised_labels(run: Run, slot: Slot, client: Client) -> Content | None:
+    """All public classes travel, whichever occur."""
+    own = run.specification(client, slot.index).privacy
+    if own is None or own.label is None:
+        return None
+    label, active = own.label, sym.of_client("active", slot, client)
+    what = f"targets, noised: {label.words}, once per row"
+    if label.bounds is not None:
+        return targets(what, active)
+    what += f"; all {len(label.classes)} classes, one code a row"
+    return coded(what, active, label.classes)
+
+
+def releases(run: Run) -> Exchange:
+    """What each client says that it has released, before its block is saved."""
+    request, reply = content(ms.SendReleases), content(ms.Releases)
+    slots = [slot for slot in run.ucq.slots if slot.features or slot.target]
+    return over(run, "releases", slots, lambda run, slot, client: (request, reply))
+
+
+def findings(run: Run, slot: Slot, client: Client) -> Asked:
+    what = "which features are NULL in every row"
+    if run.purpose == "train":
+        what += ", the same in every row, or a text for nearly every row"
+    elif any(f.kind == CATEGORY for f in slot.features):
+        what += "; how many joined rows have a category that training did not"
+    return content(ms.SendFindings), content(ms.Findings, what, features=len(slot.features))
+
+
+def separated(run: Run, slot: Slot, client: Client) -> Asked:
+    request = content(ms.SendSeparated, rows=active_rows(slot, client), outputs=sym.OUTPUTS)
+    columns = sym.of_slot("columns", slot)
+    texts = Amount(columns, sym.of_client("names", slot, client))
+    reply = content(
+        ms.Separated,
+        "of each encoded column whether its rows are all of one class, and what such columns are",
+        columns=columns,
+        outputs=sym.OUTPUTS,
+        features=texts,
+        categories=Amount(columns, Size()),
+    )
+    return request, reply
+
+
+def equal_rows(run: Run) -> Exchange:
+    calls = [
+        Call(
+            client,
+            slot.index,
+            content(ms.SendEqualRows),
+            content(ms.EqualRows, told=sym.of_client("told", slot, client)),
+        )
+        for slot in run.towers
+        for client in slot.clients
+    ]
+    return exchange("equal rows", sym.MERGERS, calls)
+
+
+def save(run: Run, slot: Slot, client: Client) -> Asked:
+    return content(ms.Save, model=sym.RUN, name=run.model), content(ms.Saved)
+
+
+def checkpoints(run: Run) -> list[Exchange]:
+    """Between epochs; listed after all of them."""
+    if run.training.checkpoint is None:
+        return []
+    return [replace(over(run, "checkpoint", run.towers, save), times=sym.CHECKPOINTS)]
+
+
+def score(run: Run, slot: Slot, client: Client) -> Asked:
+    what = "X θ" if run.tower is None else "h, outputs of the tower,"
+    reply = content(
+        ms.ExactPredictions if run.exact else ms.Predictions,
+        f"partial predictions {what} of active rows" + (", in 8 bytes" if run.exact else ""),
+        rows=active_rows(slot, client),
+        outputs=run.outputs,
+        products=0,
+    )
+    return content(ms.ScoreExactly if run.exact else ms.Score, model=sym.RUN), reply
+
+
+def identifiers(run: Run) -> Exchange:
+    slots = [slot for slot in run.ucq.slots if slot.identifiers]
+    return over(run, "identifiers", slots, own_identifiers)
+
+
+def own_identifiers(run: Run, slot: Slot, client: Client) -> Asked:
+    names = ", ".join(run.ucq.identifiers[i].name for i in slot.identifiers)
+    reply = content(
+        ms.Identifiers,
+        f"identifiers in clear: {names}",
+        identifiers=len(slot.identifiers),
+        active=active_rows(slot, client),
+        columns=sym.of_client("identifiers", slot, client),
+    )
+    return content(ms.SendIdentifiers), reply
+
+
+def over(
+    run: Run, phase: str, slots: Iterable[Slot], asked: Callable[[Run, Slot, Client], Asked]
+) -> Exchange:
+    """Once, at each client of these slots."""
+    calls = [Call(c, slot.index, *asked(run, slot, c)) for slot in slots for c in slot.clients]
+    return exchange(phase, 1, calls)

@@ -1,0 +1,225 @@
+"""The exchanges that the methods' rounds are made of; each method's own lie in its `spec`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sqlfl import messages as ms
+from sqlfl.contract.schema import Client
+from sqlfl.planner.federated import symbols as sym
+from sqlfl.planner.federated.amounts import Content, content
+from sqlfl.planner.federated.exchanges import Call, Exchange, Run, exchange
+from sqlfl.planner.federated.sizes import Size
+from sqlfl.planner.query.ucq import Slot
+
+PENALTY = 1
+"""As in sqlfl.contract.configuration, which the planner does not load."""
+ENCODED = "number of encoded columns"
+
+
+def start(run: Run) -> Exchange:
+    calls, method = [], run.training.algorithm
+    for slot in run.towers:
+        for client in slot.clients:
+            options = sym.of_client("configuration", slot, client)
+            request = content(ms.Start, method=method, configuration=options)
+            calls.append(Call(client, slot.index, request, content(ms.Ready, ENCODED)))
+    return exchange("start", 1, calls)
+
+
+def first_predictions(run: Run) -> list[Exchange]:
+    """Of the blocks that training starts from; nothing of linear ones that start from 0."""
+    calls, phase = [], "first predictions"
+    for slot in run.towers:
+        for client in slot.clients:
+            warm = run.specification(client, slot.index).warm is not None
+            if warm or run.tower is not None:
+                phase = "warm start" if warm else phase
+                start = "the model that training starts from" if warm else "first parameters"
+                what = f"{outputs_of_rows(run)}, by {start}"
+                reply = predicted(run, slot, client, what)
+                calls.append(Call(client, slot.index, ALL_ROWS, reply))
+    return [exchange(phase, 1, calls)]
+
+
+ALL_ROWS = content(ms.SendPredictions, "which rows: all", batch=0)
+
+
+def outputs_of(run: Run) -> str:
+    return "h = X θ" if run.tower is None else "h, outputs of the tower"
+
+
+def outputs_of_rows(run: Run) -> str:
+    return f"{outputs_of(run)} of {rows_of(run)}"
+
+
+def predicted(run: Run, slot: Slot, client: Client, what: str, rows: Size | None = None) -> Content:
+    """The block's outputs of so many rows (all by default), and its penalty."""
+    noise = run.protection.predictions
+    what += f", {noise.told}" if noise else ""
+    what += "; penalty of the block" if client == slot.clients[0] else ""
+    return predictions(run, slot, client, what, PENALTY, outputs=run.outputs, rows=rows)
+
+
+def grams(run: Run) -> list[Exchange]:
+    """Second moments of shared slots: up from each client, the sum back down."""
+    up, down = [], []
+    for slot in shared(run):
+        for client in slot.clients:
+            what = "second moments Σ cnt x xᵀ of the encoded columns"
+            stored = sym.of_client("stored", slot, client)
+            merged = sym.of_slot("merged_stored", slot)
+            if run.protection.features:
+                what += ": of numbers, and of categories the diagonal; rows clipped, all noised"
+                stored = merged = sym.of_slot("onehot", slot)
+            reply = content(ms.Gram, what, **moments(slot, stored))
+            up.append(Call(client, slot.index, content(ms.SendGram), reply))
+            summed = content(ms.SetGram, **moments(slot, merged))
+            down.append(Call(client, slot.index, summed, content(ms.Ready, ENCODED)))
+    return [exchange("second moments", 1, up), exchange("second moments", 1, down)]
+
+
+def strengths(run: Run) -> list[Exchange]:
+    """Of groups of columns that `auto` made, found anew."""
+    calls = []
+    for slot in run.shrunken:
+        reply = content(ms.Strengths)
+        calls.append(Call(slot.clients[0], slot.index, content(ms.SetStrengths), reply))
+    return [exchange("strengths", sym.UPDATES, calls)] if calls else []
+
+
+def moments(slot: Slot, stored: Size) -> dict[str, Size]:
+    """Sizes of a slot's second moments."""
+    p, q = sym.of_slot("numeric", slot), sym.of_slot("onehot", slot)
+    return {"numeric": p, "onehot": q, "columns": p + q, "stored": stored}
+
+
+def shared(run: Run) -> tuple[Slot, ...]:
+    return tuple(slot for slot in run.towers if len(slot.clients) > 1)
+
+
+def active(slot: Slot, client: Client) -> Size:
+    return sym.of_client("active", slot, client)
+
+
+def trained(run: Run, slot: Slot, client: Client) -> Size:
+    """Rows that the rounds are of: active ones, equal ones once where the client told them."""
+    return sym.of_client("trained", slot, client) if run.merges else active(slot, client)
+
+
+def rows_of(run: Run) -> str:
+    return "distinct rows" if run.merges else "active rows"
+
+
+def partial(run: Run, parameters: Size) -> Content:
+    what = "Xᵀ Y" if run.tower is None else "of all parameters"
+    what = f"partial gradient {what} of its own rows"
+    if run.protection.features:
+        what += ", each clipped; the sum noised (Gaussian)"
+    return content(ms.PartialGradient, what, parameters=parameters, outputs=1)
+
+
+def step(
+    run: Run,
+    phase: str,
+    times: Size,
+    sent: Callable[[Slot, Client], Content],
+    answer: Callable[[Slot, Client], Content],
+    parameters: Callable[[Slot], Size] | None = None,
+) -> list[Exchange]:
+    """One step of every block: an exchange, and one more to sum the gradients of shared slots.
+
+    `sent` gives the request; `answer` the predictions; `parameters` how many numbers a gradient has
+    (the block's).
+    """
+    first, second = [], []
+    for slot in run.towers:
+        for client in slot.clients:
+            request, last = sent(slot, client), answer(slot, client)
+            if len(slot.clients) == 1:
+                first.append(Call(client, slot.index, request, last))
+                continue
+            size = (parameters or run.parameters)(slot)
+            summed = content(ms.SumGradient, parameters=size, outputs=1)
+            first.append(Call(client, slot.index, request, partial(run, size)))
+            second.append(Call(client, slot.index, summed, last))
+    return [exchange(phase, times, first), exchange(phase, times, second)]
+
+
+def predictions(
+    run: Run,
+    slot: Slot,
+    client: Client,
+    what: str,
+    products: int,
+    *,
+    kind: type[ms.Predictions] = ms.Predictions,
+    outputs: Size | int = sym.OUTPUTS,
+    rows: Size | None = None,
+) -> Content:
+    """Of all rows by default; `products` numbers come from the slot's first client only."""
+    rows = trained(run, slot, client) if rows is None else rows
+    own = products if client == slot.clients[0] else 0
+    return content(kind, what, rows=rows, outputs=outputs, products=own)
+
+
+def scores(run: Run, phase: str, times: Size, *, exact: bool = True) -> Exchange:
+    """h of all rows, as the blocks stand."""
+    calls = []
+    for slot in run.towers:
+        for client in slot.clients:
+            if not exact:
+                reply = predicted(run, slot, client, outputs_of_rows(run))
+                calls.append(Call(client, slot.index, ALL_ROWS, reply))
+                continue
+            what = f"{outputs_of_rows(run)}, in 8 bytes"
+            what += "; penalty of the block" if client == slot.clients[0] else ""
+            reply = predictions(run, slot, client, what, PENALTY, kind=ms.ExactPredictions)
+            calls.append(Call(client, slot.index, content(ms.SendExactPredictions), reply))
+    return exchange(phase, times, calls)
+
+
+def proof(run: Run, measured: Callable[[Slot], bool], *, exact: bool = True) -> list[Exchange]:
+    """How large the gradient is in the end, at refreshed scores. Of towers it would prove nothing;
+    of protected rows it is not told.
+
+    measured: a slot's first client has its second moments, or makes them (`Configuration.metric`).
+    """
+    if run.tower is not None or run.protection.features:
+        return []
+
+    def sent(slot: Slot, client: Client) -> Content:
+        return content(ms.SendSlope, rows=trained(run, slot, client), outputs=sym.OUTPUTS)
+
+    def answer(slot: Slot, client: Client) -> Content:
+        if client != slot.clients[0]:
+            return content(ms.Slope, squares=0)
+        what = "norm of the objective's gradient by the block"
+        if measured(slot):
+            what = f"{what}, as it is and by its second moments"
+            return content(ms.Slope, what, squares=2)
+        return content(ms.Slope, what, squares=1)
+
+    refreshed = scores(run, "proof", sym.PROOFS, exact=exact)
+    return [refreshed, *step(run, "proof", sym.PROOFS, sent, answer)]
+
+
+def probes(run: Run, consensus: bool) -> list[Exchange]:
+    """Power rounds of the curvature estimate, on one vector."""
+
+    def sent(slot: Slot, client: Client) -> Content:
+        return content(ms.Probe, rows=trained(run, slot, client))
+
+    def answer(slot: Slot, client: Client) -> Content:
+        return predictions(run, slot, client, "its image, per row", 0, outputs=1)
+
+    if consensus:
+        calls = [
+            Call(c, slot.index, sent(slot, c), answer(slot, c))
+            for slot in run.towers
+            for c in slot.clients
+        ]
+        return [exchange("curvature", sym.PROBES, calls)]
+    return step(
+        run, "curvature", sym.PROBES, sent, answer, lambda slot: sym.of_slot("columns", slot)
+    )

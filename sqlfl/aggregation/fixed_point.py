@@ -1,0 +1,188 @@
+"""Real numbers as whole ones modulo a power of two, so that masks hide them and sums are exact.
+
+A number x travels as round(x 2^fraction) modulo 2^(64 limbs), in limbs of 64 bits from the lowest
+on; of a sum, what is above the middle of that range is negative. Sums of such numbers are exact, in
+any order, as long as they stay inside the range; rounding takes up to 2^-(fraction+1) of each part.
+
+The formats are so wide that no bound of what is summed has to be known, or guessed: one that is too
+small would let sums wrap around in silence, and one that follows from the data would tell of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from sqlfl.base.arrays import Array
+from sqlfl.base.errors import InternalError, ModelError
+
+WORD = 64
+MANTISSA = 53
+
+
+@dataclass(frozen=True)
+class Format:
+    """`limbs` of 64 bits, `fraction` bits of them below the point."""
+
+    limbs: int
+    fraction: int
+
+    @property
+    def bits(self) -> int:
+        return WORD * self.limbs
+
+    @property
+    def range(self) -> int:
+        """r: sums lie within ±2^r."""
+        return self.bits - 1 - self.fraction
+
+
+GRADIENTS = Format(limbs=2, fraction=64)
+"""Up to 9e18, in steps of 5e-20."""
+STATISTICS = Format(limbs=16, fraction=512)
+"""Of values in their own units, and their squares: up to 6e153, in steps of 7e-155."""
+
+
+def from_floats(values: Array, own: Format, clients: int) -> Array:
+    """float64 (n,) -> uint64 (n, limbs), to be summed over so many clients.
+
+    Raises ModelError where a sum of such numbers might leave the range, InternalError where one is
+    not finite.
+    """
+    values = np.ascontiguousarray(values, np.float64).reshape(-1)
+    if not np.isfinite(values).all():
+        raise InternalError("a number to be summed is not finite")
+    room = own.range - (clients - 1).bit_length()
+    sizes = np.abs(values)
+    if not sizes.max(initial=0.0) < np.ldexp(1.0, room):
+        raise _too_large(room)
+    if own.limbs == 2 and own.fraction == WORD:
+        return _halves(values, sizes)
+    mantissas, exponents = np.frexp(sizes)
+    whole = np.ldexp(mantissas, MANTISSA).astype(np.uint64)
+    shifts = exponents.astype(np.int64) - MANTISSA + own.fraction
+    shifts[values == 0] = 0
+    found = _placed(*_rounded(whole, shifts), own.limbs)
+    negative = values < 0
+    found[negative] = negated(found[negative])
+    return found
+
+
+def _halves(values: Array, sizes: Array) -> Array:
+    """Of 64 bits below the point and 64 above it, in a few steps: to the nearest, halves to even.
+
+    The whole part of |x| and what is left of it are both exact in float64.
+    """
+    high = np.floor(sizes)
+    low = np.rint(np.ldexp(sizes - high, WORD))
+    found = np.empty((len(values), 2), np.uint64)
+    # what is left may be rounded up to 1
+    carried = low >= 2.0**WORD
+    found[:, 0] = np.where(carried, 0.0, low).astype(np.uint64)
+    found[:, 1] = (high + carried).astype(np.uint64)
+    negative = values < 0
+    found ^= np.where(negative, np.uint64(2**WORD - 1), np.uint64(0))[:, None]
+    found[:, 0] += negative
+    found[:, 1] += negative & (found[:, 0] == 0)
+    return found
+
+
+def _rounded(whole: Array, shifts: Array) -> tuple[Array, Array]:
+    """Shifts below 0 done: to the nearest whole number, halves away from 0."""
+    right = np.clip(-shifts, 0, MANTISSA + 1).astype(np.uint64)
+    half = np.where(right > 0, np.uint64(1) << np.maximum(right, 1) - np.uint64(1), np.uint64(0))
+    return (whole + half) >> right, np.maximum(shifts, 0)
+
+
+def _placed(whole: Array, shifts: Array, limbs: int) -> Array:
+    """whole (n,) times 2^shifts."""
+    found = np.zeros((len(whole), limbs), np.uint64)
+    rows, limb, bits = np.arange(len(whole)), shifts // WORD, (shifts % WORD).astype(np.uint64)
+    found[rows, limb] = whole << bits
+    # a shift by all 64 bits is none: in two steps
+    over = (whole >> (np.uint64(WORD - 1) - bits)) >> np.uint64(1)
+    spilled = np.flatnonzero(over)
+    found[spilled, limb[spilled] + 1] = over[spilled]
+    return found
+
+
+def to_floats(values: Array, own: Format) -> Array:
+    """uint64 (n, limbs), a sum -> float64 (n,), to the last digits."""
+    values = np.array(values, np.uint64)
+    negative = (values[:, -1] >> np.uint64(WORD - 1)).astype(bool)
+    values[negative] = negated(values[negative])
+    found = np.zeros(len(values))
+    for limb in range(own.limbs):
+        found += np.ldexp(values[:, limb].astype(np.float64), WORD * limb - own.fraction)
+    return np.where(negative, -found, found)
+
+
+def from_fractions(values: Sequence[Fraction], own: Format, clients: int) -> Array:
+    """As `from_floats`, of exact numbers; for few of them."""
+    room = own.range - (clients - 1).bit_length()
+    whole = [round(value * (1 << own.fraction)) for value in values]
+    if any(abs(number) >> (room + own.fraction) for number in whole):
+        raise _too_large(room)
+    size = own.bits // 8
+    data = b"".join((number % (1 << own.bits)).to_bytes(size, "little") for number in whole)
+    return np.frombuffer(data, "<u8").reshape(-1, own.limbs).astype(np.uint64)
+
+
+def to_fractions(values: Array, own: Format) -> list[Fraction]:
+    """As `to_floats`, exactly."""
+    size, half = own.bits // 8, 1 << (own.bits - 1)
+    data = np.ascontiguousarray(values).astype("<u8").tobytes()
+    whole = [
+        int.from_bytes(data[start : start + size], "little") for start in range(0, len(data), size)
+    ]
+    return [
+        Fraction(number - (1 << own.bits) if number >= half else number, 1 << own.fraction)
+        for number in whole
+    ]
+
+
+def summed(parts: Sequence[Array], taken: Sequence[bool]) -> Array:
+    """The sum of numbers uint64 (n, limbs), those with a mark taken off. Of fewer than 2³² parts:
+    halves of limbs are added up, and what they carry goes on once, in the end."""
+    if len(parts) == 2 and not taken[0]:
+        return added(parts[0], negated(parts[1]) if taken[1] else parts[1])
+    halves = np.zeros((parts[0].shape[0], 2 * parts[0].shape[1]), np.uint64)
+    for part, off in zip(parts, taken, strict=True):
+        own = ~part if off else part
+        halves += np.ascontiguousarray(own, "<u8").view("<u4")
+    halves[:, 0] += np.uint64(sum(taken))
+    for place in range(halves.shape[1] - 1):
+        halves[:, place + 1] += halves[:, place] >> np.uint64(WORD // 2)
+    low = halves & np.uint64(2 ** (WORD // 2) - 1)
+    found: Array = low[:, 0::2] | (low[:, 1::2] << np.uint64(WORD // 2))
+    return found
+
+
+def added(left: Array, right: Array) -> Array:
+    """The sums, of numbers uint64 (n, limbs)."""
+    found = np.empty_like(left)
+    carry = np.zeros(len(left), np.uint64)
+    for limb in range(left.shape[1]):
+        part = left[:, limb] + right[:, limb]
+        whole = part + carry
+        found[:, limb] = whole
+        carry = ((part < left[:, limb]) | (whole < part)).astype(np.uint64)
+    return found
+
+
+def negated(values: Array) -> Array:
+    """What makes 0 of each of the numbers uint64 (n, limbs)."""
+    one = np.zeros_like(values)
+    one[:, 0] = 1
+    return added(~values, one)
+
+
+def _too_large(room: int) -> ModelError:
+    return ModelError(
+        f"a number to be summed with others in secret is 2^{room} or more, which does not fit",
+        hint="scale the columns: divide those with values that large by a power of ten; or leave "
+        "union = 'secure' out",
+    )

@@ -1,0 +1,74 @@
+"""Who takes part in a run's secure sums: places and public keys of all clients."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+
+from sqlfl.aggregation import encoding
+from sqlfl.base.errors import PrivacyError
+
+KEY_BYTES = 32
+PLACES = 1 << 32
+"""Places are below."""
+
+_DOMAIN = b"sqlfl secure sum: peers 1"
+_PRIME = 2**255 - 19
+_PROBE = X25519PrivateKey.from_private_bytes(bytes([1]) * KEY_BYTES)
+"""No secret: any private key, which is a multiple of 8, takes a point of low order to zero."""
+
+
+@dataclass(frozen=True)
+class Peers:
+    """All clients of a run, this one among them. PrivacyError for what cannot be pinned.
+
+    Two at least, whose places ascend, each with a public key of X25519 (RFC 7748) of its own: 32
+    bytes in the one form that its point has, none of low order.
+    """
+
+    places: tuple[int, ...]
+    """Ascending integers in [0, PLACES): the order that decides who adds a common mask."""
+    keys: tuple[bytes, ...]
+    """The public key at each place."""
+
+    def __post_init__(self) -> None:
+        if len(self.places) != len(self.keys):
+            raise PrivacyError(f"{len(self.places)} places of clients with {len(self.keys)} keys")
+        if len(self.keys) < 2:
+            raise PrivacyError(
+                "a secure sum needs 2 clients or more: the sum over one client is its own vector"
+            )
+        if not all(0 <= place < PLACES for place in self.places):
+            raise PrivacyError(f"a client's place is not in [0, {PLACES})")
+        if not all(first < second for first, second in pairwise(self.places)):
+            raise PrivacyError("places of clients must ascend, each once")
+        for place, key in zip(self.places, self.keys, strict=True):
+            _check(place, key)
+        if len(set(self.keys)) != len(self.keys):
+            raise PrivacyError("two clients have the same public key")
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of all places and keys, in hexadecimal: equal where all clients hold the same
+        set, so that owners can compare it on another way than the coordinator's."""
+        members = (part for pair in zip(self.places, self.keys, strict=True) for part in pair)
+        return hashlib.sha256(encoding.joined(_DOMAIN, len(self.keys), *members)).hexdigest()
+
+
+def _check(place: int, key: bytes) -> None:
+    """PrivacyError for what is no public key, or one whose secrets everybody knows."""
+    if len(key) != KEY_BYTES:
+        raise PrivacyError(f"the public key of client {place} has {len(key)} bytes, not 32")
+    if int.from_bytes(key, "little") >= _PRIME:  # the same point as a smaller number
+        raise PrivacyError(f"the public key of client {place} is not in canonical form")
+    try:
+        _PROBE.exchange(X25519PublicKey.from_public_bytes(key))
+    except ValueError:
+        raise PrivacyError(
+            f"the public key of client {place} is a point of low order: anybody would know the "
+            "secrets shared with it"
+        ) from None

@@ -1,0 +1,1 @@
+"""Errors, types of arrays, JSON, results and threads: what needs nothing else of ours."""

@@ -1,0 +1,75 @@
+"""Attributes that results, models and federations of other libraries have, and ours instead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from sqlfl.base.errors import nearest
+
+_INFERENCE = 'fed.sql("INFERENCE OF MODEL name FROM (SELECT ...)")'
+_PREDICT = 'fed.sql("PREDICT MODEL name ID (alias.column) FROM (SELECT ...)")'
+_EVALUATE = 'fed.sql("EVALUATE MODEL name FROM (SELECT ...)")'
+_TRAIN = 'fed.sql("TRAIN MODEL name USING kind TARGET column FROM (SELECT ...)")'
+RESULT: Mapping[str, str] = {
+    **dict.fromkeys(("toPandas", "to_df", "fetchdf", "fetch_df", "to_dataframe"),
+                    "result.df()"),
+    **dict.fromkeys(("to_arrow", "arrow_table", "fetch_arrow_table", "to_arrow_table", "collect",
+                     "fetch_arrow_all"), "result.arrow()"),
+    "polars": "result.to_polars()",
+    **dict.fromkeys(("head", "tail", "iloc", "loc", "values", "to_numpy", "to_csv", "to_parquet",
+                     "to_dict", "describe", "groupby", "sort_values", "iterrows", "dtypes"),
+                    "result.df(), which is a pandas DataFrame"),
+    **dict.fromkeys(("show", "print", "display"), "print(result)"),
+    **dict.fromkeys(("to_dicts", "to_pylist", "fetchmany", "fetch"),
+                    "result.arrow().to_pylist(), or result.fetchall()"),
+    "shape": "len(result) and len(result.columns)",
+    "schema": "result.arrow().schema",
+    **dict.fromkeys(("coef_", "summary", "predict", "params"),
+                    "fed.model('name') for the model; a result has rows"),
+}  # fmt: skip
+MODEL: Mapping[str, str] = {
+    **dict.fromkeys(("coef", "params", "coefficients", "feature_weights"),
+                    "model.coef_, or model.weights with the columns that they are of"),
+    **dict.fromkeys(("pvalues", "tvalues", "bse", "conf_int", "aic", "bic", "llf",
+                     "standard_errors"), "model.summary(), or " + _INFERENCE),
+    **dict.fromkeys(("predict", "predict_proba", "decision_function", "transform"), _PREDICT),
+    **dict.fromkeys(("score", "evaluate"), _EVALUATE),
+    **dict.fromkeys(("fit", "partial_fit", "train", "retrain"), _TRAIN),
+    **dict.fromkeys(("feature_importances_", "importances"),
+                    'fed.sql("IMPORTANCE OF MODEL name FROM (SELECT ...)")'),
+    **dict.fromkeys(("save", "dump", "export", "to_onnx", "save_model"),
+                    "fed.sql(\"EXPORT MODEL name TO 'folder'\")"),
+    "classes_": "model.classes",
+    "feature_names_in_": "model.features",
+    "n_iter_": "model.history",
+    "describe": 'print(model), or fed.sql("DESCRIBE MODEL name")',
+    "loss": "model.metrics",
+}  # fmt: skip
+FEDERATION: Mapping[str, str] = {
+    **dict.fromkeys(("execute", "run", "run_sql", "executescript"), "fed.sql(text)"),
+    **dict.fromkeys(("train", "fit"), _TRAIN),
+    **dict.fromkeys(("predict", "score"), _PREDICT),
+    "evaluate": _EVALUATE,
+    **dict.fromkeys(("get_model", "load_model"), "fed.model('name')"),
+    **dict.fromkeys(("list_models", "show_models"), "fed.models"),
+    **dict.fromkeys(("drop_model", "delete_model", "drop"), 'fed.sql("DROP MODEL name")'),
+    **dict.fromkeys(("from_df", "from_arrow", "from_pandas", "from_polars"),
+                    "fed.attach('party', {'table': df})"),
+    **dict.fromkeys(("register", "read_csv", "read_parquet", "create_table", "cursor", "read_json"),
+                    "a table of a party: con = duckdb.connect(); con.execute('CREATE TABLE ...'); "
+                    "fed.attach('party', con)"),
+    **dict.fromkeys(("add_party", "connect", "add", "join"), "fed.attach('party', connection)"),
+}  # fmt: skip
+
+
+def no_attribute(
+    owner: object, name: str, instead: Mapping[str, str], known: Iterable[str]
+) -> AttributeError:
+    """The error for an attribute that `owner` lacks, with what to write instead."""
+    kind = type(owner).__name__
+    hint = instead.get(name)
+    if hint is None and not name.startswith("_"):
+        close = nearest(name, [own for own in known if not own.startswith("_")])
+        hint = None if close is None else f"did you mean {close}?"
+    message = f"{kind!r} object has no attribute {name!r}"
+    return AttributeError(f"{message}\nhint: {hint}" if hint else message, name=name, obj=owner)

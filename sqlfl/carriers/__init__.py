@@ -1,1 +1,0 @@
-"""Other carriers of requests to parties elsewhere than Arrow Flight."""

@@ -1,0 +1,1 @@
+"""Names and shapes that planner, coordinator and party agree on."""

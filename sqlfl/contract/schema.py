@@ -1,0 +1,456 @@
+"""What the planner may know of the parties: names and types, never values."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from typing import NamedTuple, Protocol, TypeAlias
+
+from sqlfl.base.codec import DEEPEST, LEFT_OUT, from_json, to_json
+from sqlfl.base.errors import InternalError
+from sqlfl.contract.privacy_specification import SnapshotPrivacy
+from sqlfl.contract.transforms import AUTO, CURVE, CURVE_COLUMNS, VALUES
+
+COMBINED = -1
+"""The index of a party's clients as one."""
+_FOLDED = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
+
+
+def folded(name: str) -> str:
+    """The name as DuckDB compares it: A to Z as a to z, all other letters as they are."""
+    return name.translate(_FOLDED)
+
+
+@dataclass(frozen=True, eq=False)
+class Client:
+    """One DuckDB database of a party, whose name is compared as SQL does, ignoring case."""
+
+    party: str
+    index: int = 0
+    """Position among the party's clients, from 0; `COMBINED` for all of them as one."""
+    combined: bool = False
+    """In statements it stands behind its party's `whole`."""
+
+    @property
+    def whole(self) -> Client:
+        """The party as one client, which asks its clients and adds up what they say."""
+        return Client(self.party, COMBINED)
+
+    def __str__(self) -> str:
+        return self.party if self.index == COMBINED else f"{self.party}/{self.index}"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Client) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    @cached_property
+    def _key(self) -> tuple[str, int]:
+        return self.party.lower(), self.index
+
+
+Address: TypeAlias = tuple[Client, int]
+"""A client and a slot; `sqlfl.messages.CLIENT` for the client as a whole."""
+
+
+@dataclass(frozen=True)
+class Column:
+    name: str
+    type: str
+    """As DuckDB writes it, but for the values of an ENUM: 'DECIMAL(9,2)', 'FLOAT[32]', 'ENUM'."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table or view of one client's database."""
+
+    schema: str | None
+    """None for a table that `party.table` names; else the schema that it lies in."""
+    name: str
+    columns: tuple[Column, ...]
+    rows: int | None = None
+    """The database's own estimate; None for views."""
+    catalog: str | None = None
+    """Of a database that the party attached to its connection; None for the connection's own."""
+    keyed: bool = False
+    """Its owner has said what identifies a row: noise of labels follows from that."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A schema of a database that a client's connection has open."""
+
+    catalog: str
+    schema: str
+    writable: bool = True
+    """Tables can be made in it."""
+    database: str = ""
+    """A keyed hash that is equal for clients of a party that have one database open; empty where
+    the party has one client."""
+
+
+class Catalog(Protocol):
+    """What a plan is made against."""
+
+    def parties(self) -> tuple[str, ...]: ...
+
+    def clients(self, party: str) -> tuple[Client, ...]:
+        """The clients of `party`, in order; PlanError is the caller's if there is no such party."""
+        ...
+
+    def tables(self, client: Client) -> tuple[Table, ...]: ...
+
+    def places(self, client: Client) -> tuple[Place, ...]:
+        """The schemas that tables can lie in: first the current one, which `party.table` names."""
+        ...
+
+    def fleeting(self, client: Client) -> str:
+        """Why the client's label noise is drawn anew in each session, to follow its name ('is in
+        memory'); empty where it keeps the secret that the noise follows from."""
+        ...
+
+    def governed(self, client: Client) -> bool:
+        """Its owner has made training policies: a run is proposed to it before it begins."""
+        ...
+
+    def describe(self, client: Client, select: str) -> tuple[Column, ...]:
+        """Names and types of the columns of a SELECT, as `client`'s database binds it.
+
+        Nothing is run. Raises PartyError where the database cannot bind the query.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Step:
+    """What of TRANSFORM is fitted to the joined rows, at the party that has them."""
+
+    function: str
+    of: str
+    """'numeric' or 'category': what the fragment's column is."""
+    count: int = 0
+    degree: int = 0
+    value: str = ""
+
+    @property
+    def gives(self) -> tuple[str, int]:
+        """Kind and width of the feature."""
+        if self.function == "spline":
+            return "array", self.count + self.degree - 1
+        if self.function == AUTO:
+            return ("array", CURVE_COLUMNS) if self.value == CURVE else ("category", 1)
+        return ("category" if self.function == "quantile_bucketize" else self.of), 1
+
+    @property
+    def merges(self) -> bool:
+        """It follows from the least and greatest values, or means, of parts of the rows."""
+        return self.function in ("minmax", "spline") or self.value == "mean"
+
+
+@dataclass(frozen=True)
+class Made:
+    """How TRANSFORM makes a feature of output columns of the query."""
+
+    inputs: tuple[tuple[str, str], ...]
+    """Each column, and the type that a value of it, given by hand, is cast to."""
+    expression: str
+    """SQL over these columns: what the fragment's column is."""
+    step: Step | None = None
+
+
+@dataclass(frozen=True)
+class FeatureSpecification:
+    name: str
+    kind: str
+    """'numeric', 'boolean', 'array' or 'category'."""
+    width: int = 1
+    made: Made | None = field(default=None, metadata=LEFT_OUT)
+    """None where it is a column of the query as it is."""
+    shrunken: bool = field(default=False, metadata=LEFT_OUT)
+    """`auto` made it: its curve, its categories and its missing indicator have strengths of their
+    own."""
+
+    @property
+    def step(self) -> Step | None:
+        return None if self.made is None else self.made.step
+
+    @property
+    def fitted(self) -> bool:
+        """TRANSFORM fits it to the joined rows."""
+        return self.step is not None
+
+    @property
+    def frequent_values(self) -> bool:
+        """Its categories are the numbers that `auto` gives a weight of their own."""
+        return self.kind == "category" and self.step is not None and self.step.function == AUTO
+
+    @property
+    def raw(self) -> FeatureSpecification:
+        """The fragment's column."""
+        step = self.step
+        return self if step is None else FeatureSpecification(self.name, step.of)
+
+
+@dataclass(frozen=True)
+class KeySpecification:
+    index: int
+    """The domain of the hash: equal for all slots that join on this key."""
+    types: tuple[str, ...]
+    """The DuckDB type of each part, to which the fragment has cast it."""
+    nullable: bool = False
+    """Rows with a NULL in a part are kept; they have no tag."""
+
+
+@dataclass(frozen=True)
+class Combination:
+    """How the clients of a party that combines share a slot."""
+
+    parts: tuple[tuple[int, int], ...]
+    """(client's index, fragment of the slot) of every SELECT, in the order in which `Prepare` has
+    them: the rows of a fragment are those of all clients that evaluate it."""
+    encodes: bool
+    """They encode their rows alike, for training: their statistics are merged."""
+    target_type: str
+    """The target's DuckDB type, which orders classes; empty where the slot has no target."""
+
+
+@dataclass(frozen=True)
+class SlotSpecification:
+    """What a client must know of one slot to take its snapshot; travels as JSON in `Prepare`."""
+
+    slot: int
+    features: tuple[FeatureSpecification, ...]
+    target: bool
+    classes: bool
+    """The target is a class (travels as codes), not a number."""
+    identifiers: tuple[int, ...]
+    keys: tuple[KeySpecification, ...]
+    fragments: tuple[int, ...]
+    """Indices, among the slot's fragments, of those that this client evaluates, in order."""
+    shared: bool
+    """Several clients hold the slot: statistics are merged at the coordinator."""
+    secret: str
+    """Whose secret hashes the vocabulary: 'organisation' or 'federation'."""
+    engine: str
+    """'sql' or 'arrays'."""
+    links: tuple[tuple[int, int], ...] = ()
+    """(i, j) of `fragments`, which have the same text and are evaluated once: its rows are those of
+    fragment i where the column `sqlfl_kept` is true, else of fragment j. The latter only match:
+    they are kept without a target, and never active."""
+    weight: bool = False
+    """The fragments have a column of weights."""
+    split: float = 0.0
+    """The share of rows to draw for validation; where positive, the fragments have `sqlfl_base`."""
+    weighted: bool = False
+    """Rows are weighed after they are activated: statistics wait for that."""
+    warm: tuple[str, int] | None = None
+    """(model's run, block) that training starts from."""
+    name: str = ""
+    """The slot's, under which its block is kept."""
+    seed: int | None = None
+    """Row ids are to be the same in every run of this seed over the same rows; None: random."""
+    device: str | None = field(default=None, metadata=LEFT_OUT)
+    """Where the slot's tower is to be trained, 'auto', 'cpu' or 'cuda'; None where none is."""
+    base: bool = field(default=False, metadata=LEFT_OUT)
+    """The fragments have `sqlfl_base`, the whole row of the label's table: to draw by."""
+    privacy: SnapshotPrivacy | None = field(default=None, metadata=LEFT_OUT)
+    """None where nothing of the slot is noised."""
+    combination: Combination | None = field(default=None, metadata=LEFT_OUT)
+    """None for one client; else what is noised is noised by the party, once."""
+    secure: bool = field(default=False, metadata=LEFT_OUT)
+    """Of all slots of a run: what is summed over a slot's clients leaves each of them under masks
+    (sqlfl.aggregation)."""
+    folds: int = field(default=0, metadata=LEFT_OUT)
+    """Of all slots of a run that trains several times, over the same rows: into so many parts rows
+    are drawn, 1 for `split` alone. What rows count, and the start, may come again then."""
+    offset: bool = field(default=False, metadata=LEFT_OUT)
+    """The fragments have a column of offsets."""
+    drawn: bool = field(default=False, metadata=LEFT_OUT)
+    """Of all slots of a run: predictions of joined rows leave under masks that cancel in the sum
+    over all slots."""
+    marked: bool = field(default=False, metadata=LEFT_OUT)
+    """The fragments end with `sqlfl_mark`, by which a row is known again in other runs: a party's
+    own, which never travels."""
+    drawn_by: tuple[tuple[str, ...], ...] | None = field(default=None, metadata=LEFT_OUT)
+    """Of each fragment the columns of `sqlfl_base` that noise of its labels follows from, none for
+    the whole row: a party's own, which never travels."""
+
+
+def specifications_to_json(slots: tuple[SlotSpecification, ...]) -> str:
+    return to_json(slots)
+
+
+@lru_cache(maxsize=8)
+def specifications_from_json(text: str) -> tuple[SlotSpecification, ...]:
+    """What `specifications_to_json` wrote. Raises InternalError for anything else."""
+    try:
+        found = from_json(tuple[SlotSpecification, ...], text)
+        for item in found:
+            _check_specification(item)
+        if len({item.slot for item in found}) < len(found):
+            raise ValueError("a slot is specified twice")
+    except ValueError as error:
+        raise InternalError(f"the specification of a snapshot is none: {error}") from None
+    return found
+
+
+def _check_specification(item: SlotSpecification) -> None:
+    """ValueError for numbers that would cost memory, and for what does not go together."""
+    for feature in item.features:
+        if feature.kind not in KINDS or not 1 <= feature.width <= WIDEST:
+            raise ValueError(f"a feature of kind {feature.kind!r:.40} and width {feature.width}")
+        _check_step(feature)
+    indices = item.fragments
+    linked = {number for pair in item.links for number in pair}
+    if not all(0 <= index <= MOST_FRAGMENTS for index in indices):
+        raise ValueError(f"a fragment beyond {MOST_FRAGMENTS}")
+    if len(set(indices)) < len(indices) or not linked <= set(indices):
+        raise ValueError("fragments are met twice, or links are none of them")
+    if not 0 <= item.folds <= MOST_FOLDS:
+        raise ValueError(f"rows are drawn into {item.folds} parts")
+    if not 0 <= item.slot <= MOST_FRAGMENTS or not 0 <= item.split < 1:
+        raise ValueError(f"slot {item.slot} draws a share of {item.split}")
+    for key in item.keys:
+        for kind in key.types:
+            check_type(kind)
+    if item.drawn_by is not None and len(item.drawn_by) != len(indices):
+        raise ValueError(f"{len(item.drawn_by)} keys of rows of {len(indices)} fragments")
+    parts = () if item.combination is None else item.combination.parts
+    if parts and (len(set(parts)) < len(parts) or {index for _, index in parts} != {*indices}):
+        raise ValueError("the clients' fragments are not those of the slot")
+    own = item.privacy
+    if own is not None and own.statistics != "none" and len(own.bounds) != len(item.features):
+        raise ValueError(f"{len(own.bounds)} bounds of {len(item.features)} features")
+
+
+def _check_step(feature: FeatureSpecification) -> None:
+    """ValueError for what TRANSFORM cannot have asked to be fitted."""
+    step = feature.step
+    if step is None:
+        return
+    known = (step.of, step.function) in _FITTED
+    counted = 0 <= step.count <= LARGEST_COUNT and 0 <= step.degree <= LARGEST_DEGREE
+    if step.function == AUTO:
+        counted = counted and step.value in (CURVE, VALUES)
+    if step.function in ("spline", "quantile_bucketize", "one_hot"):
+        counted = counted and step.count >= 2
+    if not known or not counted or step.gives != (feature.kind, feature.width):
+        raise ValueError(f"{step.function!r:.40} fitted to a {feature.kind} feature")
+
+
+_FITTED = (
+    *(("numeric", f) for f in ("minmax", "robust_scale", "quantile_bucketize", "spline", "impute")),
+    ("numeric", AUTO),
+    *(("category", f) for f in ("one_hot", "impute")),
+)
+LARGEST_COUNT = 10_000
+LARGEST_DEGREE = 10
+
+
+class Listing(NamedTuple):
+    """What a client tells of its database; see `Catalog`."""
+
+    places: tuple[Place, ...]
+    tables: tuple[Table, ...]
+    fleeting: str = ""
+    governed: bool = False
+
+
+def listing_to_json(listing: Listing) -> str:
+    """For the `Tables` message of sqlfl.messages."""
+    listed = tuple(
+        _ListedTable(
+            t.schema, t.name, [(c.name, c.type) for c in t.columns], t.rows, t.catalog, t.keyed
+        )
+        for t in listing.tables
+    )
+    open_ = tuple((p.catalog, p.schema, p.writable, p.database) for p in listing.places)
+    return to_json(_Listing(listing.fleeting, open_, listed, listing.governed))
+
+
+def listing_from_json(text: str) -> Listing:
+    """What `listing_to_json` wrote. Raises ValueError for anything else."""
+    listing = from_json(_Listing, text)
+    places = tuple(Place(*place) for place in listing.places)
+    tables = tuple(
+        Table(item.schema, item.name, _columns(item.columns), item.rows, item.catalog, item.keyed)
+        for item in listing.tables
+    )
+    return Listing(places, tables, listing.fleeting, listing.governed)
+
+
+@dataclass(frozen=True)
+class _ListedTable:
+    schema: str | None
+    name: str
+    columns: object
+    rows: int | None
+    catalog: str | None
+    keyed: bool = field(default=False, metadata=LEFT_OUT)
+
+
+@dataclass(frozen=True)
+class _Listing:
+    fleeting: str
+    places: tuple[tuple[str, str, bool, str], ...]
+    tables: tuple[_ListedTable, ...]
+    governed: bool = field(default=False, metadata=LEFT_OUT)
+
+
+def _columns(found: object) -> tuple[Column, ...]:
+    """Of pairs of a name and a type; there may be very many, so they are read in one line."""
+    if not isinstance(found, list) or not all(
+        type(pair) is list and len(pair) == 2 and type(pair[0]) is type(pair[1]) is str
+        for pair in found
+    ):
+        raise ValueError("a table's columns must be pairs of a name and a type")
+    told = {kind: told_type(kind) for _, kind in found}
+    return tuple([Column(name, told[kind]) for name, kind in found])
+
+
+def told_type(text: str) -> str:
+    """A type as another party tells it: UNKNOWN, of which there are no features and no keys, for
+    what is not written as DuckDB writes types."""
+    try:
+        check_type(text)
+    except ValueError:
+        return "UNKNOWN"
+    return text
+
+
+def check_type(text: str) -> None:
+    """ValueError for a text that is not written as DuckDB writes types: words, numbers, brackets,
+    and names in quotes. Whether there is such a type is not looked at."""
+    found = _QUOTED.sub("q", text)
+    if (
+        len(text) > LONGEST_TYPE
+        or text[:1] == "'"
+        or not _TYPE.fullmatch(found)
+        or _ODD.search(found)
+    ):
+        raise ValueError(f"{text!r:.60} is no type")
+    depth = deepest = 0
+    for bracket in _BRACKETS.findall(found):
+        depth += 1 if bracket == "(" else -1
+        deepest = max(deepest, depth)
+        if depth < 0:
+            break
+    if depth or deepest + found.count("[") > DEEPEST:
+        raise ValueError(f"{text!r:.60} is no type: its brackets do not match, or are too many")
+
+
+KINDS = ("numeric", "boolean", "array", "category")
+"""Of features."""
+WIDEST = 100_000
+"""Elements of a DuckDB array, at most."""
+MOST_FOLDS = 50
+"""Parts that rows are drawn into."""
+MOST_FRAGMENTS = 2**16 - 1
+LONGEST_TYPE = 1 << 16
+_QUOTED = re.compile(r"""\"(?:[^"]|"")*\"|'(?:[^']|'')*'""")
+_TYPE = re.compile(r"[A-Za-z_][A-Za-z0-9_ ,()\[\]]*")
+_ODD = re.compile(r"\d{10}|(?<!\w)\(|\[(?!\d{0,9}\])|(?<![\[\d])\]")
+"""Numbers of many digits, brackets after nothing, and square ones around more than a number."""
+_BRACKETS = re.compile(r"[()]")

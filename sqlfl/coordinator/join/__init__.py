@@ -1,0 +1,1 @@
+"""The join of hashed keys, and the mapping of joined rows."""

@@ -1,0 +1,281 @@
+"""Joins that are too large are refused before they are made, with what makes them large."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from sqlglot import exp
+
+from sqlfl.base.errors import ModelError
+from sqlfl.contract.fragment_columns import KEY
+from sqlfl.coordinator.join.factorised import Factorised
+from sqlfl.coordinator.join.join_size import JoinSize, Multiplying, SlotCodes, multiplying
+from sqlfl.coordinator.join.products import is_product
+from sqlfl.coordinator.join.row_mapping import RowMapping, StoredMapping
+from sqlfl.messages import JoinKeys
+from sqlfl.models.native import library
+from sqlfl.options.training import LARGEST_JOIN, LARGEST_TABLE
+from sqlfl.planner.federated.engines import bytes_of, readable
+from sqlfl.planner.federated.method_spec import spec_of
+from sqlfl.planner.federated.plan import TRAIN, FederatedPlan
+from sqlfl.planner.grammar import build
+from sqlfl.planner.grammar.writing import to_sql
+from sqlfl.planner.query.ucq import Slot
+
+PER_SLOT, FIXED = 8, 48
+"""Bytes of memory for each joined row: of each table its row, once more while equal rows are
+merged; targets, and what metrics sort."""
+MERGING, WEIGHING = 16, 40
+"""Besides, where equal rows are merged, and where rows count differently."""
+OF_TABLE, PER_KEY, PER_IMAGE = 72, 12, 400
+"""Bytes for each row of a slot, for each of its keys, and for each output of one with features,
+where joined rows are not written down: which rows take part, and how often; codes of keys and their
+groups; scores, sums, and what lbfgs keeps of the last iterations."""
+OF_FACTS, PER_FACTS_KEY = 14, 8
+"""In place of the first two, where each row of the table stands for one joined row at most."""
+PER_VALUE = 64
+"""Bytes for each different value of a client's key, while all are numbered."""
+LEAST_OF_DATABASE = 1 << 25
+"""Bytes with which DuckDB can still join, sort, and put on disk what is more."""
+MANY = 1 << 25
+"""Joined rows from which they are not written down, where that can be: fewer are faster read."""
+PRODUCTS, FOLD = 1 << 20, 4
+"""As many, and times as many as all tables have rows, where they are products of groups that the
+compiled library reads: these need not be many, for to write them down takes longer."""
+SCORING_FIXED, SCORING_PER_SLOT, SCORING_PER_OUTPUT = 24, 12, 40
+OF_MACHINE = 0.8
+"""Of the machine's memory, where memory_limit does not say: what DuckDB takes too."""
+SHOWN = 3
+
+
+def check_join(
+    plan: FederatedPlan,
+    slots: Mapping[int, SlotCodes],
+    size: JoinSize,
+    count: Callable[[int], int],
+    tell: Callable[[str], None],
+    *,
+    found: Factorised | None = None,
+    stored: bool = False,
+) -> Place:
+    """Raise ModelError where the join has more rows than the statement takes, or than fit memory.
+
+    found: as what joined rows can be found again in each pass; stored: they can be read from files.
+
+    Where its size, counted from the codes, is a bound only, and one that is too large, `count(n)`
+    makes up to n joined rows to count them. `tell` is told the number.
+    """
+    most = plan.options.max_joined_rows
+    rows, said = int(size.rows), ""
+    if not size.exact:
+        tell(f"counting joined rows, {rows:,} at most")
+        fitting, said = min(most, _memory(plan) // row_bytes(plan, 1)), "at most "
+        if rows > fitting:
+            enough = most if stored and _sums_only(plan) else fitting
+            rows = count(enough + 1)
+            said = "at least " if rows > enough else ""
+    tell(f"joining keys: {said}{rows:,} rows")
+    written = _in_arrays(plan, rows, found=found is not None, stored=stored)
+    if rows > most:
+        raise _too_large(plan, slots, rows, most, size.exact, written=written)
+    if written:
+        check_memory(plan, rows, 1, said)
+    else:
+        check_tables(plan, {slot: len(own.fragment) for slot, own in slots.items()}, 1, found)
+    return Place(rows, written)
+
+
+def check_keys(plan: FederatedPlan, replies: Iterable[JoinKeys]) -> None:
+    """Raise ModelError where the keys of all rows would not fit memory_limit, or the machine, while
+    they are numbered."""
+    keys = [key for reply in replies for key in zip(reply.tags, reply.codes, strict=True)]
+    values = sum(len(tags) for tags, _ in keys)
+    need = PER_VALUE * values + PER_KEY * sum(len(codes) for _, codes in keys)
+    _check_bytes(plan, need, f"the keys of the join have {values:,} different values")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where joined rows are to be."""
+
+    rows: int
+    """How many, or a bound."""
+    written: bool
+    """In arrays that have a row for each."""
+
+
+def is_written(plan: FederatedPlan, rows: RowMapping) -> bool:
+    """Whether arrays with a row for each joined row are made: of few, and for what needs them."""
+    found, stored = isinstance(rows, Factorised), isinstance(rows, StoredMapping)
+    if isinstance(rows, Factorised) and _sums_only(plan) and _quicker_found(rows):
+        return False
+    return not stored and _in_arrays(plan, rows.total, found=found, stored=stored)
+
+
+def _quicker_found(rows: Factorised) -> bool:
+    several = rows.total >= max(PRODUCTS, FOLD * sum(rows.sizes))
+    return several and library() is not None and all(map(is_product, rows.trees))
+
+
+def _in_arrays(plan: FederatedPlan, rows: int, *, found: bool, stored: bool) -> bool:
+    if not (found or stored) or not _sums_only(plan):
+        return True
+    if found and rows >= MANY:
+        return False
+    return rows * row_bytes(plan, 1) <= _memory(plan)
+
+
+def _sums_only(plan: FederatedPlan) -> bool:
+    """What follows needs of joined rows no more than sums over the rows of slots."""
+    if plan.purpose != TRAIN or plan.weighted:
+        return False
+    return spec_of(plan.algorithm).sums_only(plan.training)
+
+
+def check_tables(
+    plan: FederatedPlan, rows: Mapping[int, int], outputs: int, found: Factorised | None
+) -> None:
+    """As `check_memory`, where joined rows are not written down, by the `rows` of every slot;
+    `found`: they are found again in each pass."""
+    facts = None if found is None else found.alone
+    need = 0
+    for slot in plan.ucq.slots:
+        each = PER_IMAGE * outputs * bool(slot.features)
+        if slot.index == facts:
+            each += OF_FACTS + PER_FACTS_KEY * len(slot.keys)
+        else:
+            each += (OF_TABLE + PER_KEY * len(slot.keys)) * len(plan.ucq.blocks)
+        need += each * rows.get(slot.index, 0)
+    _check_bytes(plan, need, f"the tables of the join have {sum(rows.values()):,} rows")
+
+
+def check_memory(plan: FederatedPlan, rows: int, outputs: int, said: str = "") -> None:
+    """Raise ModelError where the joined rows would not fit memory_limit, or the machine.
+
+    outputs : scores of a joined row; numbers of its sum of towers, where a head follows. said :
+    'at least ' of rows that were not counted to the end.
+    """
+    if rows > LARGEST_TABLE:
+        raise ModelError(
+            f"the join has {said}{rows:,} rows, and {LARGEST_TABLE:,} is the most that can be "
+            "written down",
+            hint="train by lbfgs, without weights or validation, or aggregate the larger table by "
+            "the join key",
+        )
+    _check_bytes(plan, rows * row_bytes(plan, outputs), f"the join has {said}{rows:,} rows")
+
+
+def _check_bytes(plan: FederatedPlan, need: int, what_is: str) -> None:
+    limit = _memory(plan)
+    if need <= limit:
+        return
+    given = plan.options.memory_limit is not None
+    what = "memory_limit" if given else f"{OF_MACHINE:.0%} of this machine's memory"
+    raise ModelError(
+        f"{what_is}, which take about {readable(need)} of the coordinator's memory; {what} is "
+        f"{readable(limit)}",
+        hint="join fewer rows: aggregate the larger table by the join key, filter, or join by a "
+        "further key; or raise memory_limit",
+    )
+
+
+def _memory(plan: FederatedPlan) -> int:
+    """Bytes that the coordinator may take."""
+    return bytes_of(plan.options.memory_limit) or int(OF_MACHINE * machine_memory())
+
+
+def database_memory(plan: FederatedPlan, slots: Mapping[int, SlotCodes], place: Place) -> int:
+    """Bytes that DuckDB may take while it joins the keys: what is left."""
+    held = sum(codes.bytes for codes in slots.values())
+    if place.written:
+        held += 4 * len(plan.ucq.mapped) * place.rows
+    return max(_memory(plan) - held, LEAST_OF_DATABASE)
+
+
+def row_bytes(plan: FederatedPlan, outputs: int) -> int:
+    """About what each joined row takes of the coordinator's memory, at the most."""
+    slots = sum(
+        1 for s in plan.ucq.slots if s.features or s.target or s.weight or s.offset or s.identifiers
+    )
+    if plan.purpose != TRAIN:
+        return SCORING_FIXED + SCORING_PER_SLOT * slots + SCORING_PER_OUTPUT * outputs
+    method = spec_of(plan.algorithm)
+    found = FIXED + PER_SLOT * slots + MERGING * plan.merges + WEIGHING * plan.weighted
+    return found + method.row_bytes(plan.training, outputs)
+
+
+def machine_memory() -> int:
+    """Bytes."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _too_large(
+    plan: FederatedPlan,
+    slots: Mapping[int, SlotCodes],
+    rows: int,
+    most: int,
+    exact: bool,
+    *,
+    written: bool,
+) -> ModelError:
+    number = f"{rows:,}" if rows < 2**53 else f"about {rows:.3g}"
+    what = "query" if len(plan.ucq.slots) == 1 else "join"
+    message = f"the {what} has {number if exact else f'more than {most:,}'} rows"
+    if exact and rows > LARGEST_JOIN:
+        message += f", and {LARGEST_JOIN:,} is the most that can be trained on or scored"
+    else:
+        message += f", and max_joined_rows is {most:,}"
+    found = [m for m in multiplying(plan.ucq, slots) if min(m.left, m.right) > 1][:SHOWN]
+    said = [_said(plan, m) for m in found]
+    hint = "aggregate or filter the tables before"
+    if said:
+        hint = "is a key missing in the join? Else aggregate or filter before it"
+    elif len(plan.ucq.slots) > 1 and not any(block.joins for block in plan.ucq.blocks):
+        said = [f"it is a cross product of {' and '.join(slot.name for slot in plan.ucq.slots)}"]
+    if rows <= (LARGEST_TABLE if written else LARGEST_JOIN) and exact:
+        hint += f"; or WITH (max_joined_rows = {rows})"
+        if written:
+            memory = readable(rows * row_bytes(plan, 1))
+            hint += f", which takes about {memory} of memory"
+    elif not exact:
+        hint += "; or a larger max_joined_rows in WITH"
+    return ModelError("; ".join([message, *said]), hint=hint)
+
+
+def _said(plan: FederatedPlan, found: Multiplying) -> str:
+    left, right = (plan.ucq.slots[s] for s in (found.join.left, found.join.right))
+    key = found.join.key
+    return (
+        f"by {key_words(left, key)} = {key_words(right, key)} a row of {left.name} meets "
+        f"{_mean(found.left)} of {right.name} on average, and a row of {right.name} "
+        f"{_mean(found.right)} of {left.name}"
+    )
+
+
+def _mean(number: float) -> str:
+    return f"{number:,.0f}" if number >= 10 else f"{number:.2g}"
+
+
+def _uncast(part: exp.Expr) -> exp.Expr:
+    """Without the cast to the type of both sides."""
+    found: exp.Expr = part.this if isinstance(part, exp.Cast) else part
+    return found
+
+
+def key_words(slot: Slot, key: int) -> str:
+    """The key as the slot's first fragment has it, `t.k` or `(t.k, t.m)`, under the slot's name."""
+    select = next(f.select for f in slot.fragments if not f.virtual)
+    parts = [
+        _uncast(item.this).copy()
+        for item in select.expressions
+        if item.alias_or_name.startswith(f"{KEY}{key}_")
+    ]
+    source = select.args["from_"].this.alias_or_name
+    alone = not select.args.get("joins")
+    for column in [c for part in parts for c in part.find_all(exp.Column)]:
+        if alone and column.table == source:  # an alias of the planner's
+            column.set("table", build.identifier(slot.name))
+    named = [to_sql(part) for part in parts]
+    return named[0] if len(named) == 1 else f"({', '.join(named)})"

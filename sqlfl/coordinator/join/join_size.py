@@ -1,0 +1,319 @@
+"""How many rows a join has, counted from key codes before it is made.
+
+Slots that are joined are relations over variables, one for each set of keys that are equal; a row
+of a slot counts as often as it is joined with what has been taken in so far. A slot whose shared
+variables another one has all can be taken in: its rows are summed by their codes, and the other's
+rows are multiplied by the sums (message passing over a join tree). So it takes time in the rows of
+the slots, not in those of the join. Where nothing can be taken in, as in a cycle, an equality is
+left out, and the count is a bound from above. A LEFT JOIN multiplies the rows that it hangs on by
+the number of their matches, or by what the virtual rows come to where there are none.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sqlfl.base.arrays import Array, taken
+from sqlfl.base.errors import ModelError
+from sqlfl.planner.query.ucq import Block, Join, LeftJoin, Slot, Ucq
+
+
+@dataclass(frozen=True, eq=False)
+class SlotCodes:
+    """The rows of a slot as the coordinator knows them."""
+
+    fragment: Array
+    """int (n,)"""
+    keys: dict[int, Array]
+    """Key -> int (n,): codes from 0 that all slots with the key share; -1 for NULL."""
+
+    @property
+    def bytes(self) -> int:
+        """Of memory, with the numbers of the rows."""
+        own = sum(codes.nbytes for codes in self.keys.values())
+        return own + self.fragment.nbytes + 4 * len(self.fragment)
+
+    def among(self, fragments: Sequence[int]) -> Array:
+        """bool (n,): the rows of these fragments."""
+        chosen = np.zeros(1 << 16, bool)
+        chosen[list(fragments)] = True
+        return taken(chosen, self.fragment)
+
+
+def once_each(ucq: Ucq, slot: Slot, codes: SlotCodes) -> SlotCodes:
+    """The rows of a slot whose rows with equal keys count as one: all but the first such row get
+    NULL for a key, and join nothing. Rows of fragments that stand in other blocks count apart, and
+    so does the row that a LEFT JOIN makes up. ModelError where an owner with policies is to hear
+    which rows are joined, and several have one key: it would hear of one of them."""
+    if slot.governed and all(slot.index in block.optional for block in ucq.blocks):
+        return codes  # a row with a partner is in no joined row
+    part = np.full(max(f.index for f in slot.fragments) + 1, -1)
+    for block in ucq.blocks:
+        fragments = list(dict(block.members)[slot.index])
+        part[fragments] = fragments[0]
+    group = part[codes.fragment]
+    rows = np.flatnonzero(group >= 0)
+    columns = [group[rows], *(codes.keys[key][rows] for key in slot.keys)]
+    order = np.lexsort(columns)
+    same = np.ones(max(len(rows) - 1, 0), bool)
+    for column in columns:
+        same &= column[order][1:] == column[order][:-1]
+    again = rows[order[1:][same]]
+    if slot.governed and len(again):
+        raise ModelError(
+            f"table {slot.name} has several rows with one key, and the owner of its rows has "
+            "policies, which are of all rows that take part",
+            hint="name a table or view with each key once in the subquery; ask the owner for one",
+        )
+    keys = {}
+    for key, own in codes.keys.items():
+        keys[key] = own.copy()
+        keys[key][again] = -1
+    return SlotCodes(codes.fragment, keys)
+
+
+@dataclass(frozen=True)
+class JoinSize:
+    rows: float
+    """A whole number, exact up to 2⁵³."""
+    exact: bool
+    """Else the join has at most so many rows."""
+
+
+def join_size(ucq: Ucq, slots: Mapping[int, SlotCodes]) -> JoinSize:
+    """The rows of `sqlfl.planner.query.emit.mapping_query` over these slots."""
+    found = [_Counter(ucq, block, slots).size() for block in ucq.blocks]
+    return JoinSize(sum(size.rows for size in found), all(size.exact for size in found))
+
+
+@dataclass(frozen=True, eq=False)
+class Multiplying:
+    """What two slots that are joined on a key make of each other's rows, by that key alone."""
+
+    join: Join
+    pairs: float
+    """Rows of the two slots together."""
+    left: float
+    """Rows of the right slot that a row of the left one with a match has, on average."""
+    right: float
+    """And the other way round."""
+
+
+def multiplying(ucq: Ucq, slots: Mapping[int, SlotCodes]) -> list[Multiplying]:
+    """For each pair of slots and key, those that multiply both sides first, by their pairs."""
+    found = [_multiplying(join, slots[join.left], slots[join.right]) for join in joins_of(ucq)]
+    return sorted(found, key=lambda m: (min(m.left, m.right) <= 1, -m.pairs))
+
+
+def joins_of(ucq: Ucq) -> list[Join]:
+    """All of the query, each once."""
+    every = [j for block in ucq.blocks for j in (*block.joins, *_on(block.lefts))]
+    return list(dict.fromkeys(every))
+
+
+def _on(lefts: Sequence[LeftJoin]) -> list[Join]:
+    return [j for left in lefts for j in (*left.on, *left.joins, *_on(left.lefts))]
+
+
+def _multiplying(join: Join, left: SlotCodes, right: SlotCodes) -> Multiplying:
+    ends = [codes.keys[join.key] for codes in (left, right)]
+    size = max((int(end.max(initial=-1)) for end in ends), default=-1) + 1
+    one, other = (np.bincount(end[end >= 0], minlength=size).astype(np.float64) for end in ends)
+    pairs = float(one @ other)
+    matched = [float(a[b > 0].sum()) for a, b in ((one, other), (other, one))]
+    means = [pairs / rows if rows else 0.0 for rows in matched]
+    return Multiplying(join, pairs, *means)
+
+
+@dataclass(eq=False)
+class _Relation:
+    """Rows over variables; `weight` counts what each is joined with so far."""
+
+    variables: dict[int, Array]
+    """Variable -> int (n,): codes, -1 for NULL."""
+    weight: Array
+    """float64 (n,)"""
+
+    def without_null(self) -> _Relation:
+        weight = self.weight.copy()
+        for codes in self.variables.values():
+            weight[codes < 0] = 0.0
+        return _Relation(self.variables, weight)
+
+
+class _Counter:
+    """Counts one block."""
+
+    def __init__(self, ucq: Ucq, block: Block, slots: Mapping[int, SlotCodes]) -> None:
+        self._block = block
+        self._slots = slots
+        self._taken = dict(block.members)
+        self._virtual = dict(block.virtual)
+        self._kept = dict(block.kept)
+        self._exact = True
+        self._hanging: dict[int, list[LeftJoin]] = defaultdict(list)
+        """LEFT JOINs by the slot that they hang on."""
+        self._hang(block.lefts)
+
+    def size(self) -> JoinSize:
+        core = [slot for slot, _ in self._block.members if slot not in self._virtual]
+        joins = self._usable(self._block.joins, core)
+        weight = self._combined(core, joins, self._weighted)
+        return JoinSize(float(weight.sum()), self._exact)
+
+    def _hang(self, lefts: Sequence[LeftJoin]) -> None:
+        for left in lefts:
+            self._hanging[left.on[0].left if left.on else -1].append(left)
+            self._hang(left.lefts)
+
+    def _usable(self, joins: Sequence[Join], slots: Sequence[int]) -> list[Join]:
+        """Equalities of these slots alone; those that reach into a LEFT JOIN are left out."""
+        found = [j for j in joins if j.left in slots and j.right in slots and not j.virtual]
+        self._exact &= len(found) == len(joins)
+        return found
+
+    # -- rows of one slot --------------------------------------------------------------------------
+
+    def _present(self, slot: int) -> Array:
+        """float64 (n,): 1 for the rows that take part, 0 for virtual ones and other fragments."""
+        return self._slots[slot].among(self._taken[slot]).astype(np.float64)
+
+    def _weighted(self, slot: int) -> Array:
+        """float64 (n,): what each row stands for with all LEFT JOINs that hang on the slot."""
+        weight = self._present(slot)
+        if slot in self._kept:
+            weight *= self._slots[slot].among(self._kept[slot])
+        for left in self._hanging[slot]:
+            weight *= self._factor(left, slot)
+        return weight
+
+    def _virtual_row(self, slot: int) -> int | None:
+        places = np.flatnonzero(self._slots[slot].fragment == self._virtual[slot])
+        return int(places[0]) if len(places) else None
+
+    # -- LEFT JOINs --------------------------------------------------------------------------------
+
+    def _factor(self, left: LeftJoin, outer: int) -> Array:
+        """float64 (n,): joined rows of the LEFT JOIN for each row of the slot that it hangs on."""
+        exact, self._exact = self._exact, True
+        on = [j for j in left.on if j.left == outer]
+        self._exact &= len(on) == len(left.on)
+        joins = self._usable(left.joins, left.slots)
+        matches = self._combined(left.slots, joins, self._present, outer, on)
+        weighted = self._combined(left.slots, joins, self._weighted, outer, on)
+        missing = self._missing(left)
+        found = weighted if self._exact else np.maximum(weighted, missing)
+        self._exact &= exact
+        return np.where(matches > 0, found, missing)
+
+    def _missing(self, left: LeftJoin) -> float:
+        """Joined rows where there is no match: all in its parentheses are virtual rows, with what
+        hangs on these from outside."""
+        found = 1.0
+        for slot in left.within:
+            row = self._virtual_row(slot)
+            if slot in self._kept and row is None:
+                return 0.0
+            for other in self._hanging[slot]:
+                if set(other.within) <= set(left.within):
+                    continue
+                on = [join for join in other.on if join.left == slot]
+                if row is not None and all(join.virtual for join in on):
+                    found *= float(self._factor(other, slot)[row])
+                else:
+                    found *= self._missing(other)
+        return found
+
+    # -- joins -------------------------------------------------------------------------------------
+
+    def _combined(
+        self,
+        slots: Sequence[int],
+        joins: Sequence[Join],
+        weight: Any,
+        outer: int | None = None,
+        on: Sequence[Join] = (),
+    ) -> Array:
+        """float64 (n,): how often each row of `outer` is joined with these slots by `on`; without
+        `outer`, of the slot that is taken in last."""
+        variable = variables([*joins, *on], outer)
+        relations = []
+        for slot in slots:
+            codes = {v: self._slots[slot].keys[k] for (s, k), v in variable.items() if s == slot}
+            relations.append(_Relation(codes, weight(slot)).without_null())
+        if outer is None:
+            return self._taken_in(relations, None)
+        codes = {variable[j.right, j.key]: self._slots[outer].keys[j.key] for j in on}
+        rows = len(self._slots[outer].fragment)
+        root = _Relation(codes, np.ones(rows)).without_null()
+        return self._taken_in([root, *relations], root)
+
+    def _taken_in(self, relations: list[_Relation], root: _Relation | None) -> Array:
+        left = list(relations)
+        while len(left) > 1:
+            into, ear, shared = self._ear(left, root)
+            into.weight = into.weight * _message(ear, into, shared)
+            left.remove(ear)
+        return left[0].weight
+
+    def _ear(
+        self, relations: list[_Relation], root: _Relation | None
+    ) -> tuple[_Relation, _Relation, list[int]]:
+        """A relation that can be taken into another, and the variables of both."""
+        best: tuple[tuple[int, int], _Relation, _Relation, list[int]] | None = None
+        for ear in relations:
+            if ear is root:
+                continue
+            others = [r for r in relations if r is not ear]
+            shared = {v for v in ear.variables if any(v in r.variables for r in others)}
+            for into in others:
+                common = sorted(v for v in shared if v in into.variables)
+                rank = (len(shared) - len(common), -len(common))
+                if best is None or rank < best[0]:
+                    best = (rank, into, ear, common)
+        assert best is not None
+        self._exact &= best[0][0] == 0
+        return best[1], best[2], best[3]
+
+
+def variables(joins: Sequence[Join], outer: int | None) -> dict[tuple[int, int], int]:
+    """(slot, key) -> variable: one number for all ends that equalities tie. Those of `outer` are
+    not among them, which keeps its rows whatever they match."""
+    found: dict[tuple[int, int], int] = {}
+    for join in joins:
+        ends = [(slot, join.key) for slot in (join.left, join.right) if slot != outer]
+        numbers = {found.setdefault(end, len(found)) for end in ends}
+        first = min(numbers)
+        for end, number in found.items():
+            if number in numbers:
+                found[end] = first
+    return found
+
+
+def _message(ear: _Relation, into: _Relation, shared: Sequence[int]) -> Array | float:
+    """What each row of `into` is multiplied by: the rows of `ear` with the same codes."""
+    if not shared:
+        return float(ear.weight.sum())
+    one, other = ear.variables[shared[0]], into.variables[shared[0]]
+    for variable in shared[1:]:
+        one, other = paired(one, other, ear.variables[variable], into.variables[variable])
+    size = max(int(one.max(initial=-1)), int(other.max(initial=-1))) + 1
+    here = one >= 0
+    sums = np.bincount(one[here], ear.weight[here], minlength=size)
+    return np.where(other >= 0, np.append(sums, 0.0)[other], 0.0)
+
+
+def paired(one: Array, other: Array, more: Array, others: Array) -> tuple[Array, Array]:
+    """Codes of pairs of codes, from 0; -1 where one is NULL."""
+    width = max(int(more.max(initial=-1)), int(others.max(initial=-1))) + 1
+    pairs = np.concatenate([one, other]).astype(np.int64) * width
+    pairs += np.concatenate([more, others])
+    null = np.concatenate([(one < 0) | (more < 0), (other < 0) | (others < 0)])
+    _, codes = np.unique(pairs, return_inverse=True)
+    codes[null] = -1
+    return codes[: len(one)], codes[len(one) :]

@@ -1,0 +1,202 @@
+"""From join keys to trees of `sqlfl.coordinator.join.factorised`, where there are some."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from sqlfl.base.arrays import Array, taken
+from sqlfl.coordinator.join.factorised import Branch, Factorised, Tree
+from sqlfl.coordinator.join.join_size import SlotCodes, paired, variables
+from sqlfl.coordinator.join.row_mapping import CHUNK
+from sqlfl.planner.query.ucq import Block, Join, Ucq
+
+COUNTED = 2.0**62
+"""Joined rows of a slot and those below it that int64 counts."""
+
+
+def factorised(ucq: Ucq, codes: Mapping[int, SlotCodes]) -> Factorised | None:
+    """The joined rows of `ucq`; None where a block has a cycle, or an outer join of other than one
+    slot by keys of another, or stands for more rows than can be counted."""
+    try:
+        trees = [_Growth(ucq, block, codes).tree() for block in ucq.blocks]
+    except _NoTreeError:
+        return None
+    return Factorised(trees, ucq.mapped, {slot: len(own.fragment) for slot, own in codes.items()})
+
+
+class _NoTreeError(Exception):
+    pass
+
+
+@dataclass(eq=False)
+class _Grown:
+    """A slot, with the slots that were taken into it."""
+
+    slot: int
+    keys: dict[int, Array]
+    """Variable -> int (rows,): codes, negative where a row joins nothing."""
+    weight: Array
+    """int64 (rows,): joined rows of the slot and those below; bool where each is one at most."""
+    below: list[tuple[_Grown, Branch]] = field(default_factory=list)
+
+    def take(self, ear: _Grown, own: Array, above: Array) -> None:
+        """Take in a slot by codes of its rows and of those here."""
+        branch, times = _branch(ear, own, above)
+        if float(self.weight.max(initial=0)) * times.max(initial=0) * len(times) >= COUNTED:
+            raise _NoTreeError
+        into = times if self.weight.dtype == bool else self.weight
+        self.weight = np.multiply(self.weight, times, out=into)
+        self.below.append((ear, branch))
+
+
+class _Growth:
+    """Makes the tree of one block."""
+
+    def __init__(self, ucq: Ucq, block: Block, codes: Mapping[int, SlotCodes]) -> None:
+        self._ucq = ucq
+        self._block = block
+        self._codes = codes
+        self._taken = dict(block.members)
+        self._virtual = dict(block.virtual)
+        self._kept = dict(block.kept)
+        self._variables = variables(block.joins, None)
+
+    def tree(self) -> Tree:
+        simple = all(len(left.within) == 1 and _of_one(left.on) for left in self._block.lefts)
+        across = any({j.left, j.right} & self._virtual.keys() for j in self._block.joins)
+        if not simple or across:
+            raise _NoTreeError
+        core = [slot for slot in self._taken if slot not in self._virtual]
+        left = [self._grown(slot) for slot in core]
+        root = max(left, key=lambda grown: len(grown.weight))
+        while len(left) > 1:
+            ear, into, shared = _ear(left, root)
+            into.take(ear, *_codes(ear, into, shared))
+            left.remove(ear)
+        bounds: Array | None = None
+        if not (root.weight.dtype == bool and root.weight.all()):
+            bounds = _bounds(root.weight)
+        return Tree(root.slot, bounds, len(root.weight), tuple(_numbered(root)))
+
+    def _grown(self, slot: int) -> _Grown:
+        """With the slots of the LEFT JOINs that hang on it."""
+        own = self._codes[slot].keys
+        keys = {v: own[key] for (s, key), v in self._variables.items() if s == slot}
+        weight = self._among(slot, self._taken[slot])
+        if slot in self._kept:
+            weight &= self._among(slot, self._kept[slot])
+        if slot in self._virtual:
+            weight |= self._among(slot, (self._virtual[slot],))
+        grown = _Grown(slot, keys, weight)
+        for left in self._block.lefts:
+            if left.on[0].left == slot:
+                self._hang(grown, self._grown(left.slots[0]), left.on)
+        return grown
+
+    def _hang(self, grown: _Grown, ear: _Grown, on: Sequence[Join]) -> None:
+        """Rows without a partner have the virtual row."""
+        keys = [self._codes[slot].keys for slot in (ear.slot, grown.slot)]
+        own, above = _together(keys, [join.key for join in on])
+        if grown.slot in self._virtual:  # whose keys a partner that is missing has not
+            above = np.where(self._among(grown.slot, (self._virtual[grown.slot],)), -1, above)
+        own = np.where(self._among(ear.slot, self._taken[ear.slot]), own, -1)
+        size = max(int(own.max(initial=-1)), int(above.max(initial=-1))) + 1
+        found = np.append(np.bincount(own[own >= 0], minlength=size) > 0, False)
+        virtual = np.flatnonzero(self._among(ear.slot, (self._virtual[ear.slot],)))
+        if len(virtual):
+            own[virtual] = size
+        elif ear.slot not in self._kept:
+            raise _NoTreeError
+        grown.take(ear, own, np.where(taken(found, above), above, size if len(virtual) else -1))
+
+    def _among(self, slot: int, fragments: Sequence[int]) -> Array:
+        """bool (rows,): those of these fragments."""
+        own = self._codes[slot]
+        if len(fragments) == len(self._ucq.slots[slot].fragments):
+            return np.ones(len(own.fragment), bool)
+        return own.among(fragments)
+
+
+def _of_one(on: Sequence[Join]) -> bool:
+    """Keys of one slot before, and of its own rows."""
+    return len({join.left for join in on}) == 1 and not any(join.virtual for join in on)
+
+
+def _ear(left: Sequence[_Grown], root: _Grown) -> tuple[_Grown, _Grown, list[int]]:
+    """A slot, one that has all keys which it shares with others, and those: the smallest first."""
+    for ear in sorted(left, key=lambda grown: len(grown.weight)):
+        others = [grown for grown in left if grown is not ear]
+        shared = {v for v in ear.keys if any(v in grown.keys for grown in others)}
+        if ear is root:
+            continue
+        for into in others:
+            if shared <= into.keys.keys():
+                return ear, into, sorted(shared)
+    raise _NoTreeError
+
+
+def _branch(ear: _Grown, own: Array, above: Array) -> tuple[Branch, Array]:
+    """The branch without a place in the tree, and the joined rows of it that each row above is
+    joined with: int64, or bool where it is one at most."""
+    rows = np.flatnonzero((own >= 0) & (ear.weight > 0))
+    own, weight = own[rows], ear.weight[rows]
+    groups = max(int(own.max(initial=-1)), int(above.max(initial=-1))) + 1
+    counts = np.bincount(own, minlength=groups + 1)
+    if counts.max() <= 1:
+        row = np.full(groups + 1, -1, np.int32)
+        row[own] = rows
+        group = taken(row, above)
+        if weight.dtype == bool:
+            return Branch(ear.slot, 0, group), group >= 0
+        size = np.append(ear.weight, 0)
+        return Branch(ear.slot, 0, group, size=size), taken(size, group)
+    order = np.sort(own.astype(np.int64) << 32 | rows) & 0xFFFFFFFF
+    start = np.cumsum(counts) - counts
+    size, before = counts, None
+    if weight.dtype != bool:
+        ends = np.concatenate([[0], np.cumsum(ear.weight[order])])
+        size, before = np.diff(ends[np.append(start, len(order))]), ends[:-1]
+    # the last group is empty: that of a NULL
+    group = above.astype(np.int32)
+    branch = Branch(ear.slot, 0, group, order.astype(np.int32), start, size, before)
+    return branch, taken(size, group)
+
+
+def _codes(ear: _Grown, into: _Grown, shared: Sequence[int]) -> tuple[Array, Array]:
+    """int (rows,) of both: equal where they join, negative where a key is NULL."""
+    if not shared:
+        return np.zeros(len(ear.weight), np.int32), np.zeros(len(into.weight), np.int32)
+    return _together([ear.keys, into.keys], shared)
+
+
+def _together(keys: Sequence[Mapping[int, Array]], shared: Sequence[int]) -> tuple[Array, Array]:
+    own, above = (codes[shared[0]] for codes in keys)
+    for key in shared[1:]:
+        own, above = paired(own, above, keys[0][key], keys[1][key])
+    return own, above
+
+
+def _bounds(counts: Array) -> Array:
+    """int64 (n + 1,): what counts (n,), integers or bool, come to before each, and in all."""
+    found = np.zeros(len(counts) + 1, np.int64)
+    for start in range(0, len(counts), CHUNK):
+        part = found[start + 1 : start + 1 + CHUNK]
+        np.cumsum(counts[start : start + CHUNK], out=part)
+        part += found[start]
+    return found
+
+
+def _numbered(root: _Grown) -> Iterator[Branch]:
+    """All branches, those above first."""
+    waiting = [(0, root)]
+    number = 0
+    while waiting:
+        parent, grown = waiting.pop(0)
+        several = [k for k, (_, b) in enumerate(grown.below) if b.size is not None]
+        for place, (ear, branch) in enumerate(grown.below):
+            number += 1
+            waiting.append((number, ear))
+            yield replace(branch, parent=parent, last=place in several[-1:])

@@ -1,0 +1,54 @@
+"""The targets of joined rows, from the clients that have them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sqlfl.aggregation.slot_aggregation import merge_classes
+from sqlfl.base.errors import ModelError
+from sqlfl.coordinator import expected
+from sqlfl.coordinator.preparation import Joined, Targets, told
+from sqlfl.messages import SendLabels
+from sqlfl.messages.replies import Channel, ask
+from sqlfl.models.kinds import kind_of
+from sqlfl.planner.federated.plan import FederatedPlan
+
+LARGEST_TARGET = 1e30
+
+
+def targets(plan: FederatedPlan, joined: Joined, channel: Channel, run: str) -> Targets:
+    """The target of every joined row, in clear, from the clients of the target's slot."""
+    return labels(plan, joined, channel, run).spread(joined)
+
+
+def labels(plan: FederatedPlan, joined: Joined, channel: Channel, run: str) -> Targets:
+    """The targets of the active rows of their slot."""
+    index = next(slot.index for slot in plan.ucq.slots if slot.target)
+    slot = joined.slots[index]
+    requests = {a: SendLabels(run, index) for a in slot.addresses}
+    type_ = plan.ucq.target_type or "VARCHAR"
+    replies = ask(
+        channel, requests, lambda a: expected.labels(told(plan, a), slot.active[a], type_)
+    )
+    parts = [replies[address] for address in slot.addresses]
+    if plan.regression:
+        every = [part.values for part in parts]
+        numbers = np.concatenate(every) if len(every) > 1 else every[0]
+        if max(numbers.max(initial=0.0), -numbers.min(initial=0.0)) > LARGEST_TARGET:
+            raise ModelError(
+                f"target {plan.ucq.target} has values beyond ±{LARGEST_TARGET:g}, which do not fit "
+                "the 4-byte numbers of messages",
+                hint="divide the target by a power of ten",
+            )
+        kind = kind_of(plan.kind)
+        least, lowest = kind.least, numbers.min(initial=np.inf)
+        if least is not None and (lowest < least or (kind.above and lowest == least)):
+            where = f"below {least:g}" if lowest < least else f"that are {least:g}"
+            raise ModelError(
+                f"target {plan.ucq.target} has values {where}, which a {plan.kind} does not take",
+                hint="correct them, or leave their rows out with WHERE",
+            )
+        return Targets(numbers, None, index)
+    classes, codes = merge_classes(parts, type_)
+    # there may be one for each joined row
+    return Targets(codes.astype(np.min_scalar_type(len(classes))), classes, index)

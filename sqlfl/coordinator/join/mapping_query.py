@@ -1,0 +1,209 @@
+"""From hashed join keys to the table mapping: the coordinator's own query."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import duckdb
+import numpy as np
+from sqlglot import parse_one
+from sqlglot.dialects.duckdb import DuckDB
+
+from sqlfl.base.arrays import Array, taken
+from sqlfl.base.errors import ModelError
+from sqlfl.base.interrupts import interruptible
+from sqlfl.contract.schema import Address
+from sqlfl.coordinator.executors.base import Executor
+from sqlfl.coordinator.join.join_size import SlotCodes
+from sqlfl.coordinator.join.key_join import BATCH, KeyJoin, kept, limit, register, too_large
+from sqlfl.coordinator.join.own_database import own_database
+from sqlfl.coordinator.join.row_mapping import StoredMapping, WrittenMapping
+from sqlfl.coordinator.join.scratch import Scratch, StoredNumbers
+from sqlfl.messages import JoinKeys
+from sqlfl.options.training import LARGEST_TABLE
+
+SEVERAL = 1 << 20
+"""Joined rows from which workers make the join: of fewer, keys are sent longer than joined."""
+
+
+@dataclass(frozen=True, eq=False)
+class SlotRows:
+    """What the coordinator knows of a slot's snapshots before the join."""
+
+    slot: int
+    addresses: tuple[Address, ...]
+    """Clients of the slot, in order."""
+    fragments: tuple[tuple[int, ...], ...]
+    """Per client, its fragments of the slot."""
+    fragment_rows: tuple[tuple[int, ...], ...]
+    """Per client, the rows of each of these fragments."""
+    keys: tuple[int, ...]
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """Per client, the rows of its snapshot."""
+        return tuple(sum(counts) for counts in self.fragment_rows)
+
+    @property
+    def offsets(self) -> Array:
+        return np.concatenate([[0], np.cumsum(self.rows)]).astype(np.int64)
+
+    def fragment_of_rows(self, replies: Mapping[Address, JoinKeys]) -> Array:
+        """uint16 (n,): the fragment of each row of the slot's concatenated snapshots."""
+        parts = [
+            replies[address].fragment
+            if len(fragments) > 1 and self.keys
+            # without keys, row ids follow the fragments
+            else np.repeat(np.array(fragments, dtype=np.uint16), rows)
+            for address, fragments, rows in zip(
+                self.addresses, self.fragments, self.fragment_rows, strict=True
+            )
+        ]
+        return np.concatenate(parts)
+
+
+@dataclass(frozen=True, eq=False)
+class Room:
+    """What the join may use."""
+
+    memory: int | None = None
+    """Bytes that DuckDB may take, and puts on disk what is more; None for its default."""
+    scratch: Scratch | None = None
+    """Where the joined rows are to be written; None for memory."""
+    rows: int = 0
+    """Joined rows, or a bound."""
+
+
+def key_codes(
+    slots: Sequence[SlotRows], replies: Mapping[Address, JoinKeys]
+) -> dict[int, SlotCodes]:
+    """Slot -> its rows, with the tags of their keys as codes that all slots share.
+
+    Raises ModelError where a slot has more rows than the mapping can number.
+    """
+    codes = {slot.slot: _slot_codes(slot, replies) for slot in slots}
+    _share_codes(slots, replies, codes)
+    return codes
+
+
+def run_mapping_query(
+    sql: str,
+    codes: Mapping[int, SlotCodes],
+    check: Callable[[Callable[[int], int]], Room] = lambda count: Room(),
+    counting: int | None = None,
+    executor: Executor | None = None,
+    inner: bool = False,
+) -> WrittenMapping | StoredMapping:
+    """The joined rows of the query's output, sorted by the rows of all slots, the largest first.
+
+    So its values are gathered in the order in which they lie, and joined rows have the same order
+    from run to run.
+
+    `check` is called before, with a function that makes up to as many joined rows as it is
+    given, to count them in `counting` bytes; what it raises ends the work. Ctrl-C ends the query.
+    Workers of the `executor` make the join where all of its joins are `inner` and it is of many
+    rows that are to be in memory.
+    Raises ModelError where DuckDB's memory does not suffice, and where a disk is full.
+    """
+    sizes = {slot: len(own.fragment) for slot, own in codes.items()}
+    with own_database() as con:
+        limit(con, counting)
+        register(con, codes, {})
+
+        def count(most: int) -> int:
+            joined = con.sql(_unordered(sql)).limit(most).count("*")
+            return int(interruptible(joined.fetchall, con.interrupt)[0][0])
+
+        try:
+            room = check(count)
+            limit(con, room.memory)
+            relation = con.sql(_unordered(sql))
+            columns = {int(name.removeprefix("slot_")): name for name in relation.columns}
+            largest = sorted(columns, key=lambda slot: -sizes[slot])
+            order = tuple(columns[slot] for slot in largest)
+            relation = relation.sort(*order)
+            if room.scratch is not None:
+                files = [room.scratch.numbers() for _ in columns]
+                interruptible(partial(_store, relation, files), con.interrupt)
+                return StoredMapping(dict(zip(columns, files, strict=True)), sizes)
+            rows = None
+            if executor is not None and inner and room.rows >= SEVERAL:
+                join = KeyJoin(_unordered(sql), order, codes, room.memory)
+                rows = executor.join(join, largest[0])
+            if rows is None:
+                rows = interruptible(partial(kept, relation), con.interrupt)
+        except duckdb.OutOfMemoryException as error:
+            raise too_large(error) from error
+    return WrittenMapping(dict(zip(columns, rows, strict=True)), sizes)
+
+
+def _store(relation: duckdb.DuckDBPyRelation, files: Sequence[StoredNumbers]) -> None:
+    for batch in relation.to_arrow_reader(BATCH):
+        for column, file in zip(batch.columns, files, strict=True):
+            file.append(column.to_numpy())
+
+
+def _unordered(sql: str) -> str:
+    """Rows need not be sorted to be counted, and are sorted otherwise to be kept."""
+    query = parse_one(sql, dialect=DuckDB)
+    query.set("order", None)
+    return query.sql(dialect=DuckDB)
+
+
+def _slot_codes(slot: SlotRows, replies: Mapping[Address, JoinKeys]) -> SlotCodes:
+    """With keys still to be filled in."""
+    rows = sum(slot.rows)
+    if rows > LARGEST_TABLE:
+        raise ModelError(
+            f"a table of the join has {rows:,} rows, and may have {LARGEST_TABLE:,} at most",
+            hint="filter or aggregate it in its party's database",
+        )
+    return SlotCodes(slot.fragment_of_rows(replies), {})
+
+
+def _share_codes(
+    slots: Sequence[SlotRows],
+    replies: Mapping[Address, JoinKeys],
+    found: Mapping[int, SlotCodes],
+) -> None:
+    """Give every slot the tags of its rows as codes that all holders of the key share."""
+    for key in sorted({key for slot in slots for key in slot.keys}):
+        holders = [
+            (slot, address) for slot in slots if key in slot.keys for address in slot.addresses
+        ]
+        tags = [replies[a].tags[slot.keys.index(key)] for slot, a in holders]
+        numbers = _numbered(np.concatenate(tags))
+        parts: dict[int, list[Array]] = {slot.slot: [] for slot, _ in holders}
+        start = 0
+        for (slot, address), own in zip(holders, tags, strict=True):
+            # the place after the last tag is NULL's
+            values = np.append(numbers[start : start + len(own)], np.int32(-1))
+            parts[slot.slot].append(taken(values, replies[address].codes[slot.keys.index(key)]))
+            start += len(own)
+        for number, several in parts.items():
+            found[number].keys[key] = several[0] if len(several) == 1 else np.concatenate(several)
+
+
+def _numbered(tags: Array) -> Array:
+    """int32 (n,): equal tags, uint8 (n, 16), by one number from 0.
+
+    By a sort: a hash table takes as long, and up to five times the memory.
+    """
+    first, last = tags.view(np.uint64).T
+    order = np.argsort(first)
+    new = _changes(first[order])
+    if (_changes(last[order]) & ~new).any():  # tags that begin alike
+        order = np.lexsort((last, first))
+        new = _changes(first[order]) | _changes(last[order])
+    numbers = np.empty(len(tags), np.int32)
+    numbers[order] = np.cumsum(new, dtype=np.int32) - 1
+    return numbers
+
+
+def _changes(values: Array) -> Array:
+    """bool (n,): the value is not that before; of the first one too."""
+    found = np.ones(len(values), bool)
+    found[1:] = values[1:] != values[:-1]
+    return found

@@ -1,0 +1,114 @@
+"""Learning over join: scores of joined rows from the clients' rows, and aggregates back to them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from sqlfl.base.arrays import Array
+from sqlfl.base.errors import InternalError
+from sqlfl.contract.schema import Address
+from sqlfl.coordinator.join.mapping import TableMapping
+from sqlfl.coordinator.join.slot_members import Members
+from sqlfl.messages import Predictions
+
+
+@dataclass(frozen=True, eq=False)
+class JoinedRows:
+    """Joined rows of an exchange, all N or a batch, and the clients' rows that occur in them."""
+
+    mapping: TableMapping
+    members: tuple[Members, ...]
+    cuts: tuple[Array, ...]
+    """Per slot (clients + 1,): bounds of each client within the mapping's rows of the slot."""
+    rows: Mapping[Address, Array] | None
+    """uint32 active rows of each client; None for all of them."""
+
+    @property
+    def total(self) -> int:
+        return self.mapping.total
+
+    @cached_property
+    def sizes(self) -> Mapping[Address, int]:
+        """Rows of each client."""
+        return {
+            address: int(cuts[number + 1] - cuts[number])
+            for members, cuts in zip(self.members, self.cuts, strict=True)
+            for number, address in enumerate(members.addresses)
+        }
+
+    def scatter(self, values: Array) -> list[Array]:
+        """Y_i = A_iᵀ V of every slot (eq. 13): (N, c) -> (c, n_i) float64 each."""
+        return [self.mapping.scatter(slot, values).T for slot in range(len(self.members))]
+
+    def split(self, sums: Sequence[Array], *, exact: bool = False) -> dict[Address, Array]:
+        """Y_i of every slot (c, n_i) as its clients get it: (rows, c) each, float32, or where it is
+        to be `exact` float64."""
+        found: dict[Address, Array] = {}
+        for own, members, cuts in zip(sums, self.members, self.cuts, strict=True):
+            aggregate = np.ascontiguousarray(own.T, np.float64 if exact else np.float32)
+            for number, address in enumerate(members.addresses):
+                found[address] = aggregate[cuts[number] : cuts[number + 1]]
+        return found
+
+    def concatenate(self, replies: Mapping[Address, Predictions]) -> list[Array]:
+        """h_i of every slot, its clients' one after the other: (rows, c), of the messages' type."""
+        slots = []
+        for members, cuts in zip(self.members, self.cuts, strict=True):
+            parts = [replies[address].values for address in members.addresses]
+            values = parts[0] if len(parts) == 1 else np.concatenate(parts)
+            if len(values) != cuts[-1]:
+                raise InternalError(f"slot {members.slot}: {len(values)} rows for {cuts[-1]}")
+            slots.append(values)
+        return slots
+
+    def gather(self, replies: Mapping[Address, Predictions]) -> Array:
+        """Σ_i A_i h_i (eq. 12): float64 (N, c)."""
+        return self.mapping.gather_sum(self.concatenate(replies))
+
+
+def all_rows(mapping: TableMapping, members: Sequence[Members]) -> JoinedRows:
+    """Raises InternalError where the clients' rows do not add up to the mapping's."""
+    if len(mapping) != len(members):
+        raise InternalError(f"{len(mapping)} mappings for {len(members)} slots")
+    for size, slot in zip(mapping.sizes, members, strict=True):
+        if len(slot.offsets) != len(slot.addresses) + 1 or slot.offsets[-1] != size:
+            raise InternalError(f"slot {slot.slot}: offsets {slot.offsets} for {size} rows")
+    return JoinedRows(mapping, tuple(members), tuple(slot.offsets for slot in members), None)
+
+
+def listed_rows(
+    mapping: TableMapping, members: Sequence[Members], joined: Array
+) -> dict[Address, tuple[Array, Array]]:
+    """Of the joined rows `joined` (b,), in their order: each client's active rows uint32 (k,), and
+    which of them they are in (k,), or none where the slot has one client, which has all."""
+    found: dict[Address, tuple[Array, Array]] = {}
+    none = np.zeros(0, np.uint32)
+    for own, slot in zip(members, mapping.slots, strict=True):
+        rows = slot.rows[joined]
+        if not own.shared:
+            found[own.addresses[0]] = rows.astype(np.uint32), none
+            continue
+        holders = np.searchsorted(own.offsets, rows, side="right") - 1
+        for number, address in enumerate(own.addresses):
+            places = np.flatnonzero(holders == number)
+            held = rows[places] - own.offsets[number]
+            found[address] = held.astype(np.uint32), places.astype(np.uint32)
+    return found
+
+
+def batch_of(whole: JoinedRows, joined: Array) -> JoinedRows:
+    """The joined rows `joined` (b,), and only those rows of the clients that occur in them."""
+    subset = whole.mapping.subset(joined)
+    cuts = []
+    rows: dict[Address, Array] = {}
+    for members, bounds, unique in zip(whole.members, whole.cuts, subset.rows, strict=True):
+        cut = np.searchsorted(unique, bounds)
+        cuts.append(cut)
+        for number, address in enumerate(members.addresses):
+            own = unique[cut[number] : cut[number + 1]] - bounds[number]
+            rows[address] = own.astype(np.uint32)
+    return JoinedRows(subset.mapping, whole.members, tuple(cuts), rows)

@@ -1,0 +1,26 @@
+"""Who holds a slot; what they hold is merged by sqlfl.aggregation.slot_aggregation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from sqlfl.base.arrays import Array
+from sqlfl.contract.schema import Address
+
+
+@dataclass(frozen=True, eq=False)
+class Members:
+    """The clients that hold one slot."""
+
+    slot: int
+    addresses: tuple[Address, ...]
+    offsets: Array
+    """int (clients + 1,): bounds of each client's active rows within the slot's."""
+    virtual: Array = field(default_factory=lambda: np.zeros(0, np.int64))
+    """int (few,): those of them that a LEFT JOIN made up, ascending."""
+
+    @property
+    def shared(self) -> bool:
+        return len(self.addresses) > 1

@@ -1,0 +1,196 @@
+"""A piece of the joined rows, and what is computed of it: in numpy, which is the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Self, TypeAlias
+
+import numpy as np
+
+from sqlfl.base.arrays import Array
+from sqlfl.coordinator.rounds.scores import Scores
+from sqlfl.models.losses import Loss
+from sqlfl.models.metrics import Mean
+
+Rows: TypeAlias = Array | slice
+"""Rows of a slot: a range of them, or integers that broadcast to the shape of a piece."""
+
+
+@dataclass(eq=False)
+class Tally:
+    """What is added up over the pieces of a pass."""
+
+    total: Array
+    """Σ_j g_j of slopes g: (d_c,)"""
+    sums: tuple[Array, ...] = ()
+    """A_iᵀ g of every slot: (d_c, n_i); () where they are not wanted."""
+    value: float = 0.0
+    """Σ share · loss, or what a method has in its place."""
+    least: float = np.inf
+    """Of H of the rows that count; NaN where one is."""
+    largest: float = -np.inf
+    bend: float | None = 0.0
+    """Σ share · the mean non-zero eigenvalue of the loss's second derivatives; None where that
+    takes a pass of its own."""
+
+    def extend(self, least: float, largest: float) -> None:
+        self.least = float(np.minimum(self.least, least))
+        self.largest = float(np.maximum(self.largest, largest))
+
+
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """Some joined rows."""
+
+    first: int
+    """The number of the first one."""
+    count: int
+    """b"""
+    rows: tuple[Rows, ...]
+    """Of every slot with features, in the order of the problem."""
+    given: Array
+    """What `targets` are made of: (b,), these themselves."""
+    shares: Array | None
+    """(b,): as `Problem.shares`; None for 1 of each."""
+    shape: tuple[int, ...] = ()
+    """Of a product of groups, whose joined rows are counted in that order; else none."""
+
+    @property
+    def targets(self) -> Array:
+        """(b,)"""
+        return self.given
+
+    @property
+    def numbers(self) -> slice:
+        """Of joined rows one after the other."""
+        return slice(self.first, self.first + self.count)
+
+    def cut(self, rows: slice) -> Self:
+        """Some of it, where it is no product and its rows are no ranges; `numbers` are not told."""
+        given = self.given[rows]
+        shares = None if self.shares is None else self.shares[rows]
+        own = tuple(found[rows] for found in self.rows if not isinstance(found, slice))
+        return replace(self, count=len(given), rows=own, given=given, shares=shares)
+
+    @property
+    def counted(self) -> float:
+        """Σ share."""
+        return float(self.count if self.shares is None else self.shares.sum())
+
+    def take(self, slot: int, values: Array, into: Array) -> None:
+        """A_i h, rows in the last axis: (..., n_i) -> `into` (..., b)."""
+        rows = self.rows[slot]
+        if isinstance(rows, slice):
+            into[...] = values[..., rows]
+            return
+        if self.shape:
+            # a view: the last axis is cut alone
+            into.reshape(*into.shape[:-1], *self.shape)[...] = values[..., rows]
+            return
+        rows = rows.astype(np.intp, copy=False)
+        flat = values.reshape(-1, values.shape[-1])
+        for line, target in zip(flat, into.reshape(len(flat), -1), strict=True):
+            if line.dtype == target.dtype:
+                line.take(rows, out=target, mode="clip")  # 'raise' would make a copy
+            else:
+                target[:] = line.take(rows)
+
+    def add(self, slot: int, into: Array, values: Array) -> None:
+        """`into` (c, n_i) += A_iᵀ g of (c, b), in the order of joined rows."""
+        rows = self.rows[slot]
+        if isinstance(rows, slice):
+            into[:, rows] += values
+            return
+        if self.shape:
+            values = values.reshape(len(values), *self.shape)
+            for axis, (own, whole) in enumerate(zip(rows.shape, self.shape, strict=True), 1):
+                if own < whole:
+                    values = values.sum(axis=axis, keepdims=True)
+        for target, line in zip(into, values, strict=True):
+            np.add.at(target, rows.reshape(-1), line.reshape(-1))
+
+    def of(self, slot: int, values: Array) -> Array:
+        """A_i h: (n_i, c) -> (b, c)."""
+        rows = self.rows[slot]
+        if self.shape and not isinstance(rows, slice):
+            rows = np.broadcast_to(rows, self.shape).reshape(-1)
+        found: Array = values[rows]
+        return found
+
+    def scores(self, scores: Scores) -> Array:
+        """H: float64 (d_c, b), an array of its own."""
+        h = np.empty((len(scores.constant), self.count))
+        if not scores.slots:
+            h[:] = scores.constant[:, None]
+            return h
+        self.take(0, scores.slots[0], h)
+        room = np.empty_like(h)
+        for slot, values in enumerate(scores.slots[1:], 1):
+            self.take(slot, values, room)
+            h += room
+        h += scores.constant[:, None]
+        return h
+
+    def look(self, loss: Loss, scores: Scores, tally: Tally) -> None:
+        """Adds the loss and its slopes at some scores to the tally."""
+        self.tell(scores, tally, lambda h: loss.value_and_slopes(h, self.targets, self.shares))
+
+    def tell(
+        self, scores: Scores, tally: Tally, slopes: Callable[[Array], tuple[float, Array]]
+    ) -> None:
+        """As `look`, of such a value and slopes (d_c, b) of H (d_c, b)."""
+        h = self.scores(scores)
+        counting = h if self.shares is None else h[:, self.shares > 0.0]
+        if counting.size:
+            tally.extend(counting.min(), counting.max())
+        value, pulled = slopes(h)
+        tally.value += value
+        tally.bend = None
+        tally.total += pulled.sum(axis=1)
+        for slot, into in enumerate(tally.sums):
+            self.add(slot, into, pulled)
+
+    def pull(self, loss: Loss, scores: Scores, dual: Array, rho: float, tally: Tally) -> None:
+        """As `Passes.proximal`, of λ of all joined rows (d_c, N)."""
+        held = dual[:, self.numbers]
+
+        def step(h: Array) -> tuple[float, Array]:
+            points = loss.prox((h + held / rho).T, self.targets, rho).T
+            gap = rho * (h - points)
+            np.add(held, gap, out=held)
+            pulled, counted = held + gap, gap
+            if self.shares is not None:
+                pulled *= self.shares
+                counted = gap * self.shares
+            return float(np.vdot(gap, counted)), pulled
+
+        self.tell(scores, tally, step)
+
+    def bend(self, loss: Loss, scores: Scores) -> float:
+        """As `Tally.bend`."""
+        counted = self.counted
+        if not counted > 0.0:
+            return 0.0
+        return counted * loss.mean_curvature(self.scores(scores).T, self.shares, self.targets)
+
+    def square(self, scores: Scores) -> float:
+        """Σ share ‖H_j‖²."""
+        h = self.scores(scores)
+        return float(np.vdot(h, h if self.shares is None else h * self.shares))
+
+    def curvatures(self, loss: Loss, scores: Scores, ways: Sequence[Array]) -> Array:
+        """As `Loss.curvatures`, along `ways` (k, d_c, n_i) of each slot, slot after slot."""
+        h = self.scores(scores)
+        along = np.empty((sum(len(own) for own in ways), *h.shape))
+        start = 0
+        for slot, own in enumerate(ways):
+            if len(own):  # along an offset there is no way
+                self.take(slot, own, along[start : start + len(own)])
+            start += len(own)
+        return loss.curvatures(h, self.targets, self.shares, along)
+
+    def headlines(self, loss: Loss, scores: Scores, weights: Sequence[Array | None]) -> list[Mean]:
+        """The metric of the history, by each of these weights (b,), or by none."""
+        h = self.scores(scores).T
+        return [loss.headline(h, self.targets, own) for own in weights]

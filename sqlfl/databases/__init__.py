@@ -1,0 +1,1 @@
+"""DuckDB files: how they are named, opened and made."""

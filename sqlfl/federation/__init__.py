@@ -1,0 +1,1 @@
+"""Federations, their statements, and what these run."""

@@ -1,0 +1,94 @@
+"""The planner's view of the parties, asked for by message and kept for one statement."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sqlglot import exp
+
+from sqlfl.contract.schema import (
+    Client,
+    Column,
+    Listing,
+    Place,
+    Table,
+    listing_from_json,
+    told_type,
+)
+from sqlfl.messages import CLIENT, Columns, Describe, ListTables, Tables
+from sqlfl.messages.replies import Expected, ask, refused
+from sqlfl.transport.base import Channel
+
+
+class FederationCatalog:
+    """Implements `sqlfl.contract.schema.Catalog` over a channel.
+
+    The parties whose tables the query names are asked for them at once.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        parties: Mapping[str, tuple[Client, ...]],
+        query: exp.Query | None = None,
+    ) -> None:
+        self._channel = channel
+        self._parties = dict(parties)
+        named = set() if query is None else _owners(query)
+        own = (clients for party, clients in parties.items() if party.lower() in named)
+        self._together = tuple(client for clients in own for client in clients)
+        self._listings: dict[Client, Listing] = {}
+        self._columns: dict[tuple[Client, str], tuple[Column, ...]] = {}
+
+    def parties(self) -> tuple[str, ...]:
+        return tuple(self._parties)
+
+    def clients(self, party: str) -> tuple[Client, ...]:
+        return self._parties[party]
+
+    def tables(self, client: Client) -> tuple[Table, ...]:
+        return self._listing(client).tables
+
+    def places(self, client: Client) -> tuple[Place, ...]:
+        return self._listing(client).places
+
+    def fleeting(self, client: Client) -> str:
+        return self._listing(client).fleeting
+
+    def governed(self, client: Client) -> bool:
+        return self._listing(client).governed
+
+    def _listing(self, client: Client) -> Listing:
+        if client not in self._listings:
+            own = self._parties[client.party]
+            clients = self._together if client in self._together else own
+            requests = {(c, CLIENT): ListTables("", CLIENT) for c in clients}
+            replies = ask(self._channel, requests, lambda address: Expected(Tables))
+            for address, reply in replies.items():
+                try:
+                    self._listings[address[0]] = listing_from_json(reply.tables)
+                except ValueError as error:
+                    what = f"is no listing of tables: {error}"
+                    raise refused(address[0], requests[address], what) from None
+        return self._listings[client]
+
+    def describe(self, client: Client, select: str) -> tuple[Column, ...]:
+        if (client, select) not in self._columns:
+            self.describe_each({client: select})
+        return self._columns[client, select]
+
+    def describe_each(self, selects: Mapping[Client, str]) -> None:
+        """Ask each client for the columns of its query, in one exchange, for `describe`."""
+        requests = {(c, CLIENT): Describe("", CLIENT, text) for c, text in selects.items()}
+        replies = ask(self._channel, requests, lambda address: Expected(Columns))
+        for (client, _), reply in replies.items():
+            self._columns[client, selects[client]] = tuple(
+                Column(name, told_type(type_))
+                for name, type_ in zip(reply.names, reply.types, strict=True)
+            )
+
+
+def _owners(query: exp.Query) -> set[str]:
+    """The first names of the tables that have several, in small letters."""
+    found = (table.parts for table in query.find_all(exp.Table))
+    return {parts[0].name.lower() for parts in found if len(parts) > 1}

@@ -1,0 +1,133 @@
+"""EXPLAIN ANALYZE: a whole statement over rows that the parties make up."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterable
+from contextlib import closing
+
+import pyarrow as pa
+
+from sqlfl.base.errors import Error, OptionError, PolicyError
+from sqlfl.base.progress import Progress
+from sqlfl.base.result import Result
+from sqlfl.coordinator.executors.base import Executor
+from sqlfl.coordinator.rehearsing import Rehearsed, begin, rehearse
+from sqlfl.federation.run_context import running
+from sqlfl.messages import MADE_UP, REHEARSAL, SendExplained
+from sqlfl.planner.explain.explained import ExplainedPlan
+from sqlfl.planner.explain.rehearsed import Account, Line
+from sqlfl.planner.federated.exchanges import DOWN, UP
+from sqlfl.planner.federated.tally import Tally, measured
+from sqlfl.planner.grammar.statements import CheckQuery, ExplainStatement, TrainModel
+from sqlfl.transport.border import Border
+
+SCHEMA = pa.schema(
+    [
+        ("party", pa.string()),
+        ("client", pa.string()),
+        ("direction", pa.string()),
+        ("messages", pa.int64()),
+        ("bytes", pa.int64()),
+        ("explained", pa.int64()),
+        ("crosses", pa.bool_()),
+    ]
+)
+"""`explained`: bytes as EXPLAIN's formulas say, at the sizes of these rows; the other columns as
+those of the audit."""
+
+
+def check_rehearsed(statement: ExplainStatement) -> TrainModel | CheckQuery:
+    """The statement that is to be rehearsed. Raises OptionError where it takes a model."""
+    own = statement.statement
+    assert isinstance(own, TrainModel | CheckQuery)
+    for option in own.options:
+        if option.name == "warm_start":
+            raise OptionError(
+                "a rehearsal starts from no model, whose weights follow from rows",
+                hint="leave warm_start out: what is exchanged is nearly the same without",
+                sql=statement.sql,
+                span=option.name.span,
+            )
+    return own
+
+
+def rehearsed(
+    plan: ExplainedPlan,
+    border: Border,
+    check: Callable[[], None],
+    show: Callable[[], Progress],
+    executor: Executor,
+    remarks: Iterable[str],
+    *,
+    verbose: bool,
+) -> Result:
+    """Run the plan so, and leave nothing. `check` is called before each exchange. Raises what the
+    statement would."""
+    run, tally = f"{REHEARSAL}{secrets.token_hex(8)}", Tally()
+    border.govern(plan.run.governed)
+    started = time.perf_counter()
+    channel = border.channel(check, note=tally.note)
+    with (
+        closing(show()) as progress,
+        running(plan, run, lambda: border.channel(note=tally.note)),
+    ):
+        progress.stage("making rows up")
+        begin(plan, border.channel(check), run)
+        try:
+            found = rehearse(plan, channel, run, progress, executor)
+        except PolicyError:
+            raise
+        except Error as error:
+            error.say_where(_where(tally.empty(plan)))
+            raise
+    account = Account(
+        rows=MADE_UP,
+        epochs=found.epochs,
+        exchanges=channel.rounds,
+        seconds=time.perf_counter() - started,
+        interrupted=found.interrupted,
+        lines=_lines(plan, tally, found),
+        remarks=tuple(remarks),
+    )
+    shown = plan.rehearsed(account, verbose=verbose)
+    return Result(_table(account), text=str(shown), markup=shown._repr_html_)
+
+
+def _where(empty: tuple[str, ...]) -> str:
+    """empty: tables of which the query takes no row."""
+    words = "in a rehearsal, over rows that are made up"
+    if empty:
+        words += f", of which none of {', '.join(empty)} fulfils the query's conditions"
+    return f"{words}: real ones may be otherwise"
+
+
+def _lines(plan: ExplainedPlan, tally: Tally, found: Rehearsed) -> tuple[Line, ...]:
+    outputs = found.outputs
+    if outputs is None:
+        outputs = tally.of((SendExplained.kind,), None, None).largest.get("outputs", 1)
+    every = measured(plan, tally, found.epochs, outputs)
+    return tuple(
+        Line(
+            client, plan.crosses(client), direction == UP,
+            own.messages, own.bytes, own.formula, own.differing,
+        )
+        for (client, direction), own in every.items()
+    )  # fmt: skip
+
+
+def _table(account: Account) -> pa.Table:
+    rows = [
+        {
+            "party": line.client.party,
+            "client": str(line.client),
+            "direction": UP if line.up else DOWN,
+            "messages": line.messages,
+            "bytes": line.bytes,
+            "explained": line.formula,
+            "crosses": line.crosses,
+        }
+        for line in account.lines
+    ]
+    return pa.Table.from_pylist(rows, schema=SCHEMA)

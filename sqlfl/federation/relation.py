@@ -1,0 +1,245 @@
+"""A table or a join as a value of Python, from which statements are made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from sqlfl.base import sanitize
+from sqlfl.base.errors import Error
+from sqlfl.base.result import Result, facts_to_html
+from sqlfl.contract.schema import Column
+from sqlfl.planner.explain.explained import ExplainedPlan
+from sqlfl.planner.grammar.literals import written_option
+from sqlfl.planner.grammar.queries import read_path, written
+from sqlfl.store.registry import Model, facts_to_text
+
+
+class Runs(Protocol):
+    """What runs the statements: a federation."""
+
+    def sql(self, text: str) -> Result: ...
+
+    def explain(self, text: str) -> ExplainedPlan: ...
+
+    def model(self, name: str) -> Model: ...
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Relation:
+    """A query over tables of parties, and its columns; never a row.
+
+    `fed.table` and `fed.query` make it. Its methods write a statement `... FROM ( query )` and run
+    it, with errors as that statement has them: names are quoted where SQL needs it, and values of
+    options are literals.
+    """
+
+    sql: str
+    """The query."""
+    _columns: tuple[Column, ...] = field(repr=False)
+    _fed: Runs = field(repr=False)
+    _table: tuple[str, ...] = field(default=(), repr=False)
+    """The path of the table that it is; empty for a query."""
+
+    # -- what it is --------------------------------------------------------------------------------
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Their names, as the parties told them when the relation was made."""
+        return tuple(column.name for column in self._columns)
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        """The types of `columns`, as DuckDB writes them."""
+        return tuple(column.type for column in self._columns)
+
+    def schema(self) -> Result:
+        """A row per column: its name and type."""
+        return Result(
+            pa.table(
+                {
+                    "column": pa.array(self.columns, pa.string()),
+                    "type": pa.array(self.types, pa.string()),
+                }
+            )
+        )
+
+    def __repr__(self) -> str:
+        columns = [(column.name, column.type) for column in self._columns]
+        text = sanitize.lines(self.sql.strip())
+        return f"{text}\n\n{facts_to_text(columns)}"
+
+    def _repr_html_(self) -> str:
+        return facts_to_html(
+            [("query", self.sql.strip()), *zip(self.columns, self.types, strict=True)]
+        )
+
+    # -- models ------------------------------------------------------------------------------------
+
+    def train(
+        self,
+        name: str,
+        kind: str,
+        target: str,
+        *,
+        weight: str | None = None,
+        offset: str | None = None,
+        exposure: str | None = None,
+        privacy: Mapping[str, Any] | None = None,
+        replace: bool = False,
+        if_not_exists: bool = False,
+        **options: Any,
+    ) -> Model:
+        """TRAIN MODEL: `target`, `weight`, `offset` and `exposure` are columns, all
+        others are features.
+
+        options : those of WITH, by their names; `privacy` has those of PRIVACY.
+        """
+        beside = (weight, offset, exposure)
+        given = (name, kind, target, beside, privacy, replace, if_not_exists, options)
+        self._fed.sql(self._training(*given))
+        return self._fed.model(name)
+
+    def explain_train(
+        self,
+        name: str,
+        kind: str,
+        target: str,
+        *,
+        weight: str | None = None,
+        offset: str | None = None,
+        exposure: str | None = None,
+        privacy: Mapping[str, Any] | None = None,
+        replace: bool = False,
+        if_not_exists: bool = False,
+        **options: Any,
+    ) -> ExplainedPlan:
+        """The plan of `train` with these arguments, which is not run."""
+        beside = (weight, offset, exposure)
+        given = (name, kind, target, beside, privacy, replace, if_not_exists, options)
+        return self._fed.explain(self._training(*given))
+
+    def evaluate(
+        self, name: str, *, privacy: Mapping[str, Any] | None = None, **options: Any
+    ) -> Result:
+        """EVALUATE MODEL over these rows, which have the features and the target."""
+        clauses = (*_clause("WITH", options), *_clause("PRIVACY", privacy))
+        return self._fed.sql(self._statement("EVALUATE MODEL", _name(name), *clauses))
+
+    def predict(
+        self,
+        name: str,
+        *,
+        id: str | Sequence[str] = (),
+        into: str | None = None,
+        replace: bool = False,
+        **options: Any,
+    ) -> Result:
+        """PREDICT MODEL: a row per joined row.
+
+        id : columns by which rows are known again, as `alias.column` or `party.table.column`; of a
+            table, also `column` alone. They leave their party, unless `into` names a table of it.
+        into : `party.table`, made by its party from the predictions and `id`; with `replace` also
+            where there is one.
+        """
+        text = self._statement(
+            "PREDICT MODEL", _name(name), *self._identifiers(id), *_clause("WITH", options)
+        )
+        if into is not None:
+            before = "INTO OR REPLACE" if replace else "INTO"
+            text = f"{text} {before} {written(*read_path(into, 'a table', 2, 4))}"
+        elif replace:
+            raise Error("replace is of the table that into names", hint="into='party.table'")
+        return self._fed.sql(text)
+
+    def metrics(self, name: str, *, at: float | None = None, **options: Any) -> Result:
+        """METRICS OF MODEL: `at` is the probability from which on a row is of the second class."""
+        return self._look("METRICS", name, at, options)
+
+    def check(self, target: str | None = None, kind: str | None = None, **options: Any) -> Result:
+        """CHECK: of a model of this kind that is to tell the target, an output column."""
+        clauses = [*(() if kind is None else ("USING", kind))]
+        clauses += () if target is None else ("TARGET", _name(target))
+        return self._fed.sql(self._statement("CHECK", *clauses, *_clause("WITH", options)))
+
+    def roc(self, name: str, **options: Any) -> Result:
+        """ROC OF MODEL"""
+        return self._look("ROC", name, None, options)
+
+    def confusion(self, name: str, *, at: float | None = None, **options: Any) -> Result:
+        """CONFUSION OF MODEL: `at` as in `metrics`."""
+        return self._look("CONFUSION", name, at, options)
+
+    def calibration(self, name: str, **options: Any) -> Result:
+        """CALIBRATION OF MODEL"""
+        return self._look("CALIBRATION", name, None, options)
+
+    def residuals(self, name: str, **options: Any) -> Result:
+        """RESIDUALS OF MODEL"""
+        return self._look("RESIDUALS", name, None, options)
+
+    # -- statements --------------------------------------------------------------------------------
+
+    def _look(self, word: str, name: str, at: float | None, options: Mapping[str, Any]) -> Result:
+        threshold = () if at is None else ("AT", written_option(at, "at"))
+        clauses = (*threshold, *_clause("WITH", options))
+        return self._fed.sql(self._statement(f"{word} OF MODEL", _name(name), *clauses))
+
+    def _training(
+        self,
+        name: str,
+        kind: str,
+        target: str,
+        beside: tuple[str | None, ...],
+        privacy: Mapping[str, Any] | None,
+        replace: bool,
+        if_not_exists: bool,
+        options: Mapping[str, Any],
+    ) -> str:
+        return self._statement(
+            "TRAIN OR REPLACE MODEL" if replace else "TRAIN MODEL",
+            *(["IF NOT EXISTS"] * if_not_exists),
+            _name(name),
+            *("USING", _name(kind, "the kind of model")),
+            *("TARGET", _name(target, "the target")),
+            *(
+                f"{clause} {_name(name, f'the {clause.lower()}')}"
+                for clause, name in zip(("WEIGHT", "OFFSET", "EXPOSURE"), beside, strict=True)
+                if name is not None
+            ),
+            *_clause("WITH", options),
+            *_clause("PRIVACY", privacy),
+        )
+
+    def _statement(self, *words: str) -> str:
+        # the query may end in a comment
+        return f"{' '.join(words)}\nFROM (\n{self.sql}\n)"
+
+    def _identifiers(self, given: str | Sequence[str]) -> tuple[str, ...]:
+        found = []
+        for text in [given] if isinstance(given, str) else given:
+            least = 1 if self._table else 2
+            parts = read_path(text, "an identifier column", least, 5)
+            found.append(written(*(self._table if len(parts) == 1 else ()), *parts))
+        return (f"ID ({', '.join(found)})",) if found else ()
+
+
+def _name(text: object, what: str = "the name of the model") -> str:
+    if not isinstance(text, str):
+        raise Error(f"{what} must be text, got {type(text).__name__}")
+    if not text:
+        raise Error(f"{what} is empty")
+    return written(text)
+
+
+def _clause(word: str, options: Mapping[str, Any] | None) -> tuple[str, ...]:
+    if not options:
+        return () if options is None or word == "WITH" else (f"{word} ()",)
+    values = (
+        f"{_name(name, 'the name of an option')} = {written_option(value, f'option {name}')}"
+        for name, value in options.items()
+    )
+    return (f"{word} ({', '.join(values)})",)

@@ -1,0 +1,49 @@
+"""A run of a plan, which leaves nothing at the clients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from sqlfl.base.errors import PartyError
+from sqlfl.base.interrupts import deferred
+from sqlfl.base.threads import single
+from sqlfl.contract.schema import Client
+from sqlfl.messages import CLIENT, Finish, Ready, Seal, Sealed
+from sqlfl.messages.replies import Expected, ask
+from sqlfl.planner.federated.plan import FederatedPlan
+from sqlfl.transport.base import Channel
+
+
+@contextmanager
+def running(plan: FederatedPlan, run: str, channel: Callable[[], Channel]) -> Iterator[None]:
+    """Compute with one thread of BLAS; in the end every client drops the run's snapshots.
+
+    Each is told apart from the others, by a `channel` of its own, so that one that cannot answer
+    leaves no other with a snapshot; the first error is the one that the user sees.
+    """
+    failed: BaseException | None = None
+    governed = plan.run.governed
+    try:
+        with single():
+            yield
+    except BaseException as error:
+        failed = error
+    with deferred():
+        for client in plan.clients:
+            try:
+                _finish(client, run, channel(), sealed=client in governed)
+            except PartyError as error:
+                failed = failed or error
+    if failed is not None:
+        raise failed
+
+
+def _finish(client: Client, run: str, channel: Channel, *, sealed: bool) -> None:
+    """`sealed`: it keeps its messages, and is told of what is kept here, unless replies are
+    missing."""
+    address = client, CLIENT
+    if sealed and channel.is_whole(client, run):
+        heads = channel.heads(client, run)
+        ask(channel, {address: Seal(run, CLIENT, *heads)}, lambda _: Expected(Sealed))
+    ask(channel, {address: Finish(run, CLIENT)}, lambda _: Expected(Ready))

@@ -1,0 +1,500 @@
+"""Federation: SQL in, Result out."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
+from types import TracebackType
+
+import pyarrow as pa
+
+from sqlfl.base.errors import Error, ModelError
+from sqlfl.base.interrupts import deferred
+from sqlfl.base.progress import Progress, Tell
+from sqlfl.base.result import Result
+from sqlfl.base.sanitize import line
+from sqlfl.base.version import __version__
+from sqlfl.contract.schema import Client
+from sqlfl.coordinator.checking import check
+from sqlfl.coordinator.diagnostics import evaluate, predict
+from sqlfl.coordinator.executors.base import Executor
+from sqlfl.coordinator.executors.named import THREADS, executor_of
+from sqlfl.coordinator.proposing import verdicts
+from sqlfl.coordinator.scoring import Scoring
+from sqlfl.coordinator.training import train
+from sqlfl.coordinator.tuning import tune
+from sqlfl.federation.catalog import FederationCatalog
+from sqlfl.federation.checked import checked
+from sqlfl.federation.exporting import exported, imported
+from sqlfl.federation.listeners import Listeners
+from sqlfl.federation.parties import End, Parties, check_name
+from sqlfl.federation.plan_cache import Plans
+from sqlfl.federation.planning import explain, plan_check, plan_scoring, plan_training
+from sqlfl.federation.rehearsal import check_rehearsed, rehearsed
+from sqlfl.federation.result_schemas import DROPPED, PLAN
+from sqlfl.federation.resuming import Checkpoints, resumed, unfinished
+from sqlfl.federation.run_context import running
+from sqlfl.federation.saving import Saving, model_of
+from sqlfl.federation.script import FLATTEN, TOO_DEEP
+from sqlfl.federation.statements_api import Face, figure_of
+from sqlfl.federation.tuned import tuned_result, with_comparison
+from sqlfl.federation.user_warnings import Remarks
+from sqlfl.federation.weights_lookup import askable, curves_of, weights_of
+from sqlfl.party.attachment import Source, Store
+from sqlfl.party.party import PartyClient
+from sqlfl.planner.federated.plan import FederatedPlan
+from sqlfl.planner.grammar import statements as st
+from sqlfl.store.coordinator_file import CoordinatorFile
+from sqlfl.store.registry import Model, Registry, card
+from sqlfl.transport.base import Channel, Transport
+from sqlfl.transport.border import Border
+from sqlfl.transport.named import LOCAL, factory_of
+from sqlfl.transport.network import Network
+
+log = logging.getLogger("sqlfl.federation.session")
+
+
+class Federation(Face):
+    """A coordinator in this process and the parties attached to it.
+
+    Use `sqlfl.connect()`. Also a context manager: leaving it closes what the federation opened.
+
+    Parameters
+    ----------
+    path : the coordinator's file, which keeps models, their history and the audit; made where it is
+        not there. None: all is gone with the federation.
+    progress : show progress of long statements; None: only in a terminal and in a notebook; or what
+        is told of it.
+    at : the party that the coordinator is at: what goes between it and that party's clients crosses
+        no border. None: it is with none of the parties.
+    transport : what carries messages: 'local', all parties being in this process, or one that
+        another package offers (`sqlfl.transport.named` says how).
+    executor : as in `connect`; an object stays the caller's.
+    analyst : as in `connect`.
+    secret : of all parties, under which join keys are hashed; None: one of its own.
+    wrap : given the transport, returns the one to use instead (to record or to disturb it).
+
+    Raises Error where the file cannot be opened, is open already, is another database, or was
+    written by a newer sqlfl, where `at` is no identifier, and for an unknown transport or executor.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        progress: bool | Tell | None = None,
+        at: str | None = None,
+        transport: str = LOCAL,
+        executor: str | Executor = THREADS,
+        analyst: str | None = None,
+        secret: bytes | None = None,
+        wrap: Callable[[Transport], Transport] | None = None,
+    ) -> None:
+        if at is not None:
+            check_name(at, "at")
+        carrier = factory_of(transport)
+        self._executor = executor_of(executor)
+        self._own_executor = isinstance(executor, str)
+        self._progress = progress
+        self._at = at
+        self._state = threading.Condition()
+        self._working: list[int] = []
+        """The threads that run statements, once for each."""
+        self._closed = False
+        self._released = False
+        self._file = None if path is None else CoordinatorFile(path, __version__)
+        self._parties = Parties(self._file, analyst or "", secret)
+        self._carrier = carrier(self._parties.handlers, self._parties.interrupts)
+        self._transport: Transport = self._carrier if wrap is None else wrap(self._carrier)
+        try:
+            self._border = Border(self._transport, self._file, at, analyst or "")
+            self._registry = Registry(self._file)
+        except BaseException:
+            if self._file is not None:
+                self._file.close()
+            raise
+        kept = None if self._file is None else self._file.kept
+        self._plans = Plans()
+        self._saving = Saving(self._registry, self._border, kept)
+        self.listeners = Listeners(self._parties, at, self._saving.forget)
+
+    # -- parties ----------------------------------------------------------------------------------
+
+    def attach(
+        self,
+        name: str,
+        source: Source | Sequence[Source],
+        store: Store | Sequence[Store] = None,
+        *,
+        combine: bool = False,
+    ) -> None:
+        """Make the database `source` a party, under `name` in SQL.
+
+        source : an open DuckDB connection, the path of a database file, or tables by their names,
+            {"tests": df}, which are copied: pandas (without the index), polars, Arrow or Ibis
+            tables. A list of these is one party with several clients, whose tables are the unions
+            of theirs.
+        store : a database that keeps the party's blocks of models instead of the source: a path
+            (made where it is not there), an open connection, or a list with one for each client.
+            Where the party's owner has made policies in it (`sqlfl.owner(source, store=...)`),
+            these hold, and all that is kept under them is kept there. A coordinator without a file
+            takes a store with policies only.
+        combine : the party is one domain of trust: its clients hand what they would tell the
+            coordinator to the party, which sums gradients, second moments and statistics over them
+            before they leave, and noises the sum once where a statement has PRIVACY. The
+            coordinator sees one client, and is not told which of them has a row.
+
+        An open connection stays the caller's: sqlfl works on cursors of it and never closes it.
+        What its transaction has not committed, and its temporary tables, are not seen. A path is
+        opened to be read only, unless the coordinator has a file and the source is to keep the
+        blocks: then to be written, where the file may be.
+
+        Raises Error for a name in use or not an identifier, and PartyError for a closed connection,
+        a file that is not a database, is locked by another process, or is open here otherwise; and
+        for policies that cannot be relied on: in a store that is only read, or that queries over
+        the tables could read, and in source and store. Policies that lie in the source alone, where
+        it is only read, refuse every statement.
+        Then nothing stays open, and no file is left behind.
+        """
+        with self._statement():
+            self._parties.attach(name, source, store, self._saving.collect, combine=combine)
+
+    def detach(self, name: str) -> None:
+        """Let the party go: statements no longer see its tables; what was opened by path is closed.
+
+        Models that last stay, and can be used again once the party is attached again, under any
+        case of its name. Raises Error where there is no such party, where another thread runs a
+        statement with it, and where a model that does not last has its part there.
+        """
+        with self._statement():
+            self._parties.detach(name, self._saving.leave)
+
+    def admit(self, name: str, ends: Mapping[int, End]) -> None:
+        """A party whose clients, by their numbers from 0, serve elsewhere, under `name` in SQL.
+
+        It is admitted once; what serves it is the caller's. Raises Error for what is no identifier,
+        and where it does not answer.
+        """
+        with self._statement():
+            self._parties.admit(name, ends, self._saving.collect)
+
+    # -- statements -------------------------------------------------------------------------------
+
+    def _answer(self, statement: st.Statement) -> Result:
+        match statement:
+            case st.ExplainStatement(analyze=True):
+                return self._rehearse(statement)
+            case st.ExplainStatement():
+                plan = self._explained(statement.statement)
+                shown = plan.details if statement.verbose else plan
+                text = str(shown)
+                table = pa.table({"plan": text.splitlines()}, PLAN)
+                return Result(table, text=text, markup=shown._repr_html_)
+            case st.TrainModel():
+                return self._patiently(statement, lambda: self._train(statement))
+            case st.ResumeModel():
+                return self._resume(statement.name)
+            case st.PredictModel():
+                return self._patiently(statement, lambda: self._score(statement, predict))
+            case st.EvaluateModel():
+                return self._patiently(statement, lambda: self._score(statement, evaluate))
+            case st.CheckQuery():
+                return self._patiently(statement, lambda: self._check(statement))
+            case st.WeightsOfModel():
+                return weights_of(statement.name, self._saving, self._channel())
+            case st.CurvesOfModel():
+                return curves_of(statement, self._saving, self._channel())
+            case st.ExportModel():
+                return exported(statement, self._saving, self._servers)
+            case st.ImportModel():
+                self._registry.check_free(statement.name, replace=statement.replace, verb="IMPORT")
+                return imported(statement, self._saving, self._servers)
+            case st.DropModel():
+                return self._drop(statement)
+        return self._shown(statement)
+
+    def model(self, name: str) -> Model:
+        """The model of that name. Raises ModelError where there is none."""
+        model = self._registry.get(name)
+        changed = self._parties.changed_since(model, self._parties.clients)
+        found = replace(model, remarks=(*model.remarks, *changed))
+        return askable(found, self._registry, self.sql)
+
+    def close(self) -> None:
+        """Forget temporary models; close the coordinator's file and what was attached by path.
+
+        Statements that other threads are running end with an error at their next exchange; a model
+        that is being saved is saved first.
+        """
+        own = threading.get_ident()
+        with self._state:
+            self._closed = True
+            self._state.notify_all()
+        self.listeners.hurry()
+        with self._state:
+            self._state.wait_for(lambda: all(thread == own for thread in self._working))
+        self.listeners.close()  # whose threads look at the state
+        with self._state:
+            if self._released:
+                return
+            self._released = True
+            self._release()
+
+    def _release(self) -> None:
+        with ExitStack() as stack:
+            if self._file is not None:
+                stack.callback(self._file.close)
+            stack.callback(self._border.close)
+            stack.callback(self._parties.close)
+            stack.callback(self._carrier.close)
+            if self._own_executor:
+                stack.callback(self._executor.close)
+
+    def __enter__(self) -> Federation:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        parties = ", ".join(
+            name
+            if len(clients) == 1
+            else f"{name} ({len(clients)} clients{', combined' * clients[0].combined})"
+            for name, clients in self._parties.clients.items()
+        )
+        models = ", ".join(model.name for model in self._registry.all())
+        kind = "federation" if self._file is None else f"federation in {self._file.path.name}"
+        kind += "" if self._at is None else f" at {self._at}"
+        return line(f"<sqlfl {kind}: parties: {parties or 'none'}; models: {models or 'none'}>")
+
+    @property
+    def _servers(self) -> dict[Client, PartyClient]:
+        return self._parties.servers
+
+    # -- planning ---------------------------------------------------------------------------------
+
+    def _plan(
+        self,
+        statement: st.Statement,
+        models: Callable[[str], Model] | None = None,
+        remark: Callable[[str], None] = lambda _: None,
+    ) -> FederatedPlan:
+        """`models` looks up what the plan needs by its name; `remark` is told what is odd."""
+        models = self._registry.get if models is None else models
+        channel, clients = self._channel(), self._parties.clients
+        try:
+            match statement:
+                case st.TrainModel():
+                    catalog = FederationCatalog(channel, clients, statement.query)
+                    return self._plans.plan(
+                        statement,
+                        catalog,
+                        remark,
+                        lambda asked, say: plan_training(statement, asked, models, self._at, say),
+                    )
+                case st.PredictModel() | st.EvaluateModel():
+                    model = models(statement.name)
+                    self._saving.check_attached(model, statement.query)
+                    catalog = FederationCatalog(channel, clients, statement.query)
+                    return self._plans.plan(
+                        statement,
+                        catalog,
+                        remark,
+                        lambda asked, say: plan_scoring(statement, model, asked, self._at, say),
+                        model.run,
+                    )
+                case st.CheckQuery():
+                    catalog = FederationCatalog(channel, clients, statement.query)
+                    return plan_check(statement, catalog, self._at)
+        except RecursionError:
+            raise Error(TOO_DEEP, hint=FLATTEN) from None
+        raise Error("only CHECK, TRAIN, EVALUATE and PREDICT have a plan to explain")
+
+    # -- running ----------------------------------------------------------------------------------
+
+    def _resume(self, name: str) -> Result:
+        before = self._registry.get(name)
+        statement = resumed(before)
+        return self._patiently(statement, lambda: self._train(statement, before))
+
+    def _train(self, statement: st.TrainModel, before: Model | None = None) -> Result:
+        """`before`: the model that is resumed."""
+        if statement.if_not_exists and statement.name in self._registry:
+            return card(self._registry.get(statement.name).facts())
+        verb = "TUNE" if isinstance(statement, st.TuneModel) else "TRAIN"
+        self._registry.check_free(statement.name, replace=statement.replace, verb=verb)
+        with ExitStack() as stack:
+            warm: list[Model] = []
+
+            def models(name: str) -> Model:
+                warm.append(stack.enter_context(self._saving.held(name)))
+                return warm[-1]
+
+            remarks = Remarks()
+            plan = self._plan(statement, models, remarks.add)
+            self._remark(plan, remarks)
+            for note in plan.notes:
+                remarks.add(note)
+            if not statement.if_not_exists:
+                self._saving.check_name(statement, plan)
+            return self._run_training(statement, plan, warm[0] if warm else None, remarks, before)
+
+    def _remark(self, plan: FederatedPlan, remarks: Remarks, model: Model | None = None) -> None:
+        """What is odd about the parties of the plan, and since `model` was trained."""
+        parties = dict.fromkeys(client.party for client in plan.clients)
+        changed = [] if model is None else self._parties.changed_since(model, parties)
+        for text in (*self._parties.counted_twice(plan), *changed):
+            remarks.add(text)
+
+    def _run_training(
+        self,
+        statement: st.TrainModel,
+        plan: FederatedPlan,
+        start: Model | None,
+        remarks: Remarks,
+        before: Model | None,
+    ) -> Result:
+        run = secrets.token_hex(8)
+        channel = self._channel(plan.training.network)
+        epochs, tolerance = plan.training.epochs, plan.training.tolerance
+        points = Checkpoints(statement, plan, self._saving, lambda: remarks.texts, before)
+        first = points.first
+        shown = self._progress, tolerance, channel.sent, first
+        progress = Progress(statement.name, epochs + first if epochs else epochs, *shown)
+        try:
+            with self._running(plan, run):
+                try:
+                    if plan.tuning is None:
+                        told = progress, start, remarks.add
+                        trained = train(plan, channel, run, *told, self._executor, points.keep)
+                    else:
+                        tuned = tune(plan, channel, run, progress, remarks.add, self._executor)
+                        trained = with_comparison(tuned, plan.tuning)
+                        plan = replace(plan, options=tuned.best.options)
+                finally:
+                    progress.close()
+            model = model_of(statement, plan, trained, run, self._saving, remarks.texts)
+            model = points.whole(model)
+            self._saving.keep(model, replace=points.replaces)
+            if plan.tuning is not None:
+                return tuned_result(model, tuned, plan.tuning)
+        except BaseException as error:
+            self._saving.discard(run, plan.databases)
+            if isinstance(error, Error):
+                points.told(error)
+            if not isinstance(error, ModelError) or not statement.if_not_exists:
+                raise
+            if statement.name not in self._registry:
+                raise
+            model = self._registry.get(statement.name)  # another thread has trained it meanwhile
+        return card([*model.facts(), *(("resume", text) for text in unfinished([model]))])
+
+    def _score(
+        self,
+        statement: st.PredictModel | st.EvaluateModel,
+        work: Callable[[FederatedPlan, Model, Channel, str, Scoring], pa.Table],
+    ) -> Result:
+        run = secrets.token_hex(8)
+        with self._saving.held(statement.name) as model:
+            remarks = Remarks()
+            plan = self._plan(statement, lambda _: model, remarks.add)
+            self._remark(plan, remarks, model)
+            channel = self._channel()
+            progress = Progress(statement.name, None, self._progress, sent=channel.sent)
+            try:
+                with self._running(plan, run):
+                    notes = list(plan.notes)
+                    said = Scoring(progress.stage, remarks.add, notes.append)
+                    table = work(plan, model, channel, run, said)
+                    return Result(table, notes=notes, figure=figure_of(plan))
+            finally:
+                progress.close()
+
+    def _check(self, statement: st.CheckQuery) -> Result:
+        run, remarks = secrets.token_hex(8), Remarks()
+        plan = self._plan(statement)
+        self._remark(plan, remarks)
+        channel = self._channel()
+        progress = Progress("CHECK", None, self._progress, sent=channel.sent)
+        try:
+            with self._running(plan, run):
+                return checked(check(plan, channel, run, Scoring(progress.stage)))
+        finally:
+            progress.close()
+
+    def _rehearse(self, statement: st.ExplainStatement) -> Result:
+        own, remarks = check_rehearsed(statement), Remarks()
+        plan = self._plan(own, remark=remarks.add)
+        self._remark(plan, remarks)
+        shown = explain(plan, verdicts(plan, self._channel()))
+        name = f"{plan.name or 'CHECK'}, rehearsed"
+        return rehearsed(
+            shown,
+            self._border,
+            self._check_open,
+            lambda: Progress(name, plan.epochs, self._progress),
+            self._executor,
+            remarks.texts,
+            verbose=statement.verbose,
+        )
+
+    def _running(self, plan: FederatedPlan, run: str) -> AbstractContextManager[None]:
+        self._parties.check_secrets(plan.clients)
+        self._border.govern(plan.run.governed)
+        return running(plan, run, self._border.channel)  # also while closing
+
+    @contextmanager
+    def _statement(self) -> Iterator[None]:
+        """One piece of work, which `close` waits for. Raises Error where that has been called.
+
+        The audit is written to the coordinator's file at the end, also where the block fails.
+        Where the file takes nothing (its disk is full), the records wait for the next statement,
+        so that what needs no writing still works; `close` raises if they are waiting then.
+        """
+        thread = threading.get_ident()
+        with self._state:
+            self._check_open()
+            self._working.append(thread)
+        try:
+            yield
+        finally:
+            with deferred():
+                try:
+                    self._border.flush()
+                except Error as error:
+                    log.warning("the audit is not written yet: %s", error)
+                with self._state:
+                    self._working.remove(thread)
+                    self._state.notify_all()
+
+    # -- models -----------------------------------------------------------------------------------
+
+    def _drop(self, statement: st.DropModel) -> Result:
+        if statement.if_exists and statement.name not in self._registry:
+            return Result(DROPPED.empty_table())
+        model = self._saving.drop(statement.name)
+        return Result(pa.table({"dropped": [model.name]}, DROPPED))
+
+    def _channel(self, network: Network | None = None) -> Channel:
+        """One that carries nothing any more once the federation is being closed."""
+        return self._border.channel(self._check_open, network)
+
+    def _pause(self, seconds: float) -> None:
+        with self._state:
+            self._state.wait_for(lambda: self._closed, seconds)
+        self._check_open()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Error("the federation is closed", hint="sqlfl.connect() makes a new one")

@@ -1,0 +1,269 @@
+"""What a user calls of a federation, on top of what runs statements."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, NoReturn
+
+import pyarrow as pa
+from sqlglot import exp
+
+from sqlfl.base.errors import Error
+from sqlfl.base.foreign_names import FEDERATION, no_attribute
+from sqlfl.base.progress import Progress, Tell
+from sqlfl.base.result import Result
+from sqlfl.coordinator.proposing import verdicts
+from sqlfl.federation import listing
+from sqlfl.federation.approval_wait import approved, wait_of
+from sqlfl.federation.catalog import FederationCatalog
+from sqlfl.federation.parties import Parties
+from sqlfl.federation.planning import explain
+from sqlfl.federation.relation import Relation
+from sqlfl.federation.result_schemas import schema_of
+from sqlfl.federation.resuming import unfinished
+from sqlfl.federation.script import Piece, Values, pieces, text_of, whole
+from sqlfl.federation.trace import Trace
+from sqlfl.governance.audit_verification import chained
+from sqlfl.planner.explain.explained import ExplainedPlan
+from sqlfl.planner.federated.plan import FederatedPlan
+from sqlfl.planner.grammar import statements as st
+from sqlfl.planner.grammar.parameters import Filled, fill
+from sqlfl.planner.grammar.queries import read_path, written
+from sqlfl.planner.query.outputs import outputs_of
+from sqlfl.plots.registry import Picture
+from sqlfl.store.registry import Model, Registry, card
+from sqlfl.transport.base import Channel
+from sqlfl.transport.border import Border
+
+
+class Face(ABC):
+    """Statements as text, and what there is."""
+
+    _border: Border
+    _parties: Parties
+    _registry: Registry
+    _progress: bool | Tell | None
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise no_attribute(self, name, FEDERATION, dir(type(self)))
+
+    @abstractmethod
+    def model(self, name: str) -> Model: ...
+
+    @abstractmethod
+    def _statement(self) -> AbstractContextManager[None]:
+        """One piece of work."""
+
+    @abstractmethod
+    def _answer(self, statement: st.Statement) -> Result: ...
+
+    @abstractmethod
+    def _plan(self, statement: st.Statement) -> FederatedPlan: ...
+
+    @abstractmethod
+    def _channel(self) -> Channel: ...
+
+    @abstractmethod
+    def _pause(self, seconds: float) -> None:
+        """Let time pass, in which other threads may run statements."""
+
+    def sql(self, text: str | bytes, parameters: Values = None) -> Result:
+        """Run a statement (see docs/statements.md), or several with `;` between; the last's result.
+
+        text : the bytes of a file too, in UTF-8, or in UTF-16 or UTF-32 with a byte order mark.
+        parameters : a list with the values of `?` or `$1`, or a dict with those of `$name`, which
+            stand in the text where a literal may (docs/python.md).
+
+        A statement that fails changes nothing; of several, those before it are done. Nothing is
+        done where one of them cannot be read.
+        """
+        with self._statement():
+            read = [(piece, piece.statement()) for piece in pieces(text, parameters)]
+        for piece, statement in read:
+            with piece.placed(done=True), self._statement():
+                result = self._answer(statement)
+        return result
+
+    def explain(self, text: str, parameters: Values = None) -> ExplainedPlan:
+        """The plan of a TRAIN, EVALUATE or PREDICT statement, which is not run.
+
+        `print` shows it in short, its `details` in full; `parameters` as in `sql`.
+        """
+        with self._statement():
+            piece = whole(text, parameters)
+            statement = piece.statement()
+            if isinstance(statement, st.ExplainStatement):
+                if statement.analyze:
+                    raise Error("explain runs nothing", hint="fed.sql('EXPLAIN ANALYZE ...') does")
+                statement = statement.statement
+            with piece.placed():
+                return self._explained(statement)
+
+    def result_schema(self, text: str, parameters: Values = None) -> pa.Schema:
+        """The names and types of the result of one statement, which is not run.
+
+        text, parameters : as in `sql`. Parties may be asked for names and types of tables, as when
+        the statement is planned. Raises what planning the statement raises.
+
+        >>> import sqlfl
+        >>> with sqlfl.connect() as fed:
+        ...     fed.result_schema("SHOW PARTIES").names
+        ['party', 'databases', 'combined']
+        """
+        with self._statement():
+            piece = whole(text, parameters)
+            statement = piece.statement()
+            with piece.placed():
+                plan = lambda: self._plan(statement)  # noqa: E731
+                return schema_of(statement, self._registry, plan, self._catalog)
+
+    @property
+    def parties(self) -> tuple[str, ...]:
+        """The names of the parties, in the order in which they were attached."""
+        return tuple(self._parties.clients)
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The names of the models, in the order in which they were trained."""
+        return tuple(model.name for model in self._registry.all())
+
+    def tables(self) -> Result:
+        """The columns of all tables of all parties: party, schema, table, column, type.
+
+        Parties are asked for names and types, as when a statement is planned; never for rows.
+        """
+        with self._statement():
+            return Result(listing.columns_of_tables(self._catalog()))
+
+    def table(self, name: str) -> Relation:
+        """The table or view `party.table`, to train and predict with; its columns, never its rows.
+
+        Longer names are as in queries, and quoted as there. Raises PlanError where it is not there.
+        """
+        path = read_path(name, "a table", 2, 4)
+        return self._relation(Filled(name, f"FROM {written(*path)}"), path)
+
+    def query(self, text: str, parameters: Values = None) -> Relation:
+        """A query over tables of the parties, to train and predict with; its columns, never rows.
+
+        parameters : values for `?`, `$1` or `$name`, as in `sql`.
+
+        Raises ParseError where the text is no query, and PlanError where it is none that a
+        statement can have.
+        """
+        return self._relation(fill(text_of(text, "a query"), parameters))
+
+    def chain(self) -> Result:
+        """Every message to and from parties whose owners have policies, with its SHA-256, chained
+        by hashes: for `sqlfl.verify`. Times are µs since 1970, UTC."""
+        return chained(self._border.links())
+
+    def audit(self) -> Result:
+        """Every message between the coordinator and a client, in order.
+
+        Columns: seq, at, run (NULL while planning), party, client, direction ('up': from the
+        client), kind, rows, columns (of the largest array), bytes (of all values), crosses (a
+        border: false where the coordinator is at the client's own party).
+
+        >>> import duckdb, sqlfl
+        >>> with duckdb.connect() as con, sqlfl.connect(progress=False, at="clinic") as fed:
+        ...     _ = con.execute("CREATE TABLE t AS SELECT i AS x, 2 * i AS y FROM range(9) r(i)")
+        ...     fed.attach("clinic", con)
+        ...     _ = fed.sql("TRAIN MODEL m USING linear_regression TARGET y FROM (FROM clinic.t)")
+        ...     {row["crosses"] for row in fed.audit().arrow().to_pylist()}
+        {False}
+        """
+        return Result(self._border.audit.table())
+
+    @contextmanager
+    def trace(self) -> Iterator[Trace]:
+        """Collect the SQL that clients run in answer to messages, while the context is open.
+
+        A statement's text is as it is run, with what your own statements say in them; keys and the
+        like are parameters, of which it has the names. Of parties in this process: a client that is
+        elsewhere says nothing of what it runs. Not what `attach` asks a connection first, and not
+        the coordinator's own queries, which join hashed keys.
+
+        >>> import duckdb, sqlfl
+        >>> with duckdb.connect() as con, sqlfl.connect(progress=False) as fed:
+        ...     _ = con.execute("CREATE TABLE t AS SELECT i AS x, 2 * i AS y FROM range(9) r(i)")
+        ...     fed.attach("clinic", con)
+        ...     text = "TRAIN MODEL m USING linear_regression TARGET y FROM (FROM clinic.t)"
+        ...     with fed.trace() as trace:
+        ...         _ = fed.sql(text)
+        >>> {ran.client for ran in trace}
+        {'clinic/0'}
+        >>> sorted({ran.message for ran in trace if "FROM t" in ran.sql})
+        ['describe', 'prepare']
+        """
+        collected = Trace()
+        with self._parties.observers.added(collected.add):
+            yield collected
+
+    def _patiently(
+        self,
+        statement: st.TrainModel | st.EvaluateModel | st.PredictModel | st.CheckQuery,
+        run: Callable[[], Result],
+    ) -> Result:
+        """What `run` returns, once owners have approved it where WITH says to wait for that."""
+        seconds = wait_of(statement.options)
+        if seconds is None:
+            return run()
+        name = getattr(statement, "name", "CHECK")
+        return approved(
+            run,
+            seconds,
+            lambda: verdicts(self._plan(statement), self._channel()),
+            self._pause,
+            lambda: Progress(name, None, self._progress),
+        )
+
+    def _explained(self, statement: st.Statement) -> ExplainedPlan:
+        plan = self._plan(statement)
+        return explain(plan, verdicts(plan, self._channel()))
+
+    def _relation(self, filled: Filled, path: tuple[str, ...] = ()) -> Relation:
+        piece = Piece(filled, filled.sql)
+        with self._statement():
+            probe = piece.query()
+            with piece.placed():
+                columns = outputs_of(probe.query, probe.sql, self._catalog(probe.query))
+        start, end = probe.place
+        return Relation(probe.sql[start:end], columns, self, path)
+
+    def _shown(self, statement: st.Statement) -> Result:
+        """The answer to a statement that shows what there is."""
+        match statement:
+            case st.ShowModels():
+                notes = tuple(unfinished(self._registry.all()))
+                return Result(self._registry.table(), notes=notes)
+            case st.CommentOnModel():
+                commented = self._registry.comment(statement.name, statement.text)
+                return card(commented.facts())
+            case st.DescribeModel():
+                model = self.model(statement.name)
+                more = [("resume", text) for text in unfinished([model])]
+                return card([*model.facts(), *more, ("statement", model.sql.strip())])
+            case st.ShowHistory():
+                return Result(self.model(statement.name).history)
+            case st.ShowFeatures():
+                return Result(listing.features(self.model(statement.name)))
+            case st.ShowParties():
+                return Result(listing.parties(self._parties.clients))
+            case st.ShowTables():
+                return Result(listing.tables(self._catalog()))
+            case st.DescribeTable():
+                return Result(listing.columns(self._catalog(), statement.path, statement.sql))
+        raise Error(f"{type(statement).__name__} is not built yet")
+
+    def _catalog(self, query: exp.Query | None = None) -> FederationCatalog:
+        return FederationCatalog(self._channel(), self._parties.clients, query)
+
+
+def figure_of(plan: FederatedPlan) -> Picture | None:
+    """What draws the rows that the plan's look shows; None where it has none."""
+    return None if plan.look is None else Picture(plan.look.word, plan.name)

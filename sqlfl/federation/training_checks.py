@@ -1,0 +1,266 @@
+"""What a statement of training is refused for, once its query is known in names and types."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from sqlfl.base.errors import ModelError, OptionError, PlanError
+from sqlfl.contract.transforms import AUTO, COLUMN, Transform
+from sqlfl.models.kinds import ANY_CLASSES, kind_of, other
+from sqlfl.options.privacy import Privacy
+from sqlfl.options.training import TrainingOptions
+from sqlfl.options.types import shown
+from sqlfl.planner.federated.engines import DEFAULT_LIMIT, NUMBER_BYTES, bytes_of, readable
+from sqlfl.planner.federated.towers import inner_weights
+from sqlfl.planner.grammar.statements import Span, TrainModel
+from sqlfl.planner.query import types
+from sqlfl.planner.query.items import Placed
+from sqlfl.planner.query.tied import tied
+from sqlfl.planner.query.ucq import BOOLEAN, NUMERIC, Feature, Slot, Ucq
+from sqlfl.store.registry import Model
+
+OFFSET_KINDS = ("poisson_regression", "gamma_regression", "logistic_regression")
+SHAPE = ("hidden", "activation", "head", "embedding")
+"""Options that say what a model's parameters are."""
+COPIES = 4
+"""Of a tower's parameters, in training: they, their gradient, and two moments of Adam."""
+
+
+def check_shape(model: Model, options: TrainingOptions) -> None:
+    """A warm start takes parameters over as they are."""
+    listed = options.listed()
+    for name in SHAPE:
+        found, wanted = shown(model.options.get(name)), shown(listed.get(name))
+        if found != wanted:
+            had = f"{name} = {found}" if name in model.options else f"no {name}"
+            asked = f"{name} = {wanted}" if name in listed else f"no {name}"
+            raise ModelError(
+                f"model {model.name} has {had}, and this statement {asked}: a warm start takes "
+                "towers of the same shape",
+                hint=f"add {had}, or leave warm_start out"
+                if name in model.options
+                else "leave warm_start out",
+            )
+
+
+def check_mentioned(ucq: Ucq, statement: TrainModel) -> None:
+    if any(not item.columns for item in statement.transforms):
+        return  # `auto` alone mentions all
+    every = [feature for slot in ucq.slots for feature in slot.features]
+    rest = [feature.name for feature in every if feature.transform is None]
+    if statement.transforms_only and rest:
+        raise PlanError(
+            f"TRANSFORM ONLY: the query has column{'s' * (len(rest) > 1)} {', '.join(rest)}, which "
+            "no item mentions",
+            hint="leave what is no feature out of the query, or write it as an item",
+            sql=statement.sql,
+            span=statement.transforms[0].span,
+        )
+
+
+CURVED = (
+    "linear_regression",
+    "logistic_regression",
+    "softmax_regression",
+    "poisson_regression",
+    "gamma_regression",
+    "huber_regression",
+)
+"""Kinds of models that `auto` finds curves for."""
+
+
+def with_lines(
+    transforms: Sequence[Placed],
+    kind: str,
+    privacy: Privacy | None,
+    candidates: Sequence[TrainingOptions],
+) -> tuple[tuple[Placed, ...], tuple[str, ...]]:
+    """The items, those of `auto` as columns where the run takes straight lines alone; and what is
+    to be said of it."""
+    if not any(item.transform.function == AUTO for item in transforms):
+        return tuple(transforms), ()
+    reason = next((why for own in candidates if (why := _straight(kind, privacy, own))), "")
+    if not reason:
+        return tuple(transforms), ()
+    kept = tuple(
+        replace(item, transform=replace(item.transform, function=COLUMN))
+        if item.transform.function == AUTO
+        else item
+        for item in transforms
+        if item.transform.columns
+    )
+    return kept, (f"TRANSFORM (auto) made no curves: {reason}. Numbers are straight lines",)
+
+
+def _straight(kind: str, privacy: Privacy | None, options: TrainingOptions) -> str:
+    """Why there are no curves; empty where there are."""
+    if kind not in CURVED:
+        return f"{kind} has none"
+    if privacy is not None and privacy.features:
+        return "PRIVACY protects features, and knots and strengths follow from single rows"
+    if options.algorithm != "lbfgs":
+        return f"algorithm = '{options.algorithm}' finds no strengths"
+    if options.method.secure:
+        return "union = 'secure' shows nothing but sums"
+    if not options.l2 > 0.0:
+        return "l2 = 0 asks for no penalty, and a curve has one"
+    return ""
+
+
+def divided_note(ucq: Ucq, transforms: Sequence[Placed]) -> tuple[str, ...]:
+    """What is to be said where `auto` left columns of tables at several databases as they are."""
+    asked = any(item.transform.function == AUTO for item in transforms)
+    names = [s.name for s in ucq.slots if len(s.databases) > 1 and s.features and not s.shrunken]
+    if not asked or not names:
+        return ()
+    tables = ", ".join(names)
+    return (
+        f"TRANSFORM (auto) made no curves of {tables}, whose rows are at several databases: "
+        "knots do not follow from what each of them could tell. Numbers are straight lines",
+    )
+
+
+def check_fitted(
+    ucq: Ucq,
+    transforms: Sequence[Placed],
+    privacy: Privacy | None,
+    options: TrainingOptions,
+    sql: str,
+) -> None:
+    """What is fitted needs all joined rows of its column in one place, and tells of them."""
+    spans = {item.transform.name: item.span for item in transforms if item.transform.fitted}
+    for slot in ucq.slots:
+        for feature in slot.features:
+            if feature.transform is None or feature.name not in spans:
+                continue
+            call, span = feature.transform.call, spans[feature.name]
+            if privacy is not None and privacy.features:
+                raise PlanError(
+                    f"{call} is fitted to the rows, which PRIVACY protects: values of single rows, "
+                    "such as the least one, would be in the model",
+                    hint=_WITH_BOUNDS,
+                    sql=sql,
+                    span=span,
+                )
+            if len(slot.databases) > 1 and (why := _apart(slot, feature, options)):
+                raise PlanError(
+                    f"{call} is fitted to all rows of {slot.name}, and these are at "
+                    f"{len(slot.databases)} databases{why}",
+                    hint=_WITH_BOUNDS,
+                    sql=sql,
+                    span=span,
+                )
+
+
+def _apart(slot: Slot, feature: Feature, options: TrainingOptions) -> str:
+    """Why it cannot be fitted to rows of several databases; empty where it can."""
+    step = None if feature.made is None else feature.made.step
+    if step is not None and not step.merges:
+        return ": it does not follow from what each of them could tell"
+    if slot.databases != slot.clients:
+        return ", which their party combines: that is not built"
+    if options.method.secure:
+        return ", of which union = 'secure' shows nothing but sums: that is not built"
+    return ""
+
+
+_WITH_BOUNDS = (
+    "give the numbers: bucketize(x, [b1, b2, ...]) or impute(x, 0), or scale by known bounds in "
+    "the query: (x - 10) / 50 AS x"
+)
+
+
+def check_same(model: Model, transforms: tuple[Transform, ...]) -> None:
+    """A warm start takes over weights of columns that are made alike."""
+    had, wanted = ({str(t).lower() for t in given} for given in (model.transforms, transforms))
+    if had != wanted:
+        written = ", ".join(map(str, model.transforms))
+        raise ModelError(
+            f"model {model.name} was trained with "
+            + (f"TRANSFORM ({written})" if written else "no TRANSFORM")
+            + ", and a warm start takes columns that are made alike",
+            hint="write the same TRANSFORM, or leave warm_start out",
+        )
+
+
+def check_towers(statement: TrainModel, options: TrainingOptions) -> None:
+    """Towers that fit no memory are refused before anything has run."""
+    if options.tower is None:
+        return
+    hidden = options.tower.hidden
+    need = COPIES * NUMBER_BYTES * inner_weights(hidden)
+    limit = bytes_of(options.memory_limit) or DEFAULT_LIMIT
+    if need > limit:
+        option = next(o for o in statement.options if o.name == "hidden")
+        raise OptionError(
+            f"towers with hidden = {shown(hidden)} have {inner_weights(hidden):,} weights between "
+            f"their layers, about {readable(need)} in training; memory_limit is {readable(limit)}",
+            hint="fewer hidden units, or a larger memory_limit",
+            sql=statement.sql,
+            span=option.span,
+        )
+
+
+def check_stragglers(ucq: Ucq, statement: TrainModel, options: TrainingOptions) -> None:
+    """There is something to go on with where a client is late."""
+    if options.method.waits is None:
+        return
+    slots = [slot for slot in ucq.slots if slot.features]
+    if len(tied([slot.clients for slot in slots])) > 1:
+        return
+    option = next(o for o in statement.options if o.name == "stragglers")
+    raise OptionError(
+        f"a step cannot go on without one of the clients: {', '.join(s.name for s in slots)} are "
+        "trained by all of them together",
+        hint="stragglers is of joins of tables of different parties; leave it out",
+        sql=statement.sql,
+        span=option.span,
+    )
+
+
+def check_offset(statement: TrainModel, options: TrainingOptions) -> None:
+    """An offset goes with models of a link, which the coordinator fits by all scores."""
+    offset = statement.offset
+    if offset is None:
+        return
+    clause = "EXPOSURE" if statement.exposure else "OFFSET"
+    sql, span = statement.sql, offset.span
+    if statement.kind not in OFFSET_KINDS or (
+        statement.exposure and statement.kind == "logistic_regression"
+    ):
+        hint = f"{clause} goes with {', '.join(OFFSET_KINDS)}"
+        if statement.exposure:
+            hint = "EXPOSURE goes with poisson_regression and gamma_regression"
+        elif not kind_of(statement.kind).classifies:
+            hint += f"; of a {statement.kind}, subtract it from the target in the query"
+        raise PlanError(
+            f"{clause} does not go with a {statement.kind}", hint=hint, sql=sql, span=span
+        )
+    if statement.privacy is not None:
+        raise PlanError(
+            f"{clause} does not go with PRIVACY: offsets leave as they are, and what noise in "
+            "scores does beside them has not been reckoned",
+            hint=f"leave PRIVACY out, or make {offset} a feature",
+            sql=sql,
+            span=span,
+        )
+    if options.algorithm != "lbfgs":
+        raise PlanError(
+            f"{clause} is not built for algorithm = '{options.algorithm}'",
+            hint="WITH (algorithm = 'lbfgs')",
+            sql=sql,
+            span=span,
+        )
+
+
+def check_target(ucq: Ucq, kind: str, sql: str, span: Span | None) -> None:
+    """A regression's target is a number, known from the type before anything runs."""
+    if kind_of(kind).classifies or types.kind(ucq.target_type or "") in (NUMERIC, BOOLEAN):
+        return
+    raise PlanError(
+        f"the target of {kind} must be a number, and {ucq.target} is {ucq.target_type}",
+        hint=f"cast it to a number, or train a classifier: USING {other(kind, ANY_CLASSES)}",
+        sql=sql,
+        span=span,
+    )

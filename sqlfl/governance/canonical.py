@@ -1,0 +1,97 @@
+"""One text for queries that differ in layout, comments, or the aliases of their tables alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from sqlfl.contract.schema import folded
+
+PLACES = ("query_location", "query_location_length")
+"""Where in the text something stands."""
+
+
+def canonical(tree: dict[str, Any]) -> str:
+    """JSON of a SELECT as DuckDB's `json_serialize_sql` has it."""
+    aliases: dict[str, str] = {}
+    # with several SELECTs, or parameters of lambdas, an alias may mean different things
+    simple = sum(str(node.get("type")).endswith("_NODE") for node in nodes(tree)) == 1
+    for node in nodes(tree):
+        if node.get("class") == "LAMBDA" or node.get("relation_name"):
+            simple = False
+        if node.get("type") == "BASE_TABLE" and node.get("alias"):
+            name = folded(node["alias"])
+            simple = simple and name not in aliases
+            # no text of SQL has such a name
+            aliases[name] = f"\0{len(aliases)}"
+    return json.dumps(_renamed(tree, aliases if simple else {}), sort_keys=True)
+
+
+def _renamed(value: Any, aliases: dict[str, str]) -> Any:
+    if isinstance(value, list):
+        return [_renamed(item, aliases) for item in value]
+    if not isinstance(value, dict):
+        return value
+    found = {name: _renamed(item, aliases) for name, item in value.items() if name not in PLACES}
+    if found.get("type") == "BASE_TABLE":
+        found["alias"] = aliases.get(folded(found.get("alias") or ""), found.get("alias"))
+    names = found.get("column_names")
+    if isinstance(names, list) and len(names) > 1:
+        found["column_names"] = [aliases.get(folded(names[0]), names[0]), *names[1:]]
+    return found
+
+
+def nodes(value: object) -> Iterator[dict[str, Any]]:
+    """All objects of a tree of JSON."""
+    if isinstance(value, dict):
+        yield value
+        for item in value.values():
+            yield from nodes(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from nodes(item)
+
+
+def unmatched(tree: dict[str, Any], aggregates: frozenset[str]) -> bool:
+    """The SELECT is the one row that stands for partners that a LEFT JOIN does not find, or none
+    where that does not fulfil a condition: nothing is joined to it, so that it holds no data."""
+    node = tree["node"]
+    join = node.get("from_table") or {}
+    if join.get("type") != "JOIN" or not _plain({**node, "from_table": {}}, aggregates):
+        return False
+    left, on = join["left"], join.get("condition") or {}
+    if left.get("type") != "SUBQUERY":
+        return False
+    inner = left["subquery"]["node"]
+    one = _plain(inner, aggregates) and inner["from_table"].get("type") == "EMPTY"
+    never = on.get("class") == "CONSTANT" and on["literal"] == {"kind": "BOOLEAN", "text": "false"}
+    return bool(one and never and join.get("join_type") == "LEFT")
+
+
+def nobodys(tree: dict[str, Any], aggregates: frozenset[str]) -> bool:
+    """It is such a row, and what is not joined is a table, so that nothing can fail in it."""
+    return unmatched(tree, aggregates) and tree["node"]["from_table"]["right"].get("type") == (
+        "BASE_TABLE"
+    )
+
+
+def stable(tree: dict[str, Any], aggregates: frozenset[str]) -> bool:
+    """Each row of one table makes one row of the SELECT at most, whatever other rows there are."""
+    node = tree["node"]
+    return _plain(node, aggregates) and node["from_table"].get("type") == "BASE_TABLE"
+
+
+def _plain(node: dict[str, Any], aggregates: frozenset[str]) -> bool:
+    """A SELECT that neither groups nor orders nor counts, nor has others in its expressions."""
+    if node.get("type") != "SELECT_NODE":
+        return False
+    grouped = ("modifiers", "group_expressions", "group_sets", "having", "qualify", "sample")
+    if any(node.get(name) for name in grouped) or node["cte_map"]["map"]:
+        return False
+    several = {*aggregates, "unnest"}
+    return not any(
+        inner.get("class") in ("SUBQUERY", "WINDOW")
+        or str(inner.get("function_name", "")).lower() in several
+        for inner in nodes(node)
+    )

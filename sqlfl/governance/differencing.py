@@ -1,0 +1,154 @@
+"""Rows of a table that runs of one analyst were over, and what may be told by taking one run's from
+another's.
+
+Of a run that is over rows with counts c, sums Σ c·f(row) are told; of several, every combination
+Σ λ·c. `isolates` finds whether a combination is of fewer than d rows, or leans on fewer than d of
+them: the squared lengths of the rows of an orthonormal basis of all c (their leverages) are the
+most of a unit combination that can lie on a row, and a sum over d rows has 1/d on each.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from sqlfl.base.arrays import Array, Float
+from sqlfl.base.errors import PolicyError
+from sqlfl.governance.policy_evaluation import refusal
+from sqlfl.governance.records import Records
+from sqlfl.governance.scopes import Table
+from sqlfl.udfs import sql
+
+TAKEN, JOINED = "taken", "joined"
+"""Rows of a table that a query takes, whose number is told; and those that are joined, with how
+much they count, over which all else is."""
+LARGEST = 1 << 26
+"""Numbers that are held to compare: rows times sets of rows."""
+SLACK = 1e-9
+DEPENDENT = 1e-13
+"""Relative: what is left of a set of rows that is a combination of others."""
+_STEP = np.uint64(0x9E3779B97F4A7C15)
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Rows of a table by their marks, uint64 (n,), ascending and distinct, and how much each
+    counts, float64 (n,), above 0."""
+
+    marks: Array
+    counts: Float
+
+    @classmethod
+    def of(cls, marks: Array, counts: Array) -> Rows:
+        """Equal rows, which nobody can tell apart, get marks of their own."""
+        counts = np.asarray(counts, np.float64)
+        marks, counts = marks[counts > 0], counts[counts > 0]
+        order = np.lexsort((counts, marks))
+        found, counts = marks[order], counts[order]
+        first = np.searchsorted(found, found)
+        found = found + (np.arange(len(found)) - first).astype(np.uint64) * _STEP
+        order = np.argsort(found, kind="stable")
+        return cls(found[order], counts[order])
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(self.marks.tobytes() + self.counts.tobytes()).hexdigest()
+
+
+def isolates(before: Sequence[Rows], now: Rows, least: int) -> bool:
+    """Whether what is told of all these together is of fewer than `least` rows, or leans on fewer:
+    by leaving rows out of one that another has, or by any combination."""
+    for other in before:
+        shared = np.isin(now.marks, other.marks, assume_unique=True).sum()
+        if any(0 < len(own.marks) - shared < least for own in (now, other)):
+            return True
+    basis = _basis([*before, now])
+    leverages = np.square(basis).sum(axis=1)
+    most = np.sort(leverages)[::-1][: least - 1].sum()
+    return bool(most > (least - 1) / least + SLACK)
+
+
+def _basis(found: Sequence[Rows]) -> Float:
+    """(n, rank): orthonormal columns, of all rows of any of these."""
+    every = np.unique(np.concatenate([rows.marks for rows in found]))
+    if len(every) * len(found) > LARGEST:
+        raise PolicyError(
+            f"its owner's policy has min_difference, and {len(found)} sets of up to "
+            f"{len(every):,} rows are too many to compare"
+        )
+    basis: list[npt.NDArray[np.float64]] = []
+    for rows in found:
+        column = np.zeros(len(every))
+        column[np.searchsorted(every, rows.marks)] = rows.counts
+        length = float(np.linalg.norm(column))
+        if not length:
+            continue
+        column /= length
+        for _ in range(2):  # the second time for what rounding has left
+            for other in basis:
+                column -= (other @ column) * other
+        left = float(np.linalg.norm(column))
+        if left > DEPENDENT * np.sqrt(len(every)):
+            basis.append(column / left)
+    return np.array(basis).T.reshape(len(every), len(basis))
+
+
+class Differencing:
+    """Of one client's analyst."""
+
+    def __init__(self, records: Records, analyst: str) -> None:
+        self._records, self._analyst = records, analyst
+
+    def see(self, family: str, table: Table, rows: Rows, least: int) -> None:
+        """Note that these are about to be told of. Raises PolicyError where that, with what was
+        told before, would be of fewer than `least` rows."""
+        digest = rows.digest
+        if digest in self._known(family, table):
+            return
+
+        def work(cursor: sql.Connection, _: int) -> None:
+            found = self._found(cursor, family, table)
+            if digest in found:
+                return
+            if isolates(list(found.values()), rows, least):
+                raise refusal(f"min_difference = {least}, of rows that runs have apart")
+            row = (
+                self._analyst, *table, family, digest, rows.marks.tobytes(),
+                rows.counts.tobytes(), dt.datetime.now(dt.UTC),
+            )  # fmt: skip
+            self._records.insert(cursor, "seen", row)
+
+        self._records.in_turn(work)
+
+    def _known(self, family: str, table: Table) -> set[str]:
+        with closing(self._records.cursor()) as cursor:
+            rows = self._records.rows(
+                cursor, f"SELECT digest FROM t WHERE {_OWN}", "seen", self._own(family, table)
+            )
+        return {digest for (digest,) in rows}
+
+    def _found(self, cursor: sql.Connection, family: str, table: Table) -> dict[str, Rows]:
+        rows = self._records.rows(
+            cursor,
+            f"SELECT digest, marks, counts FROM t WHERE {_OWN} ORDER BY seen_at",
+            "seen",
+            self._own(family, table),
+        )
+        return {
+            digest: Rows(np.frombuffer(marks, np.uint64), np.frombuffer(counts, np.float64))
+            for digest, marks, counts in rows
+        }
+
+    def _own(self, family: str, table: Table) -> dict[str, object]:
+        catalog, schema, name = table
+        return {"analyst": self._analyst, "family": family, "a": catalog, "b": schema, "c": name}
+
+
+_OWN = """analyst = $analyst AND family = $family AND lower("database") = lower($a)
+    AND lower("schema") = lower($b) AND lower(name) = lower($c)"""

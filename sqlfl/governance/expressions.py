@@ -1,0 +1,197 @@
+"""What an expression is made of: the one column that it is, whether it may fail on a value, and
+whether it is NULL by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from sqlfl.governance.canonical import nodes
+from sqlfl.governance.constants import is_null
+from sqlfl.governance.scopes import Bare, Column, Output, Scope, meanings
+from sqlfl.governance.value_types import (
+    NULL,
+    NUMBERS,
+    TEXT,
+    UNKNOWN,
+    kind_of_cast,
+    kind_of_constant,
+    kind_of_type,
+    lossless,
+    together,
+    type_of,
+)
+
+Node: TypeAlias = "dict[str, Any]"
+
+_REALS = ("abs", "ceil", "ceiling", "floor", "round", "exp")
+_TEXTS = ("lower", "upper", "lcase", "ucase", "trim", "ltrim", "rtrim", "strip_accents")
+_SEARCHES = ("~~", "!~~", "contains", "starts_with", "ends_with", "prefix", "suffix")
+_PARTS_OF_DATES = ("year", "month", "day", "quarter", "dayofweek", "isodow", "dayofyear")
+_ROWS = ("row", "struct_pack")
+"""Functions that fail for no value of their arguments."""
+_STRICT = ("OPERATOR_NOT", "OPERATOR_IS_NULL", "OPERATOR_IS_NOT_NULL", "COMPARE_IN")
+
+
+@dataclass(frozen=True)
+class Expressions:
+    """Of one SELECT. types : of columns, where they are known."""
+
+    types: Callable[[Column], str | None]
+    aggregates: frozenset[str]
+
+    def varies(self, node: Node) -> bool:
+        """It follows from rows, whatever their values."""
+        name = str(node.get("function_name", "")).lower()
+        return node.get("class") in ("SUBQUERY", "WINDOW") or name in self.aggregates
+
+    def bare(self, node: Node, scope: Scope) -> Bare | None:
+        """The column that the expression is, but for its type."""
+        casts: list[str] = []
+        while node["class"] == "CAST" and not node.get("try_cast"):
+            casts.insert(0, type_of(node["type_expr"]))
+            node = node["child"]
+        if node["class"] != "COLUMN_REF":
+            return None
+        found = {output.bare for output in self.meant(node, scope)}
+        bare = found.pop() if len(found) == 1 else None
+        return None if bare is None else Bare(bare.column, (*bare.casts, *casts))
+
+    def meant(self, node: Node, scope: Scope) -> list[Output]:
+        """All that a name may be."""
+        sure, unsure = meanings(node["column_names"], scope)
+        return [*sure, *unsure]
+
+    def passed(self, node: Node, scope: Scope) -> bool:
+        """It is a column of a query, and that is none that is computed."""
+        found = self.meant(node, scope) if node["class"] == "COLUMN_REF" else []
+        return bool(found) and not any(output.computed for output in found)
+
+    def kind(self, node: Node, scope: Scope) -> str | None:
+        """The kind of the values that the expression has (`value_types`); None where it may fail on
+        some value of what it is made of."""
+        match node["class"]:
+            case "CONSTANT":
+                return kind_of_constant(node)
+            case "COLUMN_REF":
+                bare = self.bare(node, scope)
+                return UNKNOWN if bare is None else self._kind_of_bare(bare)
+            case "CAST":
+                return self._kind_of_cast(node, scope)
+            case "COMPARISON":
+                found = together([self.kind(node[side], scope) for side in ("left", "right")])
+                return None if found is None else "BOOLEAN"
+            case "BETWEEN":
+                sides = (node[name] for name in ("input", "lower", "upper"))
+                found = together([self.kind(side, scope) for side in sides])
+                return None if found is None else "BOOLEAN"
+            case "CONJUNCTION":
+                return self._kind_of_truths(node["children"], scope)
+            case "CASE":
+                checks = node.get("case_checks") or []
+                if self._kind_of_truths([c["when_expr"] for c in checks], scope) is None:
+                    return None
+                results = [*(c["then_expr"] for c in checks), node["else_expr"]]
+                return together([self.kind(result, scope) for result in results])
+            case "OPERATOR":
+                return self._kind_of_operator(node, scope)
+            case "FUNCTION":
+                return self._kind_of_call(node, scope)
+        return None
+
+    def _kind_of_bare(self, bare: Bare) -> str | None:
+        own = self.types(bare.column)
+        if own is None:
+            return UNKNOWN if not bare.casts else None
+        for target in bare.casts:
+            if not lossless(own, target):
+                return None
+            own = target
+        return kind_of_type(own)
+
+    def _kind_of_cast(self, node: Node, scope: Scope) -> str | None:
+        bare, target = self.bare(node, scope), type_of(node["type_expr"])
+        if bare is not None and self._kind_of_bare(bare) is not None:
+            return kind_of_type(target)
+        inner = self.kind(node["child"], scope)
+        if node.get("try_cast"):
+            return None if inner is None else kind_of_type(target)
+        return kind_of_cast(inner, node["child"], target)
+
+    def _kind_of_truths(self, found: Sequence[Node], scope: Scope) -> str | None:
+        good = all(self.kind(node, scope) in ("BOOLEAN", NULL) for node in found)
+        return "BOOLEAN" if good else None
+
+    def _kind_of_operator(self, node: Node, scope: Scope) -> str | None:
+        children, kind = node["children"], node.get("type")
+        match kind:
+            case "OPERATOR_TRY":
+                whole = any(self.varies(inner) for inner in nodes(node))
+                return None if whole else UNKNOWN
+            case "OPERATOR_IS_NULL" | "OPERATOR_IS_NOT_NULL":
+                return None if self.kind(children[0], scope) is None else "BOOLEAN"
+            case "OPERATOR_NOT":
+                return self._kind_of_truths(children, scope)
+        found = together([self.kind(child, scope) for child in children])
+        if kind in ("COMPARE_IN", "COMPARE_NOT_IN"):
+            return None if found is None else "BOOLEAN"
+        return found if kind == "OPERATOR_COALESCE" else None
+
+    def _kind_of_call(self, node: Node, scope: Scope) -> str | None:
+        arguments = [item["expression"] for item in node.get("arguments") or ()]
+        kinds = [self.kind(argument, scope) for argument in arguments]
+        if None in kinds or node.get("filter") or node.get("distinct"):
+            return None
+        numbers = all(kind in NUMBERS for kind in kinds)
+        match node["function_name"], kinds:
+            case (("+" | "-" | "*"), _) if numbers and "real" in kinds:
+                return "real"
+            case "-", ["integer"] if arguments[0]["class"] == "CONSTANT":
+                return "integer"
+            case "/", [_, _] if numbers:
+                return "real"
+            case name, ["real"] if name in _REALS:
+                return "real"
+            case "isnan", ["real"]:
+                return "BOOLEAN"
+            case name, ["VARCHAR" | "literal"] if name in _TEXTS:
+                return TEXT
+            case "length", ["VARCHAR"]:
+                return "integer"
+            case name, ["VARCHAR", "literal"] if name in _SEARCHES:
+                return "BOOLEAN"
+            case name, ["DATE"] if name in _PARTS_OF_DATES:
+                return "integer"
+            case "count", _:
+                return "integer"
+            case (("min" | "max"), [one]):
+                return one
+            case (("sum" | "avg"), ["integer" | "decimal" | "real"]):
+                return UNKNOWN
+            case name, _ if name in _ROWS:
+                return UNKNOWN
+        return None
+
+    def strict(self, node: Node, scope: Scope) -> bool:
+        """It is NULL, or NaN, only where a column that it is made of is."""
+        match node["class"]:
+            case "COLUMN_REF":
+                return all(output.strict for output in self.meant(node, scope))
+            case "CONSTANT":
+                return not is_null(node)
+            case "CAST":
+                known = self.kind(node, scope) is not None
+                return known and not node.get("try_cast") and self.strict(node["child"], scope)
+            case "COMPARISON" | "BETWEEN" | "CONJUNCTION":
+                parts = [part for part in node.values() if isinstance(part, dict)]
+                parts += node.get("children") or []
+            case "CASE":
+                checks = node.get("case_checks") or []
+                parts = [c[name] for c in checks for name in ("when_expr", "then_expr")]
+                parts.append(node["else_expr"])
+            case "OPERATOR" if node.get("type") in _STRICT:
+                parts = node["children"]
+            case _:
+                return False
+        return all(self.strict(part, scope) for part in parts)

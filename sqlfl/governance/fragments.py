@@ -1,0 +1,297 @@
+"""What a fragment reads, held against what is granted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from operator import eq
+from typing import TypeAlias
+
+from sqlfl.base.errors import PolicyError
+from sqlfl.contract.fragment_columns import BASE, KEPT, ROW
+from sqlfl.contract.schema import SlotSpecification
+from sqlfl.governance.functions import Functions, functions_of
+from sqlfl.governance.names import Listed, Names
+from sqlfl.governance.policies import (
+    FILTER,
+    IDENTIFY,
+    JOIN,
+    LABEL,
+    TRAIN,
+    Ruling,
+    definition_of,
+)
+from sqlfl.governance.policy_evaluation import has
+from sqlfl.governance.scopes import ASK, NONE, Bare, Column, Output, Reads, Table, unknown
+from sqlfl.governance.tree import NEUTRAL, Reading, read
+from sqlfl.governance.value_types import comparable, lossless
+from sqlfl.options.policies import EXACT, strictest
+from sqlfl.udfs import sql
+
+MOST_KEPT = 64
+LONGEST_KEPT = 10_000
+"""Of the texts of fragments of which it is remembered what they read: how many, and characters."""
+
+Found: TypeAlias = "tuple[Table, tuple[str, ...]]"
+"""A table, and its columns."""
+Kept: TypeAlias = "tuple[Found | None, tuple[str, ...]]"
+"""With the types of these."""
+CONDITIONS = "conditions = 'never'"
+KEY = "a join key is to be a column that is granted for JOIN, as it is"
+LINK = (
+    "tables are linked by columns that are granted for JOIN, as they are or cast to a type that "
+    "holds all their values: CAST(column AS BIGINT), or AS VARCHAR"
+)
+LEAVE_OUT = "ask its owner, who may grant FILTER or a view that has the condition; or leave it out"
+WHOLE = "write TRY(...) around it, which is NULL then; or ask its owner for a view that has it"
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """What a text read: that follows from what these names of tables meant, and from what is
+    granted."""
+
+    ruling: Ruling
+    tables: Mapping[tuple[str, ...], Kept]
+    reading: Reading
+
+
+class Fragments:
+    """Of one client; place : its current database and schema."""
+
+    def __init__(self, analyst: str, place: tuple[str, str]) -> None:
+        self._analyst, self._place = analyst, place
+        self._functions: Functions | None = None
+        self._found: dict[tuple[str, ...], Found] = {}
+        self._types: dict[Table, tuple[str, ...]] = {}
+        self._kept: dict[str, _Kept] = {}
+        self.listed = Listed()
+        """What was listed since."""
+
+    def forget(self) -> None:
+        """What names mean is looked up anew, and with another ruling."""
+        self._found.clear()
+        self.listed = Listed()
+
+    def check(
+        self, cursor: sql.Connection, item: SlotSpecification, text: str, ruling: Ruling
+    ) -> Reading:
+        """What it reads, with columns that are compared otherwise than as a link among those of
+        conditions. Raises PolicyError for what is not granted, or not by the policies."""
+        reading = self.read(cursor, text, ruling)
+        roles = roles_of(item, reading.outputs)
+        for role, output in zip(roles, reading.outputs, strict=True):
+            if role == JOIN:
+                self._check_key(output, reading, ruling)
+                continue
+            if role in (BASE, ROW, KEPT):
+                # a row is drawn by all that it has; whether it is kept is a condition
+                others = [] if role != BASE or output.whole is not None else sorted(output.reads)
+                for column in others:
+                    if not ruling.may_any(column):
+                        raise unknown(column.name)
+                continue
+            for column in sorted(output.reads):
+                if not ruling.may(role, column):
+                    raise self._not_granted(ruling, column, role.upper())
+        if reading.nobodys:
+            # what it has is NULL, whatever rows there are
+            return replace(reading, filters={}, links=NONE)
+        reading = self._ruled(item, roles, reading, ruling)
+        self._check_conditions(reading, ruling)
+        for column in sorted(reading.fallible):
+            if not _leaves(ruling, column):
+                raise self._may_fail(ruling, column)
+        return reading
+
+    def _ruled(
+        self, item: SlotSpecification, roles: list[str], reading: Reading, ruling: Ruling
+    ) -> Reading:
+        """With columns of links in `links`, and those of all other conditions in `filters`."""
+        filters = dict(reading.filters)
+        linked: set[Column] = set()
+        keys = {
+            output.bare.column
+            for role, output in zip(roles, reading.outputs, strict=True)
+            if role == JOIN and output.bare is not None
+        }
+        for pair in reading.pairs:
+            columns = [side.column for side in pair]
+            if self._is_link(*pair) and all(ruling.may(JOIN, column) for column in columns):
+                linked.update(columns)
+            else:
+                filters |= {c: "an equality" for c in columns if c not in filters}
+        label = len(item.features)
+        for test in reading.tests:
+            if test.column in keys or test.column in linked:
+                linked |= test.reads
+            elif item.target and label in test.outputs:
+                # rows without a label are none to train on
+                reads = self._label_tested(reading.outputs[label], ruling)
+                filters |= dict.fromkeys(reads, "a target that may be NULL")
+                linked |= test.reads
+            else:
+                filters |= {c: test.place for c in test.reads if c not in filters}
+        if item.target:
+            reads = self._label_tested(reading.outputs[label], ruling)
+            filters |= dict.fromkeys(reads, "a target that may be NULL")
+        return replace(reading, filters=filters, links=frozenset(linked))
+
+    def _is_link(self, left: Bare, right: Bare) -> bool:
+        """Different values stay different, and no comparison fails."""
+        types = [self._cast(side) for side in (left, right)]
+        return types[0] is not None and types[1] is not None and comparable(types[0], types[1])
+
+    def _cast(self, bare: Bare) -> str | None:
+        """The type that it has in the end; None where a cast to it may fail, or lose something."""
+        own = self._type(bare.column)
+        for target in bare.casts:
+            if own is None or not lossless(own, target):
+                return None
+            own = target
+        return own
+
+    def _type(self, column: Column) -> str | None:
+        found = next((f for f in self._found.values() if f[0] == column.table), None)
+        if found is None:
+            return None
+        names = dict(zip(found[1], self._types.get(column.table, ()), strict=False))
+        return names.get(column.name)
+
+    @staticmethod
+    def _label_tested(output: Output, ruling: Ruling) -> Reads:
+        """Columns of which it would show, by a NULL that the target makes of a value, what labels
+        that leave noised do not say."""
+        if output.strict:
+            return NONE
+        return frozenset(column for column in output.reads if not _leaves(ruling, column))
+
+    def _check_conditions(self, reading: Reading, ruling: Ruling) -> None:
+        rules = strictest(ruling.rules(reading.tables)) if reading.tables else None
+        exact = rules is None or rules.filters == EXACT
+        for column, place in sorted(reading.filters.items()):
+            if not ruling.may_any(column):
+                raise unknown(column.name)
+            named = f"column {column.name} of {'.'.join(column.table[1:])}"
+            if not exact:
+                raise PolicyError(
+                    f"{has(CONDITIONS)}, and {place} decides by {named} which rows there are",
+                    hint=LINK if place in LINKING else LEAVE_OUT,
+                )
+            if not ruling.may(FILTER, column):
+                raise PolicyError(
+                    f"{named} is not granted to {self._analyst} for FILTER, and {place} decides "
+                    "by it which rows there are",
+                    hint=LINK if place in LINKING else LEAVE_OUT,
+                )
+        if reading.chosen and not exact:
+            raise PolicyError(
+                f"{has(CONDITIONS)}, and {min(reading.chosen)} decides which rows there are",
+                hint=LEAVE_OUT,
+            )
+
+    def _check_key(self, output: Output, reading: Reading, ruling: Ruling) -> None:
+        """A column that is granted for it: hashes of values of one's choice would be a dictionary
+        of other parties' keys, and a cast that fails or loses would tell of values."""
+        if output.constant in NEUTRAL and not output.reads:
+            return
+        same = output.same
+        if same is None or output.reads != {same}:
+            raise PolicyError(KEY, hint=LINK)
+        if not ruling.may(JOIN, same):
+            raise self._not_granted(ruling, same, "JOIN")
+        # the key of the row that stands for partners that are not there is made of NULL
+        if not reading.nobodys and (output.bare is None or self._cast(output.bare) is None):
+            raise PolicyError(f"{KEY}, and {same.name} is not", hint=LINK)
+
+    def _may_fail(self, ruling: Ruling, column: Column) -> PolicyError:
+        if not ruling.may_any(column):
+            return unknown(column.name)
+        return PolicyError(
+            f"an expression of column {column.name} of {'.'.join(column.table[1:])} may fail on "
+            "some of its values, which would show that there are such: its owner's policy lets no "
+            "value of it leave as it is",
+            hint=WHOLE,
+        )
+
+    def read(self, cursor: sql.Connection, text: str, ruling: Ruling) -> Reading:
+        if self._functions is None:
+            self._functions = functions_of(cursor)
+        names = Names(cursor, self._place, self.listed)
+        asked: dict[tuple[str, ...], Kept] = {}
+
+        def typed(parts: Sequence[str]) -> Kept:
+            found = self._table(names, parts, ruling)
+            return found, () if found is None else self._types[found[0]]
+
+        def noted(parts: Sequence[str]) -> Found | None:
+            asked[tuple(parts)] = found = typed(parts)
+            return found[0]
+
+        kept = self._kept.get(text)
+        if kept is not None and kept.ruling == ruling:
+            now = (typed(parts) for parts in kept.tables)
+            if all(map(eq, now, kept.tables.values())):
+                return kept.reading
+        reading = read(cursor, text, noted, self._functions, ruling.may_any, self._type)
+        if len(text) <= LONGEST_KEPT:
+            while len(self._kept) >= MOST_KEPT:
+                self._kept.pop(next(iter(self._kept)))
+            self._kept[text] = _Kept(ruling, asked, reading)
+        return reading
+
+    def _table(self, names: Names, parts: Sequence[str], ruling: Ruling) -> Found | None:
+        """A table that is granted. Raises PolicyError where it is not what was granted."""
+        key = tuple(parts)
+        if key in self._found:
+            return self._found[key]
+        found = names.table(parts)
+        grants = () if found is None else ruling.of(found[0])
+        if found is None or not grants:
+            return None
+        now = definition_of(names.cursor, found[0]) if names.is_view(found[0]) else ""
+        if any(grant.definition != now for grant in grants):
+            raise PolicyError(
+                f"view {'.'.join(found[0][1:])}, or what it reads, is another one than "
+                "when it was granted",
+                hint="the owner looks at it, and grants it again",
+            )
+        self._found[key], self._types[found[0]] = found, names.types(found[0])
+        return found
+
+    def _not_granted(self, ruling: Ruling, column: Column, role: str) -> PolicyError:
+        if not ruling.may_any(column):
+            return unknown(column.name)
+        return PolicyError(
+            f"column {column.name} of {'.'.join(column.table[1:])} is not granted to "
+            f"{self._analyst} for {role}",
+            hint=ASK,
+        )
+
+
+LINKING = ("an equality", "USING", "a join")
+
+
+def _leaves(ruling: Ruling, column: Column) -> bool:
+    """Some policy lets values of the column leave as they are, whatever it is in."""
+    rules = strictest(ruling.rules([column.table]))
+    if rules.epsilon is not None:
+        return False
+    modes = {
+        TRAIN: rules.predictions, LABEL: rules.labels, IDENTIFY: rules.identifiers,
+        FILTER: rules.filters,
+    }  # fmt: skip
+    return any(mode == EXACT and ruling.may(role, column) for role, mode in modes.items())
+
+
+def roles_of(item: SlotSpecification, outputs: tuple[Output, ...]) -> list[str]:
+    """What each output of a fragment is for: by its place, as that is how it is taken."""
+    parts = sum(len(key.types) for key in item.keys)
+    found = [TRAIN] * len(item.features) + [LABEL] * (item.target + item.weight + item.offset)
+    found += [BASE] * item.base + [IDENTIFY] * len(item.identifiers) + [JOIN] * parts
+    if len(outputs) == len(found) + 1 and outputs[-1].name == KEPT:
+        return [*found, KEPT]
+    found = found or [ROW]
+    if len(outputs) != len(found):
+        raise PolicyError(f"a fragment of {len(outputs)} columns, of {len(found)}")
+    return found

@@ -1,0 +1,539 @@
+"""What a party lets an analyst's coordinator do: by what its owner has granted, checked here.
+
+Where the owner has made no policy, all is served as it comes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
+from typing import TypeVar
+
+import duckdb
+import numpy as np
+
+from sqlfl import messages as ms
+from sqlfl.base.errors import Error, PolicyError
+from sqlfl.contract.request import (
+    REFUSED,
+    WAITING,
+    Verdict,
+    digest,
+    request_from_json,
+    verdicts_to_json,
+)
+from sqlfl.contract.schema import (
+    Listing,
+    listing_from_json,
+    listing_to_json,
+    specifications_from_json,
+)
+from sqlfl.governance import noising
+from sqlfl.governance.accounting import Accounting, strictest_of
+from sqlfl.governance.approvals import Approvals, Filed
+from sqlfl.governance.differencing import Differencing
+from sqlfl.governance.fragments import Fragments
+from sqlfl.governance.ledger import Asking, Drawn, Ledger
+from sqlfl.governance.message_log import Keeping, Sent
+from sqlfl.governance.models import Models
+from sqlfl.governance.modes import against, allowances
+from sqlfl.governance.open_runs import OpenRuns
+from sqlfl.governance.policies import (
+    JOIN,
+    Governance,
+    Ruling,
+    definition_of,
+)
+from sqlfl.governance.policy_evaluation import SCORES, has, judged, refusal
+from sqlfl.governance.policy_store import Home
+from sqlfl.governance.proposals import (
+    Proposal,
+    Read,
+    check_keys,
+    not_known_again,
+    parts_of,
+    told_of,
+    with_marks,
+)
+from sqlfl.governance.records import Records
+from sqlfl.governance.runs import GovernedRun, Serve, Slots
+from sqlfl.governance.scopes import ASK, Column, Table, unknown
+from sqlfl.governance.tree import Reading
+from sqlfl.governance.trial import Trial, Tried, named_columns
+from sqlfl.options.policies import NEVER, within
+from sqlfl.udfs import sql
+from sqlfl.udfs.describe import current_place, described
+
+T = TypeVar("T")
+MOST_FRAGMENTS = 256
+"""Of one run."""
+LONGEST_REQUEST = 1 << 20
+"""It is kept, where its owner is to look at it."""
+MOST_PROPOSALS = 64
+"""That are kept until their runs begin."""
+LASTING = 1.0
+"""Seconds for which a ruling serves what follows the beginning of a statement."""
+ANEW = (ms.ListTables, ms.SendBlock)
+"""What statements begin with."""
+OUTSIDE = (ms.Keep, ms.Drop, ms.Collect)
+"""Of models, not of a run."""
+
+
+class Guard:
+    """Of one client: `serve` answers a request by `answer`, or raises PolicyError.
+
+    analyst : who uses the coordinator; empty where it does not say. `ends` forgets a run, `stop`
+    ends what is being answered, from another thread; `blocks` are the runs that the coordinator has
+    blocks of. `store` : of the party's store, where its owner may keep policies and all records.
+    `required` : without a policy nothing is served. `trial` : where queries are evaluated first.
+    """
+
+    def __init__(
+        self,
+        con: duckdb.DuckDBPyConnection,
+        client: str,
+        analyst: str,
+        ends: Callable[[str], None],
+        stop: Callable[[], None],
+        slots: Slots,
+        blocks: Callable[[], Collection[str]],
+        store: Records | None = None,
+        *,
+        required: bool = False,
+        trial: Trial | None = None,
+    ) -> None:
+        self._required, self._trial = required, trial
+        self._con, self._analyst, self._ends, self._slots = con, analyst, ends, slots
+        self._place = current_place(con)
+        self._home = Home(Records(con, self._place[0]), store)
+        records = self._home.records
+        self._governance = Governance(records)
+        self._reader = Fragments(analyst, self._place)
+        self._approvals = Approvals(records)
+        self._ledger = Ledger(records)
+        self._accounting = Accounting(con, analyst, self._ledger, slots.draws)
+        self._differencing = Differencing(records, analyst)
+        self._keeping = Keeping(client, analyst, records)
+        self._known: tuple[int, float, Ruling | None] | None = None
+        self._runs = OpenRuns(ends, stop, self._ledger)
+        self._proposals: dict[str, Proposal] = {}
+        self._models = Models(records, analyst, blocks)
+        self._seen: set[str] = set()
+        self._rehearsed = ""
+        """What the rehearsal is that has just begun."""
+
+    def serve(self, request: ms.Message, answer: Serve, *, combined: bool) -> ms.Message:
+        self._runs.check(request)
+        if isinstance(request, ms.Finish):
+            self._proposals.pop(request.run, None)
+            self._runs.finish(request.run)
+            return answer(request)
+        if isinstance(request, ms.Seal):
+            return self._keeping.seal(request)
+        if not isinstance(request, _ASKED):
+            if isinstance(request, OUTSIDE):
+                governed = self._ruling(anew=False) is not None
+                return self._models.serve(request, answer) if governed else answer(request)
+            run = self._runs.get(request.run)
+            if run is None:
+                return answer(request)
+            if request.kind in SCORES:
+                self._models.check_unlocked(getattr(request, "model"))  # noqa: B009
+            reply = self._runs.in_time(request, run.every, lambda: run.serve(request, answer))
+            if isinstance(request, ms.Save):
+                self._models.saved(request)
+            return reply
+        ruling = self._ruling(anew=isinstance(request, ANEW))
+        if ruling is None:
+            if isinstance(request, ms.Propose):
+                return ms.Proposed(request.run, request.slot, verdicts_to_json(()))
+            return answer(request)
+        proposal = self._proposals.get(request.run) if isinstance(request, ms.Prepare) else None
+        rules = strictest_of(ruling, None) if proposal is None else proposal.run.every
+        work = partial(self._governed, request, answer, ruling, combined=combined)
+        return self._runs.in_time(request, rules, work)
+
+    def _governed(
+        self, request: ms.Message, answer: Serve, ruling: Ruling, *, combined: bool
+    ) -> ms.Message:
+        self._check_named(combined=combined)
+        match request:
+            case ms.ListTables():
+                return self._listed(request, answer, ruling)
+            case ms.Describe():
+                return self._described(request, answer, ruling)
+            case ms.Propose():
+                return self._proposed(request, ruling)
+            case ms.Prepare():
+                return self._prepared(request, answer, ruling)
+            case ms.SendBlock():
+                if strictest_of(ruling, None).weights == NEVER:
+                    raise refusal("weights = 'never'")
+                self._models.check_weights(request.model, ruling)
+                if isinstance(request, ms.SendCurves):
+                    return thinned(answer(request), strictest_of(ruling, None).min_cell)
+        return answer(request)
+
+    def check_peers(self, request: ms.SetPeers) -> None:
+        """Before masks are agreed on. Raises PolicyError."""
+        run = self._runs.get(request.run)
+        if run is not None:
+            run.check_peers(request)
+
+    def _check_named(self, *, combined: bool) -> None:
+        """There is somebody to whom something may be granted."""
+        if combined:
+            raise PolicyError(
+                "its owner has made training policies, and these are not built for databases "
+                "that a party combines"
+            )
+        if not self._analyst:
+            raise PolicyError(
+                "its owner has made training policies, and the federation names no analyst to "
+                "whom something might be granted",
+                hint="sqlfl.connect(analyst='name')",
+            )
+
+    def rehearse(self, request: ms.Rehearse, *, combined: bool) -> Callable[[Column], bool]:
+        """Over rows that are made up: all that it reads must be granted, as names and types are
+        told of it. Nothing is asked of the owner, counted or reserved. Which columns there may be;
+        raises PolicyError."""
+        ruling = self._ruling(anew=True)
+        self._rehearsed = ""
+        if ruling is None:
+            return lambda column: True
+        self._check_named(combined=combined)
+        _check_length(request)
+        asked = request_from_json(request.request)
+        views, _ = self._fragments(request, ruling)
+        self._rehearsed = f"rehearsal over rows that are made up: {told_of(asked, views)}"
+        return ruling.may_any
+
+    def keep(self, asked: Sent, told: Sent) -> None:
+        """What came and what is answered, with their bytes, where the owner has policies. Raises
+        Error, or DuckDB's, where the database takes nothing: then nothing is to leave."""
+        if self._known is None:
+            # A process that was restarted in a run is asked about that before anything else. Where
+            # the policies cannot be read, requests are refused and nothing says that they be kept.
+            with contextlib.suppress(Error, duckdb.Error):
+                self._ruling(anew=True)
+        if self._known is None or self._known[2] is None:
+            return
+        request, what = asked[0], ""
+        if isinstance(request, ms.Propose) and request.run in self._proposals:
+            what = self._proposals[request.run].told
+        elif isinstance(request, ms.Rehearse):
+            what = self._rehearsed
+        self._keeping.keep(asked, told, what)
+
+    def accept(self, run: str) -> None:
+        """Blocks of this run are the analyst's, as who has the party's process says."""
+        self._models.add(run)
+
+    def close(self) -> None:
+        """Write what waits."""
+        self._keeping.close()
+
+    def _ruling(self, *, anew: bool) -> Ruling | None:
+        """That of a moment ago serves the requests that follow on one another in a statement: what
+        its owner has changed since by a statement counts, and by hand after LASTING seconds."""
+        now = time.monotonic()
+        known = self._known
+        if anew or known is None or known[:1] != (Records.changes,) or now > known[1] + LASTING:
+            changes = Records.changes
+            self._reader.forget()
+            known = self._known = changes, now, self._home.ruling(self._analyst)
+        if known[2] is None and self._required:
+            raise PolicyError(
+                "its owner has made no training policy, and without one nothing is granted to "
+                "whoever is on another machine",
+                hint="its owner: sqlfl owner DATABASE 'CREATE TRAINING POLICY ...'",
+            )
+        return known[2]
+
+    # -- planning ---------------------------------------------------------------------------------
+
+    def _listed(self, request: ms.ListTables, answer: Serve, ruling: Ruling) -> ms.Message:
+        """Granted columns of granted tables are all that there is."""
+        reply = answer(request)
+        assert isinstance(reply, ms.Tables)
+        told = listing_from_json(reply.tables)
+        kept = []
+        for table in told.tables:
+            path = (
+                table.catalog or self._place[0],
+                table.schema or self._place[1],
+                table.name,
+            )
+            names = tuple(column.name for column in table.columns)
+            types = tuple(column.type for column in table.columns)
+            self._reader.listed.add(path, names, types, view=table.rows is None)
+            granted = ruling.columns(path)
+            columns = tuple(c for c in table.columns if c.name in granted)
+            if columns:
+                keyed = bool(ruling.key(path))
+                told_ = replace(table, columns=columns, rows=_about(table.rows), keyed=keyed)
+                kept.append(told_)
+        schemas = {(t.catalog or self._place[0], t.schema or self._place[1]) for t in kept}
+        written = {(self._place[0], name) for name in ruling.written}
+        own = tuple(
+            place for place in told.places
+            if (place.catalog, place.schema) in {*schemas, self._place}
+            or (place.catalog, place.schema.lower()) in written
+        )  # fmt: skip
+        listing = Listing(own, tuple(kept), told.fleeting, governed=True)
+        return replace(reply, tables=listing_to_json(listing))
+
+    def _described(self, request: ms.Describe, answer: Serve, ruling: Ruling) -> ms.Message:
+        """It is not run: each column must be granted for something, and it reads a table."""
+        with closing(sql.cursor(self._con)) as cursor:
+            reading = self._reader.read(cursor, request.select, ruling)
+        if not reading.tables:
+            raise PolicyError("a query that reads no table that is granted", hint=ASK)
+        every = {c for output in reading.outputs for c in output.reads}
+        for column in sorted({*every, *reading.filters, *reading.links}):
+            if not ruling.may_any(column):
+                raise unknown(column.name)
+        if self._trial is None:
+            return self._bound(lambda: answer(request))
+        tried = Tried(self._place, (request.select,), self._named([reading], ruling), run=False)
+        columns = described(self._trial.describe(self._con, tried, strictest_of(ruling, None)))
+        names, types = tuple(c.name for c in columns), tuple(c.type for c in columns)
+        return ms.Columns(request.run, request.slot, names, types)
+
+    def _named(
+        self, readings: Iterable[Reading], ruling: Ruling
+    ) -> Mapping[Table, tuple[str, ...]]:
+        """Columns that these name, by their tables; of a table without any some granted one."""
+        reads: set[Column] = set()
+        for reading in readings:
+            reads |= reading.named | reading.links | reading.filters.keys()
+            reads.update(*(output.reads for output in reading.outputs))
+            for table in reading.tables - {column.table for column in reads}:
+                reads.add(Column(table, min(ruling.columns(table))))
+        return named_columns(reads)
+
+    # -- a run ------------------------------------------------------------------------------------
+
+    def _proposed(self, propose: ms.Propose, ruling: Ruling) -> ms.Message:
+        """Of a run that is to begin a reply is that it may; what is only asked tells all."""
+        _check_length(propose)
+        request = request_from_json(propose.request)
+        try:
+            views, found = self._fragments(propose, ruling)
+        except PolicyError as error:
+            if propose.run:
+                raise
+            verdict = Verdict(ms.CLIENT, "", REFUSED, error.message)
+            return ms.Proposed(propose.run, propose.slot, verdicts_to_json((verdict,)))
+        rules = {slot: strictest_of(ruling, own) for slot, own in found.tables.items()}
+        tables = frozenset().union(*found.tables.values())
+        every = strictest_of(ruling, tables)
+        warm = {item.warm[0] for item in found.slots if item.warm is not None}
+        for model in warm:
+            self._models.check_unlocked(model)
+        verdicts = judged(request, found.slots, ruling, found.tables, rules, every)
+        verdicts += against(request, found, rules, every, partial(ruling.may, JOIN))
+        verdicts = verdicts or not_known_again(found, rules)
+        asked: Asking = ()
+        if not verdicts:
+            verdicts, asked = self._accounting.asked(request, propose.fragments, found, ruling)
+        told = ""
+        if every.approval != NEVER or every.runs_per_day is not None:
+            told = digest(propose.request, propose.specification, found.canonical)
+        if not propose.run:
+            said = (
+                *self._answered(verdicts, told, every.approval),
+                *self._accounting.remains(asked),
+            )
+            return ms.Proposed("", propose.slot, verdicts_to_json(said))
+        if verdicts:
+            raise PolicyError(verdicts[0].rule, hint=ASK)
+        if propose.run in self._seen or self._models.is_known(propose.run):
+            raise PolicyError("a run of this name was there before: each has one of its own")
+        if every.approval != NEVER:
+            names = tuple(sorted(".".join(table[1:]) for table in tables))
+            self._approvals.check(Filed(told, self._analyst, names, request, propose.fragments))
+        allowed = {
+            item.slot: most
+            for item in found.slots
+            for demand in asked
+            if demand.slot == item.slot
+            for most in [noising.allowance(item, demand.entries)]
+            if most is not None
+        } | dict(allowances(request, found, rules))
+        parts = {item.slot: parts_of(item, found, rules, ruling) for item in found.slots}
+        run = GovernedRun(
+            request, rules, every, self._slots, allowed, parts, self._differencing, self._place[0]
+        )
+        while len(self._proposals) >= MOST_PROPOSALS:
+            self._proposals.pop(next(iter(self._proposals)))
+        keys = {
+            table: key
+            for item in found.slots
+            if parts[item.slot].drawn_by is not None
+            for table in found.tables[item.slot]
+            if (key := ruling.key(table))
+        }
+        trained = frozenset().union(
+            *(found.tables[item.slot] for item in found.slots if item.features),
+            *(self._models.tables(model) for model in warm),
+        )
+        read_ = [reading for own in found.readings.values() for reading in own]
+        self._proposals[propose.run] = Proposal(
+            ruling, run, propose, told, views, asked, keys, trained, self._named(read_, ruling)
+        )
+        return ms.Proposed(propose.run, propose.slot, verdicts_to_json(()))
+
+    def _answered(
+        self, verdicts: tuple[Verdict, ...], told: str, approval: str
+    ) -> tuple[Verdict, ...]:
+        """These, or what the owner has said of this very run."""
+        if verdicts or approval == NEVER:
+            return verdicts
+        state, number, because = self._approvals.state(self._analyst, told)
+        if state == REFUSED:
+            rule = f"its owner has refused this run, request {number}: {because}"
+            return (Verdict(ms.CLIENT, "", REFUSED, rule),)
+        if state == WAITING:
+            rule = has(f"approval = '{approval}'")
+            rule += "" if number is None else f", and this is request {number}"
+            return (Verdict(ms.CLIENT, "", WAITING, rule),)
+        return ()
+
+    def _fragments(
+        self, propose: ms.Propose | ms.Rehearse, ruling: Ruling
+    ) -> tuple[Mapping[Table, str], Read]:
+        slots = specifications_from_json(propose.specification)
+        if any(item.drawn_by is not None or item.marked for item in slots):
+            raise PolicyError("a specification that says what a party finds out itself")
+        if len(propose.fragments) > MOST_FRAGMENTS:
+            raise PolicyError(f"{len(propose.fragments)} fragments; {MOST_FRAGMENTS} are taken")
+        tables: dict[int, frozenset[Table]] = {}
+        readings: dict[int, tuple[Reading, ...]] = {}
+        with closing(sql.cursor(self._con)) as cursor:
+            start = 0
+            for item in slots:
+                own = propose.fragments[start : start + len(item.fragments)]
+                start += len(item.fragments)
+                read_ = [self._reader.check(cursor, item, text, ruling) for text in own]
+                tables[item.slot] = frozenset().union(*(found.tables for found in read_))
+                readings[item.slot] = tuple(read_)
+        every = frozenset().union(*tables.values())
+        # as it is now, which has just been seen
+        views = {table: ruling.of(table)[0].definition for table in every}
+        return views, Read(slots, tables, readings)
+
+    def _prepared(self, request: ms.Prepare, answer: Serve, ruling: Ruling) -> ms.Message:
+        proposal = self._proposals.pop(request.run, None)
+        if proposal is None:
+            raise PolicyError("a run is to be proposed before it begins")
+        proposed = proposal.of
+        if (request.specification, request.fragments) != (
+            proposed.specification, proposed.fragments,
+        ):  # fmt: skip
+            raise PolicyError("the run that begins is another one than was proposed")
+        with closing(sql.cursor(self._con)) as cursor:
+            same = all(
+                definition_of(cursor, table) == known for table, known in proposal.views.items()
+            )
+        if ruling != proposal.ruling or not same:
+            raise PolicyError(
+                "its owner has changed what is granted since the run was proposed",
+                hint="run the statement again",
+            )
+        run = proposal.run
+        self._seen.add(request.run)
+        self._models.add(request.run, proposal.trained)
+        if run.every.hours is not None and not within(run.every.hours, dt.datetime.now()):
+            raise refusal(f"hours = '{run.every.hours}'")
+        if len(self._runs) >= run.every.open_runs:
+            raise refusal(f"open_runs = {run.every.open_runs}")
+        check_keys(self._con, proposal.keys)
+        start = 0
+        try:
+            if run.every.runs_per_day is not None:
+                self._governance.begin(
+                    request.run, self._analyst, proposal.digest, run.every.runs_per_day
+                )
+            if self._trial is not None:
+                tried = Tried(self._place, tuple(request.fragments), proposal.columns, run=True)
+                self._trial.check(self._con, tried, run.every)
+            reply = self._bound(lambda: answer(with_marks(self._con, request, run.parts)))
+            assert isinstance(reply, ms.Prepared)
+            # of the rows as they are now; nothing has left
+            if proposal.asked:
+                run.reserved = self._reserved(request.run, proposal)
+            # last, as a run that does not begin leaves the approval as it was
+            if run.every.approval != NEVER:
+                self._approvals.use(self._analyst, proposal.digest, run.every.approval)
+            for item in specifications_from_json(request.specification):
+                counted = reply.rows[start : start + len(item.fragments)]
+                start += len(item.fragments)
+                run.prepared(request.run, item.slot, int(counted.sum()))
+        except BaseException:
+            self._ends(request.run)
+            if run.reserved:
+                self._ledger.settle(run.reserved, ())
+            raise
+        self._runs.begin(request.run, run)
+        return reply
+
+    def _reserved(self, run: str, proposal: Proposal) -> tuple[int, ...]:
+        """The numbers of the run's entries in the ledger."""
+        drawn: dict[int, Drawn] = {}
+        for demand in proposal.asked:
+            if any(entry.identity for entry in demand.entries) and demand.slot not in drawn:
+                parts = proposal.run.parts[demand.slot]
+                of_tables = zip(parts.tables.values(), parts.drawn_by or (), strict=True)
+                known = all(key for table, key in of_tables if table is not None)
+                drawn[demand.slot] = Drawn(*self._slots.drawn(run, demand.slot), known_again=known)
+        return self._ledger.reserve(run, self._analyst, proposal.asked, drawn)
+
+    # -- names ------------------------------------------------------------------------------------
+
+    def _bound(self, work: Callable[[], T]) -> T:
+        """What DuckDB says of names may tell of others than those that are granted."""
+        try:
+            return work()
+        except (duckdb.BinderException, duckdb.CatalogException) as error:
+            raise Error(
+                "its database cannot bind what it was asked, though all of it is granted: an "
+                "expression does not fit the types of its columns"
+            ) from error
+
+
+_ASKED = (ms.ListTables, ms.Describe, ms.Propose, ms.Prepare, ms.SendBlock)
+"""Requests for which grants are looked at anew."""
+
+
+def _check_length(request: ms.Propose | ms.Rehearse) -> None:
+    if len(request.request) > LONGEST_REQUEST:
+        raise PolicyError(
+            f"a request of {len(request.request):,} characters; {LONGEST_REQUEST:,} are taken"
+        )
+
+
+def thinned(reply: ms.Message, min_cell: int) -> ms.Message:
+    """Curves without the points that fewer rows of the table are at."""
+    assert isinstance(reply, ms.Curves)
+    kept = np.flatnonzero(reply.rows >= min_cell)
+    return replace(
+        reply,
+        features=tuple(reply.features[n] for n in kept),
+        values=tuple(reply.values[n] for n in kept),
+        kinds=reply.kinds[kept],
+        effects=reply.effects[kept],
+        errors=reply.errors[kept],
+        rows=reply.rows[kept],
+    )
+
+
+def _about(rows: int | None) -> int | None:
+    """To one digit: what the choice of an engine needs."""
+    return None if rows is None else int(float(f"{rows:.0e}"))

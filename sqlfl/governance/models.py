@@ -1,0 +1,215 @@
+"""Whose the blocks of trained models are: of the analyst whose run it was; and what for."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Collection, Iterable
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from sqlfl import messages as ms
+from sqlfl.base.errors import PolicyError
+from sqlfl.contract.schema import folded
+from sqlfl.governance.policies import TRAIN, Ruling
+from sqlfl.governance.records import Records, time_of
+from sqlfl.governance.runs import Serve
+from sqlfl.governance.scopes import ASK, Table
+from sqlfl.udfs import sql
+
+Outside: TypeAlias = ms.Keep | ms.Drop | ms.Collect
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """What is known of a model."""
+
+    run: str
+    analyst: str
+    name: str
+    tables: frozenset[Table]
+    """That it has features of, at this client."""
+    at: dt.datetime
+    """When it was trained."""
+
+
+@dataclass(frozen=True)
+class Lock:
+    """What the analyst has trained on the table until then is not used any more."""
+
+    analyst: str
+    table: Table
+    at: dt.datetime
+
+    def holds(self, model: TrainedModel) -> bool:
+        """Whether it is on this model."""
+        tables = {tuple(map(folded, table)) for table in model.tables}
+        own = tuple(map(folded, self.table)) in tables
+        return own and self.analyst == model.analyst and model.at <= self.at
+
+
+class Models:
+    """here : the runs that this coordinator has blocks of at the client.
+
+    What lasts is noted in the owner's database before it is kept. Blocks of runs from before the
+    owner had policies, and of such as named no analyst, are nobody's: only the owner removes them.
+    """
+
+    def __init__(self, records: Records, analyst: str, here: Callable[[], Collection[str]]) -> None:
+        self._records, self._analyst, self._here = records, analyst, here
+        self._own: dict[str, TrainedModel] = {}
+        """Runs of this session."""
+
+    def add(self, run: str, tables: Iterable[Table] = (), name: str = "") -> None:
+        """It is the analyst's, and has features of these tables."""
+        if self._analyst:
+            now = dt.datetime.now(dt.UTC)
+            self._own[run] = TrainedModel(run, self._analyst, name, frozenset(tables), now)
+
+    def saved(self, request: ms.Save) -> None:
+        """A block of a run of the analyst's is held under this name."""
+        begun = self._own.get(request.run)
+        self.add(request.model, () if begun is None else begun.tables, request.name)
+
+    def tables(self, run: str) -> frozenset[Table]:
+        """Return those that the model has features of, as far as it is known."""
+        found = self._find(run)
+        return frozenset() if found is None else found.tables
+
+    def is_known(self, run: str) -> bool:
+        """Somebody's, of this session or noted."""
+        return run in self._own or bool(self._noted(run))
+
+    def check_weights(self, run: str, ruling: Ruling) -> None:
+        """Raise PolicyError where its weights are not for this analyst, or not any more."""
+        self.check_unlocked(run)
+        if not self._is_own(run):
+            raise PolicyError("a model whose weights are asked for is not one of this analyst's")
+        found = self._find(run)
+        if found is None:
+            raise PolicyError(
+                "it is not noted which tables a model, whose weights are asked for, was trained on",
+                hint="train it again: models from before that was noted do not tell their weights",
+            )
+        for table in sorted(found.tables):
+            if not any(grant.roles.columns.get(TRAIN) for grant in ruling.of(table)):
+                raise PolicyError(
+                    f"TRAIN on {'.'.join(table[1:])}, which the model was trained on, is not "
+                    f"granted to {self._analyst} any more",
+                    hint=ASK,
+                )
+
+    def check_unlocked(self, run: str) -> None:
+        """Raise PolicyError where the owner has locked the model (REVOKE ... AND MODELS)."""
+        found = self._find(run)
+        if found is None:
+            return
+        with closing(self._records.cursor()) as cursor:
+            locks = locks_of(self._records, cursor)
+        for lock in locks:
+            if lock.holds(found):
+                raise PolicyError(
+                    f"its owner has locked models that {found.analyst} has trained on "
+                    f"{'.'.join(lock.table[1:])}",
+                    hint="train it again, where that is granted",
+                )
+
+    def serve(self, request: Outside, answer: Serve) -> ms.Message:
+        """Raises PolicyError for blocks that are not the analyst's, but for `Collect`, which leaves
+        them."""
+        match request:
+            case ms.Collect():
+                before = tuple(self._here())
+                others = (run for run in before if not self._is_own(run))
+                reply = answer(replace(request, models=(*request.models, *others)))
+                self._forget({*before} - {*self._here()})
+                return reply
+            case ms.Keep() if request.model in self._own:
+                self._note(self._own[request.model])
+                return answer(request)
+            case ms.Drop() if self._is_own(request.model):
+                reply = answer(request)
+                self._forget([request.model])
+                return reply
+            case ms.Drop() if request.model not in self._here():
+                return ms.Ready(request.run, request.slot)
+        raise PolicyError(
+            f"a run whose blocks are to be {_DONE[request.kind]} is not one of this analyst's",
+            hint="the analyst whose run it was keeps and drops them, or the owner deletes them",
+        )
+
+    def _is_own(self, run: str) -> bool:
+        return run in self._own or self._analyst in self._noted(run)
+
+    def _note(self, model: TrainedModel) -> None:
+        if self._noted(model.run):
+            return
+        with self._records.writing() as cursor:
+            row = (model.run, self._analyst, dt.datetime.now(dt.UTC))
+            self._records.insert(cursor, "models", row)
+            for table in sorted(model.tables) or [("", "", "")]:
+                told = (model.run, self._analyst, model.name, *table, model.at, None)
+                self._records.insert(cursor, "trained", told)
+
+    def _noted(self, run: str) -> list[str]:
+        """The analyst that it is noted as a run of; none where it is not."""
+        with closing(self._records.cursor()) as cursor:
+            rows = self._records.rows(
+                cursor, "SELECT analyst FROM t WHERE run = $run", "models", {"run": run}
+            )
+        return [analyst for (analyst,) in rows]
+
+    def _find(self, run: str) -> TrainedModel | None:
+        if run in self._own:
+            return self._own[run]
+        with closing(self._records.cursor()) as cursor:
+            return next(iter(models_of(self._records, cursor, run)), None)
+
+    def _forget(self, runs: Collection[str]) -> None:
+        """Their blocks are gone."""
+        gone = [run for run in runs if self._noted(run)]
+        if gone:
+            with self._records.writing() as cursor:
+                self._records.rows(
+                    cursor,
+                    "UPDATE t SET dropped_at = $now "
+                    "WHERE list_contains($runs, run) AND dropped_at IS NULL",
+                    "trained",
+                    {"now": dt.datetime.now(dt.UTC), "runs": gone},
+                )
+
+
+def models_of(records: Records, cursor: sql.Connection, run: str = "") -> list[TrainedModel]:
+    """Return those that are kept, in the order in which they were trained; or the one of the run,
+    also where it was dropped."""
+    rows = records.rows(
+        cursor,
+        """SELECT run, analyst, model, epoch_us(trained_at), list("database"), list("schema"),
+        list(name) FROM t WHERE run = $run OR ($run = '' AND dropped_at IS NULL)
+        GROUP BY ALL ORDER BY 4, 1""",
+        "trained",
+        {"run": run},
+    )
+    return [
+        TrainedModel(
+            own,
+            analyst,
+            name,
+            frozenset(table for table in zip(*tables, strict=True) if table[2]),
+            time_of(at),
+        )
+        for own, analyst, name, at, *tables in rows
+    ]
+
+
+def locks_of(records: Records, cursor: sql.Connection) -> list[Lock]:
+    """Return all locks."""
+    rows = records.rows(
+        cursor,
+        'SELECT analyst, "database", "schema", name, epoch_us(locked_at) FROM t',
+        "locks",
+    )
+    return [Lock(analyst, (a, b, c), time_of(at)) for analyst, a, b, c, at in rows]
+
+
+_DONE = {ms.Keep.kind: "kept", ms.Drop.kind: "dropped"}

@@ -1,0 +1,198 @@
+"""Runs over tables of which an account is kept: what may leave, and what it comes to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from sqlfl import messages as ms
+from sqlfl.base.codec import from_json
+from sqlfl.base.errors import InternalError
+from sqlfl.contract.privacy_specification import LabelNoise, SnapshotPrivacy
+from sqlfl.contract.request import Asked, Request
+from sqlfl.contract.schema import SlotSpecification
+from sqlfl.governance.ledger import FEATURES, LABELS, Budget, Entry, account_epsilon
+from sqlfl.governance.scopes import Column, Table
+from sqlfl.governance.tree import Reading
+from sqlfl.options.policies import TrainingPolicy, strictest
+from sqlfl.options.privacy import EPSILON, Privacy
+from sqlfl.privacy.accountant import budget
+from sqlfl.privacy.mechanisms import label_epsilon
+
+NOISED = frozenset(
+    kind.kind
+    for kind in (
+        ms.SendKeys, ms.Activate, ms.Weigh, ms.SetRanges, ms.SetEncoding, ms.SendLabels, ms.Start,
+        ms.SendPredictions, ms.Residuals, ms.SumGradient, ms.SendGram, ms.SetGram,
+        ms.ConsensusAverage, ms.SetParameters, ms.SendReleases, ms.Save, ms.SendIdentifiers,
+    )
+)  # fmt: skip
+"""What a party answers without laying anything of features and labels open, or with noise."""
+SOUND = ("gaussian", "moments")
+"""Ways of noising predictions, or of telling none, that leave normal noise alone."""
+STABLE = (
+    "each row of it in one row of the query: without joins, groups and subqueries within the "
+    "party; or grant a view, whose rows count then"
+)
+CONDITIONS = (
+    "no condition on values, as the rows that fulfil it would show; or grant a view that has it"
+)
+SLACK = 1e-9
+"""Relative: of μ², for rounding in what is subtracted."""
+
+
+def budgets_of(
+    rules: Iterable[TrainingPolicy], totals: Iterable[TrainingPolicy]
+) -> tuple[Budget, ...]:
+    """Return the budgets of a table: of one analyst by the `rules` that it is granted under to
+    them, and of all together by those with an epsilon_total under which anybody has it."""
+    own, whole = tuple(rules), tuple(totals)
+    found = []
+    if own and (least := strictest(own)).epsilon is not None:
+        found.append(Budget(least.epsilon, least.delta, least.per))
+    if whole and (least := strictest(whole)).epsilon_total is not None:
+        found.append(Budget(least.epsilon_total, least.delta, least.per, total=True))
+    return tuple(found)
+
+
+def hindrance(
+    request: Request,
+    item: SlotSpecification,
+    asked: Sequence[Asked],
+    readings: Sequence[Reading],
+) -> Iterator[tuple[str, str]]:
+    """(what, why): of a slot of a table of which an account is kept, all that would leave it
+    without noise, or with noise of which no account is kept. `readings` are of its fragments."""
+    yield from of_labels(item, readings)
+    if item.features:
+        yield from of_features(request, item)
+    for one in asked:
+        if one.slot == item.slot and one.kind not in NOISED:
+            yield one.what or one.kind, "nothing without noise"
+
+
+def of_labels(item: SlotSpecification, readings: Sequence[Reading]) -> Iterator[tuple[str, str]]:
+    """The same of what leaves of its target, weights and offsets.
+
+    Noise that followed from less than the whole row would be another one with each choice of that,
+    and with each order of the rows that are alike in it.
+    """
+    label = None if item.privacy is None else item.privacy.label
+    base = len(item.features) + item.target + item.weight + item.offset
+    based = readings if item.base else ()
+    if item.target and label is None:
+        yield "its target", "noised labels: PRIVACY (label_epsilon = ...)"
+    elif item.target and label is not None and not _sound_label(label):
+        yield "its target", "noise of labels of an epsilon above 0, over public bounds or classes"
+    elif item.target and not all(own.nobodys or own.outputs[base].row for own in based):
+        yield "its target", "noise of labels that follows from whole rows"
+    if item.weight:
+        yield "its weights", "nothing in clear"
+    if item.offset:
+        yield "its offsets", "nothing in clear"
+
+
+def of_features(request: Request, item: SlotSpecification) -> Iterator[tuple[str, str]]:
+    """The same of what training tells of its features."""
+    own, privacy = item.privacy, privacy_of(request)
+    if own is None or own.delta is None or privacy is None or privacy.epsilon is None:
+        yield "its features", "training under PRIVACY (epsilon = ..., predictions = 'gaussian')"
+    elif privacy.predictions not in SOUND or item.secure or item.drawn or item.folds:
+        yield "its features", "PRIVACY with predictions = 'gaussian', in plain sums"
+    elif own.statistics == "none" or any(feature.fitted for feature in item.features):
+        yield "its features", "statistics that are public or noised"
+    elif not _sound(item, own, privacy):
+        yield "its features", "statistics in public bounds, of noise that its epsilon allows"
+
+
+def _sound(item: SlotSpecification, own: SnapshotPrivacy, privacy: Privacy) -> bool:
+    """Whether statistics are measured within bounds that are given, with noise that is a part of
+    what was asked for."""
+    epsilon, found = EPSILON.read(privacy.epsilon), own.statistics_delta
+    if epsilon is None or not 0.0 < privacy.delta < 1.0:
+        return False
+    if not 0.0 <= found < privacy.delta or len(own.bounds) != len(item.features):
+        return False
+    unlisted = [f for f, b in zip(item.features, own.bounds, strict=True) if b is None]
+    if own.statistics == "bounds":
+        return not unlisted and not found
+    if any(feature.kind != "category" for feature in unlisted) or bool(unlisted) != (found > 0.0):
+        return False
+    mu = budget(epsilon, privacy.delta - found)
+    return own.statistics_noise * mu * (1.0 + SLACK) >= 1.0
+
+
+def _sound_label(label: LabelNoise) -> bool:
+    if not 0.0 < label.epsilon < math.inf:
+        return False
+    if label.bounds is None:
+        return len(set(label.classes)) >= 2
+    low, high = label.bounds
+    return label.mechanism == "laplace" and math.isfinite(high - low) and low < high
+
+
+def privacy_of(request: Request) -> Privacy | None:
+    try:
+        return from_json(Privacy | None, request.privacy)  # type: ignore[arg-type]
+    except ValueError as error:
+        raise InternalError(f"the privacy of a request is none: {error}") from None
+
+
+def unstable(
+    tables: Iterable[Table],
+    readings: Sequence[Reading],
+    keys: Callable[[Column], bool],
+) -> Iterator[tuple[Table, str]]:
+    """Tables of which a row may be in several rows of the query, or that are asked for what no
+    noise hides: which rows fulfil a condition. `keys`: whether a column is granted for joins, whose
+    NULLs show there. The row that a LEFT JOIN takes where it finds no partner is of no table."""
+    readings = [reading for reading in readings if not reading.nobodys]
+    for table in sorted(tables):
+        own = [reading for reading in readings if table in reading.tables]
+        if len(own) > 1 or not all(reading.stable for reading in own):
+            yield table, STABLE
+        elif any(
+            reading.filters or not all(keys(column) for column in reading.links) for reading in own
+        ):
+            yield table, CONDITIONS
+
+
+def entries(request: Request, item: SlotSpecification, draw: str) -> tuple[Entry, ...]:
+    """What leaves of a row of the slot's table in the whole run, at most; `draw` names that of its
+    labels (sqlfl.udfs.labels.label_noise.draw_of)."""
+    found = []
+    privacy = privacy_of(request)
+    epsilon = None if privacy is None else privacy.epsilon
+    if item.features and item.privacy is not None and privacy is not None and epsilon is not None:
+        threshold = item.privacy.statistics_delta
+        mu = budget(epsilon, privacy.delta - threshold)
+        found.append(Entry(FEATURES, multiplier=1.0 / mu, delta=threshold))
+    label = None if item.privacy is None else item.privacy.label
+    if item.target and label is not None:
+        found.append(Entry(LABELS, epsilon=epsilon_of(label), identity=draw))
+    return tuple(found)
+
+
+def features_epsilon(request: Request, item: SlotSpecification, delta: float) -> float:
+    """Of all that the run may tell of a row's features, where nothing hinders that."""
+    own = [entry for entry in entries(request, item, "") if entry.what == FEATURES]
+    return account_epsilon(own, delta)
+
+
+def allowance(item: SlotSpecification, found: Sequence[Entry]) -> float | None:
+    """μ² of what training may release of a row of the slot: what was reserved, less what noised
+    statistics take. None where it has no features."""
+    own = [entry for entry in found if entry.what == FEATURES]
+    if not own or item.privacy is None:
+        return None
+    whole = math.pow(own[0].multiplier, -2.0)
+    noise = item.privacy.statistics_noise
+    if item.privacy.statistics == "noised":
+        whole -= math.pow(noise, -2.0) if noise > 0.0 else whole
+    return max(whole, 0.0) * (1.0 + SLACK)
+
+
+def epsilon_of(label: LabelNoise) -> float:
+    """That holds of a row's label."""
+    classes = None if label.bounds is not None else len(label.classes)
+    return label_epsilon(label.mechanism, label.epsilon, classes)

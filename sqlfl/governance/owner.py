@@ -1,0 +1,391 @@
+"""The party's own view: its policies, and what it grants."""
+
+from __future__ import annotations
+
+import math
+from contextlib import closing
+from dataclasses import asdict
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+
+import pyarrow as pa
+
+from sqlfl.base.errors import Error, StatementError, nearest
+from sqlfl.base.result import Result
+from sqlfl.contract.request import REFUSED, Request
+from sqlfl.contract.schema import folded
+from sqlfl.governance import statements as st
+from sqlfl.governance.approvals import APPROVED, Approvals
+from sqlfl.governance.ledger import Budget, Ledger, days
+from sqlfl.governance.message_log import left
+from sqlfl.governance.models import locks_of, models_of
+from sqlfl.governance.names import Names
+from sqlfl.governance.noising import budgets_of
+from sqlfl.governance.places import Given, Places
+from sqlfl.governance.policies import PREDICT, Governance, Roles, definition_of
+from sqlfl.governance.records import Records
+from sqlfl.governance.scopes import Table
+from sqlfl.options.entries import entries_of
+from sqlfl.options.policies import DELTA, TrainingPolicy, resolve_policy
+from sqlfl.options.types import shown
+from sqlfl.planner.grammar.decoding import decoded
+from sqlfl.planner.grammar.dialect import split
+from sqlfl.planner.grammar.statements import Path as Named
+from sqlfl.planner.grammar.statements import Word
+from sqlfl.udfs import sql
+from sqlfl.udfs.describe import current_place
+
+
+class Owner:
+    """Of the database of a connection, or of a file, which is closed with this.
+
+    Policies and grants are kept in its schema `sqlfl`, or in that of a store. Use `sqlfl.owner()`;
+    also a context manager.
+    """
+
+    def __init__(self, source: Given, store: Given | None = None) -> None:
+        self._places = Places(source, store)
+        self._con = self._places.con
+        self._place = current_place(self._con)
+        self._keep_in(self._places.records)
+
+    def _keep_in(self, records: Records) -> None:
+        self._records = records
+        self._governance = Governance(records)
+        self._approvals = Approvals(records)
+        self._ledger = Ledger(records)
+
+    def sql(self, text: str | bytes) -> Result:
+        """Run statements of the owner's; the result of the last one.
+
+        Raises ParseError and OptionError with the place in the text, and Error for what is not
+        there or there already; what came before a statement that fails holds.
+        """
+        found = Result(pa.table({}))
+        text = decoded(text)
+        for start, end in split(text):
+            found = self._run(st.parse_owners(text[start:end]))
+        return found
+
+    def close(self) -> None:
+        """Close the files that were opened."""
+        self._places.close()
+
+    def __enter__(self) -> Owner:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _run(self, statement: st.OwnersStatement) -> Result:
+        if isinstance(statement, (st.CreatePolicy, st.GrantOn)):
+            self._places.check_single()
+        if self._places.missing is not None:
+            self._make(self._places.missing, statement)
+        match statement:
+            case st.CreatePolicy(name, rules, replace, text):
+                self._governance.put_policy(name, resolve_policy(rules, text), replace=replace)
+                return self._policies()
+            case st.DropPolicy(name, if_exists):
+                self._governance.drop_policy(name, if_exists=if_exists)
+                return self._policies()
+            case st.GrantOn():
+                self._grant(statement)
+                return self._grants()
+            case st.RevokeOn(roles, path, analyst, text, models):
+                table, *_ = self._table(path, text)
+                if not self._governance.revoke(analyst, table, roles, models=models) and not models:
+                    raise Error(
+                        f"nothing of that is granted on {'.'.join(path.parts)} to {analyst}",
+                        hint="SHOW GRANTS lists what is",
+                    )
+                return self._grants()
+            case st.Decide(number, approve, because):
+                self._approvals.decide(number, APPROVED if approve else REFUSED, because)
+                return self._requests()
+            case st.Show(what):
+                shown = {
+                    "policies": self._policies,
+                    "grants": self._grants,
+                    "requests": self._requests,
+                    "budgets": self._budgets,
+                    "disclosures": self._disclosures,
+                }
+                return shown[what]()
+
+    def _make(self, path: Path, statement: st.OwnersStatement) -> None:
+        """The store, for its first policy. What is asked of one that is not there is an error: it
+        would say that there is nothing, while what is meant is in another file."""
+        if not isinstance(statement, st.CreatePolicy):
+            raise Error(
+                f"there is no store {path}",
+                hint="CREATE TRAINING POLICY makes it; relative paths are those of the working "
+                "directory",
+            )
+        resolve_policy(statement.rules, statement.sql)
+        self._places.make()
+        self._keep_in(self._places.records)
+
+    def _grant(self, statement: st.GrantOn) -> None:
+        table, columns, definition = self._table(statement.table, statement.sql)
+        if table[1].lower() == "sqlfl" or table[2].lower().startswith("sqlfl_"):
+            raise Error(f"{'.'.join(table[1:])} is sqlfl's own, and is not granted")
+        found: dict[str, tuple[str, ...]] = {}
+        for item in statement.roles:
+            if item.role == PREDICT:
+                continue
+            named = columns if item.columns is None else tuple(
+                self._column(word, columns, statement) for word in item.columns
+            )  # fmt: skip
+            found[item.role] = tuple(dict.fromkeys(named))
+        roles = Roles(MappingProxyType(found), any(r.role == PREDICT for r in statement.roles))
+        self._governance.grant(
+            statement.analyst, table, roles, statement.policy, statement.until, definition
+        )
+
+    @staticmethod
+    def _column(word: Word, columns: tuple[str, ...], statement: st.GrantOn) -> str:
+        found = next((name for name in columns if folded(name) == folded(word)), None)
+        if found is None:
+            near = nearest(word, columns)
+            raise StatementError(
+                f"{'.'.join(statement.table.parts)} has no column {word}",
+                hint=f"did you mean {near}?" if near else f"it has {', '.join(columns)}",
+                sql=statement.sql,
+                span=word.span,
+            )
+        return found
+
+    def _table(self, path: Named, text: str) -> tuple[Table, tuple[str, ...], str]:
+        """Of the source: in full, its columns, and its definition, no newer than these: a view that
+        is changed in between is another one than was granted."""
+        definition = ""
+        with closing(sql.cursor(self._con)) as cursor:
+            found = Names(cursor, self._place).table(path.parts)
+            if found is not None:
+                definition = definition_of(cursor, found[0])
+                found = Names(cursor, self._place).table(path.parts)
+        if found is None:
+            raise StatementError(
+                f"there is no table or view {'.'.join(path.parts)}",
+                hint="write it as on the connection: table, schema.table or database.schema.table",
+                sql=text,
+                span=path.span,
+            )
+        return (*found, definition)
+
+    def _policies(self) -> Result:
+        rows = [
+            {"policy": name, "version": version, "rules": _told(policy)}
+            for name, (version, policy) in self._governance.policies().items()
+        ]
+        return Result(pa.Table.from_pylist(rows, schema=_POLICIES))
+
+    def _grants(self) -> Result:
+        """Show what is granted, and kept models of tables also where nothing is any more."""
+        models = self._models()
+        rows = [
+            {
+                "grant": grant.number,
+                "analyst": grant.analyst,
+                "table": ".".join(grant.table),
+                "roles": str(grant.roles),
+                "policy": grant.policy,
+                "until": grant.until,
+                "models": ", ".join(models.get((grant.analyst, grant.table), ())),
+            }
+            for grant in self._governance.grants()
+        ]
+        shown = {(row["analyst"], row["table"]) for row in rows}
+        rows += [
+            {"analyst": analyst, "table": ".".join(table), "models": ", ".join(names)}
+            for (analyst, table), names in sorted(models.items())
+            if (analyst, ".".join(table)) not in shown
+        ]
+        return Result(pa.Table.from_pylist(rows, schema=_GRANTS))
+
+    def _models(self) -> dict[tuple[str, Table], list[str]]:
+        """The kept models of each analyst and table, and which of them are locked."""
+        found: dict[tuple[str, Table], list[str]] = {}
+        with closing(self._records.cursor()) as cursor:
+            every, locks = models_of(self._records, cursor), locks_of(self._records, cursor)
+        for model in every:
+            locked = any(lock.holds(model) for lock in locks)
+            for table in model.tables:
+                told = f"{model.name} (locked)" if locked else model.name
+                found.setdefault((model.analyst, table), []).append(told)
+        return found
+
+    def _budgets(self) -> Result:
+        """Show each account that there is, each that a grant's policy wants, and those of all
+        analysts together, whose analyst is NULL."""
+        analysts = {grant.analyst: None for grant in self._governance.grants()}
+        found = dict.fromkeys(self._ledger.accounts())
+        totals: dict[Table, Budget] = {}
+        rulings = (self._governance.ruling(analyst) for analyst in analysts)
+        for ruling in (ruling for ruling in rulings if ruling is not None):
+            for grant in ruling.grants:
+                budgets = budgets_of(ruling.rules([grant.table]), ruling.total_rules(grant.table))
+                if budgets:
+                    found[ruling.analyst, grant.table] = None
+                for budget in budgets:
+                    if budget.total:
+                        totals[grant.table] = budget
+        rows = []
+        for analyst, table in sorted(found):
+            held = self._governance.ruling(analyst)
+            own = budgets_of([] if held is None else held.rules([table]), ())
+            rows.append(self._budget(analyst, table, own[0] if own else None))
+        rows += [self._budget(None, table, totals[table]) for table in sorted(totals)]
+        return Result(pa.Table.from_pylist(rows, schema=_BUDGETS))
+
+    def _budget(
+        self, analyst: str | None, table: Table, budget: Budget | None
+    ) -> dict[str, str | float | None]:
+        shown = budget or Budget(math.inf, DELTA, None)
+        account = self._ledger.account(analyst or "", table, shown)
+        spent = account.epsilon(shown.delta)
+        return {
+            "analyst": analyst,
+            "table": ".".join(table),
+            "epsilon": None if budget is None else budget.epsilon,
+            "delta": shown.delta,
+            "per": None if shown.seconds is None else days(shown.seconds),
+            "spent": spent,
+            "remains": None if budget is None else max(budget.epsilon - spent, 0.0),
+            "entries": len(account.entries),
+        }
+
+    def _disclosures(self) -> Result:
+        rows = [asdict(item) for item in left(self._records)]
+        return Result(pa.Table.from_pylist(rows, schema=_DISCLOSURES))
+
+    def _requests(self) -> Result:
+        rows = [
+            {
+                "request": item.number,
+                "state": item.state,
+                "because": item.because,
+                "analyst": item.analyst,
+                "asked": item.asked_at,
+                "tables": ", ".join(item.tables),
+                "run": _run(item.request),
+                "leaves": _leaving(item.request),
+                "sql": "; ".join(item.fragments),
+                "options": item.request.options,
+                "privacy": item.request.privacy,
+                "hash": item.digest,
+            }
+            for item in self._approvals.all()
+        ]
+        return Result(pa.Table.from_pylist(rows, schema=_REQUESTS))
+
+
+_POLICIES = pa.schema([("policy", pa.string()), ("version", pa.int64()), ("rules", pa.string())])
+_GRANTS = pa.schema(
+    [
+        ("grant", pa.int64()),
+        ("analyst", pa.string()),
+        ("table", pa.string()),
+        ("roles", pa.string()),
+        ("policy", pa.string()),
+        ("until", pa.timestamp("us", tz="UTC")),
+        ("models", pa.string()),
+    ]
+)
+_BUDGETS = pa.schema(
+    [
+        ("analyst", pa.string()),
+        ("table", pa.string()),
+        ("epsilon", pa.float64()),
+        ("delta", pa.float64()),
+        ("per", pa.string()),
+        ("spent", pa.float64()),
+        ("remains", pa.float64()),
+        ("entries", pa.int64()),
+    ]
+)
+_DISCLOSURES = pa.schema(
+    [
+        ("analyst", pa.string()),
+        ("run", pa.string()),
+        ("what", pa.string()),
+        ("kind", pa.string()),
+        ("words", pa.string()),
+        ("messages", pa.int64()),
+        ("bytes", pa.int64()),
+        ("first_at", pa.timestamp("us", tz="UTC")),
+        ("last_at", pa.timestamp("us", tz="UTC")),
+    ]
+)
+_REQUESTS = pa.schema(
+    [
+        ("request", pa.int64()),
+        ("state", pa.string()),
+        ("because", pa.string()),
+        ("analyst", pa.string()),
+        ("asked", pa.timestamp("us", tz="UTC")),
+        ("tables", pa.string()),
+        ("run", pa.string()),
+        ("leaves", pa.string()),
+        ("sql", pa.string()),
+        ("options", pa.string()),
+        ("privacy", pa.string()),
+        ("hash", pa.string()),
+    ]
+)
+
+
+def _run(request: Request) -> str:
+    by = f" by {request.algorithm}" if request.algorithm else ""
+    return f"{request.purpose} {request.kind}{by}"
+
+
+def _leaving(request: Request) -> str:
+    """What is asked for, and how often, with what leaves in the words of who asks."""
+    told = [
+        f"{item.kind} ({'any number of times' if item.most is None else f'{item.most} times'}): "
+        f"{item.what}"
+        for item in request.asked
+        if item.what
+    ]
+    return "; ".join(dict.fromkeys(told))
+
+
+def _told(policy: TrainingPolicy) -> str:
+    """The rules that have a value."""
+    given = {
+        entry.name: entry.type.written(getattr(policy, entry.name))
+        for entry in entries_of(TrainingPolicy)
+        if getattr(policy, entry.name) is not None
+    }
+    given["conditions"] = policy.filters
+    return ", ".join(f"{name} = {shown(value)}" for name, value in given.items())
+
+
+def owner(source: Given, store: Given | None = None) -> Owner:
+    """The owner's view of a database: a connection to it, or the path of its file.
+
+    store : where policies, grants and all that is kept under them lie, so that the source is only
+        read: an open connection, or the path of a database file. The first policy makes the file
+        where it is not there, readable by its owner alone. They hold where the party is attached
+        with it, `fed.attach(name, source, store=...)`; the source itself tells nobody of them.
+
+    Raises Error for a store that is the source, or is open on its connection. Policies and grants
+    are refused in a store where the source itself has policies.
+
+    >>> import duckdb, sqlfl
+    >>> con = duckdb.connect()
+    >>> _ = con.execute("CREATE TABLE patients (pid INTEGER, age INTEGER)")
+    >>> bank = sqlfl.owner(con)
+    >>> _ = bank.sql("CREATE TRAINING POLICY research WITH (min_rows = 100)")
+    >>> _ = bank.sql("GRANT TRAIN (age), JOIN (pid) ON patients TO 'acme' UNDER research")
+    >>> print(bank.sql("SHOW GRANTS").arrow().column("roles")[0])
+    TRAIN (age), JOIN (pid)
+    """
+    return Owner(source, store)

@@ -1,0 +1,105 @@
+"""What an owner's policies say of a run that is proposed, before any row is read for it."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator, Mapping
+
+from sqlfl import messages as ms
+from sqlfl.base.errors import PolicyError
+from sqlfl.contract.request import REFUSED, Request, Verdict
+from sqlfl.contract.schema import SlotSpecification
+from sqlfl.governance.policies import Ruling
+from sqlfl.governance.scopes import ASK, Table
+from sqlfl.options.policies import NEVER, TrainingPolicy, within
+
+CHECK = "check"
+SCORING = ("evaluate", "predict")
+SCORES = frozenset(
+    kind.kind
+    for kind in (
+        ms.Score, ms.ScoreExactly, ms.ScorePermuted, ms.PermuteExactly, ms.SendContributions,
+        ms.SendExactContributions, ms.SendRotated, ms.SendErrors, ms.SendSkew,
+    )
+)  # fmt: skip
+"""Of a saved block over rows: what PREDICT is granted for."""
+ONCE = frozenset(
+    kind.kind
+    for kind in (
+        ms.Prepare, ms.SendKeys, ms.Activate, ms.SendLabels, ms.SendWeights, ms.SendOffsets,
+        ms.SendSplit,
+        ms.SendFolds, ms.SetRanges, ms.SetEncoding, ms.SendFindings, ms.SendProfile,
+        ms.SendIdentifiers, ms.Score, ms.ScoreExactly,
+        ms.SendRotated, ms.SendErrors, ms.SendContributions, ms.SendExactContributions,
+        ms.SendSkew, ms.Write,
+    )
+)  # fmt: skip
+"""Of a slot in a run: what is told a second time, of other rows or models, tells more."""
+
+
+def refusal(rule: str) -> PolicyError:
+    return PolicyError(has(rule), hint=ASK)
+
+
+def has(rule: str) -> str:
+    return f"its owner's policy has {rule}"
+
+
+def judged(
+    request: Request,
+    slots: tuple[SlotSpecification, ...],
+    ruling: Ruling,
+    tables: Mapping[int, frozenset[Table]],
+    rules: Mapping[int, TrainingPolicy],
+    every: TrainingPolicy,
+) -> tuple[Verdict, ...]:
+    """What is refused, by which rule; of what is allowed nothing."""
+    found = [Verdict(ms.CLIENT, "", REFUSED, has(rule)) for rule in _of_all(request, every)]
+    specified = {item.slot: item for item in slots}
+    for item in slots:
+        if item.identifiers and rules[item.slot].identifiers == NEVER:
+            found.append(Verdict(item.slot, "columns of ID", REFUSED, has("identifiers = 'never'")))
+    found += _not_granted(request, slots, ruling, tables)
+    often = request.often()
+    for asked in request.asked:
+        own = specified.get(asked.slot)
+        rule = ""
+        if own is None and asked.slot != ms.CLIENT:
+            rule = "this slot of the query is another party's"
+        folds = own is not None and own.folds
+        once = asked.kind in ONCE or (asked.kind == ms.Start.kind and not folds)
+        if once and often[asked.slot, asked.kind] != 1:
+            rule = rule or f"{asked.kind} is answered once in a run"
+        if rule:
+            found.append(Verdict(asked.slot, asked.what, REFUSED, rule))
+    return tuple(found)
+
+
+def _of_all(request: Request, every: TrainingPolicy) -> Iterator[str]:
+    if every.kinds is not None and request.purpose != CHECK and request.kind not in every.kinds:
+        yield f"kinds = {list(every.kinds)}"
+    algorithms = every.algorithms
+    if algorithms is not None and request.algorithm and request.algorithm not in algorithms:
+        yield f"algorithms = {list(algorithms)}"
+    if every.hours is not None and not within(every.hours, dt.datetime.now()):
+        yield f"hours = '{every.hours}'"
+    if request.into and every.into is None:
+        yield "into = none"
+
+
+def _not_granted(
+    request: Request,
+    slots: tuple[SlotSpecification, ...],
+    ruling: Ruling,
+    tables: Mapping[int, frozenset[Table]],
+) -> Iterator[Verdict]:
+    """Of a run that scores: tables whose rows may not be scored. Which of them are joined decides
+    what there is to score, also where they give no column."""
+    scores = {asked.slot: asked.what for asked in request.asked if asked.kind in SCORES}
+    if request.purpose not in SCORING and not scores:
+        return
+    for item in slots:
+        for table in sorted(tables[item.slot]):
+            if not any(grant.roles.predict for grant in ruling.of(table)):
+                rule = f"PREDICT on {'.'.join(table[1:])} is not granted to {ruling.analyst}"
+                yield Verdict(item.slot, scores.get(item.slot, ""), REFUSED, rule)

@@ -1,0 +1,175 @@
+"""A run that is proposed: what it reads, and what it takes of what its owner keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+
+from sqlglot import exp
+
+from sqlfl import messages as ms
+from sqlfl.base.errors import PolicyError
+from sqlfl.contract.request import REFUSED, Request, Verdict
+from sqlfl.contract.schema import (
+    SlotSpecification,
+    specifications_from_json,
+    specifications_to_json,
+)
+from sqlfl.governance import noising
+from sqlfl.governance.ledger import Asking
+from sqlfl.governance.policies import Ruling
+from sqlfl.governance.policy_evaluation import has
+from sqlfl.governance.row_fingerprints import marked
+from sqlfl.governance.runs import GovernedRun, Parts
+from sqlfl.governance.scopes import Table
+from sqlfl.governance.tree import Reading
+from sqlfl.options.policies import TrainingPolicy
+from sqlfl.udfs import sql
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A run that was allowed, and has not begun."""
+
+    ruling: Ruling
+    run: GovernedRun
+    of: ms.Propose
+    digest: str
+    views: Mapping[Table, str]
+    """What each table's definition is."""
+    asked: Asking
+    """Of the ledger."""
+    keys: Mapping[Table, tuple[str, ...]]
+    """What identifies rows of tables whose labels are noised, as their owner says."""
+    trained: frozenset[Table]
+    """What a model of the run has features of."""
+    columns: Mapping[Table, tuple[str, ...]]
+    """Columns that its fragments name, by their tables."""
+
+    @property
+    def told(self) -> str:
+        """What it is, for who looks at what has left."""
+        return told_of(self.run.request, self.views)
+
+
+def check_keys(con: sql.Connection, tables: Mapping[Table, Sequence[str]]) -> None:
+    """Raise PolicyError where the KEY of one of these does not identify its rows now."""
+    with closing(sql.cursor(con)) as cursor:
+        for table, names in tables.items():
+            columns = [sql.column(name) for name in names]
+            query = sql.query(
+                """SELECT count(*), count(DISTINCT encode(CAST($row AS VARCHAR))),
+                count(*) FILTER (WHERE $missing) FROM $table""",
+                row=sql.call("row", *columns),
+                missing=exp.or_(*(sql.is_null(column.copy()) for column in columns)),
+                table=exp.table_(table[2], db=table[1], catalog=table[0], quoted=True),
+            )
+            ((rows, distinct, missing),) = sql.fetch(cursor, query)
+            if missing or distinct < rows:
+                fault = "is NULL in a row" if missing else "is the same in several rows"
+                raise PolicyError(
+                    f"the KEY of {'.'.join(table[1:])}, which noise of its labels follows from, "
+                    f"{fault}",
+                    hint="ask its owner: a KEY is to be unique, and never NULL",
+                )
+
+
+def told_of(request: Request, tables: Iterable[Table]) -> str:
+    by = f" by {request.algorithm}" if request.algorithm else ""
+    named = ", ".join(".".join(table[1:]) for table in sorted(tables))
+    return f"{request.purpose} {request.kind}{by} of {named}"
+
+
+@dataclass(frozen=True)
+class Read:
+    """What the fragments of a request read."""
+
+    slots: tuple[SlotSpecification, ...]
+    tables: Mapping[int, frozenset[Table]]
+    readings: Mapping[int, tuple[Reading, ...]]
+
+    @property
+    def canonical(self) -> tuple[str, ...]:
+        return tuple(own.canonical for readings in self.readings.values() for own in readings)
+
+
+def row_keys_of(
+    item: SlotSpecification, readings: Sequence[Reading], ruling: Ruling
+) -> tuple[tuple[str, ...], ...] | None:
+    """Of each fragment the columns that noise of its labels follows from: the KEY of the table that
+    `sqlfl_base` is a row of, none for whole rows. None where no labels are noised."""
+    if not item.target or not item.base or item.privacy is None or item.privacy.label is None:
+        return None
+    base = len(item.features) + item.target + item.weight + item.offset
+    tables = (own.outputs[base].whole for own in readings)
+    return tuple(() if table is None else ruling.key(table) for table in tables)
+
+
+def parts_of(
+    item: SlotSpecification, found: Read, rules: Mapping[int, TrainingPolicy], ruling: Ruling
+) -> Parts:
+    readings = zip(item.fragments, found.readings[item.slot], strict=True)
+    tables = {
+        number: None if own.unmatched else next(iter(own.tables), None) for number, own in readings
+    }
+    made = sum(feature.width for feature in item.features if feature.fitted)
+    row_keys = row_keys_of(item, found.readings[item.slot], ruling)
+    computed = frozenset(
+        place
+        for own in found.readings[item.slot]
+        if not own.unmatched
+        for place, output in enumerate(own.outputs[: len(item.features)])
+        if output.computed
+    )
+    return Parts(tables, rules[item.slot].min_difference, bool(item.keys), made, row_keys, computed)
+
+
+def not_known_again(found: Read, rules: Mapping[int, TrainingPolicy]) -> tuple[Verdict, ...]:
+    """Slots of which it would not be known which rows of which table they are of."""
+    verdicts = []
+    every: list[Table] = []
+    for item in found.slots:
+        least = rules[item.slot].min_difference
+        linked = {link for _, link in item.links}
+        own = [
+            reading
+            for number, reading in zip(item.fragments, found.readings[item.slot], strict=True)
+            if number not in linked and not reading.nobodys
+        ]
+        every += [table for reading in own for table in reading.tables]
+        if least is not None and not all(
+            reading.stable and len(reading.tables) == 1 for reading in own
+        ):
+            why = f"{has(f'min_difference = {least}')}, which takes {noising.STABLE}"
+            verdicts.append(Verdict(item.slot, "", REFUSED, why))
+    twice = any(every.count(table) > 1 for table in every)
+    if twice and not verdicts and any(own.min_difference is not None for own in rules.values()):
+        why = f"{has('min_difference')}, which takes a table once in a query"
+        verdicts.append(Verdict(ms.CLIENT, "", REFUSED, why))
+    return tuple(verdicts)
+
+
+def with_marks(con: sql.Connection, request: ms.Prepare, parts: Mapping[int, Parts]) -> ms.Prepare:
+    """With what rows are known again by and labels are drawn by, where that is needed."""
+    if all(own.least is None and own.drawn_by is None for own in parts.values()):
+        return request
+    slots: list[SlotSpecification] = []
+    texts: list[str] = []
+    start = 0
+    with closing(sql.cursor(con)) as cursor:
+        for item in specifications_from_json(request.specification):
+            own = request.fragments[start : start + len(item.fragments)]
+            start += len(item.fragments)
+            own_parts = parts[item.slot]
+            item = replace(item, drawn_by=own_parts.drawn_by)
+            if own_parts.least is not None:
+                item = replace(item, marked=True)
+                tables = (own_parts.tables[number] for number in item.fragments)
+                own = tuple(
+                    marked(cursor, text, table) for text, table in zip(own, tables, strict=True)
+                )
+            slots.append(item)
+            texts += own
+    specification = specifications_to_json(tuple(slots))
+    return replace(request, specification=specification, fragments=tuple(texts))

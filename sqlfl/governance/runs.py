@@ -1,0 +1,344 @@
+"""A run that a party has let begin: which messages may come, how often, and of which rows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeAlias
+
+import numpy as np
+
+from sqlfl import messages as ms
+from sqlfl.base.arrays import Array
+from sqlfl.base.errors import PolicyError
+from sqlfl.contract.request import Request, checkpoint_of
+from sqlfl.contract.schema import SlotSpecification
+from sqlfl.governance.differencing import JOINED, SLACK, TAKEN, Differencing, Rows
+from sqlfl.governance.ledger import FEATURES, LABELS
+from sqlfl.governance.masked import in_clear
+from sqlfl.governance.policy_evaluation import has, refusal
+from sqlfl.governance.scopes import Table
+from sqlfl.options.policies import SECURE_SUM, TrainingPolicy, modes, written_size
+from sqlfl.udfs.encoding.cells import Counted
+
+Serve: TypeAlias = Callable[[ms.Message], ms.Message]
+NUMBER = 8
+"""Bytes."""
+BEFORE = (ms.SendKeys, ms.Activate)
+"""What may come before a slot's active rows are told."""
+MEASURING = (ms.Activate, ms.Weigh, ms.SetRanges, ms.SetEncoding, ms.Start)
+"""From when on something noised of features may leave."""
+
+
+class Slots(Protocol):
+    """A client's slots of its runs."""
+
+    def categories(self, run: str, slot: int) -> int:
+        """Return the most categories that a feature of an encoded slot has."""
+
+    def rare(
+        self, run: str, slot: int, counted: Counted, computed: Collection[int], least: int
+    ) -> tuple[str, str] | None:
+        """Return the name of a feature of an encoded slot with a cell of fewer than `least` rows,
+        and the reason. computed : places of features that are computed."""
+
+    def limit(self, run: str, slot: int, squared_mu: float, somebodys: Array) -> None:
+        """Limit what training of a started slot may release of an active row of a table.
+        somebodys : bool, whether an active row is one of a table."""
+
+    def room(
+        self, run: str, slot: int, method: str, configuration: str, most: int
+    ) -> tuple[Mapping[str, int], int]:
+        """Before it is started: bytes that this takes, by what decides it, and passes over the rows
+        for one request."""
+
+    def memory(self, run: str, slot: int) -> int | None:
+        """Of the database, in bytes; None without a limit."""
+
+    def taken(self, run: str, slot: int) -> tuple[Array, Array]:
+        """`Snapshot.taken`."""
+
+    def draws(self, item: SlotSpecification) -> bytes:
+        """The key that noise of the slot's labels follows from. Raises Error where it cannot be
+        kept."""
+
+    def drawn(self, run: str, slot: int) -> tuple[Array, Array]:
+        """What the slot's labels are drawn from, once it is prepared: uint64 (n,) each, a hash of
+        what stands for a row, and one of that and its label."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Of a slot's fragments, each by its number."""
+
+    tables: Mapping[int, Table | None]
+    """None for the row that stands for partners that a LEFT JOIN does not find."""
+    least: int | None = None
+    """Rows by which runs over them must differ; None where rows are not known again."""
+    keyed: bool = False
+    """Rows have ids once their join keys are asked for."""
+    made: int = 0
+    """Numbers that TRANSFORM makes of a row once it is active."""
+    drawn_by: tuple[tuple[str, ...], ...] | None = None
+    """Of each fragment the columns that identify a row, where labels are noised."""
+    computed: frozenset[int] = frozenset()
+    """Places of features that are made of columns."""
+
+
+class GovernedRun:
+    """What was checked when it was proposed holds of all that follows.
+
+    rules : for each slot the strictest of its tables' policies, `every` that of all. `allowed` :
+    μ² that training may release of a row of a slot, where an account is kept. `database` : the
+    client's own, of those that its connection has. `left` : what something has left of, as the
+    ledger calls it.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        rules: Mapping[int, TrainingPolicy],
+        every: TrainingPolicy,
+        slots: Slots,
+        allowed: Mapping[int, float],
+        parts: Mapping[int, Parts],
+        differencing: Differencing,
+        database: str,
+    ) -> None:
+        self.rules, self.every, self.parts = rules, every, parts
+        self.request, self._slots, self._allowed = request, slots, allowed
+        self._differencing, self._database = differencing, database
+        self.left: set[str] = set()
+        self.reserved: tuple[int, ...] = ()
+        """Numbers of its entries in the ledger."""
+        self.heard = 0.0
+        """When a message was last answered, by the clock that `time.monotonic` reads."""
+        self._most = request.often()
+        self._asked: Counter[tuple[int, str]] = Counter()
+        self._of_slot: Counter[int] = Counter()
+        self._taken: dict[int, _Taken] = {}
+        self._active: dict[int, Array] = {}
+        self._counted: dict[int, Counted] = {}
+        """Rows for which the active rows stand, also once equal rows are merged."""
+        self._barred: set[int] = set()
+        """Slots whose start has come, and has not passed."""
+
+    def prepared(self, run: str, slot: int, size: int) -> None:
+        """size: rows of the slot's snapshot. Raises PolicyError where they are few, or differ by
+        few from those of another run."""
+        taken = self._take(slot, size, *self._slots.taken(run, slot))
+        least = self.rules[slot].min_rows
+        if int(taken.somebodys.sum()) < least:
+            raise refusal(f"min_rows = {least}")
+        self._differ(slot, TAKEN, np.arange(size), np.ones(size))
+
+    def _take(self, slot: int, size: int, fragments: Array, marks: Array) -> _Taken:
+        """The rows as they are numbered now: of a slot with keys for good once these have left."""
+        parts = self.parts[slot]
+        if not len(fragments):
+            fragments = np.full(size, next(iter(parts.tables)), np.uint16)
+        nobodys = [number for number, table in parts.tables.items() if table is None]
+        found = self._taken[slot] = _Taken(fragments, marks, ~np.isin(fragments, nobodys))
+        return found
+
+    def serve(self, request: ms.Message, answer: Serve) -> ms.Message:
+        rules = self.rules.get(request.slot, self.every)
+        self._count(request, rules)
+        if (
+            request.slot >= 0
+            and not isinstance(request, BEFORE)
+            and request.slot not in self._active
+        ):
+            raise PolicyError(f"{request.kind} before the rows that are joined are told")
+        if isinstance(request, ms.Activate):
+            if self.parts[request.slot].keyed and not self._asked[request.slot, ms.SendKeys.kind]:
+                raise PolicyError("rows are told active before their join keys are asked for")
+            self._check_active(request, rules)
+            if self.parts[request.slot].made:
+                made = NUMBER * len(request.rows) * self.parts[request.slot].made
+                self._check_room(request.run, request.slot, {"TRANSFORM": made}, rules)
+        elif isinstance(request, ms.Weigh):
+            self._check_counts(request.slot, self._active[request.slot], request.counts, rules)
+            if len(request.samples):
+                self._check_even(request.slot, self._active[request.slot], request.samples, rules)
+        elif isinstance(request, ms.Write):
+            self._check_into(request)
+        elif isinstance(request, ms.SendEqualRows):
+            self._check_cells(request, rules)
+        elif isinstance(request, ms.Start):
+            self._check_start(request, rules)
+        elif isinstance(request, ms.Save):
+            number = self._asked[request.slot, ms.Save.kind]
+            if request.model not in (request.run, checkpoint_of(request.run, number)):
+                raise _beyond("a block of another run")
+        if request.slot in self._barred:
+            raise PolicyError(f"{request.kind} after a start that was refused")
+        if isinstance(request, ms.Start):
+            # what it is refused for shows only once there is something to train
+            self._barred.add(request.slot)
+        if isinstance(request, ms.SendSkew):
+            # of at least as many rows as the policy says, whoever asks for fewer
+            request = replace(request, least=max(request.least, rules.min_cell))
+        reply = answer(request)
+        if SECURE_SUM in modes(rules.predictions) and in_clear(request, reply):
+            raise refusal("predictions = 'secure_sum'")
+        if isinstance(request, MEASURING):
+            self.left.add(FEATURES)
+        if isinstance(request, ms.Activate):
+            self._active[request.slot] = request.rows
+            somebodys = self._taken[request.slot].somebodys[request.rows]
+            self._counted[request.slot] = Counted.of(somebodys, request.counts)
+        if isinstance(reply, ms.JoinKeys):
+            size = len(self._taken[request.slot].somebodys)
+            _, marks = self._slots.taken(request.run, request.slot)
+            self._take(request.slot, size, reply.fragment, marks)
+        if isinstance(request, ms.Start):
+            assert isinstance(reply, ms.Ready)
+            self._check_encoded(request, reply.width, rules)
+            if request.slot in self._allowed:
+                somebodys = self._counted[request.slot].own > 0
+                allowed = self._allowed[request.slot]
+                self._slots.limit(request.run, request.slot, allowed, somebodys)
+            self._barred.discard(request.slot)
+        if isinstance(reply, ms.EqualRows) and len(reply.classes):
+            counted = self._counted[request.slot]
+            self._counted[request.slot] = counted.merged(reply.classes)
+        if isinstance(reply, ms.Labels):
+            _check_classes(reply, self._counted[request.slot], rules)
+            self.left.add(LABELS)
+        return reply
+
+    def check_peers(self, request: ms.SetPeers) -> None:
+        """Of predictions, of which each row of a table has one, a sum over one table hides none."""
+        rules = self.rules.get(request.slot, self.every)
+        if SECURE_SUM in modes(rules.predictions) and set(request.slots.tolist()) == {request.slot}:
+            raise refusal("predictions = 'secure_sum', over several tables")
+
+    def _count(self, request: ms.Message, rules: TrainingPolicy) -> None:
+        key = (request.slot, request.kind)
+        if key not in self._most:
+            raise _beyond(f"message {request.kind} of slot {request.slot}")
+        self._asked[key] += 1
+        if self._asked[key] > self._most[key]:
+            raise _beyond(f"message {request.kind} more than {self._most[key]:g} times")
+        self._of_slot[request.slot] += 1
+        if self._of_slot[request.slot] > rules.rounds:
+            raise refusal(f"rounds = {rules.rounds}")
+
+    def _check_active(self, request: ms.Activate, rules: TrainingPolicy) -> None:
+        if int(request.counts.sum(dtype=np.int64)) > request.total:
+            raise PolicyError("rows that are told active count more than all that are joined")
+        rows, size = request.rows, len(self._taken[request.slot].somebodys)
+        if len(rows) and (rows[-1] >= size or np.any(rows[1:] <= rows[:-1])):
+            raise PolicyError(f"rows that are told active are not ascending ones below {size}")
+        self._check_counts(request.slot, rows, request.counts, rules)
+        if rules.max_fan_out is not None and (request.counts > rules.max_fan_out).any():
+            raise refusal(f"max_fan_out = {rules.max_fan_out}")
+
+    def _check_counts(self, slot: int, rows: Array, counts: Array, rules: TrainingPolicy) -> None:
+        """Those that count are many, also by how much: a sum that leans on few rows is theirs."""
+        self._check_even(slot, rows, counts, rules)
+        self._differ(slot, JOINED, rows, counts)
+
+    def _check_even(self, slot: int, rows: Array, counts: Array, rules: TrainingPolicy) -> None:
+        if len(counts) != len(rows):
+            raise PolicyError(f"{len(counts)} numbers of how much {len(rows)} rows count")
+        own = np.asarray(counts, np.float64)[self._taken[slot].somebodys[rows]]
+        most = own.max(initial=0.0)
+        shares = own / most if most else own
+        effective = shares.sum() ** 2 / np.square(shares).sum() if most else 0.0
+        if effective < rules.min_rows * (1.0 - SLACK):
+            raise refusal(f"min_rows = {rules.min_rows}, of rows that are joined")
+        if shares.sum() < rules.min_cell * (1.0 - SLACK):
+            raise refusal(f"min_cell = {rules.min_cell}, of which one row counts for more")
+
+    def _differ(self, slot: int, family: str, rows: Array, counts: Array) -> None:
+        least, taken = self.parts[slot].least, self._taken[slot]
+        if least is None:
+            return
+        of = taken.fragments[rows]
+        for table in sorted({table for table in self.parts[slot].tables.values() if table}):
+            numbers = [n for n, own in self.parts[slot].tables.items() if own == table]
+            chosen = np.isin(of, numbers)
+            own = Rows.of(taken.marks[rows[chosen]], counts[chosen])
+            self._differencing.see(family, table, own, least)
+
+    def _check_start(self, request: ms.Start, rules: TrainingPolicy) -> None:
+        """Before anything is made by it."""
+        if request.method != self.request.algorithm:
+            raise _beyond(f"training by {request.method}")
+        run, slot = request.run, request.slot
+        told = sum(count for (own, _), count in self._most.items() if own == slot)
+        most = int(min(told, rules.rounds))
+        takes, passes = self._slots.room(run, slot, request.method, request.configuration, most)
+        if passes > rules.rounds:
+            raise refusal(f"rounds = {rules.rounds}, of passes for one request too")
+        self._check_room(run, slot, takes, rules)
+
+    def _check_room(
+        self, run: str, slot: int, takes: Mapping[str, int], rules: TrainingPolicy
+    ) -> None:
+        limit = self._slots.memory(run, slot) if rules.memory is None else rules.memory
+        if limit is None or sum(takes.values()) <= limit:
+            return
+        said = f"its database has a memory_limit of {limit / 1e9:,.3g} GB"
+        if rules.memory is not None:
+            said = has(f"memory = '{written_size(limit)}'")
+        by = max(takes, key=lambda name: takes[name])
+        asked = f"{sum(takes.values()) / 1e9:,.3g} GB are asked for, most of it by {by}"
+        raise PolicyError(f"{said}, and {asked}", hint="ask for less, or ask its owner")
+
+    def _check_encoded(self, request: ms.Start, width: int, rules: TrainingPolicy) -> None:
+        self._check_cells(request, rules)
+        ratio = rules.max_parameter_ratio
+        if ratio is not None and width > ratio * self._joined(request.slot):
+            raise refusal(f"max_parameter_ratio = {ratio:g}")
+
+    def _check_cells(self, request: ms.Message, rules: TrainingPolicy) -> None:
+        """Refuse to disclose anything about encoded rows that have a rare value."""
+        largest = self._slots.categories(request.run, request.slot)
+        counted, computed = self._counted[request.slot], self.parts[request.slot].computed
+        rare = self._slots.rare(request.run, request.slot, counted, computed, rules.min_cell)
+        if rare is not None:
+            name, why = rare
+            raise refusal(f"min_cell = {rules.min_cell}, of values of features: of {name}, {why}")
+        if largest > rules.max_categories:
+            raise refusal(f"max_categories = {rules.max_categories}")
+
+    def _joined(self, slot: int) -> int:
+        """Rows, without the one that is nobody's."""
+        return int(self._taken[slot].somebodys[self._active[slot]].sum())
+
+    def _check_into(self, request: ms.Write) -> None:
+        database, schema, _ = request.table if len(request.table) == 3 else ("", "", "")
+        own = database.lower() == self._database.lower()
+        if self.every.into is None or not own or schema.lower() != self.every.into.lower():
+            told = "none" if self.every.into is None else f"'{self.every.into}'"
+            raise refusal(f"into = {told}")
+
+
+@dataclass(frozen=True, eq=False)
+class _Taken:
+    """All rows of a slot's snapshot by their ids."""
+
+    fragments: Array
+    marks: Array
+    """None of them where rows are not known again."""
+    somebodys: Array
+    """Whether it is a row of a table."""
+
+
+def _check_classes(reply: ms.Labels, counted: Counted, rules: TrainingPolicy) -> None:
+    if not reply.classes:
+        return
+    why = counted.rare(reply.codes.astype(np.int64), rules.min_cell)
+    if why is not None:
+        raise refusal(f"min_cell = {rules.min_cell}, of classes of the target: {why}")
+
+
+def _beyond(what: str) -> PolicyError:
+    return PolicyError(
+        f"{what} is not of the run that was proposed",
+        hint="a run is what its proposal says; another one is proposed anew",
+    )

@@ -1,0 +1,182 @@
+"""What names mean in a SELECT, and which columns of tables are behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+from sqlfl.base.errors import PolicyError
+from sqlfl.contract.schema import folded
+from sqlfl.governance.sizes import DATA, Size, largest, total
+
+Table: TypeAlias = "tuple[str, str, str]"
+"""Database, schema and name, as they are in the catalog."""
+
+
+ASK = "ask its owner; or leave out what is not granted"
+
+
+def unknown(name: str) -> PolicyError:
+    """Of a column that is granted for nothing, and of one that there is not: in the same words."""
+    return PolicyError(f"column {folded(name)} is not granted", hint=ASK)
+
+
+@dataclass(frozen=True, order=True)
+class Column:
+    table: Table
+    name: str
+    """As it is in the table."""
+
+
+Reads: TypeAlias = "frozenset[Column]"
+NONE: Reads = frozenset()
+
+
+@dataclass(frozen=True, order=True)
+class Bare:
+    """A column of a table as it is, through subqueries, or cast and nothing else."""
+
+    column: Column
+    casts: tuple[str, ...] = ()
+    """Types that it is cast to, one after the other."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """Of a SELECT."""
+
+    name: str
+    """Folded; empty where it has none that is written."""
+    reads: Reads = NONE
+    """What its value is made of."""
+    same: Column | None = None
+    """The column that it is, but for its type or its case."""
+    constant: str | None = None
+    """The text of what it is in every row."""
+    whole: Table | None = None
+    """The table whose whole row it is."""
+    row: bool = False
+    """It is the whole row of a table or a query of FROM."""
+    bare: Bare | None = None
+    """The column that it is, but for its type."""
+    computed: bool = False
+    """It is made of columns, and is none of them."""
+    strict: bool = True
+    """It is NULL, or NaN, only where a column that it is made of is."""
+    size: Size = DATA
+    """A bound of its values' size."""
+    joined: bool = False
+    """Its rows may be more than those of any table."""
+
+
+@dataclass(frozen=True)
+class Source:
+    outputs: tuple[Output, ...]
+    table: Table | None = None
+
+
+@dataclass
+class Scope:
+    outer: Scope | None = None
+    sources: dict[str, Source] = field(default_factory=dict)
+    aliases: dict[str, tuple[Output, ...]] = field(default_factory=dict)
+    """Of outputs of the same SELECT."""
+    names: frozenset[str] = frozenset()
+    """Parameters of lambdas."""
+    common: Mapping[str, Source] = field(default_factory=dict)
+    """WITH."""
+
+    def chain(self) -> Iterator[Scope]:
+        scope: Scope | None = self
+        while scope is not None:
+            yield scope
+            scope = scope.outer
+
+
+def meanings(names: Sequence[str], scope: Scope) -> tuple[list[Output], list[Output]]:
+    """All that a name may be, of which DuckDB takes one; and what it may be of outputs whose names
+    are not known, which does not show that there is such a name.
+
+    A name alone that a table of FROM has as a column is that, or an alias of the same SELECT;
+    nothing farther out is meant then. Of all else everything that is in sight is taken: a name
+    with points is a table's column, with its schema or without, or a field of a column.
+    """
+    found: list[Output] = []
+    unsure: list[Output] = []
+    parts = [folded(str(name)) for name in names]
+    first = parts[0]
+    for own in scope.chain():
+        for place, part in enumerate(parts):
+            source = own.sources.get(part)
+            if source is not None and place + 1 < len(parts):
+                found += named(source.outputs, parts[place + 1])
+            elif source is not None and len(parts) == 1:
+                reads = frozenset().union(*(o.reads for o in source.outputs))
+                size = total([o.size for o in source.outputs], 16.0 * len(source.outputs) + 16.0)
+                found.append(Output("", reads, size=size))
+        for other in own.sources.values():
+            found += named(other.outputs, first)
+            unsure += [output for output in other.outputs if not output.name]
+        found += own.aliases.get(first, ())
+        every = (output for other in own.sources.values() for output in other.outputs)
+        if len(parts) == 1 and any(output.name == first for output in every):
+            break
+    return found, unsure
+
+
+def is_joined(scope: Scope) -> bool:
+    """Return whether rows of the scope's FROM may be more than those of any table."""
+    own = scope.sources.values()
+    return len(own) > 1 or any(output.joined for source in own for output in source.outputs)
+
+
+def named(outputs: Iterable[Output], name: str) -> list[Output]:
+    return [output for output in outputs if output.name == folded(name)]
+
+
+def with_aliases(outputs: Iterable[Output]) -> dict[str, tuple[Output, ...]]:
+    """By name; several may have one."""
+    found: dict[str, tuple[Output, ...]] = {}
+    for output in outputs:
+        if output.name:
+            found[output.name] = (*found.get(output.name, ()), output)
+    return found
+
+
+def by_name(scope: Scope, name: str) -> list[Output]:
+    return [o for source in scope.sources.values() for o in named(source.outputs, str(name))]
+
+
+def renamed(outputs: tuple[Output, ...], names: Sequence[str]) -> tuple[Output, ...]:
+    if len(names) > len(outputs):
+        raise PolicyError(f"{len(names)} names for {len(outputs)} columns")
+    first = (
+        replace(o, name=folded(str(name)), whole=None, row=False)
+        for name, o in zip(names, outputs, strict=False)
+    )
+    return (*first, *outputs[len(names) :])
+
+
+def merged(parts: tuple[Output, ...]) -> Output:
+    """Of a union's parts."""
+    same, bare = {part.same for part in parts}, {part.bare for part in parts}
+    reads: Reads = frozenset().union(*(part.reads for part in parts))
+    sizes = {part.size for part in parts}
+    return Output(
+        parts[0].name,
+        reads,
+        same.pop() if len(same) == 1 else None,
+        bare=bare.pop() if len(bare) == 1 else None,
+        computed=any(part.computed for part in parts),
+        strict=all(part.strict for part in parts),
+        joined=any(part.joined for part in parts),
+        size=sizes.pop() if len(sizes) == 1 else largest([part.size for part in parts]),
+    )
+
+
+def all_common(scope: Scope) -> dict[str, Source]:
+    found: dict[str, Source] = {}
+    for own in scope.chain():
+        found = {**own.common, **found}
+    return found

@@ -1,0 +1,85 @@
+"""Bounds on the size of values, and their sums.
+
+Sizes are in bytes: of a text what it takes and OVERHEAD, of a number NUMBER_SIZE, which its text
+takes at most, of a list, struct or map OVERHEAD and the sizes of all that is in it. A bound is a
+sum: a constant, a multiple of the size of the data that the value is made of (a row of the tables,
+or all rows where they are aggregated), and a multiple of each element that a lambda has as its
+parameter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+
+from sqlfl.governance.value_types import kind_of_type
+
+OVERHEAD = 16
+NUMBER_SIZE = 96
+"""Size of each number, time and interval, as a value and as a text."""
+NUMBER, TEXT, OTHER = "number", "text", ""
+"""Kinds of values; [] behind one is a list of such."""
+_SIMPLE = (
+    "integer", "decimal", "real", "BOOLEAN", "DATE", "HUGEINT", "UHUGEINT", "UUID", "INTERVAL",
+)  # fmt: skip
+_TEXTS = ("VARCHAR", "JSON", "BLOB", "BIT")
+
+
+@dataclass(frozen=True)
+class Size:
+    """A bound. terms : the constant, the multiple of the data, and that of each lambda's elements,
+    from the outermost one."""
+
+    terms: tuple[float, ...] = (0.0, 1.0)
+    kind: str = OTHER
+    copies: int = 1
+    """Nodes of the expression, with those that names stand for."""
+
+    @property
+    def constant(self) -> bool:
+        return not any(self.terms[1:])
+
+    def times(self, factor: float, more: float = 0.0) -> Size:
+        first, *others = self.terms
+        return Size((first * factor + more, *(t * factor for t in others)), OTHER, self.copies)
+
+    def of(self, kind: str) -> Size:
+        return replace(self, kind=kind)
+
+
+SIMPLE = Size((NUMBER_SIZE, 0.0), NUMBER)
+DATA = Size()
+
+
+def total(sizes: Sequence[Size], more: float = 0.0) -> Size:
+    """Return the size of all of them together."""
+    terms = tuple(map(sum, zip_longest(*(s.terms for s in sizes), fillvalue=0.0)))
+    first, *others = terms or (0.0, 0.0)
+    return Size((first + more, *others), OTHER, sum(size.copies for size in sizes) + 1)
+
+
+def largest(sizes: Sequence[Size]) -> Size:
+    """Return the size of one of them, where it is not known which."""
+    terms = tuple(map(max, zip_longest(*(s.terms for s in sizes), fillvalue=0.0)))
+    kinds = {size.kind for size in sizes}
+    kind = kinds.pop() if len(kinds) == 1 else TEXT if kinds == {NUMBER, TEXT} else OTHER
+    return Size(terms or (0.0, 0.0), kind, sum(size.copies for size in sizes) + 1)
+
+
+def size_of_column(type_: str | None) -> Size:
+    """Return the size of a value of a column of this type, as DuckDB writes the type."""
+    if type_ is None:
+        return DATA
+    kind = kind_of_name(type_)
+    return SIMPLE if kind == NUMBER else Size(kind=kind)
+
+
+def kind_of_name(type_: str) -> str:
+    """Return the kind of values of a type, as DuckDB writes the type."""
+    if type_.endswith("]") and not type_.startswith(("STRUCT", "MAP", "UNION", "ENUM")):
+        return kind_of_name(type_[: type_.rindex("[")]) + "[]"
+    base = kind_of_type(type_)
+    if base in _SIMPLE or base.startswith(("DECIMAL(", "TIME")):
+        return NUMBER
+    return TEXT if base in _TEXTS or base.startswith("ENUM") else OTHER

@@ -1,0 +1,765 @@
+"""What a SELECT reads, by DuckDB's own parse of it: deny by default.
+
+A text is taken apart by the parser that will run it, and every node of the tree is of a kind that
+is known here, or the text is refused. Of each output it is found which columns of which tables its
+value is made of, and which columns decide the rows: where a name may mean several things, all of
+them are taken to be read. Nothing is bound, and nothing runs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, TypeAlias
+
+import duckdb
+
+from sqlfl.base.errors import PolicyError
+from sqlfl.contract.fragment_columns import KEPT
+from sqlfl.contract.schema import folded
+from sqlfl.governance.canonical import PLACES, canonical, nobodys, nodes, stable, unmatched
+from sqlfl.governance.constants import WIDEST, beside, is_null, literal
+from sqlfl.governance.expressions import Expressions
+from sqlfl.governance.functions import Functions
+from sqlfl.governance.measuring import Measures
+from sqlfl.governance.scopes import (
+    NONE,
+    Bare,
+    Column,
+    Output,
+    Reads,
+    Scope,
+    Source,
+    Table,
+    all_common,
+    by_name,
+    is_joined,
+    meanings,
+    merged,
+    renamed,
+    unknown,
+    with_aliases,
+)
+from sqlfl.governance.sizes import DATA, Size, largest, size_of_column
+from sqlfl.governance.value_types import type_of
+from sqlfl.udfs import sql
+
+LONGEST = 200_000
+"""Characters of a SELECT."""
+DEEPEST = 60
+"""Levels of queries and expressions."""
+MOST = 20_000
+"""Nodes."""
+MOST_GROUPINGS = 64
+"""Sets that CUBE and the like group rows by."""
+NORMALISING = ("lower", "upper", "lcase", "ucase", "trim", "ltrim", "rtrim", "strip_accents")
+"""Functions of a column alone that a join key may have: they make no value of one's choice."""
+NEUTRAL = ("", "0", "false", "1970-01-01", "00:00:00", "00000000-0000-0000-0000-000000000000")
+"""Constants that a key may be, or that may stand in place of NULL: one value of each type."""
+DECIDED = " in a query that a policy decides on"
+PARSE = sql.constant(sql.query("SELECT json_serialize_sql($text)"))
+_EXPRESSIONS = (
+    "BETWEEN", "CASE", "CAST", "COLLATE", "COLUMN_REF", "COMPARISON", "CONJUNCTION", "CONSTANT",
+    "FUNCTION", "LAMBDA", "OPERATOR", "STAR", "SUBQUERY", "TYPE", "WINDOW",
+)  # fmt: skip
+_ORDERS = {
+    "ORDER_MODIFIER": "ORDER BY", "LIMIT_MODIFIER": "LIMIT", "DISTINCT_MODIFIER": "DISTINCT",
+}  # fmt: skip
+_CLAUSES = {"where_clause": "WHERE", "having": "HAVING", "qualify": "QUALIFY"}
+_JOINS = ("REGULAR", "CROSS")
+_EQUATING = ("INNER", "LEFT", "RIGHT", "OUTER", "SEMI")
+"""Joins that keep a row for an equality that holds, or whatever holds."""
+
+Node: TypeAlias = "dict[str, Any]"
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a SELECT reads."""
+
+    outputs: tuple[Output, ...]
+    filters: Mapping[Column, str]
+    """Columns whose values decide which rows there are, and in which clause. What stands in `pairs`
+    and `tests` is not among them."""
+    links: Reads
+    """All columns of `pairs` and `tests`."""
+    tables: frozenset[Table]
+    canonical: str = ""
+    """The same for all that differ in layout, or the aliases of tables, alone."""
+    stable: bool = False
+    """Each row of its one table makes one row at most, whatever other rows there are."""
+    nobodys: bool = False
+    """It is one row that is of no table."""
+    unmatched: bool = False
+    """It is one row of nobody's data, though what is not joined to it may be any query."""
+    equal: Reads = NONE
+    """Those of `links` that are compared with one another."""
+    beside: frozenset[tuple[Column, str | None]] = frozenset()
+    """Constants that columns are compared with, or else stand with; None of a test for NULL."""
+    named: Reads = NONE
+    """All columns that are named anywhere, whatever becomes of them."""
+    pairs: tuple[tuple[Bare, Bare], ...] = ()
+    """Equalities of two columns that rows have to fulfil; of one with itself where rows are grouped
+    by it."""
+    tests: tuple[NullTest, ...] = ()
+    chosen: frozenset[str] = frozenset()
+    """Clauses that choose among rows by something else than a value of theirs."""
+    fallible: Reads = NONE
+    """Columns of expressions that may fail on a value of theirs."""
+
+
+@dataclass(frozen=True)
+class NullTest:
+    """Of the whole SELECT: a value must not be NULL, or NaN."""
+
+    reads: Reads
+    place: str
+    column: Column | None
+    """That it is, whatever its type."""
+    outputs: frozenset[int]
+    """The SELECT's own that have the same text."""
+
+
+Columns: TypeAlias = "Callable[[Sequence[str]], tuple[Table, tuple[str, ...]] | None]"
+"""Of the parts of a table's name the table and its columns; None where there is none."""
+
+
+def read(
+    con: sql.Connection,
+    text: str,
+    columns: Columns,
+    functions: Functions,
+    shown: Callable[[Column], bool] = lambda _: True,
+    types: Callable[[Column], str | None] = lambda _: None,
+) -> Reading:
+    """What `text`, one SELECT, reads. Raises PolicyError for all that is not known to be harmless,
+    for tables and columns that `columns` does not know, and, in the same words, for columns by name
+    that are not `shown`, whatever becomes of them. `types` are those of columns, where known."""
+    if len(text) > LONGEST:
+        raise PolicyError(f"a query of {len(text):,} characters; {LONGEST:,} are taken")
+    if "\0" in text:
+        raise PolicyError("a query with a character that ends texts elsewhere")
+    _check_copies(text, MOST)
+    ((found,),) = sql.fetch(con, PARSE, {"text": text})
+    parsed = json.loads(found)
+    if parsed.get("error"):
+        raise PolicyError(
+            "only SELECT is taken" if parsed.get("error_type") == "not implemented"
+            else "a query cannot be read as SQL"
+        )  # fmt: skip
+    statements = parsed["statements"]
+    if len(statements) != 1:
+        raise PolicyError(f"one SELECT is taken, and {len(statements)} came")
+    _check_size(statements[0])
+    reader = _Reader(columns, functions, shown, types)
+    outputs = reader.query(statements[0]["node"], Scope())
+    links = {side.column for pair in reader.pairs for side in pair}
+    return Reading(
+        outputs,
+        reader.filters,
+        frozenset(links.union(*(test.reads for test in reader.tests))),
+        frozenset(reader.tables),
+        canonical(statements[0]),
+        stable(statements[0], functions.aggregates),
+        nobodys(statements[0], functions.aggregates),
+        unmatched(statements[0], functions.aggregates),
+        frozenset(reader.equal),
+        frozenset(reader.beside),
+        frozenset(reader.named),
+        tuple(reader.pairs),
+        tuple(reader.tests),
+        frozenset(reader.chosen),
+        frozenset(reader.fallible),
+    )
+
+
+def _check_size(tree: object) -> None:
+    """Before anything else is done with it; by hand, as a recursion might not come back."""
+    level: list[object] = [tree]
+    number = depth = 0
+    while level:
+        number, depth = number + len(level), depth + 1
+        if number > 12 * MOST or depth > 6 * DEEPEST:
+            raise PolicyError("a query is too large or too deep to be looked through")
+        level = [
+            inner
+            for item in level
+            for inner in (item.values() if isinstance(item, dict) else item)  # type: ignore[attr-defined]
+            if isinstance(inner, (dict, list))
+        ]
+
+
+def _check_copies(text: str, most: int) -> None:
+    """Check a text before its parsing, which copies the operand of CASE for each WHEN, and the
+    definition of a window for each OVER. Raises PolicyError where that would make more than so many
+    words more.
+    """
+    data = text.encode()
+    places = [*(start for start, _ in duckdb.tokenize(text)), len(data)]
+    words = [data[start:end].strip().lower() for start, end in pairwise(places)]
+    if b"case" not in words and b"window" not in words:
+        return
+    copies = 0
+    if b"window" in words:
+        copies = words.count(b"over") * (len(words) - words.index(b"window"))
+    # of each CASE that is open: words of its operand, words of the rest, number of WHEN
+    stack: list[list[int]] = []
+    for word in words:
+        if word == b"case":
+            stack.append([0, 0, 0])
+        elif word == b"when" and stack:
+            stack[-1][2] += 1
+        elif word == b"end" and stack:
+            operand, rest, whens = stack.pop()
+            copies += operand * max(0, whens - 1)
+            whole = operand * max(1, whens) + rest + 1
+            if stack:
+                stack[-1][0 if stack[-1][2] == 0 else 1] += whole
+        elif stack:
+            stack[-1][0 if stack[-1][2] == 0 else 1] += 1
+    if copies > most:
+        raise PolicyError(
+            f"a query whose CASE and WINDOW stand for {copies:,} words more; {most:,} are taken",
+            hint="write CASE WHEN a = 1 ... in place of CASE a WHEN 1 ...; or use a subquery",
+        )
+
+
+class _Reader:
+    def __init__(
+        self,
+        columns: Columns,
+        functions: Functions,
+        shown: Callable[[Column], bool],
+        types: Callable[[Column], str | None] = lambda _: None,
+    ) -> None:
+        self._columns, self._functions, self._shown = columns, functions, shown
+        self._types = types
+        self._made = Expressions(types, functions.aggregates)
+        self._sizes: Measures | None = None
+        if functions.bounded:
+            self._sizes = Measures(lambda n, scope: [o.size for o in self._made.meant(n, scope)])
+        self._deep = 0
+        """Queries around what is read."""
+        self._opaque = False
+        """What is read is a part of a condition that is no equality by itself."""
+        self._texts: list[str] = []
+        """Of the outputs of the whole SELECT."""
+        self.filters: dict[Column, str] = {}
+        self.pairs: dict[tuple[Bare, Bare], None] = {}
+        self.tests: list[NullTest] = []
+        self.chosen: set[str] = set()
+        self.fallible: set[Column] = set()
+        self.equal: set[Column] = set()
+        self.named: set[Column] = set()
+        self.beside: set[tuple[Column, str | None]] = set()
+        self.tables: set[Table] = set()
+
+    # -- queries -----------------------------------------------------------------------------------
+
+    def query(self, node: Node, outer: Scope) -> tuple[Output, ...]:
+        self._deep += 1
+        try:
+            return self._query(node, outer)
+        finally:
+            self._deep -= 1
+
+    def _query(self, node: Node, outer: Scope) -> tuple[Output, ...]:
+        kind = node.get("type")
+        scope = Scope(outer, common=self._common(node, outer))
+        if kind == "SET_OPERATION_NODE":
+            parts = [self.query(child, scope) for child in node["children"]]
+            if len({len(part) for part in parts}) != 1:
+                raise PolicyError("the parts of a union have different numbers of columns")
+            found = tuple(merged(own) for own in zip(*parts, strict=True))
+            scope.aliases = with_aliases(found)
+            if node.get("setop_type") not in ("UNION", "EXCEPT", "INTERSECT"):
+                raise _refused(node.get("setop_type"))
+            if node["setop_type"] != "UNION" or not node.get("setop_all"):
+                # which rows there are follows from all values of all parts
+                self._decide(node["setop_type"], *(output.reads for output in found))
+        elif kind == "SELECT_NODE":
+            if node.get("sample") is not None:
+                raise _refused("TABLESAMPLE")
+            self._from(node["from_table"], scope)
+            if self._deep == 1:
+                self._texts = [_text(item) for item in node["select_list"]]
+            found = self._outputs(node["select_list"], scope)
+            if is_joined(scope):
+                found = tuple(replace(output, joined=True) for output in found)
+            scope.aliases = with_aliases(found)
+            for clause, place in _CLAUSES.items():
+                self._condition(node.get(clause), scope, place)
+                windows = any(n.get("class") == "WINDOW" for n in nodes(node.get(clause)))
+                if windows and not _in_order(node):
+                    self._decide(place, self.named)
+            if len(node.get("group_sets") or ()) > MOST_GROUPINGS:
+                raise PolicyError(
+                    f"{len(node['group_sets'])} grouping sets; {MOST_GROUPINGS} are taken"
+                )
+            for group in node.get("group_expressions") or ():
+                self._group(group, scope, found)
+            if node.get("aggregate_handling") == "FORCE_AGGREGATES":
+                raise _refused("GROUP BY ALL")
+        else:
+            raise _refused(kind)
+        for modifier in node.get("modifiers") or ():
+            if modifier.get("type") not in _ORDERS:
+                raise _refused(modifier.get("type"))
+            place = _ORDERS[modifier["type"]]
+            with self._hidden():
+                self._decide(place, self.reads([v for v in modifier.values() if v], scope))
+            for order in modifier.get("orders") or ():
+                if (output := _placed(order["expression"], found)) is not None:
+                    self._decide(place, output.reads)
+            if modifier["type"] == "LIMIT_MODIFIER":
+                self.chosen.add(place)
+            first = modifier["type"] == "LIMIT_MODIFIER" or modifier.get("distinct_on_targets")
+            if first and (not _in_order(node) or _apart(node)):
+                self._decide(place, self.named)
+            if modifier["type"] == "DISTINCT_MODIFIER" and not modifier.get("distinct_on_targets"):
+                for output in found:
+                    self._apart(output.bare, output.reads, place)
+        return found
+
+    def _decide(self, place: str, *reads: Iterable[Column]) -> None:
+        """Which rows there are follows from these."""
+        for column in frozenset().union(*reads):
+            self.filters.setdefault(column, place)
+
+    def _apart(self, bare: Bare | None, reads: Reads, place: str) -> None:
+        """Rows are one where they are equal in it."""
+        if bare is None or self._opaque:
+            self._decide(place, reads)
+        else:
+            self.pairs[bare, bare] = None
+
+    @contextmanager
+    def _hidden(self) -> Iterator[None]:
+        """An equality in what is read is none that a row has to fulfil."""
+        before, self._opaque = self._opaque, True
+        try:
+            yield
+        finally:
+            self._opaque = before
+
+    def _common(self, node: Node, outer: Scope) -> dict[str, Source]:
+        found: dict[str, Source] = {}
+        scope = Scope(outer, common=found)
+        for item in (node.get("cte_map") or {}).get("map") or ():
+            value = item["value"]
+            inner = value.get("query_node") or value.get("query", {}).get("node")
+            if inner is None:
+                raise _refused("WITH")
+            outputs = renamed(self.query(inner, scope), value.get("aliases") or ())
+            found[folded(item["key"])] = Source(outputs)
+        return found
+
+    def _outputs(self, items: Sequence[Node], scope: Scope) -> tuple[Output, ...]:
+        found: list[Output] = []
+        for item in items:
+            if item.get("class") == "STAR":
+                found += self._star(item, scope)
+            elif folded(item.get("alias") or "") == KEPT:
+                # whether a row is kept: a condition
+                found.append(Output(KEPT, self._condition(item, scope, "WHERE")))
+            else:
+                found.append(self.output(item, scope))
+                scope.aliases = with_aliases(found)
+            if len(found) > MOST:
+                raise PolicyError(f"a query of more than {MOST:,} columns")
+        return tuple(found)
+
+    def _star(self, item: Node, scope: Scope) -> list[Output]:
+        odd = ("columns", "expr", "rename_list", "unpacked", "exclude_list_qualified")
+        if any(item.get(name) for name in odd):
+            raise _refused("COLUMNS, or * that renames")
+        relation = folded(item.get("relation_name") or "")
+        sources = [s for name, s in scope.sources.items() if relation in ("", name)]
+        if not sources:
+            raise PolicyError(f"{relation or ''}* stands for no table")
+        gone = {folded(str(name)) for name in item.get("exclude_list") or ()}
+        put = {
+            name: replace(self.output(r["value"], scope), name=name)
+            for r in item.get("replace_list") or ()
+            for name in [folded(r["key"])]
+        }
+        outputs = [o for source in sources for o in source.outputs if o.name not in gone]
+        self.named.update(*(output.reads for output in outputs))
+        return [put.get(o.name, o) for o in outputs]
+
+    # -- FROM --------------------------------------------------------------------------------------
+
+    def _from(self, node: Node, scope: Scope) -> None:
+        """Put what there is in FROM into the scope; what comes first is there for what follows."""
+        match node.get("type"):
+            case "EMPTY":
+                return
+            case "BASE_TABLE":
+                self._table(node, scope)
+            case "SUBQUERY":
+                inner = Scope(scope.outer, dict(scope.sources), common=all_common(scope))
+                self._add(scope, node, Source(self.query(node["subquery"]["node"], inner)))
+            case "EXPRESSION_LIST":
+                rows = [[self.output(e, scope) for e in row] for row in node["values"]]
+                outputs = tuple(
+                    Output(
+                        f"col{n}",
+                        frozenset().union(*(o.reads for o in own)),
+                        computed=any(o.reads for o in own),
+                        strict=all(o.strict for o in own),
+                        size=largest([o.size for o in own]),
+                    )
+                    for n, own in enumerate(zip(*rows, strict=True))
+                )
+                self._add(scope, node, Source(outputs))
+            case "JOIN":
+                if node.get("ref_type") not in _JOINS:
+                    raise _refused(f"a {str(node.get('ref_type')).lower()} join")
+                self._from(node["left"], scope)
+                self._from(node["right"], scope)
+                if node.get("join_type") in _EQUATING:
+                    self._condition(node.get("condition"), scope, "a join")
+                else:
+                    with self._hidden():
+                        self._condition(node.get("condition"), scope, "a join")
+                if node.get("duplicate_eliminated_columns"):
+                    raise _refused("a join of columns without duplicates")
+                for name in node.get("using_columns") or ():
+                    self._same_names(by_name(scope, name), str(node.get("join_type")))
+            case other:
+                raise _refused(other)
+        if node.get("sample") is not None:
+            raise _refused("TABLESAMPLE")
+
+    def _same_names(self, found: Sequence[Output], join: str) -> None:
+        """Columns of USING."""
+        reads: Reads = frozenset().union(*(output.reads for output in found))
+        self.named |= reads
+        bare = [output.bare for output in found if output.bare is not None]
+        if len(bare) < len(found) or join not in _EQUATING or self._opaque:
+            self._decide("USING", reads)
+        else:
+            self.equal |= reads
+            self.pairs.update(((bare[0], other), None) for other in bare[1:])
+
+    def _table(self, node: Node, scope: Scope) -> None:
+        path = [str(part) for part in node["qualified_name"]["path"]]
+        if node.get("at_clause"):
+            raise _refused("AT")
+        common = next(
+            (s.common[folded(path[0])] for s in scope.chain() if folded(path[0]) in s.common), None
+        )
+        if len(path) == 1 and common is not None:
+            self._add(scope, node, common, path[-1])
+            return
+        found = self._columns(path)
+        if found is None:
+            raise PolicyError(f"table {'.'.join(path)} is not granted")
+        table, names = found
+        self.tables.add(table)
+        outputs = tuple(
+            Output(
+                folded(column.name),
+                frozenset({column}),
+                column,
+                bare=Bare(column),
+                size=size_of_column(self._types(column)),
+            )
+            for column in (Column(table, name) for name in names)
+        )
+        self._add(scope, node, Source(outputs, table), path[-1])
+
+    def _add(self, scope: Scope, node: Node, source: Source, name: str = "") -> None:
+        alias = folded(str(node.get("alias") or name)) or f"{len(scope.sources)}"
+        if alias in scope.sources:
+            raise PolicyError(f"two tables of one FROM are named {alias}")
+        outputs = renamed(source.outputs, node.get("column_name_alias") or ())
+        outputs = tuple(
+            o if o.size.copies == 1 else replace(o, size=replace(o.size, copies=1)) for o in outputs
+        )
+        scope.sources[alias] = Source(outputs, source.table)
+
+    # -- conditions --------------------------------------------------------------------------------
+
+    def _condition(self, node: Node | None, scope: Scope, place: str) -> Reads:
+        """What a condition reads. It decides which rows there are by all of that, but where it is
+        an equality of two columns that rows have to fulfil, or asks for a value that is not NULL.
+        """
+        if node is None:
+            return NONE
+        if node["class"] == "CONJUNCTION" and node.get("type") == "CONJUNCTION_AND":
+            parts = (self._condition(part, scope, place) for part in node["children"])
+            return frozenset().union(*parts)
+        node = _asserted(node)
+        if self._opaque:
+            return self._decided(node, scope, place)
+        if node["class"] == "CONJUNCTION" and node.get("type") == "CONJUNCTION_AND":
+            return self._condition(node, scope, place)
+        match node.get("type"), node.get("subquery_type"):
+            case "SUBQUERY", "EXISTS":
+                self.query(node["subquery"]["node"], scope)
+                return NONE
+            case "SUBQUERY", "ANY" if node.get("comparison_type") == "COMPARE_EQUAL":
+                outputs = self.query(node["subquery"]["node"], scope)
+                own = self.reads(node["child"], scope)
+                reads = own.union(*(output.reads for output in outputs))
+                sides = [self._made.bare(node["child"], scope), *(o.bare for o in outputs)]
+                return self._equality(sides, reads, place)
+            case "COMPARE_EQUAL", _:
+                sides = [self._made.bare(node[name], scope) for name in ("left", "right")]
+                if None not in sides:
+                    return self._equality(sides, self.reads(node, scope), place)
+            case _ if self._deep == 1 and (tested := _tested(node)) is not None:
+                reads, bare = self.reads(node, scope), self._made.bare(tested, scope)
+                same = (n for n, text in enumerate(self._texts) if text == _text(tested))
+                column = None if bare is None else bare.column
+                self.tests.append(NullTest(reads, place, column, frozenset(same)))
+                return reads
+        return self._decided(node, scope, place)
+
+    def _equality(self, sides: Sequence[Bare | None], reads: Reads, place: str) -> Reads:
+        left, *others = sides
+        if left is None or len(others) != 1 or others[0] is None:
+            self._decide(place, reads)
+        else:
+            self.pairs[left, others[0]] = None
+            self.equal |= reads
+        return reads
+
+    def _decided(self, node: Node, scope: Scope, place: str) -> Reads:
+        with self._hidden():
+            reads = self.reads(node, scope)
+        self._decide(place, reads)
+        if not reads and any(self._made.varies(inner) for inner in nodes(node)):
+            self.chosen.add(place)
+        return reads
+
+    def _group(self, node: Node, scope: Scope, outputs: tuple[Output, ...]) -> None:
+        placed = _placed(node, outputs)
+        output = self.output(node, scope) if placed is None else placed
+        self._apart(output.bare, output.reads, "GROUP BY")
+
+    # -- expressions -------------------------------------------------------------------------------
+
+    def output(self, node: Node, scope: Scope) -> Output:
+        reads, size = self._reads(node, scope), self._measured(node, scope)
+        name = node.get("alias") or ""
+        if node["class"] == "COLUMN_REF":
+            name = name or node["column_names"][-1]
+        source, bare = self._source(node, scope), self._made.bare(node, scope)
+        if self._made.kind(node, scope) is None:
+            self.fallible |= reads
+        return Output(
+            folded(str(name)),
+            reads,
+            self._plain(node, scope),
+            literal(node),
+            None if source is None else source.table,
+            source is not None,
+            bare,
+            bool(reads) and bare is None and source is None and not self._made.passed(node, scope),
+            self._made.strict(node, scope),
+            size,
+        )
+
+    def _plain(self, node: Node, scope: Scope) -> Column | None:
+        """The column that the expression is, normalised at most; NULL, or a neutral constant in
+        place of NULL, may stand beside it."""
+        while node["class"] != "COLUMN_REF":
+            inner = _inside(node)
+            if inner is None:
+                return None
+            node = inner
+        sure, unsure = meanings(node["column_names"], scope)
+        found = {output.same for output in (*sure, *unsure)}
+        return found.pop() if len(found) == 1 else None
+
+    def _source(self, node: Node, scope: Scope) -> Source | None:
+        """Whose whole row it is."""
+        names: list[object] = node["column_names"] if node["class"] == "COLUMN_REF" else []
+        first = str(names[0]) if len(names) == 1 else ""
+        source = next((s.sources[folded(first)] for s in scope.chain()
+                       if folded(first) in s.sources), None)  # fmt: skip
+        taken = any(o.name == folded(first) for s in scope.chain()
+                    for own in s.sources.values() for o in own.outputs)  # fmt: skip
+        return None if not first or taken else source
+
+    def reads(self, node: object, scope: Scope) -> Reads:
+        """Return the columns that expressions read; PolicyError where a value may be too large."""
+        found = self._reads(node, scope)
+        self._measured(node, scope)
+        return found
+
+    def _measured(self, node: object, scope: Scope) -> Size:
+        return DATA if self._sizes is None else self._sizes.measure(node, scope)
+
+    def _reads(self, node: object, scope: Scope) -> Reads:
+        if isinstance(node, list):
+            return frozenset().union(*(self._reads(item, scope) for item in node))
+        if not isinstance(node, dict):
+            return NONE
+        kind = node.get("class")
+        if kind is None:
+            if "node" in node or node.get("type") in ("SELECT_NODE", "SET_OPERATION_NODE"):
+                raise _refused("a query that stands here")
+            return self._inner(node, scope)
+        if kind not in _EXPRESSIONS:
+            raise _refused(kind)
+        match kind:
+            case "COLUMN_REF":
+                return self._column(node, scope)
+            case "SUBQUERY":
+                return self._subquery(node, scope)
+            case "STAR":
+                raise _refused("* that stands here")
+            case "LAMBDA":
+                return self._lambda(node, scope)
+            case "TYPE":
+                self._check_type(node)
+            case "FUNCTION":
+                self._check_function(node)
+            case "WINDOW":
+                if node.get("type") == "WINDOW_AGGREGATE":
+                    self._check_function(node)
+        for name in ("filter", "filter_expr"):
+            self._condition(node.get(name), scope, "FILTER")
+        return self._inner(node, scope)
+
+    def _inner(self, node: Node, scope: Scope) -> Reads:
+        found = frozenset().union(*(self._reads(value, scope) for value in node.values()))
+        if 0 < len(found) <= WIDEST and node.get("class"):
+            self.beside.update((column, text) for text in beside(node) for column in found)
+        return found
+
+    def _column(self, node: Node, scope: Scope) -> Reads:
+        names = node["column_names"]
+        found, unsure = meanings(names, scope)
+        first = folded(str(names[0]))
+        given = any(first in own.names for own in scope.chain())
+        if given and len(names) > 1:  # what a parameter has, and not what a table of its name has
+            given = not any(first in own.sources for own in scope.chain())
+        hidden = any(not self._shown(c) for o in found if o.name for c in o.reads)
+        if hidden or (not found and not given):
+            raise unknown(str(names[min(1, len(names) - 1)]))
+        self.named.update(*(output.reads for output in found if output.name))
+        return frozenset().union(*(output.reads for output in (*found, *unsure)))
+
+    def _subquery(self, node: Node, scope: Scope) -> Reads:
+        outputs = self.query(node["subquery"]["node"], scope)
+        if self._sizes is not None:
+            self._sizes.query(node, [output.size for output in outputs])
+        own = self._reads(node.get("child"), scope)
+        if node.get("subquery_type") in ("EXISTS", "NOT_EXISTS"):
+            return own
+        return own.union(*(output.reads for output in outputs))
+
+    def _lambda(self, node: Node, scope: Scope) -> Reads:
+        names: set[str] = set()
+        for item in _refs(node.get("lhs")):
+            names.add(folded(item["column_names"][0]))
+        inner = Scope(scope, names=frozenset(names))
+        return self._reads(node.get("lhs"), inner) | self._reads(node.get("expr"), inner)
+
+    def _check_function(self, node: Node) -> None:
+        path = [str(part) for part in (node.get("qualified_name") or {}).get("path") or ()]
+        name = str(node.get("function_name"))
+        near = [p.lower() for p in path[:-1]] in ([], ["main"], ["pg_catalog"], ["system", "main"])
+        if not near or not self._functions.allows(name) or path[-1:] not in ([name], []):
+            raise PolicyError(
+                f"function {'.'.join(path) or name} is not among those that are allowed"
+            )
+
+    def _check_type(self, node: Node) -> None:
+        path = [str(part) for part in (node.get("qualified_name") or {}).get("path") or ()]
+        name = str(node.get("type_name"))
+        if len(path) > 1 or name.lower() not in self._functions.types:
+            raise PolicyError(f"type {'.'.join(path) or name} is not one that is allowed")
+
+
+def _inside(node: Node) -> Node | None:
+    """What a normalising expression is of."""
+    match node["class"]:
+        case "CAST":
+            found: Node = node["child"]
+            return found
+        case "FUNCTION":
+            inner = node.get("arguments") or []
+            alone = len(inner) == 1 and node["function_name"] in NORMALISING
+            return inner[0]["expression"] if alone else None
+        case "OPERATOR" if node.get("type") == "OPERATOR_COALESCE":
+            first, *others = node["children"]
+            return first if all(literal(o) in NEUTRAL for o in others) else None
+        case "CASE":
+            checks, otherwise = node.get("case_checks") or [], node.get("else_expr")
+            empty = otherwise is None or is_null(otherwise)
+            never = len(checks) == 1 and literal(checks[0]["when_expr"]) == "false"
+            return checks[0]["then_expr"] if never and empty else None
+    return None
+
+
+def _in_order(node: Node) -> bool:
+    """Rows come in the order of one table. Else that follows from what they are made of, and so
+    does which are the first."""
+    return bool((node.get("from_table") or {}).get("type") == "BASE_TABLE")
+
+
+def _apart(node: Node) -> bool:
+    """A SELECT that groups rows, or whose equal rows are one."""
+    alike = any(m["type"] == "DISTINCT_MODIFIER" for m in node.get("modifiers") or ())
+    return bool(node.get("group_expressions")) or alike
+
+
+def _asserted(node: Node) -> Node:
+    """What has to hold where the condition does: `x` of `x IS TRUE`."""
+    truth = {"kind": "BOOLEAN", "text": "true"}
+    while node.get("type") == "COMPARE_NOT_DISTINCT_FROM" and node["right"].get("literal") == truth:
+        node = node["left"]
+        if node["class"] == "CAST" and type_of(node["type_expr"]) == "BOOLEAN":
+            node = node["child"]
+    return node
+
+
+def _tested(node: Node) -> Node | None:
+    """What must not be NULL, or NaN, where the condition holds."""
+    inner: Node = node["children"][0] if node.get("type") == "OPERATOR_NOT" else node
+    kind = "OPERATOR_IS_NULL" if inner is not node else "OPERATOR_IS_NOT_NULL"
+    if inner.get("type") == kind:
+        found: Node = inner["children"][0]
+        return found
+    call = inner.get("arguments") or []
+    if inner is not node and inner.get("function_name") == "isnan" and len(call) == 1:
+        found = call[0]["expression"]
+        return found
+    return None
+
+
+def _text(node: Node) -> str:
+    """The same for expressions that differ in their place or their alias alone."""
+    return json.dumps(_placeless({**node, "alias": ""}), sort_keys=True)
+
+
+def _placeless(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_placeless(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    return {name: _placeless(item) for name, item in value.items() if name not in PLACES}
+
+
+def _placed(node: Node, outputs: tuple[Output, ...]) -> Output | None:
+    """The output that a number in GROUP BY or ORDER BY stands for."""
+    text = literal(node)
+    if text is None or not text.isdecimal() or not 1 <= int(text) <= len(outputs):
+        return None
+    return outputs[int(text) - 1]
+
+
+def _refs(node: object) -> Iterator[Node]:
+    return (found for found in nodes(node) if found.get("class") == "COLUMN_REF")
+
+
+def _refused(what: object) -> PolicyError:
+    return PolicyError(f"{what} is not taken{DECIDED}")

@@ -1,1 +1,0 @@
-"""What a party checks of what it is asked: by the policies and grants that its owner has made."""

@@ -1,0 +1,1 @@
+"""Federations within other libraries: scikit-learn, MLflow and NVFlare."""

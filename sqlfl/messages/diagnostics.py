@@ -1,0 +1,290 @@
+"""What is asked of a saved block when somebody looks into a model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
+
+from sqlfl.messages.base import Message
+from sqlfl.messages.forms import array, integer, real, text, texts
+
+if TYPE_CHECKING:
+    from sqlfl.base.arrays import Array
+
+NUMBER, MISSING, CATEGORY, NULL, HASHED, OTHER, PARTNERLESS = range(7)
+"""Of what an encoded column is: a number or a boolean; whether a feature is NULL; a category, the
+category of NULL, a category of which only a keyed hash is known, and all those that are taken as
+one; whether a LEFT JOIN found no partner."""
+
+
+@dataclass(frozen=True, eq=False)
+class SendBlock(Message):
+    """Coordinator to client, outside a run: what are the weights of a saved block?"""
+
+    kind = "send_block"
+    words = "name of the block"
+    model: str = field(metadata=text())
+    block: int = field(metadata=integer())
+    """The slot of the model."""
+
+
+@dataclass(frozen=True, eq=False)
+class Named(Message, travels=False):
+    """What the encoded columns of a block are."""
+
+    kinds: Array = field(metadata=array("uint8", "columns", below=7))
+    """NUMBER and so on."""
+    features: tuple[str, ...] = field(metadata=texts("columns"))
+    """Of each column its feature, of an element of an array with its number: 'a[1]'."""
+    categories: tuple[str, ...] = field(metadata=texts("columns"))
+    """The text of a category, or the first digits of its hash; empty of other columns."""
+
+
+@dataclass(frozen=True, eq=False)
+class SendSeparated(Message):
+    """Coordinator to client, before the first step of training: of which columns are all rows of
+    one class?"""
+
+    kind = "send_separated"
+    words = (
+        "whether joined rows of each row are of a class, and whether others are not, which the "
+        "residuals of the first step tell as well"
+    )
+    classes: Array = field(metadata=array("uint8", "rows", "outputs", below=4))
+    """NOT_OF_CLASS, OF_CLASS or both; of counts whether they are above 0. 0 of a row that counts
+    nothing."""
+    counts: int = field(metadata=integer(most=1))
+    """1 where classes are counts, which a threshold of a number does not separate."""
+
+
+@dataclass(frozen=True, eq=False)
+class Separated(Named):
+    """Client to coordinator: what the rows of each encoded column are of. Names are those of
+    columns whose rows are alike; else empty."""
+
+    kind = "separated"
+    words = "which columns have rows of one class only, and the names of these categories"
+    states: Array = field(metadata=array("uint8", "columns", "outputs", below=4))
+    """States, as in `SendSeparated`, of the rows of a category, or that lack a number. Of a number
+    those of one of its two values, or NOT_OF_CLASS where a threshold tells rows apart, or both."""
+
+
+NOT_OF_CLASS, OF_CLASS = 1, 2
+"""Flags of a row or a column: some of its joined rows are not of a class, and some are."""
+
+
+@dataclass(frozen=True, eq=False)
+class Block(Named):
+    """Client to coordinator: the block, whose encoded columns are (x − centre) / scale."""
+
+    kind = "block"
+    words = "weights of the block; names of its features and categories; means and scales"
+    weights: Array = field(metadata=array("float64", "columns", "outputs"))
+    centres: Array = field(metadata=array("float64", "columns"))
+    """Of a category its share."""
+    scales: Array = field(metadata=array("float64", "columns"))
+    """1 of categories."""
+
+
+@dataclass(frozen=True, eq=False)
+class SendRotated(Message):
+    """Coordinator to client: encoded columns of the active rows, in a basis that you keep."""
+
+    kind = "send_rotated"
+    words = "name of the block; base categories that the statement names"
+    model: str = field(metadata=text())
+    block: int = field(metadata=integer())
+    compared: tuple[str, ...] = field(metadata=texts("compared"))
+    """Features whose base category the statement names."""
+    bases: tuple[str, ...] = field(metadata=texts("compared"))
+    """Of each the category that its others are compared with."""
+
+
+@dataclass(frozen=True, eq=False)
+class Rotated(Message):
+    """Client to coordinator: X̃ R of the active rows, with R a random orthogonal matrix."""
+
+    kind = "rotated"
+    values: Array = field(metadata=array("float64", "rows", "columns"))
+    weights: Array = field(metadata=array("float64", "columns"))
+    """Rᵀ θ: values times these are the block's predictions."""
+    origin: Array = field(metadata=array("float64", "columns"))
+    """Rᵀ x̃ of the row whose numbers are 0 and whose categories are those that others are compared
+    with."""
+
+
+@dataclass(frozen=True, eq=False)
+class SendErrors(Message):
+    """Coordinator to client: the covariance of the block's weights, and which of them the rows do
+    not tell, in the basis of `Rotated`."""
+
+    kind = "send_errors"
+    words = (
+        "covariance of the block's weights, which of them the rows do not tell, and which have no "
+        "finite estimate; base categories that the statement names"
+    )
+    model: str = field(metadata=text())
+    block: int = field(metadata=integer())
+    compared: tuple[str, ...] = field(metadata=texts("compared"))
+    bases: tuple[str, ...] = field(metadata=texts("compared"))
+    """As in `SendRotated`."""
+    penalised: int = field(metadata=integer(most=1))
+    """1 where a penalty decides what the rows do not tell. Else columns are left out for it."""
+    covariance: Array = field(metadata=array("float64", "columns", "columns"))
+    within: Array = field(metadata=array("float64", "columns", "columns"))
+    """The projection on weights that move no score, without those of other tables."""
+    between: Array = field(metadata=array("float64", "columns", "columns"))
+    """That on weights that move no score together with those of earlier tables, beyond `within`."""
+    later: Array = field(metadata=array("float64", "columns", "columns"))
+    """That on weights that move no score together with those of later tables."""
+    endless: Array = field(metadata=array("float64", "columns", "columns"))
+    """The projection on what has no finite estimate of that: 0 unless rows are separated."""
+    shift: Array = field(metadata=array("float64", "columns"))
+    """What to add to the weights, for columns that later tables leave out."""
+    partnerless: Array = field(metadata=array("float64", "columns"))
+    """Weights of which rows without a partner have a score, and all others another that is less by
+    1; 0 where there are none."""
+    partner: Array = field(metadata=array("float64", "columns"))
+    """The encoded row that stands for a partner that a LEFT JOIN did not find; 0 where there is
+    none."""
+    constants: Array = field(metadata=array("float64", "columns"))
+    """A linear function of weights within `within` and `partnerless`: what leaving these out takes
+    from the intercept."""
+    crossed: Array = field(metadata=array("float64", "columns"))
+    """Covariances of the weights with the intercept, as far as the coordinator knows it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Errors(Named):
+    """Client to coordinator: coefficients in the features' own units, and their standard errors."""
+
+    kind = "errors"
+    words = (
+        "names of features and categories; coefficients and their standard errors; what leaving "
+        "columns out takes from the intercept"
+    )
+    coefficients: Array = field(metadata=array("float64", "columns"))
+    """Of a category: its difference from the one that others are compared with."""
+    errors: Array = field(metadata=array("float64", "columns", least=0))
+    """0 of that one, and where nothing tells the error: the residuals that it is made of are 0."""
+    told: Array = field(metadata=array("uint8", "columns", most=2))
+    """0 of a column that is left out, of one whose coefficient is not told, and of the category
+    that others are compared with; PROVIDED where later tables must leave out what the coordinator
+    takes them to."""
+    finite: Array = field(metadata=array("uint8", "columns", most=1))
+    """0 where the coefficient has no finite estimate; 1 of the category that others are compared
+    with."""
+    bases: Array = field(metadata=array("uint8", "columns", most=1))
+    """1 of the category that others are compared with."""
+    foreseen: int = field(metadata=integer(most=1))
+    """1 where the columns that are left out for `between` are what the coordinator takes them to
+    be: then earlier tables' coefficients hold."""
+    moved: float = field(metadata=real())
+    """What leaving out columns takes from the intercept."""
+    spread: float = field(metadata=real())
+    """What that adds to the intercept's variance."""
+
+
+TOLD, PROVIDED = 1, 2
+"""Of a coefficient: it is told; it is, provided that later tables leave out what is foreseen."""
+
+
+@dataclass(frozen=True, eq=False)
+class ScorePermuted(Message):
+    """Coordinator to client: predictions where one feature's values are those of other rows."""
+
+    kind = "score_permuted"
+    words = "name of the block; the feature; a seed, or that there is none"
+    exact: ClassVar[bool] = False
+    """The reply is in 8-byte numbers."""
+    model: str = field(metadata=text())
+    block: int = field(metadata=integer())
+    feature: int = field(metadata=integer())
+    """By its place among the block's."""
+    repeat: int = field(metadata=integer())
+    seed: int = field(metadata=integer(least=-1))
+    """-1: the client draws rows by chance, and tells nobody."""
+
+
+@dataclass(frozen=True, eq=False)
+class PermuteExactly(ScorePermuted):
+    """The same in 8-byte numbers."""
+
+    kind = "permute_exactly"
+    exact = True
+
+
+@dataclass(frozen=True, eq=False)
+class SendContributions(Message):
+    """Coordinator to client: what does each feature add to the active rows' scores?"""
+
+    kind = "send_contributions"
+    words = "name of the block"
+    exact: ClassVar[bool] = False
+    """The reply is in 8-byte numbers."""
+    model: str = field(metadata=text())
+    block: int = field(metadata=integer())
+
+
+@dataclass(frozen=True, eq=False)
+class SendSkew(Message):
+    """Coordinator to client: how do your features differ from those that the block was trained
+    on?"""
+
+    kind = "send_skew"
+    words = "name of the block; how many rows a mean is of"
+    model: str = field(metadata=text())
+    block: int = field(metadata=integer())
+    least: int = field(metadata=integer(least=1))
+
+
+@dataclass(frozen=True, eq=False)
+class Skew(Message):
+    """Client to coordinator: each feature in training, and in the active rows as often as they are
+    joined. NaN where there is no such number, or where it is of fewer than `least` rows."""
+
+    kind = "skew"
+    words = (
+        "of each feature the mean and share of NULL in training and now, how far apart these and "
+        "the distributions are (distance, PSI, Jensen-Shannon), and the share of new categories"
+    )
+    trained_means: Array = field(metadata=array("float64", "features", finite=False))
+    means: Array = field(metadata=array("float64", "features", finite=False))
+    """Of numbers and booleans that are not NULL."""
+    trained_missing: Array = field(metadata=array("float64", "features", finite=False))
+    missing: Array = field(metadata=array("float64", "features", finite=False))
+    distances: Array = field(metadata=array("float64", "features", finite=False))
+    """Of numbers |mean − trained mean| over what they were divided by in training, of an array the
+    greatest of its elements; of categories half the sum of |share − trained share|."""
+    unseen: Array = field(metadata=array("float64", "features", finite=False))
+    """The share of rows whose category training did not have."""
+    indices: Array = field(metadata=array("float64", "features", finite=False))
+    """Population stability: Σ (share − trained share) log(share/trained share), over bins of as
+    many rows each in training, or over categories. Those of fewer than `least` rows are joined."""
+    divergences: Array = field(metadata=array("float64", "features", finite=False))
+    """Jensen and Shannon's divergence of the same shares, in bits."""
+
+
+@dataclass(frozen=True, eq=False)
+class Contributions(Message):
+    """Client to coordinator: what each feature adds to the score of each active row."""
+
+    kind = "contributions"
+    values: Array = field(metadata=array("float32", "rows", "parts"))
+    """Feature after feature, of each a number for each output."""
+
+
+@dataclass(frozen=True, eq=False)
+class SendExactContributions(SendContributions):
+    """The same in 8-byte numbers."""
+
+    kind = "send_exact_contributions"
+    exact = True
+
+
+@dataclass(frozen=True, eq=False)
+class ExactContributions(Contributions):
+    """The same in 8-byte numbers."""
+
+    kind = "exact_contributions"
+    values: Array = field(metadata=array("float64", "rows", "parts"))

@@ -1,0 +1,325 @@
+"""The one encoding of messages: a header that says what there is, and the values as they are.
+
+Eight bytes of MAGIC, the header's length (uint32), the header (JSON, ASCII), then the values,
+little-endian, each from a multiple of 64 bytes on: arrays as numpy has them, text as UTF-8, columns
+of identifiers in Arrow's layout (sqlfl.messages.wire_columns). Nothing is between them but zeros,
+and nothing comes after them. The header has the kind, run, slot and number of the message and, for
+every field, its numbers, or the types and sizes of what follows.
+
+Whoever decodes trusts none of it. No library's reader is given bytes of another party: a message is
+arrays over its own bytes, of the types and sizes that its kind declares (sqlfl.messages.forms), so
+that decoding takes no more memory than the message, but for the header's objects. Arrow's own IPC
+format cannot be read so: of 80 kB its reader may make 60 MB, of 4 MB three GB, and a compressed
+buffer is made large before anything can be checked.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from sqlfl.base.codec import loads
+from sqlfl.base.errors import InternalError, WireError
+from sqlfl.base.sanitize import clipped, line
+from sqlfl.messages import KINDS, Message
+from sqlfl.messages.checks import fault_of, sizes_of
+from sqlfl.messages.forms import (
+    LONGEST_TEXT,
+    Columns,
+    Form,
+    Number,
+    Numbers,
+    Several,
+    Text,
+    Texts,
+)
+from sqlfl.messages.wire_columns import packed, unpacked
+
+Bytes: TypeAlias = npt.NDArray[np.uint8]
+
+MAGIC = b"sqlfl\x00\x00\x02"
+"""The last byte is the format's number."""
+START = len(MAGIC) + 4
+ALIGNMENT = 64
+LONGEST_HEADER = 1 << 20
+LARGEST = 1 << 36
+"""Bytes of a message: what is longer is not looked at."""
+LONGEST_NAME = 200
+"""Characters of a run's id."""
+MOST = 2**31 - 1
+_HEADERS = json.JSONEncoder(separators=(",", ":"))
+
+
+def encode(message: Message) -> pa.Buffer:
+    """The message as bytes. Raises InternalError where it is not of its declared form."""
+    try:
+        sizes_of(message)
+    except WireError as error:
+        raise InternalError(f"a message field cannot travel: {error.message}") from error
+    return encoded(message)
+
+
+def encoded(message: Message) -> pa.Buffer:
+    """The message as bytes, whether or not it is of its form: only a test that forges one begins
+    here."""
+    described: dict[str, Any] = {}
+    parts: list[Bytes] = []
+    for name, form in message.forms().items():
+        described[name], own = _written(getattr(message, name), form)
+        parts += own
+    envelope: dict[str, Any] = {"kind": message.name_of(), "run": message.run, "slot": message.slot}
+    envelope |= {"number": message.number, "fields": described}
+    header = _HEADERS.encode(envelope).encode("ascii")
+    end = START + len(header)
+    places = []
+    for part in parts:
+        places.append(_aligned(end))
+        end = places[-1] + part.nbytes
+    if len(header) > LONGEST_HEADER or end > LARGEST:
+        raise InternalError(f"a message {message.kind} of {end} bytes, {len(header)} of a header")
+    made = pa.allocate_buffer(end)
+    out = np.frombuffer(made, np.uint8)
+    last = START + len(header)
+    out[:last] = np.frombuffer(MAGIC + struct.pack("<I", len(header)) + header, np.uint8)
+    for place, part in zip(places, parts, strict=True):
+        out[last:place] = 0  # or what was in memory here would leave
+        last = place + part.nbytes
+        out[place:last] = part
+    return made
+
+
+def decode(data: pa.Buffer | bytes) -> Message:
+    """The message that `encode` wrote; arrays are views of `data` and read-only.
+
+    Raises WireError for anything else, and for types and sizes that are not as declared. What the
+    elements of its arrays must be is for `received` to see.
+    """
+    source = _Source(data)
+    header = source.header
+    cls = KINDS.get(header["kind"])
+    if cls is None:
+        raise WireError(f"message of unknown kind {_quoted(header['kind'])}")
+    forms, described = cls.forms(), header["fields"]
+    if described.keys() != forms.keys():
+        raise WireError(f"{cls.kind} with other fields: {_quoted(', '.join(described))}")
+    found = {
+        name: source.read(form, described[name], f"{cls.kind}.{name}")
+        for name, form in forms.items()
+    }
+    source.check_end()
+    message = cls(header["run"], header["slot"], number=header["number"], **found)
+    sizes_of(message)
+    return message
+
+
+def received(data: pa.Buffer | bytes) -> Message:
+    """The message in bytes that came over a border, which is all that it is declared to be.
+
+    Raises WireError, whatever the bytes are.
+    """
+    try:
+        message = decode(data)
+        fault = fault_of(message, sizes_of(message))
+    except MemoryError:
+        raise WireError(f"a message of {len(data)} bytes does not fit the memory") from None
+    if fault is not None:
+        raise WireError(fault)
+    return message
+
+
+# -- writing ----------------------------------------------------------------------------------
+
+
+def _written(value: Any, form: Form) -> tuple[Any, list[Bytes]]:
+    """What the header says of a value of this form, and its bytes."""
+    match form:
+        case Number():
+            return (int(value) if form.whole else float(value)), []
+        case Text():
+            text = _utf8(value)
+            return len(text), [np.frombuffer(text, np.uint8)]
+        case Texts():
+            return len(value), _written_texts(value)
+        case Numbers():
+            return _shape(value), [_flat(value)]
+        case Several():
+            return [_shape(item) for item in value], [_flat(item) for item in value]
+        case Columns():
+            columns = [packed(item) for item in value]
+            return (
+                [column.description for column in columns],
+                [_flat(part) for column in columns for part in column.buffers],
+            )
+
+
+def _written_texts(texts: tuple[str, ...]) -> list[Bytes]:
+    """The length of each in bytes, and all one after the other."""
+    data = _utf8("".join(texts), LARGEST)
+    lengths = list(map(len, texts))
+    if len(data) != sum(lengths):  # not all ASCII
+        lengths = [len(_utf8(item)) for item in texts]
+    if max(lengths, default=0) > LONGEST_TEXT:
+        raise InternalError(f"a text of {max(lengths)} bytes cannot travel: {LONGEST_TEXT} can")
+    return [_flat(np.array(lengths, np.uint32)), np.frombuffer(data, np.uint8)]
+
+
+def _shape(value: npt.NDArray[Any]) -> list[Any]:
+    return [value.dtype.name, *value.shape]
+
+
+def _flat(value: npt.NDArray[Any]) -> Bytes:
+    return np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+
+
+def _utf8(text: str, longest: int = LONGEST_TEXT) -> bytes:
+    try:
+        found = text.encode()
+    except UnicodeEncodeError:
+        raise InternalError("a text with half a character cannot travel") from None
+    if len(found) > longest:
+        raise InternalError(f"a text of {len(found)} bytes cannot travel: {longest} can")
+    return found
+
+
+def _aligned(place: int) -> int:
+    return -(-place // ALIGNMENT) * ALIGNMENT
+
+
+# -- reading ----------------------------------------------------------------------------------
+
+
+class _Source:
+    """The bytes of a message, read from the beginning to the end."""
+
+    def __init__(self, data: pa.Buffer | bytes) -> None:
+        if not START <= len(data) <= LARGEST:
+            raise WireError(f"{len(data)} bytes are no message")
+        self._buffer = pa.py_buffer(data)
+        if self._buffer.address % 8:
+            self._buffer = pa.py_buffer(bytes(data))
+        self._bytes = np.frombuffer(self._buffer, np.uint8)
+        self._bytes.flags.writeable = False
+        if self._bytes[: len(MAGIC)].tobytes() != MAGIC:
+            raise WireError("the bytes are no message of this version of sqlfl")
+        (length,) = struct.unpack("<I", self._bytes[len(MAGIC) : START].tobytes())
+        self._place = START + length
+        if length > LONGEST_HEADER or self._place > len(data):
+            raise WireError(f"a header of {length} bytes in a message of {len(data)}")
+        self.header = _checked(self._bytes[START : self._place].tobytes())
+
+    def take(self, size: int) -> Bytes:
+        """The next value of so many bytes."""
+        start = _aligned(self._place)
+        if start + size > len(self._bytes):
+            raise WireError(f"a message of {len(self._bytes)} bytes ends before its values")
+        if self._bytes[self._place : start].any():
+            raise WireError("a message with bytes between its values")
+        self._place = start + size
+        return self._bytes[start : self._place]
+
+    def check_end(self) -> None:
+        if self._place != len(self._bytes):
+            raise WireError(f"a message with {len(self._bytes) - self._place} bytes after it")
+
+    def read(self, form: Form, described: Any, what: str) -> Any:
+        """The value that the header describes so. Raises WireError where it does not fit."""
+        try:
+            return self._value(form, described)
+        except (ValueError, TypeError, OverflowError) as error:
+            raise WireError(f"{what} cannot be read: {error}") from None
+        except WireError as error:
+            raise WireError(f"{what}: {error.message}") from None
+
+    def _value(self, form: Form, described: Any) -> Any:
+        match form:
+            case Number():
+                return described if form.whole else float(described)
+            case Text():
+                return self._text(_size(described, LONGEST_TEXT))
+            case Texts():
+                return self._texts(_size(described))
+            case Numbers():
+                return self._array(form, described)
+            case Several():
+                return tuple(self._array(form.item, item) for item in _list(described))
+            case Columns():
+                return tuple(unpacked(item, self._slice) for item in _list(described))
+
+    def _text(self, size: int) -> str:
+        return self.take(size).tobytes().decode()
+
+    def _texts(self, count: int) -> tuple[str, ...]:
+        places = [0, *np.cumsum(self.take(4 * count).view(np.uint32), dtype=np.int64).tolist()]
+        data = self.take(places[-1]).tobytes()
+        if data.isascii():
+            text = data.decode("ascii")
+            return tuple([text[start:end] for start, end in pairwise(places)])
+        return tuple([data[start:end].decode() for start, end in pairwise(places)])
+
+    def _array(self, form: Numbers, described: Any) -> npt.NDArray[Any]:
+        name, *shape = _list(described)
+        if name not in form.types or len(shape) != len(form.shape):
+            raise ValueError(f"an array {_quoted(str(described))}")
+        kind, size = np.dtype(name), 1
+        for length in shape:
+            size *= _size(length)
+        found: npt.NDArray[Any] = self.take(kind.itemsize * size).view(kind).reshape(shape)
+        return found
+
+    def _slice(self, size: int) -> pa.Buffer:
+        self.take(size)
+        return self._buffer.slice(self._place - size, size)
+
+
+def _checked(data: bytes) -> dict[str, Any]:
+    """The header, of which every entry but the descriptions is what it must be."""
+    try:
+        header = loads(data.decode("ascii"))
+    except ValueError as error:
+        raise WireError(f"the header is no JSON: {error}") from None
+    if not isinstance(header, dict) or header.keys() != _HEADER.keys():
+        raise WireError("the header lacks entries, or has others")
+    for name, holds in _HEADER.items():
+        if not holds(header[name]):
+            raise WireError(f"the header's {name} is {_quoted(str(header[name]))}")
+    return header
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and len(value) <= LONGEST_NAME and line(value) == value
+
+
+def _is_number(value: object) -> bool:
+    return type(value) is int and 0 <= value < 2**63
+
+
+_HEADER: dict[str, Callable[[Any], bool]] = {
+    "kind": _is_name,
+    "run": _is_name,
+    "slot": lambda value: type(value) is int and -1 <= value <= MOST,
+    "number": _is_number,
+    "fields": lambda value: isinstance(value, dict),
+}
+
+
+def _size(value: object, most: int = MOST) -> int:
+    if type(value) is not int or not 0 <= value <= most:
+        raise ValueError(f"a size of {_quoted(str(value))}")
+    return value
+
+
+def _list(value: object) -> list[Any]:
+    if not isinstance(value, list):
+        raise ValueError(f"described by {_quoted(str(value))}")
+    return value
+
+
+def _quoted(text: str) -> str:
+    return repr(clipped(line(text), 60))

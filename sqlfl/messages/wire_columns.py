@@ -1,0 +1,351 @@
+"""Arrow columns as raw buffers and back: only what the values are travels, checked on arrival.
+
+A column becomes a description, which is plain JSON data, and buffers in Arrow's layout, without
+what lies beyond its first and last row. What lies under a NULL travels too: Arrow's `take` leaves
+zeros there, but in structs, whose children are therefore taken once more. Types are those of
+`_PLAIN`, decimals, timestamps, lists, arrays, structs and maps; of a dictionary its values travel,
+of an extension its storage; unions, views and run ends do not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from sqlfl.base.errors import InternalError, WireError
+
+Bytes: TypeAlias = npt.NDArray[np.uint8]
+Places: TypeAlias = npt.NDArray[Any]
+Take: TypeAlias = Callable[[int], pa.Buffer]
+"""The next so many bytes of a message; raises WireError where there are not so many."""
+
+MOST = 2**31 - 1
+DEEPEST = 32
+_ZONE = re.compile(r"[A-Za-z0-9_+\-/:]{1,64}")
+_UNITS = ("s", "ms", "us", "ns")
+_PLAIN = {
+    str(kind): kind
+    for kind in (
+        pa.null(), pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(),
+        pa.uint16(), pa.uint32(), pa.uint64(), pa.float16(), pa.float32(), pa.float64(),
+        pa.string(), pa.large_string(), pa.binary(), pa.large_binary(), pa.date32(), pa.date64(),
+        pa.time32("s"), pa.time32("ms"), pa.time64("us"), pa.time64("ns"),
+        *map(pa.duration, _UNITS), *map(pa.timestamp, _UNITS), pa.month_day_nano_interval(),
+    )
+}  # fmt: skip
+"""By their names; those of one width or of text."""
+
+
+@dataclass(frozen=True, eq=False)
+class Packed:
+    """A column, or a child of one."""
+
+    description: dict[str, Any]
+    """type: its name, decimal, timestamp, list, large_list, array, struct or map, with what that
+    takes; length; nulls: whether bits of validity travel; bytes: of text; children, with their
+    names."""
+    buffers: list[Bytes]
+    """In the order of the description, children last."""
+
+
+def packed(array: pa.Array, depth: int = 0) -> Packed:
+    """Raises InternalError for a type that does not travel."""
+    kind = array.type
+    if isinstance(kind, pa.BaseExtensionType):
+        return packed(array.storage, depth)
+    if pa.types.is_dictionary(kind):
+        return packed(array.dictionary_decode(), depth)
+    if depth > DEEPEST:
+        raise InternalError(f"a column nested more than {DEEPEST} deep cannot travel")
+    bits = _bits(array)
+    own: dict[str, Any] = {"type": str(kind), "length": len(array), "nulls": bits is not None}
+    found = [] if bits is None else [bits]
+    if pa.types.is_null(kind):
+        return Packed(own, found)
+    if _is_text(kind):
+        return _packed_text(array, own, found)
+    if pa.types.is_nested(kind):
+        return _packed_nested(array, own, found, depth)
+    own |= _parameters(kind)
+    values = array.buffers()[1]
+    if pa.types.is_boolean(kind):
+        return Packed(own, [*found, _cut(values, array.offset, len(array))])
+    width = kind.bit_width // 8
+    data = np.frombuffer(values or b"", np.uint8)[array.offset * width :]
+    return Packed(own, [*found, data[: len(array) * width]])
+
+
+def travels(kind: pa.DataType) -> bool:
+    """Columns of this type are carried, and what arrives is what was meant."""
+    if pa.types.is_nested(kind) and not pa.types.is_union(kind):
+        return all(travels(kind.field(place).type) for place in range(kind.num_fields))
+    return not (pa.types.is_union(kind) or isinstance(kind, pa.BaseExtensionType))
+
+
+def _bits(array: pa.Array) -> Bytes | None:
+    """A bit for each row, 1 where it has a value; None where nothing is NULL."""
+    if pa.types.is_null(array.type):
+        return np.zeros((len(array) + 7) // 8, np.uint8)
+    return _cut(array.buffers()[0], array.offset, len(array)) if array.null_count else None
+
+
+def _cut(buffer: pa.Buffer | None, start: int, length: int) -> Bytes:
+    """`length` bits from bit `start` on, and zeros to the end of the last byte."""
+    bits = np.frombuffer(buffer or b"", np.uint8)
+    if start % 8:
+        own = np.unpackbits(bits, count=start + length, bitorder="little")
+        return np.packbits(own[start:], bitorder="little")
+    found = bits[start // 8 :][: (length + 7) // 8].copy()
+    found[-1:] &= 0xFF >> (-length % 8)
+    return found
+
+
+def _packed_text(array: pa.Array, own: dict[str, Any], found: list[Bytes]) -> Packed:
+    if not len(array):
+        return Packed(own | {"bytes": 0}, [*found, np.zeros(_wide(array.type), np.uint8)])
+    offsets = _offsets(array)
+    text = np.frombuffer(array.buffers()[2] or b"", np.uint8)[offsets[0] : offsets[-1]]
+    moved = offsets - offsets[0] if offsets[0] else offsets
+    return Packed(own | {"bytes": len(text)}, [*found, moved.view(np.uint8), text])
+
+
+def _packed_nested(array: pa.Array, own: dict[str, Any], found: list[Bytes], depth: int) -> Packed:
+    kind = array.type
+    if pa.types.is_map(kind):
+        entry = [kind.key_field, kind.item_field]
+        inner = packed(array.cast(pa.list_(pa.struct(entry))), depth)
+        return Packed(inner.description | {"type": "map"}, inner.buffers)
+    if pa.types.is_struct(kind):
+        fields = [kind.field(place) for place in range(kind.num_fields)]
+        children = array.flatten()
+        if array.null_count:
+            every = pa.array(np.arange(len(array)))
+            children = [child.take(every) for child in children]
+        return _with_children(own | {"type": "struct"}, found, fields, children, depth)
+    if pa.types.is_fixed_size_list(kind):
+        size = kind.list_size
+        child = array.values.slice(array.offset * size, len(array) * size)
+        own |= {"type": "array", "size": size}
+        return _with_children(own, found, [kind.value_field], [child], depth)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        own |= {"type": "large_list" if _wide(kind) == 8 else "list"}
+        offsets, child = np.zeros(1, f"i{_wide(kind)}"), array.values.slice(0, 0)
+        if len(array):
+            offsets = _offsets(array)
+            child = array.values[offsets[0] : offsets[-1]]
+            offsets = offsets - offsets[0] if offsets[0] else offsets
+        buffers = [*found, offsets.view(np.uint8)]
+        return _with_children(own, buffers, [kind.value_field], [child], depth)
+    raise InternalError(f"a column of type {kind} cannot travel")
+
+
+def _offsets(array: pa.Array) -> Places:
+    """Where each of its rows begins and the last one ends, in the buffer of all."""
+    every = np.frombuffer(array.buffers()[1], f"i{_wide(array.type)}")
+    return every[array.offset : array.offset + len(array) + 1]
+
+
+def _wide(kind: pa.DataType) -> int:
+    """Bytes of an offset."""
+    large = (pa.types.is_large_string, pa.types.is_large_binary, pa.types.is_large_list)
+    return 8 if any(check(kind) for check in large) else 4
+
+
+def _with_children(
+    own: dict[str, Any],
+    buffers: list[Bytes],
+    fields: Sequence[pa.Field],
+    arrays: Sequence[pa.Array],
+    depth: int,
+) -> Packed:
+    children, found = [], list(buffers)
+    for field, array in zip(fields, arrays, strict=True):
+        inner = packed(array, depth + 1)
+        children.append({"name": field.name, "nullable": field.nullable, **inner.description})
+        found += inner.buffers
+    return Packed(own | {"children": children}, found)
+
+
+def _parameters(kind: pa.DataType) -> dict[str, Any]:
+    """What the type is called, where its name alone does not say."""
+    if str(kind) in _PLAIN:
+        return {}
+    if pa.types.is_decimal128(kind) or pa.types.is_decimal256(kind):
+        return {"type": "decimal", "bits": kind.bit_width, "digits": kind.precision,
+                "scale": kind.scale}  # fmt: skip
+    if pa.types.is_timestamp(kind):
+        return {"type": "timestamp", "unit": kind.unit, "zone": kind.tz}
+    if pa.types.is_fixed_size_binary(kind):
+        return {"type": "bytes", "width": kind.byte_width}
+    raise InternalError(f"a column of type {kind} cannot travel")
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_string(kind)
+        or pa.types.is_large_string(kind)
+        or pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+    )
+
+
+def unpacked(description: object, take: Take) -> pa.Array:
+    """The column; its buffers are views of the message's, and nothing is read beyond them. Whether
+    text is text and a decimal has its digits is for `fault_of` to see.
+
+    Raises WireError for what is no column.
+    """
+    try:
+        array = _unpacked(description, take, 0)
+        array.validate()
+    except (KeyError, TypeError, ValueError, OverflowError, pa.ArrowException) as error:
+        raise WireError(f"is no column: {type(error).__name__} {error!s:.80}") from error
+    return array
+
+
+def fault_of(array: pa.Array) -> str | None:
+    """What is wrong with the values of an unpacked column."""
+    if _is_sound(array):
+        return None
+    try:
+        array.validate(full=True)
+    except pa.ArrowException as error:
+        return f"has a column of values that are none: {error!s:.80}"
+    return None
+
+
+def _is_sound(array: pa.Array) -> bool:
+    """Whatever bits make a value of this type, or it is text of ASCII: `validate` takes ten times
+    as long to find that."""
+    kind = array.type
+    if _is_text(kind):
+        text = np.frombuffer(array.buffers()[2] or b"", np.uint8)
+        return pa.types.is_binary(kind) or bool(text.max(initial=0) < 0x80)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return _is_sound(array.values)
+    return any(check(kind) for check in _ANY_BITS)
+
+
+_ANY_BITS = (
+    pa.types.is_integer,
+    pa.types.is_floating,
+    pa.types.is_boolean,
+    pa.types.is_date32,
+    pa.types.is_timestamp,
+)
+
+
+def _unpacked(own: Any, take: Take, depth: int) -> pa.Array:
+    length, nulls = own["length"], own["nulls"]
+    if type(length) is not int or not 0 <= length <= MOST or type(nulls) is not bool:
+        raise ValueError("of no length")
+    if depth > DEEPEST:
+        raise ValueError("nested too deeply")
+    bits = take((length + 7) // 8) if nulls else None
+    name = own["type"]
+    if name in ("struct", "list", "large_list", "array", "map"):
+        return _unpacked_nested(own, bits, take, depth)
+    kind = _type_of(own)
+    if pa.types.is_null(kind):
+        if bits is None or np.frombuffer(bits, np.uint8).any():
+            raise ValueError("of values that are not NULL")
+        return pa.nulls(length)
+    if _is_text(kind):
+        wide = 8 if name.startswith("large") else 4
+        offsets = take((length + 1) * wide)
+        text = take(_whole(own["bytes"]))
+        _check_offsets(offsets, wide, len(text))
+        return pa.Array.from_buffers(kind, length, [bits, offsets, text])
+    size = (length + 7) // 8 if pa.types.is_boolean(kind) else length * (kind.bit_width // 8)
+    return pa.Array.from_buffers(kind, length, [bits, take(size)])
+
+
+def _unpacked_nested(own: Any, bits: pa.Buffer | None, take: Take, depth: int) -> pa.Array:
+    name, length, children = own["type"], own["length"], own["children"]
+    if not isinstance(children, list) or (name != "struct" and len(children) != 1):
+        raise ValueError("with other children")
+    buffers: list[pa.Buffer | None] = [bits]
+    expected = length
+    if name == "array":
+        expected = length * _whole(own["size"])
+    elif name != "struct":
+        wide = 8 if name == "large_list" else 4
+        buffers.append(take((length + 1) * wide))
+        expected = _whole(children[0]["length"])
+        _check_offsets(buffers[1], wide, expected)
+    if any(child["length"] != expected for child in children):
+        raise ValueError("with children of another length")
+    arrays = [_unpacked(child, take, depth + 1) for child in children]
+    fields = [
+        pa.field(_text(child["name"]), array.type, _truth(child["nullable"]))
+        for child, array in zip(children, arrays, strict=True)
+    ]
+    kind = _nested_type(name, own, fields)
+    return pa.Array.from_buffers(kind, length, buffers, children=arrays)
+
+
+def _nested_type(name: str, own: Any, fields: list[pa.Field]) -> pa.DataType:
+    match name:
+        case "struct":
+            return pa.struct(fields)
+        case "array":
+            return pa.list_(fields[0], own["size"])
+        case "large_list":
+            return pa.large_list(fields[0])
+        case "list":
+            return pa.list_(fields[0])
+    entry = fields[0].type
+    if not pa.types.is_struct(entry) or entry.num_fields != 2:
+        raise ValueError("with entries that are no pairs")
+    return pa.map_(entry.field(0).with_nullable(False), entry.field(1))
+
+
+def _type_of(own: Any) -> pa.DataType:
+    name = own["type"]
+    match name:
+        case "decimal":
+            make = {128: pa.decimal128, 256: pa.decimal256}[own["bits"]]
+            return make(_whole(own["digits"]), own["scale"])
+        case "timestamp":
+            if own["unit"] not in _UNITS:
+                raise ValueError("of no unit")
+            return pa.timestamp(own["unit"], _zone(own["zone"]))
+        case "bytes":
+            return pa.binary(max(1, _whole(own["width"])))
+    return _PLAIN[name]
+
+
+def _check_offsets(buffer: pa.Buffer, wide: int, last: int) -> None:
+    offsets = np.frombuffer(buffer, f"i{wide}")
+    if offsets[0] != 0 or offsets[-1] != last or np.any(offsets[1:] < offsets[:-1]):
+        raise ValueError("with offsets that do not fit")
+
+
+def _whole(value: object) -> int:
+    if type(value) is not int or not 0 <= value <= MOST:
+        raise ValueError("of no size")
+    return value
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError("without a name")
+    return value
+
+
+def _zone(value: object) -> str | None:
+    if value is None or (isinstance(value, str) and _ZONE.fullmatch(value)):
+        return value
+    raise ValueError("of no time zone")
+
+
+def _truth(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError("without a yes or no")
+    return value

@@ -1,0 +1,1 @@
+"""Magics and completion for IPython and Jupyter."""

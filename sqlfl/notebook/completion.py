@@ -1,0 +1,230 @@
+"""What may follow in a statement that is being written: words, options, tables, columns."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from sqlglot.tokenizer_core import Token, TokenType
+
+from sqlfl.base.errors import Error
+from sqlfl.contract.schema import folded
+from sqlfl.contract.transforms import COLUMN, FUNCTIONS
+from sqlfl.federation.statements_api import Face
+from sqlfl.models.kinds import KINDS
+from sqlfl.options.diagnostics import ALL, Check
+from sqlfl.options.entries import entries_of
+from sqlfl.options.exports import Export
+from sqlfl.options.resolve import privacy_options
+from sqlfl.options.training import SCORING, with_options
+from sqlfl.options.tuning import TUNING
+from sqlfl.planner.grammar.dialect import STATEMENTS
+from sqlfl.planner.grammar.explaining import ANALYZE, REHEARSED, leading
+from sqlfl.planner.grammar.tokens import tokenize
+
+_TRAIN = ("USING", "TARGET", "WEIGHT", "OFFSET", "EXPOSURE", "TRANSFORM", "WITH", "PRIVACY", "FROM")
+_CLAUSES: Mapping[str, tuple[str, ...]] = {
+    "TRAIN": _TRAIN,
+    "TUNE": tuple(word for word in _TRAIN if word != "PRIVACY"),
+    "CREATE": ("TRANSFORM", "OPTIONS", "AS"),
+    "EVALUATE": ("WITH", "PRIVACY", "FROM"),
+    "PREDICT": ("ID", "WITH", "INTO", "FROM"),
+    "CHECK": ("USING", "TARGET", "WITH", "FROM"),
+    "EXPORT": ("TO", "WITH"),
+    "IMPORT": ("FROM",),
+    "COMMENT": ("IS",),
+    **{look.upper(): ("AT", "WITH", "FROM") for look in ALL},
+}
+"""What follows the name of a model, in this order."""
+_MADE = ("TRAIN", "TUNE", "CREATE", "IMPORT")
+"""Statements that make a model, whose name is new."""
+_OF = ("HISTORY", "FEATURES", "WEIGHTS", *(look.upper() for look in ALL))
+_QUERY = ("SELECT", "FROM", "JOIN", "ON", "USING", "WHERE", "AND", "GROUP BY", "UNION ALL", "AS")
+_SOURCES = ("FROM", "JOIN", "TABLE")
+_LAST = re.compile(r'(?:"[^"]*"\.|[^\W\d]\w*\.)*(?:[^\W\d]\w*)?$')
+
+
+@dataclass(frozen=True)
+class Names:
+    """What there is to be named."""
+
+    models: tuple[str, ...] = ()
+    columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Of each table, `party.table`, those that it has."""
+
+    @classmethod
+    def of(cls, fed: Face) -> Names:
+        """Names and types alone are asked of the parties; nothing where one of them fails."""
+        try:
+            rows = fed.tables().arrow().to_pylist()
+        except Error:
+            rows = []
+        found: dict[str, tuple[str, ...]] = {}
+        for row in rows:
+            name = f"{row['party']}.{row['table']}"
+            found[name] = (*found.get(name, ()), row["column"])
+        return cls(fed.models, found)
+
+
+def completions(text: str, at: int, names: Names) -> tuple[int, tuple[str, ...]]:
+    """Where the word begins that ends at place `at` of the text, and what it may become, sorted by
+    what is likelier; nothing within a string or a comment."""
+    found = _LAST.search(text[:at])
+    start = at if found is None else found.start()
+    word = text[start:at]
+    try:
+        before = tokenize(text[:start])
+    except Error:
+        return start, ()
+    if re.search(r"--[^\n]*$", text[:start]):
+        return start, ()
+    ends = [n for n, token in enumerate(before) if token.token_type is TokenType.SEMICOLON]
+    own = before[ends[-1] + 1 if ends else 0 :]
+    path, _, last = word.rpartition(".")
+    following = text[at:].split(";")[0]
+    written = f"{text[own[0].start : start] if own else ''} {following}"
+    likely = _within(path, names, written) if path else _likely(own, names, written)
+    close = [name for name in dict.fromkeys(likely) if folded(name).startswith(folded(last))]
+    return start + len(word) - len(last), tuple(n for n in close if folded(n) != folded(last))
+
+
+def _likely(own: list[Token], names: Names, written: str) -> Iterable[str]:
+    words = [_word(token) for token in own]
+    while start := leading(words):
+        explained, words = words[:start], words[start:]
+        if not words and ANALYZE in explained:
+            return REHEARSED
+        if not words:
+            planned = (w for w in STATEMENTS if w in _CLAUSES and w not in ("EXPORT", "IMPORT"))
+            return [*planned, *([ANALYZE] if start == 1 else [])]
+    if not words:
+        return STATEMENTS
+    verb, last = words[0], words[-1]
+    opened = _opened(words)
+    if opened:
+        return _inside(words, opened, names, written)
+    if words == [verb] and verb in ("SHOW", "DESCRIBE", "DROP", "EXPLAIN"):
+        return ("MODELS", "TABLES", "PARTIES") if verb == "SHOW" else ("MODEL",)
+    if words == [verb] and verb != "CHECK":
+        return ("OF",) if verb in _OF else ("MODEL", *(["OR REPLACE MODEL"] * (verb in _MADE)))
+    if last in ("OF", "REPLACE") or words == ["COMMENT", "ON"]:
+        return ("MODEL",)
+    if last == "MODEL":
+        return ("IF NOT EXISTS",) if verb in _MADE[:3] else names.models
+    if last == "USING":
+        return KINDS
+    if last in ("TARGET", "WEIGHT", "OFFSET", "EXPOSURE"):
+        return _columns(names, written)
+    if last in ("WITH", "PRIVACY", "FROM", "ID", "TRANSFORM", "OPTIONS", "INTO", "TO", "IS", "AS"):
+        return tuple(_parties(names)) if last == "INTO" else ()
+    clauses = _CLAUSES.get(verb, ())
+    done = max((clauses.index(w) for w in _outside(words) if w in clauses), default=-1)
+    return clauses[done + 1 :]
+
+
+def _inside(words: list[str], opened: list[int], names: Names, written: str) -> Iterable[str]:
+    """Within parentheses, the first of which is at `opened[0]`."""
+    verb, clause = words[0], words[opened[0] - 1]
+    begins = words[-1] in ("(", ",")
+    if clause in ("WITH", "PRIVACY", "OPTIONS") and len(opened) == 1:
+        return _options(verb, clause) if begins else ()
+    if clause == "TRANSFORM" and len(opened) == 1 and begins:
+        return (*(f for f in FUNCTIONS if f != COLUMN), *_columns(names, written))
+    if clause == "TRANSFORM":
+        return _columns(names, written)
+    if words[-1] in _SOURCES or (words[-1] == "," and _latest(words, _QUERY) in _SOURCES):
+        return (*names.columns, *_parties(names))
+    if begins and not _latest(words[opened[0] :], _QUERY):
+        return ("SELECT", "FROM") if clause == "FROM" else _columns(names, written)
+    return (*_columns(names, written), *_aliases(written), *_QUERY)
+
+
+def _options(verb: str, clause: str) -> tuple[str, ...]:
+    if clause == "PRIVACY":
+        return tuple(privacy_options().entries)
+    own = {**ALL, "check": Check, "export": Export}.get(verb.lower())
+    if own is not None:
+        return tuple(entry.name for entry in entries_of(own))
+    if verb in ("EVALUATE", "PREDICT"):
+        return tuple(SCORING)
+    return (*(TUNING if verb == "TUNE" else ()), *with_options().entries)
+
+
+# -- what is written ------------------------------------------------------------------------------
+
+
+def _word(token: Token) -> str:
+    """In upper case; what is quoted is no word."""
+    quoted = token.token_type in (TokenType.STRING, TokenType.IDENTIFIER)
+    return token.text if quoted else token.text.upper()
+
+
+def _opened(words: list[str]) -> list[int]:
+    """Places of the parentheses and brackets that are not closed."""
+    found: list[int] = []
+    for place, word in enumerate(words):
+        if word in ("(", "[", "{"):
+            found.append(place)
+        elif word in (")", "]", "}") and found:
+            found.pop()
+    return found
+
+
+def _outside(words: list[str]) -> list[str]:
+    """Those that stand in no parentheses."""
+    found, depth = [], 0
+    for word in words:
+        depth -= word in (")", "]", "}")
+        if not depth:
+            found.append(word)
+        depth += word in ("(", "[", "{")
+    return found
+
+
+def _latest(words: list[str], among: Iterable[str]) -> str:
+    keywords = {part for word in among for part in word.split()} - {"AS", "BY", "ALL"}
+    return next((word for word in reversed(words) if word in keywords), "")
+
+
+_TABLE = re.compile(r"\b(?:FROM|JOIN|,)\s*((?:\w+\.)+\w+)(?:\s+(?:AS\s+)?(\w+))?", re.IGNORECASE)
+
+
+def _mentioned(names: Names, written: str) -> dict[str, str]:
+    """The tables of the statement, by what they are called in it."""
+    by_name = {folded(name): name for name in names.columns}
+    found: dict[str, str] = {}
+    for name, alias in _TABLE.findall(written):
+        table = by_name.get(folded(name))
+        if table is not None:
+            own = alias if alias and alias.upper() not in _CONTINUES else name.rpartition(".")[2]
+            found[folded(own)] = table
+    return found
+
+
+_CONTINUES = ("ON", "USING", "WHERE", "JOIN", "LEFT", "RIGHT", "INNER", "CROSS", "GROUP", "UNION")
+
+
+def _within(path: str, names: Names, written: str) -> Iterable[str]:
+    """What may follow `path` and a point."""
+    table = _mentioned(names, written).get(folded(path), path)
+    by_name = {folded(name): columns for name, columns in names.columns.items()}
+    columns = by_name.get(folded(table), ())
+    inner = [name.partition(".")[2] for name in names.columns
+             if folded(name).startswith(f"{folded(path)}.")]  # fmt: skip
+    return [*columns, *inner]
+
+
+def _columns(names: Names, written: str) -> list[str]:
+    """Of the tables that the statement mentions; of all, where it mentions none."""
+    tables = list(_mentioned(names, written).values()) or list(names.columns)
+    return [column for table in tables for column in names.columns[table]]
+
+
+def _aliases(written: str) -> list[str]:
+    return [alias for _, alias in _TABLE.findall(written)
+            if alias and alias.upper() not in _CONTINUES]  # fmt: skip
+
+
+def _parties(names: Names) -> list[str]:
+    return list(dict.fromkeys(name.partition(".")[0] for name in names.columns))

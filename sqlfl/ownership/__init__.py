@@ -1,1 +1,0 @@
-"""The owner's own statements: who may train what on its tables."""

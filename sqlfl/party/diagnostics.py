@@ -1,0 +1,291 @@
+"""What a client tells of a saved block, over the rows of a run or outside one."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from scipy.special import ndtri
+
+from sqlfl import messages as ms
+from sqlfl.base.arrays import Array, Float
+from sqlfl.base.errors import InternalError, ModelError
+from sqlfl.models.aliasing import ROUNDED, ZERO, left_out, span, span_of, touches
+from sqlfl.models.inference import variances_of
+from sqlfl.privacy.randomness import Entropy, system
+from sqlfl.udfs.blocks.blocks import SavedBlock
+from sqlfl.udfs.encoding.naming import (
+    bases_of,
+    centres_of,
+    columns_of,
+    missing_of,
+    own_texts,
+    scales_of,
+)
+from sqlfl.udfs.numbering.rows import Snapshot
+from sqlfl.udfs.updates.update import Engine
+
+Look: TypeAlias = ms.SendRotated | ms.SendErrors | ms.ScorePermuted | ms.SendContributions
+"""Asked of a saved block, over the rows of a run."""
+MOST = 1 << 28
+"""Numbers of a block's encoded rows, or of a matrix of its columns, that are sent at once."""
+
+
+def told_block(block: SavedBlock, request: ms.SendBlock) -> ms.Block:
+    """The block's weights, and what they are of. InternalError for a tower."""
+    _check_linear(block)
+    found = columns_of(block.encoding)
+    return ms.Block(
+        request.run,
+        request.slot,
+        found.kinds,
+        found.features,
+        found.categories,
+        np.array(block.theta, np.float64),
+        centres_of(block.encoding),
+        scales_of(block.encoding),
+    )
+
+
+def told_curves(block: SavedBlock, request: ms.SendCurves) -> ms.Curves:
+    """Effects of the features that `auto` made, or of the one that is asked for; none where the
+    block has none."""
+    wanted = request.feature.lower()
+    found = [own for own in block.encoding.effects or () if wanted in ("", own.feature.lower())]
+    none = np.zeros((0, block.outputs))
+    return ms.Curves(
+        request.run,
+        request.slot,
+        tuple(own.feature for own in found for _ in own.texts),
+        tuple(text for own in found for text in own.texts),
+        np.concatenate([np.zeros(0, np.uint8), *(own.kinds.astype(np.uint8) for own in found)]),
+        np.concatenate([none, *(own.effects for own in found)]),
+        np.concatenate([none, *(own.errors for own in found)]),
+        np.concatenate([np.zeros(0, np.int64), *(own.rows.astype(np.int64) for own in found)]),
+    )
+
+
+# -- standard errors ------------------------------------------------------------------------------
+
+
+def rotation(secret: bytes, size: int) -> Float:
+    """R (size, size), orthogonal, drawn evenly from all such by a generator of bytes that starts
+    from `secret`."""
+    data = hashlib.shake_256(secret).digest(8 * size * size)
+    uniform = (np.frombuffer(data, np.uint64) >> np.uint64(11)) + 0.5
+    normal = ndtri(uniform / 2.0**53).reshape(size, size)
+    q, r = np.linalg.qr(normal)
+    # without the signs, those of the diagonal of r would show (Mezzadri 2007)
+    found: Float = q * np.where(np.diag(r) < 0, -1.0, 1.0)
+    return found
+
+
+def rotated(
+    block: SavedBlock, engine: Engine, secret: bytes, request: ms.SendRotated
+) -> ms.Rotated:
+    """X̃ R of the active rows. ModelError where that is very much."""
+    _check_linear(block)
+    d = engine.width
+    if max(engine.rows, d) * d > MOST:
+        raise ModelError(
+            f"its {engine.rows:,} active rows have {d:,} encoded columns: standard errors of so "
+            "many are not worked out",
+            hint="take a sample of the rows in the query, or train with fewer categories",
+        )
+    turned = rotation(secret, d)
+    # in these columns the ridge is l2 for all
+    scales = block.encoding.shrinkage
+    return ms.Rotated(
+        request.run,
+        request.slot,
+        engine.predict(scales[:, None] * turned),
+        turned.T @ (block.theta[:, 0] / scales),
+        turned.T @ (_origin(block, _chosen(request)) * scales),
+    )
+
+
+def errors(
+    block: SavedBlock, snapshot: Snapshot, secret: bytes, request: ms.SendErrors
+) -> ms.Errors:
+    """Coefficients in the features' units and their standard errors, from the covariance of θ: 0
+    where there is none.
+
+    Columns that follow from earlier ones are left out: their coefficients are 0, and not told.
+    InternalError where the covariance is of other columns.
+    """
+    _check_linear(block)
+    encoding = block.encoding
+    d = encoding.width
+    if request.covariance.shape != (d, d):
+        raise InternalError(f"a covariance of {len(request.covariance)} columns, of {d}")
+    turned, shrinkage = rotation(secret, d), encoding.shrinkage
+    basis = shrinkage[:, None] * turned
+    theta = turned.T @ (block.theta[:, 0] / shrinkage) + request.shift
+    found = columns_of(encoding, own_texts(snapshot, encoding))
+    differences, bases = _differences(block, _chosen(request))
+    is_base = bases == np.arange(d)
+    absent = _absent(block, turned, request)
+    own = _resolved(differences @ basis, scales_of(encoding), absent, request)
+    finite = ~touches(own.functions, span_of(request.endless)) | is_base
+    told = np.where(own.told & finite & ~is_base, ms.TOLD, 0).astype(np.uint8)
+    if not request.penalised:
+        provided = touches(own.functions, span_of(request.later))
+        told[(told > 0) & provided] = ms.PROVIDED
+    kinds, features, categories = found.kinds.copy(), [*found.features], [*found.categories]
+    if own.partnerless is not None:
+        kinds[own.partnerless] = ms.PARTNERLESS
+        features[own.partnerless] = categories[own.partnerless] = ""
+    return ms.Errors(
+        request.run,
+        request.slot,
+        kinds,
+        tuple(features),
+        tuple(categories),
+        own.functions @ theta,
+        np.where(told > 0, np.sqrt(variances_of(own.functions, request.covariance)), 0.0),
+        told,
+        finite.astype(np.uint8),
+        is_base.astype(np.uint8),
+        int(own.foreseen),
+        float(own.intercept @ theta),
+        float(own.intercept @ (request.covariance @ own.intercept - 2.0 * request.crossed)),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Resolved:
+    """Coefficients, once columns that follow from earlier ones are left out."""
+
+    functions: Float
+    """(d, d): each coefficient, in its feature's units, of θ in the rotated basis."""
+    told: Array
+    """bool (d,)"""
+    partnerless: int | None
+    """The column whose place that of rows without a partner takes."""
+    foreseen: bool
+    intercept: Float
+    """(d,): what leaving columns out takes from the intercept, of θ in the rotated basis."""
+
+
+def _resolved(
+    differences: Float, scales: Float, absent: Array, request: ms.SendErrors
+) -> _Resolved:
+    """Leave out the columns that follow from earlier ones, unless a penalty decides them.
+
+    `differences` (d, d): coefficients of the encoded columns of θ in the rotated basis; `absent`
+    bool (d,): indicators and categories of NULL that rows without a partner have. Where the columns
+    tell which rows have no partner, that is a column before all others, and those of `absent` are
+    of NULLs beyond.
+    """
+    d = len(scales)
+    within, between = span_of(request.within), span_of(request.between)
+    functions = np.vstack([np.zeros(d), differences])
+    moving = functions @ within
+    constants = request.constants @ within
+    crossing = functions @ between
+    partnerless = None
+    if absent.any() and request.partnerless.any():
+        relation = np.append(-1.0, differences @ request.partnerless)[:, None]
+        left, _ = left_out(np.hstack([moving, relation, crossing]))
+        following = np.intersect1d(left - 1, np.flatnonzero(absent))
+        if len(following):
+            partnerless = int(following[0])
+            moving = np.hstack([moving, relation])
+            constants = np.append(constants, request.constants @ request.partnerless)
+    left, matrix = left_out(np.hstack([moving, crossing]))
+    told, foreseen, intercept = np.ones(1 + d, bool), True, np.zeros(d)
+    if not request.penalised:
+        told[left] = False
+        taken = functions - matrix @ functions
+        intercept = constants @ np.linalg.pinv(moving, rcond=ZERO) @ taken
+        # what is left out for relations between tables must be what G θ = 0 leaves out
+        rest = taken - taken @ between @ between.T
+        own = span(moving)
+        foreseen = bool(np.abs(rest - own @ (own.T @ rest)).max() <= ROUNDED)
+        functions = matrix @ functions
+    found = functions[1:] / scales[:, None]
+    own_told = told[1:].copy()
+    if partnerless is not None:
+        found[partnerless] = functions[0] + found[absent].sum(axis=0)
+        own_told[partnerless] = told[0]
+    if request.penalised:
+        own_told &= ~touches(found, span(np.hstack([within, between, span_of(request.later)])))
+    return _Resolved(found, own_told, partnerless, foreseen, intercept)
+
+
+def _absent(block: SavedBlock, turned: Float, request: ms.SendErrors) -> Array:
+    """bool (d,): indicators and categories of NULL that the row of a missing partner has."""
+    own = block.encoding
+    row = turned @ request.partner / own.shrinkage * scales_of(own) + centres_of(own)
+    found: Array = missing_of(own) & (row > 0.5)
+    return found
+
+
+def _chosen(request: ms.SendRotated | ms.SendErrors) -> dict[str, str]:
+    """Base categories by feature."""
+    return dict(zip(request.compared, request.bases, strict=True))
+
+
+def _differences(block: SavedBlock, chosen: Mapping[str, str]) -> tuple[Float, Array]:
+    """(d, d): of each encoded column what its coefficient is of θ, of a category the difference
+    from its base; and of each its base, or −1."""
+    bases = bases_of(block.encoding, chosen)
+    found = np.eye(len(bases))
+    categories = np.flatnonzero(bases >= 0)
+    found[categories, bases[categories]] -= 1.0
+    return found, bases
+
+
+def _origin(block: SavedBlock, chosen: Mapping[str, str]) -> Float:
+    """x̃ (d,) of the row whose numbers are 0, of which nothing is missing, and whose categories are
+    the bases."""
+    own = block.encoding
+    bases = bases_of(own, chosen)
+    at = (bases == np.arange(own.width)).astype(np.float64)
+    found: Float = (at - centres_of(own)) / scales_of(own)
+    return found
+
+
+# -- importance and contributions -----------------------------------------------------------------
+
+
+def permuted(
+    block: SavedBlock, engine: Engine, request: ms.ScorePermuted, entropy: Entropy = system
+) -> Float:
+    """Predictions (a, outputs) where the feature's values are those of the rows in another order;
+    columns that it is encoded by stay together. InternalError for a feature that there is not."""
+    if request.feature >= len(block.encoding.features):
+        raise InternalError(f"feature {request.feature} of {len(block.encoding.features)}")
+    seed: int | list[int] = int.from_bytes(entropy(32), "little")
+    if request.seed >= 0:
+        seed = [request.seed, request.slot, request.feature, request.repeat]
+    order = np.random.default_rng(seed).permutation(engine.rows)
+    own = _of_feature(block, request.feature)
+    rest = np.where(own[:, None], 0.0, block.theta)
+    part = engine.predict(block.theta - rest)
+    return block.finish(np.asarray(engine.predict(rest) + part[order], np.float64))
+
+
+def contributions(block: SavedBlock, engine: Engine) -> Float:
+    """What each feature adds to the predictions: (a, features · outputs)."""
+    _check_linear(block)
+    weights = [
+        np.where(_of_feature(block, place)[:, None], block.theta, 0.0)
+        for place in range(len(block.encoding.features))
+    ]
+    found: Float = engine.predict(np.hstack(weights))
+    return found
+
+
+def _of_feature(block: SavedBlock, place: int) -> Array:
+    """bool (d,)"""
+    found: Array = columns_of(block.encoding).places == place
+    return found
+
+
+def _check_linear(block: SavedBlock) -> None:
+    if block.tower is not None:
+        raise InternalError("a tower has no weights of features")

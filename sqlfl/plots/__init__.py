@@ -1,0 +1,1 @@
+"""Figures, drawn with matplotlib but without its global state."""

@@ -1,0 +1,155 @@
+"""An analyst's pass: by which a coordinator may speak for the analyst to parties, for a while.
+
+A coordinator is not trusted: that it says who asks proves nothing. So the analyst signs (ECDSA on
+P-256, SHA-256), with the key of the certificate, which coordinator may act, in which study, and
+until when; the parties hold the pass against the authority that they know. It does not say for
+which statement: within that time and study a coordinator that lies can ask what the analyst could.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import json
+import threading
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from sqlfl.base.errors import PolicyError
+from sqlfl.service.certificates import names_of, private_key, public_key, signed_by
+
+PURPOSE = "sqlfl pass, version 1"
+LONGEST = dt.timedelta(hours=24)
+EARLIER = dt.timedelta(minutes=5)
+"""By how much clocks may differ."""
+SEEN = dt.timedelta(minutes=1)
+"""For how long a pass that was looked at is not looked at again."""
+_ALGORITHM = ec.ECDSA(hashes.SHA256())
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What an analyst signs."""
+
+    analyst: str
+    """The name of the certificate."""
+    coordinator: str
+    """The name of its certificate."""
+    study: str
+    begins: str
+    """ISO 8601, UTC; so is `ends`."""
+    ends: str
+
+    @property
+    def over(self) -> dt.datetime:
+        return dt.datetime.fromisoformat(self.ends)
+
+
+def issue(
+    key: bytes,
+    certificate: bytes,
+    coordinator: str,
+    study: str,
+    length: dt.timedelta = LONGEST,
+    now: dt.datetime | None = None,
+) -> str:
+    """A pass, as text. key, certificate : the analyst's, as PEM."""
+    now = (now or dt.datetime.now(dt.UTC)).astimezone(dt.UTC)
+    analyst = names_of(certificate)[0]
+    claim = Claim(analyst, coordinator, study, now.isoformat(), (now + length).isoformat())
+    signature = private_key(key).sign(_signed(claim), _ALGORITHM)
+    told = {
+        "claim": asdict(claim),
+        "signature": base64.b64encode(signature).decode(),
+        "certificate": certificate.decode(),
+    }
+    return json.dumps(told)
+
+
+def checked(
+    text: str, authority: bytes, coordinator: str, study: str, now: dt.datetime | None = None
+) -> str:
+    """The analyst whose pass it is, for this coordinator and study, now.
+
+    authority : certificate, as PEM, by which analysts' certificates are signed. Raises PolicyError
+    for what is no pass, or is none for that.
+    """
+    now = now or dt.datetime.now(dt.UTC)
+    claim, signature, certificate = _read(text)
+    if not signed_by(certificate, authority, now):
+        raise PolicyError("the analyst's certificate is not of the authority that is known here")
+    try:
+        public_key(certificate).verify(signature, _signed(claim), _ALGORITHM)
+    except InvalidSignature:
+        raise PolicyError("the pass was not signed by the analyst's key") from None
+    if claim.analyst != names_of(certificate)[0]:
+        raise PolicyError("the pass is of another analyst than the certificate")
+    if (claim.coordinator, claim.study) != (coordinator, study):
+        raise PolicyError("the analyst's pass is for another coordinator, or another study")
+    begins, ends = map(dt.datetime.fromisoformat, (claim.begins, claim.ends))
+    if now < begins - EARLIER:
+        raise PolicyError(
+            f"the analyst's pass begins at {begins:%Y-%m-%d %H:%M} UTC, and here it is "
+            f"{now:%Y-%m-%d %H:%M}: clocks may differ by 5 minutes",
+            hint="is the clock of the analyst's machine right?",
+        )
+    if now >= ends or ends - begins > LONGEST:
+        raise PolicyError(
+            "the analyst's pass is over, or too long", hint="the analyst connects again"
+        )
+    return claim.analyst
+
+
+class Passes:
+    """Which analyst a pass is of; those that were looked at are remembered while they hold."""
+
+    def __init__(self, authority: bytes, coordinator: str) -> None:
+        self._authority, self._coordinator = authority, coordinator
+        self._lock = threading.Lock()
+        self._known: dict[tuple[str, str], tuple[str, dt.datetime]] = {}
+
+    def __call__(self, study: str, text: str) -> str:
+        """Raises PolicyError as `checked`."""
+        now = dt.datetime.now(dt.UTC)
+        with self._lock:
+            known = self._known.get((study, text))
+            if known is not None and now < known[1]:
+                return known[0]
+        analyst = checked(text, self._authority, self._coordinator, study, now)
+        with self._lock:
+            self._known = {key: own for key, own in self._known.items() if now < own[1]}
+            self._known[study, text] = analyst, min(now + SEEN, _read(text)[0].over)
+        return analyst
+
+    def once(self, study: str, text: str) -> str:
+        """The same, of a pass that may be over by now, but held once: for what ends something."""
+        over, now = _read(text)[0].over, dt.datetime.now(dt.UTC)
+        if over <= now:  # one that has not begun is none yet
+            now = max(over, now - 400 * LONGEST) - dt.timedelta(microseconds=1)
+        return checked(text, self._authority, self._coordinator, study, now)
+
+
+def _read(text: str) -> tuple[Claim, bytes, bytes]:
+    try:
+        told: dict[str, Any] = json.loads(text)
+        claim = Claim(**told["claim"])
+        if not all(isinstance(value, str) for value in asdict(claim).values()):
+            raise ValueError
+        times = [dt.datetime.fromisoformat(value) for value in (claim.begins, claim.ends)]
+        if any(time.tzinfo is None for time in times):
+            raise ValueError
+        signature = base64.b64decode(told["signature"], validate=True)
+        certificate = told["certificate"].encode()
+        public_key(certificate)
+        names_of(certificate)
+    except Exception as error:
+        raise PolicyError("this is no analyst's pass") from error
+    return claim, signature, certificate
+
+
+def _signed(claim: Claim) -> bytes:
+    return json.dumps([PURPOSE, *asdict(claim).values()]).encode()

@@ -1,0 +1,282 @@
+"""The party's end: it dials out, keeps one stream, and serves what comes down on it."""
+
+from __future__ import annotations
+
+import logging
+import random
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+import pyarrow as pa
+
+from sqlfl.base.errors import Error, WireError
+from sqlfl.service.fair_queue import Turns
+from sqlfl.service.frames import (
+    INTERRUPT,
+    MOST_BYTES,
+    REPLY,
+    REQUEST,
+    VERSIONS,
+    Frame,
+    spoken,
+)
+from sqlfl.service.replies import Replies, failed
+from sqlfl.service.stream import PONG, Credentials, Stream, hint, said
+
+log = logging.getLogger("sqlfl.service")
+
+PARTY = "party"
+"""The descriptor of a party's stream."""
+HELLO, WELCOME, REFUSED = "hello", "welcome", "refused"
+SECRET = "secret"
+"""By what the parties' secrets are told apart, once a session is known."""
+FIRST_WAIT, LONGEST_WAIT = 0.5, 30.0
+"""Seconds between two attempts to connect: twice as long each time, and a random part of it."""
+SHARE = 8
+"""Of the lease, at most, is waited, so that a party is back in time."""
+AGAIN = 0.05
+"""Seconds after which work that is to end is told so again."""
+
+
+class Serves(Protocol):
+    """What answers for the party's clients, by their numbers; from several threads."""
+
+    def welcome(self, coordinator: str, session: str) -> str:
+        """Of which coordinator, and which process of it, requests come from now on; what its secret
+        is told apart by (`sqlfl.udfs.numbering.keys.check_value`), empty where it has none."""
+        ...
+
+    def forget(self) -> None:
+        """The coordinator has given up what was going on."""
+        ...
+
+    def handle(self, client: int, data: pa.Buffer, study: str, speaker: str) -> pa.Buffer: ...
+
+    def interrupt(self, client: int, study: str, speaker: str) -> None:
+        """End what is being served for this analyst."""
+        ...
+
+    def stop(self) -> None:
+        """End all that is being served."""
+        ...
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What the coordinator says in its welcome."""
+
+    coordinator: str
+    session: str
+    lease: float
+    heartbeat: float
+
+
+class Refused(Error):
+    """The coordinator does not take this party: another attempt would end alike."""
+
+
+class Agent:
+    """Of one party. `run` returns when `stop` is called.
+
+    It comes back by itself. Where it has been away for longer than the lease it forgets its runs,
+    as the coordinator has given them up by then. Of two agents with one certificate the later one
+    serves, and `run` of the other raises Refused.
+
+    location : 'grpc+tls://host:8815'. clients : how many databases it serves. `seen` is called with
+    what becomes of the connection, in words. server : as in `Stream`. called : the agent's name,
+    where there is no certificate; None for the party's. first : the number of its first database
+    among the party's.
+    """
+
+    def __init__(
+        self,
+        location: str,
+        name: str,
+        clients: int,
+        serves: Serves,
+        credentials: Credentials,
+        seen: Callable[[str], None] = lambda _: None,
+        most_bytes: int = MOST_BYTES,
+        server: str | None = None,
+        called: str | None = None,
+        first: int = 0,
+    ) -> None:
+        self._server, self._called, self._first = server, called or name, first
+        self._location, self._name, self._clients = location, name, clients
+        self._serves, self._credentials, self._seen = serves, credentials, seen
+        self._most_bytes = most_bytes
+        self._boot = secrets.token_hex(16)
+        self._terms: Terms | None = None
+        self._replies = Replies()
+        self._stopped = threading.Event()
+        self._stream: Stream | None = None
+        """That is served."""
+        self._open: Stream | None = None
+        """That is being opened, or is served."""
+        self._served = False
+        self._hinted = ""
+        self._longest = LONGEST_WAIT
+
+    def run(self) -> None:
+        """Connect, and again where that fails or breaks. Raises Refused."""
+        with Turns(self._most_bytes) as turns:
+            try:
+                self._connect(turns)
+            finally:
+                turns.clear()
+                while not turns.idle:
+                    self._serves.stop()
+                    time.sleep(AGAIN)
+
+    def _connect(self, turns: Turns) -> None:
+        wait, there = FIRST_WAIT, time.monotonic()
+        while not self._stopped.is_set():
+            began = time.monotonic()
+            try:
+                self._connected(turns, self._left(there))
+                self._seen("the connection has ended")
+            except (pa.ArrowException, OSError, EOFError, WireError) as error:
+                self._seen(f"no connection: {self._told(said(error))}")
+            longest = self._longest
+            if self._served:
+                there = time.monotonic()
+            if self._served and there - began > longest:
+                wait = FIRST_WAIT
+            self._stopped.wait(min(wait, longest) * random.uniform(0.5, 1.0))
+            wait = min(2.0 * wait, longest)
+            if self._terms is not None and time.monotonic() - there > self._terms.lease:
+                self._forget(turns)
+
+    def _left(self, there: float) -> float | None:
+        """Return the seconds of the lease that are left for an attempt; None without a lease."""
+        if self._terms is None:
+            return None
+        return max(AGAIN, there + self._terms.lease - time.monotonic())
+
+    def _told(self, why: str) -> str:
+        """With what to look at, where that was not said just before."""
+        before, self._hinted = self._hinted, "" if self._served else hint(why)
+        return why if self._hinted in ("", before) else f"{why} ({self._hinted})"
+
+    def _forget(self, turns: Turns) -> None:
+        """As if it had been restarted."""
+        log.info("%s has been away for longer than the lease, and forgets its runs", self._name)
+        self._terms, self._boot = None, secrets.token_hex(16)
+        turns.clear()
+        self._replies = Replies()
+        self._serves.forget()
+
+    def stop(self) -> None:
+        """From any thread: end what is being served, and the connection."""
+        self._stopped.set()
+        self._serves.stop()
+        for stream in (self._open, self._stream):
+            if stream is not None:
+                stream.cancel()
+
+    def _connected(self, turns: Turns, within: float | None) -> None:
+        """One stream, from its beginning to its end. within : seconds until it is taken."""
+        self._served = False
+        stream = Stream(
+            self._location, self._credentials, PARTY, self._server, self._most_bytes, within
+        )
+        with stream:
+            hello = {
+                "versions": list(VERSIONS), "name": self._name, "clients": self._clients,
+                "boot": self._boot, "agent": self._called, "first": self._first,
+            }  # fmt: skip
+            self._open = stream
+            terms = _terms(stream.greeted(Frame(HELLO, hello)))
+            if self._terms is None or terms.session != self._terms.session:
+                turns.clear()
+                self._replies = Replies()  # what is still served ends up in those before
+            check = self._serves.welcome(terms.coordinator, terms.session)
+            if check:
+                stream.sender.send(Frame(SECRET, {"check": check}))
+            self._terms, self._stream, self._served = terms, stream, True
+            self._longest = min(LONGEST_WAIT, max(FIRST_WAIT, terms.lease / SHARE))
+            self._seen(f"connected to {terms.coordinator}")
+            watch = threading.Thread(
+                target=stream.watch, args=(terms.heartbeat,), name="sqlfl-heartbeat"
+            )
+            watch.start()
+            try:
+                while not self._stopped.is_set():
+                    self._received(stream.receive(), stream, turns)
+            finally:
+                self._stream = self._open = None
+                stream.cancel()
+                watch.join()
+
+    def _received(self, frame: Frame, stream: Stream, turns: Turns) -> None:
+        if frame.kind == PONG:
+            return
+        if frame.kind == REFUSED:
+            raise Refused(f"the coordinator refuses: {frame.text('why')}")
+        client = frame.number("client")
+        if client >= self._clients:
+            raise WireError(f"there is no client {client}")
+        study, speaker = frame.text("study"), frame.text("pass")
+        if frame.kind == INTERRUPT:
+            self._serves.interrupt(client, study, speaker)
+            return
+        if frame.kind != REQUEST:
+            raise WireError(f"{frame.kind} came where requests do")
+        number = frame.number("number")
+        received = frame.told.get("received")
+        if isinstance(received, list):
+            self._replies.forget(received)
+        replies = self._replies
+        known, reply = replies.begin(number)
+        of = client, study, speaker
+        if reply is not None:
+            turns.submit((of, "again"), partial(self._send, stream, reply), 0)
+        elif not known:
+            served = partial(self._serve, replies, number, client, frame.body, study, speaker)
+            turns.submit(of, served, len(frame.body))
+
+    def _serve(
+        self,
+        replies: Replies,
+        number: int,
+        client: int,
+        data: pa.Buffer,
+        study: str,
+        speaker: str,
+    ) -> None:
+        if replies is not self._replies:
+            return  # of a session that is over
+        try:
+            body = self._serves.handle(client, data, study, speaker)
+            reply = Frame(REPLY, {"number": number}, body)
+        except Exception:
+            told = {"study": study}
+            log.exception("%s failed beyond its own failures", self._name, extra=told)
+            reply = failed(number, "failed beyond its own failures; its log says how")
+        replies.end(number, reply)
+        stream = self._stream
+        if stream is not None and replies is self._replies:
+            self._send(stream, reply)
+
+    def _send(self, stream: Stream, reply: Frame) -> None:
+        try:
+            stream.sender.send(reply)
+        except (pa.ArrowException, OSError) as error:
+            log.info("a reply waits for the next connection: %s", error)
+            stream.cancel()
+
+
+def _terms(frame: Frame) -> Terms:
+    """Of a welcome. Raises Refused where it is none."""
+    if frame.kind == REFUSED:
+        raise Refused(f"the coordinator refuses: {frame.text('why')}")
+    if frame.kind != WELCOME:
+        raise WireError(f"{frame.kind} came where a welcome does")
+    spoken([frame.told.get("version")])
+    lease, heartbeat = frame.number("lease_ms") / 1e3, frame.number("heartbeat_ms") / 1e3
+    return Terms(frame.text("coordinator"), frame.text("session"), lease, heartbeat)

@@ -1,0 +1,307 @@
+"""An analyst's line to their desk at a coordinator: calls up, answers down."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+
+from sqlfl.base.errors import Error, WireError
+from sqlfl.base.interrupts import asked_to_stop
+from sqlfl.service.agent import HELLO, REFUSED, WELCOME
+from sqlfl.service.answers import bytes_to_error
+from sqlfl.service.calls import ANSWER, CALL, FAILED, LEAVE, REMARK, STEP, TAKEN
+from sqlfl.service.frames import INTERRUPT, VERSIONS, Frame, spoken
+from sqlfl.service.locations import check_location
+from sqlfl.service.service import ANALYST, PASS
+from sqlfl.service.settings import AnalystSettings
+from sqlfl.service.stream import PONG, Credentials, Ended, Stream, hint, said
+from sqlfl.service.token_renewal import Speaker
+
+log = logging.getLogger("sqlfl.service")
+
+HEARD = 0.1
+"""Seconds after which a Ctrl-C is heard at the latest."""
+PAUSE, LONGEST_PAUSE = 0.1, 2.0
+"""Seconds between two tries to connect again: at first, and at most."""
+
+
+AWAY = "away"
+"""What a call is told while there is no connection: no frame that travels."""
+ANEW = ", and the coordinator has been started anew: what ran there has ended"
+NOT_AGAIN = (
+    ", and not made again in {:g} seconds; a statement that was running there goes on, where the "
+    "coordinator does"
+)
+
+
+@dataclass(eq=False)
+class _Call:
+    """A call that waits for its answer. `heard` is told of what comes before that, and `stopping`
+    of each Ctrl-C."""
+
+    heard: Callable[[Frame], None]
+    stopping: Callable[[], None]
+    frame: Frame
+    done: threading.Event = field(default_factory=threading.Event)
+    answer: Frame | None = None
+    lost: str = ""
+    """Why there will be none."""
+    said: deque[Frame] = field(default_factory=deque)
+    remarks: int = 0
+    """Those that have come."""
+    interrupts: int = 0
+
+
+class DeskLine:
+    """location : 'grpc+tls://host:8815'. Connects at once. Safe to use from several threads.
+
+    Where the connection is lost while a call waits for its answer, it is made again for as long as
+    the coordinator waits for parties (its lease), and the call goes on. Raises Error where the
+    coordinator cannot be reached, or does not take the analyst.
+    """
+
+    def __init__(self, location: str, study: str, settings: AnalystSettings, name: str) -> None:
+        insecure = location.startswith("grpc://")
+        check_location(location, insecure=insecure)
+        self._location, self.study = location, study
+        self._credentials = Credentials() if insecure else settings.credentials(name or None)
+        self._server = settings.coordinator_name or urlsplit(location).hostname or ""
+        self._speaker = Speaker(self._credentials, name, self._server, study, settings.pass_hours)
+        self.analyst = self._speaker.analyst
+        self._lock = threading.Lock()
+        self._end = secrets.token_hex(16)
+        self._session = ""
+        """Of the coordinator: another one knows of no call."""
+        self._lease = 0.0
+        self._number = 0
+        self._calls: dict[int, _Call] = {}
+        self._stream: Stream | None = None
+        self._closed = False
+        self._connected()
+
+    def ask(
+        self,
+        what: str,
+        text: str,
+        heard: Callable[[Frame], None] = lambda _: None,
+        stopping: Callable[[], None] = lambda: None,
+    ) -> pa.Buffer:
+        """The answer's body. Ctrl-C once ends a statement at the end of its round, and what it has
+        then is the answer; twice it ends at once. In another thread than the main one, the
+        `Interrupts` that it heeds are its Ctrl-C. Raises the error of the statement, and Error
+        where the connection is lost."""
+        with self._lock:
+            if self._closed:
+                raise Error("the federation is closed", hint="sqlfl.connect(...) makes a new one")
+            if self._stream is None:
+                self._connected()
+            self._number += 1
+            number = self._number
+            frame = Frame(CALL, {"number": number, "what": what}, _bytes(text))
+            own = _Call(heard, stopping, frame)
+            self._calls[number] = own
+        try:
+            self._send(own.frame)
+            self._wait(own, number)
+        finally:
+            self._calls.pop(number, None)  # without the lock, which a new connection may hold
+        self._tell(own)
+        if own.answer is None:
+            raise Error(
+                f"the connection to {self._location} was lost{own.lost}",
+                hint="once it is back: SHOW MODELS says what has been trained, and what RESUME "
+                "MODEL goes on with (of a training with checkpoint = n)",
+            )
+        self._send(Frame(TAKEN, {"number": number}))
+        if own.answer.kind == FAILED:
+            raise bytes_to_error(own.answer.body)
+        return own.answer.body
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            stream = self._stream
+            self._send(Frame(LEAVE, {"number": 0}))
+            self._stream = None
+            for own in tuple(self._calls.values()):
+                _give_up(own, ", as it was closed; a statement that was running there goes on")
+        if stream is not None:
+            stream.__exit__()
+
+    def _wait(self, own: _Call, number: int) -> None:
+        while True:
+            try:
+                while not own.done.wait(HEARD):
+                    self._tell(own)
+                    if asked_to_stop():
+                        raise KeyboardInterrupt
+                return
+            except KeyboardInterrupt:
+                own.interrupts += 1
+                if own.interrupts > 2:
+                    raise
+                self._send(_interrupt(own))
+                own.stopping()
+
+    @staticmethod
+    def _tell(own: _Call) -> None:
+        while own.said:
+            own.heard(own.said.popleft())
+
+    def _send(self, frame: Frame) -> None:
+        """By the stream that there is; what waits for an answer is sent again by the next one."""
+        stream = self._stream
+        with suppress(pa.ArrowException, OSError):  # who reads notices
+            if stream is not None:
+                stream.sender.send(frame)
+
+    def _connected(self) -> None:
+        """A new stream, and what waits for an answer is sent again; the lock is held, but by the
+        constructor."""
+        with self._placed():
+            stream = Stream(self._location, self._credentials, ANALYST, self._server)
+        with self._placed(), ExitStack() as stack:
+            stack.push(stream)
+            hello = {
+                "versions": list(VERSIONS),
+                "study": self.study,
+                "pass": self._speaker.issued(),
+                "end": self._end,
+            }
+            welcome = stream.greeted(Frame(HELLO, hello))
+            if welcome.kind == REFUSED:
+                why = welcome.text("why")
+                raise Error(f"the coordinator refuses: {why}", hint=self._refused(why))
+            if welcome.kind != WELCOME:
+                raise WireError(f"{welcome.kind} came where a welcome does")
+            spoken([welcome.told.get("version")])
+            heartbeat = welcome.number("heartbeat_ms") / 1e3
+            stack.pop_all()
+        self._stream = stream
+        session, before = welcome.text("session"), self._session
+        self._session, self._lease = session, welcome.number("lease_ms") / 1e3
+        for own in tuple(self._calls.values()):
+            if session != before:
+                _give_up(own, ANEW)
+                continue
+            self._send(own.frame)
+            if own.interrupts:
+                self._send(_interrupt(own))
+        for work in (
+            lambda: self._read(stream),
+            lambda: self._renew(stream),
+            lambda: stream.watch(heartbeat),
+        ):
+            threading.Thread(target=work, name="sqlfl-desk", daemon=True).start()
+
+    def _refused(self, why: str) -> str | None:
+        if "another coordinator" in why:
+            return self._named()
+        if "pass" in why:
+            return "is the clock of this machine right?"
+        if "no study" in why:
+            return "`study` in the settings; a study's analysts are in the coordinator's"
+        return None
+
+    def _named(self) -> str:
+        return (
+            f"it was taken for {self._server}: `coordinator_name` in the settings is the name of "
+            "its certificate, where that is not the host's"
+        )
+
+    @contextmanager
+    def _placed(self) -> Iterator[None]:
+        try:
+            yield
+        except (pa.ArrowException, OSError, EOFError, WireError) as error:
+            why = said(error)
+            looked = self._named() if "Peer name" in why else hint(why)
+            raise Error(f"cannot connect to {self._location}: {why}", hint=looked) from error
+
+    def _read(self, stream: Stream) -> None:
+        try:
+            while True:
+                frame = stream.receive()
+                if frame.kind != PONG:
+                    self._received(frame)
+        except Ended:
+            for own in tuple(self._calls.values()):
+                _give_up(own, ", as the coordinator has ended, and what ran there")
+        except (pa.ArrowException, OSError, EOFError, WireError) as error:
+            log.info("the stream to %s has ended: %s", self._location, said(error))
+        finally:
+            with self._lock:
+                mine = self._stream is stream
+                if mine:
+                    self._stream = None
+            stream.__exit__()
+        if mine:
+            self._again()
+
+    def _again(self) -> None:
+        """Another stream, where calls wait for their answers."""
+        due, pause = time.monotonic() + self._lease, PAUSE
+        for own in tuple(self._calls.values()):
+            own.said.append(Frame(AWAY))
+        while True:
+            with self._lock:
+                waiting = [own for own in tuple(self._calls.values()) if not own.done.is_set()]
+                if self._closed or self._stream is not None or not waiting:
+                    return
+                try:
+                    self._connected()
+                    return
+                except Error as error:
+                    log.info("%s", error.message)
+                if time.monotonic() > due:
+                    for own in waiting:
+                        _give_up(own, NOT_AGAIN.format(self._lease))
+                    return
+            time.sleep(pause)
+            pause = min(2.0 * pause, LONGEST_PAUSE)
+
+    def _received(self, frame: Frame) -> None:
+        with self._lock:
+            own = self._calls.get(frame.number("number"))
+            if own is None:
+                return
+            if frame.kind == REMARK:
+                if frame.number("index") < own.remarks:
+                    return  # by the stream before
+                own.remarks += 1
+            if frame.kind in (STEP, REMARK):
+                own.said.append(frame)
+                return
+        if frame.kind not in (ANSWER, FAILED):
+            raise WireError(f"{frame.kind} came where answers do")
+        own.answer = frame
+        own.done.set()
+
+    def _renew(self, stream: Stream) -> None:
+        """Another pass at half the time of the one before, for as long as the stream lasts."""
+        pause = min(60.0, self._speaker.half)
+        while not stream.ended.wait(pause):
+            if self._speaker.due:
+                self._send(Frame(PASS, {"pass": self._speaker.issued()}))
+
+
+def _give_up(own: _Call, why: str) -> None:
+    own.lost = why
+    own.done.set()
+
+
+def _interrupt(own: _Call) -> Frame:
+    return Frame(INTERRUPT, {"number": own.frame.number("number"), "times": own.interrupts})
+
+
+def _bytes(text: str) -> pa.Buffer:
+    return pa.py_buffer(text.encode())

@@ -1,0 +1,245 @@
+"""Keys and certificates: whose end of a connection it is (X.509, RFC 5280).
+
+A key is made where it is used and never leaves; what leaves is a request that an authority signs.
+Whoever has an authority already needs none of this: certificates are told apart by their name
+alone, the first one among the subject's alternative names that is a DNS name.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import ipaddress
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from sqlfl.base.errors import Error
+from sqlfl.databases.files import PRIVATE
+
+CURVE = ec.SECP256R1()
+YEARS_OF_AUTHORITY, DAYS_OF_CERTIFICATE = 10, 397
+"""For how long: of a certificate what browsers take at most."""
+EARLIER = dt.timedelta(minutes=5)
+"""By how much clocks may differ."""
+_PEM = serialization.Encoding.PEM
+_LETTERS = "letters, digits, - and . (as in a DNS name), at most 63"
+
+
+@dataclass(frozen=True)
+class Certified:
+    """A key, its certificate, and the authority's, each as PEM."""
+
+    key: bytes
+    certificate: bytes
+    authority: bytes
+
+
+def make_key() -> bytes:
+    """A private key, as PEM (PKCS 8), which nothing encrypts."""
+    key = ec.generate_private_key(CURVE)
+    return key.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+
+
+def make_authority(name: str, now: dt.datetime | None = None) -> tuple[bytes, bytes]:
+    """A private authority: its key and its certificate, which it has signed itself."""
+    key = make_key()
+    now = now or dt.datetime.now(dt.UTC)
+    own = private_key(key)
+    subject = _subject(name)
+    built = (
+        _builder(subject, own.public_key(), now, dt.timedelta(days=365 * YEARS_OF_AUTHORITY))
+        .issuer_name(subject)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(signs=True), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(own.public_key()), critical=False)
+    )
+    return key, built.sign(own, hashes.SHA256()).public_bytes(_PEM)
+
+
+def signing_request(key: bytes, name: str, hosts: Sequence[str] = ()) -> bytes:
+    """What leaves the site: the public key, the name, and, of a coordinator, the names and
+    addresses under which it is reached; as PEM (PKCS 10). Raises Error for what is no name."""
+    names = [x509.DNSName(checked_name(name)), *map(_host, hosts)]
+    built = (
+        x509.CertificateSigningRequestBuilder()
+        .subject_name(_subject(name))
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+    )
+    return built.sign(private_key(key), hashes.SHA256()).public_bytes(_PEM)
+
+
+def sign(
+    request: bytes,
+    authority_key: bytes,
+    authority: bytes,
+    *,
+    days: int = DAYS_OF_CERTIFICATE,
+    now: dt.datetime | None = None,
+) -> bytes:
+    """The certificate of a request, as PEM: its names and its key as they are told.
+
+    Raises Error for what is no request, or was not signed by its key.
+    """
+    now = now or dt.datetime.now(dt.UTC)
+    own, signer = certificate(authority), private_key(authority_key)
+    asked = read_request(request)
+    names = asked.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    public = asked.public_key()
+    assert isinstance(public, ec.EllipticCurvePublicKey)
+    issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
+    built = (
+        _builder(asked.subject, public, now, dt.timedelta(days=days))
+        .issuer_name(own.subject)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(signs=False), critical=True)
+        .add_extension(
+            x509.ExtendedKeyUsage(
+                [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+            ),
+            critical=False,
+        )
+        .add_extension(names, critical=False)
+        .add_extension(issuer, critical=False)
+    )
+    return built.sign(signer, hashes.SHA256()).public_bytes(_PEM)
+
+
+def read_request(data: bytes) -> x509.CertificateSigningRequest:
+    """Raises Error for what is no request, or was not signed by its own key."""
+    try:
+        found = x509.load_pem_x509_csr(data)
+        found.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    except (ValueError, x509.ExtensionNotFound) as error:
+        raise Error(f"this is no signing request that can be used: {error}") from None
+    if not found.is_signature_valid or not isinstance(
+        found.public_key(), ec.EllipticCurvePublicKey
+    ):
+        raise Error("the signing request was not signed by its own key", hint="sqlfl keygen")
+    return found
+
+
+def names_of(data: bytes) -> tuple[str, ...]:
+    """DNS names and addresses of a certificate or of a request, as PEM, in their order."""
+    own = read_request(data) if b"REQUEST" in data[:40] else certificate(data)
+    found = own.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    return tuple(str(item.value) for item in found)
+
+
+def certificate(data: bytes) -> x509.Certificate:
+    """Raises Error for what is none."""
+    try:
+        return x509.load_pem_x509_certificate(data)
+    except ValueError:
+        raise Error("this is no certificate (PEM)") from None
+
+
+def private_key(data: bytes) -> ec.EllipticCurvePrivateKey:
+    """Raises Error for what is none, or is one of another kind."""
+    try:
+        found = serialization.load_pem_private_key(data, None)
+    except (ValueError, TypeError):
+        raise Error(
+            "this is no private key (PEM) without a password",
+            hint="sqlfl keygen makes one",
+        ) from None
+    if not isinstance(found, ec.EllipticCurvePrivateKey) or found.curve.name != CURVE.name:
+        raise Error(f"the key is not one of {CURVE.name}", hint="sqlfl keygen makes one")
+    return found
+
+
+def public_key(data: bytes) -> ec.EllipticCurvePublicKey:
+    """Of a certificate. Raises Error where it is of another kind."""
+    found = certificate(data).public_key()
+    if not isinstance(found, ec.EllipticCurvePublicKey) or found.curve.name != CURVE.name:
+        raise Error(f"the certificate's key is not one of {CURVE.name}")
+    return found
+
+
+def signed_by(data: bytes, authority: bytes, now: dt.datetime | None = None) -> bool:
+    """Whether the certificate is of this very authority, and of this time."""
+    own, issuer = certificate(data), certificate(authority)
+    now = now or dt.datetime.now(dt.UTC)
+    try:
+        own.verify_directly_issued_by(issuer)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return own.not_valid_before_utc <= now <= own.not_valid_after_utc
+
+
+def checked_name(name: str) -> str:
+    """Raises Error for what is no name of a party, an analyst or a coordinator."""
+    parts = name.split(".")
+    plain = all(part and part.replace("-", "").isalnum() and part.isascii() for part in parts)
+    if not plain or len(name) > 63:
+        raise Error(f"{name!r} is no name of a certificate", hint=f"use {_LETTERS}")
+    return name
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """A new file, which its owner alone can read, from the first moment on. Raises Error where
+    there is one already."""
+    _write(path, data, PRIVATE)
+
+
+def write_public(path: Path, data: bytes) -> None:
+    """A new file. Raises Error where there is one already."""
+    _write(path, data, 0o644)
+
+
+def _write(path: Path, data: bytes, mode: int) -> None:
+    try:
+        number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    except FileExistsError:
+        raise Error(
+            f"{path} is there already, and is not written over", hint="move it away first"
+        ) from None
+    except OSError as error:
+        raise Error(f"cannot write {path}: {error.strerror}") from error
+    with os.fdopen(number, "wb") as file:
+        file.write(data)
+
+
+def _subject(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, checked_name(name))])
+
+
+def _host(text: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(text))
+    except ValueError:
+        return x509.DNSName(checked_name(text))
+
+
+def _builder(
+    subject: x509.Name, key: ec.EllipticCurvePublicKey, now: dt.datetime, length: dt.timedelta
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - EARLIER)
+        .not_valid_after(now + length)
+    )
+
+
+def _usage(*, signs: bool) -> x509.KeyUsage:
+    """`signs`: other certificates; else what TLS needs."""
+    return x509.KeyUsage(
+        digital_signature=not signs,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=not signs,
+        key_cert_sign=signs,
+        crl_sign=signs,
+        encipher_only=False,
+        decipher_only=False,
+    )

@@ -1,0 +1,240 @@
+"""What travels on a stream between two machines: frames, in pieces, over Arrow Flight.
+
+A frame is a header, JSON, and a body of bytes, of which the header's `size` says how many there
+are. All of it travels as what Flight calls application metadata: bytes that it hands over as they
+came. The first piece is the header's length (uint32), the header, and the body where that is short;
+what is left of the body follows in pieces, as it lies in memory. So a body is in memory once at
+either end, but for a piece.
+
+Nothing travels as record batches. Flight decodes these itself, before anybody here sees them, and
+7 kB that are compressed become 200 MB. Of a schema without columns it decodes nothing, whatever
+batches and dictionaries come: so a stream of any other schema is refused before its first piece is
+read.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from sqlfl.base.errors import WireError
+
+REQUEST, REPLY, INTERRUPT = "request", "reply", "interrupt"
+END = "end"
+"""No more comes: whoever gets it lets go of the stream."""
+VERSIONS = (1,)
+"""Of this format that are understood, in order; a connection speaks the newest that both know."""
+SCHEMA = pa.schema([])
+PIECE = 1 << 20
+"""Bytes of a body that travel at once: a sign of life on slow links, too."""
+SHORT = 1 << 16
+"""Bytes of a body, at most, that travel with the header."""
+LONGEST_HEADER = 1 << 20
+LONGEST_PIECE = 4 + LONGEST_HEADER + SHORT
+"""Bytes that come at once."""
+_LENGTH = struct.Struct("<I")
+MOST_BYTES = 8 << 30
+"""Of a body."""
+_NONE = pa.py_buffer(b"")
+
+
+class Reader(Protocol):
+    @property
+    def schema(self) -> pa.Schema: ...
+
+    def read_chunk(self) -> Any: ...
+
+
+class Writer(Protocol):
+    def write_metadata(self, metadata: pa.Buffer) -> None: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Frame:
+    """kind : what it is. told : what else the header says. body : its bytes."""
+
+    kind: str
+    told: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    body: pa.Buffer = field(default_factory=lambda: _NONE)
+
+    def text(self, name: str, default: str | None = None) -> str:
+        """A text of the header. Raises WireError where it is none."""
+        found = self.told.get(name, default)
+        if not isinstance(found, str):
+            raise WireError(f"{self.kind} says no {name}")
+        return found
+
+    def number(self, name: str) -> int:
+        """A whole number from 0 up of the header. Raises WireError where it is none."""
+        found = self.told.get(name)
+        if type(found) is not int or not 0 <= found < 2**63:
+            raise WireError(f"{self.kind} says no {name}")
+        return found
+
+
+class Sender:
+    """Frames to one stream, whole, from any thread."""
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer: Writer | None = writer
+        self._lock = threading.Lock()
+        self.wrote = time.monotonic()
+        """When a piece of a body was last taken: what has none waits in buffers on its way."""
+
+    def close(self) -> None:
+        """No frame is sent any more, nor half of one: who writes to a stream that Flight has let go
+        of ends the process."""
+        with self._lock:
+            self._writer = None
+
+    def send(self, frame: Frame) -> None:
+        """Raises what the stream does, OSError where it has ended, and ValueError for what JSON
+        does not have."""
+        header = encoded(frame)
+        with self._lock:
+            self._write(frame.body, header)
+
+    def offer(self, frame: Frame) -> bool:
+        """The same, but not where another frame is on its way. Whether it was sent."""
+        header = encoded(frame)
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            self._write(frame.body, header)
+        finally:
+            self._lock.release()
+        return True
+
+    def _write(self, body: pa.Buffer, header: bytes) -> None:
+        """The lock is held."""
+        if self._writer is None:
+            raise OSError("the stream has ended")
+        first = [_LENGTH.pack(len(header)), header]
+        if short := len(body) <= SHORT:
+            first.append(body.to_pybytes())
+        self._writer.write_metadata(pa.py_buffer(b"".join(first)))
+        if short and len(body):
+            self.wrote = time.monotonic()
+        for start in () if short else range(0, len(body), PIECE):
+            self._writer.write_metadata(body.slice(start, min(PIECE, len(body) - start)))
+            self.wrote = time.monotonic()
+
+
+class Receiver:
+    """Frames from one stream; to be read by one thread.
+
+    most_bytes : of a body. heard : is called for each piece as it comes.
+    """
+
+    def __init__(
+        self,
+        reader: Reader,
+        most_bytes: int = MOST_BYTES,
+        heard: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._reader, self.most_bytes, self.heard = reader, most_bytes, heard
+        self._begun = False
+
+    def receive(self) -> Frame:
+        """The next frame, once it has come. Raises EOFError at the end of the stream, WireError for
+        what is no frame, and what the stream raises."""
+        piece = self._piece()
+        end = self._end(piece)
+        told = self._header(piece.slice(_LENGTH.size, end - _LENGTH.size))
+        kind, size = told.pop("kind", None), told.pop("size", None)
+        if not isinstance(kind, str) or type(size) is not int or not 0 <= size <= self.most_bytes:
+            raise WireError(
+                f"a header with no kind, or with a size that is not 0 to {self.most_bytes:,}"
+            )
+        short = piece.slice(end)
+        if len(short) == size:  # copied, so that it begins where arrays may
+            return Frame(kind, MappingProxyType(told), pa.py_buffer(short.to_pybytes()))
+        if len(short):
+            raise WireError(f"a body of {size:,} bytes, of which {len(short):,} are at its header")
+        body, start = _room(size), 0
+        while start < size:
+            piece = self._piece()
+            if not 0 < len(piece) <= size - start:
+                raise WireError(f"a body of {size:,} bytes in pieces that do not make it")
+            body[start : start + len(piece)] = np.frombuffer(piece, np.uint8)
+            start += len(piece)
+        return Frame(kind, MappingProxyType(told), pa.py_buffer(body))
+
+    def _piece(self) -> pa.Buffer:
+        if not self._begun and self._reader.schema != SCHEMA:
+            raise WireError("a stream of another format: the other side has another sqlfl, or none")
+        self._begun = True
+        try:
+            chunk = self._reader.read_chunk()
+        except StopIteration:
+            raise EOFError from None
+        self.heard()
+        if chunk.data is not None or chunk.app_metadata is None:
+            raise WireError("a record batch, where there are none")
+        if len(chunk.app_metadata) > LONGEST_PIECE:
+            raise WireError(
+                f"{len(chunk.app_metadata):,} bytes at once; {LONGEST_PIECE:,} are taken"
+            )
+        return chunk.app_metadata
+
+    @staticmethod
+    def _end(piece: pa.Buffer) -> int:
+        """Where the header ends with which this piece begins."""
+        if len(piece) < _LENGTH.size:
+            raise WireError("a piece of a body without a header")
+        (length,) = _LENGTH.unpack(piece.slice(0, _LENGTH.size))
+        if length > LONGEST_HEADER:
+            raise WireError(f"a header of {length:,} bytes; {LONGEST_HEADER:,} are taken")
+        if _LENGTH.size + length > len(piece):
+            raise WireError(f"a header of {length:,} bytes in a piece of {len(piece):,}")
+        return _LENGTH.size + int(length)
+
+    @staticmethod
+    def _header(header: pa.Buffer) -> dict[str, Any]:
+        try:
+            found = json.loads(header.to_pybytes())
+        except (ValueError, RecursionError):
+            found = None
+        if not isinstance(found, dict):
+            raise WireError("a header that is no JSON object")
+        return found
+
+
+def spoken(offered: object) -> int:
+    """The newest version that is offered and understood. Raises WireError where there is none."""
+    if not isinstance(offered, list) or not all(type(version) is int for version in offered):
+        raise WireError("no versions of the format are offered")
+    known = sorted(set(offered) & set(VERSIONS))
+    if not known:
+        told = ", ".join(map(str, offered)) or "none"
+        raise WireError(
+            f"versions {told} of the format are offered, and {VERSIONS[-1]} is the newest "
+            "that is understood here: the other side's sqlfl is too new, or too old"
+        )
+    return int(known[-1])
+
+
+def encoded(frame: Frame) -> bytes:
+    """The header of a frame. Raises ValueError for what JSON does not have, WireError where it is
+    too long."""
+    told = {"kind": frame.kind, "size": len(frame.body), **frame.told}
+    header = json.dumps(told, allow_nan=False).encode()
+    if len(header) > LONGEST_HEADER:
+        raise WireError(f"a header of {len(header):,} bytes; {LONGEST_HEADER:,} are sent")
+    return header
+
+
+def _room(size: int) -> np.ndarray:
+    try:
+        return np.empty(size, np.uint8)
+    except MemoryError:
+        raise WireError(f"a body of {size:,} bytes, for which there is no memory") from None

@@ -1,0 +1,243 @@
+"""What a coordinator, a party and an analyst are set to: TOML files; paths are relative to these.
+
+Keys and secrets are never in these files themselves, nor on a command line: an entry names a file,
+or with `env:NAME` a variable of the environment.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields, replace
+from pathlib import Path
+from typing import TypeAlias, TypeVar
+
+from sqlfl.base.codec import from_json, to_json
+from sqlfl.base.errors import Error, nearest
+from sqlfl.service import wrapping
+from sqlfl.service.identities import check_identity
+from sqlfl.service.stream import Credentials
+
+log = logging.getLogger("sqlfl.service")
+
+T = TypeVar("T", bound="Identity")
+N = TypeVar("N", int, float)
+Place: TypeAlias = str
+"""A path, or `env:NAME`."""
+VARIABLE = "env:"
+PATHS = ("key", "certificate", "authority", "secret", "organisation", "store", "database")
+
+
+def positive(default: N, most: float = math.inf) -> N:
+    """A field of numbers above 0."""
+    found: N = field(default=default, metadata={"most": most})
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Identity:
+    """Whose end it is: all three, or with `--insecure` none."""
+
+    certificate: Place | None = None
+    key: Place | None = None
+    authority: Place | None = None
+
+    def credentials(self, expected: str | None = None) -> Credentials:
+        """expected : the name that the certificate is to have. Raises Error where one cannot be
+        read, some are missing, or they do not go together."""
+        given = {name: getattr(self, name) for name in ("key", "certificate", "authority")}
+        missing = [name for name, place in given.items() if place is None]
+        if missing:
+            raise Error(
+                f"the configuration has no {' and no '.join(missing)}",
+                hint="sqlfl keygen makes them; --insecure on this machine alone needs none",
+            )
+        found = {name: content(place, name) for name, place in given.items()}
+        _look_at(self.key)
+        known = check_identity(found["key"], found["certificate"], found["authority"], expected)
+        if known.over_soon():
+            log.warning("the certificate of %s ends on %s", known.name, known.ends.date())
+        return Credentials(**found)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """A party of a coordinator."""
+
+    agents: tuple[str, ...]
+    """Names of certificates, in the order of the party's clients: one agent, one database."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    parties: tuple[str, ...]
+    analysts: tuple[str, ...]
+    """Names of certificates."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoordinatorSettings(Identity):
+    name: str
+    """That of its certificate."""
+    parties: Mapping[str, Member]
+    studies: Mapping[str, Study]
+    lease: float = positive(60.0)
+    """Seconds for which a party that is away is waited for."""
+    heartbeat: float = positive(5.0)
+    """Seconds between two signs of life."""
+    statements: int = positive(4)
+    """That one analyst may have running at once."""
+    streams: int = positive(16)
+    """That one certificate may have open at once."""
+    strangers: int = positive(256)
+    """Streams, of all, that have not said yet who they are."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartySettings(Identity):
+    name: str
+    """The party's, as it stands in statements."""
+    coordinator: str
+    """The name of its certificate: passes of analysts must be for it."""
+    database: Place
+    store: Place | None = None
+    index: int = 0
+    """Which of the party's clients this is, by the order that the coordinator has."""
+    secret: Place
+    """Of all parties, wrapped for this party's certificate."""
+    organisation: Place | None = None
+    """Of the party's own clients: a secret of theirs, wrapped too; only where it has several."""
+    agent: str | None = None
+    """What it is called where there is no certificate."""
+    open: bool = False
+    """It serves without any training policy too."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnalystSettings(Identity):
+    coordinator: str | None = None
+    """Where it listens: 'grpc+tls://host:8815'."""
+    name: str | None = None
+    """The analyst's, where there is no certificate."""
+    coordinator_name: str | None = None
+    """That of its certificate, where it is not the host's."""
+    study: str | None = None
+    pass_hours: float = positive(12.0, most=24.0)
+    """For how long, 24 hours at most, the coordinator may ask parties on the analyst's behalf."""
+
+
+def read_settings(kind: type[T], path: str | os.PathLike[str]) -> T:
+    """Raises Error for a file that is not there, is no TOML, or has what `kind` does not."""
+    file = Path(path)
+    try:
+        found = tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise Error(
+            f"cannot read {file}: {error.strerror}", hint="docs/distributed.md has examples"
+        ) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise Error(f"{file} is no TOML: {error}") from error
+    try:
+        _check_entries(kind, found, "")
+        own = from_json(kind, to_json(found))
+    except ValueError as error:
+        raise Error(f"{file}: {error}", hint=_meant(kind, str(error))) from error
+    _check_numbers(own, file)
+    places = {name: getattr(own, name, None) for name in PATHS}
+    moved = {name: _moved(place, file.parent) for name, place in places.items() if place}
+    return replace(own, **moved)
+
+
+def content(place: Place, what: str) -> bytes:
+    """What stands there. Raises Error; never with what it is."""
+    if place.startswith(VARIABLE):
+        name = place.removeprefix(VARIABLE)
+        found = os.environ.get(name)
+        if found is None:
+            raise Error(f"{what}: there is no variable {name} in the environment")
+        return found.encode()
+    try:
+        return Path(place).read_bytes()
+    except OSError as error:
+        raise Error(f"{what}: cannot read {place}: {error.strerror}") from error
+
+
+def _look_at(key: Place | None) -> None:
+    if key is None or key.startswith(VARIABLE):
+        return
+    if Path(key).stat().st_mode & 0o077:
+        log.warning("others on this machine can read the key %s: chmod 600 ends that", key)
+
+
+def shared_secret(own: PartySettings) -> bytes:
+    """The secret of all parties, for a party whose own process coordinates; as it stands there
+    where the party has neither key nor certificate. Raises Error."""
+    bare = own.key is None and own.certificate is None and own.authority is None
+    return secret_of(own.secret, Credentials() if bare else own.credentials(own.agent))
+
+
+def secret_of(place: Place, own: Credentials) -> bytes:
+    """A secret that was wrapped for this certificate; where there is none, as it stands there."""
+    data = content(place, "secret")
+    if own.key is not None and own.certificate is not None:
+        return wrapping.unwrap(data.decode("utf-8", "replace"), own.key, own.certificate)
+    try:
+        found = bytes.fromhex(data.decode().strip())
+    except ValueError:
+        found = b""
+    if len(found) != wrapping.BYTES:
+        raise Error(
+            f"secret: what stands there is none of {wrapping.BYTES} bytes, in hexadecimal",
+            hint="sqlfl keygen secret --plain makes one, for parties on this machine alone",
+        )
+    return found
+
+
+def _check_entries(kind: type, found: Mapping[str, object], path: str) -> None:
+    """Raises ValueError for an entry that is missing, or of a name that there is not."""
+    own = {spec.name: spec for spec in fields(kind)}
+    for name in found:
+        if name not in own:
+            close = nearest(name, own)
+            raise ValueError(
+                f"there is no entry {path}{name:.40}"
+                + (f"; did you mean {close}?" if close else f": there are {', '.join(own)}")
+            )
+    for name, spec in own.items():
+        if name not in found and spec.default is MISSING:
+            raise ValueError(f"the entry {path}{name} is missing")
+    for name, inner in _TABLES.get(kind, {}).items():
+        tables = found.get(name)
+        for key, table in tables.items() if isinstance(tables, dict) else ():
+            if isinstance(table, dict):
+                _check_entries(inner, table, f"{path}{name}.{key}.")
+
+
+def _check_numbers(own: Identity, file: Path) -> None:
+    for spec in fields(own):
+        most, value = spec.metadata.get("most"), getattr(own, spec.name)
+        if most is not None and not 0 < value <= most:
+            said = "above 0" if most == math.inf else f"above 0, and {most:g} at most"
+            raise Error(f"{file}: {spec.name} must be {said}, got {value:g}")
+
+
+def _meant(kind: type, said: str) -> str:
+    for name, inner in _TABLES.get(kind, {}).items():
+        if re.search(rf"\b{name}\b", said):
+            lists = [f'{spec.name} = ["..."]' for spec in fields(inner)]
+            return f"[{name}.NAME] has {' and '.join(lists)}; docs/distributed.md has examples"
+    return "docs/distributed.md has examples"
+
+
+_TABLES: Mapping[type, Mapping[str, type]] = {
+    CoordinatorSettings: {"parties": Member, "studies": Study}
+}
+"""Entries that are tables of tables."""
+
+
+def _moved(place: Place, folder: Path) -> Place:
+    return place if place.startswith(VARIABLE) else str(folder / place)

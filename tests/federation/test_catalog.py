@@ -1,0 +1,81 @@
+"""Each statement sees the tables as they are when it is planned, whoever has changed them."""
+
+from __future__ import annotations
+
+import pytest
+
+import sqlfl
+from sqlfl.base.errors import Error
+from tests.conftest import Open
+from tests.open_databases import in_memory
+
+MAKE = "CREATE TABLE t AS SELECT i AS id, i AS x, CAST(i % 2 AS DOUBLE) AS y FROM range(40) r(i)"
+
+
+def features(fed: sqlfl.Federation, table: str = "home.t") -> list[tuple[str, str]]:
+    """Names and types that a plan has of the table's columns."""
+    plan = fed.explain(
+        f"TRAIN MODEL m USING linear_regression TARGET y FROM (SELECT * FROM {table})"
+    )
+    return [(f.name, f.type) for slot in plan.ucq.slots for f in slot.features]
+
+
+@pytest.mark.parametrize("through", ["the same", "a cursor"])
+def test_a_table_that_was_altered(database: Open, through: str) -> None:
+    con = database(MAKE)
+    with sqlfl.connect(progress=False) as fed:
+        fed.attach("home", con)
+        owner = con if through == "the same" else con.cursor()
+        assert features(fed) == [("id", "BIGINT"), ("x", "BIGINT")]
+        owner.execute("ALTER TABLE t ADD COLUMN z FLOAT")
+        assert features(fed) == [("id", "BIGINT"), ("x", "BIGINT"), ("z", "FLOAT")]
+        owner.execute("ALTER TABLE t ALTER x TYPE VARCHAR")
+        owner.execute("ALTER TABLE t RENAME z TO w")
+        assert features(fed) == [("id", "BIGINT"), ("x", "VARCHAR"), ("w", "FLOAT")]
+        owner.execute("ALTER TABLE t DROP COLUMN id")
+        assert features(fed) == [("x", "VARCHAR"), ("w", "FLOAT")]
+        owner.execute("CREATE OR REPLACE TABLE t AS SELECT 1 AS v, 2.0 AS y")
+        assert features(fed) == [("v", "INTEGER")]
+        owner.execute("DROP TABLE t; CREATE VIEW t AS SELECT 1.5 AS u, 1 AS y")
+        assert features(fed) == [("u", "DECIMAL(2,1)")]
+        owner.execute("DROP VIEW t")
+        with pytest.raises(Error, match="has no table t"):
+            features(fed)
+
+
+def test_what_was_not_committed_is_not_seen(database: Open) -> None:
+    con = database(MAKE)
+    with sqlfl.connect(progress=False) as fed:
+        fed.attach("home", con)
+        other = con.cursor()
+        other.execute("BEGIN; ALTER TABLE t DROP COLUMN x")
+        assert features(fed) == [("id", "BIGINT"), ("x", "BIGINT")]
+        other.execute("COMMIT")
+        assert features(fed) == [("id", "BIGINT")]
+
+
+def test_a_database_that_is_attached_and_detached(database: Open) -> None:
+    con = database(MAKE)
+    with sqlfl.connect(progress=False) as fed:
+        fed.attach("home", con)
+        for column in ("a", "b"):
+            con.execute(
+                f"ATTACH ':memory:' AS far; CREATE TABLE far.s AS SELECT 1 AS {column}, 2 AS y"
+            )
+            assert features(fed, "home.far.s") == [(column, "INTEGER")]
+            con.execute("DETACH far")
+            with pytest.raises(Error, match="has no table"):
+                features(fed, "home.far.s")
+
+
+def test_a_party_that_is_attached_again_as_another(database: Open) -> None:
+    con = database(MAKE)
+    with in_memory() as other, sqlfl.connect(progress=False) as fed:
+        other.execute("CREATE TABLE t AS SELECT 1.5 AS q, 2 AS y")
+        fed.attach("home", con)
+        assert features(fed) == [("id", "BIGINT"), ("x", "BIGINT")]
+        fed.detach("home")
+        with pytest.raises(Error, match="no party"):
+            features(fed)
+        fed.attach("home", other)
+        assert features(fed) == [("q", "DECIMAL(2,1)")]

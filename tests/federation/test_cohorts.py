@@ -1,0 +1,115 @@
+"""Subqueries in WHERE over another party's table: models as of one database, and what leaves."""
+
+from __future__ import annotations
+
+import duckdb
+import pytest
+
+import sqlfl
+from sqlfl.base.errors import ModelError, PolicyError
+from tests.conftest import Open
+from tests.coordinator.test_outer_joins import clinic as parties_of
+from tests.depth import in_turn
+from tests.governance.clinic import PATIENTS, ruled
+from tests.strategies import train_sql
+from tests.test_border import assert_disclosed, tapped
+from tests.test_truth import compare
+
+STATEMENTS = {
+    "in, and not exists": """
+        SELECT v.label, v.days, w.beds FROM clinic.visits v JOIN town.wards w ON w.ward = v.ward
+        WHERE v.patient IN (SELECT patient FROM lab.tests WHERE result > 2)
+        AND NOT EXISTS (SELECT 1 FROM lab.tests t WHERE t.patient = v.patient AND t.result > 8)""",
+    "exists, with several partners": """
+        SELECT v.label, v.days, t.result FROM clinic.visits v
+        LEFT JOIN lab.tests t ON t.patient = v.patient
+        WHERE EXISTS (SELECT 1 FROM lab.tests o WHERE o.assay = v.ward)""",
+    "semi and anti joins": """
+        SELECT v.label, v.days FROM clinic.visits v
+        SEMI JOIN lab.tests t ON t.patient = v.patient
+        ANTI JOIN town.wards w ON w.ward = v.ward AND w.beds > 6""",
+}
+
+
+@pytest.mark.parametrize(("name", "clients"), in_turn(STATEMENTS, (1, 2, 3)))
+def test_models_are_those_of_one_database(name: str, clients: int, database: Open) -> None:
+    parties, whole = parties_of(database, clients)
+    compare(parties, whole, STATEMENTS[name], l2=1e-3)
+
+
+@pytest.mark.parametrize("combine", [False, True])
+def test_what_leaves_is_what_explain_says_and_no_more_than_of_a_join(
+    combine: bool, database: Open
+) -> None:
+    parties, whole = parties_of(database, 2)
+    with tapped(parties, combine=combine) as (fed, tap):
+        text = train_sql(
+            "m", "linear_regression", "label", STATEMENTS["exists, with several partners"]
+        )
+        plan = fed.explain(text)
+        assert "o only says which keys there are" in str(plan)
+        with tap.taken() as recorded:
+            fed.sql(text)
+        assert_disclosed(plan, recorded, parties, epochs=fed.model("m").history.num_rows)
+        assert fed.model("m").metrics["rows"] == len(
+            whole.sql(
+                f"FROM ({STATEMENTS['exists, with several partners']}) WHERE label IS NOT NULL"
+            )
+        )
+        cohort = [slot for slot in plan.ucq.slots if slot.once]
+        joined = fed.explain(
+            train_sql(
+                "n",
+                "linear_regression",
+                "label",
+                "SELECT v.label, v.days FROM clinic.visits v JOIN lab.tests o ON o.assay = v.ward",
+            )
+        )
+        assert [f.sql for f in cohort[0].fragments] == [
+            f.sql for f in joined.ucq.slots[1].fragments
+        ]
+
+
+OWN = "CREATE TABLE own AS SELECT i AS pid, cos(i) AS crp, sin(2 * i) AS y FROM range(200) AS r(i)"
+OF_OWN = """TRAIN OR REPLACE MODEL m USING linear_regression TARGET y
+  FROM (SELECT crp, y FROM lab.own o {})"""
+EXISTS = "WHERE {} (SELECT 1 FROM clinic.patients p WHERE p.pid = o.pid{})"
+
+
+@pytest.fixture
+def owned(database: Open) -> tuple[duckdb.DuckDBPyConnection, sqlfl.Federation]:
+    con = database(PATIENTS)
+    fed = sqlfl.connect(analyst="acme", progress=False)
+    fed.attach("clinic", con)
+    fed.attach("lab", database(OWN))
+    return con, fed
+
+
+def test_a_subquery_is_under_the_policies_of_its_table(
+    owned: tuple[duckdb.DuckDBPyConnection, sqlfl.Federation],
+) -> None:
+    """Its key must be granted for JOIN, and what it tests for FILTER; too few rows are refused."""
+    con, fed = owned
+    ruled(con, "min_rows = 50", "GRANT JOIN (pid), TRAIN (age) ON patients TO 'acme' UNDER r")
+    with fed:
+        fed.sql(OF_OWN.format(EXISTS.format("EXISTS", "")))
+        assert fed.model("m").metrics["rows"] == 200
+        for word in ("EXISTS", "NOT EXISTS"):
+            with pytest.raises(
+                PolicyError, match=r"age of main\.patients is not granted to acme for FILTER"
+            ):
+                fed.sql(OF_OWN.format(EXISTS.format(word, " AND p.age > 30")))
+        with pytest.raises(PolicyError, match="min_rows = 50, of rows that are joined"):
+            fed.sql(OF_OWN.format(EXISTS.format("EXISTS", "") + " AND o.pid < 49"))
+        with pytest.raises(PolicyError):
+            fed.sql(OF_OWN.format(EXISTS.format("EXISTS", "").replace("p.pid =", "p.age =")))
+
+
+def test_an_owner_hears_of_all_rows_or_of_none(
+    owned: tuple[duckdb.DuckDBPyConnection, sqlfl.Federation],
+) -> None:
+    con, fed = owned
+    con.execute("INSERT INTO patients FROM patients WHERE pid < 5")
+    ruled(con, "min_rows = 5", "GRANT JOIN (pid) ON patients TO 'acme' UNDER r")
+    with fed, pytest.raises(ModelError, match="several rows with one key"):
+        fed.sql(OF_OWN.format(EXISTS.format("EXISTS", "")))

@@ -1,0 +1,146 @@
+"""Cells of rows that `min_cell` looks at, and joined rows without a partner in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import duckdb
+import numpy as np
+import pytest
+
+import sqlfl
+from sqlfl.base.errors import PolicyError
+from sqlfl.udfs.encoding.cells import UNMATCHED, VALUE, Counted
+from tests.open_databases import in_memory
+
+Parties = tuple[duckdb.DuckDBPyConnection, duckdb.DuckDBPyConnection]
+VISITS = """CREATE TABLE visits AS SELECT i AS id, i % 300 AS k, i % 17 AS w, i * 7 % 23 > 11 AS y,
+  sin(i) AS z FROM range(3000) AS r(i)"""
+PEOPLE = """CREATE TABLE people AS SELECT i AS k, i % 9 AS num, i % 2 = 0 AS flag,
+  'c' || i % 3 AS cat,
+  cos(i) AS level, CASE WHEN i >= {gaps} THEN i % 7 END AS gap FROM range({size}) AS r(i)"""
+MORE = "CREATE TABLE more AS SELECT i AS k, i % 5 AS other FROM range(200) AS r(i)"
+TRAIN = "TRAIN MODEL m USING logistic_regression TARGET y FROM (SELECT v.w, {}, v.y FROM {})"
+LEFT = "shop.visits v LEFT JOIN bank.people p ON v.k = p.k"
+DEEP = """TRAIN MODEL m USING mlp_classifier TARGET y WITH (epochs = 1, seed = 1)
+  FROM (SELECT v.w, p.cat, v.y FROM shop.often v JOIN bank.people p ON v.k = p.k)"""
+
+
+@pytest.fixture
+def parties() -> Iterator[Parties]:
+    with in_memory() as shop, in_memory() as bank:
+        shop.execute(VISITS)
+        shop.execute("CREATE TABLE often AS SELECT v.* FROM visits v, range(6)")
+        yield shop, bank
+
+
+def said(parties: Parties, text: str, rules: str = "", size: int = 200, gaps: int = 0) -> str:
+    """The refusal; empty where there is none."""
+    shop, bank = parties
+    bank.execute(PEOPLE.format(size=size, gaps=gaps))
+    bank.execute(MORE)
+    with sqlfl.owner(bank) as owner:
+        owner.sql(f"CREATE TRAINING POLICY u {f'WITH ({rules})' * bool(rules)}")
+        for table in ("people", "more"):
+            every = "TRAIN (*), LABEL (k), JOIN (k), FILTER (*), PREDICT"
+            owner.sql(f"GRANT {every} ON {table} TO 'acme' UNDER u")
+    with sqlfl.connect(analyst="acme", progress=False) as fed:
+        fed.attach("shop", shop)
+        fed.attach("bank", bank)
+        try:
+            for statement in text.split(";"):
+                fed.sql(statement)
+        except PolicyError as error:
+            return error.message
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("column", "source"),
+    [
+        ("p.num", LEFT),
+        ("p.cat, p.flag, p.k IS NOT NULL AS known", LEFT),
+        ("coalesce(p.flag, false) AS flag", LEFT),
+        ("p.num", LEFT.replace("ON v.k = p.k", "ON v.k = p.k AND p.num < 5")),
+        ("p.num", "bank.people p RIGHT JOIN shop.visits v USING (k)"),
+        ("p.num, q.other", f"{LEFT} LEFT JOIN bank.more q ON v.k = q.k"),
+        ("p.num", "shop.visits v LEFT JOIN (SELECT DISTINCT k, num FROM bank.people) p USING (k)"),
+        (
+            "p.num + q.other AS both, p.flag",
+            "shop.visits v LEFT JOIN (bank.people p JOIN bank.more q ON p.k = q.k) ON v.k = p.k",
+        ),
+    ],
+)
+def test_joined_rows_without_a_partner_are_as_many_as_they_are(
+    parties: Parties, column: str, source: str
+) -> None:
+    assert said(parties, TRAIN.format(column, source)) == ""
+
+
+def test_models_are_used_where_rows_find_no_partner(parties: Parties) -> None:
+    query = f"(SELECT v.w, p.num, v.y FROM {LEFT})"
+    uses = ("EVALUATE MODEL m", "METRICS OF MODEL m", "CHECK", "IMPORTANCE OF MODEL m")
+    text = [TRAIN.format("p.num", LEFT), *(f"{use} FROM {query}" for use in uses)]
+    text.append(f"PREDICT MODEL m FROM {query.replace(', v.y', '')}")
+    assert said(parties, ";".join(text)) == ""
+
+
+def test_labels_that_say_whether_there_is_a_partner(parties: Parties) -> None:
+    text = TRAIN.replace("TARGET y", "TARGET known").replace("v.y", "p.k IS NOT NULL AS known")
+    assert said(parties, text.format("v.z", LEFT)) == ""
+
+
+def test_few_of_these_labels_do_not_leave(parties: Parties) -> None:
+    text = TRAIN.replace("TARGET y", "TARGET known").replace("v.y", "p.k IS NOT NULL AS known")
+    refused = said(parties, text.format("v.z", LEFT), "min_cell = 11", size=299)
+    assert refused.endswith(f"min_cell = 11, of classes of the target: {UNMATCHED}")
+
+
+@pytest.mark.parametrize("column", ["p.num", "p.cat", "p.k IS NULL AS gone"])
+def test_few_joined_rows_without_a_partner_are_a_small_cell(parties: Parties, column: str) -> None:
+    """299 of 300 people are there: 10 joined rows find none."""
+    name = column.split(" AS ")[-1].removeprefix("p.")
+    text = TRAIN.format(column, LEFT)
+    assert said(parties, text, "min_cell = 11", size=299).endswith(
+        f"min_cell = 11, of values of features: of {name}, {UNMATCHED}"
+    )
+
+
+def test_as_many_joined_rows_without_a_partner_are_none(parties: Parties) -> None:
+    assert said(parties, TRAIN.format("p.num", LEFT), "min_cell = 10", size=299) == ""
+
+
+def test_rows_of_the_table_are_not_hidden_by_those_without_a_partner(parties: Parties) -> None:
+    """The coordinator knows which joined rows found no partner, and can set them apart."""
+    text = TRAIN.format("p.gap", LEFT)
+    assert said(parties, text, "min_cell = 3", gaps=2).endswith(f"of gap, {VALUE}")
+
+
+def test_a_third_value_of_rows_without_a_partner_hides_no_cell(parties: Parties) -> None:
+    source = "CASE WHEN p.k IS NULL THEN -1.0 WHEN p.k < 2 THEN 1.0 ELSE 0.0 END AS few"
+    assert said(parties, TRAIN.format(source, LEFT)).endswith(f"of few, {VALUE}")
+
+
+def test_equal_rows_that_are_merged_stay_as_many(parties: Parties) -> None:
+    assert said(parties, DEEP) == ""
+
+
+def test_cells_are_counted_by_rows_of_the_table() -> None:
+    somebodys = np.array([True, True, True, False])
+    counted = Counted.of(somebodys, np.array([9, 9, 9, 5]))
+    assert counted.rare(np.array([0, 0, 0, 1]), 3) is None
+    assert counted.rare(np.array([0, 0, 0, 1]), 5) == VALUE
+    assert counted.rare(np.array([-1, -1, -1, 1]), 6) == UNMATCHED
+    assert counted.rare(np.array([0, 0, 1, 1]), 2) == VALUE
+    merged = counted.merged(np.array([0, 0, 1, 1]))
+    assert merged.own.tolist() == [2, 1]
+    assert merged.unmatched.tolist() == [0, 5]
+
+
+@pytest.mark.parametrize("rules", ["epsilon = 4", "predictions = 'noised'"])
+def test_noise_is_not_used_up_by_the_row_without_a_partner(parties: Parties, rules: str) -> None:
+    """The row takes part in more batches than any row of the table does."""
+    options = """WITH (algorithm = 'sgd', epochs = 5, batch_size = 100) PRIVACY (epsilon = 2,
+      delta = 1e-6, predictions = 'gaussian', feature_bounds = {'w': [0, 16], 'num': [0, 8]})"""
+    text = TRAIN.replace("TARGET y FROM", "TARGET y {} FROM").format(options, "p.num", LEFT)
+    assert said(parties, text, f"{rules}, delta = 1e-6", size=20) == ""

@@ -1,0 +1,395 @@
+"""min_difference: what runs of one analyst tell of few rows, taken from one another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from itertools import combinations, product
+
+import duckdb
+import numpy as np
+import pytest
+
+import sqlfl
+from sqlfl import messages as ms
+from sqlfl.base.errors import PolicyError
+from sqlfl.contract.request import Asked
+from sqlfl.contract.schema import Client
+from sqlfl.governance import differencing
+from sqlfl.governance.differencing import Rows, isolates
+from sqlfl.governance.row_fingerprints import marked
+from sqlfl.party.party import PartyClient, Secrets
+from tests import courier
+from tests.conftest import Open
+from tests.depth import THOROUGH
+from tests.governance.clinic import (
+    GRANT,
+    PATIENTS,
+    QUERY,
+    REQUEST,
+    SLOT,
+    TESTS,
+    TRAIN,
+    Ask,
+    prepared,
+    ruled,
+)
+
+LEAST = 5
+RULE = f"min_difference = {LEAST}"
+REFUSED = rf"min_difference = {LEAST}, of rows that runs have apart"
+
+
+def where(condition: str) -> str:
+    return f"{TRAIN[:-1]} WHERE {condition})"
+
+
+# -- combinations of counts ------------------------------------------------------------------------
+
+
+def rows(counts: np.ndarray) -> Rows:
+    chosen = np.flatnonzero(counts)
+    return Rows(chosen.astype(np.uint64), counts[chosen].astype(np.float64))
+
+
+def fewest(counts: np.ndarray) -> int:
+    """Of all combinations of the lines of counts (m, n), that are not of none: by trying which
+    rows can be all that is left."""
+    n = counts.shape[1]
+    whole = np.linalg.matrix_rank(counts)
+    for size in range(1, n):
+        for left in combinations(range(n), size):
+            if np.linalg.matrix_rank(np.delete(counts, left, axis=1)) < whole:
+                return size
+    return n
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_no_combination_is_of_fewer_rows(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    n, m, least = 9, int(random.integers(1, 4)), int(random.integers(2, 5))
+    high = int(random.choice([2, 2, 4]))
+    counts = random.integers(0, high, (m, n))
+    if seed % 3 == 0 and m > 1:  # one that follows from the others, and a row more
+        counts[-1] = counts[:-1].sum(axis=0)
+        counts[-1, random.integers(n)] += 1
+    before: list[Rows] = []
+    kept = []
+    for line in counts:
+        if line.any() and not isolates(before, rows(line), least):
+            before.append(rows(line))
+            kept.append(line)
+    if kept:
+        assert fewest(np.array(kept)) >= least
+
+
+@pytest.mark.parametrize("least", [2, 3, 5, 20])
+def test_as_many_rows_as_the_rule_says_are_enough(least: int) -> None:
+    def ones(*places: range) -> Rows:
+        counts = np.zeros(100)
+        counts[[p for own in places for p in own]] = 1
+        return rows(counts)
+
+    everyone, few = range(100), range(least)
+    assert not isolates([], ones(few), least)
+    assert isolates([], ones(range(least - 1)), least)
+    assert not isolates([ones(everyone)], ones(range(least, 100)), least)
+    assert isolates([ones(everyone)], ones(range(least - 1, 100)), least)
+    assert not isolates([ones(everyone)], ones(everyone), least)
+    apart = [ones(range(k, k + least)) for k in range(0, 60, least)]
+    assert not isolates(apart, ones(range(60, 100)), least)
+    # neither of these two has few that the other has not
+    halves = [ones(range(50)), ones(range(50, 100 - 1))]
+    assert not isolates(halves[:1], halves[1], least)
+    assert isolates(halves, ones(everyone), least)
+
+
+def test_few_rows_that_one_run_has_and_another_not() -> None:
+    """Also where the other has many that the one has not."""
+    before, now = np.zeros(100), np.zeros(100)
+    before[:54] = now[:50] = now[60:] = 1
+    assert isolates([rows(before)], rows(now), 5)
+    assert isolates([rows(now)], rows(before), 5)
+    assert not isolates([rows(before)], rows(now), 4)
+
+
+def test_a_run_without_a_row_tells_of_none() -> None:
+    none, many = rows(np.zeros(100)), rows(np.ones(100))
+    assert not isolates([], none, LEAST)
+    assert not isolates([many], none, LEAST)
+    assert not isolates([none], many, LEAST)
+
+
+def test_more_rows_than_can_be_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(differencing, "LARGEST", 200)
+    many = rows(np.ones(100))
+    assert not isolates([many], many, LEAST)
+    with pytest.raises(PolicyError, match="3 sets of up to 100 rows are too many"):
+        isolates([many, many], many, LEAST)
+
+
+def test_rows_that_count_for_much_are_as_few() -> None:
+    counts = np.ones(100)
+    counts[7] = 1000
+    assert isolates([], rows(counts), LEAST)
+    # the difference is of one row, and of little of the others
+    noisy = np.full(100, 1000.0) + np.arange(100) % 2
+    noisy[7] += 1000
+    assert isolates([rows(np.full(100, 1000.0))], rows(noisy), LEAST)
+    assert isolates([rows(np.full(100, 2.0**31))], rows(np.full(100, 2.0**31) + counts), LEAST)
+
+
+def test_equal_rows_are_counted_apart() -> None:
+    same = np.full(6, 17, np.uint64)
+    six = Rows.of(same, np.ones(6))
+    assert len(np.unique(six.marks)) == 6
+    four = Rows.of(same[:4], np.ones(4))
+    assert np.isin(four.marks, six.marks).all()
+    assert Rows.of(same, np.array([0, 0, 1, 1, 1, 1])).digest == four.digest
+
+
+# -- marks -----------------------------------------------------------------------------------------
+
+WIDE = """SELECT 1 AS "A b", 'x"''' AS "select", TIMESTAMPTZ '2020-01-01 00:00:00+00' AS z,
+  [1, NULL] AS l, {'p': 1.5} AS s, NULL AS n, 'ä' AS "from" UNION ALL SELECT 2, NULL,
+  NULL, NULL, NULL, NULL, NULL"""
+
+
+@pytest.mark.parametrize("text", [
+    'SELECT "A b" FROM t', "SELECT 1 AS x from main.t as q",
+    'SELECT "from" FROM memory.main.t "a.b"',
+    """SELECT l IS DISTINCT FROM NULL AS d, extract('year' FROM z) AS y, ' FROM ' AS f
+    FROM t WHERE n IS NOT DISTINCT FROM NULL -- FROM""",
+    "SELECT /* FROM t */ z FROM t;",
+])  # fmt: skip
+def test_a_mark_follows_from_the_row(database: Open, text: str) -> None:
+    con = database(f"CREATE TABLE t AS {WIDE}")
+    table = ("memory", "main", "t")
+    found = con.execute(marked(con, text, table)).fetchall()
+    before = con.execute(text).fetchall()
+    assert [row[:-1] for row in found] == before
+    con.execute("SET TimeZone = 'Asia/Tokyo'")
+    con.execute("CREATE TABLE u AS SELECT * FROM t ORDER BY 1 DESC")
+    other = marked(con, 'SELECT z FROM u AS "x y"', ("memory", "main", "u"))
+    marks = {row[-1] for row in con.execute(f"SELECT sqlfl_mark FROM ({other})").fetchall()}
+    assert {row[-1] for row in found} == marks
+    assert len(marks) == 2
+
+
+def test_a_mark_is_put_where_duckdb_reads_it(database: Open) -> None:
+    con = database("CREATE TABLE t AS SELECT 1 AS x")
+    with pytest.raises(PolicyError, match="names"):
+        marked(con, "SELECT y FROM t AS u(y)", ("memory", "main", "t"))
+    with pytest.raises(PolicyError, match="known again"):
+        marked(con, "FROM t SELECT x", ("memory", "main", "t"))
+
+
+# -- statements ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def clinic(database: Open) -> duckdb.DuckDBPyConnection:
+    con = database(PATIENTS)
+    ruled(con, RULE)
+    return con
+
+
+def test_a_run_that_leaves_one_row_out(fed: sqlfl.Federation) -> None:
+    fed.sql(TRAIN)
+    fed.sql(TRAIN)
+    before = list(fed.models)
+    with pytest.raises(PolicyError, match=REFUSED):
+        fed.sql(where("p.bmi < 0.9999"))
+    fed.sql(where("p.age > 30"))
+    with pytest.raises(PolicyError, match=REFUSED):
+        fed.sql(where("p.age > 30 OR p.bmi > 0.9999"))
+    assert list(fed.models) == before
+
+
+def test_rows_that_another_table_leaves_out(fed: sqlfl.Federation) -> None:
+    fed.sql(TRAIN)
+    with pytest.raises(PolicyError, match=REFUSED):
+        fed.sql(where("t.crp > -0.9999"))
+    fed.sql(where("t.crp > 0"))
+    with pytest.raises(PolicyError, match=REFUSED):
+        fed.sql(where("t.crp > 0.01"))
+
+
+def test_what_is_allowed_under_the_rule(fed: sqlfl.Federation) -> None:
+    fed.sql(TRAIN)
+    fed.sql(TRAIN.replace("clinic.patients p JOIN lab.tests t",
+                          "lab.tests t LEFT JOIN clinic.patients p")
+            .replace("p.days", "t.crp * 2 AS days"))  # fmt: skip
+    fed.sql(TRAIN.replace("FROM (", "WITH (validation_fraction = 0.2, seed = 1) FROM (", 1))
+    fed.sql(TRAIN.replace("FROM (", "WITH (algorithm = 'admm', epochs = 3, engine = 'sql') FROM (",
+                          1))  # fmt: skip
+    fed.sql(f"EVALUATE MODEL m FROM ({QUERY})")
+    assert fed.sql(f"PREDICT MODEL m FROM ({QUERY})").arrow().num_rows == 300
+
+
+@pytest.mark.parametrize(("change", "said"), [
+    (lambda s: f"{s[:-1]} UNION ALL {QUERY} WHERE p.ward = 'w1')", "once in a query"),
+    (lambda s: s.replace("clinic.patients p", "(SELECT pid, age, bmi, ward, days FROM "
+     "clinic.patients LIMIT 299) p"), "in one row of the query"),
+    (lambda s: s.replace("clinic.patients p", "(SELECT pid, max(age) AS age, max(bmi) AS bmi, "
+     "first(ward) AS ward, max(days) AS days FROM clinic.patients GROUP BY pid) p"),
+     "in one row of the query"),
+])  # fmt: skip
+def test_what_the_rule_does_not_take(
+    fed: sqlfl.Federation, change: Callable[[str], str], said: str
+) -> None:
+    assert said in " ".join(str(fed.explain(change(TRAIN))).split())
+    with pytest.raises(PolicyError, match=said):
+        fed.sql(change(TRAIN))
+
+
+def test_a_view_is_known_by_its_rows(
+    fed: sqlfl.Federation, clinic: duckdb.DuckDBPyConnection
+) -> None:
+    clinic.execute("CREATE VIEW grown AS SELECT DISTINCT * FROM patients WHERE age >= 25")
+    with sqlfl.owner(clinic) as owner:
+        owner.sql(GRANT.replace("patients", "grown"))
+    text = TRAIN.replace("clinic.patients", "clinic.grown")
+    fed.sql(text)
+    with pytest.raises(PolicyError, match=REFUSED):
+        fed.sql(f"{text[:-1]} WHERE p.bmi < 0.9999)")
+
+
+def test_rows_that_are_changed_come_and_go(
+    fed: sqlfl.Federation, clinic: duckdb.DuckDBPyConnection
+) -> None:
+    fed.sql(TRAIN)
+    clinic.execute("UPDATE patients SET salary = salary + 1 WHERE pid = 7")
+    with pytest.raises(PolicyError, match=REFUSED):
+        fed.sql(TRAIN)
+    clinic.execute("UPDATE patients SET salary = salary + 1 WHERE pid < 20")
+    fed.sql(TRAIN)
+
+
+def test_another_analyst_has_runs_of_their_own(
+    clinic: duckdb.DuckDBPyConnection, database: Open
+) -> None:
+    with sqlfl.owner(clinic) as owner:
+        owner.sql(GRANT.replace("acme", "other"))
+    for analyst, text in (("acme", TRAIN), ("other", where("p.bmi < 0.9999"))):
+        with sqlfl.connect(analyst=analyst, progress=False) as fed:
+            fed.attach("clinic", clinic)
+            fed.attach("lab", database(TESTS))
+            fed.sql(text)
+    with sqlfl.connect(analyst="other", progress=False) as fed:
+        fed.attach("clinic", clinic)
+        fed.attach("lab", database(TESTS))
+        with pytest.raises(PolicyError, match=REFUSED):
+            fed.sql(TRAIN)
+
+
+def test_a_slot_that_says_its_rows_are_marked(ask: Ask) -> None:
+    text = "SELECT pid AS sqlfl_key_0_0, 7 AS sqlfl_mark FROM patients"
+    assert isinstance(prepared(ask, text, replace(SLOT, marked=True)), ms.Failure)
+
+
+# -- a coordinator that chooses rows ---------------------------------------------------------------
+
+
+NAMED = replace(SLOT, identifiers=(0,))
+ASKING = replace(REQUEST, asked=(*REQUEST.asked, Asked(0, "send_identifiers", "", "", 1)))
+
+
+@pytest.fixture
+def asks(clinic: duckdb.DuckDBPyConnection) -> Iterator[Callable[[str], Ask]]:
+    """Of any analyst's coordinator, by hand."""
+    with ExitStack() as stack:
+
+        def of(analyst: str) -> Ask:
+            with sqlfl.owner(clinic) as owner:
+                owner.sql(f"""GRANT TRAIN (pid), FILTER (pid), IDENTIFY (pid), JOIN (pid)
+                      ON patients
+                    TO '{analyst}' UNDER r""")
+            secret = b"\x07" * 32
+            client = PartyClient(Client("clinic"), clinic, Secrets(secret, secret), analyst=analyst)
+            stack.enter_context(closing(client))
+            return lambda message: courier.ask(client, message)
+
+        yield of
+
+
+def joined(ask: Ask, run: str, ids: set[int], random: np.random.Generator) -> set[int] | None:
+    """The rows of these numbers but for a few that are active in a run over them; None where that
+    is refused."""
+    listed = ", ".join(map(str, sorted(ids)))
+    text = f"SELECT pid AS sqlfl_id_0, pid AS sqlfl_key_0_0 FROM patients WHERE pid IN ({listed})"
+    if isinstance(prepared(ask, text, NAMED, ASKING, run), ms.Failure):
+        return None
+    few = min(len(ids), int(random.choice([0, 0, *range(9)])))
+    left = np.sort(random.choice(len(ids), len(ids) - few, replace=False)).astype(np.uint32)
+    ask(ms.SendKeys(run, 0))
+    if isinstance(ask(ms.Activate(run, 0, left, np.ones_like(left), len(left))), ms.Failure):
+        return set()
+    told = ask(ms.SendIdentifiers(run, 0))
+    assert isinstance(told, ms.Identifiers)
+    return set(told.columns[0].to_pylist())
+
+
+@pytest.mark.parametrize("held", [True, False], ids=["columns", "tables"])
+def test_rows_are_known_again_by_the_ids_that_they_have_in_a_run(
+    clinic: duckdb.DuckDBPyConnection, asks: Callable[[str], Ask], held: bool
+) -> None:
+    """Which follow the tags of its keys: groups of 10, 20, 40 and 80 rows come in another order in
+    each run, and one of them without its last row differs by that."""
+    sizes = "(VALUES (1, 10), (2, 20), (3, 40), (4, 80)) AS g(k, n)"
+    clinic.execute(f"CREATE TABLE stays AS SELECT k, unnest(range(n)) AS i FROM {sizes}")
+    with sqlfl.owner(clinic) as owner:
+        owner.sql("GRANT JOIN (k) ON stays TO 'acme' UNDER r")
+    ask, text = asks("acme"), "SELECT k AS sqlfl_key_0_0 FROM stays"
+    slot = replace(SLOT, engine="arrays" if held else "sql")
+    for run in range(8):
+        assert isinstance(prepared(ask, text, slot, run=f"run {run}"), ms.Prepared)
+        told = ask(ms.SendKeys(f"run {run}", 0))
+        assert isinstance(told, ms.JoinKeys)
+        group = np.flatnonzero(np.bincount(told.codes[0])[told.codes[0]] == 40).astype(np.uint32)
+        group = group if run == 0 else group[:-1]
+        reply = ask(ms.Activate(f"run {run}", 0, group, np.ones_like(group), len(group)))
+        assert isinstance(reply, ms.Ready) is (run == 0), run
+
+
+def assert_isolates_nobody(sets: list[set[int]]) -> None:
+    for a, b in combinations(sets, 2):
+        assert len(a - b) == 0 or len(a - b) >= LEAST
+        assert len(b - a) == 0 or len(b - a) >= LEAST
+    table = np.array([[number in own for number in range(300)] for own in sets], int)
+    for factors in product(range(-3, 4), repeat=len(sets)):
+        left = np.count_nonzero(np.array(factors, int) @ table) if sets else 0
+        assert left == 0 or left >= LEAST
+
+
+@pytest.mark.parametrize("block", range(20 if THOROUGH else 1))
+def test_pairs_and_triples_of_statements(asks: Callable[[str], Ask], block: int) -> None:
+    """50 a block: the statements differ in few rows, by their conditions or by what is active."""
+    random = np.random.default_rng(block)
+    allowed = refused = 0
+    for case in range(50):
+        ask = asks(f"analyst {case}")
+        whole = set(random.choice(300, int(random.integers(40, 300)), replace=False).tolist())
+        taken: list[set[int]] = []
+        active: list[set[int]] = []
+        for number in range(int(random.integers(2, 4))):
+            own = set(whole)
+            if len(active) > 1 and random.random() < 0.7:
+                a, b = active[0], active[1]
+                own = [a | b, a - b, a & b, a ^ b][int(random.integers(4))]
+            elif active and random.random() < 0.5:
+                own = set(random.choice(300, 60, replace=False).tolist())
+            own ^= set(
+                random.choice(300, int(random.choice([0, *range(9)])), replace=False).tolist()
+            )
+            if not own:
+                continue
+            found = joined(ask, f"r{number}", own, random)
+            taken += [own] * (found is not None)
+            active += [found] if found else []
+            allowed, refused = allowed + bool(found), refused + (not found)
+        assert_isolates_nobody(taken)
+        assert_isolates_nobody(active)
+    assert allowed > 40
+    assert refused > 20

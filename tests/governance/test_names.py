@@ -1,0 +1,105 @@
+"""Which table a name means, as the catalog has it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import duckdb
+import pytest
+
+from sqlfl.governance.names import Listed, Names
+from tests.open_databases import in_memory
+
+MADE = """CREATE TABLE t (a INTEGER, "B c" DOUBLE); CREATE VIEW v AS SELECT a FROM t;
+CREATE SCHEMA hr; CREATE TABLE hr.t (z INTEGER); CREATE SCHEMA "Odd";
+CREATE TABLE "Odd"."Ta ble" (x INTEGER); CREATE VIEW broken AS SELECT 1 AS k;
+CREATE TABLE main.both (m INTEGER); CREATE SCHEMA other; CREATE TABLE other.both (o INTEGER)"""
+
+
+@pytest.fixture
+def con() -> Iterator[duckdb.DuckDBPyConnection]:
+    with in_memory() as found:
+        found.execute(MADE)
+        found.execute("ATTACH ':memory:' AS far; CREATE TABLE far.t (f INTEGER)")
+        found.execute("CREATE SCHEMA far.hr; CREATE TABLE far.hr.t (h INTEGER)")
+        found.execute("ATTACH ':memory:' AS other; CREATE TABLE other.main.both (d INTEGER)")
+        yield found
+        found.execute("DETACH far; DETACH other")
+
+
+@pytest.fixture
+def names(con: duckdb.DuckDBPyConnection) -> Names:
+    return Names(con, ("memory", "main"))
+
+
+@pytest.mark.parametrize(
+    ("parts", "table", "columns"),
+    [
+        ("t", "memory.main.t", "a,B c"),
+        ("T", "memory.main.T", "a,B c"),
+        ("main.t", "memory.main.t", "a,B c"),
+        ("hr.t", "memory.hr.t", "z"),
+        ("HR.t", "memory.HR.t", "z"),
+        ("far.t", "far.main.t", "f"),
+        ("far.hr.t", "far.hr.t", "h"),
+        ("memory.hr.t", "memory.hr.t", "z"),
+        ("Odd.Ta ble", "memory.Odd.Ta ble", "x"),
+        ("v", "memory.main.v", "a"),
+        # a schema of the current database before another database
+        ("other.both", "memory.other.both", "o"),
+        ("other.main.both", "other.main.both", "d"),
+    ],
+)
+def test_what_a_name_means(names: Names, parts: str, table: str, columns: str) -> None:
+    assert names.table(parts.split(".")) == (tuple(table.split(".")), tuple(columns.split(",")))
+
+
+@pytest.mark.parametrize(
+    "parts",
+    ["gone", "hr.gone", "gone.t", "memory.gone.t", "gone.main.t", "a.memory.main.t", "", "x.csv",
+     "duckdb_settings()", "read_csv('x')"],
+)  # fmt: skip
+def test_names_of_nothing(names: Names, parts: str) -> None:
+    assert names.table(parts.split(".")) is None
+    assert names.table([]) is None
+
+
+def test_views_are_known_from_tables(con: duckdb.DuckDBPyConnection, names: Names) -> None:
+    for name, view in (("t", False), ("v", True)):
+        found = names.table([name])
+        assert found is not None
+        assert names.is_view(found[0]) == view
+    con.execute("DROP TABLE t")  # and a view of what is gone is none
+    assert Names(con, ("memory", "main")).table(["v"]) is None
+
+
+def test_a_temporary_view_of_that_name_is_in_the_way(con: duckdb.DuckDBPyConnection) -> None:
+    con.execute("CREATE TEMP VIEW T AS SELECT 1 AS secret")
+    assert Names(con, ("memory", "main")).table(["t"]) is None
+    assert Names(con, ("memory", "main")).table(["Odd", "Ta ble"]) is not None
+
+
+def test_a_name_is_looked_up_once(con: duckdb.DuckDBPyConnection, names: Names) -> None:
+    before = names.table(["t"])
+    con.execute("ALTER TABLE t ADD COLUMN late INTEGER")
+    assert names.table(["T"]) == before
+    assert names.table(["gone"]) is None
+    con.execute("CREATE TABLE gone (a INTEGER)")
+    assert names.table(["gone"]) is None
+
+
+def test_what_was_listed_is_not_looked_up(con: duckdb.DuckDBPyConnection) -> None:
+    listed = Listed()
+    listed.add(("memory", "main", "X"), ("k",), ("BIGINT",), view=False)
+    listed.add(("memory", "hr", "W"), ("l",), ("DATE",), view=True)
+    names = Names(con, ("memory", "main"), listed)
+    assert names.table(["x"]) == (("memory", "main", "x"), ("k",))
+    assert names.table(["hr", "w"]) == (("memory", "hr", "w"), ("l",))
+    assert not names.is_view(("memory", "main", "x"))
+    assert names.is_view(("memory", "hr", "w"))
+    assert names.table(["hr", "t"]) == (("memory", "hr", "t"), ("z",))
+    # what is found later is not listed
+    found = names.table(["v"])
+    assert found is not None
+    assert names.is_view(found[0])
+    assert listed.views == {("memory", "hr", "w")}

@@ -1,0 +1,1 @@
+"""Blocks of models: in memory, tables and files."""

@@ -1,0 +1,1 @@
+"""Encoded columns: statistics, transforms, and what is known of them."""

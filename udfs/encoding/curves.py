@@ -1,0 +1,198 @@
+"""Basis of a penalised curve: columns on which a plain ridge is the penalty on wiggles.
+
+A curve is a cubic B-spline over quantiles of the values, or a number for each of few values. Its
+penalty is the squared second differences of the coefficients, at the ranks of their places.
+Beside the constant and the straight line, which are columns of their own, the Demmler-Reinsch
+basis (Demmler and Reinsch 1975; Wood 2017, section 5.4.2) makes of it Σ s_j β_j² over orthogonal
+columns; these times √(s_1 / s_j) have the penalty s_1 |β|².
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy import linalg
+
+from sqlfl.base.arrays import Float
+from sqlfl.contract.transforms import CURVE_COLUMNS
+
+if TYPE_CHECKING:
+    from scipy.interpolate import BSpline
+
+KNOTS = 20
+DEGREE = 3
+FEW = 32
+"""Distinct values, up to which a curve has a number for each."""
+SHARE = 0.01
+"""Of the rows, that a value must hold to have a weight of its own."""
+MOST_VALUES = 64
+LEAST_COUNT = 5
+NEAR = 0.1
+"""Ranks that are not further apart count as so far: one is what a place has on average."""
+SINGULAR = 1e-10
+"""Relative mean square below which a combination of B-splines is 0 in all rows."""
+
+
+@dataclass(frozen=True, eq=False)
+class Smooth:
+    """Functions of one number before they are combined into columns."""
+
+    places: Float
+    """Of B-splines the knots, ascending, the ends among them; of few values the bounds between
+    them."""
+    basis: Float
+    """(n, K): the functions at distinct values."""
+    line: Float
+    """(K,): coefficients of the number itself."""
+    ranks: Float
+    """(K,), ascending: where second differences are taken."""
+
+
+def smooth_of(values: Float, counts: Float) -> Smooth:
+    """Functions for these distinct values (n,), ascending, that count so much."""
+    if len(values) <= FEW:
+        middles = (values[1:] + values[:-1]) / 2
+        ranks = np.arange(len(values), dtype=np.float64)
+        return Smooth(middles, np.eye(len(values)), values, ranks)
+    knots = _knots(values, counts)
+    basis = _design(knots, values)
+    every = every_knot(knots)
+    size = basis.shape[1]
+    centres = np.array([every[k + 1 : k + 1 + DEGREE].mean() for k in range(size)])
+    reached = (np.cumsum(counts) - counts / 2) / counts.sum() * (size - 1)
+    return Smooth(knots, basis, centres, np.interp(centres, values, reached))
+
+
+def _knots(values: Float, counts: Float) -> Float:
+    """Quantiles of the values, each once, from the least to the greatest."""
+    sums = np.cumsum(counts)
+    at = np.searchsorted(sums, np.linspace(0.0, 1.0, KNOTS)[1:-1] * sums[-1])
+    inner = values[np.minimum(at, len(values) - 1)]
+    return np.unique(np.concatenate([values[:1], inner, values[-1:]]))
+
+
+def every_knot(knots: Float) -> Float:
+    """Knots of the B-splines: the ends count several times."""
+    first, last = np.repeat(knots[:1], DEGREE), np.repeat(knots[-1:], DEGREE)
+    return np.concatenate([first, knots, last])
+
+
+def _design(knots: Float, values: Float) -> Float:
+    from scipy.interpolate import BSpline  # half a second, which most processes can do without
+
+    found: Float = BSpline.design_matrix(values, every_knot(knots), DEGREE).toarray()
+    return found
+
+
+def second_differences(at: Float) -> Float:
+    """(K - 2, K): second divided differences of coefficients at places (K,), ascending."""
+    size = len(at)
+    found = np.zeros((max(size - 2, 0), size))
+    gaps = np.maximum(np.diff(at), NEAR)
+    before, after = gaps[:-1], gaps[1:]
+    rows = np.arange(size - 2)
+    found[rows, rows] = 2.0 / (before * (before + after))
+    found[rows, rows + 1] = -2.0 / (before * after)
+    found[rows, rows + 2] = 2.0 / (after * (before + after))
+    return found
+
+
+def columns_of(smooth: Smooth, counts: Float, most: int | None = CURVE_COLUMNS) -> Float:
+    """(K, w): coefficients of the columns, of which there are `most` at most; those that vary
+    least come first.
+
+    Over rows that count so much each has the mean 0, no part of the straight line and no part of
+    the others; the first has the mean square 1.
+    """
+    share = counts / counts.sum()
+    weights = smooth.basis.T @ (smooth.basis * share[:, None])
+    squares, vectors = linalg.eigh(weights)
+    known = squares > SINGULAR * squares[-1]
+    white = vectors[:, known] / np.sqrt(squares[known])
+    # in the coordinates of `white` the mean square is the square of the length
+    straight_lines = np.column_stack([np.ones(len(weights)), smooth.line])
+    rest = linalg.null_space(straight_lines.T @ weights @ white, rcond=SINGULAR)
+    if not rest.size:
+        return np.zeros((len(weights), 0))
+    turned = second_differences(smooth.ranks) @ white @ rest
+    # roots of the penalties, the largest first
+    roots, directions = linalg.svd(turned, full_matrices=False)[1:]
+    roots, directions = roots[::-1], directions[::-1].T
+    roots = np.maximum(roots, SINGULAR * roots[-1])
+    found = white @ rest @ (directions * (roots[0] / roots))
+    found = found[:, :most]
+    signs = np.sign(found[np.argmax(np.abs(found), axis=0), np.arange(found.shape[1])])
+    return np.asarray(found * signs)
+
+
+def curve(values: Float, counts: Float) -> tuple[Float, Float]:
+    """Places and coefficients (K, CURVE_COLUMNS) of a curve of these numbers, columns of 0 where
+    there are too few values for more.
+
+    values : (n,), without NaN. counts : (n,), above 0.
+    """
+    distinct, sums = _counted(values, counts)
+    if len(distinct) < 3:
+        return straight()
+    smooth = smooth_of(distinct, sums)
+    found = columns_of(smooth, sums)
+    spare = CURVE_COLUMNS - found.shape[1]
+    return smooth.places, np.pad(found, ((0, 0), (0, spare)))
+
+
+def straight() -> tuple[Float, Float]:
+    """A curve that is 0."""
+    return np.zeros(0), np.zeros((1, CURVE_COLUMNS))
+
+
+def frequent(values: Float, counts: Float) -> Float:
+    """The numbers that hold SHARE of the rows or more, ascending, by their counts and by the rows
+    themselves: one row that counts much tells nothing of others. None where there are fewer than
+    three distinct ones."""
+    distinct, sums = _counted(values, counts)
+    if len(distinct) < 3:
+        return np.zeros(0)
+    rows = _counted(values, np.ones(len(values)))[1]
+    known = (sums >= SHARE * sums.sum()) & (rows >= max(SHARE * len(values), LEAST_COUNT))
+    often = np.flatnonzero(known)
+    most = often[np.argsort(-sums[often], kind="stable")[:MOST_VALUES]]
+    return np.sort(distinct[most])
+
+
+def _counted(values: Float, counts: Float) -> tuple[Float, Float]:
+    distinct, places = np.unique(values, return_inverse=True)
+    return distinct, np.bincount(places, counts).astype(np.float64)
+
+
+def is_smooth(places: Float, coefficients: Float) -> bool:
+    """They are of B-splines, and not of few values."""
+    return len(coefficients) == len(places) + DEGREE - 1
+
+
+def fault_of(places: Float, coefficients: Float | None) -> bool:
+    """They are none of a curve."""
+    if coefficients is None or coefficients.ndim != 2 or coefficients.shape[1] != CURVE_COLUMNS:
+        return True
+    sizes = (len(places) + 1, len(places) + DEGREE - 1)
+    return len(coefficients) not in sizes or not np.isfinite(coefficients).all()
+
+
+def spline_of(places: Float, coefficients: Float) -> BSpline:
+    """The columns of a smooth curve as functions of a number between the first and last knot."""
+    from scipy.interpolate import BSpline
+
+    return BSpline(every_knot(places), coefficients, DEGREE, extrapolate=False)
+
+
+def evaluate(places: Float, coefficients: Float, values: Float) -> Float:
+    """(n, w) columns of numbers (n,), beyond the ends as at the ends; 0 of NaN."""
+    missing = np.isnan(values)
+    found = np.zeros((len(values), coefficients.shape[1]))
+    own = values[~missing]
+    if is_smooth(places, coefficients):
+        found[~missing] = spline_of(places, coefficients)(np.clip(own, places[0], places[-1]))
+    else:
+        found[~missing] = coefficients[np.searchsorted(places, own, side="right")]
+    return found

@@ -1,0 +1,149 @@
+"""What the encoded columns of a block are, in the words of the table that they come from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sqlfl.base.arrays import Array, Float
+from sqlfl.base.errors import ModelError
+from sqlfl.messages.diagnostics import CATEGORY, HASHED, MISSING, NULL, NUMBER, OTHER
+from sqlfl.udfs.encoding.features import Encoding, categories_of, frequencies, vocabulary_key_of
+from sqlfl.udfs.numbering import keys
+from sqlfl.udfs.numbering.rows import Snapshot
+
+DIGITS = 8
+"""Of a hash that are shown."""
+_NULL = "n"
+_WHOLE = {_NULL: NULL, "o": OTHER}
+"""Canonical texts of NULL and of what `one_hot` takes as one; others begin with another letter."""
+
+Texts = Mapping[str, str]
+"""Of a shared slot's category feature: canonical texts by the hash that stands for them."""
+
+
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """Of the encoded columns of a block, in order."""
+
+    kinds: Array
+    """uint8 (d,): NUMBER and so on, of `sqlfl.messages.diagnostics`."""
+    features: tuple[str, ...]
+    categories: tuple[str, ...]
+    """Empty of what is no category."""
+    places: Array
+    """int (d,): of each column its feature, by its place among the block's."""
+
+
+def columns_of(encoding: Encoding, texts: Sequence[Texts] | None = None) -> Columns:
+    """`texts`: what the client knows of hashed categories, of each category feature."""
+    found: list[tuple[int, str, str, int]] = []
+    missing: list[tuple[int, str, str, int]] = []
+    indicated, number = set(encoding.indicators), 0
+    for place, feature in enumerate(encoding.features):
+        if feature.kind == "category":
+            continue
+        names = [feature.name]
+        if feature.kind == "array":
+            names = [f"{feature.name}[{k}]" for k in range(1, feature.width + 1)]
+        found += [(NUMBER, name, "", place) for name in names]
+        if number in indicated:
+            missing.append((MISSING, feature.name, "", place))
+        number += 1
+    found += missing
+    for number, place in categories_of(encoding.features):
+        name = encoding.features[place].name
+        known = texts[number] if texts else None
+        hashed = encoding.vocabulary_key is not None
+        for entry in encoding.vocabularies[number]:
+            found.append((*_category(entry, known or {}, hashed=hashed, name=name), place))
+    kinds, features, categories, places = zip(*found, strict=True) if found else ((),) * 4
+    return Columns(np.array(kinds, np.uint8), features, categories, np.array(places, np.int64))
+
+
+def _category(entry: str, known: Texts, *, hashed: bool, name: str) -> tuple[int, str, str]:
+    text = known.get(entry) if hashed else entry
+    if text is None:
+        return HASHED, name, entry[:DIGITS]
+    whole = _WHOLE.get(text)
+    return (CATEGORY, name, text[1:]) if whole is None else (whole, name, "")
+
+
+def own_texts(snapshot: Snapshot, encoding: Encoding) -> tuple[Texts, ...] | None:
+    """What the client's active rows tell of hashed categories; None where none are hashed."""
+    key = encoding.vocabulary_key
+    if key is None:
+        return None
+    found = []
+    for number, position in categories_of(snapshot.specification.features):
+        entries = [entry for entry, _ in frequencies(snapshot, position)]
+        tags = keys.tags(vocabulary_key_of(key, number), entries)
+        found.append({
+            tag.tobytes().hex(): entry.decode() for tag, entry in zip(tags, entries, strict=True)
+        })  # fmt: skip
+    return tuple(found)
+
+
+def centres_of(encoding: Encoding) -> Float:
+    """(d,): what is subtracted from each column; of a category its share."""
+    return np.concatenate([encoding.centres, encoding.centre[encoding.numeric :]])
+
+
+def scales_of(encoding: Encoding) -> Float:
+    """(d,): what each column is divided by."""
+    return np.concatenate([encoding.scales, np.ones(encoding.width - encoding.numeric)])
+
+
+def bases_of(encoding: Encoding, chosen: Mapping[str, str] | None = None) -> Array:
+    """Return for each column (d,) that of the category which its feature's others are compared to.
+
+    That is the category that `chosen` names for the feature, else the most frequent one in
+    training, the first of several. NULL is the base only where there is no other category. Columns
+    of numbers have −1. Raises ModelError for a chosen category that the model does not know.
+    """
+    found = np.full(encoding.width, -1)
+    own = {encoding.features[place].name for _, place in categories_of(encoding.features)}
+    numbers = [name for name in chosen or {} if name not in own]
+    if numbers:
+        raise ModelError(f"feature {numbers[0]} has no categories", hint="leave it out of base")
+    for number, place in categories_of(encoding.features):
+        counts, name = encoding.counts[number], encoding.features[place].name
+        text = (chosen or {}).get(name)
+        if len(counts):
+            often = np.array(counts, np.float64)
+            null = _place_of(encoding, number, _NULL)
+            if null is not None:
+                often[null] = -1.0
+            base: int | None = int(np.argmax(often))
+            if text is not None:
+                base = _place_of(encoding, number, f"v{text}")
+            if base is None:
+                raise ModelError(
+                    f"feature {name} has no category '{text}' that the model was trained on",
+                    hint="WEIGHTS OF MODEL shows its categories",
+                )
+            start = encoding.offsets[number]
+            found[start : start + len(counts)] = start + base
+    return found
+
+
+def missing_of(encoding: Encoding) -> Array:
+    """bool (d,): the columns that say that a feature is NULL, categories of NULL among them."""
+    found: Array = columns_of(encoding).kinds == MISSING
+    for number, _ in categories_of(encoding.features):
+        place = _place_of(encoding, number, _NULL)
+        if place is not None:
+            found[encoding.offsets[number] + place] = True
+    return found
+
+
+def _place_of(encoding: Encoding, number: int, text: str) -> int | None:
+    """The place of a canonical text in the vocabulary of a category feature; None where it is not
+    there."""
+    entry, key = text, encoding.vocabulary_key
+    if key is not None:
+        entry = keys.tags(vocabulary_key_of(key, number), [text.encode()])[0].tobytes().hex()
+    vocabulary = encoding.vocabularies[number]
+    return vocabulary.index(entry) if entry in vocabulary else None

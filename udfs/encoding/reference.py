@@ -1,0 +1,194 @@
+"""Distributions of a slot's features in training, which SKEW compares other rows with.
+
+They count joined rows as the column of WEIGHT says, or once each: class weights and rows that are
+held out for validation say nothing of what the rows are like.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from sqlfl.base.arrays import Array, Float
+from sqlfl.base.codec import LEFT_OUT
+from sqlfl.contract.schema import FeatureSpecification
+from sqlfl.udfs.encoding.features import Encoding, vocabulary_key_of
+from sqlfl.udfs.encoding.fitting import NULL, Categories
+from sqlfl.udfs.encoding.transforming import absent, column_of
+from sqlfl.udfs.numbering import keys
+from sqlfl.udfs.numbering.rows import Snapshot
+from sqlfl.udfs.updates.update import Engine
+
+BINS = 10
+SAMPLED = 1 << 16
+"""Rows that the ends of bins are found from, about: shares of bins are of all."""
+AT_ONCE = 16
+"""Encoded columns that are in memory."""
+
+
+@dataclass(frozen=True, eq=False)
+class Counted:
+    """Statistics of training rows, where training has counted them otherwise."""
+
+    total: float
+    shifts: Float
+    """(numeric,): means of the present encoded values."""
+    missing: Float
+    """(numeric features,): Σ of what rows count whose feature is NULL."""
+    counts: tuple[Float, ...]
+    """Per category feature (v,): Σ of what rows of each entry of the vocabulary count."""
+
+
+@dataclass(frozen=True, eq=False)
+class Reference:
+    effective: float
+    """(Σ c)²/Σ c² of what active rows count: as many rows as they are worth."""
+    ends: tuple[Float, ...]
+    """Per numeric feature: ascending upper ends of all bins but the last; none of arrays."""
+    shares: tuple[Float, ...]
+    """Per numeric feature: of the rows that have a value."""
+    counted: Counted | None = field(default=None, metadata=LEFT_OUT)
+
+
+def reference(
+    snapshot: Snapshot,
+    encoding: Encoding,
+    seen: Float,
+    counts: Float,
+    make_engine: Callable[[], Engine],
+) -> Reference:
+    """`seen` (a,) is what active rows count here, and `counts` what the encoding is of. The engine
+    is made where these differ."""
+    ends, shares = [], []
+    for place, feature in enumerate(encoding.features):
+        if feature.kind == "category":
+            continue
+        own = np.zeros(0)
+        if feature.kind != "array":
+            values, weights = present(snapshot, feature, place, seen)
+            own = quantiles(values, weights)
+            ends.append(own)
+            shares.append(_shares(binned(values, own), weights, len(own) + 1))
+        else:
+            ends.append(own)
+            shares.append(own)
+    counted = None
+    if not np.array_equal(seen, counts):
+        engine = make_engine()
+        counted = _counted(snapshot, encoding, seen, engine)
+        engine.close()
+    return Reference(effective_rows(seen), tuple(ends), tuple(shares), counted)
+
+
+def effective_rows(counts: Float) -> float:
+    """(Σ c)²/Σ c²; 0 of rows that count nothing."""
+    most = counts.max(initial=0.0)
+    if not most > 0.0:
+        return 0.0
+    own = counts / most
+    return float(own.sum() ** 2 / (own @ own))
+
+
+def present(
+    snapshot: Snapshot, feature: FeatureSpecification, place: int, counts: Float
+) -> tuple[Float, Float]:
+    """Values of a numeric feature as the query has them, and what their rows count: of the rows
+    that count, and have one."""
+    values = column_of(snapshot, replace(feature, made=None), place)
+    assert not isinstance(values, Categories)
+    some = ~np.isnan(values) & (counts > 0.0)
+    return values[some], counts[some]
+
+
+def quantiles(values: Float, weights: Float) -> Float:
+    """Ends of bins of about as many rows each; equal ones are one."""
+    step = max(len(values) // SAMPLED, 1)
+    some, own = values[::step], weights[::step]
+    if not len(some):
+        return np.zeros(0)
+    order = np.argsort(some, kind="stable")
+    below = np.cumsum(own[order])
+    places = np.searchsorted(below, below[-1] * np.arange(1, BINS) / BINS)
+    found: Float = np.unique(some[order[np.minimum(places, len(order) - 1)]])
+    return found
+
+
+def binned(values: Float, ends: Float) -> Array:
+    """The bin of each value: up to its upper end."""
+    return np.searchsorted(ends, values, side="left")
+
+
+def _shares(codes: Array, weights: Float, size: int) -> Float:
+    sums: Float = np.bincount(codes, weights, size).astype(np.float64)
+    total = sums.sum()
+    found: Float = sums / total if total > 0.0 else sums
+    return found
+
+
+def missing(snapshot: Snapshot, encoding: Encoding, place: int) -> Float:
+    """(a,): 1 where the feature is NULL."""
+    feature = encoding.features[place]
+    if feature.kind == "array":
+        return absent(snapshot, place)
+    values = column_of(snapshot, replace(feature, made=None), place)
+    assert not isinstance(values, Categories)
+    return np.isnan(values).astype(np.float64)
+
+
+def column_sums(engine: Engine, counts: Float, columns: int) -> Float:
+    """Of the first encoded columns, those of numbers, the sums over joined rows; what is NULL is 0
+    in them."""
+    found = np.zeros(columns)
+    for start in range(0, columns, AT_ONCE):
+        part = np.eye(engine.width, min(AT_ONCE, columns - start), -start)
+        found[start : start + part.shape[1]] = counts @ engine.predict(part)
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class Entries:
+    """Categories of a feature in the active rows."""
+
+    names: tuple[str, ...]
+    """As the vocabulary of the encoding has them."""
+    null: str
+    counts: Float
+    """Σ of what rows of each count."""
+    rows: Array
+    """Active rows of each, of those that count."""
+
+
+def entries(
+    snapshot: Snapshot, encoding: Encoding, place: int, number: int, counts: Float
+) -> Entries:
+    """Of the category feature at `place`, the one of this `number`."""
+    found = column_of(snapshot, replace(encoding.features[place], made=None), place)
+    assert isinstance(found, Categories)
+    texts, key = list(found.entries), encoding.vocabulary_key
+    names, null = [entry.decode() for entry in texts], NULL.decode()
+    if key is not None:
+        tags = keys.tags(vocabulary_key_of(key, number), [*texts, NULL])
+        *names, null = (tag.tobytes().hex() for tag in tags)
+    sums: Float = np.bincount(found.codes, counts, len(texts)).astype(np.float64)
+    rows = np.bincount(found.codes[counts > 0.0], minlength=len(texts))
+    return Entries(tuple(names), null, sums, rows)
+
+
+def _counted(snapshot: Snapshot, encoding: Encoding, seen: Float, engine: Engine) -> Counted:
+    sums = column_sums(engine, seen, len(encoding.mean))
+    gone, counts, start, number = [], [], 0, 0
+    for place, feature in enumerate(encoding.features):
+        if feature.kind == "category":
+            own = entries(snapshot, encoding, place, number, seen)
+            found = dict(zip(own.names, own.counts.tolist(), strict=True))
+            counts.append(np.array([found.get(n, 0.0) for n in encoding.vocabularies[number]]))
+            number += 1
+            continue
+        rows = missing(snapshot, encoding, place)
+        gone.append(float(seen @ rows))
+        there = float(seen @ (1.0 - rows))
+        sums[start : start + feature.width] /= there if there > 0.0 else 1.0
+        start += feature.width
+    return Counted(float(seen.sum()), sums, np.array(gone, np.float64), tuple(counts))

@@ -1,0 +1,109 @@
+"""Encoded columns of whose rows all, or none, are of a class: there is no finite estimate of these.
+
+A category, NULL or not, is alone in its columns: all its rows are of one class where these are.
+Whether several columns together tell classes apart is not found here.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from sqlfl.base.arrays import Array, Float
+from sqlfl.messages import NOT_OF_CLASS, OF_CLASS, SendSeparated, Separated
+from sqlfl.udfs.encoding.columns import known_codes
+from sqlfl.udfs.encoding.features import Encoding, categories_of
+from sqlfl.udfs.encoding.fitting import Categories
+from sqlfl.udfs.encoding.naming import columns_of, own_texts
+from sqlfl.udfs.encoding.transforming import absent, column_of
+from sqlfl.udfs.numbering.rows import Snapshot
+
+States = npt.NDArray[np.uint8]
+BOTH = NOT_OF_CLASS | OF_CLASS
+
+
+def separated(snapshot: Snapshot, encoding: Encoding, request: SendSeparated) -> Separated:
+    """Return which columns have active rows of one class only; the request has the classes."""
+    states = _states(snapshot, encoding, request)
+    alike = ((states == NOT_OF_CLASS) | (states == OF_CLASS)).any(axis=1)
+    found = columns_of(encoding, own_texts(snapshot, encoding))
+    return Separated(
+        request.run,
+        request.slot,
+        np.where(alike, found.kinds, 0).astype(np.uint8),
+        tuple(name if own else "" for name, own in zip(found.features, alike, strict=True)),
+        tuple(text if own else "" for text, own in zip(found.categories, alike, strict=True)),
+        states,
+    )
+
+
+def _states(snapshot: Snapshot, encoding: Encoding, request: SendSeparated) -> States:
+    """(d, outputs)"""
+    classes = request.classes
+    found = np.full((encoding.width, classes.shape[1]), BOTH, np.uint8)
+    start = number = 0
+    alone = not snapshot.specification.shared
+    for place, feature in enumerate(encoding.features):
+        if feature.kind == "category":
+            continue
+        if feature.kind == "array":
+            gone = absent(snapshot, place) > 0
+        else:
+            values = column_of(snapshot, feature, place)
+            assert not isinstance(values, Categories)
+            gone = np.isnan(values)
+            if alone:
+                found[start] = _of_number(
+                    values[~gone], classes[~gone], counts=bool(request.counts)
+                )
+        if number in encoding.indicators:
+            column = len(encoding.mean) + encoding.indicators.index(number)
+            found[column] = _either(classes[gone])
+        start += feature.width
+        number += 1
+    for index, place in categories_of(encoding.features):
+        own = column_of(snapshot, encoding.features[place], place)
+        assert isinstance(own, Categories)
+        codes = known_codes(encoding, index, own.entries)[own.codes]
+        size, first = len(encoding.vocabularies[index]), encoding.offsets[index]
+        found[first : first + size] = _of_categories(codes, size, classes)
+    return found
+
+
+def _of_categories(codes: Array, size: int, classes: States) -> States:
+    """(size, outputs); codes of −1 are of no category."""
+    found = np.zeros((size, classes.shape[1]), np.uint8)
+    for output, own in enumerate(classes.T):
+        for flag in (NOT_OF_CLASS, OF_CLASS):
+            rows = (codes >= 0) & ((own & flag) > 0)
+            found[np.bincount(codes[rows], minlength=size) > 0, output] |= flag
+    return found
+
+
+def _of_number(values: Float, classes: States, *, counts: bool) -> States:
+    """(outputs,): of one of two values; of more values whether a threshold tells rows apart."""
+    found = np.full(classes.shape[1], BOTH, np.uint8)
+    counted = (classes > 0).any(axis=1)
+    values, classes = values[counted], classes[counted]
+    if not len(values) or values.min() == values.max():
+        return found
+    low, high = values.min(), values.max()
+    if ((values == low) | (values == high)).all():
+        ends = np.stack([_either(classes[values == end]) for end in (low, high)])
+        none, every = (ends == NOT_OF_CLASS).any(axis=0), (ends == OF_CLASS).any(axis=0)
+        return np.where(none, NOT_OF_CLASS, np.where(every, OF_CLASS, BOTH)).astype(np.uint8)
+    for output, own in enumerate(() if counts else classes.T):
+        without, within = values[(own & NOT_OF_CLASS) > 0], values[(own & OF_CLASS) > 0]
+        if (
+            len(without)
+            and len(within)
+            and (without.max() <= within.min() or within.max() <= without.min())
+        ):
+            found[output] = NOT_OF_CLASS
+    return found
+
+
+def _either(classes: States) -> States:
+    """(outputs,)"""
+    found: States = np.bitwise_or.reduce(classes, axis=0, initial=0).astype(np.uint8)
+    return found

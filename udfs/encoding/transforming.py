@@ -1,0 +1,218 @@
+"""A snapshot whose columns become what TRANSFORM fits to its active rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+from sqlglot import exp
+
+from sqlfl.base.arrays import Array, Float
+from sqlfl.base.errors import InternalError, ModelError
+from sqlfl.contract.schema import FeatureSpecification
+from sqlfl.contract.transforms import AUTO, CURVE_ROWS
+from sqlfl.messages import Ranges
+from sqlfl.udfs import sql
+from sqlfl.udfs.encoding.features import Encoding
+from sqlfl.udfs.encoding.fitting import (
+    Categories,
+    Fitted,
+    Values,
+    apply,
+    fault_of,
+    fit,
+    of_range,
+    own_range,
+)
+from sqlfl.udfs.numbering.arrow_snapshot import HeldRows
+from sqlfl.udfs.numbering.rows import Snapshot
+
+SCALED = ("minmax", "robust_scale", AUTO)
+"""What gives a column its scale: it is centred, and not divided by its deviation."""
+
+
+def raw(features: Sequence[FeatureSpecification]) -> tuple[FeatureSpecification, ...]:
+    """The columns that a snapshot is taken of."""
+    return tuple(feature.raw for feature in features)
+
+
+def transform(
+    snapshot: Snapshot,
+    features: tuple[FeatureSpecification, ...],
+    fitted: tuple[Fitted | None, ...] | None = None,
+    joined: int = CURVE_ROWS,
+) -> tuple[Fitted | None, ...] | None:
+    """Make `features` of the active rows' columns, once; by `fitted`, or by what is found in them,
+    of which so many rows are joined.
+
+    Returns what they were made by, for each feature that is fitted; None where none is. Raises
+    ModelError where there is nothing to fit to, and for infinite values.
+    """
+    places = [place for place, feature in enumerate(features) if feature.step is not None]
+    if not places:
+        return None
+    if snapshot.specification.features != raw(features):
+        raise InternalError("a snapshot of other columns is to be transformed")
+    columns = {place: column_of(snapshot, features[place], place) for place in places}
+    if fitted is None:
+        counts = counts_of(snapshot)
+        own = {place: fit(features[place], columns[place], counts, joined) for place in places}
+        fitted = tuple(own.get(place) for place in range(len(features)))
+    fault = fault_of(features, fitted)
+    if fault is not None:
+        raise ModelError(fault, hint="train the model again")
+    made: dict[int, pa.Array] = {}
+    for place in places:
+        found = fitted[place]
+        assert found is not None
+        made[place] = apply(features[place], found, columns.pop(place))
+    if snapshot.held is not None:
+        names = {**snapshot.held.columns, **{f"f{place}": own for place, own in made.items()}}
+        _set_features(snapshot, features)
+        snapshot.hold(replace(snapshot.held, features=features, columns=names))
+    else:
+        _rewrite(snapshot, features, made)
+    return fitted
+
+
+def ranges(snapshot: Snapshot, features: tuple[FeatureSpecification, ...]) -> Ranges:
+    """What a client of a shared slot tells before `transform`, of each feature that is fitted."""
+    counts = counts_of(snapshot)
+    found = [
+        own_range(feature, column_of(snapshot, feature, place), counts)
+        for place, feature in enumerate(features)
+        if feature.fitted
+    ]
+    told = np.array(found).reshape(-1, 3)
+    slot = snapshot.specification.slot
+    return Ranges(snapshot.run, slot, np.array(told[:, :2]), np.array(told[:, 2]))
+
+
+def of_ranges(features: tuple[FeatureSpecification, ...], ends: Float) -> tuple[Fitted | None, ...]:
+    """What the merged ranges say of each feature. InternalError for those of others."""
+    if len(ends) != sum(feature.fitted for feature in features):
+        raise InternalError(f"ranges of {len(ends)} features came")
+    rows = iter(ends)
+    return tuple(of_range(f, next(rows)) if f.fitted else None for f in features)
+
+
+def encoding_of(encoding: Encoding, fitted: tuple[Fitted | None, ...] | None) -> Encoding:
+    """With what was fitted; columns that have a scale by that keep it."""
+    if fitted is None:
+        return encoding
+    scale, start = encoding.scale.copy(), 0
+    for feature in encoding.features:
+        if feature.kind == "category":
+            continue
+        if feature.step is not None and feature.step.function in SCALED:
+            scale[start : start + feature.width] = 1.0
+        start += feature.width
+    return replace(encoding, scale=scale, fitted=fitted)
+
+
+def counts_of(snapshot: Snapshot) -> Float:
+    """(a,): what each active row counts."""
+    if snapshot.held is not None:
+        return snapshot.held.weights
+    return snapshot.of_active_rows(sql.column("cnt"), None, np.float64)
+
+
+def absent(snapshot: Snapshot, place: int) -> Array:
+    """(a,): the array is NULL."""
+    if snapshot.held is None:
+        return snapshot.of_active_rows(sql.column(f"m{place}"), None, np.float64)
+    gone: Array = snapshot.held.columns[f"f{place}"].is_null().to_numpy(zero_copy_only=False)
+    return gone.astype(np.float64)
+
+
+def column_of(snapshot: Snapshot, feature: FeatureSpecification, place: int) -> Values:
+    """Of the active rows the column of a feature, which is no array."""
+    if snapshot.held is not None:
+        return _held_column(snapshot.held, feature, place)
+    before = snapshot.specification.features[:place]
+    if feature.raw.kind != "category":
+        number = sum(f.width for f in before if f.kind != "category")
+        value = sql.expression(
+            "coalesce(CAST($value AS DOUBLE), CAST('nan' AS DOUBLE))",
+            value=sql.column(f"x{number}"),
+        )
+        return snapshot.of_active_rows(value, None, np.float64)
+    query = sql.select(snapshot.active_table, sql.columns_of(["r", f"c{place}"]))
+    with sql.batches(snapshot.con, query) as reader:
+        table = reader.read_all()
+    encoded = table.column(1).combine_chunks().dictionary_encode()
+    if isinstance(encoded, pa.ChunkedArray):
+        encoded = encoded.unify_dictionaries().combine_chunks()
+    codes = np.empty(snapshot.active, np.int64)
+    codes[table.column(0).to_numpy()] = encoded.indices.to_numpy()
+    return Categories(codes, tuple(encoded.dictionary.to_pylist()))
+
+
+def _held_column(held: HeldRows, feature: FeatureSpecification, place: int) -> Values:
+    if feature.raw.kind == "category":
+        codes, entries = held.categories[place]
+        return Categories(codes, tuple(entries))
+    values = held.columns[f"f{place}"].to_numpy(zero_copy_only=False)
+    return np.asarray(values, np.float64)
+
+
+def _set_features(snapshot: Snapshot, features: tuple[FeatureSpecification, ...]) -> None:
+    snapshot.specification = replace(snapshot.specification, features=features)
+
+
+def _rewrite(
+    snapshot: Snapshot, features: tuple[FeatureSpecification, ...], made: dict[int, pa.Array]
+) -> None:
+    """The active rows in a new table, with these columns in place of theirs."""
+    beside: dict[str, object] = {"r": np.arange(snapshot.active, dtype=np.uint32)}
+    chosen: list[exp.Expr] = []
+    given = taken = 0
+    for place, feature in enumerate(features):
+        own = made.get(place)
+        if own is not None:
+            beside |= _columns_of(own, feature, place, given)
+            names = _names(feature, place, given)
+            chosen += sql.columns_of(names, "a")
+        else:
+            old, new = _names(feature, place, taken), _names(feature, place, given)
+            chosen += [
+                sql.named(sql.column(was, "t"), name) for was, name in zip(old, new, strict=True)
+            ]
+        given += _width(feature)
+        taken += _width(feature.raw)
+    chosen += sql.columns_of(snapshot.plain_columns(), "t")
+    with sql.registered(snapshot.con, snapshot.name("made"), pa.table(beside)) as table:
+        query = sql.query(
+            "SELECT t.r, t.cnt, $chosen FROM $before AS t JOIN $given AS a ON a.r = t.r",
+            chosen=chosen,
+            before=snapshot.active_table,
+            given=table,
+        )
+        _set_features(snapshot, features)
+        snapshot.replace_active(query)
+
+
+def _width(feature: FeatureSpecification) -> int:
+    return 0 if feature.kind == "category" else feature.width
+
+
+def _names(feature: FeatureSpecification, place: int, start: int) -> list[str]:
+    if feature.kind == "category":
+        return [f"c{place}"]
+    numbers = [f"x{start + k}" for k in range(feature.width)]
+    return [*numbers, f"m{place}"] if feature.kind == "array" else numbers
+
+
+def _columns_of(
+    own: pa.Array, feature: FeatureSpecification, place: int, start: int
+) -> dict[str, object]:
+    names = _names(feature, place, start)
+    if feature.kind != "array":
+        return {names[0]: own}
+    values = own.values.to_numpy().reshape(-1, feature.width)
+    missing = own.is_null()
+    gone = missing.to_numpy(zero_copy_only=False)
+    columns = [pa.array(column, mask=gone) for column in values.T]
+    return dict(zip(names, [*columns, missing], strict=True))

@@ -1,0 +1,1 @@
+"""Labels: their noise, its secret, and what a statement releases of them."""

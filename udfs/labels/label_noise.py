@@ -1,0 +1,146 @@
+"""Labels noised by their owner, once per row of a fragment.
+
+The noise of a row is not drawn, it follows: from an HMAC of the row's content, its label and its
+number among equal rows, under a key that only this client has. So the joined copies of a row have
+one label; asking again, now or in a later run, gives the same one, and averaging gains nothing;
+and rows that are equal have noise each of their own. Where the table's owner has said what
+identifies a row (KEY), that stands for its content: a row that changes in other columns keeps its
+noise.
+
+Each mechanism, ε, bounds or set of classes, each way to the label
+(sqlfl.udfs.labels.label_lineage), and each choice of columns that identify a row has a key of its
+own, so that two releases of one row are independent, and their ε add up. With other features, over
+other rows, and written otherwise, as far as that is seen, a label has the noise that it had.
+
+The key follows from a secret that the client has put on disk before
+(sqlfl.udfs.labels.label_secret).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from itertools import groupby
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from sqlfl.base.arrays import Array
+from sqlfl.base.errors import InternalError, ModelError
+from sqlfl.contract.privacy_specification import LabelNoise
+from sqlfl.privacy.mechanisms import keep_probability, laplace_keep
+from sqlfl.privacy.samplers import add_laplace, randomised_response
+from sqlfl.udfs import sql
+from sqlfl.udfs.labels.label_lineage import way_to_label
+from sqlfl.udfs.numbering import keys
+from sqlfl.udfs.numbering.rows import Snapshot
+
+RowKeys: TypeAlias = "Sequence[tuple[str, ...]]"
+"""Of each fragment the columns that identify a row; none for its whole content."""
+
+
+def noised_labels(snapshot: Snapshot) -> tuple[Array, tuple[str, ...], Array]:
+    """What `Labels` carries for the active rows: (values, classes, codes), as `Snapshot.labels`.
+
+    Classes are all public ones, whether they occur or not; codes uint32 (a,) by randomised
+    response. Numbers are clipped to the bounds, infinite ones too, and have Laplace noise: float64
+    (a,). Raises ModelError, without values, where a label is not among the classes.
+    """
+    privacy = snapshot.specification.privacy
+    label = None if privacy is None else privacy.label
+    if label is None or not snapshot.specification.base:
+        raise InternalError(f"slot {snapshot.specification.slot} has no noise for its labels")
+    words = _words(snapshot, label)
+    if label.bounds is not None:
+        low, high = label.bounds
+        target = sql.cast(sql.column("y"), "DOUBLE")
+        values = np.clip(snapshot.of_active_rows(target, None, np.float64), low, high)
+        noised = add_laplace(values, (high - low) / label.epsilon, words)
+        return noised, (), np.zeros(0, np.uint32)
+    size = len(label.classes)
+    keep = laplace_keep if label.mechanism == "laplace" else keep_probability
+    order = np.argsort(np.array(label.classes, object))
+    places = np.argsort(order)[_codes(snapshot, label.classes)].astype(np.uint32)
+    noised = randomised_response(places, size, keep(label.epsilon, size), words)
+    return np.zeros(0), label.classes, order[noised].astype(np.uint32)
+
+
+def _words(snapshot: Snapshot, label: LabelNoise) -> npt.NDArray[np.uint64]:
+    """uint64 (a, 2): uniform, per active row."""
+    words = np.empty((snapshot.active, 2), np.uint64)
+    content = sql.expression("encode(CAST(y AS VARCHAR))")
+    indices = snapshot.specification.fragments
+    ways = [way_to_label(snapshot.con, fragment) for fragment in snapshot.fragments]
+    row_keys = snapshot.specification.drawn_by or [()] * len(indices)
+    places = sorted(zip(ways, row_keys, indices, strict=True))
+    for (way, row_key), members in groupby(places, key=lambda place: place[:2]):
+        query = sql.query(
+            "SELECT r, $noise AS noise FROM $active WHERE fragment IN ($indices)",
+            noise=snapshot.numbered(content),
+            active=snapshot.active_table,
+            indices=[sql.number(index) for *_, index in members],
+        )
+        snapshot.create("noise", query, keys.pads(_key(snapshot.draws, label, way, row_key)))
+        listing = sql.query("SELECT r, noise FROM $made", made=snapshot.table("noise"))
+        with sql.batches(snapshot.con, listing) as reader:
+            found = reader.read_all()
+        snapshot.drop_part("noise")
+        words[found.column("r").to_numpy()] = keys.tag_bytes(found.column("noise")).view("<u8")
+    return words
+
+
+def drawn_rows(snapshot: Snapshot) -> tuple[Array, Array]:
+    """What labels are drawn from, of all rows that have one, whether they are active or not yet:
+    uint64 (n,) each, a hash of what stands for the row, and one of that and its label."""
+    query = sql.query(
+        """SELECT md5_number_lower(hex(draw)) AS who,
+        md5_number_lower(hex(draw) || ' ' || CAST(y AS VARCHAR)) AS what
+        FROM $raw WHERE y IS NOT NULL""",
+        raw=snapshot.table("raw"),
+    )
+    found = sql.columns(snapshot.con, query)
+    return found["who"].astype(np.uint64), found["what"].astype(np.uint64)
+
+
+def draw_of(secret: bytes, label: LabelNoise, ways: Sequence[str], row_keys: RowKeys) -> str:
+    """The name of a draw of labels: the same where the same noise would come of the same rows."""
+    keyed = zip(ways, row_keys, strict=True)
+    whole = [_key(secret, label, way, row_key).hex() for way, row_key in sorted(keyed)]
+    return keys.derive(secret, "name of a draw", *whole).hex()
+
+
+def _key(secret: bytes, label: LabelNoise, way: str, row_key: Sequence[str]) -> bytes:
+    bounds = None if label.bounds is None else [float(bound) for bound in label.bounds]
+    how = [label.mechanism, float(label.epsilon), bounds, sorted(label.classes)]
+    # before there were keys of rows this had no such part, and labels are to stay as they are
+    told = [json.dumps(row_key)] if row_key else []
+    return keys.derive(secret, "labels", json.dumps(how), way, *told)
+
+
+def _codes(snapshot: Snapshot, classes: tuple[str, ...]) -> Array:
+    """uint32 (a,): index into the classes, by their text."""
+    if len(set(classes)) < len(classes):
+        raise InternalError("the classes of the labels are not distinct")
+    table = pa.table({
+        "name": pa.array([name.encode() for name in classes], pa.binary()),
+        "code": pa.array(np.arange(len(classes), dtype=np.int64)),
+    })  # fmt: skip
+    codes = np.empty(snapshot.active, np.int64)
+    with sql.registered(snapshot.con, snapshot.name("given"), table) as given:
+        query = sql.query(
+            """SELECT t.r, coalesce(g.code, -1) AS code FROM $active AS t
+            LEFT JOIN $given AS g ON encode(CAST(t.y AS VARCHAR)) = g.name""",
+            active=snapshot.active_table,
+            given=given,
+        )
+        found = sql.columns(snapshot.con, query)
+        codes[found["r"]] = found["code"]
+    if (codes < 0).any():
+        raise ModelError(
+            "the target has values that are not among its classes",
+            hint="list all that it may have in label_classes, as DuckDB writes them, "
+            "or filter the others out in WHERE",
+        )
+    return codes.astype(np.uint32)

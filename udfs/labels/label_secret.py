@@ -1,0 +1,332 @@
+"""The secret that a client's label noise follows from, made once and kept for good.
+
+Were it made anew in each session, the same labels would be noised again and again, and a majority
+of the answers would tell them. So it is on disk before the first noised label leaves, where no
+DROP, no failure and no clearing up of blocks reaches it, and it does not depend on the coordinator.
+
+It is looked for in the database of the tables itself, then in a file beside that, then in the
+client's store. Where there is none, it is made in the store if there is one, else in the database
+if that keeps blocks of models, else in the file beside it: what nobody has said sqlfl may write
+into gets no schema. A database in memory, or one that may only be read, has no place of its own;
+without a store its secret goes with the session.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import secrets
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import duckdb
+from sqlglot import exp
+
+from sqlfl.base.codec import from_json, to_json
+from sqlfl.base.errors import Error
+from sqlfl.contract.schema import Client
+from sqlfl.databases.files import Identity, may_be_written, private_log
+from sqlfl.udfs import sql
+from sqlfl.udfs.blocks.block_tables import SCHEMA, Database, current_database, own_tables
+
+BYTES = 32
+TABLE = "label_secrets"
+COLUMNS = {"client": "VARCHAR", "made_at": "TIMESTAMPTZ", "secret": "BLOB"}
+SUFFIX = ".label-secret"
+"""Of the file beside a database, after its whole name."""
+OWN = ""
+"""In the column `client`: the secret is of the database that it lies in."""
+LOST = "restore it from a backup; where there is none, remove it: labels are then drawn anew once"
+
+_MAKING = threading.Lock()
+"""Clients of one process look and make one after the other; DuckDB lets no other process write."""
+
+
+class Place(Protocol):
+    """Where a secret may lie."""
+
+    def find(self) -> bytes | None:
+        """None where there is none. Raises Error for what cannot be read or is no secret."""
+        ...
+
+    def keep(self, secret: bytes) -> bytes:
+        """Keep it, and return the one that is there: another's, who was quicker. Raises Error."""
+        ...
+
+
+class LabelSecret:
+    """Of one client. `places` are looked into, in order; `home` is where it is made, None where
+    it goes with the session, for `reason`, which follows the client's name."""
+
+    def __init__(
+        self, places: Sequence[Place] = (), home: Place | None = None, reason: str = "is in memory"
+    ) -> None:
+        self._places = tuple(places)
+        self._home = home
+        self._reason = reason
+        self._secret: bytes | None = None
+
+    @property
+    def fleeting(self) -> str:
+        """Why labels are drawn anew in each session; empty where they are not."""
+        try:
+            lasts = self._home is not None or any(place.find() for place in self._places)
+        except Error:  # which is for the statement that needs it
+            lasts = True
+        return "" if lasts else self._reason
+
+    def get(self) -> bytes:
+        """32 bytes, which are on disk when this returns, unless they are `fleeting`.
+
+        Raises Error where they cannot be written or read.
+        """
+        if self._secret is None:
+            with _MAKING:
+                self._secret = self._find_or_make()
+        return self._secret
+
+    def _find_or_make(self) -> bytes:
+        for number, place in enumerate(self._places):
+            found = place.find()
+            if found is not None:
+                if self._home in self._places[:number]:
+                    self._home.keep(found)  # where it moves with the database
+                return found
+        made = secrets.token_bytes(BYTES)
+        return made if self._home is None else self._home.keep(made)
+
+
+def label_secret(
+    con: sql.Connection,
+    client: Client,
+    store: sql.Connection | None = None,
+    *,
+    keeps: bool = False,
+    given: bool = True,
+    source: Database | None = None,
+    stored: Database | None = None,
+) -> LabelSecret:
+    """Of the client whose source is `con`.
+
+    keeps : the source keeps blocks of models. given : the caller has opened the source, so that
+    read-only is what was asked for; else sqlfl has opened its path. source, stored : the current
+    databases of `con` and of `store`, where they have been asked for already.
+    """
+    source = source or current_database(con)
+    places: list[Place] = []
+    home: Place | None = None
+    if source.kind == "duckdb" and source.path:
+        inside, beside = InDatabase(con, source, OWN), BesideFile(source.path)
+        places += [inside, beside]
+        if keeps and not source.read_only:
+            home = inside
+        elif beside.possible and not (given and source.read_only):
+            home = beside
+    if store is not None:
+        home = InDatabase(store, stored or current_database(store), str(client).lower())
+        places.append(home)
+    return LabelSecret(places, home, source.reason or "is read-only")
+
+
+@dataclass(frozen=True)
+class _Content:
+    """Of a file beside a database."""
+
+    label_secret: bytes
+
+
+class BesideFile:
+    """A file of its own beside the database's, for its owner only, which appears whole."""
+
+    def __init__(self, database: str) -> None:
+        self._database = Path(os.path.realpath(database))
+        self.path = self._database.with_name(self._database.name + SUFFIX)
+
+    @property
+    def possible(self) -> bool:
+        """The database is a local file that its owner may write, and so is the folder."""
+        return self._database.is_file() and may_be_written(self._database)
+
+    def find(self) -> bytes | None:
+        try:
+            text = self.path.read_text()
+        except FileNotFoundError:
+            return None
+        except (OSError, UnicodeDecodeError) as error:
+            raise self._damaged(f"cannot be read: {error}") from error
+        try:
+            return _checked(from_json(_Content, text, strict=False).label_secret)
+        except ValueError as error:
+            raise self._damaged("is damaged") from error
+
+    def keep(self, secret: bytes) -> bytes:
+        draft = self.path.with_name(f"{self.path.name}.{secrets.token_hex(4)}.new")
+        text = to_json(_Content(secret)) + "\n"
+        try:
+            try:
+                _write(draft, text)
+                with suppress(FileExistsError):
+                    os.link(draft, self.path)
+            finally:
+                draft.unlink(missing_ok=True)
+            _sync(self.path.parent)
+        except OSError as error:
+            raise Error(
+                f"the secret of its labels' noise cannot be kept beside its database, in "
+                f"{self.path.name}: {error.strerror}",
+                hint="make room for it, or give attach(..., store=...)",
+            ) from error
+        found = self.find()
+        assert found is not None
+        return found
+
+    def _damaged(self, why: str) -> Error:
+        return Error(
+            f"the secret of its labels' noise, in {self.path.name} beside its database, {why}",
+            hint=LOST,
+        )
+
+
+class InDatabase:
+    """A row of the schema `sqlfl` of a database: its own, or of the client that it is a store of.
+
+    `con` is worked on by cursors only.
+    """
+
+    def __init__(self, con: sql.Connection, database: Database, client: str) -> None:
+        self._con = con
+        self._catalog = database.catalog
+        self._client = client
+        self._path = database.path
+        self._file = None if database.path is None else Identity(database.path)
+
+    def find(self) -> bytes | None:
+        with self._cursor() as cursor:
+            return self._row(cursor)
+
+    def keep(self, secret: bytes) -> bytes:
+        if self._file is not None and not self._file.holds:
+            raise Error(
+                "the file of the database that is to keep the secret of its labels' noise has been "
+                "deleted or replaced since it was opened",
+                hint="put the file back, open it again, and attach that",
+            )
+        try:
+            with self._cursor() as cursor:
+                self._make_table(cursor)
+                found = self._row(cursor)
+                if found is None:
+                    self._insert(cursor, secret)
+                    private_log(self._path)
+                    cursor.commit()
+                return found or secret
+        except duckdb.Error as error:
+            raise Error(
+                f"the secret of its labels' noise cannot be written into {self._named}: {error}",
+                hint="commit or roll back what changes the schema sqlfl there, and run this again",
+            ) from error
+
+    @property
+    def _named(self) -> str:
+        return f"{SCHEMA}.{TABLE}"
+
+    @contextmanager
+    def _cursor(self) -> Iterator[sql.Connection]:
+        """In a transaction, which is rolled back unless it was committed."""
+        cursor = sql.cursor(self._con)
+        try:
+            cursor.begin()
+            yield cursor
+        finally:
+            cursor.close()
+
+    def _row(self, cursor: sql.Connection) -> bytes | None:
+        columns = own_tables(cursor, self._catalog).get(TABLE)
+        if columns is None:
+            return None
+        if not columns >= COLUMNS.keys():
+            raise Error(
+                f"its {self._named} is not the table that sqlfl keeps secrets in",
+                hint="rename what is there, or give a store=...",
+            )
+        query = sql.select(self._table, [sql.column("secret")])
+        place: dict[str, object] = {"client": self._client}
+        query = query.where(sql.equal(sql.column("client"), sql.parameter("client")))
+        rows = sql.fetch(cursor, query, place)
+        if not rows:
+            return None
+        try:
+            ((secret,),) = rows
+            return _checked(secret)
+        except (ValueError, TypeError) as error:
+            message = f"the secret of its labels' noise, in {self._named}, is damaged"
+            raise Error(message, hint=LOST) from error
+
+    def _make_table(self, cursor: sql.Connection) -> None:
+        schema = exp.table_(SCHEMA, db=self._catalog, quoted=True)
+        sql.run(cursor, exp.Create(this=schema, kind="SCHEMA", exists=True))
+        definitions = [
+            exp.ColumnDef(this=exp.to_identifier(c, quoted=True), kind=exp.DataType.build(t))
+            for c, t in COLUMNS.items()
+        ]
+        table = exp.Schema(this=self._table, expressions=definitions)
+        sql.run(cursor, exp.Create(this=table, kind="TABLE", exists=True))
+
+    def _insert(self, cursor: sql.Connection, secret: bytes) -> None:
+        row = {"client": self._client, "made_at": dt.datetime.now(dt.UTC), "secret": secret}
+        values = exp.select(*(sql.parameter(name) for name in row))
+        names = [exp.to_identifier(name, quoted=True) for name in row]
+        into = exp.Schema(this=self._table, expressions=names)
+        sql.run(cursor, exp.Insert(this=into, expression=values), row)
+
+    @property
+    def _table(self) -> exp.Table:
+        return exp.table_(TABLE, db=SCHEMA, catalog=self._catalog, quoted=True)
+
+
+class Holders:
+    """The clients of a federation, by the secret that they have.
+
+    Copies of a database have one secret, and so have two connections to it. Under one key their
+    equal rows would have equal noise, and it would show whether two labels are equal: so each
+    client has a number of its own beside the secret, the first one 0.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._found: dict[bytes, list[Client]] = {}
+
+    def number(self, secret: bytes, client: Client) -> int:
+        with self._lock:
+            clients = self._found.setdefault(secret, [])
+            if client not in clients:
+                clients.append(client)
+            return clients.index(client)
+
+
+def _checked(secret: object) -> bytes:
+    if not isinstance(secret, bytes) or len(secret) != BYTES:
+        raise ValueError("no secret")
+    return secret
+
+
+def _write(path: Path, text: str) -> None:
+    """A new file, on disk when this returns."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(handle, "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync(folder: Path) -> None:
+    """Its entries too."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,1 @@
+"""Row ids, keyed hashes and the snapshot of a slot."""

@@ -1,0 +1,250 @@
+"""The rows of a slot as Arrow columns beside the database, for the arrays engine.
+
+A statement costs a database a millisecond or more, however few rows it is about, and temporary
+tables several. So one query fetches the rows, and what the temporary tables are asked otherwise is
+worked out from these columns: the same numbers, up to the order in which sums add up.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import islice
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from sqlglot import exp
+
+from sqlfl.base.arrays import Array, Float
+from sqlfl.base.interrupts import checkpoint
+from sqlfl.contract.schema import FeatureSpecification, SlotSpecification
+from sqlfl.udfs import sql
+from sqlfl.udfs.numbering import keys
+from sqlfl.udfs.numbering.fragments import AS_BLOB, WHOLE
+
+LARGEST = 1 << 28
+"""Bytes of columns that are held; more of them are kept in temporary tables."""
+_PLAIN = re.compile(WHOLE.pattern + "|BOOLEAN|FLOAT|DOUBLE|DATE|TIMESTAMP|BLOB")
+"""Types that Arrow has as DuckDB has them: texts would lose their collation, the order of ENUMs
+and the width of others is another there."""
+_JOINING = re.compile(r"p\d+_\d+|h|exact|fragment|mark")
+"""Columns that are of no use once the rows are numbered."""
+
+
+@dataclass(frozen=True, eq=False)
+class HeldRows:
+    """Rows of `raw`, or the active ones in the order of their ids."""
+
+    features: tuple[FeatureSpecification, ...]
+    columns: Mapping[str, pa.Array]
+    """By name, those of `raw`; parts of keys are whole numbers or canonical bytes."""
+    counts: Array = field(default_factory=lambda: np.zeros(0))
+    """(a,): what each active row counts; whole numbers until they are weighed."""
+
+    @property
+    def size(self) -> int:
+        """n, while there are columns."""
+        return len(next(iter(self.columns.values())))
+
+    @property
+    def labelled(self) -> npt.NDArray[np.bool_]:
+        """(n,): the row has a target, or there is none."""
+        if "y" not in self.columns or not self.columns["y"].null_count:
+            return np.ones(self.size, bool)
+        return np.asarray(self.columns["y"].is_valid().to_numpy(zero_copy_only=False), bool)
+
+    def kept(self, places: Array) -> HeldRows:
+        """The rows at these places."""
+        chosen = pa.array(places)
+        columns = {name: column.take(chosen) for name, column in self.columns.items()}
+        return replace(self, columns=columns)
+
+    def without_keys(self) -> HeldRows:
+        """The rows without what only their numbering needs."""
+        columns = {n: column for n, column in self.columns.items() if not _JOINING.fullmatch(n)}
+        return replace(self, columns=columns)
+
+    def taken(self, places: Array, counts: Array) -> HeldRows:
+        """These rows, which count so much."""
+        return replace(self.kept(places), counts=counts)
+
+    def weighed(self, counts: Array) -> HeldRows:
+        return replace(self, counts=counts)
+
+    @cached_property
+    def weights(self) -> Float:
+        return self.counts.astype(np.float64)
+
+    @cached_property
+    def numbers(self) -> tuple[npt.NDArray[np.floating], ...]:
+        """(a,) of each numeric column, float32 or float64, NaN where missing."""
+        found: list[npt.NDArray[np.floating]] = []
+        for position, feature in enumerate(self.features):
+            column = self.columns[f"f{position}"]
+            if feature.kind == "array":
+                found += list(_elements(column, feature.width))
+            elif feature.kind != "category":
+                found.append(column.to_numpy(zero_copy_only=False))
+        return tuple(found)
+
+    @cached_property
+    def missing(self) -> tuple[npt.NDArray[np.bool_], ...]:
+        """(a,) of each feature that is no category: whether it is NULL."""
+        found = []
+        for position, feature in enumerate(self.features):
+            if feature.kind != "category":
+                column = self.columns[f"f{position}"]
+                found.append(np.asarray(column.is_null().to_numpy(zero_copy_only=False), bool))
+        return tuple(found)
+
+    @cached_property
+    def categories(self) -> Mapping[int, tuple[Array, list[bytes]]]:
+        """By position among the features, of each category feature: int64 (a,), which of the
+        entries a row has; and the entries, canonical texts that occur."""
+        found = {}
+        for position, feature in enumerate(self.features):
+            if feature.kind == "category":
+                encoded = self.columns[f"f{position}"].dictionary_encode()
+                codes = encoded.indices.to_numpy().astype(np.int64)
+                found[position] = codes, encoded.dictionary.to_pylist()
+        return found
+
+    def is_whole(self, name: str) -> bool:
+        """The column is of whole numbers, or BOOLEAN."""
+        kind = self.columns[name].type
+        return bool(pa.types.is_integer(kind) or pa.types.is_boolean(kind))
+
+    def plain(self, name: str) -> Array:
+        """(a,) of the target or the weights, which have no NULL."""
+        found: Array = self.columns[name].to_numpy(zero_copy_only=False)
+        return found
+
+    def classes(self, name: str) -> tuple[list[int], Array]:
+        """The distinct values of whole numbers or a BOOLEAN, ascending; uint32 (a,), which of them
+        a row has."""
+        encoded = self.columns[name].dictionary_encode()
+        values = encoded.dictionary.to_pylist()
+        order = sorted(range(len(values)), key=values.__getitem__)
+        ranks = np.empty(len(values), np.uint32)
+        ranks[order] = np.arange(len(values), dtype=np.uint32)
+        return [values[place] for place in order], ranks[encoded.indices.to_numpy()]
+
+    def table(self, plain: Sequence[str]) -> pa.Table:
+        """The active rows as `Snapshot.active_table` has them, with these plain columns."""
+        columns: dict[str, object] = {"r": np.arange(len(self.counts), dtype=np.uint32)}
+        columns["cnt"] = self.counts
+        numbers = iter(enumerate(self.numbers))
+        for position, feature in enumerate(self.features):
+            column = self.columns[f"f{position}"]
+            if feature.kind == "category":
+                columns[f"c{position}"] = column
+                continue
+            for number, values in islice(numbers, feature.width):
+                columns[f"x{number}"] = pa.array(values, from_pandas=True)
+            if feature.kind == "array":
+                columns[f"m{position}"] = column.is_null()
+        return pa.table({**columns, **{name: self.columns[name] for name in plain}})
+
+    # -- statistics -------------------------------------------------------------------------------
+
+    def sums(self, columns: range) -> tuple[Float, Float]:
+        """(k,): Σ cnt of the rows where the numeric column is not missing, and Σ cnt·x."""
+        weights, sums = np.zeros(len(columns)), np.zeros(len(columns))
+        for place, column in enumerate(columns):
+            values = self.numbers[column].astype(np.float64, copy=False)
+            present = ~np.isnan(values)
+            own = np.where(present, self.weights, 0.0)
+            weights[place] = own.sum()
+            with np.errstate(over="ignore", invalid="ignore"):  # of infinite values
+                sums[place] = np.where(present, own * values, 0.0).sum()
+        return weights, sums
+
+    def distances(self, columns: range, mean: Float) -> Float:
+        """(k, 2): Σ cnt·(x − mean) and Σ cnt·(x − mean)² of these numeric columns."""
+        found = np.zeros((len(columns), 2))
+        for place, column in enumerate(columns):
+            values = self.numbers[column].astype(np.float64, copy=False)
+            with np.errstate(over="ignore", invalid="ignore"):
+                distance = np.where(np.isnan(values), 0.0, values - mean[place])
+                weighted = self.weights * distance
+                found[place] = weighted.sum(), weighted @ distance
+        return found
+
+    def absent(self) -> Float:
+        """Σ cnt of the rows where a feature is NULL, for each that is no category."""
+        return np.array([self.weights @ missing for missing in self.missing], np.float64)
+
+    def frequencies(self, position: int) -> list[tuple[bytes, float]]:
+        """Entry and Σ cnt, of those that weigh anything."""
+        codes, entries = self.categories[position]
+        sums = np.bincount(codes, self.weights, len(entries))
+        return [(entry, n) for entry, n in zip(entries, sums.tolist(), strict=True) if n > 0]
+
+
+def held_rows(
+    con: sql.Connection, wanted: SlotSpecification, raw: exp.Query, content: Mapping[str, exp.Expr]
+) -> HeldRows | None:
+    """The rows of the query `raw`; None where they are too large to be held, or of types that
+    Arrow has not. `content` are further columns, of its row t."""
+    in_columns = wanted.engine == "arrays" or not wanted.features
+    if (
+        not in_columns
+        or (wanted.base and not wanted.folds)
+        or not _types_are_plain(con, wanted, raw)
+    ):
+        return None
+    names = [f"f{position}" for position in range(len(wanted.features))]
+    names += ["y"] * wanted.target + ["w"] * wanted.weight + ["o"] * wanted.offset
+    names += ["draw"] * wanted.base
+    names += ["mark"] * wanted.marked
+    columns = sql.columns_of([*names, *(f"id{k}" for k in wanted.identifiers)], "t")
+    for position, key in enumerate(wanted.keys):
+        for p, kind in enumerate(key.types):
+            name = f"p{position}_{p}"
+            columns.append(sql.named(_part(sql.column(name, "t"), kind), name))
+    columns += [sql.named(value, name) for name, value in content.items()]
+    if len(wanted.fragments) > 1 or not columns:
+        columns.append(sql.column("fragment", "t"))
+    query = sql.query("SELECT $columns FROM $raw AS t", columns=columns, raw=raw)
+    read, size = [], 0
+    with sql.batches(con, query) as reader:
+        schema = reader.schema
+        for batch in reader:
+            checkpoint()
+            size += batch.nbytes
+            if size > LARGEST:
+                return None
+            read.append(batch)
+    table = pa.Table.from_batches(read, schema)
+    return HeldRows(wanted.features, {name: _whole(table.column(name)) for name in schema.names})
+
+
+def _types_are_plain(con: sql.Connection, wanted: SlotSpecification, raw: exp.Query) -> bool:
+    names = ["y"] * (wanted.target and wanted.classes) + [f"id{k}" for k in wanted.identifiers]
+    if not names:
+        return True
+    kinds = sql.types(con, raw)
+    return all(_PLAIN.fullmatch(kinds[name]) for name in names)
+
+
+def _part(value: exp.Expr, kind: str) -> exp.Expr:
+    """Part of a key as it is held."""
+    if WHOLE.fullmatch(kind) or kind in AS_BLOB:
+        return value
+    return keys.canonical_bytes(value, kind)
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    found = column.combine_chunks()
+    return pa.concat_arrays(found.chunks) if isinstance(found, pa.ChunkedArray) else found
+
+
+def _elements(column: pa.Array, width: int) -> npt.NDArray[np.floating]:
+    """(width, n), NaN where the element or the array is NULL."""
+    values = column.values.slice(column.offset * width, len(column) * width)
+    found = np.array(values.to_numpy(zero_copy_only=False)).reshape(-1, width)
+    found[column.is_null().to_numpy(zero_copy_only=False)] = np.nan
+    return found.T

@@ -1,0 +1,87 @@
+"""Rows that are drawn by the owner of the labels: for validation, or into folds."""
+
+from __future__ import annotations
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import AES
+from cryptography.hazmat.primitives.ciphers.modes import ECB
+from sqlglot import exp
+
+from sqlfl.base.arrays import Array
+from sqlfl.base.errors import InternalError
+from sqlfl.models.folds import deal, merge_folds
+from sqlfl.udfs import sql
+from sqlfl.udfs.numbering import keys
+from sqlfl.udfs.numbering.fragments import DRAW_BYTES
+from sqlfl.udfs.numbering.rows import Snapshot
+
+
+def split_of(snapshot: Snapshot) -> Array:
+    """uint8 (a,): 1 for the active rows that are for validation.
+
+    A row is where its draw, a keyed hash of the whole row as a number in [0, 1), is below
+    `specification.split`: so it is again under the same key, and copies of a row agree. With a
+    seed the key follows from that and from all rows, and not from the client's own.
+
+    In private runs equal rows are drawn each for itself, by their number among equal ones: that
+    they are on one side would tell that they are equal, and where they are not, that they
+    differ. So copies of a row that the party's own join made may be on both sides there.
+    """
+    share = snapshot.specification.split
+    if not 0 < share < 1:
+        raise InternalError(f"slot {snapshot.specification.slot} draws a share of {share}")
+    draw, given = _draw(snapshot)
+    limit = int(share * 2 ** (8 * DRAW_BYTES)).to_bytes(DRAW_BYTES, "big")
+    drawn = sql.expression("$draw < $limit", draw=draw)
+    return snapshot.of_active_rows(drawn, given | {"limit": limit}, np.uint8)
+
+
+def folds_of(snapshot: Snapshot) -> Array:
+    """Return the fold of each active row as uint8 (a,): 0 to `specification.folds` − 1. Where one
+    share is split off, its rows have 1, the others 0.
+
+    Rows are dealt class by class in a random order; targets that are numbers are one class. The
+    order follows from DuckDB's hash of the whole row, by AES-256 as a keyed random function. So the
+    same rows are dealt alike under the same key and version of DuckDB. Equal rows count as one row
+    and share its fold, even where their labels differ. With a seed the key is as of `split_of`.
+    """
+    own = snapshot.specification
+    if not own.base or own.privacy is not None or not own.folds:
+        raise InternalError(f"slot {own.slot} draws no folds")
+    key = keys.derive(snapshot.draws if own.seed is None else snapshot.salt, "folds")
+    if snapshot.held is not None:
+        hashes = snapshot.held.plain("draw")
+    else:
+        hashes = snapshot.of_active_rows(sql.column("draw"), None, np.uint64)
+    if not len(hashes):
+        return np.zeros(0, np.uint8)
+    blocks = np.zeros((len(hashes), 2), "<u8")
+    blocks[:, 0] = hashes
+    # each block by itself: a random function of what is in it, and nobody reads it again
+    cipher = Cipher(AES(key), ECB()).encryptor()
+    chance = np.frombuffer(cipher.update(blocks.tobytes()), "<u8").reshape(-1, 2)[:, 0]
+    classes = snapshot.labels()[2] if own.target and own.classes else np.zeros(len(chance), int)
+    order = np.argsort(chance)
+    new = np.ones(len(order), bool)
+    new[1:] = chance[order[1:]] != chance[order[:-1]]
+    strata = np.minimum.reduceat(classes[order], np.flatnonzero(new))
+    dealt = deal(strata, own.folds, own.split)
+    if len(own.fragments) > 1:
+        # they may read a row twice, with two labels: whoever merges folds must not tell these apart
+        (dealt,) = merge_folds([dealt], [strata], own.folds, own.split, onward=True)
+    found = np.empty(len(order), np.uint8)
+    found[order] = dealt[np.cumsum(new) - 1]
+    return found
+
+
+def _draw(snapshot: Snapshot) -> tuple[exp.Expr, dict[str, object]]:
+    """Of each row the bytes of its draw, and the parameters of the expression."""
+    draw: exp.Expr = sql.column("draw")
+    if snapshot.specification.privacy is not None:
+        draw = keys.first_bytes(snapshot.numbered(), DRAW_BYTES)
+        return draw, dict(keys.pads(keys.derive(snapshot.draws, "numbered split")))
+    if snapshot.specification.seed is not None:
+        draw = keys.first_bytes(keys.tag(draw), DRAW_BYTES)
+        return draw, dict(keys.pads(keys.derive(snapshot.salt, "split")))
+    return draw, {}

@@ -1,0 +1,201 @@
+"""Keyed hashes: join keys leave a party as tags, never as values.
+
+A tag is HMAC-SHA256 (RFC 2104) of the value's canonical bytes, cut to 16 bytes, under a secret
+that the parties share and the coordinator does not hold. Equal values of one type have equal
+bytes at every party, whatever the session's settings.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import re
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import pyarrow as pa
+from sqlglot import exp
+
+from sqlfl.base.arrays import Array
+from sqlfl.base.errors import ModelError
+from sqlfl.contract.schema import KeySpecification
+from sqlfl.udfs import sql
+
+TAG_BYTES = 16
+_BLOCK, _DIGEST = 64, 32
+"""Bytes of SHA-256."""
+_PLAIN = re.compile(
+    r"(U?(TINYINT|SMALLINT|INTEGER|BIGINT|HUGEINT)|BIGNUM|VARINT|DECIMAL\(.*\)|BOOLEAN|VARCHAR"
+    r"|ENUM\(.*\)|UUID|DATE|TIME|TIME_NS|TIME WITH TIME ZONE|TIMESTAMP(_S|_MS|_NS)?|BIT|JSON)",
+    re.DOTALL,
+)
+
+
+def derive(secret: bytes, *info: str) -> bytes:
+    """A key of 32 bytes for one purpose: HKDF-SHA256 (RFC 5869) with an empty salt.
+
+    `info` names the purpose; different sequences of texts give independent keys.
+    """
+    extracted = hmac.digest(bytes(32), secret, "sha256")
+    label = json.dumps(info, separators=(",", ":")).encode()
+    return hmac.digest(extracted, label + b"\x01", "sha256")
+
+
+def run_key(secret: bytes, run: str, nonces: Array) -> bytes:
+    """Of one run, whose clients have drawn these nonces, uint8 (clients, 16), told in one order:
+    who asks again under the same run's id, of a client that has drawn anew, gets another key."""
+    return derive(secret, run, *(bytes(nonce).hex() for nonce in nonces))
+
+
+def check_value(secret: bytes, session: str) -> str:
+    """What tells two secrets apart, and nothing else of them: 32 hexadecimal digits.
+
+    Of one session. Whoever sees it can try secrets against it, of which there are 2²⁵⁶. Its label
+    has a line break, which no run's id may have: it is no run's key, whatever the session is said
+    to be.
+    """
+    return derive(secret, "whether secrets\nare equal", session)[:TAG_BYTES].hex()
+
+
+def pads(key: bytes) -> dict[str, bytes]:
+    """The two parameters of `tag` for an HMAC key."""
+    if len(key) > _BLOCK:
+        key = hashlib.sha256(key).digest()
+    block = key.ljust(_BLOCK, b"\0")
+    return {
+        "ipad": bytes(b ^ 0x36 for b in block),
+        "opad": bytes(b ^ 0x5C for b in block),
+    }
+
+
+def tag(message: exp.Expr) -> exp.Expr:
+    """The tag of a BLOB expression: 16 bytes of its HMAC-SHA256; the query takes `pads(key)` as
+    parameters."""
+    return sql.expression(
+        f"""array_slice(
+          unhex(sha256($opad || unhex(sha256($ipad || $message)))), 1, {TAG_BYTES}
+        )""",
+        message=message,
+    )
+
+
+def first_bytes(blob: exp.Expr, count: int) -> exp.Expr:
+    return sql.expression("array_slice($blob, 1, $count)", blob=blob, count=sql.number(count))
+
+
+def tags(key: bytes, messages: Iterable[bytes]) -> Array:
+    """uint8 (n, 16): what `tag` makes of these messages under `pads(key)`, without a database."""
+    inside, outside = (hashlib.sha256(pads(key)[name]).copy for name in ("ipad", "opad"))
+    found = []
+    for message in messages:
+        inner, outer = inside(), outside()
+        inner.update(message)
+        outer.update(inner.digest())
+        found.append(outer.digest())
+    digests = np.frombuffer(b"".join(found), np.uint8).reshape(-1, _DIGEST)
+    return np.ascontiguousarray(digests[:, :TAG_BYTES])
+
+
+def key_message(key: KeySpecification, parts: list[exp.Expr]) -> exp.Expr:
+    """The BLOB that is hashed for a composite key: its domain, then every part with its length.
+
+    The domain (index and types of the key) keeps the tags of different keys apart. ModelError
+    where a part's type has no canonical bytes.
+    """
+    pairs = zip(parts, key.types, strict=True)
+    return message_of(key, [canonical_bytes(part, kind) for part, kind in pairs])
+
+
+def message_of(key: KeySpecification, values: Iterable[exp.Expr]) -> exp.Expr:
+    """As `key_message`, of the parts' canonical bytes."""
+    pieces: list[exp.Expr] = [sql.call("encode", sql.string(_domain(key)))]
+    for value in values:
+        length = "encode(CAST(octet_length($value) AS VARCHAR) || ':')"
+        pieces += [sql.expression(length, value=value), value.copy()]
+    return sql.join_text(*pieces)
+
+
+def messages_of(key: KeySpecification, parts: Iterable[Iterable[bytes]]) -> Iterator[bytes]:
+    """What `message_of` makes of the values of each part, n of each, without a database."""
+    domain = _domain(key).encode()
+    if len(key.types) == 1:
+        (own,) = parts
+        return (b"%b%d:%b" % (domain, len(value), value) for value in own)
+    return (
+        domain + b"".join(b"%d:%b" % (len(value), value) for value in values)
+        for values in zip(*parts, strict=True)
+    )
+
+
+def _domain(key: KeySpecification) -> str:
+    domain = json.dumps([key.index, *key.types], separators=(",", ":"))
+    return f"{len(domain)}:{domain}"
+
+
+def canonical_bytes(value: exp.Expr, kind: str) -> exp.Expr:
+    """A BLOB that is equal for two values of DuckDB type `kind` exactly if DuckDB holds them equal.
+
+    ModelError for nested types, which have no such bytes here.
+    """
+    if kind == "BLOB":
+        return value
+    return sql.call("encode", canonical_text(value, kind))
+
+
+def canonical_text(value: exp.Expr, kind: str) -> exp.Expr:
+    """The same as text. ModelError for BLOBs and nested types."""
+    if kind in ("FLOAT", "DOUBLE"):
+        return sql.expression(
+            "CASE WHEN isnan($value) THEN 'nan' ELSE CAST($positive AS VARCHAR) END",
+            value=value,
+            positive=positive_zero(value, kind),
+        )
+    if kind == "TIMESTAMP WITH TIME ZONE":
+        # its text depends on the session's TimeZone, except that of the infinities
+        return sql.expression(
+            """CASE WHEN isinf($value) THEN CAST($value AS VARCHAR)
+            ELSE CAST(epoch_us($value) AS VARCHAR) END""",
+            value=value,
+        )
+    if kind == "INTERVAL":
+        return sql.text(_interval_microseconds(value))
+    if _PLAIN.fullmatch(kind):
+        return sql.text(value)
+    raise ModelError(
+        f"a join key of type {kind} cannot be hashed",
+        hint="join on numbers, texts, dates, times or BLOBs; cast the key to VARCHAR",
+    )
+
+
+def positive_zero(value: exp.Expr, kind: str) -> exp.Expr:
+    """A FLOAT or DOUBLE without negative zero."""
+    return exp.paren(exp.Add(this=value.copy(), expression=sql.cast(sql.number(0), kind)))
+
+
+def _interval_microseconds(value: exp.Expr) -> exp.Expr:
+    """As DuckDB compares intervals: a month has 30 days, a day 24 hours."""
+    units = {
+        "year": 360 * 86_400_000_000,
+        "month": 30 * 86_400_000_000,
+        "day": 86_400_000_000,
+        "hour": 3_600_000_000,
+        "minute": 60_000_000,
+        "microsecond": 1,
+    }
+    term = "CAST(date_part($unit, $value) AS HUGEINT) * $size"
+    return sql.add(
+        [
+            sql.expression(term, unit=sql.string(unit), value=value, size=sql.number(size))
+            for unit, size in units.items()
+        ]
+    )
+
+
+def tag_bytes(column: pa.ChunkedArray) -> Array:
+    """uint8 (n, 16), of a column of tags."""
+    parts = [np.zeros((0, TAG_BYTES), np.uint8)]
+    for chunk in column.cast(pa.binary(TAG_BYTES)).chunks:
+        data = np.frombuffer(chunk.buffers()[1], np.uint8)[chunk.offset * TAG_BYTES :]
+        parts.append(data[: len(chunk) * TAG_BYTES].reshape(-1, TAG_BYTES))
+    return np.concatenate(parts)

@@ -1,0 +1,409 @@
+"""Row ids, and join keys as codes of tags.
+
+Row ids run from 0 over all the client's fragments of the slot. They follow the tags of the key
+with the most distinct tags, and chance within a tag, so that they tell nothing of the storage
+order that the tags do not. Without keys they follow (fragment, chance): the coordinator then
+knows a row's fragment from the fragments' sizes.
+
+With a seed they follow from what the rows hold, not from tags, which differ from run to run: rows
+in the order of a hash of their content are shuffled by a generator, under a key that takes the seed
+and all rows of the slot at this client to know. So who does not have the table cannot tell which
+row comes where; who sees two runs of one seed over the same table knows its rows again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from sqlglot import exp
+
+from sqlfl.base.arrays import Array
+from sqlfl.base.errors import ModelError
+from sqlfl.contract.schema import KeySpecification
+from sqlfl.udfs import sql
+from sqlfl.udfs.numbering import keys
+from sqlfl.udfs.numbering.arrow_snapshot import HeldRows
+from sqlfl.udfs.numbering.fragments import AS_BLOB
+from sqlfl.udfs.numbering.held_keys import held_key
+from sqlfl.udfs.numbering.tables import SlotTables
+
+_DRAWN = 1 << 16
+"""Random numbers that are drawn at once: few enough for the processor's cache."""
+_APART = 6
+"""Bits of chance beyond those that number the rows of a tag: of 64 rows one, about, draws another's
+number."""
+_LARGE = 1 << 20
+"""Rows whose keys are worth a statement to let go of, once they are codes."""
+
+
+@dataclass(frozen=True, eq=False)
+class Numbering:
+    """The rows of a snapshot by row id."""
+
+    positions: Array
+    """uint32 (n,): their place in `raw`, which does not leave."""
+    fragments: Array
+    """uint16 (n,), or (0,) where the slot has one fragment here."""
+    tags: tuple[Array, ...]
+    """Per key the distinct tags, uint8 (u, 16), ascending."""
+    codes: tuple[Array, ...]
+    """Per key uint32 (n,): the row's tag; u where a part of the key is NULL."""
+    salt: bytes
+    """The key of chance: random, or with a seed what follows from that and from the rows."""
+    marks: Array
+    """uint64 (n,), or (0,) where rows have none."""
+
+
+def number_rows(
+    tables: SlotTables, secret: bytes, rows: int, held: HeldRows | None = None
+) -> Numbering:
+    """Of all rows of `raw` that are kept, `rows` of them; tags are keyed with the `secret`. Of
+    large tables, `raw` loses its keys. `held`: the rows that are kept, where these are not in
+    `raw`.
+
+    Raises ModelError where a key that is not nullable has a NULL, so that there are fewer.
+    """
+    wanted = tables.specification
+    if held is None:
+        tags, found = _from_tables(tables, secret, rows)
+    else:
+        tags, found = _from_columns(tables, secret, held)
+    salt = os.urandom(32)
+    if wanted.seed is not None:
+        salt = _by_content(found, wanted.seed, wanted.slot)
+    name, size = None, 1
+    if not tags:
+        name, size = "fragment", max(wanted.fragments) + 1
+    elif wanted.seed is None:
+        finest = int(np.argmax([len(own) for own in tags]))
+        name, size = f"k{finest}", len(tags[finest]) + 1
+    # it is in order then, which need not be looked up
+    leading = None if name is None else found.pop(name, None)
+    _bring(found, shuffled(rows, leading, size, salt))
+    if name is not None and leading is not None:
+        often = np.bincount(leading, minlength=size)
+        found[name] = np.repeat(np.arange(size, dtype=leading.dtype), often)
+    return Numbering(
+        found["pos"],
+        found.get("fragment", np.zeros(0, np.uint16)),
+        tags,
+        tuple(found[f"k{k}"] for k in range(len(tags))),
+        salt,
+        found.get("mark", np.zeros(0, np.uint64)),
+    )
+
+
+def origins(tables: SlotTables, rows: int, held: HeldRows | None) -> tuple[Array, Array]:
+    """`fragments` and `marks`, as a Numbering has them, of rows that have no ids yet: in no order,
+    but row by row beside each other."""
+    wanted = tables.specification
+    kinds: dict[str, type[np.generic]] = {}
+    if len(wanted.fragments) > 1:
+        kinds["fragment"] = np.uint16
+    if wanted.marked:
+        kinds["mark"] = np.uint64
+    if held is not None:
+        found = {name: held.columns[name].to_numpy() for name in kinds}
+    elif kinds:
+        query = sql.query(
+            "SELECT $columns FROM $raw AS t",
+            columns=sql.columns_of(kinds, "t"),
+            raw=tables.table("raw"),
+        )
+        found = _filled(tables, query, kinds, rows)
+    else:
+        found = {}
+    none = np.zeros(0, np.uint16), np.zeros(0, np.uint64)
+    return found.get("fragment", none[0]), found.get("mark", none[1])
+
+
+def content(tables: SlotTables) -> dict[str, exp.Expr]:
+    """Of row t of `raw`, what the order of seeded rows follows: nothing without a seed."""
+    if tables.specification.seed is None:
+        return {}
+    return {name: _content(tables, rounded=name == "h") for name in ("h", "exact")}
+
+
+def _from_tables(
+    tables: SlotTables, secret: bytes, rows: int
+) -> tuple[tuple[Array, ...], dict[str, Array]]:
+    """Per key its tags, ascending; and by name, of each row, what `_read` has."""
+    wanted = tables.specification
+    pairs = [_hash_key(tables, k, key, secret) for k, key in enumerate(wanted.keys)]
+    found = _read(tables, [len(tags) for tags, _ in pairs], rows)
+    for k, (_, ranks) in enumerate(pairs):
+        tables.drop_part(f"tags{k}")
+        found[f"k{k}"] = ranks[found[f"k{k}"]]
+    if rows >= _LARGE:
+        for k, key in enumerate(wanted.keys):
+            for name in _parts(k, key):
+                sql.drop_as(tables.con, f"ALTER TABLE t DROP COLUMN {name}", tables.table("raw"))
+    return tuple(tags for tags, _ in pairs), found
+
+
+def _from_columns(
+    tables: SlotTables, secret: bytes, held: HeldRows
+) -> tuple[tuple[Array, ...], dict[str, Array]]:
+    """The same of rows that are held, which lie as they are counted: without `pos`."""
+    wanted = tables.specification
+    names = ["fragment"] * (len(wanted.fragments) > 1) + list(content(tables))
+    names += ["mark"] * wanted.marked
+    found = {name: held.columns[name].to_numpy() for name in names}
+    ascending_tags = []
+    for k, key in enumerate(wanted.keys):
+        pair = held_key(tables.con, held, k, key, secret)
+        if pair is None:
+            raise _null_keys(wanted.slot)
+        tags, ranks = _sorted(pair[0])
+        ascending_tags.append(tags)
+        found[f"k{k}"] = ranks[pair[1]]
+    return tuple(ascending_tags), found
+
+
+def _sorted(tags: Array) -> tuple[Array, Array]:
+    """The tags, ascending, and uint32 (u + 1,): among them the place of each, and u at the end."""
+    order = ascending(tags)
+    ranks = np.empty(len(tags) + 1, np.uint32)
+    ranks[order] = np.arange(len(tags), dtype=np.uint32)
+    ranks[-1] = len(tags)
+    return tags[order], ranks
+
+
+def _null_keys(slot: int) -> ModelError:
+    return ModelError(f"a fragment of slot {slot} has NULL join keys")
+
+
+def _hash_key(
+    tables: SlotTables, position: int, key: KeySpecification, secret: bytes
+) -> tuple[Array, Array]:
+    """Make the table tags<k>, the dictionary of a key: its parts and tag.
+
+    Every distinct value is hashed once; a key with a NULL in a part is not in it. Returns the tags,
+    ascending, and uint32 (u + 1,): among them the place of each row of the table, and u at the end.
+    """
+    own = sql.columns_of(_parts(position, key))
+    distinct = sql.query("SELECT DISTINCT $own FROM $raw", own=own, raw=tables.table("raw"))
+    distinct = tables.kept(distinct)
+    if key.nullable:
+        distinct = distinct.where(*(exp.Not(this=sql.is_null(part.copy())) for part in own))
+    parts: list[exp.Expr] = [
+        sql.call("decode", part) if kind in AS_BLOB else part
+        for part, kind in zip(own, key.types, strict=True)
+    ]
+    query = sql.query(
+        "SELECT row_number() OVER () - 1 AS place, $own, $tag AS tag FROM $distinct AS d",
+        own=own,
+        tag=keys.tag(keys.key_message(key, parts)),
+        distinct=distinct,
+    )
+    made = f"tags{position}"
+    tables.create(made, query, keys.pads(secret))
+    listing = sql.query("SELECT place, tag FROM $tags", tags=tables.table(made))
+    with sql.batches(tables.con, listing) as reader:
+        found = reader.read_all()
+    tags = np.empty((found.num_rows, keys.TAG_BYTES), np.uint8)
+    tags[found.column("place").to_numpy()] = keys.tag_bytes(found.column("tag"))
+    return _sorted(tags)
+
+
+def ascending(tags: Array) -> Array:
+    """The order of tags, uint8 (u, 16), by their bytes."""
+    first, last = np.ascontiguousarray(tags).view(">u8").astype(np.uint64).T
+    order = np.argsort(first)
+    if (np.diff(first[order]) == 0).any():
+        return np.lexsort((last, first))
+    return order
+
+
+def _read(tables: SlotTables, sizes: list[int], rows: int) -> dict[str, Array]:
+    """By name, of each row: pos, fragment where there are several, the place k<k> of its keys in
+    their tables; with a seed also hashes of its content, h and exact."""
+    wanted = tables.specification
+    position = sql.expression(
+        "CAST(t.rowid - $first AS UINTEGER)", first=sql.number(_first_row(tables))
+    )
+    chosen: dict[str, exp.Expr] = {"pos": position}
+    kinds: dict[str, type[np.generic]] = {"pos": np.uint32}
+    if len(wanted.fragments) > 1:
+        chosen["fragment"], kinds["fragment"] = sql.column("fragment", "t"), np.uint16
+    if wanted.marked:
+        chosen["mark"], kinds["mark"] = sql.column("mark", "t"), np.uint64
+    if wanted.seed is not None:
+        chosen |= content(tables)
+        kinds |= {"h": np.uint64, "exact": np.uint64}
+    for k, size in enumerate(sizes):
+        place = "CAST(coalesce($place, $size) AS UINTEGER)"
+        chosen[f"k{k}"] = sql.expression(
+            place, place=sql.column("place", f"d{k}"), size=sql.number(size)
+        )
+        kinds[f"k{k}"] = np.uint32
+    query = sql.query(
+        "SELECT $columns FROM $raw AS t",
+        columns=[sql.named(value, name) for name, value in chosen.items()],
+        raw=tables.table("raw"),
+    )
+    for number, key in enumerate(wanted.keys):
+        parts = _parts(number, key)
+        pairs = (sql.columns_of(parts, table) for table in ("t", f"d{number}"))
+        query = query.join(
+            tables.table(f"tags{number}", f"d{number}"),
+            on=exp.and_(*map(sql.equal, *pairs)),
+            join_type="left" if key.nullable else "",
+        )
+    return _filled(tables, query, kinds, rows)
+
+
+def _first_row(tables: SlotTables) -> int:
+    """In the transaction that makes a table, its rowids do not begin at 0."""
+    found = sql.query("SELECT min(rowid) FROM $raw", raw=tables.table("raw"))
+    ((first,),) = sql.fetch(tables.con, found)
+    return int(first or 0)
+
+
+def _filled(
+    tables: SlotTables, query: exp.Select, kinds: Mapping[str, type[np.generic]], rows: int
+) -> dict[str, Array]:
+    """By name, what the query gives of the rows of `raw` that are kept. ModelError where there are
+    fewer than `rows`."""
+    found = {name: np.empty(rows, kind) for name, kind in kinds.items()}
+    filled = 0
+    with sql.batches(tables.con, tables.kept(query)) as reader:
+        for batch in reader:
+            part = slice(filled, filled + batch.num_rows)
+            for name, values in found.items():
+                values[part] = batch.column(name).to_numpy()
+            filled = part.stop
+    if filled != rows:
+        raise _null_keys(tables.specification.slot)
+    return found
+
+
+def _by_content(found: dict[str, Array], seed: int, slot: int) -> bytes:
+    """Bring the rows into the order of what they hold; and a key of 32 bytes that follows from the
+    seed and all of them.
+
+    The key is of `h` alone: a database that adds up in several threads may give the last bits of a
+    sum one way or the other.
+    """
+    h, exact = found.pop("h"), found.pop("exact")
+    order = np.lexsort((exact, h))
+    digest = hashlib.sha256(h[order].tobytes()).digest()
+    _bring(found, order)
+    return keys.derive(digest, "rows", str(seed), str(slot))
+
+
+def _bring(found: dict[str, Array], order: Array) -> None:
+    """Bring the rows into an order."""
+    for name in found:
+        found[name] = found[name][order]
+    found.setdefault("pos", order.astype(np.uint32))
+
+
+def shuffled(rows: int, leading: Array | None, size: int, salt: bytes) -> Array:
+    """int64 (rows,): an order by `leading`, numbers below `size`, and by chance among equal ones.
+
+    One sort of 64 bits: the number, chance, the place in a shuffled order. Chance has the bits that
+    are left: so many that few rows of a number draw the same, and follow that order; else there are
+    two sorts.
+    """
+    low = max(rows - 1, 1).bit_length()
+    high = 0 if leading is None else (size - 1).bit_length()
+    most = rows
+    if leading is not None and 0 < size <= 4 * rows:
+        most = int(np.bincount(leading).max())
+    if 64 - high - low < most.bit_length() + _APART:
+        return _shuffled_twice(rows, leading, salt)
+    factor, shift = (np.uint64(n) for n in np.frombuffer(_stream(salt, rows, 2), "<u8"))
+    factor |= np.uint64(1)  # odd numbers have an inverse
+    mask = np.uint64((1 << low) - 1)
+    # of as few bits as chance has, half as many are drawn
+    drawn_bits = 32 if 64 - high - low <= 32 else 64
+    packed = np.empty(rows, np.uint64)
+    for start, drawn in _random(rows, salt, drawn_bits):
+        part = slice(start, start + len(drawn))
+        place = np.arange(start, part.stop, dtype=np.uint64)
+        place *= factor
+        place += shift
+        place &= mask
+        chance = drawn.astype(np.uint64)
+        chance <<= np.uint64(64 - drawn_bits)
+        chance >>= np.uint64(high)
+        chance &= ~mask
+        chance |= place
+        if leading is not None and high:
+            first = leading[part].astype(np.uint64)
+            first <<= np.uint64(64 - high)
+            chance |= first
+        packed[part] = chance
+    packed.sort()
+    inverse = np.uint64(pow(int(factor), -1, 1 << 64))
+    for start in range(0, rows, _DRAWN):
+        own = packed[start : start + _DRAWN]
+        own -= shift
+        own *= inverse
+        own &= mask
+    return packed.view(np.int64)
+
+
+def _shuffled_twice(rows: int, leading: Array | None, salt: bytes) -> Array:
+    """As `shuffled`, for any number of rows: by chance, and then by `leading`."""
+    parts = [part for _, part in _random(rows, salt, 64)]
+    drawn = np.concatenate(parts or [np.zeros(0, np.uint64)])
+    order = np.argsort(drawn, kind="stable")
+    if leading is not None:
+        order = order[np.argsort(leading[order], kind="stable")]
+    return order.astype(np.int64, copy=False)
+
+
+def _random(count: int, salt: bytes, bits: int) -> Iterator[tuple[int, Array]]:
+    """Numbers of 32 or 64 bits, and the place of the first: who lacks the salt cannot tell them
+    from random ones."""
+    for start in range(0, count, _DRAWN):
+        size = min(_DRAWN, count - start)
+        yield start, np.frombuffer(_stream(salt, start, size, bits), f"<u{bits // 8}")
+
+
+def _stream(salt: bytes, number: int, size: int, bits: int = 64) -> bytes:
+    return hashlib.shake_128(salt + number.to_bytes(8, "little")).digest(size * bits // 8)
+
+
+def _content(tables: SlotTables, *, rounded: bool) -> exp.Expr:
+    """A hash of row t of `raw`, 8 bytes that follow from all its columns.
+
+    With `rounded` numbers count to 24 bits, else to the last one. It is DuckDB's own hash, which is
+    fast over wide rows, and may change from version to version.
+    """
+    wanted = tables.specification
+    columns: list[exp.Expr] = [sql.column("fragment", "t")]
+    numbers: list[tuple[str, str]] = []
+    for number, feature in enumerate(wanted.features):
+        if feature.kind == "category":
+            columns.append(sql.column(f"f{number}", "t"))
+        else:
+            kind = f"FLOAT[{feature.width}]" if feature.kind == "array" else "FLOAT"
+            numbers.append((f"f{number}", kind))
+    if wanted.target and wanted.classes:
+        columns.append(sql.column("y", "t"))
+    elif wanted.target:
+        numbers.append(("y", "FLOAT"))
+    numbers += [("w", "FLOAT")] * wanted.weight + [("o", "FLOAT")] * wanted.offset
+    columns += [sql.column("draw", "t")] * wanted.base
+    names = [f"id{k}" for k in wanted.identifiers]
+    for position, key in enumerate(wanted.keys):
+        names += _parts(position, key)
+    columns += sql.columns_of(names, "t")
+    if not rounded:
+        values: list[exp.Expr] = sql.columns_of((name for name, _ in numbers), "t")
+        return sql.call("hash", *columns, *values)
+    # a number beyond the range of FLOAT is NULL
+    values = [sql.try_cast(sql.column(name, "t"), kind) for name, kind in numbers]
+    return sql.call("hash", *columns, *values)
+
+
+def _parts(position: int, key: KeySpecification) -> list[str]:
+    """The columns of `raw` with the parts of a key."""
+    return [f"p{position}_{p}" for p in range(len(key.types))]

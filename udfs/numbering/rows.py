@@ -1,0 +1,508 @@
+"""The snapshot of a slot's fragments at one client."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from sqlglot import exp
+
+from sqlfl.base.arrays import Array
+from sqlfl.base.errors import InternalError, ModelError
+from sqlfl.contract.schema import SlotSpecification
+from sqlfl.messages.wire_columns import travels
+from sqlfl.udfs import sql
+from sqlfl.udfs.numbering import keys
+from sqlfl.udfs.numbering.arrow_snapshot import HeldRows, held_rows
+from sqlfl.udfs.numbering.fragments import active_features, converted
+from sqlfl.udfs.numbering.numbering import Numbering, content, number_rows, origins
+from sqlfl.udfs.numbering.tables import SlotTables
+
+NOTHING = np.zeros(0, np.uint16)
+_CHUNK = 1 << 16
+"""Rows that are looked up at once."""
+_WHOLE = re.compile(r"BOOLEAN|U?(TINYINT|SMALLINT|INTEGER|BIGINT|HUGEINT)")
+"""Types whose values are equal where their texts are."""
+
+
+@dataclass
+class Snapshot(SlotTables):
+    """A client's rows of one slot, in temporary tables of its cursor or held as columns beside it.
+
+    First `take`, then of a slot with keys `number` and `keys`, then `activate`; labels, weights,
+    split, identifiers, statistics and engines read the active rows, in the order that `activate`
+    was given.
+    """
+
+    rows: tuple[int, ...] = ()
+    """Rows of each fragment, without those whose target is NULL unless its rows only match."""
+    null_targets: tuple[int, ...] = ()
+    """Rows of each fragment whose target is NULL (or NaN), even where they are kept to match."""
+    active: int = 0
+    """a, the number of active rows; 0 before `activate`."""
+    weight: float = 0.0
+    """Σ cnt over the active rows."""
+    fragments: tuple[str, ...] = ()
+    """SQL, in the order of the specification's."""
+    draws: bytes = field(default=b"", repr=False)
+    """The client's own key of what is drawn by a row's content; empty where nothing is."""
+    _numbering: Numbering | None = field(default=None, repr=False)
+    """Until `activate`."""
+    _numbered: bool = False
+    _salt: bytes = field(default=b"", repr=False)
+    """The key of chance: random, or with a seed what follows from that and from the rows."""
+    _size: int = 0
+    """Rows of `raw`."""
+    _rows: str = "active"
+    """The part that holds the active rows."""
+    held: HeldRows | None = field(default=None, repr=False)
+    """The rows where they are not in temporary tables: active ones after `activate`."""
+    _shown: pa.Table | None = field(default=None, repr=False)
+    """What queries read as the active rows that are held."""
+
+    @classmethod
+    def take(
+        cls,
+        con: sql.Connection,
+        specification: SlotSpecification,
+        fragments: Sequence[str],
+        run: str,
+        draws: bytes = b"",
+    ) -> Snapshot:
+        """Evaluate the fragments (SQL, in the order of `specification.fragments`).
+
+        The caller opens the transaction that makes all snapshots of a client consistent. `draws`
+        is the client's own key for drawing validation rows and the noise of labels, without which a
+        specification with `base` is an InternalError, unless it has a seed, which they follow then.
+        Raises ModelError if a fragment does not have the columns that the specification calls for.
+        """
+        seed = specification.seed
+        if seed is not None:
+            draws = keys.derive(str(seed).encode(), "draws")
+        if specification.base and not draws:
+            raise InternalError("validation rows cannot be drawn without a key")
+        snapshot = cls(con, run, specification, fragments=tuple(fragments), draws=draws)
+        try:
+            snapshot._evaluate(fragments, draws)
+            if not specification.keys:
+                snapshot._number(b"")
+        except BaseException:
+            # in a failed transaction nothing can be dropped; its roll-back takes the tables along
+            snapshot._tables.clear()
+            raise
+        return snapshot
+
+    def number(self, secret: bytes) -> None:
+        """Give the rows of a slot with keys their ids; `secret` is the run's key for join keys.
+
+        Raises ModelError where a key that is not nullable has a NULL.
+        """
+        if self._numbered:
+            raise InternalError("keys are asked for once, of a slot that has any")
+        self._number(secret)
+
+    def _number(self, secret: bytes) -> None:
+        found = number_rows(self, secret, sum(self.rows), self.held)
+        if self.held is not None:
+            self.held = self.held.without_keys()
+        self._numbering, self._salt, self._numbered = found, found.salt, True
+
+    def keys(self) -> tuple[Array, tuple[Array, ...], tuple[Array, ...]]:
+        """What `JoinKeys` carries, rows in row-id order; it is here once.
+
+        Returns fragments uint16 (n,), or (0,) if there is one fragment; per key the distinct tags
+        uint8 (u, 16), sorted; per key the codes uint32 (n,), u where a part of the key is NULL.
+        """
+        numbering = self._numbered_rows()
+        if len(numbering.codes) != len(self.specification.keys):
+            raise InternalError("keys are asked for once")
+        # they take as much memory as the join's, which is made next
+        self._numbering = replace(numbering, fragments=NOTHING, tags=(), codes=())
+        return numbering.fragments, numbering.tags, numbering.codes
+
+    def taken(self) -> tuple[Array, Array]:
+        """Of all rows, in row-id order once they have ids: the fragment, uint16 (n,), or (0,) if
+        there is one; the mark, uint64 (n,), or (0,) where the specification has none. After `keys`
+        the fragments are gone."""
+        if not self._numbered:
+            return origins(self, sum(self.rows), self.held)
+        numbering = self._numbered_rows()
+        return numbering.fragments, numbering.marks
+
+    def activate(self, rows: Array, counts: Array) -> None:
+        """Keep the rows that occur in the join; active row r is `rows[r]`.
+
+        rows: (a,) row ids, strictly ascending; counts: (a,) how often each occurs, at least 1.
+        What is not active is dropped, so this is done once.
+        """
+        positions = self._numbered_rows().positions
+        size = len(positions)
+        if len(rows) != len(counts) or np.any(counts < 1):
+            raise InternalError("active rows must have one positive count each")
+        if len(rows) and (rows[0] < 0 or rows[-1] >= size or np.any(rows[1:] <= rows[:-1])):
+            raise InternalError(f"active rows must be ascending row ids below {size}")
+        self.active, self.weight = len(rows), float(counts.sum())
+        self._numbering = None
+        if self.held is not None:
+            # ascending row ids, as many as there are, are all of them
+            places = positions if len(rows) == size else positions[rows]
+            self.held = self.held.taken(places, counts.astype(np.uint32))
+            return
+        occurring = {name: np.zeros(self._size, np.uint32) for name in ("r", "cnt")}
+        for start in range(0, len(rows), _CHUNK):
+            part = slice(start, min(start + _CHUNK, len(rows)))
+            places = positions[rows[part]]
+            occurring["r"][places] = np.arange(start, part.stop, dtype=np.uint32)
+            occurring["cnt"][places] = counts[part]
+        chosen = [
+            *active_features(self.specification.features),
+            *sql.columns_of(self.plain_columns(), "t"),
+        ]
+        # `raw` and what is beside it are read in the order of raw's rowid
+        with sql.registered(self.con, self.name("occurring"), pa.table(occurring)) as beside:
+            query = sql.query(
+                """SELECT a.r, a.cnt, $chosen FROM $raw AS t
+                POSITIONAL JOIN $beside AS a WHERE a.cnt > 0""",
+                chosen=chosen,
+                beside=beside,
+                raw=self.table("raw"),
+            )
+            self.create("active", query)
+        self._forget(*(self._tables - {self.name("active")}))
+
+    def weigh(self, counts: Array) -> None:
+        """Let active row r count `counts[r]` from now on, instead of as often as it occurs.
+
+        counts: (a,), finite and not negative; a row of 0 is encoded and predicted, but weighs
+        nothing. Engines and statistics that are there already do not change.
+        """
+        counts = np.asarray(counts, np.float64)
+        if counts.shape != (self.active,) or not (np.isfinite(counts) & (counts >= 0)).all():
+            raise InternalError(f"{self.active} active rows must have one weight each, from 0 up")
+        if self.held is not None:
+            self.hold(self.held.weighed(counts))
+            return
+        lying = sql.query("SELECT rowid AS place, r FROM $rows", rows=self.active_table)
+        found = sql.columns(self.con, lying)
+        order = np.empty(self.active, np.int64)
+        order[found["place"]] = found["r"]
+        query = "SELECT t.r, a.cnt, $chosen FROM $before AS t POSITIONAL JOIN $given AS a"
+        self._recount(query, {"cnt": counts[order]})
+
+    def merge(self, rows: Array, counts: Array) -> None:
+        """Keep these of the active rows, (n,) ascending, whose features those of all others have:
+        row k is `rows[k]` from now on, and counts `counts[k]`.
+
+        A row is no longer a table's then: labels, weights, split and identifiers are gone.
+        """
+        self.specification = replace(
+            self.specification,
+            target=False,
+            weight=False,
+            offset=False,
+            split=0.0,
+            base=False,
+            identifiers=(),
+        )
+        if self.held is not None:
+            self.hold(self.held.taken(rows, counts))
+            self.active = len(rows)
+            return
+        numbers = np.arange(len(rows), dtype=np.uint32)
+        query = "SELECT a.k AS r, a.cnt, $chosen FROM $given AS a JOIN $before AS t ON a.r = t.r"
+        self._recount(query, {"r": rows.astype(np.uint32), "k": numbers, "cnt": counts})
+        self.active = len(rows)
+
+    def _recount(self, text: str, given: Mapping[str, Array]) -> None:
+        """Active rows that count what `given` says, with the columns that `text` chooses."""
+        with sql.registered(self.con, self.name("counts"), pa.table(dict(given))) as table:
+            query = sql.query(
+                text,
+                chosen=sql.columns_of([*self.feature_columns, *self.plain_columns()], "t"),
+                given=table,
+                before=self.active_table,
+            )
+            self.replace_active(query)
+        self.weight = float(given["cnt"].sum())
+
+    def replace_active(self, query: exp.Query) -> None:
+        """What the query gives as the active rows, in a table."""
+        before, self._rows = self._rows, self.fresh("active")
+        self.create(self._rows, query)
+        self.drop_part(before)
+
+    def hold(self, rows: HeldRows) -> None:
+        """These as the active rows, instead of those that were."""
+        self._hide()
+        self.held, self.weight = rows, float(rows.counts.sum())
+
+    def _hide(self) -> None:
+        if self._shown is not None:
+            self.con.unregister(self.name(self._rows))
+            self._shown = None
+
+    @property
+    def salt(self) -> bytes:
+        """The key of chance: random, or with a seed what follows from that and from the rows."""
+        return self._salt
+
+    @property
+    def active_table(self) -> exp.Table:
+        """The active rows: r; cnt, whole numbers until `weigh` makes them DOUBLE; x<p> per numeric
+        column, FLOAT where the column's type has only such numbers, else DOUBLE, NULL where
+        missing; m<i> BOOLEAN
+        per array feature i, whether the array is NULL; c<i> BLOB per category feature i, its
+        canonical text; y; w; draw; fragment, of private slots with draws; id<k>. i counts the
+        features, p the numeric columns. Of rows that are held it is a view, made when it is read.
+        """
+        if self.held is not None and self._shown is None:
+            self._shown = self.held.table(self.plain_columns())
+            self.con.register(self.name(self._rows), self._shown)
+        return self.table(self._rows)
+
+    @property
+    def single(self) -> tuple[int, ...]:
+        """The numeric columns of the active rows that are FLOAT."""
+        if self.held is not None:
+            return tuple(p for p, n in enumerate(self.held.numbers) if n.dtype == np.float32)
+        width = sum(f.width for f in self.specification.features if f.kind != "category")
+        columns = sql.columns_of(f"x{p}" for p in range(width))
+        kinds = sql.types(self.con, sql.select(self.active_table, columns)) if width else {}
+        return tuple(p for p, kind in enumerate(kinds.values()) if kind == "FLOAT")
+
+    def labels(self, classes: bool | None = None) -> tuple[Array, tuple[str, ...], Array]:
+        """What `Labels` carries for the active rows: (values, classes, codes).
+
+        With classes (by default as the specification says): values is empty, the distinct classes
+        as text in their type's order, codes uint32 (a,). Else values float64 (a,), the others
+        empty. Raises ModelError for an infinite target; for labels that are to be noised see
+        sqlfl.udfs.labels.label_noise.
+        """
+        if not self.specification.target:
+            raise InternalError(f"slot {self.specification.slot} does not hold the target")
+        if self.specification.privacy is not None and self.specification.privacy.label is not None:
+            raise InternalError("labels that are to be noised do not leave as they are")
+        if classes is None:
+            classes = self.specification.classes
+        if not classes:
+            values = self._plain("y")
+            if not np.isfinite(values).all():
+                raise ModelError("the target has infinite values", hint="filter them out in WHERE")
+            return values, (), np.zeros(0, np.uint32)
+        if self.held is not None and self.held.is_whole("y"):
+            distinct, codes = self.held.classes("y")
+            return np.zeros(0), tuple(str(value).lower() for value in distinct), codes
+        (kind,) = sql.types(self.con, sql.select(self.active_table, [sql.column("y")])).values()
+        text = sql.expression("encode(CAST(y AS VARCHAR))")
+        # of others, a collation or another equality may take two texts for one
+        own = sql.column("y") if _WHOLE.fullmatch(kind) else text
+        ordered = sql.query(
+            """SELECT own, name, row_number() OVER (ORDER BY y, name) - 1 AS code
+            FROM (
+              SELECT $own AS own, min($text) AS name, min(y) AS y FROM $active GROUP BY $own
+            ) AS g""",
+            own=own,
+            text=text,
+            active=self.active_table,
+        )
+        self.create("classes", ordered)
+        classes_of = self.table("classes")
+        listing = sql.query("SELECT name FROM $classes ORDER BY code", classes=classes_of)
+        names = sql.fetch(self.con, listing)
+        query = sql.query(
+            "SELECT r, code FROM $active JOIN $classes AS g ON $own = g.own",
+            own=own,
+            active=self.active_table,
+            classes=classes_of,
+        )
+        codes = np.empty(self.active, np.uint32)
+        self._fill(codes, query, "code")
+        self._forget(self.name("classes"))
+        return np.zeros(0), tuple(name.decode() for (name,) in names), codes
+
+    def weights(self) -> Array:
+        """float64 (a,): the column of weights of the active rows, NaN where it is NULL."""
+        if not self.specification.weight:
+            raise InternalError(f"slot {self.specification.slot} does not hold the weight")
+        return self._plain("w")
+
+    def offsets(self) -> Array:
+        """float64 (a,): the column of offsets of the active rows, NaN where it is NULL."""
+        if not self.specification.offset:
+            raise InternalError(f"slot {self.specification.slot} does not hold the offset")
+        return self._plain("o")
+
+    def _plain(self, name: str) -> Array:
+        """float64 (a,): a column of the active rows."""
+        if self.held is not None:
+            return self.held.plain(name).astype(np.float64)
+        value = sql.expression("CAST($value AS DOUBLE)", value=sql.column(name))
+        return self.of_active_rows(value, None, np.float64)
+
+    def identifiers(self) -> tuple[pa.Array, ...]:
+        """The ID columns of the active rows, in the specification's order, as Arrow arrays (a,)."""
+        names = [f"id{k}" for k in self.specification.identifiers]
+        table = self._identifying(names)
+        order = np.empty(self.active, np.int64)
+        order[table.column("r").to_numpy()] = np.arange(self.active)
+        arrays = []
+        for name in names:
+            values = table.column(name).combine_chunks()
+            if isinstance(values, pa.ChunkedArray):
+                values = pa.concat_arrays(values.chunks)
+            # also that nothing lies under a NULL, or beside the rows
+            arrays.append(values.take(pa.array(order)))
+        return tuple(arrays)
+
+    def _identifying(self, names: Sequence[str]) -> pa.Table:
+        """r and the ID columns; as text where their type does not travel (UNION, BIGNUM)."""
+        columns: list[exp.Expr] = sql.columns_of(names)
+        wanted = "SELECT r, $columns FROM $active"
+        query = sql.query(wanted, columns=columns, active=self.active_table)
+        with sql.batches(self.con, query) as reader:
+            odd = [not travels(reader.schema.field(name).type) for name in names]
+            if not any(odd):
+                return reader.read_all().combine_chunks()
+        columns = [
+            sql.named(sql.text(column), name) if as_text else column
+            for column, name, as_text in zip(columns, names, odd, strict=True)
+        ]
+        query = sql.query(wanted, columns=columns, active=self.active_table)
+        with sql.batches(self.con, query) as reader:
+            return reader.read_all().combine_chunks()
+
+    def numbered(self, *values: exp.Expr) -> exp.Expr:
+        """16 bytes of HMAC per active row: of its `draw`, of `values` (BLOBs), and of its number
+        among the rows that are equal in these, which are taken in the order of fragment and r.
+
+        Equal rows have different bytes then, and the same ones in each run. The query takes
+        `keys.pads(key)` as parameters.
+        """
+        alike = [sql.column("draw"), *values]
+        head = sql.expression(
+            """encode(CAST((
+              row_number() OVER (PARTITION BY $alike ORDER BY fragment, r) - 1
+            ) AS VARCHAR) || ':')""",
+            alike=alike,
+        )
+        return keys.tag(sql.join_text(head, *(value.copy() for value in alike)))
+
+    def drop(self) -> None:
+        """Remove all temporary tables of the snapshot; it may be called again."""
+        self._hide()
+        self.held = None
+        self._forget(*self._tables)
+        self._numbering = None
+        self.active, self.weight = 0, 0.0
+
+    # -- taking the snapshot ----------------------------------------------------------------------
+
+    def _evaluate(self, fragments: Sequence[str], draws: bytes) -> None:
+        indices = self.specification.fragments
+        if len(fragments) != len(indices):
+            raise InternalError(f"{len(fragments)} fragments came for {len(indices)}")
+        texts = dict(zip(indices, fragments, strict=True))
+        links = dict(self.specification.links)
+        if any(texts[kept] != texts[link] for kept, link in links.items()):
+            raise InternalError("fragments that are evaluated together differ")
+        parts = [
+            converted(self.con, self.specification, i, text, links.get(i))
+            for i, text in texts.items()
+            if i not in links.values()
+        ]
+        union: exp.Query = parts[0]
+        for part in parts[1:]:
+            union = exp.Union(this=union, expression=part, distinct=False)
+        self.held = held_rows(self.con, self.specification, union, content(self))
+        if self.held is None:
+            self.create("raw", union, keys.pads(draws) if self._is_keyed else None)
+            self._count()
+        else:
+            self._count_held(self.held)
+
+    @property
+    def _is_keyed(self) -> bool:
+        """Rows have draws that follow from a key."""
+        return self.specification.base and not self.specification.folds
+
+    def _count_held(self, held: HeldRows) -> None:
+        """Count the rows, and leave out those that are not kept."""
+        indices, kept = self.specification.fragments, held.labelled
+        sizes, owns = [len(kept)], [int(np.count_nonzero(kept))]
+        if len(indices) > 1:
+            found, most = held.columns["fragment"].to_numpy(), max(indices) + 1
+            sizes = np.bincount(found, minlength=most)[list(indices)].tolist()
+            owns = np.bincount(found[kept], minlength=most)[list(indices)].tolist()
+            kept = kept | np.isin(found, [link for _, link in self.specification.links])
+        self._settle(dict(zip(indices, zip(sizes, owns, strict=True), strict=True)))
+        if not kept.all():
+            self.held = held.kept(np.flatnonzero(kept))
+
+    def _count(self) -> None:
+        labelled = "y" if self.specification.target else "*"
+        query = sql.query(
+            f"""SELECT fragment, count(*), count({labelled}), min(rowid), max(rowid) FROM $raw
+            GROUP BY fragment""",
+            raw=self.table("raw"),
+        )
+        found = sql.fetch(self.con, query)
+        self._settle({index: (size, own) for index, size, own, *_ in found})
+        first = min((first for *_, first, _ in found), default=0)
+        if max((last for *_, last in found), default=-1) - first + 1 != self._size:
+            raise InternalError("the rows of a snapshot do not lie side by side")
+
+    def _settle(self, counts: Mapping[int, tuple[int, int]]) -> None:
+        """`counts`: by fragment its rows, and those that have a target."""
+        links = {link for _, link in self.specification.links}
+        sizes = [counts.get(index, (0, 0)) for index in self.specification.fragments]
+        self._size = sum(size for size, _ in sizes)
+        self.null_targets = tuple(size - own for size, own in sizes)
+        self.rows = tuple(
+            size if index in links else own
+            for index, (size, own) in zip(self.specification.fragments, sizes, strict=True)
+        )
+
+    def _numbered_rows(self) -> Numbering:
+        if not self._numbered:
+            raise InternalError("rows have no ids before their keys are asked for")
+        if self._numbering is None:
+            raise InternalError("the rows are active already")
+        return self._numbering
+
+    # -- columns ----------------------------------------------------------------------------------
+
+    @property
+    def feature_columns(self) -> list[str]:
+        """Those of the active rows that hold features."""
+        return [item.alias_or_name for item in active_features(self.specification.features)]
+
+    def plain_columns(self) -> list[str]:
+        wanted = self.specification
+        own = ["y"] * wanted.target + ["w"] * wanted.weight + ["o"] * wanted.offset
+        own += ["draw"] * wanted.base
+        own += ["fragment"] * (wanted.base and wanted.privacy is not None)
+        return [*own, *(f"id{k}" for k in wanted.identifiers)]
+
+    def of_active_rows(
+        self, value: exp.Expr, parameters: sql.Parameters | None, kind: npt.DTypeLike
+    ) -> Array:
+        """One value per active row, which is never NULL."""
+        query = sql.query(
+            "SELECT r, $value AS value FROM $rows", value=value, rows=self.active_table
+        )
+        values: Array = np.empty(self.active, kind)
+        self._fill(values, query, "value", parameters)
+        return values
+
+    def _fill(
+        self, into: Array, query: exp.Expr, name: str, parameters: sql.Parameters | None = None
+    ) -> None:
+        """`into`[r] = the query's column of this name; it has a row for each active row."""
+        with sql.batches(self.con, query, parameters=parameters) as reader:
+            for batch in reader:
+                values = batch.column(name).to_numpy(zero_copy_only=False)
+                into[batch.column("r").to_numpy()] = values

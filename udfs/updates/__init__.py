@@ -1,0 +1,1 @@
+"""Local steps of training, and predictions."""
