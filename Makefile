@@ -89,7 +89,7 @@ bench: .venv/bench.stamp
 	.venv/bin/python benchmarks/pbm.py --join 1 $(PHISHING:%=--phishing %) $(HAR:%=--activity %)
 
 clean:
-	rm -rf .venv .venv-integrations build sqlfl/_compiled.so sqlfl.egg-info .pytest_cache .mypy_cache \
+	rm -rf .venv .venv-integrations build sqlfl/models/native/_compiled.so sqlfl.egg-info .pytest_cache .mypy_cache \
 		.ruff_cache .hypothesis
 
 SOURCES := pyproject.toml setup.py $(wildcard sqlfl/compiled*.[ch])

@@ -5,7 +5,7 @@ from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
 PARTS = ("", "_losses", "_products", "_steps", "_metrics", "_groups")
-SOURCES = [f"sqlfl/compiled{part}.c" for part in PARTS]
+SOURCES = [f"sqlfl/models/native/compiled{part}.c" for part in PARTS]
 HEADERS = ["sqlfl/models/native/compiled.h"]
 FLAGS = {
     "unix": [
@@ -44,6 +44,6 @@ class Wheel(bdist_wheel):
 
 setup(
     # optional: where it cannot be compiled, numpy does its work
-    ext_modules=[Extension("sqlfl._compiled", SOURCES, depends=HEADERS, optional=True)],
+    ext_modules=[Extension("sqlfl.models.native._compiled", SOURCES, depends=HEADERS, optional=True)],
     cmdclass={"build_ext": BuildLibrary, "bdist_wheel": Wheel},
 )

@@ -68,8 +68,15 @@ def modules(path: Path) -> set[str]:
     return {
         name if name.split(".")[0] == "sqlfl" else name.split(".")[0]
         for name in imported(path)
-        if name.split(".")[0] != "sqlfl" or name in SOURCES
+        if name.split(".")[0] != "sqlfl" or (name in SOURCES and not bare(name))
     }
+
+
+@functools.cache
+def bare(module: str) -> bool:
+    """Return whether a module is a package whose own file holds no code."""
+    path = SOURCES[module]
+    return path.name == "__init__.py" and module != "sqlfl" and len(parsed(path).body) <= 1
 
 
 def within(module: str, package: str) -> bool:
@@ -83,78 +90,34 @@ def members(package: str) -> list[str]:
 
 
 def test_the_planner_is_pure() -> None:
-    allowed = STDLIB | {
-        "sqlglot",
-        "sqlfl",
-        "sqlfl.base.errors",
-        "sqlfl.planner.federated.method_spec",
-        "sqlfl.contract.request",
-        "sqlfl.contract.schema",
-    }
-    allowed |= {"sqlfl.base.sql_writer", "sqlfl.contract.transforms"}
+    allowed = STDLIB | {"sqlglot", "sqlfl", "sqlfl.base.sql_writer", "sqlfl.contract.transforms"}
     specifications = [f"{package}.spec" for package in METHODS.values()]
-    for module in (
-        *members("sqlfl.planner"),
-        "sqlfl.planner.federated.method_spec",
-        *specifications,
-    ):
+    for module in (*members("sqlfl.planner"), *specifications):
         others = {m for m in modules(SOURCES[module]) if not within(m, "sqlfl.planner")}
         # Options and messages are at the bottom too, and know the standard library only.
         assert others - set(BOTTOM) <= allowed, module
 
 
-GROUND = frozenset(
-    "sqlfl." + name
-    for name in (
-        "arrays", "chain", "codec", "compiled", "endings", "errors", "files", "foreign_names",
-        "fragment_columns", "interrupts", "printing", "request", "schema", "sql_writer", "threads",
-        "transforms", "unions", "version", "wire", "wire_columns",
-    )
+LAYERS = (
+    "base",
+    "databases", "models",
+    "contract", "plots",
+    "messages",
+    "transport",
+    "options",
+    "planner.grammar",
+    "planner.query",
+    "privacy",
+    "aggregation", "planner.federated", "udfs",
+    "governance", "planner.explain",
+    "party", "store",
+    "coordinator",
+    "federation", "methods",
+    "notebook", "service",
+    "gateway",
+    "cli", "integrations",
 )  # fmt: skip
-ROOMS = {
-    "planner.grammar": ("options",),
-    "planner.query": ("planner.grammar",),
-    "planner.federated": (
-        "planner.grammar", "planner.query", "planner.protocol", "methods", "models", "options",
-        "privacy",
-    ),
-    "planner.protocol": (
-        "planner.query", "planner.federated", "messages", "methods", "options", "privacy",
-    ),
-    "planner.explain": (
-        "planner.grammar", "planner.query", "planner.federated", "planner.protocol", "methods",
-        "models", "options", "privacy", "report", "transport",
-    ),
-    "options": ("methods", "models", "privacy", "transport"),
-    "messages": ("models",),
-    "transport": ("messages",),
-    "models": (),
-    "coordinator": (
-        "planner.grammar", "planner.query", "planner.federated", "messages", "methods", "models",
-        "options", "privacy", "progress", "report", "secure", "store", "transport",
-    ),
-    "party": ("guard", "udfs", "messages", "methods", "models", "privacy", "secure"),
-    "guard": ("udfs", "messages", "options", "privacy"),
-    "ownership": ("guard", "udfs", "options", "planner.grammar", "result", "sources"),
-    "remote": ("attachment", "guard", "messages", "party", "udfs"),
-    "carriers": ("planner.grammar", "remote", "result", "session", "texts"),
-    "gateway": ("planner.grammar", "remarks", "remote", "result", "result_schemas", "texts"),
-    "secure": ("messages", "privacy"),
-    "udfs": ("messages", "models", "privacy", "store"),
-    "privacy": (
-        "planner.grammar", "planner.query", "messages", "methods", "models", "options", "store",
-    ),
-    "report": (
-        "planner.query", "planner.federated", "planner.explain", "methods", "models", "options",
-        "privacy",
-    ),
-    "store": (
-        "planner.grammar", "planner.federated", "coordinator", "messages", "models", "options",
-        "plots", "report", "result", "transport",
-    ),
-}  # fmt: skip
-"""Room -> what else than the ground it may import, for typing too. A method's parts have rules of
-their own, and the session ties the rooms together."""
+"""All rooms. A room imports rooms that stand before it, for typing too, so no two import each other."""
 
 
 @functools.cache
@@ -174,12 +137,22 @@ def graph() -> dict[str, set[str]]:
     return found
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_a_room_imports_what_it_may(room: str) -> None:
-    allowed = [f"sqlfl.{name}" for name in (room, *ROOMS[room])]
+def room_of(module: str) -> str:
+    return next(room for room in LAYERS if within(module, f"sqlfl.{room}"))
+
+
+@pytest.mark.parametrize("room", LAYERS)
+def test_a_room_imports_rooms_below_it(room: str) -> None:
+    allowed = LAYERS[: LAYERS.index(room) + 1]
     for module in members(f"sqlfl.{room}"):
-        for other in graph()[module] - GROUND:
-            assert any(within(other, name) for name in allowed), f"{module} imports {other}"
+        for other in graph()[module] - {"sqlfl"}:
+            assert room_of(other) in allowed, f"{module} imports {other}"
+
+
+def test_every_module_is_in_a_room() -> None:
+    rooms = {f"sqlfl.{room}" for room in LAYERS} | {"sqlfl.planner", "sqlfl.udfs"}
+    for module in SOURCES.keys() - {"sqlfl", "sqlfl.__main__", "sqlfl.planner"}:
+        assert any(within(module, room) for room in rooms), module
 
 
 def test_no_imports_go_in_a_circle() -> None:
@@ -288,7 +261,7 @@ def test_the_parts_of_a_method_stay_on_their_sides(package: str) -> None:
     assert f"{package}.client" in modules
     for module in modules:
         for other in reached(module):
-            for forbidden in ("sqlfl.coordinator", "sqlfl.planner", "sqlfl.federation.session"):
+            for forbidden in ("sqlfl.coordinator", "sqlfl.planner", "sqlfl.federation"):
                 assert not within(other, forbidden), f"{module} reaches {other}"
 
 
@@ -310,15 +283,22 @@ def test_the_coordinator_has_no_part_in_masks() -> None:
             )
 
 
+AGENT = (
+    "access_tokens", "agent", "certificates", "fair_queue", "frames", "hosting", "identities",
+    "locations", "replies", "settings", "stream", "wrapping",
+)  # fmt: skip
+"""The modules of `service` that run at a party."""
+
+
 def test_the_party_knows_messages_only() -> None:
     packages = (
-        "sqlfl.party.party", "sqlfl.udfs", "sqlfl.party.client", "sqlfl.service",
-        "sqlfl.integrations.nvflare.flare_site",
+        "sqlfl.party", "sqlfl.udfs", "sqlfl.governance.guard", "sqlfl.integrations.nvflare.flare_site",
+        *(f"sqlfl.service.{name}" for name in AGENT),
     )  # fmt: skip
     for package in packages:
         for module in members(package):
             for other in reached(module):
-                for forbidden in ("sqlfl.planner", "sqlfl.coordinator", "sqlfl.federation.session"):
+                for forbidden in ("sqlfl.planner", "sqlfl.coordinator", "sqlfl.federation"):
                     assert not within(other, forbidden), f"{module} reaches {other}"
 
 
@@ -329,18 +309,6 @@ def test_the_transport_knows_no_algorithm() -> None:
                 assert not within(other, forbidden), f"{module} reaches {other}"
             allowed = not within(other, "sqlfl.models") or other == "sqlfl.models.kinds"
             assert allowed, f"{module} reaches {other}"
-
-
-def test_nothing_is_built_on_the_front() -> None:
-    front = (
-        "sqlfl.federation.session", "sqlfl.cli", "sqlfl.service.connecting", "sqlfl.notebook.magics", "sqlfl.service",
-        "sqlfl.integrations.nvflare",
-    )  # fmt: skip
-    for module, path in SOURCES.items():
-        if any(within(module, f) for f in front) or module in ("sqlfl", "sqlfl.__main__"):
-            continue
-        for other in modules(path):
-            assert not any(within(other, f) for f in front), f"{module} imports {other}"
 
 
 def python_files() -> list[Path]:

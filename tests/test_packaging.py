@@ -36,7 +36,7 @@ DATA = {
 """What `python -m sqlfl` shows and copies."""
 OWN = {"sqlfl/py.typed", "sqlfl/service/status.html"}
 COMPILER = shutil.which("cc") or shutil.which("gcc")
-LIBRARY = {"sqlfl/_compiled.so"} if COMPILER else set()
+LIBRARY = {"sqlfl/models/native/_compiled.so"} if COMPILER else set()
 """What is compiled, where there is a compiler."""
 LARGEST_WHEEL = 8_000_000
 """Bytes; the flights are 5 million of them."""
