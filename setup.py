@@ -44,6 +44,8 @@ class Wheel(bdist_wheel):
 
 setup(
     # optional: where it cannot be compiled, numpy does its work
-    ext_modules=[Extension("sqlfl.models.native._compiled", SOURCES, depends=HEADERS, optional=True)],
+    ext_modules=[
+        Extension("sqlfl.models.native._compiled", SOURCES, depends=HEADERS, optional=True)
+    ],
     cmdclass={"build_ext": BuildLibrary, "bdist_wheel": Wheel},
 )

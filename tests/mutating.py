@@ -1,6 +1,6 @@
 """What no test misses: a module's checks taken away one by one, and the tests run without each.
 
-python -m tests.mutating sqlfl/governance/policy_evaluation.py ... --tests tests/guard [--processes
+python -m tests.mutating sqlfl/governance/policy_evaluation.py ... --tests tests/governance [--processes
 2]
     [--kinds raise leave operand] [--only TEXT] [--every 3] [--draw 60] [--lines FILE] [--most 60]
 

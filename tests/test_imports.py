@@ -119,7 +119,7 @@ LAYERS = (
     "gateway",
     "cli", "integrations",
 )  # fmt: skip
-"""All rooms. A room imports rooms that stand before it, for typing too, so no two import each other."""
+"""All rooms. A room imports rooms before it, for typing too, so no two import each other."""
 
 
 @functools.cache
@@ -295,7 +295,8 @@ AGENT = (
 
 def test_the_party_knows_messages_only() -> None:
     packages = (
-        "sqlfl.party", "sqlfl.udfs", "sqlfl.governance.guard", "sqlfl.integrations.nvflare.flare_site",
+        "sqlfl.party", "sqlfl.udfs", "sqlfl.governance.guard",
+        "sqlfl.integrations.nvflare.flare_site",
         *(f"sqlfl.service.{name}" for name in AGENT),
     )  # fmt: skip
     for package in packages:

@@ -273,7 +273,8 @@ def test_ipython_is_not_loaded_before_it_is_needed() -> None:
     code = (
         "import sys, sqlfl\n"
         "with sqlfl.connect() as fed: repr(fed.sql('SHOW MODELS'))\n"
-        "heavy = {'IPython', 'matplotlib', 'ipywidgets', 'sqlfl.notebook.magics', 'sqlfl.plots.training'}\n"
+        "heavy = {'IPython', 'matplotlib', 'ipywidgets', 'sqlfl.notebook.magics',"
+        " 'sqlfl.plots.training'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )
     done = subprocess.run(
