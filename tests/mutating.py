@@ -1,7 +1,7 @@
 """What no test misses: a module's checks taken away one by one, and the tests run without each.
 
-python -m tests.mutating sqlfl/governance/policy_evaluation.py ... --tests tests/governance [--processes
-2]
+python -m tests.mutating sqlfl/governance/policy_evaluation.py ... --tests tests/governance
+    [--processes 2]
     [--kinds raise leave operand] [--only TEXT] [--every 3] [--draw 60] [--lines FILE] [--most 60]
 
 In a copy of the repository, a mutant at a time: a `raise`, `yield` or call for its effect that is
