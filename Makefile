@@ -92,7 +92,7 @@ clean:
 	rm -rf .venv .venv-integrations build sqlfl/models/native/_compiled.so sqlfl.egg-info .pytest_cache .mypy_cache \
 		.ruff_cache .hypothesis
 
-SOURCES := pyproject.toml setup.py $(wildcard sqlfl/compiled*.[ch])
+SOURCES := pyproject.toml setup.py $(wildcard sqlfl/models/native/*.[ch])
 # pip would compile all 17,000 modules, on one core, of which a third is ever imported; and the pip
 # that comes with Python takes twice as long as today's
 INSTALL = $(@D)/bin/python -m pip install --quiet --no-compile --editable '.[$*]' && touch $@

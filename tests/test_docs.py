@@ -40,14 +40,19 @@ MODULES = sorted(
 
 
 @pytest.mark.slow
-def test_readme_code_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The Python blocks, from the repository's root, one after the other as one script."""
+def test_readme_code_runs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The Python blocks run as one script, and print first what the page says."""
     monkeypatch.chdir(ROOT)
-    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
-    assert len(blocks) == 3
+    page = (ROOT / "README.md").read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
+    (output,) = re.findall(r"^```text\n(.*?)^```", page, re.M | re.S)
+    assert len(blocks) == 2
     namespace: dict[str, object] = {}
     exec(compile("\n".join(blocks), "README.md", "exec"), namespace)
     assert namespace["plan"]
+    assert capsys.readouterr().out.startswith(output)
 
 
 @pytest.mark.slow

@@ -8,7 +8,11 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-GENERATED = {"index.md": ROOT / "README.md", "changelog.md": ROOT / "CHANGELOG.md"}
+TOP = {"README.md": "index.md"} | {
+    name: name.lower() for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
+}
+"""Pages at the repository's root, and what the site calls them."""
+GENERATED = {page: ROOT / name for name, page in TOP.items()}
 NOTEBOOKS = {f"examples/{path.stem}.md": path for path in sorted(ROOT.glob("examples/*.ipynb"))}
 API = "api.md"
 SOURCES = (".py",)
@@ -30,8 +34,7 @@ def rewritten(text: str, page: str) -> str:
     def moved(link: re.Match[str]) -> str:
         words, target, place = link[1], link[2], link[3] or ""
         target = target.removeprefix("../")
-        target = "index.md" if target == "README.md" else target.removeprefix("docs/")
-        target = "changelog.md" if target == "CHANGELOG.md" else target
+        target = TOP.get(target, target.removeprefix("docs/"))
         if target.endswith(SOURCES) or target == "LICENSE":
             return f"`{Path(target).name}`"
         target = re.sub(r"\.ipynb$", ".md", target)
