@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import doctest
 import importlib
 import re
@@ -235,3 +236,18 @@ def test_claims_of_the_page_on_soundness_name_tests() -> None:
     named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", text)
     assert len(named) > 15
     assert {(f, n) for f, n in named if f"def {n}(" not in (ROOT / f).read_text()} == set()
+
+
+@pytest.mark.parametrize("page", ["architecture.md", "decisions.md"])
+def test_modules_that_a_page_names_exist(page: str) -> None:
+    names = set(re.findall(r"`([a-z_]+(?:\.\w+)+)`", (ROOT / "docs" / page).read_text()))
+    rooms = {path.name for path in (ROOT / "sqlfl").iterdir() if (path / "__init__.py").exists()}
+    for name in sorted(name for name in names if name.split(".")[0] in rooms):
+        value: Any = sqlfl
+        parts = name.split(".")
+        for n, part in enumerate(parts, 1):
+            module = ".".join(["sqlfl", *parts[:n]])
+            with contextlib.suppress(ModuleNotFoundError):
+                value = importlib.import_module(module)
+                continue
+            value = getattr(value, part)
