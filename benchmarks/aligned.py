@@ -24,7 +24,7 @@ from sklearn.metrics import average_precision_score
 from sqlfl.contract.privacy_specification import RoundNoise, RunNoise
 from sqlfl.contract.schema import Address, Client, SlotSpecification
 from sqlfl.coordinator.join.mapping import TableMapping
-from sqlfl.coordinator.join.slot_members import Members
+from sqlfl.coordinator.join.slot_members import SlotMembers
 from sqlfl.coordinator.rounds.problem import Problem
 from sqlfl.messages import Message, Ready, Start
 from sqlfl.methods.pbm.coordinator import Pbm
@@ -298,7 +298,7 @@ def _problem(data: Aligned, setting: Setting, addresses: list[Address]) -> Probl
         run="aligned",
         mapping=TableMapping([order] * len(addresses), [total] * len(addresses)),
         slots=tuple(
-            Members(slot, (to,), np.array([0, total])) for slot, to in enumerate(addresses)
+            SlotMembers(slot, (to,), np.array([0, total])) for slot, to in enumerate(addresses)
         ),
         loss=loss,
         targets=data.targets,

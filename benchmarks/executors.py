@@ -28,7 +28,7 @@ from results import insert, table
 from sqlfl.base.threads import single
 from sqlfl.coordinator.executors.base import Executor
 from sqlfl.coordinator.executors.in_process import InProcess
-from sqlfl.coordinator.executors.joined_rows import JoinedRows
+from sqlfl.coordinator.executors.joined_rows import PartitionedRows
 from sqlfl.coordinator.executors.processes import Processes
 from sqlfl.coordinator.executors.rays import Rays
 from sqlfl.coordinator.join.mapping import TableMapping
@@ -80,7 +80,7 @@ def measured(rows: int, kinds: Sequence[tuple[str, int]], repeats: int) -> list[
         held = []
         for name, workers in kinds:
             executor = stack.enter_context(closing(EXECUTORS[name](workers)))
-            joined = stack.enter_context(closing(JoinedRows(source, Logistic(), executor)))
+            joined = stack.enter_context(closing(PartitionedRows(source, Logistic(), executor)))
             begun = time.perf_counter()
             values.add(joined.look(scores).value)
             sent.append(time.perf_counter() - begun)

@@ -22,7 +22,7 @@ import duckdb
 import sqlfl
 from sqlfl.governance.policies import Governance
 from sqlfl.governance.records import Records
-from sqlfl.governance.trial import Trial, Tried, Workers
+from sqlfl.governance.trial import Trial, TrialWorkers, Tried
 from sqlfl.options.policies import TrainingPolicy
 
 PATIENTS = """CREATE TABLE patients AS SELECT i AS pid, 20 + i * i % 60 AS age, sin(i) AS bmi,
@@ -94,7 +94,7 @@ def _trials(rows: int, turns: int, *, run: bool) -> Iterator[float]:
     text = "SELECT p.age, p.bmi, p.ward, p.days, p.pid FROM patients AS p"
     columns = {("memory", "main", "patients"): ("age", "bmi", "days", "pid", "ward")}
     tried = Tried(("memory", "main"), (text,), columns, run)
-    with closing(duckdb.connect()) as con, closing(Workers()) as workers:
+    with closing(duckdb.connect()) as con, closing(TrialWorkers()) as workers:
         con.execute(PATIENTS.format(rows=rows))
         workers.warm()
         for _ in range(turns):

@@ -21,7 +21,7 @@ from sklearn.linear_model import Lasso
 from sqlfl.contract.privacy_specification import RunNoise
 from sqlfl.contract.schema import Client
 from sqlfl.coordinator.join.mapping import TableMapping
-from sqlfl.coordinator.join.slot_members import Members
+from sqlfl.coordinator.join.slot_members import SlotMembers
 from sqlfl.coordinator.rounds.problem import Problem, Step
 from sqlfl.methods.frank_wolfe.coordinator import FrankWolfe
 from sqlfl.models.losses import loss_of
@@ -106,7 +106,7 @@ def train(task: Task, options: Mapping[str, Any], noise: RunNoise | None = None)
         mapping=TableMapping([np.arange(rows, dtype=np.int32)] * task.parties,
                              [rows] * task.parties),
         slots=tuple(
-            Members(slot, (to,), np.array([0, rows])) for slot, to in enumerate(addresses)
+            SlotMembers(slot, (to,), np.array([0, rows])) for slot, to in enumerate(addresses)
         ),
         loss=loss_of("lasso", 1),
         targets=task.y,

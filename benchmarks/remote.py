@@ -28,12 +28,12 @@ from demo import TABLES, TRAIN
 
 import sqlfl
 from sqlfl.service import certificates as ct
-from sqlfl.service.access_tokens import Passes
+from sqlfl.service.access_tokens import AccessTokens
 from sqlfl.service.agent import Agent
 from sqlfl.service.frames import PIECE
 from sqlfl.service.hosting import Host
 from sqlfl.service.service import Service
-from sqlfl.service.settings import CoordinatorSettings, Member, Study
+from sqlfl.service.settings import CoordinatorSettings, Member, StudySettings
 from sqlfl.service.stream import Credentials
 from sqlfl.service.wrapping import make_secret
 
@@ -78,7 +78,7 @@ def serve(folder: Path, location: str, party: str, number: int) -> None:
     own = Credentials(
         **{k: Path(p).read_bytes() for k, p in paths(folder, f"{party}{number}").items()}
     )
-    known = Passes(own.authority or b"", NAME)
+    known = AccessTokens(own.authority or b"", NAME)
     secret = (folder / "secret").read_bytes()
     source = folder / f"{party}{number}.duckdb"
     host = Host(party, source, secret=secret, known=known, index=number, open=True)
@@ -101,7 +101,7 @@ def elsewhere(
             p: Member(agents=tuple(f"{p}{n}" for n in range(len(own))))
             for p, own in parties.items()
         },
-        studies={"delays": Study(parties=tuple(parties), analysts=("alice",))},
+        studies={"delays": StudySettings(parties=tuple(parties), analysts=("alice",))},
         **paths(folder, NAME),
     )
     service = Service(settings, "grpc+tls://127.0.0.1:0", None, insecure=False)

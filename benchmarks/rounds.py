@@ -28,11 +28,11 @@ from stars import Shape, star
 from tasks import Task, ratings
 
 from sqlfl.contract.schema import Client
-from sqlfl.coordinator.executors.base import Held
+from sqlfl.coordinator.executors.base import HeldPartitions
 from sqlfl.coordinator.executors.division import Division
 from sqlfl.coordinator.executors.in_process import InProcess
 from sqlfl.coordinator.executors.partition import Work
-from sqlfl.coordinator.executors.sums import Sums
+from sqlfl.coordinator.executors.sums import PartitionSums
 from sqlfl.messages import Save, Start
 from sqlfl.messages.wire import decode
 from sqlfl.transport.base import Transport
@@ -107,10 +107,10 @@ class Timed:
 
 
 class TimedRows:
-    def __init__(self, held: Held, passes: dict[str, list[float]]) -> None:
+    def __init__(self, held: HeldPartitions, passes: dict[str, list[float]]) -> None:
         self._held, self._passes = held, passes
 
-    def ask(self, work: Work) -> Sums:
+    def ask(self, work: Work) -> PartitionSums:
         begun = time.perf_counter()
         found = self._held.ask(work)
         self._passes.setdefault(work.name, []).append(time.perf_counter() - begun)

@@ -23,7 +23,7 @@ from traffic import Exchange, epochs
 
 from sqlfl.contract.schema import Address, Client
 from sqlfl.coordinator.join.mapping import TableMapping
-from sqlfl.coordinator.join.slot_members import Members
+from sqlfl.coordinator.join.slot_members import SlotMembers
 from sqlfl.coordinator.rounds.problem import Problem, coordinator_of
 from sqlfl.messages import Message, Predictions, Ready, Residuals, SendPredictions, Start
 from sqlfl.models.gram import GramMatrix
@@ -152,7 +152,7 @@ def train(joined: Joined, algorithm: str, options: Mapping[str, object]) -> Run:
     for slot, (table, rows) in enumerate(zip(joined.tables, joined.rows, strict=True)):
         address = (Client(f"party{slot}", 0), slot)
         engines[address] = MaterialisedRows(table, rows[training])
-        members.append(Members(slot, (address,), np.array([0, total])))
+        members.append(SlotMembers(slot, (address,), np.array([0, total])))
     order = np.arange(total, dtype=np.int32)
     seed = options.get("seed", 0)
     problem = Problem(

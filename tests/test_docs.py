@@ -19,10 +19,10 @@ from sqlfl.models.kinds import KINDS
 from sqlfl.options.diagnostics import (
     QUALITY,
     Check,
-    Contributions,
+    ContributionsOptions,
     Importance,
     Inference,
-    Skew,
+    SkewOptions,
     looks_markdown,
 )
 from sqlfl.options.policies import policies_markdown
@@ -142,7 +142,7 @@ def test_the_page_on_looking_into_models_runs() -> None:
     namespace: dict[str, Any] = {}
     exec(compile(block, "docs/understand.md", "exec"), namespace)
     namespace["fed"].close()
-    assert page.endswith(looks_markdown((Inference, Importance, Contributions, Skew)))
+    assert page.endswith(looks_markdown((Inference, Importance, ContributionsOptions, SkewOptions)))
 
 
 def test_the_page_on_owners_runs(

@@ -34,7 +34,7 @@ _NOTHING = "-"
 
 
 @dataclass(frozen=True)
-class Located:
+class TableLocation:
     """Which schema of which database the tables of a client are of."""
 
     catalog: str
@@ -46,7 +46,7 @@ class Located:
     def name(self) -> str:
         return f"{self.catalog}.{self.schema}"
 
-    def is_same(self, other: Located, *, one_instance: bool) -> bool:
+    def is_same(self, other: TableLocation, *, one_instance: bool) -> bool:
         """Both name the same tables. `one_instance`: of DuckDB, which has both open."""
         if self.schema.lower() != other.schema.lower():
             return False
@@ -55,9 +55,9 @@ class Located:
         return one_instance and self.catalog.lower() == other.catalog.lower()
 
 
-def located(database: Database) -> Located:
+def located(database: Database) -> TableLocation:
     file = _file(database.path, database.kind) if database.path else ""
-    return Located(database.catalog, database.schema, file)
+    return TableLocation(database.catalog, database.schema, file)
 
 
 def files(con: sql.Connection) -> dict[str, str]:

@@ -22,7 +22,7 @@ _OWN_SCHEMAS = ("information_schema", "pg_catalog", OWN_SCHEMA)
 _ENUM = re.compile(r"ENUM\((?:'(?:[^']|'')*'(?:, )?)*\)")
 
 
-class Listings:
+class ListingCache:
     """The listing of a connection's cursors, kept while nothing that it tells of has changed.
 
     What tells that a table was changed, on any connection, is how it would be made. What the

@@ -9,7 +9,7 @@ import duckdb
 from sqlglot import exp
 
 from sqlfl.udfs import sql
-from sqlfl.udfs.synthetic import Use, made_up
+from sqlfl.udfs.synthetic import ColumnUse, made_up
 
 SETTINGS: Mapping[str, str] = MappingProxyType(
     {
@@ -27,7 +27,8 @@ _IN_MEMORY = "memory"
 
 
 def staged(
-    tables: Mapping[tuple[str, str, str], Mapping[str, tuple[str, Use]]], place: tuple[str, str]
+    tables: Mapping[tuple[str, str, str], Mapping[str, tuple[str, ColumnUse]]],
+    place: tuple[str, str],
 ) -> sql.Connection:
     """A connection to a database of its own that has these tables: (database, schema, name) -> name
     of a column -> type and use. Names without them are of `place`, a database and a schema.

@@ -27,7 +27,7 @@ from sqlglot.dialects.duckdb import DuckDB
 from sqlglot.parsers.duckdb import DuckDBParser
 
 from sqlfl.base.errors import Error, InternalError, ModelError
-from sqlfl.base.sql_writer import Writer
+from sqlfl.base.sql_writer import SqlWriter
 
 Connection: TypeAlias = duckdb.DuckDBPyConnection
 Parameters: TypeAlias = Mapping[str, object]
@@ -105,7 +105,7 @@ def observed(observer: Observer | None) -> Iterator[None]:
         _here.observer = previous
 
 
-class Plain(DuckDB):
+class PlainFunctions(DuckDB):
     """DuckDB's grammar with functions as they are called: sqlglot is not to rewrite any."""
 
     class Parser(DuckDBParser):
@@ -131,12 +131,12 @@ def expression(text: str, /, **places: Place) -> exp.Expr:
 
 def parsed(text: str) -> exp.Expr:
     """The tree of an expression that comes as text, its names as they are; the caller's own."""
-    return parse_one(text, dialect=Plain)
+    return parse_one(text, dialect=PlainFunctions)
 
 
 @lru_cache(maxsize=512)
 def _parsed(text: str) -> exp.Expr:
-    tree = parse_one(text, dialect=Plain)
+    tree = parse_one(text, dialect=PlainFunctions)
     for identifier in tree.find_all(exp.Identifier):
         identifier.set("quoted", True)
     for term in tree.find_all(exp.Ordered):
@@ -391,7 +391,7 @@ def _runnable(con: Connection, text: str) -> str | duckdb.Statement:
 _DUCKDB = Dialect.get_or_raise("duckdb")
 # sqlglot would copy the tree, which takes as long as to write it, lest it changes something: of
 # what is built here, it changes nothing
-_written = Writer(lambda tree: _DUCKDB.generate(tree, copy=False))
+_written = SqlWriter(lambda tree: _DUCKDB.generate(tree, copy=False))
 
 
 def to_sql(query: exp.Expr) -> str:

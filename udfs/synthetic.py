@@ -15,7 +15,7 @@ from sqlglot import exp
 from sqlfl.base.errors import Error
 from sqlfl.messages import MADE_UP
 from sqlfl.udfs import sql
-from sqlfl.udfs.type_parsing import Kind, kind_of
+from sqlfl.udfs.type_parsing import TypeTree, kind_of
 
 MOST_CONSTANTS = 100
 """Of what is said of a column, among its values."""
@@ -37,7 +37,7 @@ _PLAIN = ("VARCHAR", "BLOB", "JSON", "VARIANT")
 
 
 @dataclass(frozen=True)
-class Use:
+class ColumnUse:
     """What a query makes of a column, which says how its values are made up.
 
     A key's are all distinct, and the same at every party; others are drawn.
@@ -52,7 +52,7 @@ class Use:
     """Constants of the query that some values are, as texts; None for NULL."""
 
 
-def made_up(columns: Mapping[str, tuple[str, Use]], table: str) -> exp.Select:
+def made_up(columns: Mapping[str, tuple[str, ColumnUse]], table: str) -> exp.Select:
     """A SELECT of MADE_UP rows with these columns: name -> type and use.
 
     Raises Error for a type of which no values are made.
@@ -66,7 +66,7 @@ def made_up(columns: Mapping[str, tuple[str, Use]], table: str) -> exp.Select:
     )
 
 
-def _column(name: str, kind: Kind, use: Use, salt: str) -> exp.Expr:
+def _column(name: str, kind: TypeTree, use: ColumnUse, salt: str) -> exp.Expr:
     try:
         if use.key:
             return _key(kind, use, salt)
@@ -78,7 +78,7 @@ def _column(name: str, kind: Kind, use: Use, salt: str) -> exp.Expr:
         raise Error(f"column {name}: {error.message}", hint=error.hint) from None
 
 
-def _key(kind: Kind, use: Use, salt: str) -> exp.Expr:
+def _key(kind: TypeTree, use: ColumnUse, salt: str) -> exp.Expr:
     """Few are constants of the query, which joined tables may have in common: they multiply."""
     value = _numbered(kind, sql.expression("number + 1"))
     texts = _texts(use)
@@ -91,7 +91,7 @@ def _key(kind: Kind, use: Use, salt: str) -> exp.Expr:
 # -- values of a type ------------------------------------------------------------------------------
 
 
-def _numbered(kind: Kind, number: exp.Expr) -> exp.Expr:
+def _numbered(kind: TypeTree, number: exp.Expr) -> exp.Expr:
     """The value of that number, from 0 up: others for others, as long as the type has so many."""
     if kind.name in _ROOM:
         number = sql.expression("$n % $room", n=number, room=sql.number(_ROOM[kind.name]))
@@ -128,7 +128,7 @@ def _numbered(kind: Kind, number: exp.Expr) -> exp.Expr:
     return _as(number, kind)
 
 
-def _drawn(kind: Kind, chance: exp.Expr, bounds: tuple[float, float] | None = None) -> exp.Expr:
+def _drawn(kind: TypeTree, chance: exp.Expr, bounds: tuple[float, float] | None = None) -> exp.Expr:
     """By a whole number that is drawn. Numbers are above 0, as logarithms and roots take them,
     where nothing else is said."""
     if kind.name in (*_WHOLE, *_BROKEN):
@@ -148,7 +148,7 @@ def _drawn(kind: Kind, chance: exp.Expr, bounds: tuple[float, float] | None = No
     return _numbered(kind, sql.expression("1 + $n % $texts", n=chance, texts=sql.number(TEXTS)))
 
 
-def _range(kind: Kind) -> tuple[float, float]:
+def _range(kind: TypeTree) -> tuple[float, float]:
     if kind.name != "DECIMAL":
         return 1.0, 100.0
     width, scale = kind.numbers
@@ -156,7 +156,7 @@ def _range(kind: Kind) -> tuple[float, float]:
     return min(1.0, high / 9), high
 
 
-def _between(kind: Kind, chance: exp.Expr, low: float, high: float) -> exp.Expr:
+def _between(kind: TypeTree, chance: exp.Expr, low: float, high: float) -> exp.Expr:
     if kind.name in _WHOLE:
         least = math.ceil(low)
         room = max(1, math.floor(high) - least + 1)
@@ -167,7 +167,9 @@ def _between(kind: Kind, chance: exp.Expr, low: float, high: float) -> exp.Expr:
     )  # fmt: skip
 
 
-def _of_parts(kind: Kind, number: exp.Expr, make: Callable[[Kind, exp.Expr], exp.Expr]) -> exp.Expr:
+def _of_parts(
+    kind: TypeTree, number: exp.Expr, make: Callable[[TypeTree, exp.Expr], exp.Expr]
+) -> exp.Expr:
     """What is made of parts, each by a number of its own, the first by the number itself."""
 
     def part(place: int) -> exp.Expr:
@@ -196,7 +198,7 @@ def _called(label: str, value: exp.Expr) -> exp.Expr:
     return exp.PropertyEQ(this=exp.to_identifier(label, quoted=True), expression=value)
 
 
-def _as(value: exp.Expr, kind: Kind) -> exp.Cast:
+def _as(value: exp.Expr, kind: TypeTree) -> exp.Cast:
     return exp.Cast(this=value, to=exp.Var(this=kind.text))
 
 
@@ -223,12 +225,12 @@ def _pick(texts: tuple[str, ...], salt: str) -> exp.Expr:
     return sql.call("list_extract", every, place)
 
 
-def _one_of(texts: tuple[str, ...], kind: Kind, otherwise: exp.Expr, salt: str) -> exp.Expr:
+def _one_of(texts: tuple[str, ...], kind: TypeTree, otherwise: exp.Expr, salt: str) -> exp.Expr:
     """The value of one of the texts; where it is none of the type, `otherwise`."""
     return sql.call("coalesce", _try(_pick(texts, salt), kind), otherwise)
 
 
-def _beside(kind: Kind, value: exp.Expr, use: Use, salt: str) -> exp.Expr:
+def _beside(kind: TypeTree, value: exp.Expr, use: ColumnUse, salt: str) -> exp.Expr:
     """Half of the values are constants of the query, or lie beside them: in each fourth row those
     of all columns, so that rows fulfil conditions on several."""
     texts = _texts(use)
@@ -243,11 +245,11 @@ def _beside(kind: Kind, value: exp.Expr, use: Use, salt: str) -> exp.Expr:
     return value
 
 
-def _texts(use: Use) -> tuple[str, ...]:
+def _texts(use: ColumnUse) -> tuple[str, ...]:
     return tuple(sorted(text for text in use.beside if text is not None))
 
 
-def _same(kind: Kind, pick: exp.Expr) -> exp.Expr:
+def _same(kind: TypeTree, pick: exp.Expr) -> exp.Expr:
     """The constant as a value of the type, NULL where it is none; of a year a day in it."""
     same: exp.Expr = _try(pick, kind)
     if kind.name not in _DAYS:
@@ -258,7 +260,7 @@ def _same(kind: Kind, pick: exp.Expr) -> exp.Expr:
     return sql.call("coalesce", same, _try(day, kind))
 
 
-def _near(kind: Kind, pick: exp.Expr, salt: str) -> exp.Expr:
+def _near(kind: TypeTree, pick: exp.Expr, salt: str) -> exp.Expr:
     """The constant, or one more, or one less: comparisons are true of some."""
     same = _same(kind, pick)
     off = sql.expression("$n % 3 - 1", n=_chance(salt, "near"))
@@ -273,5 +275,5 @@ def _near(kind: Kind, pick: exp.Expr, salt: str) -> exp.Expr:
     return sql.when(sql.equal(off, sql.number(0)), same, _try(sql.call("try", moved), kind))
 
 
-def _try(value: exp.Expr, kind: Kind) -> exp.TryCast:
+def _try(value: exp.Expr, kind: TypeTree) -> exp.TryCast:
     return exp.TryCast(this=value, to=exp.Var(this=kind.text))

@@ -12,7 +12,7 @@ _QUOTED = re.compile(r"""("(?:[^"]|"")*"|'(?:[^']|'')*')""")
 
 
 @dataclass(frozen=True)
-class Kind:
+class TypeTree:
     """A type, and those that it is made of."""
 
     text: str
@@ -21,12 +21,12 @@ class Kind:
     """'DECIMAL', 'LIST', 'ARRAY', 'STRUCT', 'MAP', 'UNION' and so on, in upper case."""
     numbers: tuple[int, ...] = ()
     """Of DECIMAL(9,2) both, of an array its length."""
-    parts: tuple[Kind, ...] = ()
+    parts: tuple[TypeTree, ...] = ()
     labels: tuple[str, ...] = ()
     """Names of the parts."""
 
 
-def kind_of(text: str) -> Kind:
+def kind_of(text: str) -> TypeTree:
     """Of an ENUM its values are left out: it is a text.
 
     >>> kind_of("STRUCT(a DECIMAL(4,1)[], \\"b c\\" ENUM('x, y'))").text
@@ -38,24 +38,24 @@ def kind_of(text: str) -> Kind:
         inner = kind_of(elements[1])
         numbers = (int(elements[2]),) if elements[2] else ()
         name = "ARRAY" if numbers else "LIST"
-        return Kind(f"{inner.text}[{elements[2]}]", name, numbers, (inner,))
+        return TypeTree(f"{inner.text}[{elements[2]}]", name, numbers, (inner,))
     head, bracket, rest = text.partition("(")
     name, inside = head.strip().upper(), rest.rpartition(")")[0]
     if name == "ENUM":  # with its values, or without
-        return Kind("VARCHAR", "VARCHAR")
+        return TypeTree("VARCHAR", "VARCHAR")
     if not bracket or name not in ("DECIMAL", "STRUCT", "MAP", "UNION"):
-        return Kind(text, name)
+        return TypeTree(text, name)
     pieces = tuple(_pieces(inside))
     if name == "DECIMAL":
-        return Kind(text, name, tuple(int(piece) for piece in pieces))
+        return TypeTree(text, name, tuple(int(piece) for piece in pieces))
     if name == "MAP":
         parts = tuple(kind_of(piece) for piece in pieces)
-        return Kind(f"MAP({', '.join(p.text for p in parts)})", name, (), parts)
+        return TypeTree(f"MAP({', '.join(p.text for p in parts)})", name, (), parts)
     found = [match for piece in pieces if (match := _NAMED.fullmatch(piece.strip()))]
     labels = tuple(_plain(match[1]) for match in found)
     parts = tuple(kind_of(match[2]) for match in found)
     named = (f"{_quoted(a)} {b.text}" for a, b in zip(labels, parts, strict=True))
-    return Kind(f"{name}({', '.join(named)})", name, (), parts, labels)
+    return TypeTree(f"{name}({', '.join(named)})", name, (), parts, labels)
 
 
 def _pieces(text: str) -> Iterator[str]:

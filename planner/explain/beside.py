@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from sqlfl.planner.explain.setting import Setting
+from sqlfl.planner.explain.setting import ReportSetting
 from sqlfl.planner.explain.units import listed
 from sqlfl.planner.query import lineage
 from sqlfl.planner.query.lineage import Use
 
 
-def beware(own: Setting) -> Iterator[str]:
+def beware(own: ReportSetting) -> Iterator[str]:
     """A sentence for each label and each set of features that something else tells of."""
     claimed = [use for use in own.uses if use.what == lineage.FEATURE and use.slot in own.claims]
     exact = [use for use in own.uses if use not in claimed]
@@ -40,7 +40,7 @@ _TOLD = (
 )
 
 
-def _of_features(own: Setting, claimed: Iterable[Use], exact: Iterable[Use]) -> Iterator[str]:
+def _of_features(own: ReportSetting, claimed: Iterable[Use], exact: Iterable[Use]) -> Iterator[str]:
     groups: dict[str, list[Use]] = {}
     for feature in claimed:
         told = _named(own, feature, [use for use in exact if use.what != lineage.FEATURE])
@@ -53,11 +53,11 @@ def _of_features(own: Setting, claimed: Iterable[Use], exact: Iterable[Use]) -> 
         yield f"Beware: {names} {'are' if several else 'is'} told of by {told}"
 
 
-def _named(own: Setting, use: Use, others: Iterable[Use]) -> str:
+def _named(own: ReportSetting, use: Use, others: Iterable[Use]) -> str:
     return listed(dict.fromkeys(_what(own, other) for other in others if other.meets(use)))
 
 
-def _what(own: Setting, use: Use) -> str:
+def _what(own: ReportSetting, use: Use) -> str:
     name = own.plan.ucq.slots[use.slot].name
     words = {
         lineage.FEATURE: f"feature {use.name} of {name}",
@@ -70,7 +70,7 @@ def _what(own: Setting, use: Use) -> str:
     return words[use.what]
 
 
-def unseen(own: Setting) -> Iterator[str]:
+def unseen(own: ReportSetting) -> Iterator[str]:
     """What this does not find."""
     views = lineage.views(own.plan.ucq)
     named = f" ({', '.join(views)})" if views else ""

@@ -9,7 +9,7 @@ from textwrap import wrap
 from sqlfl.base import sanitize
 from sqlfl.base.codec import from_json, to_json
 from sqlfl.base.errors import InternalError
-from sqlfl.planner.explain.render import Document, Notes, Section, Table
+from sqlfl.planner.explain.render import Document, Notes, Section, TextTable
 
 NONE = "none"
 PENDING = "known once the join is"
@@ -88,7 +88,7 @@ class PrivacyReport:
     def sections(self) -> tuple[Section, ...]:
         """All of it, as EXPLAIN (VERBOSE) has it too."""
         cells = tuple(release.cells for release in self.releases)
-        table = Table(HEADERS, cells, tuple(map(_sentence, self.releases)))
+        table = TextTable(HEADERS, cells, tuple(map(_sentence, self.releases)))
         found = (
             Section("What is promised", (Notes(self.promises),)),
             Section("What is released, to whom, and its protection", (table,)),

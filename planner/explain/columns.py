@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sqlfl.planner.explain.setting import Setting
+from sqlfl.planner.explain.setting import ReportSetting
 from sqlfl.planner.query.ucq import Slot
 from sqlfl.privacy.events import CHOICES, COLUMNS, Gaussian, Selection
 from sqlfl.privacy.protection import NoisedColumns
@@ -13,7 +13,7 @@ KIND = "chosen columns"
 SUMS = "functions of chosen columns, in residuals"
 
 
-def seen(own: Setting) -> str:
+def seen(own: ReportSetting) -> str:
     """What the coordinator learns of a run without noise."""
     what = "the values of the columns that are chosen, for each row,"
     if own.sketched:
@@ -21,13 +21,13 @@ def seen(own: Setting) -> str:
     return f"keyed hashes of the join keys, the join graph, {what} and their weights."
 
 
-def exact(own: Setting) -> str:
+def exact(own: ReportSetting) -> str:
     """Why nothing holds of features."""
     what = "exact random sums of" if own.sketched else "the exact values of"
     return f"the coordinator sees {what} the columns that are chosen, and which these are."
 
 
-def mechanism(own: Setting, slot: Slot) -> str:
+def mechanism(own: ReportSetting, slot: Slot) -> str:
     """Of a slot's columns."""
     noise = own.protection.features
     if not isinstance(noise, NoisedColumns):
@@ -44,7 +44,7 @@ def mechanism(own: Setting, slot: Slot) -> str:
     )
 
 
-def _told(own: Setting, slot: Slot) -> tuple[Selection, Gaussian, tuple[float, float]] | None:
+def _told(own: ReportSetting, slot: Slot) -> tuple[Selection, Gaussian, tuple[float, float]] | None:
     rounds = own.rounds(slot)
     if own.calibration is None or rounds is None:
         return None
@@ -54,7 +54,7 @@ def _told(own: Setting, slot: Slot) -> tuple[Selection, Gaussian, tuple[float, f
     return choices, columns, (rounds.column_bound, rounds.residual_bound)
 
 
-def rests(own: Setting) -> Iterator[str]:
+def rests(own: ReportSetting) -> Iterator[str]:
     """What noised choices and columns rest on."""
     yield (
         "A client tells of a choice which column it is and its direction, never the noised score. "

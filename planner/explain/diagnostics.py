@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from sqlfl.base.sanitize import listed
-from sqlfl.options.diagnostics import Check, Contributions, Importance, Inference, Skew
+from sqlfl.options.diagnostics import (
+    Check,
+    ContributionsOptions,
+    Importance,
+    Inference,
+    SkewOptions,
+)
 from sqlfl.planner.federated.plan import FederatedPlan
 
 ROTATED = (
@@ -92,7 +98,7 @@ def sent_of_features(plan: FederatedPlan) -> str | None:
 
 def join_words(plan: FederatedPlan) -> str | None:
     """What the coordinator gathers, where that is not scores alone."""
-    if isinstance(plan.look, Skew):
+    if isinstance(plan.look, SkewOptions):
         return "the mapping alone"
     if isinstance(plan.look, Check):
         return "counts of join keys and of the mapping"
@@ -110,8 +116,8 @@ def client_words(plan: FederatedPlan) -> str | None:
             return "h of the saved block, and with each feature permuted"
         case Check():
             return "of each feature NULLs, values, range, mean and what it explains of the target"
-        case Skew():
+        case SkewOptions():
             return "of each feature how it differs from the rows of training, as the block has them"
-        case Contributions() if plan.look.features:
+        case ContributionsOptions() if plan.look.features:
             return "h of the saved block, and of each feature"
     return None

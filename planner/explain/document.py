@@ -21,10 +21,10 @@ from sqlfl.planner.explain.render import (
     Document,
     Notes,
     Section,
-    Table,
+    TextTable,
     several,
 )
-from sqlfl.planner.explain.totals import Kind, Total, formula, kinds, totals
+from sqlfl.planner.explain.totals import KindTotal, Total, formula, kinds, totals
 from sqlfl.planner.federated.exchanges import DOWN, UP, WHOLE, Disclosure
 from sqlfl.planner.federated.plan import CHECK, FederatedPlan, evaluated
 from sqlfl.planner.federated.sizes import Size, Symbol
@@ -125,7 +125,7 @@ def _leaving(plan: FederatedPlan) -> Iterable[Section]:
     symbols += [s for kind in kinds(plan, UP) for times in kind.times for s in times.symbols]
     yield Section(
         f"What leaves each party, to the coordinator{_place(plan)}, at most",
-        (Table(headers, rows), Notes((_legend(plan, symbols),))),
+        (TextTable(headers, rows), Notes((_legend(plan, symbols),))),
     )
     yield Section("All that leaves, by messages", (_messages(plan, UP),))
     yield Section("All that the coordinator sends", (_messages(plan, DOWN),), folded=True)
@@ -142,17 +142,17 @@ def _sums(totals_: Sequence[Total]) -> tuple[tuple[str, ...], ...]:
     return tuple((several(n) + ", each" * (len(n) > 1), *key) for n, key in said)
 
 
-def _messages(plan: FederatedPlan, direction: str) -> Table:
+def _messages(plan: FederatedPlan, direction: str) -> TextTable:
     found = kinds(plan, direction)
     everyone = {party for kind in found for party in kind.parties}
     rows = tuple(_kind(kind, everyone) for kind in found)
     end = "from" if direction == UP else "to"
     said = "; ".join(f"{kind}{f' ({what})' * bool(what)}" for kind, what, *_ in rows)
     sentences = () if direction == UP else (f"{said}.",)
-    return Table(("message", "what is in it", end, "times each"), rows, sentences)
+    return TextTable(("message", "what is in it", end, "times each"), rows, sentences)
 
 
-def _kind(kind: Kind, everyone: set[str]) -> tuple[str, ...]:
+def _kind(kind: KindTotal, everyone: set[str]) -> tuple[str, ...]:
     parties = "all" if set(kind.parties) == everyone else several(kind.parties)
     return kind.kind, "; ".join(kind.what), parties, " or ".join(map(str, kind.times))
 
@@ -198,7 +198,7 @@ def _fragments(plan: FederatedPlan) -> Section:
 def _operators(plan: FederatedPlan) -> Section:
     rows = tuple((o.when, o.slot, o.name, o.where, o.computes) for o in operators(plan))
     headers = ("when", "slot", "operator", "where", "computes")
-    return Section("Operators", (Table(headers, rows),))
+    return Section("Operators", (TextTable(headers, rows),))
 
 
 def _exchanges(plan: FederatedPlan) -> Section:
@@ -212,12 +212,12 @@ def _exchanges(plan: FederatedPlan) -> Section:
             rows.setdefault(key, []).append(f"{slot}{request.client}")
     table = tuple((*key, ", ".join(places)) for key, places in rows.items())
     headers = ("exchange", "times", "request", "reply", "with")
-    return Section("Exchanges, in order", (Table(headers, table),))
+    return Section("Exchanges, in order", (TextTable(headers, table),))
 
 
 def _border(plan: FederatedPlan, direction: str, title: str) -> Section:
     rows = [_carried(plan, item, "") for item in plan.disclosures if item.direction == direction]
-    table = Table(("from" if direction == UP else "to", *CARRIED), tuple(rows))
+    table = TextTable(("from" if direction == UP else "to", *CARRIED), tuple(rows))
     return Section(title, (table,))
 
 
@@ -240,7 +240,7 @@ def _staying(plan: FederatedPlan, at: str) -> Section:
     title = f"What stays at {at}, where the coordinator is"
     if not rows:
         return Section(title, (Notes((f"Nothing: no table of {at} takes part.",)),))
-    return Section(title, (Table(("client", *CARRIED), tuple(rows)),))
+    return Section(title, (TextTable(("client", *CARRIED), tuple(rows)),))
 
 
 def _formula(size: Size) -> str:
@@ -254,7 +254,7 @@ def _symbols(plan: FederatedPlan) -> Section:
         if role in used:
             rows.append((form, meaning + _known(plan, role)))
     note = "Sizes are of values: 8 bytes a number, text as UTF-8; framing comes on top."
-    return Section("Symbols", (Table(("symbol", "meaning"), tuple(rows)), Notes((note,))))
+    return Section("Symbols", (TextTable(("symbol", "meaning"), tuple(rows)), Notes((note,))))
 
 
 def _known(plan: FederatedPlan, role: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from sqlfl.planner.explain.card import upwards
-from sqlfl.planner.explain.setting import Setting
+from sqlfl.planner.explain.setting import ReportSetting
 from sqlfl.planner.explain.units import features_of, listed
 from sqlfl.planner.query.ucq import Slot
 from sqlfl.privacy.collusion import honest_slots
@@ -21,7 +21,7 @@ SEEN = (
 )
 
 
-def mechanism(own: Setting, slot: Slot) -> str:
+def mechanism(own: ReportSetting, slot: Slot) -> str:
     """Of a row's part of the sums."""
     noise, event = own.protection.predictions, own.draws(slot)
     if not isinstance(noise, BinomialSums):
@@ -34,7 +34,7 @@ def mechanism(own: Setting, slot: Slot) -> str:
     )
 
 
-def _honest(own: Setting, slot: Slot) -> int:
+def _honest(own: ReportSetting, slot: Slot) -> int:
     return honest_slots(own.plan.ucq.slots, slot, own.plan.at, own.privacy.honest_parties)
 
 
@@ -44,7 +44,7 @@ def _hidden(tables: int) -> str:
     return f"of the sums over all tables, {tables} tables' draws count as secret"
 
 
-def unclaimed(own: Setting) -> Iterator[str]:
+def unclaimed(own: ReportSetting) -> Iterator[str]:
     """Draws without noise in the gradients: there is no ε of a run, and why."""
     yield (
         "Features: none over the run. Embeddings are drawn and summed in secret, but gradients are "
@@ -86,7 +86,7 @@ def _alike(slots: Iterable[Slot], epsilons: dict[int, float]) -> dict[str, list[
     return found
 
 
-def of_joined_rows(own: Setting) -> Iterator[str]:
+def of_joined_rows(own: ReportSetting) -> Iterator[str]:
     """Where all features of a joined row change, of a run whose gradients are noised."""
     for held in _joined_rows(own):
         yield (
@@ -95,13 +95,13 @@ def of_joined_rows(own: Setting) -> Iterator[str]:
         )
 
 
-def in_short(own: Setting) -> Iterator[str]:
+def in_short(own: ReportSetting) -> Iterator[str]:
     """The same, for the model's card."""
     for held in _joined_rows(own):
         yield f"Features of all rows that one joined row is made of: {held}, against the same."
 
 
-def _joined_rows(own: Setting) -> Iterator[str]:
+def _joined_rows(own: ReportSetting) -> Iterator[str]:
     if not own.drawn or own.calibration is None:
         return
     if set(own.claims) != {slot.index for slot in own.slots}:
@@ -115,7 +115,7 @@ def _joined_rows(own: Setting) -> Iterator[str]:
         yield f"({upwards(epsilon)}, {own.privacy.delta:g})-DP"
 
 
-def alone(own: Setting) -> Iterator[str]:
+def alone(own: ReportSetting) -> Iterator[str]:
     """Against whom an ε of draws does not hold."""
     if own.telling == 0:
         yield (
@@ -124,7 +124,7 @@ def alone(own: Setting) -> Iterator[str]:
         )
 
 
-def rests(own: Setting) -> Iterator[str]:
+def rests(own: ReportSetting) -> Iterator[str]:
     """What draws rest on."""
     at = own.plan.at
     yield (

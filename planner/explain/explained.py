@@ -10,7 +10,7 @@ from sqlfl.contract.request import Verdict
 from sqlfl.contract.schema import Client
 from sqlfl.planner.explain import document
 from sqlfl.planner.explain.card import PrivacyReport
-from sqlfl.planner.explain.rehearsed import Account, rehearsed
+from sqlfl.planner.explain.rehearsed import RehearsalReport, rehearsed
 from sqlfl.planner.explain.render import Document, to_html, to_text
 from sqlfl.planner.federated.plan import FederatedPlan
 
@@ -29,7 +29,7 @@ class ExplainedPlan(FederatedPlan):
         """EXPLAIN (VERBOSE): every message of each client with its size, and all SQL."""
         return document.details(self, self.report, self.verdicts)
 
-    def rehearsed(self, account: Account, *, verbose: bool = False) -> Document:
+    def rehearsed(self, account: RehearsalReport, *, verbose: bool = False) -> Document:
         """EXPLAIN ANALYZE: how its rehearsal went, before the plan."""
         make = document.details if verbose else document.summary
         own = make(self, self.report, self.verdicts)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlfl.planner.explain.render import MANY, Notes, Section, Table, several
+from sqlfl.planner.explain.render import MANY, Notes, Section, TextTable, several
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.query.ucq import ARRAY, Block, Feature, Join, LeftJoin, Slot
 
@@ -21,7 +21,7 @@ def join(plan: FederatedPlan) -> Section:
         )
         for slot in plan.ucq.slots
     )
-    table = Table(HEADERS, rows)
+    table = TextTable(HEADERS, rows)
     blocks = dict.fromkeys(_of_block(plan, block) for block in plan.ucq.blocks)
     joined = tuple(text for text in blocks if text)
     notes = (*joined, *_narrowed(plan))
@@ -57,7 +57,7 @@ def slots(plan: FederatedPlan) -> Section:
                 f"{choice.engine}: {choice.reason}" if slot.features else "none",
             )
         )
-    return Section("Slots", (Table(HEADERS, tuple(rows)),))
+    return Section("Slots", (TextTable(HEADERS, tuple(rows)),))
 
 
 def transforms(plan: FederatedPlan) -> tuple[Section, ...]:
@@ -74,7 +74,9 @@ def transforms(plan: FederatedPlan) -> tuple[Section, ...]:
                 rows.append((feature.name, feature.transform.call, held, how))
     headers = ("feature", "made by", "at", "how")
     return (
-        Section("What TRANSFORM makes, at the column's own party", (Table(headers, tuple(rows)),)),
+        Section(
+            "What TRANSFORM makes, at the column's own party", (TextTable(headers, tuple(rows)),)
+        ),
     )
 
 
@@ -91,7 +93,7 @@ def joins(plan: FederatedPlan) -> Section:
     for number, block in enumerate(ucq.blocks):
         members = [_member(ucq.slots[slot], fragments) for slot, fragments in block.members]
         blocks.append((str(number), ", ".join(members), _of_block(plan, block) or "none"))
-    parts: list[Table | Notes] = [Table(("block", "slots", "joins"), tuple(blocks))]
+    parts: list[TextTable | Notes] = [TextTable(("block", "slots", "joins"), tuple(blocks))]
     keys = [
         (
             str(key.index),
@@ -103,11 +105,11 @@ def joins(plan: FederatedPlan) -> Section:
         for key in ucq.keys
     ]
     if keys:
-        parts.append(Table(("key", "types", "slots", "sent as"), tuple(keys)))
+        parts.append(TextTable(("key", "types", "slots", "sent as"), tuple(keys)))
     added = [(names[slot], *_without_partner(plan, slot)) for slot in _optional(plan)]
     if added:
         headers = ("slot", "joined rows without partner get", "WHERE then drops")
-        parts.append(Table(headers, tuple(added)))
+        parts.append(TextTable(headers, tuple(added)))
     if narrowed := _narrowed(plan):
         parts.append(Notes(narrowed))
     return Section("Joins", tuple(parts))

@@ -9,7 +9,7 @@ from sqlfl.options.privacy import Privacy
 from sqlfl.options.training import TowerOptions, TrainingOptions
 from sqlfl.options.tuning import Tuning
 from sqlfl.options.types import shown
-from sqlfl.planner.explain.render import Section, Table, several
+from sqlfl.planner.explain.render import Section, TextTable, several
 from sqlfl.planner.federated.method_spec import spec_of
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.transport.network import Network
@@ -24,7 +24,7 @@ def method(plan: FederatedPlan) -> Section:
     """Without what details have: options that change nothing, and blocks by their number."""
     chosen = {name: value for name, value in _options(plan).items() if _matters(name, value)}
     rows = tuple(_properties(plan, chosen))
-    return Section("The model", (Table(("property", "value"), rows),) if rows else ())
+    return Section("The model", (TextTable(("property", "value"), rows),) if rows else ())
 
 
 def _matters(name: str, value: object) -> bool:
@@ -41,7 +41,7 @@ def model(plan: FederatedPlan) -> Section:
         does = "starts from" if plan.algorithm else "is scored by"
         model = started or "the model"
         rows.append(("block", f"slot {name} {does} block {block} of {model}"))
-    return Section("Model", (Table(("property", "value"), tuple(rows)),) if rows else ())
+    return Section("Model", (TextTable(("property", "value"), tuple(rows)),) if rows else ())
 
 
 def _properties(plan: FederatedPlan, options: Mapping[str, object]) -> list[tuple[str, str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sqlfl.planner.explain.setting import Setting
+from sqlfl.planner.explain.setting import ReportSetting
 from sqlfl.planner.query.ucq import Slot
 from sqlfl.privacy.events import CROSSES, MOMENTS
 
@@ -12,7 +12,7 @@ KIND = "moments of columns"
 SOLVED = "functions of noised moments, in parameters"
 
 
-def mechanism(own: Setting, slot: Slot) -> str:
+def mechanism(own: ReportSetting, slot: Slot) -> str:
     """Describe the noise of a slot's two sums."""
     second, cross = own.multiplier(slot, MOMENTS), own.multiplier(slot, CROSSES)
     rounds = own.rounds(slot)
@@ -26,7 +26,7 @@ def mechanism(own: Setting, slot: Slot) -> str:
     )
 
 
-def rests(own: Setting) -> Iterator[str]:
+def rests(own: ReportSetting) -> Iterator[str]:
     """Say what the noise of moments rests on."""
     yield (
         "A client works out by itself how far one row can move its sums: from how many columns "

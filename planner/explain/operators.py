@@ -14,7 +14,7 @@ ONCE = "once"
 
 
 @dataclass(frozen=True)
-class Operator:
+class PlanOperator:
     """One operator of the plan: what it computes, where, and when."""
 
     when: str
@@ -27,11 +27,11 @@ class Operator:
     computes: str
 
 
-def operators(plan: FederatedPlan) -> tuple[Operator, ...]:
+def operators(plan: FederatedPlan) -> tuple[PlanOperator, ...]:
     """In the order in which they act."""
     found = [_snapshot(plan, slot) for slot in plan.ucq.slots]
     found.append(
-        Operator(
+        PlanOperator(
             ONCE, "all", "LoJ", "coordinator",
             "table mapping p_i by the mapping query; active rows and their cnt" + _dropped(plan),
         )
@@ -40,7 +40,7 @@ def operators(plan: FederatedPlan) -> tuple[Operator, ...]:
         h = "h = X θ of the saved block" if plan.tower is None else "h of the saved tower"
         h = client_words(plan) or h
         found += [
-            Operator(ONCE, s.name, "client", _where(plan, s), h)
+            PlanOperator(ONCE, s.name, "client", _where(plan, s), h)
             for s in plan.ucq.slots
             if s.features
         ]
@@ -49,24 +49,24 @@ def operators(plan: FederatedPlan) -> tuple[Operator, ...]:
             outcome = plan.look.words
         scores = "E = Σ A_i h_i; H = E W0 + b" if has_head(plan.tower) else "H = b + Σ A_i h_i"
         gathered = f"gather {join_words(plan) or scores}; {outcome}"
-        found.append(Operator(ONCE, "all", "LoJ", "coordinator", gathered))
+        found.append(PlanOperator(ONCE, "all", "LoJ", "coordinator", gathered))
         if plan.into is not None:
             where = ", ".join(str(client) for client in plan.into.clients)
             names = ", ".join(plan.ucq.slots[slot].name for slot in plan.into.slots)
             words = f"identifiers joined with predictions; the table {plan.into.path}"
-            found.append(Operator(ONCE, names, "client", where, words))
+            found.append(PlanOperator(ONCE, names, "client", where, words))
         return tuple(found)
     towers = [slot for slot in plan.ucq.slots if slot.features]
     kinds = {(s.kind, s.slot) for e in plan.exchanges for s in e.sends}
     found += [_encoding(plan, s) for s in towers if ("set_encoding", s.index) in kinds]
     each = spec_of(plan.algorithm).words(plan.training, plan.protection)
-    found.append(Operator(each.every, "all", "LoJ", "coordinator", each.join))
+    found.append(PlanOperator(each.every, "all", "LoJ", "coordinator", each.join))
     for slot in towers:
         found += _round(plan, slot, each)
     return tuple(found)
 
 
-def _snapshot(plan: FederatedPlan, slot: Slot) -> Operator:
+def _snapshot(plan: FederatedPlan, slot: Slot) -> PlanOperator:
     numbered = any(item.seed is not None for c in slot.clients for item in plan.specifications[c])
     ids = "row ids by the seed and a digest of the snapshot" if numbered else "random row ids"
     parts = ["snapshot of the fragments", ids]
@@ -77,7 +77,7 @@ def _snapshot(plan: FederatedPlan, slot: Slot) -> Operator:
     if slot.noised:
         parts.append("noise of the labels")
     where = ", ".join(str(client) for client in slot.clients)
-    return Operator(ONCE, slot.name, "client", where, "; ".join(parts))
+    return PlanOperator(ONCE, slot.name, "client", where, "; ".join(parts))
 
 
 def _encoded(plan: FederatedPlan, slot: Slot) -> str:
@@ -87,22 +87,24 @@ def _encoded(plan: FederatedPlan, slot: Slot) -> str:
     return statistics if len(slot.clients) > 1 else f"{statistics} and encoding"
 
 
-def _encoding(plan: FederatedPlan, slot: Slot) -> Operator:
+def _encoding(plan: FederatedPlan, slot: Slot) -> PlanOperator:
     merged = "merge of the clients' statistics and hashed categories"
     if any(s.kind == "gram" and s.slot == slot.index for e in plan.exchanges for s in e.sends):
         merged += "; sum of their second moments Σ cnt x xᵀ"
-    return Operator(ONCE, slot.name, "LoU", "coordinator", merged)
+    return PlanOperator(ONCE, slot.name, "LoU", "coordinator", merged)
 
 
-def _round(plan: FederatedPlan, slot: Slot, words: Words) -> list[Operator]:
+def _round(plan: FederatedPlan, slot: Slot, words: Words) -> list[PlanOperator]:
     does, union = words.client, words.union
     kinds = {s.kind for e in plan.exchanges for s in e.sends if s.slot == slot.index}
     if words.averaging is not None and "consensus_part" in kinds:
         does, union = words.averaging
-    client = Operator(words.every, slot.name, "client", _where(plan, slot), _guarded(plan, does))
+    client = PlanOperator(
+        words.every, slot.name, "client", _where(plan, slot), _guarded(plan, does)
+    )
     if len(slot.clients) == 1:
         return [client]
-    return [client, Operator(words.every, slot.name, "LoU", "coordinator", union)]
+    return [client, PlanOperator(words.every, slot.name, "LoU", "coordinator", union)]
 
 
 def _guarded(plan: FederatedPlan, words: str) -> str:

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from sqlfl.contract.request import ALLOWED, Verdict
 from sqlfl.contract.schema import Client
-from sqlfl.planner.explain.render import Notes, Section, Table
+from sqlfl.planner.explain.render import Notes, Section, TextTable
 from sqlfl.planner.federated.plan import FederatedPlan
 
 Verdicts: TypeAlias = Mapping[Client, tuple[Verdict, ...]]
@@ -28,7 +28,7 @@ def owners(plan: FederatedPlan, verdicts: Verdicts) -> tuple[Section, ...]:
     ]
     if not rows:
         return ()
-    table = Table(("party", "what", "its owner", "by"), tuple(rows))
+    table = TextTable(("party", "what", "its owner", "by"), tuple(rows))
     return (Section("What the owners allow", (table, Notes((LATER,)))),)
 
 

@@ -7,8 +7,8 @@ import textwrap
 from dataclasses import dataclass, replace
 
 from sqlfl.base.sanitize import line
-from sqlfl.planner.explain.render import MANY, Picture, several
-from sqlfl.planner.explain.totals import NAMES, Kind, Total, formula, kinds, totals
+from sqlfl.planner.explain.render import MANY, HtmlPicture, several
+from sqlfl.planner.explain.totals import NAMES, KindTotal, Total, formula, kinds, totals
 from sqlfl.planner.federated.exchanges import DOWN, UP
 from sqlfl.planner.federated.plan import FederatedPlan
 
@@ -35,7 +35,7 @@ class _Lane:
         return max(len(self.inside) + 1, arrows) * _LINE + 2 * _PAD
 
 
-def picture(plan: FederatedPlan) -> Picture | None:
+def picture(plan: FederatedPlan) -> HtmlPicture | None:
     """None where nothing leaves a party."""
     sums = {item.party: item for item in totals(plan)}
     if not sums:
@@ -43,7 +43,7 @@ def picture(plan: FederatedPlan) -> Picture | None:
     told = {way: [k for k in kinds(plan, way) if k.kind not in NAMES] for way in (UP, DOWN)}
     parties = dict.fromkeys(client.party for client in plan.databases)
     lanes = [_lane(plan, party, sums.get(party), told) for party in parties]
-    return Picture(_drawn(plan, lanes if len(lanes) <= MANY else _together(plan, lanes)))
+    return HtmlPicture(_drawn(plan, lanes if len(lanes) <= MANY else _together(plan, lanes)))
 
 
 def _together(plan: FederatedPlan, lanes: list[_Lane]) -> list[_Lane]:
@@ -56,7 +56,7 @@ def _together(plan: FederatedPlan, lanes: list[_Lane]) -> list[_Lane]:
 
 
 def _lane(
-    plan: FederatedPlan, party: str, total: Total | None, told: dict[str, list[Kind]]
+    plan: FederatedPlan, party: str, total: Total | None, told: dict[str, list[KindTotal]]
 ) -> _Lane:
     inside = [line_ for slot in plan.ucq.slots for line_ in _inside(plan, slot.index, party)]
     if total is None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sqlfl.contract.schema import Client
-from sqlfl.planner.explain.render import Notes, Section, Table
+from sqlfl.planner.explain.render import Notes, Section, TextTable
 from sqlfl.planner.federated.plan import FederatedPlan
 
 SAID = (
@@ -23,7 +23,7 @@ OTHERWISE = (
 
 
 @dataclass(frozen=True)
-class Line:
+class ClientTraffic:
     """What a client sent, or got, planning left out."""
 
     client: Client
@@ -39,7 +39,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Account:
+class RehearsalReport:
     """How a rehearsal went."""
 
     rows: int
@@ -49,12 +49,12 @@ class Account:
     """Those in which the statement runs."""
     seconds: float
     interrupted: bool
-    lines: tuple[Line, ...]
+    lines: tuple[ClientTraffic, ...]
     remarks: tuple[str, ...]
     """What was odd while the statement was planned."""
 
 
-def rehearsed(plan: FederatedPlan, account: Account) -> Section:
+def rehearsed(plan: FederatedPlan, account: RehearsalReport) -> Section:
     rows = tuple(
         (
             str(line.client) + ("" if line.crosses else ", at the coordinator"),
@@ -69,10 +69,10 @@ def rehearsed(plan: FederatedPlan, account: Account) -> Section:
     owners = (OWNERS,) if plan.run.governed else ()
     said = SAID.format(rows=account.rows)
     notes = (*_said(plan, account), said, OTHERWISE, *owners, *account.remarks)
-    return Section("The rehearsal", (Table(headers, rows), Notes(notes)))
+    return Section("The rehearsal", (TextTable(headers, rows), Notes(notes)))
 
 
-def _said(plan: FederatedPlan, account: Account) -> Iterator[str]:
+def _said(plan: FederatedPlan, account: RehearsalReport) -> Iterator[str]:
     ran = "It ran to its end" if not account.interrupted else "It was interrupted, and ended"
     epochs = f"{account.epochs:,} epochs, " if plan.algorithm else ""
     yield f"{ran}: {epochs}{account.exchanges:,} exchanges, {account.seconds:.1f} seconds."

@@ -8,7 +8,7 @@ from functools import partial
 from sqlfl.models.kinds import kind_of
 from sqlfl.planner.explain import columns, draws, moments
 from sqlfl.planner.explain.card import Release
-from sqlfl.planner.explain.setting import Setting
+from sqlfl.planner.explain.setting import ReportSetting
 from sqlfl.planner.explain.units import features_of
 from sqlfl.planner.federated.method_spec import spec_of
 from sqlfl.planner.query.ucq import Slot
@@ -26,7 +26,7 @@ ALONE = "against who sees nothing but the model's parameters"
 SUMMED = "exact predictions are in the residuals that they get"
 
 
-def releases(own: Setting) -> tuple[Release, ...]:
+def releases(own: ReportSetting) -> tuple[Release, ...]:
     """Of a plan or a run, in the order in which they happen."""
     parts = [_joins, _weights, _identifiers, _labels, _statistics, _moments, _equal_rows]
     parts += [_predictions]
@@ -41,7 +41,7 @@ def _none(kind: str, observer: str, mechanism: str = EXACT) -> Release:
     return Release(kind, observer, mechanism, "", None, None)
 
 
-def _joins(own: Setting) -> Iterator[Release]:
+def _joins(own: ReportSetting) -> Iterator[Release]:
     if "join_keys" in own.kinds:
         yield _none("join keys", own.coordinator, "hashes under a key of this run")
     if own.kinds:
@@ -50,7 +50,7 @@ def _joins(own: Setting) -> Iterator[Release]:
         yield _none("join graph", "each party, of its own rows", seen)
 
 
-def _weights(own: Setting) -> Iterator[Release]:
+def _weights(own: ReportSetting) -> Iterator[Release]:
     if "weights" in own.kinds:
         yield _none("weights", own.coordinator)
     if "split" in own.kinds:
@@ -59,7 +59,7 @@ def _weights(own: Setting) -> Iterator[Release]:
         yield _none("weights and rows for validation", OTHERS, "sums over joined rows")
 
 
-def _identifiers(own: Setting) -> Iterator[Release]:
+def _identifiers(own: ReportSetting) -> Iterator[Release]:
     if "identifiers" in own.kinds:
         yield _none("identifiers", own.coordinator)
 
@@ -67,7 +67,7 @@ def _identifiers(own: Setting) -> Iterator[Release]:
 # -- labels ---------------------------------------------------------------------------------------
 
 
-def _labels(own: Setting) -> Iterator[Release]:
+def _labels(own: ReportSetting) -> Iterator[Release]:
     """Whatever else is made of noised labels is no more than they are."""
     if not any(slot.target for slot in own.plan.ucq.slots):
         return
@@ -97,7 +97,7 @@ def _labels(own: Setting) -> Iterator[Release]:
 # -- features -------------------------------------------------------------------------------------
 
 
-def _statistics(own: Setting) -> Iterator[Release]:
+def _statistics(own: ReportSetting) -> Iterator[Release]:
     if not own.plan.algorithm or isinstance(own.protection.statistics, PublicBounds):
         return
 
@@ -118,7 +118,7 @@ def _statistics(own: Setting) -> Iterator[Release]:
     yield from _of(own, STATISTICS, USERS, own.slots, mechanism, note, alone=True)
 
 
-def _moments(own: Setting) -> Iterator[Release]:
+def _moments(own: ReportSetting) -> Iterator[Release]:
     linear = own.plan.tower is None
 
     def mechanism(slot: Slot) -> str:
@@ -144,12 +144,12 @@ def _moments(own: Setting) -> Iterator[Release]:
         yield from _of(own, "second moments", USERS, own.slots, mechanism, alone=True)
 
 
-def _equal_rows(own: Setting) -> Iterator[Release]:
+def _equal_rows(own: ReportSetting) -> Iterator[Release]:
     if "equal_rows" in own.kinds:
         yield _none("which rows are equal", own.coordinator)
 
 
-def _predictions(own: Setting) -> Iterator[Release]:
+def _predictions(own: ReportSetting) -> Iterator[Release]:
     def mechanism(slot: Slot) -> str:
         noise, rounds = own.protection.predictions, own.rounds(slot)
         if not isinstance(noise, NoisedPredictions):
@@ -186,7 +186,7 @@ def _predictions(own: Setting) -> Iterator[Release]:
         yield from _of(own, "predictions", OTHERS, own.slots, summed)
 
 
-def _sums(own: Setting, crossing: list[Slot]) -> Iterator[Release]:
+def _sums(own: ReportSetting, crossing: list[Slot]) -> Iterator[Release]:
     how = partial(draws.mechanism, own)
     why = draws.LEARNING
     if "masked_embeddings" in own.kinds:
@@ -196,7 +196,7 @@ def _sums(own: Setting, crossing: list[Slot]) -> Iterator[Release]:
         yield from _of(own, draws.KIND, OTHERS, own.slots, lambda slot: said, why=why)
 
 
-def _gradients(own: Setting) -> Iterator[Release]:
+def _gradients(own: ReportSetting) -> Iterator[Release]:
     kinds = {"partial_gradient", "consensus_part"} & own.kinds
     if own.solved:
         return
@@ -210,14 +210,14 @@ def _gradients(own: Setting) -> Iterator[Release]:
         yield from _of(own, what, CLIENTS, shared, how, why=SUMMED)
 
 
-def _in_secret(own: Setting, kind: str, how: Callable[[Slot], str]) -> Callable[[Slot], str]:
+def _in_secret(own: ReportSetting, kind: str, how: Callable[[Slot], str]) -> Callable[[Slot], str]:
     """What the coordinator gets of messages of this kind."""
     if not own.secret(kind):
         return how
     return lambda slot: f"sums over the table's clients, made in secret: {how(slot)}"
 
 
-def _gradient(own: Setting, slot: Slot) -> str:
+def _gradient(own: ReportSetting, slot: Slot) -> str:
     noise, rounds = own.protection.features, own.rounds(slot)
     if own.chosen and noise:
         return columns.mechanism(own, slot)
@@ -241,7 +241,7 @@ def _gradient(own: Setting, slot: Slot) -> str:
     )
 
 
-def _history(own: Setting) -> Iterator[Release]:
+def _history(own: ReportSetting) -> Iterator[Release]:
     found = [
         word
         for word, noised in (
@@ -259,14 +259,14 @@ def _history(own: Setting) -> Iterator[Release]:
     yield from _of(own, kind, seen, own.slots, lambda slot: mechanism, why=why)
 
 
-def _told(own: Setting) -> str:
+def _told(own: ReportSetting) -> str:
     """What clients tell of rows."""
     if own.solved:
         return "moments"
     return "embeddings" if own.summed else "columns" if own.chosen else "predictions"
 
 
-def _model(own: Setting) -> Iterator[Release]:
+def _model(own: ReportSetting) -> Iterator[Release]:
     training = own.calibration.training if own.calibration is not None else None
 
     def mechanism(slot: Slot) -> str:
@@ -284,7 +284,7 @@ def _model(own: Setting) -> Iterator[Release]:
 
 
 def _of(
-    own: Setting,
+    own: ReportSetting,
     kind: str,
     observer: str,
     slots: Iterable[Slot],
@@ -329,6 +329,6 @@ def _by_slot(slots: list[Slot], mechanism: Callable[[Slot], str]) -> str:
     return "; ".join(f"{', '.join(names)}: {words}" for words, names in found.items())
 
 
-def _times(own: Setting, slot: Slot, what: str) -> str:
+def _times(own: ReportSetting, slot: Slot, what: str) -> str:
     count = own.count(slot, what)
     return f", at most {count} times" if count and count > 1 else ", once" if count else ""

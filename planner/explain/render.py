@@ -31,7 +31,7 @@ def several(names: Sequence[str], first: int = 3) -> str:
 
 
 @dataclass(frozen=True)
-class Table:
+class TextTable:
     headers: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     sentences: tuple[str, ...] = ()
@@ -52,14 +52,14 @@ class Notes:
 
 
 @dataclass(frozen=True)
-class Picture:
+class HtmlPicture:
     """HTML shows it, and text has nothing of it."""
 
     svg: str
     """Markup, in which all that comes from outside is escaped."""
 
 
-Part: TypeAlias = Table | Code | Notes | Picture
+Part: TypeAlias = TextTable | Code | Notes | HtmlPicture
 
 
 @dataclass(frozen=True)
@@ -124,23 +124,23 @@ def _printable(document: Document) -> Document:
 
 def _printable_part(part: Part) -> Part:
     match part:
-        case Table(headers, rows, sentences):
+        case TextTable(headers, rows, sentences):
             cells = tuple(tuple(map(line, row)) for row in rows)
-            return Table(headers, cells, tuple(map(line, sentences)))
+            return TextTable(headers, cells, tuple(map(line, sentences)))
         case Code(caption, text):
             return Code(line(caption), lines(text))
         case Notes(items):
             return Notes(tuple(map(line, items)))
-        case Picture():
+        case HtmlPicture():
             return part
 
 
 def _part(part: Part) -> list[str]:
-    if isinstance(part, Table):
+    if isinstance(part, TextTable):
         return _items(part.sentences) if part.sentences else _table(part)
     if isinstance(part, Notes):
         return _items(part.items)
-    if isinstance(part, Picture):
+    if isinstance(part, HtmlPicture):
         return []
     caption = [f"  {text}" for text in _wrap(part.caption, WIDTH - 2)] if part.caption else []
     return [*caption, *textwrap.indent(part.text, "    ").splitlines()]
@@ -156,7 +156,7 @@ def _items(items: tuple[str, ...]) -> list[str]:
     return [text for lines in wrapped for text in lines]
 
 
-def _table(table: Table) -> list[str]:
+def _table(table: TextTable) -> list[str]:
     rows = [table.headers, *table.rows]
     widths = _widths(rows)
     found = []
@@ -225,7 +225,7 @@ _SQL = "font-family:monospace;margin:.2em 0 .8em 1.5em;white-space:pre-wrap"
 
 
 def _part_html(part: Part) -> str:
-    if isinstance(part, Table):
+    if isinstance(part, TextTable):
         head = _row(part.headers, 'th scope="col"')
         body = "\n".join(_row(row, "td") for row in part.rows)
         return (
@@ -234,7 +234,7 @@ def _part_html(part: Part) -> str:
         )
     if isinstance(part, Notes):
         return "<ul>" + "".join(f"<li>{_escape(item)}</li>" for item in part.items) + "</ul>"
-    if isinstance(part, Picture):
+    if isinstance(part, HtmlPicture):
         return f'<div style="overflow-x:auto;margin:.4em 0">{part.svg}</div>'
     caption = f'<p style="margin:.4em 0 0">{_escape(part.caption)}</p>' if part.caption else ""
     return f'{caption}<pre style="{_SQL}">{_escape(part.text)}</pre>'

@@ -8,21 +8,21 @@ from sqlfl.base.errors import InternalError
 from sqlfl.planner.explain.card import PrivacyReport, Release
 from sqlfl.planner.explain.releases import releases
 from sqlfl.planner.explain.sentences import assumptions, promises, summary
-from sqlfl.planner.explain.setting import Setting
+from sqlfl.planner.explain.setting import ReportSetting
 from sqlfl.planner.federated.plan import FederatedPlan
 
 if TYPE_CHECKING:
-    from sqlfl.privacy.calibration import Calibration
+    from sqlfl.privacy.calibration import NoiseCalibration
 
 __all__ = ["PrivacyReport", "Release", "expected_report", "report_of"]
 
 
 def expected_report(plan: FederatedPlan) -> PrivacyReport:
     """Before anything runs. An ε that follows from noise_multiplier is not known yet."""
-    return _report(Setting(plan, None))
+    return _report(ReportSetting(plan, None))
 
 
-def report_of(plan: FederatedPlan, calibration: Calibration | None) -> PrivacyReport:
+def report_of(plan: FederatedPlan, calibration: NoiseCalibration | None) -> PrivacyReport:
     """Of a run that has been trained as `plan` says, with the noise of `calibration`.
 
     It is None where features are not protected; InternalError where that does not fit.
@@ -30,10 +30,10 @@ def report_of(plan: FederatedPlan, calibration: Calibration | None) -> PrivacyRe
     asked = plan.protection.rows
     if asked != (calibration is not None):
         raise InternalError(f"features are {'' if asked else 'not '}protected, without an account")
-    return _report(Setting(plan, calibration))
+    return _report(ReportSetting(plan, calibration))
 
 
-def _report(own: Setting) -> PrivacyReport:
+def _report(own: ReportSetting) -> PrivacyReport:
     training = bool(own.plan.algorithm)
     noised = ["labels"] * (training and bool(own.protection.labels))
     told = "columns" if own.chosen else "moments" if own.solved else "predictions"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from sqlfl.planner.explain import columns, draws, moments
 from sqlfl.planner.explain.beside import beware, unseen
 from sqlfl.planner.explain.card import TRUSTED, upwards
-from sqlfl.planner.explain.setting import Claim, Setting
+from sqlfl.planner.explain.setting import PrivacyClaim, ReportSetting
 from sqlfl.planner.explain.units import (
     Unit,
     derived,
@@ -38,21 +38,21 @@ ALSO_SEEN = {
 """Kind of a message -> what the coordinator learns from it, beside what it always does."""
 
 
-def promises(own: Setting) -> tuple[str, ...]:
+def promises(own: ReportSetting) -> tuple[str, ...]:
     """What holds, with its numbers; for labels and features apart, then together."""
     if not own.protection:
         return (_nothing(own),)
     return (*_labels(own), *_features(own), *_both(own), *_joined(own))
 
 
-def _nothing(own: Setting) -> str:
+def _nothing(own: ReportSetting) -> str:
     """Without PRIVACY."""
     also = [words for kind, words in ALSO_SEEN.items() if kind in own.kinds]
     more = f" It also sees {'; '.join(also)}." if also else ""
     return f"none: no differential privacy. {_seen_labels(own)}{more}"
 
 
-def _seen_labels(own: Setting) -> str:
+def _seen_labels(own: ReportSetting) -> str:
     """And what else is seen of a run without noise."""
     at = own.plan.at
     learnt = draws.SEEN if own.summed else columns.seen(own) if own.chosen else LEARNT
@@ -80,7 +80,7 @@ def _at_labels(at: str) -> str:
 # -- labels ---------------------------------------------------------------------------------------
 
 
-def _labels(own: Setting) -> Iterator[str]:
+def _labels(own: ReportSetting) -> Iterator[str]:
     epsilon, at = own.label_epsilon, own.plan.at
     if epsilon is None:
         if own.elsewhere:
@@ -107,11 +107,11 @@ def _labels(own: Setting) -> Iterator[str]:
     yield _again(own, epsilon)
 
 
-def _doing(own: Setting) -> str:
+def _doing(own: ReportSetting) -> str:
     return "training" if own.training else "this evaluation"
 
 
-def _again(own: Setting, epsilon: float) -> str:
+def _again(own: ReportSetting, epsilon: float) -> str:
     """What asking once more costs."""
     if not own.fleeting:
         return (
@@ -124,7 +124,7 @@ def _again(own: Setting, epsilon: float) -> str:
     )
 
 
-def _drawn_by(own: Setting) -> str:
+def _drawn_by(own: ReportSetting) -> str:
     """What noise of labels follows from, and so what draws it anew."""
     keyed = [table for table, held in own.labelled.items() if held]
     whole = [table for table, held in own.labelled.items() if not held]
@@ -145,7 +145,7 @@ def _drawn_by(own: Setting) -> str:
 # -- features -------------------------------------------------------------------------------------
 
 
-def _features(own: Setting) -> Iterator[str]:
+def _features(own: ReportSetting) -> Iterator[str]:
     if own.protection.predictions and not own.protection.features:
         yield from draws.unclaimed(own)
         return
@@ -183,7 +183,7 @@ def _features(own: Setting) -> Iterator[str]:
         yield from (*draws.of_joined_rows(own), *draws.alone(own))
 
 
-def _of_features(own: Setting, claim: Claim, unit: Unit) -> str:
+def _of_features(own: ReportSetting, claim: PrivacyClaim, unit: Unit) -> str:
     fixed = f"For changing {unit} with {own.fixed('the labels')} fixed"
     held = _pair(claim)
     statistics = (
@@ -213,14 +213,14 @@ def _of_features(own: Setting, claim: Claim, unit: Unit) -> str:
     )
 
 
-def _pair(claim: Claim, more: float = 0.0) -> str:
+def _pair(claim: PrivacyClaim, more: float = 0.0) -> str:
     if claim.epsilon is None:
         plus = f"{upwards(more)} + ε" if more else "ε"
         return f"({plus}, {claim.delta:g})-DP, with ε known once the join is"
     return f"({upwards(claim.epsilon + more)}, {claim.delta:g})-DP"
 
 
-def _both(own: Setting) -> Iterator[str]:
+def _both(own: ReportSetting) -> Iterator[str]:
     """Of the rows that have a label, and features as well."""
     epsilon = own.label_epsilon
     if epsilon is None:
@@ -236,7 +236,7 @@ def _both(own: Setting) -> Iterator[str]:
             )
 
 
-def _joined(own: Setting) -> Iterator[str]:
+def _joined(own: ReportSetting) -> Iterator[str]:
     """Of a person who has a row in each table."""
     for held in _of_joined_row(own):
         whom = "the same" if own.together else "someone who sees nothing but the parameters"
@@ -246,7 +246,7 @@ def _joined(own: Setting) -> Iterator[str]:
         )
 
 
-def _of_joined_row(own: Setting) -> Iterator[str]:
+def _of_joined_row(own: ReportSetting) -> Iterator[str]:
     """What holds of all its features, and of its label where that is noised: nothing where one
     table alone has any, or where features of one are not protected. Of draws see `draws`."""
     label, claims = own.label_epsilon, [own.claims.get(slot.index) for slot in own.slots]
@@ -258,16 +258,16 @@ def _of_joined_row(own: Setting) -> Iterator[str]:
     what += ", the label being exact" * exact
     found = own.joined
     if found is None:
-        yield f"{_pair(Claim(None, own.privacy.delta), label or 0.0)}, {what}"
+        yield f"{_pair(PrivacyClaim(None, own.privacy.delta), label or 0.0)}, {what}"
     else:
         epsilon, delta = found
-        yield f"{_pair(Claim(epsilon, delta), label or 0.0)} {what}"
+        yield f"{_pair(PrivacyClaim(epsilon, delta), label or 0.0)} {what}"
 
 
 # -- in short -------------------------------------------------------------------------------------
 
 
-def summary(own: Setting) -> tuple[str, ...]:
+def summary(own: ReportSetting) -> tuple[str, ...]:
     """A sentence each of labels and of features, and what neither covers; for the model's card."""
     if not own.protection:
         return promises(own)
@@ -284,7 +284,7 @@ def summary(own: Setting) -> tuple[str, ...]:
     return (*held, *again, *beware(own), rest)
 
 
-def _label_in_short(own: Setting) -> str:
+def _label_in_short(own: ReportSetting) -> str:
     epsilon = own.label_epsilon
     if epsilon is not None:
         keyed = all(own.labelled.values())
@@ -297,7 +297,7 @@ def _label_in_short(own: Setting) -> str:
     return f"Labels: none, but they are sent to nobody: the coordinator is at {own.plan.at}."
 
 
-def _features_in_short(own: Setting) -> Iterator[str]:
+def _features_in_short(own: ReportSetting) -> Iterator[str]:
     if not own.protection.features:
         yield f"Features: none, {_exact(own)}."
     elif not own.protection.statistics:
@@ -315,7 +315,7 @@ def _features_in_short(own: Setting) -> Iterator[str]:
         yield "Features: none against the coordinator and the other parties, or in the metrics."
 
 
-def _exact(own: Setting) -> str:
+def _exact(own: ReportSetting) -> str:
     if own.chosen:
         return f"{'random sums' if own.sketched else 'values'} of chosen columns are exact"
     if own.drawn:
@@ -325,7 +325,7 @@ def _exact(own: Setting) -> str:
     return f"predictions{' and gradients' * own.training} are exact"
 
 
-def _both_in_short(own: Setting) -> Iterator[str]:
+def _both_in_short(own: ReportSetting) -> Iterator[str]:
     epsilon = own.label_epsilon
     for slot in own.slots if epsilon is not None else ():
         if slot.target and slot.index in own.claims:
@@ -335,7 +335,7 @@ def _both_in_short(own: Setting) -> Iterator[str]:
             yield f"Label and features of {unit}: {held}, against {whom}."
 
 
-def _joined_in_short(own: Setting) -> Iterator[str]:
+def _joined_in_short(own: ReportSetting) -> Iterator[str]:
     whom = "the same" if own.together else "those who see nothing but the parameters"
     for held in _of_joined_row(own):
         yield f"A whole joined row, as of a person in each table: {held}, against {whom}."
@@ -344,7 +344,7 @@ def _joined_in_short(own: Setting) -> Iterator[str]:
 # -- what it rests on -----------------------------------------------------------------------------
 
 
-def assumptions(own: Setting) -> tuple[str, ...]:
+def assumptions(own: ReportSetting) -> tuple[str, ...]:
     """Empty where nothing is noised."""
     if not own.protection:
         return ()
@@ -363,7 +363,7 @@ def assumptions(own: Setting) -> tuple[str, ...]:
     return tuple(text for part in parts for text in part)
 
 
-def _rows(own: Setting) -> Iterator[str]:
+def _rows(own: ReportSetting) -> Iterator[str]:
     """Whose change it is about."""
     yield (
         "The join graph, row ids, multiplicities and table sizes are not protected, nor which rows "
@@ -402,7 +402,7 @@ def _rows(own: Setting) -> Iterator[str]:
     )
 
 
-def _runs(own: Setting) -> Iterator[str]:
+def _runs(own: ReportSetting) -> Iterator[str]:
     if own.claims:
         yield (
             "Every further run adds its own ε and δ of features, also one that fails or is "
@@ -413,7 +413,7 @@ def _runs(own: Setting) -> Iterator[str]:
         yield f"{EVALUATED} It is not covered, nor is what PREDICT and functions of a block give."
 
 
-def _noised_labels(own: Setting) -> Iterator[str]:
+def _noised_labels(own: ReportSetting) -> Iterator[str]:
     kept = "a secret that its client keeps with its database or in its store; without that it is "
     kept += "drawn anew"
     if own.fleeting:
@@ -438,7 +438,7 @@ def _noised_labels(own: Setting) -> Iterator[str]:
     yield f"Loss and metrics{of} are of noised labels, not of the true ones."
 
 
-def _noised_features(own: Setting) -> Iterator[str]:
+def _noised_features(own: ReportSetting) -> Iterator[str]:
     if own.protection.statistics:
         yield "Bounds and lists of categories of features are public; values are clipped to them."
     yield (
@@ -451,7 +451,7 @@ def _noised_features(own: Setting) -> Iterator[str]:
         yield f"Loss and metrics of the training are of {made}."
 
 
-def _always(own: Setting) -> Iterator[str]:
+def _always(own: ReportSetting) -> Iterator[str]:
     yield f"{TRUSTED} How long things take, and errors, are not covered."
     drawn = ["that of labels follows from keyed hashes of rows, under such a secret"]
     drawn = drawn * (own.label_epsilon is not None) + ["values lie on a public grid"]

@@ -23,11 +23,11 @@ from sqlfl.privacy.events import Gaussian, PoissonBinomial
 from sqlfl.privacy.protection import BinomialSums, NoisedMoments, Protection
 
 if TYPE_CHECKING:
-    from sqlfl.privacy.calibration import Calibration
+    from sqlfl.privacy.calibration import NoiseCalibration
 
 
 @dataclass(frozen=True)
-class Claim:
+class PrivacyClaim:
     """Of the features of one row of a slot."""
 
     epsilon: float | None
@@ -36,11 +36,11 @@ class Claim:
 
 
 @dataclass(frozen=True, eq=False)
-class Setting:
+class ReportSetting:
     """`calibration` is None before the run, and where features are not protected."""
 
     plan: FederatedPlan
-    calibration: Calibration | None
+    calibration: NoiseCalibration | None
 
     @cached_property
     def privacy(self) -> Privacy:
@@ -135,7 +135,7 @@ class Setting:
     # -- features ---------------------------------------------------------------------------------
 
     @cached_property
-    def claims(self) -> dict[int, Claim]:
+    def claims(self) -> dict[int, PrivacyClaim]:
         """Slot -> what holds of its features; empty where nothing does.
 
         With exact statistics nothing does, whatever noise is added: they are in the encoding, and
@@ -145,10 +145,10 @@ class Setting:
         if not self.protection.bounded:
             return {}
         if self.calibration is None:
-            return {slot.index: Claim(asked.epsilon, asked.delta) for slot in self.slots}
+            return {slot.index: PrivacyClaim(asked.epsilon, asked.delta) for slot in self.slots}
         found = self.calibration.epsilons
         return {
-            slot.index: Claim(float(found[slot.index]), asked.delta)
+            slot.index: PrivacyClaim(float(found[slot.index]), asked.delta)
             for slot in self.slots
             if math.isfinite(found[slot.index])
         }
@@ -162,7 +162,7 @@ class Setting:
             return None
         return joined_epsilon(self.privacy, len(self.slots))
 
-    def claimed(self, slots: Iterable[Slot]) -> dict[Claim, list[Slot]]:
+    def claimed(self, slots: Iterable[Slot]) -> dict[PrivacyClaim, list[Slot]]:
         """Those of which something holds, by what; an ε that reads the same is the same."""
         found: dict[str, list[Slot]] = {}
         for slot in slots:

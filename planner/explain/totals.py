@@ -47,7 +47,7 @@ class Total:
 
 
 @dataclass(frozen=True)
-class Kind:
+class KindTotal:
     """All messages of one kind in one direction."""
 
     kind: str
@@ -76,7 +76,7 @@ def totals(plan: FederatedPlan) -> tuple[Total, ...]:
     return tuple(found)
 
 
-def kinds(plan: FederatedPlan, direction: str) -> tuple[Kind, ...]:
+def kinds(plan: FederatedPlan, direction: str) -> tuple[KindTotal, ...]:
     """The kinds of messages that cross a border, in the order in which they first do."""
     found: dict[str, list[tuple[Size, Send]]] = {}
     for times, send in _crossing(plan, direction):
@@ -84,7 +84,7 @@ def kinds(plan: FederatedPlan, direction: str) -> tuple[Kind, ...]:
     return tuple(_kind(plan, kind, sends) for kind, sends in found.items())
 
 
-def _kind(plan: FederatedPlan, kind: str, sends: list[tuple[Size, Send]]) -> Kind:
+def _kind(plan: FederatedPlan, kind: str, sends: list[tuple[Size, Send]]) -> KindTotal:
     ends: dict[tuple[object, int], list[Size]] = {}
     for times, send in sends:
         ends.setdefault((send.client, send.slot), []).append(times)
@@ -92,7 +92,7 @@ def _kind(plan: FederatedPlan, kind: str, sends: list[tuple[Size, Send]]) -> Kin
     things = (thing for _, send in sends for thing in send.what.split("; "))
     parties = (send.client.party for _, send in sends)
     often = sorted(counts, key=lambda size: (len(str(size)), str(size)))
-    return Kind(kind, _distinct(things), tuple(dict.fromkeys(parties)), tuple(often))
+    return KindTotal(kind, _distinct(things), tuple(dict.fromkeys(parties)), tuple(often))
 
 
 def _distinct(things: Iterable[str]) -> tuple[str, ...]:

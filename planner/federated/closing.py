@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlfl import messages as ms
 from sqlfl.planner.federated import symbols as sym
 from sqlfl.planner.federated.amounts import content
-from sqlfl.planner.federated.exchanges import WHOLE, Call, Exchange, Run, exchange
+from sqlfl.planner.federated.exchanges import WHOLE, Exchange, RequestReply, Run, exchange
 from sqlfl.planner.federated.into import Into
 
 HEAD = "0" * 64
@@ -32,20 +32,26 @@ def writing(run: Run, into: Into) -> Exchange:
             classes=into.classes,
             type=into.type,
         )
-        calls.append(Call(client, WHOLE, request, content(ms.Written)))
+        calls.append(RequestReply(client, WHOLE, request, content(ms.Written)))
     return exchange("write", 1, calls)
 
 
 def commit(into: Into) -> Exchange:
     request, reply = content(ms.Commit), content(ms.Ready)
-    return exchange("commit", 1, [Call(client, WHOLE, request, reply) for client in into.clients])
+    return exchange(
+        "commit", 1, [RequestReply(client, WHOLE, request, reply) for client in into.clients]
+    )
 
 
 def ending(run: Run) -> list[Exchange]:
     """Clients that keep what was said compare its hash; all forget the run."""
     heads = {"head": HEAD, "chain": HEAD}
     request, reply = content(ms.Seal, **heads), content(ms.Sealed, **heads)
-    kept = [Call(client, WHOLE, request, reply) for client in run.clients if client in run.governed]
+    kept = [
+        RequestReply(client, WHOLE, request, reply)
+        for client in run.clients
+        if client in run.governed
+    ]
     request, reply = content(ms.Finish), content(ms.Ready)
-    over = [Call(client, WHOLE, request, reply) for client in run.clients]
+    over = [RequestReply(client, WHOLE, request, reply) for client in run.clients]
     return [exchange("seal", 1, kept), exchange("finish", 1, over)]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sqlfl.base.errors import InternalError
 from sqlfl.contract.schema import Client, SlotSpecification
 from sqlfl.messages import CLIENT
-from sqlfl.options.diagnostics import Look
+from sqlfl.options.diagnostics import Diagnostic
 from sqlfl.options.training import Options, TowerOptions, TrainingOptions
 from sqlfl.options.tuning import Tuning
 from sqlfl.planner.federated import symbols as sym
@@ -101,7 +101,7 @@ class Run:
     """Clients are asked what is odd about their features."""
     merges: bool = False
     """Clients may be asked which of their rows have equal features."""
-    look: Look | None = None
+    look: Diagnostic | None = None
     """What is shown of rows that are scored."""
     tuning: Tuning | None = None
     """Candidates that are trained over the same rows, one after the other."""
@@ -187,7 +187,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Call:
+class RequestReply:
     """A request and its reply, at one client and slot."""
 
     client: Client
@@ -205,7 +205,7 @@ class Call:
         )  # fmt: skip
 
 
-def exchange(phase: str, times: Size | int, calls: list[Call]) -> Exchange:
+def exchange(phase: str, times: Size | int, calls: list[RequestReply]) -> Exchange:
     """All requests, then all replies."""
     sends = [call.send(direction) for direction in (DOWN, UP) for call in calls]
     return Exchange(phase, size(times), tuple(sends))

@@ -11,7 +11,7 @@ from sqlfl.base.errors import PlanError
 from sqlfl.contract.schema import Catalog, Client, Table
 from sqlfl.planner.grammar.spans import plan_error
 from sqlfl.planner.grammar.statements import Path, Span
-from sqlfl.planner.query.names import Tables, nearest
+from sqlfl.planner.query.names import CatalogTables, nearest
 from sqlfl.planner.query.ucq import Slot, Ucq
 
 RESERVED_SCHEMA = "sqlfl"
@@ -86,7 +86,7 @@ def plan_into(
     `identifiers` are the ID clause's, as many as `ucq` has. With `replaced_by`, the query, tables
     that are there may be replaced, but for those that it reads.
     """
-    target = _Target(path, sql, Tables(catalog, sql), replaced_by)
+    target = _Target(path, sql, CatalogTables(catalog, sql), replaced_by)
     party = target.tables.party_named(path.parts[0], path.span)
     if not identifiers:
         raise target.error(
@@ -111,7 +111,7 @@ def plan_into(
 class _Target:
     path: Path
     sql: str
-    tables: Tables
+    tables: CatalogTables
     replaced_by: exp.Query | None
 
     def error(self, message: str, hint: str, span: Span | None = None) -> PlanError:

@@ -9,13 +9,13 @@ from typing import TypeAlias
 
 from sqlfl import messages as ms
 from sqlfl.contract.schema import Client, specifications_to_json
-from sqlfl.options.diagnostics import Contributions, Importance, Inference, Skew
+from sqlfl.options.diagnostics import ContributionsOptions, Importance, Inference, SkewOptions
 from sqlfl.planner.federated import symbols as sym
 from sqlfl.planner.federated.amounts import NOTHING, Amount, Content, content
 from sqlfl.planner.federated.checks import profile
 from sqlfl.planner.federated.closing import commit, ending, writing
 from sqlfl.planner.federated.diagnostics import contributions, errors, permuted, rotated, skew
-from sqlfl.planner.federated.exchanges import WHOLE, Call, Exchange, Run, exchange
+from sqlfl.planner.federated.exchanges import WHOLE, Exchange, RequestReply, Run, exchange
 from sqlfl.planner.federated.method_spec import spec_of
 from sqlfl.planner.federated.rounds import ENCODED, trained
 from sqlfl.planner.federated.rounds import active as active_rows
@@ -96,7 +96,7 @@ def checking(run: Run) -> list[Exchange]:
 
 
 def prediction(run: Run) -> list[Exchange]:
-    if isinstance(run.look, Skew):
+    if isinstance(run.look, SkewOptions):
         weighed = [weights(run), over(run, "what rows count", run.towers, weighed_rows)]
         return [
             *preparation(run),
@@ -105,7 +105,7 @@ def prediction(run: Run) -> list[Exchange]:
             *ending(run),
         ]
     found = [*preparation(run), offsets(run), *scoring(run)]
-    if isinstance(run.look, Contributions) and run.look.features:
+    if isinstance(run.look, ContributionsOptions) and run.look.features:
         found.append(over(run, "contributions", run.towers, contributions))
     if run.into is None:
         return [*found, identifiers(run), *ending(run)]
@@ -132,7 +132,10 @@ def permuting(run: Run, look: Importance) -> list[Exchange]:
         exchange(
             "permuted features",
             look.repeats * len(slot.features),
-            [Call(client, slot.index, *permuted(run, slot, client)) for client in slot.clients],
+            [
+                RequestReply(client, slot.index, *permuted(run, slot, client))
+                for client in slot.clients
+            ],
         )
         for slot in run.towers
     ]
@@ -158,7 +161,7 @@ def planning(run: Run) -> list[Exchange]:
         what = "names of schemas, tables and columns, types, estimated rows; whether noise lasts"
         what += ", which databases are the same" if several[client.party] > 1 else ""
         reply = content(ms.Tables, what, tables=sym.of_database("schema_text", client))
-        listed.append(Call(client, WHOLE, content(ms.ListTables), reply))
+        listed.append(RequestReply(client, WHOLE, content(ms.ListTables), reply))
     described = [
         exchange("plan", sym.of_database("described", client), [describing(client)])
         for client in run.databases
@@ -166,9 +169,9 @@ def planning(run: Run) -> list[Exchange]:
     return [exchange("plan", 1, listed), *described]
 
 
-def describing(client: Client) -> Call:
+def describing(client: Client) -> RequestReply:
     columns, text = sym.of_database("column_names", client), sym.of_database("column_text", client)
-    return Call(
+    return RequestReply(
         client,
         WHOLE,
         content(ms.Describe, select=sym.of_database("select_text", client)),
@@ -188,7 +191,7 @@ def proposing(run: Run) -> Exchange:
             specification=specifications_to_json(run.specifications[client]),
             fragments=run.fragments[client],
         )
-        calls.append(Call(client, WHOLE, request, content(ms.Proposed, verdicts="[]")))
+        calls.append(RequestReply(client, WHOLE, request, content(ms.Proposed, verdicts="[]")))
     return exchange("proposal", 1, calls)
 
 
@@ -200,7 +203,7 @@ def snapshot(run: Run) -> Exchange:
         request = content(ms.Prepare, specification=specification, fragments=fragments)
         number = sum(len(item.fragments) for item in run.specifications[client])
         reply = content(ms.Prepared, fragments=number)
-        calls.append(Call(client, WHOLE, request, reply))
+        calls.append(RequestReply(client, WHOLE, request, reply))
     return exchange("snapshot", 1, calls)
 
 
@@ -305,7 +308,7 @@ def reweighing(run: Run, times: int) -> Exchange:
                 active=trained(run, slot, client),
                 samples=NOTHING,
             )
-            calls.append(Call(client, slot.index, request, content(ms.Ready)))
+            calls.append(RequestReply(client, slot.index, request, content(ms.Ready)))
     return exchange("what rows count in a fit", times, calls)
 
 
@@ -438,7 +441,7 @@ def separated(run: Run, slot: Slot, client: Client) -> Asked:
 
 def equal_rows(run: Run) -> Exchange:
     calls = [
-        Call(
+        RequestReply(
             client,
             slot.index,
             content(ms.SendEqualRows),
@@ -494,5 +497,7 @@ def over(
     run: Run, phase: str, slots: Iterable[Slot], asked: Callable[[Run, Slot, Client], Asked]
 ) -> Exchange:
     """Once, at each client of these slots."""
-    calls = [Call(c, slot.index, *asked(run, slot, c)) for slot in slots for c in slot.clients]
+    calls = [
+        RequestReply(c, slot.index, *asked(run, slot, c)) for slot in slots for c in slot.clients
+    ]
     return exchange(phase, 1, calls)

@@ -24,7 +24,7 @@ from sqlfl.contract.schema import (
 from sqlfl.contract.transforms import AUTO
 from sqlfl.methods.lbfgs.options import TABLE
 from sqlfl.models.kinds import kind_of
-from sqlfl.options.diagnostics import Check, Look, Skew
+from sqlfl.options.diagnostics import Check, Diagnostic, SkewOptions
 from sqlfl.options.privacy import Privacy
 from sqlfl.options.training import Options, TowerOptions, TrainingOptions
 from sqlfl.options.tuning import Tuning
@@ -91,7 +91,7 @@ class FederatedPlan:
     """Differences between the databases of a party in the tables of the query; CHECK lists them."""
     notes: tuple[str, ...] = ()
     """What is to be said beside the result."""
-    look: Look | None = None
+    look: Diagnostic | None = None
     """What is shown of the rows that are evaluated; None: their metrics, in one row."""
     tuning: Tuning | None = None
     """The candidates of which TUNE takes the best; None for one model."""
@@ -226,7 +226,7 @@ def plan(
     findings: bool = True,
     fleeting: Mapping[Client, str] | None = None,
     notes: tuple[str, ...] = (),
-    look: Look | None = None,
+    look: Diagnostic | None = None,
     tuning: Tuning | None = None,
     governed: frozenset[Client] = frozenset(),
     exact: bool = False,
@@ -277,7 +277,7 @@ def plan(
         raise InternalError(f"a share of {share} of the rows is for validation, of no or one slot")
     engines = choose_engines(ucq, options)
     classes = kind_of(kind).classifies and purpose != PREDICT
-    weighted = _weighted(ucq, options) or (isinstance(look, Skew) and ucq.weight is not None)
+    weighted = _weighted(ucq, options) or (isinstance(look, SkewOptions) and ucq.weight is not None)
     device = None if training is None or training.tower is None else training.tower.device
     seed = training.seed if training is not None else getattr(look, "seed", None)
     clients = dict.fromkeys(client for slot in ucq.slots for client in slot.clients)
@@ -445,7 +445,7 @@ def _separates(kind: str, options: TrainingOptions) -> bool:
     return plain and options.l2 == 0.0 and kind_of(kind).separable
 
 
-def _tells_classes(look: Look | None, ucq: Ucq, kind: str) -> bool:
+def _tells_classes(look: Diagnostic | None, ucq: Ucq, kind: str) -> bool:
     """CHECK tells clients the targets of their rows anyway, and a model of the kind may be trained
     without a penalty."""
     explains = isinstance(look, Check) and look.explains and ucq.target is not None

@@ -8,7 +8,7 @@ from sqlfl import messages as ms
 from sqlfl.contract.schema import Client
 from sqlfl.planner.federated import symbols as sym
 from sqlfl.planner.federated.amounts import Content, content
-from sqlfl.planner.federated.exchanges import Call, Exchange, Run, exchange
+from sqlfl.planner.federated.exchanges import Exchange, RequestReply, Run, exchange
 from sqlfl.planner.federated.sizes import Size
 from sqlfl.planner.query.ucq import Slot
 
@@ -23,7 +23,7 @@ def start(run: Run) -> Exchange:
         for client in slot.clients:
             options = sym.of_client("configuration", slot, client)
             request = content(ms.Start, method=method, configuration=options)
-            calls.append(Call(client, slot.index, request, content(ms.Ready, ENCODED)))
+            calls.append(RequestReply(client, slot.index, request, content(ms.Ready, ENCODED)))
     return exchange("start", 1, calls)
 
 
@@ -38,7 +38,7 @@ def first_predictions(run: Run) -> list[Exchange]:
                 start = "the model that training starts from" if warm else "first parameters"
                 what = f"{outputs_of_rows(run)}, by {start}"
                 reply = predicted(run, slot, client, what)
-                calls.append(Call(client, slot.index, ALL_ROWS, reply))
+                calls.append(RequestReply(client, slot.index, ALL_ROWS, reply))
     return [exchange(phase, 1, calls)]
 
 
@@ -73,9 +73,9 @@ def grams(run: Run) -> list[Exchange]:
                 what += ": of numbers, and of categories the diagonal; rows clipped, all noised"
                 stored = merged = sym.of_slot("onehot", slot)
             reply = content(ms.Gram, what, **moments(slot, stored))
-            up.append(Call(client, slot.index, content(ms.SendGram), reply))
+            up.append(RequestReply(client, slot.index, content(ms.SendGram), reply))
             summed = content(ms.SetGram, **moments(slot, merged))
-            down.append(Call(client, slot.index, summed, content(ms.Ready, ENCODED)))
+            down.append(RequestReply(client, slot.index, summed, content(ms.Ready, ENCODED)))
     return [exchange("second moments", 1, up), exchange("second moments", 1, down)]
 
 
@@ -84,7 +84,7 @@ def strengths(run: Run) -> list[Exchange]:
     calls = []
     for slot in run.shrunken:
         reply = content(ms.Strengths)
-        calls.append(Call(slot.clients[0], slot.index, content(ms.SetStrengths), reply))
+        calls.append(RequestReply(slot.clients[0], slot.index, content(ms.SetStrengths), reply))
     return [exchange("strengths", sym.UPDATES, calls)] if calls else []
 
 
@@ -137,12 +137,12 @@ def step(
         for client in slot.clients:
             request, last = sent(slot, client), answer(slot, client)
             if len(slot.clients) == 1:
-                first.append(Call(client, slot.index, request, last))
+                first.append(RequestReply(client, slot.index, request, last))
                 continue
             size = (parameters or run.parameters)(slot)
             summed = content(ms.SumGradient, parameters=size, outputs=1)
-            first.append(Call(client, slot.index, request, partial(run, size)))
-            second.append(Call(client, slot.index, summed, last))
+            first.append(RequestReply(client, slot.index, request, partial(run, size)))
+            second.append(RequestReply(client, slot.index, summed, last))
     return [exchange(phase, times, first), exchange(phase, times, second)]
 
 
@@ -170,12 +170,12 @@ def scores(run: Run, phase: str, times: Size, *, exact: bool = True) -> Exchange
         for client in slot.clients:
             if not exact:
                 reply = predicted(run, slot, client, outputs_of_rows(run))
-                calls.append(Call(client, slot.index, ALL_ROWS, reply))
+                calls.append(RequestReply(client, slot.index, ALL_ROWS, reply))
                 continue
             what = f"{outputs_of_rows(run)}, in 8 bytes"
             what += "; penalty of the block" if client == slot.clients[0] else ""
             reply = predictions(run, slot, client, what, PENALTY, kind=ms.ExactPredictions)
-            calls.append(Call(client, slot.index, content(ms.SendExactPredictions), reply))
+            calls.append(RequestReply(client, slot.index, content(ms.SendExactPredictions), reply))
     return exchange(phase, times, calls)
 
 
@@ -215,7 +215,7 @@ def probes(run: Run, consensus: bool) -> list[Exchange]:
 
     if consensus:
         calls = [
-            Call(c, slot.index, sent(slot, c), answer(slot, c))
+            RequestReply(c, slot.index, sent(slot, c), answer(slot, c))
             for slot in run.towers
             for c in slot.clients
         ]

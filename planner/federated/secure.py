@@ -9,8 +9,8 @@ from sqlfl.contract.schema import Client
 from sqlfl.planner.federated import symbols as sym
 from sqlfl.planner.federated.amounts import Content, content
 from sqlfl.planner.federated.exchanges import (
-    Call,
     Exchange,
+    RequestReply,
     Run,
     Send,
     exchange,
@@ -56,7 +56,7 @@ def _slots(run: Run) -> dict[int, Slot]:
 
 def _keys(slots: list[Slot]) -> list[Exchange]:
     own = [
-        Call(client, slot.index, content(ms.SendPublicKey), content(ms.PublicKey))
+        RequestReply(client, slot.index, content(ms.SendPublicKey), content(ms.PublicKey))
         for slot in slots
         for client in slot.clients
     ]
@@ -64,7 +64,7 @@ def _keys(slots: list[Slot]) -> list[Exchange]:
     for slot in slots:
         names = tuple(str(client) for client in slot.clients)
         request = content(ms.SetPeers, clients=names, peers=len(names))
-        told += [Call(c, slot.index, request, content(ms.Ready)) for c in slot.clients]
+        told += [RequestReply(c, slot.index, request, content(ms.Ready)) for c in slot.clients]
     return [exchange(PHASE, 1, own), exchange(PHASE, 1, told)]
 
 
@@ -128,7 +128,7 @@ def _statistics(run: Run, item: Exchange, slots: list[Slot]) -> Exchange:
         what = f"noised {what}" if bounded else what
         reply = _of(kind, what, axes, numbers, EXACT_LIMBS)
         request = content(ms.SendStatistics, **_categories(run, slot, None))
-        calls += [Call(client, slot.index, request, reply) for client in slot.clients]
+        calls += [RequestReply(client, slot.index, request, reply) for client in slot.clients]
     return exchange(item.phase, 1, calls)
 
 

@@ -82,7 +82,7 @@ class Tally:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredMessages:
     """Messages that a client got or sent."""
 
     messages: int
@@ -95,7 +95,7 @@ class Measured:
 
 def measured(
     plan: FederatedPlan, tally: Tally, epochs: int, outputs: int
-) -> dict[tuple[Client, str], Measured]:
+) -> dict[tuple[Client, str], MeasuredMessages]:
     """Of each client and direction, planning left out. `outputs` is d_c."""
     values = _Values(plan, tally, epochs, outputs)
     exchanges = tuple(item for item in plan.exchanges if item.phase != "plan")
@@ -117,7 +117,7 @@ def measured(
                 place[2] for place, one, formula in zip(places, own, formulas, strict=True)
                 if formula is not None and formula != (one.messages, one.bytes)
             )  # fmt: skip
-            found[client, direction] = Measured(
+            found[client, direction] = MeasuredMessages(
                 sum(one.messages for one in own),
                 sum(one.bytes for one in own),
                 sum(known_all) if len(known_all) == len(formulas) else None,

@@ -10,7 +10,7 @@ from sqlfl.base.errors import nearest
 from sqlfl.options.diagnostics import LOOKS
 from sqlfl.planner.grammar.explaining import ANALYZE, NO_ROWS, REHEARSED, VERBOSE
 from sqlfl.planner.grammar.foreign import instead
-from sqlfl.planner.grammar.listings import Listings
+from sqlfl.planner.grammar.listings import ListingParser
 from sqlfl.planner.grammar.spellings import respelled
 from sqlfl.planner.grammar.statements import (
     CheckQuery,
@@ -107,7 +107,7 @@ def split(sql: str) -> tuple[Span, ...]:
     )
 
 
-class _Reader(Listings):
+class _Reader(ListingParser):
     # -- statements --------------------------------------------------------------------------------
 
     def statement(self) -> Statement:

@@ -18,7 +18,7 @@ from sqlfl.planner.grammar.statements import (
 )
 
 
-class Listings(Clauses):
+class ListingParser(Clauses):
     """Each method reads what follows the first word of its statement."""
 
     def _show(self) -> Statement:

@@ -35,7 +35,7 @@ _OF_NAMES = (exp.Dot, exp.Join, exp.Star)
 
 
 @dataclass(frozen=True)
-class Place:
+class ParameterPlace:
     """A parameter in a text."""
 
     name: str
@@ -99,7 +99,7 @@ class Filled:
         )
 
 
-def places(sql: str) -> tuple[Place, ...]:
+def places(sql: str) -> tuple[ParameterPlace, ...]:
     """The parameters of a text, in their order."""
     tokens, found = tokenize(sql), []
     depth, clause = 0, ""
@@ -114,7 +114,7 @@ def places(sql: str) -> tuple[Place, ...]:
         option = depth > 0 and clause in _OPTIONS
         if token.token_type is TokenType.PLACEHOLDER:
             found.append(
-                Place("", (token.start, token.end + 1), option, _is_member(tokens, at, at))
+                ParameterPlace("", (token.start, token.end + 1), option, _is_member(tokens, at, at))
             )
         elif token.token_type is TokenType.PARAMETER and token.text == "$":
             named = tokens[at + 1] if at + 1 < len(tokens) else None
@@ -123,7 +123,7 @@ def places(sql: str) -> tuple[Place, ...]:
             if not named.text.replace("_", "a").isalnum():
                 raise _unnamed(sql, token)
             member = _is_member(tokens, at, at + 1)
-            found.append(Place(named.text, (token.start, named.end + 1), option, member))
+            found.append(ParameterPlace(named.text, (token.start, named.end + 1), option, member))
     return tuple(found)
 
 
@@ -175,7 +175,7 @@ def fill(sql: str, values: object = None) -> Filled:
     return filled
 
 
-def _text(place: Place, value: object, sql: str) -> str:
+def _text(place: ParameterPlace, value: object, sql: str) -> str:
     what = f"the value of {place.shown}"
     if place.member and isinstance(value, list | tuple):
         raise ParseError(
@@ -190,7 +190,7 @@ def _text(place: Place, value: object, sql: str) -> str:
         raise ParseError(error.message, hint=error.hint, sql=sql, span=place.span) from None
 
 
-def _values(sql: str, found: Sequence[Place], values: object) -> list[object]:
+def _values(sql: str, found: Sequence[ParameterPlace], values: object) -> list[object]:
     """The value of each place."""
     if isinstance(values, Mapping):
         return _named(sql, found, values)
@@ -218,7 +218,9 @@ def _values(sql: str, found: Sequence[Place], values: object) -> list[object]:
     return [values[number - 1] for number in numbers]
 
 
-def _wrong_number(sql: str, found: Sequence[Place], numbers: Sequence[int], given: int) -> Error:
+def _wrong_number(
+    sql: str, found: Sequence[ParameterPlace], numbers: Sequence[int], given: int
+) -> Error:
     wanted = len(set(numbers))
     said = f"{wanted} parameter{'s' * (wanted != 1)}" if wanted else "no parameters"
     message = f"the text has {said}, and {given} value{'s are' if given != 1 else ' is'} given"
@@ -230,7 +232,9 @@ def _wrong_number(sql: str, found: Sequence[Place], numbers: Sequence[int], give
     return Error(message, hint=hint)
 
 
-def _named(sql: str, found: Sequence[Place], values: Mapping[object, object]) -> list[object]:
+def _named(
+    sql: str, found: Sequence[ParameterPlace], values: Mapping[object, object]
+) -> list[object]:
     for place in found:
         if not place.name or place.name.isdecimal():
             raise _mismatch(sql, place, f"{place.shown} has no name, and a dict gives names")
@@ -255,7 +259,7 @@ def _named(sql: str, found: Sequence[Place], values: Mapping[object, object]) ->
     return [names[place.name] for place in found]
 
 
-def _mismatch(sql: str, place: Place, message: str) -> ParseError:
+def _mismatch(sql: str, place: ParameterPlace, message: str) -> ParseError:
     return ParseError(message, hint=_CALL, sql=sql, span=place.span)
 
 

@@ -11,7 +11,7 @@ from sqlglot.errors import UnsupportedError
 from sqlglot.generator import Generator as BaseGenerator
 from sqlglot.generators.duckdb import DuckDBGenerator
 
-from sqlfl.base.sql_writer import Writer
+from sqlfl.base.sql_writer import SqlWriter
 from sqlfl.planner.grammar.nodes import Infix, Prefix, Verbatim
 from sqlfl.planner.grammar.reading import Parser, Tokenizer
 
@@ -106,7 +106,7 @@ class Dialect(DuckDB):
     Generator = Generator
 
 
-_written = Writer(lambda tree: tree.sql(dialect=Dialect))
+_written = SqlWriter(lambda tree: tree.sql(dialect=Dialect))
 
 
 def to_sql(node: exp.Expr, pretty: bool = False) -> str:

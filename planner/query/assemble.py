@@ -9,10 +9,10 @@ from sqlfl.planner.grammar.statements import Path
 from sqlfl.planner.query import types
 from sqlfl.planner.query import ucq as normal
 from sqlfl.planner.query.draft import Draft
-from sqlfl.planner.query.fragments import Writer, Written
+from sqlfl.planner.query.fragments import FragmentWriter, WrittenFragment
 from sqlfl.planner.query.keys import text_of
 from sqlfl.planner.query.labels import noised_slot, refuse_twice
-from sqlfl.planner.query.relations import Block, Left, Output
+from sqlfl.planner.query.relations import DraftBlock, OuterJoin, Output
 from sqlfl.planner.query.ucq import (
     ARRAY,
     CATEGORY,
@@ -102,15 +102,15 @@ class _Assembly:
 
     def _fragments(
         self, index: int, base: bool
-    ) -> tuple[dict[tuple[object, ...], list[Written]], tuple[Fragment, ...]]:
+    ) -> tuple[dict[tuple[object, ...], list[WrittenFragment]], tuple[Fragment, ...]]:
         """The slot's fragments; what was written of each, by its identity, in their order."""
         catalog = self.draft.catalog
         every = (client for party in catalog.parties() for client in catalog.clients(party))
         order = {client: place for place, client in enumerate(every)}
-        found: dict[tuple[object, ...], list[Written]] = {}
+        found: dict[tuple[object, ...], list[WrittenFragment]] = {}
         for number, block in enumerate(self.draft.blocks):
             at = block.slots.index(index)
-            writer = Writer(self.draft, self.shared, number, at, self._keys(index), base)
+            writer = FragmentWriter(self.draft, self.shared, number, at, self._keys(index), base)
             for written in writer.fragments(order):
                 found.setdefault(written.identity, []).append(written)
         ordered = sorted(
@@ -182,7 +182,7 @@ class _Assembly:
             tuple((slot, taken[slot].kept) for slot in kept),
         )
 
-    def _left(self, number: int, block: Block, left: Left) -> LeftJoin:
+    def _left(self, number: int, block: DraftBlock, left: OuterJoin) -> LeftJoin:
         group = left.group
         return LeftJoin(
             tuple(block.slots[block.of(i)] for i in group.core),
@@ -196,7 +196,7 @@ class _Assembly:
 class _Taken:
     """What takes part of one slot in one block."""
 
-    written: Mapping[tuple[object, ...], Sequence[Written]]
+    written: Mapping[tuple[object, ...], Sequence[WrittenFragment]]
     fragments: Sequence[Fragment]
     number: int
 

@@ -30,16 +30,16 @@ from sqlfl.planner.query.columns import named_alike, settled, unify_blocks, with
 from sqlfl.planner.query.ctes import Cte, Environment, repeated, spread, with_ctes
 from sqlfl.planner.query.dotted_names import chain_of
 from sqlfl.planner.query.joins import Joiner, State, renamed
-from sqlfl.planner.query.names import Tables
+from sqlfl.planner.query.names import CatalogTables
 from sqlfl.planner.query.nulls import TYPES, typed
 from sqlfl.planner.query.push import Pusher
 from sqlfl.planner.query.relations import (
-    Block,
-    Branch,
+    ClientBranch,
+    DraftBlock,
+    DraftRelation,
     Group,
     Item,
     Output,
-    Relation,
     Term,
     column,
     substituted,
@@ -61,7 +61,7 @@ class Binder:
         """`careful`: each SELECT asks at once whether its columns are one value per row."""
         self.sql = sql
         self.catalog = catalog
-        self.tables = Tables(catalog, sql)
+        self.tables = CatalogTables(catalog, sql)
         self.pusher = Pusher(self.tables, sql, clock)
         self.joiner = Joiner(self.pusher, sql)
         self.asker = Asker(catalog)
@@ -72,7 +72,7 @@ class Binder:
 
     def bind(
         self, query: exp.Query, environment: Environment | None = None, derived: bool = False
-    ) -> tuple[Block, ...]:
+    ) -> tuple[DraftBlock, ...]:
         """The union of blocks that the query is; outputs of all have the first one's names.
 
         `derived` says that only its outputs can be referred to.
@@ -109,7 +109,7 @@ class Binder:
 
     def _of_one_client(
         self, query: exp.Query, known: Environment, derived: bool
-    ) -> tuple[Block, ...] | None:
+    ) -> tuple[DraftBlock, ...] | None:
         """The query as it goes to its one client, where it must; None where it can be taken apart.
         Raises PlanError where neither is so."""
         blocker = next(refusals(query), None) or self._distinct_union(query)
@@ -126,7 +126,7 @@ class Binder:
             raise self._refuse(blocker, query, known)
         return None
 
-    def _pivot(self, pivot: exp.Pivot, known: Environment) -> Block:
+    def _pivot(self, pivot: exp.Pivot, known: Environment) -> DraftBlock:
         """PIVOT or UNPIVOT where a derived table stands: `FROM (PIVOT party.table ...)`."""
         query = exp.select("*").from_(exp.Subquery(this=pivot.copy()), copy=False)
         client = self.pusher.only_client(query, known)
@@ -190,7 +190,7 @@ class Binder:
 
     # -- queries -----------------------------------------------------------------------------------
 
-    def _whole_or(self, error: PlanError, query: exp.Query, known: Environment) -> Block:
+    def _whole_or(self, error: PlanError, query: exp.Query, known: Environment) -> DraftBlock:
         """A query of one client that cannot be taken apart, as its database takes it."""
         try:
             client = self.pusher.only_client(query, known)
@@ -200,7 +200,9 @@ class Binder:
             pass
         raise error
 
-    def _together(self, query: exp.Query, known: Environment, client: Client) -> tuple[Block, ...]:
+    def _together(
+        self, query: exp.Query, known: Environment, client: Client
+    ) -> tuple[DraftBlock, ...]:
         """The query as one relation, with the LEFT JOINs in its FROM; else as one source."""
         try:
             assert isinstance(query, exp.Select)
@@ -215,9 +217,9 @@ class Binder:
 
     def _union(
         self, query: exp.SetOperation, known: Environment, derived: bool
-    ) -> tuple[Block, ...]:
+    ) -> tuple[DraftBlock, ...]:
         unions = [(query, known)]
-        first: tuple[Block, ...] | None = None
+        first: tuple[DraftBlock, ...] | None = None
         for union in unions_of(query)[1:]:
             known = with_ctes(union, known)
             first = self._of_one_client(union, known, derived)
@@ -234,7 +236,7 @@ class Binder:
             found += [self._alike(block, names, union) for block in blocks]
         return tuple(found)
 
-    def _alike(self, block: Block, names: list[str], union: exp.SetOperation) -> Block:
+    def _alike(self, block: DraftBlock, names: list[str], union: exp.SetOperation) -> DraftBlock:
         """A block of the right operand with the names of the first one's columns."""
         if union.args.get("by_name"):
             block = named_alike(block, names, union.right, self.sql)
@@ -249,7 +251,7 @@ class Binder:
         outputs = (replace(o, name=n) for o, n in zip(block.outputs, names, strict=True))
         return replace(block, outputs=tuple(outputs))
 
-    def _select(self, select: exp.Select, known: Environment) -> tuple[Block, ...]:
+    def _select(self, select: exp.Select, known: Environment) -> tuple[DraftBlock, ...]:
         from_ = select.args.get("from_")
         if from_ is None:
             raise plan_error(
@@ -261,7 +263,7 @@ class Binder:
         states = self._from(from_.this, select.args.get("joins") or [], known, None)
         return tuple(self._block(select, state, known) for state in states)
 
-    def _block(self, select: exp.Select, state: State, known: Environment) -> Block:
+    def _block(self, select: exp.Select, state: State, known: Environment) -> DraftBlock:
         scope = state.scope(self.sql)
         outputs: list[Output] = []
         written: list[tuple[str, Term]] = []
@@ -292,12 +294,12 @@ class Binder:
         sorted_by = self._order(select, scope.with_aliases(written), known)
         relations, several = claimed(state.relations, [*outputs, *sorted_by])
         self.claims += several
-        block = Block(relations, tree, tuple(outputs), state.items, span)
+        block = DraftBlock(relations, tree, tuple(outputs), state.items, span)
         return replace(block, sorted_by=sorted_by)
 
     # -- functions ---------------------------------------------------------------------------------
 
-    def _asked(self, select: exp.Select, known: Environment) -> tuple[Block, ...]:
+    def _asked(self, select: exp.Select, known: Environment) -> tuple[DraftBlock, ...]:
         """As `_select`, the parties having said what its functions are."""
         blocks = self._select(select, known)
         found = [self._others(block) for block in blocks]
@@ -326,7 +328,7 @@ class Binder:
         called = [ordered.this for ordered in order.expressions if has_calls(ordered.this)]
         return tuple(Output("", self.pusher.term(node, scope, known)) for node in called)
 
-    def _others(self, block: Block) -> list[tuple[Output, str]]:
+    def _others(self, block: DraftBlock) -> list[tuple[Output, str]]:
         """Its columns that are not one value per row, and what they are."""
         kinds = (
             (output, self.asker.kind_over(block.relations, output.term))
@@ -426,10 +428,12 @@ class Binder:
             states.append(State(relations, block.tree, (Item(name, shown),)))
         return states
 
-    def _stacked(self, blocks: tuple[Block, ...], name: str, span: tuple[int, int] | None) -> Block:
+    def _stacked(
+        self, blocks: tuple[DraftBlock, ...], name: str, span: tuple[int, int] | None
+    ) -> DraftBlock:
         """A union of blocks of one relation each, as one relation with all their branches."""
         id_ = self.sources.fresh("#")
-        branches: list[Branch] = []
+        branches: list[ClientBranch] = []
         for block in blocks:
             filtered = with_filters(block.relations[0], block.tree.conditions)
             for branch in filtered.branches:
@@ -438,15 +442,15 @@ class Binder:
                     for o in block.outputs
                 }
                 branches.append(replace(branch, columns=columns))
-        relation = Relation((id_,), name, span, tuple(branches))
+        relation = DraftRelation((id_,), name, span, tuple(branches))
         outputs = tuple(
             replace(o, term=Term(_united(o.name, id_, branches), o.term.span))
             for o in blocks[0].outputs
         )
-        return Block((relation,), Group(relation.ids), outputs, span=span)
+        return DraftBlock((relation,), Group(relation.ids), outputs, span=span)
 
 
-def _united(name: str, id_: str, branches: list[Branch]) -> exp.Column:
+def _united(name: str, id_: str, branches: list[ClientBranch]) -> exp.Column:
     """A column of a union; of known types where each part is a column of known types."""
     types = [b.columns[id_, folded(name)].meta_get(TYPES) for b in branches]
     united = column(name, id_)

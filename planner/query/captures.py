@@ -20,7 +20,7 @@ from sqlfl.planner.grammar.spans import span_of
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query.dotted_names import chain_of
 from sqlfl.planner.query.draft import Draft
-from sqlfl.planner.query.names import Tables
+from sqlfl.planner.query.names import CatalogTables
 
 
 def refuse_captured(draft: Draft) -> Draft:
@@ -28,7 +28,7 @@ def refuse_captured(draft: Draft) -> Draft:
     calls = [call for clause in _conditions(draft.query) for call in _calls(clause)]
     if not calls:
         return draft
-    tables = Tables(draft.catalog, draft.sql)
+    tables = CatalogTables(draft.catalog, draft.sql)
     held = [
         (client, {folded(column.name) for column in tables.table(table, client).columns})
         for table in draft.query.find_all(exp.Table)

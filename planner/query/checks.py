@@ -15,7 +15,15 @@ from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query.bind import Binder
 from sqlfl.planner.query.draft import Draft
 from sqlfl.planner.query.names import listed, nearest
-from sqlfl.planner.query.relations import Block, Branch, Output, Relation, Source, Term, column
+from sqlfl.planner.query.relations import (
+    ClientBranch,
+    DraftBlock,
+    DraftRelation,
+    Output,
+    Source,
+    Term,
+    column,
+)
 
 
 def refuse_parameters(draft: Draft) -> Draft:
@@ -136,13 +144,13 @@ def locate_identifiers(draft: Draft) -> Draft:
     return draft.each_block(lambda block: _located(draft, block))
 
 
-def _located(draft: Draft, block: Block) -> Block:
+def _located(draft: Draft, block: DraftBlock) -> DraftBlock:
     for number, path in enumerate(draft.identifiers):
         block = _with_identifier(draft, block, number, path)
     return block
 
 
-def _with_identifier(draft: Draft, block: Block, number: int, path: Path) -> Block:
+def _with_identifier(draft: Draft, block: DraftBlock, number: int, path: Path) -> DraftBlock:
     name = str(path)
     if len(path.parts) == 2:
         items = [i for i in block.items if i.name.lower() == path.parts[0].lower()]
@@ -184,7 +192,7 @@ def _with_identifier(draft: Draft, block: Block, number: int, path: Path) -> Blo
     return replace(block, relations=relations, identifiers=identifiers)
 
 
-def _no_identifier(draft: Draft, block: Block, path: Path, why: str) -> PlanError:
+def _no_identifier(draft: Draft, block: DraftBlock, path: Path, why: str) -> PlanError:
     paths = {
         ".".join((*s.path, n[1]))
         for r in block.relations
@@ -201,13 +209,13 @@ def _hidden(number: int) -> str:
     return identifier(number)
 
 
-def _expression(branch: Branch, path: Path) -> exp.Expr | None:
+def _expression(branch: ClientBranch, path: Path) -> exp.Expr | None:
     """The identifier over the sources of one branch."""
     sources = _sources(branch, path)
     return column(path.parts[-1], sources[0].id) if len(sources) == 1 else None
 
 
-def _sources(branch: Branch, path: Path) -> list[Source]:
+def _sources(branch: ClientBranch, path: Path) -> list[Source]:
     table = tuple(p.lower() for p in path.parts[:-1])
     return [
         s
@@ -216,20 +224,20 @@ def _sources(branch: Branch, path: Path) -> list[Source]:
     ]
 
 
-def _lacks(branch: Branch, path: Path) -> bool:
+def _lacks(branch: ClientBranch, path: Path) -> bool:
     known = {"rowid", *(name for source in _sources(branch, path) for name in source.names)}
     return path.parts[-1].lower() not in known
 
 
-def _holds(relation: Relation, path: Path) -> bool:
+def _holds(relation: DraftRelation, path: Path) -> bool:
     return all(_expression(b, path) is not None for b in relation.branches)
 
 
-def _holds_some(relation: Relation, path: Path) -> bool:
+def _holds_some(relation: DraftRelation, path: Path) -> bool:
     return any(_expression(b, path) is not None for b in relation.branches)
 
 
-def _with_column(relation: Relation, number: int, path: Path) -> Relation:
+def _with_column(relation: DraftRelation, number: int, path: Path) -> DraftRelation:
     branches = []
     for branch in relation.branches:
         found = _expression(branch, path)

@@ -14,13 +14,13 @@ from sqlfl.planner.query import types
 from sqlfl.planner.query.draft import Draft
 from sqlfl.planner.query.equalities import Equal, conjuncts
 from sqlfl.planner.query.equalities import equality as equality_of
-from sqlfl.planner.query.fusion import Groups, equality_sides
+from sqlfl.planner.query.fusion import DisjointSets, equality_sides
 from sqlfl.planner.query.joins import INSTEAD_OF_SUBQUERY
 from sqlfl.planner.query.relations import (
-    Block,
+    DraftBlock,
     Equality,
     Group,
-    Left,
+    OuterJoin,
     Term,
     clients_of,
     operand,
@@ -61,13 +61,13 @@ def place_conditions(draft: Draft) -> Draft:
 
 
 class _Placing:
-    def __init__(self, draft: Draft, block: Block) -> None:
+    def __init__(self, draft: Draft, block: DraftBlock) -> None:
         self.draft = draft
         self.old = block
         self.equalities: list[Equality] = []
         self.kept: list[tuple[int, Term]] = []
 
-    def block(self) -> Block:
+    def block(self) -> DraftBlock:
         tree = self._group(self.old.tree)
         core = [self.old.of(i) for i in tree.core]
         everywhere = [*core, *(i for i in range(len(self.old.relations)) if i not in core)]
@@ -120,7 +120,7 @@ class _Placing:
             self._equal([home, core[0]], _flag(term), term, group, own=True)
         return True
 
-    def _left(self, left: Left, before: Sequence[int]) -> Left:
+    def _left(self, left: OuterJoin, before: Sequence[int]) -> OuterJoin:
         group = self._group(left.group)
         core = [self.old.of(i) for i in group.core]
         equalities, tests = [], []
@@ -220,7 +220,7 @@ def _where(test: Term, key: Term) -> Term:
     return Term(exp.Case(ifs=[branch]), key.span)
 
 
-def _home(block: Block, term: Term, candidates: Sequence[int]) -> int | None:
+def _home(block: DraftBlock, term: Term, candidates: Sequence[int]) -> int | None:
     """The relation that evaluates the term: the one that it reads, or any that can."""
     reads = block.reads(term)
     if reads:
@@ -233,7 +233,7 @@ def _home(block: Block, term: Term, candidates: Sequence[int]) -> int | None:
 def push_filters(draft: Draft) -> Draft:
     """Conditions over one relation go into the fragments of that relation."""
 
-    def push(block: Block) -> Block:
+    def push(block: DraftBlock) -> DraftBlock:
         by_home: dict[int, list[Term]] = {}
         for group in block.tree.groups():
             core = [block.of(i) for i in group.core]
@@ -263,9 +263,9 @@ def refuse_cross_products(draft: Draft) -> Draft:
     return draft
 
 
-def _refuse_cross_product(draft: Draft, block: Block, inside: Sequence[int]) -> None:
+def _refuse_cross_product(draft: Draft, block: DraftBlock, inside: Sequence[int]) -> None:
     """What is joined in parentheses must hang together without the rest."""
-    groups = Groups(len(block.relations))
+    groups = DisjointSets(len(block.relations))
     for equality in block.equalities:
         linked = equality.terms[1].expression.find(exp.Column) is not None
         if linked and equality.left in inside and equality.right in inside:

@@ -21,7 +21,7 @@ from sqlfl.planner.query.joins import State
 from sqlfl.planner.query.push import Pusher
 from sqlfl.planner.query.relations import (
     Group,
-    Left,
+    OuterJoin,
     Term,
     clients_of,
     guard,
@@ -265,7 +265,7 @@ def _without(state: State, inner: State, terms: list[Term]) -> State:
     missing = exp.Is(this=operand(guard(exp.true(), relation.ids[0])), expression=exp.Null())
     tree = replace(
         state.tree,
-        lefts=(*state.tree.lefts, Left(group, on, relation.span)),
+        lefts=(*state.tree.lefts, OuterJoin(group, on, relation.span)),
         conditions=(*state.tree.conditions, Term(missing, relation.span)),
     )
     relations = (*state.relations, with_presence(replace(relation, once=True)))

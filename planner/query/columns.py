@@ -12,7 +12,7 @@ from sqlfl.planner.grammar import build
 from sqlfl.planner.grammar.spans import plan_error
 from sqlfl.planner.query import types
 from sqlfl.planner.query.draft import Draft
-from sqlfl.planner.query.relations import Block, Output, Term
+from sqlfl.planner.query.relations import DraftBlock, Output, Term
 
 
 def with_column_aliases(
@@ -45,7 +45,7 @@ def distinct(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def named_alike(block: Block, names: list[str], place: exp.Expr, sql: str) -> Block:
+def named_alike(block: DraftBlock, names: list[str], place: exp.Expr, sql: str) -> DraftBlock:
     """A part of a UNION ALL BY NAME with its columns in the order of the first part's."""
     own = {folded(o.name): o for o in block.outputs}
     for given in (names, [o.name for o in block.outputs]):
@@ -70,7 +70,9 @@ def named_alike(block: Block, names: list[str], place: exp.Expr, sql: str) -> Bl
     return replace(block, outputs=tuple(own[folded(n)] for n in names))
 
 
-def unify_blocks(blocks: tuple[Block, ...], sql: str, catalog: Catalog) -> tuple[Block, ...]:
+def unify_blocks(
+    blocks: tuple[DraftBlock, ...], sql: str, catalog: Catalog
+) -> tuple[DraftBlock, ...]:
     """Blocks of a union in FROM, with columns of different types cast to their common one.
 
     Without that `x // 2` over the union would mean another division in each block.
@@ -92,7 +94,7 @@ def unify_blocks(blocks: tuple[Block, ...], sql: str, catalog: Catalog) -> tuple
     )
 
 
-def settled(block: Block) -> Block:
+def settled(block: DraftBlock) -> DraftBlock:
     """A block in FROM, whose columns have the types of columns also where they are literals: those
     take the type of what they stand beside, `'1' = 1` and all."""
     return replace(block, outputs=tuple(_settled(output) for output in block.outputs))
@@ -117,7 +119,7 @@ def _cast(output: Output, type_: str) -> Output:
     return replace(output, term=term)
 
 
-def _types(draft: Draft, block: Block) -> list[str]:
+def _types(draft: Draft, block: DraftBlock) -> list[str]:
     """Types of the outputs; the null type for those that two relations are needed for."""
     found = [types.NULL_TYPE] * len(block.outputs)
     for index, relation in enumerate(block.relations):

@@ -10,8 +10,8 @@ from sqlfl.base.errors import LostError, PartyError, ReplyError
 from sqlfl.contract.schema import folded
 from sqlfl.planner.grammar.spans import plan_error, span_of
 from sqlfl.planner.query.clock import Clock
-from sqlfl.planner.query.dotted_names import Chain
-from sqlfl.planner.query.names import Tables
+from sqlfl.planner.query.dotted_names import DottedName
+from sqlfl.planner.query.names import CatalogTables
 from sqlfl.planner.query.relations import fitted
 
 _METHOD = "SELECT list_transform([1], lambda x: x.list_value()) AS found FROM (SELECT '' AS x)"
@@ -21,7 +21,7 @@ SYSTEM_SCHEMAS = frozenset(("main", "pg_catalog", "information_schema", "system"
 
 @dataclass(frozen=True)
 class Context:
-    tables: Tables
+    tables: CatalogTables
     sql: str
     clock: Clock
 
@@ -35,12 +35,12 @@ class Context:
             found.meta.update(start=place[0], end=place[1] - 1)
         return fitted(found, original.parent)
 
-    def is_schema(self, chain: Chain) -> bool:
+    def is_schema(self, chain: DottedName) -> bool:
         """Whether the words before a call name a schema, or a database and a schema."""
         schemas = SYSTEM_SCHEMAS | self.tables.schemas(self.tables.asked())
         return all(folded(part) in schemas for part in chain.parts)
 
-    def is_of_variable(self, chain: Chain, original: exp.Expr) -> bool:
+    def is_of_variable(self, chain: DottedName, original: exp.Expr) -> bool:
         """Whether `x.f()` is of a lambda's variable x where there is a column x too: it is from
         DuckDB 2.0.1 on, and of the column to 2.0.0."""
         try:
@@ -57,7 +57,7 @@ class Context:
             ) from error
         return [column.type for column in found] == ["INTEGER[][]"]
 
-    def refuse_method(self, chain: Chain, original: exp.Expr) -> None:
+    def refuse_method(self, chain: DottedName, original: exp.Expr) -> None:
         """Where DuckDB takes what stands before a call for something else than the column."""
         name = _called(chain)
         if len(chain.words) > 2:
@@ -76,6 +76,6 @@ class Context:
             )
 
 
-def _called(chain: Chain) -> str:
+def _called(chain: DottedName) -> str:
     call = chain.links[0]
     return call.name if isinstance(call, exp.Anonymous) else "function"

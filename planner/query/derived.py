@@ -18,12 +18,12 @@ from sqlfl.planner.query.draft import Draft
 from sqlfl.planner.query.keys import text_of
 from sqlfl.planner.query.nulls import COMPARISONS, is_null_over_nulls
 from sqlfl.planner.query.relations import (
-    Block,
-    Branch,
+    ClientBranch,
+    DraftBlock,
+    DraftRelation,
     Equality,
     Group,
-    Left,
-    Relation,
+    OuterJoin,
     Term,
     operand,
     substituted,
@@ -62,7 +62,7 @@ def derive_conditions(draft: Draft) -> Draft:
     )
 
 
-def _tables(relation: Relation) -> object:
+def _tables(relation: DraftRelation) -> object:
     """What the relation reads, whatever numbers binding gave it."""
     return tuple(
         (branch.client, tuple(to_sql(source.item) for source in branch.sources))
@@ -70,7 +70,7 @@ def _tables(relation: Relation) -> object:
     )
 
 
-def _with(block: Block, derived: Sequence[tuple[int, Term]]) -> Block:
+def _with(block: DraftBlock, derived: Sequence[tuple[int, Term]]) -> DraftBlock:
     """The block with the conditions, each in the group of its relation."""
 
     def added(group: Group) -> Group:
@@ -85,7 +85,7 @@ def _with(block: Block, derived: Sequence[tuple[int, Term]]) -> Block:
 class _Deriving:
     """Conditions that follow within one block of the union."""
 
-    def __init__(self, draft: Draft, block: Block) -> None:
+    def __init__(self, draft: Draft, block: DraftBlock) -> None:
         self._draft, self._old = draft, block
         self._known: dict[int, dict[str, Term]] = {}
         """By relation, conditions that its joined rows fulfil, by their text."""
@@ -116,7 +116,7 @@ class _Deriving:
             added += self._group(left.group, self._given(left))
         return added
 
-    def _given(self, left: Left) -> list[tuple[int, Term]]:
+    def _given(self, left: OuterJoin) -> list[tuple[int, Term]]:
         """What follows for the right side of a LEFT JOIN."""
         given = []
         for equality in self._old.equalities:
@@ -154,7 +154,7 @@ class _Deriving:
             return None
         return other, Term(_replaced(condition.expression, target.expression), condition.span)
 
-    def _is_sure(self, at: int, branch: Branch, target: Term) -> bool:
+    def _is_sure(self, at: int, branch: ClientBranch, target: Term) -> bool:
         """Whether the key is a column, or a cast of it that cannot fail: conditions of the query
         may be there to keep rows from it."""
         expression = substituted(target, branch).expression.unnest()

@@ -9,7 +9,7 @@ from sqlglot import exp
 
 from sqlfl.base.errors import PlanError
 from sqlfl.contract.schema import Catalog, Client, Column, Table, folded
-from sqlfl.planner.query.names import Tables, shortest
+from sqlfl.planner.query.names import CatalogTables, shortest
 from sqlfl.planner.query.types import NULL_TYPE, normal, union_type
 
 
@@ -33,7 +33,7 @@ def differences(query: exp.Query, sql: str, catalog: Catalog) -> tuple[Differenc
     Asks the catalog for names and types. Tables and parties that are nowhere are the planner's to
     refuse.
     """
-    tables = Tables(catalog, sql)
+    tables = CatalogTables(catalog, sql)
     found: dict[Difference, None] = {}
     for node in query.find_all(exp.Table):
         if len(node.parts) < 2 or not isinstance(node.this, exp.Identifier):
@@ -47,7 +47,9 @@ def differences(query: exp.Query, sql: str, catalog: Catalog) -> tuple[Differenc
     return tuple(found)
 
 
-def _of_table(tables: Tables, node: exp.Table, clients: Sequence[Client]) -> Iterator[Difference]:
+def _of_table(
+    tables: CatalogTables, node: exp.Table, clients: Sequence[Client]
+) -> Iterator[Difference]:
     own: list[tuple[Client, Table]] = []
     away: list[Client] = []
     for client in clients:

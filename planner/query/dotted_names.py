@@ -12,7 +12,7 @@ from sqlfl.planner.query.relations import operand
 
 
 @dataclass(frozen=True)
-class Chain:
+class DottedName:
     """`a.b.c.f(x).d`: the words a, b and c, then the call of f, then the field d."""
 
     words: tuple[exp.Identifier, ...]
@@ -33,7 +33,7 @@ class Chain:
         return ".".join(to_sql(word) for word in self.words)
 
 
-def chain_of(node: exp.Expr) -> Chain | None:
+def chain_of(node: exp.Expr) -> DottedName | None:
     """The names that a column, or dots above one, are made of; None for any other expression."""
     links: list[exp.Expr] = []
     base = node
@@ -46,7 +46,7 @@ def chain_of(node: exp.Expr) -> Chain | None:
     links.reverse()
     while links and isinstance(links[0], exp.Identifier):
         words.append(links.pop(0))
-    return Chain(tuple(w for w in words if isinstance(w, exp.Identifier)), tuple(links))
+    return DottedName(tuple(w for w in words if isinstance(w, exp.Identifier)), tuple(links))
 
 
 def column_of(words: Sequence[exp.Expr]) -> exp.Expr:

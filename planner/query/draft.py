@@ -15,8 +15,8 @@ from sqlfl.planner.grammar.spans import plan_error
 from sqlfl.planner.grammar.statements import Path, Span
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query.clock import Clock
-from sqlfl.planner.query.items import Placed
-from sqlfl.planner.query.relations import Block, Branch, Relation, Term, substituted
+from sqlfl.planner.query.items import PlacedItem
+from sqlfl.planner.query.relations import ClientBranch, DraftBlock, DraftRelation, Term, substituted
 from sqlfl.planner.query.scalars import SCALAR, Asker, has_calls, one_value
 from sqlfl.planner.query.ucq import Ucq
 
@@ -42,10 +42,10 @@ class Draft:
     noised: bool = False
     """Labels are noised per row: so does the target's slot."""
     clock: Clock = field(default_factory=lambda: Clock(dt.datetime.now(dt.UTC)))
-    transforms: tuple[Placed, ...] = ()
+    transforms: tuple[PlacedItem, ...] = ()
     careful: bool = False
     """Each SELECT asks at once whether its columns are one value per row."""
-    blocks: tuple[Block, ...] = ()
+    blocks: tuple[DraftBlock, ...] = ()
     claims: tuple[Term, ...] = ()
     """Terms over several relations that must be one value per row."""
     ucq: Ucq | None = None
@@ -58,7 +58,7 @@ class Draft:
     ) -> PlanError:
         return plan_error(message, self.sql, where, hint)
 
-    def each_block(self, rule: Callable[[Block], Block]) -> Draft:
+    def each_block(self, rule: Callable[[DraftBlock], DraftBlock]) -> Draft:
         return replace(self, blocks=tuple(rule(block) for block in self.blocks))
 
     @property
@@ -76,13 +76,13 @@ class Draft:
     def _position(self, name: str) -> int:
         return [o.name.lower() for o in self.blocks[0].outputs].index(name.lower())
 
-    def types(self, relation: Relation, terms: Sequence[Term]) -> list[tuple[str, ...]]:
+    def types(self, relation: DraftRelation, terms: Sequence[Term]) -> list[tuple[str, ...]]:
         """DuckDB types of the terms over the relation: for each term, its type at each branch."""
         rows = [self._branch_types(relation, branch, terms) for branch in relation.branches]
         return list(zip(*rows, strict=True))
 
     def _branch_types(
-        self, relation: Relation, branch: Branch, terms: Sequence[Term]
+        self, relation: DraftRelation, branch: ClientBranch, terms: Sequence[Term]
     ) -> tuple[str, ...]:
         expressions = [substituted(t, branch).expression for t in terms]
         place = (str(branch.client), *(s.id for s in branch.sources))
@@ -112,7 +112,7 @@ class Draft:
 
     def _describe(
         self,
-        branch: Branch,
+        branch: ClientBranch,
         expressions: Sequence[exp.Expr],
         filters: Iterable[Term],
         tested: bool,
@@ -130,7 +130,9 @@ class Draft:
             raise PartyError(str(branch.client), what)
         return tuple(c.type for c in columns)
 
-    def _refuse_culprit(self, relation: Relation, branch: Branch, terms: Sequence[Term]) -> None:
+    def _refuse_culprit(
+        self, relation: DraftRelation, branch: ClientBranch, terms: Sequence[Term]
+    ) -> None:
         """PlanError for the term that made a description fail; nothing where none did."""
         claims = [Term(claim, relation.span) for claim in branch.claims]
         for term in (*(substituted(t, branch) for t in terms), *branch.filters, *claims):
@@ -148,7 +150,7 @@ class Draft:
             except PartyError as own:
                 raise self._unable(branch, condition, own) from own
 
-    def _refuse_term(self, branch: Branch, term: Term, error: PartyError) -> None:
+    def _refuse_term(self, branch: ClientBranch, term: Term, error: PartyError) -> None:
         asker = Asker(self.catalog)
         found = asker.kind(branch.client, branch.sources, term.expression)
         if found != SCALAR:
@@ -164,7 +166,7 @@ class Draft:
             "store the values in a column of the table, or take hash(column) for a fixed draw",
         )
 
-    def _unable(self, branch: Branch, term: Term, error: PartyError) -> PlanError:
+    def _unable(self, branch: ClientBranch, term: Term, error: PartyError) -> PlanError:
         return self.unable(branch.client, error, term.span)
 
     def unable(self, client: Client, error: PartyError, span: Span | None) -> PlanError:

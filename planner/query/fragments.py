@@ -28,9 +28,9 @@ from sqlfl.planner.query.nulls import is_null_over_nulls
 from sqlfl.planner.query.places import placed
 from sqlfl.planner.query.relations import (
     PRESENT,
-    Block,
-    Branch,
-    Relation,
+    ClientBranch,
+    DraftBlock,
+    DraftRelation,
     Term,
     operand,
     substituted,
@@ -39,7 +39,7 @@ from sqlfl.planner.query.unions import Shared
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenFragment:
     """A fragment of a block, before equal ones are shared."""
 
     block: int
@@ -67,7 +67,7 @@ class Written:
 
 
 @dataclass(frozen=True)
-class Writer:
+class FragmentWriter:
     """Writes the fragments of one relation of one block, with the columns of its slot."""
 
     draft: Draft
@@ -80,7 +80,7 @@ class Writer:
     base: bool
     """Whether the whole row of the sources is a column."""
 
-    def fragments(self, order: Mapping[Client, int]) -> Iterator[Written]:
+    def fragments(self, order: Mapping[Client, int]) -> Iterator[WrittenFragment]:
         """Those of the branches; then, on the right of a LEFT JOIN, the virtual one."""
         optional = self.at in self._block.optional
         kept = self._kept()
@@ -90,7 +90,7 @@ class Writer:
             for links in (False, True) if kept else (False,):
                 rows = 0 if links else _rows(branch)
                 keyed = len(branch.sources) == 1 and branch.sources[0].keyed
-                written = Written(
+                written = WrittenFragment(
                     self.number, branch.client, select, rows, False, links, keyed=keyed
                 )
                 if optional:
@@ -100,18 +100,18 @@ class Writer:
         if optional:
             first = min(self._relation.branches, key=lambda b: order[b.client])
             select = self._at(first, self._virtual(first, kept))
-            yield Written(self.number, first.client, select, 1, True)
+            yield WrittenFragment(self.number, first.client, select, 1, True)
 
-    def _at(self, branch: Branch, select: exp.Select) -> exp.Select:
+    def _at(self, branch: ClientBranch, select: exp.Select) -> exp.Select:
         tell_the_place(select, self.draft.catalog.places(branch.client)[0])
         return select
 
     @property
-    def _block(self) -> Block:
+    def _block(self) -> DraftBlock:
         return self.draft.blocks[self.number]
 
     @property
-    def _relation(self) -> Relation:
+    def _relation(self) -> DraftRelation:
         return self._block.relations[self.at]
 
     def _kept(self) -> list[Term]:
@@ -132,7 +132,7 @@ class Writer:
             kept.append(Term(test, target.term.span))
         return kept
 
-    def _real(self, branch: Branch, kept: Sequence[Term]) -> exp.Select:
+    def _real(self, branch: ClientBranch, kept: Sequence[Term]) -> exp.Select:
         """Rows that pass the conditions, and those that do not: a source may give others each time
         that it is read, so it is read once."""
         filters = [placed(f.expression.copy(), f.span) for f in branch.filters]
@@ -156,7 +156,7 @@ class Writer:
             projections.append((exp.Is(this=test, expression=exp.true()), KEPT))
         return emit.fragment_select(branch.sources, _or_row(projections), filters)
 
-    def _virtual(self, branch: Branch, kept: Sequence[Term]) -> exp.Select:
+    def _virtual(self, branch: ClientBranch, kept: Sequence[Term]) -> exp.Select:
         """The expressions over one row of NULLs, if it passes what the joined rows must."""
         nulls = replace(branch, columns=_over_nulls(branch))
         projections = self._columns(branch, nulls)
@@ -179,7 +179,7 @@ class Writer:
         key = self.shared.of_block[self.number].get(index)
         return key if key is not None and any(self._slot in pair for pair in key.pairs) else None
 
-    def _columns(self, branch: Branch, over: Branch) -> list[tuple[exp.Expr, str]]:
+    def _columns(self, branch: ClientBranch, over: ClientBranch) -> list[tuple[exp.Expr, str]]:
         names = [o.name for o in self.draft.blocks[0].outputs]
         special = {
             self.draft.target_position: TARGET,
@@ -205,7 +205,7 @@ class Writer:
                 columns.append((substituted(output.term, over).expression, identifier(number)))
         return columns
 
-    def _implied(self, branch: Branch) -> list[exp.Expr]:
+    def _implied(self, branch: ClientBranch) -> list[exp.Expr]:
         return [
             exp.EQ(
                 this=operand(self._as(branch, branch, left, type_)),
@@ -214,16 +214,16 @@ class Writer:
             for left, right, type_ in implied_filters(self._block, self.at)
         ]
 
-    def _as(self, branch: Branch, over: Branch, term: Term, type_: str) -> exp.Expr:
+    def _as(self, branch: ClientBranch, over: ClientBranch, term: Term, type_: str) -> exp.Expr:
         """The term over one branch, cast where it has another type."""
-        whole: Relation = replace(self._relation, branches=(branch,))
+        whole: DraftRelation = replace(self._relation, branches=(branch,))
         own = self.draft.types(whole, [term])[0][0]
         expression = substituted(term, over).expression
         same = types.normal(own) == types.normal(type_)
         return expression if same else build.cast(expression, type_)
 
 
-def _over_nulls(branch: Branch) -> dict[tuple[str, str], exp.Expr]:
+def _over_nulls(branch: ClientBranch) -> dict[tuple[str, str], exp.Expr]:
     """The relation's columns where it has no row: NULL, of their type, also computed ones."""
     ids = frozenset(source.id for source in branch.sources)
     found: dict[tuple[str, str], exp.Expr] = {}
@@ -267,5 +267,5 @@ def _present(value: exp.Expr) -> exp.Expr:
     return exp.Not(this=exp.Is(this=operand(value.copy()), expression=exp.Null()))
 
 
-def _rows(branch: Branch) -> int | None:
+def _rows(branch: ClientBranch) -> int | None:
     return branch.sources[0].rows if len(branch.sources) == 1 else None

@@ -74,17 +74,17 @@ UNSURE = Match()
 
 
 @dataclass(frozen=True, eq=False)
-class Frame:
+class NameFrame:
     """The items that a place of a subquery sees, and what is around them."""
 
     items: tuple[Inner, ...]
-    outer: Frame | Scope | None
+    outer: NameFrame | Scope | None
     aliases: frozenset[str] = frozenset()
     """In lower case, outputs of the SELECT that may be named; they go before names of outside."""
     within_aggregates: bool = True
     """They may be named in the arguments of aggregates too."""
 
-    def with_aliases(self, names: frozenset[str]) -> Frame:
+    def with_aliases(self, names: frozenset[str]) -> NameFrame:
         return replace(self, aliases=names)
 
     def find(self, parts: Sequence[str]) -> Match | None:

@@ -16,12 +16,12 @@ from sqlfl.planner.query.joins import INSTEAD_OF_SUBQUERY
 from sqlfl.planner.query.nulls import rejects_nulls
 from sqlfl.planner.query.relations import (
     PRESENT,
-    Block,
-    Branch,
+    ClientBranch,
+    DraftBlock,
+    DraftRelation,
     Group,
-    Left,
     LeftOn,
-    Relation,
+    OuterJoin,
     Source,
     Term,
     clients_of,
@@ -30,7 +30,7 @@ from sqlfl.planner.query.relations import (
 )
 
 
-class Groups:
+class DisjointSets:
     """Disjoint sets of the numbers 0..n-1; the least member stands for its set."""
 
     def __init__(self, size: int) -> None:
@@ -88,10 +88,10 @@ class _Node:
 
 
 class _Fusion:
-    def __init__(self, draft: Draft, block: Block) -> None:
+    def __init__(self, draft: Draft, block: DraftBlock) -> None:
         self.draft = draft
         self.old = block
-        self.groups = Groups(len(block.relations))
+        self.groups = DisjointSets(len(block.relations))
         self.root = self._node(block.tree)
         self.changes = 0
 
@@ -105,7 +105,7 @@ class _Fusion:
 
     # -- what belongs together ---------------------------------------------------------------------
 
-    def block(self) -> Block:
+    def block(self) -> DraftBlock:
         position = self.draft.target_position
         if self.old.together:
             self._fuse(list(range(len(self.old.relations))), lambda _: None)
@@ -226,7 +226,7 @@ class _Fusion:
             f"join the tables of {read[0].parties[0]} with one another first, in a derived table",
         )
 
-    def _foreign(self, term: Term, relations: list[Relation], parties: list[str]) -> PlanError:
+    def _foreign(self, term: Term, relations: list[DraftRelation], parties: list[str]) -> PlanError:
         several = [r for r in relations if r.client is None and r.parties == tuple(parties)]
         if several:
             return self.draft.error(
@@ -242,7 +242,7 @@ class _Fusion:
             INSTEAD_OF_SUBQUERY,
         )
 
-    def _apart(self, term: Term, relations: Sequence[Relation], what: str) -> PlanError:
+    def _apart(self, term: Term, relations: Sequence[DraftRelation], what: str) -> PlanError:
         parties = tuple(dict.fromkeys(p for r in relations for p in r.parties))
         labels = " and ".join(r.label for r in relations)
         sides = equality_sides(self.draft, self.old, term)
@@ -295,7 +295,7 @@ class _Fusion:
 
     # -- the block with fused relations ------------------------------------------------------------
 
-    def _fused(self, root: int) -> Relation:
+    def _fused(self, root: int) -> DraftRelation:
         members = [i for i in range(len(self.old.relations)) if self.groups.find(i) == root]
         if len(members) == 1:
             return self.old.relations[root]
@@ -313,7 +313,7 @@ class _Fusion:
         parts = {i: self.old.relations[i] for i in core}
         parts |= {i: _with_present_column(self.old.relations[i]) for i in optional}
         columns = {k: e for i in members for k, e in parts[i].branches[0].columns.items()}
-        whole = Branch(parts[core[0]].branches[0].client, (), columns)
+        whole = ClientBranch(parts[core[0]].branches[0].client, (), columns)
         sources = [s for i in core for s in parts[i].branches[0].sources]
         for left in self._node_of(core[0]).lefts:
             if left.absorbed and set(left.all) <= set(members):
@@ -323,14 +323,14 @@ class _Fusion:
         branch = replace(whole, sources=tuple(sources), filters=filters, claims=claims)
         ids = tuple(id_ for i in (*core, *optional) for id_ in parts[i].ids)
         name = "_".join(self.old.relations[i].name for i in members)
-        return Relation(ids, name, parts[core[0]].span, (branch,))
+        return DraftRelation(ids, name, parts[core[0]].span, (branch,))
 
     def _taken(
         self,
         node: _Node,
         outer: tuple[LeftOn, ...],
-        parts: Mapping[int, Relation],
-        whole: Branch,
+        parts: Mapping[int, DraftRelation],
+        whole: ClientBranch,
     ) -> list[Source]:
         """The sources of an absorbed LEFT JOIN, all its conditions in its ON."""
         branches = [parts[i].branches[0] for i in node.core]
@@ -345,18 +345,18 @@ class _Fusion:
     def _node_of(self, relation: int) -> _Node:
         return next(n for n in self.root.nodes() if relation in n.core)
 
-    def _tree(self, node: _Node, relations: Sequence[Relation]) -> Group:
+    def _tree(self, node: _Node, relations: Sequence[DraftRelation]) -> Group:
         firsts = [self.old.relations[i].ids[0] for i in node.core]
         core = [next(r for r in relations if id_ in r.ids) for id_ in firsts]
         lefts = tuple(
-            Left(self._tree(left, relations), left.on, left.span)
+            OuterJoin(self._tree(left, relations), left.on, left.span)
             for left in node.lefts
             if not left.absorbed
         )
         return Group(tuple(dict.fromkeys(r.ids[0] for r in core)), tuple(node.conditions), lefts)
 
 
-def _with_present_column(relation: Relation) -> Relation:
+def _with_present_column(relation: DraftRelation) -> DraftRelation:
     """The relation with PRESENT, where it has it, as a column that a LEFT JOIN makes NULL."""
     branch = relation.branches[0]
     computed = [key for key in branch.columns if key[1] == PRESENT]
@@ -371,7 +371,7 @@ def _with_present_column(relation: Relation) -> Relation:
     return replace(relation, branches=(replace(branch, sources=sources, columns=columns),))
 
 
-def equality_sides(draft: Draft, block: Block, term: Term) -> tuple[Term, Term] | None:
+def equality_sides(draft: Draft, block: DraftBlock, term: Term) -> tuple[Term, Term] | None:
     """Both sides of an equality between two parts of the block."""
     equal = equality(term.expression)
     if equal is None:

@@ -25,19 +25,19 @@ from sqlfl.planner.grammar.statements import Argument, Span, TransformItem, Valu
 
 
 @dataclass(frozen=True)
-class Placed:
+class PlacedItem:
     """What an item asks for, and where that is written; None where it is a model's."""
 
     transform: Transform
     span: Span | None = None
 
 
-def placed(items: Sequence[TransformItem], sql: str) -> tuple[Placed, ...]:
+def placed(items: Sequence[TransformItem], sql: str) -> tuple[PlacedItem, ...]:
     """The items, with their arguments checked. PlanError says what is wrong of one, and where."""
     return tuple(_resolved(item, sql) for item in items)
 
 
-def _resolved(item: TransformItem, sql: str) -> Placed:
+def _resolved(item: TransformItem, sql: str) -> PlacedItem:
     called = COLUMN if item.function is None else str(item.function)
     function = FUNCTIONS[called]
     columns = tuple(str(column) for column in item.columns)
@@ -47,7 +47,7 @@ def _resolved(item: TransformItem, sql: str) -> Placed:
                 "auto is of all columns that no other item has, and has no name", sql, item.span,
                 "TRANSFORM (auto), or one column: auto(column) AS name",
             )  # fmt: skip
-        return Placed(Transform(AUTO, (), AUTO), item.span)
+        return PlacedItem(Transform(AUTO, (), AUTO), item.span)
     if not function.least <= len(columns) <= function.most:
         raise plan_error(
             f"{called} takes {_columns(function)}, got {len(columns)}", sql, item.span,
@@ -68,7 +68,7 @@ def _resolved(item: TransformItem, sql: str) -> Placed:
             item.span,
             "fewer columns, or a lower degree",
         )
-    return Placed(found, item.span)
+    return PlacedItem(found, item.span)
 
 
 def _columns(function: Function) -> str:

@@ -17,12 +17,12 @@ from sqlfl.planner.query.names import nearest
 from sqlfl.planner.query.nulls import is_null_over_nulls
 from sqlfl.planner.query.push import Pusher
 from sqlfl.planner.query.relations import (
+    DraftRelation,
     Group,
     Item,
-    Left,
     Merged,
+    OuterJoin,
     Output,
-    Relation,
     Term,
     guard,
     ids_of,
@@ -43,7 +43,7 @@ CONDITION = "JOIN ... ON a.x = b.y, or USING (column); each row with every row: 
 class State:
     """A FROM while it is read: what has been joined so far."""
 
-    relations: tuple[Relation, ...]
+    relations: tuple[DraftRelation, ...]
     tree: Group
     items: tuple[Item, ...] = ()
     """In the order in which they are written, whatever is LEFT JOINed to what."""
@@ -241,7 +241,7 @@ def _moved(merged: Sequence[Merged], by: int) -> tuple[Merged, ...]:
 def _left_join(
     kept: State, optional: State, conditions: tuple[Term, ...], join: exp.Join, sql: str
 ) -> Group:
-    edge = Left(optional.tree, conditions, span_of(join.this, sql))
+    edge = OuterJoin(optional.tree, conditions, span_of(join.this, sql))
     return replace(kept.tree, lefts=(*kept.tree.lefts, edge))
 
 

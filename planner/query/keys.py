@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from sqlglot import exp
 
 from sqlfl.planner.grammar.writing import to_sql
-from sqlfl.planner.query.fusion import Groups
+from sqlfl.planner.query.fusion import DisjointSets
 from sqlfl.planner.query.nulls import is_null_over_nulls
-from sqlfl.planner.query.relations import Block, Equality, Relation, Term, substituted
+from sqlfl.planner.query.relations import DraftBlock, DraftRelation, Equality, Term, substituted
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class _Elements:
         return self.numbers[key]
 
 
-def classes_of(block: Block) -> tuple[Class, ...]:
+def classes_of(block: DraftBlock) -> tuple[Class, ...]:
     """The classes of inner equalities, in an order that does not depend on how they are written.
 
     Classes merge only over equalities of one type: '01' = 1 and '1' = 1 do not make '01' = '1'.
@@ -70,7 +70,7 @@ def classes_of(block: Block) -> tuple[Class, ...]:
         for e in block.equalities
         if not e.own
     ]
-    groups = Groups(len(elements.terms))
+    groups = DisjointSets(len(elements.terms))
     for left, right in edges:
         groups.join(left, right)
     found: dict[int, dict[int, list[Term]]] = {}
@@ -83,11 +83,11 @@ def classes_of(block: Block) -> tuple[Class, ...]:
     return tuple(sorted(classes, key=lambda c: _order(block, c)))
 
 
-def _sorted(relation: Relation, terms: list[Term]) -> tuple[Term, ...]:
+def _sorted(relation: DraftRelation, terms: list[Term]) -> tuple[Term, ...]:
     return tuple(sorted(terms, key=lambda t: text_of(relation, t)))
 
 
-def text_of(relation: Relation, term: Term) -> str:
+def text_of(relation: DraftRelation, term: Term) -> str:
     """The expression at the first branch, free of the numbers that binding gave."""
     expression = substituted(term, relation.branches[0]).expression
     for node in expression.find_all(exp.Column):
@@ -95,18 +95,18 @@ def text_of(relation: Relation, term: Term) -> str:
     return to_sql(expression)
 
 
-def _order(block: Block, class_: Class) -> tuple[tuple[int, str], ...]:
+def _order(block: DraftBlock, class_: Class) -> tuple[tuple[int, str], ...]:
     return tuple(
         sorted((block.slots[r], text_of(block.relations[r], t[0])) for r, t in class_.terms.items())
     )
 
 
-def keys_of(block: Block) -> tuple[Key, ...]:
+def keys_of(block: DraftBlock) -> tuple[Key, ...]:
     """The composite keys of the block, without inner joins that follow from the others."""
     return (*_inner_keys(block), *_own_keys(block))
 
 
-def _inner_keys(block: Block) -> tuple[Key, ...]:
+def _inner_keys(block: DraftBlock) -> tuple[Key, ...]:
     classes = classes_of(block)
     pairs: dict[tuple[int, int], set[int]] = {}
     members = [
@@ -123,7 +123,7 @@ def _inner_keys(block: Block) -> tuple[Key, ...]:
         )
         slots = sorted((block.slots[equality.left], block.slots[equality.right]))
         pairs.setdefault((slots[0], slots[1]), set()).add(number)
-    linked = [Groups(len(block.relations)) for _ in classes]
+    linked = [DisjointSets(len(block.relations)) for _ in classes]
     keys: dict[tuple[int, ...], set[tuple[int, int]]] = {}
     for pair in sorted(pairs, key=lambda p: (p[1], p[0])):
         numbers = tuple(sorted(pairs[pair]))
@@ -138,7 +138,7 @@ def _inner_keys(block: Block) -> tuple[Key, ...]:
     )
 
 
-def _own_keys(block: Block) -> tuple[Key, ...]:
+def _own_keys(block: DraftBlock) -> tuple[Key, ...]:
     """A key for each pair of slots that an ON, or a condition after a LEFT JOIN, compares."""
     found: dict[tuple[str, bool, int, int], list[Equality]] = {}
     for equality in block.equalities:
@@ -162,13 +162,13 @@ def _own_keys(block: Block) -> tuple[Key, ...]:
     return tuple(key for _, key in sorted(keys, key=lambda item: item[0]))
 
 
-def _part_text(block: Block, equality: Equality) -> tuple[str, str, str]:
+def _part_text(block: DraftBlock, equality: Equality) -> tuple[str, str, str]:
     sides = zip((equality.left, equality.right), equality.terms, strict=True)
     left, right = (text_of(block.relations[at], term) for at, term in sides)
     return left, right, equality.type
 
 
-def implied_filters(block: Block, relation: int) -> tuple[tuple[Term, Term, str], ...]:
+def implied_filters(block: DraftBlock, relation: int) -> tuple[tuple[Term, Term, str], ...]:
     """Pairs of one relation's expressions that its classes make equal, with their type."""
     return tuple(
         (terms[0], other, c.type)

@@ -6,7 +6,7 @@ from sqlglot import exp
 
 from sqlfl.contract.schema import Client
 from sqlfl.planner.query.draft import Draft
-from sqlfl.planner.query.relations import Branch
+from sqlfl.planner.query.relations import ClientBranch
 from sqlfl.planner.query.ucq import Slot
 
 ONCE = "labels are noised once per row"
@@ -43,7 +43,7 @@ def noised_slot(draft: Draft) -> int | None:
     return draft.blocks[0].outputs[position].relation
 
 
-def _several(branch: Branch) -> bool:
+def _several(branch: ClientBranch) -> bool:
     """A row of a table may be several of the branch's."""
     shapes = (exp.Join, exp.Lateral, exp.Unnest, exp.Explode)
     return len(branch.sources) > 1 or any(

@@ -11,11 +11,11 @@ from sqlfl.contract.schema import Client, Table, folded
 from sqlfl.planner.grammar import build
 from sqlfl.planner.query.ctes import Cte, Environment, local_names, tables_of
 from sqlfl.planner.query.frames import Outputs
-from sqlfl.planner.query.names import Tables
+from sqlfl.planner.query.names import CatalogTables
 
 
 @dataclass(frozen=True)
-class Placed:
+class PlacedTable:
     """A table of a party, where the query names it."""
 
     node: exp.Table
@@ -35,13 +35,13 @@ class Hoisted:
 
 
 @dataclass(eq=False)
-class Located:
+class LocatedQuery:
     """What stands in the FROMs of a query and of the CTEs that it names."""
 
-    tables: Tables
+    tables: CatalogTables
     taken: set[str]
     """Names of CTEs, in lower case."""
-    placed: dict[int, Placed] = field(default_factory=dict)
+    placed: dict[int, PlacedTable] = field(default_factory=dict)
     """By the id of the node."""
     hoisted: dict[Cte, Hoisted] = field(default_factory=dict)
     """Each after those that it names."""
@@ -62,7 +62,7 @@ class Located:
                 client = self.tables.clients(table)[0]
                 found = self.tables.table(table, client)
                 ends = self.tables.ends(client, found)
-                self.placed[id(table)] = Placed(table, client, found, ends)
+                self.placed[id(table)] = PlacedTable(table, client, found, ends)
 
     def _hoist(self, cte: Cte) -> None:
         if cte in self._names:

@@ -51,7 +51,7 @@ def no_table(name: str, known: Sequence[str], governed: bool = False) -> str:
 
 
 @dataclass
-class Tables:
+class CatalogTables:
     """The catalog's tables, each client asked once."""
 
     catalog: Catalog

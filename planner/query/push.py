@@ -13,7 +13,7 @@ from sqlfl.planner.grammar.spans import plan_error, span_of
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query.context import Context
 from sqlfl.planner.query.ctes import Cte, Environment, Nameless, tables_of
-from sqlfl.planner.query.dotted_names import Chain, chain_of, with_links
+from sqlfl.planner.query.dotted_names import DottedName, chain_of, with_links
 from sqlfl.planner.query.relations import CLIENT_MARK, Term
 from sqlfl.planner.query.scopes import Scope
 from sqlfl.planner.query.subqueries import localized
@@ -134,7 +134,7 @@ class _Expression:
             if isinstance(part, exp.Expr):
                 self._one(part, bound if key == "iterator" else inside)
 
-    def _name(self, child: exp.Expr, chain: Chain, bound: frozenset[str]) -> None:
+    def _name(self, child: exp.Expr, chain: DottedName, bound: frozenset[str]) -> None:
         for link in chain.links:
             self.resolve(link, bound)
         first = chain.words[0]
@@ -157,7 +157,7 @@ class _Expression:
             self.pusher.refuse_method(chain, child)
         child.replace(self.pusher.placed(with_links(found, chain.links), child))
 
-    def _is_variable(self, chain: Chain, where: exp.Expr) -> bool:
+    def _is_variable(self, chain: DottedName, where: exp.Expr) -> bool:
         """Whether a name alone that a lambda has as its variable is that, and no column."""
         if len(chain.words) > 1 or not chain.is_method:
             return len(chain.words) == 1
@@ -196,7 +196,7 @@ class _Expression:
         return local
 
 
-def _variable(chain: Chain) -> exp.Expr:
+def _variable(chain: DottedName) -> exp.Expr:
     """A variable of a lambda, with fields and calls: `(x).a`, for DuckDB looks for a table in `x.a`
     first."""
     first, *rest = (word.copy() for word in chain.words)

@@ -65,7 +65,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Branch:
+class ClientBranch:
     """The part of a relation that one client holds."""
 
     client: Client
@@ -78,14 +78,14 @@ class Branch:
 
 
 @dataclass(frozen=True)
-class Relation:
+class DraftRelation:
     """A table position of a block."""
 
     ids: tuple[str, ...]
     """More than one where relations were fused."""
     name: str
     span: Span | None
-    branches: tuple[Branch, ...]
+    branches: tuple[ClientBranch, ...]
     once: bool = False
     """Its rows only match, and those with equal keys count as one."""
 
@@ -169,7 +169,7 @@ class Equality:
 
 
 @dataclass(frozen=True)
-class Left:
+class OuterJoin:
     """LEFT JOIN (group) ON conditions."""
 
     group: Group
@@ -184,7 +184,7 @@ class Group:
     core: tuple[str, ...]
     """An id of each relation."""
     conditions: tuple[Term, ...] = ()
-    lefts: tuple[Left, ...] = ()
+    lefts: tuple[OuterJoin, ...] = ()
 
     @property
     def id(self) -> str:
@@ -210,10 +210,10 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Block:
+class DraftBlock:
     """A select-project-join query."""
 
-    relations: tuple[Relation, ...]
+    relations: tuple[DraftRelation, ...]
     tree: Group
     outputs: tuple[Output, ...]
     items: tuple[Item, ...] = ()
@@ -291,7 +291,7 @@ def _guarded(case: exp.Case, columns: Mapping[tuple[str, str], exp.Expr]) -> exp
     return guarded if isinstance(present, exp.Boolean) and present.this else None
 
 
-def with_presence(relation: Relation) -> Relation:
+def with_presence(relation: DraftRelation) -> DraftRelation:
     """The relation with the column PRESENT."""
     key = (relation.ids[0], PRESENT)
     branches = tuple(
@@ -341,11 +341,11 @@ def binds(parent: exp.Expr | None) -> bool:
     return isinstance(parent, operators) and not isinstance(parent, exp.Paren)
 
 
-def substituted(term: Term, branch: Branch) -> Term:
+def substituted(term: Term, branch: ClientBranch) -> Term:
     return replace(term, expression=substitute(term.expression, branch.columns))
 
 
-def with_filters(relation: Relation, terms: Iterable[Term]) -> Relation:
+def with_filters(relation: DraftRelation, terms: Iterable[Term]) -> DraftRelation:
     """The relation with conditions over its columns pushed into every branch."""
     added = tuple(terms)
     branches = tuple(

@@ -32,7 +32,7 @@ from sqlfl.planner.query.combined import combine_clients
 from sqlfl.planner.query.derived import derive_conditions
 from sqlfl.planner.query.draft import Draft
 from sqlfl.planner.query.fusion import fuse_relations
-from sqlfl.planner.query.items import Placed
+from sqlfl.planner.query.items import PlacedItem
 from sqlfl.planner.query.scalars import has_calls
 from sqlfl.planner.query.simplify import simplify_joins
 from sqlfl.planner.query.transforms import apply_transforms, name_transforms
@@ -83,7 +83,7 @@ def to_ucq(
     noised: bool = False,
     weight_may_lack: bool = False,
     now: dt.datetime | None = None,
-    transforms: Sequence[Placed] = (),
+    transforms: Sequence[PlacedItem] = (),
     offset: str | None = None,
 ) -> Ucq:
     """The normal form of `query`, read from the text `sql`, over the tables of `catalog`.

@@ -20,8 +20,8 @@ from sqlfl.planner.grammar.refusals import AGGREGATES, function_name
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query import emit
 from sqlfl.planner.query.relations import (
+    DraftRelation,
     Output,
-    Relation,
     Source,
     Term,
     clients_of,
@@ -153,7 +153,7 @@ class Asker:
 
     # -- over relations ----------------------------------------------------------------------------
 
-    def kind_over(self, relations: Sequence[Relation], term: Term) -> str:
+    def kind_over(self, relations: Sequence[DraftRelation], term: Term) -> str:
         """SCALAR where the term is one value per row of the relations that it reads."""
         read = [relations[n] for n in _readers(relations, term)]
         if len(read) == 1:
@@ -168,7 +168,7 @@ class Asker:
             return self.kind(whole.client, sources, substituted(term, whole).expression)
         return self._kind_of_typed(read, term)
 
-    def _kind_of_typed(self, read: Sequence[Relation], term: Term) -> str:
+    def _kind_of_typed(self, read: Sequence[DraftRelation], term: Term) -> str:
         """Of a term over several parties, which none evaluates: over a row of its columns' types.
 
         UNBOUND where none of them binds it.
@@ -195,7 +195,7 @@ class Asker:
 _TYPED = "@typed"
 
 
-def _readers(relations: Sequence[Relation], term: Term) -> list[int]:
+def _readers(relations: Sequence[DraftRelation], term: Term) -> list[int]:
     """The relations that the term reads; of one that reads none, the first that can evaluate it.
 
     There is none where the term has a subquery over a party that no relation is of.
@@ -208,8 +208,8 @@ def _readers(relations: Sequence[Relation], term: Term) -> list[int]:
 
 
 def claimed(
-    relations: Sequence[Relation], outputs: Iterable[Output]
-) -> tuple[tuple[Relation, ...], tuple[Term, ...]]:
+    relations: Sequence[DraftRelation], outputs: Iterable[Output]
+) -> tuple[tuple[DraftRelation, ...], tuple[Term, ...]]:
     """The relations, whose parties are to say that outputs over them are one value per row.
 
     Also gives the outputs over several relations. A derived table's column counts that nobody

@@ -11,7 +11,7 @@ from sqlfl.base.errors import PlanError
 from sqlfl.contract.schema import folded
 from sqlfl.planner.grammar.spans import plan_error
 from sqlfl.planner.grammar.statements import Span
-from sqlfl.planner.query.dotted_names import Chain, field
+from sqlfl.planner.query.dotted_names import DottedName, field
 from sqlfl.planner.query.names import listed, nearest
 from sqlfl.planner.query.relations import Item, Merged, Term
 
@@ -43,14 +43,14 @@ class Scope:
     ) -> Scope:
         return replace(self, aliases=tuple(aliases), later=later, closed=closed)
 
-    def resolve(self, chain: Chain, where: exp.Expr | Span) -> exp.Expr:
+    def resolve(self, chain: DottedName, where: exp.Expr | Span) -> exp.Expr:
         """The expression that the words stand for; PlanError where there is no such column."""
         found = self.lookup(chain, where)
         if found is None:
             raise self._unknown(chain, where)
         return found
 
-    def lookup(self, chain: Chain, where: exp.Expr | Span) -> exp.Expr | None:
+    def lookup(self, chain: DottedName, where: exp.Expr | Span) -> exp.Expr | None:
         """As `resolve`; None where there is no such column."""
         found = self.near(chain, where)
         if found is None and len(chain.words) == 1:
@@ -59,7 +59,7 @@ class Scope:
             return self.outer.lookup(chain, where)
         return found
 
-    def near(self, chain: Chain, where: exp.Expr | Span) -> exp.Expr | None:
+    def near(self, chain: DottedName, where: exp.Expr | Span) -> exp.Expr | None:
         """As `lookup`, in the items alone: a column of a table that is named, or of any."""
         words = chain.words
         for length in range(min(LONGEST, len(words) - 1), 0, -1):
@@ -137,7 +137,7 @@ class Scope:
             if (wanted == (folded(item.name),) if len(wanted) == 1 else wanted in item.paths)
         ]
 
-    def shown(self, excluded: frozenset[tuple[int, str]] = frozenset()) -> Iterator[Shown]:
+    def shown(self, excluded: frozenset[tuple[int, str]] = frozenset()) -> Iterator[StarColumn]:
         """The columns that `*` stands for, in the order of FROM.
 
         A column that USING made stands where the first item has it that is not `excluded`: pairs
@@ -153,9 +153,9 @@ class Scope:
                 if merged is not None:
                     seen.append(merged)
                     term = merged.term
-                yield Shown(place, name, term)
+                yield StarColumn(place, name, term)
 
-    def _under(self, chain: Chain, length: int, where: exp.Expr | Span) -> Term | None:
+    def _under(self, chain: DottedName, length: int, where: exp.Expr | Span) -> Term | None:
         """The first `length` words name an item, the next its column."""
         name = chain.parts[length]
         items = [self.items[place] for place in self.named(chain.parts[:length])]
@@ -181,7 +181,7 @@ class Scope:
             )
         return term
 
-    def _refuse_row(self, chain: Chain, where: exp.Expr | Span) -> None:
+    def _refuse_row(self, chain: DottedName, where: exp.Expr | Span) -> None:
         """To DuckDB, a table's name alone is its row, and goes before an output of that name."""
         places = self.named(chain.parts)
         if places:
@@ -194,7 +194,7 @@ class Scope:
                 f"name a column of it: {item.name}.{example}",
             )
 
-    def _unknown(self, chain: Chain, where: exp.Expr | Span) -> PlanError:
+    def _unknown(self, chain: DottedName, where: exp.Expr | Span) -> PlanError:
         scopes = list(self._chain())
         items = [item for scope in scopes for item in scope.items]
         name, table = chain.words[-1].name, chain.words[-2].name if len(chain.words) > 1 else ""
@@ -220,7 +220,7 @@ class Scope:
 
 
 @dataclass(frozen=True)
-class Shown:
+class StarColumn:
     """A column of a star."""
 
     item: int
@@ -239,7 +239,7 @@ def _fields(term: Term, words: Sequence[exp.Expr]) -> exp.Expr:
     return found
 
 
-def _meant(chain: Chain, close: str | None) -> str | None:
+def _meant(chain: DottedName, close: str | None) -> str | None:
     """The hint for a column that is not there; who quotes it doubly may have meant a text."""
     word = chain.words[-1]
     if not word.quoted or len(chain.words) > 1:

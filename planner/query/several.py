@@ -14,10 +14,10 @@ from sqlglot import exp
 from sqlfl.contract.schema import folded
 from sqlfl.planner.query import emit
 from sqlfl.planner.query.relations import (
-    Block,
-    Branch,
+    ClientBranch,
+    DraftBlock,
+    DraftRelation,
     Output,
-    Relation,
     Source,
     Term,
     column,
@@ -27,7 +27,9 @@ from sqlfl.planner.query.relations import substituted as over
 UNROLLED = "sqlfl_rows"
 
 
-def unrolled(block: Block, outputs: Sequence[Output], fresh: Callable[[str], str]) -> Block | None:
+def unrolled(
+    block: DraftBlock, outputs: Sequence[Output], fresh: Callable[[str], str]
+) -> DraftBlock | None:
     """The block with the several-row functions of `outputs` as columns of their relation.
 
     None where they read no relation or more than one, whose rows they would take in step, or one on
@@ -62,8 +64,8 @@ def unrolled(block: Block, outputs: Sequence[Output], fresh: Callable[[str], str
 
 
 def _branch(
-    branch: Branch, relation: Relation, terms: Sequence[tuple[Term, str]], id_: str
-) -> Branch:
+    branch: ClientBranch, relation: DraftRelation, terms: Sequence[tuple[Term, str]], id_: str
+) -> ClientBranch:
     """The branch as one source, a row for each of the functions'."""
     shown = [(expression, name) for (_, name), expression in branch.columns.items()]
     shown += [(over(term, branch).expression, name) for term, name in terms]
@@ -78,4 +80,4 @@ def _branch(
     source = Source(id_, item, relation.name, path, None, names, others, copies=True)
     keys = [*branch.columns, *((relation.ids[0], name) for _, name in terms)]
     columns: dict[tuple[str, str], exp.Expr] = {key: column(key[1], id_) for key in keys}
-    return Branch(branch.client, (source,), columns)
+    return ClientBranch(branch.client, (source,), columns)

@@ -8,7 +8,15 @@ from sqlglot import exp
 
 from sqlfl.planner.query.draft import Draft
 from sqlfl.planner.query.nulls import rejects_nulls
-from sqlfl.planner.query.relations import Block, Group, Left, Term, clients_of, ids_of, operand
+from sqlfl.planner.query.relations import (
+    DraftBlock,
+    Group,
+    OuterJoin,
+    Term,
+    clients_of,
+    ids_of,
+    operand,
+)
 
 
 def simplify_joins(draft: Draft) -> Draft:
@@ -18,7 +26,7 @@ def simplify_joins(draft: Draft) -> Draft:
     """
     position = draft.target_position
 
-    def simplify(block: Block) -> Block:
+    def simplify(block: DraftBlock) -> DraftBlock:
         strict: tuple[Term, ...] = ()
         if position is not None:
             target = block.outputs[position].term
@@ -29,7 +37,7 @@ def simplify_joins(draft: Draft) -> Draft:
     return draft.each_block(simplify)
 
 
-def _simplified(block: Block, group: Group, after: tuple[Term, ...]) -> Group:
+def _simplified(block: DraftBlock, group: Group, after: tuple[Term, ...]) -> Group:
     """`after` are conditions on the group's rows that stand outside of it."""
     lefts = [_with_own_conditions(block, left) for left in group.lefts]
     conditions = list(group.conditions)
@@ -46,7 +54,7 @@ def _simplified(block: Block, group: Group, after: tuple[Term, ...]) -> Group:
     )
 
 
-def _inner(lefts: list[Left], conditions: tuple[Term, ...]) -> int | None:
+def _inner(lefts: list[OuterJoin], conditions: tuple[Term, ...]) -> int | None:
     """The first LEFT JOIN whose unmatched rows fail a condition."""
     for place, left in enumerate(lefts):
         ids = frozenset(left.group.ids)
@@ -55,14 +63,14 @@ def _inner(lefts: list[Left], conditions: tuple[Term, ...]) -> int | None:
     return None
 
 
-def _with_own_conditions(block: Block, left: Left) -> Left:
+def _with_own_conditions(block: DraftBlock, left: OuterJoin) -> OuterJoin:
     ids = frozenset(left.group.ids)
     own = tuple(term for term in left.on if _belongs(block, left.group, ids, term))
     group = replace(left.group, conditions=(*left.group.conditions, *own))
     return replace(left, group=group, on=tuple(term for term in left.on if term not in own))
 
 
-def _belongs(block: Block, group: Group, ids: frozenset[str], term: Term) -> bool:
+def _belongs(block: DraftBlock, group: Group, ids: frozenset[str], term: Term) -> bool:
     read = ids_of(term)
     if read:
         return read <= ids

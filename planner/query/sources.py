@@ -16,17 +16,17 @@ from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query.columns import distinct, with_column_aliases
 from sqlfl.planner.query.ctes import Environment
 from sqlfl.planner.query.joins import State
-from sqlfl.planner.query.names import Tables
+from sqlfl.planner.query.names import CatalogTables
 from sqlfl.planner.query.nulls import typed
 from sqlfl.planner.query.push import Pusher
 from sqlfl.planner.query.relations import (
     UNLIKE,
-    Block,
-    Branch,
+    ClientBranch,
+    DraftBlock,
+    DraftRelation,
     Group,
     Item,
     Output,
-    Relation,
     Source,
     Term,
     column,
@@ -45,7 +45,7 @@ class Sources:
     _numbers: Iterator[int] = field(default_factory=itertools.count)
 
     @property
-    def tables(self) -> Tables:
+    def tables(self) -> CatalogTables:
         return self.pusher.tables
 
     def fresh(self, prefix: str) -> str:
@@ -58,12 +58,12 @@ class Sources:
         columns: tuple[str, ...],
         parts: list[tuple[Client, Source]],
         types: Sequence[Mapping[str, str]],
-    ) -> tuple[Relation, tuple[Output, ...]]:
+    ) -> tuple[DraftRelation, tuple[Output, ...]]:
         """`types` are of each part, by the columns' names in lower case."""
         id_ = self.fresh("#")
         wanted = {n: union_type(tuple(own.get(folded(n), "") for own in types)) for n in columns}
         branches = tuple(
-            Branch(
+            ClientBranch(
                 client,
                 (source,),
                 {
@@ -77,7 +77,7 @@ class Sources:
             Output(n, Term(typed(column(n, id_), [own.get(folded(n), "") for own in types]), span))
             for n in columns
         )
-        return Relation((id_,), name, span, branches), outputs
+        return DraftRelation((id_,), name, span, branches), outputs
 
     def table(self, node: exp.Table) -> State:
         parts: list[tuple[Client, Source]] = []
@@ -131,7 +131,7 @@ class Sources:
                 lacking.append((name, self.tables.owner(away[0])))
         return tuple(common), tuple(lacking)
 
-    def whole(self, query: exp.Query, known: Environment, client: Client) -> Block:
+    def whole(self, query: exp.Query, known: Environment, client: Client) -> DraftBlock:
         """The query as one source of one relation."""
         for pivot in query.find_all(exp.Pivot):
             if _finds_columns(pivot):
@@ -154,7 +154,7 @@ class Sources:
         relation, outputs = self.relation("q", span, names, [(client, source)], [types])
         written = zip(outputs, columns, strict=True)
         shown = tuple(replace(output, name=column.name) for output, column in written)
-        return Block((relation,), Group(relation.ids), shown, span=span)
+        return DraftBlock((relation,), Group(relation.ids), shown, span=span)
 
     def no_select(self, query: exp.Expr) -> PlanError:
         if _finds_columns(query):

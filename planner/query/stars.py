@@ -12,7 +12,7 @@ from sqlfl.planner.query.ctes import Environment
 from sqlfl.planner.query.names import nearest
 from sqlfl.planner.query.push import Pusher
 from sqlfl.planner.query.relations import Item, Output, Term
-from sqlfl.planner.query.scopes import Scope, Shown
+from sqlfl.planner.query.scopes import Scope, StarColumn
 
 
 def is_star(node: exp.Expr) -> bool:
@@ -82,11 +82,11 @@ class _Star:
             )
         return places
 
-    def _shown(self, places: list[int], left_out: frozenset[tuple[int, str]]) -> list[Shown]:
+    def _shown(self, places: list[int], left_out: frozenset[tuple[int, str]]) -> list[StarColumn]:
         if not isinstance(self.node, exp.Column):
             return list(self.scope.shown(left_out))
         return [
-            Shown(place, name, term)
+            StarColumn(place, name, term)
             for place in places
             for name, term in self.scope.items[place].columns
             if (place, folded(name)) not in left_out

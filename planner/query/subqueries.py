@@ -18,14 +18,14 @@ from sqlfl.planner.grammar.spans import plan_error
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query.context import Context
 from sqlfl.planner.query.ctes import Environment, local_names
-from sqlfl.planner.query.dotted_names import Chain, chain_of, column_of, with_links
+from sqlfl.planner.query.dotted_names import DottedName, chain_of, column_of, with_links
 from sqlfl.planner.query.emit import NAMES_MARK
 from sqlfl.planner.query.frames import (
     UNSURE,
     Columns,
-    Frame,
     Inner,
     Match,
+    NameFrame,
     Outputs,
     joined,
     late,
@@ -33,7 +33,7 @@ from sqlfl.planner.query.frames import (
     series_name,
     with_aliases,
 )
-from sqlfl.planner.query.located import Located, set_path
+from sqlfl.planner.query.located import LocatedQuery, set_path
 from sqlfl.planner.query.scopes import Scope
 
 _WITHOUT = ("qualify", "limit", "offset")
@@ -56,7 +56,7 @@ def localized(
     own = query.copy()
     if isinstance(own, exp.Subquery) and not own.args.get("with_") and not own.alias:
         own = own.this
-    tables = Located(context.tables, set(local_names(own)))
+    tables = LocatedQuery(context.tables, set(local_names(own)))
     tables.read(own, known)
     tables.rename()
     names = _Names(context, tables)
@@ -74,9 +74,9 @@ def localized(
 @dataclass(frozen=True, eq=False)
 class _Names:
     context: Context
-    tables: Located
+    tables: LocatedQuery
 
-    def query(self, node: exp.Expr, local: Local, outer: Frame | Scope | None) -> Outputs:
+    def query(self, node: exp.Expr, local: Local, outer: NameFrame | Scope | None) -> Outputs:
         """Resolve the names of a query; gives its columns."""
         local = self._with(node, local, outer)
         if isinstance(node, exp.Subquery):
@@ -85,10 +85,12 @@ class _Names:
             return self._union(node, local, outer)
         if isinstance(node, exp.Select):
             return self._select(node, local, outer)
-        self._below(node, Frame((), outer), local, frozenset())
+        self._below(node, NameFrame((), outer), local, frozenset())
         return self._asked(node)
 
-    def _union(self, node: exp.SetOperation, local: Local, outer: Frame | Scope | None) -> Outputs:
+    def _union(
+        self, node: exp.SetOperation, local: Local, outer: NameFrame | Scope | None
+    ) -> Outputs:
         """`local` has what a WITH of the node's own says."""
         unions = [(node, local)]
         for union in unions_of(node)[1:]:
@@ -100,7 +102,7 @@ class _Names:
             found = self._asked(union) if union.args.get("by_name") else found
         return found
 
-    def _with(self, node: exp.Expr, local: Local, outer: Frame | Scope | None) -> Local:
+    def _with(self, node: exp.Expr, local: Local, outer: NameFrame | Scope | None) -> Local:
         with_ = node.args.get("with_")
         if with_ is None:
             return local
@@ -118,14 +120,14 @@ class _Names:
                 known[folded(cte.alias)] = late([self.query(cte.this, inside, outer)], aliases)
         return known
 
-    def _select(self, node: exp.Select, local: Local, outer: Frame | Scope | None) -> Outputs:
+    def _select(self, node: exp.Select, local: Local, outer: NameFrame | Scope | None) -> Outputs:
         from_, joins = node.args.get("from_"), node.args.get("joins") or []
         items: tuple[Inner, ...] = ()
         if from_ is not None:
             self._tell_apart(from_.this, joins)
             items = self._from(from_.this, joins, local, outer)
         aliases = frozenset(folded(p.alias) for p in node.expressions if isinstance(p, exp.Alias))
-        plain = Frame(items, outer)
+        plain = NameFrame(items, outer)
         named = plain.with_aliases(aliases)
         done = [from_, *joins, node.args.get("with_")]
         for child in list(node.iter_expressions()):
@@ -161,30 +163,32 @@ class _Names:
         first: exp.Expr,
         joins: Sequence[exp.Join],
         local: Local,
-        outer: Frame | Scope | None,
+        outer: NameFrame | Scope | None,
     ) -> tuple[Inner, ...]:
         """The items; each sees those before it, and `outer` behind them."""
         items = self._item(first, local, outer)
         for join in joins:
-            before = Frame(items, outer) if items else outer
+            before = NameFrame(items, outer) if items else outer
             more = self._item(join.this, local, before)
             on = join.args.get("on")
             items = (*items, *more)
             if on is not None:
-                self._one(on, Frame(items, outer), local, frozenset())
+                self._one(on, NameFrame(items, outer), local, frozenset())
         return items
 
-    def _item(self, node: exp.Expr, local: Local, outer: Frame | Scope | None) -> tuple[Inner, ...]:
+    def _item(
+        self, node: exp.Expr, local: Local, outer: NameFrame | Scope | None
+    ) -> tuple[Inner, ...]:
         items = self._alone(node, local, outer)
         for join in node.args.get("joins") or []:
-            more = self._item(join.this, local, Frame(items, outer))
+            more = self._item(join.this, local, NameFrame(items, outer))
             items = (*items, *more)
             if join.args.get("on") is not None:
-                self._one(join.args["on"], Frame(items, outer), local, frozenset())
+                self._one(join.args["on"], NameFrame(items, outer), local, frozenset())
         return items
 
     def _alone(
-        self, node: exp.Expr, local: Local, outer: Frame | Scope | None
+        self, node: exp.Expr, local: Local, outer: NameFrame | Scope | None
     ) -> tuple[Inner, ...]:
         """The item without the joins that hang on it."""
         items = self._unpivoted(node, local, outer)
@@ -194,7 +198,7 @@ class _Names:
         return items
 
     def _unpivoted(
-        self, node: exp.Expr, local: Local, outer: Frame | Scope | None
+        self, node: exp.Expr, local: Local, outer: NameFrame | Scope | None
     ) -> tuple[Inner, ...]:
         name, aliases = node.alias_or_name, tuple(node.alias_column_names)
         if isinstance(node, exp.Table) and isinstance(node.this, exp.UDTF):
@@ -219,7 +223,7 @@ class _Names:
             return (Inner(name, lambda: with_aliases(columns(), aliases)),)
         for child in list(node.iter_expressions()):
             if child.arg_key != "joins":  # they see this item, and are read after it
-                self._one(child, Frame((), outer), local, frozenset())
+                self._one(child, NameFrame((), outer), local, frozenset())
         series = series_name(node)
         if series is None:
             return (Inner(name, self._all(node)),)
@@ -299,13 +303,15 @@ class _Names:
 
     # -- expressions -------------------------------------------------------------------------------
 
-    def _below(self, parent: exp.Expr, frame: Frame, local: Local, bound: frozenset[str]) -> None:
+    def _below(
+        self, parent: exp.Expr, frame: NameFrame, local: Local, bound: frozenset[str]
+    ) -> None:
         if isinstance(parent, exp.Lambda):
             bound |= {folded(variable.name) for variable in parent.expressions}
         for child in list(parent.iter_expressions()):
             self._one(child, frame, local, bound)
 
-    def _one(self, child: exp.Expr, frame: Frame, local: Local, bound: frozenset[str]) -> None:
+    def _one(self, child: exp.Expr, frame: NameFrame, local: Local, bound: frozenset[str]) -> None:
         if not frame.within_aggregates and is_aggregate(child):
             frame = frame.with_aliases(frozenset())
         chain = chain_of(child)
@@ -325,7 +331,7 @@ class _Names:
         else:
             self._below(child, frame, local, bound)
 
-    def _star(self, node: exp.Column, frame: Frame) -> None:
+    def _star(self, node: exp.Column, frame: NameFrame) -> None:
         """`party.table.*`; before a star DuckDB takes one word."""
         words = [folded(part.name) for part in node.parts[:-1]]
         if len(words) > 1:
@@ -334,7 +340,12 @@ class _Names:
                 node.replace(column_of([item.native[-1], node.this]))
 
     def _name(
-        self, child: exp.Expr, chain: Chain, frame: Frame, local: Local, bound: frozenset[str]
+        self,
+        child: exp.Expr,
+        chain: DottedName,
+        frame: NameFrame,
+        local: Local,
+        bound: frozenset[str],
     ) -> None:
         for link in chain.links:
             self._below(link, frame, local, bound)
@@ -342,8 +353,8 @@ class _Names:
         if first in bound and len(chain.words) == 1 and not chain.is_method:
             return
         word = self.context.clock.word(chain.parts[0]) if len(chain.words) == 1 else None
-        at: Frame | Scope | None = frame
-        while isinstance(at, Frame):
+        at: NameFrame | Scope | None = frame
+        while isinstance(at, NameFrame):
             match = at.find(chain.parts)
             if match is not None and self._is_outside(match, chain, at, frame, child):
                 match = None
@@ -372,7 +383,7 @@ class _Names:
             self.context.refuse_method(chain, child)
         self._place(child, with_links(found, chain.links), chain)
 
-    def _place(self, child: exp.Expr, found: exp.Expr, chain: Chain) -> None:
+    def _place(self, child: exp.Expr, found: exp.Expr, chain: DottedName) -> None:
         """Put what a name stands for in its place; a column keeps its name."""
         whole = child
         while isinstance(whole.parent, exp.Paren):
@@ -385,7 +396,7 @@ class _Names:
             shown.replace(exp.Alias(this=shown.copy(), alias=chain.words[-1].copy()))
 
     def _is_outside(
-        self, match: Match, chain: Chain, at: Frame, frame: Frame, child: exp.Expr
+        self, match: Match, chain: DottedName, at: NameFrame, frame: NameFrame, child: exp.Expr
     ) -> bool:
         """Whether `x.y` is a table of outside, a column x having no fields."""
         if match.item is None or match.words or len(chain.words) == 1:
@@ -400,7 +411,7 @@ class _Names:
         if sum(item.has(first) for item in at.items) > 1:
             return False
         outer = at.outer
-        while isinstance(outer, Frame):
+        while isinstance(outer, NameFrame):
             if outer.find(chain.parts) is not None:
                 return match.item.is_plain(first)
             outer = outer.outer
@@ -410,10 +421,10 @@ class _Names:
             found = True
         return found and match.item.is_plain(first)
 
-    def _refuse_unsure(self, child: exp.Expr, chain: Chain, frame: Frame) -> None:
+    def _refuse_unsure(self, child: exp.Expr, chain: DottedName, frame: NameFrame) -> None:
         """Only where something outside has the name too."""
         at = frame.outer
-        while isinstance(at, Frame):
+        while isinstance(at, NameFrame):
             at = at.outer
         if at is not None and at.lookup(chain, child) is not None:
             raise plan_error(

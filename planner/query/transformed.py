@@ -9,7 +9,7 @@ from itertools import combinations_with_replacement, pairwise
 
 from sqlglot import exp, parse_one
 
-from sqlfl.contract.schema import Made, Step
+from sqlfl.contract.schema import FittedStep, Made
 from sqlfl.contract.transforms import AUTO, COLUMN, Transform, number
 from sqlfl.planner.grammar.writing import Dialect, to_sql
 from sqlfl.planner.query import types
@@ -60,12 +60,12 @@ def _argument_type(trained: str, kind: str | None, type_: str) -> str:
     return trained or "DOUBLE"
 
 
-def _step_of(transform: Transform, kind: str) -> Step | None:
+def _step_of(transform: Transform, kind: str) -> FittedStep | None:
     if not transform.fitted:
         return None
     of = CATEGORY if transform.function == "one_hot" or kind == CATEGORY else NUMERIC
     value = transform.value if isinstance(transform.value, str) else ""
-    return Step(transform.function, of, transform.count, transform.degree, value)
+    return FittedStep(transform.function, of, transform.count, transform.degree, value)
 
 
 def _type_of(transform: Transform, given: str, kind: str) -> str:

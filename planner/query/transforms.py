@@ -12,8 +12,8 @@ from sqlfl.contract.transforms import ANY, AUTO, COLUMN, FUNCTIONS, NUMBER, Tran
 from sqlfl.planner.grammar.statements import Span
 from sqlfl.planner.query import types
 from sqlfl.planner.query.draft import Draft
-from sqlfl.planner.query.items import Placed
-from sqlfl.planner.query.relations import Block, Output, Term
+from sqlfl.planner.query.items import PlacedItem
+from sqlfl.planner.query.relations import DraftBlock, Output, Term
 from sqlfl.planner.query.transformed import made_of
 from sqlfl.planner.query.typing import one_type_of
 from sqlfl.planner.query.ucq import ARRAY, BOOLEAN, CATEGORY, NUMERIC
@@ -50,7 +50,7 @@ def _with_auto(draft: Draft) -> Draft:
     mentioned = {c.lower() for item in draft.transforms for c in item.transform.columns}
     mentioned |= {name.lower() for name in (draft.target, draft.weight) if name is not None}
     rest = [output.name for output in first if output.name.lower() not in mentioned]
-    found: list[Placed] = []
+    found: list[PlacedItem] = []
     for item in draft.transforms:
         names = item.transform.columns or tuple(rest)
         if item.transform.function != AUTO:
@@ -77,7 +77,7 @@ def _is_divided(draft: Draft, column: str) -> bool:
     return len(clients) > 1
 
 
-def _places(draft: Draft, item: Placed, names: Mapping[str, int]) -> list[int]:
+def _places(draft: Draft, item: PlacedItem, names: Mapping[str, int]) -> list[int]:
     special = {"TARGET": draft.target, "WEIGHT": draft.weight, "OFFSET": draft.offset}
     for column in item.transform.columns:
         clause = next((c for c, n in special.items() if n and n.lower() == column.lower()), None)
@@ -130,13 +130,13 @@ def _check_parties(draft: Draft, places: Sequence[Sequence[int]]) -> None:
                 raise _of_several_parties(draft, item, holders)
 
 
-def _parties(block: Block, output: Output) -> tuple[str, ...]:
+def _parties(block: DraftBlock, output: Output) -> tuple[str, ...]:
     relations = (block.relations[place] for place in block.reads(output.term))
     return tuple(dict.fromkeys(party for relation in relations for party in relation.parties))
 
 
 def _of_several_parties(
-    draft: Draft, item: Placed, holders: Mapping[str, tuple[str, ...]]
+    draft: Draft, item: PlacedItem, holders: Mapping[str, tuple[str, ...]]
 ) -> PlanError:
     told = ", ".join(f"{name} is of {' and '.join(p)}" for name, p in holders.items() if p)
     return draft.error(
@@ -149,8 +149,8 @@ def _of_several_parties(
 
 
 def _named(
-    draft: Draft, block: Block, places: Sequence[Sequence[int]], rest: Sequence[int]
-) -> Block:
+    draft: Draft, block: DraftBlock, places: Sequence[Sequence[int]], rest: Sequence[int]
+) -> DraftBlock:
     found: list[Output] = []
     parts: list[Output] = []
     for number_, (item, own) in enumerate(zip(draft.transforms, places, strict=True)):

@@ -15,14 +15,14 @@ from sqlfl.planner.grammar.statements import Span
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query import types
 from sqlfl.planner.query.draft import Draft
-from sqlfl.planner.query.fusion import Groups
+from sqlfl.planner.query.fusion import DisjointSets
 from sqlfl.planner.query.relations import (
     UNLIKE,
-    Block,
-    Branch,
+    ClientBranch,
+    DraftBlock,
+    DraftRelation,
     Equality,
     Output,
-    Relation,
     Term,
     column,
     ids_of,
@@ -39,7 +39,7 @@ def unify_branches(draft: Draft) -> Draft:
     return draft.each_block(lambda block: _unified(draft, block))
 
 
-def _unified(draft: Draft, block: Block) -> Block:
+def _unified(draft: Draft, block: DraftBlock) -> DraftBlock:
     terms = _terms(block)
     relations = []
     for relation in block.relations:
@@ -54,13 +54,13 @@ def _unified(draft: Draft, block: Block) -> Block:
     return replace(block, relations=tuple(relations))
 
 
-def _terms(block: Block) -> list[Term]:
+def _terms(block: DraftBlock) -> list[Term]:
     terms = [*block.tree.terms(), *(o.term for o in (*block.outputs, *block.identifiers))]
     terms += [condition for _, condition in block.kept]
     return [*terms, *(side for e in block.equalities for side in e.terms)]
 
 
-def _check_unlike(draft: Draft, block: Block) -> None:
+def _check_unlike(draft: Draft, block: DraftBlock) -> None:
     """PlanError for what reads a column whose types differ between a party's databases, but for a
     cast to one type and IS NULL: `x > '5'` compares texts in one and numbers in the other."""
     marked = (
@@ -92,7 +92,7 @@ def _is_typed(column: exp.Column) -> bool:
     return null or isinstance(parent, exp.Cast)
 
 
-def _unlike(draft: Draft, block: Block, node: exp.Column, span: Span | None) -> PlanError:
+def _unlike(draft: Draft, block: DraftBlock, node: exp.Column, span: Span | None) -> PlanError:
     """The error for a column of a source that the databases of its party type unlike."""
     relation, own, place = next(
         (relation, branch, place)
@@ -112,7 +112,7 @@ def _unlike(draft: Draft, block: Block, node: exp.Column, span: Span | None) -> 
 
 
 def _conflict(
-    draft: Draft, relation: Relation, name: str, span: Span | None, found: tuple[str, ...]
+    draft: Draft, relation: DraftRelation, name: str, span: Span | None, found: tuple[str, ...]
 ) -> PlanError:
     left, right = types.first_conflict(found)
     places = [relation.branches[i].client for i in (left, right)]
@@ -129,8 +129,8 @@ def _conflict(
 
 
 def _unified_relation(
-    draft: Draft, relation: Relation, used: dict[tuple[str, str], Term]
-) -> Relation:
+    draft: Draft, relation: DraftRelation, used: dict[tuple[str, str], Term]
+) -> DraftRelation:
     found = draft.types(relation, list(used.values()))
     casts: list[dict[tuple[str, str], exp.Expr]] = [dict(b.columns) for b in relation.branches]
     for (key, term), branch_types in zip(used.items(), found, strict=True):
@@ -145,7 +145,7 @@ def _unified_relation(
         for columns, own in zip(casts, branch_types, strict=True):
             if types.normal(own) != types.normal(wanted):  # a NULL too has the union's type
                 columns[key] = build.cast(columns[key], wanted)
-    branches: list[Branch] = [
+    branches: list[ClientBranch] = [
         replace(b, columns=c) for b, c in zip(relation.branches, casts, strict=True)
     ]
     return replace(relation, branches=tuple(branches))
@@ -158,7 +158,7 @@ def type_terms(draft: Draft) -> Draft:
     return draft.each_block(lambda block: _typed(draft, block))
 
 
-def _check_claims(draft: Draft, block: Block) -> None:
+def _check_claims(draft: Draft, block: DraftBlock) -> None:
     """Columns of derived tables over several relations, which nothing else may read."""
     asker = Asker(draft.catalog)
     for term in draft.claims:
@@ -173,7 +173,7 @@ def _check_claims(draft: Draft, block: Block) -> None:
             )
 
 
-def _typed(draft: Draft, block: Block) -> Block:
+def _typed(draft: Draft, block: DraftBlock) -> DraftBlock:
     outputs = list(block.outputs)
     sides: dict[tuple[int, int], str] = {}
     for index, relation in enumerate(block.relations):
@@ -208,7 +208,7 @@ def _widened(equalities: tuple[Equality, ...]) -> tuple[Equality, ...]:
         sides = zip((equality.left, equality.right), equality.terms, strict=True)
         keys = [(at, to_sql(term.expression)) for at, term in sides]
         ends.append([numbers.setdefault(key, len(numbers)) for key in keys])
-    groups = Groups(len(numbers))
+    groups = DisjointSets(len(numbers))
     whole = [types.is_integer(e.type) for e in equalities]
     for (left, right), integer in zip(ends, whole, strict=True):
         if integer:
@@ -225,7 +225,7 @@ def _widened(equalities: tuple[Equality, ...]) -> tuple[Equality, ...]:
     )
 
 
-def _one_type(draft: Draft, relation: Relation, term: Term, found: tuple[str, ...]) -> str:
+def _one_type(draft: Draft, relation: DraftRelation, term: Term, found: tuple[str, ...]) -> str:
     joined = types.union_type(found)
     if joined is None:
         left, right = types.first_conflict(found)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from sqlfl.planner.query import ucq
 from sqlfl.planner.query.draft import Draft
 from sqlfl.planner.query.keys import Key, keys_of
-from sqlfl.planner.query.relations import Block
+from sqlfl.planner.query.relations import DraftBlock
 from sqlfl.planner.query.types import lossless
 from sqlfl.planner.query.ucq import Join, JoinKey
 
@@ -23,7 +23,7 @@ def match_slots(draft: Draft) -> Draft:
     return replace(draft, blocks=blocks)
 
 
-def _parts(block: Block) -> list[frozenset[int]]:
+def _parts(block: DraftBlock) -> list[frozenset[int]]:
     """For each relation the positions of its output columns, identifiers after them."""
     columns = [*block.outputs, *block.identifiers]
     return [
@@ -33,7 +33,7 @@ def _parts(block: Block) -> list[frozenset[int]]:
 
 
 def _slots(
-    draft: Draft, wanted: list[frozenset[int]], first: Block, block: Block, number: int
+    draft: Draft, wanted: list[frozenset[int]], first: DraftBlock, block: DraftBlock, number: int
 ) -> tuple[int, ...]:
     parts = _parts(block)
     if len(parts) != len(wanted):
@@ -70,7 +70,7 @@ def _tables(number: int) -> str:
 
 
 def _mismatch(
-    draft: Draft, first: Block, block: Block, number: int, part: frozenset[int]
+    draft: Draft, first: DraftBlock, block: DraftBlock, number: int, part: frozenset[int]
 ) -> Exception:
     columns = [*first.outputs, *first.identifiers]
     names = ", ".join(columns[n].name for n in sorted(part))
@@ -94,7 +94,7 @@ class Shared:
     of_block: tuple[dict[int, Key], ...]
 
 
-def share_keys(blocks: tuple[Block, ...]) -> Shared:
+def share_keys(blocks: tuple[DraftBlock, ...]) -> Shared:
     """Keys that join the same pairs of slots are one, where types can be widened without loss."""
     types: list[tuple[str, ...]] = []
     pairs: list[frozenset[tuple[int, int]]] = []

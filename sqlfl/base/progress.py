@@ -28,7 +28,7 @@ STAGES = "{desc} [{elapsed}{postfix}]"
 
 
 @dataclass(frozen=True)
-class Step:
+class ProgressStep:
     """How far a statement is."""
 
     name: str
@@ -45,7 +45,7 @@ class Step:
     over: bool = False
 
 
-Tell: TypeAlias = Callable[[Step], None]
+Tell: TypeAlias = Callable[[ProgressStep], None]
 
 
 class Progress:
@@ -128,7 +128,7 @@ class Progress:
         if self._tell is not None:
             sent = 0 if self._sent is None else self._sent()
             step = self._name, self._epochs, self._epoch, self._note, objective, sent
-            self._tell(Step(*step, self._tolerance, over))
+            self._tell(ProgressStep(*step, self._tolerance, over))
 
     def close(self) -> None:
         self._told(over=True)

@@ -22,7 +22,7 @@ class _Unusual(Exception):
     """The tree is not one to be written here."""
 
 
-class Writer:
+class SqlWriter:
     """Called with a tree, returns its text. `other` is sqlglot's way, in the dialect that is meant,
     which is to leave a tree as it is."""
 
@@ -69,7 +69,7 @@ def _known(parts: Parts, known: frozenset[str]) -> Parts:
     return parts
 
 
-_Write: TypeAlias = Callable[[Writer, Parts], str]
+_Write: TypeAlias = Callable[[SqlWriter, Parts], str]
 
 
 def _told(name: str, part: object) -> bool:
@@ -77,25 +77,25 @@ def _told(name: str, part: object) -> bool:
     return bool(part) or (part is False and name in ("nulls_first", "all"))
 
 
-def _identifier(w: Writer, parts: Parts) -> str:
+def _identifier(w: SqlWriter, parts: Parts) -> str:
     name: str = parts["this"]
     if parts.get("quoted"):
         return '"' + name.replace('"', '""') + '"'
     return w.bare(name)
 
 
-def _column(w: Writer, parts: Parts) -> str:
+def _column(w: SqlWriter, parts: Parts) -> str:
     name = w.part(parts["this"])
     table = parts.get("table")
     return name if table is None else f"{w.part(table)}.{name}"
 
 
-def _table(w: Writer, parts: Parts) -> str:
+def _table(w: SqlWriter, parts: Parts) -> str:
     path = [parts[name] for name in ("catalog", "db", "this") if parts.get(name) is not None]
     return ".".join([w.part(part) for part in path]) + _as(w, parts)
 
 
-def _table_alias(w: Writer, parts: Parts) -> str:
+def _table_alias(w: SqlWriter, parts: Parts) -> str:
     if parts.get("this") is None:
         raise _Unusual
     name = w.part(parts["this"])
@@ -103,25 +103,25 @@ def _table_alias(w: Writer, parts: Parts) -> str:
     return f"{name}({w.listed(columns)})" if columns else name
 
 
-def _as(w: Writer, parts: Parts) -> str:
+def _as(w: SqlWriter, parts: Parts) -> str:
     alias = parts.get("alias")
     return "" if alias is None else f" AS {w.part(alias)}"
 
 
-def _literal(w: Writer, parts: Parts) -> str:
+def _literal(w: SqlWriter, parts: Parts) -> str:
     text: str = parts["this"]
     return "'" + text.replace("'", "''") + "'" if parts["is_string"] else text
 
 
-def _function(w: Writer, parts: Parts) -> str:
+def _function(w: SqlWriter, parts: Parts) -> str:
     return f"{_name(w, parts['this']).upper()}({w.listed(parts.get('expressions'))})"
 
 
-def _name(w: Writer, name: str | exp.Expr) -> str:
+def _name(w: SqlWriter, name: str | exp.Expr) -> str:
     return name if isinstance(name, str) else w.part(name)
 
 
-def _qualified(w: Writer, parts: Parts) -> str:
+def _qualified(w: SqlWriter, parts: Parts) -> str:
     """A function's name is as it was given here."""
     last = parts["expression"]
     if isinstance(last, exp.Anonymous):
@@ -131,11 +131,11 @@ def _qualified(w: Writer, parts: Parts) -> str:
     return f"{w.part(parts['this'])}.{written}"
 
 
-def _cast(w: Writer, parts: Parts) -> str:
+def _cast(w: SqlWriter, parts: Parts) -> str:
     return f"CAST({w.part(parts['this'])} AS {w.part(parts['to'])})"
 
 
-def _select(w: Writer, parts: Parts) -> str:
+def _select(w: SqlWriter, parts: Parts) -> str:
     distinct = parts.get("distinct")
     first = "SELECT" if distinct is None else f"SELECT {w.part(distinct)}"
     written = [f"{first} {w.listed(parts.get('expressions'))}"]
@@ -150,7 +150,7 @@ def _select(w: Writer, parts: Parts) -> str:
 _CLAUSES = ("where", "group", "having", "order")
 
 
-def _join(w: Writer, parts: Parts) -> str:
+def _join(w: SqlWriter, parts: Parts) -> str:
     words = [parts[name] for name in ("side", "kind") if parts.get(name)]
     on = parts.get("on")
     condition = "" if on is None else f" ON {w.part(on)}"
@@ -159,12 +159,12 @@ def _join(w: Writer, parts: Parts) -> str:
     return f"{' '.join([*words, 'JOIN'])} {w.part(parts['this'])}{condition}"
 
 
-def _ordered(w: Writer, parts: Parts) -> str:
+def _ordered(w: SqlWriter, parts: Parts) -> str:
     asked = parts.get("desc")
     return w.part(parts["this"]) + ("" if asked is None else " DESC" if asked else " ASC")
 
 
-def _window(w: Writer, parts: Parts) -> str:
+def _window(w: SqlWriter, parts: Parts) -> str:
     groups = parts.get("partition_by")
     terms = [f"PARTITION BY {w.listed(groups)}"] if groups else []
     if parts.get("order") is not None:
@@ -172,23 +172,23 @@ def _window(w: Writer, parts: Parts) -> str:
     return f"{w.part(parts['this'])} OVER ({' '.join(terms)})"
 
 
-def _case(w: Writer, parts: Parts) -> str:
+def _case(w: SqlWriter, parts: Parts) -> str:
     whens = [f"WHEN {w.part(when.this)} THEN {w.part(when.args['true'])}" for when in parts["ifs"]]
     default = parts.get("default")
     last = [] if default is None else [f"ELSE {w.part(default)}"]
     return " ".join(["CASE", *whens, *last, "END"])
 
 
-def _drop(w: Writer, parts: Parts) -> str:
+def _drop(w: SqlWriter, parts: Parts) -> str:
     exists = " IF EXISTS" if parts.get("exists") else ""
     return f"DROP {parts['kind']}{exists} {w.listed(parts['tables'])}"
 
 
-def _in(w: Writer, parts: Parts) -> str:
+def _in(w: SqlWriter, parts: Parts) -> str:
     return f"{w.part(parts['this'])} IN ({w.listed(parts.get('expressions'))})"
 
 
-def _union(w: Writer, parts: Parts) -> str:
+def _union(w: SqlWriter, parts: Parts) -> str:
     """The left operand may be a union again, and so on for long."""
     last: list[str] = []
     while True:
@@ -203,7 +203,7 @@ def _union(w: Writer, parts: Parts) -> str:
 def _between(operator: str) -> _Write:
     """Of two operands; the first may be one of the same operator, and so on for long."""
 
-    def write(w: Writer, parts: Parts) -> str:
+    def write(w: SqlWriter, parts: Parts) -> str:
         last = [w.part(parts["expression"])]
         first = parts["this"]
         while _is_plain(first, operator):

@@ -16,7 +16,7 @@ from sqlfl.base.errors import Error
 from sqlfl.base.errors import Warning as Remark
 from sqlfl.cli.asking import DATABASES, ENDED, opened, opening, read_file, value_of
 from sqlfl.cli.help import WORD, help_on
-from sqlfl.notebook.completion import Names, completions
+from sqlfl.notebook.completion import KnownNames, completions
 from sqlfl.planner.grammar.parameters import places
 from sqlfl.planner.grammar.tokens import tokenize
 
@@ -196,7 +196,7 @@ class _Completer:
 
     def __init__(self, fed: Opened) -> None:
         self._fed = fed
-        self._names: Names | None = None
+        self._names: KnownNames | None = None
 
     def forget(self) -> None:
         self._names = None
@@ -204,7 +204,7 @@ class _Completer:
     def found(self, text: str, at: int) -> tuple[int, tuple[str, ...]]:
         names = self._names
         if names is None:
-            names = self._names = Names.of(cast("Federation", self._fed))
+            names = self._names = KnownNames.of(cast("Federation", self._fed))
         return completions(text, at, names)
 
 

@@ -124,7 +124,7 @@ class Catalog(Protocol):
 
 
 @dataclass(frozen=True)
-class Step:
+class FittedStep:
     """What of TRANSFORM is fitted to the joined rows, at the party that has them."""
 
     function: str
@@ -157,7 +157,7 @@ class Made:
     """Each column, and the type that a value of it, given by hand, is cast to."""
     expression: str
     """SQL over these columns: what the fragment's column is."""
-    step: Step | None = None
+    step: FittedStep | None = None
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ class FeatureSpecification:
     own."""
 
     @property
-    def step(self) -> Step | None:
+    def step(self) -> FittedStep | None:
         return None if self.made is None else self.made.step
 
     @property

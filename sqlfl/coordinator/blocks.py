@@ -28,7 +28,7 @@ MANY = 1 << 12
 
 
 @dataclass(frozen=True, eq=False)
-class Block:
+class RowBlock:
     """Some joined rows, in an order of its own."""
 
     shape: tuple[int, ...]
@@ -42,7 +42,7 @@ class Block:
         return prod(self.shape)
 
 
-class Blocks:
+class RowBlocks:
     """All joined rows of a mapping, those of equal keys together. The order is the same each time
     that they are asked for in blocks of one size."""
 
@@ -65,7 +65,7 @@ class Blocks:
         """Joined rows that are in blocks of more than one axis."""
         return self.total - sum(end - first for _, first, end in self._others)
 
-    def cut(self, parts: int) -> list[Blocks]:
+    def cut(self, parts: int) -> list[RowBlocks]:
         """Up to as many parts, of about as many joined rows each."""
         cutting = Cutting(self.total, parts)
         shares = [_Share() for _ in range(parts)]
@@ -80,7 +80,7 @@ class Blocks:
             before += end - first
         return [self._part(share) for share in shares if share.total]
 
-    def _part(self, share: _Share) -> Blocks:
+    def _part(self, share: _Share) -> RowBlocks:
         found = copy(self)
         found._grids = [
             replace(grid, classes=tuple(kinds))
@@ -90,7 +90,7 @@ class Blocks:
         found.total = share.total
         return found
 
-    def blocks(self, size: int = CHUNK) -> Iterator[Block]:
+    def blocks(self, size: int = CHUNK) -> Iterator[RowBlock]:
         """Of up to `size` joined rows each."""
         for grid in self._grids:
             yield from grid.blocks(self._slots, size)
@@ -98,7 +98,7 @@ class Blocks:
             for first in range(begin, close, size):
                 end = min(first + size, close)
                 found = tree.part(first, end)
-                yield Block((end - first,), tuple(found[slot] for slot in self._slots))
+                yield RowBlock((end - first,), tuple(found[slot] for slot in self._slots))
 
 
 @dataclass(eq=False)
@@ -162,7 +162,7 @@ class _Grid:
     """int: rows of the root, key by key."""
     classes: tuple[_Kind, ...]
 
-    def blocks(self, slots: Sequence[int], size: int) -> Iterator[Block]:
+    def blocks(self, slots: Sequence[int], size: int) -> Iterator[RowBlock]:
         places = [self.tree.slots.index(slot) for slot in slots]
         side = isqrt(size)
         for left, right, first, start in self.classes:
@@ -177,7 +177,7 @@ class _Grid:
                         rows = np.arange(other, min(other + wide, right))
                         yield self._block(places, root, start[k : k + keys, None] + rows)
 
-    def _block(self, places: Sequence[int], root: Array, place: Array) -> Block:
+    def _block(self, places: Sequence[int], root: Array, place: Array) -> RowBlock:
         """root: (keys, a); place: (keys, b), in the rows of the branch."""
         keys, left, right = len(root), root.shape[1], place.shape[1]
         if keys >= right:  # the longest axis last, for numpy is slow where it is short
@@ -196,7 +196,7 @@ class _Grid:
                 rows.append(branch.rows[place])
             else:
                 rows.append(branch.group[rows[branch.parent]])
-        return Block(shape, tuple(rows[number] for number in places))
+        return RowBlock(shape, tuple(rows[number] for number in places))
 
 
 def _even(length: int, most: int) -> int:

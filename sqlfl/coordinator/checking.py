@@ -31,7 +31,7 @@ from sqlfl.coordinator.scoring import Scoring
 from sqlfl.coordinator.separation import separation_of
 from sqlfl.messages import Message, Profile, SendExplained, SendProfile
 from sqlfl.messages.preparation import IDENTIFIED, is_identifying
-from sqlfl.messages.replies import Channel, ask
+from sqlfl.messages.replies import ReplyChannel, ask
 from sqlfl.models.kinds import TWO_CLASSES, kind_of
 from sqlfl.options.diagnostics import Check
 from sqlfl.planner.federated.plan import FederatedPlan
@@ -72,7 +72,7 @@ P99 = 0.99
 Row = dict[str, Any]
 
 
-def check(plan: FederatedPlan, channel: Channel, run: str, said: Scoring) -> pa.Table:
+def check(plan: FederatedPlan, channel: ReplyChannel, run: str, said: Scoring) -> pa.Table:
     """A row for the query, each difference of databases, side of a key, table, class, feature."""
     seen: dict[int, SlotCodes] = {}
     joined = prepare(plan, channel, run, said.tell, seen=seen.update)
@@ -283,7 +283,7 @@ def _explains(plan: FederatedPlan, slot: Slot, joined: Joined, found: Profile) -
 
 
 def _profiles(
-    plan: FederatedPlan, joined: Joined, target: Targets | None, channel: Channel, run: str
+    plan: FederatedPlan, joined: Joined, target: Targets | None, channel: ReplyChannel, run: str
 ) -> dict[int, Profile]:
     """Of each slot with features; none of an empty join."""
     asked = _check_of(plan)

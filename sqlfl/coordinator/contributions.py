@@ -22,9 +22,9 @@ from sqlfl.coordinator.scoring import (
     slot_scores,
 )
 from sqlfl.messages import SendContributions, SendExactContributions
-from sqlfl.messages.replies import Channel, ask
+from sqlfl.messages.replies import ReplyChannel, ask
 from sqlfl.models.head import Head
-from sqlfl.options.diagnostics import Contributions
+from sqlfl.options.diagnostics import ContributionsOptions
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.query.ucq import Slot
 from sqlfl.store.registry import Model
@@ -32,9 +32,9 @@ from sqlfl.store.registry import Model
 
 def contributions(
     plan: FederatedPlan,
-    asked: Contributions,
+    asked: ContributionsOptions,
     model: Model,
-    channel: Channel,
+    channel: ReplyChannel,
     run: str,
     said: Scoring,
 ) -> pa.Table:
@@ -72,7 +72,7 @@ def contributions(
 
 
 def added_columns(
-    plan: FederatedPlan, asked: Contributions, model: Model
+    plan: FederatedPlan, asked: ContributionsOptions, model: Model
 ) -> list[tuple[str, pa.DataType]]:
     """Names and types of the columns that `contributions` adds to the identifiers."""
     names = ["score", "intercept"]
@@ -108,7 +108,7 @@ def _of_features(
     model: Model,
     joined: Joined,
     slot: Slot,
-    channel: Channel,
+    channel: ReplyChannel,
     run: str,
 ) -> Iterator[tuple[str, Float]]:
     """Each feature, and what it adds to the scores of the slot's rows: (n, d_c)."""

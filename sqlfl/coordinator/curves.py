@@ -11,14 +11,14 @@ from sqlfl.coordinator import expected
 from sqlfl.coordinator.scoring import Scoring, class_values
 from sqlfl.messages import Curves, SendCurves
 from sqlfl.messages.curves import AT_NULL
-from sqlfl.messages.replies import Channel, ask
+from sqlfl.messages.replies import ReplyChannel, ask
 from sqlfl.store.registry import Model, ModelBlock
 
 BAND = 1.959963984540054
 """Standard errors on either side of an effect: 95 % of a normal distribution."""
 
 
-def curves(model: Model, feature: str | None, channel: Channel, said: Scoring) -> pa.Table:
+def curves(model: Model, feature: str | None, channel: ReplyChannel, said: Scoring) -> pa.Table:
     """A row per value (and class) of each feature, or of one; see `Curves`.
 
     A block is asked of the first client that holds it. Raises ModelError where the model has no

@@ -10,14 +10,14 @@ from sqlfl.coordinator.importance import importance
 from sqlfl.coordinator.inference import infer
 from sqlfl.coordinator.scoring import Scoring
 from sqlfl.coordinator.skew import skew
-from sqlfl.messages.replies import Channel
-from sqlfl.options.diagnostics import Contributions, Importance, Inference, Skew
+from sqlfl.messages.replies import ReplyChannel
+from sqlfl.options.diagnostics import ContributionsOptions, Importance, Inference, SkewOptions
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.store.registry import Model
 
 
 def evaluate(
-    plan: FederatedPlan, model: Model, channel: Channel, run: str, said: Scoring
+    plan: FederatedPlan, model: Model, channel: ReplyChannel, run: str, said: Scoring
 ) -> pa.Table:
     """What the plan's look shows, or else the metrics, in one row."""
     match plan.look:
@@ -29,11 +29,11 @@ def evaluate(
 
 
 def predict(
-    plan: FederatedPlan, model: Model, channel: Channel, run: str, said: Scoring
+    plan: FederatedPlan, model: Model, channel: ReplyChannel, run: str, said: Scoring
 ) -> pa.Table:
     """What the plan's look shows, or else the predictions."""
-    if isinstance(plan.look, Contributions):
+    if isinstance(plan.look, ContributionsOptions):
         return contributions(plan, plan.look, model, channel, run, said)
-    if isinstance(plan.look, Skew):
+    if isinstance(plan.look, SkewOptions):
         return skew(plan, plan.look, model, channel, run, said)
     return scoring.predict(plan, model, channel, run, said)

@@ -10,7 +10,7 @@ from sqlfl.contract.schema import Address
 from sqlfl.coordinator import expected
 from sqlfl.coordinator.preparation import Joined
 from sqlfl.messages import Findings, Message, SendFindings
-from sqlfl.messages.replies import Channel, ask
+from sqlfl.messages.replies import ReplyChannel, ask
 from sqlfl.planner.federated.plan import TRAIN, FederatedPlan
 from sqlfl.planner.query.ucq import CATEGORY, Slot
 
@@ -120,7 +120,7 @@ MEETS = 1.0
 def remark_on_features(
     plan: FederatedPlan,
     joined: Joined,
-    channel: Channel,
+    channel: ReplyChannel,
     run: str,
     remark: Callable[[str], None],
 ) -> None:

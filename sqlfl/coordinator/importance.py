@@ -20,7 +20,7 @@ from sqlfl.coordinator.scoring import (
     slot_scores,
 )
 from sqlfl.messages import PermuteExactly, ScorePermuted
-from sqlfl.messages.replies import Channel, ask
+from sqlfl.messages.replies import ReplyChannel, ask
 from sqlfl.models.head import Head
 from sqlfl.models.weighted import mean_of
 from sqlfl.options.diagnostics import Importance
@@ -41,7 +41,7 @@ def importance(
     plan: FederatedPlan,
     asked: Importance,
     model: Model,
-    channel: Channel,
+    channel: ReplyChannel,
     run: str,
     said: Scoring,
 ) -> pa.Table:
@@ -83,7 +83,7 @@ def _permuted(
     rows: Labelled,
     slot: Slot,
     scores: Mapping[int, Array],
-    channel: Channel,
+    channel: ReplyChannel,
     run: str,
 ) -> Iterator[tuple[str | None, Iterator[Array], float | None]]:
     """A feature, what its slot's rows add to the scores each time that it is permuted, and the
@@ -109,7 +109,7 @@ def _told(
     slot: Slot,
     feature: int,
     repeat: int,
-    channel: Channel,
+    channel: ReplyChannel,
     run: str,
 ) -> Array:
     checkpoint()

@@ -34,7 +34,7 @@ from sqlfl.messages import (
     SendErrors,
     SendRotated,
 )
-from sqlfl.messages.replies import Channel, ask, refused
+from sqlfl.messages.replies import ReplyChannel, ask, refused
 from sqlfl.models.aliasing import ZERO, Relations, relations_of, touches
 from sqlfl.models.clipped import Huber, Quantile
 from sqlfl.models.firth import firth
@@ -116,7 +116,7 @@ def infer(
     plan: FederatedPlan,
     asked: Inference,
     model: Model,
-    channel: Channel,
+    channel: ReplyChannel,
     run: str,
     said: Scoring,
 ) -> pa.Table:
@@ -370,7 +370,7 @@ def _rotations(
     asked: Inference,
     model: Model,
     joined: Joined,
-    channel: Channel,
+    channel: ReplyChannel,
     run: str,
 ) -> Rotations:
     active = {a: n for slot in plan.blocks for a, n in joined.slots[slot].active.items()}
@@ -421,7 +421,7 @@ def _errors(
     model: Model,
     told: Rotations,
     own: Resolved,
-    channel: Channel,
+    channel: ReplyChannel,
     run: str,
 ) -> dict[int, Errors]:
     """By slot, what its clients make of the covariance."""

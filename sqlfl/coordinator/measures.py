@@ -10,29 +10,29 @@ from functools import cached_property
 
 import numpy as np
 
-from sqlfl.coordinator.executors.joined_rows import JoinedRows
+from sqlfl.coordinator.executors.joined_rows import PartitionedRows
 from sqlfl.coordinator.preparation import Targets, Weighting
-from sqlfl.coordinator.rounds.measured import EVERY, Measured
+from sqlfl.coordinator.rounds.measured import EVERY, MeasuredRows
 from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.models.losses import Loss
 from sqlfl.models.metrics import Metrics
 
 
-def measured_rows(weighting: Weighting | None) -> Measured:
+def measured_rows(weighting: Weighting | None) -> MeasuredRows:
     """What metrics are of."""
     if weighting is None:
         return EVERY
     samples = None if np.all(weighting.samples == 1.0) else weighting.samples
     if not weighting.validation.any():
-        return Measured(samples=samples)
-    return Measured(weighting.validation, samples, weighting.held)
+        return MeasuredRows(samples=samples)
+    return MeasuredRows(weighting.validation, samples, weighting.held)
 
 
 class Measures:
     """Measures of scores over the joined rows, whose `measured_rows` the passes have."""
 
     def __init__(
-        self, passes: JoinedRows, loss: Loss, target: Targets, weighting: Weighting | None
+        self, passes: PartitionedRows, loss: Loss, target: Targets, weighting: Weighting | None
     ) -> None:
         self._passes = passes
         self._loss = loss

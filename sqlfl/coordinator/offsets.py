@@ -10,14 +10,14 @@ from sqlfl.base.arrays import Array
 from sqlfl.base.errors import ModelError
 from sqlfl.coordinator.preparation import Joined, SlotOffsets
 from sqlfl.messages import Offsets, SendOffsets
-from sqlfl.messages.replies import Channel, Expected, ask
+from sqlfl.messages.replies import Expected, ReplyChannel, ask
 from sqlfl.planner.federated.plan import FederatedPlan
 
 LARGEST_OFFSET = 1e4
 """Beyond it no mean of a link would be a number."""
 
 
-def with_offsets(plan: FederatedPlan, joined: Joined, channel: Channel, run: str) -> Joined:
+def with_offsets(plan: FederatedPlan, joined: Joined, channel: ReplyChannel, run: str) -> Joined:
     """Return the join with the offsets of its rows; as it is where the statement has none.
 
     Raises ModelError for offsets that are NULL or infinite, and exposures that are not above 0.

@@ -14,7 +14,7 @@ from sqlfl.contract.schema import Address, SlotSpecification, specifications_to_
 from sqlfl.coordinator import expected
 from sqlfl.coordinator.executors.base import Executor
 from sqlfl.coordinator.join.fan_out import limit_fan_out
-from sqlfl.coordinator.join.join_limits import Place, check_join, check_keys, database_memory
+from sqlfl.coordinator.join.join_limits import RowStorage, check_join, check_keys, database_memory
 from sqlfl.coordinator.join.join_size import JoinSize, SlotCodes, join_size, once_each
 from sqlfl.coordinator.join.key_trees import factorised
 from sqlfl.coordinator.join.mapping_query import Room, SlotRows, key_codes, run_mapping_query
@@ -33,7 +33,7 @@ from sqlfl.messages import (
     SetRanges,
     Statistics,
 )
-from sqlfl.messages.replies import Channel, ask
+from sqlfl.messages.replies import ReplyChannel, ask
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.query import places
 from sqlfl.privacy.statistics import deviation
@@ -158,7 +158,7 @@ class Targets:
 
 def prepare(
     plan: FederatedPlan,
-    channel: Channel,
+    channel: ReplyChannel,
     run: str,
     tell: Callable[[str], None] = lambda _: None,
     scratch: Scratch | None = None,
@@ -201,7 +201,7 @@ def prepare(
 
 
 def _codes(
-    plan: FederatedPlan, slots: tuple[SlotRows, ...], nonces: Array, channel: Channel, run: str
+    plan: FederatedPlan, slots: tuple[SlotRows, ...], nonces: Array, channel: ReplyChannel, run: str
 ) -> dict[int, SlotCodes]:
     keys = _keys(plan, slots, nonces, channel, run)
     check_keys(plan, keys.values())
@@ -230,7 +230,7 @@ def _join(
         memory = database_memory(plan, codes, place)
         return Room(memory, None if place.written else scratch, place.rows)
 
-    counting = database_memory(plan, codes, Place(0, written=False))
+    counting = database_memory(plan, codes, RowStorage(0, written=False))
     inner = not any(block.lefts for block in plan.ucq.blocks)
     return run_mapping_query(plan.mapping_sql, codes, check, counting, executor, inner)
 
@@ -245,7 +245,7 @@ def _unmatched(plan: FederatedPlan, joined: Mapping[int, JoinedSlot]) -> dict[in
 
 
 def _keys(
-    plan: FederatedPlan, slots: tuple[SlotRows, ...], nonces: Array, channel: Channel, run: str
+    plan: FederatedPlan, slots: tuple[SlotRows, ...], nonces: Array, channel: ReplyChannel, run: str
 ) -> dict[Address, JoinKeys]:
     """Of all clients that join by keys."""
     rows = {
@@ -309,7 +309,7 @@ def _unjoined(plan: FederatedPlan, rows: RowMapping, labelled: Array | None) -> 
 
 
 def _snapshots(
-    plan: FederatedPlan, channel: Channel, run: str
+    plan: FederatedPlan, channel: ReplyChannel, run: str
 ) -> tuple[tuple[SlotRows, ...], int, Array]:
     """With the rows without a label, and what clients have drawn, uint8 (clients, 16)."""
     fragments = {client: plan.fragments_sql(client) for client in plan.specifications}
@@ -382,7 +382,7 @@ def _activate(
     kept: dict[int, Array],
     often: dict[int, Array],
     virtual: Mapping[int, Array],
-    channel: Channel,
+    channel: ReplyChannel,
     run: str,
 ) -> dict[int, JoinedSlot]:
     """Tells clients their rows of `_active`, which are gone then; `mapping` is of these."""
@@ -429,7 +429,7 @@ def fit(
     joined: Mapping[int, JoinedSlot],
     replies: Mapping[Address, Message],
     counted: Mapping[Address, float],
-    channel: Channel,
+    channel: ReplyChannel,
     run: str,
 ) -> dict[Address, Message]:
     """What clients answer once they know what TRANSFORM makes columns by: their statistics.
@@ -456,7 +456,7 @@ def merge_encodings(
     replies: Mapping[Address, Message],
     total: float,
     noised: Mapping[int, float],
-    channel: Channel,
+    channel: ReplyChannel,
     run: str,
 ) -> None:
     """The encoding of each slot whose clients all answered with statistics, sent to them.

@@ -23,17 +23,17 @@ from sqlfl.coordinator.join.join_limits import check_memory, check_tables, is_wr
 from sqlfl.coordinator.join.labels import labels
 from sqlfl.coordinator.join.mapping import CountedMapping, SlotMapping, TableMapping
 from sqlfl.coordinator.join.scratch import Scratch
-from sqlfl.coordinator.join.slot_members import Members
+from sqlfl.coordinator.join.slot_members import SlotMembers
 from sqlfl.coordinator.measures import measured_rows
 from sqlfl.coordinator.offsets import with_offsets
 from sqlfl.coordinator.preparation import Joined, JoinedSlot, Targets, Weighting, prepare
-from sqlfl.coordinator.protection import Protection, protect
-from sqlfl.coordinator.rounds.chunks import Pieces, found_pieces
+from sqlfl.coordinator.protection import RunProtection, protect
+from sqlfl.coordinator.rounds.chunks import Chunks, found_pieces
 from sqlfl.coordinator.rounds.lateness import Lateness
 from sqlfl.coordinator.rounds.problem import Offset, Problem
 from sqlfl.coordinator.separation import remark_on_separation
 from sqlfl.coordinator.weighting import weigh
-from sqlfl.messages.replies import Channel as Line
+from sqlfl.messages.replies import ReplyChannel as Line
 from sqlfl.models.kinds import ANY_CLASSES, NUMBER, TWO_CLASSES, kind_of, other
 from sqlfl.models.losses import Loss, loss_of
 from sqlfl.planner.federated.method_spec import spec_of
@@ -100,13 +100,13 @@ def begin(
 
 
 @dataclass(frozen=True, eq=False)
-class Prepared:
+class PreparedProblem:
     """What the rounds begin with."""
 
     joined: Joined
     """Of the slots with features, where equal rows are trained as one."""
     target: Targets
-    protection: Protection | None
+    protection: RunProtection | None
     problem: Problem
     every: Joined
     """Of all slots."""
@@ -121,7 +121,7 @@ def prepared_for(
     remark: Callable[[str], None],
     executor: Executor | None,
     scratch: Scratch,
-) -> Prepared:
+) -> PreparedProblem:
     warm = {item.warm[0] for s in plan.specifications.values() for item in s if item.warm}
     if warm != (set() if start is None else {start.run}):
         raise ModelError(
@@ -146,7 +146,7 @@ def prepared_for(
         joined, target = merge_equal_rows(plan, joined, target, channel, run)
     data = written_data(plan, joined, target) if written else found_data(plan, joined, target)
     problem = problem_of(plan, joined, data, loss, run, start, protection, executor)
-    return Prepared(joined, target, protection, problem, every)
+    return PreparedProblem(joined, target, protection, problem, every)
 
 
 def problem_of(
@@ -156,14 +156,14 @@ def problem_of(
     loss: Loss,
     run: str,
     start: Model | None,
-    protection: Protection | None,
+    protection: RunProtection | None,
     executor: Executor | None,
 ) -> Problem:
     return Problem(
         run=run,
         mapping=data.mapping,
         slots=tuple(
-            Members(slot.slot, slot.addresses, slot.offsets, slot.virtual)
+            SlotMembers(slot.slot, slot.addresses, slot.offsets, slot.virtual)
             for slot in _towers(plan, joined)
         ),
         loss=loss.fitted(data.targets, data.weights),
@@ -218,7 +218,7 @@ class Data:
     mapping: TableMapping
     targets: Array
     weights: Array | None
-    pieces: Pieces | None = None
+    pieces: Chunks | None = None
     offset: Offset | None = None
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from sqlfl.contract.request import Verdict, verdicts_from_json
 from sqlfl.contract.schema import Address, Client, specifications_to_json
 from sqlfl.messages import CLIENT, Propose, Proposed
-from sqlfl.messages.replies import Channel, Expected, ask, refused
+from sqlfl.messages.replies import Expected, ReplyChannel, ask, refused
 from sqlfl.planner.federated.plan import FederatedPlan
 
 
-def propose(plan: FederatedPlan, channel: Channel, run: str) -> None:
+def propose(plan: FederatedPlan, channel: ReplyChannel, run: str) -> None:
     """Before the run begins. Raises PolicyError where a policy refuses it, and ApprovalError where
     an owner is to look at it."""
     requests = _proposals(plan, run)
@@ -17,7 +17,7 @@ def propose(plan: FederatedPlan, channel: Channel, run: str) -> None:
         ask(channel, requests, lambda _: Expected(Proposed, {}, _none))
 
 
-def verdicts(plan: FederatedPlan, channel: Channel) -> dict[Client, tuple[Verdict, ...]]:
+def verdicts(plan: FederatedPlan, channel: ReplyChannel) -> dict[Client, tuple[Verdict, ...]]:
     """What each owner says of the run, which does not begin."""
     requests = _proposals(plan, "")
     replies = ask(channel, requests, lambda _: Expected(Proposed)) if requests else {}

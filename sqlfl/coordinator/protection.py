@@ -23,14 +23,14 @@ from sqlfl.coordinator.preparation import Joined, JoinedSlot, Targets
 from sqlfl.coordinator.rounds.problem import Problem
 from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.messages import Message, Releases, SendReleases
-from sqlfl.messages.replies import Channel, Expected, ask
+from sqlfl.messages.replies import Expected, ReplyChannel, ask
 from sqlfl.models.losses import loss_of
 from sqlfl.options.privacy import DEVIATIONS, Privacy
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.query.ucq import CATEGORY, Slot
 from sqlfl.privacy.block_moments import labels_change, weight_cap
 from sqlfl.privacy.calibration import (
-    Calibration,
+    NoiseCalibration,
     calibrate,
     check_releases,
     shares_of_moments,
@@ -42,16 +42,16 @@ WORTHLESS = 0.01
 
 
 @dataclass(frozen=True, eq=False)
-class Protection:
+class RunProtection:
     """The noise of a run, and what its clients' releases are checked against."""
 
-    calibration: Calibration
+    calibration: NoiseCalibration
     most: Mapping[int, PlannedReleases]
     """Slot -> its rounds with the virtual row counted: nobody's data, it may be in more batches
     than any row that is."""
 
 
-def protect(plan: FederatedPlan, joined: Joined, target: Targets) -> Protection | None:
+def protect(plan: FederatedPlan, joined: Joined, target: Targets) -> RunProtection | None:
     """What each client is to clip and noise; None where features are not protected.
 
     Only joined rows that weigh something count, for the others take part in no gradient. The
@@ -93,7 +93,7 @@ def protect(plan: FederatedPlan, joined: Joined, target: Targets) -> Protection 
     if privacy.prediction_clip is None:
         privacy = replace(privacy, prediction_clip=DEVIATIONS * _unnoised(scale, privacy))
     calibration = calibrate(privacy, planned)
-    return Protection(_scaled(calibration, scale), most)
+    return RunProtection(_scaled(calibration, scale), most)
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,7 +221,7 @@ def _unnoised(spread: float, privacy: Privacy) -> float:
     return math.sqrt(max(spread**2 - noise, 0.01 * spread**2))
 
 
-def _scaled(calibration: Calibration, scale: float) -> Calibration:
+def _scaled(calibration: NoiseCalibration, scale: float) -> NoiseCalibration:
     """The intercept's clip and noise, of slopes that are `scale` times as large."""
     own = calibration.training
     scaled = replace(
@@ -301,7 +301,7 @@ def _explained(problem: Problem, scores: Scores) -> tuple[float, float]:
 class Watched:
     """A channel that notes which clients were sent a residual other than 0."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: ReplyChannel) -> None:
         self._channel = channel
         self.told: set[Address] = set()
 
@@ -318,8 +318,8 @@ class Watched:
 def check_run(
     plan: FederatedPlan,
     joined: Joined,
-    protection: Protection | None,
-    channel: Channel,
+    protection: RunProtection | None,
+    channel: ReplyChannel,
     run: str,
     told: Collection[Address],
 ) -> None:
@@ -350,7 +350,7 @@ def check_run(
 
 
 def _fault(
-    plan: FederatedPlan, slot: Slot, protection: Protection | None, own: Releases, told: bool
+    plan: FederatedPlan, slot: Slot, protection: RunProtection | None, own: Releases, told: bool
 ) -> str | None:
     try:
         _check(plan, slot, protection, own, told)
@@ -360,7 +360,7 @@ def _fault(
 
 
 def _check(
-    plan: FederatedPlan, slot: Slot, protection: Protection | None, own: Releases, told: bool
+    plan: FederatedPlan, slot: Slot, protection: RunProtection | None, own: Releases, told: bool
 ) -> None:
     epsilon = plan.privacy.label_epsilon if plan.privacy is not None and slot.target else None
     if own.labels != (epsilon or 0.0):

@@ -11,14 +11,22 @@ from sqlfl.base.arrays import Array
 from sqlfl.models import curves
 from sqlfl.models.metrics import log_loss
 from sqlfl.models.weighted import mean_of
-from sqlfl.options.diagnostics import Binned, Calibration, Confusion, Look, Metrics, Residuals, Roc
+from sqlfl.options.diagnostics import (
+    Binned,
+    CalibrationOptions,
+    Confusion,
+    Diagnostic,
+    Metrics,
+    ResidualsOptions,
+    Roc,
+)
 
 SHARES = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Quantiles of residuals that are shown."""
 
 
 def look(
-    asked: Look, classes: pa.Array | None, prediction: Array, y: Array, weights: Array | None
+    asked: Diagnostic, classes: pa.Array | None, prediction: Array, y: Array, weights: Array | None
 ) -> pa.Table:
     """prediction: (N, 1) numbers, or (N, K) probabilities of `classes`; y: (N,) numbers, or places
     of classes; weights: (N,) or None."""
@@ -29,9 +37,9 @@ def look(
         case Confusion():
             assert classes is not None
             return _confusion(asked, classes, prediction, y, weights)
-        case Calibration():
+        case CalibrationOptions():
             return _calibration(asked, classes, prediction, y, weights)
-        case Residuals():
+        case ResidualsOptions():
             return _residuals(asked, prediction[:, 0], y, weights)
         case Metrics():
             return _metrics(asked, classes, prediction, y, weights)
@@ -125,7 +133,7 @@ def _bins(values: Array, asked: Binned, weights: Array | None, span: bool) -> tu
 
 
 def _calibration(
-    asked: Calibration,
+    asked: CalibrationOptions,
     classes: pa.Array | None,
     prediction: Array,
     y: Array,
@@ -169,7 +177,7 @@ def _ends(values: Array, places: Array, bins: int) -> tuple[Array, Array]:
     return low, high
 
 
-def _residuals(asked: Residuals, values: Array, y: Array, weights: Array | None) -> pa.Table:
+def _residuals(asked: ResidualsOptions, values: Array, y: Array, weights: Array | None) -> pa.Table:
     places, bins = _bins(values, asked, weights, False)
     residual = y - values
     predicted, mean, square = _means(places, bins, (values, residual, residual**2), weights)

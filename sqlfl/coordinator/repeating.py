@@ -12,7 +12,7 @@ import numpy as np
 from sqlfl.base.errors import InternalError, LostError
 from sqlfl.contract.schema import Address, Client
 from sqlfl.messages import CLIENT, Message, Repeat
-from sqlfl.messages.replies import Channel
+from sqlfl.messages.replies import ReplyChannel
 
 REPEATS = 2
 """How often an exchange is made again that was lost on the way."""
@@ -25,7 +25,7 @@ class Repeating:
     is told; whatever depends on its number is made anew.
     """
 
-    def __init__(self, inner: Channel, run: str) -> None:
+    def __init__(self, inner: ReplyChannel, run: str) -> None:
         self._inner = inner
         self._run = run
         # known to those alone who get a request; taken one by one from several threads

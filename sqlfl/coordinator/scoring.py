@@ -24,7 +24,7 @@ from sqlfl.coordinator.quality import look
 from sqlfl.coordinator.weighting import sample_weights
 from sqlfl.coordinator.writing import write
 from sqlfl.messages import Message, Score, ScoreExactly, SendIdentifiers
-from sqlfl.messages.replies import Channel, ask, refused
+from sqlfl.messages.replies import ReplyChannel, ask, refused
 from sqlfl.models.head import Head
 from sqlfl.models.losses import Loss, loss_of
 from sqlfl.options.resolve import kept_options
@@ -57,7 +57,7 @@ class Scoring:
 
 
 def predict(
-    plan: FederatedPlan, model: Model, channel: Channel, run: str, said: Scoring = Scoring()
+    plan: FederatedPlan, model: Model, channel: ReplyChannel, run: str, said: Scoring = Scoring()
 ) -> pa.Table:
     """A row per joined row: identifiers, `prediction`, and `probability_<class>` of classifiers.
 
@@ -108,7 +108,7 @@ class Outcome:
 
 
 def evaluate(
-    plan: FederatedPlan, model: Model, channel: Channel, run: str, said: Scoring = Scoring()
+    plan: FederatedPlan, model: Model, channel: ReplyChannel, run: str, said: Scoring = Scoring()
 ) -> pa.Table:
     """One row: rows, loss, and the metrics of the model's kind, weighed where the plan is. Where
     labels are noised, also `accuracy_estimate` of a classifier, and `labels`, which says so. Where
@@ -152,7 +152,7 @@ class Labelled:
 
 
 def labelled(
-    plan: FederatedPlan, model: Model, channel: Channel, run: str, said: Scoring
+    plan: FederatedPlan, model: Model, channel: ReplyChannel, run: str, said: Scoring
 ) -> Labelled:
     """What EVALUATE begins with; raises ModelError as `evaluate` says."""
     joined = prepare(plan, channel, run, said.tell)
@@ -174,7 +174,7 @@ def labelled(
 
 
 def _outcome(
-    plan: FederatedPlan, model: Model, channel: Channel, run: str, said: Scoring
+    plan: FederatedPlan, model: Model, channel: ReplyChannel, run: str, said: Scoring
 ) -> Outcome:
     rows = labelled(plan, model, channel, run, said)
     said.tell("scoring")
@@ -206,13 +206,15 @@ def _known(model: Model, target: Targets) -> Array:
     return codes
 
 
-def _score(plan: FederatedPlan, model: Model, joined: Joined, channel: Channel, run: str) -> Array:
+def _score(
+    plan: FederatedPlan, model: Model, joined: Joined, channel: ReplyChannel, run: str
+) -> Array:
     """Per joined row: the predicted number (N, 1), or probabilities (N, K)."""
     return predicted(model, joined, slot_scores(plan, model, joined, channel, run))
 
 
 def slot_scores(
-    plan: FederatedPlan, model: Model, joined: Joined, channel: Channel, run: str
+    plan: FederatedPlan, model: Model, joined: Joined, channel: ReplyChannel, run: str
 ) -> dict[int, Array]:
     """Return by slot what active rows add to the scores: (n_i, P), float64 where the model is
     exact, else float32."""
@@ -244,7 +246,7 @@ def predicted(model: Model, joined: Joined, scores: Mapping[int, Array]) -> Arra
 
 
 def identifiers(
-    plan: FederatedPlan, joined: Joined, channel: Channel, run: str
+    plan: FederatedPlan, joined: Joined, channel: ReplyChannel, run: str
 ) -> list[tuple[str, pa.Array]]:
     slots = [joined.slots[slot.index] for slot in plan.ucq.slots if slot.identifiers]
     active = {address: count for slot in slots for address, count in slot.active.items()}

@@ -12,10 +12,10 @@ from sqlfl.base.errors import PartyError, WireError
 from sqlfl.contract.schema import Address
 from sqlfl.coordinator.join.mapping import TableMapping
 from sqlfl.coordinator.join.scatter_gather import listed_rows
-from sqlfl.coordinator.join.slot_members import Members
+from sqlfl.coordinator.join.slot_members import SlotMembers
 from sqlfl.coordinator.repeating import Repeating
 from sqlfl.messages import MaskedEmbeddings, Message, PublicKey, Ready, SendPublicKey, SetPeers
-from sqlfl.messages.replies import Channel, Expected, ask, refused
+from sqlfl.messages.replies import Expected, ReplyChannel, ask, refused
 
 
 class SecretSums:
@@ -27,10 +27,10 @@ class SecretSums:
 
     def __init__(
         self,
-        channel: Channel,
+        channel: ReplyChannel,
         run: str,
         mapping: TableMapping,
-        slots: Sequence[Members],
+        slots: Sequence[SlotMembers],
         most: int,
     ) -> None:
         self._channel = channel

@@ -37,7 +37,7 @@ from sqlfl.messages import (
     Statistics,
     Vocabularies,
 )
-from sqlfl.messages.replies import Channel, Expected, ask, refused
+from sqlfl.messages.replies import Expected, ReplyChannel, ask, refused
 
 _ASKED: Mapping[type[Message], tuple[str, ...]] = {
     SendStatistics: (Statistics.kind, BOUNDED),
@@ -61,7 +61,7 @@ class SecureChannel:
 
     def __init__(
         self,
-        inner: Channel,
+        inner: ReplyChannel,
         run: str,
         specifications: Mapping[Client, Sequence[SlotSpecification]],
     ) -> None:

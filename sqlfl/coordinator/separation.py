@@ -27,7 +27,7 @@ from sqlfl.messages import (
     SendSeparated,
     Separated,
 )
-from sqlfl.messages.replies import Channel, ask
+from sqlfl.messages.replies import ReplyChannel, ask
 from sqlfl.models.kinds import TWO_CLASSES, kind_of
 from sqlfl.models.losses import Squared
 from sqlfl.planner.federated.plan import FederatedPlan
@@ -41,7 +41,7 @@ def remark_on_separation(
     plan: FederatedPlan,
     joined: Joined,
     target: Targets,
-    channel: Channel,
+    channel: ReplyChannel,
     run: str,
     remark: Callable[[str], None],
     *,
@@ -60,7 +60,7 @@ def separation_of(
     asked: Sequence[Slot],
     joined: Joined,
     target: Targets,
-    channel: Channel,
+    channel: ReplyChannel,
     run: str,
     *,
     written: bool,

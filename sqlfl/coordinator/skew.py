@@ -16,8 +16,8 @@ from sqlfl.coordinator.scoring import Scoring
 from sqlfl.coordinator.weighting import reweigh, sample_weights
 from sqlfl.messages import SendSkew
 from sqlfl.messages import Skew as Reply
-from sqlfl.messages.replies import Channel, ask
-from sqlfl.options.diagnostics import Skew
+from sqlfl.messages.replies import ReplyChannel, ask
+from sqlfl.options.diagnostics import SkewOptions
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.store.registry import Model
 
@@ -39,7 +39,12 @@ SCHEMA = pa.schema(
 
 
 def skew(
-    plan: FederatedPlan, asked: Skew, model: Model, channel: Channel, run: str, said: Scoring
+    plan: FederatedPlan,
+    asked: SkewOptions,
+    model: Model,
+    channel: ReplyChannel,
+    run: str,
+    said: Scoring,
 ) -> pa.Table:
     """A row for each feature of each database; numbers that there are not, or that are of too few
     rows, are NULL. Raises ModelError for an empty join."""
@@ -83,7 +88,7 @@ def skew(
 
 
 def _asked(
-    channel: Channel, requests: Mapping[Address, SendSkew], features: int
+    channel: ReplyChannel, requests: Mapping[Address, SendSkew], features: int
 ) -> dict[Address, Reply]:
     return ask(channel, requests, lambda _: expected.skew(features))
 

@@ -24,21 +24,21 @@ from sqlfl.coordinator.join.scratch import Scratch
 from sqlfl.coordinator.leaks import remark_on_leaks
 from sqlfl.coordinator.measures import Measures
 from sqlfl.coordinator.preparation import Joined, Targets
-from sqlfl.coordinator.problems import Prepared, prepared_for
+from sqlfl.coordinator.problems import PreparedProblem, prepared_for
 from sqlfl.coordinator.protection import Watched, check_run, remark_on_worth
 from sqlfl.coordinator.rounds.divergence import check_kept
 from sqlfl.coordinator.rounds.problem import Algorithm, Problem, Step, coordinator_of
 from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.coordinator.secure_channel import SecureChannel
 from sqlfl.messages import Save, Saved
-from sqlfl.messages.replies import Channel as Line
 from sqlfl.messages.replies import Expected, ask
+from sqlfl.messages.replies import ReplyChannel as Line
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.store.registry import Model
 from sqlfl.transport.base import Channel
 
 if TYPE_CHECKING:
-    from sqlfl.privacy.calibration import Calibration
+    from sqlfl.privacy.calibration import NoiseCalibration
 
 
 HISTORY = pa.schema(
@@ -91,7 +91,7 @@ class Trained:
     """The option patience ended it."""
     epoch: int
     """The one whose model is kept: the last, or with patience that of the least valid_loss."""
-    calibration: Calibration | None = None
+    calibration: NoiseCalibration | None = None
     """Of the noise; None where features are not protected."""
     dropped: int = 0
     """Joined rows that max_fan_out left out."""
@@ -100,7 +100,7 @@ class Trained:
 
 
 @dataclass(frozen=True, eq=False)
-class Candidate:
+class ModelCandidate:
     """A model that may be kept: the coordinator's part of it after an epoch."""
 
     step: Step
@@ -110,7 +110,7 @@ class Candidate:
     valid_loss: float | None
 
     @classmethod
-    def of(cls, algorithm: Algorithm, step: Step, valid_loss: float | None) -> Candidate:
+    def of(cls, algorithm: Algorithm, step: Step, valid_loss: float | None) -> ModelCandidate:
         intercept = np.array(algorithm.intercept, np.float64)
         return cls(step, intercept, algorithm.head, algorithm.scores, valid_loss)
 
@@ -158,7 +158,7 @@ def train(
 
 def run_rounds(
     plan: FederatedPlan,
-    prepared: Prepared,
+    prepared: PreparedProblem,
     line: Line,
     channel: Channel,
     run: str,
@@ -176,7 +176,7 @@ def run_rounds(
     rows: list[dict[str, float | int | None]] = []
     every = plan.training.checkpoint if checkpoint is not None else None
     step: Step | None = None
-    kept: Candidate | None = None
+    kept: ModelCandidate | None = None
     stopped = False
     algorithm.start()
     made = 0
@@ -190,7 +190,7 @@ def run_rounds(
         }
         ask(line, saving, lambda address: Expected(Saved))
 
-    def trained(own: Candidate, ending: Ending, *, interrupted: bool) -> Trained:
+    def trained(own: ModelCandidate, ending: Ending, *, interrupted: bool) -> Trained:
         return Trained(
             intercept=own.intercept,
             head=own.head,
@@ -251,7 +251,7 @@ def run_rounds(
                     hint="leave patience out, or give these classes a class_weight above 0",
                 )
             if not patience or kept is None or kept.is_beaten_by(valid_loss):
-                kept = Candidate.of(algorithm, step, valid_loss)
+                kept = ModelCandidate.of(algorithm, step, valid_loss)
             stopped = step.ending is None and 0 < patience <= step.epoch - kept.step.epoch
             ends = stopped or interrupt.is_set()
             if ends and not step.stale:
@@ -281,7 +281,7 @@ def run_rounds(
     return found
 
 
-def _is_exact(plan: FederatedPlan, problem: Problem, kept: Candidate) -> bool:
+def _is_exact(plan: FederatedPlan, problem: Problem, kept: ModelCandidate) -> bool:
     """Rounding the blocks' scores to 4 bytes changes the loss, or the scores, by more than
     ROUNDED."""
     scores = kept.scores

@@ -20,15 +20,15 @@ from sqlfl.base.progress import Progress
 from sqlfl.base.sanitize import line
 from sqlfl.coordinator import expected
 from sqlfl.coordinator.executors.base import Executor
-from sqlfl.coordinator.executors.joined_rows import JoinedRows
+from sqlfl.coordinator.executors.joined_rows import PartitionedRows
 from sqlfl.coordinator.findings import remark_on_features
-from sqlfl.coordinator.join.equal_rows import Groups, merge_equal_rows, numbered, with_rows
+from sqlfl.coordinator.join.equal_rows import EqualRowGroups, merge_equal_rows, numbered, with_rows
 from sqlfl.coordinator.join.scratch import Scratch
 from sqlfl.coordinator.preparation import Joined, Targets, Weighting
-from sqlfl.coordinator.problems import Begun, Prepared, begin, problem_of, written_data
+from sqlfl.coordinator.problems import Begun, PreparedProblem, begin, problem_of, written_data
 from sqlfl.coordinator.rounds.chunks import WrittenPieces
 from sqlfl.coordinator.rounds.divergence import check_kept
-from sqlfl.coordinator.rounds.measured import Measured
+from sqlfl.coordinator.rounds.measured import MeasuredRows
 from sqlfl.coordinator.rounds.problem import Problem, Step, coordinator_of
 from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.coordinator.training import STEPS, Trained, run_rounds
@@ -47,7 +47,7 @@ MOST_CLASSES = 5
 
 
 @dataclass(frozen=True, eq=False)
-class Score:
+class CandidateScore:
     """What a candidate came to on the rows of each fold."""
 
     candidate: Candidate
@@ -76,7 +76,7 @@ class Tuned:
     trained: Trained
     """The best candidate, on all rows."""
     best: Candidate
-    scores: tuple[Score, ...]
+    scores: tuple[CandidateScore, ...]
     """In the order of the candidates."""
 
 
@@ -110,7 +110,7 @@ def tune(
         weighting = weighting_of(final, every, np.zeros(rows.number, bool), rows.target)
         problem = _problem(final, begun, rows, weighting, channel, run, executor)
         weighed = replace(rows.joined, weighting=weighting)
-        prepared = Prepared(weighed, rows.target, None, problem, begun.joined)
+        prepared = PreparedProblem(weighed, rows.target, None, problem, begun.joined)
         with closing(problem.passes):
             trained = run_rounds(final, prepared, channel, channel, run, progress, started)
     return Tuned(trained, best, scores)
@@ -199,7 +199,7 @@ def _apart_from_folds(joined: Joined, labels: Array, number: int) -> tuple[Joine
     """Merged rows that differ in nothing but the fold as one: these, which of them each is, and a
     row of each."""
     digits = [(slot.rows, int(slot.offsets[-1])) for slot in joined.slots.values()]
-    groups = Groups.of([*digits, (labels, number)])
+    groups = EqualRowGroups.of([*digits, (labels, number)])
     place = np.full(groups.size, -1, np.int64)
     place[groups.key[groups.heads]] = np.arange(len(groups.heads))
     found = {n: (slot.rows[groups.heads], slot.offsets) for n, slot in joined.slots.items()}
@@ -343,7 +343,7 @@ def _compared(
     run: str,
     progress: Progress,
     executor: Executor | None,
-) -> tuple[Score, ...]:
+) -> tuple[CandidateScore, ...]:
     candidates = tuning.candidates
     values: list[list[float | None]] = [[] for _ in candidates]
     epochs, seconds = [0] * len(candidates), [0.0] * len(candidates)
@@ -364,7 +364,7 @@ def _compared(
                 epochs[number] += steps
                 seconds[number] += time.perf_counter() - began
     return tuple(
-        Score(*parts)
+        CandidateScore(*parts)
         for parts in zip(candidates, map(tuple, values), epochs, seconds, faults, strict=True)
     )
 
@@ -375,7 +375,7 @@ class _Split:
 
     problem: Problem
     """Of the other rows."""
-    held: JoinedRows
+    held: PartitionedRows
     """The fold's, by rows of the same slots."""
     targets: Array
     weights: Array
@@ -445,10 +445,10 @@ def _split(
     mapping, offset = data.mapping, data.offset
     if offset is not None and offset.rows is not None:
         mapping = mapping.beside(offset.rows)
-    measured = Measured(samples=held, held=lost)
+    measured = MeasuredRows(samples=held, held=lost)
     pieces = WrittenPieces(mapping, other.target.values, None)
     values = None if offset is None else offset.values
-    passes = JoinedRows(pieces, problem.loss, problem.executor, measured, values)
+    passes = PartitionedRows(pieces, problem.loss, problem.executor, measured, values)
     return _Split(problem, passes, other.target.values, lost)
 
 
@@ -468,7 +468,7 @@ def _problem(
     return problem_of(plan, joined, data, begun.loss, run, None, None, executor)
 
 
-def _best(tuning: Tuning, scores: Sequence[Score]) -> Candidate:
+def _best(tuning: Tuning, scores: Sequence[CandidateScore]) -> Candidate:
     known = [(score.mean, score.candidate) for score in scores if score.mean is not None]
     if not known:
         why = next((score.fault for score in scores if score.fault), "")

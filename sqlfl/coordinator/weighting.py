@@ -25,7 +25,7 @@ from sqlfl.coordinator.preparation import (
     told,
 )
 from sqlfl.messages import Ready, SendSplit, SendWeights, Split, Weigh, Weights
-from sqlfl.messages.replies import Channel, Expected, ask
+from sqlfl.messages.replies import Expected, ReplyChannel, ask
 from sqlfl.options.types import ClassWeight
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.query.ucq import Slot
@@ -34,7 +34,7 @@ LARGEST_WEIGHT = 1e30
 
 
 def weigh(
-    plan: FederatedPlan, joined: Joined, target: Targets, channel: Channel, run: str
+    plan: FederatedPlan, joined: Joined, target: Targets, channel: ReplyChannel, run: str
 ) -> Joined:
     """The join with its weighting, once all clients know what their rows count.
 
@@ -63,7 +63,7 @@ def weigh(
     return replace(joined, weighting=weighting)
 
 
-def sample_weights(plan: FederatedPlan, joined: Joined, channel: Channel, run: str) -> Array:
+def sample_weights(plan: FederatedPlan, joined: Joined, channel: ReplyChannel, run: str) -> Array:
     """float64 (N,): the weight column of every joined row, or 1."""
     slot = next((slot for slot in plan.ucq.slots if slot.weight), None)
     if slot is None:
@@ -94,7 +94,7 @@ def sample_weights(plan: FederatedPlan, joined: Joined, channel: Channel, run: s
     return samples
 
 
-def _validation(plan: FederatedPlan, joined: Joined, channel: Channel, run: str) -> Array:
+def _validation(plan: FederatedPlan, joined: Joined, channel: ReplyChannel, run: str) -> Array:
     """bool (N,): which joined rows are for validation."""
     slot: Slot | None = next((slot for slot in plan.ucq.slots if slot.split), None)
     if slot is None or plan.tuning is not None:
@@ -108,7 +108,7 @@ def _validation(plan: FederatedPlan, joined: Joined, channel: Channel, run: str)
 
 
 def reweigh(
-    plan: FederatedPlan, joined: Joined, weights: Array, channel: Channel, run: str
+    plan: FederatedPlan, joined: Joined, weights: Array, channel: ReplyChannel, run: str
 ) -> None:
     """Tell clients what their rows count from now on, by weights (N,) of the joined rows; their
     encoding stays."""

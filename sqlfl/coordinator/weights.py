@@ -14,7 +14,7 @@ from sqlfl.coordinator import expected
 from sqlfl.coordinator.names import INTERCEPT, categories_of, hashed_note, kinds_of
 from sqlfl.coordinator.scoring import Scoring, class_values
 from sqlfl.messages import Block, SendBlock
-from sqlfl.messages.replies import Channel, ask
+from sqlfl.messages.replies import ReplyChannel, ask
 from sqlfl.models.kinds import kind_of
 from sqlfl.store.registry import Model, ModelBlock
 
@@ -27,7 +27,7 @@ RATIOS = {
 """What exp(coefficient) is, where it is of use."""
 
 
-def weights(model: Model, channel: Channel, said: Scoring) -> pa.Table:
+def weights(model: Model, channel: ReplyChannel, said: Scoring) -> pa.Table:
     """A row per encoded column (and class), and one for the intercept.
 
     A block is asked of the first client that holds it: the others have the same. Raises ModelError

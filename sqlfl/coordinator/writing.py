@@ -12,7 +12,7 @@ from sqlfl.contract.schema import Client
 from sqlfl.coordinator import expected
 from sqlfl.coordinator.preparation import Joined
 from sqlfl.messages import CLIENT, Commit, Ready, Write
-from sqlfl.messages.replies import Channel, Expected, ask
+from sqlfl.messages.replies import Expected, ReplyChannel, ask
 from sqlfl.planner.federated.into import Into
 from sqlfl.planner.grammar import build
 
@@ -21,7 +21,9 @@ SCHEMA = pa.schema(
 )
 
 
-def write(into: Into, joined: Joined, prediction: Array, channel: Channel, run: str) -> pa.Table:
+def write(
+    into: Into, joined: Joined, prediction: Array, channel: ReplyChannel, run: str
+) -> pa.Table:
     """A row per table that was made: party, client, table (as SQL names it), rows. One of a party
     that combines, for all of its clients' tables.
 
@@ -51,7 +53,7 @@ def write(into: Into, joined: Joined, prediction: Array, channel: Channel, run: 
     return pa.Table.from_pylist(rows, schema=SCHEMA)
 
 
-def _commit(into: Into, channel: Channel, run: str) -> None:
+def _commit(into: Into, channel: ReplyChannel, run: str) -> None:
     try:
         requests = {(client, CLIENT): Commit(run, CLIENT) for client in into.clients}
         ask(channel, requests, lambda a: Expected(Ready))

@@ -160,7 +160,7 @@ def _remove(path: Path) -> None:
             made.unlink()
 
 
-class Identity:
+class FileIdentity:
     """Which file it is that has been opened under a path: another may be there later, or none."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:

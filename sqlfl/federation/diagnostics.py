@@ -8,7 +8,13 @@ from sqlfl.base.errors import ModelError, OptionError, PlanError, nearest
 from sqlfl.base.sanitize import listed
 from sqlfl.contract.schema import folded
 from sqlfl.models.kinds import kind_of
-from sqlfl.options.diagnostics import Contributions, Importance, Inference, Look, Skew
+from sqlfl.options.diagnostics import (
+    ContributionsOptions,
+    Diagnostic,
+    Importance,
+    Inference,
+    SkewOptions,
+)
 from sqlfl.planner.grammar.dialect import parse
 from sqlfl.planner.grammar.statements import TrainModel
 from sqlfl.planner.query.ucq import Ucq
@@ -18,15 +24,15 @@ PROTECTING = ("epsilon", "noise_multiplier", "bins", "theta")
 """Options of PRIVACY that are of features."""
 
 
-def check_look(look: Look, model: Model) -> None:
+def check_look(look: Diagnostic, model: Model) -> None:
     """ModelError for what would lay open features that PRIVACY protected when the model was
     trained: of rows, mixed or times a weight."""
-    if isinstance(look, Skew) and _protects_features(model):
+    if isinstance(look, SkewOptions) and _protects_features(model):
         raise ModelError(
             f"model {model.name} was trained with PRIVACY of features: its parties keep bounds, or "
             "numbers with noise, and not what the rows of training were like"
         )
-    each = isinstance(look, Contributions) and look.features
+    each = isinstance(look, ContributionsOptions) and look.features
     if (each or isinstance(look, Inference | Importance)) and _protects_features(model):
         what = f"{look.word.upper()}{' with features = true' * each}"
         towers = kind_of(model.kind).towers
@@ -37,17 +43,17 @@ def check_look(look: Look, model: Model) -> None:
         )
 
 
-def check_combined(look: Look | None, ucq: Ucq) -> None:
+def check_combined(look: Diagnostic | None, ucq: Ucq) -> None:
     """PlanError where a party combines its databases, and SKEW is asked for."""
     found = [s.name for s in ucq.slots if s.features and any(f.parts for f in s.fragments)]
-    if isinstance(look, Skew) and found:
+    if isinstance(look, SkewOptions) and found:
         raise PlanError(
             f"SKEW is not built for databases that a party combines, as those of {listed(found)}",
             hint="the party's own connections show what its rows are like",
         )
 
 
-def check_bases(look: Look | None, ucq: Ucq) -> None:
+def check_bases(look: Diagnostic | None, ucq: Ucq) -> None:
     """OptionError for a base category of a feature that the query does not have."""
     names = [feature.name for slot in ucq.slots for feature in slot.features]
     given = (look.base or {}) if isinstance(look, Inference) else {}

@@ -12,7 +12,7 @@ from sqlfl.contract.schema import Catalog, Client, Table, folded
 from sqlfl.planner.grammar import build
 from sqlfl.planner.grammar.statements import Path
 from sqlfl.planner.grammar.writing import to_sql
-from sqlfl.planner.query.names import Tables, shortest
+from sqlfl.planner.query.names import CatalogTables, shortest
 from sqlfl.store.registry import Model, ModelBlock
 
 TABLES = pa.schema([("table", pa.string()), ("columns", pa.int64()), ("databases", pa.int64())])
@@ -91,7 +91,7 @@ def parties(clients: Mapping[str, tuple[Client, ...]]) -> pa.Table:
 def columns(catalog: Catalog, path: Path, sql: str) -> pa.Table:
     """A row per column of the table that `path` names in the text `sql`: its name and type, and
     how many of the party's databases have it. Raises PlanError where there is no such table."""
-    known = Tables(catalog, sql)
+    known = CatalogTables(catalog, sql)
     party = known.party_named(path.parts[0], path.span)
     node = _placed(path)
     parts = tuple((client, known.table(node, client)) for client in catalog.clients(party))
@@ -130,7 +130,7 @@ def _owners(block: ModelBlock) -> str:
 
 
 def _tables(catalog: Catalog) -> Iterator[_Listed]:
-    known = Tables(catalog, "")
+    known = CatalogTables(catalog, "")
     for party in catalog.parties():
         found: dict[tuple[str, ...], list[tuple[Client, Table]]] = {}
         for client in catalog.clients(party):

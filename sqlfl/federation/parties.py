@@ -16,7 +16,7 @@ from sqlfl.base.interrupts import deferred
 from sqlfl.contract.schema import Client
 from sqlfl.databases.files import Connection
 from sqlfl.federation.user_warnings import Remarks
-from sqlfl.party.attachment import Attachment, Place, Source, Store
+from sqlfl.party.attachment import Attachment, ClientPlace, Source, Store
 from sqlfl.party.combined import CombinedClient
 from sqlfl.party.observers import Observers
 from sqlfl.party.party import PartyClient, Secrets
@@ -27,7 +27,7 @@ from sqlfl.transport.base import Handlers
 from sqlfl.udfs.labels.label_secret import Holders
 
 
-class End(Protocol):
+class RemoteClient(Protocol):
     """A client that serves elsewhere. It may have a `secret`: a text by which the secrets of those
     that have one are told apart."""
 
@@ -68,7 +68,7 @@ class Parties:
         """Names of parties that dial in, in small letters."""
         self._holders = Holders()
         self._lock = threading.Lock()
-        self._places: dict[Client, Place] = {}
+        self._places: dict[Client, ClientPlace] = {}
         self._opened: dict[str, list[Connection]] = {}
         self._twins: set[frozenset[Client]] = set()
         """Pairs of clients of two parties that have the same tables."""
@@ -76,7 +76,7 @@ class Parties:
         self.handlers = Handlers()
         self.interrupts: dict[Client, Callable[[], None]] = {}
         self.servers: dict[Client, PartyClient] = {}
-        self._ends: dict[Client, End] = {}
+        self._ends: dict[Client, RemoteClient] = {}
         """Of those that serve elsewhere."""
         self._combined: dict[Client, CombinedClient] = {}
         self.observers = Observers()
@@ -158,7 +158,7 @@ class Parties:
     def admit(
         self,
         name: str,
-        ends: Mapping[int, End],
+        ends: Mapping[int, RemoteClient],
         welcome: Callable[[Sequence[Client]], None],
     ) -> None:
         """A party whose clients, by their numbers, serve elsewhere; `welcome` as in `attach`. One

@@ -25,7 +25,13 @@ from sqlfl.federation.training_checks import (
     divided_note,
     with_lines,
 )
-from sqlfl.options.diagnostics import Inference, Look, Skew, resolve_check, resolve_look
+from sqlfl.options.diagnostics import (
+    Diagnostic,
+    Inference,
+    SkewOptions,
+    resolve_check,
+    resolve_look,
+)
 from sqlfl.options.privacy import FORMER_EXACT, Privacy
 from sqlfl.options.resolve import (
     check_kind,
@@ -50,7 +56,7 @@ from sqlfl.planner.grammar.statements import (
 )
 from sqlfl.planner.query import types
 from sqlfl.planner.query.differences import differences
-from sqlfl.planner.query.items import Placed, placed
+from sqlfl.planner.query.items import PlacedItem, placed
 from sqlfl.planner.query.rules import to_ucq
 from sqlfl.planner.query.ucq import NUMERIC, Ucq
 from sqlfl.store.registry import Model
@@ -199,7 +205,7 @@ def plan_scoring(
     look, given = _look(statement, model)
     options = resolve_scoring(model.kind, model.options, given, statement.sql)
     cross = options.allow_cross_join
-    transforms = tuple(Placed(transform) for transform in model.transforms)
+    transforms = tuple(PlacedItem(transform) for transform in model.transforms)
     privacy = None
     if isinstance(statement, EvaluateModel):
         purpose = federated.EVALUATE
@@ -230,15 +236,15 @@ def plan_scoring(
             catalog,
             identifiers=tuple((path.parts, path.span) for path in statement.identifiers),
             allow_cross_join=cross,
-            weight=model.weight if isinstance(look, Skew) else None,
+            weight=model.weight if isinstance(look, SkewOptions) else None,
             weight_may_lack=True,
-            offset=None if isinstance(look, Skew) else model.offset,
+            offset=None if isinstance(look, SkewOptions) else model.offset,
             transforms=transforms,
         )
         confirm_fragments(ucq)
-        beside = model.offset if isinstance(look, Skew) else model.weight
+        beside = model.offset if isinstance(look, SkewOptions) else model.weight
         ucq = without(ucq, (model.target, beside), model)
-    weighs = isinstance(statement, EvaluateModel) or isinstance(look, Skew)
+    weighs = isinstance(statement, EvaluateModel) or isinstance(look, SkewOptions)
     if weighs and model.weight is not None and ucq.weight is None:
         remark(
             f"model {model.name} was trained with WEIGHT {model.weight}, which the query does "
@@ -337,7 +343,7 @@ def _kind_of(ucq: Ucq) -> str:
 
 def _look(
     statement: EvaluateModel | PredictModel, model: Model
-) -> tuple[Look | None, tuple[Option, ...]]:
+) -> tuple[Diagnostic | None, tuple[Option, ...]]:
     """What is shown of the rows, and the options that are of scoring."""
     if not statement.look:
         return None, statement.options

@@ -17,7 +17,7 @@ from sqlfl.coordinator.rehearsing import Rehearsed, begin, rehearse
 from sqlfl.federation.run_context import running
 from sqlfl.messages import MADE_UP, REHEARSAL, SendExplained
 from sqlfl.planner.explain.explained import ExplainedPlan
-from sqlfl.planner.explain.rehearsed import Account, Line
+from sqlfl.planner.explain.rehearsed import ClientTraffic, RehearsalReport
 from sqlfl.planner.federated.exchanges import DOWN, UP
 from sqlfl.planner.federated.tally import Tally, measured
 from sqlfl.planner.grammar.statements import CheckQuery, ExplainStatement, TrainModel
@@ -82,7 +82,7 @@ def rehearsed(
         except Error as error:
             error.say_where(_where(tally.empty(plan)))
             raise
-    account = Account(
+    account = RehearsalReport(
         rows=MADE_UP,
         epochs=found.epochs,
         exchanges=channel.rounds,
@@ -103,13 +103,13 @@ def _where(empty: tuple[str, ...]) -> str:
     return f"{words}: real ones may be otherwise"
 
 
-def _lines(plan: ExplainedPlan, tally: Tally, found: Rehearsed) -> tuple[Line, ...]:
+def _lines(plan: ExplainedPlan, tally: Tally, found: Rehearsed) -> tuple[ClientTraffic, ...]:
     outputs = found.outputs
     if outputs is None:
         outputs = tally.of((SendExplained.kind,), None, None).largest.get("outputs", 1)
     every = measured(plan, tally, found.epochs, outputs)
     return tuple(
-        Line(
+        ClientTraffic(
             client, plan.crosses(client), direction == UP,
             own.messages, own.bytes, own.formula, own.differing,
         )
@@ -117,7 +117,7 @@ def _lines(plan: ExplainedPlan, tally: Tally, found: Rehearsed) -> tuple[Line, .
     )  # fmt: skip
 
 
-def _table(account: Account) -> pa.Table:
+def _table(account: RehearsalReport) -> pa.Table:
     rows = [
         {
             "party": line.client.party,

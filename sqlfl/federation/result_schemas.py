@@ -16,7 +16,7 @@ from sqlfl.coordinator.scoring import Outcome, measured, prediction_columns
 from sqlfl.coordinator.weights import schema_of_weights
 from sqlfl.federation import exporting, listing, rehearsal
 from sqlfl.federation.tuned import schema_of_tuning
-from sqlfl.options.diagnostics import Contributions, Importance, Inference, Skew
+from sqlfl.options.diagnostics import ContributionsOptions, Importance, Inference, SkewOptions
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.grammar import statements as st
 from sqlfl.store.registry import CARD, Model, Registry
@@ -89,13 +89,13 @@ def _of_evaluation(plan: FederatedPlan, model: Model) -> pa.Schema:
 
 
 def _of_prediction(plan: FederatedPlan, model: Model, catalog: Catalog) -> pa.Schema:
-    if isinstance(plan.look, Skew):
+    if isinstance(plan.look, SkewOptions):
         return skew.SCHEMA
     if plan.into is not None:
         return writing.SCHEMA
     names = [item.name for item in plan.ucq.identifiers]
     identifiers = zip(names, _identifier_types(plan, catalog), strict=True)
-    if isinstance(plan.look, Contributions):
+    if isinstance(plan.look, ContributionsOptions):
         return pa.schema([*identifiers, *added_columns(plan, plan.look, model)])
     return pa.schema([*identifiers, *prediction_columns(model)])
 

@@ -23,7 +23,7 @@ FLATTEN = "write long chains of OR as IN (...), and long expressions as views of
 
 
 @dataclass(frozen=True)
-class Piece:
+class ScriptPart:
     """One statement of a text."""
 
     filled: Filled
@@ -77,7 +77,7 @@ class Piece:
         error.move(self.filled.original, span)
 
 
-def pieces(text: str | bytes, parameters: Values = None) -> tuple[Piece, ...]:
+def pieces(text: str | bytes, parameters: Values = None) -> tuple[ScriptPart, ...]:
     """The statements of the text in order, at least one; numbers and names of parameters are those
     of the whole text. Raises Error where it is none, and as `fill` does."""
     filled = _filled(text, parameters)
@@ -88,18 +88,18 @@ def pieces(text: str | bytes, parameters: Values = None) -> tuple[Piece, ...]:
     for number, (start, end) in enumerate(spans, 1):
         own = filled.sql[start:end]
         sql = own.strip()
-        found.append(Piece(filled, sql, start + own.index(sql), number, len(spans)))
+        found.append(ScriptPart(filled, sql, start + own.index(sql), number, len(spans)))
     return tuple(found)
 
 
-def whole(text: str | bytes, parameters: Values = None) -> Piece:
+def whole(text: str | bytes, parameters: Values = None) -> ScriptPart:
     """The text as one statement."""
     return _whole(_filled(text, parameters))
 
 
-def _whole(filled: Filled) -> Piece:
+def _whole(filled: Filled) -> ScriptPart:
     sql = filled.sql.strip()
-    return Piece(filled, sql, filled.sql.index(sql))
+    return ScriptPart(filled, sql, filled.sql.index(sql))
 
 
 def _filled(text: str | bytes, parameters: Values) -> Filled:

@@ -32,7 +32,7 @@ from sqlfl.federation.catalog import FederationCatalog
 from sqlfl.federation.checked import checked
 from sqlfl.federation.exporting import exported, imported
 from sqlfl.federation.listeners import Listeners
-from sqlfl.federation.parties import End, Parties, check_name
+from sqlfl.federation.parties import Parties, RemoteClient, check_name
 from sqlfl.federation.plan_cache import Plans
 from sqlfl.federation.planning import explain, plan_check, plan_scoring, plan_training
 from sqlfl.federation.rehearsal import check_rehearsed, rehearsed
@@ -41,7 +41,7 @@ from sqlfl.federation.resuming import Checkpoints, resumed, unfinished
 from sqlfl.federation.run_context import running
 from sqlfl.federation.saving import Saving, model_of
 from sqlfl.federation.script import FLATTEN, TOO_DEEP
-from sqlfl.federation.statements_api import Face, figure_of
+from sqlfl.federation.statements_api import StatementsApi, figure_of
 from sqlfl.federation.tuned import tuned_result, with_comparison
 from sqlfl.federation.user_warnings import Remarks
 from sqlfl.federation.weights_lookup import askable, curves_of, weights_of
@@ -59,7 +59,7 @@ from sqlfl.transport.network import Network
 log = logging.getLogger("sqlfl.federation.session")
 
 
-class Federation(Face):
+class Federation(StatementsApi):
     """A coordinator in this process and the parties attached to it.
 
     Use `sqlfl.connect()`. Also a context manager: leaving it closes what the federation opened.
@@ -174,7 +174,7 @@ class Federation(Face):
         with self._statement():
             self._parties.detach(name, self._saving.leave)
 
-    def admit(self, name: str, ends: Mapping[int, End]) -> None:
+    def admit(self, name: str, ends: Mapping[int, RemoteClient]) -> None:
         """A party whose clients, by their numbers from 0, serve elsewhere, under `name` in SQL.
 
         It is admitted once; what serves it is the caller's. Raises Error for what is no identifier,

@@ -23,7 +23,7 @@ from sqlfl.federation.planning import explain
 from sqlfl.federation.relation import Relation
 from sqlfl.federation.result_schemas import schema_of
 from sqlfl.federation.resuming import unfinished
-from sqlfl.federation.script import Piece, Values, pieces, text_of, whole
+from sqlfl.federation.script import ScriptPart, Values, pieces, text_of, whole
 from sqlfl.federation.trace import Trace
 from sqlfl.governance.audit_verification import chained
 from sqlfl.planner.explain.explained import ExplainedPlan
@@ -38,7 +38,7 @@ from sqlfl.transport.base import Channel
 from sqlfl.transport.border import Border
 
 
-class Face(ABC):
+class StatementsApi(ABC):
     """Statements as text, and what there is."""
 
     _border: Border
@@ -227,7 +227,7 @@ class Face(ABC):
         return explain(plan, verdicts(plan, self._channel()))
 
     def _relation(self, filled: Filled, path: tuple[str, ...] = ()) -> Relation:
-        piece = Piece(filled, filled.sql)
+        piece = ScriptPart(filled, filled.sql)
         with self._statement():
             probe = piece.query()
             with piece.placed():

@@ -15,7 +15,7 @@ from sqlfl.planner.federated.engines import DEFAULT_LIMIT, NUMBER_BYTES, bytes_o
 from sqlfl.planner.federated.towers import inner_weights
 from sqlfl.planner.grammar.statements import Span, TrainModel
 from sqlfl.planner.query import types
-from sqlfl.planner.query.items import Placed
+from sqlfl.planner.query.items import PlacedItem
 from sqlfl.planner.query.tied import tied
 from sqlfl.planner.query.ucq import BOOLEAN, NUMERIC, Feature, Slot, Ucq
 from sqlfl.store.registry import Model
@@ -71,11 +71,11 @@ CURVED = (
 
 
 def with_lines(
-    transforms: Sequence[Placed],
+    transforms: Sequence[PlacedItem],
     kind: str,
     privacy: Privacy | None,
     candidates: Sequence[TrainingOptions],
-) -> tuple[tuple[Placed, ...], tuple[str, ...]]:
+) -> tuple[tuple[PlacedItem, ...], tuple[str, ...]]:
     """The items, those of `auto` as columns where the run takes straight lines alone; and what is
     to be said of it."""
     if not any(item.transform.function == AUTO for item in transforms):
@@ -108,7 +108,7 @@ def _straight(kind: str, privacy: Privacy | None, options: TrainingOptions) -> s
     return ""
 
 
-def divided_note(ucq: Ucq, transforms: Sequence[Placed]) -> tuple[str, ...]:
+def divided_note(ucq: Ucq, transforms: Sequence[PlacedItem]) -> tuple[str, ...]:
     """What is to be said where `auto` left columns of tables at several databases as they are."""
     asked = any(item.transform.function == AUTO for item in transforms)
     names = [s.name for s in ucq.slots if len(s.databases) > 1 and s.features and not s.shrunken]
@@ -123,7 +123,7 @@ def divided_note(ucq: Ucq, transforms: Sequence[Placed]) -> tuple[str, ...]:
 
 def check_fitted(
     ucq: Ucq,
-    transforms: Sequence[Placed],
+    transforms: Sequence[PlacedItem],
     privacy: Privacy | None,
     options: TrainingOptions,
     sql: str,

@@ -20,7 +20,7 @@ from sqlfl.base.interrupts import Interrupts, heeding
 from sqlfl.base.result import Result
 from sqlfl.federation.script import Values, pieces, text_of
 from sqlfl.federation.user_warnings import heard
-from sqlfl.planner.grammar.parameters import Place, places
+from sqlfl.planner.grammar.parameters import ParameterPlace, places
 
 log = logging.getLogger("sqlfl.gateway")
 
@@ -251,7 +251,7 @@ class Statements:
                     return
 
 
-def _names(found: Sequence[Place]) -> tuple[str, ...]:
+def _names(found: Sequence[ParameterPlace]) -> tuple[str, ...]:
     if all(not place.name for place in found):
         return tuple(str(number) for number in range(1, len(found) + 1))
     names = list(dict.fromkeys(place.name for place in found))

@@ -28,7 +28,7 @@ from sqlfl.transport.audit_chain import (
     SEALED,
     START,
     UP,
-    Entry,
+    ChainEntry,
     Row,
     linked,
 )
@@ -218,7 +218,7 @@ def _ends(messages: Iterable[Said]) -> set[str]:
     return {SEAL, FINISH} & {said[1] for said in messages}
 
 
-def _by_run(entries: Iterable[Entry]) -> dict[tuple[str, str], list[Said]]:
+def _by_run(entries: Iterable[ChainEntry]) -> dict[tuple[str, str], list[Said]]:
     """Its messages until it is finished, and where it was cut off.
 
     A party that is lost may lose what it has kept since it last finished a run, of all runs.
@@ -243,13 +243,13 @@ def _by_run(entries: Iterable[Entry]) -> dict[tuple[str, str], list[Said]]:
     return found
 
 
-def _told(entry: Entry) -> tuple[str, str]:
+def _told(entry: ChainEntry) -> tuple[str, str]:
     head, _, whole = entry.told.partition(" ")
     return head, whole
 
 
-def _entry(row: Row) -> Entry:
-    return Entry(*row[1:-1])
+def _entry(row: Row) -> ChainEntry:
+    return ChainEntry(*row[1:-1])
 
 
 TOLD = {SEAL: "coordinator", SEALED: "party"}

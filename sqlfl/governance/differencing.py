@@ -37,7 +37,7 @@ _STEP = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class MarkedRows:
     """Rows of a table by their marks, uint64 (n,), ascending and distinct, and how much each
     counts, float64 (n,), above 0."""
 
@@ -45,7 +45,7 @@ class Rows:
     counts: Float
 
     @classmethod
-    def of(cls, marks: Array, counts: Array) -> Rows:
+    def of(cls, marks: Array, counts: Array) -> MarkedRows:
         """Equal rows, which nobody can tell apart, get marks of their own."""
         counts = np.asarray(counts, np.float64)
         marks, counts = marks[counts > 0], counts[counts > 0]
@@ -61,7 +61,7 @@ class Rows:
         return hashlib.sha256(self.marks.tobytes() + self.counts.tobytes()).hexdigest()
 
 
-def isolates(before: Sequence[Rows], now: Rows, least: int) -> bool:
+def isolates(before: Sequence[MarkedRows], now: MarkedRows, least: int) -> bool:
     """Whether what is told of all these together is of fewer than `least` rows, or leans on fewer:
     by leaving rows out of one that another has, or by any combination."""
     for other in before:
@@ -74,7 +74,7 @@ def isolates(before: Sequence[Rows], now: Rows, least: int) -> bool:
     return bool(most > (least - 1) / least + SLACK)
 
 
-def _basis(found: Sequence[Rows]) -> Float:
+def _basis(found: Sequence[MarkedRows]) -> Float:
     """(n, rank): orthonormal columns, of all rows of any of these."""
     every = np.unique(np.concatenate([rows.marks for rows in found]))
     if len(every) * len(found) > LARGEST:
@@ -105,7 +105,7 @@ class Differencing:
     def __init__(self, records: Records, analyst: str) -> None:
         self._records, self._analyst = records, analyst
 
-    def see(self, family: str, table: Table, rows: Rows, least: int) -> None:
+    def see(self, family: str, table: Table, rows: MarkedRows, least: int) -> None:
         """Note that these are about to be told of. Raises PolicyError where that, with what was
         told before, would be of fewer than `least` rows."""
         digest = rows.digest
@@ -133,7 +133,7 @@ class Differencing:
             )
         return {digest for (digest,) in rows}
 
-    def _found(self, cursor: sql.Connection, family: str, table: Table) -> dict[str, Rows]:
+    def _found(self, cursor: sql.Connection, family: str, table: Table) -> dict[str, MarkedRows]:
         rows = self._records.rows(
             cursor,
             f"SELECT digest, marks, counts FROM t WHERE {_OWN} ORDER BY seen_at",
@@ -141,7 +141,7 @@ class Differencing:
             self._own(family, table),
         )
         return {
-            digest: Rows(np.frombuffer(marks, np.uint64), np.frombuffer(counts, np.float64))
+            digest: MarkedRows(np.frombuffer(marks, np.uint64), np.frombuffer(counts, np.float64))
             for digest, marks, counts in rows
         }
 

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from sqlfl.governance.canonical import nodes
 from sqlfl.governance.constants import is_null
-from sqlfl.governance.scopes import Bare, Column, Output, Scope, meanings
+from sqlfl.governance.scopes import Bare, ScopeColumn, SelectOutput, SelectScope, meanings
 from sqlfl.governance.value_types import (
     NULL,
     NUMBERS,
@@ -38,7 +38,7 @@ _STRICT = ("OPERATOR_NOT", "OPERATOR_IS_NULL", "OPERATOR_IS_NOT_NULL", "COMPARE_
 class Expressions:
     """Of one SELECT. types : of columns, where they are known."""
 
-    types: Callable[[Column], str | None]
+    types: Callable[[ScopeColumn], str | None]
     aggregates: frozenset[str]
 
     def varies(self, node: Node) -> bool:
@@ -46,7 +46,7 @@ class Expressions:
         name = str(node.get("function_name", "")).lower()
         return node.get("class") in ("SUBQUERY", "WINDOW") or name in self.aggregates
 
-    def bare(self, node: Node, scope: Scope) -> Bare | None:
+    def bare(self, node: Node, scope: SelectScope) -> Bare | None:
         """The column that the expression is, but for its type."""
         casts: list[str] = []
         while node["class"] == "CAST" and not node.get("try_cast"):
@@ -58,17 +58,17 @@ class Expressions:
         bare = found.pop() if len(found) == 1 else None
         return None if bare is None else Bare(bare.column, (*bare.casts, *casts))
 
-    def meant(self, node: Node, scope: Scope) -> list[Output]:
+    def meant(self, node: Node, scope: SelectScope) -> list[SelectOutput]:
         """All that a name may be."""
         sure, unsure = meanings(node["column_names"], scope)
         return [*sure, *unsure]
 
-    def passed(self, node: Node, scope: Scope) -> bool:
+    def passed(self, node: Node, scope: SelectScope) -> bool:
         """It is a column of a query, and that is none that is computed."""
         found = self.meant(node, scope) if node["class"] == "COLUMN_REF" else []
         return bool(found) and not any(output.computed for output in found)
 
-    def kind(self, node: Node, scope: Scope) -> str | None:
+    def kind(self, node: Node, scope: SelectScope) -> str | None:
         """The kind of the values that the expression has (`value_types`); None where it may fail on
         some value of what it is made of."""
         match node["class"]:
@@ -110,7 +110,7 @@ class Expressions:
             own = target
         return kind_of_type(own)
 
-    def _kind_of_cast(self, node: Node, scope: Scope) -> str | None:
+    def _kind_of_cast(self, node: Node, scope: SelectScope) -> str | None:
         bare, target = self.bare(node, scope), type_of(node["type_expr"])
         if bare is not None and self._kind_of_bare(bare) is not None:
             return kind_of_type(target)
@@ -119,11 +119,11 @@ class Expressions:
             return None if inner is None else kind_of_type(target)
         return kind_of_cast(inner, node["child"], target)
 
-    def _kind_of_truths(self, found: Sequence[Node], scope: Scope) -> str | None:
+    def _kind_of_truths(self, found: Sequence[Node], scope: SelectScope) -> str | None:
         good = all(self.kind(node, scope) in ("BOOLEAN", NULL) for node in found)
         return "BOOLEAN" if good else None
 
-    def _kind_of_operator(self, node: Node, scope: Scope) -> str | None:
+    def _kind_of_operator(self, node: Node, scope: SelectScope) -> str | None:
         children, kind = node["children"], node.get("type")
         match kind:
             case "OPERATOR_TRY":
@@ -138,7 +138,7 @@ class Expressions:
             return None if found is None else "BOOLEAN"
         return found if kind == "OPERATOR_COALESCE" else None
 
-    def _kind_of_call(self, node: Node, scope: Scope) -> str | None:
+    def _kind_of_call(self, node: Node, scope: SelectScope) -> str | None:
         arguments = [item["expression"] for item in node.get("arguments") or ()]
         kinds = [self.kind(argument, scope) for argument in arguments]
         if None in kinds or node.get("filter") or node.get("distinct"):
@@ -173,7 +173,7 @@ class Expressions:
                 return UNKNOWN
         return None
 
-    def strict(self, node: Node, scope: Scope) -> bool:
+    def strict(self, node: Node, scope: SelectScope) -> bool:
         """It is NULL, or NaN, only where a column that it is made of is."""
         match node["class"]:
             case "COLUMN_REF":

@@ -11,7 +11,7 @@ from sqlfl.base.errors import PolicyError
 from sqlfl.contract.fragment_columns import BASE, KEPT, ROW
 from sqlfl.contract.schema import SlotSpecification
 from sqlfl.governance.functions import Functions, functions_of
-from sqlfl.governance.names import Listed, Names
+from sqlfl.governance.names import Listed, NameLookup
 from sqlfl.governance.policies import (
     FILTER,
     IDENTIFY,
@@ -22,8 +22,17 @@ from sqlfl.governance.policies import (
     definition_of,
 )
 from sqlfl.governance.policy_evaluation import has
-from sqlfl.governance.scopes import ASK, NONE, Bare, Column, Output, Reads, Table, unknown
-from sqlfl.governance.tree import NEUTRAL, Reading, read
+from sqlfl.governance.scopes import (
+    ASK,
+    NONE,
+    Bare,
+    Reads,
+    ScopeColumn,
+    SelectOutput,
+    Table,
+    unknown,
+)
+from sqlfl.governance.tree import NEUTRAL, SelectReading, read
 from sqlfl.governance.value_types import comparable, lossless
 from sqlfl.options.policies import EXACT, strictest
 from sqlfl.udfs import sql
@@ -53,7 +62,7 @@ class _Kept:
 
     ruling: Ruling
     tables: Mapping[tuple[str, ...], Kept]
-    reading: Reading
+    reading: SelectReading
 
 
 class Fragments:
@@ -75,7 +84,7 @@ class Fragments:
 
     def check(
         self, cursor: sql.Connection, item: SlotSpecification, text: str, ruling: Ruling
-    ) -> Reading:
+    ) -> SelectReading:
         """What it reads, with columns that are compared otherwise than as a link among those of
         conditions. Raises PolicyError for what is not granted, or not by the policies."""
         reading = self.read(cursor, text, ruling)
@@ -105,11 +114,11 @@ class Fragments:
         return reading
 
     def _ruled(
-        self, item: SlotSpecification, roles: list[str], reading: Reading, ruling: Ruling
-    ) -> Reading:
+        self, item: SlotSpecification, roles: list[str], reading: SelectReading, ruling: Ruling
+    ) -> SelectReading:
         """With columns of links in `links`, and those of all other conditions in `filters`."""
         filters = dict(reading.filters)
-        linked: set[Column] = set()
+        linked: set[ScopeColumn] = set()
         keys = {
             output.bare.column
             for role, output in zip(roles, reading.outputs, strict=True)
@@ -151,7 +160,7 @@ class Fragments:
             own = target
         return own
 
-    def _type(self, column: Column) -> str | None:
+    def _type(self, column: ScopeColumn) -> str | None:
         found = next((f for f in self._found.values() if f[0] == column.table), None)
         if found is None:
             return None
@@ -159,14 +168,14 @@ class Fragments:
         return names.get(column.name)
 
     @staticmethod
-    def _label_tested(output: Output, ruling: Ruling) -> Reads:
+    def _label_tested(output: SelectOutput, ruling: Ruling) -> Reads:
         """Columns of which it would show, by a NULL that the target makes of a value, what labels
         that leave noised do not say."""
         if output.strict:
             return NONE
         return frozenset(column for column in output.reads if not _leaves(ruling, column))
 
-    def _check_conditions(self, reading: Reading, ruling: Ruling) -> None:
+    def _check_conditions(self, reading: SelectReading, ruling: Ruling) -> None:
         rules = strictest(ruling.rules(reading.tables)) if reading.tables else None
         exact = rules is None or rules.filters == EXACT
         for column, place in sorted(reading.filters.items()):
@@ -190,7 +199,7 @@ class Fragments:
                 hint=LEAVE_OUT,
             )
 
-    def _check_key(self, output: Output, reading: Reading, ruling: Ruling) -> None:
+    def _check_key(self, output: SelectOutput, reading: SelectReading, ruling: Ruling) -> None:
         """A column that is granted for it: hashes of values of one's choice would be a dictionary
         of other parties' keys, and a cast that fails or loses would tell of values."""
         if output.constant in NEUTRAL and not output.reads:
@@ -204,7 +213,7 @@ class Fragments:
         if not reading.nobodys and (output.bare is None or self._cast(output.bare) is None):
             raise PolicyError(f"{KEY}, and {same.name} is not", hint=LINK)
 
-    def _may_fail(self, ruling: Ruling, column: Column) -> PolicyError:
+    def _may_fail(self, ruling: Ruling, column: ScopeColumn) -> PolicyError:
         if not ruling.may_any(column):
             return unknown(column.name)
         return PolicyError(
@@ -214,10 +223,10 @@ class Fragments:
             hint=WHOLE,
         )
 
-    def read(self, cursor: sql.Connection, text: str, ruling: Ruling) -> Reading:
+    def read(self, cursor: sql.Connection, text: str, ruling: Ruling) -> SelectReading:
         if self._functions is None:
             self._functions = functions_of(cursor)
-        names = Names(cursor, self._place, self.listed)
+        names = NameLookup(cursor, self._place, self.listed)
         asked: dict[tuple[str, ...], Kept] = {}
 
         def typed(parts: Sequence[str]) -> Kept:
@@ -240,7 +249,7 @@ class Fragments:
             self._kept[text] = _Kept(ruling, asked, reading)
         return reading
 
-    def _table(self, names: Names, parts: Sequence[str], ruling: Ruling) -> Found | None:
+    def _table(self, names: NameLookup, parts: Sequence[str], ruling: Ruling) -> Found | None:
         """A table that is granted. Raises PolicyError where it is not what was granted."""
         key = tuple(parts)
         if key in self._found:
@@ -259,7 +268,7 @@ class Fragments:
         self._found[key], self._types[found[0]] = found, names.types(found[0])
         return found
 
-    def _not_granted(self, ruling: Ruling, column: Column, role: str) -> PolicyError:
+    def _not_granted(self, ruling: Ruling, column: ScopeColumn, role: str) -> PolicyError:
         if not ruling.may_any(column):
             return unknown(column.name)
         return PolicyError(
@@ -272,7 +281,7 @@ class Fragments:
 LINKING = ("an equality", "USING", "a join")
 
 
-def _leaves(ruling: Ruling, column: Column) -> bool:
+def _leaves(ruling: Ruling, column: ScopeColumn) -> bool:
     """Some policy lets values of the column leave as they are, whatever it is in."""
     rules = strictest(ruling.rules([column.table]))
     if rules.epsilon is not None:
@@ -284,7 +293,7 @@ def _leaves(ruling: Ruling, column: Column) -> bool:
     return any(mode == EXACT and ruling.may(role, column) for role, mode in modes.items())
 
 
-def roles_of(item: SlotSpecification, outputs: tuple[Output, ...]) -> list[str]:
+def roles_of(item: SlotSpecification, outputs: tuple[SelectOutput, ...]) -> list[str]:
     """What each output of a fragment is for: by its place, as that is how it is taken."""
     parts = sum(len(key.types) for key in item.keys)
     found = [TRAIN] * len(item.features) + [LABEL] * (item.target + item.weight + item.offset)

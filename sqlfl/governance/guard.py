@@ -61,9 +61,9 @@ from sqlfl.governance.proposals import (
     with_marks,
 )
 from sqlfl.governance.records import Records
-from sqlfl.governance.runs import GovernedRun, Serve, Slots
-from sqlfl.governance.scopes import ASK, Column, Table, unknown
-from sqlfl.governance.tree import Reading
+from sqlfl.governance.runs import GovernedRun, GuardedSlots, Serve
+from sqlfl.governance.scopes import ASK, ScopeColumn, Table, unknown
+from sqlfl.governance.tree import SelectReading
 from sqlfl.governance.trial import Trial, Tried, named_columns
 from sqlfl.options.policies import NEVER, within
 from sqlfl.udfs import sql
@@ -100,7 +100,7 @@ class Guard:
         analyst: str,
         ends: Callable[[str], None],
         stop: Callable[[], None],
-        slots: Slots,
+        slots: GuardedSlots,
         blocks: Callable[[], Collection[str]],
         store: Records | None = None,
         *,
@@ -199,7 +199,7 @@ class Guard:
                 hint="sqlfl.connect(analyst='name')",
             )
 
-    def rehearse(self, request: ms.Rehearse, *, combined: bool) -> Callable[[Column], bool]:
+    def rehearse(self, request: ms.Rehearse, *, combined: bool) -> Callable[[ScopeColumn], bool]:
         """Over rows that are made up: all that it reads must be granted, as names and types are
         told of it. Nothing is asked of the owner, counted or reserved. Which columns there may be;
         raises PolicyError."""
@@ -307,15 +307,15 @@ class Guard:
         return ms.Columns(request.run, request.slot, names, types)
 
     def _named(
-        self, readings: Iterable[Reading], ruling: Ruling
+        self, readings: Iterable[SelectReading], ruling: Ruling
     ) -> Mapping[Table, tuple[str, ...]]:
         """Columns that these name, by their tables; of a table without any some granted one."""
-        reads: set[Column] = set()
+        reads: set[ScopeColumn] = set()
         for reading in readings:
             reads |= reading.named | reading.links | reading.filters.keys()
             reads.update(*(output.reads for output in reading.outputs))
             for table in reading.tables - {column.table for column in reads}:
-                reads.add(Column(table, min(ruling.columns(table))))
+                reads.add(ScopeColumn(table, min(ruling.columns(table))))
         return named_columns(reads)
 
     # -- a run ------------------------------------------------------------------------------------
@@ -415,7 +415,7 @@ class Guard:
         if len(propose.fragments) > MOST_FRAGMENTS:
             raise PolicyError(f"{len(propose.fragments)} fragments; {MOST_FRAGMENTS} are taken")
         tables: dict[int, frozenset[Table]] = {}
-        readings: dict[int, tuple[Reading, ...]] = {}
+        readings: dict[int, tuple[SelectReading, ...]] = {}
         with closing(sql.cursor(self._con)) as cursor:
             start = 0
             for item in slots:

@@ -50,7 +50,7 @@ class Budget:
 
 
 @dataclass(frozen=True)
-class Entry:
+class LedgerEntry:
     """Of one run, and one table: what leaves of a row, at most."""
 
     what: str
@@ -83,7 +83,7 @@ class Demand(NamedTuple):
 
     table: Table
     budgets: tuple[Budget, ...]
-    entries: tuple[Entry, ...]
+    entries: tuple[LedgerEntry, ...]
     slot: int = -1
 
 
@@ -118,10 +118,10 @@ class Drawn:
 class Account:
     analyst: str
     table: Table
-    entries: tuple[Entry, ...]
+    entries: tuple[LedgerEntry, ...]
     """Those that count now."""
 
-    def after(self, entries: tuple[Entry, ...]) -> Account:
+    def after(self, entries: tuple[LedgerEntry, ...]) -> Account:
         """Return the account with these entries too."""
         return replace(self, entries=(*self.entries, *entries))
 
@@ -129,16 +129,16 @@ class Account:
         return account_epsilon(self.entries, delta)
 
 
-def account_epsilon(entries: Iterable[Entry], delta: float) -> float:
+def account_epsilon(entries: Iterable[LedgerEntry], delta: float) -> float:
     """Return the ε at which all together are (ε, delta)-DP."""
     events = [event for entry in _released(entries) for event in entry.events()]
     return epsilon_of(events, delta) if events else 0.0
 
 
-def _released(entries: Iterable[Entry]) -> Iterator[Entry]:
+def _released(entries: Iterable[LedgerEntry]) -> Iterator[LedgerEntry]:
     """Each release once: of a draw one for each state of its rows, but no more than one row can
     have had."""
-    draws: dict[str, list[Entry]] = {}
+    draws: dict[str, list[LedgerEntry]] = {}
     for entry in entries:
         if entry.identity:
             draws.setdefault(entry.identity, []).append(entry)
@@ -237,7 +237,7 @@ class Ledger:
         cursor: sql.Connection,
         analyst: str,
         demand: Demand,
-        entries: tuple[Entry, ...],
+        entries: tuple[LedgerEntry, ...],
     ) -> None:
         """Raise PolicyError where these add to an account, and it would pass its budget."""
         table = demand.table
@@ -253,7 +253,7 @@ class Ledger:
                     hint="EXPLAIN tells what is spent",
                 )
 
-    def _in_state(self, cursor: sql.Connection, entry: Entry, rows: Drawn) -> Entry:
+    def _in_state(self, cursor: sql.Connection, entry: LedgerEntry, rows: Drawn) -> LedgerEntry:
         """The entry as of these rows; a state that they have not been in before is noted."""
         known = self._records.rows(
             cursor,
@@ -276,7 +276,7 @@ class Ledger:
 
     def _entries(
         self, cursor: sql.Connection, analyst: str, table: Table, budget: Budget
-    ) -> tuple[Entry, ...]:
+    ) -> tuple[LedgerEntry, ...]:
         rows = self._records.rows(
             cursor,
             """SELECT what, multiplier, epsilon, delta, identity, epoch_us(reserved_at),
@@ -306,7 +306,7 @@ class Ledger:
             if not over:
                 name, _, own = identity.partition(":")
                 most = drawn.get(name, 0)
-                found.append(Entry(what, multiplier, epsilon, delta, name, own, most))
+                found.append(LedgerEntry(what, multiplier, epsilon, delta, name, own, most))
         return tuple(found)
 
 

@@ -21,7 +21,7 @@ from sqlfl.governance.sizes import (
     OVERHEAD,
     SIMPLE,
     TEXT,
-    Size,
+    SizeBound,
     kind_of_name,
     largest,
     total,
@@ -54,26 +54,26 @@ _PLACES = re.compile(r"%|\{")
 Node: TypeAlias = "dict[str, Any]"
 
 
-class Measures:
+class SizeMeasures:
     """Sizes of expressions of one SELECT. meant : sizes of all that names may mean, in a scope."""
 
-    def __init__(self, meant: Callable[[Node, Any], list[Size]]) -> None:
+    def __init__(self, meant: Callable[[Node, Any], list[SizeBound]]) -> None:
         self._meant = meant
         self._scope: Any = None
-        self._parameters: list[dict[str, Size]] = []
-        self._lists: list[Size] = []
+        self._parameters: list[dict[str, SizeBound]] = []
+        self._lists: list[SizeBound] = []
         """Sizes of the lists whose elements the lambdas around have."""
         self._framed = False
         """Within a window, which says how many rows there are."""
-        self._work = Size((0.0, 0.0))
-        self._queries: dict[int, Size] = {}
+        self._work = SizeBound((0.0, 0.0))
+        self._queries: dict[int, SizeBound] = {}
         self._nodes = 0
 
-    def query(self, node: Node, outputs: Sequence[Size]) -> None:
+    def query(self, node: Node, outputs: Sequence[SizeBound]) -> None:
         """Remember the values that a subquery gives."""
         self._queries[id(node)] = largest([replace(o, copies=1) for o in outputs])
 
-    def measure(self, value: object, scope: Any) -> Size:
+    def measure(self, value: object, scope: Any) -> SizeBound:
         """The size of an expression, or of what holds expressions. Raises PolicyError where a value
         in it may be too large, or take too long."""
         self._scope, self._nodes = scope, 0
@@ -93,16 +93,16 @@ class Measures:
             )
         return found
 
-    def _any(self, value: object) -> Size:
+    def _any(self, value: object) -> SizeBound:
         if isinstance(value, list):
             return total([self._any(item) for item in value])
         if not isinstance(value, dict):
-            return Size((0.0, 0.0), NUMBER, 0)
+            return SizeBound((0.0, 0.0), NUMBER, 0)
         if value.get("class") is None:
             return total([self._any(item) for item in value.values()])
         return self._expression(value)
 
-    def _expression(self, node: Node) -> Size:
+    def _expression(self, node: Node) -> SizeBound:
         self._nodes += 1
         match node["class"]:
             case "CONSTANT":
@@ -134,13 +134,13 @@ class Measures:
                 parts = [self._expression(node["lhs"]), self._expression(node["expr"])]
                 found = self._path("->", [node["lhs"], node["expr"]], parts)
             case "TYPE":
-                return Size((0.0, 0.0), NUMBER)
+                return SizeBound((0.0, 0.0), NUMBER)
             case _:
                 parts = [self._any(part) for part in node.values()]
                 found = replace(SIMPLE, copies=1 + sum(part.copies for part in parts))
         return self._made(found, node)
 
-    def _made(self, found: Size, node: Node) -> Size:
+    def _made(self, found: SizeBound, node: Node) -> SizeBound:
         """Count the value, and check how large it is."""
         name = str(node.get("function_name") or str(node["class"]).lower())
         bound = self._bound(found)
@@ -152,15 +152,15 @@ class Measures:
             self._work = total([self._work, found.times(HELD)])
         return found
 
-    def _bound(self, size: Size) -> Size:
+    def _bound(self, size: SizeBound) -> SizeBound:
         """Return the bound without elements of lists: each is at most as large as its list."""
         while len(size.terms) > 2:
             *terms, last = size.terms
             inner = self._lists[len(size.terms) - 3]
-            size = replace(size, terms=total([Size(tuple(terms)), inner.times(last)]).terms)
+            size = replace(size, terms=total([SizeBound(tuple(terms)), inner.times(last)]).terms)
         return size
 
-    def _product(self, a: Size, b: Size, name: str, what: str) -> Size:
+    def _product(self, a: SizeBound, b: SizeBound, name: str, what: str) -> SizeBound:
         """Raises PolicyError where none of the two has a bound."""
         pairs = [(a, b), (b, a)]
         pairs += [(self._bound(one), other) for one, other in pairs]
@@ -174,7 +174,7 @@ class Measures:
 
     # -- names ------------------------------------------------------------------------------------
 
-    def _reference(self, node: Node) -> Size:
+    def _reference(self, node: Node) -> SizeBound:
         first = folded(str(node["column_names"][0]))
         found = [own[first] for own in self._parameters if first in own]
         found += self._meant(node, self._scope)
@@ -188,7 +188,7 @@ class Measures:
 
     # -- operators and casts ----------------------------------------------------------------------
 
-    def _operator(self, node: Node) -> Size:
+    def _operator(self, node: Node) -> SizeBound:
         children = [self._expression(child) for child in node["children"]]
         copies = 1 + sum(child.copies for child in children)
         match node.get("type"):
@@ -206,7 +206,7 @@ class Measures:
                 found = SIMPLE
         return replace(found, copies=copies)
 
-    def _cast(self, node: Node) -> Size:
+    def _cast(self, node: Node) -> SizeBound:
         child, target = self._expression(node["child"]), node["type_expr"]
         kind = kind_of_name(type_of(target))
         if kind == NUMBER:
@@ -225,7 +225,7 @@ class Measures:
 
     # -- functions --------------------------------------------------------------------------------
 
-    def _window(self, node: Node) -> Size:
+    def _window(self, node: Node) -> SizeBound:
         name = str(node["function_name"]).lower()
         if node.get("type") != "WINDOW_AGGREGATE":
             parts = [self._any(v) for k, v in node.items() if k != "arguments"]
@@ -259,7 +259,7 @@ class Measures:
             self._framed = False
         return found.times(rows + 1, OVERHEAD).of(found.kind)
 
-    def _call(self, node: Node) -> Size:
+    def _call(self, node: Node) -> SizeBound:
         name = str(node["function_name"]).lower()
         nodes = [item["expression"] for item in node.get("arguments") or ()]
         names = sum(len(str(item.get("name") or "")) for item in node.get("arguments") or ())
@@ -274,15 +274,20 @@ class Measures:
         return replace(found, copies=copies + 1)
 
     def _by_rule(
-        self, name: str, rule: str | int | None, nodes: list[Node], sizes: list[Size], names: int
-    ) -> Size:
+        self,
+        name: str,
+        rule: str | int | None,
+        nodes: list[Node],
+        sizes: list[SizeBound],
+        names: int,
+    ) -> SizeBound:
         every = total(sizes, OVERHEAD + names)
         match rule:
             case int():
                 return _summed(name, rule, sizes, names)
             case growth.NUMBER | growth.TOTAL | growth.SHORT:
                 if rule == growth.SHORT:
-                    return Size((OVERHEAD + 3_000.0, 0.0), TEXT)
+                    return SizeBound((OVERHEAD + 3_000.0, 0.0), TEXT)
                 return SIMPLE.of(TEXT) if name in _SHORT_TEXTS else SIMPLE
             case growth.COMPARED:
                 work = self._product(*_two(sizes), name, "the product of both texts' lengths")
@@ -312,7 +317,7 @@ class Measures:
                 kind = TEXT if text else f"{sizes[0].kind}[]" if sizes else OTHER
                 if name.startswith("histogram"):
                     kind, whole = OTHER, 3 * whole
-                return Size((OVERHEAD, AS_TEXT * whole if text and sizes[0].kind not in (
+                return SizeBound((OVERHEAD, AS_TEXT * whole if text and sizes[0].kind not in (
                     TEXT, NUMBER) else whole), kind)  # fmt: skip
             case growth.TOP:
                 most = self._literal(name, nodes, 1)
@@ -323,23 +328,23 @@ class Measures:
                 self._check_pattern(name, nodes, 1)
                 return every.times(20).of("text[]") if rule == growth.SPLIT else SIMPLE
             case growth.PADDED:
-                return Size((OVERHEAD + 4.0 * self._literal(name, nodes, 1), 0.0), TEXT)
+                return SizeBound((OVERHEAD + 4.0 * self._literal(name, nodes, 1), 0.0), TEXT)
             case growth.REPEATED:
                 most = self._literal(name, nodes, 1)
                 return sizes[0].times(most, OVERHEAD).of(sizes[0].kind)
             case growth.RANGED:
                 most = self._range(name, nodes)
-                return Size((OVERHEAD + NUMBER_SIZE * most, 0.0), "number[]")
+                return SizeBound((OVERHEAD + NUMBER_SIZE * most, 0.0), "number[]")
             case growth.BITS:
                 most = self._literal(name, nodes, 1)
-                return total([sizes[0], Size((most, 0.0))], OVERHEAD)
+                return total([sizes[0], SizeBound((most, 0.0))], OVERHEAD)
             case growth.RESIZED:
                 most = self._literal(name, nodes, 1)
                 added = sizes[2] if len(sizes) > 2 else SIMPLE
                 return total([sizes[0], added.times(most)], OVERHEAD).of(sizes[0].kind)
             case growth.BINS:
                 most = self._literal(name, nodes, 2)
-                return Size((OVERHEAD + NUMBER_SIZE * (most + 2), 0.0), "number[]")
+                return SizeBound((OVERHEAD + NUMBER_SIZE * (most + 2), 0.0), "number[]")
             case growth.PRINTED:
                 return self._printed(name, nodes, sizes)
             case growth.PART:
@@ -373,7 +378,7 @@ class Measures:
             )
         return max(0.0, found) + 1.0  # as it may be rounded
 
-    def _several(self, name: str, nodes: list[Node], sizes: list[Size]) -> Size:
+    def _several(self, name: str, nodes: list[Node], sizes: list[SizeBound]) -> SizeBound:
         """Return the size of as many values as the last argument says, or has fractions."""
         if sizes[-1].kind == NUMBER and not name.startswith(("quantile", "approx")):
             number = self._literal(name, nodes, len(nodes) - 1)
@@ -384,7 +389,7 @@ class Measures:
         product = self._product(sizes[0], count, name, "a value for each fraction")
         return product.times(1, OVERHEAD).of(f"{sizes[0].kind}[]")
 
-    def _aggregated(self, name: str, nodes: list[Node], sizes: list[Size]) -> Size:
+    def _aggregated(self, name: str, nodes: list[Node], sizes: list[SizeBound]) -> SizeBound:
         of = (literal(nodes[1]) or "").lower() if len(nodes) > 1 else ""
         rule = growth.GROWTH.get(of)
         if rule == growth.TOTAL:
@@ -410,7 +415,7 @@ class Measures:
         low, high, step = [*([0.0] if len(ends) == 1 else []), *ends, 1.0][:3]
         return abs((high or 0.0) - (low or 0.0)) / max(1.0, abs(step or 1.0)) + 2
 
-    def _printed(self, name: str, nodes: list[Node], sizes: list[Size]) -> Size:
+    def _printed(self, name: str, nodes: list[Node], sizes: list[SizeBound]) -> SizeBound:
         text = literal(nodes[0]) if nodes else None
         if text is None or "*" in text or re.search(r"\{[^}]*\{", text.replace("{{", "")):
             raise PolicyError(
@@ -425,7 +430,7 @@ class Measures:
         found = values.times(places, OVERHEAD + len(text.encode()) + 4 * widths + 400 * places)
         return found.of(TEXT)
 
-    def _part(self, name: str, nodes: list[Node], sizes: list[Size]) -> Size:
+    def _part(self, name: str, nodes: list[Node], sizes: list[SizeBound]) -> SizeBound:
         if "slice" in name:
             return self._slice(nodes, sizes)
         number = most(nodes[-1]) if len(nodes) > (1 if "ub" not in name else 2) else None
@@ -433,9 +438,9 @@ class Measures:
         low = _whole(nodes[-1])
         if number is None or low is None or low < 0 or "grapheme" in name:
             return whole.of(TEXT)
-        return _smaller(whole, Size((OVERHEAD + 4 * number, 0.0))).of(TEXT)
+        return _smaller(whole, SizeBound((OVERHEAD + 4 * number, 0.0))).of(TEXT)
 
-    def _slice(self, nodes: list[Node], sizes: list[Size]) -> Size:
+    def _slice(self, nodes: list[Node], sizes: list[SizeBound]) -> SizeBound:
         """list[a:b] and text[a:b]."""
         whole, ends = sizes[0], [_whole(node) for node in nodes[1:3]]
         if len(nodes) == 4 and isinstance(_whole(nodes[3]), float) and _whole(nodes[3]) != 1:
@@ -445,12 +450,12 @@ class Measures:
             return whole
         number = max(0.0, ends[1] - begin + 1)
         if whole.kind == TEXT:
-            return _smaller(whole, Size((OVERHEAD + 4 * number, 0.0))).of(TEXT)
+            return _smaller(whole, SizeBound((OVERHEAD + 4 * number, 0.0))).of(TEXT)
         if whole.kind == "number[]":
-            return _smaller(whole, Size((OVERHEAD + NUMBER_SIZE * number, 0.0))).of(whole.kind)
+            return _smaller(whole, SizeBound((OVERHEAD + NUMBER_SIZE * number, 0.0))).of(whole.kind)
         return whole
 
-    def _joined(self, name: str, sizes: list[Size]) -> Size:
+    def _joined(self, name: str, sizes: list[SizeBound]) -> SizeBound:
         """The first text is put between what the others have."""
         separator, *parts = [_text(size) for size in sizes]
         if name == "array_to_string":
@@ -458,13 +463,13 @@ class Measures:
         elif not parts:
             return _text(separator)
         count = total([p.times(1 / OVERHEAD) for p in parts], len(parts))
-        between = Size((0.0, 0.0))
+        between = SizeBound((0.0, 0.0))
         if separator.terms != (OVERHEAD, 0.0):
             content = separator.times(1, -OVERHEAD)
             between = self._product(content, count, name, "the parts and what is between them")
         return total([*parts, between], OVERHEAD).of(TEXT)
 
-    def _replaced(self, name: str, nodes: list[Node], sizes: list[Size]) -> Size:
+    def _replaced(self, name: str, nodes: list[Node], sizes: list[SizeBound]) -> SizeBound:
         text, _, by = map(_text, sizes)
         found = literal(nodes[1])
         length = 1 if not found else max(1, len(found.encode()))
@@ -474,7 +479,9 @@ class Measures:
         more = self._product(by.times(1, -OVERHEAD), matches, name, "arguments 1 and 3")
         return total([text, more]).of(TEXT)
 
-    def _replaced_by_pattern(self, name: str, nodes: list[Node], sizes: list[Size]) -> Size:
+    def _replaced_by_pattern(
+        self, name: str, nodes: list[Node], sizes: list[SizeBound]
+    ) -> SizeBound:
         self._check_pattern(name, nodes, 1)
         text, _, by = map(_text, sizes[:3])
         options = "" if len(nodes) < 4 else literal(nodes[3])
@@ -486,7 +493,7 @@ class Measures:
         more = self._product(by, text.times(1, 1.0), name, "arguments 1 and 3")
         return total([text, more]).of(TEXT)
 
-    def _extracted(self, name: str, nodes: list[Node], sizes: list[Size]) -> Size:
+    def _extracted(self, name: str, nodes: list[Node], sizes: list[SizeBound]) -> SizeBound:
         self._check_pattern(name, nodes, 1)
         text = _text(sizes[0])
         if len(sizes) > 2 and sizes[2].kind != NUMBER:
@@ -513,7 +520,7 @@ class Measures:
                 f"repeats {repeats:,.0f} times; {MAX_PATTERN:,} are taken"
             )
 
-    def _path(self, name: str, nodes: list[Node], sizes: list[Size]) -> Size:
+    def _path(self, name: str, nodes: list[Node], sizes: list[SizeBound]) -> SizeBound:
         """Parts of a JSON."""
         paths = nodes[1:]
         if len(paths) == 1 and paths[0].get("function_name") == "list_value":
@@ -532,7 +539,7 @@ class Measures:
 
     # -- lambdas ----------------------------------------------------------------------------------
 
-    def _of_elements(self, rule: str, name: str, nodes: list[Node]) -> Size:
+    def _of_elements(self, rule: str, name: str, nodes: list[Node]) -> SizeBound:
         """Return the size of what a function with a lambda makes of a list."""
         if len(nodes) < 2 or nodes[1]["class"] != "LAMBDA":
             raise PolicyError(f"function {name} without a lambda")
@@ -542,16 +549,16 @@ class Measures:
         names = [folded(str(ref["column_names"][0])) for ref in _refs(nodes[1]["lhs"])]
         count = whole.times(1 / (NUMBER_SIZE if whole.kind == "number[]" else OVERHEAD), 1.0)
         if nodes[0].get("function_name") in ("list_value", "list_pack"):
-            count = Size((float(len(nodes[0].get("arguments") or ())), 0.0))
+            count = SizeBound((float(len(nodes[0].get("arguments") or ())), 0.0))
         kind = _element(whole.kind)
         depth = len(self._lists) + 2
-        element = SIMPLE if kind == NUMBER else Size((0.0,) * depth + (1.0,), kind)
+        element = SIMPLE if kind == NUMBER else SizeBound((0.0,) * depth + (1.0,), kind)
         parameters = dict(zip(names, [element, SIMPLE], strict=False))
         if rule == growth.REDUCED:
             # the result so far is an element, what the list starts with, or a number
             given = largest([element, *start, SIMPLE])
             parameters = dict(zip(names, [given, element, SIMPLE], strict=False))
-        before, self._work = self._work, Size((0.0, 0.0))
+        before, self._work = self._work, SizeBound((0.0, 0.0))
         self._lists.append(whole)
         self._parameters.append(parameters)
         try:
@@ -576,10 +583,10 @@ class Measures:
         values = self._each(body.times(1, OVERHEAD), whole, count, name)
         return replace(values, kind=f"{body.kind}[]", copies=copies)
 
-    def _each(self, size: Size, whole: Size, count: Size, name: str) -> Size:
+    def _each(self, size: SizeBound, whole: SizeBound, count: SizeBound, name: str) -> SizeBound:
         """Return the size of all elements together."""
         depth = len(self._lists) + 2
-        own, last = Size(size.terms[:depth]), size.terms[depth:]
+        own, last = SizeBound(size.terms[:depth]), size.terms[depth:]
         found = self._product(own, count, name, "what its lambda makes of each element")
         return total([found, whole.times(sum(last))], OVERHEAD)
 
@@ -587,7 +594,7 @@ class Measures:
 _SHORT_TEXTS = ("md5", "sha1", "sha256", "dayname", "monthname", "chr", "json_type")
 
 
-def _summed(name: str, times: int, sizes: list[Size], names: int) -> Size:
+def _summed(name: str, times: int, sizes: list[SizeBound], names: int) -> SizeBound:
     kinds = {size.kind for size in sizes}
     if kinds <= {NUMBER} and name in _OF_NUMBERS:
         return SIMPLE
@@ -681,21 +688,21 @@ def _open(node: Node) -> bool:
     return node.get("function_name") == "list_value" and not node.get("arguments")
 
 
-def _size_of_constant(node: Node) -> Size:
+def _size_of_constant(node: Node) -> SizeBound:
     value = node.get("literal") or {}
     if str(value.get("kind")) == "STRING":
-        return Size((OVERHEAD + float(len(str(value.get("text", "")).encode())), 0.0), TEXT)
+        return SizeBound((OVERHEAD + float(len(str(value.get("text", "")).encode())), 0.0), TEXT)
     return SIMPLE
 
 
-def _text(size: Size) -> Size:
+def _text(size: SizeBound) -> SizeBound:
     """Return the size of the value as a text."""
     if size.kind in (NUMBER, TEXT):
         return size
     return size.times(AS_TEXT, OVERHEAD)
 
 
-def _smaller(whole: Size, part: Size) -> Size:
+def _smaller(whole: SizeBound, part: SizeBound) -> SizeBound:
     """Either is a bound: one that is not large is taken."""
     return part if not whole.constant or part.terms[0] < whole.terms[0] else whole
 
@@ -704,12 +711,12 @@ def _element(kind: str) -> str:
     return kind.removesuffix("[]") if kind.endswith("[]") else TEXT if kind == TEXT else OTHER
 
 
-def _list_of(sizes: Sequence[Size]) -> str:
+def _list_of(sizes: Sequence[SizeBound]) -> str:
     kinds = {size.kind for size in sizes}
     return f"{kinds.pop()}[]" if len(kinds) == 1 else OTHER
 
 
-def _two(sizes: list[Size]) -> tuple[Size, Size]:
+def _two(sizes: list[SizeBound]) -> tuple[SizeBound, SizeBound]:
     first, second = [*map(_text, sizes), SIMPLE, SIMPLE][:2]
     return first, second
 
@@ -767,7 +774,7 @@ def _bytes(number: float) -> str:
     return f"{number:,.0f} bytes"
 
 
-def _too_large(name: str, bound: Size) -> PolicyError:
+def _too_large(name: str, bound: SizeBound) -> PolicyError:
     constant, times = bound.terms[:2]
     if constant > MAX_BYTES:
         return PolicyError(

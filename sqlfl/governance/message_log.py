@@ -17,7 +17,7 @@ import pyarrow as pa
 from sqlfl import messages as ms
 from sqlfl.base.errors import Error
 from sqlfl.governance.records import Records, time_of
-from sqlfl.transport.audit_chain import COLUMNS, DOWN, START, UP, Chain, Entry, linked
+from sqlfl.transport.audit_chain import COLUMNS, DOWN, START, UP, AuditChain, ChainEntry, linked
 from sqlfl.udfs import sql
 
 log = logging.getLogger("sqlfl.party")
@@ -37,7 +37,7 @@ class Keeping:
     def __init__(self, client: str, analyst: str, records: Records) -> None:
         self._client, self._records = client, records
         self._aside = threading.local()
-        self._chain = Chain(analyst, self._keep, self._spare)
+        self._chain = AuditChain(analyst, self._keep, self._spare)
         self._place = (-1, 0, START)
         """Turn, number and head of what this has written last."""
         _ALL.add(self)
@@ -83,7 +83,7 @@ class Keeping:
             finally:
                 del self._aside.records
 
-    def _keep(self, entries: Sequence[Entry]) -> str:
+    def _keep(self, entries: Sequence[ChainEntry]) -> str:
         """As `sqlfl.transport.audit_chain.Keep`."""
         records: Records = getattr(self._aside, "records", self._records)
 
@@ -118,7 +118,7 @@ def flush_all() -> None:
 
 
 @dataclass(frozen=True)
-class Left:
+class SentCount:
     """Messages of one kind that left in one run."""
 
     analyst: str
@@ -135,7 +135,7 @@ class Left:
     last_at: dt.datetime
 
 
-def left(records: Records) -> Iterator[Left]:
+def left(records: Records) -> Iterator[SentCount]:
     """All that is kept, in the order in which it first left."""
     flush_all()
     with closing(records.cursor()) as cursor:
@@ -144,7 +144,7 @@ def left(records: Records) -> Iterator[Left]:
     for analyst, run, kind, messages, size, first, last in rows:
         words = ms.KINDS[kind].words if kind in ms.KINDS else ""
         at = time_of(first), time_of(last)
-        yield Left(analyst, run, told.get(run, ""), kind, words, messages, size, *at)
+        yield SentCount(analyst, run, told.get(run, ""), kind, words, messages, size, *at)
 
 
 _LEFT = f"""SELECT analyst, run, kind, count(*), sum(bytes)::BIGINT, epoch_us(min(noted_at)),

@@ -12,8 +12,8 @@ from sqlfl.governance import noising
 from sqlfl.governance.masked import BEFORE_ROUNDS, IN_SUMS
 from sqlfl.governance.policy_evaluation import SCORES, has
 from sqlfl.governance.proposals import Read
-from sqlfl.governance.scopes import Column, Table
-from sqlfl.governance.tree import Reading
+from sqlfl.governance.scopes import ScopeColumn, Table
+from sqlfl.governance.tree import SelectReading
 from sqlfl.options.policies import NEVER, NOISED, SECURE_SUM, TrainingPolicy, modes
 
 EVALUATE = "evaluate"
@@ -55,7 +55,7 @@ def against(
     found: Read,
     rules: Mapping[int, TrainingPolicy],
     every: TrainingPolicy,
-    keys: Callable[[Column], bool],
+    keys: Callable[[ScopeColumn], bool],
 ) -> tuple[Verdict, ...]:
     """All of a run that leaves otherwise than it may. `keys` as in `noising.unstable`."""
     verdicts = [
@@ -126,7 +126,7 @@ def _measured(request: Request, slots: tuple[SlotSpecification, ...]) -> Iterato
 
 
 def _labels(
-    item: SlotSpecification, own: TrainingPolicy, readings: Sequence[Reading]
+    item: SlotSpecification, own: TrainingPolicy, readings: Sequence[SelectReading]
 ) -> Iterator[Told]:
     if own.labels == NEVER and (item.target or item.weight or item.offset):
         yield "its target, weights or offsets", has("labels = 'never'")
@@ -208,12 +208,12 @@ def _unstable(
     request: Request,
     found: Read,
     rules: Mapping[int, TrainingPolicy],
-    keys: Callable[[Column], bool],
+    keys: Callable[[ScopeColumn], bool],
 ) -> Iterator[Verdict]:
     """Tables of which a row may have its noise several times, or whose rows tell what it hides."""
     readings = [own for of_slot in found.readings.values() for own in of_slot]
     ruled: dict[Table, str] = {}
-    labelled: list[Reading] = []
+    labelled: list[SelectReading] = []
     for item in found.slots:
         rule = _noising_rule(item, rules[item.slot], _of(request, item))
         if rule:

@@ -29,7 +29,7 @@ class Listed:
             self.views.add(_key(table))
 
 
-class Names:
+class NameLookup:
     """`place`: database and schema that names without them are of. `cursor` : a new one, which has
     no temporary tables yet. `listed` need not be looked up again."""
 

@@ -11,9 +11,9 @@ from sqlfl.base.errors import InternalError
 from sqlfl.contract.privacy_specification import LabelNoise, SnapshotPrivacy
 from sqlfl.contract.request import Asked, Request
 from sqlfl.contract.schema import SlotSpecification
-from sqlfl.governance.ledger import FEATURES, LABELS, Budget, Entry, account_epsilon
-from sqlfl.governance.scopes import Column, Table
-from sqlfl.governance.tree import Reading
+from sqlfl.governance.ledger import FEATURES, LABELS, Budget, LedgerEntry, account_epsilon
+from sqlfl.governance.scopes import ScopeColumn, Table
+from sqlfl.governance.tree import SelectReading
 from sqlfl.options.policies import TrainingPolicy, strictest
 from sqlfl.options.privacy import EPSILON, Privacy
 from sqlfl.privacy.accountant import budget
@@ -59,7 +59,7 @@ def hindrance(
     request: Request,
     item: SlotSpecification,
     asked: Sequence[Asked],
-    readings: Sequence[Reading],
+    readings: Sequence[SelectReading],
 ) -> Iterator[tuple[str, str]]:
     """(what, why): of a slot of a table of which an account is kept, all that would leave it
     without noise, or with noise of which no account is kept. `readings` are of its fragments."""
@@ -71,7 +71,9 @@ def hindrance(
             yield one.what or one.kind, "nothing without noise"
 
 
-def of_labels(item: SlotSpecification, readings: Sequence[Reading]) -> Iterator[tuple[str, str]]:
+def of_labels(
+    item: SlotSpecification, readings: Sequence[SelectReading]
+) -> Iterator[tuple[str, str]]:
     """The same of what leaves of its target, weights and offsets.
 
     Noise that followed from less than the whole row would be another one with each choice of that,
@@ -140,8 +142,8 @@ def privacy_of(request: Request) -> Privacy | None:
 
 def unstable(
     tables: Iterable[Table],
-    readings: Sequence[Reading],
-    keys: Callable[[Column], bool],
+    readings: Sequence[SelectReading],
+    keys: Callable[[ScopeColumn], bool],
 ) -> Iterator[tuple[Table, str]]:
     """Tables of which a row may be in several rows of the query, or that are asked for what no
     noise hides: which rows fulfil a condition. `keys`: whether a column is granted for joins, whose
@@ -157,7 +159,7 @@ def unstable(
             yield table, CONDITIONS
 
 
-def entries(request: Request, item: SlotSpecification, draw: str) -> tuple[Entry, ...]:
+def entries(request: Request, item: SlotSpecification, draw: str) -> tuple[LedgerEntry, ...]:
     """What leaves of a row of the slot's table in the whole run, at most; `draw` names that of its
     labels (sqlfl.udfs.labels.label_noise.draw_of)."""
     found = []
@@ -166,10 +168,10 @@ def entries(request: Request, item: SlotSpecification, draw: str) -> tuple[Entry
     if item.features and item.privacy is not None and privacy is not None and epsilon is not None:
         threshold = item.privacy.statistics_delta
         mu = budget(epsilon, privacy.delta - threshold)
-        found.append(Entry(FEATURES, multiplier=1.0 / mu, delta=threshold))
+        found.append(LedgerEntry(FEATURES, multiplier=1.0 / mu, delta=threshold))
     label = None if item.privacy is None else item.privacy.label
     if item.target and label is not None:
-        found.append(Entry(LABELS, epsilon=epsilon_of(label), identity=draw))
+        found.append(LedgerEntry(LABELS, epsilon=epsilon_of(label), identity=draw))
     return tuple(found)
 
 
@@ -179,7 +181,7 @@ def features_epsilon(request: Request, item: SlotSpecification, delta: float) ->
     return account_epsilon(own, delta)
 
 
-def allowance(item: SlotSpecification, found: Sequence[Entry]) -> float | None:
+def allowance(item: SlotSpecification, found: Sequence[LedgerEntry]) -> float | None:
     """μ² of what training may release of a row of the slot: what was reserved, less what noised
     statistics take. None where it has no features."""
     own = [entry for entry in found if entry.what == FEATURES]

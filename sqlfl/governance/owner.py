@@ -19,7 +19,7 @@ from sqlfl.governance.approvals import APPROVED, Approvals
 from sqlfl.governance.ledger import Budget, Ledger, days
 from sqlfl.governance.message_log import left
 from sqlfl.governance.models import locks_of, models_of
-from sqlfl.governance.names import Names
+from sqlfl.governance.names import NameLookup
 from sqlfl.governance.noising import budgets_of
 from sqlfl.governance.places import Given, Places
 from sqlfl.governance.policies import PREDICT, Governance, Roles, definition_of
@@ -166,10 +166,10 @@ class Owner:
         is changed in between is another one than was granted."""
         definition = ""
         with closing(sql.cursor(self._con)) as cursor:
-            found = Names(cursor, self._place).table(path.parts)
+            found = NameLookup(cursor, self._place).table(path.parts)
             if found is not None:
                 definition = definition_of(cursor, found[0])
-                found = Names(cursor, self._place).table(path.parts)
+                found = NameLookup(cursor, self._place).table(path.parts)
         if found is None:
             raise StatementError(
                 f"there is no table or view {'.'.join(path.parts)}",

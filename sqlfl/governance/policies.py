@@ -18,7 +18,7 @@ from sqlfl.base.codec import from_json, to_json
 from sqlfl.base.errors import Error, PolicyError
 from sqlfl.contract.schema import folded
 from sqlfl.governance.records import SCHEMA, Records, time_of
-from sqlfl.governance.scopes import Column, Table
+from sqlfl.governance.scopes import ScopeColumn, Table
 from sqlfl.options.policies import TrainingPolicy, damaged
 from sqlfl.udfs import sql
 
@@ -88,12 +88,12 @@ class Ruling:
     def of(self, table: Table) -> tuple[Grant, ...]:
         return self._grants.get(_key(table), ())
 
-    def may(self, role: str, column: Column) -> bool:
+    def may(self, role: str, column: ScopeColumn) -> bool:
         return any(
             column.name in grant.roles.columns.get(role, ()) for grant in self.of(column.table)
         )
 
-    def may_any(self, column: Column) -> bool:
+    def may_any(self, column: ScopeColumn) -> bool:
         return column.name in self.columns(column.table)
 
     def columns(self, table: Table) -> frozenset[str]:

@@ -23,7 +23,7 @@ from sqlfl.governance.policy_evaluation import has
 from sqlfl.governance.row_fingerprints import marked
 from sqlfl.governance.runs import GovernedRun, Parts
 from sqlfl.governance.scopes import Table
-from sqlfl.governance.tree import Reading
+from sqlfl.governance.tree import SelectReading
 from sqlfl.options.policies import TrainingPolicy
 from sqlfl.udfs import sql
 
@@ -87,7 +87,7 @@ class Read:
 
     slots: tuple[SlotSpecification, ...]
     tables: Mapping[int, frozenset[Table]]
-    readings: Mapping[int, tuple[Reading, ...]]
+    readings: Mapping[int, tuple[SelectReading, ...]]
 
     @property
     def canonical(self) -> tuple[str, ...]:
@@ -95,7 +95,7 @@ class Read:
 
 
 def row_keys_of(
-    item: SlotSpecification, readings: Sequence[Reading], ruling: Ruling
+    item: SlotSpecification, readings: Sequence[SelectReading], ruling: Ruling
 ) -> tuple[tuple[str, ...], ...] | None:
     """Of each fragment the columns that noise of its labels follows from: the KEY of the table that
     `sqlfl_base` is a row of, none for whole rows. None where no labels are noised."""

@@ -14,7 +14,7 @@ from sqlfl.base.arrays import Array
 from sqlfl.base.errors import PolicyError
 from sqlfl.contract.request import Request, checkpoint_of
 from sqlfl.contract.schema import SlotSpecification
-from sqlfl.governance.differencing import JOINED, SLACK, TAKEN, Differencing, Rows
+from sqlfl.governance.differencing import JOINED, SLACK, TAKEN, Differencing, MarkedRows
 from sqlfl.governance.ledger import FEATURES, LABELS
 from sqlfl.governance.masked import in_clear
 from sqlfl.governance.policy_evaluation import has, refusal
@@ -31,7 +31,7 @@ MEASURING = (ms.Activate, ms.Weigh, ms.SetRanges, ms.SetEncoding, ms.Start)
 """From when on something noised of features may leave."""
 
 
-class Slots(Protocol):
+class GuardedSlots(Protocol):
     """A client's slots of its runs."""
 
     def categories(self, run: str, slot: int) -> int:
@@ -100,7 +100,7 @@ class GovernedRun:
         request: Request,
         rules: Mapping[int, TrainingPolicy],
         every: TrainingPolicy,
-        slots: Slots,
+        slots: GuardedSlots,
         allowed: Mapping[int, float],
         parts: Mapping[int, Parts],
         differencing: Differencing,
@@ -261,7 +261,7 @@ class GovernedRun:
         for table in sorted({table for table in self.parts[slot].tables.values() if table}):
             numbers = [n for n, own in self.parts[slot].tables.items() if own == table]
             chosen = np.isin(of, numbers)
-            own = Rows.of(taken.marks[rows[chosen]], counts[chosen])
+            own = MarkedRows.of(taken.marks[rows[chosen]], counts[chosen])
             self._differencing.see(family, table, own, least)
 
     def _check_start(self, request: ms.Start, rules: TrainingPolicy) -> None:

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from sqlfl.base.errors import PolicyError
 from sqlfl.contract.schema import folded
-from sqlfl.governance.sizes import DATA, Size, largest, total
+from sqlfl.governance.sizes import DATA, SizeBound, largest, total
 
 Table: TypeAlias = "tuple[str, str, str]"
 """Database, schema and name, as they are in the catalog."""
@@ -23,13 +23,13 @@ def unknown(name: str) -> PolicyError:
 
 
 @dataclass(frozen=True, order=True)
-class Column:
+class ScopeColumn:
     table: Table
     name: str
     """As it is in the table."""
 
 
-Reads: TypeAlias = "frozenset[Column]"
+Reads: TypeAlias = "frozenset[ScopeColumn]"
 NONE: Reads = frozenset()
 
 
@@ -37,20 +37,20 @@ NONE: Reads = frozenset()
 class Bare:
     """A column of a table as it is, through subqueries, or cast and nothing else."""
 
-    column: Column
+    column: ScopeColumn
     casts: tuple[str, ...] = ()
     """Types that it is cast to, one after the other."""
 
 
 @dataclass(frozen=True)
-class Output:
+class SelectOutput:
     """Of a SELECT."""
 
     name: str
     """Folded; empty where it has none that is written."""
     reads: Reads = NONE
     """What its value is made of."""
-    same: Column | None = None
+    same: ScopeColumn | None = None
     """The column that it is, but for its type or its case."""
     constant: str | None = None
     """The text of what it is in every row."""
@@ -64,37 +64,39 @@ class Output:
     """It is made of columns, and is none of them."""
     strict: bool = True
     """It is NULL, or NaN, only where a column that it is made of is."""
-    size: Size = DATA
+    size: SizeBound = DATA
     """A bound of its values' size."""
     joined: bool = False
     """Its rows may be more than those of any table."""
 
 
 @dataclass(frozen=True)
-class Source:
-    outputs: tuple[Output, ...]
+class ScopeSource:
+    outputs: tuple[SelectOutput, ...]
     table: Table | None = None
 
 
 @dataclass
-class Scope:
-    outer: Scope | None = None
-    sources: dict[str, Source] = field(default_factory=dict)
-    aliases: dict[str, tuple[Output, ...]] = field(default_factory=dict)
+class SelectScope:
+    outer: SelectScope | None = None
+    sources: dict[str, ScopeSource] = field(default_factory=dict)
+    aliases: dict[str, tuple[SelectOutput, ...]] = field(default_factory=dict)
     """Of outputs of the same SELECT."""
     names: frozenset[str] = frozenset()
     """Parameters of lambdas."""
-    common: Mapping[str, Source] = field(default_factory=dict)
+    common: Mapping[str, ScopeSource] = field(default_factory=dict)
     """WITH."""
 
-    def chain(self) -> Iterator[Scope]:
-        scope: Scope | None = self
+    def chain(self) -> Iterator[SelectScope]:
+        scope: SelectScope | None = self
         while scope is not None:
             yield scope
             scope = scope.outer
 
 
-def meanings(names: Sequence[str], scope: Scope) -> tuple[list[Output], list[Output]]:
+def meanings(
+    names: Sequence[str], scope: SelectScope
+) -> tuple[list[SelectOutput], list[SelectOutput]]:
     """All that a name may be, of which DuckDB takes one; and what it may be of outputs whose names
     are not known, which does not show that there is such a name.
 
@@ -102,8 +104,8 @@ def meanings(names: Sequence[str], scope: Scope) -> tuple[list[Output], list[Out
     nothing farther out is meant then. Of all else everything that is in sight is taken: a name
     with points is a table's column, with its schema or without, or a field of a column.
     """
-    found: list[Output] = []
-    unsure: list[Output] = []
+    found: list[SelectOutput] = []
+    unsure: list[SelectOutput] = []
     parts = [folded(str(name)) for name in names]
     first = parts[0]
     for own in scope.chain():
@@ -114,7 +116,7 @@ def meanings(names: Sequence[str], scope: Scope) -> tuple[list[Output], list[Out
             elif source is not None and len(parts) == 1:
                 reads = frozenset().union(*(o.reads for o in source.outputs))
                 size = total([o.size for o in source.outputs], 16.0 * len(source.outputs) + 16.0)
-                found.append(Output("", reads, size=size))
+                found.append(SelectOutput("", reads, size=size))
         for other in own.sources.values():
             found += named(other.outputs, first)
             unsure += [output for output in other.outputs if not output.name]
@@ -125,30 +127,30 @@ def meanings(names: Sequence[str], scope: Scope) -> tuple[list[Output], list[Out
     return found, unsure
 
 
-def is_joined(scope: Scope) -> bool:
+def is_joined(scope: SelectScope) -> bool:
     """Return whether rows of the scope's FROM may be more than those of any table."""
     own = scope.sources.values()
     return len(own) > 1 or any(output.joined for source in own for output in source.outputs)
 
 
-def named(outputs: Iterable[Output], name: str) -> list[Output]:
+def named(outputs: Iterable[SelectOutput], name: str) -> list[SelectOutput]:
     return [output for output in outputs if output.name == folded(name)]
 
 
-def with_aliases(outputs: Iterable[Output]) -> dict[str, tuple[Output, ...]]:
+def with_aliases(outputs: Iterable[SelectOutput]) -> dict[str, tuple[SelectOutput, ...]]:
     """By name; several may have one."""
-    found: dict[str, tuple[Output, ...]] = {}
+    found: dict[str, tuple[SelectOutput, ...]] = {}
     for output in outputs:
         if output.name:
             found[output.name] = (*found.get(output.name, ()), output)
     return found
 
 
-def by_name(scope: Scope, name: str) -> list[Output]:
+def by_name(scope: SelectScope, name: str) -> list[SelectOutput]:
     return [o for source in scope.sources.values() for o in named(source.outputs, str(name))]
 
 
-def renamed(outputs: tuple[Output, ...], names: Sequence[str]) -> tuple[Output, ...]:
+def renamed(outputs: tuple[SelectOutput, ...], names: Sequence[str]) -> tuple[SelectOutput, ...]:
     if len(names) > len(outputs):
         raise PolicyError(f"{len(names)} names for {len(outputs)} columns")
     first = (
@@ -158,12 +160,12 @@ def renamed(outputs: tuple[Output, ...], names: Sequence[str]) -> tuple[Output, 
     return (*first, *outputs[len(names) :])
 
 
-def merged(parts: tuple[Output, ...]) -> Output:
+def merged(parts: tuple[SelectOutput, ...]) -> SelectOutput:
     """Of a union's parts."""
     same, bare = {part.same for part in parts}, {part.bare for part in parts}
     reads: Reads = frozenset().union(*(part.reads for part in parts))
     sizes = {part.size for part in parts}
-    return Output(
+    return SelectOutput(
         parts[0].name,
         reads,
         same.pop() if len(same) == 1 else None,
@@ -175,8 +177,8 @@ def merged(parts: tuple[Output, ...]) -> Output:
     )
 
 
-def all_common(scope: Scope) -> dict[str, Source]:
-    found: dict[str, Source] = {}
+def all_common(scope: SelectScope) -> dict[str, ScopeSource]:
+    found: dict[str, ScopeSource] = {}
     for own in scope.chain():
         found = {**own.common, **found}
     return found

@@ -27,7 +27,7 @@ _TEXTS = ("VARCHAR", "JSON", "BLOB", "BIT")
 
 
 @dataclass(frozen=True)
-class Size:
+class SizeBound:
     """A bound. terms : the constant, the multiple of the data, and that of each lambda's elements,
     from the outermost one."""
 
@@ -40,39 +40,39 @@ class Size:
     def constant(self) -> bool:
         return not any(self.terms[1:])
 
-    def times(self, factor: float, more: float = 0.0) -> Size:
+    def times(self, factor: float, more: float = 0.0) -> SizeBound:
         first, *others = self.terms
-        return Size((first * factor + more, *(t * factor for t in others)), OTHER, self.copies)
+        return SizeBound((first * factor + more, *(t * factor for t in others)), OTHER, self.copies)
 
-    def of(self, kind: str) -> Size:
+    def of(self, kind: str) -> SizeBound:
         return replace(self, kind=kind)
 
 
-SIMPLE = Size((NUMBER_SIZE, 0.0), NUMBER)
-DATA = Size()
+SIMPLE = SizeBound((NUMBER_SIZE, 0.0), NUMBER)
+DATA = SizeBound()
 
 
-def total(sizes: Sequence[Size], more: float = 0.0) -> Size:
+def total(sizes: Sequence[SizeBound], more: float = 0.0) -> SizeBound:
     """Return the size of all of them together."""
     terms = tuple(map(sum, zip_longest(*(s.terms for s in sizes), fillvalue=0.0)))
     first, *others = terms or (0.0, 0.0)
-    return Size((first + more, *others), OTHER, sum(size.copies for size in sizes) + 1)
+    return SizeBound((first + more, *others), OTHER, sum(size.copies for size in sizes) + 1)
 
 
-def largest(sizes: Sequence[Size]) -> Size:
+def largest(sizes: Sequence[SizeBound]) -> SizeBound:
     """Return the size of one of them, where it is not known which."""
     terms = tuple(map(max, zip_longest(*(s.terms for s in sizes), fillvalue=0.0)))
     kinds = {size.kind for size in sizes}
     kind = kinds.pop() if len(kinds) == 1 else TEXT if kinds == {NUMBER, TEXT} else OTHER
-    return Size(terms or (0.0, 0.0), kind, sum(size.copies for size in sizes) + 1)
+    return SizeBound(terms or (0.0, 0.0), kind, sum(size.copies for size in sizes) + 1)
 
 
-def size_of_column(type_: str | None) -> Size:
+def size_of_column(type_: str | None) -> SizeBound:
     """Return the size of a value of a column of this type, as DuckDB writes the type."""
     if type_ is None:
         return DATA
     kind = kind_of_name(type_)
-    return SIMPLE if kind == NUMBER else Size(kind=kind)
+    return SIMPLE if kind == NUMBER else SizeBound(kind=kind)
 
 
 def kind_of_name(type_: str) -> str:

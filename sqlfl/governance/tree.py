@@ -24,15 +24,15 @@ from sqlfl.governance.canonical import PLACES, canonical, nobodys, nodes, stable
 from sqlfl.governance.constants import WIDEST, beside, is_null, literal
 from sqlfl.governance.expressions import Expressions
 from sqlfl.governance.functions import Functions
-from sqlfl.governance.measuring import Measures
+from sqlfl.governance.measuring import SizeMeasures
 from sqlfl.governance.scopes import (
     NONE,
     Bare,
-    Column,
-    Output,
     Reads,
-    Scope,
-    Source,
+    ScopeColumn,
+    ScopeSource,
+    SelectOutput,
+    SelectScope,
     Table,
     all_common,
     by_name,
@@ -43,7 +43,7 @@ from sqlfl.governance.scopes import (
     unknown,
     with_aliases,
 )
-from sqlfl.governance.sizes import DATA, Size, largest, size_of_column
+from sqlfl.governance.sizes import DATA, SizeBound, largest, size_of_column
 from sqlfl.governance.value_types import type_of
 from sqlfl.udfs import sql
 
@@ -77,11 +77,11 @@ Node: TypeAlias = "dict[str, Any]"
 
 
 @dataclass(frozen=True)
-class Reading:
+class SelectReading:
     """What a SELECT reads."""
 
-    outputs: tuple[Output, ...]
-    filters: Mapping[Column, str]
+    outputs: tuple[SelectOutput, ...]
+    filters: Mapping[ScopeColumn, str]
     """Columns whose values decide which rows there are, and in which clause. What stands in `pairs`
     and `tests` is not among them."""
     links: Reads
@@ -97,7 +97,7 @@ class Reading:
     """It is one row of nobody's data, though what is not joined to it may be any query."""
     equal: Reads = NONE
     """Those of `links` that are compared with one another."""
-    beside: frozenset[tuple[Column, str | None]] = frozenset()
+    beside: frozenset[tuple[ScopeColumn, str | None]] = frozenset()
     """Constants that columns are compared with, or else stand with; None of a test for NULL."""
     named: Reads = NONE
     """All columns that are named anywhere, whatever becomes of them."""
@@ -117,7 +117,7 @@ class NullTest:
 
     reads: Reads
     place: str
-    column: Column | None
+    column: ScopeColumn | None
     """That it is, whatever its type."""
     outputs: frozenset[int]
     """The SELECT's own that have the same text."""
@@ -132,9 +132,9 @@ def read(
     text: str,
     columns: Columns,
     functions: Functions,
-    shown: Callable[[Column], bool] = lambda _: True,
-    types: Callable[[Column], str | None] = lambda _: None,
-) -> Reading:
+    shown: Callable[[ScopeColumn], bool] = lambda _: True,
+    types: Callable[[ScopeColumn], str | None] = lambda _: None,
+) -> SelectReading:
     """What `text`, one SELECT, reads. Raises PolicyError for all that is not known to be harmless,
     for tables and columns that `columns` does not know, and, in the same words, for columns by name
     that are not `shown`, whatever becomes of them. `types` are those of columns, where known."""
@@ -155,9 +155,9 @@ def read(
         raise PolicyError(f"one SELECT is taken, and {len(statements)} came")
     _check_size(statements[0])
     reader = _Reader(columns, functions, shown, types)
-    outputs = reader.query(statements[0]["node"], Scope())
+    outputs = reader.query(statements[0]["node"], SelectScope())
     links = {side.column for pair in reader.pairs for side in pair}
-    return Reading(
+    return SelectReading(
         outputs,
         reader.filters,
         frozenset(links.union(*(test.reads for test in reader.tests))),
@@ -232,43 +232,45 @@ class _Reader:
         self,
         columns: Columns,
         functions: Functions,
-        shown: Callable[[Column], bool],
-        types: Callable[[Column], str | None] = lambda _: None,
+        shown: Callable[[ScopeColumn], bool],
+        types: Callable[[ScopeColumn], str | None] = lambda _: None,
     ) -> None:
         self._columns, self._functions, self._shown = columns, functions, shown
         self._types = types
         self._made = Expressions(types, functions.aggregates)
-        self._sizes: Measures | None = None
+        self._sizes: SizeMeasures | None = None
         if functions.bounded:
-            self._sizes = Measures(lambda n, scope: [o.size for o in self._made.meant(n, scope)])
+            self._sizes = SizeMeasures(
+                lambda n, scope: [o.size for o in self._made.meant(n, scope)]
+            )
         self._deep = 0
         """Queries around what is read."""
         self._opaque = False
         """What is read is a part of a condition that is no equality by itself."""
         self._texts: list[str] = []
         """Of the outputs of the whole SELECT."""
-        self.filters: dict[Column, str] = {}
+        self.filters: dict[ScopeColumn, str] = {}
         self.pairs: dict[tuple[Bare, Bare], None] = {}
         self.tests: list[NullTest] = []
         self.chosen: set[str] = set()
-        self.fallible: set[Column] = set()
-        self.equal: set[Column] = set()
-        self.named: set[Column] = set()
-        self.beside: set[tuple[Column, str | None]] = set()
+        self.fallible: set[ScopeColumn] = set()
+        self.equal: set[ScopeColumn] = set()
+        self.named: set[ScopeColumn] = set()
+        self.beside: set[tuple[ScopeColumn, str | None]] = set()
         self.tables: set[Table] = set()
 
     # -- queries -----------------------------------------------------------------------------------
 
-    def query(self, node: Node, outer: Scope) -> tuple[Output, ...]:
+    def query(self, node: Node, outer: SelectScope) -> tuple[SelectOutput, ...]:
         self._deep += 1
         try:
             return self._query(node, outer)
         finally:
             self._deep -= 1
 
-    def _query(self, node: Node, outer: Scope) -> tuple[Output, ...]:
+    def _query(self, node: Node, outer: SelectScope) -> tuple[SelectOutput, ...]:
         kind = node.get("type")
-        scope = Scope(outer, common=self._common(node, outer))
+        scope = SelectScope(outer, common=self._common(node, outer))
         if kind == "SET_OPERATION_NODE":
             parts = [self.query(child, scope) for child in node["children"]]
             if len({len(part) for part in parts}) != 1:
@@ -324,7 +326,7 @@ class _Reader:
                     self._apart(output.bare, output.reads, place)
         return found
 
-    def _decide(self, place: str, *reads: Iterable[Column]) -> None:
+    def _decide(self, place: str, *reads: Iterable[ScopeColumn]) -> None:
         """Which rows there are follows from these."""
         for column in frozenset().union(*reads):
             self.filters.setdefault(column, place)
@@ -345,26 +347,26 @@ class _Reader:
         finally:
             self._opaque = before
 
-    def _common(self, node: Node, outer: Scope) -> dict[str, Source]:
-        found: dict[str, Source] = {}
-        scope = Scope(outer, common=found)
+    def _common(self, node: Node, outer: SelectScope) -> dict[str, ScopeSource]:
+        found: dict[str, ScopeSource] = {}
+        scope = SelectScope(outer, common=found)
         for item in (node.get("cte_map") or {}).get("map") or ():
             value = item["value"]
             inner = value.get("query_node") or value.get("query", {}).get("node")
             if inner is None:
                 raise _refused("WITH")
             outputs = renamed(self.query(inner, scope), value.get("aliases") or ())
-            found[folded(item["key"])] = Source(outputs)
+            found[folded(item["key"])] = ScopeSource(outputs)
         return found
 
-    def _outputs(self, items: Sequence[Node], scope: Scope) -> tuple[Output, ...]:
-        found: list[Output] = []
+    def _outputs(self, items: Sequence[Node], scope: SelectScope) -> tuple[SelectOutput, ...]:
+        found: list[SelectOutput] = []
         for item in items:
             if item.get("class") == "STAR":
                 found += self._star(item, scope)
             elif folded(item.get("alias") or "") == KEPT:
                 # whether a row is kept: a condition
-                found.append(Output(KEPT, self._condition(item, scope, "WHERE")))
+                found.append(SelectOutput(KEPT, self._condition(item, scope, "WHERE")))
             else:
                 found.append(self.output(item, scope))
                 scope.aliases = with_aliases(found)
@@ -372,7 +374,7 @@ class _Reader:
                 raise PolicyError(f"a query of more than {MOST:,} columns")
         return tuple(found)
 
-    def _star(self, item: Node, scope: Scope) -> list[Output]:
+    def _star(self, item: Node, scope: SelectScope) -> list[SelectOutput]:
         odd = ("columns", "expr", "rename_list", "unpacked", "exclude_list_qualified")
         if any(item.get(name) for name in odd):
             raise _refused("COLUMNS, or * that renames")
@@ -392,7 +394,7 @@ class _Reader:
 
     # -- FROM --------------------------------------------------------------------------------------
 
-    def _from(self, node: Node, scope: Scope) -> None:
+    def _from(self, node: Node, scope: SelectScope) -> None:
         """Put what there is in FROM into the scope; what comes first is there for what follows."""
         match node.get("type"):
             case "EMPTY":
@@ -400,12 +402,12 @@ class _Reader:
             case "BASE_TABLE":
                 self._table(node, scope)
             case "SUBQUERY":
-                inner = Scope(scope.outer, dict(scope.sources), common=all_common(scope))
-                self._add(scope, node, Source(self.query(node["subquery"]["node"], inner)))
+                inner = SelectScope(scope.outer, dict(scope.sources), common=all_common(scope))
+                self._add(scope, node, ScopeSource(self.query(node["subquery"]["node"], inner)))
             case "EXPRESSION_LIST":
                 rows = [[self.output(e, scope) for e in row] for row in node["values"]]
                 outputs = tuple(
-                    Output(
+                    SelectOutput(
                         f"col{n}",
                         frozenset().union(*(o.reads for o in own)),
                         computed=any(o.reads for o in own),
@@ -414,7 +416,7 @@ class _Reader:
                     )
                     for n, own in enumerate(zip(*rows, strict=True))
                 )
-                self._add(scope, node, Source(outputs))
+                self._add(scope, node, ScopeSource(outputs))
             case "JOIN":
                 if node.get("ref_type") not in _JOINS:
                     raise _refused(f"a {str(node.get('ref_type')).lower()} join")
@@ -434,7 +436,7 @@ class _Reader:
         if node.get("sample") is not None:
             raise _refused("TABLESAMPLE")
 
-    def _same_names(self, found: Sequence[Output], join: str) -> None:
+    def _same_names(self, found: Sequence[SelectOutput], join: str) -> None:
         """Columns of USING."""
         reads: Reads = frozenset().union(*(output.reads for output in found))
         self.named |= reads
@@ -445,7 +447,7 @@ class _Reader:
             self.equal |= reads
             self.pairs.update(((bare[0], other), None) for other in bare[1:])
 
-    def _table(self, node: Node, scope: Scope) -> None:
+    def _table(self, node: Node, scope: SelectScope) -> None:
         path = [str(part) for part in node["qualified_name"]["path"]]
         if node.get("at_clause"):
             raise _refused("AT")
@@ -461,18 +463,18 @@ class _Reader:
         table, names = found
         self.tables.add(table)
         outputs = tuple(
-            Output(
+            SelectOutput(
                 folded(column.name),
                 frozenset({column}),
                 column,
                 bare=Bare(column),
                 size=size_of_column(self._types(column)),
             )
-            for column in (Column(table, name) for name in names)
+            for column in (ScopeColumn(table, name) for name in names)
         )
-        self._add(scope, node, Source(outputs, table), path[-1])
+        self._add(scope, node, ScopeSource(outputs, table), path[-1])
 
-    def _add(self, scope: Scope, node: Node, source: Source, name: str = "") -> None:
+    def _add(self, scope: SelectScope, node: Node, source: ScopeSource, name: str = "") -> None:
         alias = folded(str(node.get("alias") or name)) or f"{len(scope.sources)}"
         if alias in scope.sources:
             raise PolicyError(f"two tables of one FROM are named {alias}")
@@ -480,11 +482,11 @@ class _Reader:
         outputs = tuple(
             o if o.size.copies == 1 else replace(o, size=replace(o.size, copies=1)) for o in outputs
         )
-        scope.sources[alias] = Source(outputs, source.table)
+        scope.sources[alias] = ScopeSource(outputs, source.table)
 
     # -- conditions --------------------------------------------------------------------------------
 
-    def _condition(self, node: Node | None, scope: Scope, place: str) -> Reads:
+    def _condition(self, node: Node | None, scope: SelectScope, place: str) -> Reads:
         """What a condition reads. It decides which rows there are by all of that, but where it is
         an equality of two columns that rows have to fulfil, or asks for a value that is not NULL.
         """
@@ -529,7 +531,7 @@ class _Reader:
             self.equal |= reads
         return reads
 
-    def _decided(self, node: Node, scope: Scope, place: str) -> Reads:
+    def _decided(self, node: Node, scope: SelectScope, place: str) -> Reads:
         with self._hidden():
             reads = self.reads(node, scope)
         self._decide(place, reads)
@@ -537,14 +539,14 @@ class _Reader:
             self.chosen.add(place)
         return reads
 
-    def _group(self, node: Node, scope: Scope, outputs: tuple[Output, ...]) -> None:
+    def _group(self, node: Node, scope: SelectScope, outputs: tuple[SelectOutput, ...]) -> None:
         placed = _placed(node, outputs)
         output = self.output(node, scope) if placed is None else placed
         self._apart(output.bare, output.reads, "GROUP BY")
 
     # -- expressions -------------------------------------------------------------------------------
 
-    def output(self, node: Node, scope: Scope) -> Output:
+    def output(self, node: Node, scope: SelectScope) -> SelectOutput:
         reads, size = self._reads(node, scope), self._measured(node, scope)
         name = node.get("alias") or ""
         if node["class"] == "COLUMN_REF":
@@ -552,7 +554,7 @@ class _Reader:
         source, bare = self._source(node, scope), self._made.bare(node, scope)
         if self._made.kind(node, scope) is None:
             self.fallible |= reads
-        return Output(
+        return SelectOutput(
             folded(str(name)),
             reads,
             self._plain(node, scope),
@@ -565,7 +567,7 @@ class _Reader:
             size,
         )
 
-    def _plain(self, node: Node, scope: Scope) -> Column | None:
+    def _plain(self, node: Node, scope: SelectScope) -> ScopeColumn | None:
         """The column that the expression is, normalised at most; NULL, or a neutral constant in
         place of NULL, may stand beside it."""
         while node["class"] != "COLUMN_REF":
@@ -577,7 +579,7 @@ class _Reader:
         found = {output.same for output in (*sure, *unsure)}
         return found.pop() if len(found) == 1 else None
 
-    def _source(self, node: Node, scope: Scope) -> Source | None:
+    def _source(self, node: Node, scope: SelectScope) -> ScopeSource | None:
         """Whose whole row it is."""
         names: list[object] = node["column_names"] if node["class"] == "COLUMN_REF" else []
         first = str(names[0]) if len(names) == 1 else ""
@@ -587,16 +589,16 @@ class _Reader:
                     for own in s.sources.values() for o in own.outputs)  # fmt: skip
         return None if not first or taken else source
 
-    def reads(self, node: object, scope: Scope) -> Reads:
+    def reads(self, node: object, scope: SelectScope) -> Reads:
         """Return the columns that expressions read; PolicyError where a value may be too large."""
         found = self._reads(node, scope)
         self._measured(node, scope)
         return found
 
-    def _measured(self, node: object, scope: Scope) -> Size:
+    def _measured(self, node: object, scope: SelectScope) -> SizeBound:
         return DATA if self._sizes is None else self._sizes.measure(node, scope)
 
-    def _reads(self, node: object, scope: Scope) -> Reads:
+    def _reads(self, node: object, scope: SelectScope) -> Reads:
         if isinstance(node, list):
             return frozenset().union(*(self._reads(item, scope) for item in node))
         if not isinstance(node, dict):
@@ -628,13 +630,13 @@ class _Reader:
             self._condition(node.get(name), scope, "FILTER")
         return self._inner(node, scope)
 
-    def _inner(self, node: Node, scope: Scope) -> Reads:
+    def _inner(self, node: Node, scope: SelectScope) -> Reads:
         found = frozenset().union(*(self._reads(value, scope) for value in node.values()))
         if 0 < len(found) <= WIDEST and node.get("class"):
             self.beside.update((column, text) for text in beside(node) for column in found)
         return found
 
-    def _column(self, node: Node, scope: Scope) -> Reads:
+    def _column(self, node: Node, scope: SelectScope) -> Reads:
         names = node["column_names"]
         found, unsure = meanings(names, scope)
         first = folded(str(names[0]))
@@ -647,7 +649,7 @@ class _Reader:
         self.named.update(*(output.reads for output in found if output.name))
         return frozenset().union(*(output.reads for output in (*found, *unsure)))
 
-    def _subquery(self, node: Node, scope: Scope) -> Reads:
+    def _subquery(self, node: Node, scope: SelectScope) -> Reads:
         outputs = self.query(node["subquery"]["node"], scope)
         if self._sizes is not None:
             self._sizes.query(node, [output.size for output in outputs])
@@ -656,11 +658,11 @@ class _Reader:
             return own
         return own.union(*(output.reads for output in outputs))
 
-    def _lambda(self, node: Node, scope: Scope) -> Reads:
+    def _lambda(self, node: Node, scope: SelectScope) -> Reads:
         names: set[str] = set()
         for item in _refs(node.get("lhs")):
             names.add(folded(item["column_names"][0]))
-        inner = Scope(scope, names=frozenset(names))
+        inner = SelectScope(scope, names=frozenset(names))
         return self._reads(node.get("lhs"), inner) | self._reads(node.get("expr"), inner)
 
     def _check_function(self, node: Node) -> None:
@@ -749,7 +751,7 @@ def _placeless(value: Any) -> Any:
     return {name: _placeless(item) for name, item in value.items() if name not in PLACES}
 
 
-def _placed(node: Node, outputs: tuple[Output, ...]) -> Output | None:
+def _placed(node: Node, outputs: tuple[SelectOutput, ...]) -> SelectOutput | None:
     """The output that a number in GROUP BY or ORDER BY stands for."""
     text = literal(node)
     if text is None or not text.isdecimal() or not 1 <= int(text) <= len(outputs):

@@ -26,7 +26,7 @@ from sqlglot import exp
 from sqlfl.base.errors import Error, PolicyError
 from sqlfl.base.interrupts import Stopped
 from sqlfl.governance.policy_evaluation import has
-from sqlfl.governance.scopes import Column, Table
+from sqlfl.governance.scopes import ScopeColumn, Table
 from sqlfl.options.policies import TrainingPolicy, written_size
 from sqlfl.udfs import sql
 from sqlfl.udfs.describe import use
@@ -43,7 +43,7 @@ PATIENCE = 1.0
 LESS = "ask for fewer rows or columns, or for shorter texts and lists; or ask its owner"
 
 
-class Workers:
+class TrialWorkers:
     """Worker processes of a party, which wait for requests: it takes a while to load DuckDB."""
 
     def __init__(self) -> None:
@@ -97,7 +97,7 @@ class Tried:
 class Trial:
     """The workers of one analyst."""
 
-    def __init__(self, workers: Workers) -> None:
+    def __init__(self, workers: TrialWorkers) -> None:
         self._workers = workers
         self._lock = threading.Lock()
         self._running: dict[subprocess.Popen[bytes], sql.Connection] = {}
@@ -270,7 +270,7 @@ def _is_plain(kind: str) -> bool:
     return kind.removesuffix("[]") in _PLAIN
 
 
-def named_columns(reads: Iterable[Column]) -> dict[Table, tuple[str, ...]]:
+def named_columns(reads: Iterable[ScopeColumn]) -> dict[Table, tuple[str, ...]]:
     """Columns by their tables."""
     found: dict[Table, set[str]] = {}
     for column in reads:

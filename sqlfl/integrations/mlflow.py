@@ -9,7 +9,7 @@ import os
 from typing import Any
 
 from sqlfl.base.errors import Error
-from sqlfl.federation.statements_api import Face
+from sqlfl.federation.statements_api import StatementsApi
 from sqlfl.options.types import shown
 
 try:
@@ -23,7 +23,9 @@ LONGEST = 6000
 """Characters of a parameter's value that MLflow takes."""
 
 
-def log_model(fed: Face, name: str, *, folder: str | os.PathLike[str] | None = None) -> str:
+def log_model(
+    fed: StatementsApi, name: str, *, folder: str | os.PathLike[str] | None = None
+) -> str:
     """Log the model of that name to MLflow's active run, or else to one of its own.
 
     Options become parameters, metrics metrics, the rows of the history metrics by epoch; statement,

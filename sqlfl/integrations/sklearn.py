@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from sqlfl.base.arrays import Array
     from sqlfl.base.result import Result
     from sqlfl.federation.relation import Relation
-    from sqlfl.federation.statements_api import Face
+    from sqlfl.federation.statements_api import StatementsApi
     from sqlfl.store.registry import Model
 
 _PROBABILITY = "probability_"
@@ -71,7 +71,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
 
     def __init__(
         self,
-        fed: Face | None = None,
+        fed: StatementsApi | None = None,
         query: str | Relation | None = None,
         target: str | None = None,
         *,

@@ -23,7 +23,7 @@ Reply = TypeVar("Reply", bound=Message)
 SAME_VERSION = "see that the party runs this version of sqlfl, unchanged"
 
 
-class Channel(Protocol):
+class ReplyChannel(Protocol):
     def exchange(self, requests: Mapping[Address, Message]) -> dict[Address, Message]:
         """One round; raises PartyError."""
         ...
@@ -45,7 +45,7 @@ class Expected(Generic[Reply]):
 
 
 def ask(
-    channel: Channel,
+    channel: ReplyChannel,
     requests: Mapping[Address, Message],
     expected: Callable[[Address], Expected[Reply]],
 ) -> dict[Address, Reply]:

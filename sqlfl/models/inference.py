@@ -269,7 +269,7 @@ def _density(q: float, residuals: Float, y: Float, w: Array | None) -> float:
 
 
 @dataclass(frozen=True, eq=False)
-class Sums:
+class MomentSums:
     """Over joined rows."""
 
     information: Float
@@ -290,7 +290,7 @@ def sums(
     robust: bool,
     units: Array | None,
     shares: Array | None = None,
-) -> Sums:
+) -> MomentSums:
     """`units` (N,): integers, equal for joined rows that may depend on each other. `shares` (N,):
     factors of `weights` that say how much a row counts, and not how often."""
     w = np.ones(len(h)) if weights is None else weights
@@ -328,7 +328,7 @@ def sums(
         meat += parts[:-1].T @ parts[:-1]
     if units is not None and meat is not None:
         meat += np.outer(carried, carried)
-    return Sums(information, slope, meat)
+    return MomentSums(information, slope, meat)
 
 
 @dataclass(frozen=True)
@@ -430,7 +430,7 @@ class Estimated:
 
 def estimated(
     family: Family,
-    found: Sums,
+    found: MomentSums,
     theta: Float,
     penalty: float,
     fit: Fit,

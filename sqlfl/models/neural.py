@@ -66,7 +66,8 @@ class Limit(Protocol):
         generator: torch.Generator | None,
         lengths: Tensor,
     ) -> tuple[Tensor, ...]:
-        """As `Network.gradients`; `lengths` (n,) are the norms of the rows' encoded columns."""
+        """As `TowerNetwork.gradients`; `lengths` (n,) are the norms of the rows' encoded
+        columns."""
         ...
 
 
@@ -79,7 +80,7 @@ class Pass:
     these, as a `Limit` does (`backward` is the only place where rows are added up).
     """
 
-    network: Network
+    network: TowerNetwork
     parameters: Tensor
     """(size,)"""
     rows: Array | None
@@ -136,7 +137,7 @@ class Pass:
         return generator
 
 
-class Network:
+class TowerNetwork:
     """A tower over the rows of a first layer; its parameters are one flat tensor (size,)."""
 
     def __init__(self, shape: TowerShape, layer: FirstLayer, dropout: float = 0.0) -> None:

@@ -23,7 +23,7 @@ class Optimizer(Protocol):
         ...
 
 
-class Plain:
+class PlainSteps:
     """θ ← θ − η g"""
 
     def step(self, parameters: Any, gradient: Any, rate: float) -> Any:
@@ -65,7 +65,7 @@ def optimizer_of(name: str, momentum: float = 0.9) -> Optimizer:
     """The optimizer called `name`, 'plain', 'momentum' or 'adam', at its beginning."""
     match name:
         case "plain":
-            return Plain()
+            return PlainSteps()
         case "momentum":
             return Momentum(momentum)
         case "adam":

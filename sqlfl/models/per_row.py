@@ -16,7 +16,7 @@ import torch
 
 from sqlfl.base.arrays import Array
 from sqlfl.base.errors import ModelError
-from sqlfl.models.neural import Network, Tensor
+from sqlfl.models.neural import Tensor, TowerNetwork
 
 try:
     from opacus.grad_sample import GradSampleModuleFastGradientClipping
@@ -34,7 +34,7 @@ class RowLimit:
     Norms and sums are of the same values forward, so that rounding cannot make them differ.
     """
 
-    def __init__(self, network: Network, factors: Callable[[Array], Array]) -> None:
+    def __init__(self, network: TowerNetwork, factors: Callable[[Array], Array]) -> None:
         self._factors = factors
         self._layers = _UpperLayers(network)
         self._opacus = GradSampleModuleFastGradientClipping(
@@ -75,7 +75,7 @@ class RowLimit:
 class _UpperLayers(torch.nn.Module):
     """h of X̃ W₁ + b₁, as `Network.upper` has it, of layers that Opacus knows."""
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: TowerNetwork) -> None:
         super().__init__()
         self._network = network
         self._generator: torch.Generator | None = None

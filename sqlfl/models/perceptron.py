@@ -22,7 +22,7 @@ SMALL = 1 << 19
 """Values of all hidden units over all rows up to which torch is no faster."""
 
 
-class Columns(Protocol):
+class FirstLayerProducts(Protocol):
     """Products with X̃, the encoded columns of a client's rows. `batch`: (b,), None for all."""
 
     rows: int
@@ -40,7 +40,7 @@ class Columns(Protocol):
 class Perceptron:
     """A tower over the rows of an engine; its parameters are one flat array (size,), float64."""
 
-    def __init__(self, shape: TowerShape, columns: Columns) -> None:
+    def __init__(self, shape: TowerShape, columns: FirstLayerProducts) -> None:
         if columns.width != shape.inputs:
             raise InternalError(f"a tower over {shape.inputs} columns, of {columns.width}")
         if not suits(shape, columns.rows):

@@ -11,7 +11,7 @@ from sqlglot.tokenizer_core import Token, TokenType
 from sqlfl.base.errors import Error
 from sqlfl.contract.schema import folded
 from sqlfl.contract.transforms import COLUMN, FUNCTIONS
-from sqlfl.federation.statements_api import Face
+from sqlfl.federation.statements_api import StatementsApi
 from sqlfl.models.kinds import KINDS
 from sqlfl.options.diagnostics import ALL, Check
 from sqlfl.options.entries import entries_of
@@ -46,7 +46,7 @@ _LAST = re.compile(r'(?:"[^"]*"\.|[^\W\d]\w*\.)*(?:[^\W\d]\w*)?$')
 
 
 @dataclass(frozen=True)
-class Names:
+class KnownNames:
     """What there is to be named."""
 
     models: tuple[str, ...] = ()
@@ -54,7 +54,7 @@ class Names:
     """Of each table, `party.table`, those that it has."""
 
     @classmethod
-    def of(cls, fed: Face) -> Names:
+    def of(cls, fed: StatementsApi) -> KnownNames:
         """Names and types alone are asked of the parties; nothing where one of them fails."""
         try:
             rows = fed.tables().arrow().to_pylist()
@@ -67,7 +67,7 @@ class Names:
         return cls(fed.models, found)
 
 
-def completions(text: str, at: int, names: Names) -> tuple[int, tuple[str, ...]]:
+def completions(text: str, at: int, names: KnownNames) -> tuple[int, tuple[str, ...]]:
     """Where the word begins that ends at place `at` of the text, and what it may become, sorted by
     what is likelier; nothing within a string or a comment."""
     found = _LAST.search(text[:at])
@@ -89,7 +89,7 @@ def completions(text: str, at: int, names: Names) -> tuple[int, tuple[str, ...]]
     return start + len(word) - len(last), tuple(n for n in close if folded(n) != folded(last))
 
 
-def _likely(own: list[Token], names: Names, written: str) -> Iterable[str]:
+def _likely(own: list[Token], names: KnownNames, written: str) -> Iterable[str]:
     words = [_word(token) for token in own]
     while start := leading(words):
         explained, words = words[:start], words[start:]
@@ -123,7 +123,7 @@ def _likely(own: list[Token], names: Names, written: str) -> Iterable[str]:
     return clauses[done + 1 :]
 
 
-def _inside(words: list[str], opened: list[int], names: Names, written: str) -> Iterable[str]:
+def _inside(words: list[str], opened: list[int], names: KnownNames, written: str) -> Iterable[str]:
     """Within parentheses, the first of which is at `opened[0]`."""
     verb, clause = words[0], words[opened[0] - 1]
     begins = words[-1] in ("(", ",")
@@ -190,7 +190,7 @@ def _latest(words: list[str], among: Iterable[str]) -> str:
 _TABLE = re.compile(r"\b(?:FROM|JOIN|,)\s*((?:\w+\.)+\w+)(?:\s+(?:AS\s+)?(\w+))?", re.IGNORECASE)
 
 
-def _mentioned(names: Names, written: str) -> dict[str, str]:
+def _mentioned(names: KnownNames, written: str) -> dict[str, str]:
     """The tables of the statement, by what they are called in it."""
     by_name = {folded(name): name for name in names.columns}
     found: dict[str, str] = {}
@@ -205,7 +205,7 @@ def _mentioned(names: Names, written: str) -> dict[str, str]:
 _CONTINUES = ("ON", "USING", "WHERE", "JOIN", "LEFT", "RIGHT", "INNER", "CROSS", "GROUP", "UNION")
 
 
-def _within(path: str, names: Names, written: str) -> Iterable[str]:
+def _within(path: str, names: KnownNames, written: str) -> Iterable[str]:
     """What may follow `path` and a point."""
     table = _mentioned(names, written).get(folded(path), path)
     by_name = {folded(name): columns for name, columns in names.columns.items()}
@@ -215,7 +215,7 @@ def _within(path: str, names: Names, written: str) -> Iterable[str]:
     return [*columns, *inner]
 
 
-def _columns(names: Names, written: str) -> list[str]:
+def _columns(names: KnownNames, written: str) -> list[str]:
     """Of the tables that the statement mentions; of all, where it mentions none."""
     tables = list(_mentioned(names, written).values()) or list(names.columns)
     return [column for table in tables for column in names.columns[table]]
@@ -226,5 +226,5 @@ def _aliases(written: str) -> list[str]:
             if alias and alias.upper() not in _CONTINUES]  # fmt: skip
 
 
-def _parties(names: Names) -> list[str]:
+def _parties(names: KnownNames) -> list[str]:
     return list(dict.fromkeys(name.partition(".")[0] for name in names.columns))

@@ -11,7 +11,7 @@ from typing import Any
 from sqlfl.base.errors import Error, nearest
 from sqlfl.base.result import Result
 from sqlfl.federation.session import Federation
-from sqlfl.notebook.completion import Names, completions
+from sqlfl.notebook.completion import KnownNames, completions
 from sqlfl.planner.grammar.decoding import decoded
 
 MAGIC = "sqlfl"
@@ -24,7 +24,7 @@ _ARROW = re.compile(r"\s*([^\W\d]\w*)\s*<<")
 
 
 @dataclass(frozen=True)
-class Request:
+class MagicCall:
     """What one use of the magic asks for."""
 
     text: str
@@ -113,9 +113,9 @@ def completed(text: str, at: int, namespace: Mapping[str, Any]) -> tuple[int, tu
         return at, ()
     end = len(text) if cell is not None else len(text[:at]) + len(text[at:].partition("\n")[0])
     try:
-        names = Names.of(federation(name, namespace))
+        names = KnownNames.of(federation(name, namespace))
     except Error:
-        names = Names()
+        names = KnownNames()
     begins, found = completions(text[start:end], at - start, names)
     return start + begins, found
 
@@ -139,12 +139,12 @@ def unregister(shell: Any) -> None:
         shell.magics_manager.magics[kind].pop(MAGIC, None)
 
 
-def read(line: str, cell: str | None, namespace: Mapping[str, Any]) -> Request:
+def read(line: str, cell: str | None, namespace: Mapping[str, Any]) -> MagicCall:
     """What stands behind %sqlfl or %%sqlfl, and in the cell. Raises Error for a wrong option."""
     given: dict[str, str] = {}
     while option := _OPTION.match(line):
         name, value = option.groups()
-        known = [field.name for field in fields(Request) if field.name != "text"]
+        known = [field.name for field in fields(MagicCall) if field.name != "text"]
         if name not in known:
             close = nearest(name, known)
             hint = f"did you mean --{close}?" if close else "the options are --fed, --into"
@@ -169,7 +169,7 @@ def read(line: str, cell: str | None, namespace: Mapping[str, Any]) -> Request:
         raise Error(
             f"the result would replace the federation {into}", hint="choose another variable"
         )
-    return Request(text, **given)
+    return MagicCall(text, **given)
 
 
 def federation(name: str | None, namespace: Mapping[str, Any]) -> Federation:
@@ -204,7 +204,7 @@ def federation(name: str | None, namespace: Mapping[str, Any]) -> Federation:
 _CONNECT = "make one first: fed = sqlfl.connect(), then fed.attach(name, database) for each party"
 
 
-def run(request: Request, namespace: Mapping[str, Any]) -> Result:
+def run(request: MagicCall, namespace: Mapping[str, Any]) -> Result:
     """Run the statements in order; the last one's result. The first error ends it."""
     return federation(request.fed, namespace).sql(request.text)
 

@@ -18,7 +18,7 @@ class Whole:
 
 
 @dataclass(frozen=True)
-class Rows:
+class BatchRows:
     """So many, as the statement says, or all where there are fewer."""
 
     number: int
@@ -39,4 +39,4 @@ class Usual:
         return min(max(-(-rows // BATCHES), LEAST), MOST, rows)
 
 
-Batch: TypeAlias = Whole | Rows | Usual
+Batch: TypeAlias = Whole | BatchRows | Usual

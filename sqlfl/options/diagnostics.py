@@ -12,7 +12,15 @@ from typing import ClassVar, TypeVar
 
 from sqlfl.base.errors import OptionError
 from sqlfl.models.kinds import ANY_CLASSES, KINDS, kind_of
-from sqlfl.options.entries import Given, Table, Written, entries_of, error, markdown, option
+from sqlfl.options.entries import (
+    Given,
+    OptionTable,
+    WrittenOptions,
+    entries_of,
+    error,
+    markdown,
+    option,
+)
 from sqlfl.options.training import SCORING, with_options
 from sqlfl.options.types import (
     ALIAS,
@@ -30,7 +38,7 @@ ANY, CLASSES, NUMBERS = "any target", "classes", "numbers"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Look:
+class Diagnostic:
     """One way of looking at a model's predictions beside the truth."""
 
     word: ClassVar[str]
@@ -52,7 +60,7 @@ class Look:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Quality(Look):
+class Quality(Diagnostic):
     """Tables of predictions beside the truth."""
 
     threshold: float | None = None
@@ -107,7 +115,7 @@ class Binned(Cells):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Calibration(Binned):
+class CalibrationOptions(Binned):
     word = "calibration"
     of = ANY
     kinds = tuple(kind for kind in KINDS if kind != "quantile_regression")
@@ -119,7 +127,7 @@ class Calibration(Binned):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Residuals(Binned):
+class ResidualsOptions(Binned):
     word = "residuals"
     of = NUMBERS
     words = "of bins of the predictions, how far the truth lay from them"
@@ -139,7 +147,7 @@ _DISTANCES = ("rmse", "mae", "r2")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Inference(Look):
+class Inference(Diagnostic):
     word = "inference"
     of = ANY
     kinds = _ESTIMATED
@@ -206,7 +214,7 @@ class Inference(Look):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Importance(Look):
+class Importance(Diagnostic):
     word = "importance"
     of = ANY
     words = "how much worse the metric is where a feature's values are those of other rows"
@@ -235,11 +243,11 @@ class Importance(Look):
         return "metric", f"models of kind {kind} have no {self.metric}", "metric = 'loss'"
 
 
-QUALITY = (Metrics, Roc, Confusion, Calibration, Residuals)
+QUALITY = (Metrics, Roc, Confusion, CalibrationOptions, ResidualsOptions)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Contributions(Look):
+class ContributionsOptions(Diagnostic):
     word = "contributions"
     of = ANY
     words = "of each joined row what every table adds to the score"
@@ -260,7 +268,7 @@ class Contributions(Look):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Skew(Look):
+class SkewOptions(Diagnostic):
     word = "skew"
     of = ANY
     words = "how features differ from those of the rows that the model was trained on"
@@ -271,7 +279,7 @@ class Skew(Look):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Check(Look):
+class Check(Diagnostic):
     """Of no model: of a query that one may be trained on."""
 
     word = "check"
@@ -291,18 +299,18 @@ class Check(Look):
     )
 
 
-LOOKS: Mapping[str, type[Look]] = MappingProxyType(
+LOOKS: Mapping[str, type[Diagnostic]] = MappingProxyType(
     {look.word: look for look in (*QUALITY, Inference, Importance)}
 )
 """Of rows that have a target."""
-ALL: Mapping[str, type[Look]] = MappingProxyType(
-    {**LOOKS, Contributions.word: Contributions, Skew.word: Skew}
+ALL: Mapping[str, type[Diagnostic]] = MappingProxyType(
+    {**LOOKS, ContributionsOptions.word: ContributionsOptions, SkewOptions.word: SkewOptions}
 )
 
 
 def resolve_look(
     name: str, kind: str, given: Iterable[G], sql: str, threshold: float | None
-) -> tuple[Look, tuple[G, ...]]:
+) -> tuple[Diagnostic, tuple[G, ...]]:
     """The look that a statement asks for, of a model of this kind, and the options that are not its
     own, but of scoring.
 
@@ -341,7 +349,9 @@ def resolve_check(given: Iterable[G], sql: str) -> tuple[Check, tuple[G, ...]]:
     return Check(**own.values), rest
 
 
-def _split(found: type[Look], given: Iterable[G], sql: str) -> tuple[Written, tuple[G, ...]]:
+def _split(
+    found: type[Diagnostic], given: Iterable[G], sql: str
+) -> tuple[WrittenOptions, tuple[G, ...]]:
     """The look's own options, and those of scoring."""
     entries = {entry.name: entry for entry in entries_of(found)}
     given = tuple(given)
@@ -351,11 +361,11 @@ def _split(found: type[Look], given: Iterable[G], sql: str) -> tuple[Written, tu
             hint = meant(written.name, known) or f"the options are {', '.join(known)}"
             message = f"there is no option {written.name} of {found.word.upper()}"
             raise error(message, written, sql, hint=hint, name=True)
-    own = Table("option", entries, {}).read((o for o in given if o.name in entries), sql)
+    own = OptionTable("option", entries, {}).read((o for o in given if o.name in entries), sql)
     return own, tuple(o for o in given if o.name not in entries)
 
 
-def looks_markdown(looks: Iterable[type[Look]] = tuple(ALL.values())) -> str:
+def looks_markdown(looks: Iterable[type[Diagnostic]] = tuple(ALL.values())) -> str:
     """The table of these looks' options, for the documentation."""
     having: dict[str, list[str]] = {}
     entries = {}

@@ -2,7 +2,7 @@
 
 Everything about an option stands there and nowhere else: its type, its default and what that
 depends on, its range, what it applies to and needs, its words. A statement's clause is read by a
-`Table` of such lines into values, and `resolved` gives the fields of the dataclass.
+`OptionTable` of such lines into values, and `resolved` gives the fields of the dataclass.
 """
 
 from __future__ import annotations
@@ -261,7 +261,7 @@ class MethodOptions:
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenOptions:
     """Options as a clause has them."""
 
     values: dict[str, Any]
@@ -269,7 +269,7 @@ class Written:
 
 
 @dataclass(frozen=True)
-class Table:
+class OptionTable:
     """The options of one clause, by their names."""
 
     clause: str
@@ -278,9 +278,9 @@ class Table:
     elsewhere: Mapping[str, str]
     """Name of elsewhere -> what is meant by it here."""
 
-    def read(self, given: Iterable[Given], sql: str | None) -> Written:
+    def read(self, given: Iterable[Given], sql: str | None) -> WrittenOptions:
         """Raises OptionError for what is not in the table, twice there, or none of its type."""
-        found = Written({}, {})
+        found = WrittenOptions({}, {})
         for option in given:
             entry = self._known(option, sql)
             if option.name in found.places:
@@ -300,7 +300,9 @@ class Table:
         message = f"{self.clause} {option.name} must be {must}, got {shown(option.value)}"
         return error(message, option, sql, hint=hint)
 
-    def check_needs(self, written: Written, values: Mapping[str, object], sql: str | None) -> None:
+    def check_needs(
+        self, written: WrittenOptions, values: Mapping[str, object], sql: str | None
+    ) -> None:
         """Raise OptionError for what is written without an option that it needs; `values` are those
         of all options."""
         for name, option in written.places.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sqlfl.options.entries import Given, Table, entries_of, error, option
+from sqlfl.options.entries import Given, OptionTable, entries_of, error, option
 from sqlfl.options.types import OptionType, meant
 
 FORMATS = ("safetensors", "onnx", "sql")
@@ -45,4 +45,4 @@ def resolve_export(given: Iterable[Given], sql: str) -> Export:
             hint = meant(written.name, entries) or f"the options are {', '.join(entries)}"
             message = f"there is no option {written.name} of EXPORT"
             raise error(message, written, sql, hint=hint, name=True)
-    return Export(**Table("option", entries, {}).read(given, sql).values)
+    return Export(**OptionTable("option", entries, {}).read(given, sql).values)

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from sqlfl.base.errors import OptionError
 from sqlfl.contract.methods import methods
 from sqlfl.models.kinds import KINDS
-from sqlfl.options.entries import Entry, Given, Table, entries_of, markdown, option
+from sqlfl.options.entries import Entry, Given, OptionTable, entries_of, markdown, option
 from sqlfl.options.types import LENGTH, SIZE, OptionType, choice, integer, meant, number
 
 N = TypeVar("N", int, float)
@@ -308,7 +308,7 @@ class TrainingPolicy:
         return NOISED in (self.predictions, self.moments)
 
 
-TABLE = Table("rule", {entry.name: entry for entry in entries_of(TrainingPolicy)}, {})
+TABLE = OptionTable("rule", {entry.name: entry for entry in entries_of(TrainingPolicy)}, {})
 
 
 def resolve_policy(given: Iterable[Given], sql: str | None = None) -> TrainingPolicy:

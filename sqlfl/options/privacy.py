@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from sqlfl.contract.privacy_specification import LARGEST_BINS, LARGEST_THETA, Bounds, LabelNoise
 from sqlfl.models.kinds import CLASSIFIERS
-from sqlfl.options.entries import AUTO, Needs, Setting, Table, entries_of, markdown, option
+from sqlfl.options.entries import AUTO, Needs, OptionTable, Setting, entries_of, markdown, option
 from sqlfl.options.types import FRACTION, OptionType, choice, integer, number, shown
 
 LABEL_MECHANISMS = ("randomized_response", "laplace")
@@ -350,7 +350,7 @@ _CALLED = {
 """What other libraries call some of them."""
 
 
-PRIVACY = Table(
+PRIVACY = OptionTable(
     "PRIVACY option",
     {entry.name: entry for entry in entries_of(Privacy)},
     {name: f"it is called {here} here" for name, here in _CALLED.items()},

@@ -23,7 +23,15 @@ from sqlfl.models.kinds import (
     other,
     trains,
 )
-from sqlfl.options.entries import Given, Setting, Table, Written, entries_of, error, resolved
+from sqlfl.options.entries import (
+    Given,
+    OptionTable,
+    Setting,
+    WrittenOptions,
+    entries_of,
+    error,
+    resolved,
+)
 from sqlfl.options.privacy import (
     DRAWS,
     EXACT,
@@ -168,7 +176,7 @@ def resolve_training(
 
 
 def _check_stragglers(
-    options: TrainingOptions, written: Written, privacy: Privacy | None, sql: str | None
+    options: TrainingOptions, written: WrittenOptions, privacy: Privacy | None, sql: str | None
 ) -> None:
     """A step goes on without those that are late only where it can."""
     if options.method.waits is None:
@@ -227,7 +235,7 @@ def _assembled(
     )
 
 
-def _check_method(kind: str, algorithm: str, written: Written, sql: str | None) -> None:
+def _check_method(kind: str, algorithm: str, written: WrittenOptions, sql: str | None) -> None:
     """The algorithm trains this kind of model, and all that is written applies to both."""
     if not trains(algorithm, kind):
         own = kind_of(kind).algorithm
@@ -360,7 +368,7 @@ def resolve_privacy(
     return Privacy(**values)
 
 
-def privacy_options() -> Table:
+def privacy_options() -> OptionTable:
     """The options of PRIVACY, for reading: it knows those of WITH."""
     of_with = {
         name: f"it is an option of WITH: WITH ({name} = ...) PRIVACY (...)"
@@ -503,7 +511,7 @@ _GAUSSIAN = "or noise them: PRIVACY (..., predictions = 'gaussian')"
 
 
 def check_privacy(
-    privacy: Privacy, options: TrainingOptions, written: Written, sql: str | None = None
+    privacy: Privacy, options: TrainingOptions, written: WrittenOptions, sql: str | None = None
 ) -> None:
     """Raise OptionError where options of WITH break what PRIVACY promises."""
     values = options.listed()

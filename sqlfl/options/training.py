@@ -17,8 +17,8 @@ from sqlfl.options.entries import (
     Entry,
     MethodOptions,
     Needs,
+    OptionTable,
     Setting,
-    Table,
     entries_of,
     listed,
     markdown,
@@ -407,10 +407,10 @@ _NOT_HERE = {
 """Options without a counterpart here, and what to do instead."""
 
 
-def with_options() -> Table:
+def with_options() -> OptionTable:
     """The options of WITH, for reading."""
     elsewhere = _CALLED | {name: f"PRIVACY ({name} = ...)" for name in PRIVACY.entries}
-    return Table(
+    return OptionTable(
         "option",
         {name: line.entry for name, line in option_lines().items()},
         {name: f"it is called {here} here" for name, here in elsewhere.items()} | _NOT_HERE,

@@ -11,7 +11,16 @@ from types import MappingProxyType
 from sqlfl.base.errors import OptionError
 from sqlfl.models.kinds import kind_of
 from sqlfl.options.diagnostics import Importance
-from sqlfl.options.entries import Entry, Given, Table, entries_of, error, markdown, option, resolved
+from sqlfl.options.entries import (
+    Entry,
+    Given,
+    OptionTable,
+    entries_of,
+    error,
+    markdown,
+    option,
+    resolved,
+)
 from sqlfl.options.entries import Setting as Setting
 from sqlfl.options.resolve import check_kind, resolve_training
 from sqlfl.options.training import TrainingOptions, with_options
@@ -144,7 +153,7 @@ def resolve_tuning(kind: str, given: Iterable[Given], sql: str | None = None) ->
     own = [o for o in every if o.name in TUNING]
     others = [o for o in every if o.name not in TUNING]
     elsewhere = {**with_options().elsewhere, **CALLED}
-    table = Table("option", {**with_options().entries, **TUNING}, elsewhere)
+    table = OptionTable("option", {**with_options().entries, **TUNING}, elsewhere)
     table.read([o for o in every if _candidates(o) is None], sql)
     _check_refused(others, sql)
     lists = {str(o.name): found for o in others if (found := _candidates(o)) is not None}
@@ -188,7 +197,7 @@ def _takes_lists(entry: Entry) -> bool:
 
 
 def _check_candidates(
-    table: Table, given: Given, values: Sequence[object], sql: str | None
+    table: OptionTable, given: Given, values: Sequence[object], sql: str | None
 ) -> None:
     if given.name in SHARED:
         message = f"option {given.name} is the same in all fits of TUNE, and was given a list"

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from sqlfl.base.errors import nearest
-from sqlfl.options.batch import Batch, Rows
+from sqlfl.options.batch import Batch, BatchRows
 from sqlfl.transport.network import NETWORKS, Network
 
 LARGEST_WHOLE = 10**15
@@ -227,7 +227,7 @@ def _read_texts(value: object) -> Mapping[str, str] | None:
 
 def _read_batch(value: object) -> Batch | None:
     found = integer(1).read(value)
-    return None if found is None else Rows(found)
+    return None if found is None else BatchRows(found)
 
 
 SIZE = OptionType("a size such as '4GB' or '512MiB', or bytes", _read_size)
@@ -263,7 +263,7 @@ BATCH = OptionType(
     integer(1).text,
     _read_batch,
     integer(1).advise,
-    lambda value: value.number if isinstance(value, Rows) else None,
+    lambda value: value.number if isinstance(value, BatchRows) else None,
 )
 WIDTHS = OptionType(
     f"a list of whole numbers from 1 to {WIDEST}, such as [16, 8]", _read_widths, _advise_widths

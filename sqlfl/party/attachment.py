@@ -30,9 +30,9 @@ from sqlfl.governance.records import Records
 from sqlfl.governance.sandboxing import close_off, rules_of
 from sqlfl.options.policies import TrainingPolicy
 from sqlfl.udfs.blocks.block_tables import Database, blocks_of, current_database
-from sqlfl.udfs.blocks.blocks import Blocks, MemoryBlocks
+from sqlfl.udfs.blocks.blocks import ClientBlocks, MemoryBlocks
 from sqlfl.udfs.connection import (
-    Located,
+    TableLocation,
     has_open_transaction,
     idle,
     instances,
@@ -63,14 +63,14 @@ class Keeper(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Place:
+class ClientPlace:
     """One client's database, and where its blocks and the secret of its label noise are kept."""
 
     client: Client
     con: Connection
-    blocks: Blocks
+    blocks: ClientBlocks
     labels: LabelSecret
-    located: Located
+    located: TableLocation
     """The schema that names without one are of."""
     instance: str | None = None
     """Of DuckDB, told apart among the party's clients; None where it has one client."""
@@ -79,7 +79,7 @@ class Place:
     keeps: tuple[Connection, Database] | None = None
     """Where blocks are kept; None where none are."""
 
-    def blocks_for(self, coordinator: str) -> Blocks:
+    def blocks_for(self, coordinator: str) -> ClientBlocks:
         """Those of another coordinator than the one that this was attached for, by its id."""
         if self.keeps is None:
             return MemoryBlocks()
@@ -129,7 +129,7 @@ class Attachment:
             for index, item in enumerate(sources)
         ]
         self._stack = ExitStack()
-        self.places: tuple[Place, ...] = ()
+        self.places: tuple[ClientPlace, ...] = ()
         self._said: list[str] = []
         self.opened: list[Connection] = []
         """Those that sqlfl has opened, and is to close."""
@@ -150,7 +150,7 @@ class Attachment:
     ) -> None:
         self._stack.__exit__(kind, error, trace)
 
-    def _told_apart(self, places: list[Place]) -> tuple[Place, ...]:
+    def _told_apart(self, places: list[ClientPlace]) -> tuple[ClientPlace, ...]:
         """Raises PartyError where two clients have the same tables: each row would count twice."""
         if len(places) == 1:
             return tuple(places)
@@ -176,7 +176,7 @@ class Attachment:
         """What the user is to know of the connections: what their cursors do not share."""
         return [*self._said, *(text for place in self.places for text in _not_shared(place))]
 
-    def twins(self, attached: Mapping[Client, Place]) -> set[frozenset[Client]]:
+    def twins(self, attached: Mapping[Client, ClientPlace]) -> set[frozenset[Client]]:
         """Pairs of a client of this party and one of those that are `attached` already, under
         another name, which have the same tables."""
         own = [place.con for place in self.places if not place.located.file]
@@ -198,7 +198,7 @@ class Attachment:
             )
         }
 
-    def _place(self, client: Client, source: Source, store: Store) -> Place:
+    def _place(self, client: Client, source: Source, store: Store) -> ClientPlace:
         try:
             con = self._source(client, source, keeps=store is None)
             given = isinstance(source, duckdb.DuckDBPyConnection)
@@ -208,11 +208,11 @@ class Attachment:
                 return self._with_store(client, con, database, source, store)
             if self._coordinator is None:
                 secret = label_secret(con, client, given=given, source=database)
-                return Place(client, con, MemoryBlocks(), secret, here)
+                return ClientPlace(client, con, MemoryBlocks(), secret, here)
             self._refuse_coordinator(database, "the source")
             blocks = blocks_of(con, self._coordinator.id, str(client), database)
             secret = label_secret(con, client, keeps=blocks.lasting, given=given, source=database)
-            return Place(client, con, blocks, secret, here, keeps=(con, database))
+            return ClientPlace(client, con, blocks, secret, here, keeps=(con, database))
         except duckdb.ConnectionException as error:
             raise PartyError(
                 str(client),
@@ -227,10 +227,10 @@ class Attachment:
 
     def _with_store(
         self, client: Client, con: Connection, database: Database, source: Source, store: Source
-    ) -> Place:
+    ) -> ClientPlace:
         kept = self._store(source, store)
         stored = current_database(kept)
-        blocks: Blocks = MemoryBlocks()
+        blocks: ClientBlocks = MemoryBlocks()
         if self._coordinator is not None:
             self._refuse_coordinator(stored, "the store")
             blocks = blocks_of(kept, self._coordinator.id, str(client), stored)
@@ -255,7 +255,7 @@ class Attachment:
             stored=stored,
         )
         keeps = None if self._coordinator is None else (kept, stored)
-        return Place(client, con, blocks, secret, located(database), None, records, keeps)
+        return ClientPlace(client, con, blocks, secret, located(database), None, records, keeps)
 
     def _source(self, client: Client, source: Source, *, keeps: bool) -> Connection:
         """`keeps`: the blocks go into the source itself."""
@@ -374,13 +374,13 @@ def _keeps_nothing(store: str) -> Error:
     )
 
 
-def _check_shared(places: Sequence[Place]) -> None:
+def _check_shared(places: Sequence[ClientPlace]) -> None:
     """Raises PartyError where a store has policies for two databases of one name."""
     own = [place for place in places if place.records and Governance(place.records).governs()]
     if len(own) < 2:
         return
     stores = [place.records for place in own if place.records]
-    found: dict[tuple[int, str, str], Place] = {}
+    found: dict[tuple[int, str, str], ClientPlace] = {}
     for place, store, number in zip(own, stores, instances([s.con for s in stores]), strict=True):
         key = number, store.database.catalog.lower(), place.located.catalog.lower()
         other = found.setdefault(key, place)
@@ -393,7 +393,7 @@ def _check_shared(places: Sequence[Place]) -> None:
             )
 
 
-def _not_shared(place: Place) -> list[str]:
+def _not_shared(place: ClientPlace) -> list[str]:
     """Of a connection that the user has given: sqlfl works on cursors of it."""
     found = []
     settings = session_settings(place.con)

@@ -38,9 +38,9 @@ from sqlfl.methods.lbfgs.lengths import UPDATES
 from sqlfl.models.gram import GramMatrix
 from sqlfl.models.towers import TowerShape
 from sqlfl.party.effects import Precision
-from sqlfl.party.guard import Guard, releases_of
+from sqlfl.party.guard import ReleaseGuard, releases_of
 from sqlfl.party.moments import majorant, noised_moments
-from sqlfl.party.requests import Held
+from sqlfl.party.requests import SlotExpectations
 from sqlfl.party.shrinkage import ScaledEngine, Shrinkage, scaled_gram
 from sqlfl.party.steps import Averaging, ClientStep, Engine, penalty
 from sqlfl.privacy.randomness import Entropy, system
@@ -95,7 +95,7 @@ class ClientOperator:
         self._updates = 0
         """Times that strengths were found anew."""
         self._run, self._slot = run, slot
-        self._held = Held.of(engine, own)
+        self._held = SlotExpectations.of(engine, own)
         start = np.zeros((engine.width, own.outputs))
         if theta is not None:
             if theta.shape != start.shape:
@@ -118,10 +118,10 @@ class ClientOperator:
         self._exact = False
         """The last residuals came in 8-byte numbers, and so do the predictions after them."""
         self._inner = 0
-        self._guard: Guard | None = None
+        self._guard: ReleaseGuard | None = None
         self._norms = NOTHING
         if own.privacy is not None:
-            self._guard = Guard(own.privacy, engine.rows, entropy)
+            self._guard = ReleaseGuard(own.privacy, engine.rows, entropy)
             self._norms = np.hypot(engine.norms(), ROUNDING)
         if self._step.needs_gram and (not own.shared or own.averagings):
             self._set_gram(self._gram(), 1)
@@ -138,7 +138,7 @@ class ClientOperator:
         return (self.theta,)
 
     @property
-    def guard(self) -> Guard | None:
+    def guard(self) -> ReleaseGuard | None:
         return self._guard
 
     def kept(self, back: int) -> tuple[Array, ...]:

@@ -16,7 +16,7 @@ from sqlfl.contract.schema import (
     specifications_to_json,
 )
 from sqlfl.party.combined_slot import CombinedSlot
-from sqlfl.party.members import Members, Reply
+from sqlfl.party.members import ClientGroup, Reply
 from sqlfl.party.observers import Observers
 from sqlfl.party.operator import check_device
 from sqlfl.party.party import PartyClient
@@ -38,7 +38,7 @@ class CombinedClient(Server):
 
     def __init__(self, clients: Sequence[PartyClient], observers: Observers | None = None) -> None:
         super().__init__(clients[0].client.whole, clients[0].secret, observers)
-        self._members = Members(clients)
+        self._members = ClientGroup(clients)
         self._runs: dict[str, dict[int, CombinedSlot]] = {}
 
     def interrupt(self) -> None:

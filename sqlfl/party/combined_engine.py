@@ -14,7 +14,7 @@ from scipy import sparse
 from sqlfl.base.arrays import Array
 from sqlfl.base.errors import InternalError
 from sqlfl.models.gram import GramMatrix
-from sqlfl.party.combined_rows import Rows
+from sqlfl.party.combined_rows import CombinedRows
 from sqlfl.party.steps import Engine
 
 T = TypeVar("T")
@@ -35,7 +35,7 @@ class CombinedEngine:
     `each` has the clients work. Raises InternalError where they have other columns.
     """
 
-    def __init__(self, rows: Rows, engines: Sequence[Engine], each: Each) -> None:
+    def __init__(self, rows: CombinedRows, engines: Sequence[Engine], each: Each) -> None:
         first, *others = engines
         if any(other.width != first.width or other.offsets != first.offsets for other in others):
             raise InternalError("the clients of the party have other columns each")
@@ -71,7 +71,7 @@ class CombinedEngine:
         onehot = sparse.csr_array(sparse.vstack([part for _, part in parts]))
         return self._rows.gather([part for part, _ in parts]), onehot[order]
 
-    def _chosen(self, batch: Array | None) -> tuple[Rows, Sequence[Array | None]]:
+    def _chosen(self, batch: Array | None) -> tuple[CombinedRows, Sequence[Array | None]]:
         if batch is None:
             return self._rows, [None] * len(self._engines)
         return self._rows.chosen(np.asarray(batch))

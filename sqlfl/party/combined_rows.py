@@ -23,14 +23,14 @@ from sqlfl.udfs.numbering.numbering import shuffled
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class CombinedRows:
     """Of the party's rows of a slot, client by client."""
 
     places: tuple[Array, ...]
     """int (n_q,): of each row of a client its place among the party's."""
 
     @classmethod
-    def ordered(cls, sizes: Sequence[int], order: Array) -> Rows:
+    def ordered(cls, sizes: Sequence[int], order: Array) -> CombinedRows:
         """`order` (n,) is of the clients' rows, one client after the other."""
         places = np.empty(len(order), np.int64)
         places[order] = np.arange(len(order))
@@ -59,21 +59,21 @@ class Rows:
             raise InternalError(f"row {rows.max()} of {self.size}")
         return self._owners[rows], self._own[rows]
 
-    def chosen(self, rows: Array) -> tuple[Rows, list[Array]]:
+    def chosen(self, rows: Array) -> tuple[CombinedRows, list[Array]]:
         """Of distinct `rows` (b,): where the clients' are among these, and which each client's are
         of its own. InternalError for rows that there are not."""
         owners, own = self.owned(rows)
         places = tuple(np.flatnonzero(owners == number) for number in range(len(self.places)))
-        return Rows(places), [own[place] for place in places]
+        return CombinedRows(places), [own[place] for place in places]
 
-    def ascending(self, rows: Array) -> tuple[Rows, list[Array]]:
+    def ascending(self, rows: Array) -> tuple[CombinedRows, list[Array]]:
         """The same, each client's rows in its own order."""
         found, own = self.chosen(rows)
         orders = [np.argsort(part) for part in own]
         places = tuple(p[order] for p, order in zip(found.places, orders, strict=True))
-        return Rows(places), [part[order] for part, order in zip(own, orders, strict=True)]
+        return CombinedRows(places), [part[order] for part, order in zip(own, orders, strict=True)]
 
-    def by_class(self, parts: Sequence[Array]) -> tuple[Rows, Array]:
+    def by_class(self, parts: Sequence[Array]) -> tuple[CombinedRows, Array]:
         """The rows that are left where clients have merged equal ones, and the class of each row
         before, numbered as they first come; empty where no client has.
 
@@ -92,7 +92,9 @@ class Rows:
         first = np.unique(classes, return_index=True)[1]
         numbers = np.empty(len(first), np.int64)
         numbers[np.argsort(first)] = np.arange(len(first))
-        return Rows(tuple(np.split(numbers, bounds[1:-1]))), numbers[classes].astype(np.uint32)
+        return CombinedRows(tuple(np.split(numbers, bounds[1:-1]))), numbers[classes].astype(
+            np.uint32
+        )
 
     @cached_property
     def _owners(self) -> Array:
@@ -107,7 +109,7 @@ class Rows:
 
 def by_fragment(
     wanted: SlotSpecification, sizes: Sequence[dict[int, int]], chances: Sequence[bytes]
-) -> Rows:
+) -> CombinedRows:
     """Of a slot without keys. sizes: of each client its fragments' rows."""
     numbers = [np.repeat(list(own), list(own.values())) for own in sizes]
     return _shuffled(
@@ -124,7 +126,7 @@ def merge_join_keys(
     parts: Sequence[JoinKeys],
     sizes: Sequence[dict[int, int]],
     chances: Sequence[bytes],
-) -> tuple[Rows, JoinKeys]:
+) -> tuple[CombinedRows, JoinKeys]:
     """What the party says of its clients' rows, and their order in it."""
     merged = [
         merge_keys([(part.tags[k], part.codes[k]) for part in parts])
@@ -161,7 +163,7 @@ def _shuffled(
     leading: Array | None,
     size: int,
     chances: Sequence[bytes],
-) -> Rows:
+) -> CombinedRows:
     """By `leading`, numbers below `size`, and by the clients' chance together."""
     salt = hashlib.sha256(b"".join(chances) + wanted.slot.to_bytes(4, "little")).digest()
-    return Rows.ordered(sizes, shuffled(sum(sizes), leading, size, salt))
+    return CombinedRows.ordered(sizes, shuffled(sum(sizes), leading, size, salt))

@@ -26,9 +26,9 @@ from sqlfl.contract.configuration import Configuration
 from sqlfl.contract.schema import SlotSpecification
 from sqlfl.models.folds import merge_folds
 from sqlfl.party.combined_engine import CombinedEngine
-from sqlfl.party.combined_rows import Rows, by_fragment, merge_join_keys
+from sqlfl.party.combined_rows import CombinedRows, by_fragment, merge_join_keys
 from sqlfl.party.guard import releases_of
-from sqlfl.party.members import Members, Reply
+from sqlfl.party.members import ClientGroup, Reply
 from sqlfl.party.operator import Operator, client_of
 from sqlfl.privacy.statistics import deviation
 from sqlfl.udfs.encoding.noised import add_noise
@@ -45,13 +45,13 @@ class CombinedSlot:
     def __init__(
         self,
         specification: SlotSpecification,
-        members: Members,
+        members: ClientGroup,
         sizes: Mapping[int, dict[int, int]],
     ) -> None:
         self.specification = specification
         self._members = members
         self._sizes = dict(sizes)
-        self._rows: Rows | None = None
+        self._rows: CombinedRows | None = None
         """All, until they are active; then these."""
         self._operator: Operator | None = None
         self._noised_statistics = 0.0
@@ -59,7 +59,7 @@ class CombinedSlot:
         """In progress."""
 
     @property
-    def rows(self) -> Rows:
+    def rows(self) -> CombinedRows:
         if self._rows is None:
             raise InternalError(f"rows of slot {self.specification.slot} have no order yet")
         return self._rows

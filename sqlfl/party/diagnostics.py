@@ -26,7 +26,7 @@ from sqlfl.udfs.encoding.naming import (
     scales_of,
 )
 from sqlfl.udfs.numbering.rows import Snapshot
-from sqlfl.udfs.updates.update import Engine
+from sqlfl.udfs.updates.update import LinearEngine
 
 Look: TypeAlias = ms.SendRotated | ms.SendErrors | ms.ScorePermuted | ms.SendContributions
 """Asked of a saved block, over the rows of a run."""
@@ -84,7 +84,7 @@ def rotation(secret: bytes, size: int) -> Float:
 
 
 def rotated(
-    block: SavedBlock, engine: Engine, secret: bytes, request: ms.SendRotated
+    block: SavedBlock, engine: LinearEngine, secret: bytes, request: ms.SendRotated
 ) -> ms.Rotated:
     """X̃ R of the active rows. ModelError where that is very much."""
     _check_linear(block)
@@ -253,7 +253,7 @@ def _origin(block: SavedBlock, chosen: Mapping[str, str]) -> Float:
 
 
 def permuted(
-    block: SavedBlock, engine: Engine, request: ms.ScorePermuted, entropy: Entropy = system
+    block: SavedBlock, engine: LinearEngine, request: ms.ScorePermuted, entropy: Entropy = system
 ) -> Float:
     """Predictions (a, outputs) where the feature's values are those of the rows in another order;
     columns that it is encoded by stay together. InternalError for a feature that there is not."""
@@ -269,7 +269,7 @@ def permuted(
     return block.finish(np.asarray(engine.predict(rest) + part[order], np.float64))
 
 
-def contributions(block: SavedBlock, engine: Engine) -> Float:
+def contributions(block: SavedBlock, engine: LinearEngine) -> Float:
     """What each feature adds to the predictions: (a, features · outputs)."""
     _check_linear(block)
     weights = [

@@ -19,7 +19,7 @@ SOLVED = ("row_weight", "categories", "column_bound", "moments_noise", "labels_n
 """Fields of RoundNoise that the method 'moments' has, and no other one all of."""
 
 
-class Guard:
+class ReleaseGuard:
     """Of one slot at one client with `rows` active rows.
 
     Rows are counted as they take part in noised sums and in noised predictions: what the account
@@ -194,7 +194,7 @@ def _squared(sensitivity: float, noise: float) -> float:
     return math.pow(min(sensitivity / max(noise, 1e-150), 1e150), 2.0)
 
 
-def releases_of(guard: Guard | None, run: str, slot: int) -> Releases:
+def releases_of(guard: ReleaseGuard | None, run: str, slot: int) -> Releases:
     """What an operator tells of its rounds, all 0 without a guard. The party, which noises labels
     and statistics, fills in theirs."""
     if guard is None:

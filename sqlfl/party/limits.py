@@ -18,8 +18,8 @@ from sqlfl.udfs.encoding.cells import Counted, rare_feature
 from sqlfl.udfs.labels.label_noise import drawn_rows
 
 
-class Slots:
-    """Of a client's runs (sqlfl.governance.runs.Slots)."""
+class SlotLimits:
+    """Of a client's runs (sqlfl.governance.runs.GuardedSlots)."""
 
     def __init__(
         self,

@@ -21,7 +21,7 @@ T = TypeVar("T")
 Reply = TypeVar("Reply", bound=ms.Message)
 
 
-class Members:
+class ClientGroup:
     """By their number. What one fails on is raised once all have ended, and names it."""
 
     def __init__(self, clients: Sequence[PartyClient]) -> None:

@@ -48,7 +48,7 @@ from scipy import sparse
 from sqlfl.base.arrays import Array
 from sqlfl.base.errors import InternalError
 from sqlfl.models.gram import GramMatrix
-from sqlfl.party.guard import Guard
+from sqlfl.party.guard import ReleaseGuard
 from sqlfl.party.steps import Engine
 
 RISK = 0.01
@@ -57,7 +57,7 @@ _VALUES = 1 << 22
 """Of numeric columns that are held at once."""
 
 
-def noised_moments(engine: Engine, guard: Guard) -> GramMatrix:
+def noised_moments(engine: Engine, guard: ReleaseGuard) -> GramMatrix:
     """What a client releases of its rows: the noised numeric block and, as a diagonal, the counts.
 
     Other parts are 0. Raises InternalError without a bound of numeric rows, where there are any,

@@ -12,13 +12,13 @@ from sqlfl.base.arrays import Array
 from sqlfl.base.errors import InternalError
 from sqlfl.contract.configuration import Own, TowerConfiguration
 from sqlfl.messages import Message, Predictions, SendPredictions, SendReleases
-from sqlfl.models.neural import Limit, Network, seed_of
+from sqlfl.models.neural import Limit, TowerNetwork, seed_of
 from sqlfl.models.perceptron import Perceptron, suits
 from sqlfl.models.towers import Tower, TowerPass, TowerShape, first_parameters, weights_of
 from sqlfl.party.client import finite, predictions_of
 from sqlfl.party.first_layer import EngineLayer, make_layer
-from sqlfl.party.guard import Guard, releases_of
-from sqlfl.party.requests import Held
+from sqlfl.party.guard import ReleaseGuard, releases_of
+from sqlfl.party.requests import SlotExpectations
 from sqlfl.party.steps import Engine
 from sqlfl.privacy.randomness import Entropy, system
 
@@ -47,7 +47,7 @@ class TowerOperator(Generic[Own]):
     ) -> None:
         self._configuration = own = configuration
         self._run, self._slot = run, slot
-        self._held = Held.of(engine, own)
+        self._held = SlotExpectations.of(engine, own)
         shape = own.shape(engine.width)
         if shape is None or own.tower is None:
             raise InternalError("a tower without hidden layers")
@@ -67,10 +67,10 @@ class TowerOperator(Generic[Own]):
         self._flat = self.shape.pack(parameters)[:, 0]
         self._penalised = penalised(self.shape)
         self._network: Tower
-        self._guard: Guard | None = None
+        self._guard: ReleaseGuard | None = None
         self._limit: Limit | None = None
         if own.privacy is not None:
-            self._guard = Guard(own.privacy, engine.rows, entropy)
+            self._guard = ReleaseGuard(own.privacy, engine.rows, entropy)
         if self._guard is not None and self._guard.privacy.clip:
             from sqlfl.models.per_row import RowLimit  # loads opacus
 
@@ -94,7 +94,7 @@ class TowerOperator(Generic[Own]):
         return self.shape.unpack(self._flat)
 
     @property
-    def guard(self) -> Guard | None:
+    def guard(self) -> ReleaseGuard | None:
         """None where nothing is noised."""
         return self._guard
 
@@ -157,8 +157,8 @@ def network_of(shape: TowerShape, engine: Engine, options: TowerConfiguration) -
 
 def torch_network(
     shape: TowerShape, engine: Engine, options: TowerConfiguration, *, private: bool = False
-) -> Network:
-    return Network(shape, make_layer(engine, options.device, private=private), options.dropout)
+) -> TowerNetwork:
+    return TowerNetwork(shape, make_layer(engine, options.device, private=private), options.dropout)
 
 
 def penalised(shape: TowerShape) -> Array:

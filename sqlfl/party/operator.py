@@ -14,7 +14,7 @@ from sqlfl.contract.methods import part_of
 from sqlfl.messages import Message
 from sqlfl.models.towers import TowerShape
 from sqlfl.party.client import Build, ClientOperator
-from sqlfl.party.guard import Guard
+from sqlfl.party.guard import ReleaseGuard
 from sqlfl.party.shrinkage import Shrinkage
 from sqlfl.party.steps import Engine
 
@@ -36,7 +36,7 @@ class Operator(Protocol):
         ...
 
     @property
-    def guard(self) -> Guard | None:
+    def guard(self) -> ReleaseGuard | None:
         """What clips, noises and counts releases; None where features are not protected."""
         ...
 

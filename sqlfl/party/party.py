@@ -22,7 +22,7 @@ from sqlfl.contract.schema import (
 from sqlfl.governance.guard import Guard
 from sqlfl.governance.message_log import Sent
 from sqlfl.governance.records import Records
-from sqlfl.governance.trial import Trial, Workers
+from sqlfl.governance.trial import Trial, TrialWorkers
 from sqlfl.models.towers import TowerShape
 from sqlfl.party import diagnostics, limits
 from sqlfl.party.client import ClientOperator, exact_predictions_of, predictions_of
@@ -38,9 +38,9 @@ from sqlfl.party.secrets import Secrets as Secrets
 from sqlfl.party.server import Server
 from sqlfl.party.slot_state import SlotState, check_delta, protected
 from sqlfl.udfs import error_location
-from sqlfl.udfs.blocks.blocks import Blocks, MemoryBlocks, SavedBlock
+from sqlfl.udfs.blocks.blocks import ClientBlocks, MemoryBlocks, SavedBlock
 from sqlfl.udfs.blocks.warm_start import carry_block
-from sqlfl.udfs.describe import Listings, describe
+from sqlfl.udfs.describe import ListingCache, describe
 from sqlfl.udfs.encoding.features import Encoding
 from sqlfl.udfs.encoding.skew import skew
 from sqlfl.udfs.encoding.transforming import raw
@@ -49,7 +49,7 @@ from sqlfl.udfs.numbering import keys
 from sqlfl.udfs.numbering.drawing import folds_of, split_of
 from sqlfl.udfs.numbering.rows import Snapshot
 from sqlfl.udfs.updates.predict import make_engine, score
-from sqlfl.udfs.updates.update import Engine
+from sqlfl.udfs.updates.update import LinearEngine
 from sqlfl.udfs.updates.write import write
 
 APART = (ms.ListTables, ms.Describe, ms.Keep, ms.Drop, ms.Collect, ms.SendBlock)
@@ -73,7 +73,7 @@ class PartyClient(Server):
         client: Client,
         con: duckdb.DuckDBPyConnection,
         secrets: Secrets,
-        blocks: Blocks | None = None,
+        blocks: ClientBlocks | None = None,
         labels: LabelSecret | None = None,
         instance: str | None = None,
         observers: Observers | None = None,
@@ -81,17 +81,17 @@ class PartyClient(Server):
         store: Records | None = None,
         *,
         required: bool = False,
-        workers: Workers | None = None,
+        workers: TrialWorkers | None = None,
     ) -> None:
         super().__init__(client, secrets.federation, observers)
         self._trial = None if workers is None else Trial(workers)
         self._secrets = secrets
         self._instance = instance
         self._runs: dict[str, RunState] = {}
-        self._blocks: Blocks = MemoryBlocks() if blocks is None else blocks
+        self._blocks: ClientBlocks = MemoryBlocks() if blocks is None else blocks
         self._labels = LabelSecret() if labels is None else labels
-        self._listings = Listings()
-        slots = limits.Slots(lambda run, slot: self._runs[run].slots[slot], self._draws)
+        self._listings = ListingCache()
+        slots = limits.SlotLimits(lambda run, slot: self._runs[run].slots[slot], self._draws)
         try:
             self._cursors = Cursors(con)
             told = str(client), analyst, self._end, self.interrupt, slots
@@ -387,7 +387,7 @@ class PartyClient(Server):
 
     def start(
         self, request: ms.Start, configuration: Configuration
-    ) -> tuple[Engine, tuple[Array, ...] | None]:
+    ) -> tuple[LinearEngine, tuple[Array, ...] | None]:
         """The engine of a slot's rows, and the parameters that training starts from; None for those
         that every block starts from."""
         state = self._slot(request)
@@ -482,7 +482,7 @@ class PartyClient(Server):
 
     def _scoring_engine(
         self, request: ms.SendSkew | diagnostics.Look, state: SlotState, block: SavedBlock
-    ) -> Engine:
+    ) -> LinearEngine:
         of = request.model, request.block
         return state.scoring_engine(self._runs[request.run].cursor, block, of)
 

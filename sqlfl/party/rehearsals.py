@@ -18,7 +18,7 @@ import duckdb
 
 from sqlfl import messages as ms
 from sqlfl.base.errors import Error
-from sqlfl.governance.scopes import Column
+from sqlfl.governance.scopes import ScopeColumn
 from sqlfl.party.cursors import Cursors
 from sqlfl.party.sketches import sketched
 from sqlfl.udfs import sql
@@ -97,7 +97,7 @@ class Rehearsals:
 def standing_in(
     cursors: Cursors,
     request: ms.Rehearse,
-    shown: Callable[[Column], bool],
+    shown: Callable[[ScopeColumn], bool],
     make: Callable[[duckdb.DuckDBPyConnection], Served],
 ) -> StandIn:
     """A stand-in that `make` makes of a connection: to a database that has what the run's fragments

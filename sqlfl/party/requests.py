@@ -33,7 +33,7 @@ MOST = 2**31
 
 
 @dataclass(frozen=True)
-class Held:
+class SlotExpectations:
     """What the requests of one slot at one client must fit."""
 
     active: int
@@ -46,7 +46,7 @@ class Held:
     """Of the method's residuals."""
 
     @classmethod
-    def of(cls, engine: Engine, own: Configuration) -> Held:
+    def of(cls, engine: Engine, own: Configuration) -> SlotExpectations:
         """Raises InternalError for options that are out of range."""
         check_options(own)
         parameters = own.parameters(engine.width)

@@ -13,14 +13,14 @@ from sqlfl.contract.request import Request, request_from_json
 from sqlfl.contract.schema import SlotSpecification, specifications_from_json
 from sqlfl.governance.fragments import roles_of
 from sqlfl.governance.functions import every_function
-from sqlfl.governance.names import Names
+from sqlfl.governance.names import NameLookup
 from sqlfl.governance.policies import JOIN, LABEL, TRAIN
-from sqlfl.governance.scopes import Column, Output, Table
-from sqlfl.governance.tree import DECIDED, Reading, read
+from sqlfl.governance.scopes import ScopeColumn, SelectOutput, Table
+from sqlfl.governance.tree import DECIDED, SelectReading, read
 from sqlfl.models.kinds import TWO_CLASSES, kind_of
 from sqlfl.udfs import sql
 from sqlfl.udfs.describe import types_of
-from sqlfl.udfs.synthetic import Use
+from sqlfl.udfs.synthetic import ColumnUse
 
 LABELS, WEIGHTS = (1.0, 10.0), (1.0, 2.0)
 """Of numbers, where nothing else is said: logarithms of them can be taken."""
@@ -34,15 +34,15 @@ def sketched(
     cursor: sql.Connection,
     place: tuple[str, str],
     request: ms.Rehearse,
-    shown: Callable[[Column], bool],
-) -> dict[Table, dict[str, tuple[str, Use]]]:
+    shown: Callable[[ScopeColumn], bool],
+) -> dict[Table, dict[str, tuple[str, ColumnUse]]]:
     """Of each table that the fragments name, the columns that they name and that may be shown, with
     type and use.
 
     `place` is the database and the schema of names without them. Nothing is bound but the names of
     tables, and nothing runs. Raises Error where it cannot be told what a fragment reads.
     """
-    names, functions = Names(cursor, place), every_function(cursor)
+    names, functions = NameLookup(cursor, place), every_function(cursor)
     told = request_from_json(request.request)
     found = _Uses(told)
     texts = iter(request.fragments)
@@ -64,10 +64,10 @@ def sketched(
 
 
 def _typed(
-    cursor: sql.Connection, table: Table, found: _Uses, shown: Callable[[Column], bool]
-) -> Iterator[tuple[str, tuple[str, Use]]]:
+    cursor: sql.Connection, table: Table, found: _Uses, shown: Callable[[ScopeColumn], bool]
+) -> Iterator[tuple[str, tuple[str, ColumnUse]]]:
     for name, kind in types_of(cursor, table).items():
-        column = Column(table, name)
+        column = ScopeColumn(table, name)
         if column in found.named and shown(column):
             yield name, (kind, found.use(column, kind))
 
@@ -78,15 +78,15 @@ class _Uses:
 
     request: Request
     tables: set[Table] = field(default_factory=set)
-    named: set[Column] = field(default_factory=set)
-    keys: set[Column] = field(default_factory=set)
-    bounds: dict[Column, tuple[float, float]] = field(default_factory=dict)
-    listed: dict[Column, tuple[str, ...]] = field(default_factory=dict)
-    classes: set[Column] = field(default_factory=set)
+    named: set[ScopeColumn] = field(default_factory=set)
+    keys: set[ScopeColumn] = field(default_factory=set)
+    bounds: dict[ScopeColumn, tuple[float, float]] = field(default_factory=dict)
+    listed: dict[ScopeColumn, tuple[str, ...]] = field(default_factory=dict)
+    classes: set[ScopeColumn] = field(default_factory=set)
     """Labels of which nothing is said."""
-    beside: dict[Column, set[str | None]] = field(default_factory=dict)
+    beside: dict[ScopeColumn, set[str | None]] = field(default_factory=dict)
 
-    def add(self, item: SlotSpecification, reading: Reading) -> None:
+    def add(self, item: SlotSpecification, reading: SelectReading) -> None:
         self.tables |= reading.tables
         self.named |= reading.named | reading.links
         self.keys |= reading.equal
@@ -105,13 +105,13 @@ class _Uses:
             elif role == LABEL and output.same is not None:
                 self.bounds[output.same] = WEIGHTS
 
-    def _feature(self, item: SlotSpecification, place: int, output: Output) -> None:
+    def _feature(self, item: SlotSpecification, place: int, output: SelectOutput) -> None:
         public = item.privacy.bounds if item.privacy is not None else ()
         own = public[place] if public else None
         if output.same is not None and own:
             self._bound(output.same, own)
 
-    def _label(self, item: SlotSpecification, output: Output) -> None:
+    def _label(self, item: SlotSpecification, output: SelectOutput) -> None:
         own = item.privacy.label if item.privacy is not None else None
         if output.same is None:
             for column in output.reads:
@@ -125,7 +125,7 @@ class _Uses:
         else:
             self.classes.add(output.same)
 
-    def _bound(self, column: Column, public: Sequence[float] | Sequence[str]) -> None:
+    def _bound(self, column: ScopeColumn, public: Sequence[float] | Sequence[str]) -> None:
         texts = tuple(value for value in public if isinstance(value, str))
         numbers = [value for value in public if not isinstance(value, str)]
         if texts:
@@ -135,13 +135,13 @@ class _Uses:
         else:
             raise Error(f"the bounds of {column.name} are no two numbers up to {LARGEST:g}")
 
-    def use(self, column: Column, kind: str) -> Use:
+    def use(self, column: ScopeColumn, kind: str) -> ColumnUse:
         listed = self.listed.get(column, ())
         if column in self.classes and kind != BOOLEAN:
             two = kind_of(self.request.kind).target == TWO_CLASSES
             listed = CLASSES[: 2 if two else 3]
         beside = self.beside.get(column, set())
-        return Use(
+        return ColumnUse(
             key=column in self.keys,
             bounds=self.bounds.get(column),
             listed=listed,

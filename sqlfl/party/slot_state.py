@@ -42,7 +42,7 @@ from sqlfl.udfs.labels.label_noise import noised_labels
 from sqlfl.udfs.numbering.rows import Snapshot
 from sqlfl.udfs.sql import Connection
 from sqlfl.udfs.updates.predict import make_engine, ready
-from sqlfl.udfs.updates.update import Engine
+from sqlfl.udfs.updates.update import LinearEngine
 
 
 @dataclass(eq=False)
@@ -54,7 +54,7 @@ class SlotState:
     encoding: Encoding | None = None
     fitted: tuple[Fitted | None, ...] | None = None
     """What TRANSFORM has made the features of the snapshot by."""
-    engine: Engine | None = None
+    engine: LinearEngine | None = None
     operator: Operator | None = None
     seen: Array | None = None
     """float64 (a,): what active rows count in `reference`."""
@@ -207,7 +207,9 @@ class SlotState:
             return replace(found, strengths=before)
         return found
 
-    def scoring_engine(self, con: Connection, block: SavedBlock, of: tuple[str, int]) -> Engine:
+    def scoring_engine(
+        self, con: Connection, block: SavedBlock, of: tuple[str, int]
+    ) -> LinearEngine:
         """Of the active rows as a saved block encodes them, until the run ends; `of`: the block's
         model and slot.
 

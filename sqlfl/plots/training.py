@@ -32,7 +32,7 @@ _DPI = 144
 _UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "bytes"))
 
 
-class Trained(Protocol):
+class DrawnModel(Protocol):
     """What is drawn of a model."""
 
     @property
@@ -62,7 +62,7 @@ class TrainingFigure(Figure):
         return buffer.getvalue(), {"width": width, "height": height, "alt": self.description}
 
 
-def training_figure(model: Trained, x: str = "epoch") -> TrainingFigure:
+def training_figure(model: DrawnModel, x: str = "epoch") -> TrainingFigure:
     """The objective and the metric of a model along its training, as two panels.
 
     x : 'epoch', 'bytes' (sent in both directions so far), 'comm_seconds' (what that takes by the
@@ -123,7 +123,7 @@ def _drawn(history: dict[str, Any], kind: str, suffix: str) -> bool:
     return values is not None and bool(np.isfinite(values).any())
 
 
-def _kept(model: Trained, history: dict[str, Any]) -> int | None:
+def _kept(model: DrawnModel, history: dict[str, Any]) -> int | None:
     """The row of the epoch whose parameters were kept, where it is not the last."""
     places = np.flatnonzero(history["epoch"] == model.epoch)
     return None if not len(places) or places[0] == len(history["epoch"]) - 1 else int(places[0])
@@ -145,7 +145,7 @@ def _horizontal(
     return total / size, f"sent so far, both directions ({unit})", False
 
 
-def _names(model: Trained) -> tuple[str, str]:
+def _names(model: DrawnModel) -> tuple[str, str]:
     """Labels of the two vertical axes, with their units."""
     kind, unit = kind_of(model.kind), f"units of {model.target}"
     objective, metric = (text.format(unit=unit) for text in (kind.objective, kind.headline))

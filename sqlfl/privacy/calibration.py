@@ -78,7 +78,7 @@ INTERCEPT_CLIP = 1.0
 
 
 @dataclass(frozen=True, eq=False)
-class Calibration:
+class NoiseCalibration:
     """The noise of a run, and what it comes to."""
 
     privacy: Privacy
@@ -113,7 +113,7 @@ def statistics_delta(privacy: Privacy, categories_to_find: bool) -> float:
     return CATEGORIES_SHARE * privacy.delta
 
 
-def calibrate(privacy: Privacy, slots: Sequence[PlannedReleases]) -> Calibration:
+def calibrate(privacy: Privacy, slots: Sequence[PlannedReleases]) -> NoiseCalibration:
     """The noise of every slot, so that a run of these rounds has the ε asked for, or the noise
     multiplier.
 
@@ -176,7 +176,7 @@ def calibrate(privacy: Privacy, slots: Sequence[PlannedReleases]) -> Calibration
         intercept_noise=common * INTERCEPT_CLIP * (1.0 + SLACK) if exact else 0.0,
         labels=privacy.label if privacy.solved else None,
     )
-    return Calibration(
+    return NoiseCalibration(
         privacy=privacy,
         rounds=MappingProxyType({own.slot: own for own in slots}),
         training=training,
@@ -230,7 +230,9 @@ def joined_epsilon(
     return epsilon_of(every, delta), delta
 
 
-def check_releases(calibration: Calibration, slot: int, releases: Releases, finished: bool) -> None:
+def check_releases(
+    calibration: NoiseCalibration, slot: int, releases: Releases, finished: bool
+) -> None:
     """InternalError where what one client of a slot says it has released is not what was planned.
 
     Its clip and noise are to be those of the plan, its counts at most the plan's. `finished`: an

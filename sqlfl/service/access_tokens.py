@@ -32,7 +32,7 @@ _ALGORITHM = ec.ECDSA(hashes.SHA256())
 
 
 @dataclass(frozen=True)
-class Claim:
+class TokenClaim:
     """What an analyst signs."""
 
     analyst: str
@@ -60,7 +60,7 @@ def issue(
     """A pass, as text. key, certificate : the analyst's, as PEM."""
     now = (now or dt.datetime.now(dt.UTC)).astimezone(dt.UTC)
     analyst = names_of(certificate)[0]
-    claim = Claim(analyst, coordinator, study, now.isoformat(), (now + length).isoformat())
+    claim = TokenClaim(analyst, coordinator, study, now.isoformat(), (now + length).isoformat())
     signature = private_key(key).sign(_signed(claim), _ALGORITHM)
     told = {
         "claim": asdict(claim),
@@ -104,7 +104,7 @@ def checked(
     return claim.analyst
 
 
-class Passes:
+class AccessTokens:
     """Which analyst a pass is of; those that were looked at are remembered while they hold."""
 
     def __init__(self, authority: bytes, coordinator: str) -> None:
@@ -133,10 +133,10 @@ class Passes:
         return checked(text, self._authority, self._coordinator, study, now)
 
 
-def _read(text: str) -> tuple[Claim, bytes, bytes]:
+def _read(text: str) -> tuple[TokenClaim, bytes, bytes]:
     try:
         told: dict[str, Any] = json.loads(text)
-        claim = Claim(**told["claim"])
+        claim = TokenClaim(**told["claim"])
         if not all(isinstance(value, str) for value in asdict(claim).values()):
             raise ValueError
         times = [dt.datetime.fromisoformat(value) for value in (claim.begins, claim.ends)]
@@ -151,5 +151,5 @@ def _read(text: str) -> tuple[Claim, bytes, bytes]:
     return claim, signature, certificate
 
 
-def _signed(claim: Claim) -> bytes:
+def _signed(claim: TokenClaim) -> bytes:
     return json.dumps([PURPOSE, *asdict(claim).values()]).encode()

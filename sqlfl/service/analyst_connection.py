@@ -61,7 +61,7 @@ class _Call:
     interrupts: int = 0
 
 
-class DeskLine:
+class AnalystConnection:
     """location : 'grpc+tls://host:8815'. Connects at once. Safe to use from several threads.
 
     Where the connection is lost while a call waits for its answer, it is made again for as long as

@@ -20,10 +20,10 @@ import pyarrow as pa
 
 from sqlfl import messages as ms
 from sqlfl.base.errors import Error, LostError
-from sqlfl.base.progress import Step, Tell
+from sqlfl.base.progress import ProgressStep, Tell
 from sqlfl.federation.session import Federation
 from sqlfl.messages.wire import received
-from sqlfl.service.party_connection import Line
+from sqlfl.service.party_connection import PartyConnection
 
 log = logging.getLogger("sqlfl.service")
 
@@ -40,7 +40,7 @@ def stepping(tell: Tell) -> Iterator[None]:
         _steps.reset(token)
 
 
-def _tell(step: Step) -> None:
+def _tell(step: ProgressStep) -> None:
     tell = _steps.get()
     if tell is not None:
         tell(step)
@@ -51,7 +51,7 @@ class RemoteEnd:
     """What serves one client elsewhere. speaker : the pass of the analyst just now. analyst : the
     name."""
 
-    line: Line
+    line: PartyConnection
     study: str
     speaker: Callable[[], str]
     analyst: str
@@ -80,7 +80,7 @@ class Admission:
         self,
         federation: Federation,
         study: str,
-        parties: Mapping[str, tuple[Line, ...]],
+        parties: Mapping[str, tuple[PartyConnection, ...]],
         speaker: Callable[[], str],
         analyst: str,
     ) -> None:
@@ -102,7 +102,7 @@ class Admission:
                 if name not in known and not any(line.away for line in lines):
                     self._admit(name, lines)
 
-    def _admit(self, name: str, lines: tuple[Line, ...]) -> None:
+    def _admit(self, name: str, lines: tuple[PartyConnection, ...]) -> None:
         speaks = self._study, self._speaker, self._analyst
         ends = {n: RemoteEnd(line, *speaks) for n, line in enumerate(lines)}
         try:
@@ -115,12 +115,16 @@ class Admission:
             log.warning(text, name, self._study, error.message, extra=told)
 
 
-class Desk:
+class AnalystSession:
     """parties : of the study, each with its lines in order. path : the federation's file; None
     where nothing is kept. Raises Error where that cannot be used."""
 
     def __init__(
-        self, study: str, analyst: str, parties: Mapping[str, tuple[Line, ...]], path: Path | None
+        self,
+        study: str,
+        analyst: str,
+        parties: Mapping[str, tuple[PartyConnection, ...]],
+        path: Path | None,
     ) -> None:
         self.study, self.analyst = study, analyst
         self._parties = parties

@@ -63,7 +63,7 @@ def bytes_to_model(data: pa.Buffer) -> Model:
 
 
 @dataclass(frozen=True)
-class Shown:
+class ShownDocument:
     """A document as text and as HTML."""
 
     text: str
@@ -80,8 +80,8 @@ class Shown:
 class RemotePlan:
     """What EXPLAIN says of a statement; `str` is its text."""
 
-    summary: Shown
-    details: Shown
+    summary: ShownDocument
+    details: ShownDocument
     """EXPLAIN (VERBOSE): every message of each client with its size, and all SQL."""
 
     def __str__(self) -> str:
@@ -108,7 +108,7 @@ def bytes_to_plan(data: pa.Buffer) -> RemotePlan:
     found = [_texts(told, name) for name in ("summary", "details")]
     if [len(texts) for texts in found] != [2, 2]:
         raise WireError("a plan that is none")
-    return RemotePlan(*(Shown(*texts) for texts in found))
+    return RemotePlan(*(ShownDocument(*texts) for texts in found))
 
 
 # -- errors ----------------------------------------------------------------------------------------

@@ -16,16 +16,16 @@ import pyarrow as pa
 
 from sqlfl.base.errors import Error, InternalError, WireError
 from sqlfl.base.interrupts import Interrupts, heeding
-from sqlfl.base.progress import Step
+from sqlfl.base.progress import ProgressStep
 from sqlfl.base.result import Result
 from sqlfl.federation.script import whole
 from sqlfl.federation.user_warnings import heard
 from sqlfl.planner.grammar import statements as st
 from sqlfl.service import answers
-from sqlfl.service.analyst_sessions import Desk, stepping
+from sqlfl.service.analyst_sessions import AnalystSession, stepping
 from sqlfl.service.frames import INTERRUPT, Frame
 from sqlfl.service.outbox import Outbox
-from sqlfl.service.status import Board
+from sqlfl.service.status import ServiceStatus
 
 log = logging.getLogger("sqlfl.service")
 
@@ -76,7 +76,9 @@ class Calls:
     for by its number, and its answer is kept until it is taken.
     """
 
-    def __init__(self, desk: Desk, sender: Outbox, most: int, board: Board) -> None:
+    def __init__(
+        self, desk: AnalystSession, sender: Outbox, most: int, board: ServiceStatus
+    ) -> None:
         self._desk, self._most, self._board = desk, most, board
         self._sender: Outbox | None = sender
         self._away_since = time.monotonic()
@@ -282,7 +284,7 @@ class Calls:
         known = {"study": desk.study, "analyst": desk.analyst, "statement": own.number}
         log.info("%s begins", own.verb, extra=known)
 
-        def stepped(step: Step) -> None:
+        def stepped(step: ProgressStep) -> None:
             own.step(step)
             told = {name: getattr(step, name) for name in step.__dataclass_fields__}
             if step.objective is not None and not math.isfinite(step.objective):

@@ -23,7 +23,7 @@ from sqlfl.planner.grammar import statements as st
 from sqlfl.planner.grammar.parameters import fill
 from sqlfl.planner.grammar.queries import read_path
 from sqlfl.service import answers
-from sqlfl.service.analyst_connection import AWAY, DeskLine
+from sqlfl.service.analyst_connection import AWAY, AnalystConnection
 from sqlfl.service.calls import EXPLAIN, LIST, MODEL, QUERY, REMARK, SCHEMA, SQL, TABLE
 from sqlfl.service.frames import Frame
 from sqlfl.service.settings import AnalystSettings, read_settings
@@ -67,7 +67,7 @@ class RemoteFederation:
             raise Error("no study is named", hint="sqlfl.connect(location, study='name')")
         self._progress = progress
         self._location = location
-        self._line = DeskLine(location, study, own, analyst or own.name or "")
+        self._line = AnalystConnection(location, study, own, analyst or own.name or "")
 
     # -- statements -------------------------------------------------------------------------------
 

@@ -54,7 +54,7 @@ class Reader(Protocol):
     def read_chunk(self) -> Any: ...
 
 
-class Writer(Protocol):
+class FrameWriter(Protocol):
     def write_metadata(self, metadata: pa.Buffer) -> None: ...
 
 
@@ -84,8 +84,8 @@ class Frame:
 class Sender:
     """Frames to one stream, whole, from any thread."""
 
-    def __init__(self, writer: Writer) -> None:
-        self._writer: Writer | None = writer
+    def __init__(self, writer: FrameWriter) -> None:
+        self._writer: FrameWriter | None = writer
         self._lock = threading.Lock()
         self.wrote = time.monotonic()
         """When a piece of a body was last taken: what has none waits in buffers on its way."""

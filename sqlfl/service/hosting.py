@@ -26,12 +26,12 @@ from sqlfl.contract.schema import Client
 from sqlfl.databases.files import Connection
 from sqlfl.governance.policy_store import Home
 from sqlfl.governance.records import Records
-from sqlfl.governance.trial import Workers
+from sqlfl.governance.trial import TrialWorkers
 from sqlfl.messages.wire import encode, received
-from sqlfl.party.attachment import Attachment, Place, Source, Store
+from sqlfl.party.attachment import Attachment, ClientPlace, Source, Store
 from sqlfl.party.observers import Observers
 from sqlfl.party.party import PartyClient, Secrets
-from sqlfl.service.access_tokens import Passes
+from sqlfl.service.access_tokens import AccessTokens
 from sqlfl.service.certificates import checked_name
 from sqlfl.service.settings import PartySettings, secret_of
 from sqlfl.service.stream import Credentials
@@ -77,18 +77,18 @@ class Host:
     ) -> None:
         self.client = Client(name, index)
         self._known, self._open = known, open
-        self._once = known.once if isinstance(known, Passes) else known
+        self._once = known.once if isinstance(known, AccessTokens) else known
         own = secrets.token_bytes(32) if organisation is None else organisation
         self._secrets = Secrets(secret, own, Holders())
         self._attachment = Attachment(name, source, store, Elsewhere(""), first=index)
-        self._place: Place | None = None
+        self._place: ClientPlace | None = None
         self._lock = threading.Lock()
         self._idle = threading.Condition(self._lock)
         self._ends: dict[tuple[str, str], PartyClient] = {}
         self._busy: Counter[PartyClient] = Counter()
         """How many requests each is at."""
         self._coordinator, self._session = "", ""
-        self._workers = Workers()
+        self._workers = TrialWorkers()
 
     def __enter__(self) -> Host:
         with ExitStack() as stack:
@@ -223,7 +223,7 @@ class Host:
             workers=self._workers,
         )
 
-    def _check_governed(self, place: Place) -> None:
+    def _check_governed(self, place: ClientPlace) -> None:
         records = Records(place.con, place.located.catalog)
         if Home(records, place.records).ruling("") is None:
             raise Error(
@@ -263,4 +263,4 @@ def hosted(own: PartySettings, credentials: Credentials) -> Host:
 def _known(credentials: Credentials, coordinator: str) -> Known:
     if credentials.authority is None:
         return lambda study, speaker: checked_name(speaker)
-    return Passes(credentials.authority, coordinator)
+    return AccessTokens(credentials.authority, coordinator)

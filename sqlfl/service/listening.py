@@ -15,14 +15,14 @@ from sqlfl.service.analyst_sessions import Admission
 from sqlfl.service.federation import SETTINGS
 from sqlfl.service.frames import Receiver
 from sqlfl.service.locations import check_location
-from sqlfl.service.members import Members
+from sqlfl.service.members import ServiceMembers
 from sqlfl.service.outbox import Outbox
-from sqlfl.service.party_connection import Line
+from sqlfl.service.party_connection import PartyConnection
 from sqlfl.service.server import ENDS, CoordinatorServer, Times
 from sqlfl.service.service import ANALYST
 from sqlfl.service.settings import AnalystSettings, CoordinatorSettings, read_settings
 from sqlfl.service.stream import Credentials
-from sqlfl.service.streams import Call, Most, Refusal
+from sqlfl.service.streams import Call, Most, RefusedStream
 from sqlfl.service.token_renewal import Speaker
 
 log = logging.getLogger("sqlfl.service")
@@ -82,7 +82,7 @@ class Listener:
         if not names:
             raise Error(f"all parties of study {self.study} are attached here: nobody may dial in")
         why = f"does not dial in: it is attached here, or not of study {self.study}"
-        self._members = Members(settings, names, why)
+        self._members = ServiceMembers(settings, names, why)
         self.names = frozenset(names)
         """Of the parties that may dial in."""
         credentials = Credentials() if insecure else settings.credentials(settings.name)
@@ -152,17 +152,17 @@ class Listener:
 
     # -- parties, called from their streams' threads ----------------------------------------------
 
-    def party(self, identity: str, name: str, clients: int) -> Line:
+    def party(self, identity: str, name: str, clients: int) -> PartyConnection:
         """As `sqlfl.service.server.Admits`; so are those below."""
         return self._members.party(identity, name, clients)
 
-    def connected(self, line: Line) -> None:
+    def connected(self, line: PartyConnection) -> None:
         self._members.connected(line)
         with self._changed:
             self._woken = True
             self._changed.notify_all()
 
-    def disconnected(self, line: Line) -> None:
+    def disconnected(self, line: PartyConnection) -> None:
         self._members.disconnected(line)
 
     def _admit(self) -> None:
@@ -245,7 +245,7 @@ def _speaker(
 
 def _no_analysts(identity: str, receiver: Receiver, sender: Outbox, call: Call) -> None:
     receiver.receive()  # who is still writing would not read why
-    raise Refusal(
+    raise RefusedStream(
         "no analysts are taken here: this is the process of one who works with a database of its "
         "own (sqlfl.listen); sqlfl coordinator takes several"
     )

@@ -7,14 +7,14 @@ from collections.abc import Iterable
 
 from sqlfl.base.errors import Error
 from sqlfl.service.certificates import checked_name
-from sqlfl.service.party_connection import Line
+from sqlfl.service.party_connection import PartyConnection
 from sqlfl.service.settings import CoordinatorSettings
-from sqlfl.service.streams import Refusal
+from sqlfl.service.streams import RefusedStream
 
 log = logging.getLogger("sqlfl.service")
 
 
-class Members:
+class ServiceMembers:
     """As `sqlfl.service.server.Admits`.
 
     names : of the parties that may come; None: all that are configured. why : what agents of the
@@ -28,7 +28,8 @@ class Members:
         self._why = why
         self.lines = {
             name: tuple(
-                Line(name, settings.lease, n) for n, _ in enumerate(settings.parties[name].agents)
+                PartyConnection(name, settings.lease, n)
+                for n, _ in enumerate(settings.parties[name].agents)
             )
             for name in (settings.parties if names is None else names)
         }
@@ -39,23 +40,23 @@ class Members:
         }
 
     @property
-    def all(self) -> tuple[Line, ...]:
+    def all(self) -> tuple[PartyConnection, ...]:
         return tuple(line for lines in self.lines.values() for line in lines)
 
-    def party(self, identity: str, name: str, clients: int) -> Line:
+    def party(self, identity: str, name: str, clients: int) -> PartyConnection:
         known = self._agents.get(identity)
         if known is None or known[0] != name:
-            raise Refusal(f"there is no agent {identity!r:.80} of a party {name!r:.80} here")
+            raise RefusedStream(f"there is no agent {identity!r:.80} of a party {name!r:.80} here")
         if name not in self.lines:
-            raise Refusal(f"party {name} {self._why}")
+            raise RefusedStream(f"party {name} {self._why}")
         if clients != 1:
-            raise Refusal("an agent serves one database")
+            raise RefusedStream("an agent serves one database")
         return self.lines[name][known[1]]
 
-    def connected(self, line: Line) -> None:
+    def connected(self, line: PartyConnection) -> None:
         log.info("%s/%d is connected", line.party, line.first, extra={"party": line.party})
 
-    def disconnected(self, line: Line) -> None:
+    def disconnected(self, line: PartyConnection) -> None:
         log.info("%s/%d is away", line.party, line.first, extra={"party": line.party})
 
     def close(self, why: str) -> None:

@@ -12,13 +12,13 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from sqlfl.service.status import BOUNDS, Board
+from sqlfl.service.status import BOUNDS, ServiceStatus
 
 OPEN_METRICS = "application/openmetrics-text"
 _PARTY = ("party", "client")
 
 
-def exposition(board: Board, accept: str) -> tuple[str, bytes]:
+def exposition(board: ServiceStatus, accept: str) -> tuple[str, bytes]:
     """Type and text: OpenMetrics where the header asks for it, else the older format."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collector(board))
@@ -30,7 +30,7 @@ def exposition(board: Board, accept: str) -> tuple[str, bytes]:
 class _Collector(Collector):
     """Reads the board as it is just now: there is no second count to go astray."""
 
-    def __init__(self, board: Board) -> None:
+    def __init__(self, board: ServiceStatus) -> None:
         self._board = board
 
     def collect(self) -> Iterator[Metric]:
@@ -42,7 +42,7 @@ class _Collector(Collector):
         )
 
 
-def _parties(board: Board) -> Iterator[Metric]:
+def _parties(board: ServiceStatus) -> Iterator[Metric]:
     connected = GaugeMetricFamily(
         "sqlfl_party_connected", "Whether the party's client has a stream.", labels=_PARTY
     )
@@ -67,7 +67,7 @@ def _parties(board: Board) -> Iterator[Metric]:
     yield from (connected, again, requests, sent)
 
 
-def _statements(board: Board) -> Iterator[Metric]:
+def _statements(board: ServiceStatus) -> Iterator[Metric]:
     totals = board.totals()
     ended = CounterMetricFamily(
         "sqlfl_statements",

@@ -9,7 +9,7 @@ from collections import deque
 import pyarrow as pa
 
 from sqlfl.base.errors import WireError
-from sqlfl.service.frames import Frame, Sender, Writer, encoded
+from sqlfl.service.frames import Frame, FrameWriter, Sender, encoded
 
 log = logging.getLogger("sqlfl.service")
 
@@ -25,7 +25,7 @@ FULL_BYTES = 1 << 30
 class Outbox(Sender):
     """Frames to one stream, whole and in order, from any thread; `send` does not wait."""
 
-    def __init__(self, writer: Writer) -> None:
+    def __init__(self, writer: FrameWriter) -> None:
         super().__init__(writer)
         self._changed = threading.Condition()
         self._waiting: deque[tuple[pa.Buffer, bytes]] = deque()

@@ -31,7 +31,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from sqlfl.base.errors import Error
-from sqlfl.service.status import Board
+from sqlfl.service.status import ServiceStatus
 
 log = logging.getLogger("sqlfl.service")
 
@@ -73,7 +73,7 @@ class Pages:
     """
 
     def __init__(
-        self, place: str, board: Board, closing: Callable[[], bool], *, open: bool = False
+        self, place: str, board: ServiceStatus, closing: Callable[[], bool], *, open: bool = False
     ) -> None:
         host, port = read_place(place, open=open)
         self._board, self._closing = board, closing

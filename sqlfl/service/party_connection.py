@@ -44,7 +44,7 @@ class _Pending:
     sent: int = 0
 
 
-class Line:
+class PartyConnection:
     """Of one agent of a party, to its clients by their numbers.
 
     party : its name. first : the number of the agent's first client among the party's. lease :

@@ -22,9 +22,9 @@ from sqlfl.service.agent import HELLO, PARTY, REFUSED, SECRET, WELCOME
 from sqlfl.service.connections import cut
 from sqlfl.service.frames import END, MOST_BYTES, SCHEMA, Frame, Receiver, spoken
 from sqlfl.service.outbox import Outbox
-from sqlfl.service.party_connection import Line
+from sqlfl.service.party_connection import PartyConnection
 from sqlfl.service.stream import PING, PONG, Credentials
-from sqlfl.service.streams import NAME, Call, Most, Refusal, Streams
+from sqlfl.service.streams import NAME, Call, Most, RefusedStream, Streams
 
 log = logging.getLogger("sqlfl.service")
 
@@ -54,15 +54,15 @@ LET_GO = 1.0
 class Admits(Protocol):
     """Who may connect; called from the streams' threads."""
 
-    def party(self, identity: str, name: str, clients: int) -> Line:
+    def party(self, identity: str, name: str, clients: int) -> PartyConnection:
         """The line of this agent of the party. Raises Refusal."""
         ...
 
-    def connected(self, line: Line) -> None:
+    def connected(self, line: PartyConnection) -> None:
         """It has a stream; what takes its replies is not to be done in this thread."""
         ...
 
-    def disconnected(self, line: Line) -> None: ...
+    def disconnected(self, line: PartyConnection) -> None: ...
 
 
 Door = Callable[[str, Receiver, Outbox, Call], None]
@@ -127,15 +127,15 @@ class CoordinatorServer(flight.FlightServerBase):  # type: ignore[misc]
         what = b"/".join(descriptor.path or []).decode("utf-8", "replace")
         try:
             if self._over.is_set():
-                raise Refusal(ENDS)
+                raise RefusedStream(ENDS)
             if not self._insecure:
                 call.known(identity)
             door = self._party if what == PARTY else self._doors.get(what)
             if door is None:
                 receiver.receive()  # who is still writing would not read why
-                raise Refusal(f"there is nothing called {what!r:.60} here")
+                raise RefusedStream(f"there is nothing called {what!r:.60} here")
             door(identity, receiver, sender, call)
-        except (Refusal, WireError) as error:
+        except (RefusedStream, WireError) as error:
             log.warning("%s (%s) is sent away: %s", identity or "somebody", context.peer(), error)
             with suppress(pa.ArrowException, OSError):
                 sender.send(Frame(REFUSED, {"why": error.message}))
@@ -161,7 +161,7 @@ class CoordinatorServer(flight.FlightServerBase):  # type: ignore[misc]
         line = self._admits.party(identity, name, clients)
         first = hello.told.get("first", line.first)
         if first != line.first:
-            raise Refusal(
+            raise RefusedStream(
                 f"{identity} is agent {line.first} of party {name}, and serves its database "
                 f"{first!r:.20}: `index` in its configuration is to be {line.first}"
             )
@@ -200,7 +200,7 @@ class CoordinatorServer(flight.FlightServerBase):  # type: ignore[misc]
                     else:
                         line.receive(frame)
                 if not self._over.is_set():
-                    raise Refusal("another agent of this name has connected since")
+                    raise RefusedStream("another agent of this name has connected since")
             except WireError as error:
                 line.broken(sender, error.message)
                 log.warning("%s: sent what it should not: %s", line.party, error.message)

@@ -12,18 +12,18 @@ from pathlib import Path
 from sqlfl.base.errors import Error, PolicyError, WireError
 from sqlfl.service.access_tokens import checked
 from sqlfl.service.agent import HELLO, WELCOME
-from sqlfl.service.analyst_sessions import Desk
+from sqlfl.service.analyst_sessions import AnalystSession
 from sqlfl.service.calls import MOST_TEXT, Calls
 from sqlfl.service.frames import Frame, Receiver, spoken
 from sqlfl.service.locations import check_location
-from sqlfl.service.members import Members
+from sqlfl.service.members import ServiceMembers
 from sqlfl.service.outbox import Outbox
 from sqlfl.service.pages import Pages
 from sqlfl.service.server import ENDS, CoordinatorServer, Times
 from sqlfl.service.settings import CoordinatorSettings
-from sqlfl.service.status import Board
+from sqlfl.service.status import ServiceStatus
 from sqlfl.service.stream import PING, PONG, Credentials
-from sqlfl.service.streams import Call, Most, Refusal
+from sqlfl.service.streams import Call, Most, RefusedStream
 
 log = logging.getLogger("sqlfl.service")
 
@@ -55,14 +55,14 @@ class Service:
         status_open: bool = False,
     ) -> None:
         check_location(location, insecure=insecure)
-        members = Members(settings)
+        members = ServiceMembers(settings)
         credentials = Credentials() if insecure else settings.credentials(settings.name)
         self._settings, self._state = settings, state
         self._authority = credentials.authority
         self._members, self._lines = members, members.lines
-        self.board = Board(members.all)
+        self.board = ServiceStatus(members.all)
         self._lock = threading.Lock()
-        self._desks: dict[tuple[str, str], Desk] = {}
+        self._desks: dict[tuple[str, str], AnalystSession] = {}
         self._calls: dict[tuple[str, str, str], Calls] = {}
         """By study, analyst, and what the analyst's end calls itself, which nobody else knows."""
         self._closing = False
@@ -140,7 +140,7 @@ class Service:
         try:
             desk = self._desk(study, analyst)
         except Error as error:
-            raise Refusal(error.message) from error
+            raise RefusedStream(error.message) from error
         desk.speak(speaker)
         told = {
             "version": version, "coordinator": self._settings.name, "study": study,
@@ -155,13 +155,13 @@ class Service:
             while calls.carries(sender):
                 frame = receiver.receive()
                 if sender.full:
-                    raise Refusal("the analyst asks, and does not read the answers")
+                    raise RefusedStream("the analyst asks, and does not read the answers")
                 if frame.kind == PING:
                     sender.offer(Frame(PONG))
                 elif frame.kind == PASS:
                     speaker = frame.text("pass")
                     if self._known(identity, study, speaker) != analyst:
-                        raise Refusal("the pass is of another analyst")
+                        raise RefusedStream("the pass is of another analyst")
                     desk.speak(speaker)
                 else:
                     calls.take(frame)
@@ -169,12 +169,14 @@ class Service:
             calls.disconnect(sender)
             self._forget()
 
-    def _end(self, study: str, analyst: str, end: str, desk: Desk, sender: Outbox) -> Calls:
+    def _end(
+        self, study: str, analyst: str, end: str, desk: AnalystSession, sender: Outbox
+    ) -> Calls:
         """What that end has asked; it may have lost its stream, and not have heard the answers."""
         self._forget()
         with self._lock:
             if self._closing:
-                raise Refusal(ENDS)
+                raise RefusedStream(ENDS)
             known = self._calls.get((study, analyst, end))
             if known is not None:
                 known.connect(sender)
@@ -196,15 +198,15 @@ class Service:
             try:
                 analyst = checked(speaker, self._authority, self._settings.name, study)
             except PolicyError as error:
-                raise Refusal(error.message) from error
+                raise RefusedStream(error.message) from error
             if analyst != identity:
-                raise Refusal("the pass is of another analyst than the certificate")
+                raise RefusedStream("the pass is of another analyst than the certificate")
         known = self._settings.studies.get(study)
         if known is None or analyst not in known.analysts:
-            raise Refusal(f"there is no study {study!r:.80} of analyst {analyst!r:.80} here")
+            raise RefusedStream(f"there is no study {study!r:.80} of analyst {analyst!r:.80} here")
         return analyst
 
-    def _desk(self, study: str, analyst: str) -> Desk:
+    def _desk(self, study: str, analyst: str) -> AnalystSession:
         with self._lock:
             found = self._desks.get((study, analyst))
             if found is None:
@@ -215,7 +217,7 @@ class Service:
                     path = folder / f"{analyst}.duckdb"
                 own = self._settings.studies[study].parties
                 parties = {name: self._lines[name] for name in own}
-                found = self._desks[study, analyst] = Desk(study, analyst, parties, path)
+                found = self._desks[study, analyst] = AnalystSession(study, analyst, parties, path)
             return found
 
 

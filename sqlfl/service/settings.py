@@ -73,7 +73,7 @@ class Member:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Study:
+class StudySettings:
     parties: tuple[str, ...]
     analysts: tuple[str, ...]
     """Names of certificates."""
@@ -84,7 +84,7 @@ class CoordinatorSettings(Identity):
     name: str
     """That of its certificate."""
     parties: Mapping[str, Member]
-    studies: Mapping[str, Study]
+    studies: Mapping[str, StudySettings]
     lease: float = positive(60.0)
     """Seconds for which a party that is away is waited for."""
     heartbeat: float = positive(5.0)
@@ -234,7 +234,7 @@ def _meant(kind: type, said: str) -> str:
 
 
 _TABLES: Mapping[type, Mapping[str, type]] = {
-    CoordinatorSettings: {"parties": Member, "studies": Study}
+    CoordinatorSettings: {"parties": Member, "studies": StudySettings}
 }
 """Entries that are tables of tables."""
 

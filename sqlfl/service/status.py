@@ -12,8 +12,8 @@ from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlfl.base.progress import Step
-from sqlfl.service.party_connection import Line
+from sqlfl.base.progress import ProgressStep
+from sqlfl.service.party_connection import PartyConnection
 
 LAST = 50
 """Statements that are over, and shown."""
@@ -48,7 +48,7 @@ class Running:
     how: str = RUNNING
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
-    def step(self, step: Step) -> None:
+    def step(self, step: ProgressStep) -> None:
         with self.lock:
             self.name, self.epoch, self.epochs = step.name, step.epoch, step.epochs
             self.note, self.sent = step.note, step.sent
@@ -70,10 +70,10 @@ class Totals:
     """That have crossed borders, in statements that are over."""
 
 
-class Board:
+class ServiceStatus:
     """Safe to use from several threads."""
 
-    def __init__(self, lines: Iterable[Line]) -> None:
+    def __init__(self, lines: Iterable[PartyConnection]) -> None:
         self.lines = tuple(lines)
         self.began = dt.datetime.now(dt.UTC)
         self._lock = threading.Lock()
@@ -158,7 +158,7 @@ class Board:
             return [*self._over, *self._running.values()]
 
 
-def _presence(line: Line) -> dict[str, Any]:
+def _presence(line: PartyConnection) -> dict[str, Any]:
     away = line.away
     return {
         "party": line.party,

@@ -26,7 +26,7 @@ HELLO = 10.0
 """Seconds within which a connection is to say who it is."""
 
 
-class Refusal(Error):
+class RefusedStream(Error):
     """Whoever connects is told why, and goes."""
 
 
@@ -103,7 +103,7 @@ class Streams(flight.ServerMiddlewareFactory):  # type: ignore[misc]
             if call.who == who:
                 return
             if self._of[who] >= self._most.each:
-                raise Refusal(
+                raise RefusedStream(
                     f"{who!r:.80} has {self._most.each} streams already: `streams` in the "
                     "coordinator's configuration says how many"
                 )

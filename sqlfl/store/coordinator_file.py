@@ -23,7 +23,7 @@ from sqlfl.base.errors import Error
 from sqlfl.databases.files import (
     CLOSED,
     Connection,
-    Identity,
+    FileIdentity,
     open_database,
     open_or_make,
     private_log,
@@ -31,7 +31,7 @@ from sqlfl.databases.files import (
 )
 from sqlfl.store.model_document import history_to_bytes, model_from, model_to_json
 from sqlfl.store.registry import Model
-from sqlfl.transport.audit_chain import COLUMNS, START, Entry, Row, linked
+from sqlfl.transport.audit_chain import COLUMNS, START, ChainEntry, Row, linked
 from sqlfl.transport.base import AUDIT
 
 FORMAT = 1
@@ -130,7 +130,7 @@ class CoordinatorFile:
                 )
             self._con, undo = open_or_make(self.path, CLOSED)
             self._closed = False
-            self._identity = Identity(self.path)
+            self._identity = FileIdentity(self.path)
             try:
                 self.id = self._begin()
                 found = self._con.execute(_LAST).fetchall()
@@ -207,7 +207,7 @@ class CoordinatorFile:
         self._change(work)
         self.last += records.num_rows
 
-    def keep(self, entries: Sequence[Entry]) -> str:
+    def keep(self, entries: Sequence[ChainEntry]) -> str:
         """Chain what is kept of messages; the head of it all."""
         seq, head = 0, START
         for last in self._read("SELECT seq, head FROM chain ORDER BY seq DESC LIMIT 1").to_pylist():

@@ -57,7 +57,7 @@ COLUMNS = {
 """Of the table `chain` in which either side keeps them."""
 
 
-class Entry(NamedTuple):
+class ChainEntry(NamedTuple):
     """One message. `told`: of a run that is proposed what it is; of a head that is told the head,
     and that of the teller's whole chain."""
 
@@ -82,11 +82,11 @@ class Entry(NamedTuple):
 
 Row: TypeAlias = "tuple[int, int, str, str, str, str, str, int, str, str, str]"
 """Of `COLUMNS`, times as whole µs."""
-Keep: TypeAlias = Callable[[Sequence[Entry]], str]
+Keep: TypeAlias = Callable[[Sequence[ChainEntry]], str]
 """Adds entries to what is kept, all or none; the head of it all."""
 
 
-def linked(entries: Iterable[Entry], seq: int, head: str) -> list[Row]:
+def linked(entries: Iterable[ChainEntry], seq: int, head: str) -> list[Row]:
     """The rows that follow on that of this number and head; 0 and START before the first."""
     rows: list[Row] = []
     for own in entries:
@@ -102,7 +102,7 @@ def linked(entries: Iterable[Entry], seq: int, head: str) -> list[Row]:
     return rows
 
 
-class Chain:
+class AuditChain:
     """Of one side. Safe to use from several threads. `aside` is called before entries are written
     in another thread, which does that within what it returns.
 
@@ -122,10 +122,10 @@ class Chain:
         self._hashing = _Aside("sqlfl-chain-hash")
         self._later = _Aside("sqlfl-chain-keep")
         self._kept: Future[None] | None = None
-        self._noted: list[tuple[Entry, Buffer | Future[str] | None]] = []
+        self._noted: list[tuple[ChainEntry, Buffer | Future[str] | None]] = []
         """Entries, with their messages or what hashes these; they are not among what waits yet."""
         self._size = 0
-        self._waiting: list[Entry] = []
+        self._waiting: list[ChainEntry] = []
         self._since = time.monotonic()
         self._failed = False
         """Whether what is written last was not taken: nothing else is noted until it is."""
@@ -144,7 +144,7 @@ class Chain:
             self.flush()
         # a small one is hashed with all others, when nothing waits for it
         hashed = data if size < LARGE else _HASHES.of(data, self._hashing.submit)
-        entry = Entry(at, client, self._analyst, run, direction, kind, size, "", told)
+        entry = ChainEntry(at, client, self._analyst, run, direction, kind, size, "", told)
         with self._lock:
             if not self._waiting and not self._noted:
                 self._since = time.monotonic()
@@ -162,7 +162,7 @@ class Chain:
         why : STOPPED, or LOST: the party may then lack messages of all its open runs.
         """
         at = time.time_ns() // 1000
-        entry = Entry(at, client, self._analyst, run, UP, CUT, 0, "", f"{why} {requests}")
+        entry = ChainEntry(at, client, self._analyst, run, UP, CUT, 0, "", f"{why} {requests}")
         with self._lock:
             cut = {(client, run)}
             if why == LOST:
@@ -230,7 +230,7 @@ class Chain:
                 self._waiting.append(entry)
                 continue
             sha256 = hashed.result() if isinstance(hashed, Future) else _digest(hashed)
-            own = Entry(at, client, analyst, run, direction, kind, size, sha256, told)
+            own = ChainEntry(at, client, analyst, run, direction, kind, size, sha256, told)
             self._waiting.append(own)
             if run:
                 head = self._heads.get((client, run))
@@ -297,7 +297,7 @@ class MemoryLinks:
     def __init__(self) -> None:
         self._rows: list[Row] = []
 
-    def keep(self, entries: Sequence[Entry]) -> str:
+    def keep(self, entries: Sequence[ChainEntry]) -> str:
         seq, head = (self._rows[-1][0], self._rows[-1][-1]) if self._rows else (0, START)
         self._rows += linked(entries, seq, head)
         return self._rows[-1][-1] if self._rows else START

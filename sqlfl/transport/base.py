@@ -27,7 +27,7 @@ from sqlfl.contract.schema import Address, Client
 from sqlfl.messages import ENVELOPE, LONGEST_FAILURE, Failure, Message, Seal, Sealed
 from sqlfl.messages.replies import refused
 from sqlfl.messages.wire import encode, received
-from sqlfl.transport.audit_chain import DOWN, LOST, STOPPED, UP, Chain
+from sqlfl.transport.audit_chain import DOWN, LOST, STOPPED, UP, AuditChain
 from sqlfl.transport.network import Network
 
 
@@ -202,7 +202,7 @@ class Channel:
         audit: Audit,
         check: Callable[[], None] | None = None,
         network: Network | None = None,
-        chain: Chain | None = None,
+        chain: AuditChain | None = None,
         chained: Container[Client] = (),
         note: Note | None = None,
     ) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from sqlfl.contract.schema import Client
-from sqlfl.transport.audit_chain import Chain, Keep, MemoryLinks, Row
+from sqlfl.transport.audit_chain import AuditChain, Keep, MemoryLinks, Row
 from sqlfl.transport.base import Audit, AuditLog, Channel, Note, Transport
 from sqlfl.transport.network import Network
 
@@ -32,7 +32,7 @@ class Border:
         self.transport = transport
         self.audit = Audit(log, at)
         self._links: Links = MemoryLinks() if log is None else log
-        self._chain = Chain(analyst, self._links.keep)
+        self._chain = AuditChain(analyst, self._links.keep)
         self._governed: set[Client] = set()
 
     def govern(self, clients: Iterable[Client]) -> None:

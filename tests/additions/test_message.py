@@ -17,7 +17,7 @@ from sqlfl.messages import KINDS, Message
 from sqlfl.messages.replies import Expected, ask
 from sqlfl.messages.wire import decode, encode, encoded, received
 from sqlfl.planner.federated.amounts import Amount, content
-from sqlfl.planner.federated.exchanges import DOWN, UP, WHOLE, Call, disclosures, exchange
+from sqlfl.planner.federated.exchanges import DOWN, UP, WHOLE, RequestReply, disclosures, exchange
 from sqlfl.planner.federated.sizes import Size, Symbol
 from sqlfl.transport.base import Audit, Channel
 from sqlfl.transport.local import LocalTransport
@@ -90,7 +90,7 @@ def test_a_request_is_checked_on_both_sides() -> None:
 
 def test_the_planner_has_its_size_and_words() -> None:
     columns = Size(Symbol("d", "columns"))
-    call = Call(
+    call = RequestReply(
         CLIENT,
         WHOLE,
         content(SendQuantiles, shares=3),

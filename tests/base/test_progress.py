@@ -282,7 +282,7 @@ def test_what_is_remarked_shows_at_once_and_stays(screen: Callable[[bool], Scree
 
 
 def test_epochs_of_before_are_counted() -> None:
-    steps: list[progress.Step] = []
+    steps: list[progress.ProgressStep] = []
     bar = Progress("m", 12, steps.append, first=5)
     bar.epoch(1, 0.5)
     assert [(step.epoch, step.epochs) for step in steps] == [(5, 12), (6, 12)]

@@ -7,7 +7,7 @@ import pytest
 import sqlfl
 from sqlfl.base.errors import ParseError
 from sqlfl.base.sanitize import clipped, line, lines
-from sqlfl.planner.explain.render import Document, Notes, Section, Table, to_html, to_text
+from sqlfl.planner.explain.render import Document, Notes, Section, TextTable, to_html, to_text
 from tests.conftest import Open
 from tests.federations import federation
 
@@ -50,7 +50,7 @@ def test_errors() -> None:
 
 
 def test_plans() -> None:
-    section = Section(ODD, (Table(("name",), ((ODD,),)), Notes((ODD,))))
+    section = Section(ODD, (TextTable(("name",), ((ODD,),)), Notes((ODD,))))
     document = Document(ODD, (section,))
     assert harmless(to_text(document))
     assert harmless(to_html(document))

@@ -8,10 +8,10 @@ import pytest
 from sqlglot import exp, parse_one
 from sqlglot.dialects.dialect import Dialect, DialectType
 
-from sqlfl.base.sql_writer import Writer
+from sqlfl.base.sql_writer import SqlWriter
 from sqlfl.planner.grammar.writing import Dialect as Planner
 from sqlfl.udfs import sql
-from sqlfl.udfs.sql import Plain
+from sqlfl.udfs.sql import PlainFunctions
 
 USUAL = (
     "SELECT a, t.b AS \"odd \"\" name\", 'it''s', 1.5, NULL, * FROM t",
@@ -51,24 +51,24 @@ def sqlglot_of(dialect: DialectType) -> Callable[[exp.Expr], str]:
 @pytest.mark.parametrize("text", USUAL)
 def test_usual_trees_are_written_as_sqlglot_writes_them(text: str) -> None:
     tree = sql.expression(text)
-    assert Writer(for_words)(tree) == DUCKDB(tree)
+    assert SqlWriter(for_words)(tree) == DUCKDB(tree)
 
 
-@pytest.mark.parametrize("dialect", [Plain, Planner])
+@pytest.mark.parametrize("dialect", [PlainFunctions, Planner])
 @pytest.mark.parametrize("text", USUAL + ODD)
 def test_any_tree_is_written_as_sqlglot_writes_it(text: str, dialect: type[Dialect]) -> None:
     other = sqlglot_of(dialect)
     tree = parse_one(text, dialect=dialect)
     before = tree.copy()
-    assert Writer(other)(tree) == other(before)
+    assert SqlWriter(other)(tree) == other(before)
     assert tree == before
     for part in tree.walk():
         if isinstance(part, exp.Column | exp.Select | exp.Subquery | exp.Anonymous):
-            assert Writer(other)(part) == other(part)
+            assert SqlWriter(other)(part) == other(part)
 
 
 def test_names_are_quoted_where_the_dialect_needs_it() -> None:
-    writer = Writer(DUCKDB)
+    writer = SqlWriter(DUCKDB)
     for name, quoted in (("plain", False), ("Plain", False), ("1st", False), ('a "b"', True)):
         for _ in range(2):
             column = exp.column(name, quoted=quoted)
@@ -76,8 +76,8 @@ def test_names_are_quoted_where_the_dialect_needs_it() -> None:
 
 
 def test_long_chains_of_one_operator_are_written() -> None:
-    tree = parse_one(" OR ".join(f"a = {n}" for n in range(2000)), dialect=Plain)
-    assert Writer(for_words)(tree).count(" OR ") == 1999
+    tree = parse_one(" OR ".join(f"a = {n}" for n in range(2000)), dialect=PlainFunctions)
+    assert SqlWriter(for_words)(tree).count(" OR ") == 1999
 
 
 DUCKDB = sqlglot_of("duckdb")

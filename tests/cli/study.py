@@ -13,7 +13,7 @@ from sqlfl.service import wrapping
 from sqlfl.service.agent import Agent
 from sqlfl.service.hosting import Host
 from sqlfl.service.service import Service
-from sqlfl.service.settings import CoordinatorSettings, Member, Study
+from sqlfl.service.settings import CoordinatorSettings, Member, StudySettings
 from sqlfl.service.stream import Credentials
 from tests.service.party import running
 
@@ -27,8 +27,8 @@ SETTINGS = CoordinatorSettings(
     name="here",
     parties={"bank": Member(agents=("bank",)), "shop": Member(agents=("shop-one",))},
     studies={
-        "churn": Study(parties=("bank", "shop"), analysts=("alice",)),
-        "other": Study(parties=("shop",), analysts=("alice",)),
+        "churn": StudySettings(parties=("bank", "shop"), analysts=("alice",)),
+        "other": StudySettings(parties=("shop",), analysts=("alice",)),
     },
     heartbeat=0.5,
 )

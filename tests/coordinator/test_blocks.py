@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sqlfl.coordinator import blocks as module
-from sqlfl.coordinator.blocks import Blocks
+from sqlfl.coordinator.blocks import RowBlocks
 from sqlfl.coordinator.join.factorised import Factorised
 from sqlfl.coordinator.join.join_size import SlotCodes
 from sqlfl.coordinator.join.key_trees import factorised
@@ -18,7 +18,7 @@ from tests.depth import SEED, THOROUGH
 def rows_of(mapping: Factorised, size: int) -> tuple[np.ndarray, int]:
     """(N, slots), sorted; how many were in blocks of several axes."""
     parts, together = [np.zeros((0, len(mapping.slots)), int)], 0
-    for block in Blocks(mapping).blocks(size):
+    for block in RowBlocks(mapping).blocks(size):
         assert 0 < block.count <= size
         together += block.count if len(block.shape) > 1 else 0
         spread = [np.broadcast_to(rows, block.shape).reshape(-1) for rows in block.rows]
@@ -50,7 +50,7 @@ def test_all_joined_rows_are_in_blocks(
         size = (7, 40, 1000)[seed % 3]
         found, together = rows_of(mapping, size)
         np.testing.assert_array_equal(found, written(mapping, 1000))
-        assert together == Blocks(mapping).together
+        assert together == RowBlocks(mapping).together
         several += together
         active = {slot: np.flatnonzero(mapping.counts(slot)) for slot in mapping.slots}
         fewer = mapping.renumbered(active)

@@ -12,9 +12,9 @@ import pytest
 from sqlfl.base.errors import PartyError
 from sqlfl.contract.schema import Address
 from sqlfl.coordinator.executors.in_process import InProcess
-from sqlfl.coordinator.executors.joined_rows import JoinedRows
+from sqlfl.coordinator.executors.joined_rows import PartitionedRows
 from sqlfl.coordinator.join import equal_rows
-from sqlfl.coordinator.join.equal_rows import Groups, merge_equal_rows
+from sqlfl.coordinator.join.equal_rows import EqualRowGroups, merge_equal_rows
 from sqlfl.coordinator.join.mapping import TableMapping
 from sqlfl.coordinator.join.row_mapping import WrittenMapping
 from sqlfl.coordinator.measures import Measures, measured_rows
@@ -141,7 +141,7 @@ def measures_of(loss: Loss, joined: Joined, target: Targets) -> Measures:
     slots = joined.slots.values()
     mapping = TableMapping([slot.rows for slot in slots], [int(s.offsets[-1]) for s in slots])
     pieces = WrittenPieces(mapping, target.values, None)
-    passes = JoinedRows(pieces, loss, InProcess(), measured_rows(joined.weighting))
+    passes = PartitionedRows(pieces, loss, InProcess(), measured_rows(joined.weighting))
     return Measures(passes, loss, target, joined.weighting)
 
 
@@ -283,7 +283,7 @@ def test_groups_have_equal_digits(number: int, most: int) -> None:
     rng = np.random.default_rng(3)
     digits = [(rng.integers(0, 3, 500) * (number // 3), number) for _ in range(5)]
     digits.append((rng.integers(0, 2, 500), most))
-    groups = Groups.of(digits)
+    groups = EqualRowGroups.of(digits)
     rows = list(zip(*(values.tolist() for values, _ in digits), strict=True))
     assert sorted(rows[head] for head in groups.heads) == sorted(set(rows))
     values = rng.normal(size=500)

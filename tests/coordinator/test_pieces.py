@@ -72,7 +72,7 @@ def test_passes_over_found_rows_are_those_over_written_ones(
         codes[slot.index] = SlotCodes(np.zeros(size, np.uint16), keys)
     mapping = factorised(ucq, codes)
     assert mapping is not None
-    assert blocks.Blocks(mapping).together > 0.5 * mapping.total > 500
+    assert blocks.RowBlocks(mapping).together > 0.5 * mapping.total > 500
     loss = Softmax(3)
     y = rng.integers(0, 3, mapping.sizes[1])
     slots = [slot for slot in mapping.slots if slot != 1] or [0]

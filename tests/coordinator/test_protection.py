@@ -28,7 +28,7 @@ from sqlfl.coordinator.training import train
 from sqlfl.messages import Releases, Residuals, SendReleases
 from sqlfl.methods.sgd.configuration import SgdConfiguration
 from sqlfl.options.privacy import Privacy
-from sqlfl.party.guard import Guard
+from sqlfl.party.guard import ReleaseGuard
 from sqlfl.transport.base import Audit, Channel
 from tests.conftest import Open
 from tests.depth import examples
@@ -457,9 +457,9 @@ def test_a_client_that_releases_otherwise_has_no_model(
 
         monkeypatch.setattr(SgdConfiguration, "from_json", weaker)
     else:
-        counts = Guard.counts.fget  # type: ignore[attr-defined]
+        counts = ReleaseGuard.counts.fget  # type: ignore[attr-defined]
         more = property(lambda guard: (counts(guard)[0] + 1, *counts(guard)[1:]))
-        monkeypatch.setattr(Guard, "counts", more)
+        monkeypatch.setattr(ReleaseGuard, "counts", more)
     with sqlfl.connect() as fed:
         federation(fed, database)
         with pytest.raises(PartyError, match="not planned"):

@@ -9,7 +9,7 @@ from sqlfl.base.errors import InternalError
 from sqlfl.contract.schema import Client
 from sqlfl.coordinator.join.mapping import TableMapping
 from sqlfl.coordinator.join.scatter_gather import all_rows, batch_of
-from sqlfl.coordinator.join.slot_members import Members
+from sqlfl.coordinator.join.slot_members import SlotMembers
 from sqlfl.messages import Predictions
 
 A, B, C = ((Client("p", 0), 0), (Client("p", 1), 0), (Client("q", 0), 2))
@@ -17,7 +17,7 @@ ROWS = [np.array([0, 2, 2, 4, 1, 3], np.int32), np.array([1, 0, 1, 0, 1, 0], np.
 
 
 def joined():
-    members = [Members(0, (A, B), np.array([0, 3, 5])), Members(2, (C,), np.array([0, 2]))]
+    members = [SlotMembers(0, (A, B), np.array([0, 3, 5])), SlotMembers(2, (C,), np.array([0, 2]))]
     return all_rows(TableMapping(ROWS, [5, 2]), members)
 
 
@@ -58,7 +58,7 @@ def test_a_batch_names_the_rows_of_each_client() -> None:
 
 def test_rows_must_add_up() -> None:
     with pytest.raises(InternalError, match="offsets"):
-        all_rows(TableMapping(ROWS[:1], [5]), [Members(0, (A, B), np.array([0, 3, 6]))])
+        all_rows(TableMapping(ROWS[:1], [5]), [SlotMembers(0, (A, B), np.array([0, 3, 6]))])
     with pytest.raises(InternalError, match="1 mappings for 0 slots"):
         all_rows(TableMapping(ROWS[:1], [5]), [])
     short = replies({A: np.ones((3, 1)), B: np.ones((1, 1)), C: np.ones((2, 1))})

@@ -18,7 +18,7 @@ from sqlfl.base.interrupts import Interrupts, heeding, interrupted
 from sqlfl.contract.schema import Address, Client
 from sqlfl.coordinator.join.mapping import TableMapping
 from sqlfl.coordinator.join.scatter_gather import JoinedRows, all_rows, batch_of
-from sqlfl.coordinator.join.slot_members import Members
+from sqlfl.coordinator.join.slot_members import SlotMembers
 from sqlfl.coordinator.rounds.lateness import Lateness
 from sqlfl.coordinator.rounds.stragglers import Replies, Stragglers
 from sqlfl.messages import Predictions, Residuals
@@ -27,7 +27,7 @@ from sqlfl.methods.sgd.messages import SgdResiduals
 
 A, B, C = ((Client("p", 0), 0), (Client("p", 1), 0), (Client("q", 0), 1))
 ROWS = [np.array([0, 2, 2, 4, 1, 3], np.int32), np.array([1, 0, 1, 0, 1, 0], np.int32)]
-MEMBERS = (Members(0, (A, B), np.array([0, 3, 5])), Members(1, (C,), np.array([0, 2])))
+MEMBERS = (SlotMembers(0, (A, B), np.array([0, 3, 5])), SlotMembers(1, (C,), np.array([0, 2])))
 SHORT, LONG = 0.02, 30.0
 """Seconds: where somebody is held, and where nobody is."""
 
@@ -136,7 +136,7 @@ def test_clients_of_a_slot_are_late_together(lateness: Lateness) -> None:
 
 def test_clients_of_two_slots_tie_them(lateness: Lateness) -> None:
     both = (Client("p", 0), 1)
-    members = (MEMBERS[0], Members(1, (both,), np.array([0, 2])))
+    members = (MEMBERS[0], SlotMembers(1, (both,), np.array([0, 2])))
     whole = all_rows(TableMapping(ROWS, [5, 2]), members)
     own, free = Stragglers("r", members, whole, 1, lateness), threading.Event()
 

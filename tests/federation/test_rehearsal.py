@@ -489,9 +489,9 @@ def test_a_party_is_not_detached_meanwhile(database: Open) -> None:
 
 
 def test_words_that_may_follow() -> None:
-    from sqlfl.notebook.completion import Names, completions
+    from sqlfl.notebook.completion import KnownNames, completions
 
     names: Mapping[str, tuple[str, ...]] = {}
-    assert "ANALYZE" in completions("EXPLAIN ", 8, Names((), names))[1]
+    assert "ANALYZE" in completions("EXPLAIN ", 8, KnownNames((), names))[1]
     for text in ("EXPLAIN ANALYZE ", "EXPLAIN (ANALYZE, VERBOSE) "):
-        assert completions(text, len(text), Names((), names))[1] == ("CHECK", "TRAIN", "TUNE")
+        assert completions(text, len(text), KnownNames((), names))[1] == ("CHECK", "TRAIN", "TUNE")

@@ -14,7 +14,7 @@ import pytest
 import sqlfl
 from sqlfl.base.errors import LostError
 from sqlfl.base.interrupts import Interrupts, heeding
-from sqlfl.base.progress import Step
+from sqlfl.base.progress import ProgressStep
 from sqlfl.contract.request import checkpoint_of
 from sqlfl.contract.schema import Client
 from sqlfl.messages import Residuals
@@ -91,7 +91,7 @@ def test_what_is_lost_in_its_midst_goes_on_from_its_checkpoint(folder: Path, las
         assert ("epochs", "6 of 12 (not at its end)") in before.facts()
         with pytest.raises(sqlfl.ModelError, match="hint: RESUME MODEL m goes on with it; TRAIN"):
             fed.sql(train(SGD))
-        steps: list[Step] = []
+        steps: list[ProgressStep] = []
         fed._progress = steps.append
         assert "goes on" not in str(fed.sql("RESUME MODEL m"))
         epochs = [(step.epoch, step.epochs) for step in steps if step.objective is not None]
@@ -134,7 +134,7 @@ def test_what_was_stopped_goes_on(folder: Path) -> None:
     """By Ctrl-C, of which the model is kept too."""
     stop = Interrupts()
 
-    def told(step: Step) -> None:
+    def told(step: ProgressStep) -> None:
         if step.epoch == 5 and step.objective is not None:
             stop.interrupt()
 
@@ -157,7 +157,7 @@ def test_what_was_noised_does_not_go_on(folder: Path) -> None:
     """What is resumed would know the rows without this noise."""
     stop = Interrupts()
 
-    def told(step: Step) -> None:
+    def told(step: ProgressStep) -> None:
         if step.epoch == 2 and step.objective is not None:
             stop.interrupt()
 

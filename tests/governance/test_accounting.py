@@ -20,8 +20,8 @@ from sqlfl.governance.ledger import LABELS, Budget, Ledger
 from sqlfl.governance.policies import Governance, Grant, Roles, Ruling
 from sqlfl.governance.proposals import Read
 from sqlfl.governance.records import Records
-from sqlfl.governance.scopes import Column, Output, Table
-from sqlfl.governance.tree import Reading
+from sqlfl.governance.scopes import ScopeColumn, SelectOutput, Table
+from sqlfl.governance.tree import SelectReading
 from sqlfl.options.policies import TrainingPolicy
 from sqlfl.options.privacy import Privacy
 from sqlfl.udfs.labels.label_lineage import way_to_label
@@ -36,7 +36,7 @@ REQUEST = Request(
     "train", "m", "sgd", "{}", to_json(Privacy(label_epsilon=1.0)), "null", warm=False, into=False,
     asked=(),
 )  # fmt: skip
-OUTPUTS = (Output("y"), Output("base", row=True))
+OUTPUTS = (SelectOutput("y"), SelectOutput("base", row=True))
 BUDGET = Budget(3.0, 1e-6, None)
 
 
@@ -62,12 +62,12 @@ def slot(number: int = 0, **own: Any) -> SlotSpecification:
     )  # fmt: skip
 
 
-def reading(table: Table, **own: Any) -> Reading:
-    found = Reading(OUTPUTS, frozenset(), frozenset(), frozenset({table}), stable=True)
+def reading(table: Table, **own: Any) -> SelectReading:
+    found = SelectReading(OUTPUTS, frozenset(), frozenset(), frozenset({table}), stable=True)
     return replace(found, **own)
 
 
-def read(*of_slots: tuple[SlotSpecification, Reading]) -> Read:
+def read(*of_slots: tuple[SlotSpecification, SelectReading]) -> Read:
     return Read(
         tuple(item for item, _ in of_slots),
         {item.slot: own.tables for item, own in of_slots},
@@ -174,7 +174,7 @@ def test_rows_are_stable_under_an_account(accounting: Accounting) -> None:
     (verdict,) = accounting.asked(REQUEST, (TEXT.format("kept"),), loose, RULING)[0]
     assert verdict.what == "main.kept"
     assert asked(accounting, read((slot(), reading(FREE, stable=False)))) == ([], [])
-    k, y = Column(KEPT, "k"), Column(KEPT, "y")
+    k, y = ScopeColumn(KEPT, "k"), ScopeColumn(KEPT, "y")
     keyed = read((slot(), reading(KEPT, links=frozenset({k}))))
     assert asked(accounting, keyed)[0] == []
     linked = read((slot(), reading(KEPT, links=frozenset({k, y}))))

@@ -23,7 +23,7 @@ from sqlfl.base.errors import LostError
 from sqlfl.contract.schema import Client
 from sqlfl.governance.audit_verification import chained
 from sqlfl.governance.message_log import flush_all
-from sqlfl.transport.audit_chain import COLUMNS, START, Entry, Row, linked
+from sqlfl.transport.audit_chain import COLUMNS, START, ChainEntry, Row, linked
 from sqlfl.transport.base import Transport
 from sqlfl.transport.recording import RecordingTransport
 from tests.conftest import Open
@@ -95,7 +95,7 @@ def write(path: Path, chain: list[tuple[object, ...]]) -> None:
 
 def rechained(chain: list[tuple[object, ...]]) -> list[tuple[object, ...]]:
     """With heads that hang together again, as who has the whole file can make them."""
-    return list(linked([Entry(*row[1:-1]) for row in chain], 0, START))  # type: ignore[arg-type]
+    return list(linked([ChainEntry(*row[1:-1]) for row in chain], 0, START))  # type: ignore[arg-type]
 
 
 def test_what_was_kept_hangs_together(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,7 +210,7 @@ def test_an_entry_is_hashed_as_json_has_it() -> None:
     """Whatever is in it: the head is that which anybody's JSON gives."""
     odd = ('"', "\\", "\n\t\0", "ä🜁", "\u2028", "", "</x>")
     entries = [
-        Entry(n, *(odd[(n + k) % len(odd)] for k in range(5)), n, "ab", "é") for n in range(9)
+        ChainEntry(n, *(odd[(n + k) % len(odd)] for k in range(5)), n, "ab", "é") for n in range(9)
     ]
     head = START
     for row in linked(entries, 0, START):
@@ -333,8 +333,8 @@ def test_the_connection_is_its_owners_again_after_a_statement(database: Open) ->
 def chain(*said: tuple[str, str, str, str, str]) -> list[Row]:
     """Of (client, run, direction, kind, told)."""
     return linked(
-        [Entry(n, c, "acme", r, d, k, 1, "", told) for n, (c, r, d, k, told) in enumerate(said)],
-        0, START,
+        [ChainEntry(n, c, "acme", r, d, k, 1, "", told) for n, (c, r, d, k, told) in
+        enumerate(said)], 0, START,
     )  # fmt: skip
 
 
@@ -377,7 +377,7 @@ def test_a_party_that_has_dropped_all_of_its_runs_is_found_out() -> None:
 def test_heads_that_were_told_of_other_messages_of_a_run() -> None:
     before = of_run("bank")[:2]
     own = chain(*before)
-    entries = [Entry(*row[1:-1]) for row in own]
+    entries = [ChainEntry(*row[1:-1]) for row in own]
     head = hashlib.sha256(b"".join(entry.said for entry in entries)).hexdigest()
     for told, good in ((head, True), ("0" * 64, False)):
         ended = chain(*before, ("bank", "r", "down", "seal", f"{told} {own[-1][-1]}"))

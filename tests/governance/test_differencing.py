@@ -17,7 +17,7 @@ from sqlfl.base.errors import PolicyError
 from sqlfl.contract.request import Asked
 from sqlfl.contract.schema import Client
 from sqlfl.governance import differencing
-from sqlfl.governance.differencing import Rows, isolates
+from sqlfl.governance.differencing import MarkedRows, isolates
 from sqlfl.governance.row_fingerprints import marked
 from sqlfl.party.party import PartyClient, Secrets
 from tests import courier
@@ -48,9 +48,9 @@ def where(condition: str) -> str:
 # -- combinations of counts ------------------------------------------------------------------------
 
 
-def rows(counts: np.ndarray) -> Rows:
+def rows(counts: np.ndarray) -> MarkedRows:
     chosen = np.flatnonzero(counts)
-    return Rows(chosen.astype(np.uint64), counts[chosen].astype(np.float64))
+    return MarkedRows(chosen.astype(np.uint64), counts[chosen].astype(np.float64))
 
 
 def fewest(counts: np.ndarray) -> int:
@@ -74,7 +74,7 @@ def test_no_combination_is_of_fewer_rows(seed: int) -> None:
     if seed % 3 == 0 and m > 1:  # one that follows from the others, and a row more
         counts[-1] = counts[:-1].sum(axis=0)
         counts[-1, random.integers(n)] += 1
-    before: list[Rows] = []
+    before: list[MarkedRows] = []
     kept = []
     for line in counts:
         if line.any() and not isolates(before, rows(line), least):
@@ -86,7 +86,7 @@ def test_no_combination_is_of_fewer_rows(seed: int) -> None:
 
 @pytest.mark.parametrize("least", [2, 3, 5, 20])
 def test_as_many_rows_as_the_rule_says_are_enough(least: int) -> None:
-    def ones(*places: range) -> Rows:
+    def ones(*places: range) -> MarkedRows:
         counts = np.zeros(100)
         counts[[p for own in places for p in own]] = 1
         return rows(counts)
@@ -142,11 +142,11 @@ def test_rows_that_count_for_much_are_as_few() -> None:
 
 def test_equal_rows_are_counted_apart() -> None:
     same = np.full(6, 17, np.uint64)
-    six = Rows.of(same, np.ones(6))
+    six = MarkedRows.of(same, np.ones(6))
     assert len(np.unique(six.marks)) == 6
-    four = Rows.of(same[:4], np.ones(4))
+    four = MarkedRows.of(same[:4], np.ones(4))
     assert np.isin(four.marks, six.marks).all()
-    assert Rows.of(same, np.array([0, 0, 1, 1, 1, 1])).digest == four.digest
+    assert MarkedRows.of(same, np.array([0, 0, 1, 1, 1, 1])).digest == four.digest
 
 
 # -- marks -----------------------------------------------------------------------------------------

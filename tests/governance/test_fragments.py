@@ -16,8 +16,8 @@ from sqlfl.governance import fragments
 from sqlfl.governance.fragments import LONGEST_KEPT, MOST_KEPT, Fragments, roles_of
 from sqlfl.governance.functions import functions_of
 from sqlfl.governance.policies import Grant, Roles, Ruling
-from sqlfl.governance.scopes import NONE, Column, Output, Reads, Table
-from sqlfl.governance.tree import NullTest, Reading
+from sqlfl.governance.scopes import NONE, Reads, ScopeColumn, SelectOutput, Table
+from sqlfl.governance.tree import NullTest, SelectReading
 from sqlfl.options.policies import TrainingPolicy
 from tests.open_databases import in_memory
 
@@ -138,20 +138,25 @@ def test_a_join_key_is_a_granted_column(
 @pytest.mark.parametrize(
     ("output", "refused"),
     [
-        (Output("f", frozenset({Column(TABLE, "k")}), Column(TABLE, "k")), False),
+        (SelectOutput("f", frozenset({ScopeColumn(TABLE, "k")}), ScopeColumn(TABLE, "k")), False),
         # a neutral constant that is not all it is made of, and one column that is not
-        (Output("f", frozenset({Column(TABLE, "k")}), None, "0"), True),
-        (Output("f", frozenset(Column(TABLE, n) for n in "ak"), Column(TABLE, "k")), True),
-        (Output("f", frozenset(), Column(TABLE, "k"), "1"), True),
-        (Output("f", frozenset(), None, "1"), True),
-        (Output("f", frozenset(), None, None), True),
-        (Output("f", frozenset(), None, "0"), False),
+        (SelectOutput("f", frozenset({ScopeColumn(TABLE, "k")}), None, "0"), True),
+        (
+            SelectOutput(
+                "f", frozenset(ScopeColumn(TABLE, n) for n in "ak"), ScopeColumn(TABLE, "k")
+            ),
+            True,
+        ),
+        (SelectOutput("f", frozenset(), ScopeColumn(TABLE, "k"), "1"), True),
+        (SelectOutput("f", frozenset(), None, "1"), True),
+        (SelectOutput("f", frozenset(), None, None), True),
+        (SelectOutput("f", frozenset(), None, "0"), False),
     ],
 )
 def test_a_join_key_is_a_column_and_nothing_else(
-    own: Fragments, output: Output, refused: bool
+    own: Fragments, output: SelectOutput, refused: bool
 ) -> None:
-    found = Reading((output,), {}, NONE, frozenset(), nobodys=True)
+    found = SelectReading((output,), {}, NONE, frozenset(), nobodys=True)
     if not refused:
         own._check_key(output, found, RULING)
         return
@@ -326,23 +331,23 @@ def test_whether_a_row_is_kept_is_a_condition(con: duckdb.DuckDBPyConnection) ->
 def test_what_is_granted_for_nothing_is_none_whatever_was_read_before(
     own: Fragments, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    z, k = frozenset({Column(TABLE, "z")}), frozenset({Column(TABLE, "k")})
+    z, k = frozenset({ScopeColumn(TABLE, "z")}), frozenset({ScopeColumn(TABLE, "k")})
 
-    def check(item: SlotSpecification, output: Output, filters: Reads, links: Reads) -> None:
+    def check(item: SlotSpecification, output: SelectOutput, filters: Reads, links: Reads) -> None:
         tests = (NullTest(links, "WHERE", None, frozenset()),)
-        found = Reading(
+        found = SelectReading(
             (output,), dict.fromkeys(filters, "WHERE"), links, frozenset({TABLE}), tests=tests
         )
         monkeypatch.setattr(Fragments, "read", lambda *_: found)
         own.check(None, item, "", RULING)  # type: ignore[arg-type]
 
-    trained, one = slot(features=(ONE,)), Output("f")
+    trained, one = slot(features=(ONE,)), SelectOutput("f")
     check(trained, one, NONE, NONE)
-    check(slot(base=True), Output("f", k), NONE, NONE)
+    check(slot(base=True), SelectOutput("f", k), NONE, NONE)
     for item, output, filters, links in (
-        (trained, Output("f", z), NONE, NONE), (trained, one, z, NONE), (trained, one, NONE, z),
-        (slot(base=True), Output("f", z), NONE, NONE), (slot(), Output("sqlfl_kept", z), z, NONE),
-        (slot(keys=(KEY,)), Output("f", z, Column(TABLE, "z")), NONE, NONE),
+        (trained, SelectOutput("f", z), NONE, NONE), (trained, one, z, NONE), (trained, one, NONE, z),
+        (slot(base=True), SelectOutput("f", z), NONE, NONE), (slot(), SelectOutput("sqlfl_kept", z), z, NONE),
+        (slot(keys=(KEY,)), SelectOutput("f", z, ScopeColumn(TABLE, "z")), NONE, NONE),
     ):  # fmt: skip
         with pytest.raises(PolicyError, match="column z is not granted"):
             check(item, output, filters, links)
@@ -353,8 +358,8 @@ def test_a_fragment_of_rows_alone(con: duckdb.DuckDBPyConnection) -> None:
     assert said(con, "SELECT 1 AS sqlfl_row, 2 AS x FROM t") == "a fragment of 2 columns, of 1"
 
 
-def outputs(*names: str) -> tuple[Output, ...]:
-    return tuple(Output(name) for name in names)
+def outputs(*names: str) -> tuple[SelectOutput, ...]:
+    return tuple(SelectOutput(name) for name in names)
 
 
 def test_roles_are_by_place() -> None:

@@ -40,12 +40,12 @@ from sqlfl.governance.guard import (
     Guard,
     thinned,
 )
-from sqlfl.governance.ledger import FEATURES, LABELS, Budget, Demand, Entry
+from sqlfl.governance.ledger import FEATURES, LABELS, Budget, Demand, LedgerEntry
 from sqlfl.governance.policies import Grant, Roles, Ruling
 from sqlfl.governance.records import Records
 from sqlfl.governance.runs import GovernedRun
-from sqlfl.governance.scopes import Column, Output, Table
-from sqlfl.governance.tree import Reading
+from sqlfl.governance.scopes import ScopeColumn, SelectOutput, Table
+from sqlfl.governance.tree import SelectReading
 from sqlfl.options.policies import TrainingPolicy
 from sqlfl.options.privacy import Privacy
 from tests.governance.clinic import REQUEST, SLOT, ruled
@@ -166,7 +166,7 @@ def test_without_a_policy_all_is_served(made: Make) -> None:
         party.ask(request, combined=True)
     assert party.answered == every
     assert party.guard.rehearse(ms.Rehearse("r", -1, "", "", ()), combined=True)(
-        Column(TABLE, "salary")
+        ScopeColumn(TABLE, "salary")
     )
 
 
@@ -231,10 +231,10 @@ def test_what_is_bound_is_granted(made: Make, monkeypatch: pytest.MonkeyPatch) -
     party.ask(ms.Describe("", -1, "SELECT age FROM patients WHERE pid IS NULL"))
     with pytest.raises(PolicyError, match="column salary is not granted"):
         party.ask(ms.Describe("", -1, "SELECT salary FROM patients"))
-    salary, pid = frozenset({Column(TABLE, "salary")}), frozenset({Column(TABLE, "pid")})
-    outputs = (Output("a", pid),)
-    one = Reading(outputs, pid, pid, frozenset({TABLE}))
-    several = [one, replace(one, outputs=(*outputs, Output("b", salary))),
+    salary, pid = frozenset({ScopeColumn(TABLE, "salary")}), frozenset({ScopeColumn(TABLE, "pid")})
+    outputs = (SelectOutput("a", pid),)
+    one = SelectReading(outputs, pid, pid, frozenset({TABLE}))
+    several = [one, replace(one, outputs=(*outputs, SelectOutput("b", salary))),
                replace(one, filters=salary), replace(one, links=salary)]  # fmt: skip
     for reading in several:
         monkeypatch.setattr(Fragments, "read", lambda *_, found=reading: found)
@@ -587,8 +587,8 @@ def test_what_training_may_release_is_of_the_slots_own_table(
     party = made()
     budget = Budget(1.0, 1e-6, None)
     two, nine, labels = (
-        (Entry(FEATURES, multiplier=2.0),), (Entry(FEATURES, multiplier=9.0),),
-        (Entry(LABELS, epsilon=1.0),),
+        (LedgerEntry(FEATURES, multiplier=2.0),), (LedgerEntry(FEATURES, multiplier=9.0),),
+        (LedgerEntry(LABELS, epsilon=1.0),),
     )  # fmt: skip
     other = ("memory", "main", "other")
     for run, entries in (("r", two), ("s", labels)):
@@ -605,7 +605,7 @@ def test_a_rehearsal_reads_what_is_granted(made: Make) -> None:
     party = made()
     told = ms.Rehearse("r", -1, REQUEST.to_json(), SLOTS, (SELECT,))
     shown = party.guard.rehearse(told, combined=False)
-    assert [shown(Column(TABLE, name)) for name in ("pid", "salary")] == [True, False]
+    assert [shown(ScopeColumn(TABLE, name)) for name in ("pid", "salary")] == [True, False]
     assert "rehearsal over rows that are made up: train" in party.guard._rehearsed
     salary = replace(told, fragments=("SELECT salary AS sqlfl_key_0_0 FROM patients",))
     with pytest.raises(PolicyError, match="column salary is not granted"):

@@ -21,7 +21,7 @@ from sqlfl.base.codec import to_json
 from sqlfl.contract.configuration import TowerConfiguration
 from sqlfl.contract.privacy_specification import LabelNoise, RoundNoise, SnapshotPrivacy
 from sqlfl.contract.request import Asked
-from sqlfl.contract.schema import FeatureSpecification, Made, SlotSpecification, Step
+from sqlfl.contract.schema import FeatureSpecification, FittedStep, Made, SlotSpecification
 from sqlfl.messages import Message
 from sqlfl.methods.pbm.configuration import PbmConfiguration
 from sqlfl.methods.pbm.messages import PbmResiduals, SendEmbeddings
@@ -339,7 +339,7 @@ def test_a_run_that_is_said_to_be_masked(ruled: Callable[[str], Ask]) -> None:
 
 
 SECURE = replace(TRAINED, shared=True, secure=True)
-FITTED = Made((("age", "DOUBLE"),), "age", Step("minmax", "numeric"))
+FITTED = Made((("age", "DOUBLE"),), "age", FittedStep("minmax", "numeric"))
 
 
 def test_moments_leave_under_masks(ruled: Callable[[str], Ask]) -> None:

@@ -26,14 +26,14 @@ from sqlfl import messages as ms
 from sqlfl.base.codec import to_json
 from sqlfl.base.errors import PolicyError
 from sqlfl.contract.privacy_specification import LabelNoise, SnapshotPrivacy
-from sqlfl.contract.schema import Client, FeatureSpecification, Made, SlotSpecification, Step
+from sqlfl.contract.schema import Client, FeatureSpecification, FittedStep, Made, SlotSpecification
 from sqlfl.governance.ledger import (
     FEATURES,
     LABELS,
     Budget,
     Demand,
-    Entry,
     Ledger,
+    LedgerEntry,
     account_epsilon,
     days,
 )
@@ -177,7 +177,7 @@ def test_what_leaves_without_noise_is_refused(
     assert "refused" in str(fed.explain(text))
 
 
-FITTED = Made((("age", "DOUBLE"),), "age", Step("minmax", "numeric"))
+FITTED = Made((("age", "DOUBLE"),), "age", FittedStep("minmax", "numeric"))
 HELD_FEATURE = FeatureSpecification("age", "numeric")
 HELD = SlotSpecification(
     0, (HELD_FEATURE,), False, False, (), (), (0,), False,
@@ -381,7 +381,7 @@ def test_a_total_passes_by_windows_of_its_own(clinic: duckdb.DuckDBPyConnection)
     ruled(clinic)
     ledger = Ledger(Records(clinic, "memory"))
     budgets = (Budget(9.0, 1e-5, None), Budget(2.0, 1e-5, 3600.0, total=True))
-    entry = Entry(LABELS, epsilon=1.5)
+    entry = LedgerEntry(LABELS, epsilon=1.5)
     ledger.settle(ledger.reserve("r", "a", (Demand(TABLE, budgets, (entry,)),)), [LABELS])
     with pytest.raises(PolicyError, match=r"epsilon_total = 2 of .* within 1 hours"):
         ledger.check("b", (Demand(TABLE, budgets, (entry,)),))
@@ -498,18 +498,18 @@ def test_labels_of_less_noise_than_was_reserved(
 # -- schedules -------------------------------------------------------------------------------------
 
 ENTRIES = st.builds(
-    Entry,
+    LedgerEntry,
     st.just(FEATURES),
     multiplier=st.floats(0.5, 20),
     delta=st.sampled_from([0.0, 1e-7]),
 ) | st.sampled_from([0.1, 0.5, 1.0, 2.0, 3.0]).map(
-    lambda e: Entry(LABELS, epsilon=e, identity=f"noise of {e:g}")
+    lambda e: LedgerEntry(LABELS, epsilon=e, identity=f"noise of {e:g}")
 )
 
 
 @given(st.lists(st.tuples(ENTRIES, st.sampled_from(["spent", "returned", "killed"])), max_size=12))
 def test_never_below_what_left_and_never_beyond(
-    schedule: list[tuple[Entry, str]],
+    schedule: list[tuple[LedgerEntry, str]],
 ) -> None:
     budget, left = Budget(5.0, 1e-5, None), []
     with duckdb.connect() as con:
@@ -540,7 +540,7 @@ def test_never_below_what_left_and_never_beyond(
 def test_coordinators_at_once(clinic: duckdb.DuckDBPyConnection, total: bool) -> None:
     ruled(clinic)
     budget = Budget(5.0, 1e-5, None, total=total)
-    entry = Entry(LABELS, epsilon=1.0)
+    entry = LedgerEntry(LABELS, epsilon=1.0)
     said: list[str] = []
 
     def run(name: str) -> None:
@@ -619,7 +619,7 @@ def test_a_run_of_the_same_name_gives_back_what_is_its_own(
     clinic: duckdb.DuckDBPyConnection,
 ) -> None:
     ruled(clinic)
-    budget, entry = Budget(5.0, 1e-5, None), Entry(LABELS, epsilon=1.0)
+    budget, entry = Budget(5.0, 1e-5, None), LedgerEntry(LABELS, epsilon=1.0)
     ledger = Ledger(Records(clinic, "memory"))
     ledger.reserve("r", "a", (Demand(TABLE, (budget,), (entry,)),))
     ledger.settle(ledger.reserve("r", "a", (Demand(TABLE, (budget,), (entry,)),)), ())
@@ -653,7 +653,7 @@ with sqlfl.connect(analyst="acme", progress=False) as fed:
 
 
 def test_each_part_of_an_entry_counts() -> None:
-    whole = Entry(FEATURES, multiplier=2.0, epsilon=1.0, delta=5e-5)
+    whole = LedgerEntry(FEATURES, multiplier=2.0, epsilon=1.0, delta=5e-5)
     parts = (replace(whole, multiplier=0.0), replace(whole, epsilon=0.0), replace(whole, delta=0.0))
     for less in parts:
         assert account_epsilon([less], 1e-4) < account_epsilon([whole], 1e-4)

@@ -18,9 +18,9 @@ from sqlfl import messages as ms
 from sqlfl.base.codec import to_json
 from sqlfl.base.interrupts import checkpoint
 from sqlfl.contract.request import Asked
-from sqlfl.contract.schema import FeatureSpecification, Made, SlotSpecification, Step
+from sqlfl.contract.schema import FeatureSpecification, FittedStep, Made, SlotSpecification
 from sqlfl.governance import open_runs
-from sqlfl.party.limits import Slots
+from sqlfl.party.limits import SlotLimits
 from sqlfl.party.party import PartyClient
 from sqlfl.udfs.connection import size_of
 from sqlfl.udfs.numbering.rows import Snapshot
@@ -230,7 +230,7 @@ def test_training_that_takes_much_is_refused_by_name(
     name: str,
 ) -> None:
     """Before anything is made."""
-    monkeypatch.setattr(Slots, "memory", lambda *_: 10**9)
+    monkeypatch.setattr(SlotLimits, "memory", lambda *_: 10**9)
     ruled(clinic, rule, grant="")
     assert isinstance(begun(ask, message.method), ms.Ready)
     tracemalloc.start()
@@ -289,7 +289,7 @@ def test_rows_that_are_held_beside_the_database_count(
 
 
 def test_columns_that_transform_makes_count(ask: Ask, clinic: duckdb.DuckDBPyConnection) -> None:
-    step = Step("spline", "numeric", 10_000, 10)
+    step = FittedStep("spline", "numeric", 10_000, 10)
     made = FeatureSpecification("age", "array", 10_009, Made((), "age", step))
     ruled(clinic, "memory = '1MB'", grant="")
     reply = begun(ask, slot=replace(TRAINED, features=(made, FEATURES[1])))

@@ -12,9 +12,9 @@ import pytest
 
 from sqlfl.base.errors import PolicyError
 from sqlfl.governance.functions import functions_of
-from sqlfl.governance.scopes import Column, Table
+from sqlfl.governance.scopes import ScopeColumn, Table
 from sqlfl.governance.sizes import NUMBER_SIZE, OVERHEAD
-from sqlfl.governance.tree import Reading, read
+from sqlfl.governance.tree import SelectReading, read
 from tests.depth import SEED, THOROUGH
 from tests.open_databases import in_memory
 
@@ -48,11 +48,11 @@ def columns(parts: Sequence[str]) -> tuple[Table, tuple[str, ...]] | None:
     return (TABLE, tuple(TYPES)) if parts[-1].lower() == "rows" else None
 
 
-def type_of(column: Column) -> str | None:
+def type_of(column: ScopeColumn) -> str | None:
     return TYPES.get(column.name)
 
 
-def reading(con: duckdb.DuckDBPyConnection, text: str) -> Reading:
+def reading(con: duckdb.DuckDBPyConnection, text: str) -> SelectReading:
     return read(con, text, columns, functions_of(con), types=type_of)
 
 

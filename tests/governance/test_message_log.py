@@ -16,7 +16,7 @@ from sqlfl.governance.message_log import Keeping, flush_all, left
 from sqlfl.governance.policies import Governance
 from sqlfl.governance.records import Records
 from sqlfl.options.policies import TrainingPolicy
-from sqlfl.transport.audit_chain import START, Entry
+from sqlfl.transport.audit_chain import START, ChainEntry
 from tests.open_databases import in_memory
 
 DATA = pa.py_buffer(b"data")
@@ -125,7 +125,7 @@ def test_what_is_not_kept_is_said(
     keeping: Keeping, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
     error: Exception,
 ) -> None:  # fmt: skip
-    def fail(entries: Sequence[Entry]) -> str:
+    def fail(entries: Sequence[ChainEntry]) -> str:
         raise error
 
     keep(keeping, KEYS)

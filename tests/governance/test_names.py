@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import duckdb
 import pytest
 
-from sqlfl.governance.names import Listed, Names
+from sqlfl.governance.names import Listed, NameLookup
 from tests.open_databases import in_memory
 
 MADE = """CREATE TABLE t (a INTEGER, "B c" DOUBLE); CREATE VIEW v AS SELECT a FROM t;
@@ -28,8 +28,8 @@ def con() -> Iterator[duckdb.DuckDBPyConnection]:
 
 
 @pytest.fixture
-def names(con: duckdb.DuckDBPyConnection) -> Names:
-    return Names(con, ("memory", "main"))
+def names(con: duckdb.DuckDBPyConnection) -> NameLookup:
+    return NameLookup(con, ("memory", "main"))
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def names(con: duckdb.DuckDBPyConnection) -> Names:
         ("other.main.both", "other.main.both", "d"),
     ],
 )
-def test_what_a_name_means(names: Names, parts: str, table: str, columns: str) -> None:
+def test_what_a_name_means(names: NameLookup, parts: str, table: str, columns: str) -> None:
     assert names.table(parts.split(".")) == (tuple(table.split(".")), tuple(columns.split(",")))
 
 
@@ -59,27 +59,27 @@ def test_what_a_name_means(names: Names, parts: str, table: str, columns: str) -
     ["gone", "hr.gone", "gone.t", "memory.gone.t", "gone.main.t", "a.memory.main.t", "", "x.csv",
      "duckdb_settings()", "read_csv('x')"],
 )  # fmt: skip
-def test_names_of_nothing(names: Names, parts: str) -> None:
+def test_names_of_nothing(names: NameLookup, parts: str) -> None:
     assert names.table(parts.split(".")) is None
     assert names.table([]) is None
 
 
-def test_views_are_known_from_tables(con: duckdb.DuckDBPyConnection, names: Names) -> None:
+def test_views_are_known_from_tables(con: duckdb.DuckDBPyConnection, names: NameLookup) -> None:
     for name, view in (("t", False), ("v", True)):
         found = names.table([name])
         assert found is not None
         assert names.is_view(found[0]) == view
     con.execute("DROP TABLE t")  # and a view of what is gone is none
-    assert Names(con, ("memory", "main")).table(["v"]) is None
+    assert NameLookup(con, ("memory", "main")).table(["v"]) is None
 
 
 def test_a_temporary_view_of_that_name_is_in_the_way(con: duckdb.DuckDBPyConnection) -> None:
     con.execute("CREATE TEMP VIEW T AS SELECT 1 AS secret")
-    assert Names(con, ("memory", "main")).table(["t"]) is None
-    assert Names(con, ("memory", "main")).table(["Odd", "Ta ble"]) is not None
+    assert NameLookup(con, ("memory", "main")).table(["t"]) is None
+    assert NameLookup(con, ("memory", "main")).table(["Odd", "Ta ble"]) is not None
 
 
-def test_a_name_is_looked_up_once(con: duckdb.DuckDBPyConnection, names: Names) -> None:
+def test_a_name_is_looked_up_once(con: duckdb.DuckDBPyConnection, names: NameLookup) -> None:
     before = names.table(["t"])
     con.execute("ALTER TABLE t ADD COLUMN late INTEGER")
     assert names.table(["T"]) == before
@@ -92,7 +92,7 @@ def test_what_was_listed_is_not_looked_up(con: duckdb.DuckDBPyConnection) -> Non
     listed = Listed()
     listed.add(("memory", "main", "X"), ("k",), ("BIGINT",), view=False)
     listed.add(("memory", "hr", "W"), ("l",), ("DATE",), view=True)
-    names = Names(con, ("memory", "main"), listed)
+    names = NameLookup(con, ("memory", "main"), listed)
     assert names.table(["x"]) == (("memory", "main", "x"), ("k",))
     assert names.table(["hr", "w"]) == (("memory", "hr", "w"), ("l",))
     assert not names.is_view(("memory", "main", "x"))

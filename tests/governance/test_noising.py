@@ -13,11 +13,11 @@ from sqlfl.base.codec import to_json
 from sqlfl.base.errors import InternalError
 from sqlfl.contract.privacy_specification import LabelNoise, SnapshotPrivacy
 from sqlfl.contract.request import Asked, Request
-from sqlfl.contract.schema import FeatureSpecification, Made, SlotSpecification, Step
+from sqlfl.contract.schema import FeatureSpecification, FittedStep, Made, SlotSpecification
 from sqlfl.governance import noising
-from sqlfl.governance.ledger import FEATURES, LABELS, Budget, Entry
-from sqlfl.governance.scopes import Column, Output, Table
-from sqlfl.governance.tree import Reading
+from sqlfl.governance.ledger import FEATURES, LABELS, Budget, LedgerEntry
+from sqlfl.governance.scopes import ScopeColumn, SelectOutput, Table
+from sqlfl.governance.tree import SelectReading
 from sqlfl.options.policies import TrainingPolicy
 from sqlfl.options.privacy import Privacy
 from sqlfl.privacy.accountant import budget
@@ -28,7 +28,7 @@ OTHER: Table = ("memory", "main", "visits")
 EPSILON, DELTA, FOUND = 2.0, 1e-3, 4e-4
 MU = budget(EPSILON, DELTA)
 NUMBER, CLASS = FeatureSpecification("age", "numeric"), FeatureSpecification("ward", "category")
-FITTED = replace(NUMBER, made=Made((("age", "DOUBLE"),), "age", Step("minmax", "numeric")))
+FITTED = replace(NUMBER, made=Made((("age", "DOUBLE"),), "age", FittedStep("minmax", "numeric")))
 BINARY = LabelNoise("randomized_response", 1.0, None, ("false", "true"))
 REAL = LabelNoise("laplace", 1.0, (0.0, 1.0), ())
 PRIVACY = Privacy(epsilon=EPSILON, delta=DELTA, predictions="gaussian")
@@ -62,7 +62,7 @@ def of_features(
     return " ".join(why for _, why in found)
 
 
-def of_labels(label: LabelNoise | None, *readings: Reading, **own: Any) -> list[str]:
+def of_labels(label: LabelNoise | None, *readings: SelectReading, **own: Any) -> list[str]:
     privacy = replace(PUBLIC, label=label, statistics="none", bounds=())
     item = slot(**{"target": True, "base": True, "privacy": privacy, **own})
     return [f"{what}: {why}" for what, why in noising.of_labels(item, readings)]
@@ -179,11 +179,11 @@ def test_noise_of_labels_that_is_none(label: LabelNoise) -> None:
     assert "an epsilon above 0, over public bounds or classes" in said
 
 
-def row(*, whole: bool, nobodys: bool = False, features: int = 0) -> Reading:
+def row(*, whole: bool, nobodys: bool = False, features: int = 0) -> SelectReading:
     """Of features, the target and what noise follows from."""
-    first = tuple(Output(str(n)) for n in range(features + 1))
-    return Reading(
-        (*first, Output("base", row=whole)), frozenset(), frozenset(), frozenset({TABLE}),
+    first = tuple(SelectOutput(str(n)) for n in range(features + 1))
+    return SelectReading(
+        (*first, SelectOutput("base", row=whole)), frozenset(), frozenset(), frozenset({TABLE}),
         nobodys=nobodys,
     )  # fmt: skip
 
@@ -223,8 +223,8 @@ def test_privacy_that_is_none_ends_it() -> None:
         noising.privacy_of(replace(request(), privacy="[1]"))
 
 
-AGE, WARD = Column(TABLE, "age"), Column(TABLE, "ward")
-STEADY = Reading((), frozenset(), frozenset(), frozenset({TABLE}), stable=True)
+AGE, WARD = ScopeColumn(TABLE, "age"), ScopeColumn(TABLE, "ward")
+STEADY = SelectReading((), frozenset(), frozenset(), frozenset({TABLE}), stable=True)
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,9 @@ STEADY = Reading((), frozenset(), frozenset(), frozenset({TABLE}), stable=True)
         ([replace(STEADY, links=frozenset({AGE, WARD}))], noising.CONDITIONS),
     ],
 )
-def test_a_row_of_a_table_is_one_of_the_query(readings: list[Reading], why: str | None) -> None:
+def test_a_row_of_a_table_is_one_of_the_query(
+    readings: list[SelectReading], why: str | None
+) -> None:
     found = list(noising.unstable([TABLE], readings, lambda column: column == AGE))
     assert found == ([] if why is None else [(TABLE, why)])
 
@@ -253,7 +255,7 @@ def test_what_is_reserved() -> None:
     own = replace(NOISED, label=BINARY, statistics_delta=FOUND)
     features, label = noising.entries(request(), slot(NUMBER, target=True, privacy=own), "draw")
     mu = budget(EPSILON, DELTA - FOUND)
-    assert features == Entry(FEATURES, multiplier=pytest.approx(1.0 / mu), delta=FOUND)
+    assert features == LedgerEntry(FEATURES, multiplier=pytest.approx(1.0 / mu), delta=FOUND)
     assert (label.what, label.epsilon, label.multiplier, label.delta) == (LABELS, 1.0, 0.0, 0.0)
     assert entries(slot(target=True, privacy=own), request()) == [LABELS]
     assert entries(slot(NUMBER, privacy=own), request()) == [FEATURES]
@@ -286,7 +288,7 @@ def test_labels_are_reserved_once_where_they_are_drawn_once() -> None:
 
 
 def test_what_training_may_release() -> None:
-    found = (Entry(LABELS, epsilon=1.0), Entry(FEATURES, multiplier=0.5))
+    found = (LedgerEntry(LABELS, epsilon=1.0), LedgerEntry(FEATURES, multiplier=0.5))
     item = slot(NUMBER, privacy=PUBLIC)
 
     def allowed(**own: Any) -> float | None:

@@ -10,10 +10,10 @@ from sqlfl import messages as ms
 from sqlfl.contract.request import REFUSED, Request
 from sqlfl.contract.schema import (
     FeatureSpecification,
+    FittedStep,
     KeySpecification,
     Made,
     SlotSpecification,
-    Step,
     specifications_from_json,
     specifications_to_json,
 )
@@ -21,7 +21,7 @@ from sqlfl.governance.policies import Ruling
 from sqlfl.governance.proposals import Read, not_known_again, parts_of, told_of, with_marks
 from sqlfl.governance.runs import Parts
 from sqlfl.governance.scopes import Table
-from sqlfl.governance.tree import Reading
+from sqlfl.governance.tree import SelectReading
 from sqlfl.options.policies import TrainingPolicy
 from tests.open_databases import in_memory
 
@@ -29,7 +29,7 @@ PATIENTS: Table = ("memory", "main", "patients")
 VISITS: Table = ("memory", "main", "visits")
 OPEN, LEAST = TrainingPolicy(), TrainingPolicy(min_difference=5)
 OF_PATIENTS, OF_VISITS = (
-    Reading((), frozenset(), frozenset(), frozenset({table}), "text", stable=True)
+    SelectReading((), frozenset(), frozenset(), frozenset({table}), "text", stable=True)
     for table in (PATIENTS, VISITS)
 )
 NOBODYS = replace(OF_PATIENTS, stable=False, nobodys=True, unmatched=True)
@@ -44,7 +44,7 @@ def slot(number: int = 0, fragments: tuple[int, ...] = (0,), **own: Any) -> Slot
     )  # fmt: skip
 
 
-def read(*of_slots: tuple[SlotSpecification, tuple[Reading, ...]]) -> Read:
+def read(*of_slots: tuple[SlotSpecification, tuple[SelectReading, ...]]) -> Read:
     return Read(
         tuple(item for item, _ in of_slots),
         {item.slot: frozenset().union(*(own.tables for own in o)) for item, o in of_slots},
@@ -110,7 +110,7 @@ def test_what_is_of_nobodys_rows_or_of_rows_that_another_fragment_has_is_not_ask
 
 
 def test_the_table_of_each_fragment_of_a_run() -> None:
-    step = Step("spline", "numeric", count=4, degree=3)
+    step = FittedStep("spline", "numeric", count=4, degree=3)
     fitted = FeatureSpecification("a", "array", 6, Made((("a", "DOUBLE"),), "a", step))
     plain = FeatureSpecification("b", "array", 9)
     item = slot(

@@ -14,7 +14,7 @@ from sqlfl.base.arrays import Array
 from sqlfl.base.errors import PolicyError
 from sqlfl.contract.request import Asked, Request
 from sqlfl.contract.schema import SlotSpecification
-from sqlfl.governance.differencing import JOINED, TAKEN, Differencing, Rows
+from sqlfl.governance.differencing import JOINED, TAKEN, Differencing, MarkedRows
 from sqlfl.governance.ledger import FEATURES, LABELS
 from sqlfl.governance.runs import GovernedRun, Parts
 from sqlfl.governance.scopes import Table
@@ -85,7 +85,7 @@ class Seen:
     def __init__(self) -> None:
         self.calls: list[tuple[str, Table, list[float], int]] = []
 
-    def see(self, family: str, table: Table, rows: Rows, least: int) -> None:
+    def see(self, family: str, table: Table, rows: MarkedRows, least: int) -> None:
         self.calls.append((family, table, rows.counts.tolist(), least))
 
 

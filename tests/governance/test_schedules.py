@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sqlfl.base.errors import PolicyError
-from sqlfl.governance.ledger import FEATURES, LABELS, Budget, Demand, Drawn, Entry, Ledger
+from sqlfl.governance.ledger import FEATURES, LABELS, Budget, Demand, Drawn, Ledger, LedgerEntry
 from sqlfl.governance.policies import Governance
 from sqlfl.governance.records import Records
 from sqlfl.options.policies import TrainingPolicy
@@ -77,9 +77,9 @@ class World:
         drawn = Drawn(np.array(who, np.uint64), np.array(what, np.uint64), known_again=keyed)
         entries = []
         if epsilon:
-            entries.append(Entry(LABELS, epsilon=epsilon, identity=draw))
+            entries.append(LedgerEntry(LABELS, epsilon=epsilon, identity=draw))
         if mu:
-            entries.append(Entry(FEATURES, multiplier=1.0 / mu))
+            entries.append(LedgerEntry(FEATURES, multiplier=1.0 / mu))
         demand = Demand(TABLE, (EACH, ALL), tuple(entries), 0)
         try:
             numbers = self.ledger.reserve("r", analyst, (demand,), {0: drawn})

@@ -6,10 +6,10 @@ import pytest
 
 from sqlfl.base.errors import PolicyError
 from sqlfl.governance.scopes import (
-    Column,
-    Output,
-    Scope,
-    Source,
+    ScopeColumn,
+    ScopeSource,
+    SelectOutput,
+    SelectScope,
     Table,
     all_common,
     by_name,
@@ -23,16 +23,16 @@ from sqlfl.governance.scopes import (
 TABLE: Table = ("memory", "main", "t")
 
 
-def output(name: str, *reads: str) -> Output:
-    columns = [Column(TABLE, own) for own in reads or (name,)]
-    return Output(name, frozenset(columns), columns[0] if len(columns) == 1 else None)
+def output(name: str, *reads: str) -> SelectOutput:
+    columns = [ScopeColumn(TABLE, own) for own in reads or (name,)]
+    return SelectOutput(name, frozenset(columns), columns[0] if len(columns) == 1 else None)
 
 
 A, B = output("a"), output("b")
-T = Source((A, B), TABLE)
+T = ScopeSource((A, B), TABLE)
 
 
-def found(names: str, scope: Scope) -> tuple[list[str], list[str]]:
+def found(names: str, scope: SelectScope) -> tuple[list[str], list[str]]:
     sure, unsure = meanings(names.split("."), scope)
     return tuple(  # type: ignore[return-value]
         [" ".join(sorted(column.name for column in own.reads)) for own in several]
@@ -41,7 +41,7 @@ def found(names: str, scope: Scope) -> tuple[list[str], list[str]]:
 
 
 def test_what_a_name_may_mean() -> None:
-    scope = Scope(sources={"t": T})
+    scope = SelectScope(sources={"t": T})
     assert found("a", scope) == (["a"], [])
     assert found("A", scope) == (["a"], [])
     assert found("t.a", scope) == (["a"], [])
@@ -52,33 +52,38 @@ def test_what_a_name_may_mean() -> None:
     # a field of a column, whatever it is called
     assert found("a.t", scope) == (["a"], [])
     # a field of a column of a table that has the column's name too
-    assert found("x.t.a", Scope(sources={"t": T, "u": Source((output("x"),))})) == (["a", "x"], [])
+    assert found("x.t.a", SelectScope(sources={"t": T, "u": ScopeSource((output("x"),))})) == (
+        ["a", "x"],
+        [],
+    )
 
 
 def test_the_whole_row_is_meant_by_its_name_alone() -> None:
-    scope = Scope(sources={"t": T, "u": Source((output("x"),))})
+    scope = SelectScope(sources={"t": T, "u": ScopeSource((output("x"),))})
     assert found("t", scope)[0] == ["a b"]
     assert found("x.t", scope)[0] == ["x"]
     assert found("main.t", scope)[0] == []
 
 
 def test_a_column_of_from_is_meant_before_what_is_farther_out() -> None:
-    outer = Scope(sources={"u": Source((output("a", "outer"), output("c", "outer")))})
-    inner = Scope(outer, sources={"t": T})
+    outer = SelectScope(sources={"u": ScopeSource((output("a", "outer"), output("c", "outer")))})
+    inner = SelectScope(outer, sources={"t": T})
     assert found("a", inner) == (["a"], [])
     assert found("c", inner) == (["outer"], [])
     # with points it may be a column of a table farther out
     assert found("a.b", inner) == (["a", "outer"], [])
     assert found("u.a", inner) == (["outer"], [])
-    aliased = Scope(outer, sources={"t": T}, aliases={"a": (output("a", "b"),)})
+    aliased = SelectScope(outer, sources={"t": T}, aliases={"a": (output("a", "b"),)})
     assert found("a", aliased) == (["a", "b"], [])
     # an alias alone does not hide what is farther out
-    other = Scope(outer, sources={"t": T}, aliases={"c": (output("c", "b"),)})
+    other = SelectScope(outer, sources={"t": T}, aliases={"c": (output("c", "b"),)})
     assert found("c", other) == (["b", "outer"], [])
 
 
 def test_columns_without_a_name_may_be_meant() -> None:
-    scope = Scope(sources={"t": Source((A, Output("", frozenset({Column(TABLE, "b")}))))})
+    scope = SelectScope(
+        sources={"t": ScopeSource((A, SelectOutput("", frozenset({ScopeColumn(TABLE, "b")}))))}
+    )
     assert found("a", scope) == (["a"], ["b"])
     assert found("c", scope) == ([], ["b"])
 
@@ -87,8 +92,8 @@ def test_columns_that_get_other_names() -> None:
     assert renamed((A, B), []) == (A, B)
     assert renamed((A, B), ["K"]) == (output("k", "a"), B)
     assert renamed((A, B), ["k", "l"]) == (output("k", "a"), output("l", "b"))
-    constant = Output("c", constant="1")
-    assert renamed((constant,), ["k"]) == (Output("k", constant="1"),)
+    constant = SelectOutput("c", constant="1")
+    assert renamed((constant,), ["k"]) == (SelectOutput("k", constant="1"),)
     with pytest.raises(PolicyError, match="3 names for 2 columns"):
         renamed((A, B), ["k", "l", "m"])
     with pytest.raises(PolicyError, match="1 names for 0 columns"):
@@ -97,9 +102,9 @@ def test_columns_that_get_other_names() -> None:
 
 def test_columns_of_one_name() -> None:
     assert named([A, B, output("a", "c")], "A") == [A, output("a", "c")]
-    both = with_aliases([A, Output(""), output("a", "b")])
+    both = with_aliases([A, SelectOutput(""), output("a", "b")])
     assert both == {"a": (A, output("a", "b"))}
-    scope = Scope(sources={"t": T, "u": Source((output("a", "c"),))})
+    scope = SelectScope(sources={"t": T, "u": ScopeSource((output("a", "c"),))})
     assert {c.name for found in by_name(scope, "a") for c in found.reads} == {"a", "c"}
 
 
@@ -108,12 +113,14 @@ def test_the_parts_of_a_union_are_one_column_where_they_are_the_same() -> None:
     both = merged((A, B))
     assert (both.name, both.same) == ("a", None)
     assert {column.name for column in both.reads} == {"a", "b"}
-    assert merged((A, Output("x", constant="1"))).same is None
+    assert merged((A, SelectOutput("x", constant="1"))).same is None
     # a constant beside it is not the same in every row
-    assert merged((Output("x", constant="1"), Output("x", constant="2"))).constant is None
+    assert (
+        merged((SelectOutput("x", constant="1"), SelectOutput("x", constant="2"))).constant is None
+    )
 
 
 def test_with_that_is_nearer_hides_what_is_farther_out() -> None:
-    outer = Scope(common={"q": Source((A,)), "r": Source((A,))})
-    inner = Scope(outer, common={"q": Source((B,))})
-    assert all_common(inner) == {"q": Source((B,)), "r": Source((A,))}
+    outer = SelectScope(common={"q": ScopeSource((A,)), "r": ScopeSource((A,))})
+    inner = SelectScope(outer, common={"q": ScopeSource((B,))})
+    assert all_common(inner) == {"q": ScopeSource((B,)), "r": ScopeSource((A,))}

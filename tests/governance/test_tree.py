@@ -12,7 +12,7 @@ from hypothesis import strategies as some
 from sqlfl.base.errors import PolicyError
 from sqlfl.governance.functions import functions_of
 from sqlfl.governance.scopes import Table
-from sqlfl.governance.tree import LONGEST, Reading, read
+from sqlfl.governance.tree import LONGEST, SelectReading, read
 from tests.open_databases import in_memory
 
 COLUMNS = {"t": ("id", "a", "b", "c", "y"), "u": ("id", "d", "e", "s")}
@@ -38,11 +38,11 @@ def columns(parts: Sequence[str]) -> tuple[Table, tuple[str, ...]] | None:
     return ("memory", "main", name), COLUMNS[name]
 
 
-def reading(con: duckdb.DuckDBPyConnection, text: str) -> Reading:
+def reading(con: duckdb.DuckDBPyConnection, text: str) -> SelectReading:
     return read(con, text, columns, functions_of(con))
 
 
-def names(found: Reading) -> tuple[list[str], str, str]:
+def names(found: SelectReading) -> tuple[list[str], str, str]:
     """Of each output what it reads; filters; links."""
     outputs = [" ".join(sorted(column.name for column in o.reads)) for o in found.outputs]
     filters, links = (

@@ -12,13 +12,13 @@ import pytest
 
 from sqlfl.base.errors import PolicyError
 from sqlfl.governance.functions import Functions, functions_of
-from sqlfl.governance.scopes import Column, Scope
+from sqlfl.governance.scopes import ScopeColumn, SelectScope
 from sqlfl.governance.tree import (
     DEEPEST,
     LONGEST,
     MOST,
     PARSE,
-    Reading,
+    SelectReading,
     _check_size,
     _Reader,
     read,
@@ -37,7 +37,9 @@ def given() -> Iterator[Given]:
         yield con, functions_of(con)
 
 
-def reading(given: Given, text: str, shown: Callable[[Column], bool] = lambda _: True) -> Reading:
+def reading(
+    given: Given, text: str, shown: Callable[[ScopeColumn], bool] = lambda _: True
+) -> SelectReading:
     con, functions = given
     return read(con, text, columns, functions, shown)
 
@@ -158,7 +160,7 @@ def reader(given: Given) -> _Reader:
 
 def refused_node(given: Given, node: dict[str, Any], said: str) -> None:
     with pytest.raises(PolicyError) as error:
-        reader(given).query(node, Scope())
+        reader(given).query(node, SelectScope())
     assert said in error.value.message
 
 
@@ -166,7 +168,7 @@ def test_nodes_that_are_not_known(given: Given) -> None:
     union = tree(given, "SELECT a FROM t UNION ALL SELECT d FROM u")
     refused_node(given, {**union, "setop_type": "OTHER"}, "OTHER is not taken")
     select = tree(given, "WITH q AS (SELECT a FROM t) SELECT a FROM q LIMIT 3")
-    reader(given).query(select, Scope())
+    reader(given).query(select, SelectScope())
     refused_node(given, {**select, "type": "OTHER_NODE"}, "OTHER_NODE is not taken")
     other = {**select["modifiers"][0], "type": "OTHER_MODIFIER"}
     refused_node(given, {**select, "modifiers": [other]}, "OTHER_MODIFIER is not taken")
@@ -176,7 +178,9 @@ def test_nodes_that_are_not_known(given: Given) -> None:
         refused_node(given, {**select, "cte_map": map_}, "WITH is not taken")
     inner = item["value"].get("query_node") or item["value"]["query"]["node"]
     for value in ({"query_node": inner}, {"query": {"node": inner}}):
-        reader(given).query({**select, "cte_map": {"map": [{**item, "value": value}]}}, Scope())
+        reader(given).query(
+            {**select, "cte_map": {"map": [{**item, "value": value}]}}, SelectScope()
+        )
     refused_node(given, {**select, "sample": {"x": 1}}, "TABLESAMPLE is not taken")
     source = {**select["from_table"], "type": "OTHER"}
     refused_node(given, {**select, "from_table": source}, "OTHER is not taken")
@@ -204,12 +208,12 @@ def test_expressions_that_are_not_known(given: Given) -> None:
 def test_the_name_of_a_function_is_what_its_path_says(given: Given) -> None:
     select = tree(given, "SELECT round(a) AS k FROM t")
     call = select["select_list"][0]
-    reader(given).query(select, Scope())
+    reader(given).query(select, SelectScope())
     call["qualified_name"] = {"path": ["getenv"]}
     refused_node(given, select, "function getenv is not among")
     for path in ({"path": []}, {"path": None}, None):
         call["qualified_name"] = path
-        reader(given).query(select, Scope())
+        reader(given).query(select, SelectScope())
     call["function_name"] = "getenv"
     refused_node(given, select, "function getenv is not among")
 
@@ -218,7 +222,7 @@ def test_the_name_of_a_function_is_what_its_path_says(given: Given) -> None:
 
 
 def test_a_column_that_is_not_shown_is_none(given: Given) -> None:
-    def shown(column: Column) -> bool:
+    def shown(column: ScopeColumn) -> bool:
         return column.name != "b"
 
     assert reading(given, "SELECT a FROM t", shown).outputs

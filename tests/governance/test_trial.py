@@ -19,7 +19,7 @@ from sqlfl import messages as ms
 from sqlfl.base.errors import Error, PolicyError
 from sqlfl.contract.schema import Client
 from sqlfl.governance import measuring
-from sqlfl.governance.trial import Trial, Tried, Workers
+from sqlfl.governance.trial import Trial, TrialWorkers, Tried
 from sqlfl.options.policies import TrainingPolicy
 from sqlfl.party.party import PartyClient, Secrets
 from tests import courier
@@ -39,14 +39,14 @@ FROM range(1000) AS r(i)"""
 
 
 @pytest.fixture(scope="module")
-def workers() -> Iterator[Workers]:
-    with closing(Workers()) as found:
+def workers() -> Iterator[TrialWorkers]:
+    with closing(TrialWorkers()) as found:
         yield found
 
 
 @pytest.fixture
 def remote(
-    clinic: duckdb.DuckDBPyConnection, workers: Workers, monkeypatch: pytest.MonkeyPatch
+    clinic: duckdb.DuckDBPyConnection, workers: TrialWorkers, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[PartyClient]:
     """As a host makes it, in a guard whose bounds on values are gone."""
     monkeypatch.setattr(measuring, "MAX_BYTES", 1e18)
@@ -55,7 +55,9 @@ def remote(
         yield found
 
 
-def _client(con: duckdb.DuckDBPyConnection, workers: Workers, analyst: str = "acme") -> PartyClient:
+def _client(
+    con: duckdb.DuckDBPyConnection, workers: TrialWorkers, analyst: str = "acme"
+) -> PartyClient:
     secrets = Secrets(b"\x07" * 32, b"\x07" * 32)
     return PartyClient(Client("clinic"), con, secrets, analyst=analyst, workers=workers)
 
@@ -96,7 +98,7 @@ def test_time_is_the_policys(remote: PartyClient, clinic: duckdb.DuckDBPyConnect
 
 
 def test_a_worker_that_is_killed_ends_its_run_alone(
-    remote: PartyClient, clinic: duckdb.DuckDBPyConnection, workers: Workers
+    remote: PartyClient, clinic: duckdb.DuckDBPyConnection, workers: TrialWorkers
 ) -> None:
     ruled(clinic, "memory = '1TB', seconds = 500")
     ruled(clinic, "memory = '1TB', seconds = 500",
@@ -129,7 +131,9 @@ def test_what_is_described_is_bound_there_alone(
     assert "cannot bind what it was asked, though all of it is granted" in reply.text
 
 
-def trial(con: duckdb.DuckDBPyConnection, workers: Workers, text: str, *, run: bool = True) -> None:
+def trial(
+    con: duckdb.DuckDBPyConnection, workers: TrialWorkers, text: str, *, run: bool = True
+) -> None:
     names = con.execute('SELECT name FROM pragma_table_info(\'hr."t ""x"\')').fetchall()
     columns = {("memory", "hr", 't "x'): tuple(name for (name,) in names)}
     own, rules = Tried(("memory", "main"), (text,), columns, run), TrainingPolicy(memory=200 << 20)
@@ -142,7 +146,7 @@ def trial(con: duckdb.DuckDBPyConnection, workers: Workers, text: str, *, run: b
 
 
 @pytest.mark.parametrize("run", [True, False])
-def test_columns_of_every_type_are_there(workers: Workers, run: bool) -> None:
+def test_columns_of_every_type_are_there(workers: TrialWorkers, run: bool) -> None:
     with closing(duckdb.connect()) as con:
         con.execute(VALUES)
         text = """SELECT h + k, d * 2, m = 'b''ad', z, u, s.a + 1, l[1], a[2], iv, ti, bi, bl,
@@ -154,13 +158,13 @@ def test_columns_of_every_type_are_there(workers: Workers, run: bool) -> None:
         assert not isinstance(failure.value, PolicyError)
 
 
-def test_what_fails_on_a_value_is_left_to_the_party(workers: Workers) -> None:
+def test_what_fails_on_a_value_is_left_to_the_party(workers: TrialWorkers) -> None:
     with closing(duckdb.connect()) as con:
         con.execute(VALUES)
         trial(con, workers, """SELECT ('x' || k)::INTEGER FROM hr."t ""x" AS t""")
 
 
-def test_a_worker_reads_no_file(workers: Workers) -> None:
+def test_a_worker_reads_no_file(workers: TrialWorkers) -> None:
     with closing(duckdb.connect()) as con:
         con.execute(VALUES)
         trial(con, workers, "SELECT * FROM read_text('/etc/hostname')")  # a failure of the query
@@ -168,7 +172,7 @@ def test_a_worker_reads_no_file(workers: Workers) -> None:
 
 def test_a_worker_answers_one_request_after_another() -> None:
     """Each under a limit of its own; one that has failed is not used again."""
-    own = Workers()
+    own = TrialWorkers()
     with closing(own), closing(duckdb.connect()) as con:
         con.execute(VALUES)
         own.warm()
@@ -184,7 +188,9 @@ def test_a_worker_answers_one_request_after_another() -> None:
         trial(con, own, 'SELECT sum(h) FROM hr."t ""x" AS t')
 
 
-def test_the_database_may_be_named_like_the_workers_own(workers: Workers, tmp_path: Path) -> None:
+def test_the_database_may_be_named_like_the_workers_own(
+    workers: TrialWorkers, tmp_path: Path
+) -> None:
     with closing(duckdb.connect(tmp_path / "Memory.duckdb")) as con:
         con.execute("CREATE TABLE t AS SELECT 1 AS k; SET GLOBAL integer_division = true")
         own = Tried(
@@ -199,7 +205,7 @@ def test_the_database_may_be_named_like_the_workers_own(workers: Workers, tmp_pa
 
 
 def test_no_process_stays() -> None:
-    own = Workers()
+    own = TrialWorkers()
     own.warm()
     (waiting,) = own._waiting
     process = own.take()

@@ -22,7 +22,7 @@ from sqlfl.contract.schema import Client, FeatureSpecification, KeySpecification
 from sqlfl.governance.fragments import Fragments, roles_of
 from sqlfl.governance.functions import functions_of
 from sqlfl.governance.policies import Grant, Roles, Ruling
-from sqlfl.governance.scopes import Output, Table
+from sqlfl.governance.scopes import SelectOutput, Table
 from sqlfl.messages import Sealed
 from sqlfl.messages.wire import encoded, received
 from sqlfl.options.policies import MODES, TrainingPolicy, strictest
@@ -313,7 +313,7 @@ def draws(number: int) -> Iterator[random.Random]:
         yield random.Random(f"{depth.SEED} two worlds {case}")
 
 
-def _tells_equals(role: str, output: Output, column: str) -> bool:
+def _tells_equals(role: str, output: SelectOutput, column: str) -> bool:
     """Return True for a join key that is the hidden column. Other values of `pid` and `ssn` leave
     the same keys equal."""
     known = output.same is not None and output.same.name == column

@@ -24,7 +24,7 @@ from nvflare.fuel.f3.cellnet.cell import Cell
 from nvflare.fuel.f3.cellnet.core_cell import CoreCell
 
 from sqlfl.contract.schema import Client
-from sqlfl.integrations.nvflare.asking import End
+from sqlfl.integrations.nvflare.asking import FlareClient
 from sqlfl.integrations.nvflare.flare import Speaking, ends
 from sqlfl.integrations.nvflare.flare_site import Site
 from sqlfl.service.hosting import Host
@@ -76,7 +76,7 @@ def named(proxies: Mapping[str, Proxy]) -> dict[str, list[str]]:
     return {party: [proxy.name] for party, proxy in proxies.items()}
 
 
-def ends_of(proxies: Mapping[str, Proxy], lease: float = 60.0) -> dict[str, dict[int, End]]:
+def ends_of(proxies: Mapping[str, Proxy], lease: float = 60.0) -> dict[str, dict[int, FlareClient]]:
     return ends(proxies.values(), named(proxies), SPEAKING, lease)
 
 

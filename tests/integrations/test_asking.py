@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from sqlfl.base.errors import LostError, WireError
 from sqlfl.contract.schema import Client
 from sqlfl.integrations.nvflare import asking
-from sqlfl.integrations.nvflare.asking import Answers, Away, End
+from sqlfl.integrations.nvflare.asking import Away, FlareClient, NumberedAnswers
 
 BANK = Client("bank")
 
@@ -37,7 +37,7 @@ class Party:
 class Carrier:
     """Of calls to `answers`; `lose` says of each whether it is lost on the way there or back."""
 
-    def __init__(self, answers: Answers, lose: Callable[[], tuple[bool, bool]]) -> None:
+    def __init__(self, answers: NumberedAnswers, lose: Callable[[], tuple[bool, bool]]) -> None:
         self.answers, self.lose = answers, lose
         self.calls: list[tuple[int, bool, list[int]]] = []
 
@@ -67,7 +67,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asking, "AGAIN", 0.0)
 
 
-def ask(answers: Answers, number: int, data: bytes | None, received: list[int]) -> object:
+def ask(answers: NumberedAnswers, number: int, data: bytes | None, received: list[int]) -> object:
     reply = answers.ask(number, data, received, 5.0, "heart", "pass")
     return None if reply is None else reply.to_pybytes()
 
@@ -76,9 +76,9 @@ def ask(answers: Answers, number: int, data: bytes | None, received: list[int]) 
 def test_each_request_is_served_once_and_answered_whatever_is_lost(seed: int) -> None:
     chance = random.Random(seed)
     party = Party()
-    with Answers(party) as answers:
+    with NumberedAnswers(party) as answers:
         carrier = Carrier(answers, lambda: (chance.random() < 0.3, chance.random() < 0.3))
-        end = End(BANK, carrier, lambda: None)
+        end = FlareClient(BANK, carrier, lambda: None)
         texts = [f"request {n}".encode() for n in range(8)]
         for text in texts:
             assert end.handle(pa.py_buffer(text)).to_pybytes() == b"reply to " + text
@@ -90,8 +90,8 @@ def test_each_request_is_served_once_and_answered_whatever_is_lost(seed: int) ->
 
 def test_several_threads_ask_at_once() -> None:
     party = Party()
-    with Answers(party) as answers:
-        end = End(BANK, Carrier(answers, lambda: (False, False)), lambda: None)
+    with NumberedAnswers(party) as answers:
+        end = FlareClient(BANK, Carrier(answers, lambda: (False, False)), lambda: None)
         texts = [f"{n}".encode() for n in range(200)]
         with ThreadPoolExecutor(8) as pool:
             found = list(pool.map(lambda text: end.handle(pa.py_buffer(text)), texts))
@@ -106,9 +106,9 @@ def test_a_call_says_that_the_answer_is_not_there_yet_and_bytes_go_down_once() -
         assert ready.wait(20)
         return data
 
-    with Answers(slow) as answers:
+    with NumberedAnswers(slow) as answers:
         carrier = Carrier(answers, lambda: (False, False))
-        end = End(BANK, carrier, lambda: None, lease=0.1)
+        end = FlareClient(BANK, carrier, lambda: None, lease=0.1)
         threading.Timer(0.3, ready.set).start()
         assert end.handle(pa.py_buffer(b"x")).to_pybytes() == b"x"
     sent = [call[1] for call in carrier.calls]
@@ -119,7 +119,7 @@ def test_a_call_says_that_the_answer_is_not_there_yet_and_bytes_go_down_once() -
 
 def test_a_late_repetition_of_what_is_over_is_refused() -> None:
     party = Party()
-    with Answers(party) as answers:
+    with NumberedAnswers(party) as answers:
         assert ask(answers, 1, b"a", []) == b"reply to a"
         assert ask(answers, 2, b"b", [1]) == b"reply to b"
         for number in (1, 2):
@@ -133,7 +133,10 @@ def test_a_late_repetition_of_what_is_over_is_refused() -> None:
 
 
 def test_a_site_that_was_restarted_says_so() -> None:
-    with Answers(Party()) as answers, pytest.raises(WireError, match="the site was restarted"):
+    with (
+        NumberedAnswers(Party()) as answers,
+        pytest.raises(WireError, match="the site was restarted"),
+    ):
         ask(answers, 3, None, [])
 
 
@@ -157,15 +160,18 @@ def test_a_site_that_was_restarted_says_so() -> None:
 )
 def test_calls_with_other_arguments_are_refused(given: tuple[object, ...]) -> None:
     party = Party()
-    with Answers(party) as answers, pytest.raises(WireError, match="arguments that are none"):
+    with (
+        NumberedAnswers(party) as answers,
+        pytest.raises(WireError, match="arguments that are none"),
+    ):
         answers.ask(*given)  # type: ignore[arg-type]
     assert not party.served
     assert not answers._begun
 
 
 def test_what_is_away_for_the_lease_is_lost() -> None:
-    with Answers(Party()) as answers:
-        end = End(BANK, Carrier(answers, lambda: (True, True)), lambda: None, lease=0.2)
+    with NumberedAnswers(Party()) as answers:
+        end = FlareClient(BANK, Carrier(answers, lambda: (True, True)), lambda: None, lease=0.2)
         began = time.monotonic()
         with pytest.raises(LostError, match="party bank/0: is away: the call was lost"):
             end.handle(pa.py_buffer(b"x"))
@@ -181,8 +187,10 @@ def test_an_interrupt_ends_the_wait_for_what_is_away_and_is_told_now_and_then() 
         time.sleep(0.01)
         return True, True
 
-    with Answers(Party()) as answers:
-        end = End(BANK, Carrier(answers, lose), lambda: told.append(time.monotonic()), lease=60.0)
+    with NumberedAnswers(Party()) as answers:
+        end = FlareClient(
+            BANK, Carrier(answers, lose), lambda: told.append(time.monotonic()), lease=60.0
+        )
         with ThreadPoolExecutor(1) as pool:
             work = pool.submit(end.handle, pa.py_buffer(b"x"))
             assert calls.wait(20)
@@ -195,8 +203,8 @@ def test_an_interrupt_ends_the_wait_for_what_is_away_and_is_told_now_and_then() 
 def test_interrupts_are_told_at_most_twice_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asking, "AGAIN", 60.0)
     told: list[int] = []
-    with Answers(Party()) as answers:
-        end = End(BANK, Carrier(answers, lambda: (False, False)), lambda: told.append(1))
+    with NumberedAnswers(Party()) as answers:
+        end = FlareClient(BANK, Carrier(answers, lambda: (False, False)), lambda: told.append(1))
         for _ in range(50):
             end.interrupt()
     assert told == [1]

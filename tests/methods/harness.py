@@ -13,7 +13,7 @@ from scipy import optimize, sparse
 from sqlfl.contract.configuration import Configuration, TowerConfiguration
 from sqlfl.contract.schema import Address, Client, SlotSpecification
 from sqlfl.coordinator.join.mapping import TableMapping
-from sqlfl.coordinator.join.slot_members import Members
+from sqlfl.coordinator.join.slot_members import SlotMembers
 from sqlfl.coordinator.rounds.chunks import WrittenPieces
 from sqlfl.coordinator.rounds.passes import Passes
 from sqlfl.coordinator.rounds.problem import Algorithm, Problem, Step, coordinator_of
@@ -192,7 +192,7 @@ class Join:
                     table[part], counts[part], self.centres[slot], self.onehots[slot]
                 )
                 addresses.append(address)
-            members.append(Members(slot, tuple(addresses), bounds))
+            members.append(SlotMembers(slot, tuple(addresses), bounds))
         return Problem(
             run="run",
             mapping=TableMapping(self.rows, [len(t) for t in self.tables]),

@@ -9,7 +9,7 @@ import pytest
 from sklearn.linear_model import Lasso
 
 from sqlfl.base.errors import InternalError, ModelError, PartyError
-from sqlfl.coordinator.executors.joined_rows import JoinedRows
+from sqlfl.coordinator.executors.joined_rows import PartitionedRows
 from sqlfl.coordinator.rounds.problem import coordinator_of
 from sqlfl.messages import PartialGradient
 from sqlfl.messages.wire import decode, encode
@@ -294,8 +294,10 @@ def test_a_client_takes_only_what_fits_it() -> None:
 
 def test_an_iteration_looks_at_the_joined_rows_once(monkeypatch: pytest.MonkeyPatch) -> None:
     looks = []
-    look = JoinedRows.look
-    monkeypatch.setattr(JoinedRows, "look", lambda *a, **k: (looks.append(1), look(*a, **k))[1])
+    look = PartitionedRows.look
+    monkeypatch.setattr(
+        PartitionedRows, "look", lambda *a, **k: (looks.append(1), look(*a, **k))[1]
+    )
     trained = train(joined(5), 1.0, step="search", epochs=20, tolerance=0.0)
     # one more before there are weights
     assert len(looks) == 1 + 1 + len(trained.steps)

@@ -16,7 +16,7 @@ from sqlfl.base.errors import ModelError, OptionError, PartyError, PlanError, Pr
 from sqlfl.coordinator.join import join_limits
 from sqlfl.coordinator.rounds import passes
 from sqlfl.messages.wire import decode
-from sqlfl.party.guard import Guard
+from sqlfl.party.guard import ReleaseGuard
 from tests.conftest import Open
 from tests.depth import combinations, examples
 from tests.federations import Parties, federation, trainable
@@ -356,13 +356,13 @@ def test_a_client_that_noises_less_is_found_out(
     database: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it says that it has released is held against the plan."""
-    told = Guard.choose
+    told = ReleaseGuard.choose
 
-    def twice(guard: Guard, scores: np.ndarray, sensitivity: float) -> int:
+    def twice(guard: ReleaseGuard, scores: np.ndarray, sensitivity: float) -> int:
         told(guard, scores, sensitivity)
         return told(guard, scores, sensitivity)
 
-    monkeypatch.setattr(Guard, "choose", twice)
+    monkeypatch.setattr(ReleaseGuard, "choose", twice)
     with pytest.raises(PartyError, match="selections 16, planned 1 to 8"):
         private(parties(database), "epsilon = 4, delta = 1e-4")
 

@@ -10,7 +10,7 @@ import pytest
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 from sqlfl.base.errors import ModelError, OptionError
-from sqlfl.methods.moments.solving import Block, Target, discriminants, regression, solve
+from sqlfl.methods.moments.solving import TableMoments, Target, discriminants, regression, solve
 from tests.conftest import Open
 from tests.depth import combinations
 from tests.federations import federation
@@ -24,13 +24,13 @@ NUMBERS, CLASSES, SEVERAL = "linear_regression", "logistic_regression", "softmax
 # -- the solution ----------------------------------------------------------------------------------
 
 
-def exact(*tables: Array, labels: Array) -> list[Block]:
+def exact(*tables: Array, labels: Array) -> list[TableMoments]:
     """What tables tell without noise."""
     centred = labels - labels.mean(axis=0)
     found = []
     for x in tables:
         own = x - x.mean(axis=0)
-        found.append(Block(own.T @ own / len(x), 0.0, own.T @ centred / len(x), 0.0))
+        found.append(TableMoments(own.T @ own / len(x), 0.0, own.T @ centred / len(x), 0.0))
     return found
 
 
@@ -88,7 +88,9 @@ def test_noise_alone_gives_no_model() -> None:
     explained = []
     for _ in range(50):
         blocks = [
-            Block(np.eye(4) / 3 + 0.1 * rng.normal(size=(4, 4)), 0.1, rng.normal(size=(4, 1)), 1.0)
+            TableMoments(
+                np.eye(4) / 3 + 0.1 * rng.normal(size=(4, 4)), 0.1, rng.normal(size=(4, 1)), 1.0
+            )
             for _ in range(3)
         ]
         solution = solve(blocks, target, 1e-4)

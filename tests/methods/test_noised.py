@@ -12,7 +12,7 @@ import sqlfl
 from sqlfl.contract.privacy_specification import RoundNoise, RunNoise
 from sqlfl.contract.schema import Client
 from sqlfl.coordinator.join.mapping import TableMapping
-from sqlfl.coordinator.join.slot_members import Members
+from sqlfl.coordinator.join.slot_members import SlotMembers
 from sqlfl.coordinator.rounds.problem import Problem
 from sqlfl.methods.sgd.client import SgdStep
 from sqlfl.methods.sgd.configuration import SgdConfiguration
@@ -37,7 +37,7 @@ def problem(loss: Loss, noise: float, weights: np.ndarray | None = None) -> Prob
     return Problem(
         run="r",
         mapping=TableMapping((np.repeat(np.arange(ROWS, dtype=np.int32), 2),), (ROWS,)),
-        slots=(Members(0, (client,), np.array([0, ROWS])),),
+        slots=(SlotMembers(0, (client,), np.array([0, ROWS])),),
         loss=loss,
         targets=targets,
         outputs=loss.outputs,
@@ -131,7 +131,7 @@ def test_other_blocks_count_as_far_as_their_noise_lets_them() -> None:
         own = replace(
             problem(Squared(), noise),
             mapping=TableMapping(rows, (1000, 500)),
-            slots=tuple(Members(k, ((Client(f"p{k}"), 0),), np.array([0, n])) for k, n in
+            slots=tuple(SlotMembers(k, ((Client(f"p{k}"), 0),), np.array([0, n])) for k, n in
                         enumerate((1000, 500))),
             targets=rng.normal(size=4000),
             privacy=RunNoise(dict.fromkeys(range(2), RoundNoise(1.0, 1.0, CLIP, noise))),

@@ -19,7 +19,7 @@ from sqlfl.messages import Embeddings, MaskedEmbeddings, Message, SendPrediction
 from sqlfl.messages.wire import encode
 from sqlfl.methods.pbm.messages import PbmResiduals, SendEmbeddings
 from sqlfl.methods.pbm.numbers import LEVELS, quantised, restored
-from sqlfl.models.neural import Network
+from sqlfl.models.neural import TowerNetwork
 from tests.depth import THOROUGH, combinations
 from tests.methods.harness import Join, MemoryChannel, Trained, masked_run
 from tests.methods.test_towers import OPTIMIZERS, SMALL, Central, batches_of, curved
@@ -380,6 +380,6 @@ def test_towers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     join = curved("linear_regression", clients=(1, 1), total=80, sizes=(80, 20))
     found = trained(join, hidden=(4,), head="linear", embedding=3, epochs=2, learning_rate=10.0)
     operators = found.channel.operators.values()
-    assert all(isinstance(own._network, Network) for own in operators)
+    assert all(isinstance(own._network, TowerNetwork) for own in operators)
     sums = found.algorithm._embedding  # type: ignore[attr-defined]
     assert np.abs(sums).max() <= 2.0 + 1e-6

@@ -14,7 +14,7 @@ from sqlfl.aggregation import packing
 from sqlfl.base.errors import Error
 from sqlfl.messages import MaskedEmbeddings
 from sqlfl.messages.wire import decode
-from sqlfl.party.guard import Guard
+from sqlfl.party.guard import ReleaseGuard
 from tests.conftest import Open
 from tests.depth import in_turn, spread
 from tests.federations import Parties, federation
@@ -222,13 +222,13 @@ def test_a_party_that_draws_otherwise_is_found_out(
     database: Open, clause: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It tells what it did: that less was drawn, or more often."""
-    honest = Guard.embeddings
+    honest = ReleaseGuard.embeddings
 
-    def twice(self: Guard, values: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    def twice(self: ReleaseGuard, values: np.ndarray, rows: np.ndarray) -> np.ndarray:
         honest(self, values, rows)
         return honest(self, values, rows)
 
-    monkeypatch.setattr(Guard, "embeddings", twice)
+    monkeypatch.setattr(ReleaseGuard, "embeddings", twice)
     options = "algorithm = 'pbm', embedding = 3, hidden = [4], epochs = 2, batch_size = 300"
     text = QUERY.format(join="JOIN", more="")
     with federation(parties(database)) as fed:

@@ -11,9 +11,9 @@ import pytest
 
 from sqlfl.base.errors import InternalError
 from sqlfl.coordinator.join.mapping import TableMapping
-from sqlfl.coordinator.rounds.chunk import Piece, Tally
+from sqlfl.coordinator.rounds.chunk import Chunk, PassTally
 from sqlfl.coordinator.rounds.chunks import WrittenPieces
-from sqlfl.coordinator.rounds.compiled_chunks import CompiledPiece
+from sqlfl.coordinator.rounds.compiled_chunks import CompiledChunk
 from sqlfl.coordinator.rounds.passes import Passes
 from sqlfl.coordinator.rounds.runs import ends_of_runs
 from sqlfl.coordinator.rounds.scores import Scores
@@ -37,12 +37,12 @@ def test_without_it_numpy_does_the_work(
 ) -> None:
     take_way("compiled", monkeypatch)
     pieces = WrittenPieces(TableMapping([np.zeros(4, np.int32)], [1]), np.ones(4), None)
-    assert {type(piece) for piece in pieces.pieces(3)} == {CompiledPiece}
+    assert {type(piece) for piece in pieces.pieces(3)} == {CompiledChunk}
     monkeypatch.setattr(native, "PATH", tmp_path / "none.so")
     with caplog.at_level(logging.WARNING, "sqlfl.models.native"):
         for _ in range(2):
             pieces = WrittenPieces(TableMapping([np.zeros(4, np.int32)], [1]), np.ones(4), None)
-            assert {type(piece) for piece in pieces.pieces(3)} == {Piece}
+            assert {type(piece) for piece in pieces.pieces(3)} == {Chunk}
     (said,) = caplog.messages
     assert "several times as long" in said
     with pytest.raises(InternalError):
@@ -67,9 +67,9 @@ def test_one_of_another_version_is_not_used(
     assert "another version" in caplog.text
 
 
-def look(piece: Piece, loss: Loss, scores: Scores) -> Tally:
+def look(piece: Chunk, loss: Loss, scores: Scores) -> PassTally:
     sums = tuple(np.zeros_like(own) for own in scores.slots)
-    tally = Tally(np.zeros(loss.outputs), sums)
+    tally = PassTally(np.zeros(loss.outputs), sums)
     piece.look(loss, scores, tally)
     return tally
 
@@ -94,8 +94,8 @@ def test_values_are_those_of_numpy(
     small = (own[0], own[1].astype(np.int32))
     runs = (None, ends_of_runs(small[1]))
     assert (runs[1] is not None) == (rows == 5000)
-    one = CompiledPiece(0, rows, small, targets, shares, runs=runs)
-    other = Piece(0, rows, small, targets, shares)
+    one = CompiledChunk(0, rows, small, targets, shares, runs=runs)
+    other = Chunk(0, rows, small, targets, shares)
     found, wanted = look(one, loss, scores), look(other, loss, scores)
     # next to a count, or to a certain class, differences from these have lost digits: numpy's
     # log Σ exp(H) − H_y those of H, half an ulp of up to size + log K a row
@@ -133,8 +133,8 @@ def test_curvatures_and_metrics_are_those_of_numpy(
     if shares is not None:
         blocks[1][:, shares == 0.0] = np.nan  # what counts nothing may be anything
     ways = [rng.normal(size=(k, loss.outputs, n)) for k, n in zip(counts, (70, rows), strict=False)]
-    one = CompiledPiece(0, rows, own, targets, shares)
-    other = Piece(0, rows, own, targets, shares)
+    one = CompiledChunk(0, rows, own, targets, shares)
+    other = Chunk(0, rows, own, targets, shares)
     with np.errstate(invalid="ignore"):
         if shares is None or loss.name in ("squared", "poisson"):
             wanted = other.curvatures(loss, scores, ways)
@@ -182,9 +182,9 @@ def test_proximal_steps_are_those_of_numpy(
         blocks = [0.5 * size * rng.uniform(-1.0, 1.0, (loss.outputs, n)) for n in (70, rows)]
         scores = Scores(tuple(blocks), np.full(loss.outputs, 1e-3))
         tallies = []
-        kinds: tuple[type[Piece], ...] = (CompiledPiece, Piece)
+        kinds: tuple[type[Chunk], ...] = (CompiledChunk, Chunk)
         for kind, held in zip(kinds, duals, strict=True):
-            tally = Tally(np.zeros(loss.outputs), tuple(np.zeros_like(v) for v in blocks))
+            tally = PassTally(np.zeros(loss.outputs), tuple(np.zeros_like(v) for v in blocks))
             kind(30, rows, own, targets, shares).pull(loss, scores, held, rho, tally)
             tallies.append(tally)
         found, wanted = tallies
@@ -212,9 +212,9 @@ def test_numbers_that_are_none_are_told(
     targets = np.ones(40)
     for shares in (None, np.ones(40)):
         with np.errstate(all="ignore"):
-            one = CompiledPiece(0, 40, (slice(0, 40),), targets, shares)
+            one = CompiledChunk(0, 40, (slice(0, 40),), targets, shares)
             found = look(one, loss, scores)
-            wanted = look(Piece(0, 40, (slice(0, 40),), targets, shares), loss, scores)
+            wanted = look(Chunk(0, 40, (slice(0, 40),), targets, shares), loss, scores)
         np.testing.assert_equal((found.least, found.largest), (wanted.least, wanted.largest))
         assert np.isfinite(found.value) == np.isfinite(wanted.value)
         if np.isfinite(wanted.value):
@@ -222,17 +222,17 @@ def test_numbers_that_are_none_are_told(
     # rows that count nothing may be anything
     shares = np.ones(40)
     shares[33] = 0.0
-    found = look(CompiledPiece(0, 40, (slice(0, 40),), targets, shares), loss, scores)
+    found = look(CompiledChunk(0, 40, (slice(0, 40),), targets, shares), loss, scores)
     assert np.isfinite([found.value, found.least, found.largest, *found.total]).all()
 
 
 def test_what_it_cannot_read_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     take_way("compiled", monkeypatch)
     scores = Scores((np.zeros((1, 3)),), np.zeros(1))
-    wide = CompiledPiece(0, 2, (np.zeros(2, np.int64),), np.zeros(2), None)
+    wide = CompiledChunk(0, 2, (np.zeros(2, np.int64),), np.zeros(2), None)
     with pytest.raises(InternalError, match="int32"):
         look(wide, Squared(), scores)
-    apart = CompiledPiece(0, 2, (np.zeros(4, np.int32)[::2],), np.zeros(2), None)
+    apart = CompiledChunk(0, 2, (np.zeros(4, np.int32)[::2],), np.zeros(2), None)
     with pytest.raises(InternalError, match="one piece"):
         look(apart, Squared(), scores)
 

@@ -7,7 +7,7 @@ import pytest
 
 from sqlfl.base.errors import InternalError
 from sqlfl.models import perceptron
-from sqlfl.models.neural import Network
+from sqlfl.models.neural import TowerNetwork
 from sqlfl.models.perceptron import Perceptron, derivative, suits
 from sqlfl.models.towers import TowerShape
 from sqlfl.party.first_layer import EngineLayer
@@ -34,7 +34,7 @@ def engine_of(width: int, rows: int = 12) -> DenseEngine:
 def test_both_ways_are_those_of_torch(shape: TowerShape, rows: np.ndarray | None) -> None:
     rng = np.random.default_rng(1)
     engine = engine_of(shape.inputs)
-    own, torch = Perceptron(shape, engine), Network(shape, EngineLayer(engine), 0.0)
+    own, torch = Perceptron(shape, engine), TowerNetwork(shape, EngineLayer(engine), 0.0)
     parameters = rng.normal(size=shape.size)
     values = rng.normal(size=(12 if rows is None else len(rows), shape.outputs))
     found = []
@@ -70,7 +70,7 @@ def test_where_a_unit_has_no_slope() -> None:
     shape = TowerShape(2, (3,), 1, "relu")
     engine = engine_of(2)
     parameters, values = np.zeros(shape.size), np.ones((12, 1))
-    networks = (Perceptron(shape, engine), Network(shape, EngineLayer(engine), 0.0))
+    networks = (Perceptron(shape, engine), TowerNetwork(shape, EngineLayer(engine), 0.0))
     one, other = (
         n.numpy(n.forward(n.tensor(parameters), None).backward(n.tensor(values))) for n in networks
     )

@@ -16,11 +16,11 @@ from torch.func import functional_call, grad, vmap
 
 from sqlfl.contract.privacy_specification import RoundNoise
 from sqlfl.models import neural
-from sqlfl.models.neural import Limit, Network, Pass
+from sqlfl.models.neural import Limit, Pass, TowerNetwork
 from sqlfl.models.per_row import RowLimit
 from sqlfl.models.towers import TowerShape
 from sqlfl.party.first_layer import DeviceLayer, EngineLayer
-from sqlfl.party.guard import Guard
+from sqlfl.party.guard import ReleaseGuard
 from tests.methods.harness import DenseEngine
 from tests.party.test_neural import FUNCTIONS, ROWS, dense, engine_of
 
@@ -32,7 +32,7 @@ class Factors:
     """min(1, C/norm), remembering the norms."""
 
     def __init__(self, clip: float = CLIP) -> None:
-        self._guard = Guard(RoundNoise(clip, 1.0), 1)
+        self._guard = ReleaseGuard(RoundNoise(clip, 1.0), 1)
         self._norms: list[np.ndarray] = []
 
     def __call__(self, norms: np.ndarray) -> np.ndarray:
@@ -51,17 +51,19 @@ def network_of(
     activation: str,
     dropout: float = 0,
     bounded: bool = False,
-) -> Network:
+) -> TowerNetwork:
     shape = TowerShape(engine.width, hidden, outputs, activation, bounded)
-    return Network(shape, EngineLayer(engine), dropout)
+    return TowerNetwork(shape, EngineLayer(engine), dropout)
 
 
-def random_pass(network: Network, seed: int, rows: Any = None, draw: int | None = None) -> Pass:
+def random_pass(
+    network: TowerNetwork, seed: int, rows: Any = None, draw: int | None = None
+) -> Pass:
     flat = np.random.default_rng(seed).normal(size=network.shape.size)
     return network.forward(network.tensor(flat), rows, draw)
 
 
-def plain(network: Network, parameters: torch.Tensor) -> torch.nn.Sequential:
+def plain(network: TowerNetwork, parameters: torch.Tensor) -> torch.nn.Sequential:
     """The tower over dense rows, of torch's own layers."""
     arrays = network.unpack(parameters)
     layers: list[torch.nn.Module] = []
@@ -84,7 +86,7 @@ def flattened(gradients: Any, rows: int) -> torch.Tensor:
     return torch.cat([p.reshape(rows, -1) for p in parts], dim=1)
 
 
-def wanting(network: Network) -> torch.Tensor:
+def wanting(network: TowerNetwork) -> torch.Tensor:
     """The dense rows, for Opacus' hooks, which warn where inputs need no gradient."""
     return torch.tensor(dense(network.layer._engine), requires_grad=True)
 
@@ -243,7 +245,7 @@ class UpperOnly(RowLimit):
         return super().gradients(first, upper, values, generator, torch.zeros_like(lengths))
 
 
-def largest_move(limit: Callable[[Network, Factors], Limit]) -> float:
+def largest_move(limit: Callable[[TowerNetwork, Factors], Limit]) -> float:
     """What the sum moves by where the features of one row change, at most, in units of C."""
     rng, found = np.random.default_rng(0), []
     for _ in range(20):

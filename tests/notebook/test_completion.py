@@ -8,12 +8,12 @@ from hypothesis import strategies as some
 
 from sqlfl.base.errors import Error
 from sqlfl.models.kinds import KINDS
-from sqlfl.notebook.completion import Names, completions
+from sqlfl.notebook.completion import KnownNames, completions
 from sqlfl.options.resolve import privacy_options
 from sqlfl.options.training import with_options
 from sqlfl.planner.grammar.dialect import STATEMENTS, parse
 
-NAMES = Names(
+NAMES = KnownNames(
     ("delay", "Spend"),
     {
         "airline.flights": ("distance", "carrier", "late"),

@@ -17,7 +17,7 @@ from IPython.core.interactiveshell import ExecutionResult, InteractiveShell
 from traitlets.config import Config
 
 import sqlfl
-from sqlfl.notebook.magics import Request, completed, read
+from sqlfl.notebook.magics import MagicCall, completed, read
 from sqlfl.planner.grammar.dialect import split
 
 ROOT = Path(__file__).parents[2]
@@ -248,9 +248,9 @@ def test_help_tells_the_forms(shell: InteractiveShell, capsys: pytest.CaptureFix
 
 
 def test_lines_are_those_of_the_cell() -> None:
-    assert read("", "SHOW MODELS", {}) == Request("\nSHOW MODELS")
+    assert read("", "SHOW MODELS", {}) == MagicCall("\nSHOW MODELS")
     assert read("-- a comment", "SHOW MODELS", {}).text.split("\n")[1] == "SHOW MODELS"
-    assert read("x << SHOW MODELS", None, {}) == Request("     SHOW MODELS", into="x")
+    assert read("x << SHOW MODELS", None, {}) == MagicCall("     SHOW MODELS", into="x")
 
 
 @pytest.mark.parametrize(

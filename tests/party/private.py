@@ -11,7 +11,7 @@ from sqlfl.contract.configuration import Configuration
 from sqlfl.contract.privacy_specification import RoundNoise
 from sqlfl.methods.sgd.messages import SgdResiduals
 from sqlfl.party.client import ClientOperator
-from sqlfl.party.guard import Guard
+from sqlfl.party.guard import ReleaseGuard
 from sqlfl.party.operator import client_of
 from tests.methods import harness
 from tests.methods.harness import DenseEngine
@@ -100,7 +100,7 @@ class Unclipped(ClientOperator):
         return self._guard.gradient(gradient, values, self._rows)
 
 
-class _Silent(Guard):
+class _Silent(ReleaseGuard):
     def gradient(self, total: Array, values: Array, rows: Array | None) -> Array:
         super().gradient(total, values, rows)
         return total

@@ -18,7 +18,7 @@ import sqlfl
 from sqlfl.contract.schema import Client
 from sqlfl.messages import Failure, Labels, Prepare, SendGram, SendLabels
 from sqlfl.messages.wire import decode, encode
-from sqlfl.party.guard import Guard
+from sqlfl.party.guard import ReleaseGuard
 from sqlfl.udfs.blocks.blocks import MemoryBlocks
 from sqlfl.udfs.encoding import noised
 from tests import test_truth
@@ -155,8 +155,8 @@ def test_what_is_summed_is_noised_once(
 
         monkeypatch.setattr(owner, name, add)
 
-    noted(Guard, "gradient", lambda own, *_: own.privacy.noise)
-    noted(Guard, "moments", lambda own, *_: own.privacy.moments_noise)
+    noted(ReleaseGuard, "gradient", lambda own, *_: own.privacy.noise)
+    noted(ReleaseGuard, "moments", lambda own, *_: own.privacy.moments_noise)
     noted(noised, "add_gaussian", lambda values, sigma, entropy: sigma)
     text = test_private_statements.statement(
         "epsilon = 2, predictions = 'gaussian', " + test_private_statements.NOISED,

@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 
 from sqlfl.base.errors import InternalError
 from sqlfl.messages import JoinKeys
-from sqlfl.party.combined_rows import Rows, by_fragment, merge_join_keys
+from sqlfl.party.combined_rows import CombinedRows, by_fragment, merge_join_keys
 from tests.udfs.snapshots import specification
 
 SIZES = st.lists(st.integers(0, 6), min_size=2, max_size=4)
 SEEDS = st.integers(0, 2**32 - 1)
 
 
-def rows_of(sizes: list[int], seed: int) -> Rows:
-    return Rows.ordered(sizes, np.random.default_rng(seed).permutation(sum(sizes)))
+def rows_of(sizes: list[int], seed: int) -> CombinedRows:
+    return CombinedRows.ordered(sizes, np.random.default_rng(seed).permutation(sum(sizes)))
 
 
 @given(SIZES, SEEDS)

@@ -20,7 +20,7 @@ from sqlfl.udfs.encoding.features import Encoding, local_encoding
 from sqlfl.udfs.encoding.naming import bases_of, columns_of, own_texts
 from sqlfl.udfs.numbering.rows import Snapshot
 from sqlfl.udfs.updates.predict import make_engine
-from sqlfl.udfs.updates.update import Engine
+from sqlfl.udfs.updates.update import LinearEngine
 from tests.open_databases import in_memory
 from tests.udfs.snapshots import specification, take
 
@@ -34,7 +34,7 @@ ROWS = """SELECT * FROM (VALUES
 SEND = ms.SendRotated("r", 0, "m", 0, (), ())
 
 
-def made(con: duckdb.DuckDBPyConnection) -> tuple[Snapshot, SavedBlock, Engine]:
+def made(con: duckdb.DuckDBPyConnection) -> tuple[Snapshot, SavedBlock, LinearEngine]:
     snapshot = take(con, specification(*FEATURES), ROWS)
     snapshot.activate(np.arange(5, dtype=np.uint32), np.ones(5, np.uint32))
     encoding = local_encoding(snapshot)

@@ -19,7 +19,7 @@ from sqlfl.messages.grams import message_to_gram
 from sqlfl.methods.admm.messages import AdmmResiduals
 from sqlfl.models.gram import GramMatrix
 from sqlfl.party import moments
-from sqlfl.party.guard import Guard
+from sqlfl.party.guard import ReleaseGuard
 from sqlfl.party.moments import clipped_moments, majorant, noised_moments
 from tests.methods.harness import Join, MemoryChannel, random_join
 from tests.party.private import TINY, Categories, entropy, operator
@@ -42,9 +42,9 @@ def table(seed: int, centred: str, rows: int = 40, numeric: int = 3) -> Categori
     return Categories(x, counts, centre, (4, 2))
 
 
-def guarded(engine: Categories, noise: float, seed: int = 0, bound: float = 1e9) -> Guard:
+def guarded(engine: Categories, noise: float, seed: int = 0, bound: float = 1e9) -> ReleaseGuard:
     privacy = RoundNoise(1.0, 1.0, row_bound=bound, moments_noise=noise)
-    return Guard(privacy, engine.rows, entropy(seed))
+    return ReleaseGuard(privacy, engine.rows, entropy(seed))
 
 
 def exact(engine: Categories) -> Array:

@@ -32,7 +32,7 @@ from sqlfl.methods.admm.local import LEAST, LocalUpdate, sensitivities
 from sqlfl.methods.admm.messages import AdmmResiduals
 from sqlfl.methods.sgd.messages import SgdResiduals
 from sqlfl.models import neural
-from sqlfl.models.neural import Network, device_of
+from sqlfl.models.neural import TowerNetwork, device_of
 from sqlfl.models.towers import TowerShape
 from sqlfl.party.client import ClientOperator
 from sqlfl.party.first_layer import DeviceLayer, EngineLayer, make_layer
@@ -133,7 +133,9 @@ def test_gradients_are_those_of_torch_on_dense_rows(shape: Any, batched: bool) -
     hidden, activation, outputs, numeric, categories, seed = shape
     engine = engine_of(numeric=numeric, categories=categories, seed=seed)
     rng = np.random.default_rng(seed)
-    network = Network(TowerShape(engine.width, hidden, outputs, activation), EngineLayer(engine))
+    network = TowerNetwork(
+        TowerShape(engine.width, hidden, outputs, activation), EngineLayer(engine)
+    )
     rows = rng.permutation(ROWS)[:7].astype(np.uint32) if batched else None
     parameters = [rng.normal(size=s) for s in network.shape.shapes]
     values = rng.normal(size=(ROWS if rows is None else len(rows), outputs))
@@ -149,7 +151,7 @@ def test_gradients_are_those_of_torch_on_dense_rows(shape: Any, batched: bool) -
 
 def test_chunks_of_rows_make_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = engine_of()
-    network = Network(TowerShape(7, (4, 3), 2, "relu"), EngineLayer(engine))
+    network = TowerNetwork(TowerShape(7, (4, 3), 2, "relu"), EngineLayer(engine))
     rng = np.random.default_rng(0)
     flat, values = rng.normal(size=network.shape.size), rng.normal(size=(ROWS, 2))
     found = []
@@ -164,7 +166,7 @@ def test_chunks_of_rows_make_no_difference(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_rows_gradient_is_linear_in_its_values() -> None:
     """What a bound on the gradients of single rows needs: they can be taken apart, and scaled."""
     engine = engine_of()
-    network = Network(TowerShape(7, (4,), 2, "tanh"), EngineLayer(engine))
+    network = TowerNetwork(TowerShape(7, (4,), 2, "tanh"), EngineLayer(engine))
     rng = np.random.default_rng(0)
     forward = network.forward(network.tensor(rng.normal(size=network.shape.size)), None)
     values, factors = rng.normal(size=(ROWS, 2)), rng.uniform(size=(ROWS, 1))
@@ -296,7 +298,7 @@ def test_predictions_within_an_epoch_drop_units_and_those_after_it_do_not() -> N
 
 def test_dropout_keeps_the_mean() -> None:
     engine = engine_of(rows=3)
-    network = Network(TowerShape(7, (30,), 1, "relu"), EngineLayer(engine), 0.3)
+    network = TowerNetwork(TowerShape(7, (30,), 1, "relu"), EngineLayer(engine), 0.3)
     rng = np.random.default_rng(0)
     flat = network.tensor(rng.normal(size=network.shape.size))
     found = [network.forward(flat, None, draw).outputs().numpy() for draw in range(4000)]
@@ -350,7 +352,7 @@ def local_update(engine: DenseEngine, **values: Any) -> tuple[LocalUpdate, Confi
     own = configuration(engine, algorithm="admm", **values)
     shape = own.shape(engine.width)
     assert shape is not None
-    network = Network(shape, EngineLayer(engine))
+    network = TowerNetwork(shape, EngineLayer(engine))
     return LocalUpdate(network, own, engine, seed=1), own
 
 

@@ -27,7 +27,7 @@ from sqlfl.messages import (
 )
 from sqlfl.methods.admm.options import local_rounds
 from sqlfl.methods.sgd.tower_client import SgdTower
-from sqlfl.party.guard import Guard
+from sqlfl.party.guard import ReleaseGuard
 from sqlfl.party.neural import TowerOperator
 from sqlfl.party.operator import check_device, client_of
 from tests.methods.harness import DenseEngine
@@ -293,8 +293,8 @@ def test_only_noised_numbers_reach_what_is_kept_or_sent(
     algorithm: str, clients: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where what the guard gives out is made independent of the rows, all is: to the bit."""
-    monkeypatch.setattr(Guard, "gradient", lambda _, total, *__: np.full(total.shape, 0.25))
-    monkeypatch.setattr(Guard, "predictions", lambda _, values, *__: np.ones(values.shape))
+    monkeypatch.setattr(ReleaseGuard, "gradient", lambda _, total, *__: np.full(total.shape, 0.25))
+    monkeypatch.setattr(ReleaseGuard, "predictions", lambda _, values, *__: np.ones(values.shape))
     found = []
     for seed in (1, 2):
         engine = engine_of(seed=seed)

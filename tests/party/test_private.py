@@ -19,7 +19,7 @@ from sqlfl.methods.sgd.client import SgdStep
 from sqlfl.methods.sgd.messages import SgdResiduals
 from sqlfl.models.losses import loss_of
 from sqlfl.party.client import ClientOperator
-from sqlfl.party.guard import Guard, releases_of
+from sqlfl.party.guard import ReleaseGuard, releases_of
 from tests.party.private import (
     TINY,
     Build,
@@ -394,7 +394,7 @@ def test_predictions_are_exact_where_they_are_not_protected() -> None:
 
 
 def test_predictions_that_floats_do_not_hold_fail_nothing() -> None:
-    guard = Guard(RoundNoise(1.0, 1.0, 2.0, TINY), 4)
+    guard = ReleaseGuard(RoundNoise(1.0, 1.0, 2.0, TINY), 4)
     values = np.array([[np.inf, 1.0], [1e300, -1e300], [np.nan, 0.0], [0.0, -1.0]])
     found = guard.predictions(values, None)
     np.testing.assert_allclose(found[[0, 2, 3]], [[0, 0], [0, 0], [0, -1]], atol=1e-9)

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from sqlglot import exp, parse_one
 
-from sqlfl.contract.schema import Client, Made, Step
+from sqlfl.contract.schema import Client, FittedStep, Made
 from sqlfl.contract.transforms import Transform
 from sqlfl.coordinator.privacy_planning import slots_of
 from sqlfl.models.kinds import NEURAL as NEURAL_KINDS
-from sqlfl.options.diagnostics import Look
+from sqlfl.options.diagnostics import Diagnostic
 from sqlfl.options.privacy import Privacy
 from sqlfl.options.resolve import resolve_scoring, training_options
 from sqlfl.options.tuning import resolve_tuning
@@ -279,7 +279,7 @@ def transformed(ucq: Ucq) -> Ucq:
     own = replace(
         feature,
         transform=Transform("minmax", (feature.name,), feature.name),
-        made=Made(((feature.name, "DOUBLE"),), feature.name, Step("minmax", "numeric")),
+        made=Made(((feature.name, "DOUBLE"),), feature.name, FittedStep("minmax", "numeric")),
     )
     features = (own, *first.features[1:])
     return replace(
@@ -338,7 +338,7 @@ def score(
     kind: str = "linear_regression",
     more: Mapping[str, object] | None = None,
     at: str | None = None,
-    look: Look | None = None,
+    look: Diagnostic | None = None,
     *,
     exact: bool = False,
 ) -> FederatedPlan:

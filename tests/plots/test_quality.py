@@ -11,11 +11,18 @@ import pytest
 import sqlfl
 from sqlfl.base.result import Result
 from sqlfl.coordinator.quality import look
-from sqlfl.options.diagnostics import LOOKS, Calibration, Confusion, Look, Residuals, Roc
+from sqlfl.options.diagnostics import (
+    LOOKS,
+    CalibrationOptions,
+    Confusion,
+    Diagnostic,
+    ResidualsOptions,
+    Roc,
+)
 from sqlfl.plots.quality import quality_figure
 
 
-def drawn(asked: Look, classes: int = 2) -> Any:
+def drawn(asked: Diagnostic, classes: int = 2) -> Any:
     random = np.random.default_rng(0)
     y = random.integers(0, classes, 200)
     prediction = random.dirichlet(np.ones(classes), 200)
@@ -49,17 +56,17 @@ def test_the_matrix_has_its_counts() -> None:
 
 
 def test_calibration_of_classes_and_of_numbers() -> None:
-    figure, table = drawn(Calibration())
+    figure, table = drawn(CalibrationOptions())
     np.testing.assert_array_equal(lines(figure.axes[0])["c1"][:, 1], table["actual"].to_numpy())
     y = np.arange(100.0)
-    table = look(Calibration(bins=4), None, (y + 1)[:, None], y, None)
+    table = look(CalibrationOptions(bins=4), None, (y + 1)[:, None], y, None)
     axes = quality_figure("calibration", "m", table).axes[0]
     assert axes.get_ylabel() == "mean of the target"
 
 
 def test_residuals_have_bands() -> None:
     y = np.arange(100.0)
-    table = look(Residuals(bins=4), None, (y**1.1)[:, None], y, None)
+    table = look(ResidualsOptions(bins=4), None, (y**1.1)[:, None], y, None)
     axes = quality_figure("residuals", "m", table).axes[0]
     assert len(axes.collections) == 2
     np.testing.assert_array_equal(lines(axes)["mean"][:, 1], table["residual"].to_numpy())

@@ -27,9 +27,9 @@ from sqlfl.coordinator.join.fan_out import limit_fan_out
 from sqlfl.coordinator.protection import protect
 from sqlfl.methods.sgd import coordinator as sgd
 from sqlfl.party import guard, party
-from sqlfl.party.guard import Guard
+from sqlfl.party.guard import ReleaseGuard
 from sqlfl.privacy import events as of
-from sqlfl.privacy.calibration import Calibration
+from sqlfl.privacy.calibration import NoiseCalibration
 from sqlfl.privacy.poisson_binomial.sampling import draw
 from sqlfl.privacy.samplers import add_gaussian
 from sqlfl.privacy.selection import noisy_max
@@ -66,7 +66,7 @@ class World:
     parameters: dict[str, tuple[Array, ...]] = field(default_factory=dict)
     """Of each client's block; and the intercept, and W₀ where there is a head."""
     encodings: dict[str, bytes] = field(default_factory=dict)
-    calibration: Calibration | None = None
+    calibration: NoiseCalibration | None = None
     report: str = ""
 
 
@@ -100,7 +100,7 @@ class Stage:
             (of.MOMENTS, "block_moments"),
             (of.CROSSES, "label_moments"),
         ):
-            monkeypatch.setattr(Guard, name, self._naming(what, getattr(Guard, name)))
+            monkeypatch.setattr(ReleaseGuard, name, self._naming(what, getattr(ReleaseGuard, name)))
         save = MemoryBlocks.save
 
         def saved(blocks: MemoryBlocks, *args: Any) -> None:

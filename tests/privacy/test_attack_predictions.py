@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from sqlfl.party.guard import Guard
+from sqlfl.party.guard import ReleaseGuard
 from sqlfl.planner.explain.report import PrivacyReport
 from tests.conftest import Open
 from tests.privacy import auditing
@@ -128,13 +128,13 @@ def test_a_whole_run_proves_no_more_than_its_report_claims(database: Open) -> No
     assert proved(view, coins, x) <= epsilon
 
 
-noised = Guard.predictions
+noised = ReleaseGuard.predictions
 
 
-def little_noise(part: float) -> Callable[[Guard, Array, Array | None], Array]:
+def little_noise(part: float) -> Callable[[ReleaseGuard, Array, Array | None], Array]:
     """A part of it, around what was clipped."""
 
-    def found(self: Guard, values: Array, rows: Array | None) -> Array:
+    def found(self: ReleaseGuard, values: Array, rows: Array | None) -> Array:
         bound = self.privacy.prediction_clip
         exact = np.clip(values, -bound, bound)
         return exact + part * (noised(self, values, rows) - exact)
@@ -145,14 +145,14 @@ def little_noise(part: float) -> Callable[[Guard, Array, Array | None], Array]:
 def test_a_build_with_too_little_noise_is_caught(
     database: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Guard, "predictions", little_noise(1e-3))
+    monkeypatch.setattr(ReleaseGuard, "predictions", little_noise(1e-3))
     x, coins = signs()
     view, report = run(database, x, NOISED)
     (epsilon,) = claimed(report, "predictions")
     assert epsilon is not None
     assert proved(view, coins, x) > epsilon
     # the noise of gradients may move θ along one line, nearly: less of it still tells the columns
-    monkeypatch.setattr(Guard, "predictions", little_noise(1e-5))
+    monkeypatch.setattr(ReleaseGuard, "predictions", little_noise(1e-5))
     x = attack.features()
     view, _ = run(database, x, NOISED)
     assert correlation(x, view) > 0.9

@@ -18,7 +18,7 @@ from sqlfl.coordinator.noise_schedule import planned_releases
 from sqlfl.options.privacy import Privacy
 from sqlfl.options.resolve import training_options
 from sqlfl.party import guard
-from sqlfl.party.guard import Guard
+from sqlfl.party.guard import ReleaseGuard
 from sqlfl.privacy.calibration import calibrate
 from sqlfl.privacy.randomness import Entropy
 from tests.privacy import auditing, canaries
@@ -79,11 +79,13 @@ def half_the_noise(values: Array, sigma: float, entropy: Entropy) -> Array:
     return add_gaussian(values, sigma / 2, entropy)
 
 
-def no_clip(self: Guard, norms: Array) -> Array:
+def no_clip(self: ReleaseGuard, norms: Array) -> Array:
     return np.ones_like(norms)
 
 
-def noise_used_again(self: Guard, values: Array, rows: npt.NDArray[np.int64] | None) -> Array:
+def noise_used_again(
+    self: ReleaseGuard, values: Array, rows: npt.NDArray[np.int64] | None
+) -> Array:
     bound, sigma = self.privacy.prediction_clip, self.privacy.prediction_noise
     if not hasattr(self, "_first"):
         self._first = add_gaussian(np.zeros_like(values), sigma, self._entropy)
@@ -93,8 +95,8 @@ def noise_used_again(self: Guard, values: Array, rows: npt.NDArray[np.int64] | N
 Broken = Callable[[pytest.MonkeyPatch], None]
 BROKEN: dict[str, Broken] = {
     "half the noise": lambda patch: patch.setattr(guard, "add_gaussian", half_the_noise),
-    "no clip": lambda patch: patch.setattr(Guard, "factors", no_clip),
-    "noise used again": lambda patch: patch.setattr(Guard, "predictions", noise_used_again),
+    "no clip": lambda patch: patch.setattr(ReleaseGuard, "factors", no_clip),
+    "noise used again": lambda patch: patch.setattr(ReleaseGuard, "predictions", noise_used_again),
 }
 
 

@@ -16,7 +16,7 @@ from sqlfl.messages import Releases
 from sqlfl.options.privacy import Privacy
 from sqlfl.privacy.accountant import epsilon_by_rdp, epsilon_of
 from sqlfl.privacy.binomial import draws_of, joined_row_epsilon, of_joined_row
-from sqlfl.privacy.calibration import SLACK, Calibration, calibrate, check_releases
+from sqlfl.privacy.calibration import SLACK, NoiseCalibration, calibrate, check_releases
 from sqlfl.privacy.events import EMBEDDINGS, GRADIENTS, Gaussian, PoissonBinomial, Threshold
 from sqlfl.privacy.limits import LARGEST_MULTIPLIER
 from tests.depth import examples, spread
@@ -40,7 +40,7 @@ def private(**given: Any) -> Privacy:
     return Privacy(**own | given)
 
 
-def draws_in(found: Calibration, slot: int) -> PoissonBinomial:
+def draws_in(found: NoiseCalibration, slot: int) -> PoissonBinomial:
     (event,) = [e for e in found.events[slot] if isinstance(e, PoissonBinomial)]
     return event
 
@@ -245,7 +245,7 @@ def test_draws_that_nothing_says_are_refused() -> None:
 # -- what was released ----------------------------------------------------------------------------
 
 
-def said(found: Calibration, **changes: Any) -> Releases:
+def said(found: NoiseCalibration, **changes: Any) -> Releases:
     own, plan = found.training.rounds[0], found.rounds[0]
     honest = Releases(
         "run", 0, labels=0.0, statistics=0.0, gradients=plan.gradients, clip=own.clip,

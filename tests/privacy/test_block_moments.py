@@ -261,8 +261,8 @@ def test_noise_of_another_method_is_refused(changed: dict[str, float]) -> None:
     noise = RoundNoise(
         0.0, 0.0, moments_noise=2.0, labels_noise=3.0, row_weight=1.0, column_bound=1.0
     )
-    guard.Guard(noise, 3, solved=True)
+    guard.ReleaseGuard(noise, 3, solved=True)
     with pytest.raises(InternalError, match="of another method"):
-        guard.Guard(replace(noise, **changed), 3, solved=True)
+        guard.ReleaseGuard(replace(noise, **changed), 3, solved=True)
     with pytest.raises(InternalError, match="does not release"):
-        guard.Guard(noise, 3)
+        guard.ReleaseGuard(noise, 3)

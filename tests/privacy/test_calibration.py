@@ -21,7 +21,7 @@ from sqlfl.options.privacy import Privacy
 from sqlfl.privacy.accountant import budget, epsilon_of
 from sqlfl.privacy.calibration import (
     SLACK,
-    Calibration,
+    NoiseCalibration,
     calibrate,
     check_releases,
     joined_epsilon,
@@ -461,7 +461,7 @@ def test_batches_without_epochs_and_no_slots_are_faults() -> None:
 # -- after the run --------------------------------------------------------------------------------
 
 
-def planned(privacy: Privacy) -> tuple[Calibration, Releases]:
+def planned(privacy: Privacy) -> tuple[NoiseCalibration, Releases]:
     """And what a client says that did all of it."""
     found = calibrate(privacy, [rounds(**ADMM if privacy.predictions == NOISED else {})])
     own, plan = found.training.rounds[0], found.rounds[0]

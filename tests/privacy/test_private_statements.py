@@ -15,7 +15,7 @@ from sqlfl.base.errors import Error, PartyError
 from sqlfl.contract.configuration import Configuration
 from sqlfl.messages import Labels, Predictions
 from sqlfl.messages.wire import decode
-from sqlfl.party.guard import Guard
+from sqlfl.party.guard import ReleaseGuard
 from tests.conftest import Open
 from tests.depth import examples, in_turn
 from tests.federations import assert_predictions_equal, federation, trainable
@@ -226,11 +226,11 @@ def test_a_client_that_releases_more_than_planned_is_noticed(
     database: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No model is kept, and the account is not quietly another."""
-    planned = Guard.counts
+    planned = ReleaseGuard.counts
     assert isinstance(planned, property)
     found = planned.fget
     assert found is not None
-    monkeypatch.setattr(Guard, "counts", property(lambda self: (99, *found(self)[1:])))
+    monkeypatch.setattr(ReleaseGuard, "counts", property(lambda self: (99, *found(self)[1:])))
     with federation(shop(database)) as fed:  # type: ignore[arg-type]
         with pytest.raises(PartyError, match="99"):
             fed.sql(statement(FULL, "epochs = 2"))

@@ -10,7 +10,7 @@ from scipy import stats
 
 from sqlfl.base.errors import InternalError
 from sqlfl.contract.privacy_specification import RoundNoise
-from sqlfl.party.guard import Guard
+from sqlfl.party.guard import ReleaseGuard
 from sqlfl.privacy.accountant import epsilon_by_pld, epsilon_by_rdp, epsilon_of
 from sqlfl.privacy.events import CHOICES, COLUMNS, Gaussian, Pure, Selection
 from sqlfl.privacy.samplers import words
@@ -89,7 +89,7 @@ def proved(mechanism: str, noise: float, runs: int) -> float:
     scores differ by Δ upwards for one and downwards for all others."""
     counts = []
     for seed, sign in ((3, 1.0), (4, -1.0)):
-        guard = Guard(
+        guard = ReleaseGuard(
             RoundNoise(0.0, 0.0, mechanism=mechanism, selection_noise=noise), 4, seeded(seed)
         )
         scores = np.full(9, -sign * DELTA / 2.0)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from sqlfl.party.guard import Guard
+from sqlfl.party.guard import ReleaseGuard
 from sqlfl.privacy import events as of
 from sqlfl.privacy.accountant import epsilon_of, squared_mu
 from sqlfl.privacy.events import Gaussian, PoissonBinomial, Selection
@@ -331,16 +331,16 @@ def assert_same_model(one: World, other: World) -> None:
             np.testing.assert_array_equal(mine, theirs)
 
 
-def unclipped(guard: Guard, norms: np.ndarray) -> np.ndarray:
+def unclipped(guard: ReleaseGuard, norms: np.ndarray) -> np.ndarray:
     return np.ones(len(norms))
 
 
-def exact(guard: Guard, values: np.ndarray, rows: np.ndarray | None) -> np.ndarray:
+def exact(guard: ReleaseGuard, values: np.ndarray, rows: np.ndarray | None) -> np.ndarray:
     counted(guard, values, rows)
     return values
 
 
-counted = Guard.predictions
+counted = ReleaseGuard.predictions
 
 
 @pytest.mark.parametrize(
@@ -357,7 +357,7 @@ def test_broken_builds_are_caught(
     database: Open,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Guard, method, broken)
+    monkeypatch.setattr(ReleaseGuard, method, broken)
     text = statement(f"{GAUSSIAN}{GIVEN}, clip = 0.01", "epochs = 2", LOGISTIC)
     one, others = worlds(monkeypatch, database, 1, text, ["people"])
     with pytest.raises(AssertionError):

@@ -10,10 +10,10 @@ import pyarrow as pa
 
 from sqlfl.service import certificates as ct
 from sqlfl.service.agent import Agent
-from sqlfl.service.party_connection import Line
+from sqlfl.service.party_connection import PartyConnection
 from sqlfl.service.server import CoordinatorServer, Times
 from sqlfl.service.stream import Credentials
-from sqlfl.service.streams import Most, Refusal
+from sqlfl.service.streams import Most, RefusedStream
 
 AUTHORITY_KEY, AUTHORITY = ct.make_authority("authority")
 QUICK = Times(lease=2.0, heartbeat=0.2)
@@ -61,27 +61,27 @@ class Admitting:
 
     def __init__(self, *names: str, lease: float = QUICK.lease) -> None:
         self._lease = lease
-        self.lines: dict[str, Line] = {}
+        self.lines: dict[str, PartyConnection] = {}
         self.there: dict[str, threading.Event] = {}
         self.gone: dict[str, threading.Event] = {}
         for name in names:
             self.admit(name)
 
-    def admit(self, name: str) -> Line:
+    def admit(self, name: str) -> PartyConnection:
         self.there[name], self.gone[name] = threading.Event(), threading.Event()
-        self.lines[name] = Line(name, self._lease)
+        self.lines[name] = PartyConnection(name, self._lease)
         return self.lines[name]
 
-    def party(self, identity: str, name: str, clients: int) -> Line:
+    def party(self, identity: str, name: str, clients: int) -> PartyConnection:
         if name not in self.lines or identity != name:
-            raise Refusal(f"there is no party {name} of {identity}")
+            raise RefusedStream(f"there is no party {name} of {identity}")
         return self.lines[name]
 
-    def connected(self, line: Line) -> None:
+    def connected(self, line: PartyConnection) -> None:
         self.gone[line.party].clear()
         self.there[line.party].set()
 
-    def disconnected(self, line: Line) -> None:
+    def disconnected(self, line: PartyConnection) -> None:
         self.there[line.party].clear()
         self.gone[line.party].set()
 

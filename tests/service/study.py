@@ -13,12 +13,12 @@ import duckdb
 
 from sqlfl.service import certificates as ct
 from sqlfl.service import wrapping
-from sqlfl.service.access_tokens import Passes
+from sqlfl.service.access_tokens import AccessTokens
 from sqlfl.service.agent import Agent
 from sqlfl.service.federation import RemoteFederation
 from sqlfl.service.hosting import Host
 from sqlfl.service.service import Service
-from sqlfl.service.settings import AnalystSettings, CoordinatorSettings, Member, Study
+from sqlfl.service.settings import AnalystSettings, CoordinatorSettings, Member, StudySettings
 from sqlfl.service.stream import Credentials
 from tests.service.party import AUTHORITY, credentials, running
 
@@ -70,8 +70,8 @@ def settings(folder: Path, parties: Mapping[str, int], **other: float) -> Coordi
             p: Member(agents=tuple(f"{p}{i}.example" for i in range(n))) for p, n in parties.items()
         },
         studies={
-            "heart": Study(parties=tuple(parties), analysts=("alice", "carol")),
-            "lung": Study(parties=tuple(parties)[:1], analysts=("carol",)),
+            "heart": StudySettings(parties=tuple(parties), analysts=("alice", "carol")),
+            "lung": StudySettings(parties=tuple(parties)[:1], analysts=("carol",)),
         },
         **written(folder, COORDINATOR),
         **other,  # type: ignore[arg-type]
@@ -96,7 +96,7 @@ def joined(
     """A party's agent, which serves the connection."""
     own = identity(f"{party}{number}.example")
     assert own.authority is not None
-    known = Passes(own.authority, COORDINATOR)
+    known = AccessTokens(own.authority, COORDINATOR)
     given = {"secret": SECRET, **given}
     with Host(party, con, known=known, index=number, **given) as host:  # type: ignore[arg-type]
         agent = Agent(study.location, party, 1, host, own, server=COORDINATOR)

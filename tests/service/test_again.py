@@ -22,7 +22,7 @@ from sqlfl.service import calls as calls_module
 from sqlfl.service.calls import ANSWER, CALL, FAILED, LEAVE, REMARK, TAKEN, Calls
 from sqlfl.service.federation import RemoteFederation
 from sqlfl.service.frames import INTERRUPT, LONGEST_HEADER, Frame
-from sqlfl.service.status import Board
+from sqlfl.service.status import ServiceStatus
 from tests.service.processes import until
 from tests.service.proxy import Proxy
 from tests.service.study import Running, serving, settings
@@ -227,7 +227,7 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> tuple[Calls, Sent]:
 
     monkeypatch.setattr(Calls, "_answer", answer)
     sent = Sent()
-    return Calls(Open(), sent, 4, Board(())), sent  # type: ignore[arg-type]
+    return Calls(Open(), sent, 4, ServiceStatus(())), sent  # type: ignore[arg-type]
 
 
 def call(number: int, size: int = 1) -> Frame:

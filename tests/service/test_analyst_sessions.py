@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from sqlfl.base.errors import Error
-from sqlfl.service.analyst_sessions import Desk
+from sqlfl.service.analyst_sessions import AnalystSession
 from sqlfl.service.calls import Calls
-from sqlfl.service.party_connection import Line
+from sqlfl.service.party_connection import PartyConnection
 from sqlfl.service.settings import CoordinatorSettings
 from tests.conftest import Open
 from tests.service.processes import until
@@ -119,7 +119,7 @@ def test_an_analyst_who_leaves_amid_a_statement(
 
 
 def test_counts_of_statements() -> None:
-    desk = Desk("heart", "alice", {"bank": (Line("bank", 1.0),)}, None)
+    desk = AnalystSession("heart", "alice", {"bank": (PartyConnection("bank", 1.0),)}, None)
     assert [desk.begin(2) for _ in range(3)] == [True, True, False]
     desk.end()
     assert desk.begin(2)

@@ -13,7 +13,7 @@ from sqlfl.service.answers import bytes_to_error
 from sqlfl.service.calls import CALL, FAILED, SQL, Calls
 from sqlfl.service.frames import VERSIONS, Frame
 from sqlfl.service.server import CoordinatorServer
-from sqlfl.service.status import Board
+from sqlfl.service.status import ServiceStatus
 from sqlfl.service.stream import Credentials, Stream
 from tests.service.party import QUICK, Admitting, Serving, at, running
 
@@ -47,7 +47,7 @@ class Sent:
 
 def test_nothing_begins_while_it_ends() -> None:
     sent = Sent()
-    calls = Calls(None, sent, 4, Board(()))  # type: ignore[arg-type]
+    calls = Calls(None, sent, 4, ServiceStatus(()))  # type: ignore[arg-type]
     calls.end()
     calls.take(Frame(CALL, {"number": 1, "what": SQL}, pa.py_buffer(b"SHOW MODELS")))
     (frame,) = sent.frames

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 import sqlfl
-from sqlfl.federation.statements_api import Face
+from sqlfl.federation.statements_api import StatementsApi
 from sqlfl.service.federation import RemoteFederation
 from tests.conftest import Open
 from tests.service.study import studied
@@ -47,5 +47,5 @@ def test_a_model_is_bit_equal_to_that_of_one_process(database: Open, tmp_path: P
 
 def test_it_has_the_methods_of_one_in_this_process() -> None:
     names = {name for name in vars(sqlfl.Federation) if not name.startswith("_")}
-    names |= {name for name in vars(Face) if not name.startswith("_")}
+    names |= {name for name in vars(StatementsApi) if not name.startswith("_")}
     assert names - {"admit"} <= set(dir(RemoteFederation))

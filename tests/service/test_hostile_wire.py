@@ -14,7 +14,7 @@ import pytest
 import sqlfl
 from sqlfl.service.agent import Agent
 from sqlfl.service.hosting import Host
-from sqlfl.service.party_connection import Line
+from sqlfl.service.party_connection import PartyConnection
 from sqlfl.service.stream import Credentials
 from tests.depth import THOROUGH
 from tests.governance import test_hostile_coordinator as hostile
@@ -28,7 +28,7 @@ SECRET = b"\x07" * 32
 class Wired:
     """A party's client, at the other end of a line."""
 
-    def __init__(self, line: Line, analyst: str, stack: ExitStack) -> None:
+    def __init__(self, line: PartyConnection, analyst: str, stack: ExitStack) -> None:
         self._line, self._analyst, self._stack = line, analyst, stack
 
     def handle(self, data: pa.Buffer) -> pa.Buffer:

@@ -16,7 +16,7 @@ import sqlfl
 from sqlfl.base.errors import Error, PartyError
 from sqlfl.service import certificates as ct
 from sqlfl.service import wrapping
-from sqlfl.service.access_tokens import Passes
+from sqlfl.service.access_tokens import AccessTokens
 from sqlfl.service.agent import HELLO, PARTY, Agent
 from sqlfl.service.frames import Frame
 from sqlfl.service.hosting import Host
@@ -90,7 +90,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
 @contextmanager
 def lab(port: int, con: duckdb.DuckDBPyConnection) -> Iterator[None]:
     own = identity("lab0.example")
-    known = Passes(own.authority or b"", COORDINATOR)
+    known = AccessTokens(own.authority or b"", COORDINATOR)
     with Host("lab", con, secret=SECRET, known=known, open=True) as host:
         where = f"grpc+tls://127.0.0.1:{port}"
         agent = Agent(where, "lab", 1, host, own, server=COORDINATOR)
@@ -351,7 +351,7 @@ def test_a_pass_is_renewed_at_half_its_time() -> None:
     second = speaker()
     assert second != first
     assert speaker() == second
-    assert Passes(own.authority or b"", COORDINATOR)("heart", second) == "alice"
+    assert AccessTokens(own.authority or b"", COORDINATOR)("heart", second) == "alice"
 
 
 def test_without_tls_on_this_machine_alone(tmp_path: Path, database: Open) -> None:

@@ -22,9 +22,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from sqlfl.base.errors import Error
 from sqlfl.service import pages
 from sqlfl.service.pages import Pages, read_place
-from sqlfl.service.party_connection import Line
+from sqlfl.service.party_connection import PartyConnection
 from sqlfl.service.service import Service
-from sqlfl.service.status import Board
+from sqlfl.service.status import ServiceStatus
 from tests.service.study import Running, joined, serving, settings
 from tests.service.test_federation import PATIENTS, QUERY, TESTS, TRAIN
 from tests.test_imports import SOURCES, imported
@@ -382,7 +382,7 @@ def test_one_connection_has_one_request(study: Running) -> None:
 
 @pytest.fixture
 def alone() -> Iterator[Pages]:
-    found = Pages("127.0.0.1:0", Board([Line("clinic", 1.0)]), lambda: False)
+    found = Pages("127.0.0.1:0", ServiceStatus([PartyConnection("clinic", 1.0)]), lambda: False)
     found.start()
     with closing(found):
         yield found
@@ -409,7 +409,7 @@ def test_who_is_slow_is_hung_up_on(alone: Pages, monkeypatch: pytest.MonkeyPatch
 
 def test_who_comes_while_many_do_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages, "AT_ONCE", 2)
-    own = Pages("127.0.0.1:0", Board([]), lambda: False)
+    own = Pages("127.0.0.1:0", ServiceStatus([]), lambda: False)
     own.start()
     with closing(own), ExitStack() as stack:
         held = [
@@ -484,7 +484,7 @@ def test_a_status_does_not_outlive_a_service_that_cannot_begin(tmp_path: Path) -
 
 
 def test_open_it_answers_to_any_name(caplog: pytest.LogCaptureFixture) -> None:
-    own = Pages("127.0.0.1:0", Board([]), lambda: False, open=True)
+    own = Pages("127.0.0.1:0", ServiceStatus([]), lambda: False, open=True)
     own.start()
     with closing(own):
         assert "whoever reaches it" in caplog.text

@@ -16,7 +16,7 @@ from sqlfl.base.errors import LostError
 from sqlfl.service import certificates as ct
 from sqlfl.service.agent import Agent, Refused
 from sqlfl.service.frames import PIECE
-from sqlfl.service.party_connection import Line
+from sqlfl.service.party_connection import PartyConnection
 from sqlfl.service.stream import Credentials
 from tests.service.party import (
     QUICK,
@@ -266,7 +266,7 @@ def test_plaintext_to_a_server_with_tls_does_not_connect() -> None:
 
 def test_who_waits_for_a_party_that_is_away_is_interrupted_after_another_pass() -> None:
     """By their name: a pass is another one every few hours. Others go on waiting."""
-    line = Line("bank", 60.0)
+    line = PartyConnection("bank", 60.0)
     found: dict[str, str] = {}
 
     def ask(analyst: str) -> None:

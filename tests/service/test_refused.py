@@ -17,9 +17,9 @@ from sqlfl import messages as ms
 from sqlfl.base.errors import Error, PolicyError
 from sqlfl.messages.wire import encoded, received
 from sqlfl.service import certificates as ct
-from sqlfl.service.access_tokens import Passes, issue
+from sqlfl.service.access_tokens import AccessTokens, issue
 from sqlfl.service.agent import HELLO, PARTY, WELCOME
-from sqlfl.service.analyst_connection import DeskLine
+from sqlfl.service.analyst_connection import AnalystConnection
 from sqlfl.service.calls import MOST_TEXT
 from sqlfl.service.frames import Frame
 from sqlfl.service.hosting import Host
@@ -210,7 +210,7 @@ def test_a_coordinator_that_is_not_trusted(
         found = told(study, plainly("bank"), PARTY, party_hello(), where)
         analyst = AnalystSettings(**written(tmp_path, "alice"), coordinator_name=COORDINATOR)
         with pytest.raises(Error, match="cannot connect to"):
-            DeskLine(where, "heart", analyst, "alice")
+            AnalystConnection(where, "heart", analyst, "alice")
     assert found[0] == "no connection"
     assert not admits.there["bank"].is_set()
 
@@ -218,7 +218,7 @@ def test_a_coordinator_that_is_not_trusted(
 def test_nobody_is_there(tmp_path: Path) -> None:
     analyst = AnalystSettings(**written(tmp_path, "alice"), coordinator_name=COORDINATOR)
     with pytest.raises(Error, match="cannot connect to grpc"):
-        DeskLine("grpc+tls://127.0.0.1:1", "heart", analyst, "alice")
+        AnalystConnection("grpc+tls://127.0.0.1:1", "heart", analyst, "alice")
 
 
 def test_a_pass_that_follows_is_the_same_analysts(study: Running) -> None:
@@ -264,7 +264,7 @@ def test_a_pass_is_renewed_before_it_is_over(tmp_path: Path) -> None:
         **written(tmp_path, "alice"), coordinator_name=COORDINATOR, pass_hours=0.8 / 3600
     )
     with own.serving(tmp_path, made) as running:
-        line = DeskLine(running.location, "heart", analyst, "alice")
+        line = AnalystConnection(running.location, "heart", analyst, "alice")
         desk = running.service._desks["heart", "alice"]
         before = desk._speaker
         time.sleep(1.0)
@@ -301,7 +301,9 @@ AT_A_PARTY = {
 def test_passes_at_a_party(database: Open, speaker: str) -> None:
     """Whatever the coordinator says, the party looks itself."""
     con = database("CREATE TABLE t AS SELECT 1 AS a", own=True)
-    with Host("bank", con, secret=SECRET, known=Passes(AUTHORITY, COORDINATOR), open=True) as host:
+    with Host(
+        "bank", con, secret=SECRET, known=AccessTokens(AUTHORITY, COORDINATOR), open=True
+    ) as host:
         host.welcome(COORDINATOR, "s")
         data = pa.py_buffer(encoded(ms.ListTables("", -1)))
         reply = received(host.handle(0, data, "heart", speaker))
@@ -325,7 +327,9 @@ def test_a_run_is_ended_by_a_pass_that_is_over(database: Open) -> None:
     finish = pa.py_buffer(encoded(ms.Finish("r", -1)))
     lists = pa.py_buffer(encoded(ms.ListTables("", -1)))
     interrupted: list[str] = []
-    with Host("bank", con, secret=SECRET, known=Passes(AUTHORITY, COORDINATOR), open=True) as host:
+    with Host(
+        "bank", con, secret=SECRET, known=AccessTokens(AUTHORITY, COORDINATOR), open=True
+    ) as host:
         host.welcome(COORDINATOR, "s")
         over = passed(ALICE, hours=OVER)
         assert received(host.handle(0, finish, "heart", over)).kind == "failure"  # nothing to end
@@ -357,7 +361,7 @@ def test_a_run_is_ended_by_a_pass_that_is_over(database: Open) -> None:
 
 def test_a_clock_that_is_off(database: Open) -> None:
     """By minutes it may be; an analyst's clock that is further off is refused."""
-    known = Passes(AUTHORITY, COORDINATOR)
+    known = AccessTokens(AUTHORITY, COORDINATOR)
     assert known("heart", passed(ALICE, hours=4 / 60)) == "alice"
     with pytest.raises(PolicyError, match="clocks may differ by 5 minutes"):
         known("heart", passed(ALICE, hours=10 / 60))

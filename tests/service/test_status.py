@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 
-from sqlfl.base.progress import Step
+from sqlfl.base.progress import ProgressStep
 from sqlfl.federation.script import whole
 from sqlfl.service.calls import _verb
-from sqlfl.service.status import DRAWN, Board
+from sqlfl.service.status import DRAWN, ServiceStatus
 from tests.service.test_federation import QUERY
 
 
@@ -22,11 +22,11 @@ def test_a_verb_is_never_of_the_text() -> None:
 
 
 def test_a_long_curve_is_told_thin_with_its_end_and_as_json() -> None:
-    board = Board([])
+    board = ServiceStatus([])
     run = board.begin("heart", "alice", "TRAIN")
     for epoch in range(1, 951):
         value = float("inf") if epoch % 7 == 0 else 1 / epoch
-        run.step(Step("m", 950, epoch, "", value, epoch, 0.0))
+        run.step(ProgressStep("m", 950, epoch, "", value, epoch, 0.0))
     (told,) = board.told()["statements"]
     assert len(told["curve"]) <= DRAWN + 1
     assert told["curve"][-1] == (950, 0.00105263)

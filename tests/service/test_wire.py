@@ -26,7 +26,7 @@ from sqlfl.service import agent as agents
 from sqlfl.service.agent import HELLO, PARTY, Agent, Refused
 from sqlfl.service.analyst_sessions import RemoteEnd
 from sqlfl.service.frames import END, REPLY, REQUEST, SCHEMA, Frame, Receiver, Sender
-from sqlfl.service.party_connection import MOST_LEFT, Line
+from sqlfl.service.party_connection import MOST_LEFT, PartyConnection
 from sqlfl.service.service import ANALYST, Service
 from sqlfl.service.settings import Member
 from sqlfl.service.stream import Credentials, Stream
@@ -65,7 +65,7 @@ def joined(admits: Admitting, **changed: Any) -> Iterator[Stream]:
         yield stream
 
 
-def asked(line: Line) -> tuple[threading.Thread, list[object]]:
+def asked(line: PartyConnection) -> tuple[threading.Thread, list[object]]:
     found: list[object] = []
 
     def ask() -> None:
@@ -146,7 +146,7 @@ def test_a_request_that_ends_every_stream() -> None:
         def send(self, frame: Frame) -> None:
             sent.append(frame)
 
-    line = Line("bank", 60.0)
+    line = PartyConnection("bank", 60.0)
     thread, found = asked(line)
     for _ in range(30):
         sender = Breaks()
@@ -171,7 +171,7 @@ def test_requests_rise_in_number() -> None:
                 target=line.receive, args=(Frame(REPLY, {"number": seen[-1]}),)
             ).start()
 
-    line = Line("bank", 5.0)
+    line = PartyConnection("bank", 5.0)
     line.connect(Notes(), "boot")
     threads = [
         threading.Thread(target=lambda: [line.ask(0, NOTHING, "", "") for _ in range(50)])
@@ -218,7 +218,7 @@ def test_of_two_agents_of_one_name_the_later_serves() -> None:
 
 def test_a_run_is_ended_once_the_party_is_back() -> None:
     """Where it was away for too long, nobody waits any more, and the party would keep the run."""
-    line = Line("bank", 0.2)
+    line = PartyConnection("bank", 0.2)
     end = RemoteEnd(line, "heart", lambda: "pass", "alice")
     kept: list[Frame] = []
 

@@ -25,8 +25,8 @@ from sqlfl.transport.audit_chain import (
     STOPPED,
     UP,
     WAITING,
-    Chain,
-    Entry,
+    AuditChain,
+    ChainEntry,
     MemoryLinks,
     linked,
 )
@@ -38,13 +38,13 @@ class Kept:
     """What is written, and by how many turns."""
 
     def __init__(self) -> None:
-        self.turns: list[list[Entry]] = []
+        self.turns: list[list[ChainEntry]] = []
         self.threads: list[int] = []
         self.fails = False
         self.may = threading.Event()
         self.may.set()
 
-    def __call__(self, entries: Sequence[Entry]) -> str:
+    def __call__(self, entries: Sequence[ChainEntry]) -> str:
         self.may.wait(10.0)
         if self.fails:
             raise OSError("the disk is full")
@@ -64,8 +64,8 @@ def kept() -> Kept:
 
 
 @pytest.fixture
-def chain(kept: Kept) -> Iterator[Chain]:
-    found = Chain("acme", kept)
+def chain(kept: Kept) -> Iterator[AuditChain]:
+    found = AuditChain("acme", kept)
     yield found
     kept.fails = False
     kept.may.set()
@@ -80,7 +80,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return found
 
 
-def note(chain: Chain, kind: str, run: str = "r", direction: str = DOWN, text: str = "x") -> None:
+def note(
+    chain: AuditChain, kind: str, run: str = "r", direction: str = DOWN, text: str = "x"
+) -> None:
     chain.note("clinic", run, direction, kind, pa.py_buffer(text.encode()))
 
 
@@ -93,7 +95,7 @@ def head(*said: tuple[str, str, str]) -> str:
     return found.hexdigest()
 
 
-def test_what_is_noted_is_written_in_its_order(chain: Chain, kept: Kept) -> None:
+def test_what_is_noted_is_written_in_its_order(chain: AuditChain, kept: Kept) -> None:
     note(chain, "a", text="1")
     chain.note("clinic", "r", UP, "b", pa.py_buffer(b"22"), "words")
     assert not kept.turns
@@ -112,7 +114,7 @@ def test_what_is_noted_is_written_in_its_order(chain: Chain, kept: Kept) -> None
 
 
 def test_what_waits_is_written_after_a_while(
-    chain: Chain, kept: Kept, clock: SimpleNamespace
+    chain: AuditChain, kept: Kept, clock: SimpleNamespace
 ) -> None:
     clock.now += 10 * WAITING  # nothing waits meanwhile
     note(chain, "a")
@@ -139,7 +141,7 @@ def test_what_waits_is_written_after_a_while(
     assert kept.kinds[1:] == [["e", "f", "g"]]
 
 
-def test_one_thread_writes_at_once(chain: Chain, kept: Kept) -> None:
+def test_one_thread_writes_at_once(chain: AuditChain, kept: Kept) -> None:
     kept.may.clear()
     note(chain, "a")
     chain.flush_aside()
@@ -153,7 +155,7 @@ def test_one_thread_writes_at_once(chain: Chain, kept: Kept) -> None:
     assert chain._kept is not first
 
 
-def test_what_is_written_aside_is_there_after_a_flush(chain: Chain, kept: Kept) -> None:
+def test_what_is_written_aside_is_there_after_a_flush(chain: AuditChain, kept: Kept) -> None:
     kept.may.clear()
     note(chain, "a")
     chain.flush_aside()
@@ -170,7 +172,7 @@ def test_nothing_goes_on_in_another_thread_after_a_flush(kept: Kept) -> None:
         ended.append(True)
 
     ended: list[bool] = []
-    chain = Chain("acme", kept, aside)
+    chain = AuditChain("acme", kept, aside)
     note(chain, "a")
     chain.flush_aside()
     chain.flush()
@@ -178,7 +180,7 @@ def test_nothing_goes_on_in_another_thread_after_a_flush(kept: Kept) -> None:
     chain.close()
 
 
-def test_threads_end_with_it_and_begin_again(chain: Chain, kept: Kept) -> None:
+def test_threads_end_with_it_and_begin_again(chain: AuditChain, kept: Kept) -> None:
     def threads() -> set[threading.Thread]:
         return {one for one in threading.enumerate() if one.name.startswith("sqlfl-chain")}
 
@@ -193,7 +195,7 @@ def test_threads_end_with_it_and_begin_again(chain: Chain, kept: Kept) -> None:
     assert kept.kinds == [["a"], ["a"]]
 
 
-def test_what_is_not_taken_waits_and_nothing_else_is_noted(chain: Chain, kept: Kept) -> None:
+def test_what_is_not_taken_waits_and_nothing_else_is_noted(chain: AuditChain, kept: Kept) -> None:
     note(chain, "a")
     kept.fails = True
     for _ in range(2):
@@ -209,7 +211,7 @@ def test_what_is_not_taken_waits_and_nothing_else_is_noted(chain: Chain, kept: K
     assert kept.kinds == [["a"], ["c", "d"]]
 
 
-def test_the_head_of_a_run_is_of_its_messages(chain: Chain, kept: Kept) -> None:
+def test_the_head_of_a_run_is_of_its_messages(chain: AuditChain, kept: Kept) -> None:
     assert chain.heads("clinic", "r") == (NOTHING, "0")
     note(chain, "a", text="1")
     note(chain, "b", run="s")
@@ -224,7 +226,7 @@ def test_the_head_of_a_run_is_of_its_messages(chain: Chain, kept: Kept) -> None:
     assert chain.heads("clinic", "r") == (expected, "1")
 
 
-def test_the_head_of_a_run_ends_with_it(chain: Chain) -> None:
+def test_the_head_of_a_run_ends_with_it(chain: AuditChain) -> None:
     note(chain, "a")
     note(chain, FINISH, direction=UP)
     said = [(DOWN, "a", "x"), (UP, FINISH, "x")]
@@ -240,7 +242,7 @@ def test_the_head_of_a_run_ends_with_it(chain: Chain) -> None:
     assert chain.heads("clinic", "r")[0] == head((DOWN, "d", "x"))
 
 
-def test_a_party_that_is_lost_may_lack_messages_of_all_its_open_runs(chain: Chain) -> None:
+def test_a_party_that_is_lost_may_lack_messages_of_all_its_open_runs(chain: AuditChain) -> None:
     for client, run in (("bank", "open"), ("bank", "over"), ("shop", "open")):
         chain.note(client, run, DOWN, "start", pa.py_buffer(b"asked"))
     chain.note("bank", "over", DOWN, FINISH, pa.py_buffer(b"over"))
@@ -253,7 +255,7 @@ def test_a_party_that_is_lost_may_lack_messages_of_all_its_open_runs(chain: Chai
     assert chain.is_whole("shop", "open")
 
 
-def test_large_messages_are_hashed_aside(chain: Chain, kept: Kept) -> None:
+def test_large_messages_are_hashed_aside(chain: AuditChain, kept: Kept) -> None:
     large = "x" * LARGE
     note(chain, "a", text=large[1:])
     note(chain, "b", text=large)
@@ -267,7 +269,7 @@ def test_large_messages_are_hashed_aside(chain: Chain, kept: Kept) -> None:
     assert second.sha256 == hashlib.sha256(large.encode()).hexdigest()
 
 
-def test_messages_are_not_held_for_long(chain: Chain) -> None:
+def test_messages_are_not_held_for_long(chain: AuditChain) -> None:
     data = pa.allocate_buffer(LARGE // 2)
     whole = MOST_BYTES // data.size
     for _ in range(whole):
@@ -298,7 +300,7 @@ def test_two_sides_of_one_process_hash_a_message_once() -> None:
 
 def test_entries_hang_together() -> None:
     first, second = (
-        Entry(1, "clinic", "acme", "r", DOWN, kind, 3, "digest", "") for kind in ("a", 'b"')
+        ChainEntry(1, "clinic", "acme", "r", DOWN, kind, 3, "digest", "") for kind in ("a", 'b"')
     )
     rows = linked([first, second], 0, START)
     assert [row[0] for row in rows] == [1, 2]
@@ -312,7 +314,7 @@ def test_entries_hang_together() -> None:
 
 def test_entries_that_are_kept_in_memory_hang_together() -> None:
     first, second, third = (
-        Entry(1, "clinic", "acme", "r", DOWN, kind, 3, "digest", "") for kind in "abc"
+        ChainEntry(1, "clinic", "acme", "r", DOWN, kind, 3, "digest", "") for kind in "abc"
     )
     links = MemoryLinks()
     assert (links.keep([]), links.rows()) == (START, [])

@@ -12,7 +12,7 @@ from sqlfl.contract.schema import Client
 from sqlfl.service.agent import Agent
 from sqlfl.service.analyst_sessions import RemoteEnd
 from sqlfl.service.hosting import Host
-from sqlfl.service.party_connection import Line
+from sqlfl.service.party_connection import PartyConnection
 from sqlfl.transport.base import Handler, Transport
 from sqlfl.transport.local import LocalTransport
 from tests.service.party import Admitting, at, credentials, running, serving
@@ -21,7 +21,7 @@ from tests.transport.conformance import PASS, ElsewhereConformance, Handling, In
 SECRET = bytes(32)
 
 
-def end(line: Line) -> RemoteEnd:
+def end(line: PartyConnection) -> RemoteEnd:
     return RemoteEnd(line, "heart", lambda: PASS, "alice")
 
 

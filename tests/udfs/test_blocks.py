@@ -15,12 +15,12 @@ from sqlfl.base.errors import InternalError, ModelError
 from sqlfl.contract.schema import FeatureSpecification
 from sqlfl.models.towers import TowerShape
 from sqlfl.udfs.blocks.block_tables import DatabaseBlocks, blocks_of
-from sqlfl.udfs.blocks.blocks import Blocks, MemoryBlocks, SavedBlock
+from sqlfl.udfs.blocks.blocks import ClientBlocks, MemoryBlocks, SavedBlock
 from sqlfl.udfs.describe import listing
 from sqlfl.udfs.encoding.features import Encoding
 from tests.conftest import Open
 
-Make = Callable[..., Blocks]
+Make = Callable[..., ClientBlocks]
 
 
 def block(seed: int = 0) -> SavedBlock:
@@ -109,7 +109,7 @@ def test_a_linear_block_stays_in_the_first_format() -> None:
     assert given.finish(values) is values
 
 
-def conform(blocks: Blocks, again: Callable[[], Blocks] | None) -> None:
+def conform(blocks: ClientBlocks, again: Callable[[], ClientBlocks] | None) -> None:
     """What holds of both kinds; `again` is the same client after reopening."""
     assert blocks.load("r", 0) is None
     blocks.drop("r")

@@ -7,7 +7,7 @@ import pytest
 from scipy import linalg
 from scipy.interpolate import BSpline
 
-from sqlfl.contract.schema import FeatureSpecification, Made, Step
+from sqlfl.contract.schema import FeatureSpecification, FittedStep, Made
 from sqlfl.contract.transforms import CURVE, CURVE_COLUMNS, CURVE_ROWS, VALUES
 from sqlfl.udfs.encoding import curves
 from sqlfl.udfs.encoding.fitting import apply, fit, own_range
@@ -21,7 +21,7 @@ DRAWS = {
 
 
 def feature(part: str) -> FeatureSpecification:
-    step = Step("auto", "numeric", value=part)
+    step = FittedStep("auto", "numeric", value=part)
     kind, width = step.gives
     made = Made((("x", "DOUBLE"),), "x", step)
     return FeatureSpecification(f"x ({part})", kind, width, made, shrunken=True)

@@ -10,7 +10,7 @@ import pytest
 from sqlfl.base.errors import ModelError
 from sqlfl.contract.schema import Column, Place, Table
 from sqlfl.udfs import describe as describe_module
-from sqlfl.udfs.describe import Listings, current_place, describe, listing, place_of, use
+from sqlfl.udfs.describe import ListingCache, current_place, describe, listing, place_of, use
 from tests.conftest import Open
 
 
@@ -65,7 +65,7 @@ def test_a_listing_is_kept_until_something_changes(
 
     listed = describe_module._listed
     monkeypatch.setattr(describe_module, "_listed", counted)
-    own, cursor = Listings(), con.cursor()
+    own, cursor = ListingCache(), con.cursor()
 
     def check(times: int, change: str = "") -> None:
         expected = listing(con)
@@ -129,7 +129,7 @@ def test_a_table_that_goes_while_it_is_listed(
         return ask(con, entries)
 
     monkeypatch.setattr(describe_module, "_columns_of", late)
-    own = Listings()
+    own = ListingCache()
     expected = (Table(None, "u", (Column("b", "INTEGER"),), 0),)
     assert own.listing(con)[1] == expected
     con.execute("ALTER TABLE u RENAME b TO c")
@@ -138,7 +138,7 @@ def test_a_table_that_goes_while_it_is_listed(
 
 def test_where_there_is_a_view_the_listing_is_made_each_time(database: Open) -> None:
     con = database("CREATE TABLE t (a INTEGER)", "CREATE VIEW v AS FROM t")
-    own = Listings()
+    own = ListingCache()
     assert own.listing(con) == listing(con)
     con.execute("DROP TABLE t")
     con.execute("CREATE TABLE t (a VARCHAR)")

@@ -17,7 +17,7 @@ import torch
 from sqlfl.base.errors import InternalError, ModelError
 from sqlfl.contract.schema import SlotSpecification
 from sqlfl.messages import SetEncoding
-from sqlfl.models.neural import Network
+from sqlfl.models.neural import TowerNetwork
 from sqlfl.models.towers import TowerShape
 from sqlfl.party.first_layer import EngineLayer
 from sqlfl.udfs.encoding import numeric
@@ -33,7 +33,7 @@ from sqlfl.udfs.numbering.rows import Snapshot
 from sqlfl.udfs.updates import arrays, update
 from sqlfl.udfs.updates.arrays import ArraysEngine
 from sqlfl.udfs.updates.predict import ENGINES, make_engine, score
-from sqlfl.udfs.updates.update import Engine
+from sqlfl.udfs.updates.update import LinearEngine
 from tests.depth import THOROUGH, combinations
 from tests.open_databases import in_memory
 from tests.udfs import snapshots
@@ -247,12 +247,12 @@ class EngineConformance:
 
     @pytest.fixture(scope="class")
     @classmethod
-    def engine(cls, case: Case) -> Iterator[Engine]:
+    def engine(cls, case: Case) -> Iterator[LinearEngine]:
         engine = make_engine(cls.name, case.con, case.snapshot, case.encoding)
         yield engine
         engine.close()
 
-    def test_says_what_it_is(self, case: Case, engine: Engine) -> None:
+    def test_says_what_it_is(self, case: Case, engine: LinearEngine) -> None:
         assert engine.name == self.name
         assert engine.rows == 90
         assert engine.width == case.matrix.shape[1] == len(case.encoding.names)
@@ -260,7 +260,7 @@ class EngineConformance:
         assert engine.numeric == case.encoding.numeric
         np.testing.assert_allclose(engine.counts, case.counts, rtol=1e-15)
 
-    def test_columns(self, case: Case, engine: Engine) -> None:
+    def test_columns(self, case: Case, engine: LinearEngine) -> None:
         """X, before its one-hot columns are centred."""
         numeric, onehot = engine.columns()
         assert numeric.shape == (90, engine.numeric)
@@ -268,9 +268,9 @@ class EngineConformance:
         np.testing.assert_allclose(found, case.matrix, rtol=1e-9, atol=1e-7)
 
     @pytest.mark.parametrize("batch", [None, np.array([80, 3, 4, 50], np.uint32)])
-    def test_towers(self, case: Case, engine: Engine, batch: Array | None) -> None:
+    def test_towers(self, case: Case, engine: LinearEngine, batch: Array | None) -> None:
         """Their gradient is that of torch on the dense rows."""
-        network = Network(TowerShape(engine.width, (4, 3), 2, "tanh"), EngineLayer(engine))
+        network = TowerNetwork(TowerShape(engine.width, (4, 3), 2, "tanh"), EngineLayer(engine))
         rng = np.random.default_rng(0)
         flat = rng.normal(size=network.shape.size)
         values = torch.tensor(rng.normal(size=(90 if batch is None else len(batch), 2)))
@@ -285,13 +285,13 @@ class EngineConformance:
         for mine, theirs_ in zip(network.unpack(gradient), theirs, strict=True):
             np.testing.assert_allclose(mine, theirs_.grad, rtol=1e-7, atol=1e-6)
 
-    def test_norms(self, case: Case, engine: Engine) -> None:
+    def test_norms(self, case: Case, engine: LinearEngine) -> None:
         expected = np.linalg.norm(case.centred, axis=1)
         np.testing.assert_allclose(engine.norms(), expected, rtol=1e-9)
         assert engine.offsets == case.encoding.offsets
 
     @pytest.mark.parametrize("outputs", [1, 3])
-    def test_predictions(self, case: Case, engine: Engine, outputs: int) -> None:
+    def test_predictions(self, case: Case, engine: LinearEngine, outputs: int) -> None:
         theta = np.random.default_rng(0).normal(size=(engine.width, outputs))
         h = engine.predict(theta)
         assert h.dtype == np.float64
@@ -299,14 +299,14 @@ class EngineConformance:
 
     @pytest.mark.parametrize("outputs", [1, 3])
     @pytest.mark.parametrize("kind", [np.float32, np.float64])
-    def test_gradients(self, case: Case, engine: Engine, outputs: int, kind: type) -> None:
+    def test_gradients(self, case: Case, engine: LinearEngine, outputs: int, kind: type) -> None:
         values = np.random.default_rng(1).normal(size=(90, outputs)).astype(kind)
         gradient = engine.gradient(values)
         assert gradient.dtype == np.float64
         np.testing.assert_allclose(gradient, case.centred.T @ values, rtol=1e-9, atol=1e-6)
 
     @pytest.mark.parametrize("size", [0, 1, 40, 90])
-    def test_batches_keep_their_order(self, case: Case, engine: Engine, size: int) -> None:
+    def test_batches_keep_their_order(self, case: Case, engine: LinearEngine, size: int) -> None:
         rng = np.random.default_rng(size)
         batch = rng.permutation(90)[:size].astype(np.uint32)
         theta = rng.normal(size=(engine.width, 2))
@@ -315,7 +315,7 @@ class EngineConformance:
         np.testing.assert_allclose(engine.predict(theta, batch), part @ theta, atol=1e-7)
         np.testing.assert_allclose(engine.gradient(values, batch), part.T @ values, atol=1e-6)
 
-    def test_the_gram_matrix(self, case: Case, engine: Engine) -> None:
+    def test_the_gram_matrix(self, case: Case, engine: LinearEngine) -> None:
         gram = engine.gram()
         p = len(gram.numeric)
         expected = case.matrix.T @ (case.counts[:, None] * case.matrix)
@@ -335,7 +335,7 @@ class EngineConformance:
         h = score(case.con, case.snapshot, again, theta, self.name)
         np.testing.assert_allclose(h, case.centred @ theta, atol=1e-7)
 
-    def test_wrong_shapes_are_refused(self, engine: Engine) -> None:
+    def test_wrong_shapes_are_refused(self, engine: LinearEngine) -> None:
         with pytest.raises(InternalError):
             engine.predict(np.zeros((engine.width + 1, 1)))
         with pytest.raises(InternalError):

@@ -18,7 +18,7 @@ from sqlfl.udfs.encoding.equal_rows import merge_equal_rows
 from sqlfl.udfs.encoding.features import Encoding, local_encoding
 from sqlfl.udfs.numbering.rows import Snapshot
 from sqlfl.udfs.updates.predict import make_engine
-from sqlfl.udfs.updates.update import Engine
+from sqlfl.udfs.updates.update import LinearEngine
 from tests.conftest import Open
 from tests.udfs.snapshots import activate_all, specification, take, temporary_tables
 
@@ -73,7 +73,7 @@ def taken(con: duckdb.DuckDBPyConnection) -> Snapshot:
     return take(con, specification(*FEATURES, target=True, weight=True), FRAGMENT)
 
 
-def engines(snapshot: Snapshot, encoding: Encoding) -> list[Engine]:
+def engines(snapshot: Snapshot, encoding: Encoding) -> list[LinearEngine]:
     return [make_engine(name, snapshot.con, snapshot, encoding) for name in ENGINES]
 
 

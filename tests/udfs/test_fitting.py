@@ -7,7 +7,7 @@ import pytest
 
 from sqlfl.aggregation.slot_aggregation import merge_ranges
 from sqlfl.base.errors import ModelError
-from sqlfl.contract.schema import FeatureSpecification, Made, SlotSpecification, Step
+from sqlfl.contract.schema import FeatureSpecification, FittedStep, Made, SlotSpecification
 from sqlfl.coordinator import expected
 from sqlfl.messages import Ranges
 from sqlfl.udfs.encoding.features import Encoding
@@ -25,7 +25,7 @@ SHARES = np.linspace(0.0, 1.0, 9)
 
 
 def feature(function: str, of: str = "numeric", **given: object) -> FeatureSpecification:
-    step = Step(function, of, **given)  # type: ignore[arg-type]
+    step = FittedStep(function, of, **given)  # type: ignore[arg-type]
     kind, width = step.gives
     return FeatureSpecification("f", kind, width, Made((("x", "DOUBLE"),), "x", step))
 

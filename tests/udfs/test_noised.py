@@ -23,7 +23,7 @@ from sqlfl.privacy.statistics import DOUBT, sensitivity, settle, threshold
 from sqlfl.transport.base import Audit, Channel
 from sqlfl.transport.local import LocalTransport
 from sqlfl.udfs.blocks.block_tables import blocks_of
-from sqlfl.udfs.blocks.blocks import Blocks, MemoryBlocks, SavedBlock
+from sqlfl.udfs.blocks.blocks import ClientBlocks, MemoryBlocks, SavedBlock
 from sqlfl.udfs.blocks.register import BlockFunction
 from sqlfl.udfs.encoding import noised
 from sqlfl.udfs.encoding.features import Encoding, local_encoding
@@ -403,7 +403,7 @@ class Party:
     def __init__(
         self,
         con: duckdb.DuckDBPyConnection,
-        blocks: Blocks | None = None,
+        blocks: ClientBlocks | None = None,
         labels: LabelSecret | None = None,
     ) -> None:
         self.con = con

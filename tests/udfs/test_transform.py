@@ -28,9 +28,9 @@ import sqlfl
 from sqlfl.base.errors import Error, InternalError, ModelError, PlanError
 from sqlfl.contract.schema import (
     FeatureSpecification,
+    FittedStep,
     Made,
     SlotSpecification,
-    Step,
     specifications_from_json,
     specifications_to_json,
 )
@@ -592,14 +592,14 @@ def test_weights_say_which_category_is_all_others(case: Case) -> None:
 
 
 STEPS = [
-    Step("minmax", "category"), Step("one_hot", "numeric", 3), Step("nothing", "numeric"),
-    Step("spline", "numeric", 10**9, 3), Step("spline", "numeric", 5, 1000),
-    Step("one_hot", "category", 0),
+    FittedStep("minmax", "category"), FittedStep("one_hot", "numeric", 3), FittedStep("nothing", "numeric"),
+    FittedStep("spline", "numeric", 10**9, 3), FittedStep("spline", "numeric", 5, 1000),
+    FittedStep("one_hot", "category", 0),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("step", STEPS, ids=str)
-def test_a_party_takes_no_other_steps(step: Step) -> None:
+def test_a_party_takes_no_other_steps(step: FittedStep) -> None:
     kind, width = step.gives
     made = Made((("x", "DOUBLE"),), "x", step)
     feature = FeatureSpecification("x", kind, min(width, 100_000), made)

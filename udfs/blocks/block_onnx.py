@@ -16,7 +16,7 @@ import numpy as np
 from sqlfl.base.arrays import Array, Float
 from sqlfl.base.errors import Error, ModelError
 from sqlfl.udfs.blocks.blocks import SavedBlock
-from sqlfl.udfs.blocks.terms import Buckets, Numbers, Spline, Texts, pieces_of
+from sqlfl.udfs.blocks.terms import Buckets, NumberTerm, Spline, TextTerm, pieces_of
 
 OPSET, ML_OPSET, IR = 20, 3, 9
 """Of 2023: onnxruntime has them from 1.17 on."""
@@ -48,7 +48,7 @@ def block_to_onnx(block: SavedBlock, name: str) -> bytes:
     for piece in parts.pieces:
         given = piece.feature.name
         match piece:
-            case Numbers():
+            case NumberTerm():
                 terms.append(_numbers(graph, piece))
             case Buckets():
                 x = graph.input(given, "double", None)
@@ -58,7 +58,7 @@ def block_to_onnx(block: SavedBlock, name: str) -> bytes:
                 chosen = graph.node("Where", missing, last, index)
                 table = np.vstack([piece.weights, piece.missing])
                 terms.append(graph.node("Gather", graph.constant(table), chosen, axis=0))
-            case Texts():
+            case TextTerm():
                 if NULL_TEXT in piece.texts:
                     raise ModelError(f"a category of {given} is U+FDD0, which stands for NULL")
                 if piece.key is not None:
@@ -90,7 +90,7 @@ def block_to_onnx(block: SavedBlock, name: str) -> bytes:
     return graph.finished(name, {"h": (h, "double", block.outputs)})
 
 
-def _numbers(graph: Graph, piece: Numbers) -> str:
+def _numbers(graph: Graph, piece: NumberTerm) -> str:
     array = piece.feature.raw.kind == "array"
     width = len(piece.mean)
     x = graph.input(piece.feature.name, "double", width if array else None)

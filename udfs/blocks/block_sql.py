@@ -14,7 +14,7 @@ from sqlfl.contract.schema import FeatureSpecification
 from sqlfl.udfs import sql
 from sqlfl.udfs.blocks.block_inputs import arguments_of, given_of
 from sqlfl.udfs.blocks.blocks import SavedBlock
-from sqlfl.udfs.blocks.terms import Buckets, Numbers, Piece, Spline, Texts, pieces_of
+from sqlfl.udfs.blocks.terms import Buckets, NumberTerm, Piece, Spline, TextTerm, pieces_of
 from sqlfl.udfs.numbering import keys
 
 
@@ -101,7 +101,7 @@ class _Writing:
             terms = [double(base)]
             for n, piece in enumerate(pieces):
                 own = sql.column(f"p{n}", row)
-                if isinstance(piece, Numbers):
+                if isinstance(piece, NumberTerm):
                     weights = piece.weights[:, k].tolist()
                     weights += [] if piece.missing is None else [piece.missing[k]]
                     terms.append(inner(own, weights))
@@ -113,11 +113,11 @@ class _Writing:
 
     def _vector(self, piece: Piece) -> exp.Expr:
         """Of numbers what the weights are times of; of others the weights themselves."""
-        if isinstance(piece, Numbers):
+        if isinstance(piece, NumberTerm):
             return self._given(piece.feature, lambda x: self._standardised(piece, x))
         return self._chosen(piece, doubles)
 
-    def _standardised(self, piece: Numbers, x: exp.Expr) -> exp.Expr:
+    def _standardised(self, piece: NumberTerm, x: exp.Expr) -> exp.Expr:
         numbers: list[exp.Expr] = [
             sql.divide(exp.paren(found), double(scale))
             for found, scale in zip(self._centred(piece, x), piece.scale, strict=True)
@@ -149,7 +149,7 @@ class _Writing:
     # -- one output --------------------------------------------------------------------------------
 
     def _term(self, piece: Piece) -> exp.Expr:
-        if not isinstance(piece, Numbers):
+        if not isinstance(piece, NumberTerm):
             return self._chosen(piece, lambda weights: double(weights[0]))
 
         def written(x: exp.Expr) -> exp.Expr:
@@ -179,7 +179,7 @@ class _Writing:
         name = self._name()
         return bound(value, name, body(sql.column(name)))
 
-    def _centred(self, piece: Numbers, x: exp.Expr) -> list[exp.Expr]:
+    def _centred(self, piece: NumberTerm, x: exp.Expr) -> list[exp.Expr]:
         """x' − mean of each number, 0 where it is missing."""
         name = piece.feature.name
         if piece.feature.raw.kind == "array":
@@ -226,7 +226,7 @@ class _Writing:
         every = bound(value, x, bound(held, x, chosen))
         return [element(every.copy(), k) for k in range(spline.coefficients.shape[2])]
 
-    def _chosen(self, piece: Buckets | Texts, written: Callable[[Float], exp.Expr]) -> exp.Expr:
+    def _chosen(self, piece: Buckets | TextTerm, written: Callable[[Float], exp.Expr]) -> exp.Expr:
         def body(x: exp.Expr) -> exp.Expr:
             null = exp.If(this=sql.is_null(x), true=written(piece.missing))
             if isinstance(piece, Buckets):

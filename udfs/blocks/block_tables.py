@@ -14,9 +14,9 @@ import pyarrow as pa
 from sqlglot import exp
 
 from sqlfl.base.errors import Error, ModelError
-from sqlfl.databases.files import Identity, private_log
+from sqlfl.databases.files import FileIdentity, private_log
 from sqlfl.udfs import sql
-from sqlfl.udfs.blocks.blocks import FORMAT, Blocks, MemoryBlocks, SavedBlock
+from sqlfl.udfs.blocks.blocks import FORMAT, ClientBlocks, MemoryBlocks, SavedBlock
 from sqlfl.udfs.describe import current_place
 
 SCHEMA = "sqlfl"
@@ -65,7 +65,7 @@ class DatabaseBlocks(MemoryBlocks):
         self._con = con
         self._catalog = catalog
         self._path = path
-        self._file = None if path is None else Identity(path)
+        self._file = None if path is None else FileIdentity(path)
         self._owner: dict[str, object] = {"coordinator": coordinator, "client": client}
 
     @property
@@ -307,7 +307,7 @@ def own_tables(cursor: sql.Connection, catalog: str) -> dict[str, set[str]]:
 
 def blocks_of(
     con: sql.Connection, coordinator: str, client: str, database: Database | None = None
-) -> Blocks:
+) -> ClientBlocks:
     """Blocks in the current database of `con`; one that may not be written is read only.
 
     `database` is that database, where it has been asked for already.

@@ -107,7 +107,7 @@ class SavedBlock:
         return cls(encoding, theta, name, tower, tuple(upper), reference)
 
 
-class Blocks(Protocol):
+class ClientBlocks(Protocol):
     """The blocks of one client, by run and slot."""
 
     @property

@@ -1,6 +1,6 @@
 """What a block adds up, feature by feature: for those who write it in another language.
 
-The products X̃ θ of a row (of a tower, what its first layer sees without b₁) are `Pieces.base` and
+The products X̃ θ of a row (of a tower, what its first layer sees without b₁) are `Terms.base` and
 a vector for each feature. A number that is missing, and a category that is none of those known, add
 nothing but what is said here.
 """
@@ -36,7 +36,7 @@ class Spline:
 
 
 @dataclass(frozen=True, eq=False)
-class Numbers:
+class NumberTerm:
     """A feature of w numbers x, which adds Σ (x' − mean) / scale · weights, x' being x, filled,
     moved, made a spline of and clipped, in this order, as far as there is anything to do it by."""
 
@@ -71,7 +71,7 @@ class Buckets:
 
 
 @dataclass(frozen=True, eq=False)
-class Texts:
+class TextTerm:
     """A category that adds the weights of its text."""
 
     feature: FeatureSpecification
@@ -87,17 +87,17 @@ class Texts:
     of 'v' and the text itself; None where they are in clear."""
 
 
-Piece: TypeAlias = "Numbers | Buckets | Texts"
+Piece: TypeAlias = "NumberTerm | Buckets | TextTerm"
 
 
 @dataclass(frozen=True, eq=False)
-class Pieces:
+class Terms:
     base: Float
     """(h,)"""
     pieces: tuple[Piece, ...]
 
 
-def pieces_of(block: SavedBlock) -> Pieces:
+def pieces_of(block: SavedBlock) -> Terms:
     """h being the columns of θ."""
     encoding, theta = block.encoding, np.asarray(block.theta, np.float64)
     base = -(encoding.centre @ theta)
@@ -118,7 +118,7 @@ def pieces_of(block: SavedBlock) -> Pieces:
             base -= encoding.centres[column] * missing
         number += 1
         found.append(_numbers(encoding, theta, columns, feature, own, missing))
-    return Pieces(base, tuple(found))
+    return Terms(base, tuple(found))
 
 
 def _numbers(
@@ -128,7 +128,7 @@ def _numbers(
     feature: FeatureSpecification,
     own: Fitted | None,
     missing: Float | None,
-) -> Numbers:
+) -> NumberTerm:
     step = feature.step
     if own is not None and own.table is not None:
         return _curve_of(encoding, theta, columns, feature, own)
@@ -141,7 +141,7 @@ def _numbers(
                 spline = _polynomials(spline_of(step, own.numbers), own.numbers)
             case _:
                 affine = float(own.numbers[0]), float(own.numbers[1])
-    return Numbers(
+    return NumberTerm(
         feature,
         encoding.mean[columns],
         encoding.scale[columns],
@@ -156,13 +156,13 @@ def _numbers(
 
 def _curve_of(
     encoding: Encoding, theta: Float, columns: slice, feature: FeatureSpecification, own: Fitted
-) -> Numbers:
+) -> NumberTerm:
     """A curve as one function for each output, with the weights in it."""
     assert own.table is not None
     weights = theta[columns] / encoding.scale[columns, None]
     mean = encoding.mean[columns] @ weights
     ones, spline = np.ones(len(mean)), _curve(own.numbers, own.table @ weights)
-    return Numbers(feature, mean, ones, np.eye(len(mean)), None, spline=spline)
+    return NumberTerm(feature, mean, ones, np.eye(len(mean)), None, spline=spline)
 
 
 def _curve(places: Float, table: Float) -> Spline:
@@ -202,7 +202,7 @@ def _category(
     number: int,
     feature: FeatureSpecification,
     own: Fitted | None,
-) -> Buckets | Texts:
+) -> Buckets | TextTerm:
     entries = encoding.vocabularies[number]
     weights = theta[encoding.offsets[number] : encoding.offsets[number + 1]]
     places = {entry: code for code, entry in enumerate(entries)}
@@ -230,13 +230,13 @@ def _category(
         kept = tuple(text[1:] for text in own.texts if text.startswith("v"))
         known = np.array([of(f"v{text}".encode()) for text in kept]).reshape(-1, theta.shape[1])
         null = of(NULL) if NULL.decode() in own.texts else other
-        return Texts(feature, kept, known, null, other)
+        return TextTerm(feature, kept, known, null, other)
     null = of(own.texts[0].encode() if own is not None and own.texts else NULL)
     if key is not None:
-        return Texts(feature, entries, weights, null, nothing, key)
+        return TextTerm(feature, entries, weights, null, nothing, key)
     clear = [code for code, entry in enumerate(entries) if entry.startswith("v")]
     texts = tuple(entries[code][1:] for code in clear)
-    return Texts(feature, texts, weights[clear], null, nothing)
+    return TextTerm(feature, texts, weights[clear], null, nothing)
 
 
 def _tag(key: bytes, canonical: bytes) -> str:

@@ -23,7 +23,7 @@ BATCH_BYTES = 1 << 22
 
 
 @dataclass(frozen=True, eq=False)
-class Columns:
+class EncodedColumns:
     """X, before the one-hot columns are centred, and what its rows count."""
 
     counts: Float
@@ -40,7 +40,7 @@ def read_columns(
     rows: int,
     encoding: Encoding,
     plain: Collection[int] = (),
-) -> Columns:
+) -> EncodedColumns:
     """From a query with the columns of `encode` for rows 0..rows-1, in any order."""
     categories = len(encoding.vocabularies)
     counts = np.empty(rows)
@@ -61,10 +61,10 @@ def read_columns(
                 matrix[row] = block.T
             for c in range(categories):
                 codes[row, c] = batch.column(f"k{c}").to_numpy()
-    return Columns(counts, replace(numeric, missing=missing), _onehot(codes, encoding))
+    return EncodedColumns(counts, replace(numeric, missing=missing), _onehot(codes, encoding))
 
 
-def held_columns(held: HeldRows, encoding: Encoding, plain: Collection[int] = ()) -> Columns:
+def held_columns(held: HeldRows, encoding: Encoding, plain: Collection[int] = ()) -> EncodedColumns:
     """What `read_columns` makes of the same rows in temporary tables."""
     rows, given = len(held.counts), held.numbers
     numeric = Numeric.empty(rows, encoding, plain)
@@ -89,7 +89,7 @@ def held_columns(held: HeldRows, encoding: Encoding, plain: Collection[int] = ()
         own, entries = held.categories[position]
         codes[:, number] = known_codes(encoding, number, entries)[own]
     counts = held.counts.astype(np.float64)
-    return Columns(counts, replace(numeric, missing=missing), _onehot(codes, encoding))
+    return EncodedColumns(counts, replace(numeric, missing=missing), _onehot(codes, encoding))
 
 
 def known_codes(encoding: Encoding, number: int, texts: Sequence[bytes]) -> npt.NDArray[np.int32]:

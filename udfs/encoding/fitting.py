@@ -17,7 +17,7 @@ import pyarrow as pa
 from sqlfl.base.arrays import Array, Float
 from sqlfl.base.codec import LEFT_OUT
 from sqlfl.base.errors import InternalError, ModelError
-from sqlfl.contract.schema import FeatureSpecification, Step
+from sqlfl.contract.schema import FeatureSpecification, FittedStep
 from sqlfl.contract.transforms import AUTO, CURVE, CURVE_ROWS, number
 from sqlfl.udfs.encoding import curves
 
@@ -81,7 +81,7 @@ def fit(
     return Fitted(_fit_numbers(feature, step, values[known], counts[known]))
 
 
-def _fit_auto(step: Step, values: Float, counts: Float, joined: int) -> Fitted:
+def _fit_auto(step: FittedStep, values: Float, counts: Float, joined: int) -> Fitted:
     """A curve, or the values that have a weight of their own: none of few rows."""
     enough = joined >= CURVE_ROWS
     if step.value == CURVE:
@@ -94,7 +94,9 @@ def _curve(values: Float, counts: Float, *, enough: bool) -> tuple[Float, tuple[
     return places, (), table
 
 
-def _fit_numbers(feature: FeatureSpecification, step: Step, values: Float, counts: Float) -> Float:
+def _fit_numbers(
+    feature: FeatureSpecification, step: FittedStep, values: Float, counts: Float
+) -> Float:
     match step.function:
         case "minmax":
             least, most = values.min(), values.max()
@@ -119,7 +121,7 @@ def _fit_numbers(feature: FeatureSpecification, step: Step, values: Float, count
     raise InternalError(f"no numbers are fitted by {step.function!r:.40}")
 
 
-def _stand_in(step: Step, values: Float, counts: Float) -> float:
+def _stand_in(step: FittedStep, values: Float, counts: Float) -> float:
     """What a missing number is to be."""
     if step.value == "mean":
         return float(values @ counts / counts.sum())
@@ -130,7 +132,7 @@ def _stand_in(step: Step, values: Float, counts: Float) -> float:
 
 
 def _fit_categories(
-    feature: FeatureSpecification, step: Step, entries: Sequence[bytes], counts: Float
+    feature: FeatureSpecification, step: FittedStep, entries: Sequence[bytes], counts: Float
 ) -> Fitted:
     # as scikit-learn has them: texts in order, a NULL last
     order = sorted(range(len(entries)), key=lambda place: (entries[place] == NULL, entries[place]))
@@ -237,7 +239,7 @@ def apply(feature: FeatureSpecification, fitted: Fitted, values: Values) -> pa.A
     raise InternalError(f"no numbers are made by {step.function!r:.40}")
 
 
-def _apply_categories(step: Step, fitted: Fitted, values: Categories) -> pa.Array:
+def _apply_categories(step: FittedStep, fitted: Fitted, values: Categories) -> pa.Array:
     entries = values.entries
     if step.function == "impute":
         entries = tuple(fitted.texts[0].encode() if e == NULL else e for e in entries)
@@ -275,7 +277,7 @@ def bucket_names(bounds: Float) -> list[str]:
     return [f"< {written[0]}", *inner, f">= {written[-1]}"] if written else ["all"]
 
 
-def _basis(step: Step, ends: Float, values: Float) -> Float:
+def _basis(step: FittedStep, ends: Float, values: Float) -> Float:
     """(a, w): B-splines over knots at equal distances; beyond the ends as at the ends."""
     spline = spline_of(step, ends)
     within = np.clip(values, ends[0], ends[1])
@@ -283,7 +285,7 @@ def _basis(step: Step, ends: Float, values: Float) -> Float:
     return np.nan_to_num(found, copy=False, nan=0.0)
 
 
-def spline_of(step: Step, ends: Float) -> BSpline:
+def spline_of(step: FittedStep, ends: Float) -> BSpline:
     """Knots at equal distances between the ends; of each number its (w,) features."""
     from scipy.interpolate import BSpline  # half a second, which most processes can do without
 
@@ -304,7 +306,7 @@ def _check_finite(feature: FeatureSpecification, values: Float) -> None:
         )
 
 
-def _step(feature: FeatureSpecification) -> Step:
+def _step(feature: FeatureSpecification) -> FittedStep:
     if feature.step is None:
         raise InternalError(f"feature {feature.name} is not fitted")
     return feature.step
@@ -322,7 +324,7 @@ def fault_of(
     return None
 
 
-def _fits(step: Step | None, found: Fitted | None) -> bool:
+def _fits(step: FittedStep | None, found: Fitted | None) -> bool:
     if step is None or found is None:
         return True
     if found.numbers.ndim != 1 or not np.isfinite(found.numbers).all():

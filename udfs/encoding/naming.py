@@ -25,7 +25,7 @@ Texts = Mapping[str, str]
 
 
 @dataclass(frozen=True, eq=False)
-class Columns:
+class ColumnNames:
     """Of the encoded columns of a block, in order."""
 
     kinds: Array
@@ -37,7 +37,7 @@ class Columns:
     """int (d,): of each column its feature, by its place among the block's."""
 
 
-def columns_of(encoding: Encoding, texts: Sequence[Texts] | None = None) -> Columns:
+def columns_of(encoding: Encoding, texts: Sequence[Texts] | None = None) -> ColumnNames:
     """`texts`: what the client knows of hashed categories, of each category feature."""
     found: list[tuple[int, str, str, int]] = []
     missing: list[tuple[int, str, str, int]] = []
@@ -60,7 +60,7 @@ def columns_of(encoding: Encoding, texts: Sequence[Texts] | None = None) -> Colu
         for entry in encoding.vocabularies[number]:
             found.append((*_category(entry, known or {}, hashed=hashed, name=name), place))
     kinds, features, categories, places = zip(*found, strict=True) if found else ((),) * 4
-    return Columns(np.array(kinds, np.uint8), features, categories, np.array(places, np.int64))
+    return ColumnNames(np.array(kinds, np.uint8), features, categories, np.array(places, np.int64))
 
 
 def _category(entry: str, known: Texts, *, hashed: bool, name: str) -> tuple[int, str, str]:

@@ -96,7 +96,9 @@ def add_noise(
     and without categories that are rare, up to noise, where nobody has listed them."""
     tags = [tuple(bytes(tag) for tag in own) for own in exact.tags]
     measured = _noised(
-        Measured(exact.weight, exact.mean, exact.m2, tuple(zip(tags, exact.counts, strict=True))),
+        MeasuredNumbers(
+            exact.weight, exact.mean, exact.m2, tuple(zip(tags, exact.counts, strict=True))
+        ),
         wanted,
         entropy,
     )
@@ -199,7 +201,7 @@ def _encoding(
 
 
 @dataclass(frozen=True, eq=False)
-class Measured:
+class MeasuredNumbers:
     """Numbers of active rows, exact or noised."""
 
     present: Array
@@ -213,12 +215,12 @@ class Measured:
     found."""
 
 
-def _measured(snapshot: Snapshot) -> Measured:
+def _measured(snapshot: Snapshot) -> MeasuredNumbers:
     present, first, second = _sums(snapshot)
-    return Measured(present, first, second, tuple(_categories(snapshot)))
+    return MeasuredNumbers(present, first, second, tuple(_categories(snapshot)))
 
 
-def _noised(exact: Measured, wanted: SlotSpecification, entropy: Entropy) -> Measured:
+def _noised(exact: MeasuredNumbers, wanted: SlotSpecification, entropy: Entropy) -> MeasuredNumbers:
     """With noise in each number. Of categories that nobody has listed those above τ."""
     sigma = deviation(wanted)
     sums = np.array([exact.present, exact.first, exact.second])
@@ -232,10 +234,10 @@ def _noised(exact: Measured, wanted: SlotSpecification, entropy: Entropy) -> Mea
             kept = counts > threshold(sigma, _privacy(wanted).statistics_delta, hidden)
             names, counts = tuple(compress(names, kept)), counts[kept]
         categories.append((names, counts))
-    return Measured(present, first, second, tuple(categories))
+    return MeasuredNumbers(present, first, second, tuple(categories))
 
 
-def _missing(measured: Measured, wanted: SlotSpecification, rows: int) -> Array:
+def _missing(measured: MeasuredNumbers, wanted: SlotSpecification, rows: int) -> Array:
     """(numeric features,): the rows that have no value; of an array the mean over its elements."""
     widths = [f.width for f in wanted.features if f.kind != "category"]
     columns = np.repeat(np.arange(len(widths)), widths)

@@ -19,7 +19,7 @@ from sqlfl.udfs.encoding.fitting import NULL, Categories
 from sqlfl.udfs.encoding.transforming import absent, column_of
 from sqlfl.udfs.numbering import keys
 from sqlfl.udfs.numbering.rows import Snapshot
-from sqlfl.udfs.updates.update import Engine
+from sqlfl.udfs.updates.update import LinearEngine
 
 BINS = 10
 SAMPLED = 1 << 16
@@ -57,7 +57,7 @@ def reference(
     encoding: Encoding,
     seen: Float,
     counts: Float,
-    make_engine: Callable[[], Engine],
+    make_engine: Callable[[], LinearEngine],
 ) -> Reference:
     """`seen` (a,) is what active rows count here, and `counts` what the encoding is of. The engine
     is made where these differ."""
@@ -137,7 +137,7 @@ def missing(snapshot: Snapshot, encoding: Encoding, place: int) -> Float:
     return np.isnan(values).astype(np.float64)
 
 
-def column_sums(engine: Engine, counts: Float, columns: int) -> Float:
+def column_sums(engine: LinearEngine, counts: Float, columns: int) -> Float:
     """Of the first encoded columns, those of numbers, the sums over joined rows; what is NULL is 0
     in them."""
     found = np.zeros(columns)
@@ -176,7 +176,7 @@ def entries(
     return Entries(tuple(names), null, sums, rows)
 
 
-def _counted(snapshot: Snapshot, encoding: Encoding, seen: Float, engine: Engine) -> Counted:
+def _counted(snapshot: Snapshot, encoding: Encoding, seen: Float, engine: LinearEngine) -> Counted:
     sums = column_sums(engine, seen, len(encoding.mean))
     gone, counts, start, number = [], [], 0, 0
     for place, feature in enumerate(encoding.features):

@@ -20,7 +20,7 @@ from sqlfl.udfs.encoding.reference import (
 )
 from sqlfl.udfs.encoding.transforming import counts_of
 from sqlfl.udfs.numbering.rows import Snapshot
-from sqlfl.udfs.updates.update import Engine
+from sqlfl.udfs.updates.update import LinearEngine
 
 NUMBERS = 8
 """Of each feature, in the message."""
@@ -29,7 +29,7 @@ EMPTY = 1e-4
 _NAN = float("nan")
 
 
-def skew(snapshot: Snapshot, block: SavedBlock, engine: Engine, request: SendSkew) -> Skew:
+def skew(snapshot: Snapshot, block: SavedBlock, engine: LinearEngine, request: SendSkew) -> Skew:
     """`engine` is of the active rows as the block encodes them."""
     encoding, reference, least = block.encoding, block.reference, request.least
     counts = counts_of(snapshot)

@@ -64,7 +64,7 @@ _KINDS = {
 
 
 @dataclass(frozen=True)
-class Place:
+class NamePlace:
     """What names of tables mean where a fragment is evaluated, all in small letters."""
 
     catalog: str
@@ -89,7 +89,7 @@ def way_to_label(con: sql.Connection, fragment: str) -> str:
     return json.dumps(reader.way(select), separators=(",", ":"))
 
 
-def _parsed(con: sql.Connection, fragment: str) -> tuple[Place, Node | None]:
+def _parsed(con: sql.Connection, fragment: str) -> tuple[NamePlace, Node | None]:
     """The fragment, if it is a SELECT with one label, as DuckDB's parser reads it."""
     here = place_of(con)
     schemas = exp.select(sql.call("list", sql.call("lower", sql.column("schema_name"))))
@@ -99,7 +99,7 @@ def _parsed(con: sql.Connection, fragment: str) -> tuple[Place, Node | None]:
     parsed = sql.call("json_serialize_sql", sql.parameter("text"))
     query = exp.select(*wanted, schemas.subquery(), parsed)
     ((catalog, schema, known, text),) = sql.fetch(con, query, {"text": fragment})
-    place = Place(catalog, schema, frozenset(known))
+    place = NamePlace(catalog, schema, frozenset(known))
     statements = json.loads(text).get("statements", [])
     select: Node = statements[0]["node"] if len(statements) == 1 else {"type": ""}
     plain = select["type"] == "SELECT_NODE" and len(_targets(select)) == 1
@@ -124,7 +124,7 @@ def _source(select: Node) -> str | None:
 
 @dataclass(frozen=True)
 class _Reader:
-    place: Place
+    place: NamePlace
     source: str | None
     """The name of the one source, in small letters; None where names are taken as they stand."""
     types: Mapping[str, str] = field(default_factory=dict)

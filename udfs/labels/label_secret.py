@@ -29,7 +29,7 @@ from sqlglot import exp
 from sqlfl.base.codec import from_json, to_json
 from sqlfl.base.errors import Error
 from sqlfl.contract.schema import Client
-from sqlfl.databases.files import Identity, may_be_written, private_log
+from sqlfl.databases.files import FileIdentity, may_be_written, private_log
 from sqlfl.udfs import sql
 from sqlfl.udfs.blocks.block_tables import SCHEMA, Database, current_database, own_tables
 
@@ -46,7 +46,7 @@ _MAKING = threading.Lock()
 """Clients of one process look and make one after the other; DuckDB lets no other process write."""
 
 
-class Place(Protocol):
+class SecretPlace(Protocol):
     """Where a secret may lie."""
 
     def find(self) -> bytes | None:
@@ -63,7 +63,10 @@ class LabelSecret:
     it goes with the session, for `reason`, which follows the client's name."""
 
     def __init__(
-        self, places: Sequence[Place] = (), home: Place | None = None, reason: str = "is in memory"
+        self,
+        places: Sequence[SecretPlace] = (),
+        home: SecretPlace | None = None,
+        reason: str = "is in memory",
     ) -> None:
         self._places = tuple(places)
         self._home = home
@@ -117,8 +120,8 @@ def label_secret(
     databases of `con` and of `store`, where they have been asked for already.
     """
     source = source or current_database(con)
-    places: list[Place] = []
-    home: Place | None = None
+    places: list[SecretPlace] = []
+    home: SecretPlace | None = None
     if source.kind == "duckdb" and source.path:
         inside, beside = InDatabase(con, source, OWN), BesideFile(source.path)
         places += [inside, beside]
@@ -202,7 +205,7 @@ class InDatabase:
         self._catalog = database.catalog
         self._client = client
         self._path = database.path
-        self._file = None if database.path is None else Identity(database.path)
+        self._file = None if database.path is None else FileIdentity(database.path)
 
     def find(self) -> bytes | None:
         with self._cursor() as cursor:

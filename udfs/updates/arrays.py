@@ -11,7 +11,7 @@ from scipy import sparse
 from sqlfl.base.arrays import Array, Float
 from sqlfl.models.gram import GramMatrix
 from sqlfl.udfs import sql
-from sqlfl.udfs.encoding.columns import Columns, held_columns, read_columns
+from sqlfl.udfs.encoding.columns import EncodedColumns, held_columns, read_columns
 from sqlfl.udfs.encoding.encode import check_features, encode, end_encode
 from sqlfl.udfs.encoding.features import Encoding
 from sqlfl.udfs.numbering.rows import Snapshot
@@ -114,7 +114,7 @@ class ArraysEngine:
 
 def _columns(
     con: sql.Connection, snapshot: Snapshot, encoding: Encoding, plain: Collection[int]
-) -> Columns:
+) -> EncodedColumns:
     check_features(snapshot.specification.features, encoding.features)
     if snapshot.held is not None:
         return held_columns(snapshot.held, encoding, plain)

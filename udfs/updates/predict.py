@@ -11,15 +11,17 @@ from sqlfl.udfs.encoding.features import Encoding, check_finite
 from sqlfl.udfs.encoding.transforming import transform
 from sqlfl.udfs.numbering.rows import Snapshot
 from sqlfl.udfs.updates.arrays import ArraysEngine
-from sqlfl.udfs.updates.update import Engine, SqlEngine
+from sqlfl.udfs.updates.update import LinearEngine, SqlEngine
 
-ENGINES: dict[str, Callable[[sql.Connection, Snapshot, Encoding], Engine]] = {
+ENGINES: dict[str, Callable[[sql.Connection, Snapshot, Encoding], LinearEngine]] = {
     "sql": SqlEngine,
     "arrays": ArraysEngine,
 }
 
 
-def make_engine(name: str, con: sql.Connection, snapshot: Snapshot, encoding: Encoding) -> Engine:
+def make_engine(
+    name: str, con: sql.Connection, snapshot: Snapshot, encoding: Encoding
+) -> LinearEngine:
     """The engine called `name`, 'sql' or 'arrays', over the active rows of `snapshot`."""
     if name not in ENGINES:
         raise InternalError(f"there is no engine {name!r}; there are {', '.join(ENGINES)}")

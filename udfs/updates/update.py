@@ -29,7 +29,7 @@ _BLOCK = 64
 """Numeric columns a side of the blocks in which the Gram matrix is summed."""
 
 
-class Engine(Protocol):
+class LinearEngine(Protocol):
     """Linear algebra with X̃, wherever it is done. `batch` holds distinct active rows (b,), in any
     order, which is also the order of the values; None means all rows, 0..a-1.
     """
@@ -77,7 +77,7 @@ class Engine(Protocol):
         ...
 
 
-def check_theta(engine: Engine, theta: Float) -> Float:
+def check_theta(engine: LinearEngine, theta: Float) -> Float:
     """`theta` as float64; InternalError unless it is (d, c)."""
     theta = np.asarray(theta, np.float64)
     if theta.ndim != 2 or len(theta) != engine.width:
@@ -85,7 +85,7 @@ def check_theta(engine: Engine, theta: Float) -> Float:
     return theta
 
 
-def check_values(engine: Engine, values: Float, batch: Index | None) -> Float:
+def check_values(engine: LinearEngine, values: Float, batch: Index | None) -> Float:
     """`values` as float64; InternalError unless there is a row for each active (batch) row."""
     values = np.asarray(values, np.float64)
     size = engine.rows if batch is None else len(batch)

@@ -7,14 +7,14 @@ from typing import Protocol
 from sqlfl.base.arrays import Array
 from sqlfl.coordinator.executors.division import Division
 from sqlfl.coordinator.executors.partition import Work
-from sqlfl.coordinator.executors.sums import Sums
+from sqlfl.coordinator.executors.sums import PartitionSums
 from sqlfl.coordinator.join.key_join import KeyJoin
 
 
-class Held(Protocol):
+class HeldPartitions(Protocol):
     """The partitions of one problem, where they are computed on."""
 
-    def ask(self, work: Work) -> Sums:
+    def ask(self, work: Work) -> PartitionSums:
         """What all partitions answer, added up by a `Tally`.
 
         Partitions keep λ as the work has left it. Ctrl-C ends it; where it fails, what is held is
@@ -30,7 +30,7 @@ class Held(Protocol):
 class Executor(Protocol):
     """Takes the partitions of problems; those of several at once, from several threads."""
 
-    def hold(self, division: Division) -> Held:
+    def hold(self, division: Division) -> HeldPartitions:
         """Raises Error where it cannot take them."""
         ...
 

@@ -19,13 +19,13 @@ from sqlfl.base.interrupts import checkpoint
 from sqlfl.coordinator.executors.partition import Partition, Reach
 from sqlfl.coordinator.join.mapping import SlotMapping, TableMapping
 from sqlfl.coordinator.rounds.chunks import (
+    Chunks,
     FoundPieces,
-    Pieces,
     ProductPieces,
     StoredPieces,
     WrittenPieces,
 )
-from sqlfl.coordinator.rounds.measured import EVERY, Measured
+from sqlfl.coordinator.rounds.measured import EVERY, MeasuredRows
 from sqlfl.coordinator.rounds.passes import sampled
 from sqlfl.models.losses import Loss
 
@@ -46,14 +46,14 @@ CHUNK = 1 << 20
 class Division:
     """All joined rows of a problem, by partition."""
 
-    whole: Pieces
-    pieces: tuple[Pieces, ...]
+    whole: Chunks
+    pieces: tuple[Chunks, ...]
     """Of each partition, with the rows of slots counted from the beginning of their reach."""
     reaches: tuple[tuple[Reach, ...], ...]
     """Of each partition, by slot."""
     drawn: tuple[Array | None, ...]
     """Of each partition, as `Partition` has it."""
-    measured: tuple[Measured, ...]
+    measured: tuple[MeasuredRows, ...]
     """Of each partition."""
     loss: Loss
     parts: int
@@ -73,7 +73,7 @@ class Division:
         return tuple((min(a for a, _ in own), max(b for _, b in own)) for own in by_slot)
 
 
-def divided(source: Pieces, loss: Loss, measured: Measured) -> Division:
+def divided(source: Chunks, loss: Loss, measured: MeasuredRows) -> Division:
     """The joined rows of `source`; what is `measured` of them."""
     if isinstance(source, WrittenPieces):
         return _written(source, loss, measured)
@@ -82,7 +82,7 @@ def divided(source: Pieces, loss: Loss, measured: Measured) -> Division:
     parts = _parts(source.total, loss.outputs * sum(source.sizes))
     if parts == 1:
         return _one(source, loss, measured)
-    pieces: tuple[Pieces, ...] = tuple(source.cut(parts))
+    pieces: tuple[Chunks, ...] = tuple(source.cut(parts))
     count = len(pieces)
     reach = tuple((0, size) for size in source.sizes)
     # in the order of the mapping: any of them may be any partition's
@@ -91,12 +91,12 @@ def divided(source: Pieces, loss: Loss, measured: Measured) -> Division:
     return Division(source, pieces, (reach,) * count, drawn, (EVERY,) * count, loss, parts)
 
 
-def _one(source: Pieces, loss: Loss, measured: Measured) -> Division:
+def _one(source: Chunks, loss: Loss, measured: MeasuredRows) -> Division:
     reach = tuple((0, size) for size in source.sizes)
     return Division(source, (source,), (reach,), (sampled(source.total),), (measured,), loss, 1)
 
 
-def _written(source: WrittenPieces, loss: Loss, measured: Measured) -> Division:
+def _written(source: WrittenPieces, loss: Loss, measured: MeasuredRows) -> Division:
     if _parts(source.total, 0) == 1:
         return _one(source, loss, measured)
     slots = source.mapping.slots

@@ -22,7 +22,7 @@ LENGTH = struct.Struct("<Q")
 
 
 @dataclass(frozen=True, eq=False)
-class Frame:
+class WorkerFrame:
     facts: Mapping[str, Any]
     """What JSON tells."""
     arrays: Sequence[Array] = ()
@@ -45,7 +45,7 @@ class Frame:
         stream.flush()
 
     @classmethod
-    def read(cls, stream: IO[bytes]) -> Frame:
+    def read(cls, stream: IO[bytes]) -> WorkerFrame:
         """Raises EOFError where the stream has ended."""
         (length,) = LENGTH.unpack(_exactly(stream, LENGTH.size))
         header = json.loads(_exactly(stream, length))
@@ -58,7 +58,7 @@ class Frame:
         return cls(header["facts"], arrays)
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> Frame:
+    def from_bytes(cls, data: bytes) -> WorkerFrame:
         return cls.read(BytesIO(data))
 
 
@@ -101,7 +101,7 @@ class Writing:
 
 
 @dataclass(frozen=True, eq=False)
-class Reading:
+class FrameReading:
     """A frame that has come."""
 
     arrays: Sequence[Array]

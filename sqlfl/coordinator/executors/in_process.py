@@ -15,7 +15,7 @@ from sqlfl.base.errors import Error
 from sqlfl.base.interrupts import HEARD, caught
 from sqlfl.coordinator.executors.division import Division
 from sqlfl.coordinator.executors.partition import Partition, Work
-from sqlfl.coordinator.executors.sums import Node, Sums, Tally
+from sqlfl.coordinator.executors.sums import Node, PartitionSums, PartitionTally
 from sqlfl.coordinator.join.key_join import KeyJoin
 
 T = TypeVar("T")
@@ -52,7 +52,7 @@ class InProcess:
 
 
 class HeldHere:
-    """As `sqlfl.coordinator.executors.base.Held` says."""
+    """As `sqlfl.coordinator.executors.base.HeldPartitions` says."""
 
     def __init__(
         self, executor: InProcess, division: Division, partitions: Sequence[Partition]
@@ -61,8 +61,8 @@ class HeldHere:
         self._partitions = list(partitions)
         self._base = tuple((0, size) for size in division.whole.sizes)
 
-    def ask(self, work: Work) -> Sums:
-        tally = Tally()
+    def ask(self, work: Work) -> PartitionSums:
+        tally = PartitionTally()
         if len(self._partitions) == 1 or self._executor.threads == 1:
             for number, own in enumerate(self._partitions):
                 tally.add(Node(number, 1, own.answer(work, self._base)))

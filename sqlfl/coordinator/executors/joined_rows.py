@@ -12,28 +12,28 @@ from collections.abc import Sequence
 import numpy as np
 
 from sqlfl.base.arrays import Array
-from sqlfl.coordinator.executors.base import Executor, Held
+from sqlfl.coordinator.executors.base import Executor, HeldPartitions
 from sqlfl.coordinator.executors.division import divided
 from sqlfl.coordinator.executors.in_process import InProcess
 from sqlfl.coordinator.executors.partition import Work
-from sqlfl.coordinator.executors.sums import Sums
-from sqlfl.coordinator.rounds.chunks import Pieces, StoredPieces
-from sqlfl.coordinator.rounds.measured import EVERY, Measured, headline_of_none
-from sqlfl.coordinator.rounds.passes import Look, Passes
+from sqlfl.coordinator.executors.sums import PartitionSums
+from sqlfl.coordinator.rounds.chunks import Chunks, StoredPieces
+from sqlfl.coordinator.rounds.measured import EVERY, MeasuredRows, headline_of_none
+from sqlfl.coordinator.rounds.passes import Passes, PassResult
 from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.models.losses import Loss
 from sqlfl.models.metrics import Mean, Meter
 
 
-class JoinedRows:
+class PartitionedRows:
     """Of a problem; what each does is said in `sqlfl.coordinator.rounds.passes`."""
 
     def __init__(
         self,
-        source: Pieces,
+        source: Chunks,
         loss: Loss,
         executor: Executor,
-        measured: Measured = EVERY,
+        measured: MeasuredRows = EVERY,
         offset: Array | None = None,
     ) -> None:
         """`offset` (d_c, n): what the rows of the last slot of `source` add to all scores. Nobody
@@ -47,7 +47,7 @@ class JoinedRows:
         self._executor = executor if self._own is None else self._own
         self._measured = measured
         self._whole = Passes(source, loss)
-        self._held: Held | None = None
+        self._held: HeldPartitions | None = None
 
     def close(self) -> None:
         """Let the executor forget them."""
@@ -57,7 +57,7 @@ class JoinedRows:
         if self._own is not None:
             self._own.close()
 
-    def look(self, scores: Scores, *, sums: bool = True) -> Look:
+    def look(self, scores: Scores, *, sums: bool = True) -> PassResult:
         return self._looked(self._ask(Work("look", self._beside(scores), flag=sums)))
 
     def value(self, scores: Scores) -> float:
@@ -110,7 +110,7 @@ class JoinedRows:
         """λ of every joined row becomes its slopes."""
         self._ask(Work("dual", self._beside(scores)))
 
-    def proximal(self, scores: Scores, rho: float) -> Look:
+    def proximal(self, scores: Scores, rho: float) -> PassResult:
         """With λ as the last step or `set_dual` has left it, or 0."""
         return self._looked(self._ask(Work("proximal", self._beside(scores), number=rho)))
 
@@ -150,14 +150,14 @@ class JoinedRows:
         own = np.zeros((outputs, self._offset.shape[1])) if none else self._offset
         return Scores((*slots, own), scores.constant)
 
-    def _ask(self, work: Work) -> Sums:
+    def _ask(self, work: Work) -> PartitionSums:
         if self._held is None:
             self._held = self._executor.hold(divided(self._source, self._loss, self._measured))
         return self._held.ask(work)
 
-    def _looked(self, sums: Sums) -> Look:
+    def _looked(self, sums: PartitionSums) -> PassResult:
         (value, bend), total = sums.numbers[:2].tolist(), sums.numbers[2:]
         slots = sums.of_slots(self._source.sizes)[: len(self._sizes)] if sums.slots else ()
         largest, highest = sums.tops.tolist()
         mean = None if math.isnan(bend) else bend / self.total
-        return Look(value / self.total, slots, total, largest, highest, mean)
+        return PassResult(value / self.total, slots, total, largest, highest, mean)

@@ -11,15 +11,15 @@ import numpy as np
 from sqlfl.base.arrays import Array
 from sqlfl.base.errors import Error, InternalError
 from sqlfl.coordinator.executors.division import Division
-from sqlfl.coordinator.executors.frames import Frame, Reading, Writing
+from sqlfl.coordinator.executors.frames import FrameReading, WorkerFrame, Writing
 from sqlfl.coordinator.executors.partition import Partition, Reach, Work
-from sqlfl.coordinator.executors.sums import Node, Segment, Sums
+from sqlfl.coordinator.executors.sums import Node, PartitionSums, Segment
 from sqlfl.coordinator.join.factorised import Branch, Factorised, Tree
 from sqlfl.coordinator.join.join_size import SlotCodes
 from sqlfl.coordinator.join.key_join import KeyJoin
 from sqlfl.coordinator.join.mapping import SlotMapping, TableMapping
-from sqlfl.coordinator.rounds.chunks import FoundPieces, Pieces, ProductPieces, WrittenPieces
-from sqlfl.coordinator.rounds.measured import Measured
+from sqlfl.coordinator.rounds.chunks import Chunks, FoundPieces, ProductPieces, WrittenPieces
+from sqlfl.coordinator.rounds.measured import MeasuredRows
 from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.models.clipped import Huber, Quantile
 from sqlfl.models.gamma import Gamma
@@ -51,7 +51,7 @@ METERS = {kind: name for name, kind in KINDS.items()}
 # -- work and answers ------------------------------------------------------------------------------
 
 
-def frame_of_work(work: Work) -> Frame:
+def frame_of_work(work: Work) -> WorkerFrame:
     writing = Writing()
     facts = {
         "name": work.name,
@@ -62,17 +62,17 @@ def frame_of_work(work: Work) -> Frame:
         "flag": work.flag,
         "rows": work.rows,
     }
-    return Frame(facts, writing.arrays)
+    return WorkerFrame(facts, writing.arrays)
 
 
-def work_of(frame: Frame) -> Work:
-    facts, reading = frame.facts, Reading(frame.arrays)
+def work_of(frame: WorkerFrame) -> Work:
+    facts, reading = frame.facts, FrameReading(frame.arrays)
     scores = Scores(reading.several(facts["slots"]), reading.arrays[facts["constant"]])
     along, rows = reading.several(facts["along"]), tuple(facts["rows"])
     return Work(facts["name"], scores, along, facts["number"], facts["flag"], rows)
 
 
-def frame_of_answers(nodes: Sequence[Node]) -> Frame:
+def frame_of_answers(nodes: Sequence[Node]) -> WorkerFrame:
     writing = Writing()
     told = [
         {
@@ -88,20 +88,20 @@ def frame_of_answers(nodes: Sequence[Node]) -> Frame:
         }
         for node in nodes
     ]  # fmt: skip
-    return Frame({"nodes": told}, writing.arrays)
+    return WorkerFrame({"nodes": told}, writing.arrays)
 
 
-def answers_of(frame: Frame) -> list[Node]:
-    reading = Reading(frame.arrays)
+def answers_of(frame: WorkerFrame) -> list[Node]:
+    reading = FrameReading(frame.arrays)
 
-    def sums(facts: Mapping[str, Any]) -> Sums:
+    def sums(facts: Mapping[str, Any]) -> PartitionSums:
         slots = tuple(
             tuple(Segment(first, reading.arrays[place]) for first, place in segments)
             for segments in facts["slots"]
         )
         numbers, tops = reading.several([facts["numbers"], facts["tops"]])
         rows = reading.several(facts["rows"])
-        return Sums(numbers, tops, slots, rows, tuple(map(meter, facts["meters"])))
+        return PartitionSums(numbers, tops, slots, rows, tuple(map(meter, facts["meters"])))
 
     def meter(told: tuple[str, Sequence[int]]) -> Meter:
         found = KINDS[told[0]]()
@@ -114,7 +114,7 @@ def answers_of(frame: Frame) -> list[Node]:
 # -- the join of keys ------------------------------------------------------------------------------
 
 
-def frame_of_join(join: KeyJoin) -> Frame:
+def frame_of_join(join: KeyJoin) -> WorkerFrame:
     writing = Writing()
     facts = {
         "sql": join.sql,
@@ -127,11 +127,11 @@ def frame_of_join(join: KeyJoin) -> Frame:
             for slot, own in join.codes.items()
         ],
     }  # fmt: skip
-    return Frame(facts, writing.arrays)
+    return WorkerFrame(facts, writing.arrays)
 
 
-def join_of(frame: Frame) -> KeyJoin:
-    facts, reading = frame.facts, Reading(frame.arrays)
+def join_of(frame: WorkerFrame) -> KeyJoin:
+    facts, reading = frame.facts, FrameReading(frame.arrays)
     codes = {
         own["slot"]: SlotCodes(
             reading.arrays[own["fragment"]],
@@ -146,7 +146,7 @@ def join_of(frame: Frame) -> KeyJoin:
 # -- partitions ------------------------------------------------------------------------------------
 
 
-def frame_of_partitions(division: Division, first: int, end: int) -> Frame:
+def frame_of_partitions(division: Division, first: int, end: int) -> WorkerFrame:
     """Of the partitions from the first to the end."""
     writing = Writing()
     facts: dict[str, Any] = {
@@ -166,12 +166,12 @@ def frame_of_partitions(division: Division, first: int, end: int) -> Frame:
         facts["found"] = found | {"parts": division.parts, "end": end}
     else:
         facts["written"] = [_written(own, writing) for own in division.pieces[first:end]]
-    return Frame(facts, writing.arrays)
+    return WorkerFrame(facts, writing.arrays)
 
 
-def partitions_of(frame: Frame) -> tuple[int, list[Partition], tuple[Reach, ...]]:
+def partitions_of(frame: WorkerFrame) -> tuple[int, list[Partition], tuple[Reach, ...]]:
     """The number of the first one, all of them, and the rows whose values they work with."""
-    facts, reading = frame.facts, Reading(frame.arrays)
+    facts, reading = frame.facts, FrameReading(frame.arrays)
     loss = _loss(facts["loss"])
     pieces = _pieces_of(facts, reading)
     partitions = [
@@ -183,7 +183,7 @@ def partitions_of(frame: Frame) -> tuple[int, list[Partition], tuple[Reach, ...]
     return facts["first"], partitions, _reaches(facts["base"])
 
 
-def _pieces_of(facts: Mapping[str, Any], reading: Reading) -> Sequence[Pieces]:
+def _pieces_of(facts: Mapping[str, Any], reading: FrameReading) -> Sequence[Chunks]:
     if "found" not in facts:
         return [_written_pieces(own, reading) for own in facts["written"]]
     found = facts["found"]
@@ -205,11 +205,11 @@ def _reaches(told: Sequence[Sequence[int]]) -> tuple[Reach, ...]:
     return tuple((first, end) for first, end in told)
 
 
-def _measured(facts: Mapping[str, Any], reading: Reading) -> Measured:
-    return Measured(**{name: reading.one(place) for name, place in facts.items()})
+def _measured(facts: Mapping[str, Any], reading: FrameReading) -> MeasuredRows:
+    return MeasuredRows(**{name: reading.one(place) for name, place in facts.items()})
 
 
-def _written(pieces: Pieces, writing: Writing) -> dict[str, Any]:
+def _written(pieces: Chunks, writing: Writing) -> dict[str, Any]:
     if not isinstance(pieces, WrittenPieces):
         raise InternalError("joined rows that no worker takes")
     return {
@@ -225,7 +225,7 @@ def _told(slot: SlotMapping) -> Array | None:
     return None if slot.identity else slot.rows
 
 
-def _written_pieces(facts: Mapping[str, Any], reading: Reading) -> WrittenPieces:
+def _written_pieces(facts: Mapping[str, Any], reading: FrameReading) -> WrittenPieces:
     sizes, places = facts["sizes"], facts["rows"]
     rows = [
         np.arange(size, dtype=np.int32) if place is None else reading.arrays[place]
@@ -248,7 +248,7 @@ def _found(pieces: FoundPieces | ProductPieces, writing: Writing) -> dict[str, A
     }
 
 
-def _pieces(facts: Mapping[str, Any], reading: Reading) -> FoundPieces | ProductPieces:
+def _pieces(facts: Mapping[str, Any], reading: FrameReading) -> FoundPieces | ProductPieces:
     if facts["products"] and library() is None:
         raise Error("it has no compiled library, as the coordinator has; install sqlfl alike")
     sizes = dict(zip(facts["slots"], facts["sizes"], strict=True))
@@ -268,7 +268,7 @@ def _tree(tree: Tree, writing: Writing) -> dict[str, Any]:
     }
 
 
-def _tree_of(facts: Mapping[str, Any], reading: Reading) -> Tree:
+def _tree_of(facts: Mapping[str, Any], reading: FrameReading) -> Tree:
     branches = tuple(_branch_of(own, reading) for own in facts["branches"])
     return Tree(facts["root"], reading.one(facts["bounds"]), facts["size"], branches)
 
@@ -286,7 +286,7 @@ def _branch(branch: Branch, writing: Writing) -> dict[str, Any]:
     }
 
 
-def _branch_of(facts: Mapping[str, Any], reading: Reading) -> Branch:
+def _branch_of(facts: Mapping[str, Any], reading: FrameReading) -> Branch:
     return Branch(
         facts["slot"],
         facts["parent"],

@@ -9,10 +9,10 @@ from typing import TypeAlias
 import numpy as np
 
 from sqlfl.base.arrays import Array
-from sqlfl.coordinator.executors.sums import Segment, Sums
-from sqlfl.coordinator.rounds.chunks import Pieces
-from sqlfl.coordinator.rounds.measured import Measured
-from sqlfl.coordinator.rounds.passes import Look, Passes
+from sqlfl.coordinator.executors.sums import PartitionSums, Segment
+from sqlfl.coordinator.rounds.chunks import Chunks
+from sqlfl.coordinator.rounds.measured import MeasuredRows
+from sqlfl.coordinator.rounds.passes import Passes, PassResult
 from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.models.losses import Loss
 
@@ -63,11 +63,11 @@ class Partition:
 
     def __init__(
         self,
-        pieces: Pieces,
+        pieces: Chunks,
         loss: Loss,
         reaches: Sequence[Reach],
         drawn: Array | None,
-        measured: Measured,
+        measured: MeasuredRows,
     ) -> None:
         self.passes = Passes(pieces, loss, drawn)
         self.loss = loss
@@ -76,7 +76,7 @@ class Partition:
         self.dual: Array | None = None
         """λ of the rows: (d_c, b); None where it is 0."""
 
-    def answer(self, work: Work, base: Sequence[Reach]) -> Sums:
+    def answer(self, work: Work, base: Sequence[Reach]) -> PartitionSums:
         """`base`: the rows whose values `work` has."""
         return OPERATIONS[work.name](self, work.within(self.reaches, base))
 
@@ -86,77 +86,79 @@ class Partition:
         return tuple((Segment(reach[0], values),) for reach, values in pairs)
 
 
-def _look(own: Partition, work: Work) -> Sums:
+def _look(own: Partition, work: Work) -> PartitionSums:
     return _looked(own, own.passes.look(work.scores, sums=work.flag))
 
 
-def _looked(own: Partition, look: Look) -> Sums:
+def _looked(own: Partition, look: PassResult) -> PartitionSums:
     total = own.passes.total
     bend = np.nan if look.bend is None else look.bend * total
     numbers = np.append([look.value * total, bend], look.total)
     tops = np.array([look.largest, look.highest])
-    return Sums(numbers, tops, own.segments(look.slots))
+    return PartitionSums(numbers, tops, own.segments(look.slots))
 
 
-def _curvatures(own: Partition, work: Work) -> Sums:
+def _curvatures(own: Partition, work: Work) -> PartitionSums:
     found, counted = own.passes.curvature_sums(work.scores, work.along, sampled=work.flag)
-    return Sums(np.append(found, counted))
+    return PartitionSums(np.append(found, counted))
 
 
-def _square(own: Partition, work: Work) -> Sums:
-    return Sums(np.array(own.passes.square_sum(work.scores, sampled=work.flag)))
+def _square(own: Partition, work: Work) -> PartitionSums:
+    return PartitionSums(np.array(own.passes.square_sum(work.scores, sampled=work.flag)))
 
 
-def _mean_curvature(own: Partition, work: Work) -> Sums:
-    return Sums(np.array(own.passes.mean_curvature_sum(work.scores)))
+def _mean_curvature(own: Partition, work: Work) -> PartitionSums:
+    return PartitionSums(np.array(own.passes.mean_curvature_sum(work.scores)))
 
 
-def _separates(own: Partition, work: Work) -> Sums:
-    return Sums(np.array([0.0 if own.passes.separates(work.scores) else 1.0]))
+def _separates(own: Partition, work: Work) -> PartitionSums:
+    return PartitionSums(np.array([0.0 if own.passes.separates(work.scores) else 1.0]))
 
 
-def _sums(own: Partition, work: Work) -> Sums:
-    return Sums(slots=own.segments(own.passes.sums(work.scores.slots)))
+def _sums(own: Partition, work: Work) -> PartitionSums:
+    return PartitionSums(slots=own.segments(own.passes.sums(work.scores.slots)))
 
 
-def _slope_square(own: Partition, work: Work) -> Sums:
-    return Sums(np.array([own.passes.slope_square_sum(work.scores)]))
+def _slope_square(own: Partition, work: Work) -> PartitionSums:
+    return PartitionSums(np.array([own.passes.slope_square_sum(work.scores)]))
 
 
-def _slopes(own: Partition, work: Work) -> Sums:
-    return Sums(rows=(own.passes.slopes(work.scores),))
+def _slopes(own: Partition, work: Work) -> PartitionSums:
+    return PartitionSums(rows=(own.passes.slopes(work.scores),))
 
 
-def _rows(own: Partition, work: Work) -> Sums:
-    return Sums(rows=(own.passes.rows(work.scores).T,))
+def _rows(own: Partition, work: Work) -> PartitionSums:
+    return PartitionSums(rows=(own.passes.rows(work.scores).T,))
 
 
-def _dual(own: Partition, work: Work) -> Sums:
+def _dual(own: Partition, work: Work) -> PartitionSums:
     own.dual = own.passes.slopes(work.scores)
-    return Sums()
+    return PartitionSums()
 
 
-def _proximal(own: Partition, work: Work) -> Sums:
+def _proximal(own: Partition, work: Work) -> PartitionSums:
     if own.dual is None:
         own.dual = np.zeros((own.loss.outputs, own.passes.total))
     return _looked(own, own.passes.proximal(work.scores, own.dual, work.number))
 
 
-def _headlines(own: Partition, work: Work) -> Sums:
+def _headlines(own: Partition, work: Work) -> PartitionSums:
     means = own.measured.headlines(own.passes, own.loss, work.scores)
-    return Sums(np.array([number for mean in means for number in (mean.total, mean.weight)]))
+    return PartitionSums(
+        np.array([number for mean in means for number in (mean.total, mean.weight)])
+    )
 
 
-def _held_loss(own: Partition, work: Work) -> Sums:
-    return Sums(np.array([own.measured.held_loss(own.passes, own.loss, work.scores)]))
+def _held_loss(own: Partition, work: Work) -> PartitionSums:
+    return PartitionSums(np.array([own.measured.held_loss(own.passes, own.loss, work.scores)]))
 
 
-def _meters(own: Partition, work: Work) -> Sums:
+def _meters(own: Partition, work: Work) -> PartitionSums:
     found = own.measured.meters(own.passes, own.loss, work.scores, work.rows)
-    return Sums(meters=tuple(found))
+    return PartitionSums(meters=tuple(found))
 
 
-OPERATIONS: Mapping[str, Callable[[Partition, Work], Sums]] = {
+OPERATIONS: Mapping[str, Callable[[Partition, Work], PartitionSums]] = {
     "look": _look,
     "curvatures": _curvatures,
     "square": _square,

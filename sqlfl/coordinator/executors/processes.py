@@ -10,8 +10,8 @@ import threading
 from contextlib import suppress
 
 from sqlfl.base.errors import Error
-from sqlfl.coordinator.executors.frames import Frame
-from sqlfl.coordinator.executors.workers import Workers
+from sqlfl.coordinator.executors.frames import WorkerFrame
+from sqlfl.coordinator.executors.workers import WorkerExecutor
 
 ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 PATIENCE = 5.0
@@ -19,7 +19,7 @@ PATIENCE = 5.0
 GONE = "run the statement again; where the system ended it for want of memory, take fewer workers"
 
 
-class Processes(Workers):
+class Processes(WorkerExecutor):
     """As `Workers`, in processes of their own, which end when this one does."""
 
     def begin(self, number: int) -> ProcessWorker:
@@ -45,14 +45,14 @@ class ProcessWorker:
         self._lock = threading.Lock()
         self._ended = False
 
-    def request(self, frame: Frame) -> Frame:
+    def request(self, frame: WorkerFrame) -> WorkerFrame:
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
         try:
             with self._lock:
                 frame.write(process.stdin)
-                return Frame.read(process.stdout)
+                return WorkerFrame.read(process.stdout)
         except (OSError, EOFError, ValueError) as error:
             if self._ended:
                 raise Error(f"{self.name} was ended") from error

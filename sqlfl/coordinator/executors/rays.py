@@ -9,17 +9,17 @@ import threading
 from typing import Any
 
 from sqlfl.base.errors import Error
-from sqlfl.coordinator.executors.frames import Frame
+from sqlfl.coordinator.executors.frames import WorkerFrame
 from sqlfl.coordinator.executors.processes import ONE_THREAD
-from sqlfl.coordinator.executors.service import Service
-from sqlfl.coordinator.executors.workers import Workers
+from sqlfl.coordinator.executors.service import WorkerService
+from sqlfl.coordinator.executors.workers import WorkerExecutor
 
 PATIENCE = 120.0
 """Seconds for an actor to begin."""
 GONE = "run the statement again; what Ray's dashboard or logs say of the actor tells more"
 
 
-class Rays(Workers):
+class Rays(WorkerExecutor):
     """As `Workers`, each an actor that takes one core.
 
     Ray is joined where the process has joined it, or RAY_ADDRESS says, or else begun on this
@@ -38,7 +38,7 @@ class Rays(Workers):
         self._began = False
         """Ray itself."""
         self._sending = threading.Lock()
-        self._sent: tuple[Frame, Any] | None = None
+        self._sent: tuple[WorkerFrame, Any] | None = None
 
     def begin(self, number: int) -> RayWorker:
         actor = self._actors().remote()
@@ -75,7 +75,7 @@ class Rays(Workers):
             self._began = False
             self._ray.shutdown()
 
-    def sent(self, frame: Frame) -> Any:
+    def sent(self, frame: WorkerFrame) -> Any:
         """A frame in Ray's store: what several workers get is put there once."""
         with self._sending:
             if self._sent is None or self._sent[0] is not frame:
@@ -92,14 +92,14 @@ class Actor:
     """At the worker."""
 
     def __init__(self) -> None:
-        self._service = Service()
+        self._service = WorkerService()
 
     def process(self) -> int:
         """Its number."""
         return os.getpid()
 
     def answer(self, request: bytes) -> bytes:
-        return self._service.answer(Frame.from_bytes(request)).to_bytes()
+        return self._service.answer(WorkerFrame.from_bytes(request)).to_bytes()
 
 
 class RayWorker:
@@ -110,10 +110,10 @@ class RayWorker:
         self.name = f"worker {number + 1} (an actor of Ray)"
         self._ended = False
 
-    def request(self, frame: Frame) -> Frame:
+    def request(self, frame: WorkerFrame) -> WorkerFrame:
         try:
             reply = self._actor.answer.remote(self._executor.sent(frame))
-            return Frame.from_bytes(self._ray.get(reply))
+            return WorkerFrame.from_bytes(self._ray.get(reply))
         except self._ray.exceptions.RayError as error:
             if self._ended:
                 raise Error(f"{self.name} was ended") from error

@@ -9,7 +9,7 @@ import numpy as np
 
 from sqlfl.base.errors import Error
 from sqlfl.coordinator.executors.division import Division
-from sqlfl.coordinator.executors.frames import Frame
+from sqlfl.coordinator.executors.frames import WorkerFrame
 from sqlfl.coordinator.executors.packing import (
     frame_of_answers,
     frame_of_join,
@@ -20,7 +20,7 @@ from sqlfl.coordinator.executors.packing import (
     work_of,
 )
 from sqlfl.coordinator.executors.partition import Partition, Reach, Work
-from sqlfl.coordinator.executors.sums import Node, Tally
+from sqlfl.coordinator.executors.sums import Node, PartitionTally
 from sqlfl.coordinator.join.key_join import KeyJoin
 
 HOLD, ASK, FORGET, JOIN = "hold", "ask", "forget", "join"
@@ -29,74 +29,74 @@ HOLD, ASK, FORGET, JOIN = "hold", "ask", "forget", "join"
 # -- what is asked ---------------------------------------------------------------------------------
 
 
-def to_hold(held: int, division: Division, first: int, end: int) -> Frame:
+def to_hold(held: int, division: Division, first: int, end: int) -> WorkerFrame:
     """The partitions from the first to the end, as problem `held`."""
     return _request(HOLD, held, frame_of_partitions(division, first, end))
 
 
-def to_ask(held: int, work: Work) -> Frame:
+def to_ask(held: int, work: Work) -> WorkerFrame:
     return _request(ASK, held, frame_of_work(work))
 
 
-def to_forget(held: int) -> Frame:
-    return _request(FORGET, held, Frame({}))
+def to_forget(held: int) -> WorkerFrame:
+    return _request(FORGET, held, WorkerFrame({}))
 
 
-def to_join(join: KeyJoin) -> Frame:
+def to_join(join: KeyJoin) -> WorkerFrame:
     return _request(JOIN, None, frame_of_join(join))
 
 
-def checked(reply: Frame, worker: str) -> Frame:
+def checked(reply: WorkerFrame, worker: str) -> WorkerFrame:
     """Raises Error where the worker failed."""
     if "failed" in reply.facts:
         raise Error(f"{worker} failed: {reply.facts['failed']}")
     return reply
 
 
-def _request(do: str, held: int | None, what: Frame) -> Frame:
-    return Frame({"do": do, "held": held, "what": what.facts}, what.arrays)
+def _request(do: str, held: int | None, what: WorkerFrame) -> WorkerFrame:
+    return WorkerFrame({"do": do, "held": held, "what": what.facts}, what.arrays)
 
 
 # -- at the worker ---------------------------------------------------------------------------------
 
 
-class Service:
+class WorkerService:
     """Of one worker."""
 
     def __init__(self) -> None:
         self._held: dict[int, tuple[int, list[Partition], tuple[Reach, ...]]] = {}
 
-    def answer(self, request: Frame) -> Frame:
+    def answer(self, request: WorkerFrame) -> WorkerFrame:
         """What fails is told, not raised."""
-        held, what = request.facts["held"], Frame(request.facts["what"], request.arrays)
+        held, what = request.facts["held"], WorkerFrame(request.facts["what"], request.arrays)
         try:
             with np.errstate(all="ignore"):  # nobody sees a warning here
                 return _DOES[request.facts["do"]](self, held, what)
         except Exception as error:
-            return Frame({"failed": f"{type(error).__name__}: {error}"})
+            return WorkerFrame({"failed": f"{type(error).__name__}: {error}"})
 
-    def _hold(self, held: int, what: Frame) -> Frame:
+    def _hold(self, held: int, what: WorkerFrame) -> WorkerFrame:
         self._held[held] = partitions_of(what)
         return frame_of_answers([])
 
-    def _forget(self, held: int, what: Frame) -> Frame:
+    def _forget(self, held: int, what: WorkerFrame) -> WorkerFrame:
         del self._held[held]
         return frame_of_answers([])
 
-    def _join(self, held: None, what: Frame) -> Frame:
-        return Frame({}, join_of(what).rows())
+    def _join(self, held: None, what: WorkerFrame) -> WorkerFrame:
+        return WorkerFrame({}, join_of(what).rows())
 
-    def _ask(self, held: int, what: Frame) -> Frame:
+    def _ask(self, held: int, what: WorkerFrame) -> WorkerFrame:
         first, partitions, base = self._held[held]
-        work, tally = work_of(what), Tally()
+        work, tally = work_of(what), PartitionTally()
         for number, own in enumerate(partitions, first):
             tally.add(Node(number, 1, own.answer(work, base)))
         return frame_of_answers(tally.nodes)
 
 
-_DOES: Mapping[str, Callable[[Service, Any, Frame], Frame]] = {
-    HOLD: Service._hold,
-    ASK: Service._ask,
-    FORGET: Service._forget,
-    JOIN: Service._join,
+_DOES: Mapping[str, Callable[[WorkerService, Any, WorkerFrame], WorkerFrame]] = {
+    HOLD: WorkerService._hold,
+    ASK: WorkerService._ask,
+    FORGET: WorkerService._forget,
+    JOIN: WorkerService._join,
 }

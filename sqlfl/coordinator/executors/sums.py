@@ -30,7 +30,7 @@ class Segment:
 
 
 @dataclass(frozen=True, eq=False)
-class Sums:
+class PartitionSums:
     """What one partition answers, or some together."""
 
     numbers: Array = field(default_factory=lambda: np.zeros(0))
@@ -44,12 +44,12 @@ class Sums:
     meters: tuple[Meter, ...] = ()
     """Merged."""
 
-    def plus(self, other: Sums) -> Sums:
+    def plus(self, other: PartitionSums) -> PartitionSums:
         """With what the following partitions answered; neither is of more use then."""
         slots = zip(self.slots, other.slots, strict=True)
         for own, more in zip(self.meters, other.meters, strict=True):
             own.merge(more)
-        return Sums(
+        return PartitionSums(
             self.numbers + other.numbers,
             np.maximum(self.tops, other.tops),
             tuple(_joined(before, after) for before, after in slots),
@@ -92,10 +92,10 @@ class Node:
     first: int
     """A multiple of `count`, which is a power of 2."""
     count: int
-    sums: Sums
+    sums: PartitionSums
 
 
-class Tally:
+class PartitionTally:
     """Adds up answers, in the order of the partitions."""
 
     def __init__(self) -> None:
@@ -108,7 +108,7 @@ class Tally:
             node = Node(before.first, 2 * node.count, before.sums.plus(node.sums))
         self.nodes.append(node)
 
-    def total(self) -> Sums:
+    def total(self) -> PartitionSums:
         """Of all partitions."""
         found = self.nodes[-1].sums
         for node in reversed(self.nodes[:-1]):

@@ -9,17 +9,17 @@ from __future__ import annotations
 import os
 import sys
 
-from sqlfl.coordinator.executors.frames import Frame
-from sqlfl.coordinator.executors.service import Service
+from sqlfl.coordinator.executors.frames import WorkerFrame
+from sqlfl.coordinator.executors.service import WorkerService
 
 
 def main() -> None:
     requests, replies = sys.stdin.buffer, os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what is printed is no reply
-    service = Service()
+    service = WorkerService()
     while True:
         try:
-            request = Frame.read(requests)
+            request = WorkerFrame.read(requests)
         except EOFError:
             return
         service.answer(request).write(replies)

@@ -18,14 +18,14 @@ from typing import Protocol
 
 from sqlfl.base.arrays import Array
 from sqlfl.base.errors import Error
-from sqlfl.coordinator.executors.base import Held
+from sqlfl.coordinator.executors.base import HeldPartitions
 from sqlfl.coordinator.executors.division import Division
-from sqlfl.coordinator.executors.frames import Frame
+from sqlfl.coordinator.executors.frames import WorkerFrame
 from sqlfl.coordinator.executors.in_process import InProcess, check_number, cores, in_order
 from sqlfl.coordinator.executors.packing import answers_of
 from sqlfl.coordinator.executors.partition import Reach, Work
 from sqlfl.coordinator.executors.service import checked, to_ask, to_forget, to_hold, to_join
-from sqlfl.coordinator.executors.sums import Sums, Tally
+from sqlfl.coordinator.executors.sums import PartitionSums, PartitionTally
 from sqlfl.coordinator.join.key_join import KeyJoin, together
 
 
@@ -37,7 +37,7 @@ class Worker(Protocol):
         """What an error calls it."""
         ...
 
-    def request(self, frame: Frame) -> Frame:
+    def request(self, frame: WorkerFrame) -> WorkerFrame:
         """Its reply; from several threads, one after the other. Raises Error where it is gone."""
         ...
 
@@ -46,7 +46,7 @@ class Worker(Protocol):
         ...
 
 
-class Workers(ABC):
+class WorkerExecutor(ABC):
     """An executor with workers, which begin with the first problem that has several partitions, and
     stay until `close`, or until one of them is gone.
 
@@ -68,7 +68,7 @@ class Workers(ABC):
     def begin(self, number: int) -> Worker:
         """A new worker. Raises Error where there is none to be had."""
 
-    def hold(self, division: Division) -> Held:
+    def hold(self, division: Division) -> HeldPartitions:
         if division.count == 1:
             return InProcess(1).hold(division)
         crew, held = self._together(), next(self._numbers)
@@ -114,7 +114,7 @@ class Crew:
         self._pool = ThreadPoolExecutor(len(workers), thread_name_prefix="sqlfl worker")
 
     @classmethod
-    def of(cls, executor: Workers, count: int) -> Crew:
+    def of(cls, executor: WorkerExecutor, count: int) -> Crew:
         begun: list[Worker] = []
         try:
             for number in range(count):
@@ -125,9 +125,9 @@ class Crew:
             raise
         return cls(begun)
 
-    def ask(self, requests: Sequence[tuple[Worker, Frame]]) -> list[Frame]:
+    def ask(self, requests: Sequence[tuple[Worker, WorkerFrame]]) -> list[WorkerFrame]:
         """What the workers answer, in their order. Where one fails, or Ctrl-C comes, all end."""
-        replies: list[Frame] = []
+        replies: list[WorkerFrame] = []
         tasks = [partial(_request, worker, frame) for worker, frame in requests]
         try:
             in_order(self._pool, tasks, lambda number, reply: replies.append(reply), self.end)
@@ -143,7 +143,7 @@ class Crew:
             worker.end()
 
 
-def _request(worker: Worker, frame: Frame) -> Frame:
+def _request(worker: Worker, frame: WorkerFrame) -> WorkerFrame:
     return checked(worker.request(frame), worker.name)
 
 
@@ -159,7 +159,7 @@ class Share:
 
 
 class HeldByWorkers:
-    """As `sqlfl.coordinator.executors.base.Held` says."""
+    """As `sqlfl.coordinator.executors.base.HeldPartitions` says."""
 
     def __init__(
         self, crew: Crew, held: int, shares: Sequence[Share], whole: tuple[Reach, ...]
@@ -169,14 +169,14 @@ class HeldByWorkers:
         self._shares = tuple(shares)
         self._whole = whole
 
-    def ask(self, work: Work) -> Sums:
-        frames: dict[tuple[Reach, ...], Frame] = {}
+    def ask(self, work: Work) -> PartitionSums:
+        frames: dict[tuple[Reach, ...], WorkerFrame] = {}
         requests = []
         for own in self._shares:
             if own.base not in frames:
                 frames[own.base] = to_ask(self._held, work.within(own.base, self._whole))
             requests.append((own.worker, frames[own.base]))
-        tally = Tally()
+        tally = PartitionTally()
         for reply in self._crew.ask(requests):
             for node in answers_of(reply):
                 tally.add(node)

@@ -22,7 +22,7 @@ from sqlfl.coordinator.join.counting import counted
 from sqlfl.coordinator.join.row_mapping import WrittenMapping
 from sqlfl.coordinator.preparation import Joined, JoinedSlot, Targets, Weighting
 from sqlfl.messages import SendEqualRows
-from sqlfl.messages.replies import Channel, ask
+from sqlfl.messages.replies import ReplyChannel, ask
 from sqlfl.planner.federated.method_spec import spec_of
 from sqlfl.planner.federated.plan import FederatedPlan
 
@@ -38,7 +38,7 @@ DENSE = 4
 
 
 def merge_equal_rows(
-    plan: FederatedPlan, joined: Joined, target: Targets, channel: Channel, run: str
+    plan: FederatedPlan, joined: Joined, target: Targets, channel: ReplyChannel, run: str
 ) -> tuple[Joined, Targets]:
     """What is trained on: the clients' rows by class, and where the method takes all joined rows in
     each step, equal ones once.
@@ -136,7 +136,7 @@ def _merged(joined: Joined, target: Targets) -> tuple[Joined, Targets]:
     digits = list(_digits(joined, target))
     if not _repeat(digits):
         return joined, target
-    groups = Groups.of(digits)
+    groups = EqualRowGroups.of(digits)
     heads = groups.heads
     if len(heads) > most:
         return joined, target
@@ -158,12 +158,12 @@ def _repeat(digits: Sequence[tuple[Array, int]]) -> bool:
 
 
 def _spared(digits: Sequence[tuple[Array, int]], rows: slice) -> int:
-    some = Groups.of([(values[rows], number) for values, number in digits])
+    some = EqualRowGroups.of([(values[rows], number) for values, number in digits])
     return len(some.key) - len(some.heads)
 
 
 @dataclass(frozen=True, eq=False)
-class Groups:
+class EqualRowGroups:
     """Joined rows that are equal in some digits."""
 
     key: Array
@@ -174,7 +174,7 @@ class Groups:
     """int (groups,): a row of each."""
 
     @classmethod
-    def of(cls, digits: Sequence[tuple[Array, int]]) -> Groups:
+    def of(cls, digits: Sequence[tuple[Array, int]]) -> EqualRowGroups:
         """Of numbers (N,) from 0, and how many there can be of each."""
         key, size = np.zeros(len(digits[0][0]), np.int64), 1
         for values, number in digits:
@@ -229,7 +229,7 @@ def numbered(values: Array) -> tuple[Array, Array]:
     return found.indices.to_numpy(), found.dictionary.to_numpy()
 
 
-def _summed(weighting: Weighting | None, groups: Groups) -> Weighting:
+def _summed(weighting: Weighting | None, groups: EqualRowGroups) -> Weighting:
     rows = groups.total()
     if weighting is None:
         weights, none = rows.astype(np.float64), np.zeros(len(rows))

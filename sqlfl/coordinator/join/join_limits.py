@@ -59,7 +59,7 @@ def check_join(
     *,
     found: Factorised | None = None,
     stored: bool = False,
-) -> Place:
+) -> RowStorage:
     """Raise ModelError where the join has more rows than the statement takes, or than fit memory.
 
     found: as what joined rows can be found again in each pass; stored: they can be read from files.
@@ -84,7 +84,7 @@ def check_join(
         check_memory(plan, rows, 1, said)
     else:
         check_tables(plan, {slot: len(own.fragment) for slot, own in slots.items()}, 1, found)
-    return Place(rows, written)
+    return RowStorage(rows, written)
 
 
 def check_keys(plan: FederatedPlan, replies: Iterable[JoinKeys]) -> None:
@@ -97,7 +97,7 @@ def check_keys(plan: FederatedPlan, replies: Iterable[JoinKeys]) -> None:
 
 
 @dataclass(frozen=True)
-class Place:
+class RowStorage:
     """Where joined rows are to be."""
 
     rows: int
@@ -186,7 +186,7 @@ def _memory(plan: FederatedPlan) -> int:
     return bytes_of(plan.options.memory_limit) or int(OF_MACHINE * machine_memory())
 
 
-def database_memory(plan: FederatedPlan, slots: Mapping[int, SlotCodes], place: Place) -> int:
+def database_memory(plan: FederatedPlan, slots: Mapping[int, SlotCodes], place: RowStorage) -> int:
     """Bytes that DuckDB may take while it joins the keys: what is left."""
     held = sum(codes.bytes for codes in slots.values())
     if place.written:

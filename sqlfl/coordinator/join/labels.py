@@ -9,19 +9,19 @@ from sqlfl.base.errors import ModelError
 from sqlfl.coordinator import expected
 from sqlfl.coordinator.preparation import Joined, Targets, told
 from sqlfl.messages import SendLabels
-from sqlfl.messages.replies import Channel, ask
+from sqlfl.messages.replies import ReplyChannel, ask
 from sqlfl.models.kinds import kind_of
 from sqlfl.planner.federated.plan import FederatedPlan
 
 LARGEST_TARGET = 1e30
 
 
-def targets(plan: FederatedPlan, joined: Joined, channel: Channel, run: str) -> Targets:
+def targets(plan: FederatedPlan, joined: Joined, channel: ReplyChannel, run: str) -> Targets:
     """The target of every joined row, in clear, from the clients of the target's slot."""
     return labels(plan, joined, channel, run).spread(joined)
 
 
-def labels(plan: FederatedPlan, joined: Joined, channel: Channel, run: str) -> Targets:
+def labels(plan: FederatedPlan, joined: Joined, channel: ReplyChannel, run: str) -> Targets:
     """The targets of the active rows of their slot."""
     index = next(slot.index for slot in plan.ucq.slots if slot.target)
     slot = joined.slots[index]

@@ -12,7 +12,7 @@ from sqlfl.base.arrays import Array
 from sqlfl.base.errors import InternalError
 from sqlfl.contract.schema import Address
 from sqlfl.coordinator.join.mapping import TableMapping
-from sqlfl.coordinator.join.slot_members import Members
+from sqlfl.coordinator.join.slot_members import SlotMembers
 from sqlfl.messages import Predictions
 
 
@@ -21,7 +21,7 @@ class JoinedRows:
     """Joined rows of an exchange, all N or a batch, and the clients' rows that occur in them."""
 
     mapping: TableMapping
-    members: tuple[Members, ...]
+    members: tuple[SlotMembers, ...]
     cuts: tuple[Array, ...]
     """Per slot (clients + 1,): bounds of each client within the mapping's rows of the slot."""
     rows: Mapping[Address, Array] | None
@@ -70,7 +70,7 @@ class JoinedRows:
         return self.mapping.gather_sum(self.concatenate(replies))
 
 
-def all_rows(mapping: TableMapping, members: Sequence[Members]) -> JoinedRows:
+def all_rows(mapping: TableMapping, members: Sequence[SlotMembers]) -> JoinedRows:
     """Raises InternalError where the clients' rows do not add up to the mapping's."""
     if len(mapping) != len(members):
         raise InternalError(f"{len(mapping)} mappings for {len(members)} slots")
@@ -81,7 +81,7 @@ def all_rows(mapping: TableMapping, members: Sequence[Members]) -> JoinedRows:
 
 
 def listed_rows(
-    mapping: TableMapping, members: Sequence[Members], joined: Array
+    mapping: TableMapping, members: Sequence[SlotMembers], joined: Array
 ) -> dict[Address, tuple[Array, Array]]:
     """Of the joined rows `joined` (b,), in their order: each client's active rows uint32 (k,), and
     which of them they are in (k,), or none where the slot has one client, which has all."""

@@ -11,7 +11,7 @@ from sqlfl.contract.schema import Address
 
 
 @dataclass(frozen=True, eq=False)
-class Members:
+class SlotMembers:
     """The clients that hold one slot."""
 
     slot: int

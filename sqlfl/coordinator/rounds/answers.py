@@ -14,7 +14,7 @@ from sqlfl.base.errors import InternalError
 from sqlfl.contract.configuration import PENALTY, Configuration
 from sqlfl.contract.schema import Address
 from sqlfl.coordinator.join.scatter_gather import JoinedRows
-from sqlfl.coordinator.join.slot_members import Members
+from sqlfl.coordinator.join.slot_members import SlotMembers
 from sqlfl.messages import (
     ConsensusPart,
     ExactPredictions,
@@ -54,7 +54,7 @@ class Answers:
     outputs : values of a row's prediction.
     """
 
-    def __init__(self, slots: Sequence[Members], outputs: int) -> None:
+    def __init__(self, slots: Sequence[SlotMembers], outputs: int) -> None:
         self._slots = slots
         self._outputs = outputs
         self._clients: dict[Address, _Client] = {}

@@ -18,7 +18,7 @@ Rows: TypeAlias = Array | slice
 
 
 @dataclass(eq=False)
-class Tally:
+class PassTally:
     """What is added up over the pieces of a pass."""
 
     total: Array
@@ -40,7 +40,7 @@ class Tally:
 
 
 @dataclass(frozen=True, eq=False)
-class Piece:
+class Chunk:
     """Some joined rows."""
 
     first: int
@@ -132,12 +132,12 @@ class Piece:
         h += scores.constant[:, None]
         return h
 
-    def look(self, loss: Loss, scores: Scores, tally: Tally) -> None:
+    def look(self, loss: Loss, scores: Scores, tally: PassTally) -> None:
         """Adds the loss and its slopes at some scores to the tally."""
         self.tell(scores, tally, lambda h: loss.value_and_slopes(h, self.targets, self.shares))
 
     def tell(
-        self, scores: Scores, tally: Tally, slopes: Callable[[Array], tuple[float, Array]]
+        self, scores: Scores, tally: PassTally, slopes: Callable[[Array], tuple[float, Array]]
     ) -> None:
         """As `look`, of such a value and slopes (d_c, b) of H (d_c, b)."""
         h = self.scores(scores)
@@ -151,7 +151,7 @@ class Piece:
         for slot, into in enumerate(tally.sums):
             self.add(slot, into, pulled)
 
-    def pull(self, loss: Loss, scores: Scores, dual: Array, rho: float, tally: Tally) -> None:
+    def pull(self, loss: Loss, scores: Scores, dual: Array, rho: float, tally: PassTally) -> None:
         """As `Passes.proximal`, of λ of all joined rows (d_c, N)."""
         held = dual[:, self.numbers]
 
@@ -168,7 +168,7 @@ class Piece:
         self.tell(scores, tally, step)
 
     def bend(self, loss: Loss, scores: Scores) -> float:
-        """As `Tally.bend`."""
+        """As `PassTally.bend`."""
         counted = self.counted
         if not counted > 0.0:
             return 0.0

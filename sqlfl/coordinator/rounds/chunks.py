@@ -18,14 +18,14 @@ import numpy as np
 
 from sqlfl.base.arrays import Array
 from sqlfl.base.errors import InternalError
-from sqlfl.coordinator.blocks import Blocks
+from sqlfl.coordinator.blocks import RowBlocks
 from sqlfl.coordinator.join.cutting import Cutting
 from sqlfl.coordinator.join.factorised import Factorised, Tree
 from sqlfl.coordinator.join.mapping import TableMapping
 from sqlfl.coordinator.join.products import Products, joined_by, products
 from sqlfl.coordinator.join.row_mapping import RowMapping, StoredMapping
-from sqlfl.coordinator.rounds.chunk import Piece, Rows
-from sqlfl.coordinator.rounds.compiled_chunks import CompiledPiece, ProductPiece
+from sqlfl.coordinator.rounds.chunk import Chunk, Rows
+from sqlfl.coordinator.rounds.compiled_chunks import CompiledChunk, ProductChunk
 from sqlfl.coordinator.rounds.runs import ends_of_runs
 from sqlfl.models.native import library
 
@@ -35,7 +35,7 @@ READ = 1 << 18
 """Numbers that are read from a file at once, where some of them are wanted."""
 
 
-class Pieces(Protocol):
+class Chunks(Protocol):
     """All joined rows of a problem, in an order that is the same each time."""
 
     @property
@@ -48,11 +48,11 @@ class Pieces(Protocol):
         """Rows of each slot with features."""
         ...
 
-    def pieces(self, size: int) -> Iterator[Piece]:
+    def pieces(self, size: int) -> Iterator[Chunk]:
         """Of up to `size` joined rows."""
         ...
 
-    def some(self, numbers: Array) -> Piece:
+    def some(self, numbers: Array) -> Chunk:
         """The joined rows of these numbers (b,), ascending; `Piece.numbers` are not told."""
         ...
 
@@ -67,15 +67,15 @@ class WrittenPieces:
         self.total = len(targets)
         self.sizes = mapping.sizes
 
-    def pieces(self, size: int) -> Iterator[Piece]:
+    def pieces(self, size: int) -> Iterator[Chunk]:
         for start in range(0, self.total, size):
             chosen = slice(start, min(start + size, self.total))
             yield self._piece(start, chosen.stop - start, chosen)
 
-    def some(self, numbers: Array) -> Piece:
+    def some(self, numbers: Array) -> Chunk:
         return self._piece(0, len(numbers), numbers)
 
-    def _piece(self, first: int, count: int, chosen: Rows) -> Piece:
+    def _piece(self, first: int, count: int, chosen: Rows) -> Chunk:
         rows = [chosen if slot.identity else slot.rows[chosen] for slot in self.mapping.slots]
         targets = self.targets[chosen]
         shares = None if self.shares is None else self.shares[chosen]
@@ -96,17 +96,17 @@ def _of_rows(
     targets: Array,
     shares: Array | None = None,
     runs: tuple[Array | None, ...] = (),
-) -> Piece:
+) -> Chunk:
     """Of the row of every slot of each joined row."""
     if library() is not None:
         own = (r if isinstance(r, slice) else r.astype(np.int32, copy=False) for r in rows)
-        return CompiledPiece(first, count, tuple(own), targets, shares, runs=runs)
+        return CompiledChunk(first, count, tuple(own), targets, shares, runs=runs)
     # of the machine's own width: else each use of them would make them so
     wide = (r if isinstance(r, slice) else r.astype(np.intp, copy=False) for r in rows)
-    return Piece(first, count, tuple(wide), targets, shares)
+    return Chunk(first, count, tuple(wide), targets, shares)
 
 
-def found_pieces(mapping: RowMapping, slots: Sequence[int], target: int, targets: Array) -> Pieces:
+def found_pieces(mapping: RowMapping, slots: Sequence[int], target: int, targets: Array) -> Chunks:
     """Of a mapping that need not be written down, with the targets of their slot's rows.
 
     slots: those with features; target: the slot of `targets` (n,).
@@ -129,7 +129,7 @@ class FoundPieces:
         self.slots = tuple(slots)
         self.target = target
         self.targets = targets
-        self._blocks = Blocks(mapping)
+        self._blocks = RowBlocks(mapping)
         self._places = [mapping.slots.index(slot) for slot in slots]
         self._target = mapping.slots.index(target)
         self.total = mapping.total
@@ -144,19 +144,19 @@ class FoundPieces:
             found.append(part)
         return found
 
-    def some(self, numbers: Array) -> Piece:
+    def some(self, numbers: Array) -> Chunk:
         rows = self.mapping.at(numbers)
         own = tuple(rows[place].astype(np.intp, copy=False) for place in self._places)
-        return Piece(0, len(numbers), own, self.targets.take(rows[self._target]), None)
+        return Chunk(0, len(numbers), own, self.targets.take(rows[self._target]), None)
 
-    def pieces(self, size: int) -> Iterator[Piece]:
+    def pieces(self, size: int) -> Iterator[Chunk]:
         first = 0
         for block in self._blocks.blocks(size):
             own = tuple(block.rows[place] for place in self._places)
             targets = np.empty(block.shape, self.targets.dtype)
             targets[...] = self.targets.take(block.rows[self._target])
             shape = block.shape if len(block.shape) > 1 else ()
-            yield Piece(first, block.count, own, targets.reshape(-1), None, shape)
+            yield Chunk(first, block.count, own, targets.reshape(-1), None, shape)
             first += block.count
 
 
@@ -205,17 +205,17 @@ class ProductPieces:
             before += end - first
         return [part for part in found if part.total]
 
-    def some(self, numbers: Array) -> Piece:
+    def some(self, numbers: Array) -> Chunk:
         rows = dict(zip(self.mapping.slots, self.mapping.at(numbers), strict=True))
         return self._piece(0, len(numbers), rows)
 
-    def pieces(self, size: int) -> Iterator[Piece]:
+    def pieces(self, size: int) -> Iterator[Chunk]:
         first = 0
         for piece in self._unnumbered(size):
             yield replace(piece, first=first)
             first += piece.count
 
-    def _unnumbered(self, size: int) -> Iterator[Piece]:
+    def _unnumbered(self, size: int) -> Iterator[Chunk]:
         for grouped in self._grouped:
             yield from grouped.pieces(size)
         for tree, begin, close in self._others:
@@ -224,7 +224,7 @@ class ProductPieces:
                 end = min(first + most, close)
                 yield self._piece(0, end - first, tree.between(first, end))
 
-    def _piece(self, first: int, count: int, rows: Mapping[int, Rows]) -> Piece:
+    def _piece(self, first: int, count: int, rows: Mapping[int, Rows]) -> Chunk:
         own = (rows[slot] for slot in self.slots)
         return _of_rows(first, count, own, self.targets[rows[self.target]])
 
@@ -252,11 +252,11 @@ class _Grouped:
         """The joined rows of these keys alone."""
         return replace(self, products=replace(self.products, keys=keys))
 
-    def pieces(self, size: int) -> Iterator[Piece]:
+    def pieces(self, size: int) -> Iterator[Chunk]:
         for keys in self.products.parts(size):
             count = joined_by(keys)
             own = self.rows, self.targets, None
-            yield ProductPiece(0, count, *own, keys=keys, far=self.far)
+            yield ProductChunk(0, count, *own, keys=keys, far=self.far)
 
 
 class StoredPieces:
@@ -282,7 +282,7 @@ class StoredPieces:
             part.total = self.total * (number + 1) // parts - part._first
         return [part for part in found if part.total]
 
-    def some(self, numbers: Array) -> Piece:
+    def some(self, numbers: Array) -> Chunk:
         """By one reading of the files from the first of them to the last."""
         found = {slot: np.empty(len(numbers), np.int32) for slot in {*self._slots, self._target}}
         start, first = 0, int(numbers[0]) if len(numbers) else 0
@@ -295,7 +295,7 @@ class StoredPieces:
             first = int(numbers[start]) if start < len(numbers) else first
         return self._piece(0, found, len(numbers))
 
-    def pieces(self, size: int) -> Iterator[Piece]:
+    def pieces(self, size: int) -> Iterator[Chunk]:
         every = {*self._slots, self._target}
         for first in range(0, self.total, size):
             count = min(size, self.total - first)
@@ -303,6 +303,6 @@ class StoredPieces:
             found = {slot: self._mapping.part(slot, start, start + count) for slot in every}
             yield self._piece(first, found, count)
 
-    def _piece(self, first: int, found: Mapping[int, Array], count: int) -> Piece:
+    def _piece(self, first: int, found: Mapping[int, Array], count: int) -> Chunk:
         own = (found[slot] for slot in self._slots)
         return _of_rows(first, count, own, self._targets.take(found[self._target]))

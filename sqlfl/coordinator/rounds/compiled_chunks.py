@@ -17,7 +17,7 @@ import numpy as np
 
 from sqlfl.base.arrays import Array
 from sqlfl.base.errors import InternalError
-from sqlfl.coordinator.rounds.chunk import Piece, Rows, Tally
+from sqlfl.coordinator.rounds.chunk import Chunk, PassTally, Rows
 from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.models.losses import Loss
 from sqlfl.models.metrics import Mean, RootMean
@@ -67,7 +67,7 @@ _Values: TypeAlias = "tuple[Array | None, Array | None]"
 
 
 @dataclass(frozen=True, eq=False)
-class CompiledPiece(Piece):
+class CompiledChunk(Chunk):
     """Rows are ranges or int32."""
 
     runs: tuple[Array | None, ...] = ()
@@ -94,7 +94,7 @@ class CompiledPiece(Piece):
         self._scores(values, _dense(scores.constant), into)
         return into
 
-    def look(self, loss: Loss, scores: Scores, tally: Tally) -> None:
+    def look(self, loss: Loss, scores: Scores, tally: PassTally) -> None:
         if loss.name not in LOSSES:
             super().look(loss, scores, tally)
             return
@@ -103,7 +103,7 @@ class CompiledPiece(Piece):
             tally.bend += found.bend
         _tell(found, tally)
 
-    def pull(self, loss: Loss, scores: Scores, dual: Array, rho: float, tally: Tally) -> None:
+    def pull(self, loss: Loss, scores: Scores, dual: Array, rho: float, tally: PassTally) -> None:
         if loss.name not in PROXIMAL:
             super().pull(loss, scores, dual, rho, tally)
             return
@@ -221,7 +221,7 @@ class CompiledPiece(Piece):
 
 
 @dataclass(frozen=True, eq=False)
-class ProductPiece(CompiledPiece):
+class ProductChunk(CompiledChunk):
     """Of `sqlfl.coordinator.join.products.Products`: `rows` has the row of each place of a slot's
     side, and `given` the targets of all places of theirs."""
 
@@ -250,10 +250,10 @@ class ProductPiece(CompiledPiece):
         _check(failed)
 
     def curvatures(self, loss: Loss, scores: Scores, ways: Sequence[Array]) -> Array:
-        return Piece.curvatures(self, loss, scores, ways)
+        return Chunk.curvatures(self, loss, scores, ways)
 
-    def pull(self, loss: Loss, scores: Scores, dual: Array, rho: float, tally: Tally) -> None:
-        Piece.pull(self, loss, scores, dual, rho, tally)
+    def pull(self, loss: Loss, scores: Scores, dual: Array, rho: float, tally: PassTally) -> None:
+        Chunk.pull(self, loss, scores, dual, rho, tally)
 
     def _looked(
         self,
@@ -306,7 +306,7 @@ class ProductPiece(CompiledPiece):
         return (_Side * 2)(*sides)
 
 
-def _tell(found: _Found, tally: Tally) -> None:
+def _tell(found: _Found, tally: PassTally) -> None:
     tally.value += found.value
     if found.undefined:
         tally.extend(np.nan, np.nan)

@@ -13,7 +13,7 @@ from sqlfl.base.arrays import Array
 from sqlfl.contract.configuration import Configuration, TowerConfiguration
 from sqlfl.contract.schema import Address
 from sqlfl.coordinator.join.scatter_gather import JoinedRows, all_rows
-from sqlfl.coordinator.join.slot_members import Members
+from sqlfl.coordinator.join.slot_members import SlotMembers
 from sqlfl.coordinator.rounds.answers import Answers, Expect
 from sqlfl.coordinator.rounds.problem import Problem
 from sqlfl.coordinator.rounds.stragglers import Stragglers
@@ -39,13 +39,13 @@ from sqlfl.messages import (
     Strengths,
     SumGradient,
 )
-from sqlfl.messages.replies import Channel, Expected, ask
+from sqlfl.messages.replies import Expected, ReplyChannel, ask
 
 
 class Conversation:
     """The exchanges of training: every slot's block moves at once."""
 
-    def __init__(self, problem: Problem, channel: Channel) -> None:
+    def __init__(self, problem: Problem, channel: ReplyChannel) -> None:
         self._problem = problem
         self._channel = channel
         self.whole = all_rows(problem.mapping, problem.slots)
@@ -79,7 +79,7 @@ class Conversation:
         replies = ask(self._channel, requests, Answers.started)
         self._answers.begin(requests, told, replies)
 
-    def _slot(self, members: Members, number: int) -> dict[str, Any]:
+    def _slot(self, members: SlotMembers, number: int) -> dict[str, Any]:
         """The fields of `Configuration`, of a slot's client of that number."""
         problem = self._problem
         rounds = {} if problem.privacy is None else problem.privacy.rounds
@@ -296,7 +296,7 @@ class Conversation:
         return np.array([replies[m.addresses[0]].products for m in self._problem.slots], np.float64)
 
 
-def _made_up(members: Members, number: int) -> tuple[int, ...]:
+def _made_up(members: SlotMembers, number: int) -> tuple[int, ...]:
     """The client's active rows that a LEFT JOIN made up."""
     start, end = members.offsets[number : number + 2]
     own = members.virtual[(members.virtual >= start) & (members.virtual < end)] - start

@@ -23,7 +23,7 @@ import numpy as np
 from sqlfl.base.arrays import Array
 from sqlfl.contract import stopping
 from sqlfl.contract.stopping import Ending
-from sqlfl.coordinator.executors.joined_rows import JoinedRows
+from sqlfl.coordinator.executors.joined_rows import PartitionedRows
 from sqlfl.coordinator.rounds.conversation import Conversation
 from sqlfl.coordinator.rounds.divergence import scale_of
 from sqlfl.coordinator.rounds.problem import Problem
@@ -174,7 +174,7 @@ def _by_penalty(problem: Problem, euclidean: float) -> float:
 
 
 def least_eigenvalue(
-    passes: JoinedRows, held: Sequence[Sequence[Array]], *, exact: bool = True
+    passes: PartitionedRows, held: Sequence[Sequence[Array]], *, exact: bool = True
 ) -> float:
     """RESOLVED, or 1 − ρ of sums of columns of different slots that are seen to be closer; 0 where
     4-byte numbers do not tell how close they are.

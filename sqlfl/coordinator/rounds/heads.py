@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from sqlfl.base.arrays import Array
 from sqlfl.models.head import Head
-from sqlfl.models.optimizers import Optimizer, Plain
+from sqlfl.models.optimizers import Optimizer, PlainSteps
 
 
 class Headed:
@@ -15,7 +15,7 @@ class Headed:
     optimizer: makes one for each of the head's parameters.
     """
 
-    def __init__(self, head: Head, optimizer: Callable[[], Optimizer] = Plain) -> None:
+    def __init__(self, head: Head, optimizer: Callable[[], Optimizer] = PlainSteps) -> None:
         self._head = head
         self._optimizers = [optimizer() for _ in head.parameters]
 

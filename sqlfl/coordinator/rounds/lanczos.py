@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sqlfl.base.arrays import Array
-from sqlfl.coordinator.executors.joined_rows import JoinedRows
+from sqlfl.coordinator.executors.joined_rows import PartitionedRows
 
 KEPT = 1e-6
 """Eigenvalues below this part of the largest one are rounding."""
@@ -28,7 +28,7 @@ class Spectrum:
 
 def largest_eigenvalue(
     apply: Callable[[Sequence[Array]], list[Array]],
-    passes: JoinedRows,
+    passes: PartitionedRows,
     rounds: int,
     generator: np.random.Generator,
     shares: Array | None = None,
@@ -40,7 +40,7 @@ def largest_eigenvalue(
 
 def spectrum(
     apply: Callable[[Sequence[Array]], list[Array]],
-    passes: JoinedRows,
+    passes: PartitionedRows,
     rounds: int,
     generator: np.random.Generator,
     shares: Array | None = None,
@@ -128,7 +128,7 @@ def _products(left: Sequence[Array], right: Sequence[Array]) -> float:
 
 
 def _first(
-    passes: JoinedRows, generator: np.random.Generator, shares: Array | None
+    passes: PartitionedRows, generator: np.random.Generator, shares: Array | None
 ) -> tuple[list[Array], float]:
     """The sums of v₀, signs that are centred and scaled to length 1, and its entries' number."""
     # centred as the encoded columns are: a constant vector would see nothing of them

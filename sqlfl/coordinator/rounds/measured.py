@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sqlfl.base.arrays import Array
-from sqlfl.coordinator.rounds.chunk import Piece
+from sqlfl.coordinator.rounds.chunk import Chunk
 from sqlfl.coordinator.rounds.passes import Passes
 from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.models.losses import Loss
@@ -16,7 +16,7 @@ from sqlfl.models.metrics import Mean, Meter
 
 
 @dataclass(frozen=True, eq=False)
-class Measured:
+class MeasuredRows:
     """Of joined rows (N,); by default each of them, and each counts 1."""
 
     validation: Array | None = None
@@ -38,12 +38,12 @@ class Measured:
         held = int(self.validation.sum())
         return [total - held, held]
 
-    def cut(self, rows: slice) -> Measured:
+    def cut(self, rows: slice) -> MeasuredRows:
         """Of these of the joined rows."""
         arrays = (self.validation, self.samples, self.held)
-        return Measured(*(None if values is None else values[rows] for values in arrays))
+        return MeasuredRows(*(None if values is None else values[rows] for values in arrays))
 
-    def of(self, piece: Piece, h: Array) -> Iterator[tuple[Array, Array | None, Array]]:
+    def of(self, piece: Chunk, h: Array) -> Iterator[tuple[Array, Array | None, Array]]:
         """Of each part targets, weights and scores of its rows in a piece, which has the scores h
         (b, d_c)."""
         samples = None if self.samples is None else self.samples[piece.numbers]
@@ -63,7 +63,7 @@ class Measured:
                 mean.merge(own)
         return found
 
-    def _weights(self, piece: Piece) -> list[Array | None]:
+    def _weights(self, piece: Chunk) -> list[Array | None]:
         """Of each part those of the rows of a piece: 0 in the other part."""
         samples = None if self.samples is None else self.samples[piece.numbers]
         if self.validation is None:
@@ -97,7 +97,7 @@ class Measured:
         return value
 
 
-EVERY = Measured()
+EVERY = MeasuredRows()
 """All rows, each of which counts 1."""
 
 

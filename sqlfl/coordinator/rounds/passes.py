@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from sqlfl.base.arrays import Array
-from sqlfl.coordinator.rounds.chunk import Piece, Tally
-from sqlfl.coordinator.rounds.chunks import Pieces
+from sqlfl.coordinator.rounds.chunk import Chunk, PassTally
+from sqlfl.coordinator.rounds.chunks import Chunks
 from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.models.losses import Loss
 from sqlfl.models.native import library
@@ -33,7 +33,7 @@ half of them, as a better guess spares no more than it costs."""
 
 
 @dataclass(frozen=True, eq=False)
-class Look:
+class PassResult:
     """The loss and its slopes at some scores."""
 
     value: float
@@ -57,16 +57,16 @@ class Passes:
     drawn: numbers, ascending, of those that samples are of; None where they are to be drawn.
     """
 
-    def __init__(self, source: Pieces, loss: Loss, drawn: Array | None = None) -> None:
+    def __init__(self, source: Chunks, loss: Loss, drawn: Array | None = None) -> None:
         self._source = source
         self._loss = loss
         self.total = source.total
         self._outputs = loss.outputs
         self._numbers = drawn
-        self._chosen: Piece | None = None
+        self._chosen: Chunk | None = None
         """The joined rows that are drawn."""
 
-    def look(self, scores: Scores, *, sums: bool = True) -> Look:
+    def look(self, scores: Scores, *, sums: bool = True) -> PassResult:
         """Loss, slopes and extent and, where they are wanted, the slopes' sums over the rows of
         every slot."""
         tally = self._tally(sums=sums)
@@ -74,17 +74,17 @@ class Passes:
             piece.look(self._loss, scores, tally)
         return self._found(tally)
 
-    def _tally(self, *, sums: bool = True) -> Tally:
+    def _tally(self, *, sums: bool = True) -> PassTally:
         sizes = self._source.sizes if sums else ()
         found = tuple(np.zeros((self._outputs, size)) for size in sizes)
-        return Tally(np.zeros(self._outputs), found)
+        return PassTally(np.zeros(self._outputs), found)
 
-    def _found(self, tally: Tally) -> Look:
+    def _found(self, tally: PassTally) -> PassResult:
         # NaN, where a score is
         largest = float(np.max([0.0, tally.largest, -tally.least]))
         value = tally.value / self.total
         bend = None if tally.bend is None else tally.bend / self.total
-        return Look(value, tally.sums, tally.total, largest, tally.largest, bend)
+        return PassResult(value, tally.sums, tally.total, largest, tally.largest, bend)
 
     def value(self, scores: Scores) -> float:
         """The (weighted) mean loss."""
@@ -169,7 +169,7 @@ class Passes:
                 return False
         return True
 
-    def proximal(self, scores: Scores, dual: Array, rho: float) -> Look:
+    def proximal(self, scores: Scores, dual: Array, rho: float) -> PassResult:
         """The z-step of ADMM and λ += ρ (H − z), in place in `dual` (d_c, N).
 
         Slopes are those of λ + ρ (H − z), and the value mean share ‖ρ (H − z)‖².
@@ -199,12 +199,12 @@ class Passes:
                 piece.add(slot, into, values[None, piece.numbers])
         return found
 
-    def walk(self, scores: Scores) -> Iterator[tuple[Piece, Array]]:
+    def walk(self, scores: Scores) -> Iterator[tuple[Chunk, Array]]:
         """All joined rows, and H of each piece: (b, d_c)."""
         for piece in self._walked(scores):
             yield piece, piece.scores(scores).T
 
-    def large(self, scores: Scores) -> Iterator[Piece]:
+    def large(self, scores: Scores) -> Iterator[Chunk]:
         """Pieces for what the compiled library does as a whole, where there is one."""
         return self._pieces(scores, None if library() is None else LARGE)
 
@@ -228,17 +228,17 @@ class Passes:
         if shapes and shapes != [(outputs, size) for size in self._source.sizes]:
             raise ValueError(f"scores {shapes} of {outputs} outputs for {self._source.sizes} rows")
 
-    def _walked(self, scores: Scores) -> Iterator[Piece]:
+    def _walked(self, scores: Scores) -> Iterator[Chunk]:
         """Pieces of which numpy makes something, too."""
         size = None if library() is None else max(1024, WALKED // self._outputs)
         return self._pieces(scores, size)
 
-    def _pieces(self, scores: Scores, size: int | None = None) -> Iterator[Piece]:
+    def _pieces(self, scores: Scores, size: int | None = None) -> Iterator[Chunk]:
         """Of `size` joined rows each, for what reads these scores."""
         self._check(scores)
         return self._source.pieces(size or max(1024, CHUNK // self._outputs))
 
-    def _drawn(self, scores: Scores, size: int | None = None) -> Iterator[Piece]:
+    def _drawn(self, scores: Scores, size: int | None = None) -> Iterator[Chunk]:
         """Of `sampled` joined rows, always the same, or of all where they are few."""
         if self._chosen is None:
             numbers = sampled(self.total) if self._numbers is None else self._numbers

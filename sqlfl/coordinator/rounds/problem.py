@@ -15,14 +15,14 @@ from sqlfl.contract.privacy_specification import RoundNoise, RunNoise
 from sqlfl.contract.stopping import Ending
 from sqlfl.coordinator.executors.base import Executor
 from sqlfl.coordinator.executors.in_process import InProcess
-from sqlfl.coordinator.executors.joined_rows import JoinedRows
+from sqlfl.coordinator.executors.joined_rows import PartitionedRows
 from sqlfl.coordinator.join.mapping import SlotMapping, TableMapping
-from sqlfl.coordinator.join.slot_members import Members
-from sqlfl.coordinator.rounds.chunks import Pieces, WrittenPieces
+from sqlfl.coordinator.join.slot_members import SlotMembers
+from sqlfl.coordinator.rounds.chunks import Chunks, WrittenPieces
 from sqlfl.coordinator.rounds.lateness import Lateness
-from sqlfl.coordinator.rounds.measured import EVERY, Measured
+from sqlfl.coordinator.rounds.measured import EVERY, MeasuredRows
 from sqlfl.coordinator.rounds.scores import Scores
-from sqlfl.messages.replies import Channel
+from sqlfl.messages.replies import ReplyChannel
 from sqlfl.models.losses import Loss
 from sqlfl.options.training import TowerOptions, TrainingOptions
 
@@ -49,7 +49,7 @@ class Problem:
     run: str
     mapping: TableMapping
     """An entry per slot with features, in the order of `slots`."""
-    slots: tuple[Members, ...]
+    slots: tuple[SlotMembers, ...]
     loss: Loss
     targets: Array
     """(N,): numbers, or class codes; where joined rows are not written down those of the rows of
@@ -59,7 +59,7 @@ class Problem:
     options: TrainingOptions
     weights: Array | None = None
     """w, of the targets: not negative, some of them positive; None for 1 of each row."""
-    pieces: Pieces | None = None
+    pieces: Chunks | None = None
     """The joined rows, where they are not written down."""
     offset: Offset | None = None
     warm: bool = False
@@ -78,7 +78,7 @@ class Problem:
     """The encoded columns have the mean 0 over the joined rows."""
     summed: bool = False
     """Scores are known of joined rows, not of the rows of slots."""
-    measured: Measured = EVERY
+    measured: MeasuredRows = EVERY
     """What metrics are of."""
     proved: bool = True
     """In the end clients are asked how large the gradient is."""
@@ -161,7 +161,7 @@ class Problem:
         return tuple(float(p) for p in self.loss.predict(constant[None, :])[0])
 
     @cached_property
-    def passes(self) -> JoinedRows:
+    def passes(self) -> PartitionedRows:
         """What is computed of all joined rows; to be closed in the end."""
         mapping = self.mapping
         if self.summed:
@@ -171,7 +171,7 @@ class Problem:
             mapping = mapping.beside(self.offset.rows)
         pieces = self.pieces or WrittenPieces(mapping, self.targets, self.shares)
         values = None if self.offset is None else self.offset.values
-        return JoinedRows(pieces, self.loss, self.executor, self.measured, values)
+        return PartitionedRows(pieces, self.loss, self.executor, self.measured, values)
 
     @cached_property
     def counted(self) -> list[Array]:
@@ -267,7 +267,7 @@ class Algorithm(Protocol):
     def steps(self) -> Iterator[Step]: ...
 
 
-def coordinator_of(method: str) -> Callable[[Problem, Channel], Algorithm]:
+def coordinator_of(method: str) -> Callable[[Problem, ReplyChannel], Algorithm]:
     """What runs the method's rounds. Raises InternalError for a method that is not known."""
-    part: Callable[[Problem, Channel], Algorithm] = part_of(method, "coordinator")
+    part: Callable[[Problem, ReplyChannel], Algorithm] = part_of(method, "coordinator")
     return part

@@ -20,7 +20,7 @@ import numpy as np
 from sqlfl.base.arrays import Array
 from sqlfl.contract.schema import Address
 from sqlfl.coordinator.join.scatter_gather import JoinedRows
-from sqlfl.coordinator.join.slot_members import Members
+from sqlfl.coordinator.join.slot_members import SlotMembers
 from sqlfl.coordinator.rounds.lateness import Lateness
 from sqlfl.messages import Predictions, Residuals
 from sqlfl.planner.query.tied import tied
@@ -56,7 +56,7 @@ class Stragglers:
     def __init__(
         self,
         run: str,
-        slots: Sequence[Members],
+        slots: Sequence[SlotMembers],
         whole: JoinedRows,
         outputs: int,
         lateness: Lateness,

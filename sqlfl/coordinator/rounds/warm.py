@@ -8,7 +8,7 @@ import numpy as np
 
 from sqlfl.base.arrays import Array
 from sqlfl.coordinator.rounds.conversation import Conversation
-from sqlfl.coordinator.rounds.passes import Look
+from sqlfl.coordinator.rounds.passes import PassResult
 from sqlfl.coordinator.rounds.problem import Problem
 from sqlfl.coordinator.rounds.scores import Scores, by_output
 from sqlfl.coordinator.rounds.search import exact_search
@@ -96,7 +96,7 @@ class Levelled:
     moved: Array
     """What is added to all scores: (d_c,)"""
     scores: Scores
-    look: Look
+    look: PassResult
 
 
 def levelled(problem: Problem, scores: Scores) -> Levelled:
@@ -113,11 +113,11 @@ class _Constants:
     def __init__(self, problem: Problem, scores: Scores) -> None:
         self._passes = problem.passes
         self._scores = scores
-        self._looks: dict[bytes, Look] = {}
+        self._looks: dict[bytes, PassResult] = {}
         self.size = problem.outputs
         self.quadratic = problem.loss.quadratic
 
-    def look(self, steps: Array) -> Look:
+    def look(self, steps: Array) -> PassResult:
         key = steps.tobytes()
         if key not in self._looks:
             if len(self._looks) > KEPT:

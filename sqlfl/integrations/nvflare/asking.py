@@ -42,8 +42,8 @@ class Away(Exception):
     """A call did not reach the site, or had no answer in time: it may be made again."""
 
 
-class Call(Protocol):
-    """Of the site's `Answers.ask`, carried there.
+class CarriedCall(Protocol):
+    """Of the site's `NumberedAnswers.ask`, carried there.
 
     timeout : seconds after which it is given up. Raises Away, and LostError where another attempt
     would end alike.
@@ -61,7 +61,7 @@ class Call(Protocol):
     ) -> pa.Buffer | None: ...
 
 
-class End:
+class FlareClient:
     """The coordinator's end of one client, as `Federation.admit` takes it.
 
     lease : seconds for which a client that is not heard of is waited for. `tell` interrupts it, and
@@ -69,7 +69,7 @@ class End:
     """
 
     def __init__(
-        self, client: Client, call: Call, tell: Callable[[], None], lease: float = 60.0
+        self, client: Client, call: CarriedCall, tell: Callable[[], None], lease: float = 60.0
     ) -> None:
         self._client, self._call, self._tell, self._lease = client, call, tell, lease
         self._lock = threading.Lock()
@@ -131,7 +131,7 @@ class End:
             return told
 
 
-class Answers:
+class NumberedAnswers:
     """The site's end: answers by the numbers of their requests, which begin at 1; a context.
 
     `serve` takes a request, the study and the pass.
@@ -147,7 +147,7 @@ class Answers:
         """... and these."""
         self._pool = ThreadPoolExecutor(SERVED, "sqlfl-site")
 
-    def __enter__(self) -> Answers:
+    def __enter__(self) -> NumberedAnswers:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -23,7 +23,7 @@ from sqlfl.base.sanitize import clipped, line
 from sqlfl.contract.schema import Client
 from sqlfl.federation.script import pieces
 from sqlfl.federation.session import Federation
-from sqlfl.integrations.nvflare.asking import AGAIN, Away, End
+from sqlfl.integrations.nvflare.asking import AGAIN, Away, FlareClient
 from sqlfl.planner.grammar.statements import ExportModel, ImportModel
 from sqlfl.service.access_tokens import checked
 from sqlfl.service.certificates import checked_name
@@ -115,7 +115,7 @@ def ends(
     parties: Mapping[str, Sequence[str]],
     speaking: Speaking,
     lease: float = 60.0,
-) -> dict[str, dict[int, End]]:
+) -> dict[str, dict[int, FlareClient]]:
     """Of each party, what serves its clients by their numbers, for `Federation.admit`.
 
     sites : proxies, as `collab.clients` has them. parties : the names of each party's sites, in the
@@ -124,7 +124,7 @@ def ends(
     another client than that; LostError where one is away.
     """
     known = {site.name: site for site in sites}
-    found: dict[str, dict[int, End]] = {}
+    found: dict[str, dict[int, FlareClient]] = {}
     for party, names in parties.items():
         found[party] = {}
         for number, name in enumerate(names):
@@ -138,7 +138,7 @@ def ends(
                     f"site {name} serves {clipped(line(str(told)), LONGEST)}, and not {client}",
                     hint="`name` and `index` in the settings at the site",
                 )
-            found[party][number] = End(client, own.call, own.tell, lease)
+            found[party][number] = FlareClient(client, own.call, own.tell, lease)
     return found
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from sqlfl.base.errors import Error, WireError
-from sqlfl.integrations.nvflare.asking import Answers
+from sqlfl.integrations.nvflare.asking import NumberedAnswers
 from sqlfl.service.hosting import Host, hosted
 from sqlfl.service.settings import PartySettings, read_settings
 
@@ -48,7 +48,7 @@ class Site:
     def __init__(self) -> None:
         self._stack = ExitStack()
         self._host: Host | None = None
-        self._answers = Answers(self._serve)
+        self._answers = NumberedAnswers(self._serve)
 
     @collab.init
     def begin(self) -> None:

@@ -23,7 +23,7 @@ from sqlfl.coordinator.rounds.lanczos import largest_eigenvalue
 from sqlfl.coordinator.rounds.problem import Problem, Step
 from sqlfl.coordinator.rounds.scores import Scores, by_output
 from sqlfl.coordinator.rounds.warm import beginning, cold
-from sqlfl.messages.replies import Channel
+from sqlfl.messages.replies import ReplyChannel
 from sqlfl.methods.admm.configuration import AdmmConfiguration
 from sqlfl.methods.admm.messages import AdmmResiduals
 from sqlfl.methods.admm.options import AdmmOptions
@@ -53,7 +53,7 @@ class Admm:
     with λ = ∂ℓ(H), which it has at the optimum.
     """
 
-    def __init__(self, problem: Problem, channel: Channel) -> None:
+    def __init__(self, problem: Problem, channel: ReplyChannel) -> None:
         self._problem = problem
         self._conversation = Conversation(problem, channel)
         own = problem.options.of(AdmmOptions)

@@ -16,7 +16,7 @@ from sqlfl.methods.admm.options import local_rounds
 from sqlfl.models.neural import Limit, seed_of
 from sqlfl.models.optimizers import optimizer_of
 from sqlfl.models.towers import Tower, TowerShape, Values
-from sqlfl.party.guard import Guard
+from sqlfl.party.guard import ReleaseGuard
 from sqlfl.party.neural import penalised
 from sqlfl.party.steps import Engine
 
@@ -53,7 +53,7 @@ class LocalUpdate:
         configuration: AdmmConfiguration,
         engine: Engine,
         seed: int,
-        guard: Guard | None = None,
+        guard: ReleaseGuard | None = None,
         limit: Limit | None = None,
     ) -> None:
         self._network = network

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from sqlfl.models.kinds import NEURAL
-from sqlfl.options.batch import Batch, Rows, Whole
+from sqlfl.options.batch import Batch, BatchRows, Whole
 from sqlfl.options.entries import DEPENDS, Defaults, MethodOptions, Needs, Setting, option
 from sqlfl.options.stragglers import ALL, STRAGGLERS, WORDS
 from sqlfl.options.types import BATCH, integer, number
@@ -16,7 +16,7 @@ LOCAL_ROWS = 512
 
 
 def _batch(setting: Setting) -> Batch:
-    return Whole() if setting.private else Rows(LOCAL_ROWS)
+    return Whole() if setting.private else BatchRows(LOCAL_ROWS)
 
 
 def _inner_rounds(setting: Setting) -> int:

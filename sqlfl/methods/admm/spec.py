@@ -13,7 +13,7 @@ from sqlfl.options.training import TrainingOptions
 from sqlfl.planner.federated import rounds
 from sqlfl.planner.federated import symbols as sym
 from sqlfl.planner.federated.amounts import Content, content
-from sqlfl.planner.federated.exchanges import Call, Exchange, Run, exchange
+from sqlfl.planner.federated.exchanges import Exchange, RequestReply, Run, exchange
 from sqlfl.planner.federated.method_spec import MethodSpec, Words, has_head, summed
 from sqlfl.planner.query.ucq import Slot
 from sqlfl.privacy.counts import Counts, Part
@@ -63,11 +63,11 @@ def _consensus_epochs(
         for client in slot.clients:
             request, answered = sent(slot, client), answer(slot, client)
             if len(slot.clients) == 1:
-                first.append(Call(client, slot.index, request, answered))
+                first.append(RequestReply(client, slot.index, request, answered))
                 continue
-            first.append(Call(client, slot.index, request, part))
-            between.append(Call(client, slot.index, average, part))
-            last.append(Call(client, slot.index, average, answered))
+            first.append(RequestReply(client, slot.index, request, part))
+            between.append(RequestReply(client, slot.index, average, part))
+            last.append(RequestReply(client, slot.index, average, answered))
     return [
         exchange("epoch", sym.ROUNDS, first),
         *([exchange("epoch", sym.ROUNDS * (inner - 1), between)] if inner > 1 else []),

@@ -28,13 +28,13 @@ from sqlfl.coordinator.rounds.heads import Headed
 from sqlfl.coordinator.rounds.problem import Problem, Step
 from sqlfl.coordinator.rounds.scores import Scores, by_output
 from sqlfl.coordinator.rounds.warm import beginning, cold, levelled
-from sqlfl.messages.replies import Channel
+from sqlfl.messages.replies import ReplyChannel
 from sqlfl.methods.admm.configuration import AdmmConfiguration, LocalSteps
 from sqlfl.methods.admm.linear_coordinator import DAMPING, SMALLEST
 from sqlfl.methods.admm.messages import AdmmResiduals
 from sqlfl.methods.admm.options import AdmmOptions
 from sqlfl.models.head import fitted, proximal
-from sqlfl.options.batch import Batch, Rows
+from sqlfl.options.batch import Batch, BatchRows
 
 GROWTH = 1e-3
 """Relative growth of the objective that one epoch may bring."""
@@ -64,7 +64,7 @@ class TowerAdmm(Headed):
     Without a tolerance all epochs are made.
     """
 
-    def __init__(self, problem: Problem, channel: Channel) -> None:
+    def __init__(self, problem: Problem, channel: ReplyChannel) -> None:
         self._problem = problem
         self._conversation = Conversation(problem, channel)
         self._begin = cold(problem)
@@ -225,7 +225,7 @@ class TowerAdmm(Headed):
 
 def _local_batch(batch: Batch, problem: Problem) -> int:
     """Own rows of a local step; a client has no more than the largest table."""
-    return batch.number if isinstance(batch, Rows) else max(problem.mapping.sizes)
+    return batch.number if isinstance(batch, BatchRows) else max(problem.mapping.sizes)
 
 
 def _counts(problem: Problem) -> list[Array]:

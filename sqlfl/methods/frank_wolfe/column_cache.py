@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from sqlfl.base.arrays import Array
-from sqlfl.coordinator.rounds.passes import Look
+from sqlfl.coordinator.rounds.passes import PassResult
 from sqlfl.coordinator.rounds.problem import Problem
 from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.methods.frank_wolfe.sketch import Sketch
@@ -101,7 +101,7 @@ class JoinedColumns(Told):
         self._first = first
         self._means = np.zeros(0)
         """Of columns."""
-        self._seen: tuple[Array, Look, Array] | None = None
+        self._seen: tuple[Array, PassResult, Array] | None = None
         """Weights, the joined rows at them, and the slopes of the columns."""
 
     def _added(self, slot: int, values: Array, noise: float) -> tuple[Array, float]:
@@ -142,10 +142,10 @@ class JoinedColumns(Told):
         return self._mean - float(self.weights @ self._means)
 
     @property
-    def look(self) -> Look:
+    def look(self) -> PassResult:
         return self._at_weights()[0]
 
-    def _at_weights(self) -> tuple[Look, Array]:
+    def _at_weights(self) -> tuple[PassResult, Array]:
         if self._seen is None or not np.array_equal(self._seen[0], self.weights):
             look = self._problem.passes.look(self.scores)
             self._seen = self.weights.copy(), look, self._products(look.slots)

@@ -10,7 +10,7 @@ from sqlfl.base.arrays import Array
 from sqlfl.party.steps import Engine
 
 
-class Columns(Protocol):
+class ActiveColumns(Protocol):
     """x̃ of the active rows."""
 
     def slopes(self, values: Array) -> Array:

@@ -23,7 +23,7 @@ from sqlfl.coordinator.rounds.divergence import relative
 from sqlfl.coordinator.rounds.problem import Problem, Step
 from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.messages import Message
-from sqlfl.messages.replies import Channel, Expected, refused
+from sqlfl.messages.replies import Expected, ReplyChannel, refused
 from sqlfl.methods.frank_wolfe.column_cache import JoinedColumns, SketchedColumns, Told
 from sqlfl.methods.frank_wolfe.configuration import FrankWolfeConfiguration
 from sqlfl.methods.frank_wolfe.corrective import corrected
@@ -56,7 +56,7 @@ class FrankWolfe:
 
     head: None = None
 
-    def __init__(self, problem: Problem, channel: Channel) -> None:
+    def __init__(self, problem: Problem, channel: ReplyChannel) -> None:
         self._problem = problem
         self._conversation = Conversation(problem, channel)
         own = problem.options.of(FrankWolfeOptions)
@@ -273,4 +273,4 @@ class FrankWolfe:
         return "a sample of the columns proves no minimum"
 
 
-COORDINATOR: Callable[[Problem, Channel], FrankWolfe] = FrankWolfe
+COORDINATOR: Callable[[Problem, ReplyChannel], FrankWolfe] = FrankWolfe

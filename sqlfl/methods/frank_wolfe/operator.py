@@ -16,7 +16,7 @@ from scipy import sparse
 from sqlfl.base.arrays import Array
 from sqlfl.base.errors import InternalError
 from sqlfl.messages import Message, PartialGradient, Ready, SendReleases, SumGradient
-from sqlfl.methods.frank_wolfe.columns import ClippedColumns, Columns, EngineColumns
+from sqlfl.methods.frank_wolfe.columns import ActiveColumns, ClippedColumns, EngineColumns
 from sqlfl.methods.frank_wolfe.configuration import FrankWolfeConfiguration
 from sqlfl.methods.frank_wolfe.messages import (
     Column,
@@ -28,8 +28,8 @@ from sqlfl.methods.frank_wolfe.messages import (
 from sqlfl.methods.frank_wolfe.sketch import Sketch
 from sqlfl.models.towers import TowerShape
 from sqlfl.party.client import finite, predictions_of
-from sqlfl.party.guard import Guard, releases_of
-from sqlfl.party.requests import Held
+from sqlfl.party.guard import ReleaseGuard, releases_of
+from sqlfl.party.requests import SlotExpectations
 from sqlfl.party.steps import Engine
 from sqlfl.privacy.randomness import Entropy, system
 
@@ -60,7 +60,7 @@ class FrankWolfeOperator:
             raise InternalError("Frank-Wolfe starts from weights of 0")
         self._engine, self._configuration = engine, own
         self._run, self._slot = run, slot
-        self._held = Held.of(engine, own)
+        self._held = SlotExpectations.of(engine, own)
         self._theta = np.zeros((engine.width, 1))
         self._told: list[int] = []
         """Columns, in the order in which they were told."""
@@ -68,15 +68,15 @@ class FrankWolfeOperator:
         self._questions = 0
         self._rows: sparse.csr_array | None = None
         """(J A)ᵀ"""
-        self._columns: Columns = EngineColumns(engine)
-        self._guard: Guard | None = None
+        self._columns: ActiveColumns = EngineColumns(engine)
+        self._guard: ReleaseGuard | None = None
         self._protected: _Protected | None = None
         if own.privacy is not None:
             if not own.sketch or own.shared:
                 raise InternalError("protected columns are told by one client, as sketches")
             clipped = ClippedColumns(engine, own.privacy.column_bound)
             self._columns = clipped
-            self._guard = Guard(own.privacy, engine.rows, entropy)
+            self._guard = ReleaseGuard(own.privacy, engine.rows, entropy)
             self._protected = _Protected(self._guard, clipped.change)
 
     @property
@@ -84,7 +84,7 @@ class FrankWolfeOperator:
         return (self._theta,)
 
     @property
-    def guard(self) -> Guard | None:
+    def guard(self) -> ReleaseGuard | None:
         return self._guard
 
     def kept(self, back: int) -> tuple[Array, ...]:
@@ -196,7 +196,7 @@ class FrankWolfeOperator:
 class _Protected:
     """What bounds a row's part in choices and sketches, by numbers that are worked out here."""
 
-    def __init__(self, guard: Guard, change: float) -> None:
+    def __init__(self, guard: ReleaseGuard, change: float) -> None:
         self._guard = guard
         self._change = change
         self._limits = NONE

@@ -18,7 +18,7 @@ from sqlfl.options.training import TrainingOptions
 from sqlfl.planner.federated import rounds
 from sqlfl.planner.federated import symbols as sym
 from sqlfl.planner.federated.amounts import Content, content
-from sqlfl.planner.federated.exchanges import Call, Exchange, Run, exchange
+from sqlfl.planner.federated.exchanges import Exchange, RequestReply, Run, exchange
 from sqlfl.planner.federated.method_spec import MethodSpec, Words, summed
 from sqlfl.planner.federated.sizes import Size
 from sqlfl.planner.query.ucq import Slot
@@ -53,7 +53,9 @@ def _sketches(run: Run) -> list[Exchange]:
             listed = sym.of_client("listed", slot, client)
             places = listed if len(slot.clients) > 1 else 0
             request = content(SetSketch, listed=listed, places=places)
-            calls.append(Call(client, slot.index, request, content(ms.Ready, rounds.ENCODED)))
+            calls.append(
+                RequestReply(client, slot.index, request, content(ms.Ready, rounds.ENCODED))
+            )
     return [exchange("sketch", 1, calls)]
 
 
@@ -89,7 +91,7 @@ def _answer(run: Run) -> Callable[[Slot, Client], Content]:
 
 def _settled(run: Run) -> Exchange:
     calls = [
-        Call(
+        RequestReply(
             client,
             slot.index,
             content(ColumnWeights, weights=sym.of_slot("chosen_in_all", slot)),

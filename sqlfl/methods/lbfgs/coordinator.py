@@ -25,20 +25,20 @@ from sqlfl.contract.stopping import CERTAIN, Ending
 from sqlfl.coordinator.rounds.conversation import Conversation
 from sqlfl.coordinator.rounds.divergence import relative
 from sqlfl.coordinator.rounds.evidence import Evidence, bound, examine, least_eigenvalue, weighed
-from sqlfl.coordinator.rounds.passes import Look
+from sqlfl.coordinator.rounds.passes import PassResult
 from sqlfl.coordinator.rounds.problem import Problem, Step
 from sqlfl.coordinator.rounds.scores import Scores, by_output
 from sqlfl.coordinator.rounds.search import ROUNDING, exact_search
 from sqlfl.coordinator.rounds.warm import Levelled, beginning, cold, levelled
 from sqlfl.messages import Residuals
-from sqlfl.messages.replies import Channel
+from sqlfl.messages.replies import ReplyChannel
 from sqlfl.methods.lbfgs.basis import THETA, Basis, sent
 from sqlfl.methods.lbfgs.configuration import LbfgsConfiguration
 from sqlfl.methods.lbfgs.lengths import UPDATES, coefficients_length
 from sqlfl.methods.lbfgs.messages import ExactLbfgsResiduals, LbfgsResiduals
 from sqlfl.methods.lbfgs.options import ROWS
 from sqlfl.methods.lbfgs.products import InnerProducts
-from sqlfl.methods.lbfgs.subspace import Images, Restriction, Trial
+from sqlfl.methods.lbfgs.subspace import Images, Restriction, StepTrial
 from sqlfl.models.class_solver import STEP, class_curvature
 
 OF_CLASSES = ("logistic", "softmax")
@@ -68,7 +68,7 @@ EXACT_ROUNDING = 1e-18
 class Move:
     """A step of all blocks and of the intercept."""
 
-    to: Trial
+    to: StepTrial
     intercept: Array
     """What it moves by: (d_c,)."""
     coefficients: Array
@@ -92,13 +92,13 @@ class Lbfgs:
     bytes from there on: H is refreshed, and the pairs begin anew.
     """
 
-    def __init__(self, problem: Problem, channel: Channel) -> None:
+    def __init__(self, problem: Problem, channel: ReplyChannel) -> None:
         self._problem = problem
         self._conversation = Conversation(problem, channel)
         start = cold(problem)
         self._intercept = self._basis(start.intercept)
         self._scores = start.scores
-        self._look: Look | None = None
+        self._look: PassResult | None = None
         """At these scores, once they have been looked at."""
         self._inner = InnerProducts(len(problem.slots))
         self._images = Images(problem)
@@ -283,7 +283,7 @@ class Lbfgs:
         self._objective = self._loss + penalty
 
     @property
-    def _seen(self) -> Look:
+    def _seen(self) -> PassResult:
         if self._look is None:
             self._look = self._problem.passes.look(self._scores)
         return self._look
@@ -382,7 +382,7 @@ class Lbfgs:
         ways = images.ways(self._inner.direction())
         slope, curvature = self._inner.penalty(ways.coefficients, problem.l2)
         still = tuple(np.zeros_like(held) for held in self._scores.slots)
-        start = Trial(still, self._scores, self._seen)
+        start = StepTrial(still, self._scores, self._seen)
         lost = self._inner.lost(ways.coefficients)
         restriction = Restriction(problem, start, images, ways, slope, curvature, lost)
         rounding = EXACT_ROUNDING if self._exact else ROUNDING

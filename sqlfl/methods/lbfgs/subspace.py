@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sqlfl.base.arrays import Array
-from sqlfl.coordinator.rounds.passes import Look
+from sqlfl.coordinator.rounds.passes import PassResult
 from sqlfl.coordinator.rounds.problem import Problem
 from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.methods.lbfgs.basis import IMAGE, newest
@@ -185,13 +185,13 @@ class Images:
 
 
 @dataclass(frozen=True, eq=False)
-class Trial:
+class StepTrial:
     """What the joined rows are like after a step."""
 
     step: tuple[Array, ...]
     """X̃ s of every slot (d_c, n_i)."""
     scores: Scores
-    look: Look
+    look: PassResult
 
 
 class Restriction:
@@ -209,7 +209,7 @@ class Restriction:
     def __init__(
         self,
         problem: Problem,
-        start: Trial,
+        start: StepTrial,
         images: Images,
         ways: Ways,
         slope: Array,
@@ -225,7 +225,7 @@ class Restriction:
             along[gone] = 0.0
         self._slope = np.where(lost, 0.0, slope)
         self._curvature = np.where(lost[:, :, None] | lost[:, None, :], 0.0, curvature)
-        self._trials: dict[bytes, Trial] = {}
+        self._trials: dict[bytes, StepTrial] = {}
         self.size = slope.size + problem.outputs
         self.quadratic = problem.loss.quadratic
 
@@ -233,7 +233,7 @@ class Restriction:
         """Of the blocks (slots, ways), and of the intercept (d_c,)."""
         return steps[: self._slope.size].reshape(self._slope.shape), steps[self._slope.size :]
 
-    def trial(self, steps: Array) -> Trial:
+    def trial(self, steps: Array) -> StepTrial:
         """At α = `steps`; the last ones are kept."""
         if not steps.any():
             return self._start
@@ -244,7 +244,7 @@ class Restriction:
             scores = self._start.scores.moved(step, intercept)
             while len(self._trials) > 1:
                 del self._trials[next(iter(self._trials))]
-            self._trials[key] = Trial(step, scores, self._passes.look(scores))
+            self._trials[key] = StepTrial(step, scores, self._passes.look(scores))
         return self._trials[key]
 
     def at(self, steps: Array) -> tuple[float, Array]:

@@ -15,10 +15,10 @@ from sqlfl.coordinator.rounds.conversation import Conversation
 from sqlfl.coordinator.rounds.problem import Problem, Step
 from sqlfl.messages import SetGram
 from sqlfl.messages.grams import message_to_gram
-from sqlfl.messages.replies import Channel
+from sqlfl.messages.replies import ReplyChannel
 from sqlfl.methods.moments.configuration import MomentsConfiguration
-from sqlfl.methods.moments.labels import Labels, labels_of
-from sqlfl.methods.moments.solving import Block, discriminants, regression, solve
+from sqlfl.methods.moments.labels import JoinedLabels, labels_of
+from sqlfl.methods.moments.solving import TableMoments, discriminants, regression, solve
 from sqlfl.models.gram import GramMatrix
 from sqlfl.privacy.block_moments import cut_level, labels_change, moments_change
 
@@ -40,7 +40,7 @@ class Moments:
     head: None = None
     scores: None = None
 
-    def __init__(self, problem: Problem, channel: Channel) -> None:
+    def __init__(self, problem: Problem, channel: ReplyChannel) -> None:
         if problem.privacy is None:
             raise InternalError("moments leave with noise")
         self._problem = problem
@@ -87,7 +87,7 @@ class Moments:
             warnings=tuple(_warnings(explained, several=several and not labels.classes)),
         )
 
-    def _told(self, number: int, labels: Labels, gram: SetGram) -> _Told:
+    def _told(self, number: int, labels: JoinedLabels, gram: SetGram) -> _Told:
         """Return what a slot has released, with the label sums that it is sent."""
         problem, members = self._problem, self._problem.slots[number]
         noise, own = self._noise[members.slot], problem.mapping.slots[number]
@@ -146,14 +146,14 @@ class _Told:
     labels_noise: float
     """Deviation of the noise in a number of Σ x Y / Σ w."""
 
-    def block(self, part: Array) -> Block:
+    def block(self, part: Array) -> TableMoments:
         """part: Σ x Yᵀ (d_i, c), noised."""
         own = self.moments
         dense = own.onehot.toarray()
         whole = np.block([[own.numeric, own.cross.T], [own.cross, dense]])
         covariance = whole / self.total - np.outer(self.mean, self.mean)
         slopes = (part - np.outer(self.mean, self.sums.sum(axis=0))) * (self.level / self.total)
-        return Block(covariance, self.moments_noise, slopes, self.labels_noise)
+        return TableMoments(covariance, self.moments_noise, slopes, self.labels_noise)
 
 
 def _warnings(explained: float, *, several: bool) -> Iterator[str]:
@@ -171,4 +171,4 @@ def _warnings(explained: float, *, several: bool) -> Iterator[str]:
         )
 
 
-COORDINATOR: Callable[[Problem, Channel], Moments] = Moments
+COORDINATOR: Callable[[Problem, ReplyChannel], Moments] = Moments

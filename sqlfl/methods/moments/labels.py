@@ -21,7 +21,7 @@ DRAWS = 1 << 21
 
 
 @dataclass(frozen=True, eq=False)
-class Labels:
+class JoinedLabels:
     """Labels of all joined rows."""
 
     values: Array
@@ -90,7 +90,7 @@ class Labels:
         return loss
 
 
-def labels_of(problem: Problem, noise: LabelNoise | None) -> Labels:
+def labels_of(problem: Problem, noise: LabelNoise | None) -> JoinedLabels:
     """Return the labels of the problem's targets, as they came: noised where `noise` says so."""
     targets = np.asarray(problem.targets)
     weights = np.ones(len(targets)) if problem.weights is None else problem.weights
@@ -101,7 +101,7 @@ def labels_of(problem: Problem, noise: LabelNoise | None) -> Labels:
         mean = float(weights @ y) / total
         variance = float(weights @ np.square(y - mean)) / total
         kept = max(variance - _variance(noise), LEAST * variance)
-        return Labels((y - mean)[:, None], weights, kept, mean, np.zeros(0))
+        return JoinedLabels((y - mean)[:, None], weights, kept, mean, np.zeros(0))
     codes = targets.astype(np.int64)
     classes = max(problem.outputs, 2)
     shares = np.bincount(codes, weights, classes) / total
@@ -109,7 +109,7 @@ def labels_of(problem: Problem, noise: LabelNoise | None) -> Labels:
     true = np.maximum((shares - rest) / gap, LEAST / classes if gap < 1.0 else 1e-9)
     numbers = range(1, 2) if problem.outputs == 1 else range(classes)
     values = np.stack([(codes == k) - shares[k] for k in numbers], axis=1) / gap
-    return Labels(values, weights, 0.0, 0.0, true / true.sum())
+    return JoinedLabels(values, weights, 0.0, 0.0, true / true.sum())
 
 
 def _variance(noise: LabelNoise | None) -> float:

@@ -28,8 +28,8 @@ from sqlfl.messages import (
 from sqlfl.methods.moments.configuration import MomentsConfiguration
 from sqlfl.models.towers import TowerShape
 from sqlfl.party.client import finite
-from sqlfl.party.guard import Guard, releases_of
-from sqlfl.party.requests import Held
+from sqlfl.party.guard import ReleaseGuard, releases_of
+from sqlfl.party.requests import SlotExpectations
 from sqlfl.party.steps import Engine
 from sqlfl.privacy.block_moments import check_width, labels_change, moments_change
 from sqlfl.privacy.randomness import Entropy, system
@@ -68,10 +68,10 @@ class MomentsOperator:
         ):
             raise InternalError("moments leave with noise, of rows that are bounded")
         check_width(engine.width)
-        self._held = Held.of(engine, own)
+        self._held = SlotExpectations.of(engine, own)
         self._engine, self._run, self._slot = engine, run, slot
         self._theta = np.zeros((engine.width, own.outputs))
-        self._guard = Guard(privacy, engine.rows, entropy, solved=True)
+        self._guard = ReleaseGuard(privacy, engine.rows, entropy, solved=True)
         self._bound = privacy.column_bound
         self._exempt = np.array(own.exempt, np.int64)
         if len(self._exempt) and int(self._exempt.max()) >= engine.rows:
@@ -84,7 +84,7 @@ class MomentsOperator:
         return (self._theta,)
 
     @property
-    def guard(self) -> Guard | None:
+    def guard(self) -> ReleaseGuard | None:
         return self._guard
 
     def kept(self, back: int) -> tuple[Array, ...]:

@@ -48,7 +48,7 @@ ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
-class Block:
+class TableMoments:
     """Releases of one table, of columns in [−1, 1]."""
 
     covariance: Array
@@ -102,7 +102,7 @@ class Solution:
         return float(np.clip(np.diag(share) @ target.spread / target.spread.sum(), 0.0, 1.0))
 
 
-def solve(blocks: Sequence[Block], target: Target, ridge: float) -> Solution:
+def solve(blocks: Sequence[TableMoments], target: Target, ridge: float) -> Solution:
     """ridge: of the objective, in units of the columns' covariance."""
     found = [_solved(block, target, ridge) for block in blocks]
     weights, strengths = zip(*found, strict=True)
@@ -133,7 +133,7 @@ def discriminants(
     return tuple(own @ scale for own in solution.weights), np.log(shares) - 0.5 * quadratic
 
 
-def _solved(block: Block, target: Target, ridge: float) -> tuple[Array, Array]:
+def _solved(block: TableMoments, target: Target, ridge: float) -> tuple[Array, Array]:
     d, r = len(block.covariance), len(target.spread)
     if not d:
         return np.zeros((0, r)), np.zeros((r, r))

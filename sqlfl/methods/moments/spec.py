@@ -8,7 +8,7 @@ from sqlfl.options.training import TrainingOptions
 from sqlfl.planner.federated import rounds
 from sqlfl.planner.federated import symbols as sym
 from sqlfl.planner.federated.amounts import Content, content
-from sqlfl.planner.federated.exchanges import Call, Exchange, Run, exchange
+from sqlfl.planner.federated.exchanges import Exchange, RequestReply, Run, exchange
 from sqlfl.planner.federated.method_spec import MethodSpec, Words, summed
 from sqlfl.planner.federated.sizes import Size
 from sqlfl.planner.query.ucq import CATEGORY, Slot
@@ -27,9 +27,9 @@ def _exchanges(run: Run) -> list[Exchange]:
     for slot in run.towers:
         for client in slot.clients:
             reply = content(ms.Gram, _MOMENTS, **rounds.moments(slot, _stored(slot, client)))
-            moments.append(Call(client, slot.index, content(ms.SendGram), reply))
-            labels.append(Call(client, slot.index, _sent(slot, client), _answer(slot)))
-            blocks.append(Call(client, slot.index, _block(slot), _constant()))
+            moments.append(RequestReply(client, slot.index, content(ms.SendGram), reply))
+            labels.append(RequestReply(client, slot.index, _sent(slot, client), _answer(slot)))
+            blocks.append(RequestReply(client, slot.index, _block(slot), _constant()))
     return [
         rounds.start(run),
         exchange("second moments", 1, moments),

@@ -25,7 +25,7 @@ from sqlfl.coordinator.rounds.scores import Scores, by_output
 from sqlfl.coordinator.rounds.warm import cold
 from sqlfl.coordinator.secret_sums import SecretSums
 from sqlfl.messages import Message
-from sqlfl.messages.replies import Channel
+from sqlfl.messages.replies import ReplyChannel
 from sqlfl.methods.pbm.configuration import PbmConfiguration
 from sqlfl.methods.pbm.messages import PbmResiduals, SendEmbeddings
 from sqlfl.methods.pbm.numbers import LEVELS, restored
@@ -45,7 +45,7 @@ class Pbm(Headed):
     objectives are without them. Weights: as in Sgd. Raises ModelError where the steps diverge.
     """
 
-    def __init__(self, problem: Problem, channel: Channel) -> None:
+    def __init__(self, problem: Problem, channel: ReplyChannel) -> None:
         self._problem = problem
         self._conversation = Conversation(problem, channel)
         self._options = problem.options.of(PbmOptions)

@@ -14,7 +14,7 @@ from sqlfl.options.training import TrainingOptions
 from sqlfl.planner.federated import rounds
 from sqlfl.planner.federated import symbols as sym
 from sqlfl.planner.federated.amounts import Content, content
-from sqlfl.planner.federated.exchanges import Call, Exchange, Run, exchange
+from sqlfl.planner.federated.exchanges import Exchange, RequestReply, Run, exchange
 from sqlfl.planner.federated.method_spec import MethodSpec, Words, has_head, summed
 from sqlfl.planner.query.ucq import Slot
 from sqlfl.privacy.counts import Counts, Part
@@ -43,8 +43,11 @@ def _keys(run: Run) -> list[Exchange]:
     places = [(client, slot) for slot in run.towers for client in slot.clients]
     names = tuple(str(client) for client, _ in places)
     request = content(ms.SetPeers, clients=names, peers=len(names))
-    own = [Call(c, s.index, content(ms.SendPublicKey), content(ms.PublicKey)) for c, s in places]
-    told = [Call(c, s.index, request, content(ms.Ready)) for c, s in places]
+    own = [
+        RequestReply(c, s.index, content(ms.SendPublicKey), content(ms.PublicKey))
+        for c, s in places
+    ]
+    told = [RequestReply(c, s.index, request, content(ms.Ready)) for c, s in places]
     return [exchange("secure sums", 1, own), exchange("secure sums", 1, told)]
 
 
@@ -58,7 +61,7 @@ def _sums(run: Run) -> Exchange:
             drawn = run.protection.predictions
             what = ms.MaskedEmbeddings.words + (f"; {drawn.told}" if drawn else "")
             reply = content(ms.MaskedEmbeddings, what, packed=sym.PACKED)
-            calls.append(Call(client, slot.index, request, reply))
+            calls.append(RequestReply(client, slot.index, request, reply))
     return exchange("sums", sym.SUMS, calls)
 
 

@@ -26,12 +26,12 @@ from sqlfl.coordinator.rounds.conversation import Conversation
 from sqlfl.coordinator.rounds.divergence import check_objective, check_scores, relative
 from sqlfl.coordinator.rounds.evidence import conclusion
 from sqlfl.coordinator.rounds.heads import Headed
-from sqlfl.coordinator.rounds.passes import Look
+from sqlfl.coordinator.rounds.passes import PassResult
 from sqlfl.coordinator.rounds.problem import Problem, Step
 from sqlfl.coordinator.rounds.scores import Scores, by_output
 from sqlfl.coordinator.rounds.warm import beginning, cold
 from sqlfl.messages import Predictions, Residuals
-from sqlfl.messages.replies import Channel
+from sqlfl.messages.replies import ReplyChannel
 from sqlfl.methods.sgd.configuration import SgdConfiguration
 from sqlfl.methods.sgd.messages import SgdResiduals
 from sqlfl.methods.sgd.noised import OwnScores, Surrogate
@@ -74,7 +74,7 @@ class Sgd(Headed):
     by much, batches must be large, for the mean of weighted means is not the weighted mean.
     """
 
-    def __init__(self, problem: Problem, channel: Channel) -> None:
+    def __init__(self, problem: Problem, channel: ReplyChannel) -> None:
         self._problem = problem
         self._conversation = Conversation(problem, channel)
         self._generator = np.random.default_rng(problem.seed)
@@ -90,7 +90,7 @@ class Sgd(Headed):
         own = self._options.steps
         super().__init__(self._begin.head, partial(optimizer_of, own.optimizer, own.momentum))
         self._blocks, self._scores = self._begin.blocks, self._begin.scores
-        self._look: Look | None = None
+        self._look: PassResult | None = None
         """At these scores, with sums; None where steps are of batches, or made of noise."""
         self._largest = self._highest = 0.0
         self.first = 0.0

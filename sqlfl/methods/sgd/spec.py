@@ -13,7 +13,7 @@ from sqlfl.options.training import TrainingOptions
 from sqlfl.planner.federated import rounds
 from sqlfl.planner.federated import symbols as sym
 from sqlfl.planner.federated.amounts import Content, content
-from sqlfl.planner.federated.exchanges import Call, Exchange, Run, exchange
+from sqlfl.planner.federated.exchanges import Exchange, RequestReply, Run, exchange
 from sqlfl.planner.federated.method_spec import MethodSpec, Words, has_head, summed
 from sqlfl.planner.query.ucq import Slot
 from sqlfl.privacy.counts import Counts, Part
@@ -76,7 +76,7 @@ def _dropping(run: Run) -> Exchange:
             listed = sym.of_client("first_listed", slot, client)
             request = content(ms.SendPredictions, "rows of the first batch", batch=listed)
             reply = rounds.predicted(run, slot, client, rounds.outputs_of(run), rows)
-            calls.append(Call(client, slot.index, request, reply))
+            calls.append(RequestReply(client, slot.index, request, reply))
     return exchange("epoch", sym.ROUNDS, calls)
 
 

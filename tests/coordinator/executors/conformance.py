@@ -8,11 +8,11 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from sqlfl.coordinator.blocks import Blocks
+from sqlfl.coordinator.blocks import RowBlocks
 from sqlfl.coordinator.executors import division
 from sqlfl.coordinator.executors.base import Executor
 from sqlfl.coordinator.executors.in_process import InProcess
-from sqlfl.coordinator.executors.joined_rows import JoinedRows
+from sqlfl.coordinator.executors.joined_rows import PartitionedRows
 from sqlfl.coordinator.executors.partition import Work
 from sqlfl.coordinator.join.join_size import SlotCodes
 from sqlfl.coordinator.join.key_join import KeyJoin
@@ -20,9 +20,9 @@ from sqlfl.coordinator.join.key_trees import factorised
 from sqlfl.coordinator.join.mapping import TableMapping
 from sqlfl.coordinator.join.mapping_query import run_mapping_query
 from sqlfl.coordinator.rounds import passes as passes_module
-from sqlfl.coordinator.rounds.chunks import FoundPieces, Pieces, WrittenPieces
-from sqlfl.coordinator.rounds.measured import EVERY, Measured
-from sqlfl.coordinator.rounds.passes import Look, Passes
+from sqlfl.coordinator.rounds.chunks import Chunks, FoundPieces, WrittenPieces
+from sqlfl.coordinator.rounds.measured import EVERY, MeasuredRows
+from sqlfl.coordinator.rounds.passes import Passes, PassResult
 from sqlfl.coordinator.rounds.scores import Scores, by_output
 from sqlfl.models.area import KEPT
 from sqlfl.models.losses import Logistic, Loss, Softmax, Squared
@@ -40,7 +40,7 @@ LOSSES: list[Loss] = [Squared(), Poisson(curvature=2.5), Logistic(), Softmax(3)]
 class Case:
     """Joined rows, and passes over all of them as the truth."""
 
-    def __init__(self, source: Pieces, loss: Loss, measured: Measured = EVERY) -> None:
+    def __init__(self, source: Chunks, loss: Loss, measured: MeasuredRows = EVERY) -> None:
         self.source, self.loss, self.measured = source, loss, measured
         self.truth = Passes(source, loss)
         rng = np.random.default_rng(7)
@@ -52,9 +52,9 @@ class Case:
         self.ways = [rng.normal(size=(2, outputs, size)) for size in source.sizes]
         self.vector = [rng.normal(size=(1, size)) for size in source.sizes]
 
-    def rows(self, executor: Executor) -> JoinedRows:
+    def rows(self, executor: Executor) -> PartitionedRows:
         assert division.divided(self.source, self.loss, self.measured).count > 8
-        return JoinedRows(self.source, self.loss, executor, self.measured)
+        return PartitionedRows(self.source, self.loss, executor, self.measured)
 
 
 def written(loss: Loss, *, weighted: bool = False) -> Case:
@@ -72,7 +72,7 @@ def written(loss: Loss, *, weighted: bool = False) -> Case:
         samples = rng.random(TOTAL) * rng.integers(0, 2, TOTAL)
         w = np.where(validation, 0.0, samples)
         w *= TOTAL / w.sum()
-        measured = Measured(validation, samples, np.where(validation, samples, 0.0))
+        measured = MeasuredRows(validation, samples, np.where(validation, samples, 0.0))
     mapping = TableMapping([own.astype(np.int32) for own in rows], SIZES)
     return Case(WrittenPieces(mapping, y, w), loss, measured)
 
@@ -94,12 +94,12 @@ def found(loss: Loss, name: str = "two") -> Case:
         codes[slot.index] = SlotCodes(np.zeros(size, np.uint16), keys)
     mapping = factorised(ucq, codes)
     assert mapping is not None
-    assert name != "two" or 0 < Blocks(mapping).together < mapping.total
+    assert name != "two" or 0 < RowBlocks(mapping).together < mapping.total
     y = rng.integers(0, max(2, loss.outputs), mapping.sizes[1]).astype(np.uint8)
     return Case(FoundPieces(mapping, list(mapping.slots), 1, y), loss)
 
 
-def bits(rows: JoinedRows, case: Case) -> list[bytes]:
+def bits(rows: PartitionedRows, case: Case) -> list[bytes]:
     """Of much that can be asked."""
     scores, answers = case.scores, []
     for look in (rows.look(scores), rows.proximal(scores, 0.5), rows.proximal(scores, 0.7)):
@@ -110,7 +110,7 @@ def bits(rows: JoinedRows, case: Case) -> list[bytes]:
     return [np.ascontiguousarray(own).tobytes() for own in answers]
 
 
-def assert_same_look(found: Look, expected: Look) -> None:
+def assert_same_look(found: PassResult, expected: PassResult) -> None:
     assert found.value == pytest.approx(expected.value, rel=1e-12)
     assert (found.largest, found.highest) == (expected.largest, expected.highest)
     np.testing.assert_allclose(found.total, expected.total, atol=1e-9)

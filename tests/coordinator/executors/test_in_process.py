@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from sqlfl.coordinator.executors import division
-from sqlfl.coordinator.executors.base import Held
+from sqlfl.coordinator.executors.base import HeldPartitions
 from sqlfl.coordinator.executors.division import Division
 from sqlfl.coordinator.executors.in_process import InProcess, in_order
-from sqlfl.coordinator.executors.joined_rows import JoinedRows
+from sqlfl.coordinator.executors.joined_rows import PartitionedRows
 from sqlfl.coordinator.join.key_join import KeyJoin
 from sqlfl.coordinator.join.row_mapping import StoredMapping
 from sqlfl.coordinator.join.scratch import Scratch
@@ -78,7 +78,7 @@ def test_the_first_failure_ends_the_others() -> None:
 class Elsewhere:
     """Workers that cannot open files without a name."""
 
-    def hold(self, division: Division) -> Held:
+    def hold(self, division: Division) -> HeldPartitions:
         raise AssertionError("these rows are another process's")
 
     def join(self, join: KeyJoin, slot: int) -> None:
@@ -104,7 +104,7 @@ def test_rows_in_files_are_read_here(monkeypatch: pytest.MonkeyPatch) -> None:
         pieces = StoredPieces(mapping, (0, 1), 1, rng.integers(0, 2, 40).astype(np.uint8))
         assert sum(part.total for part in pieces.cut(7)) == total
         whole = Passes(pieces, Logistic())
-        with closing(JoinedRows(pieces, Logistic(), Elsewhere())) as divided:
+        with closing(PartitionedRows(pieces, Logistic(), Elsewhere())) as divided:
             assert_same_look(divided.look(scores), whole.look(scores))
             for sampled in (False, True):
                 found, wanted = (

@@ -12,7 +12,7 @@ import pytest
 
 from sqlfl.base.errors import Error
 from sqlfl.coordinator.executors import division
-from sqlfl.coordinator.executors.base import Held
+from sqlfl.coordinator.executors.base import HeldPartitions
 from sqlfl.coordinator.executors.in_process import InProcess
 from sqlfl.coordinator.executors.rays import Rays, RayWorker
 from sqlfl.coordinator.join import mapping_query
@@ -72,7 +72,7 @@ class TestRays(ExecutorConformance):
         monkeypatch.setattr(mapping_query, "SEVERAL", 0)
         hold, parts = executor.hold, []
 
-        def counted(made: division.Division) -> Held:
+        def counted(made: division.Division) -> HeldPartitions:
             parts.append(made.count)
             return hold(made)
 

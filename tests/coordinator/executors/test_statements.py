@@ -15,11 +15,11 @@ import pytest
 import sqlfl
 from sqlfl.base.arrays import Array
 from sqlfl.coordinator.executors import division
-from sqlfl.coordinator.executors.base import Executor, Held
+from sqlfl.coordinator.executors.base import Executor, HeldPartitions
 from sqlfl.coordinator.executors.in_process import InProcess
 from sqlfl.coordinator.executors.partition import Work
 from sqlfl.coordinator.executors.processes import Processes, ProcessWorker
-from sqlfl.coordinator.executors.sums import Sums
+from sqlfl.coordinator.executors.sums import PartitionSums
 from sqlfl.coordinator.join import mapping_query
 from sqlfl.coordinator.join.key_join import KeyJoin
 from tests.open_databases import in_memory
@@ -96,7 +96,7 @@ class Disturbing(Processes):
     def plan(self, at: int, act: Callable[[list[int]], None]) -> None:
         self.left, self.act = at, act
 
-    def hold(self, division: division.Division) -> Held:
+    def hold(self, division: division.Division) -> HeldPartitions:
         return Disturbed(super().hold(division), self)
 
     def join(self, join: KeyJoin, slot: int) -> list[Array] | None:
@@ -117,11 +117,11 @@ class Disturbing(Processes):
 
 
 class Disturbed:
-    def __init__(self, held: Held, executor: Disturbing) -> None:
+    def __init__(self, held: HeldPartitions, executor: Disturbing) -> None:
         self.held, self.executor = held, executor
         self.close = held.close
 
-    def ask(self, work: Work) -> Sums:
+    def ask(self, work: Work) -> PartitionSums:
         self.executor.disturb()
         return self.held.ask(work)
 

@@ -18,7 +18,7 @@ from sqlfl.options.privacy import Privacy
 from sqlfl.planner.explain.card import PrivacyReport, upwards
 from sqlfl.planner.explain.render import WIDTH
 from sqlfl.planner.explain.report import expected_report, report_of
-from sqlfl.planner.explain.setting import Claim, Setting
+from sqlfl.planner.explain.setting import PrivacyClaim, ReportSetting
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.query.ucq import Fragment, Join, Ucq
 from sqlfl.privacy.accountant import epsilon_of
@@ -129,12 +129,12 @@ def test_draws_beside_exact_gradients_claim_nothing() -> None:
         check_nothing_is_claimed(plan, reported(plan, done))
 
 
-def _always(own: Setting) -> dict[int, Claim]:
-    return {slot.index: Claim(1.0, own.privacy.delta) for slot in own.slots}
+def _always(own: ReportSetting) -> dict[int, PrivacyClaim]:
+    return {slot.index: PrivacyClaim(1.0, own.privacy.delta) for slot in own.slots}
 
 
 def test_a_claim_there_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Setting, "claims", property(_always))
+    monkeypatch.setattr(ReportSetting, "claims", property(_always))
     plan = plan_of(private(**ALONE))
     with pytest.raises(AssertionError):
         check_nothing_is_claimed(plan, reported(plan, True))

@@ -21,12 +21,12 @@ import pytest
 import sqlfl
 from sqlfl.contract.privacy_specification import Bounds
 from sqlfl.federation.planning import explain
-from sqlfl.options.diagnostics import Contributions, Importance, Inference, Skew
+from sqlfl.options.diagnostics import ContributionsOptions, Importance, Inference, SkewOptions
 from sqlfl.options.privacy import Privacy
 from sqlfl.options.resolve import training_options
 from sqlfl.planner.explain.document import details, summary
 from sqlfl.planner.explain.explained import ExplainedPlan
-from sqlfl.planner.explain.render import WIDTH, Document, Section, Table, to_text
+from sqlfl.planner.explain.render import WIDTH, Document, Section, TextTable, to_text
 from sqlfl.planner.explain.totals import totals
 from sqlfl.planner.federated.plan import FederatedPlan, plan
 from sqlfl.planner.federated.sizes import Symbol
@@ -173,8 +173,8 @@ PLANS: dict[str, Callable[[], FederatedPlan]] = {
     "inference": lambda: plans.score("evaluate", look=Inference(cluster="c")),
     "importance": lambda: plans.score("evaluate", look=Importance(repeats=3)),
     "importance_seeded": lambda: plans.score("evaluate", look=Importance(seed=1)),
-    "contributions": lambda: plans.score("predict", look=Contributions(features=True)),
-    "skew": lambda: plans.score("predict", look=Skew()),
+    "contributions": lambda: plans.score("predict", look=ContributionsOptions(features=True)),
+    "skew": lambda: plans.score("predict", look=SkewOptions()),
     "evaluate_private": lambda: plans.evaluated(
         Privacy(label_epsilon=2.0, label_mechanism="laplace", label_bounds=(0.0, 500.0))
     ),
@@ -314,7 +314,7 @@ def test_the_short_form_has_every_kind_of_message_and_what_is_in_it(name: str) -
 def rows(plan: FederatedPlan) -> str:
     """The cells of the tables, which text breaks over several lines."""
     short, _ = documents(plan)
-    tables = [part for s in short.sections for part in s.parts if isinstance(part, Table)]
+    tables = [part for s in short.sections for part in s.parts if isinstance(part, TextTable)]
     return " ".join(cell for table in tables for row in table.rows for cell in row)
 
 
@@ -535,7 +535,7 @@ def test_two_plans_of_one_statement_print_alike() -> None:
 
 
 def test_words_longer_than_a_line_are_broken() -> None:
-    table = Table(("a", "b"), (("x" * 300, "y·" * 200),))
+    table = TextTable(("a", "b"), (("x" * 300, "y·" * 200),))
     lines = to_text(Document("t" * 200, (Section("s", (table,)),))).splitlines()
     assert max(len(line) for line in lines) <= WIDTH
     assert sum(line.count("x") for line in lines) == 300

@@ -22,7 +22,7 @@ from sqlfl.options.privacy import Privacy
 from sqlfl.planner.explain.card import PrivacyReport, Release, upwards
 from sqlfl.planner.explain.render import WIDTH
 from sqlfl.planner.explain.report import expected_report, report_of
-from sqlfl.planner.explain.setting import Claim, Setting
+from sqlfl.planner.explain.setting import PrivacyClaim, ReportSetting
 from sqlfl.planner.explain.units import derived, repeated, unit_of
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.query.ucq import Slot
@@ -176,15 +176,15 @@ def test_no_number_is_claimed_where_there_is_none() -> None:
         check(plan, reported(plan, done))
 
 
-def _always_claimed(own: Setting) -> dict[int, Claim]:
-    return {slot.index: Claim(1.0, own.privacy.delta) for slot in own.slots}
+def _always_claimed(own: ReportSetting) -> dict[int, PrivacyClaim]:
+    return {slot.index: PrivacyClaim(1.0, own.privacy.delta) for slot in own.slots}
 
 
-def _always_together(own: Setting) -> bool:
+def _always_together(own: ReportSetting) -> bool:
     return own.privacy.features
 
 
-def _nominal(own: Setting) -> float | None:
+def _nominal(own: ReportSetting) -> float | None:
     return own.privacy.label_epsilon
 
 
@@ -193,10 +193,10 @@ def _nominal(own: Setting) -> float | None:
     [("claims", _always_claimed), ("together", _always_together), ("label_epsilon", _nominal)],
 )
 def test_a_report_that_claims_too_much_is_caught(
-    name: str, wrong: Callable[[Setting], object], monkeypatch: pytest.MonkeyPatch
+    name: str, wrong: Callable[[ReportSetting], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The check above fails for it; else it would show nothing."""
-    monkeypatch.setattr(Setting, name, property(wrong))
+    monkeypatch.setattr(ReportSetting, name, property(wrong))
     assert any(fails(plan, done) for plan, done in cases())
 
 

@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from sqlfl.messages import KINDS
-from sqlfl.options.diagnostics import Check, Contributions, Importance, Inference, Skew
+from sqlfl.options.diagnostics import (
+    Check,
+    ContributionsOptions,
+    Importance,
+    Inference,
+    SkewOptions,
+)
 from sqlfl.options.privacy import Privacy
 from sqlfl.options.resolve import training_options
 from sqlfl.planner.federated.plan import FederatedPlan
@@ -65,10 +71,12 @@ PLANS = {
     "evaluate": plans.score("evaluate"),
     "inference": plans.score("evaluate", look=Inference()),
     "importance": plans.score("evaluate", look=Importance()),
-    "contributions": plans.score("predict", look=Contributions(features=True)),
-    "skew": plans.score("predict", look=Skew()),
+    "contributions": plans.score("predict", look=ContributionsOptions(features=True)),
+    "skew": plans.score("predict", look=SkewOptions()),
     "exact importance": plans.score("evaluate", look=Importance(), exact=True),
-    "exact contributions": plans.score("predict", look=Contributions(features=True), exact=True),
+    "exact contributions": plans.score(
+        "predict", look=ContributionsOptions(features=True), exact=True
+    ),
     "check": plans.score("check", look=Check()),
     "check alone": plans.score("check", look=Check(explains=False)),
 }

@@ -12,7 +12,7 @@ from sqlfl.coordinator.rounds.problem import Problem, Step
 from sqlfl.coordinator.rounds.scores import Scores, by_output
 from sqlfl.coordinator.rounds.warm import beginning, cold
 from sqlfl.messages import Residuals
-from sqlfl.messages.replies import Channel
+from sqlfl.messages.replies import ReplyChannel
 from steady.configuration import SteadyConfiguration
 from steady.options import SteadyOptions
 
@@ -20,7 +20,7 @@ from steady.options import SteadyOptions
 class Steady:
     head = None
 
-    def __init__(self, problem: Problem, channel: Channel) -> None:
+    def __init__(self, problem: Problem, channel: ReplyChannel) -> None:
         self._problem = problem
         self._conversation = Conversation(problem, channel)
         self._rate = problem.options.of(SteadyOptions).learning_rate
