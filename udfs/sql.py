@@ -27,7 +27,6 @@ from sqlglot.dialects.duckdb import DuckDB
 from sqlglot.parsers.duckdb import DuckDBParser
 
 from sqlfl.base.errors import Error, InternalError, ModelError
-from sqlfl.base.sql_writer import SqlWriter
 
 Connection: TypeAlias = duckdb.DuckDBPyConnection
 Parameters: TypeAlias = Mapping[str, object]
@@ -391,11 +390,10 @@ def _runnable(con: Connection, text: str) -> str | duckdb.Statement:
 _DUCKDB = Dialect.get_or_raise("duckdb")
 # sqlglot would copy the tree, which takes as long as to write it, lest it changes something: of
 # what is built here, it changes nothing
-_written = SqlWriter(lambda tree: _DUCKDB.generate(tree, copy=False))
 
 
 def to_sql(query: exp.Expr) -> str:
-    return _written(query)
+    return _DUCKDB.generate(query, copy=False)
 
 
 def run(con: Connection, query: exp.Expr, parameters: Parameters | None = None) -> None:

@@ -11,7 +11,6 @@ from sqlglot.errors import UnsupportedError
 from sqlglot.generator import Generator as BaseGenerator
 from sqlglot.generators.duckdb import DuckDBGenerator
 
-from sqlfl.base.sql_writer import SqlWriter
 from sqlfl.planner.grammar.nodes import Infix, Prefix, Verbatim
 from sqlfl.planner.grammar.reading import Parser, Tokenizer
 
@@ -106,9 +105,6 @@ class Dialect(DuckDB):
     Generator = Generator
 
 
-_written = SqlWriter(lambda tree: tree.sql(dialect=Dialect))
-
-
 def to_sql(node: exp.Expr, pretty: bool = False) -> str:
     """The text of the tree."""
-    return node.sql(dialect=Dialect, pretty=True) if pretty else _written(node)
+    return node.sql(dialect=Dialect, pretty=pretty)
