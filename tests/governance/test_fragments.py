@@ -345,8 +345,9 @@ def test_what_is_granted_for_nothing_is_none_whatever_was_read_before(
     check(trained, one, NONE, NONE)
     check(slot(base=True), SelectOutput("f", k), NONE, NONE)
     for item, output, filters, links in (
-        (trained, SelectOutput("f", z), NONE, NONE), (trained, one, z, NONE), (trained, one, NONE, z),
-        (slot(base=True), SelectOutput("f", z), NONE, NONE), (slot(), SelectOutput("sqlfl_kept", z), z, NONE),
+        (trained, SelectOutput("f", z), NONE, NONE), (trained, one, z, NONE),
+        (trained, one, NONE, z), (slot(base=True), SelectOutput("f", z), NONE, NONE),
+        (slot(), SelectOutput("sqlfl_kept", z), z, NONE),
         (slot(keys=(KEY,)), SelectOutput("f", z, ScopeColumn(TABLE, "z")), NONE, NONE),
     ):  # fmt: skip
         with pytest.raises(PolicyError, match="column z is not granted"):

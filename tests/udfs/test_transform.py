@@ -592,7 +592,8 @@ def test_weights_say_which_category_is_all_others(case: Case) -> None:
 
 
 STEPS = [
-    FittedStep("minmax", "category"), FittedStep("one_hot", "numeric", 3), FittedStep("nothing", "numeric"),
+    FittedStep("minmax", "category"), FittedStep("one_hot", "numeric", 3),
+    FittedStep("nothing", "numeric"),
     FittedStep("spline", "numeric", 10**9, 3), FittedStep("spline", "numeric", 5, 1000),
     FittedStep("one_hot", "category", 0),
 ]  # fmt: skip
