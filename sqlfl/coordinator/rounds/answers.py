@@ -1,7 +1,7 @@
-"""What the clients' replies in the rounds of training must be, by what they were told at the start.
+"""Checks of the clients' replies in the rounds of training.
 
-Whatever else comes is a PartyError (`sqlfl.messages.replies`), before a method makes anything of
-it.
+The configurations and the widths from the start of a run say which reply each client must send. Any
+other reply raises a PartyError (`sqlfl.messages.replies`) before a method uses it.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ Expect: TypeAlias = Callable[[Address], Expected[Any]]
 class _Client:
     configuration: Configuration
     width: int
-    """Encoded columns."""
+    """Number of encoded columns."""
 
     @property
     def merging(self) -> tuple[type[Message], int]:
-        """What a step sends to be merged, and how often."""
+        """Return the type of the messages that a step sends to be merged, and their number."""
         averagings = self.configuration.averagings
         if averagings or not self.configuration.shared:
             return ConsensusPart, averagings
@@ -49,9 +49,9 @@ class _Client:
 
 
 class Answers:
-    """Of the clients of these slots, once `begin` has told what they know.
+    """Expected replies of the clients of some slots. `begin` must have received their widths first.
 
-    outputs : values of a row's prediction.
+    outputs : number of values in the prediction of a row.
     """
 
     def __init__(self, slots: Sequence[SlotMembers], outputs: int) -> None:
@@ -61,7 +61,7 @@ class Answers:
 
     @staticmethod
     def started(address: Address) -> Expected[Ready]:
-        """To `Start`."""
+        """Return the expected reply to `Start`."""
         return Expected(Ready)
 
     def begin(
@@ -70,7 +70,9 @@ class Answers:
         configurations: Mapping[Address, Configuration],
         replies: Mapping[Address, Ready],
     ) -> None:
-        """Raises PartyError where clients of a slot have different columns."""
+        """Keep configurations and widths. Raise PartyError where clients of one slot have different
+        numbers of columns.
+        """
         for members in self._slots:
             first = replies[members.addresses[0]].width
             for address in members.addresses:
@@ -81,7 +83,7 @@ class Answers:
                 self._clients[address] = _Client(configurations[address], width)
 
     def ready(self, address: Address) -> Expected[Ready]:
-        """To what is done and tells nothing: the width of before."""
+        """Return the expected reply to a request without a result: the same width as before."""
         width = self._of(address).width
         return Expected(
             Ready,
@@ -89,26 +91,27 @@ class Answers:
         )
 
     def gram(self, address: Address) -> Expected[Gram]:
-        """Of as many columns as the client said that it has."""
+        """Return the expected Gram matrix, which has as many columns as the client reported."""
         return Expected(Gram, {"columns": self._of(address).width})
 
     def partial(self, address: Address) -> Expected[PartialGradient]:
-        """A client's part of a sum over the slot's rows, as large as the block."""
-        own = self._of(address)
-        parameters, outputs = own.configuration.parameters(own.width)
+        """Return the expected part of a sum over the slot's rows. It is as large as the block."""
+        client = self._of(address)
+        parameters, outputs = client.configuration.parameters(client.width)
         return Expected(PartialGradient, {"parameters": parameters, "outputs": outputs})
 
     def predictions(self, rows: JoinedRows) -> Callable[[Address], Expected[Predictions]]:
-        """Of these rows, without a step."""
+        """Return the expected predictions of these rows, where no step comes before them."""
         return lambda address: self._predicted(address, rows, PENALTY, self._outputs)
 
     def exact_predictions(self, rows: JoinedRows) -> Callable[[Address], Expected[Any]]:
-        """The same in 8-byte numbers."""
+        """Return the expected predictions of these rows in 8-byte numbers."""
         return lambda address: self._predicted(address, rows, PENALTY, self._outputs, exact=True)
 
     def step(self, following: JoinedRows, *, exact: bool = False) -> list[Expect]:
-        """To a step and to what is merged of it, exchange by exchange; predictions of the rows
-        `following` at the end."""
+        """Return the expected replies to a step and to its merged parts, one for each exchange. The
+        last replies are predictions of the rows `following`.
+        """
         first = next(iter(self._clients.values()))
         products = first.configuration.products
 
@@ -118,33 +121,37 @@ class Answers:
         return self._merged({a: c.merging for a, c in self._clients.items()}, self._outputs, last)
 
     def settled(self, last: Expect) -> list[Expect]:
-        """To what is merged, and to what `last` is of."""
+        """Return the expected replies to merged parts. The last ones are as `last` says."""
         return self._merged({a: c.merging for a, c in self._clients.items()}, self._outputs, last)
 
     @property
     def widths(self) -> Mapping[Address, int]:
-        return {address: own.width for address, own in self._clients.items()}
+        return {address: client.width for address, client in self._clients.items()}
 
     def stepped(self) -> list[Expect]:
-        """To a step that is followed by no predictions."""
+        """Return the expected replies to a step after which the clients send no predictions."""
         merging = {a: c.merging for a, c in self._clients.items()}
         return self._merged(merging, self._outputs, self.ready)
 
     def probe(self, rows: JoinedRows) -> list[Expect]:
-        """To a power round, likewise; consensus has none to merge."""
+        """Return the expected replies to a power round. Consensus has no parts to merge in it."""
         merging = {a: c.merging for a, c in self._clients.items()}
         merging |= {a: (k, 0) for a, (k, _) in merging.items() if k is not PartialGradient}
         return self._merged(merging, 1, lambda a: self._predicted(a, rows, 0, 1))
 
     def slopes(self) -> list[Expect]:
-        """To a gradient that is measured; that of several clients is summed first."""
+        """Return the expected replies to a request for gradient norms. Several clients of a slot
+        first sum their gradients.
+        """
         merging = {
             a: (PartialGradient, int(c.configuration.shared)) for a, c in self._clients.items()
         }
 
         def last(address: Address) -> Expected[Any]:
-            own = self._of(address)
-            return Expected(Slope, {"squares": own.products(1 + int(own.configuration.metric))})
+            client = self._of(address)
+            return Expected(
+                Slope, {"squares": client.products(1 + int(client.configuration.metric))}
+            )
 
         return self._merged(merging, self._outputs, last)
 
@@ -154,15 +161,19 @@ class Answers:
         outputs: int,
         last: Expect,
     ) -> list[Expect]:
-        """merging: what each client sends to be merged, and how often, before its `last` reply."""
+        """Return the expected replies of each exchange.
+
+        merging: the message type that each client sends to be merged, and how often, before its
+        `last` reply.
+        """
 
         def at(exchange: int) -> Expect:
             def expected(address: Address) -> Expected[Any]:
                 kind, often = merging[address]
                 if exchange >= often:
                     return last(address)
-                own = self._of(address)
-                parameters, wide = own.configuration.parameters(own.width)
+                client = self._of(address)
+                parameters, wide = client.configuration.parameters(client.width)
                 return Expected(
                     kind, {"parameters": parameters, "outputs": 1 if outputs == 1 else wide}
                 )

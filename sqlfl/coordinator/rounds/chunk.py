@@ -1,4 +1,4 @@
-"""A piece of the joined rows, and what is computed of it: in numpy, which is the reference."""
+"""Chunk of the joined rows and the sums over it. This is the reference implementation, in numpy."""
 
 from __future__ import annotations
 
@@ -14,25 +14,26 @@ from sqlfl.models.losses import Loss
 from sqlfl.models.metrics import Mean
 
 Rows: TypeAlias = Array | slice
-"""Rows of a slot: a range of them, or integers that broadcast to the shape of a piece."""
+"""Rows of a slot: a range, or integers that broadcast to the shape of a chunk."""
 
 
 @dataclass(eq=False)
 class PassTally:
-    """What is added up over the pieces of a pass."""
+    """Sums and extremes over the chunks of a pass."""
 
     total: Array
-    """Σ_j g_j of slopes g: (d_c,)"""
+    """Σ_j g_j of the slopes g: (d_c,)"""
     sums: tuple[Array, ...] = ()
-    """A_iᵀ g of every slot: (d_c, n_i); () where they are not wanted."""
+    """A_iᵀ g of every slot: (d_c, n_i); () if nobody asked for them."""
     value: float = 0.0
-    """Σ share · loss, or what a method has in its place."""
+    """Σ share · loss, or the value that a method uses in its place."""
     least: float = np.inf
-    """Of H of the rows that count; NaN where one is."""
+    """Smallest score H of the rows with a positive share; NaN if one of them is NaN."""
     largest: float = -np.inf
     bend: float | None = 0.0
-    """Σ share · the mean non-zero eigenvalue of the loss's second derivatives; None where that
-    takes a pass of its own."""
+    """Σ share · the mean non-zero eigenvalue of the loss's second derivatives. None if this needs a
+    pass of its own.
+    """
 
     def extend(self, least: float, largest: float) -> None:
         self.least = float(np.minimum(self.least, least))
@@ -41,20 +42,22 @@ class PassTally:
 
 @dataclass(frozen=True, eq=False)
 class Chunk:
-    """Some joined rows."""
+    """Some of the joined rows."""
 
     first: int
-    """The number of the first one."""
+    """Number of the first row."""
     count: int
-    """b"""
+    """b, the number of rows."""
     rows: tuple[Rows, ...]
-    """Of every slot with features, in the order of the problem."""
+    """Row numbers in every slot with features, in the order of the problem."""
     given: Array
-    """What `targets` are made of: (b,), these themselves."""
+    """Source of `targets`: here the targets themselves, (b,)."""
     shares: Array | None
-    """(b,): as `Problem.shares`; None for 1 of each."""
+    """(b,): as `Problem.shares`; None if each share is 1."""
     shape: tuple[int, ...] = ()
-    """Of a product of groups, whose joined rows are counted in that order; else none."""
+    """Shape of a product of groups, whose joined rows are counted in that order. () for other
+    chunks.
+    """
 
     @property
     def targets(self) -> Array:
@@ -63,29 +66,33 @@ class Chunk:
 
     @property
     def numbers(self) -> slice:
-        """Of joined rows one after the other."""
+        """Return the numbers of the joined rows, which are consecutive."""
         return slice(self.first, self.first + self.count)
 
     def cut(self, rows: slice) -> Self:
-        """Some of it, where it is no product and its rows are no ranges; `numbers` are not told."""
+        """Return some of the rows. The chunk must be no product, and its rows must be no ranges.
+        `numbers` of the result are undefined.
+        """
         given = self.given[rows]
         shares = None if self.shares is None else self.shares[rows]
-        own = tuple(found[rows] for found in self.rows if not isinstance(found, slice))
-        return replace(self, count=len(given), rows=own, given=given, shares=shares)
+        rows_of_slots = tuple(
+            slot_rows[rows] for slot_rows in self.rows if not isinstance(slot_rows, slice)
+        )
+        return replace(self, count=len(given), rows=rows_of_slots, given=given, shares=shares)
 
     @property
     def counted(self) -> float:
-        """Σ share."""
+        """Return Σ share."""
         return float(self.count if self.shares is None else self.shares.sum())
 
     def take(self, slot: int, values: Array, into: Array) -> None:
-        """A_i h, rows in the last axis: (..., n_i) -> `into` (..., b)."""
+        """Write A_i h into `into`, with rows in the last axis: (..., n_i) -> (..., b)."""
         rows = self.rows[slot]
         if isinstance(rows, slice):
             into[...] = values[..., rows]
             return
         if self.shape:
-            # a view: the last axis is cut alone
+            # The result must stay a view, so only the last axis is reshaped.
             into.reshape(*into.shape[:-1], *self.shape)[...] = values[..., rows]
             return
         rows = rows.astype(np.intp, copy=False)
@@ -97,29 +104,29 @@ class Chunk:
                 target[:] = line.take(rows)
 
     def add(self, slot: int, into: Array, values: Array) -> None:
-        """`into` (c, n_i) += A_iᵀ g of (c, b), in the order of joined rows."""
+        """Add A_iᵀ g of (c, b) to `into` (c, n_i), in the order of joined rows."""
         rows = self.rows[slot]
         if isinstance(rows, slice):
             into[:, rows] += values
             return
         if self.shape:
             values = values.reshape(len(values), *self.shape)
-            for axis, (own, whole) in enumerate(zip(rows.shape, self.shape, strict=True), 1):
-                if own < whole:
+            for axis, (size, whole) in enumerate(zip(rows.shape, self.shape, strict=True), 1):
+                if size < whole:
                     values = values.sum(axis=axis, keepdims=True)
         for target, line in zip(into, values, strict=True):
             np.add.at(target, rows.reshape(-1), line.reshape(-1))
 
     def of(self, slot: int, values: Array) -> Array:
-        """A_i h: (n_i, c) -> (b, c)."""
+        """Return A_i h: (n_i, c) -> (b, c)."""
         rows = self.rows[slot]
         if self.shape and not isinstance(rows, slice):
             rows = np.broadcast_to(rows, self.shape).reshape(-1)
-        found: Array = values[rows]
-        return found
+        row_values: Array = values[rows]
+        return row_values
 
     def scores(self, scores: Scores) -> Array:
-        """H: float64 (d_c, b), an array of its own."""
+        """Return H as a new array: float64 (d_c, b)."""
         h = np.empty((len(scores.constant), self.count))
         if not scores.slots:
             h[:] = scores.constant[:, None]
@@ -133,13 +140,13 @@ class Chunk:
         return h
 
     def look(self, loss: Loss, scores: Scores, tally: PassTally) -> None:
-        """Adds the loss and its slopes at some scores to the tally."""
+        """Add the loss and its slopes at these scores to the tally."""
         self.tell(scores, tally, lambda h: loss.value_and_slopes(h, self.targets, self.shares))
 
     def tell(
         self, scores: Scores, tally: PassTally, slopes: Callable[[Array], tuple[float, Array]]
     ) -> None:
-        """As `look`, of such a value and slopes (d_c, b) of H (d_c, b)."""
+        """Add a value and slopes (d_c, b) to the tally. `slopes` computes both from H (d_c, b)."""
         h = self.scores(scores)
         counting = h if self.shares is None else h[:, self.shares > 0.0]
         if counting.size:
@@ -152,7 +159,7 @@ class Chunk:
             self.add(slot, into, pulled)
 
     def pull(self, loss: Loss, scores: Scores, dual: Array, rho: float, tally: PassTally) -> None:
-        """As `Passes.proximal`, of λ of all joined rows (d_c, N)."""
+        """Do the step of `Passes.proximal` on this chunk, with λ of all joined rows (d_c, N)."""
         held = dual[:, self.numbers]
 
         def step(h: Array) -> tuple[float, Array]:
@@ -168,21 +175,21 @@ class Chunk:
         self.tell(scores, tally, step)
 
     def bend(self, loss: Loss, scores: Scores) -> float:
-        """As `PassTally.bend`."""
+        """Return the chunk's part of `PassTally.bend`."""
         counted = self.counted
         if not counted > 0.0:
             return 0.0
         return counted * loss.mean_curvature(self.scores(scores).T, self.shares, self.targets)
 
     def square(self, scores: Scores) -> float:
-        """Σ share ‖H_j‖²."""
+        """Return Σ share ‖H_j‖²."""
         h = self.scores(scores)
         return float(np.vdot(h, h if self.shares is None else h * self.shares))
 
     def curvatures(self, loss: Loss, scores: Scores, ways: Sequence[Array]) -> Array:
-        """As `Loss.curvatures`, along `ways` (k, d_c, n_i) of each slot, slot after slot."""
+        """Return `Loss.curvatures` along `ways` (k, d_c, n_i) of each slot, slot after slot."""
         h = self.scores(scores)
-        along = np.empty((sum(len(own) for own in ways), *h.shape))
+        along = np.empty((sum(len(directions) for directions in ways), *h.shape))
         start = 0
         for slot, own in enumerate(ways):
             if len(own):  # along an offset there is no way
@@ -191,6 +198,8 @@ class Chunk:
         return loss.curvatures(h, self.targets, self.shares, along)
 
     def headlines(self, loss: Loss, scores: Scores, weights: Sequence[Array | None]) -> list[Mean]:
-        """The metric of the history, by each of these weights (b,), or by none."""
+        """Return the history's metric for each of these weights (b,), or without weights for
+        None.
+        """
         h = self.scores(scores).T
-        return [loss.headline(h, self.targets, own) for own in weights]
+        return [loss.headline(h, self.targets, row_weights) for row_weights in weights]

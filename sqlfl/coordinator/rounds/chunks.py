@@ -1,9 +1,11 @@
-"""Joined rows piece by piece: which row of every slot each comes from, its target, what it counts.
+"""Chunks of the joined rows: for each joined row its row in every slot, its target and its share.
 
-They are written down, as arrays of all joined rows, or found again in each pass from groups of rows
-with equal keys. Then no array has a row per joined row: targets are those of their slot's rows. A
-piece may be a product of groups, in which what belongs to a row is read and added up once for all
-joined rows that it has there.
+Joined rows are either written down, as arrays of N rows, or found again in each pass from groups of
+rows with equal keys. In the second case no array has a row per joined row, and the targets are
+those of their slot's rows.
+
+A chunk may be a product of groups. Then each value of a row is read and added up once for all its
+joined rows in the chunk.
 """
 
 from __future__ import annotations
@@ -30,35 +32,38 @@ from sqlfl.coordinator.rounds.runs import ends_of_runs
 from sqlfl.models.native import library
 
 SPREAD = 1 << 16
-"""Joined rows of one piece that are found one by one, in arrays of their own."""
+"""Maximum number of joined rows in a chunk whose rows are found one by one, in arrays of their own.
+"""
 READ = 1 << 18
-"""Numbers that are read from a file at once, where some of them are wanted."""
+"""Numbers to read from a file at once where a caller wants some of them."""
 
 
 class Chunks(Protocol):
-    """All joined rows of a problem, in an order that is the same each time."""
+    """All joined rows of a problem, in the same order in each pass."""
 
     @property
     def total(self) -> int:
-        """N, joined rows."""
+        """Return N, the number of joined rows."""
         ...
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Rows of each slot with features."""
+        """Return the number of rows of each slot with features."""
         ...
 
     def pieces(self, size: int) -> Iterator[Chunk]:
-        """Of up to `size` joined rows."""
+        """Yield chunks of up to `size` joined rows."""
         ...
 
     def some(self, numbers: Array) -> Chunk:
-        """The joined rows of these numbers (b,), ascending; `Piece.numbers` are not told."""
+        """Return the joined rows of these ascending numbers (b,). `Chunk.numbers` of the result are
+        undefined.
+        """
         ...
 
 
 class WrittenPieces:
-    """Of arrays of N rows: mapping, targets, and shares where rows count differently."""
+    """Chunks of arrays with N rows: the mapping, targets, and shares if rows count differently."""
 
     def __init__(self, mapping: TableMapping, targets: Array, shares: Array | None) -> None:
         self.mapping = mapping
@@ -84,7 +89,7 @@ class WrittenPieces:
 
     @cached_property
     def _runs(self) -> tuple[Array | None, ...]:
-        """As `CompiledPiece` has them."""
+        """Return the ends of runs as `CompiledChunk` has them."""
         slots = self.mapping.slots
         return tuple(None if slot.identity else ends_of_runs(slot.rows) for slot in slots)
 
@@ -97,19 +102,21 @@ def _of_rows(
     shares: Array | None = None,
     runs: tuple[Array | None, ...] = (),
 ) -> Chunk:
-    """Of the row of every slot of each joined row."""
+    """Return a chunk from the row numbers of every slot, one for each joined row."""
     if library() is not None:
-        own = (r if isinstance(r, slice) else r.astype(np.int32, copy=False) for r in rows)
-        return CompiledChunk(first, count, tuple(own), targets, shares, runs=runs)
-    # of the machine's own width: else each use of them would make them so
+        narrow = (r if isinstance(r, slice) else r.astype(np.int32, copy=False) for r in rows)
+        return CompiledChunk(first, count, tuple(narrow), targets, shares, runs=runs)
+    # The machine's own integer width: otherwise numpy converts the rows at each use.
     wide = (r if isinstance(r, slice) else r.astype(np.intp, copy=False) for r in rows)
     return Chunk(first, count, tuple(wide), targets, shares)
 
 
 def found_pieces(mapping: RowMapping, slots: Sequence[int], target: int, targets: Array) -> Chunks:
-    """Of a mapping that need not be written down, with the targets of their slot's rows.
+    """Return chunks of a mapping that need not be written down, with the targets of their slot's
+    rows.
 
-    slots: those with features; target: the slot of `targets` (n,).
+    slots: the slots with features; target: the slot of `targets` (n,). Raise InternalError for a
+    mapping of arrays.
     """
     if isinstance(mapping, StoredMapping):
         return StoredPieces(mapping, slots, target, targets)
@@ -120,7 +127,7 @@ def found_pieces(mapping: RowMapping, slots: Sequence[int], target: int, targets
 
 
 class FoundPieces:
-    """Blocks of keys with as many rows."""
+    """Chunks of keys that have equal numbers of rows."""
 
     def __init__(
         self, mapping: Factorised, slots: Sequence[int], target: int, targets: Array
@@ -136,32 +143,34 @@ class FoundPieces:
         self.sizes = tuple(mapping.sizes[place] for place in self._places)
 
     def cut(self, parts: int) -> list[FoundPieces]:
-        """Up to as many parts of about as many joined rows each; `some` is still of all rows."""
-        found = []
+        """Return up to `parts` parts of about equally many joined rows. Their `some` still covers
+        all rows.
+        """
+        cut_parts = []
         for blocks in self._blocks.cut(parts):
             part = copy(self)
             part._blocks, part.total = blocks, blocks.total
-            found.append(part)
-        return found
+            cut_parts.append(part)
+        return cut_parts
 
     def some(self, numbers: Array) -> Chunk:
         rows = self.mapping.at(numbers)
-        own = tuple(rows[place].astype(np.intp, copy=False) for place in self._places)
-        return Chunk(0, len(numbers), own, self.targets.take(rows[self._target]), None)
+        slot_rows = tuple(rows[place].astype(np.intp, copy=False) for place in self._places)
+        return Chunk(0, len(numbers), slot_rows, self.targets.take(rows[self._target]), None)
 
     def pieces(self, size: int) -> Iterator[Chunk]:
         first = 0
         for block in self._blocks.blocks(size):
-            own = tuple(block.rows[place] for place in self._places)
+            slot_rows = tuple(block.rows[place] for place in self._places)
             targets = np.empty(block.shape, self.targets.dtype)
             targets[...] = self.targets.take(block.rows[self._target])
             shape = block.shape if len(block.shape) > 1 else ()
-            yield Chunk(first, block.count, own, targets.reshape(-1), None, shape)
+            yield Chunk(first, block.count, slot_rows, targets.reshape(-1), None, shape)
             first += block.count
 
 
 class ProductPieces:
-    """For the compiled library: keys by themselves, however many rows they have."""
+    """Chunks for the compiled library: whole keys, with any number of rows."""
 
     def __init__(
         self, mapping: Factorised, slots: Sequence[int], target: int, targets: Array
@@ -172,7 +181,7 @@ class ProductPieces:
         self.targets = targets
         self._grouped: list[_Grouped] = []
         self._others: list[tuple[Tree, int, int]] = []
-        """With the first and the end of its joined rows."""
+        """Trees, each with its first joined row and the end of its joined rows."""
         for tree in mapping.trees:
             grouped = _Grouped.of(products(tree), slots, target, targets)
             if grouped is None:
@@ -184,26 +193,26 @@ class ProductPieces:
         self.sizes = tuple(sizes[slot] for slot in slots)
 
     def cut(self, parts: int) -> list[ProductPieces]:
-        """As `FoundPieces.cut`."""
+        """Return parts as `FoundPieces.cut` does."""
         cutting, before = Cutting(self.total, parts), 0
-        found = [copy(self) for _ in range(parts)]
-        for part in found:
+        cut_parts = [copy(self) for _ in range(parts)]
+        for part in cut_parts:
             part.total, part._grouped, part._others = 0, [], []
         for grouped in self._grouped:
             kept: list[list[Array]] = [[] for _ in range(parts)]
             for keys in grouped.products.parts(cutting.most):
                 number, count = cutting.part(before), joined_by(keys)
                 kept[number].append(keys)
-                found[number].total += count
+                cut_parts[number].total += count
                 before += count
-            for part, several in zip(found, kept, strict=True):
+            for part, several in zip(cut_parts, kept, strict=True):
                 part._grouped += [grouped.of_keys(np.concatenate(several))] if several else []
         for tree, first, end in self._others:
             for number, begin, close in cutting.ranges(before, first, end):
-                found[number]._others.append((tree, begin, close))
-                found[number].total += close - begin
+                cut_parts[number]._others.append((tree, begin, close))
+                cut_parts[number].total += close - begin
             before += end - first
-        return [part for part in found if part.total]
+        return [part for part in cut_parts if part.total]
 
     def some(self, numbers: Array) -> Chunk:
         rows = dict(zip(self.mapping.slots, self.mapping.at(numbers), strict=True))
@@ -225,13 +234,13 @@ class ProductPieces:
                 yield self._piece(0, end - first, tree.between(first, end))
 
     def _piece(self, first: int, count: int, rows: Mapping[int, Rows]) -> Chunk:
-        own = (rows[slot] for slot in self.slots)
-        return _of_rows(first, count, own, self.targets[rows[self.target]])
+        slot_rows = (rows[slot] for slot in self.slots)
+        return _of_rows(first, count, slot_rows, self.targets[rows[self.target]])
 
 
 @dataclass(frozen=True, eq=False)
 class _Grouped:
-    """The joined rows of a tree as products, with what a piece has of them all."""
+    """Joined rows of a tree as products, with the arrays that all its chunks share."""
 
     products: Products
     rows: tuple[Array, ...]
@@ -249,18 +258,18 @@ class _Grouped:
         return cls(found, tuple(every[slot] for slot in slots), targets[every[target]], far)
 
     def of_keys(self, keys: Array) -> _Grouped:
-        """The joined rows of these keys alone."""
+        """Return the joined rows of these keys alone."""
         return replace(self, products=replace(self.products, keys=keys))
 
     def pieces(self, size: int) -> Iterator[Chunk]:
         for keys in self.products.parts(size):
             count = joined_by(keys)
-            own = self.rows, self.targets, None
-            yield ProductChunk(0, count, *own, keys=keys, far=self.far)
+            shared = self.rows, self.targets, None
+            yield ProductChunk(0, count, *shared, keys=keys, far=self.far)
 
 
 class StoredPieces:
-    """Read from files."""
+    """Chunks of a mapping that is read from files."""
 
     def __init__(
         self, mapping: StoredMapping, slots: Sequence[int], target: int, targets: Array
@@ -275,34 +284,38 @@ class StoredPieces:
         self.sizes = tuple(sizes[slot] for slot in slots)
 
     def cut(self, parts: int) -> list[StoredPieces]:
-        """As `FoundPieces.cut`."""
-        found = [copy(self) for _ in range(parts)]
-        for number, part in enumerate(found):
+        """Return parts as `FoundPieces.cut` does."""
+        cut_parts = [copy(self) for _ in range(parts)]
+        for number, part in enumerate(cut_parts):
             part._first = self.total * number // parts
             part.total = self.total * (number + 1) // parts - part._first
-        return [part for part in found if part.total]
+        return [part for part in cut_parts if part.total]
 
     def some(self, numbers: Array) -> Chunk:
-        """By one reading of the files from the first of them to the last."""
-        found = {slot: np.empty(len(numbers), np.int32) for slot in {*self._slots, self._target}}
+        """Return these joined rows. It reads the files once, from the first of the rows to the
+        last.
+        """
+        slot_rows = {
+            slot: np.empty(len(numbers), np.int32) for slot in {*self._slots, self._target}
+        }
         start, first = 0, int(numbers[0]) if len(numbers) else 0
         while start < len(numbers):
             end = start + int(np.searchsorted(numbers[start:], first + READ))
-            for slot, into in found.items():
+            for slot, into in slot_rows.items():
                 rows = self._mapping.part(slot, first, min(first + READ, self._mapping.total))
                 into[start:end] = rows[numbers[start:end] - first]
             start = end
             first = int(numbers[start]) if start < len(numbers) else first
-        return self._piece(0, found, len(numbers))
+        return self._piece(0, slot_rows, len(numbers))
 
     def pieces(self, size: int) -> Iterator[Chunk]:
         every = {*self._slots, self._target}
         for first in range(0, self.total, size):
             count = min(size, self.total - first)
             start = self._first + first
-            found = {slot: self._mapping.part(slot, start, start + count) for slot in every}
-            yield self._piece(first, found, count)
+            slot_rows = {slot: self._mapping.part(slot, start, start + count) for slot in every}
+            yield self._piece(first, slot_rows, count)
 
     def _piece(self, first: int, found: Mapping[int, Array], count: int) -> Chunk:
-        own = (found[slot] for slot in self._slots)
-        return _of_rows(first, count, own, self._targets.take(found[self._target]))
+        feature_rows = (found[slot] for slot in self._slots)
+        return _of_rows(first, count, feature_rows, self._targets.take(found[self._target]))

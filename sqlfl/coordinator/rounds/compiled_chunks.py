@@ -1,7 +1,7 @@
-"""Pieces of which the compiled library computes what a pass needs; see compiled.c.
+"""Chunks on which the compiled library does the work of a pass; see compiled.c.
 
-Row numbers are read as they are in the mapping. A piece may have a million joined rows: what is
-made of them stays in tiles that the cache holds.
+The library reads row numbers as the mapping has them. A chunk may have a million joined rows:
+intermediate results stay in tiles that fit the cache.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from sqlfl.models.native import address, functions, typed
 
 LOSSES = {"squared": 0, "poisson": 1, "logistic": 2, "softmax": 3}
 PROXIMAL = ("squared", "logistic")
-"""Losses whose proximal steps it makes."""
+"""Losses whose proximal steps the library can make."""
 RIGHT, SQUARES = 4, 5
-"""As in compiled.h."""
+"""Codes of compiled.h."""
 
 
 class _Slot(ctypes.Structure):
@@ -63,16 +63,17 @@ class _Found(ctypes.Structure):
 
 
 _Values: TypeAlias = "tuple[Array | None, Array | None]"
-"""Of a slot, both (d_c, n_i): h, and the sums to add to."""
+"""h and the sums to add to, of a slot: both (d_c, n_i)."""
 
 
 @dataclass(frozen=True, eq=False)
 class CompiledChunk(Chunk):
-    """Rows are ranges or int32."""
+    """Chunk whose rows are ranges or int32."""
 
     runs: tuple[Array | None, ...] = ()
-    """Of each slot, where its rows come in long runs of equal ones, the ends of these, as joined
-    rows are numbered: `sqlfl.coordinator.rounds.runs`."""
+    """Ends of the runs of equal rows of each slot, counted in joined rows
+    (`sqlfl.coordinator.rounds.runs`). None for a slot without long runs.
+    """
 
     def cut(self, rows: slice) -> Self:
         return replace(super().cut(rows), runs=())
@@ -90,7 +91,7 @@ class CompiledChunk(Chunk):
 
     def scores(self, scores: Scores) -> Array:
         into = np.empty((len(scores.constant), self.count))
-        values = {slot: _dense(own) for slot, own in enumerate(scores.slots)}
+        values = {slot: _dense(slot_values) for slot, slot_values in enumerate(scores.slots)}
         self._scores(values, _dense(scores.constant), into)
         return into
 
@@ -98,27 +99,30 @@ class CompiledChunk(Chunk):
         if loss.name not in LOSSES:
             super().look(loss, scores, tally)
             return
-        found = self._look(LOSSES[loss.name], scores, self.shares, tally.sums, tally.total)
+        result = self._look(LOSSES[loss.name], scores, self.shares, tally.sums, tally.total)
         if tally.bend is not None:
-            tally.bend += found.bend
-        _tell(found, tally)
+            tally.bend += result.bend
+        _tell(result, tally)
 
     def pull(self, loss: Loss, scores: Scores, dual: Array, rho: float, tally: PassTally) -> None:
         if loss.name not in PROXIMAL:
             super().pull(loss, scores, dual, rho, tally)
             return
-        found = _Found(0.0, np.inf, -np.inf, 0.0, 0)
-        values, constant = [_dense(own) for own in scores.slots], _dense(scores.constant)
+        result = _Found(0.0, np.inf, -np.inf, 0.0, 0)
+        values, constant = (
+            [_dense(slot_values) for slot_values in scores.slots],
+            _dense(scores.constant),
+        )
         slots = self._slots(zip(count(), values, tally.sums, strict=False), 1)
         targets, kind = typed(self.given)
         shares, held = _dense_or_none(self.shares), dual[0, self.numbers]
         failed = functions().sqlfl_proximal(
             c_int32(LOSSES[loss.name]), c_int64(len(slots)), slots, c_int64(self.count),
             address(constant), address(targets), c_int32(kind), address(shares), c_double(rho),
-            address(held), ctypes.byref(found), address(tally.total),
+            address(held), ctypes.byref(result), address(tally.total),
         )  # fmt: skip
         _check(failed)
-        _tell(found, tally)
+        _tell(result, tally)
         tally.bend = None
 
     def bend(self, loss: Loss, scores: Scores) -> float:
@@ -132,37 +136,37 @@ class CompiledChunk(Chunk):
     def headlines(self, loss: Loss, scores: Scores, weights: Sequence[Array | None]) -> list[Mean]:
         if loss.name == "poisson" or loss.name not in LOSSES:
             return super().headlines(loss, scores, weights)
-        found: list[Mean] = []
-        for own in weights:
+        means: list[Mean] = []
+        for row_weights in weights:
             if loss.name == "squared":
                 mean: Mean = RootMean()
-                mean.total = 2.0 * self._look(LOSSES[loss.name], scores, own).value
+                mean.total = 2.0 * self._look(LOSSES[loss.name], scores, row_weights).value
             else:
                 mean = Mean()
-                mean.total = self._look(RIGHT, scores, own).value
-            mean.weight = float(self.count if own is None else own.sum())
-            found.append(mean)
-        return found
+                mean.total = self._look(RIGHT, scores, row_weights).value
+            mean.weight = float(self.count if row_weights is None else row_weights.sum())
+            means.append(mean)
+        return means
 
     def curvatures(self, loss: Loss, scores: Scores, ways: Sequence[Array]) -> Array:
         if loss.name not in LOSSES:
             return super().curvatures(loss, scores, ways)
         constant, shares = _dense(scores.constant), _dense_or_none(self.shares)
-        values = [_dense(own) for own in scores.slots]
-        along = [_dense(own.reshape(-1, own.shape[2])) for own in ways]
-        numbers = np.array([len(own) for own in ways], np.int64)
+        values = [_dense(slot_values) for slot_values in scores.slots]
+        along = [_dense(slot_values.reshape(-1, slot_values.shape[2])) for slot_values in ways]
+        numbers = np.array([len(slot_values) for slot_values in ways], np.int64)
         size = int(numbers.sum()) + len(constant)
-        found = np.zeros((size, size))
+        matrix = np.zeros((size, size))
         slots = self._slots(zip(count(), values, repeat(None)), len(constant))
         lines = self._slots(zip(count(), along, repeat(None)), None)
         failed = functions().sqlfl_curvatures(
             c_int32(LOSSES[loss.name]), c_int64(len(constant)), c_int64(len(slots)), slots,
             c_int64(len(lines)), lines, address(numbers), c_int64(self.count), address(constant),
-            address(shares), address(found),
+            address(shares), address(matrix),
         )  # fmt: skip
         _check(failed)
-        below: Array = np.tril(found, -1)
-        return found + below.T
+        below: Array = np.tril(matrix, -1)
+        return matrix + below.T
 
     def _look(
         self,
@@ -172,7 +176,10 @@ class CompiledChunk(Chunk):
         sums: Sequence[Array] = (),
         total: Array | None = None,
     ) -> _Found:
-        values, constant = [_dense(own) for own in scores.slots], _dense(scores.constant)
+        values, constant = (
+            [_dense(slot_values) for slot_values in scores.slots],
+            _dense(scores.constant),
+        )
         into: Sequence[Array | None] = sums or [None] * len(values)
         slots = dict(enumerate(zip(values, into, strict=True)))
         total = np.zeros(len(constant)) if total is None else total
@@ -186,20 +193,22 @@ class CompiledChunk(Chunk):
         shares: Array | None,
         total: Array,
     ) -> _Found:
-        found = _Found(0.0, np.inf, -np.inf, 0.0, 0)
-        every = self._slots(((slot, *own) for slot, own in slots.items()), len(constant))
+        result = _Found(0.0, np.inf, -np.inf, 0.0, 0)
+        every = self._slots(
+            ((slot, *slot_arrays) for slot, slot_arrays in slots.items()), len(constant)
+        )
         targets, kind = typed(self.given)
         shares = _dense_or_none(shares)
         failed = functions().sqlfl_look(
             c_int32(what), c_int64(len(constant)), c_int64(len(every)), every,
             c_int64(self.count), address(constant), address(targets), c_int32(kind),
-            address(shares), ctypes.byref(found), address(total),
+            address(shares), ctypes.byref(result), address(total),
         )  # fmt: skip
         _check(failed)
-        return found
+        return result
 
     def _scores(self, values: Mapping[int, Array], constant: Array, into: Array) -> None:
-        every = ((slot, own, None) for slot, own in values.items())
+        every = ((slot, slot_values, None) for slot, slot_values in values.items())
         slots = self._slots(every, len(constant))
         functions().sqlfl_scores(
             c_int64(len(constant)), c_int64(len(slots)), slots, c_int64(self.count),
@@ -209,37 +218,38 @@ class CompiledChunk(Chunk):
     def _slots(
         self, slots: Iterable[tuple[int, Array | None, Array | None]], outputs: int | None
     ) -> ctypes.Array[_Slot]:
-        """As the function, of slots by their numbers."""
+        """Return `_slots` of these numbered slots, with their runs."""
         every = list(slots)
-        own = [(self.rows[slot], values, sums) for slot, values, sums in every]
-        found = _slots(own, outputs)
-        for entry, (slot, _, _) in zip(found, every, strict=True):
+        arrays = [(self.rows[slot], values, sums) for slot, values, sums in every]
+        entries = _slots(arrays, outputs)
+        for entry, (slot, _, _) in zip(entries, every, strict=True):
             ends = self.runs[slot] if self.runs else None
             if ends is not None:
                 entry.ends, entry.runs, entry.before = address(ends), len(ends), self.first
-        return found
+        return entries
 
 
 @dataclass(frozen=True, eq=False)
 class ProductChunk(CompiledChunk):
-    """Of `sqlfl.coordinator.join.products.Products`: `rows` has the row of each place of a slot's
-    side, and `given` the targets of all places of theirs."""
+    """Chunk of a product (`sqlfl.coordinator.join.products.Products`). `rows` has the row of each
+    place on a slot's side; `given` has the targets of all places on their side.
+    """
 
     keys: Array = field(default_factory=lambda: np.zeros((0, 4), np.int64))
-    """int64 (keys, 4): some of `Products.keys`, one after the other."""
+    """int64 (keys, 4): some consecutive rows of `Products.keys`."""
     far: tuple[bool, ...] = ()
-    """Of each slot, and last of the targets, whether they belong to the branch's side."""
+    """True for each slot on the branch's side; the last entry is for the targets."""
 
     @property
     def targets(self) -> Array:
-        found = np.empty(self.count)
-        self._measure(None, {}, np.zeros(1), labels=found)
-        return found.astype(self.given.dtype)
+        labels = np.empty(self.count)
+        self._measure(None, {}, np.zeros(1), labels=labels)
+        return labels.astype(self.given.dtype)
 
     def of(self, slot: int, values: Array) -> Array:
-        found = np.empty((values.shape[1], self.count))
-        self.take(slot, values.T, found)
-        return found.T
+        row_values = np.empty((values.shape[1], self.count))
+        self.take(slot, values.T, row_values)
+        return row_values.T
 
     def add(self, slot: int, into: Array, values: Array) -> None:
         values, sides = _dense(values), self._sides({slot: (None, into)}, len(into))
@@ -268,7 +278,7 @@ class ProductChunk(CompiledChunk):
         return self._measure(what, slots, constant, total=total)
 
     def _scores(self, values: Mapping[int, Array], constant: Array, into: Array) -> None:
-        slots = {slot: (own, None) for slot, own in values.items()}
+        slots = {slot: (slot_values, None) for slot, slot_values in values.items()}
         self._measure(None, slots, constant, into=into)
 
     def _measure(
@@ -281,28 +291,29 @@ class ProductChunk(CompiledChunk):
         into: Array | None = None,
         labels: Array | None = None,
     ) -> _Found:
-        """Writes scores into `into` (d_c, b), or targets into `labels` (b,), where they are
-        wanted."""
-        found = _Found(0.0, np.inf, -np.inf, 0.0, 0)
+        """Write scores into `into` (d_c, b), or targets into `labels` (b,), if the caller passes
+        them.
+        """
+        result = _Found(0.0, np.inf, -np.inf, 0.0, 0)
         targets, kind = (None, 0) if into is not None else typed(self.given)
         if labels is not None:
-            into = np.empty((1, self.count))  # as H of no slot
+            into = np.empty((1, self.count))  # as H without slots
         failed = functions().sqlfl_look_at_products(
             c_int32(what or 0), c_int64(len(constant)),
             self._sides(slots, len(constant)), address(self.keys), c_int64(len(self.keys)),
             address(constant), address(targets), c_int32(kind), c_int32(self.far[-1]),
-            ctypes.byref(found), address(total), address(into), address(labels),
+            ctypes.byref(result), address(total), address(into), address(labels),
             c_int64(self.count),
         )  # fmt: skip
         _check(failed)
-        return found
+        return result
 
     def _sides(self, slots: Mapping[int, _Values], outputs: int) -> ctypes.Array[_Side]:
         sides = []
         for far in (False, True):
-            own = [(self.rows[s], *values) for s, values in slots.items() if self.far[s] == far]
+            side = [(self.rows[s], *values) for s, values in slots.items() if self.far[s] == far]
             first, size = self.keys[0, 2 * far], self.keys[-1, 2 * far : 2 * far + 2].sum()
-            sides.append(_Side(_slots(own, outputs), len(own), first, size))
+            sides.append(_Side(_slots(side, outputs), len(side), first, size))
         return (_Side * 2)(*sides)
 
 
@@ -317,29 +328,33 @@ def _tell(found: _Found, tally: PassTally) -> None:
 def _slots(
     slots: Sequence[tuple[Rows, Array | None, Array | None]], outputs: int | None
 ) -> ctypes.Array[_Slot]:
-    """Of rows, values and sums, which the caller holds meanwhile; `outputs` None: of any number of
-    values. Raises ValueError where shapes do not fit, for nothing below would notice."""
-    found = (_Slot * len(slots))()
-    for entry, (rows, values, sums) in zip(found, slots, strict=True):
-        own = sums if values is None else values
-        assert own is not None
-        shape = (len(own) if outputs is None else outputs, own.shape[1])
+    """Return the library's slots from rows, values and sums. The caller must keep these alive
+    meanwhile.
+
+    outputs : number of outputs; None allows any number of values. Raise ValueError where shapes do
+    not fit, because the library does not check them.
+    """
+    entries = (_Slot * len(slots))()
+    for entry, (rows, values, sums) in zip(entries, slots, strict=True):
+        shaped = sums if values is None else values
+        assert shaped is not None
+        shape = (len(shaped) if outputs is None else outputs, shaped.shape[1])
         if any(v is not None and v.shape != shape for v in (values, sums)):
-            raise ValueError(f"values of shape {own.shape} for {outputs} outputs")
+            raise ValueError(f"values of shape {shaped.shape} for {outputs} outputs")
         if isinstance(rows, slice):
             entry.first = rows.start
-            if rows.stop > own.shape[1]:
-                raise ValueError(f"{own.shape[1]} values for {rows.stop} rows")
+            if rows.stop > shaped.shape[1]:
+                raise ValueError(f"{shaped.shape[1]} values for {rows.stop} rows")
         elif rows.dtype == np.int32:
             entry.rows = address(rows)
         else:
             raise InternalError(f"rows for the compiled part are int32, not {rows.dtype}")
-        entry.width, entry.values, entry.sums = own.shape[-1], address(values), address(sums)
-    return found
+        entry.width, entry.values, entry.sums = shaped.shape[-1], address(values), address(sums)
+    return entries
 
 
 def _dense(values: Array) -> Array:
-    """Copied only where they are not float64 in one piece."""
+    """Return float64 values in one piece. They are copied only if they are not so already."""
     return np.ascontiguousarray(values, np.float64)
 
 

@@ -1,4 +1,4 @@
-"""The exchanges of training, as all methods have them."""
+"""Exchanges of training that all methods use."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from sqlfl.messages.replies import Expected, ReplyChannel, ask
 
 
 class Conversation:
-    """The exchanges of training: every slot's block moves at once."""
+    """Exchanges of training, in each of which the blocks of all slots move at once."""
 
     def __init__(self, problem: Problem, channel: ReplyChannel) -> None:
         self._problem = problem
@@ -58,29 +58,33 @@ class Conversation:
 
     @property
     def late(self) -> int:
-        """Clients whose last step has not ended: what is known of them is older."""
+        """Return the number of clients whose last step has not ended. Their known predictions are
+        older.
+        """
         return 0 if self._stragglers is None else self._stragglers.late
 
     def missed(self) -> int:
-        """Answers that steps have gone on without since this was last asked."""
+        """Return how many replies the steps have gone on without since the last call."""
         return 0 if self._stragglers is None else self._stragglers.missed()
 
     def start(self, configuration: Callable[..., Configuration]) -> None:
-        """`Start` to every client. `configuration` takes what all methods tell of a slot."""
-        told = {
+        """Send `Start` to every client. `configuration` takes the fields that all methods send
+        about a slot.
+        """
+        configurations = {
             address: configuration(**self._slot(members, number))
             for members in self._problem.slots
             for number, address in enumerate(members.addresses)
         }
         requests = {
-            address: Start(self._problem.run, address[1], own.method, own.to_json())
-            for address, own in told.items()
+            address: Start(self._problem.run, address[1], settings.method, settings.to_json())
+            for address, settings in configurations.items()
         }
         replies = ask(self._channel, requests, Answers.started)
-        self._answers.begin(requests, told, replies)
+        self._answers.begin(requests, configurations, replies)
 
     def _slot(self, members: SlotMembers, number: int) -> dict[str, Any]:
-        """The fields of `Configuration`, of a slot's client of that number."""
+        """Return the fields of `Configuration` for the client with this number in a slot."""
         problem = self._problem
         rounds = {} if problem.privacy is None else problem.privacy.rounds
         noise = rounds.get(members.slot)
@@ -102,9 +106,10 @@ class Conversation:
     def predictions(
         self, rows: JoinedRows | None = None, *, training: bool = False
     ) -> dict[Address, Predictions]:
-        """h of `rows`, or of all, as the blocks stand, and their penalties: one exchange.
+        """Return h of `rows`, or of all rows, at the current blocks, and the penalties: one
+        exchange.
 
-        training: by towers that drop units; the next step's values belong to these predictions.
+        training: towers drop units, and the values of the next step belong to these predictions.
         """
         batch = None if rows is None else rows.rows
         asked = {
@@ -125,9 +130,10 @@ class Conversation:
         return replies
 
     def exact_predictions(self) -> dict[Address, ExactPredictions]:
-        """h of all rows in 8-byte numbers, as the blocks stand, and their penalties: one exchange.
+        """Return h of all rows in 8-byte numbers at the current blocks, and the penalties: one
+        exchange.
 
-        What follows in lbfgs is exact too, until residuals come in 4-byte numbers again.
+        The later exchanges of lbfgs are exact too, until residuals come in 4-byte numbers again.
         """
         asked = {
             address: SendExactPredictions(self._problem.run, members.slot)
@@ -137,8 +143,9 @@ class Conversation:
         return ask(self._channel, asked, self._answers.exact_predictions(self.whole))
 
     def slopes(self, sums: Sequence[Array]) -> list[Array]:
-        """Norms of the gradient of each slot's block from its Y (d_c, n_i): as `Slope` has them.
-        One exchange, and for shared slots one more."""
+        """Return the norms of the gradient of each slot's block from its Y (d_c, n_i), as `Slope`
+        has them. This takes one exchange, and one more for shared slots.
+        """
         requests: dict[Address, Message] = {
             address: SendSlope(self._problem.run, address[1], aggregate)
             for address, aggregate in self.whole.split(sums).items()
@@ -147,7 +154,9 @@ class Conversation:
         return [replies[members.addresses[0]].squares for members in self._problem.slots]
 
     def share_grams(self) -> None:
-        """Second moments of shared slots, summed; no exchange where there are none."""
+        """Sum the second moments of shared slots and send the sums back. It makes no exchange if no
+        slot is shared.
+        """
         shared = [members for members in self._problem.slots if members.shared]
         if not shared:
             return
@@ -161,7 +170,7 @@ class Conversation:
         ask(self._channel, sums, self._answers.ready)
 
     def moments(self) -> list[SetGram]:
-        """Noised second moments of each slot, summed over its clients: one exchange."""
+        """Return noised second moments of each slot, summed over its clients: one exchange."""
         run = self._problem.run
         slots = self._problem.slots
         asked = {a: SendGram(run, members.slot) for members in slots for a in members.addresses}
@@ -169,12 +178,13 @@ class Conversation:
         return [sum_grams([replies[a] for a in members.addresses]) for members in slots]
 
     def label_moments(self, values: Sequence[Array]) -> list[Array]:
-        """Noised sums of each slot's columns times `values` (n_i, c), over its clients: (d_i, c)
-        each. One exchange."""
+        """Return noised sums of each slot's columns times `values` (n_i, c), over its clients:
+        (d_i, c) each. This takes one exchange.
+        """
         run = self._problem.run
         requests: dict[Address, Message] = {
             a: Residuals(run, a[1], part)
-            for a, part in self.whole.split([own.T for own in values]).items()
+            for a, part in self.whole.split([slot_values.T for slot_values in values]).items()
         }
         replies = ask(self._channel, requests, self._answers.partial)
         return [
@@ -192,8 +202,9 @@ class Conversation:
         return {slot: replies[at[slot]].freedom for slot in told}
 
     def set_parameters(self, blocks: Sequence[Array]) -> list[Array]:
-        """Tell each slot its block (d_i, c); what its columns' centre comes to: (c,). One
-        exchange."""
+        """Send each slot its block (d_i, c). Return the constants (c,) that the centres of its
+        columns amount to. This takes one exchange.
+        """
         run, slots = self._problem.run, self._problem.slots
         requests: dict[Address, Message] = {
             a: SetParameters(run, a[1], np.ascontiguousarray(block, np.float64))
@@ -207,17 +218,18 @@ class Conversation:
     def settle(
         self, requests: dict[Address, Message], last: Callable[[Address], Expected[Any]]
     ) -> dict[Address, Any]:
-        """A question to every client, whose gradients shared slots sum first; to what they answer
-        in the end replies are as `last` says. One exchange, and for shared slots one more."""
+        """Send every client a request. Shared slots sum their gradients first; the final replies
+        are as `last` says. This takes one exchange, and one more for shared slots.
+        """
         return self._settle(requests, self._answers.settled(last))
 
     def tell(self, requests: Mapping[Address, Message]) -> None:
-        """One exchange, of which nothing comes back."""
+        """Send requests that have no result: one exchange."""
         ask(self._channel, requests, self._answers.ready)
 
     @property
     def widths(self) -> Mapping[Address, int]:
-        """Encoded columns of each client."""
+        """Return the number of encoded columns of each client."""
         return self._answers.widths
 
     def step(
@@ -229,12 +241,15 @@ class Conversation:
         *,
         exact: bool = False,
     ) -> dict[Address, Predictions]:
-        """Every block's step from `sums`, Y of each slot's rows: (d_c, n_i).
+        """Make a step of every block from `sums`, the Y of each slot's rows: (d_c, n_i). Return
+        predictions.
 
-        residuals: the method's message to a client, from its rows' part of them.
-        `rows` are those of the last predictions, `following` those to be predicted next. One
-        exchange, and for shared slots one more (consensus: one per inner round). `exact`: in
-        8-byte numbers, there and back. Of clients that are late (`Stragglers`), what is known last.
+        residuals: makes the method's message to a client from its rows' part of the sums. rows,
+        following: the rows of the last predictions, and the rows to predict next. exact: use 8-byte
+        numbers in both directions.
+
+        This takes one exchange, and one more for shared slots (consensus: one for each inner
+        round). Late clients (`Stragglers`) count with their last known predictions.
         """
         requests = {
             address: residuals(address, aggregate)
@@ -253,7 +268,7 @@ class Conversation:
         sums: Sequence[Array],
         residuals: Callable[[Address, Array], Residuals],
     ) -> None:
-        """The same of clients that predict nothing then."""
+        """Make a step of every block after which the clients predict nothing."""
         requests: dict[Address, Message] = {
             address: residuals(address, aggregate)
             for address, aggregate in rows.split(sums).items()
@@ -261,8 +276,10 @@ class Conversation:
         self._settle(requests, self._answers.stepped())
 
     def probe(self, sums: Sequence[Array]) -> list[Array]:
-        """One power round, from a vector's sums over the rows of each slot (1, n_i) to its image's
-        part of each slot: (1, n_i). Two exchanges where partial gradients are summed."""
+        """Make one power round. It takes a vector's sums over the rows of each slot, (1, n_i). It
+        returns each slot's part of the image, (1, n_i). Sums of partial gradients need two
+        exchanges.
+        """
         requests: dict[Address, Message] = {
             address: Probe(self._problem.run, address[1], aggregate)
             for address, aggregate in self.whole.split(sums).items()
@@ -273,9 +290,10 @@ class Conversation:
     def _settle(
         self, requests: Mapping[Address, Message], answers: Sequence[Expect]
     ) -> dict[Address, Any]:
-        """Merges what the clients of shared slots send until every client has given the last of
-        these answers."""
-        found: dict[Address, Any] = {}
+        """Merge the parts of shared slots' clients, exchange by exchange. Return the last reply of
+        every client.
+        """
+        last_replies: dict[Address, Any] = {}
         for expected in answers:
             if not requests:
                 break
@@ -285,22 +303,22 @@ class Conversation:
                 parts = [replies[a] for a in members.addresses if a in replies]
                 merged = _merged(parts)
                 if merged is None:
-                    found |= {a: replies[a] for a in members.addresses if a in replies}
+                    last_replies |= {a: replies[a] for a in members.addresses if a in replies}
                 else:
                     following |= dict.fromkeys(members.addresses, merged)
             requests = following
-        return found
+        return last_replies
 
     def products(self, replies: Mapping[Address, Predictions]) -> Array:
-        """What each slot's first client sent of its block: float64 (slots, k)."""
+        """Return the products that each slot's first client sent: float64 (slots, k)."""
         return np.array([replies[m.addresses[0]].products for m in self._problem.slots], np.float64)
 
 
 def _made_up(members: SlotMembers, number: int) -> tuple[int, ...]:
-    """The client's active rows that a LEFT JOIN made up."""
+    """Return the numbers of the client's active rows that a LEFT JOIN added."""
     start, end = members.offsets[number : number + 2]
-    own = members.virtual[(members.virtual >= start) & (members.virtual < end)] - start
-    return tuple(own.tolist())
+    added_rows = members.virtual[(members.virtual >= start) & (members.virtual < end)] - start
+    return tuple(added_rows.tolist())
 
 
 def _tower(problem: Problem, number: int) -> TowerConfiguration | None:
@@ -318,7 +336,7 @@ def _tower(problem: Problem, number: int) -> TowerConfiguration | None:
 
 
 def _merged(parts: Sequence[Message]) -> SumGradient | ConsensusAverage | None:
-    """What goes back to the clients of a slot; None where they have predicted."""
+    """Return the merged message for the clients of a slot; None if they have sent predictions."""
     gradients = [part for part in parts if isinstance(part, PartialGradient)]
     if gradients:
         total = sum_gradients([part.values for part in gradients])

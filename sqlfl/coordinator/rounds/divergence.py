@@ -1,4 +1,4 @@
-"""How far steps got; when training counts as divergent, so that its model is not kept."""
+"""Checks whether training diverges. The model of a divergent run is not kept."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from sqlfl.coordinator.rounds.warm import best_constant
 from sqlfl.models.targets import LARGEST as LARGEST_OF_ALL
 
 LARGEST = 1e12
-"""Times the largest target, or 1: scores beyond it count as divergent."""
+"""Limit of scores as a multiple of the largest target, or of 1 if that is more."""
 GROWTH = 1e6
-"""By how much the objective may exceed that before the first step, or 1 where that is less."""
+"""Maximum ratio of the objective to the objective before the first step, or to 1 if that is more.
+"""
 WORSE = 2.0
 """By how much the objective of a model that is kept may exceed that of where training began, or of
 the best constant; the loss's `slack` comes on top."""
@@ -29,12 +30,14 @@ def check_scores(
     hint: str,
     stretch: float = 1.0,
 ) -> None:
-    """Raise ModelError where scores of rows that count, of which `largest` is the largest size and
-    `highest` the highest, are beyond all targets, or NaN.
+    """Raise ModelError if scores of rows that count are NaN or far beyond all targets.
 
-    `what` diverges, as in 'the steps'. Scores that the noise of private predictions explains are
-    none of that, `stretch` being the largest ‖∂H/∂E‖². Nothing is raised where the problem is
-    `parameters_only`: clipped gradients bound the steps there.
+    largest, highest: their largest absolute value and their largest value. what: the part that
+    diverges, as in 'the steps'.
+
+    Scores that the noise of private predictions explains raise nothing; `stretch` is the largest
+    ‖∂H/∂E‖². Nothing is raised if the problem is `parameters_only`: clipped gradients bound the
+    steps there.
     """
     if problem.parameters_only:
         return
@@ -48,9 +51,9 @@ def check_scores(
 def check_objective(
     problem: Problem, objective: float, first: float, what: str, hint: str, stretch: float = 1.0
 ) -> None:
-    """Raise ModelError where an epoch ends far above where training began, or with NaN.
+    """Raise ModelError if an epoch ends far above the start of training, or with NaN.
 
-    Noise and `parameters_only` as in `check_scores`.
+    Noise and `parameters_only` are treated as in `check_scores`.
     """
     if problem.parameters_only:
         return
@@ -91,10 +94,14 @@ def check_kept(problem: Problem, objective: float, first: float, hint: str) -> s
 
 
 def relative(change: float, objective: float, first: float) -> float:
-    """`change` against the objective, or against 1e-12 of the first one where it vanishes."""
+    """Return `change` relative to the objective, or to 1e-12 of the first objective if the
+    objective vanishes.
+    """
     return float(change / scale_of(objective, first))
 
 
 def scale_of(objective: float, first: float) -> float:
-    """What changes and gaps of the objective are measured against; `first`: it at the start."""
+    """Return the scale for changes and gaps of the objective. `first` is the objective at the
+    start.
+    """
     return float(max(abs(objective), 1e-12 * abs(first), np.finfo(np.float64).tiny))

@@ -1,16 +1,17 @@
-"""What the gradient proves: by how much the objective can be above its minimum.
+"""Bound on how far the objective is above its minimum, proved by the gradient.
 
-The clients tell the squared norms of their blocks' gradients, at scores that were refreshed from
-the parameters that they hold, and at the intercept that is best for these. With b minimised out
-the objective is convex in θ, and
+The clients send the squared norms of their blocks' gradients. These belong to scores refreshed from
+the parameters that the clients hold, and to the best intercept for these scores. With b minimised
+out the objective is convex in θ. Two bounds follow.
 
-  l2-strongly so:                                   gap ≤ ‖g‖² / 2 l2;
+  l2-strongly convex:                               gap ≤ ‖g‖² / 2 l2;
   with μ P⁻¹ ≤ ∇², P⁻¹ the blocks' second moments:  gap ≤ gᵀP g / 2 μ   (near the minimum).
 
-The first holds whatever the tables are. For the second μ is `RESOLVED`, times the loss's curvature
-at the scores over its bound: the least eigenvalue that is reckoned with. Of two tables' squared
-loss, it is 1 − ρ with ρ their largest canonical correlation; where what the clients sent shows that
-ρ is closer to 1, μ is as small (`least_eigenvalue`).
+The first bound holds for any tables. In the second, μ is `RESOLVED` times the ratio of the loss's
+curvature at the scores to its bound. `RESOLVED` stands for the least eigenvalue.
+
+For the squared loss over two tables, that eigenvalue is 1 − ρ, with ρ their largest canonical
+correlation. If the clients' replies show a ρ closer to 1, μ shrinks with it (`least_eigenvalue`).
 """
 
 from __future__ import annotations
@@ -39,33 +40,33 @@ rounding leaves of it where they are."""
 SEEN = 1e-6
 """Sine below which rounding of 4-byte predictions may be all that is seen."""
 RANK = 1e-3
-"""Relative singular value from which vectors are told apart."""
+"""Relative singular value above which vectors count as different."""
 SAMPLED = 1 << 14
-"""Joined rows, about, at which angles are looked at."""
+"""Approximate number of joined rows at which angles are measured."""
 
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """What is known of the parameters that the clients hold."""
+    """Objective, gradient and proved gap of the parameters that the clients hold."""
 
     scores: Scores
-    """Refreshed from them."""
+    """Scores that are refreshed from these parameters."""
     loss: float
     objective: float
     gradient: float
     """‖g‖ over all blocks."""
     gap: float
-    """Bound of (objective − minimum) / objective; infinite where nothing bounds it."""
+    """Bound of (objective − minimum) / objective; infinite if nothing bounds it."""
     certain: float
-    """The same by l2 alone, whatever the columns are."""
+    """The same bound from l2 alone, for any columns."""
     separable: bool
-    """There is no minimum."""
+    """True if there is no minimum."""
 
     def proves(self, tolerance: float) -> bool:
         return not self.separable and self.gap <= max(tolerance, stopping.CERTAIN)
 
     def ending(self, tolerance: float, short: str, why: str) -> Ending:
-        """'converged' where that is proved, or else why the run ended."""
+        """Return 'converged' if that is proved, or else the reason why the run ended."""
         if self.separable:
             return stopping.separable(self.gradient)
         if self.proves(tolerance):
@@ -79,16 +80,19 @@ class Evidence:
 def conclusion(
     problem: Problem, conversation: Conversation, still: bool, intercept: Array, first: float
 ) -> Ending:
-    """How gradient descent or ADMM ended, by one examination: at the last epoch, or where `still`
-    the objective changed by at most `tolerance`. Of protected rows nothing is asked."""
+    """Return how gradient descent or ADMM ended, after one examination.
+
+    This is called at the last epoch, or when the objective is `still`, that is, changed by at most
+    `tolerance`. The clients are asked nothing if rows are protected.
+    """
     short = stopping.STILL if still else stopping.LIMIT
     why = stopping.STILL_REASON if still else stopping.LIMIT_REASON
     if problem.privacy is not None:
         return stopping.untold(short, stopping.PRIVATE)
     if not problem.proved:
         return stopping.untold(short, stopping.NOT_ASKED)
-    found = examine(problem, conversation, intercept, first)
-    return found.ending(problem.options.tolerance, short, why)
+    evidence = examine(problem, conversation, intercept, first)
+    return evidence.ending(problem.options.tolerance, short, why)
 
 
 def examine(
@@ -100,9 +104,14 @@ def examine(
     exact: bool = True,
     reference: float | None = None,
 ) -> Evidence:
-    """Asks the clients: an exchange for predictions, `exact` or in 4-byte numbers, and one for the
-    norms, two where slots are shared. first: the objective before the first step; reference: as in
-    `bound`, the loss's bound of it by default."""
+    """Ask the clients for predictions and gradient norms, and return the evidence.
+
+    Predictions (`exact`, or in 4-byte numbers) take one exchange. Norms take one, or two if slots
+    are shared.
+
+    first: the objective before the first step. reference: as in `bound`; by default the loss's
+    bound of its curvature.
+    """
     replies = conversation.exact_predictions() if exact else conversation.predictions()
     penalty = float(conversation.products(replies).sum())
     held = conversation.whole.concatenate(replies)
@@ -124,13 +133,14 @@ def weighed(
     reference: float,
     least: float = RESOLVED,
 ) -> Evidence:
-    """From the slots' squared norms (2,) or (1,), as `Slope` has them, at the scores `best`, which
-    differ from `scores` by the intercept only."""
+    """Return the evidence from the slots' squared norms (2,) or (1,), as `Slope` has them. They
+    belong to the scores `best`, which differ from `scores` by the intercept only.
+    """
     loss = best.before
     objective = loss + penalty
-    euclidean = sum(float(found[0]) for found in squares)
-    known = all(len(found) == 2 for found in squares)
-    preconditioned = sum(float(found[1]) for found in squares) if known else np.inf
+    euclidean = sum(float(norms[0]) for norms in squares)
+    known = all(len(norms) == 2 for norms in squares)
+    preconditioned = sum(float(norms[1]) for norms in squares) if known else np.inf
     bend = best.look.bend
     gap = bound(problem, best.scores, euclidean, preconditioned, reference, least, bend)
     certain = _by_penalty(problem, euclidean)
@@ -155,12 +165,14 @@ def bound(
     least: float = RESOLVED,
     bend: float | None = None,
 ) -> float:
-    """Of objective − minimum, from ‖g‖² and gᵀP g; `reference`: the curvature that P has of the
-    loss; `least`: as `least_eigenvalue` says; `bend`: the loss's mean curvature at the scores,
-    where it is known."""
+    """Return a bound of objective − minimum, from ‖g‖² and gᵀP g.
+
+    reference: the loss curvature that P assumes. least: as `least_eigenvalue` returns it. bend: the
+    loss's mean curvature at the scores, if known.
+    """
     if preconditioned == 0.0:
         return 0.0
-    found = _by_penalty(problem, euclidean)
+    gap = _by_penalty(problem, euclidean)
     if np.isfinite(preconditioned):
         mean = problem.passes.mean_curvature(scores) if bend is None else bend
         if mean > 0.0 and least > 0.0:
@@ -169,7 +181,7 @@ def bound(
 
 
 def _by_penalty(problem: Problem, euclidean: float) -> float:
-    """The bound by l2 alone."""
+    """Return the bound by l2 alone."""
     return euclidean / (2.0 * problem.l2) if problem.l2 > 0.0 else np.inf
 
 
@@ -181,8 +193,8 @@ def least_eigenvalue(
 
     held : of every slot some X̃ v: (n_i, c) each, in 8-byte numbers where it is `exact`.
     """
-    sampled = passes.sample([np.hstack(own) for own in held], SAMPLED)
-    found, before = RESOLVED, np.zeros((len(sampled[0]), 0))
+    sampled = passes.sample([np.hstack(columns) for columns in held], SAMPLED)
+    least, before = RESOLVED, np.zeros((len(sampled[0]), 0))
     for values in sampled:
         basis = _basis(values)
         apart = basis - before @ (before.T @ basis)
@@ -190,13 +202,13 @@ def least_eigenvalue(
         if not exact and float(sines.min(initial=1.0)) < SEEN:
             return 0.0
         near = sines[sines > SAME]
-        found = min(found, 0.5 * float(near.min(initial=1.0)) ** 2)
+        least = min(least, 0.5 * float(near.min(initial=1.0)) ** 2)
         before = _basis(np.hstack([before, basis]), centre=False)
-    return found
+    return least
 
 
 def _basis(values: Array, *, centre: bool = True) -> Array:
-    """Orthonormal columns (n, k) that span those of `values`, up to constants."""
+    """Return orthonormal columns (n, k) that span those of `values`, up to constants."""
     values = np.asarray(values, np.float64)
     if centre:
         values = values - values.mean(axis=0)

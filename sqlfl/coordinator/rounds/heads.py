@@ -1,4 +1,4 @@
-"""What algorithms share that have a head at the coordinator."""
+"""Base of the algorithms that have a head at the coordinator."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from sqlfl.models.optimizers import Optimizer, PlainSteps
 
 
 class Headed:
-    """Base of such an algorithm: what it tells of its head, and how that steps.
+    """Base of an algorithm with a head: its parameters, and its steps.
 
-    optimizer: makes one for each of the head's parameters.
+    optimizer: makes an optimizer for each of the head's parameters.
     """
 
     def __init__(self, head: Head, optimizer: Callable[[], Optimizer] = PlainSteps) -> None:
@@ -28,7 +28,7 @@ class Headed:
         return None if self._head.weights is None else self._head.weights.copy()
 
     def _step_head(self, gradient: Sequence[Array], rate: float) -> None:
-        """By the gradient of each of its parameters."""
+        """Step each of the head's parameters along its gradient."""
         pairs = zip(self._optimizers, self._head.parameters, gradient, strict=True)
-        stepped = [own.step(parameter, slope, rate) for own, parameter, slope in pairs]
+        stepped = [optimizer.step(parameter, slope, rate) for optimizer, parameter, slope in pairs]
         self._head = self._head.replaced(stepped)

@@ -1,4 +1,4 @@
-"""The spectrum of an operator that costs an exchange to apply, by a few of them."""
+"""Spectrum of an operator, from a few applications. Each application costs an exchange."""
 
 from __future__ import annotations
 
@@ -11,19 +11,21 @@ from sqlfl.base.arrays import Array
 from sqlfl.coordinator.executors.joined_rows import PartitionedRows
 
 KEPT = 1e-6
-"""Eigenvalues below this part of the largest one are rounding."""
+"""Share of the largest eigenvalue below which eigenvalues count as rounding."""
 
 
 @dataclass(frozen=True, eq=False)
 class Spectrum:
-    """What a few applications tell of Σ_i A_i S_i A_iᵀ."""
+    """Largest eigenvalue, trace and factors of Σ_i A_i S_i A_iᵀ, from a few applications."""
 
     top: float
     trace: float
     factors: tuple[Array, ...]
-    """F_i (n_i, r) float32 of every slot, r at most the number of applications: products of rows of
-    Σ_i A_i F_i are at most those of the operator, as forms, and these where it has no larger rank
-    (Nyström's approximation)."""
+    """F_i (n_i, r) float32 of every slot; r is at most the number of applications.
+
+    As quadratic forms, products of rows of Σ_i A_i F_i are at most those of the operator. They are
+    equal if the operator's rank is no larger (Nyström's approximation).
+    """
 
 
 def largest_eigenvalue(
@@ -33,9 +35,9 @@ def largest_eigenvalue(
     generator: np.random.Generator,
     shares: Array | None = None,
 ) -> tuple[float, float]:
-    """λ_max and trace, as `spectrum` has them."""
-    found = spectrum(apply, passes, rounds, generator, shares)
-    return found.top, found.trace
+    """Return λ_max and the trace, as `spectrum` has them."""
+    result = spectrum(apply, passes, rounds, generator, shares)
+    return result.top, result.trace
 
 
 def spectrum(
@@ -45,14 +47,16 @@ def spectrum(
     generator: np.random.Generator,
     shares: Array | None = None,
 ) -> Spectrum:
-    """Of Σ_i A_i S_i A_iᵀ over the joined rows, from `rounds` applications.
+    """Estimate the spectrum of Σ_i A_i S_i A_iᵀ over the joined rows from `rounds` applications.
 
-    apply: from A_iᵀ v of every slot to S_i A_iᵀ v, (1, n_i) each. With `shares` (N,) λ_max and
-    trace are of rows times the root of their share, which is symmetric; `factors` of the rows.
+    apply: maps A_iᵀ v of every slot to S_i A_iᵀ v, (1, n_i) each. With `shares` (N,), λ_max and the
+    trace belong to rows times the root of their share, which is symmetric. `factors` belong to the
+    rows.
 
-    Lanczos with full orthogonalisation: the largest Ritz value and its residual norm, added as the
-    margin, since Ritz values approach λ_max from below. The trace is Hutchinson's estimate from the
-    random first vector, or the sum of the Ritz values where that is more.
+    The method is Lanczos with full orthogonalisation. λ_max is the largest Ritz value plus its
+    residual norm as a margin, because Ritz values approach λ_max from below. The trace is
+    Hutchinson's estimate from the random first vector, or the sum of the Ritz values if that is
+    more.
     """
     first, entries = _first(passes, generator, shares)
     basis: list[_Vector] = []
@@ -67,9 +71,9 @@ def spectrum(
         image = _Vector(0.0, slots, passes.sums(slots))
         diagonal.append(vector.times(image, first))
         for _ in range(2):
-            found = [held.times(image, first) for held in basis]
-            image = image.less(basis, found)
-        # rounding may make nothing of it
+            lengths = [held.times(image, first) for held in basis]
+            image = image.less(basis, lengths)
+        # Rounding may leave a norm of zero, or less.
         off.append(float(np.sqrt(max(image.times(image, first), 0.0))))
         if off[-1] <= 1e-6 * max(diagonal):
             off[-1] = 0.0
@@ -85,11 +89,13 @@ def spectrum(
 
 
 def _factors(images: list[list[Array]], values: Array, vectors: Array) -> tuple[Array, ...]:
-    """From the images of vectors whose products with them have these eigenvalues."""
+    """Return factors from the images of vectors; `values` and `vectors` are the eigenvalues and
+    eigenvectors of the vectors' products with these images.
+    """
     kept = values > KEPT * max(values[-1], 0.0)
     roots = vectors[:, kept] / np.sqrt(values[kept])
-    found = (np.concatenate(slot).T @ roots for slot in zip(*images, strict=True))
-    return tuple(own.astype(np.float32) for own in found)
+    products = (np.concatenate(slot).T @ roots for slot in zip(*images, strict=True))
+    return tuple(factor.astype(np.float32) for factor in products)
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,23 +110,23 @@ class _Vector:
     """A_iᵀ (√share ∘ the vector) of every slot: (1, n_i)"""
 
     def times(self, other: _Vector, first: Sequence[Array]) -> float:
-        """The inner product; `first`: the sums of v₀."""
+        """Return the inner product; `first` has the sums of v₀."""
         along = self.start + _products(first, self.slots)
         return _products(self.sums, other.slots) + other.start * along
 
     def less(self, basis: Sequence[_Vector], lengths: Sequence[float]) -> _Vector:
-        found = self
+        rest = self
         for held, length in zip(basis, lengths, strict=True):
-            found = _Vector(
-                found.start - length * held.start,
-                [a - length * b for a, b in zip(found.slots, held.slots, strict=True)],
-                [a - length * b for a, b in zip(found.sums, held.sums, strict=True)],
+            rest = _Vector(
+                rest.start - length * held.start,
+                [a - length * b for a, b in zip(rest.slots, held.slots, strict=True)],
+                [a - length * b for a, b in zip(rest.sums, held.sums, strict=True)],
             )
-        return found
+        return rest
 
     def scaled(self, factor: float) -> _Vector:
-        slots = [factor * own for own in self.slots]
-        return _Vector(factor * self.start, slots, [factor * own for own in self.sums])
+        slots = [factor * values for values in self.slots]
+        return _Vector(factor * self.start, slots, [factor * values for values in self.sums])
 
 
 def _products(left: Sequence[Array], right: Sequence[Array]) -> float:
@@ -130,8 +136,10 @@ def _products(left: Sequence[Array], right: Sequence[Array]) -> float:
 def _first(
     passes: PartitionedRows, generator: np.random.Generator, shares: Array | None
 ) -> tuple[list[Array], float]:
-    """The sums of v₀, signs that are centred and scaled to length 1, and its entries' number."""
-    # centred as the encoded columns are: a constant vector would see nothing of them
+    """Return the sums of v₀, and the number of its entries. v₀ has random signs, centred and scaled
+    to length 1.
+    """
+    # Centred as the encoded columns are: a constant vector would see nothing of them.
     size = passes.total
     vector = generator.choice(np.array([-1.0, 1.0]), size)
     entries = float(size)
@@ -150,7 +158,9 @@ def _first(
 
 
 def _centred(vector: Array, roots: Array) -> Array:
-    """Signs (n,) where the roots of weights are positive, without their part along the roots."""
+    """Return signs (n,) where the roots of weights are positive, without their component along the
+    roots.
+    """
     some = np.flatnonzero(roots)
     signs = np.where(roots > 0.0, vector, 0.0)
     unit = roots / np.linalg.norm(roots)
@@ -158,5 +168,5 @@ def _centred(vector: Array, roots: Array) -> Array:
     if np.linalg.norm(centred) <= 1e-6 and len(some) > 1:
         signs[some[: len(some) // 2]] *= -1.0
         centred = signs - (unit @ signs) * unit
-    found: Array = centred if np.linalg.norm(centred) > 1e-6 else unit
-    return found
+    direction: Array = centred if np.linalg.norm(centred) > 1e-6 else unit
+    return direction

@@ -1,4 +1,4 @@
-"""Work at clients that others do not wait for beyond a time: threads, the time, and Ctrl-C."""
+"""Client work with a time limit, after which the others go on: threads, the time, and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -14,17 +14,20 @@ T = TypeVar("T")
 
 
 class Lateness:
-    """seconds : for which a step waits. groups : how much work may be under way at once."""
+    """Time limit of steps.
+
+    seconds : time that a step waits. groups : number of pieces of work that may run at once.
+    """
 
     def __init__(self, seconds: float, groups: int) -> None:
         self.seconds = seconds
         self.everyone = False
-        """The next step waits for all, as long as that takes: what follows is of all of them."""
+        """True if the next step waits for all clients, however long that takes."""
         self._pool = ThreadPoolExecutor(groups, thread_name_prefix="sqlfl-step")
         self._working: dict[Future[Any], Interrupts] = {}
 
     def begin(self, work: Callable[[], T]) -> Future[T]:
-        """The work, in a thread of its own."""
+        """Start the work in a thread of its own."""
         interrupts = Interrupts()
 
         def done() -> T:
@@ -37,7 +40,9 @@ class Lateness:
         return future
 
     def wait(self, work: Sequence[Future[T]]) -> None:
-        """Until all of it is done, or some has failed; or the time is over, and some is done."""
+        """Wait until all work is done or some of it has failed. After the time limit, wait only
+        until some of it is done.
+        """
         due = math.inf if self.everyone else time.monotonic() + self.seconds
         left = set(work)
         with caught() as events:
@@ -54,7 +59,7 @@ class Lateness:
                     raise KeyboardInterrupt
 
     def close(self) -> None:
-        """What is under way is interrupted; nothing of it is left at work."""
+        """Interrupt all work that runs, and wait until none is left."""
         with caught():
             while left := {f for f in self._working if not f.done()}:
                 for future in left:

@@ -1,4 +1,4 @@
-"""Which joined rows metrics are of, and what each counts in them."""
+"""Joined rows that metrics cover, and the weight of each in them."""
 
 from __future__ import annotations
 
@@ -17,35 +17,36 @@ from sqlfl.models.metrics import Mean, Meter
 
 @dataclass(frozen=True, eq=False)
 class MeasuredRows:
-    """Of joined rows (N,); by default each of them, and each counts 1."""
+    """Joined rows (N,) that metrics cover. By default these are all rows, each with weight 1."""
 
     validation: Array | None = None
-    """bool (N,): those that are not trained on; None where there is no split."""
+    """bool (N,): True for rows held out of training; None without a split."""
     samples: Array | None = None
-    """float64 (N,): what each counts in metrics."""
+    """float64 (N,): weight of each row in metrics."""
     held: Array | None = None
-    """float64 (N,): in the validation loss; 0 for training rows."""
+    """float64 (N,): weight of each row in the validation loss; 0 for training rows."""
 
     @property
     def parts(self) -> int:
-        """1, or 2 where there is a split: the rows of training, and those for validation."""
+        """Return 1, or 2 with a split: the training rows and the validation rows."""
         return 1 if self.validation is None else 2
 
     def rows(self, total: int) -> list[int]:
-        """Of each part of so many joined rows."""
+        """Return the number of rows in each part, of `total` joined rows."""
         if self.validation is None:
             return [total]
         held = int(self.validation.sum())
         return [total - held, held]
 
     def cut(self, rows: slice) -> MeasuredRows:
-        """Of these of the joined rows."""
+        """Return the measured rows among these joined rows."""
         arrays = (self.validation, self.samples, self.held)
         return MeasuredRows(*(None if values is None else values[rows] for values in arrays))
 
     def of(self, piece: Chunk, h: Array) -> Iterator[tuple[Array, Array | None, Array]]:
-        """Of each part targets, weights and scores of its rows in a piece, which has the scores h
-        (b, d_c)."""
+        """Yield the targets, weights and scores of each part of a chunk. The chunk has the scores h
+        (b, d_c).
+        """
         samples = None if self.samples is None else self.samples[piece.numbers]
         if self.validation is None:
             yield piece.targets, samples, h
@@ -55,16 +56,16 @@ class MeasuredRows:
             yield piece.targets[some], None if samples is None else samples[some], h[some]
 
     def headlines(self, passes: Passes, loss: Loss, scores: Scores) -> list[Mean]:
-        """The metric of the history, of each part."""
-        found = [headline_of_none(loss) for _ in range(self.parts)]
+        """Return the history's metric of each part."""
+        means = [headline_of_none(loss) for _ in range(self.parts)]
         for piece in passes.large(scores):
             parts = piece.headlines(loss, scores, self._weights(piece))
-            for mean, own in zip(found, parts, strict=True):
-                mean.merge(own)
-        return found
+            for mean, part in zip(means, parts, strict=True):
+                mean.merge(part)
+        return means
 
     def _weights(self, piece: Chunk) -> list[Array | None]:
-        """Of each part those of the rows of a piece: 0 in the other part."""
+        """Return the weights of a chunk's rows for each part: 0 for rows of the other part."""
         samples = None if self.samples is None else self.samples[piece.numbers]
         if self.validation is None:
             return [samples]
@@ -75,16 +76,17 @@ class MeasuredRows:
     def meters(
         self, passes: Passes, loss: Loss, scores: Scores, rows: Sequence[int]
     ) -> list[Meter]:
-        """What has measured the predictions of each part, to be merged until it has so many
-        `rows`."""
-        found = [loss.meter(count) for count in rows]
+        """Return a meter of the predictions of each part. It can be merged with others until it has
+        `rows` rows.
+        """
+        meters = [loss.meter(count) for count in rows]
         for piece, h in passes.walk(scores):
-            for meter, (y, samples, own) in zip(found, self.of(piece, h), strict=True):
-                loss.measure(meter, own, y, samples)
-        return found
+            for meter, (y, samples, part_scores) in zip(meters, self.of(piece, h), strict=True):
+                loss.measure(meter, part_scores, y, samples)
+        return meters
 
     def held_loss(self, passes: Passes, loss: Loss, scores: Scores) -> float:
-        """Σ held ℓ(H_j; y_j)."""
+        """Return Σ held ℓ(H_j; y_j)."""
         held, value = self.held, 0.0
         if held is None:
             return value
@@ -98,9 +100,9 @@ class MeasuredRows:
 
 
 EVERY = MeasuredRows()
-"""All rows, each of which counts 1."""
+"""All rows, each with weight 1."""
 
 
 def headline_of_none(loss: Loss) -> Mean:
-    """The metric of the history, of no rows yet."""
+    """Return the history's metric of no rows."""
     return loss.headline(np.zeros((0, loss.outputs)), np.zeros(0, np.uint8), None)

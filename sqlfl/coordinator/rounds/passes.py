@@ -1,8 +1,8 @@
-"""Passes over the joined rows: all that is computed of them, in pieces that the cache holds.
+"""Passes over the joined rows, in chunks that fit the cache.
 
-A pass reads the mapping, the targets and the weights once, and makes scores, losses, slopes and
-their sums of every piece before it takes the next one. What goes in and what comes out belongs to
-the rows of the slots; sums run in the order of the joined rows.
+A pass reads the mapping, the targets and the weights once. It makes the scores, losses, slopes and
+sums of a chunk before it takes the next chunk. Inputs and outputs belong to the rows of the slots.
+Sums run in the order of the joined rows.
 """
 
 from __future__ import annotations
@@ -20,16 +20,18 @@ from sqlfl.models.losses import Loss
 from sqlfl.models.native import library
 
 CHUNK = 1 << 14
-"""Scores of one piece."""
+"""Scores in one chunk."""
 LARGE = 1 << 20
-"""Joined rows of one piece that the compiled library reads, which has pieces of its own."""
+"""Joined rows in one chunk for the compiled library, which cuts it further by itself."""
 WALKED = 1 << 16
-"""Scores of one piece that it makes of them for others."""
+"""Scores in one chunk that the compiled library hands on to other code."""
 DIRECTIONS = 1 << 18
-"""Numbers of one piece along all directions."""
+"""Numbers in one chunk along all directions."""
 SAMPLED = 1 << 17
-"""Joined rows, about, of a sample that curvatures are measured at: of fewer than 16 times as many,
-half of them, as a better guess spares no more than it costs."""
+"""Approximate number of joined rows in a sample that measures curvatures. If there are fewer than
+16 times as many rows, the sample is half as large: a better estimate would save no more than it
+costs.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,22 +41,23 @@ class PassResult:
     value: float
     """The (weighted) mean loss."""
     slots: tuple[Array, ...]
-    """Y_i = A_iᵀ g of every slot, g being N times the slopes of the mean loss: (d_c, n_i); () where
-    they are not wanted."""
+    """Y_i = A_iᵀ g of every slot, where g is N times the slopes of the mean loss: (d_c, n_i). () if
+    nobody asked for them.
+    """
     total: Array
     """Σ_j g_j: (d_c,)"""
     largest: float
-    """|H| of the rows that count, at most; NaN where one is."""
+    """Largest |H| of the rows that count; NaN if one of them is NaN."""
     highest: float
-    """H of these, at most."""
+    """Largest H of the rows that count."""
     bend: float | None = None
-    """As `Passes.mean_curvature`; None where that takes a pass of its own."""
+    """As `Passes.mean_curvature`; None if it needs a pass of its own."""
 
 
 class Passes:
-    """Over joined rows: all of a problem, or some.
+    """Passes over all joined rows of a problem, or over some.
 
-    drawn: numbers, ascending, of those that samples are of; None where they are to be drawn.
+    drawn: ascending row numbers to sample from; None to draw them here.
     """
 
     def __init__(self, source: Chunks, loss: Loss, drawn: Array | None = None) -> None:
@@ -64,11 +67,12 @@ class Passes:
         self._outputs = loss.outputs
         self._numbers = drawn
         self._chosen: Chunk | None = None
-        """The joined rows that are drawn."""
+        """The sampled joined rows."""
 
     def look(self, scores: Scores, *, sums: bool = True) -> PassResult:
-        """Loss, slopes and extent and, where they are wanted, the slopes' sums over the rows of
-        every slot."""
+        """Return the loss, its slopes, and the range of the scores. With `sums`, add the slopes up
+        over the rows of every slot.
+        """
         tally = self._tally(sums=sums)
         for piece in self.large(scores):
             piece.look(self._loss, scores, tally)
@@ -76,52 +80,58 @@ class Passes:
 
     def _tally(self, *, sums: bool = True) -> PassTally:
         sizes = self._source.sizes if sums else ()
-        found = tuple(np.zeros((self._outputs, size)) for size in sizes)
-        return PassTally(np.zeros(self._outputs), found)
+        slot_sums = tuple(np.zeros((self._outputs, size)) for size in sizes)
+        return PassTally(np.zeros(self._outputs), slot_sums)
 
     def _found(self, tally: PassTally) -> PassResult:
-        # NaN, where a score is
+        # NaN if a score is NaN
         largest = float(np.max([0.0, tally.largest, -tally.least]))
         value = tally.value / self.total
         bend = None if tally.bend is None else tally.bend / self.total
         return PassResult(value, tally.sums, tally.total, largest, tally.largest, bend)
 
     def value(self, scores: Scores) -> float:
-        """The (weighted) mean loss."""
+        """Return the (weighted) mean loss."""
         return self.look(scores, sums=False).value
 
     def curvatures(self, scores: Scores, ways: Sequence[Array], *, sampled: bool = False) -> Array:
-        """Second derivatives of the mean loss along `ways` (k, d_c, n_i) of each slot, slot after
-        slot, where there are any, and then along a constant for each output; where it may be
-        `sampled`, over rows that were drawn."""
-        found, counted = self.curvature_sums(scores, ways, sampled=sampled)
+        """Return second derivatives of the mean loss: along `ways` (k, d_c, n_i) of each slot, slot
+        after slot, if there are any, and then along a constant for each output. With `sampled`, use
+        a sample of the rows.
+        """
+        sums, counted = self.curvature_sums(scores, ways, sampled=sampled)
         if counted > 0.0:
-            return found / counted
-        # nothing that counts was drawn
-        return self.curvatures(scores, ways) if sampled else found
+            return sums / counted
+        # The sample has no row that counts.
+        return self.curvatures(scores, ways) if sampled else sums
 
     def curvature_sums(
         self, scores: Scores, ways: Sequence[Array], *, sampled: bool = False
     ) -> tuple[Array, float]:
-        """As `curvatures`, the sums, and what the rows count."""
-        outputs, count = self._outputs, sum(len(own) for own in ways)
+        """Return the sums behind `curvatures`, and the total share of the rows."""
+        outputs, count = self._outputs, sum(len(directions) for directions in ways)
         size = count + outputs
-        if any(own.shape[2] != n for own, n in zip(ways, self._source.sizes, strict=bool(ways))):
-            raise ValueError(f"directions {[own.shape for own in ways]} of other rows")
-        found, counted = np.zeros((size, size)), 0.0
+        if any(
+            directions.shape[2] != n
+            for directions, n in zip(ways, self._source.sizes, strict=bool(ways))
+        ):
+            raise ValueError(
+                f"directions {[directions.shape for directions in ways]} of other rows"
+            )
+        sums, counted = np.zeros((size, size)), 0.0
         rows = max(1024, DIRECTIONS // (size * outputs))
         for piece in self._drawn(scores, rows) if sampled else self._pieces(scores, rows):
-            found += piece.curvatures(self._loss, scores, ways)
+            sums += piece.curvatures(self._loss, scores, ways)
             counted += piece.counted
-        return found, counted
+        return sums, counted
 
     def square(self, scores: Scores, *, sampled: bool = False) -> float:
-        """Mean of share · ‖H_j‖²; where it may be `sampled`, over rows that were drawn."""
+        """Return the mean of share · ‖H_j‖². With `sampled`, use a sample of the rows."""
         square, rows = self.square_sum(scores, sampled=sampled)
         return square / rows
 
     def square_sum(self, scores: Scores, *, sampled: bool = False) -> tuple[float, int]:
-        """As `square`, the sum, and how many rows it is of."""
+        """Return the sum behind `square`, and its number of rows."""
         square, rows = 0.0, 0
         for piece in self._drawn(scores) if sampled else self.large(scores):
             square += piece.square(scores)
@@ -129,17 +139,17 @@ class Passes:
         return square, rows
 
     def mean_curvature(self, scores: Scores) -> float:
-        """As `Loss.mean_curvature`."""
-        found, counted = self.mean_curvature_sum(scores)
-        return found / counted
+        """Return `Loss.mean_curvature` over all rows."""
+        total, counted = self.mean_curvature_sum(scores)
+        return total / counted
 
     def mean_curvature_sum(self, scores: Scores) -> tuple[float, float]:
-        """As `mean_curvature`, the sum, and what the rows count."""
-        found = counted = 0.0
+        """Return the sum behind `mean_curvature`, and the total share of the rows."""
+        total = counted = 0.0
         for piece in self.large(scores):
-            found += piece.bend(self._loss, scores)
+            total += piece.bend(self._loss, scores)
             counted += piece.counted
-        return found, counted
+        return total, counted
 
     def slope_square_sum(self, scores: Scores) -> float:
         """Σ share · ‖∂ℓ/∂H_j‖² over the joined rows."""
@@ -151,15 +161,15 @@ class Passes:
         return found
 
     def slopes(self, scores: Scores) -> Array:
-        """∂ℓ/∂H of every joined row, not weighted: (d_c, N)."""
-        found = np.empty((self._outputs, self.total))
+        """Return ∂ℓ/∂H of every joined row, not weighted: (d_c, N)."""
+        row_slopes = np.empty((self._outputs, self.total))
         for piece in self._pieces(scores):
             h = piece.scores(scores)
-            found[:, piece.numbers] = self._loss.value_and_slopes(h, piece.targets, None)[1]
-        return found
+            row_slopes[:, piece.numbers] = self._loss.value_and_slopes(h, piece.targets, None)[1]
+        return row_slopes
 
     def separates(self, scores: Scores) -> bool:
-        """As `Loss.separates`, of the rows that count."""
+        """Return `Loss.separates` of the rows that count."""
         for piece in self._pieces(scores):
             rows: Array | slice = slice(None)
             if piece.shares is not None:
@@ -170,9 +180,9 @@ class Passes:
         return True
 
     def proximal(self, scores: Scores, dual: Array, rho: float) -> PassResult:
-        """The z-step of ADMM and λ += ρ (H − z), in place in `dual` (d_c, N).
+        """Make the z-step of ADMM, and λ += ρ (H − z) in place in `dual` (d_c, N).
 
-        Slopes are those of λ + ρ (H − z), and the value mean share ‖ρ (H − z)‖².
+        Slopes are those of λ + ρ (H − z). The value is the mean of share ‖ρ (H − z)‖².
         """
         tally = self._tally()
         for piece in self._walked(scores):
@@ -180,66 +190,69 @@ class Passes:
         return self._found(tally)
 
     def sums(self, vector: Sequence[Array]) -> list[Array]:
-        """A_iᵀ (share ∘ Σ A_k v_k) of every slot: (1, n_k) each -> (1, n_i) each."""
-        found = [np.zeros((1, size)) for size in self._source.sizes]
+        """Return A_iᵀ (share ∘ Σ A_k v_k) of every slot: (1, n_k) each -> (1, n_i) each."""
+        slot_sums = [np.zeros((1, size)) for size in self._source.sizes]
         constant = Scores(tuple(vector), np.zeros(1))
         for piece in self._pieces(constant):
             values = piece.scores(constant)
             if piece.shares is not None:
                 values *= piece.shares
-            for slot, into in enumerate(found):
+            for slot, into in enumerate(slot_sums):
                 piece.add(slot, into, values)
-        return found
+        return slot_sums
 
     def added(self, values: Array) -> list[Array]:
-        """A_iᵀ v of every slot: (N,) -> (1, n_i) each."""
-        found = [np.zeros((1, size)) for size in self._source.sizes]
+        """Return A_iᵀ v of every slot: (N,) -> (1, n_i) each."""
+        slot_sums = [np.zeros((1, size)) for size in self._source.sizes]
         for piece in self._source.pieces(CHUNK):
-            for slot, into in enumerate(found):
+            for slot, into in enumerate(slot_sums):
                 piece.add(slot, into, values[None, piece.numbers])
-        return found
+        return slot_sums
 
     def walk(self, scores: Scores) -> Iterator[tuple[Chunk, Array]]:
-        """All joined rows, and H of each piece: (b, d_c)."""
+        """Yield the chunks of all joined rows, each with its H: (b, d_c)."""
         for piece in self._walked(scores):
             yield piece, piece.scores(scores).T
 
     def large(self, scores: Scores) -> Iterator[Chunk]:
-        """Pieces for what the compiled library does as a whole, where there is one."""
+        """Yield chunks for work that the compiled library, if present, does as a whole."""
         return self._pieces(scores, None if library() is None else LARGE)
 
     def rows(self, scores: Scores) -> Array:
-        """H of all joined rows: (N, d_c)."""
-        found = np.empty((self.total, len(scores.constant)))
+        """Return H of all joined rows: (N, d_c)."""
+        row_scores = np.empty((self.total, len(scores.constant)))
         for piece, h in self.walk(scores):
-            found[piece.numbers] = h
-        return found
+            row_scores[piece.numbers] = h
+        return row_scores
 
     def sample(self, slots: Sequence[Array], rows: int) -> list[Array]:
-        """A_i h of so many joined rows that are drawn, or of all: (n_i, c) -> (b, c) each."""
+        """Return A_i h of about `rows` sampled joined rows, or of all: (n_i, c) -> (b, c) each."""
         piece = self._source.some(_draw(self.total, rows))
         return [piece.of(slot, values) for slot, values in enumerate(slots)]
 
     def _check(self, scores: Scores) -> None:
-        """Raises ValueError where scores are of other rows or outputs: the compiled library would
-        read beyond them."""
-        shapes = [own.shape for own in scores.slots]
+        """Raise ValueError where scores belong to other rows or outputs. The compiled library would
+        read beyond them.
+        """
+        shapes = [values.shape for values in scores.slots]
         outputs = len(scores.constant)
         if shapes and shapes != [(outputs, size) for size in self._source.sizes]:
             raise ValueError(f"scores {shapes} of {outputs} outputs for {self._source.sizes} rows")
 
     def _walked(self, scores: Scores) -> Iterator[Chunk]:
-        """Pieces of which numpy makes something, too."""
+        """Yield chunks of which numpy computes a part."""
         size = None if library() is None else max(1024, WALKED // self._outputs)
         return self._pieces(scores, size)
 
     def _pieces(self, scores: Scores, size: int | None = None) -> Iterator[Chunk]:
-        """Of `size` joined rows each, for what reads these scores."""
+        """Yield chunks of `size` joined rows for work that reads these scores."""
         self._check(scores)
         return self._source.pieces(size or max(1024, CHUNK // self._outputs))
 
     def _drawn(self, scores: Scores, size: int | None = None) -> Iterator[Chunk]:
-        """Of `sampled` joined rows, always the same, or of all where they are few."""
+        """Yield chunks of the sampled joined rows, the same ones each time, or of all rows if they
+        are few.
+        """
         if self._chosen is None:
             numbers = sampled(self.total) if self._numbers is None else self._numbers
             if numbers is None:
@@ -253,15 +266,19 @@ class Passes:
 
 
 def sampled(total: int) -> Array | None:
-    """int64, ascending: numbers of the joined rows that curvatures are measured at; None for all,
-    where they are few."""
+    """Return the ascending numbers (int64) of the joined rows that measure curvatures. Return None
+    for all rows, if they are few.
+    """
     rows = max(SAMPLED // 2, min(SAMPLED, total // 16))
     return None if total < 2 * rows else _draw(total, rows)
 
 
 def _draw(total: int, rows: int) -> Array:
-    """int64, ascending: numbers of about so many rows, or all of few. By chance, for what lies in
-    even distances may be alike; the same each time, so that training repeats."""
+    """Return ascending numbers (int64) of about `rows` rows, or of all if they are few.
+
+    Rows are drawn at random, because rows at even distances may be alike. The draw is the same each
+    time, so that training repeats.
+    """
     if total < 2 * rows:
         return np.arange(total)
     drawn = np.sort(np.random.default_rng(0).integers(0, total, rows))

@@ -1,4 +1,4 @@
-"""What is to be minimised, and what the coordinator's part of every method is like."""
+"""The problem of training, and the interface of the coordinator's part of a method."""
 
 from __future__ import annotations
 
@@ -40,48 +40,51 @@ class Offset:
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """What is to be minimised: Σ w_j ℓ(H_j; y_j) / Σ w_j + l2/2 Σ‖θ_i‖².
+    """The problem to minimise: Σ w_j ℓ(H_j; y_j) / Σ w_j + l2/2 Σ‖θ_i‖².
 
-    A weight of 2 is the row twice. A row of weight 0, as all rows for validation are, takes part in
-    no sum; its scores are kept up to date.
+    A weight of 2 counts the row twice. A row of weight 0 takes part in no sum, but its scores are
+    kept up to date. All validation rows have weight 0.
     """
 
     run: str
     mapping: TableMapping
-    """An entry per slot with features, in the order of `slots`."""
+    """Mapping with an entry for each slot with features, in the order of `slots`."""
     slots: tuple[SlotMembers, ...]
     loss: Loss
     targets: Array
-    """(N,): numbers, or class codes; where joined rows are not written down those of the rows of
-    their slot, whose `weights` are what they count in the join."""
+    """(N,): numbers or class codes. If joined rows are not written down, these belong to the rows
+    of their slot, and `weights` says how much each counts in the join.
+    """
     outputs: int
     """d_c"""
     options: TrainingOptions
     weights: Array | None = None
-    """w, of the targets: not negative, some of them positive; None for 1 of each row."""
+    """w of the targets: non-negative, some of them positive; None if each row has weight 1."""
     pieces: Chunks | None = None
     """The joined rows, where they are not written down."""
     offset: Offset | None = None
     warm: bool = False
-    """The clients' blocks start from those of a model, not from 0."""
+    """True if the clients' blocks start from those of a model, not from 0."""
     seed: int = 0
-    """Of batches, of power rounds and of the first parameters of towers and of a head."""
+    """Seed of batches, of power rounds, and of the first parameters of towers and of a head."""
     head: Array | None = None
-    """W₀ (P, d_c) of the model of a warm start, where that has a linear head."""
+    """W₀ (P, d_c) of the model of a warm start, if it has a linear head."""
     constant: Array | None = None
-    """b (d_c,) of that model; None where there is none."""
+    """b (d_c,) of that model; None without one."""
     privacy: RunNoise | None = None
-    """None where features are not protected."""
+    """Noise of the run; None if features are not protected."""
     trace: float = 0.0
-    """Where they are, a bound of Σ share ‖x̃‖²/N over all slots, from names and types alone."""
+    """Bound of Σ share ‖x̃‖²/N over all slots, from names and types alone, if features are
+    protected.
+    """
     centred: bool = True
-    """The encoded columns have the mean 0 over the joined rows."""
+    """True if the encoded columns have mean 0 over the joined rows."""
     summed: bool = False
-    """Scores are known of joined rows, not of the rows of slots."""
+    """True if scores belong to joined rows, not to the rows of slots."""
     measured: MeasuredRows = EVERY
-    """What metrics are of."""
+    """Rows that metrics cover."""
     proved: bool = True
-    """In the end clients are asked how large the gradient is."""
+    """True if clients are asked for the size of the gradient at the end."""
     executor: Executor = field(default_factory=InProcess)
     """Computes on the joined rows."""
     shrunken: Mapping[int, str] = field(default_factory=dict)
@@ -90,19 +93,22 @@ class Problem:
     observed: int = 0
     """Rows of training, where these are needed: those that are merged count each."""
     lateness: Lateness | None = None
-    """Steps go on without clients that are late; None where they wait for all. To be closed."""
+    """Time limit after which steps go on without late clients; None if they wait for all. The owner
+    must close it.
+    """
 
     @property
     def parameters_only(self) -> bool:
-        """Predictions are exact, and the parameters alone promised to hide them: nothing that is
-        seen in the scores may decide what becomes of these, or whether there are any."""
+        """Return True if predictions are exact and only the promised parameters hide the features.
+        The scores may then decide neither the parameters nor whether there is a model.
+        """
         return self.privacy is not None and self.privacy.intercept_clip > 0.0
 
     @cached_property
     def noise(self) -> float:
-        """Standard deviation of the noise in each number of E; 0 where predictions are exact."""
+        """Return the standard deviation of the noise in each number of E; 0 if it is exact."""
         rounds = {} if self.privacy is None else self.privacy.rounds
-        return float(np.linalg.norm([_noise(own) for own in rounds.values()]))
+        return float(np.linalg.norm([_noise(slot_noise) for slot_noise in rounds.values()]))
 
     @property
     def l2(self) -> float:
@@ -110,14 +116,14 @@ class Problem:
 
     @property
     def tower(self) -> TowerOptions | None:
-        """None where blocks are linear."""
+        """Return the tower's options; None for linear blocks."""
         return self.options.tower
 
     @property
     def embedding(self) -> int:
-        """Values that a client sends per row: d_c, or P where a linear head follows."""
-        found = None if self.tower is None else self.tower.outputs
-        return self.outputs if found is None else found
+        """Return how many values a client sends per row: d_c, or P before a linear head."""
+        width = None if self.tower is None else self.tower.outputs
+        return self.outputs if width is None else width
 
     @property
     def linear_head(self) -> bool:
@@ -129,12 +135,14 @@ class Problem:
 
     @cached_property
     def total(self) -> float:
-        """Σ w: what the clients' counts, and so their second moments, add up to."""
+        """Return Σ w, which the clients' counts, and so their second moments, add up to."""
         return float(self.mapping.total if self.weights is None else self.weights.sum())
 
     @cached_property
     def shares(self) -> Array | None:
-        """w scaled to a mean of 1, as sums over rows carry it: their divisor is N for any scale."""
+        """Return w scaled to a mean of 1. Sums over rows use these shares, so that their divisor is
+        N at any scale of w.
+        """
         if self.weights is None:
             return None
         largest = self.weights.max()
@@ -144,7 +152,7 @@ class Problem:
 
     @cached_property
     def training(self) -> Array | None:
-        """The joined rows that weigh something; None for all."""
+        """Return the joined rows with a positive weight; None for all."""
         return None if self.shares is None else np.flatnonzero(self.shares)
 
     @cached_property
@@ -153,8 +161,9 @@ class Problem:
 
     @cached_property
     def class_shares(self) -> tuple[float, ...]:
-        """Probabilities of the best constant scores of a softmax over several classes; () of other
-        losses."""
+        """Return the class probabilities of the best constant scores of a softmax. Return () for
+        other losses.
+        """
         if self.outputs < 2:
             return ()
         constant = self.loss.initial_intercept(self.targets, self.shares)
@@ -162,7 +171,7 @@ class Problem:
 
     @cached_property
     def passes(self) -> PartitionedRows:
-        """What is computed of all joined rows; to be closed in the end."""
+        """Return the computations over all joined rows. The caller must close them in the end."""
         mapping = self.mapping
         if self.summed:
             total = mapping.total
@@ -175,72 +184,75 @@ class Problem:
 
     @cached_property
     def counted(self) -> list[Array]:
-        """Σ share of each slot's rows over the joined rows: (n_i,) each."""
+        """Return Σ share of each slot's rows over the joined rows: (n_i,) each."""
         mapping, shares = self.mapping, self.shares
         if shares is None or self.pieces is not None:
             return [mapping.counts(n) for n in range(len(mapping))]
         return [np.bincount(slot.rows, shares, slot.size) for slot in mapping.slots]
 
     def weighted(self, values: Array) -> Array:
-        """Each joined row of (N, c) times its share."""
+        """Return each joined row of (N, c) times its share."""
         return values if self.shares is None else values * self.shares[:, None]
 
     def batch_shares(self, joined: Array) -> Array | None:
-        """Of a batch's joined rows (B,), with a mean of 1 in it; None without weights."""
+        """Return the shares of a batch's joined rows (B,), scaled to a mean of 1 in the batch; None
+        without weights.
+        """
         if self.shares is None:
             return None
-        own = self.shares[joined]
-        found: Array = own * (len(joined) / own.sum())
-        return found
+        batch = self.shares[joined]
+        scaled: Array = batch * (len(joined) / batch.sum())
+        return scaled
 
     def norm(self, values: Array) -> float:
-        """√ Σ share ‖values_j‖², of (N, c)."""
+        """Return √ Σ share ‖values_j‖² of (N, c)."""
         if self.shares is None:
             return float(np.linalg.norm(values))
         return float(np.sqrt(self.shares @ np.einsum("nc,nc->n", values, values)))
 
 
 def _noise(own: RoundNoise) -> float:
-    """Of a slot's predictions, or of what is estimated from draws of them."""
+    """Return the noise of a slot's predictions, or of an estimate from draws of them."""
     return 0.5 / (own.theta * own.bins**0.5) if own.bins else own.prediction_noise
 
 
 @dataclass(frozen=True)
 class Step:
-    """One epoch (lbfgs: one iteration)."""
+    """One epoch (for lbfgs: one iteration)."""
 
     epoch: int
-    """From 1."""
+    """Number of the epoch, from 1."""
     objective: float
     """Mean loss and penalty at the parameters that the clients hold now."""
     loss: float
     """Mean loss."""
     gradient: float | None = None
-    """‖∂objective/∂θ‖ over all blocks, where the method has it."""
+    """‖∂objective/∂θ‖ over all blocks, if the method has it."""
     ending: Ending | None = None
-    """Of the last step: why there is no further one."""
+    """Reason why the last step is the last; None for earlier steps."""
     gap: float | None = None
-    """The duality gap, where the method has it: the objective is above its minimum by no more, as
-    far as the method knows all slopes."""
+    """Duality gap, if the method has it. It bounds the objective minus its minimum, as far as the
+    method knows all slopes.
+    """
     late: int = 0
-    """Answers that its steps have gone on without."""
+    """Number of replies that the epoch's steps have gone on without."""
     stale: bool = False
-    """A client may hold another block by now than these figures are of."""
+    """True if a client may by now hold another block than the one that these figures belong to."""
     estimates: Mapping[str, float] = field(default_factory=dict)
-    """Metrics that the method has of the model, where no scores are known."""
+    """Metrics that the method estimates for the model, if no scores are known."""
     warnings: tuple[str, ...] = ()
     """Warnings for the model's card."""
 
     @property
     def converged(self) -> bool:
-        """The gradient proves that this is the optimum."""
+        """Return True if the gradient proves that this is the optimum."""
         return self.ending is not None and self.ending.converged
 
 
 class Algorithm(Protocol):
-    """The coordinator's part of one method.
+    """Coordinator's part of one method.
 
-    `steps` yields after each epoch, at most `epochs` times; it may be closed in between. Intercept
+    `steps` yields after each epoch, at most `epochs` times, and may be closed early. Intercept
     (d_c,), head and scores belong to the parameters that the clients hold.
     """
 
@@ -249,17 +261,17 @@ class Algorithm(Protocol):
 
     @property
     def head(self) -> Array | None:
-        """W₀ (P, d_c) of a linear head; None without."""
+        """Return W₀ (P, d_c) of a linear head; None without one."""
         ...
 
     @property
     def scores(self) -> Scores | None:
-        """None where the coordinator knows of no joined row what it is predicted to be."""
+        """Return the scores; None if the coordinator knows no joined row's prediction."""
         ...
 
     @property
     def first(self) -> float:
-        """The objective before the first step, once `steps` has begun."""
+        """Return the objective before the first step, once `steps` has begun."""
         ...
 
     def start(self) -> None: ...
@@ -268,6 +280,6 @@ class Algorithm(Protocol):
 
 
 def coordinator_of(method: str) -> Callable[[Problem, ReplyChannel], Algorithm]:
-    """What runs the method's rounds. Raises InternalError for a method that is not known."""
+    """Return the coordinator's part of a method. Raise InternalError for an unknown method."""
     part: Callable[[Problem, ReplyChannel], Algorithm] = part_of(method, "coordinator")
     return part

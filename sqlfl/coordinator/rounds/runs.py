@@ -1,4 +1,6 @@
-"""Runs of joined rows from the same row of a slot: of the slot that they are sorted by."""
+"""Runs of joined rows that share one row of a slot. They occur in the slot by which the joined rows
+are sorted.
+"""
 
 from __future__ import annotations
 
@@ -7,22 +9,23 @@ import numpy as np
 from sqlfl.base.arrays import Array
 
 LONG = 32
-"""Joined rows of a run, on average, from which what belongs to it is read and added up once."""
+"""Mean number of joined rows in a run from which its values are read and added up once."""
 CHUNK = 1 << 16
 
 
 def ends_of_runs(rows: Array) -> Array | None:
-    """int64 (runs,), ascending: the ends of the runs of equal rows, the last of which is len(rows).
+    """Return the ends of the runs of equal rows, ascending: int64 (runs,). The last end is
+    len(rows).
 
-    None where they are short, which the first `CHUNK` rows tell mostly.
+    Return None if runs are short. The first `CHUNK` rows mostly decide that.
     """
-    found = []
+    ends_of_parts = []
     ended = 0
     for start in range(0, len(rows), CHUNK):
-        own = rows[start : start + CHUNK + 1]
-        found.append(np.flatnonzero(own[1:] != own[:-1]) + (start + 1))
-        ended += len(found[-1])
+        part = rows[start : start + CHUNK + 1]
+        ends_of_parts.append(np.flatnonzero(part[1:] != part[:-1]) + (start + 1))
+        ended += len(ends_of_parts[-1])
         if ended * LONG > start + CHUNK:
             return None
-    ends = np.concatenate([*found, [len(rows)]]).astype(np.int64)
+    ends = np.concatenate([*ends_of_parts, [len(rows)]]).astype(np.int64)
     return ends if len(ends) * LONG <= len(rows) else None

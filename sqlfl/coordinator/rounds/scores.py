@@ -1,4 +1,4 @@
-"""Scores of all joined rows, told by the rows of the slots: no array has a row per joined row."""
+"""Scores of all joined rows, stored by the rows of the slots: no array has a row per joined row."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ class Scores:
     """H = b + Σ_i A_i h_i."""
 
     slots: tuple[Array, ...]
-    """h_i of every slot: float64 (d_c, n_i); none where all rows have the same scores."""
+    """h_i of every slot: float64 (d_c, n_i). () if all rows have the same scores."""
     constant: Array
     """b: float64 (d_c,)"""
 
     def moved(self, slots: Sequence[Array], constant: Array) -> Scores:
-        """After a step of h_i by (d_c, n_i) of every slot, and of b."""
+        """Return the scores after a step of h_i by (d_c, n_i) of every slot, and of b."""
         if not self.slots:
             return Scores(tuple(slots), self.constant + constant)
         steps = zip(self.slots, slots, strict=True)
@@ -30,13 +30,15 @@ class Scores:
         return Scores(self.slots, self.constant + constant)
 
     def less(self, other: Scores) -> Scores:
-        """H − H', of scores with the same slots."""
+        """Return H − H' of scores with the same slots."""
         pairs = zip(self.slots, other.slots, strict=True)
         return Scores(tuple(a - b for a, b in pairs), self.constant - other.constant)
 
 
 def by_output(values: Sequence[Array], weights: Array | None = None) -> tuple[Array, ...]:
-    """h_i of every slot as `Scores` have it, from predictions (n_i, P); `weights`: W₀ (P, d_c)."""
+    """Return h_i of every slot, as `Scores` have it, from predictions (n_i, P). weights: W₀ (P,
+    d_c).
+    """
     if weights is None:
         return tuple(np.array(v.T, np.float64, order="C") for v in values)
     return tuple(weights.T @ np.asarray(v, np.float64).T for v in values)

@@ -1,4 +1,4 @@
-"""The exact search for the minimum of a convex function of few numbers, by Newton steps."""
+"""Exact search for the minimum of a convex function of few numbers, by Newton steps."""
 
 from __future__ import annotations
 
@@ -10,40 +10,45 @@ from sqlfl.base.arrays import Array
 
 DISTINCT = 1e-13
 """Relative eigenvalue below which directions count as the same: that of columns which agree in all
-but their last digits."""
+but their last digits.
+"""
 ROUNDING = 1e-14
-"""Relative decrease that is taken for rounding: what follows it would follow noise."""
+"""Relative decrease that counts as rounding. A smaller one would follow noise."""
 ROUGH = 3
-"""Hessians of one search that may be rough: what is wrong with a step is mostly that the function
-bends on the way, and later that they are."""
+"""Maximum number of rough Hessians in one search. At first a step errs mostly because the function
+bends on the way, later because the Hessian is rough.
+"""
 MISSED = 1e-3
-"""Share of the first slope along directions that a rough Hessian does not know of, from which it is
-not used."""
+"""Share of the first slope along directions that a rough Hessian misses. Above it the Hessian is
+not used.
+"""
 ENOUGH = 1e-14
-"""Of the decrease so far: what a further step must promise to be made, unless less will do."""
+"""Share of the decrease so far that a further step must promise."""
 
 
 class Convex(Protocol):
-    """A convex function of `size` numbers."""
+    """Convex function of `size` numbers."""
 
     size: int
     quadratic: bool
 
     def at(self, steps: Array) -> tuple[float, Array]:
-        """Its value and its gradient."""
+        """Return the value and the gradient."""
         ...
 
     def bend(self, steps: Array, *, roughly: bool) -> Array:
-        """Its Hessian; `roughly` one that is near it will do."""
+        """Return the Hessian. With `roughly`, an approximate one is enough."""
         ...
 
 
 def exact_search(function: Convex, rounding: float = ROUNDING, enough: float = ENOUGH) -> Array:
-    """The minimum of `function`, from 0, by damped Newton steps: (size,).
+    """Return the minimum of `function`, (size,), by damped Newton steps from 0.
 
-    A Hessian serves as long as steps by it go well; the first `ROUGH` may be rough, of a quadratic
-    function one. Zeros where a step would decrease the function by less than `rounding` of its
-    value. It ends where a step promises no more than `enough` of the decrease so far.
+    A Hessian serves as long as its steps go well. The first `ROUGH` Hessians may be rough; of a
+    quadratic function only the first.
+
+    The result is zeros if a step would decrease the function by less than `rounding` of its value.
+    The search ends when a step promises no more than `enough` of the decrease so far.
     """
     steps = np.zeros(function.size)
     value, slope = function.at(steps)
@@ -82,8 +87,9 @@ def exact_search(function: Convex, rounding: float = ROUNDING, enough: float = E
 def _descends(
     trial: tuple[float, Array], value: float, move: Array, size: float, decrement: float
 ) -> bool:
-    """The trial after `size` of a Newton step is below the value; where rounding hides a decrease
-    as small as that is, its slope must say so."""
+    """Return True if the trial after `size` of a Newton step is below the value. If rounding hides
+    so small a decrease, the trial's slope decides.
+    """
     if trial[0] <= value - 1e-4 * size * decrement:
         return True
     hidden = decrement <= 1e-8 * abs(value) and trial[0] <= value + ROUNDING * abs(value)
@@ -91,10 +97,10 @@ def _descends(
 
 
 class Newton:
-    """Steps by one Hessian (k, k), positive semidefinite up to rounding.
+    """Newton steps with one Hessian (k, k), positive semidefinite up to rounding.
 
-    Of directions that do the same, or nothing, the shortest step. A curvature below the least
-    normal number is none: of losses that far from their bend, no step can be told.
+    Where several directions do the same, or nothing, the step is the shortest. A curvature below
+    the least normal number counts as zero: so far from its bend, a loss gives no usable step.
     """
 
     def __init__(self, curvature: Array) -> None:
@@ -108,8 +114,9 @@ class Newton:
         self._values, self._vectors = values[some], vectors[:, some]
 
     def missed(self, slope: Array) -> float:
-        """Norm of what of a slope is along directions without curvature: no step lowers it. Of a
-        Hessian from all rows that is rounding."""
+        """Return the norm of a slope's part along directions without curvature. No step lowers it.
+        With a Hessian from all rows it is rounding.
+        """
         flat = np.isinf(self._scale)
         scaled = slope / self._scale
         left = scaled - self._vectors @ (self._vectors.T @ scaled)
@@ -117,7 +124,7 @@ class Newton:
         return float(np.linalg.norm(left))
 
     def step(self, slope: Array) -> Array:
-        """−curvature⁺ slope"""
+        """Return −curvature⁺ slope."""
         along = self._vectors.T @ (slope / self._scale)
         move: Array = -(self._vectors @ (along / self._values)) / self._scale
         return move

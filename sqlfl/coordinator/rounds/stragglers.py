@@ -1,11 +1,13 @@
-"""Steps that go on without the clients that are late: the option `stragglers`.
+"""Steps that go on without late clients: the option `stragglers`.
 
-Slots whose clients have nothing in common do not wait for one another. Each such group makes its
-step by itself, sums and inner rounds of shared slots included. Where it has not ended in time, the
-others go on with what its rows were last predicted as (ADMM: Chang, Hong, Liao and Wang,
-'Asynchronous Distributed ADMM for Large-Scale Optimization', 2016, whose bound of delays is a time
-here). Once it has answered it makes its next step, by the residuals of the rows that it predicted:
-of a batch, those that the others had when it was that batch's turn.
+Slots without common clients do not wait for one another. Each group of slots with common clients
+makes its step by itself, with sums and inner rounds of shared slots. If a group is late, the others
+go on with its rows' last predictions. The source for ADMM is Chang, Hong, Liao and Wang,
+'Asynchronous Distributed ADMM for Large-Scale Optimization', 2016; its bound of delays is a time
+limit here.
+
+Once the late group has answered, it makes its next step by the residuals of the rows that it
+predicted. For a batch, these are the residuals that the others had in that batch's turn.
 """
 
 from __future__ import annotations
@@ -35,23 +37,26 @@ class _Group:
 
     addresses: tuple[Address, ...]
     at: JoinedRows
-    """The rows of its last predictions, whose residuals come next; while it is at work, those that
-    it is to predict."""
+    """Rows of its last predictions, whose residuals come next. While the group works, these are the
+    rows that it must predict.
+    """
     due: Mapping[Address, Residuals] = field(default_factory=dict)
-    """Residuals of these rows, whose turn was while it was at work."""
+    """Residuals of these rows, from their turn while the group was at work."""
     work: Future[Replies] | None = None
 
 
 @dataclass(eq=False)
 class _Held:
     values: Array
-    """float32 (rows, c): h of every row, as it was predicted last."""
+    """float32 (rows, c): the last predicted h of every row."""
     reply: Predictions
-    """The last one."""
+    """The last reply."""
 
 
 class Stragglers:
-    """Of the slots of one run, whose blocks have last predicted 0 for all rows `whole`."""
+    """Groups of the slots of one run. At the start, the last prediction of each of the rows `whole`
+    is 0.
+    """
 
     def __init__(
         self,
@@ -64,7 +69,7 @@ class Stragglers:
         self._whole, self._lateness = whole, lateness
         clients = [{client for client, _ in members.addresses} for members in slots]
         self._groups = [
-            _Group(tuple(a for own in group for a in slots[own].addresses), whole)
+            _Group(tuple(a for slot in group for a in slots[slot].addresses), whole)
             for group in tied(clients)
         ]
         self._held = {
@@ -79,16 +84,16 @@ class Stragglers:
 
     @property
     def late(self) -> int:
-        """Clients that have not ended their step."""
+        """Return the number of clients that have not ended their step."""
         return len({c for group in self._groups if group.work for c, _ in group.addresses})
 
     def missed(self) -> int:
-        """Answers that steps have gone on without since this was last asked."""
-        found, self._missed = self._missed, 0
-        return found
+        """Return how many replies the steps have gone on without since the last call."""
+        missed, self._missed = self._missed, 0
+        return missed
 
     def predicted(self, rows: JoinedRows, replies: Mapping[Address, Predictions]) -> None:
-        """All clients were asked for these, in an exchange of their own."""
+        """Keep predictions that all clients made in an exchange of their own."""
         for group in self._groups:
             group.at = rows
         for address, reply in replies.items():
@@ -101,10 +106,10 @@ class Stragglers:
         requests: Mapping[Address, Residuals],
         ask: Ask,
     ) -> Replies:
-        """Predictions of the rows `following`, of each client those that are known last.
+        """Make a step, and return each client's last known predictions of the rows `following`.
 
-        requests: the step, by residuals of `rows`; `ask` gives the predictions that come of it, and
-        what it raises is raised.
+        requests: the step, by residuals of `rows`. ask: returns the resulting predictions; its
+        errors are raised here.
         """
         self._collect(self._groups)
         before = [group for group in self._groups if group.work is not None]
@@ -127,9 +132,9 @@ class Stragglers:
         }
 
     def _begin(self, group: _Group, following: JoinedRows, ask: Ask) -> None:
-        own = {a: message.towards(_batch(following, a)) for a, message in group.due.items()}
+        requests = {a: message.towards(_batch(following, a)) for a, message in group.due.items()}
         group.at = following
-        group.work = self._lateness.begin(lambda: ask(own))
+        group.work = self._lateness.begin(lambda: ask(requests))
 
     def _wait(self, groups: Sequence[_Group]) -> None:
         self._lateness.wait([group.work for group in groups if group.work is not None])

@@ -1,4 +1,4 @@
-"""Where training starts: at 0, at the first parameters of towers, or at a model that is there."""
+"""Start of training: at 0, at the first parameters of towers, or at an existing model."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from sqlfl.coordinator.rounds.search import exact_search
 from sqlfl.models.head import Head, first_head
 
 KEPT = 2
-"""Looks beside the last one that a search for constants may need again."""
+"""Pass results that a search for constants keeps beside the last one, as it may need them again."""
 
 
 @dataclass(frozen=True, eq=False)
 class Beginning:
-    """The model before the first step, as the coordinator knows it."""
+    """The coordinator's view of the model before the first step."""
 
     head: Head
     blocks: tuple[Array, ...]
-    """h_i of every slot (n_i, P), as the messages have it; none where E = Σ A_i h_i is 0."""
+    """h_i of every slot (n_i, P), as the messages have it; () if E = Σ A_i h_i is 0."""
     scores: Scores
     penalty: float
-    """Of blocks and head."""
+    """Penalty of blocks and head."""
 
     @property
     def intercept(self) -> Array:
-        """(d_c,)"""
+        """Return the intercept (d_c,)."""
         return self.head.intercept
 
 
@@ -60,19 +60,22 @@ def best_constant(problem: Problem) -> Array:
 
 
 def at_zero(problem: Problem, head: Head) -> Scores:
-    """The scores where all blocks predict 0."""
+    """Return the scores if all blocks predict 0."""
     zeros = tuple(np.zeros((problem.outputs, size)) for size in problem.mapping.sizes)
     return Scores(zeros, np.array(head.intercept))
 
 
 def beginning(problem: Problem, conversation: Conversation) -> Beginning:
-    """After `Start`. In a warm run, and of towers, one exchange: the clients predict with the
-    blocks they hold.
+    """Return the model before the first step, after `Start`.
 
-    In a warm run the intercept is the one that is best for these predictions: it takes up what
-    differs between the rows of the old model and the new ones, whose encoded columns have other
-    centres. Of new towers it is the best constant: the slope of the loss by a better one would be
-    rounding, which Adam would make a step of full length.
+    In a warm run, and with towers, this takes one exchange: the clients predict with the blocks
+    that they hold.
+
+    In a warm run the intercept is the best one for these predictions. It absorbs the difference
+    between the old model's rows and the new ones, whose encoded columns have other centres.
+
+    With new towers the intercept is the best constant. A better constant would leave a slope of
+    rounding size, which Adam would turn into a step of full length.
     """
     start = cold(problem)
     if not problem.warm and problem.tower is None:
@@ -89,18 +92,18 @@ def beginning(problem: Problem, conversation: Conversation) -> Beginning:
 
 @dataclass(frozen=True, eq=False)
 class Levelled:
-    """Scores with the constants that are best for them."""
+    """Scores with the best constants added."""
 
     before: float
-    """The mean loss without."""
+    """Mean loss without the constants."""
     moved: Array
-    """What is added to all scores: (d_c,)"""
+    """Constants that are added to all scores: (d_c,)"""
     scores: Scores
     look: PassResult
 
 
 def levelled(problem: Problem, scores: Scores) -> Levelled:
-    """`scores`, with constants added for the least mean loss."""
+    """Return `scores` with the constants added that give the least mean loss."""
     function = _Constants(problem, scores)
     before = function.look(np.zeros(problem.outputs)).value
     moved = exact_search(function)
@@ -108,7 +111,7 @@ def levelled(problem: Problem, scores: Scores) -> Levelled:
 
 
 class _Constants:
-    """The mean loss as a function of what is added to all scores."""
+    """Mean loss as a function of the constants added to all scores."""
 
     def __init__(self, problem: Problem, scores: Scores) -> None:
         self._passes = problem.passes
@@ -121,13 +124,13 @@ class _Constants:
         key = steps.tobytes()
         if key not in self._looks:
             if len(self._looks) > KEPT:
-                del self._looks[list(self._looks)[1]]  # the first one is that of the start
+                del self._looks[list(self._looks)[1]]  # the first one belongs to the start
             self._looks[key] = self._passes.look(self._scores.shifted(steps))
         return self._looks[key]
 
     def at(self, steps: Array) -> tuple[float, Array]:
-        found = self.look(steps)
-        return found.value, found.total / self._passes.total
+        result = self.look(steps)
+        return result.value, result.total / self._passes.total
 
     def bend(self, steps: Array, *, roughly: bool) -> Array:
         return self._passes.curvatures(self._scores.shifted(steps), (), sampled=roughly)
