@@ -1,1 +1,1 @@
-"""The join of hashed keys, and the mapping of joined rows."""
+"""Join of hashed keys, and the mapping of joined rows."""

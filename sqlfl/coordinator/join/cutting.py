@@ -1,4 +1,4 @@
-"""Which part of joined rows that are cut into parts of about one size each of them is in."""
+"""Cut of joined rows into parts of about equal size."""
 
 from __future__ import annotations
 
@@ -9,24 +9,28 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class Cutting:
     total: int
-    """Joined rows."""
+    """Number of joined rows."""
     parts: int
 
     def part(self, before: int) -> int:
-        """Of a row that so many come before."""
+        """Return the part of a row that has `before` rows before it."""
         return min(self.parts - 1, before * self.parts // self.total)
 
     @property
     def most(self) -> int:
-        """Rows of what should stay together: a quarter of a part."""
+        """Return the maximum size of groups of rows that should stay together: a quarter of a
+        part.
+        """
         return max(1, -(-self.total // (4 * self.parts)))
 
     def ranges(self, before: int, first: int, end: int) -> Iterator[tuple[int, int, int]]:
-        """Of rows from the first to the end, which so many come before: part, first, end."""
+        """Yield (part, first, end) for the rows from `first` to `end`, which have `before` rows
+        before them.
+        """
         while first < end:
             number = self.part(before)
-            # up to where the next part begins
+            # up to the start of the next part
             count = max(1, -(-(number + 1) * self.total // self.parts) - before)
-            own = min(end, first + count)
-            yield number, first, own
-            first, before = own, before + own - first
+            close = min(end, first + count)
+            yield number, first, close
+            first, before = close, before + close - first

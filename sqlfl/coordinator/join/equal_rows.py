@@ -1,9 +1,9 @@
-"""Rows that are equal in all features are trained as one: the clients' rows, and joined rows too.
+"""Merge of rows that are equal in all features, both the clients' rows and joined rows.
 
-A client says which of its active rows are equal (a class of them is a row of training from then
-on), and joined rows of the same classes and label are one that weighs as much as they do together:
-"a weight of 2 is the row twice". Scores, residuals and sums over rows are what they were, up to
-rounding, of fewer rows.
+A client reports which of its active rows are equal. A class of equal rows is then one row of
+training. Joined rows of the same classes and label become one row with their total weight: "a
+weight of 2 is the row twice". Scores, residuals and sums over rows stay the same up to rounding,
+but cover fewer rows.
 """
 
 from __future__ import annotations
@@ -27,26 +27,28 @@ from sqlfl.planner.federated.method_spec import spec_of
 from sqlfl.planner.federated.plan import FederatedPlan
 
 LEAST = 1 << 14
-"""Joined rows from which clients are asked: of fewer, the question costs more than it spares."""
+"""Joined rows from which clients are asked. For fewer, the exchange costs more than it saves."""
 WORTH = 2 / 3
-"""Of the joined rows: as many distinct ones make it worth to merge them."""
+"""Maximum share of distinct joined rows for which a merge is worth it."""
 LARGEST = 2**63 - 1
 SAMPLED = 1 << 18
-"""Joined rows that are grouped first, to see whether it is worth it."""
+"""Joined rows that are grouped first, to see whether a merge is worth it."""
 DENSE = 4
-"""Times the joined rows: as many keys are counted in a table of all that there can be."""
+"""Maximum ratio of possible keys to joined rows for which keys are counted in a table."""
 
 
 def merge_equal_rows(
     plan: FederatedPlan, joined: Joined, target: Targets, channel: ReplyChannel, run: str
 ) -> tuple[Joined, Targets]:
-    """What is trained on: the clients' rows by class, and where the method takes all joined rows in
-    each step, equal ones once.
+    """Return the rows to train on: the clients' rows by class. If the method takes all joined rows
+    in each step, equal joined rows occur once.
 
-    `Joined.total`, `null_targets` and the like stay those of the query; what is left of `slots` is
-    those with features. `target` may be of its slot's rows where joined rows have no weights, and
-    is of joined rows then. One exchange, or none where the plan does not allow it or rows are few.
-    Raises PartyError where a client's classes are none.
+    `Joined.total`, `null_targets` and the like stay those of the query. `slots` keeps only the
+    slots with features. `target` may belong to its slot's rows if joined rows have no weights; the
+    result belongs to joined rows.
+
+    This takes one exchange, or none if the plan forbids it or rows are few. Raise PartyError where
+    a client's classes are invalid.
     """
     if not plan.merges or joined.total < LEAST:
         return joined, target.spread(joined)
@@ -55,20 +57,23 @@ def merge_equal_rows(
     active = {a: n for slot in towers for a, n in slot.active.items()}
     replies = ask(channel, requests, lambda a: expected.equal_rows(active[a]))
     classes = {address: reply.classes for address, reply in replies.items()}
-    found = {slot.slot: _by_class(slot, classes) for slot in towers}
+    by_class = {slot.slot: _by_class(slot, classes) for slot in towers}
     whole = spec_of(plan.algorithm).whole(plan.training, joined.total)
     if whole and joined.weighting is None and target.slot is not None:
-        counted = _counted(joined, found, target)
+        counted = _counted(joined, by_class, target)
         if counted is not None:
             return counted
     target = target.spread(joined)
-    rows = {n: (own[joined.slots[n].rows], bounds) for n, (own, bounds) in found.items()}
+    rows = {
+        n: (slot_classes[joined.slots[n].rows], bounds)
+        for n, (slot_classes, bounds) in by_class.items()
+    }
     merged = with_rows(joined, rows)
     return _merged(merged, target) if whole else (merged, target)
 
 
 def with_rows(joined: Joined, found: Mapping[int, tuple[Array, Array]]) -> Joined:
-    """The join of these slots alone, by the rows (N,) and the bounds of clients that are given."""
+    """Return the join of these slots alone, with the given rows (N,) and bounds of clients."""
     sizes = {slot: int(bounds[-1]) for slot, (_, bounds) in found.items()}
     mapping = WrittenMapping({slot: rows for slot, (rows, _) in found.items()}, sizes)
     slots = {
@@ -79,35 +84,38 @@ def with_rows(joined: Joined, found: Mapping[int, tuple[Array, Array]]) -> Joine
 
 
 def _by_class(slot: JoinedSlot, classes: Mapping[Address, Array]) -> tuple[Array, Array]:
-    """Of each active row its client's class, int32, or itself where a client has told none; and
-    their bounds by client."""
+    """Return for each active row its client's class, int32, or the row itself if the client has
+    sent none. Return also the classes' bounds by client.
+    """
     numbers, bounds = [], [0]
     for address, active in slot.active.items():
-        told = classes[address]
-        own = told.astype(np.int32) if told.size else np.arange(active, dtype=np.int32)
-        numbers.append(own + np.int32(bounds[-1]))
-        bounds.append(bounds[-1] + int(own.max(initial=-1)) + 1)
+        sent = classes[address]
+        row_classes = sent.astype(np.int32) if sent.size else np.arange(active, dtype=np.int32)
+        numbers.append(row_classes + np.int32(bounds[-1]))
+        bounds.append(bounds[-1] + int(row_classes.max(initial=-1)) + 1)
     return np.concatenate(numbers), np.array(bounds, np.int64)
 
 
 def _counted(
     joined: Joined, found: Mapping[int, tuple[Array, Array]], target: Targets
 ) -> tuple[Joined, Targets] | None:
-    """As `_merged`, of joined rows that are counted before they are written down; None where there
-    can be too many distinct ones to count them in a table, or those that there are are too many.
-    `target` is of the rows of its slot, `found` has the class of each slot's rows."""
+    """Merge joined rows as `_merged` does, but count them before they are written down.
+
+    `target` belongs to the rows of its slot; `found` has the class of each slot's rows. Return None
+    if there may be too many distinct rows to count in a table, or if there turn out to be too many.
+    """
     assert target.slot is not None
     labels, distinct = _labels(target)
     number = len(distinct)
     # the last digit of a number counts ones
-    digits = [(slot, own, int(bounds[-1])) for slot, (own, bounds) in found.items()]
+    digits = [(slot, digit, int(bounds[-1])) for slot, (digit, bounds) in found.items()]
     digits.append((target.slot, labels, number))
     if math.prod(size for *_, size in digits) > min(DENSE * joined.total, 1 << 31):
         return None
     parts: dict[int, Array] = {}
     size = 1
-    for slot, own, values in reversed(digits):
-        worth = own.astype(np.int32) * np.int32(size)
+    for slot, digit, values in reversed(digits):
+        worth = digit.astype(np.int32) * np.int32(size)
         parts[slot] = parts[slot] + worth if slot in parts else worth
         size *= values
     counts = counted(joined.mapping, parts, size)
@@ -119,8 +127,8 @@ def _counted(
     numbers, label = _last_digit(numbers.astype(np.uint32), number)
     for slot in reversed(list(found)):
         bounds = found[slot][1]
-        numbers, own = _last_digit(numbers, int(bounds[-1]))
-        held[slot] = own.astype(np.int32), bounds
+        numbers, digit = _last_digit(numbers, int(bounds[-1]))
+        held[slot] = digit.astype(np.int32), bounds
     none = np.zeros(len(rows))
     weighting = Weighting(weights, weights, none.astype(bool), none, rows)
     merged = with_rows(joined, {slot: held[slot] for slot in found})
@@ -128,8 +136,9 @@ def _counted(
 
 
 def _merged(joined: Joined, target: Targets) -> tuple[Joined, Targets]:
-    """Joined rows of the same classes, label and side of a split as one; as they are where too few
-    are equal."""
+    """Merge joined rows of the same classes, label and side of a split. Return them unchanged if
+    too few are equal.
+    """
     most = WORTH * joined.total
     if max(int(slot.offsets[-1]) for slot in joined.slots.values()) > most:
         return joined, target
@@ -140,15 +149,17 @@ def _merged(joined: Joined, target: Targets) -> tuple[Joined, Targets]:
     heads = groups.heads
     if len(heads) > most:
         return joined, target
-    found = {n: (slot.rows[heads], slot.offsets) for n, slot in joined.slots.items()}
-    merged = replace(with_rows(joined, found), weighting=_summed(joined.weighting, groups))
+    head_rows = {n: (slot.rows[heads], slot.offsets) for n, slot in joined.slots.items()}
+    merged = replace(with_rows(joined, head_rows), weighting=_summed(joined.weighting, groups))
     return merged, target.of(heads)
 
 
 def _repeat(digits: Sequence[tuple[Array, int]]) -> bool:
-    """Whether rows of a sample are as often equal as they would be where a third can be spared:
-    rows that lie together, or rows in even distances, of which m among N then have m²/3N equal
-    pairs at least."""
+    """Return True if rows of a sample are equal as often as they would be if a third can be saved.
+
+    The samples are neighbouring rows, and rows at even distances. With m equal rows among N, the
+    second sample has at least m²/3N equal pairs.
+    """
     total = len(digits[0][0])
     if total < 4 * SAMPLED:
         return True
@@ -164,18 +175,18 @@ def _spared(digits: Sequence[tuple[Array, int]], rows: slice) -> int:
 
 @dataclass(frozen=True, eq=False)
 class EqualRowGroups:
-    """Joined rows that are equal in some digits."""
+    """Groups of joined rows that are equal in some digits."""
 
     key: Array
-    """int (N,): equal for rows of one group, from 0."""
+    """int (N,): from 0, equal for rows of one group."""
     size: int
-    """Beyond the largest key."""
+    """Number above the largest key."""
     heads: Array
-    """int (groups,): a row of each."""
+    """int (groups,): one row of each group."""
 
     @classmethod
     def of(cls, digits: Sequence[tuple[Array, int]]) -> EqualRowGroups:
-        """Of numbers (N,) from 0, and how many there can be of each."""
+        """Return the groups of digits (N,) from 0, each with its number of possible values."""
         key, size = np.zeros(len(digits[0][0]), np.int64), 1
         for values, number in digits:
             if size * number > LARGEST:
@@ -192,13 +203,15 @@ class EqualRowGroups:
         return cls(key, size, row[row >= 0])
 
     def total(self, values: Array | None = None) -> Array:
-        """Of each group the sum of `values` (N,) in float64, or how many rows it has."""
-        found: Array = np.bincount(self.key, values, self.size)[self.key[self.heads]]
-        return found
+        """Return each group's sum of `values` (N,) in float64, or its number of rows."""
+        sums: Array = np.bincount(self.key, values, self.size)[self.key[self.heads]]
+        return sums
 
 
 def _digits(joined: Joined, target: Targets) -> Iterator[tuple[Array, int]]:
-    """What joined rows must have in common: numbers (N,) from 0, and how many there can be."""
+    """Yield the digits that joined rows must share: numbers (N,) from 0, and the number of possible
+    values.
+    """
     for slot in joined.slots.values():
         yield slot.rows, int(slot.offsets[-1])
     labels, distinct = _labels(target)
@@ -208,25 +221,28 @@ def _digits(joined: Joined, target: Targets) -> Iterator[tuple[Array, int]]:
 
 
 def _last_digit(numbers: Array, base: int) -> tuple[Array, Array]:
-    """What is left of the numbers, and their last digit: in a third of the time of np.divmod."""
+    """Return the numbers without their last digit, and that digit. This takes a third of the time
+    of np.divmod.
+    """
     rest: Array = numbers // base
     return rest, numbers - rest * base
 
 
 def _labels(target: Targets) -> tuple[Array, Array]:
-    """Of each value its number among the distinct ones, and these."""
+    """Return for each value its number among the distinct values, and the distinct values."""
     if target.classes is not None:
         return target.values, np.arange(len(target.classes), dtype=target.values.dtype)
     return numbered(target.values)
 
 
 def numbered(values: Array) -> tuple[Array, Array]:
-    """Equal values by one number, int32 (N,), counted as they first come; and the distinct ones.
+    """Return one number for equal values, int32 (N,), counted by first occurrence, and the distinct
+    values.
 
     Arrow's hash table takes a fifth of the time of a sort.
     """
-    found = pa.array(values).dictionary_encode()
-    return found.indices.to_numpy(), found.dictionary.to_numpy()
+    encoded = pa.array(values).dictionary_encode()
+    return encoded.indices.to_numpy(), encoded.dictionary.to_numpy()
 
 
 def _summed(weighting: Weighting | None, groups: EqualRowGroups) -> Weighting:

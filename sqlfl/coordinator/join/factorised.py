@@ -1,12 +1,16 @@
 """Joined rows that are not written down: a join along a tree, as groups of rows with equal keys.
 
-The slots of inner joins form a tree where each can be taken into one that has all keys which it
-shares with others (as in `sqlfl.coordinator.join.join_size`). The largest slot is the root. A slot
-of a LEFT JOIN is below the one that it is compared with, whose rows without a partner have its
-virtual row. A row of a slot stands for as many joined rows of the slots below it as the product,
-over these, of what their rows with its key stand for. So the joined rows of a row of the root are
-numbered by digits, one for each slot below; any of them are found from their numbers, in memory
-that goes by the slots' rows. They come in the order of the root's rows, the same from run to run.
+The slots of inner joins form a tree if each can be taken into another slot. That slot must have all
+keys which the first one shares with others (as in `sqlfl.coordinator.join.join_size`). The largest
+slot is the root. A slot of a LEFT JOIN is below the slot that it is compared with. Rows of that
+slot without a partner get its virtual row.
+
+A row of a slot stands for a number of joined rows of the slots below it. Each slot below
+contributes the sum over its rows with the same key; these sums are multiplied.
+
+So the joined rows of a row of the root are numbered by digits, one for each slot below. Any joined
+row can be found from its number, in memory proportional to the slots' rows. Joined rows come in the
+order of the root's rows, the same in each run.
 """
 
 from __future__ import annotations
@@ -28,30 +32,37 @@ from sqlfl.models.native import address, library
 
 @dataclass(frozen=True, eq=False)
 class Branch:
-    """A slot below another one."""
+    """Slot below another one in the tree."""
 
     slot: int
     parent: int
     """Number of the slot above: 0 is the root, n is branch n − 1."""
     group: Array
-    """int32 (rows of the slot above,): their partners' group; of those without, any. Where `rows`
-    is None, the one partner's row."""
+    """int32 (rows of the slot above,): the group of their partners; any group for rows without
+    partners. If `rows` is None, the row of the one partner.
+    """
     rows: Array | None = None
-    """int32: rows of the slot, group by group, ascending in each; None where a group is a row."""
+    """int32: rows of the slot, group by group, ascending in each; None if each group is one row."""
     start: Array | None = None
-    """int64 (groups,): where they begin."""
+    """int64 (groups,): the start of each group in `rows`."""
     size: Array | None = None
-    """int64 (at least groups,): the joined rows that a group stands for, with the slots below; None
-    where each is one."""
+    """int64 (at least groups,): joined rows that a group stands for, with the slots below; None if
+    each is one.
+    """
     before: Array | None = None
-    """int64 (len(rows),): the joined rows that rows before stand for; None where each is one."""
+    """int64 (len(rows),): joined rows that the earlier rows stand for; None if each stands
+    for one.
+    """
     last: bool = True
-    """The slot above has no branch after it that multiplies its rows."""
+    """True if no later branch of the slot above multiplies its rows."""
 
     def taken(self, above: Array, rest: Array | None) -> tuple[Array, Array | None, Array | None]:
-        """Rows of the slot, from rows of the slot above and their numbers among its joined rows;
-        what is left of these numbers, and the numbers among joined rows of what was found. None
-        stands for zeros."""
+        """Return rows of the slot, from rows of the slot above and their numbers among its joined
+        rows.
+
+        Return also the rest of these numbers, and the numbers among the joined rows of the returned
+        rows. None stands for zeros.
+        """
         group = self.group[above]
         if self.size is None or rest is None:
             return self._first(group), rest, None
@@ -71,16 +82,17 @@ class Branch:
 
 @dataclass(frozen=True, eq=False)
 class Tree:
-    """The joined rows of one block."""
+    """Joined rows of one block."""
 
     root: int
     bounds: Array | None
-    """int64 (rows of the root + 1,): joined rows of the rows before each; None where each row of
-    the root stands for one."""
+    """int64 (rows of the root + 1,): joined rows before each row of the root; None if each stands
+    for one.
+    """
     size: int
-    """Rows of the root."""
+    """Number of rows of the root."""
     branches: tuple[Branch, ...]
-    """Each after the one above it."""
+    """Branches, each after the one above it."""
 
     @property
     def total(self) -> int:
@@ -88,7 +100,7 @@ class Tree:
 
     @property
     def multiplies(self) -> bool:
-        """A row of the root may stand for several joined rows."""
+        """Return True if a row of the root may stand for several joined rows."""
         return any(branch.rows is not None for branch in self.branches)
 
     @property
@@ -96,7 +108,7 @@ class Tree:
         return (self.root, *(branch.slot for branch in self.branches))
 
     def part(self, first: int, end: int) -> dict[int, Array]:
-        """Slot -> integers (end − first,): its row of each of these joined rows."""
+        """Return slot -> integers (end − first,): the slot's row of each of these joined rows."""
         if self.bounds is None:
             rows = self._below(np.arange(first, end), None)
             return dict(zip(self.slots, rows, strict=True))
@@ -112,8 +124,9 @@ class Tree:
         return dict(zip(self.slots, rows, strict=True))
 
     def between(self, first: int, end: int) -> dict[int, Array | slice]:
-        """As `part`; of the root a range where each of its rows stands for one joined row, and what
-        is told by these alone is no copy."""
+        """Return rows as `part` does. The root's rows are a range if each of them stands for one
+        joined row. Rows that follow from the range alone are not copied.
+        """
         if self.bounds is not None:
             return {**self.part(first, end)}
         rows: list[Any] = [slice(first, end)]
@@ -122,7 +135,9 @@ class Tree:
         return dict(zip(self.slots, rows, strict=True))
 
     def at(self, numbers: Array) -> dict[int, Array]:
-        """Slot -> integers (n,): its row of the joined rows of these numbers, ascending."""
+        """Return slot -> integers (n,): the slot's row of each joined row with these ascending
+        numbers.
+        """
         root, rest = numbers, None
         if self.bounds is not None:
             root = np.searchsorted(self.bounds, numbers, side="right") - 1
@@ -130,11 +145,15 @@ class Tree:
         return dict(zip(self.slots, self._below(root, rest), strict=True))
 
     def counts(self, sizes: Mapping[int, int]) -> dict[int, Array]:
-        """Slot -> (rows,): the joined rows that each row occurs in, whole, exact up to 2⁵³."""
-        own = [self._of_root()]
+        """Return slot -> (rows,): the number of joined rows with each row, whole and exact up to
+        2⁵³.
+        """
+        slot_counts = [self._of_root()]
         for branch in self.branches:
-            own.append(_counts_below(branch, own[branch.parent], sizes[branch.slot]))
-        return dict(zip(self.slots, own, strict=True))
+            slot_counts.append(
+                _counts_below(branch, slot_counts[branch.parent], sizes[branch.slot])
+            )
+        return dict(zip(self.slots, slot_counts, strict=True))
 
     def _of_root(self) -> Array:
         if self.bounds is None:
@@ -144,18 +163,21 @@ class Tree:
         return _lengths(self.bounds, np.uint32 if self.total < 2**32 else np.int64)
 
     def renumbered(self, active: Mapping[int, Array], sizes: Mapping[int, int]) -> Tree:
-        """The same joined rows, of slots that have only the `active` rows left of so many, among
-        them all that are joined. In the same arrays: these rows here are gone then."""
+        """Return the same joined rows over slots that keep only their `active` rows.
+
+        active must contain all joined rows; sizes has the old numbers of rows. The result reuses
+        the arrays, so this tree is unusable afterwards.
+        """
         branches = []
         for branch in self.branches:
-            above, own = active.get(self.slots[branch.parent]), active.get(branch.slot)
+            above, remaining = active.get(self.slots[branch.parent]), active.get(branch.slot)
             group = branch.group if above is None else kept(branch.group, above)
             rows, size = branch.rows, branch.size
-            if own is not None and len(own):
+            if remaining is not None and len(remaining):
                 numbers = group if rows is None else rows
-                _translate(numbers, positions(own, sizes[branch.slot]))
-            if own is not None and rows is None and size is not None:
-                size = kept(size, own)
+                _translate(numbers, positions(remaining, sizes[branch.slot]))
+            if remaining is not None and rows is None and size is not None:
+                size = kept(size, remaining)
             branches.append(replace(branch, group=group, size=size))
         left, bounds = active.get(self.root), self.bounds
         if left is None:
@@ -169,18 +191,22 @@ class Tree:
         return Tree(self.root, bounds, len(left), tuple(branches))
 
     def _below(self, root: Array, rest: Array | None) -> list[Array]:
-        """Rows of all slots from those of the root, and their numbers among its joined rows."""
+        """Return the rows of all slots, from rows of the root and their numbers among its joined
+        rows.
+        """
         rows, rests = [root], [rest]
         for branch in self.branches:
             parent = branch.parent
-            own, rests[parent], below = branch.taken(rows[parent], rests[parent])
-            rows.append(own)
+            slot_rows, rests[parent], below = branch.taken(rows[parent], rests[parent])
+            rows.append(slot_rows)
             rests.append(below)
         return rows
 
     def _multiplied(self, root: Array, numbers: Array, counts: Array) -> list[Array]:
-        """As `_below`, where one branch alone has several rows in a group: up to it each slot has a
-        row for each row of the root, which `counts` joined rows come from."""
+        """Return rows as `_below` does, for a tree where only one branch has several rows in a
+        group. Up to that branch each slot has one row for each row of the root, which occurs in
+        `counts` joined rows.
+        """
         assert self.bounds is not None
         spread = np.repeat(np.arange(len(root)), counts)
         near: list[Array | None] = [root]
@@ -201,62 +227,64 @@ class Tree:
 
 
 def _lengths(bounds: Array, kind: npt.DTypeLike) -> Array:
-    """(n,): what is between bounds (n + 1,)."""
-    found = np.empty(len(bounds) - 1, kind)
-    for start in range(0, len(found), CHUNK):
-        end = min(start + CHUNK, len(found))
-        found[start:end] = np.diff(bounds[start : end + 1])
-    return found
+    """Return the differences of bounds (n + 1,): (n,)."""
+    lengths = np.empty(len(bounds) - 1, kind)
+    for start in range(0, len(lengths), CHUNK):
+        end = min(start + CHUNK, len(lengths))
+        lengths[start:end] = np.diff(bounds[start : end + 1])
+    return lengths
 
 
 def _one_each(bounds: Array) -> bool:
-    """Between two bounds (n + 1,) there is always one."""
+    """Return True if all bounds (n + 1,) differ by one."""
     size = len(bounds) - 1
     parts = (bounds[start : start + CHUNK + 1] for start in range(0, size, CHUNK))
     return bool(bounds[-1] == size) and all(bool((np.diff(part) == 1).all()) for part in parts)
 
 
 def _translate(numbers: Array, place: Array) -> None:
-    """Each number becomes what stands at its place."""
+    """Replace each number by the entry at its place."""
     for start in range(0, len(numbers), CHUNK):
         part = numbers[start : start + CHUNK]
         part[:] = place[part]
 
 
 def _counts_below(branch: Branch, above: Array, size: int) -> Array:
-    """Joined rows of each row of a branch, from those of the rows above."""
+    """Return the number of joined rows of each row of a branch, from those of the rows above."""
     if branch.rows is None or branch.start is None or branch.size is None:
         return _summed(branch.group, above, size)
     each = _summed(branch.group, above, len(branch.size), branch.size)
     counts = np.repeat(each, np.diff(branch.start, append=len(branch.rows)))
     if branch.before is not None:
         counts *= np.diff(branch.before, append=branch.size.sum())
-    # rows that nothing above joins have any number when others are numbered anew
+    # Rows that nothing above joins have arbitrary numbers after a renumbering.
     return np.bincount(branch.rows, counts, size)[:size]
 
 
 def _summed(group: Array, above: Array, size: int, among: Array | None = None) -> Array:
-    """float64 (size,): of each group the sum of `above`, in its order, each divided by what its
-    group has `among` it; 0 counts for no group."""
-    found = np.zeros(size)
+    """Return each group's sum of `above`, in its order: float64 (size,). Each value is divided by
+    its group's entry in `among`. Zeros need no group.
+    """
+    sums = np.zeros(size)
     lib = library()
     for start in range(0, len(group), CHUNK):
         part = slice(start, start + CHUNK)
         numbers, values = group[part], above[part].astype(np.float64)
         if lib is not None:
             numbers = np.ascontiguousarray(numbers, np.int32)
-            places = (address(own) for own in (numbers, values, among, found))
+            places = (address(array) for array in (numbers, values, among, sums))
             lib.sqlfl_sum_groups(c_int64(len(numbers)), *places)
             continue
         if not values.all():
             numbers, values = numbers[values > 0], values[values > 0]
-        np.add.at(found, numbers, values if among is None else values / among[numbers])
-    return found
+        np.add.at(sums, numbers, values if among is None else values / among[numbers])
+    return sums
 
 
 class Factorised:
-    """The joined rows of a query whose blocks are all inner joins along trees; see
-    `sqlfl.coordinator.join.row_mapping.RowMapping`."""
+    """Joined rows of a query whose blocks are all inner joins along trees; see
+    `sqlfl.coordinator.join.row_mapping.RowMapping`.
+    """
 
     def __init__(
         self, trees: Sequence[Tree], slots: Sequence[int], sizes: Mapping[int, int]
@@ -272,39 +300,41 @@ class Factorised:
 
     @property
     def alone(self) -> int | None:
-        """The slot of which each row stands for one joined row at most, where there is one."""
+        """Return the slot each of whose rows stands for at most one joined row; None if there is
+        none.
+        """
         (tree, *others) = self.trees
         return None if others or tree.multiplies else tree.root
 
     def counts(self, slot: int) -> Array:
-        found = self._counts[slot]
-        return found.astype(np.int64) if found.dtype == np.float64 else found
+        occurrences = self._counts[slot]
+        return occurrences.astype(np.int64) if occurrences.dtype == np.float64 else occurrences
 
     @cached_property
     def _counts(self) -> dict[int, Array]:
-        found, *others = self.trees
-        counts = found.counts(self._sizes)
+        first, *others = self.trees
+        counts = first.counts(self._sizes)
         for tree in others:
-            for slot, own in tree.counts(self._sizes).items():
+            for slot, more in tree.counts(self._sizes).items():
                 counts[slot] = counts[slot].astype(np.float64, copy=False)
-                counts[slot] += own
+                counts[slot] += more
         return counts
 
     def chunks(self, size: int = CHUNK) -> Iterator[tuple[Array, ...]]:
         for tree in self.trees:
             for first in range(0, tree.total, size):
-                found = tree.part(first, min(first + size, tree.total))
-                yield tuple(found[slot] for slot in self.slots)
+                rows = tree.part(first, min(first + size, tree.total))
+                yield tuple(rows[slot] for slot in self.slots)
 
     def at(self, numbers: Array) -> tuple[Array, ...]:
-        """As `chunks`, of the joined rows of these numbers (n,), ascending."""
+        """Return rows as `chunks` does, for the joined rows with these ascending numbers (n,)."""
         parts, before = [], 0
         for tree in self.trees:
             low, high = np.searchsorted(numbers, [before, before + tree.total])
-            found = tree.at(numbers[low:high] - before)
-            parts.append([found[slot] for slot in self.slots])
+            rows = tree.at(numbers[low:high] - before)
+            parts.append([rows[slot] for slot in self.slots])
             before += tree.total
-        return tuple(np.concatenate(own) for own in zip(*parts, strict=True))
+        return tuple(np.concatenate(slot_parts) for slot_parts in zip(*parts, strict=True))
 
     def renumbered(self, active: Mapping[int, Array]) -> Factorised:
         active = {slot: rows for slot, rows in active.items() if len(rows) < self._sizes[slot]}
@@ -317,12 +347,12 @@ class Factorised:
 
     @cached_property
     def _written(self) -> dict[int, Array]:
-        found = {slot: np.empty(self.total, np.int32) for slot in self.slots}
+        arrays = {slot: np.empty(self.total, np.int32) for slot in self.slots}
         start = 0
         for rows in self.chunks():
             end = start + len(rows[0])
-            for array, values in zip(found.values(), rows, strict=True):
+            for array, values in zip(arrays.values(), rows, strict=True):
                 array[start:end] = values
             checkpoint()
             start = end
-        return found
+        return arrays

@@ -1,8 +1,10 @@
-"""How often a table row occurs in the join: counted, and limited where a statement asks for it.
+"""Fan-out: the number of joined rows in which a table row occurs, counted and, on request, limited.
 
-What the change of one row can move depends on it: the row's own copies, and the rows of other
-tables that it is joined with. Virtual rows, which LEFT JOINs make up, hold nobody's data: they are
-never limited, and never the row that changes; they are rows that others are joined with.
+It decides how far a change of one row can move the result: by the row's own copies, and by the rows
+of other tables that it is joined with.
+
+LEFT JOINs add virtual rows, which hold nobody's data. Virtual rows are never limited and never the
+row that changes. They do count as rows that others are joined with.
 """
 
 from __future__ import annotations
@@ -22,14 +24,16 @@ def limit_fan_out(
     limit: int,
     entropy: Entropy = system,
 ) -> dict[int, Array]:
-    """The mapping of the joined rows that are kept, in their order: at most `limit` of any row.
+    """Return the mapping of the joined rows that are kept, in their order: at most `limit` of any
+    row.
 
     mapping: slot -> int (N,), the row of each joined row. exempt: slot -> bool (rows,), rows that
-    may occur in any number; its slots are the ones to be limited, one after the other. Of a row
-    that occurs too often, which joined rows stay is drawn from `entropy`, all alike. Every row that
-    occurs among those that are left when its turn comes keeps min(limit, its number) of them.
+    may occur any number of times. The slots of `exempt` are limited, one after the other.
 
-    Raises InternalError for a limit below 1.
+    If a row occurs too often, `entropy` draws the joined rows that stay, with equal probability. A
+    row keeps min(limit, its number) of the joined rows that are left in its slot's turn.
+
+    Raise InternalError for a limit below 1.
     """
     if limit < 1:
         raise InternalError(f"a limit of {limit} joined rows")
@@ -45,16 +49,16 @@ def limit_fan_out(
 
 
 def _drawn(rows: Array, free: Array, limit: int, entropy: Entropy) -> Array | None:
-    """bool (N,): which joined rows stay; None for all."""
+    """Return the joined rows that stay: bool (N,); None for all."""
     counts = np.bincount(rows, minlength=len(free))
     crowded = (counts > limit) & ~free
     if not crowded.any():
         return None
     places = np.flatnonzero(crowded[rows])
-    own = rows[places]
+    crowded_rows = rows[places]
     words = np.frombuffer(entropy(8 * len(places)), np.uint64)
-    order = np.lexsort((words, own))
-    first = np.flatnonzero(np.diff(own[order], prepend=-1))
+    order = np.lexsort((words, crowded_rows))
+    first = np.flatnonzero(np.diff(crowded_rows[order], prepend=-1))
     rank = np.arange(len(order)) - np.repeat(first, np.diff(first, append=len(order)))
     stays = np.ones(len(rows), bool)
     stays[places[order[rank >= limit]]] = False
@@ -62,15 +66,18 @@ def _drawn(rows: Array, free: Array, limit: int, entropy: Entropy) -> Array | No
 
 
 def copies(rows: Array, virtual: Array) -> int:
-    """F: joined rows (N,) that a row that is not `virtual` (n,) occurs in, at most; 0 for none."""
+    """Return F: the maximum number of joined rows (N,) that contain one non-`virtual` row (n,); 0
+    for none.
+    """
     return int(np.bincount(rows, minlength=len(virtual))[~virtual].max(initial=0))
 
 
 def partners(rows: Array, virtual: Array, others: Array, size: int) -> int:
-    """F_ij: different rows of another slot that a row which is not virtual is joined with, at most.
+    """Return F_ij: the maximum number of different rows of another slot that one non-virtual row is
+    joined with.
 
-    rows, others (N,): the rows of both slots in each joined row; `size` rows of the other slot, its
-    virtual one among them.
+    rows, others (N,): the rows of both slots in each joined row. size: rows of the other slot,
+    including its virtual row.
     """
     pairs = np.unique(rows.astype(np.int64) * size + others)
     return copies(pairs // size, virtual) if len(pairs) else 0

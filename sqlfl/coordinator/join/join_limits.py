@@ -1,4 +1,4 @@
-"""Joins that are too large are refused before they are made, with what makes them large."""
+"""Check of a join's size before the join is made. The errors name the cause of the size."""
 
 from __future__ import annotations
 
@@ -25,28 +25,36 @@ from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query.ucq import Slot
 
 PER_SLOT, FIXED = 8, 48
-"""Bytes of memory for each joined row: of each table its row, once more while equal rows are
-merged; targets, and what metrics sort."""
+"""Bytes of memory for each joined row: its row in each table, the same again while equal rows are
+merged, the targets, and the values that metrics sort.
+"""
 MERGING, WEIGHING = 16, 40
-"""Besides, where equal rows are merged, and where rows count differently."""
+"""Further bytes where equal rows are merged, and where rows have weights."""
 OF_TABLE, PER_KEY, PER_IMAGE = 72, 12, 400
-"""Bytes for each row of a slot, for each of its keys, and for each output of one with features,
-where joined rows are not written down: which rows take part, and how often; codes of keys and their
-groups; scores, sums, and what lbfgs keeps of the last iterations."""
+"""Bytes where joined rows are not written down: for each row of a slot, for each of its keys, and
+for each output of a row with features.
+
+They hold the rows that take part and how often, codes of keys and their groups, scores, sums, and
+the last iterations of lbfgs.
+"""
 OF_FACTS, PER_FACTS_KEY = 14, 8
-"""In place of the first two, where each row of the table stands for one joined row at most."""
+"""Bytes in place of the first two, if each row of the table stands for at most one joined row."""
 PER_VALUE = 64
-"""Bytes for each different value of a client's key, while all are numbered."""
+"""Bytes for each different value of a client's key while all keys are numbered."""
 LEAST_OF_DATABASE = 1 << 25
-"""Bytes with which DuckDB can still join, sort, and put on disk what is more."""
+"""Bytes with which DuckDB can still join and sort, and put the rest on disk."""
 MANY = 1 << 25
-"""Joined rows from which they are not written down, where that can be: fewer are faster read."""
+"""Joined rows from which they are not written down, if possible. Fewer rows are read faster when
+written down.
+"""
 PRODUCTS, FOLD = 1 << 20, 4
-"""As many, and times as many as all tables have rows, where they are products of groups that the
-compiled library reads: these need not be many, for to write them down takes longer."""
+"""Minimum number of joined rows, and minimum ratio to the rows of all tables, from which products
+of groups are not written down. The limit is low because the compiled library reads them, and
+writing them down would take longer.
+"""
 SCORING_FIXED, SCORING_PER_SLOT, SCORING_PER_OUTPUT = 24, 12, 40
 OF_MACHINE = 0.8
-"""Of the machine's memory, where memory_limit does not say: what DuckDB takes too."""
+"""Share of the machine's memory to use without memory_limit. It includes DuckDB's memory."""
 SHOWN = 3
 
 
@@ -60,12 +68,13 @@ def check_join(
     found: Factorised | None = None,
     stored: bool = False,
 ) -> RowStorage:
-    """Raise ModelError where the join has more rows than the statement takes, or than fit memory.
+    """Raise ModelError if the join has more rows than the statement allows, or than fit memory.
 
-    found: as what joined rows can be found again in each pass; stored: they can be read from files.
+    found: the joined rows as a mapping that finds them again in each pass. stored: True if they can
+    be read from files.
 
-    Where its size, counted from the codes, is a bound only, and one that is too large, `count(n)`
-    makes up to n joined rows to count them. `tell` is told the number.
+    The size counted from the codes may be only a bound. If the bound is too large, `count(n)` makes
+    up to n joined rows to count them. `tell` reports progress.
     """
     most = plan.options.max_joined_rows
     rows, said = int(size.rows), ""
@@ -88,8 +97,9 @@ def check_join(
 
 
 def check_keys(plan: FederatedPlan, replies: Iterable[JoinKeys]) -> None:
-    """Raise ModelError where the keys of all rows would not fit memory_limit, or the machine, while
-    they are numbered."""
+    """Raise ModelError if the keys of all rows would not fit memory_limit, or the machine, while
+    they are numbered.
+    """
     keys = [key for reply in replies for key in zip(reply.tags, reply.codes, strict=True)]
     values = sum(len(tags) for tags, _ in keys)
     need = PER_VALUE * values + PER_KEY * sum(len(codes) for _, codes in keys)
@@ -98,16 +108,18 @@ def check_keys(plan: FederatedPlan, replies: Iterable[JoinKeys]) -> None:
 
 @dataclass(frozen=True)
 class RowStorage:
-    """Where joined rows are to be."""
+    """Storage of the joined rows."""
 
     rows: int
-    """How many, or a bound."""
+    """Number of joined rows, or a bound."""
     written: bool
-    """In arrays that have a row for each."""
+    """True for arrays with an entry for each joined row."""
 
 
 def is_written(plan: FederatedPlan, rows: RowMapping) -> bool:
-    """Whether arrays with a row for each joined row are made: of few, and for what needs them."""
+    """Return True if arrays with an entry for each joined row are made: if rows are few, or if a
+    later step needs them.
+    """
     found, stored = isinstance(rows, Factorised), isinstance(rows, StoredMapping)
     if isinstance(rows, Factorised) and _sums_only(plan) and _quicker_found(rows):
         return False
@@ -128,7 +140,7 @@ def _in_arrays(plan: FederatedPlan, rows: int, *, found: bool, stored: bool) -> 
 
 
 def _sums_only(plan: FederatedPlan) -> bool:
-    """What follows needs of joined rows no more than sums over the rows of slots."""
+    """Return True if the later steps need only sums over the rows of slots."""
     if plan.purpose != TRAIN or plan.weighted:
         return False
     return spec_of(plan.algorithm).sums_only(plan.training)
@@ -137,8 +149,9 @@ def _sums_only(plan: FederatedPlan) -> bool:
 def check_tables(
     plan: FederatedPlan, rows: Mapping[int, int], outputs: int, found: Factorised | None
 ) -> None:
-    """As `check_memory`, where joined rows are not written down, by the `rows` of every slot;
-    `found`: they are found again in each pass."""
+    """Raise as `check_memory` does, by the `rows` of every slot, if joined rows are not written
+    down. found: the mapping that finds them again in each pass.
+    """
     facts = None if found is None else found.alone
     need = 0
     for slot in plan.ucq.slots:
@@ -152,10 +165,10 @@ def check_tables(
 
 
 def check_memory(plan: FederatedPlan, rows: int, outputs: int, said: str = "") -> None:
-    """Raise ModelError where the joined rows would not fit memory_limit, or the machine.
+    """Raise ModelError if the joined rows would not fit memory_limit, or the machine.
 
-    outputs : scores of a joined row; numbers of its sum of towers, where a head follows. said :
-    'at least ' of rows that were not counted to the end.
+    outputs : scores of a joined row; with a head, the values of its sum of towers. said : 'at least
+    ' if rows were not counted to the end.
     """
     if rows > LARGEST_TABLE:
         raise ModelError(
@@ -182,12 +195,12 @@ def _check_bytes(plan: FederatedPlan, need: int, what_is: str) -> None:
 
 
 def _memory(plan: FederatedPlan) -> int:
-    """Bytes that the coordinator may take."""
+    """Return the bytes that the coordinator may use."""
     return bytes_of(plan.options.memory_limit) or int(OF_MACHINE * machine_memory())
 
 
 def database_memory(plan: FederatedPlan, slots: Mapping[int, SlotCodes], place: RowStorage) -> int:
-    """Bytes that DuckDB may take while it joins the keys: what is left."""
+    """Return the bytes that DuckDB may use for the join of the keys: the memory that is left."""
     held = sum(codes.bytes for codes in slots.values())
     if place.written:
         held += 4 * len(plan.ucq.mapped) * place.rows
@@ -202,12 +215,12 @@ def row_bytes(plan: FederatedPlan, outputs: int) -> int:
     if plan.purpose != TRAIN:
         return SCORING_FIXED + SCORING_PER_SLOT * slots + SCORING_PER_OUTPUT * outputs
     method = spec_of(plan.algorithm)
-    found = FIXED + PER_SLOT * slots + MERGING * plan.merges + WEIGHING * plan.weighted
-    return found + method.row_bytes(plan.training, outputs)
+    size = FIXED + PER_SLOT * slots + MERGING * plan.merges + WEIGHING * plan.weighted
+    return size + method.row_bytes(plan.training, outputs)
 
 
 def machine_memory() -> int:
-    """Bytes."""
+    """Return the machine's memory in bytes."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
@@ -227,8 +240,8 @@ def _too_large(
         message += f", and {LARGEST_JOIN:,} is the most that can be trained on or scored"
     else:
         message += f", and max_joined_rows is {most:,}"
-    found = [m for m in multiplying(plan.ucq, slots) if min(m.left, m.right) > 1][:SHOWN]
-    said = [_said(plan, m) for m in found]
+    causes = [m for m in multiplying(plan.ucq, slots) if min(m.left, m.right) > 1][:SHOWN]
+    said = [_said(plan, m) for m in causes]
     hint = "aggregate or filter the tables before"
     if said:
         hint = "is a key missing in the join? Else aggregate or filter before it"
@@ -259,13 +272,15 @@ def _mean(number: float) -> str:
 
 
 def _uncast(part: exp.Expr) -> exp.Expr:
-    """Without the cast to the type of both sides."""
-    found: exp.Expr = part.this if isinstance(part, exp.Cast) else part
-    return found
+    """Return the expression without the cast to the type of both sides."""
+    inner: exp.Expr = part.this if isinstance(part, exp.Cast) else part
+    return inner
 
 
 def key_words(slot: Slot, key: int) -> str:
-    """The key as the slot's first fragment has it, `t.k` or `(t.k, t.m)`, under the slot's name."""
+    """Return the key as the slot's first fragment has it, `t.k` or `(t.k, t.m)`, with the slot's
+    name.
+    """
     select = next(f.select for f in slot.fragments if not f.virtual)
     parts = [
         _uncast(item.this).copy()
@@ -275,7 +290,7 @@ def key_words(slot: Slot, key: int) -> str:
     source = select.args["from_"].this.alias_or_name
     alone = not select.args.get("joins")
     for column in [c for part in parts for c in part.find_all(exp.Column)]:
-        if alone and column.table == source:  # an alias of the planner's
+        if alone and column.table == source:  # an alias from the planner
             column.set("table", build.identifier(slot.name))
     named = [to_sql(part) for part in parts]
     return named[0] if len(named) == 1 else f"({', '.join(named)})"

@@ -1,12 +1,15 @@
-"""How many rows a join has, counted from key codes before it is made.
+"""Number of rows of a join, counted from key codes before the join is made.
 
-Slots that are joined are relations over variables, one for each set of keys that are equal; a row
-of a slot counts as often as it is joined with what has been taken in so far. A slot whose shared
-variables another one has all can be taken in: its rows are summed by their codes, and the other's
-rows are multiplied by the sums (message passing over a join tree). So it takes time in the rows of
-the slots, not in those of the join. Where nothing can be taken in, as in a cycle, an equality is
-left out, and the count is a bound from above. A LEFT JOIN multiplies the rows that it hangs on by
-the number of their matches, or by what the virtual rows come to where there are none.
+Joined slots are relations over variables, one for each set of keys that are equal. A row of a slot
+counts as often as it is joined with the slots taken in so far.
+
+A slot can be taken into another one that has all its shared variables. Its rows are summed by their
+codes, and the other slot's rows are multiplied by the sums (message passing over a join tree). So
+the count takes time in the rows of the slots, not in the rows of the join.
+
+If no slot can be taken in, as in a cycle, an equality is left out, and the count is an upper bound.
+A LEFT JOIN multiplies each row of its left side by the number of matches. For a row without
+matches, the factor comes from the virtual rows.
 """
 
 from __future__ import annotations
@@ -25,21 +28,21 @@ from sqlfl.planner.query.ucq import Block, Join, LeftJoin, Slot, Ucq
 
 @dataclass(frozen=True, eq=False)
 class SlotCodes:
-    """The rows of a slot as the coordinator knows them."""
+    """Rows of a slot, as the coordinator knows them."""
 
     fragment: Array
-    """int (n,)"""
+    """int (n,): the fragment of each row."""
     keys: dict[int, Array]
     """Key -> int (n,): codes from 0 that all slots with the key share; -1 for NULL."""
 
     @property
     def bytes(self) -> int:
-        """Of memory, with the numbers of the rows."""
-        own = sum(codes.nbytes for codes in self.keys.values())
-        return own + self.fragment.nbytes + 4 * len(self.fragment)
+        """Return the bytes of memory, with the numbers of the rows."""
+        key_bytes = sum(codes.nbytes for codes in self.keys.values())
+        return key_bytes + self.fragment.nbytes + 4 * len(self.fragment)
 
     def among(self, fragments: Sequence[int]) -> Array:
-        """bool (n,): the rows of these fragments."""
+        """Return which rows belong to these fragments: bool (n,)."""
         chosen = np.zeros(1 << 16, bool)
         chosen[list(fragments)] = True
         return taken(chosen, self.fragment)
@@ -82,36 +85,38 @@ class JoinSize:
     rows: float
     """A whole number, exact up to 2⁵³."""
     exact: bool
-    """Else the join has at most so many rows."""
+    """False if `rows` is only an upper bound."""
 
 
 def join_size(ucq: Ucq, slots: Mapping[int, SlotCodes]) -> JoinSize:
-    """The rows of `sqlfl.planner.query.emit.mapping_query` over these slots."""
-    found = [_Counter(ucq, block, slots).size() for block in ucq.blocks]
-    return JoinSize(sum(size.rows for size in found), all(size.exact for size in found))
+    """Return the number of rows of `sqlfl.planner.query.emit.mapping_query` over these slots."""
+    sizes = [_Counter(ucq, block, slots).size() for block in ucq.blocks]
+    return JoinSize(sum(size.rows for size in sizes), all(size.exact for size in sizes))
 
 
 @dataclass(frozen=True, eq=False)
 class Multiplying:
-    """What two slots that are joined on a key make of each other's rows, by that key alone."""
+    """Fan-out of two slots that are joined on a key, by that key alone."""
 
     join: Join
     pairs: float
-    """Rows of the two slots together."""
+    """Number of joined rows of the two slots."""
     left: float
-    """Rows of the right slot that a row of the left one with a match has, on average."""
+    """Mean number of the right slot's rows for a row of the left one that has a match."""
     right: float
-    """And the other way round."""
+    """Mean number of the left slot's rows for a row of the right one that has a match."""
 
 
 def multiplying(ucq: Ucq, slots: Mapping[int, SlotCodes]) -> list[Multiplying]:
-    """For each pair of slots and key, those that multiply both sides first, by their pairs."""
-    found = [_multiplying(join, slots[join.left], slots[join.right]) for join in joins_of(ucq)]
-    return sorted(found, key=lambda m: (min(m.left, m.right) <= 1, -m.pairs))
+    """Return the fan-out of each pair of slots and key. Pairs that multiply both sides come first,
+    ordered by their joined rows.
+    """
+    fan_outs = [_multiplying(join, slots[join.left], slots[join.right]) for join in joins_of(ucq)]
+    return sorted(fan_outs, key=lambda m: (min(m.left, m.right) <= 1, -m.pairs))
 
 
 def joins_of(ucq: Ucq) -> list[Join]:
-    """All of the query, each once."""
+    """Return all joins of the query, each once."""
     every = [j for block in ucq.blocks for j in (*block.joins, *_on(block.lefts))]
     return list(dict.fromkeys(every))
 
@@ -132,7 +137,7 @@ def _multiplying(join: Join, left: SlotCodes, right: SlotCodes) -> Multiplying:
 
 @dataclass(eq=False)
 class _Relation:
-    """Rows over variables; `weight` counts what each is joined with so far."""
+    """Rows over variables. `weight` counts the rows that each is joined with so far."""
 
     variables: dict[int, Array]
     """Variable -> int (n,): codes, -1 for NULL."""
@@ -147,7 +152,7 @@ class _Relation:
 
 
 class _Counter:
-    """Counts one block."""
+    """Counter of one block's rows."""
 
     def __init__(self, ucq: Ucq, block: Block, slots: Mapping[int, SlotCodes]) -> None:
         self._block = block
@@ -157,7 +162,7 @@ class _Counter:
         self._kept = dict(block.kept)
         self._exact = True
         self._hanging: dict[int, list[LeftJoin]] = defaultdict(list)
-        """LEFT JOINs by the slot that they hang on."""
+        """LEFT JOINs by the slot on their left side."""
         self._hang(block.lefts)
 
     def size(self) -> JoinSize:
@@ -172,19 +177,25 @@ class _Counter:
             self._hang(left.lefts)
 
     def _usable(self, joins: Sequence[Join], slots: Sequence[int]) -> list[Join]:
-        """Equalities of these slots alone; those that reach into a LEFT JOIN are left out."""
-        found = [j for j in joins if j.left in slots and j.right in slots and not j.virtual]
-        self._exact &= len(found) == len(joins)
-        return found
+        """Return the equalities between these slots alone. Equalities that reach into a LEFT JOIN
+        are left out.
+        """
+        usable = [j for j in joins if j.left in slots and j.right in slots and not j.virtual]
+        self._exact &= len(usable) == len(joins)
+        return usable
 
     # -- rows of one slot --------------------------------------------------------------------------
 
     def _present(self, slot: int) -> Array:
-        """float64 (n,): 1 for the rows that take part, 0 for virtual ones and other fragments."""
+        """Return 1 for the rows that take part, and 0 for virtual rows and other fragments: float64
+        (n,).
+        """
         return self._slots[slot].among(self._taken[slot]).astype(np.float64)
 
     def _weighted(self, slot: int) -> Array:
-        """float64 (n,): what each row stands for with all LEFT JOINs that hang on the slot."""
+        """Return the number of rows that each row stands for, with all LEFT JOINs on the slot:
+        float64 (n,).
+        """
         weight = self._present(slot)
         if slot in self._kept:
             weight *= self._slots[slot].among(self._kept[slot])
@@ -199,7 +210,9 @@ class _Counter:
     # -- LEFT JOINs --------------------------------------------------------------------------------
 
     def _factor(self, left: LeftJoin, outer: int) -> Array:
-        """float64 (n,): joined rows of the LEFT JOIN for each row of the slot that it hangs on."""
+        """Return the number of joined rows of the LEFT JOIN for each row of the slot `outer`:
+        float64 (n,).
+        """
         exact, self._exact = self._exact, True
         on = [j for j in left.on if j.left == outer]
         self._exact &= len(on) == len(left.on)
@@ -207,14 +220,15 @@ class _Counter:
         matches = self._combined(left.slots, joins, self._present, outer, on)
         weighted = self._combined(left.slots, joins, self._weighted, outer, on)
         missing = self._missing(left)
-        found = weighted if self._exact else np.maximum(weighted, missing)
+        matched = weighted if self._exact else np.maximum(weighted, missing)
         self._exact &= exact
-        return np.where(matches > 0, found, missing)
+        return np.where(matches > 0, matched, missing)
 
     def _missing(self, left: LeftJoin) -> float:
-        """Joined rows where there is no match: all in its parentheses are virtual rows, with what
-        hangs on these from outside."""
-        found = 1.0
+        """Return the number of joined rows for a row without a match. All slots in the LEFT JOIN's
+        parentheses then have virtual rows, and LEFT JOINs from outside may multiply these.
+        """
+        product = 1.0
         for slot in left.within:
             row = self._virtual_row(slot)
             if slot in self._kept and row is None:
@@ -224,10 +238,10 @@ class _Counter:
                     continue
                 on = [join for join in other.on if join.left == slot]
                 if row is not None and all(join.virtual for join in on):
-                    found *= float(self._factor(other, slot)[row])
+                    product *= float(self._factor(other, slot)[row])
                 else:
-                    found *= self._missing(other)
-        return found
+                    product *= self._missing(other)
+        return product
 
     # -- joins -------------------------------------------------------------------------------------
 
@@ -239,8 +253,9 @@ class _Counter:
         outer: int | None = None,
         on: Sequence[Join] = (),
     ) -> Array:
-        """float64 (n,): how often each row of `outer` is joined with these slots by `on`; without
-        `outer`, of the slot that is taken in last."""
+        """Return how often each row of `outer` is joined with these slots by `on`: float64 (n,).
+        Without `outer`, the rows are those of the slot that is taken in last.
+        """
         variable = variables([*joins, *on], outer)
         relations = []
         for slot in slots:
@@ -264,7 +279,9 @@ class _Counter:
     def _ear(
         self, relations: list[_Relation], root: _Relation | None
     ) -> tuple[_Relation, _Relation, list[int]]:
-        """A relation that can be taken into another, and the variables of both."""
+        """Return a relation that can be taken in, the relation that takes it in, and their common
+        variables.
+        """
         best: tuple[tuple[int, int], _Relation, _Relation, list[int]] | None = None
         for ear in relations:
             if ear is root:
@@ -282,21 +299,22 @@ class _Counter:
 
 
 def variables(joins: Sequence[Join], outer: int | None) -> dict[tuple[int, int], int]:
-    """(slot, key) -> variable: one number for all ends that equalities tie. Those of `outer` are
-    not among them, which keeps its rows whatever they match."""
-    found: dict[tuple[int, int], int] = {}
+    """Return (slot, key) -> variable: one number for all ends that equalities tie. Ends of `outer`
+    are left out, because it keeps its rows whatever they match.
+    """
+    numbers_of_ends: dict[tuple[int, int], int] = {}
     for join in joins:
         ends = [(slot, join.key) for slot in (join.left, join.right) if slot != outer]
-        numbers = {found.setdefault(end, len(found)) for end in ends}
+        numbers = {numbers_of_ends.setdefault(end, len(numbers_of_ends)) for end in ends}
         first = min(numbers)
-        for end, number in found.items():
+        for end, number in numbers_of_ends.items():
             if number in numbers:
-                found[end] = first
-    return found
+                numbers_of_ends[end] = first
+    return numbers_of_ends
 
 
 def _message(ear: _Relation, into: _Relation, shared: Sequence[int]) -> Array | float:
-    """What each row of `into` is multiplied by: the rows of `ear` with the same codes."""
+    """Return the factor for each row of `into`: the number of rows of `ear` with the same codes."""
     if not shared:
         return float(ear.weight.sum())
     one, other = ear.variables[shared[0]], into.variables[shared[0]]
@@ -309,7 +327,7 @@ def _message(ear: _Relation, into: _Relation, shared: Sequence[int]) -> Array | 
 
 
 def paired(one: Array, other: Array, more: Array, others: Array) -> tuple[Array, Array]:
-    """Codes of pairs of codes, from 0; -1 where one is NULL."""
+    """Return codes from 0 for pairs of codes; -1 if one of the pair is NULL."""
     width = max(int(more.max(initial=-1)), int(others.max(initial=-1))) + 1
     pairs = np.concatenate([one, other]).astype(np.int64) * width
     pairs += np.concatenate([more, others])

@@ -1,8 +1,8 @@
-"""The join of hashed keys, whole or a part of it, wherever it is made.
+"""Join of hashed keys, as a whole or in parts, on any machine.
 
-A joined row of inner joins comes from one row of each slot, so that the join of a range of rows of
-one slot with all of the others is a part of it. Ranges of the largest slot are taken: joined rows
-are sorted by it first, and those of ranges one after the other have the order of the whole.
+A joined row of inner joins comes from one row of each slot. So the join of a range of one slot's
+rows with all other slots is a part of the join. The ranges are those of the largest slot. Joined
+rows are sorted by this slot first, so the parts of consecutive ranges have the order of the whole.
 """
 
 from __future__ import annotations
@@ -29,30 +29,31 @@ BATCH = 1 << 17
 
 @dataclass(frozen=True, eq=False)
 class KeyJoin:
-    """A query over tables `slot_<i>`, of which it gives the rows as columns of these names."""
+    """Query over tables `slot_<i>`. It returns the rows as columns of these names."""
 
     sql: str
-    """Without an order."""
+    """The query, without an order."""
     order: tuple[str, ...]
-    """The columns by which joined rows are sorted."""
+    """Columns by which joined rows are sorted."""
     codes: Mapping[int, SlotCodes]
-    """Of the rows of every slot."""
+    """Codes of the rows of every slot."""
     memory: int | None = None
-    """Bytes that DuckDB may take; None for its default."""
+    """Bytes that DuckDB may use; None for its default."""
     first: Mapping[int, int] = field(default_factory=dict)
-    """Slot -> the number of its first row, where that is not 0."""
+    """Slot -> the number of its first row, if that is not 0."""
 
     def parts(self, slot: int, count: int) -> list[KeyJoin]:
-        """By ranges of the rows of a slot, which has as many at least; for as many DuckDBs at once,
-        which share the memory."""
-        own = self.codes[slot]
-        rows = len(own.fragment)
+        """Return `count` parts by ranges of a slot's rows. The slot must have at least as many
+        rows. The parts' DuckDBs run at the same time and share the memory.
+        """
+        slot_codes = self.codes[slot]
+        rows = len(slot_codes.fragment)
         memory = None if self.memory is None else self.memory // count
         bounds = [rows * number // count for number in range(count + 1)]
         return [
             replace(
                 self,
-                codes={**self.codes, slot: _range(own, slice(a, b))},
+                codes={**self.codes, slot: _range(slot_codes, slice(a, b))},
                 memory=memory,
                 first={**self.first, slot: a},
             )
@@ -60,9 +61,10 @@ class KeyJoin:
         ]
 
     def rows(self) -> list[Array]:
-        """int32 (N,) of each column of the query, sorted, by a DuckDB of its own in one thread.
+        """Return each column of the query, sorted: int32 (N,). It uses a DuckDB of its own with one
+        thread.
 
-        Raises ModelError where its memory does not suffice.
+        Raise ModelError if its memory does not suffice.
         """
         with own_database() as con:
             con.execute("SET threads = 1")
@@ -76,15 +78,17 @@ class KeyJoin:
 
 
 def _range(codes: SlotCodes, rows: slice) -> SlotCodes:
-    return SlotCodes(codes.fragment[rows], {key: own[rows] for key, own in codes.keys.items()})
+    return SlotCodes(
+        codes.fragment[rows], {key: values[rows] for key, values in codes.keys.items()}
+    )
 
 
 def register(
     con: duckdb.DuckDBPyConnection, codes: Mapping[int, SlotCodes], first: Mapping[int, int]
 ) -> None:
-    """The slots as tables."""
-    for slot, own in codes.items():
-        con.register(f"slot_{slot}", _slot_table(own, first.get(slot, 0)))
+    """Register the slots as tables."""
+    for slot, slot_codes in codes.items():
+        con.register(f"slot_{slot}", _slot_table(slot_codes, first.get(slot, 0)))
 
 
 def _slot_table(codes: SlotCodes, first: int) -> pa.Table:
@@ -92,8 +96,8 @@ def _slot_table(codes: SlotCodes, first: int) -> pa.Table:
         "fragment": codes.fragment,
         "row": np.arange(first, first + len(codes.fragment), dtype=np.int32),
     }
-    for key, own in codes.keys.items():
-        columns[f"key_{key}"] = pa.array(own, mask=own < 0)
+    for key, values in codes.keys.items():
+        columns[f"key_{key}"] = pa.array(values, mask=values < 0)
     return pa.table(columns)
 
 
@@ -103,11 +107,11 @@ def limit(con: duckdb.DuckDBPyConnection, memory: int | None) -> None:
 
 
 def kept(relation: duckdb.DuckDBPyRelation) -> list[Array]:
-    """int32 (N,) of each column, which may be written to."""
+    """Return each column as a writable array: int32 (N,)."""
     parts: list[list[Array]] = [[] for _ in relation.columns]
     for batch in relation.to_arrow_reader(BATCH):
-        for column, own in zip(batch.columns, parts, strict=True):
-            own.append(column.to_numpy().astype(np.int32))
+        for column, batches in zip(batch.columns, parts, strict=True):
+            batches.append(column.to_numpy().astype(np.int32))
     rows = []
     while parts:
         rows.append(np.concatenate(parts.pop(0) or [np.empty(0, np.int32)]))
@@ -115,8 +119,8 @@ def kept(relation: duckdb.DuckDBPyRelation) -> list[Array]:
 
 
 def together(parts: Sequence[Sequence[Array]]) -> list[Array]:
-    """What parts of a join gave, in their order: of each column one array."""
-    return [np.concatenate(own) for own in zip(*parts, strict=True)]
+    """Return one array for each column, from the parts of a join in their order."""
+    return [np.concatenate(column_parts) for column_parts in zip(*parts, strict=True)]
 
 
 def too_large(error: duckdb.OutOfMemoryException) -> ModelError:

@@ -1,4 +1,4 @@
-"""From join keys to trees of `sqlfl.coordinator.join.factorised`, where there are some."""
+"""Trees of `sqlfl.coordinator.join.factorised` from join keys, if the join has this form."""
 
 from __future__ import annotations
 
@@ -14,17 +14,22 @@ from sqlfl.coordinator.join.row_mapping import CHUNK
 from sqlfl.planner.query.ucq import Block, Join, Ucq
 
 COUNTED = 2.0**62
-"""Joined rows of a slot and those below it that int64 counts."""
+"""Maximum number of joined rows of a slot and the slots below it that int64 counts."""
 
 
 def factorised(ucq: Ucq, codes: Mapping[int, SlotCodes]) -> Factorised | None:
-    """The joined rows of `ucq`; None where a block has a cycle, or an outer join of other than one
-    slot by keys of another, or stands for more rows than can be counted."""
+    """Return the joined rows of `ucq`, or None.
+
+    None stands for a block with a cycle, for an outer join of several slots or by keys of several
+    slots, and for more rows than can be counted.
+    """
     try:
         trees = [_Growth(ucq, block, codes).tree() for block in ucq.blocks]
     except _NoTreeError:
         return None
-    return Factorised(trees, ucq.mapped, {slot: len(own.fragment) for slot, own in codes.items()})
+    return Factorised(
+        trees, ucq.mapped, {slot: len(slot_codes.fragment) for slot, slot_codes in codes.items()}
+    )
 
 
 class _NoTreeError(Exception):
@@ -33,17 +38,17 @@ class _NoTreeError(Exception):
 
 @dataclass(eq=False)
 class _Grown:
-    """A slot, with the slots that were taken into it."""
+    """Slot with the slots that were taken into it."""
 
     slot: int
     keys: dict[int, Array]
-    """Variable -> int (rows,): codes, negative where a row joins nothing."""
+    """Variable -> int (rows,): codes; negative if a row joins nothing."""
     weight: Array
-    """int64 (rows,): joined rows of the slot and those below; bool where each is one at most."""
+    """int64 (rows,): joined rows of the slot and the slots below; bool if each is at most one."""
     below: list[tuple[_Grown, Branch]] = field(default_factory=list)
 
     def take(self, ear: _Grown, own: Array, above: Array) -> None:
-        """Take in a slot by codes of its rows and of those here."""
+        """Take in a slot, by codes of its rows and of the rows here."""
         branch, times = _branch(ear, own, above)
         if float(self.weight.max(initial=0)) * times.max(initial=0) * len(times) >= COUNTED:
             raise _NoTreeError
@@ -53,7 +58,7 @@ class _Grown:
 
 
 class _Growth:
-    """Makes the tree of one block."""
+    """Builder of one block's tree."""
 
     def __init__(self, ucq: Ucq, block: Block, codes: Mapping[int, SlotCodes]) -> None:
         self._ucq = ucq
@@ -82,9 +87,9 @@ class _Growth:
         return Tree(root.slot, bounds, len(root.weight), tuple(_numbered(root)))
 
     def _grown(self, slot: int) -> _Grown:
-        """With the slots of the LEFT JOINs that hang on it."""
-        own = self._codes[slot].keys
-        keys = {v: own[key] for (s, key), v in self._variables.items() if s == slot}
+        """Return the slot with the slots of its LEFT JOINs."""
+        codes = self._codes[slot].keys
+        keys = {v: codes[key] for (s, key), v in self._variables.items() if s == slot}
         weight = self._among(slot, self._taken[slot])
         if slot in self._kept:
             weight &= self._among(slot, self._kept[slot])
@@ -97,36 +102,38 @@ class _Growth:
         return grown
 
     def _hang(self, grown: _Grown, ear: _Grown, on: Sequence[Join]) -> None:
-        """Rows without a partner have the virtual row."""
+        """Take in the slot of a LEFT JOIN. Rows without a partner get the virtual row."""
         keys = [self._codes[slot].keys for slot in (ear.slot, grown.slot)]
-        own, above = _together(keys, [join.key for join in on])
-        if grown.slot in self._virtual:  # whose keys a partner that is missing has not
+        below, above = _together(keys, [join.key for join in on])
+        if grown.slot in self._virtual:  # a missing partner has no keys
             above = np.where(self._among(grown.slot, (self._virtual[grown.slot],)), -1, above)
-        own = np.where(self._among(ear.slot, self._taken[ear.slot]), own, -1)
-        size = max(int(own.max(initial=-1)), int(above.max(initial=-1))) + 1
-        found = np.append(np.bincount(own[own >= 0], minlength=size) > 0, False)
+        below = np.where(self._among(ear.slot, self._taken[ear.slot]), below, -1)
+        size = max(int(below.max(initial=-1)), int(above.max(initial=-1))) + 1
+        matched = np.append(np.bincount(below[below >= 0], minlength=size) > 0, False)
         virtual = np.flatnonzero(self._among(ear.slot, (self._virtual[ear.slot],)))
         if len(virtual):
-            own[virtual] = size
+            below[virtual] = size
         elif ear.slot not in self._kept:
             raise _NoTreeError
-        grown.take(ear, own, np.where(taken(found, above), above, size if len(virtual) else -1))
+        grown.take(ear, below, np.where(taken(matched, above), above, size if len(virtual) else -1))
 
     def _among(self, slot: int, fragments: Sequence[int]) -> Array:
-        """bool (rows,): those of these fragments."""
-        own = self._codes[slot]
+        """Return which rows belong to these fragments: bool (rows,)."""
+        codes = self._codes[slot]
         if len(fragments) == len(self._ucq.slots[slot].fragments):
-            return np.ones(len(own.fragment), bool)
-        return own.among(fragments)
+            return np.ones(len(codes.fragment), bool)
+        return codes.among(fragments)
 
 
 def _of_one(on: Sequence[Join]) -> bool:
-    """Keys of one slot before, and of its own rows."""
+    """Return True if the keys belong to one slot on the left, and to its real rows."""
     return len({join.left for join in on}) == 1 and not any(join.virtual for join in on)
 
 
 def _ear(left: Sequence[_Grown], root: _Grown) -> tuple[_Grown, _Grown, list[int]]:
-    """A slot, one that has all keys which it shares with others, and those: the smallest first."""
+    """Return a slot, another one that has all keys which it shares with others, and these keys. The
+    smallest slot comes first.
+    """
     for ear in sorted(left, key=lambda grown: len(grown.weight)):
         others = [grown for grown in left if grown is not ear]
         shared = {v for v in ear.keys if any(v in grown.keys for grown in others)}
@@ -139,8 +146,9 @@ def _ear(left: Sequence[_Grown], root: _Grown) -> tuple[_Grown, _Grown, list[int
 
 
 def _branch(ear: _Grown, own: Array, above: Array) -> tuple[Branch, Array]:
-    """The branch without a place in the tree, and the joined rows of it that each row above is
-    joined with: int64, or bool where it is one at most."""
+    """Return the branch without a place in the tree, and the number of its joined rows for each row
+    above: int64, or bool if each is at most one.
+    """
     rows = np.flatnonzero((own >= 0) & (ear.weight > 0))
     own, weight = own[rows], ear.weight[rows]
     groups = max(int(own.max(initial=-1)), int(above.max(initial=-1))) + 1
@@ -159,38 +167,42 @@ def _branch(ear: _Grown, own: Array, above: Array) -> tuple[Branch, Array]:
     if weight.dtype != bool:
         ends = np.concatenate([[0], np.cumsum(ear.weight[order])])
         size, before = np.diff(ends[np.append(start, len(order))]), ends[:-1]
-    # the last group is empty: that of a NULL
+    # The last group is empty; NULL keys belong to it.
     group = above.astype(np.int32)
     branch = Branch(ear.slot, 0, group, order.astype(np.int32), start, size, before)
     return branch, taken(size, group)
 
 
 def _codes(ear: _Grown, into: _Grown, shared: Sequence[int]) -> tuple[Array, Array]:
-    """int (rows,) of both: equal where they join, negative where a key is NULL."""
+    """Return codes of both slots, int (rows,): equal if the rows join, negative if a key is
+    NULL.
+    """
     if not shared:
         return np.zeros(len(ear.weight), np.int32), np.zeros(len(into.weight), np.int32)
     return _together([ear.keys, into.keys], shared)
 
 
 def _together(keys: Sequence[Mapping[int, Array]], shared: Sequence[int]) -> tuple[Array, Array]:
-    own, above = (codes[shared[0]] for codes in keys)
+    below, above = (codes[shared[0]] for codes in keys)
     for key in shared[1:]:
-        own, above = paired(own, above, keys[0][key], keys[1][key])
-    return own, above
+        below, above = paired(below, above, keys[0][key], keys[1][key])
+    return below, above
 
 
 def _bounds(counts: Array) -> Array:
-    """int64 (n + 1,): what counts (n,), integers or bool, come to before each, and in all."""
-    found = np.zeros(len(counts) + 1, np.int64)
+    """Return the sums of the counts (n,), integers or bool, before each entry and in total: int64
+    (n + 1,).
+    """
+    bounds = np.zeros(len(counts) + 1, np.int64)
     for start in range(0, len(counts), CHUNK):
-        part = found[start + 1 : start + 1 + CHUNK]
+        part = bounds[start + 1 : start + 1 + CHUNK]
         np.cumsum(counts[start : start + CHUNK], out=part)
-        part += found[start]
-    return found
+        part += bounds[start]
+    return bounds
 
 
 def _numbered(root: _Grown) -> Iterator[Branch]:
-    """All branches, those above first."""
+    """Yield all branches, those above first."""
     waiting = [(0, root)]
     number = 0
     while waiting:

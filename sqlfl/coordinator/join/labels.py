@@ -1,4 +1,4 @@
-"""The targets of joined rows, from the clients that have them."""
+"""Targets of joined rows, from the clients that have them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ LARGEST_TARGET = 1e30
 
 
 def targets(plan: FederatedPlan, joined: Joined, channel: ReplyChannel, run: str) -> Targets:
-    """The target of every joined row, in clear, from the clients of the target's slot."""
+    """Return the target of every joined row, in clear, from the clients of the target's slot."""
     return labels(plan, joined, channel, run).spread(joined)
 
 
 def labels(plan: FederatedPlan, joined: Joined, channel: ReplyChannel, run: str) -> Targets:
-    """The targets of the active rows of their slot."""
+    """Return the targets of the active rows of their slot. Raise ModelError for a value that the
+    model or the messages do not take.
+    """
     index = next(slot.index for slot in plan.ucq.slots if slot.target)
     slot = joined.slots[index]
     requests = {a: SendLabels(run, index) for a in slot.addresses}
@@ -50,5 +52,5 @@ def labels(plan: FederatedPlan, joined: Joined, channel: ReplyChannel, run: str)
             )
         return Targets(numbers, None, index)
     classes, codes = merge_classes(parts, type_)
-    # there may be one for each joined row
+    # The codes may be as many as the joined rows.
     return Targets(codes.astype(np.min_scalar_type(len(classes))), classes, index)

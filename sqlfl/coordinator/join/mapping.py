@@ -1,4 +1,4 @@
-"""The table mapping: which row of every slot each joined row comes from (p_i)."""
+"""Table mapping: the row of every slot from which each joined row comes (p_i)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sqlfl.base.arrays import Array
 from sqlfl.base.errors import InternalError
 
 CHUNK = 1 << 15
-"""Joined rows that are added up at once: few enough for the processor's cache."""
+"""Joined rows that are added up at once. So many fit the processor's cache."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,33 +23,35 @@ class SlotMapping:
     rows: Array
     """int32 (N,): the slot's row of each joined row."""
     size: int
-    """n_i, rows of the slot."""
+    """n_i, the number of rows of the slot."""
 
     def part(self, values: Array, joined: slice) -> Array:
-        """A_i h of some joined rows: (n_i, c) -> (b, c), of the type of `values`."""
+        """Return A_i h of some joined rows: (n_i, c) -> (b, c), of the type of `values`."""
         self._check(values, self.size)
         return values[joined] if self.identity else np.take(values, self.rows[joined], axis=0)
 
     def scatter(self, values: Array) -> Array:
-        """A_iᵀ g: (N, c) -> (n_i, c) float64; sums over G_i(r) in the order of joined rows."""
+        """Return A_iᵀ g: (N, c) -> (n_i, c) float64. The sums over G_i(r) run in the order of
+        joined rows.
+        """
         self._check(values, len(self.rows))
         if self.identity:
             return np.array(values, np.float64)
         if values.shape[1] == 1:
             flat = np.ascontiguousarray(values[:, 0], np.float64)
-            sums = np.bincount(self.rows, flat, self.size)  # of integers where nothing is joined
+            sums = np.bincount(self.rows, flat, self.size)  # integers if there are no joined rows
             return sums.astype(np.float64, copy=False)[:, None]
         product: Array = self._transposed @ np.asarray(values, np.float64)
         return product
 
     @cached_property
     def counts(self) -> Array:
-        """cnt: int64 (n_i,)."""
+        """Return cnt: int64 (n_i,)."""
         return np.bincount(self.rows, minlength=self.size)
 
     @cached_property
     def identity(self) -> bool:
-        """Joined row j comes from row j."""
+        """Return True if each joined row j comes from row j."""
         n = len(self.rows)
         return n == self.size and bool(np.array_equal(self.rows, np.arange(n, dtype=np.int32)))
 
@@ -70,16 +72,16 @@ class Subset:
     """Some joined rows, and the rows of every slot that occur in them."""
 
     mapping: TableMapping
-    """Over the subset: sizes are the numbers of unique rows."""
+    """Mapping over the subset: its sizes are the numbers of unique rows."""
     rows: tuple[Array, ...]
-    """int32 (b_i,) per slot: its unique rows, ascending."""
+    """int32 (b_i,) for each slot: its unique rows, ascending."""
 
 
 class TableMapping:
     """p_i for several slots over the same N joined rows.
 
-    `rows` has an integer array (N,) per slot, with values in [0, size). Raises InternalError
-    where lengths differ or a row is out of range.
+    `rows` has an integer array (N,) for each slot, with values in [0, size). Raise InternalError if
+    lengths differ or a row is out of range.
     """
 
     def __init__(self, rows: Sequence[Array], sizes: Sequence[int]) -> None:
@@ -116,15 +118,15 @@ class TableMapping:
         return tuple(slot.size for slot in self.slots)
 
     def counts(self, slot: int) -> Array:
-        """cnt of every row of `slot`: int64 (n_i,)."""
+        """Return cnt of every row of `slot`: int64 (n_i,)."""
         return self.slots[slot].counts
 
     def scatter(self, slot: int, values: Array) -> Array:
-        """A_iᵀ g: (N, c) -> (n_i, c)."""
+        """Return A_iᵀ g: (N, c) -> (n_i, c)."""
         return self.slots[slot].scatter(values)
 
     def gather_sum(self, values: Sequence[Array]) -> Array:
-        """Σ_i A_i h_i: one (n_i, c) per slot -> (N, c) float64."""
+        """Return Σ_i A_i h_i: one (n_i, c) for each slot -> (N, c) float64."""
         if len(values) != len(self.slots):
             raise InternalError(f"{len(values)} vectors for {len(self.slots)} slots")
         total = np.empty((self.total, values[0].shape[1]))
@@ -137,20 +139,24 @@ class TableMapping:
         return total
 
     def gather_rows(self, values: Sequence[Array], joined: Array) -> Array:
-        """Σ_i A_i h_i of the joined rows `joined` (b,): one (n_i, c) per slot -> (b, c) float64."""
+        """Return Σ_i A_i h_i of the joined rows `joined` (b,): one (n_i, c) for each slot -> (b, c)
+        float64.
+        """
         total = np.zeros((len(joined), values[0].shape[1]))
         for slot, value in zip(self.slots, values, strict=True):
             total += value[slot.rows[joined]]
         return total
 
     def subset(self, joined: Array) -> Subset:
-        """The mapping of the joined rows `joined` (b,) over the slot rows that occur in them."""
+        """Return the mapping of the joined rows `joined` (b,) over the slot rows that occur in
+        them.
+        """
         rows, inner = [], []
         for slot in self.slots:
             picked = slot.rows[joined]
             if len(picked) * 8 < slot.size:
-                found: tuple[Array, Array] = np.unique(picked, return_inverse=True)
-                unique, position = found
+                numbered: tuple[Array, Array] = np.unique(picked, return_inverse=True)
+                unique, position = numbered
             else:
                 present = np.zeros(slot.size, bool)
                 present[picked] = True
@@ -162,9 +168,10 @@ class TableMapping:
 
 
 class CountedMapping(TableMapping):
-    """Joined rows of which no array is made: their number, and how often each slot's rows occur.
+    """Mapping without an array of joined rows: their number, and the number of occurrences of each
+    slot's rows.
 
-    What is asked of single joined rows raises InternalError.
+    A request for single joined rows raises InternalError.
     """
 
     def __init__(self, total: int, counts: Sequence[Array]) -> None:
@@ -176,7 +183,7 @@ class CountedMapping(TableMapping):
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        return tuple(len(own) for own in self._counts)
+        return tuple(len(counts) for counts in self._counts)
 
     def counts(self, slot: int) -> Array:
         return self._counts[slot]

@@ -1,4 +1,4 @@
-"""From hashed join keys to the table mapping: the coordinator's own query."""
+"""Table mapping from hashed join keys, by the coordinator's own query."""
 
 from __future__ import annotations
 
@@ -25,25 +25,27 @@ from sqlfl.messages import JoinKeys
 from sqlfl.options.training import LARGEST_TABLE
 
 SEVERAL = 1 << 20
-"""Joined rows from which workers make the join: of fewer, keys are sent longer than joined."""
+"""Joined rows from which workers make the join. For fewer, sending the keys takes longer than
+joining them.
+"""
 
 
 @dataclass(frozen=True, eq=False)
 class SlotRows:
-    """What the coordinator knows of a slot's snapshots before the join."""
+    """Rows of a slot's snapshots, as the coordinator knows them before the join."""
 
     slot: int
     addresses: tuple[Address, ...]
     """Clients of the slot, in order."""
     fragments: tuple[tuple[int, ...], ...]
-    """Per client, its fragments of the slot."""
+    """For each client, its fragments of the slot."""
     fragment_rows: tuple[tuple[int, ...], ...]
-    """Per client, the rows of each of these fragments."""
+    """For each client, the number of rows of each of these fragments."""
     keys: tuple[int, ...]
 
     @property
     def rows(self) -> tuple[int, ...]:
-        """Per client, the rows of its snapshot."""
+        """Return the number of rows of each client's snapshot."""
         return tuple(sum(counts) for counts in self.fragment_rows)
 
     @property
@@ -51,7 +53,7 @@ class SlotRows:
         return np.concatenate([[0], np.cumsum(self.rows)]).astype(np.int64)
 
     def fragment_of_rows(self, replies: Mapping[Address, JoinKeys]) -> Array:
-        """uint16 (n,): the fragment of each row of the slot's concatenated snapshots."""
+        """Return the fragment of each row of the slot's concatenated snapshots: uint16 (n,)."""
         parts = [
             replies[address].fragment
             if len(fragments) > 1 and self.keys
@@ -66,22 +68,22 @@ class SlotRows:
 
 @dataclass(frozen=True, eq=False)
 class Room:
-    """What the join may use."""
+    """Memory and files that the join may use."""
 
     memory: int | None = None
-    """Bytes that DuckDB may take, and puts on disk what is more; None for its default."""
+    """Bytes that DuckDB may use; it puts the rest on disk. None for its default."""
     scratch: Scratch | None = None
-    """Where the joined rows are to be written; None for memory."""
+    """Files for the joined rows; None to keep them in memory."""
     rows: int = 0
-    """Joined rows, or a bound."""
+    """Number of joined rows, or a bound."""
 
 
 def key_codes(
     slots: Sequence[SlotRows], replies: Mapping[Address, JoinKeys]
 ) -> dict[int, SlotCodes]:
-    """Slot -> its rows, with the tags of their keys as codes that all slots share.
+    """Return slot -> its rows, with the tags of their keys as codes that all slots share.
 
-    Raises ModelError where a slot has more rows than the mapping can number.
+    Raise ModelError if a slot has more rows than the mapping can number.
     """
     codes = {slot.slot: _slot_codes(slot, replies) for slot in slots}
     _share_codes(slots, replies, codes)
@@ -96,18 +98,21 @@ def run_mapping_query(
     executor: Executor | None = None,
     inner: bool = False,
 ) -> WrittenMapping | StoredMapping:
-    """The joined rows of the query's output, sorted by the rows of all slots, the largest first.
+    """Return the joined rows of the query's output, sorted by the rows of all slots, the largest
+    first.
 
-    So its values are gathered in the order in which they lie, and joined rows have the same order
-    from run to run.
+    So values are gathered in the order in which they lie in memory, and joined rows have the same
+    order in each run.
 
-    `check` is called before, with a function that makes up to as many joined rows as it is
-    given, to count them in `counting` bytes; what it raises ends the work. Ctrl-C ends the query.
-    Workers of the `executor` make the join where all of its joins are `inner` and it is of many
-    rows that are to be in memory.
-    Raises ModelError where DuckDB's memory does not suffice, and where a disk is full.
+    check: called first, with a function that makes up to a given number of joined rows in
+    `counting` bytes and returns their number. An error from it ends the work. executor, inner: the
+    executor's workers make the join if all joins are `inner`, rows are many, and they stay in
+    memory.
+
+    Ctrl-C ends the query. Raise ModelError if DuckDB's memory does not suffice, or if a disk is
+    full.
     """
-    sizes = {slot: len(own.fragment) for slot, own in codes.items()}
+    sizes = {slot: len(slot_codes.fragment) for slot, slot_codes in codes.items()}
     with own_database() as con:
         limit(con, counting)
         register(con, codes, {})
@@ -146,14 +151,16 @@ def _store(relation: duckdb.DuckDBPyRelation, files: Sequence[StoredNumbers]) ->
 
 
 def _unordered(sql: str) -> str:
-    """Rows need not be sorted to be counted, and are sorted otherwise to be kept."""
+    """Return the query without its order. Counting needs none, and kept rows are sorted in another
+    way.
+    """
     query = parse_one(sql, dialect=DuckDB)
     query.set("order", None)
     return query.sql(dialect=DuckDB)
 
 
 def _slot_codes(slot: SlotRows, replies: Mapping[Address, JoinKeys]) -> SlotCodes:
-    """With keys still to be filled in."""
+    """Return the rows of a slot, without the codes of their keys."""
     rows = sum(slot.rows)
     if rows > LARGEST_TABLE:
         raise ModelError(
@@ -168,7 +175,7 @@ def _share_codes(
     replies: Mapping[Address, JoinKeys],
     found: Mapping[int, SlotCodes],
 ) -> None:
-    """Give every slot the tags of its rows as codes that all holders of the key share."""
+    """Fill in the keys of every slot as codes that all holders of the key share."""
     for key in sorted({key for slot in slots for key in slot.keys}):
         holders = [
             (slot, address) for slot in slots if key in slot.keys for address in slot.addresses
@@ -177,24 +184,24 @@ def _share_codes(
         numbers = _numbered(np.concatenate(tags))
         parts: dict[int, list[Array]] = {slot.slot: [] for slot, _ in holders}
         start = 0
-        for (slot, address), own in zip(holders, tags, strict=True):
-            # the place after the last tag is NULL's
-            values = np.append(numbers[start : start + len(own)], np.int32(-1))
+        for (slot, address), client_tags in zip(holders, tags, strict=True):
+            # the place after the last tag stands for NULL
+            values = np.append(numbers[start : start + len(client_tags)], np.int32(-1))
             parts[slot.slot].append(taken(values, replies[address].codes[slot.keys.index(key)]))
-            start += len(own)
+            start += len(client_tags)
         for number, several in parts.items():
             found[number].keys[key] = several[0] if len(several) == 1 else np.concatenate(several)
 
 
 def _numbered(tags: Array) -> Array:
-    """int32 (n,): equal tags, uint8 (n, 16), by one number from 0.
+    """Return one number from 0 for equal tags: uint8 (n, 16) -> int32 (n,).
 
-    By a sort: a hash table takes as long, and up to five times the memory.
+    It sorts: a hash table takes as long, and up to five times the memory.
     """
     first, last = tags.view(np.uint64).T
     order = np.argsort(first)
     new = _changes(first[order])
-    if (_changes(last[order]) & ~new).any():  # tags that begin alike
+    if (_changes(last[order]) & ~new).any():  # different tags with the same beginning
         order = np.lexsort((last, first))
         new = _changes(first[order]) | _changes(last[order])
     numbers = np.empty(len(tags), np.int32)
@@ -203,7 +210,7 @@ def _numbered(tags: Array) -> Array:
 
 
 def _changes(values: Array) -> Array:
-    """bool (n,): the value is not that before; of the first one too."""
-    found = np.ones(len(values), bool)
-    found[1:] = values[1:] != values[:-1]
-    return found
+    """Return where a value differs from the one before: bool (n,). The first entry is True."""
+    changed = np.ones(len(values), bool)
+    changed[1:] = values[1:] != values[:-1]
+    return changed

@@ -1,4 +1,4 @@
-"""The coordinator's own DuckDB, in which hashed keys are joined."""
+"""The coordinator's own DuckDB, which joins hashed keys."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from contextlib import closing, contextmanager
 import duckdb
 
 _idle: list[tuple[int, duckdb.DuckDBPyConnection]] = []
-"""At most one that is empty, with the process that opened it: to open one takes as long as to plan
-a statement."""
+"""At most one empty connection, with the process that opened it. Opening a connection takes as long
+as planning a statement.
+"""
 
 
 @contextmanager
 def own_database() -> Iterator[duckdb.DuckDBPyConnection]:
-    """An empty one. What it puts on disk is in a folder that nobody else can look into, and is gone
-    at the end. Tables are to be registered, and are forgotten then."""
+    """Yield an empty database. Its files on disk are in a private folder, which is deleted at the
+    end. Register tables on it; they are forgotten at the end.
+    """
     with tempfile.TemporaryDirectory(prefix="sqlfl-") as folder:
         con = _opened()
         try:
@@ -43,7 +45,9 @@ def _opened() -> duckdb.DuckDBPyConnection:
 
 
 def _emptied(con: duckdb.DuckDBPyConnection) -> bool:
-    """Whether it is as it was opened; not where it has put something on disk."""
+    """Return True if the connection is as it was when opened. It is not if it has put data on
+    disk.
+    """
     con.execute("RESET memory_limit; RESET threads")
     try:
         con.execute("SET temp_directory = ''")

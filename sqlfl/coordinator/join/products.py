@@ -1,7 +1,7 @@
-"""Joined rows of a tree as products of groups: for each key its rows of either side of a branch.
+"""Joined rows of a tree as products of groups: for each key its rows on both sides of a branch.
 
-As `sqlfl.coordinator.blocks`, but key by key whatever their numbers of rows, for the compiled
-kernel: numpy needs many keys with as many rows.
+This is like `sqlfl.coordinator.blocks`, but key by key, whatever the numbers of rows. It serves the
+compiled kernel. numpy needs many keys with equal numbers of rows.
 """
 
 from __future__ import annotations
@@ -17,22 +17,25 @@ from sqlfl.coordinator.join.factorised import Tree
 
 @dataclass(frozen=True, eq=False)
 class Products:
-    """The joined rows of a tree in which one branch alone has several rows in a group.
+    """Joined rows of a tree in which only one branch has several rows in a group.
 
-    A side is what is told by the rows of the root, or by those of the branch; its places are these
-    rows, key by key.
+    One side follows from the rows of the root, the other from the rows of the branch. The places of
+    a side are these rows, key by key.
     """
 
     keys: Array
-    """int64 (keys, 4): the first place of either side and the number of places, one side after the
-    other; ascending."""
+    """int64 (keys, 4): the first place and the number of places, for one side and then the other;
+    ascending.
+    """
     near: dict[int, Array]
-    """Slot -> int32 (places,): its row of each place of the root's side."""
+    """Slot -> int32 (places,): its row at each place of the root's side."""
     far: dict[int, Array]
-    """Of the branch's side."""
+    """Slot -> int32 (places,): its row at each place of the branch's side."""
 
     def parts(self, size: int) -> Iterator[Array]:
-        """`keys` of up to `size` joined rows together; what has more by itself is cut."""
+        """Yield parts of `keys` with up to `size` joined rows together. A key with more rows is
+        cut.
+        """
         keys = _cut(self.keys, size)
         ends = np.cumsum(keys[:, 1] * keys[:, 3])
         start = 0
@@ -44,18 +47,18 @@ class Products:
 
 
 def joined_by(keys: Array) -> int:
-    """Joined rows of keys (keys, 4)."""
+    """Return the number of joined rows of keys (keys, 4)."""
     return int((keys[:, 1] * keys[:, 3]).sum())
 
 
 def is_product(tree: Tree) -> bool:
-    """One branch multiplies, and no other one."""
+    """Return True if exactly one branch multiplies rows."""
     several = sum(branch.rows is not None for branch in tree.branches)
     return tree.bounds is not None and several == 1 and tree.total > 0
 
 
 def products(tree: Tree) -> Products | None:
-    """None where it is none."""
+    """Return the tree's joined rows as products; None if `is_product` is False."""
     if not is_product(tree):
         return None
     spread = next(branch for branch in tree.branches if branch.rows is not None)
@@ -86,8 +89,8 @@ def products(tree: Tree) -> Products | None:
     roots = order & 0xFFFFFFFF
     keys = np.stack([first, counts, spread.start[codes], spread.size[codes]], axis=1)
     sides = [
-        {slot: rows for slot, rows in zip(tree.slots, own, strict=True) if rows is not None}
-        for own in ([None if rows is None else rows[roots] for rows in near], far)
+        {slot: rows for slot, rows in zip(tree.slots, side_rows, strict=True) if rows is not None}
+        for side_rows in ([None if rows is None else rows[roots] for rows in near], far)
     ]
     return Products(keys.astype(np.int64), *(_small(side) for side in sides))
 
@@ -97,14 +100,14 @@ def _small(side: dict[int, Array]) -> dict[int, Array]:
 
 
 def _cut(keys: Array, size: int) -> Array:
-    """Each of up to `size` joined rows."""
-    for own, other in ((1, 3), (3, 1)):
+    """Cut the keys so that each has up to `size` joined rows."""
+    for side, other in ((1, 3), (3, 1)):
         most = np.maximum(1, size // keys[:, other])
-        if (keys[:, own] <= most).all():
+        if (keys[:, side] <= most).all():
             return keys
-        parts = -(-keys[:, own] // most)
+        parts = -(-keys[:, side] // most)
         number = np.arange(parts.sum()) - np.repeat(np.cumsum(parts) - parts, parts)
         keys, most = np.repeat(keys, parts, axis=0), np.repeat(most, parts)
-        keys[:, own - 1] += number * most
-        keys[:, own] = np.minimum(keys[:, own] - number * most, most)
+        keys[:, side - 1] += number * most
+        keys[:, side] = np.minimum(keys[:, side] - number * most, most)
     return keys

@@ -1,4 +1,6 @@
-"""Which row of every slot each joined row comes from: in arrays, in files, or found each time."""
+"""Mapping of joined rows to the rows of every slot: in arrays, in files, or found again each
+time.
+"""
 
 from __future__ import annotations
 
@@ -14,47 +16,52 @@ from sqlfl.coordinator.join.scratch import StoredNumbers
 Numbers = TypeVar("Numbers", bound=Sized)
 
 CHUNK = 1 << 16
-"""Joined rows that are taken at once: few enough for the processor's cache."""
+"""Joined rows that are taken at once. So many fit the processor's cache."""
 
 
 class RowMapping(Protocol):
-    """The joined rows of a query, in an order of their own that is the same each time."""
+    """Joined rows of a query, in an order that is the same each time."""
 
     @property
     def slots(self) -> tuple[int, ...]:
-        """Numbers of the slots that joined rows are told by."""
+        """Return the numbers of the slots that the mapping covers."""
         ...
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Rows of each of them."""
+        """Return the number of rows of each of these slots."""
         ...
 
     @property
     def total(self) -> int:
-        """N, joined rows."""
+        """Return N, the number of joined rows."""
         ...
 
     def counts(self, slot: int) -> Array:
-        """cnt of every row of a slot, by its number: integers (n_i,) of any type."""
+        """Return cnt of every row of a slot, by the slot's number: integers (n_i,) of any type."""
         ...
 
     def chunks(self, size: int = CHUNK) -> Iterator[tuple[Array, ...]]:
-        """Of up to `size` joined rows after another, the row of each of `slots`: integers (n,)."""
+        """Yield the row of each of `slots`, for up to `size` joined rows at a time: integers
+        (n,).
+        """
         ...
 
     def renumbered(self, active: Mapping[int, Array]) -> RowMapping:
-        """With slots that have only their `active` rows left, among them all that are joined; in
-        the same arrays, or files: these rows here are gone then."""
+        """Return the mapping over slots that keep only their `active` rows. These must include all
+        joined rows. The result reuses the arrays or files, so this mapping is unusable afterwards.
+        """
         ...
 
     def written(self) -> Mapping[int, Array]:
-        """Slot -> int32 (N,): its row of each joined row. Once written they stay."""
+        """Return slot -> int32 (N,): its row of each joined row. The arrays are kept once
+        written.
+        """
         ...
 
 
 class _ByArrays(Generic[Numbers]):
-    """Slot -> the row that each joined row comes from, and how many rows the slot has."""
+    """Slot -> the row that each joined row comes from, and the slot's number of rows."""
 
     def __init__(self, rows: Mapping[int, Numbers], sizes: Mapping[int, int]) -> None:
         self._rows = dict(rows)
@@ -68,7 +75,7 @@ class _ByArrays(Generic[Numbers]):
 
 
 class WrittenMapping(_ByArrays[Array]):
-    """Joined rows as an array of each slot: int32 (N,)."""
+    """Joined rows as an array for each slot: int32 (N,)."""
 
     def counts(self, slot: int) -> Array:
         return np.bincount(self._rows[slot], minlength=self._sizes[slot])
@@ -91,17 +98,17 @@ class WrittenMapping(_ByArrays[Array]):
 
 
 class StoredMapping(_ByArrays[StoredNumbers]):
-    """Joined rows in files, an array of each slot."""
+    """Joined rows in files, an array for each slot."""
 
     def counts(self, slot: int) -> Array:
-        found = np.zeros(self._sizes[slot], np.int64)
+        occurrences = np.zeros(self._sizes[slot], np.int64)
         for start in range(0, self.total, CHUNK):
-            np.add.at(found, self.part(slot, start, min(start + CHUNK, self.total)), 1)
+            np.add.at(occurrences, self.part(slot, start, min(start + CHUNK, self.total)), 1)
             checkpoint()
-        return found
+        return occurrences
 
     def part(self, slot: int, first: int, end: int) -> Array:
-        """int32 (end − first,): the slot's rows of these joined rows."""
+        """Return the slot's rows of these joined rows: int32 (end − first,)."""
         return self._rows[slot].part(first, end)
 
     def chunks(self, size: int = CHUNK) -> Iterator[tuple[Array, ...]]:
@@ -115,8 +122,8 @@ class StoredMapping(_ByArrays[StoredNumbers]):
                 continue
             place = positions(kept, self._sizes[slot])
             for start in range(0, self.total, CHUNK):
-                own = self.part(slot, start, min(start + CHUNK, self.total))
-                self._rows[slot].replace(start, place[own])
+                rows = self.part(slot, start, min(start + CHUNK, self.total))
+                self._rows[slot].replace(start, place[rows])
                 checkpoint()
         sizes = self._sizes | {slot: len(kept) for slot, kept in active.items()}
         return StoredMapping(self._rows, sizes)
@@ -126,7 +133,9 @@ class StoredMapping(_ByArrays[StoredNumbers]):
 
 
 def positions(active: Array, size: int) -> Array:
-    """int32 (size,): where each of some rows, ascending, stands among them; 0 for others."""
+    """Return the position of each of some ascending rows among them: int32 (size,); 0 for other
+    rows.
+    """
     place = np.zeros(size, np.int32)
     place[active] = np.arange(len(active), dtype=np.int32)
     return place

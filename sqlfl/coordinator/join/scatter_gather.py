@@ -1,4 +1,6 @@
-"""Learning over join: scores of joined rows from the clients' rows, and aggregates back to them."""
+"""Learning over a join: gather scores of joined rows from the clients' rows, and scatter sums back
+to them.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ class JoinedRows:
     mapping: TableMapping
     members: tuple[SlotMembers, ...]
     cuts: tuple[Array, ...]
-    """Per slot (clients + 1,): bounds of each client within the mapping's rows of the slot."""
+    """For each slot (clients + 1,): the bounds of each client within the mapping's rows of the
+    slot.
+    """
     rows: Mapping[Address, Array] | None
     """uint32 active rows of each client; None for all of them."""
 
@@ -33,7 +37,7 @@ class JoinedRows:
 
     @cached_property
     def sizes(self) -> Mapping[Address, int]:
-        """Rows of each client."""
+        """Return the number of rows of each client."""
         return {
             address: int(cuts[number + 1] - cuts[number])
             for members, cuts in zip(self.members, self.cuts, strict=True)
@@ -41,21 +45,24 @@ class JoinedRows:
         }
 
     def scatter(self, values: Array) -> list[Array]:
-        """Y_i = A_iᵀ V of every slot (eq. 13): (N, c) -> (c, n_i) float64 each."""
+        """Return Y_i = A_iᵀ V of every slot (eq. 13): (N, c) -> (c, n_i) float64 each."""
         return [self.mapping.scatter(slot, values).T for slot in range(len(self.members))]
 
     def split(self, sums: Sequence[Array], *, exact: bool = False) -> dict[Address, Array]:
-        """Y_i of every slot (c, n_i) as its clients get it: (rows, c) each, float32, or where it is
-        to be `exact` float64."""
-        found: dict[Address, Array] = {}
-        for own, members, cuts in zip(sums, self.members, self.cuts, strict=True):
-            aggregate = np.ascontiguousarray(own.T, np.float64 if exact else np.float32)
+        """Return each client's part of Y_i of every slot (c, n_i): (rows, c) each, float32, or
+        float64 if `exact`.
+        """
+        parts: dict[Address, Array] = {}
+        for slot_sums, members, cuts in zip(sums, self.members, self.cuts, strict=True):
+            aggregate = np.ascontiguousarray(slot_sums.T, np.float64 if exact else np.float32)
             for number, address in enumerate(members.addresses):
-                found[address] = aggregate[cuts[number] : cuts[number + 1]]
-        return found
+                parts[address] = aggregate[cuts[number] : cuts[number + 1]]
+        return parts
 
     def concatenate(self, replies: Mapping[Address, Predictions]) -> list[Array]:
-        """h_i of every slot, its clients' one after the other: (rows, c), of the messages' type."""
+        """Return h_i of every slot, its clients' parts one after the other: (rows, c), of the
+        messages' type.
+        """
         slots = []
         for members, cuts in zip(self.members, self.cuts, strict=True):
             parts = [replies[address].values for address in members.addresses]
@@ -66,12 +73,14 @@ class JoinedRows:
         return slots
 
     def gather(self, replies: Mapping[Address, Predictions]) -> Array:
-        """Σ_i A_i h_i (eq. 12): float64 (N, c)."""
+        """Return Σ_i A_i h_i (eq. 12): float64 (N, c)."""
         return self.mapping.gather_sum(self.concatenate(replies))
 
 
 def all_rows(mapping: TableMapping, members: Sequence[SlotMembers]) -> JoinedRows:
-    """Raises InternalError where the clients' rows do not add up to the mapping's."""
+    """Return all joined rows. Raise InternalError if the clients' rows do not add up to the
+    mapping's.
+    """
     if len(mapping) != len(members):
         raise InternalError(f"{len(mapping)} mappings for {len(members)} slots")
     for size, slot in zip(mapping.sizes, members, strict=True):
@@ -83,25 +92,31 @@ def all_rows(mapping: TableMapping, members: Sequence[SlotMembers]) -> JoinedRow
 def listed_rows(
     mapping: TableMapping, members: Sequence[SlotMembers], joined: Array
 ) -> dict[Address, tuple[Array, Array]]:
-    """Of the joined rows `joined` (b,), in their order: each client's active rows uint32 (k,), and
-    which of them they are in (k,), or none where the slot has one client, which has all."""
-    found: dict[Address, tuple[Array, Array]] = {}
+    """Return each client's active rows of the joined rows `joined` (b,), in their order: uint32
+    (k,).
+
+    With them come their positions in `joined`, (k,). These are empty if the slot has one client,
+    which has all rows.
+    """
+    listed: dict[Address, tuple[Array, Array]] = {}
     none = np.zeros(0, np.uint32)
-    for own, slot in zip(members, mapping.slots, strict=True):
+    for slot_members, slot in zip(members, mapping.slots, strict=True):
         rows = slot.rows[joined]
-        if not own.shared:
-            found[own.addresses[0]] = rows.astype(np.uint32), none
+        if not slot_members.shared:
+            listed[slot_members.addresses[0]] = rows.astype(np.uint32), none
             continue
-        holders = np.searchsorted(own.offsets, rows, side="right") - 1
-        for number, address in enumerate(own.addresses):
+        holders = np.searchsorted(slot_members.offsets, rows, side="right") - 1
+        for number, address in enumerate(slot_members.addresses):
             places = np.flatnonzero(holders == number)
-            held = rows[places] - own.offsets[number]
-            found[address] = held.astype(np.uint32), places.astype(np.uint32)
-    return found
+            held = rows[places] - slot_members.offsets[number]
+            listed[address] = held.astype(np.uint32), places.astype(np.uint32)
+    return listed
 
 
 def batch_of(whole: JoinedRows, joined: Array) -> JoinedRows:
-    """The joined rows `joined` (b,), and only those rows of the clients that occur in them."""
+    """Return the joined rows `joined` (b,), with only those rows of the clients that occur in
+    them.
+    """
     subset = whole.mapping.subset(joined)
     cuts = []
     rows: dict[Address, Array] = {}
@@ -109,6 +124,6 @@ def batch_of(whole: JoinedRows, joined: Array) -> JoinedRows:
         cut = np.searchsorted(unique, bounds)
         cuts.append(cut)
         for number, address in enumerate(members.addresses):
-            own = unique[cut[number] : cut[number + 1]] - bounds[number]
-            rows[address] = own.astype(np.uint32)
+            client_rows = unique[cut[number] : cut[number + 1]] - bounds[number]
+            rows[address] = client_rows.astype(np.uint32)
     return JoinedRows(subset.mapping, whole.members, tuple(cuts), rows)

@@ -1,4 +1,6 @@
-"""Files for what does not fit memory: without a name, so that nothing of them is ever left."""
+"""Temporary files without a name, for data that does not fit memory. They never outlive the
+process.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,10 @@ from sqlfl.base.errors import InternalError, ModelError
 
 
 class Scratch:
-    """Where a statement keeps arrays on disk, in the folder for temporary files.
+    """Arrays of a statement on disk, in the folder for temporary files.
 
-    The files have no name there: they are gone once this is left, or once the process has ended, in
-    whatever way.
+    The files have no name there. They vanish when the context ends, or when the process ends in any
+    way.
     """
 
     def __init__(self) -> None:
@@ -36,12 +38,12 @@ class Scratch:
         self._open.close()
 
     def numbers(self) -> StoredNumbers:
-        """An empty array on disk."""
+        """Return an empty array on disk."""
         return StoredNumbers(self._open.enter_context(tempfile.TemporaryFile(buffering=0)).fileno())
 
 
 class StoredNumbers:
-    """int32 (n,) in a file. What is read is copied, so that no page of it counts as memory."""
+    """int32 (n,) in a file. Reading copies, so that no page of the file counts as memory."""
 
     def __init__(self, file: int) -> None:
         self._file = file
@@ -51,25 +53,25 @@ class StoredNumbers:
         return self._size
 
     def append(self, values: Array) -> None:
-        """Raises ModelError where the disk is full."""
+        """Append numbers. Raise ModelError if the disk is full."""
         self._put(self._size, values)
         self._size += len(values)
 
     def part(self, first: int, end: int) -> Array:
-        """Of these numbers, from 0 to the length, an array of its own."""
-        found = np.empty(end - first, np.int32)
-        read = os.preadv(self._file, [found.data], found.itemsize * first)
-        if read != found.nbytes:
-            raise InternalError(f"{read} bytes of {found.nbytes} at number {first} of a file")
-        return found
+        """Return the numbers from `first` to `end` as a new array."""
+        numbers = np.empty(end - first, np.int32)
+        read = os.preadv(self._file, [numbers.data], numbers.itemsize * first)
+        if read != numbers.nbytes:
+            raise InternalError(f"{read} bytes of {numbers.nbytes} at number {first} of a file")
+        return numbers
 
     def replace(self, first: int, values: Array) -> None:
-        """Other numbers in the place of as many from `first` on."""
+        """Overwrite numbers from `first` on."""
         self._put(first, values)
 
     def _put(self, first: int, values: Array) -> None:
-        own = np.ascontiguousarray(values, np.int32)
-        left, place = own.data.cast("B"), own.itemsize * first
+        numbers = np.ascontiguousarray(values, np.int32)
+        left, place = numbers.data.cast("B"), numbers.itemsize * first
         while left:
             try:
                 written = os.pwrite(self._file, left, place)

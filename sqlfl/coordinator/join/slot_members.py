@@ -1,4 +1,4 @@
-"""Who holds a slot; what they hold is merged by sqlfl.aggregation.slot_aggregation."""
+"""Clients of a slot. `sqlfl.aggregation.slot_aggregation` merges their values."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from sqlfl.contract.schema import Address
 
 @dataclass(frozen=True, eq=False)
 class SlotMembers:
-    """The clients that hold one slot."""
+    """Clients that hold one slot."""
 
     slot: int
     addresses: tuple[Address, ...]
     offsets: Array
     """int (clients + 1,): bounds of each client's active rows within the slot's."""
     virtual: Array = field(default_factory=lambda: np.zeros(0, np.int64))
-    """int (few,): those of them that a LEFT JOIN made up, ascending."""
+    """int (few,): active rows that a LEFT JOIN added, ascending."""
 
     @property
     def shared(self) -> bool:
