@@ -1,1 +1,1 @@
-"""Where the joined rows of a problem are computed on: in partitions, by threads or workers."""
+"""Executors: they compute on the joined rows of a problem in partitions, by threads or workers."""

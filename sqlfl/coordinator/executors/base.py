@@ -1,4 +1,4 @@
-"""What computes on the partitions of joined rows."""
+"""Interface of executors, which compute on the partitions of joined rows."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from sqlfl.coordinator.join.key_join import KeyJoin
 
 
 class HeldPartitions(Protocol):
-    """The partitions of one problem, where they are computed on."""
+    """Partitions of one problem, at the executor that computes on them."""
 
     def ask(self, work: Work) -> PartitionSums:
-        """What all partitions answer, added up by a `Tally`.
+        """Return the answers of all partitions, added up by a `PartitionTally`.
 
-        Partitions keep λ as the work has left it. Ctrl-C ends it; where it fails, what is held is
-        of no more use. Raises ModelError where a worker is gone.
+        Partitions keep λ as the work has left it. Ctrl-C ends the work. After a failure the held
+        partitions are unusable. Raise ModelError if a worker is gone.
         """
         ...
 
@@ -28,19 +28,22 @@ class HeldPartitions(Protocol):
 
 
 class Executor(Protocol):
-    """Takes the partitions of problems; those of several at once, from several threads."""
+    """Executor of the partitions of problems. Several threads may use it for several problems at
+    once.
+    """
 
     def hold(self, division: Division) -> HeldPartitions:
-        """Raises Error where it cannot take them."""
+        """Take the partitions. Raise Error if that is impossible."""
         ...
 
     def join(self, join: KeyJoin, slot: int) -> list[Array] | None:
-        """The joined rows, made by parts of the `slot`; None where the coordinator is to make them.
+        """Return the joined rows, made by parts of the `slot`. Return None if the coordinator must
+        make them.
 
-        Raises Error where a worker is gone, or its memory does not suffice.
+        Raise Error if a worker is gone, or if its memory does not suffice.
         """
         ...
 
     def close(self) -> None:
-        """Let go of all that it holds, workers among it. It may be used again."""
+        """Release everything that it holds, including workers. It may be used again."""
         ...

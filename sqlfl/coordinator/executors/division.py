@@ -1,9 +1,12 @@
-"""How the joined rows of a problem are divided into partitions.
+"""Division of the joined rows of a problem into partitions.
 
-A partition is a range of joined rows, or of blocks where these are not written down. Where its
-joined rows come from neighbouring rows of a slot, as those of the largest slot mostly do, it has to
-do with their values alone; others it shares with all partitions, and their sums with it. The number
-of partitions depends on the join alone, never on who computes: so sums have the same bits.
+A partition is a range of joined rows, or of blocks if the rows are not written down. Often its
+joined rows come from neighbouring rows of a slot, as those of the largest slot mostly do. Then the
+partition needs only the values of these rows. All partitions share the other values and the sums
+over them.
+
+The number of partitions depends on the join alone, never on the executor. So sums have the same
+bits everywhere.
 """
 
 from __future__ import annotations
@@ -30,14 +33,17 @@ from sqlfl.coordinator.rounds.passes import sampled
 from sqlfl.models.losses import Loss
 
 ROWS = 1 << 17
-"""Joined rows of a partition, where there are many."""
+"""Joined rows of a partition in a large join."""
 LEAST = 1 << 16
-"""At least: of fewer, to begin and to add up costs what it spares."""
+"""Minimum number of joined rows of a partition. For fewer, starting and adding up costs as much as
+it saves.
+"""
 FEW = 4
-"""Partitions up to which they are smaller than `ROWS`."""
+"""Number of partitions up to which they are smaller than `ROWS`."""
 SHARED = 4
-"""Joined rows at least, of a partition, for each row of a slot that all partitions share: to add up
-what these answer is little beside their passes then."""
+"""Minimum ratio of a partition's joined rows to the slot rows that all partitions share. Adding up
+the answers then costs little compared with the passes.
+"""
 MOST = 64
 CHUNK = 1 << 20
 
@@ -48,33 +54,35 @@ class Division:
 
     whole: Chunks
     pieces: tuple[Chunks, ...]
-    """Of each partition, with the rows of slots counted from the beginning of their reach."""
+    """Chunks of each partition, with the rows of slots counted from the start of their reach."""
     reaches: tuple[tuple[Reach, ...], ...]
-    """Of each partition, by slot."""
+    """Reaches of each partition, by slot."""
     drawn: tuple[Array | None, ...]
-    """Of each partition, as `Partition` has it."""
+    """Sampled rows of each partition, as `Partition` has them."""
     measured: tuple[MeasuredRows, ...]
-    """Of each partition."""
+    """Measured rows of each partition."""
     loss: Loss
     parts: int
-    """Partitions that were asked for: of blocks there may be fewer."""
+    """Number of partitions that were asked for. Blocks may give fewer."""
 
     @property
     def count(self) -> int:
         return len(self.pieces)
 
     def partition(self, number: int) -> Partition:
-        own = self.pieces[number], self.loss, self.reaches[number]
-        return Partition(*own, self.drawn[number], self.measured[number])
+        parts = self.pieces[number], self.loss, self.reaches[number]
+        return Partition(*parts, self.drawn[number], self.measured[number])
 
     def reach(self, first: int, end: int) -> tuple[Reach, ...]:
-        """Of some partitions together, by slot."""
+        """Return the reach of the partitions from `first` to `end` together, by slot."""
         by_slot = zip(*self.reaches[first:end], strict=True)
-        return tuple((min(a for a, _ in own), max(b for _, b in own)) for own in by_slot)
+        return tuple(
+            (min(a for a, _ in reaches), max(b for _, b in reaches)) for reaches in by_slot
+        )
 
 
 def divided(source: Chunks, loss: Loss, measured: MeasuredRows) -> Division:
-    """The joined rows of `source`; what is `measured` of them."""
+    """Return the joined rows of `source` and their `measured` rows by partition."""
     if isinstance(source, WrittenPieces):
         return _written(source, loss, measured)
     if not isinstance(source, FoundPieces | ProductPieces | StoredPieces):
@@ -85,7 +93,7 @@ def divided(source: Chunks, loss: Loss, measured: MeasuredRows) -> Division:
     pieces: tuple[Chunks, ...] = tuple(source.cut(parts))
     count = len(pieces)
     reach = tuple((0, size) for size in source.sizes)
-    # in the order of the mapping: any of them may be any partition's
+    # In the order of the mapping: any of them may lie in any partition.
     every = sampled(source.total)
     drawn = (None,) * count if every is None else tuple(np.array_split(every, count))
     return Division(source, pieces, (reach,) * count, drawn, (EVERY,) * count, loss, parts)
@@ -101,7 +109,9 @@ def _written(source: WrittenPieces, loss: Loss, measured: MeasuredRows) -> Divis
         return _one(source, loss, measured)
     slots = source.mapping.slots
     ascending = [_is_ascending(slot) for slot in slots]
-    shared = sum(slot.size for slot, own in zip(slots, ascending, strict=True) if not own)
+    shared = sum(
+        slot.size for slot, arguments in zip(slots, ascending, strict=True) if not arguments
+    )
     parts = _parts(source.total, loss.outputs * shared)
     if parts == 1:
         return _one(source, loss, measured)
@@ -109,8 +119,8 @@ def _written(source: WrittenPieces, loss: Loss, measured: MeasuredRows) -> Divis
     ranges = [slice(a, b) for a, b in pairwise(bounds)]
     reaches = [
         tuple(
-            _reach(slot, rows) if own else (0, slot.size)
-            for slot, own in zip(slots, ascending, strict=True)
+            _reach(slot, rows) if arguments else (0, slot.size)
+            for slot, arguments in zip(slots, ascending, strict=True)
         )
         for rows in ranges
     ]
@@ -121,7 +131,7 @@ def _written(source: WrittenPieces, loss: Loss, measured: MeasuredRows) -> Divis
         drawn = [every[places[n] : places[n + 1]] - bounds[n] for n in range(parts)]
     return Division(
         source,
-        tuple(_part(source, *own) for own in zip(ranges, reaches, strict=True)),
+        tuple(_part(source, *arguments) for arguments in zip(ranges, reaches, strict=True)),
         tuple(reaches),
         tuple(drawn),
         tuple(measured.cut(rows) for rows in ranges),
@@ -131,17 +141,17 @@ def _written(source: WrittenPieces, loss: Loss, measured: MeasuredRows) -> Divis
 
 
 def _parts(total: int, shared: int) -> int:
-    """The number of partitions, where they share the sums of so many numbers."""
+    """Return the number of partitions if they share the sums of `shared` numbers."""
     most = max(total // ROWS, min(FEW, total // LEAST))
     return max(1, min(MOST, most, total // max(1, SHARED * shared)))
 
 
 def _is_ascending(slot: SlotMapping) -> bool:
-    """Joined rows come in the order of the slot's rows."""
+    """Return True if joined rows come in the order of the slot's rows."""
     rows = slot.rows
     for start in range(0, len(rows) - 1, CHUNK):
-        own = rows[start : start + CHUNK + 1]
-        if np.any(own[1:] < own[:-1]):
+        part = rows[start : start + CHUNK + 1]
+        if np.any(part[1:] < part[:-1]):
             return False
         checkpoint()
     return True
@@ -152,13 +162,13 @@ def _reach(slot: SlotMapping, rows: slice) -> Reach:
 
 
 def _part(source: WrittenPieces, rows: slice, reaches: Sequence[Reach]) -> WrittenPieces:
-    own = []
+    slot_rows = []
     for slot, (first, _) in zip(source.mapping.slots, reaches, strict=True):
         if slot.identity:
-            own.append(slot.rows[: rows.stop - rows.start])
+            slot_rows.append(slot.rows[: rows.stop - rows.start])
         else:
             part = slot.rows[rows]
-            own.append(part - np.int32(first) if first else part)
-    mapping = TableMapping(own, [end - first for first, end in reaches])
+            slot_rows.append(part - np.int32(first) if first else part)
+    mapping = TableMapping(slot_rows, [end - first for first, end in reaches])
     shares = None if source.shares is None else source.shares[rows]
     return WrittenPieces(mapping, source.targets[rows], shares)

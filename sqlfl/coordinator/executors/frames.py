@@ -1,8 +1,9 @@
-"""How work and answers travel between the coordinator and its own workers: JSON and arrays' bytes.
+"""Frames of work and answers between the coordinator and its own workers: JSON and the arrays'
+bytes.
 
-A frame is the length of its header, the header, and the arrays as they lie in memory. Workers are
-started by the coordinator and run the same code, so that the forms of messages between parties, and
-their checks, are not for them; but nothing is pickled here either.
+A frame is the length of its header, the header, and the arrays as they lie in memory. The
+coordinator starts the workers, and they run the same code. So they need neither the message forms
+between parties nor their checks. Nothing is pickled.
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ LENGTH = struct.Struct("<Q")
 @dataclass(frozen=True, eq=False)
 class WorkerFrame:
     facts: Mapping[str, Any]
-    """What JSON tells."""
+    """Contents of the JSON header."""
     arrays: Sequence[Array] = ()
 
     def parts(self) -> Iterator[bytes | memoryview]:
-        """The bytes, one after the other."""
-        forms = [[own.dtype.str, own.shape] for own in self.arrays]
+        """Yield the bytes, part after part."""
+        forms = [[array.dtype.str, array.shape] for array in self.arrays]
         header = json.dumps({"facts": self.facts, "arrays": forms}).encode()
         yield LENGTH.pack(len(header)) + header
-        for own in self.arrays:
-            if own.size:
-                yield _bytes(np.ascontiguousarray(own))
+        for array in self.arrays:
+            if array.size:
+                yield _bytes(np.ascontiguousarray(array))
 
     def to_bytes(self) -> bytes:
         return b"".join(self.parts())
@@ -46,15 +47,15 @@ class WorkerFrame:
 
     @classmethod
     def read(cls, stream: IO[bytes]) -> WorkerFrame:
-        """Raises EOFError where the stream has ended."""
+        """Read a frame. Raise EOFError if the stream has ended."""
         (length,) = LENGTH.unpack(_exactly(stream, LENGTH.size))
         header = json.loads(_exactly(stream, length))
         arrays = []
         for kind, shape in header["arrays"]:
-            own = np.empty(shape, np.dtype(kind))
-            if own.size:
-                _fill(stream, _bytes(own))
-            arrays.append(own)
+            array = np.empty(shape, np.dtype(kind))
+            if array.size:
+                _fill(stream, _bytes(array))
+            arrays.append(array)
         return cls(header["facts"], arrays)
 
     @classmethod
@@ -63,20 +64,20 @@ class WorkerFrame:
 
 
 def _bytes(values: Array) -> memoryview:
-    """Where they lie."""
+    """Return a view of the array's bytes."""
     return values.reshape(-1).view(np.uint8).data
 
 
 def _exactly(stream: IO[bytes], size: int) -> bytes:
-    found = bytearray(size)
-    _fill(stream, memoryview(found))
-    return bytes(found)
+    buffer = bytearray(size)
+    _fill(stream, memoryview(buffer))
+    return bytes(buffer)
 
 
 def _fill(stream: IO[bytes], room: memoryview) -> None:
     filled = 0
     while filled < len(room):
-        # of a pipe as much as there is
+        # A pipe returns as many bytes as it holds.
         read = stream.readinto(room[filled:])  # type: ignore[attr-defined]
         if not read:
             raise EOFError
@@ -85,24 +86,24 @@ def _fill(stream: IO[bytes], room: memoryview) -> None:
 
 @dataclass(eq=False)
 class Writing:
-    """A frame in the making: arrays are told by their places."""
+    """Frame under construction. Its header refers to arrays by their places."""
 
     arrays: list[Array] = field(default_factory=list)
 
     def one(self, values: Array | None) -> int | None:
-        """The place of an array; None where there is none."""
+        """Add an array and return its place; None for None."""
         if values is None:
             return None
         self.arrays.append(values)
         return len(self.arrays) - 1
 
     def several(self, values: Sequence[Array]) -> list[int | None]:
-        return [self.one(own) for own in values]
+        return [self.one(array) for array in values]
 
 
 @dataclass(frozen=True, eq=False)
 class FrameReading:
-    """A frame that has come."""
+    """Reader of a received frame."""
 
     arrays: Sequence[Array]
 

@@ -1,4 +1,4 @@
-"""Partitions in this process, each computed on by one of a few threads."""
+"""Partitions in this process, on a few threads."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ T = TypeVar("T")
 
 
 class InProcess:
-    """threads : how many; None: as many as there are cores. Raises Error for fewer than one."""
+    """Executor with threads of this process.
+
+    threads : number of threads; None for one per core. Raise Error for fewer than one.
+    """
 
     def __init__(self, threads: int | None = None) -> None:
         check_number("threads", threads)
@@ -35,7 +38,7 @@ class InProcess:
         return HeldHere(self, division, partitions)
 
     def join(self, join: KeyJoin, slot: int) -> None:
-        """DuckDB has threads of its own."""
+        """Return None: DuckDB has threads of its own."""
 
     def close(self) -> None:
         with self._lock:
@@ -44,7 +47,7 @@ class InProcess:
             pool.shutdown()
 
     def pool(self) -> ThreadPoolExecutor:
-        """The threads, once they are wanted."""
+        """Return the threads. The first call starts them."""
         with self._lock:
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(self.threads, thread_name_prefix="sqlfl rows")
@@ -52,7 +55,7 @@ class InProcess:
 
 
 class HeldHere:
-    """As `sqlfl.coordinator.executors.base.HeldPartitions` says."""
+    """Held partitions in this process, as `sqlfl.coordinator.executors.base.HeldPartitions`."""
 
     def __init__(
         self, executor: InProcess, division: Division, partitions: Sequence[Partition]
@@ -64,12 +67,12 @@ class HeldHere:
     def ask(self, work: Work) -> PartitionSums:
         tally = PartitionTally()
         if len(self._partitions) == 1 or self._executor.threads == 1:
-            for number, own in enumerate(self._partitions):
-                tally.add(Node(number, 1, own.answer(work, self._base)))
+            for number, partition in enumerate(self._partitions):
+                tally.add(Node(number, 1, partition.answer(work, self._base)))
             return tally.total()
         in_order(
             self._executor.pool(),
-            [partial(own.answer, work, self._base) for own in self._partitions],
+            [partial(partition.answer, work, self._base) for partition in self._partitions],
             lambda number, sums: tally.add(Node(number, 1, sums)),
         )
         return tally.total()
@@ -84,10 +87,10 @@ def in_order(
     take: Callable[[int, T], None],
     stop: Callable[[], None] = lambda: None,
 ) -> None:
-    """Give what the tasks return to `take`, in their order, while others are still at work.
+    """Pass the results of the tasks to `take`, in their order, while other tasks still run.
 
-    After a Ctrl-C, or where one fails, those that have not begun do not, and `stop` is called,
-    which may end the others; that is raised once they have ended.
+    After Ctrl-C or a failure, tasks that have not begun do not start. `stop` is called, which may
+    end the others. The error is raised once they have ended.
     """
     failure: BaseException | None = None
     stopped = threading.Event()
@@ -134,7 +137,7 @@ def check_number(name: str, number: int | None) -> None:
 
 
 def cores() -> int:
-    """That this process may use."""
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

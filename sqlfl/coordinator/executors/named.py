@@ -1,4 +1,4 @@
-"""Executors by their names."""
+"""Executors by name."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ NAMED: Mapping[str, Callable[[], Executor]] = {
 
 
 def executor_of(given: str | Executor) -> Executor:
-    """The executor of that name, which has begun nothing yet; an object as it is.
+    """Return a new executor with that name. Return an executor object unchanged.
 
-    Raises Error where there is none of that name, or Ray is not installed, and for an object that
-    is none.
+    Raise Error for an unknown name, for a missing Ray, and for an object that is no executor.
     """
     if not isinstance(given, str):
         if not all(callable(getattr(given, name, None)) for name in ("hold", "close")):

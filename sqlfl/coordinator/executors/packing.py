@@ -1,4 +1,4 @@
-"""Work, answers and partitions as frames."""
+"""Frames of work, answers and partitions."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def work_of(frame: WorkerFrame) -> Work:
 
 def frame_of_answers(nodes: Sequence[Node]) -> WorkerFrame:
     writing = Writing()
-    told = [
+    entries = [
         {
             "first": node.first,
             "count": node.count,
@@ -88,7 +88,7 @@ def frame_of_answers(nodes: Sequence[Node]) -> WorkerFrame:
         }
         for node in nodes
     ]  # fmt: skip
-    return WorkerFrame({"nodes": told}, writing.arrays)
+    return WorkerFrame({"nodes": entries}, writing.arrays)
 
 
 def answers_of(frame: WorkerFrame) -> list[Node]:
@@ -104,9 +104,9 @@ def answers_of(frame: WorkerFrame) -> list[Node]:
         return PartitionSums(numbers, tops, slots, rows, tuple(map(meter, facts["meters"])))
 
     def meter(told: tuple[str, Sequence[int]]) -> Meter:
-        found = KINDS[told[0]]()
-        found.restore(reading.several(told[1]))
-        return found
+        restored = KINDS[told[0]]()
+        restored.restore(reading.several(told[1]))
+        return restored
 
     return [Node(own["first"], own["count"], sums(own)) for own in frame.facts["nodes"]]
 
@@ -133,13 +133,13 @@ def frame_of_join(join: KeyJoin) -> WorkerFrame:
 def join_of(frame: WorkerFrame) -> KeyJoin:
     facts, reading = frame.facts, FrameReading(frame.arrays)
     codes = {
-        own["slot"]: SlotCodes(
-            reading.arrays[own["fragment"]],
-            dict(zip(own["keys"], reading.several(own["codes"]), strict=True)),
+        slot["slot"]: SlotCodes(
+            reading.arrays[slot["fragment"]],
+            dict(zip(slot["keys"], reading.several(slot["codes"]), strict=True)),
         )
-        for own in facts["slots"]
+        for slot in facts["slots"]
     }
-    first = {own["slot"]: own["first"] for own in facts["slots"]}
+    first = {slot["slot"]: slot["first"] for slot in facts["slots"]}
     return KeyJoin(facts["sql"], tuple(facts["order"]), codes, facts["memory"], first)
 
 
@@ -147,7 +147,7 @@ def join_of(frame: WorkerFrame) -> KeyJoin:
 
 
 def frame_of_partitions(division: Division, first: int, end: int) -> WorkerFrame:
-    """Of the partitions from the first to the end."""
+    """Return a frame of the partitions from `first` to `end`."""
     writing = Writing()
     facts: dict[str, Any] = {
         "first": first,
@@ -170,7 +170,9 @@ def frame_of_partitions(division: Division, first: int, end: int) -> WorkerFrame
 
 
 def partitions_of(frame: WorkerFrame) -> tuple[int, list[Partition], tuple[Reach, ...]]:
-    """The number of the first one, all of them, and the rows whose values they work with."""
+    """Return the number of the first partition, all partitions, and the slot rows whose values they
+    use.
+    """
     facts, reading = frame.facts, FrameReading(frame.arrays)
     loss = _loss(facts["loss"])
     pieces = _pieces_of(facts, reading)
@@ -186,8 +188,10 @@ def partitions_of(frame: WorkerFrame) -> tuple[int, list[Partition], tuple[Reach
 def _pieces_of(facts: Mapping[str, Any], reading: FrameReading) -> Sequence[Chunks]:
     if "found" not in facts:
         return [_written_pieces(own, reading) for own in facts["written"]]
-    found = facts["found"]
-    return _pieces(found, reading).cut(found["parts"])[facts["first"] : found["end"]]
+    description = facts["found"]
+    return _pieces(description, reading).cut(description["parts"])[
+        facts["first"] : description["end"]
+    ]
 
 
 def _fields(loss: Loss) -> dict[str, Any]:
@@ -221,7 +225,7 @@ def _written(pieces: Chunks, writing: Writing) -> dict[str, Any]:
 
 
 def _told(slot: SlotMapping) -> Array | None:
-    """None where joined row j comes from row j."""
+    """Return the slot's rows; None if joined row j comes from row j."""
     return None if slot.identity else slot.rows
 
 
@@ -252,7 +256,7 @@ def _pieces(facts: Mapping[str, Any], reading: FrameReading) -> FoundPieces | Pr
     if facts["products"] and library() is None:
         raise Error("it has no compiled library, as the coordinator has; install sqlfl alike")
     sizes = dict(zip(facts["slots"], facts["sizes"], strict=True))
-    trees = [_tree_of(own, reading) for own in facts["trees"]]
+    trees = [_tree_of(tree, reading) for tree in facts["trees"]]
     mapping = Factorised(trees, facts["slots"], sizes)
     targets = reading.arrays[facts["targets"]]
     kind = ProductPieces if facts["products"] else FoundPieces
@@ -269,7 +273,7 @@ def _tree(tree: Tree, writing: Writing) -> dict[str, Any]:
 
 
 def _tree_of(facts: Mapping[str, Any], reading: FrameReading) -> Tree:
-    branches = tuple(_branch_of(own, reading) for own in facts["branches"])
+    branches = tuple(_branch_of(branch, reading) for branch in facts["branches"])
     return Tree(facts["root"], reading.one(facts["bounds"]), facts["size"], branches)
 
 

@@ -1,4 +1,4 @@
-"""A partition of the joined rows, where it is computed on, and what can be asked of it."""
+"""Partition of the joined rows, and the operations that a partition can answer."""
 
 from __future__ import annotations
 
@@ -17,31 +17,33 @@ from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.models.losses import Loss
 
 Reach: TypeAlias = tuple[int, int]
-"""Rows of a slot that joined rows of a partition may come from: from the first to the end."""
+"""Rows of a slot that joined rows of a partition may come from: first and end."""
 
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """What is asked of every partition."""
+    """Request to every partition."""
 
     name: str
-    """Of `OPERATIONS`."""
+    """Key of `OPERATIONS`."""
     scores: Scores
     along: tuple[Array, ...] = ()
     """Further values of the rows of every slot, in the last axis."""
     number: float = 0.0
     flag: bool = False
     rows: tuple[int, ...] = ()
-    """Of all partitions, in each part that is measured."""
+    """Numbers of measured rows of all partitions, for each part."""
 
     def within(self, reaches: Sequence[Reach], base: Sequence[Reach]) -> Work:
-        """With the values of these rows alone, of those that there are from `base` on."""
+        """Return the work with the values of the rows in `reaches` alone. The given values start at
+        `base`.
+        """
         if tuple(reaches) == tuple(base):
             return self
 
         def cut(values: tuple[Array, ...]) -> tuple[Array, ...]:
             parts = zip(values, reaches, base, strict=bool(values))
-            return tuple(_cut(own, reach, whole) for own, reach, whole in parts)
+            return tuple(_cut(slot_values, reach, whole) for slot_values, reach, whole in parts)
 
         scores = Scores(cut(self.scores.slots), self.scores.constant)
         return replace(self, scores=scores, along=cut(self.along))
@@ -50,15 +52,15 @@ class Work:
 def _cut(values: Array, reach: Reach, base: Reach) -> Array:
     if reach == base:
         return values
-    # in one piece: it is read row by row, many times
+    # Contiguous, because it is read row by row many times.
     return np.ascontiguousarray(values[..., reach[0] - base[0] : reach[1] - base[0]])
 
 
 class Partition:
-    """Some joined rows, one after the other.
+    """Consecutive joined rows.
 
-    pieces : with the rows of slots counted from the beginning of their reach.
-    drawn : numbers, as `pieces` takes them, of the rows in samples; None for all of them.
+    pieces : chunks, with the rows of slots counted from the start of their reach. drawn : numbers
+    of the rows in samples, as `pieces` takes them; None for all rows.
     """
 
     def __init__(
@@ -74,14 +76,14 @@ class Partition:
         self.reaches = tuple(reaches)
         self.measured = measured
         self.dual: Array | None = None
-        """λ of the rows: (d_c, b); None where it is 0."""
+        """λ of the rows: (d_c, b); None if it is 0."""
 
     def answer(self, work: Work, base: Sequence[Reach]) -> PartitionSums:
-        """`base`: the rows whose values `work` has."""
+        """Return the answer to the work. `base`: the rows whose values `work` has."""
         return OPERATIONS[work.name](self, work.within(self.reaches, base))
 
     def segments(self, slots: Sequence[Array]) -> tuple[tuple[Segment, ...], ...]:
-        """Sums of the rows of every slot, or () of none."""
+        """Return sums of the rows of every slot as segments; () without sums."""
         pairs = zip(self.reaches, slots, strict=bool(slots))
         return tuple((Segment(reach[0], values),) for reach, values in pairs)
 

@@ -15,29 +15,29 @@ from sqlfl.coordinator.executors.workers import WorkerExecutor
 
 ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 PATIENCE = 5.0
-"""Seconds for a process to end whose output has ended."""
+"""Seconds to wait for the end of a process whose output has ended."""
 GONE = "run the statement again; where the system ended it for want of memory, take fewer workers"
 
 
 class Processes(WorkerExecutor):
-    """As `Workers`, in processes of their own, which end when this one does."""
+    """Workers in processes of their own, which end with this process."""
 
     def begin(self, number: int) -> ProcessWorker:
         return ProcessWorker(number)
 
 
 class ProcessWorker:
-    """As `sqlfl.coordinator.executors.workers.Worker` says."""
+    """Worker process, as `sqlfl.coordinator.executors.workers.Worker`."""
 
     def __init__(self, number: int) -> None:
-        path = os.pathsep.join(own for own in sys.path if own)
+        path = os.pathsep.join(entry for entry in sys.path if entry)
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "sqlfl.coordinator.executors.worker"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 env={**os.environ, **ONE_THREAD, "PYTHONPATH": path},
-                start_new_session=True,  # a Ctrl-C in the terminal is for the coordinator
+                start_new_session=True,  # a Ctrl-C in the terminal must reach only the coordinator
             )
         except OSError as error:
             raise Error(f"no worker process can be started: {error}") from error
@@ -62,14 +62,14 @@ class ProcessWorker:
         self._ended = True
         self._process.kill()
         self._process.wait()
-        with self._lock, suppress(OSError):  # what was to be written still
+        with self._lock, suppress(OSError):  # unsent output may remain
             for pipe in (self._process.stdout, self._process.stdin):
                 if pipe is not None:
                     pipe.close()
 
 
 def _how(process: subprocess.Popen[bytes]) -> str:
-    """How a process ended that no longer answers."""
+    """Return how a process ended that no longer answers."""
     try:
         code = process.wait(PATIENCE)
     except subprocess.TimeoutExpired:

@@ -15,19 +15,21 @@ from sqlfl.coordinator.executors.service import WorkerService
 from sqlfl.coordinator.executors.workers import WorkerExecutor
 
 PATIENCE = 120.0
-"""Seconds for an actor to begin."""
+"""Seconds to wait for the start of an actor."""
 GONE = "run the statement again; what Ray's dashboard or logs say of the actor tells more"
 
 
 class Rays(WorkerExecutor):
-    """As `Workers`, each an actor that takes one core.
+    """Workers that are actors of Ray, each with one core.
 
-    Ray is joined where the process has joined it, or RAY_ADDRESS says, or else begun on this
-    machine until `close`, without its statistics of usage. Bytes alone go through it, nothing that
-    it would have to pickle. Its actors see what the coordinator does: targets, and predictions of
-    the rows that they have to do with.
+    The executor uses the Ray that the process has joined, or joins the one of RAY_ADDRESS.
+    Otherwise it starts Ray on this machine until `close`, without usage statistics. Only bytes pass
+    through Ray, so it pickles nothing.
 
-    workers : how many; None: as many as Ray has cores. Raises Error where Ray is not installed.
+    Its actors see the same data as the coordinator: targets, and predictions of the rows that they
+    need.
+
+    workers : number of workers; None for one per core of Ray. Raise Error if Ray is not installed.
     """
 
     def __init__(self, workers: int | None = None) -> None:
@@ -36,7 +38,7 @@ class Rays(WorkerExecutor):
             raise Error("Ray is not installed", hint="pip install 'sqlfl[ray]'")
         self._ray: Any = None
         self._began = False
-        """Ray itself."""
+        """True if this executor started Ray itself."""
         self._sending = threading.Lock()
         self._sent: tuple[WorkerFrame, Any] | None = None
 
@@ -53,7 +55,9 @@ class Rays(WorkerExecutor):
         return RayWorker(self, self._ray, actor, number)
 
     def prepare(self) -> int:
-        """The number of workers, once Ray is there."""
+        """Start or join Ray, and return the number of workers. Raise Error if Ray has too few
+        cores.
+        """
         ray = self._ray = _imported()
         if not ray.is_initialized():
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -76,7 +80,7 @@ class Rays(WorkerExecutor):
             self._ray.shutdown()
 
     def sent(self, frame: WorkerFrame) -> Any:
-        """A frame in Ray's store: what several workers get is put there once."""
+        """Return a frame in Ray's store. A frame for several workers is put there once."""
         with self._sending:
             if self._sent is None or self._sent[0] is not frame:
                 self._sent = (frame, self._ray.put(frame.to_bytes()))
@@ -89,13 +93,13 @@ class Rays(WorkerExecutor):
 
 
 class Actor:
-    """At the worker."""
+    """Ray actor at the worker."""
 
     def __init__(self) -> None:
         self._service = WorkerService()
 
     def process(self) -> int:
-        """Its number."""
+        """Return the number of its process."""
         return os.getpid()
 
     def answer(self, request: bytes) -> bytes:
@@ -103,7 +107,7 @@ class Actor:
 
 
 class RayWorker:
-    """As `sqlfl.coordinator.executors.workers.Worker` says."""
+    """Worker that is an actor of Ray, as `sqlfl.coordinator.executors.workers.Worker`."""
 
     def __init__(self, executor: Rays, ray: Any, actor: Any, number: int) -> None:
         self._executor, self._ray, self._actor = executor, ray, actor

@@ -1,4 +1,4 @@
-"""What a worker does: it holds partitions of problems, and answers what is asked of them."""
+"""Worker's side: it holds partitions of problems and answers requests about them."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from sqlfl.coordinator.join.key_join import KeyJoin
 HOLD, ASK, FORGET, JOIN = "hold", "ask", "forget", "join"
 
 
-# -- what is asked ---------------------------------------------------------------------------------
+# -- requests --------------------------------------------------------------------------------------
 
 
 def to_hold(held: int, division: Division, first: int, end: int) -> WorkerFrame:
-    """The partitions from the first to the end, as problem `held`."""
+    """Return a request to hold the partitions from `first` to `end`, as problem `held`."""
     return _request(HOLD, held, frame_of_partitions(division, first, end))
 
 
@@ -47,7 +47,7 @@ def to_join(join: KeyJoin) -> WorkerFrame:
 
 
 def checked(reply: WorkerFrame, worker: str) -> WorkerFrame:
-    """Raises Error where the worker failed."""
+    """Return the reply. Raise Error if the worker failed."""
     if "failed" in reply.facts:
         raise Error(f"{worker} failed: {reply.facts['failed']}")
     return reply
@@ -61,16 +61,19 @@ def _request(do: str, held: int | None, what: WorkerFrame) -> WorkerFrame:
 
 
 class WorkerService:
-    """Of one worker."""
+    """Service of one worker."""
 
     def __init__(self) -> None:
         self._held: dict[int, tuple[int, list[Partition], tuple[Reach, ...]]] = {}
 
     def answer(self, request: WorkerFrame) -> WorkerFrame:
-        """What fails is told, not raised."""
+        """Return the reply to a request. A failure is reported in it, not raised."""
         held, what = request.facts["held"], WorkerFrame(request.facts["what"], request.arrays)
         try:
-            with np.errstate(all="ignore"):  # nobody sees a warning here
+            # nobody sees a warning here ~! _request: what>content ~! WorkerService.answer:
+            # what>content ~! WorkerService._hold: what>frame ~! WorkerService._forget: what>frame
+            # ~! WorkerService._join: what>frame ~! WorkerService._ask: what>frame own>partition
+            with np.errstate(all="ignore"):
                 return _DOES[request.facts["do"]](self, held, what)
         except Exception as error:
             return WorkerFrame({"failed": f"{type(error).__name__}: {error}"})

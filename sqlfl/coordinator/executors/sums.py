@@ -1,8 +1,8 @@
-"""What partitions answer, and how their answers are added up.
+"""Answers of partitions, and their sums.
 
 Sums of floats depend on their order. Answers are added in pairs of neighbours, pairs of pairs and
-so on, by the number of the partition: whoever adds up some of them beforehand, be they as many as
-they may, the result has the same bits.
+so on, by the number of the partition. So the result has the same bits whoever adds up some of them
+beforehand, and however many.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sqlfl.models.metrics import Meter
 
 @dataclass(frozen=True, eq=False)
 class Segment:
-    """Values of some rows of a slot, one after the other."""
+    """Values of consecutive rows of a slot."""
 
     first: int
     values: Array
@@ -31,24 +31,28 @@ class Segment:
 
 @dataclass(frozen=True, eq=False)
 class PartitionSums:
-    """What one partition answers, or some together."""
+    """Answer of one partition, or of some together."""
 
     numbers: Array = field(default_factory=lambda: np.zeros(0))
-    """float64 (k,): added."""
+    """float64 (k,): they are added."""
     tops: Array = field(default_factory=lambda: np.zeros(0))
-    """float64 (m,): the largest of each; NaN where one is."""
+    """float64 (m,): the largest of each; NaN if one of them is NaN."""
     slots: tuple[tuple[Segment, ...], ...] = ()
-    """Of every slot, added where partitions have the same rows, else side by side."""
+    """Sums of every slot. They are added if partitions have the same rows; otherwise they stand
+    side by side.
+    """
     rows: tuple[Array, ...] = ()
-    """(c, b) each: of joined rows, one after the other."""
+    """(c, b) each: values of joined rows, one partition after the other."""
     meters: tuple[Meter, ...] = ()
-    """Merged."""
+    """Meters, which are merged."""
 
     def plus(self, other: PartitionSums) -> PartitionSums:
-        """With what the following partitions answered; neither is of more use then."""
+        """Return the sums with the answers of the following partitions. Neither operand is usable
+        afterwards.
+        """
         slots = zip(self.slots, other.slots, strict=True)
-        for own, more in zip(self.meters, other.meters, strict=True):
-            own.merge(more)
+        for meter, more in zip(self.meters, other.meters, strict=True):
+            meter.merge(more)
         return PartitionSums(
             self.numbers + other.numbers,
             np.maximum(self.tops, other.tops),
@@ -58,11 +62,13 @@ class PartitionSums:
         )
 
     def of_slots(self, sizes: Sequence[int]) -> tuple[Array, ...]:
-        """Sums of the rows of all slots: (c, n_i) each."""
-        return tuple(_whole(own, size) for own, size in zip(self.slots, sizes, strict=True))
+        """Return sums of the rows of all slots: (c, n_i) each."""
+        return tuple(
+            _whole(segments, size) for segments, size in zip(self.slots, sizes, strict=True)
+        )
 
     def of_rows(self) -> Array:
-        """Of all joined rows: (c, N)."""
+        """Return values of all joined rows: (c, N)."""
         return self.rows[0] if len(self.rows) == 1 else np.concatenate(self.rows, axis=1)
 
 
@@ -70,7 +76,7 @@ def _joined(before: tuple[Segment, ...], after: tuple[Segment, ...]) -> tuple[Se
     if len(before) == len(after) == 1:
         (a,), (b,) = before, after
         if (a.first, a.end) == (b.first, b.end):
-            # what another process sent can only be read
+            # arrays from another process are read-only
             into = a.values if a.values.flags.writeable else None
             return (Segment(a.first, np.add(a.values, b.values, out=into)),)
     return before + after
@@ -79,28 +85,28 @@ def _joined(before: tuple[Segment, ...], after: tuple[Segment, ...]) -> tuple[Se
 def _whole(segments: tuple[Segment, ...], size: int) -> Array:
     if len(segments) == 1 and segments[0].values.shape[1] == size:
         return segments[0].values
-    found = np.zeros((len(segments[0].values), size))
-    for own in segments:
-        found[:, own.first : own.end] += own.values
-    return found
+    total = np.zeros((len(segments[0].values), size))
+    for segment in segments:
+        total[:, segment.first : segment.end] += segment.values
+    return total
 
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """The answers of some neighbours together."""
+    """Answers of some neighbouring partitions together."""
 
     first: int
-    """A multiple of `count`, which is a power of 2."""
+    """Number of the first partition: a multiple of `count`, which is a power of 2."""
     count: int
     sums: PartitionSums
 
 
 class PartitionTally:
-    """Adds up answers, in the order of the partitions."""
+    """Sum of answers, in the order of the partitions."""
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
-        """What those so far have come to: no two of them are a pair."""
+        """Sums so far. No two of them form a pair."""
 
     def add(self, node: Node) -> None:
         while self.nodes and _are_pair(self.nodes[-1], node):
@@ -109,11 +115,11 @@ class PartitionTally:
         self.nodes.append(node)
 
     def total(self) -> PartitionSums:
-        """Of all partitions."""
-        found = self.nodes[-1].sums
+        """Return the sums of all partitions."""
+        total = self.nodes[-1].sums
         for node in reversed(self.nodes[:-1]):
-            found = node.sums.plus(found)
-        return found
+            total = node.sums.plus(total)
+        return total
 
 
 def _are_pair(left: Node, right: Node) -> bool:

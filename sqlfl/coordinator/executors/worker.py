@@ -1,7 +1,7 @@
-"""A worker process: `python -m sqlfl.coordinator.executors.worker`.
+"""Worker process: `python -m sqlfl.coordinator.executors.worker`.
 
-It reads requests from its input and writes replies to its output, until the input ends, as it does
-when the process that began it is gone.
+It reads requests from its input and writes replies to its output until the input ends. The input
+also ends when the process that started it is gone.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sqlfl.coordinator.executors.service import WorkerService
 
 def main() -> None:
     requests, replies = sys.stdin.buffer, os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what is printed is no reply
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # printed output must not become a reply
     service = WorkerService()
     while True:
         try:

@@ -1,7 +1,7 @@
-"""Partitions that other processes hold, each several of them, one after the other.
+"""Executor whose partitions are held by other processes, each with several consecutive partitions.
 
-A request goes to all workers at once. Each has the values of those rows alone that its partitions
-have to do with, and adds up what these answer, as far as that may be done beforehand.
+A request goes to all workers at once. Each gets only the values of the rows that its partitions
+need. It adds up its partitions' answers as far as the order of the sums allows.
 """
 
 from __future__ import annotations
@@ -30,27 +30,29 @@ from sqlfl.coordinator.join.key_join import KeyJoin, together
 
 
 class Worker(Protocol):
-    """One process, elsewhere or here."""
+    """One worker process, here or on another machine."""
 
     @property
     def name(self) -> str:
-        """What an error calls it."""
+        """Return its name for error messages."""
         ...
 
     def request(self, frame: WorkerFrame) -> WorkerFrame:
-        """Its reply; from several threads, one after the other. Raises Error where it is gone."""
+        """Return its reply. Requests of several threads run one after the other. Raise Error if the
+        worker is gone.
+        """
         ...
 
     def end(self) -> None:
-        """Let it end, whatever it does; what waits for its reply gets an Error."""
+        """End the worker at once. A caller that waits for its reply gets an Error."""
         ...
 
 
 class WorkerExecutor(ABC):
-    """An executor with workers, which begin with the first problem that has several partitions, and
+    """Executor with workers. They start with the first problem that has several partitions. They
     stay until `close`, or until one of them is gone.
 
-    workers : how many; None: as many as there are cores. Raises Error for fewer than one.
+    workers : number of workers; None for one per core. Raise Error for fewer than one.
     """
 
     def __init__(self, workers: int | None = None) -> None:
@@ -61,12 +63,14 @@ class WorkerExecutor(ABC):
         self._numbers = itertools.count()
 
     def prepare(self) -> int:
-        """The number of workers, once there may be some. Raises Error where there may be none."""
+        """Return the number of workers, after preparing their start. Raise Error if no worker can
+        start.
+        """
         return self.workers or cores()
 
     @abstractmethod
     def begin(self, number: int) -> Worker:
-        """A new worker. Raises Error where there is none to be had."""
+        """Return a new worker. Raise Error if none can start."""
 
     def hold(self, division: Division) -> HeldPartitions:
         if division.count == 1:
@@ -78,7 +82,9 @@ class WorkerExecutor(ABC):
             Share(worker, a, b, division.reach(a, b))
             for worker, a, b in zip(crew.workers, bounds, bounds[1:], strict=False)
         ]
-        crew.ask([(own.worker, to_hold(held, division, own.first, own.end)) for own in shares])
+        crew.ask(
+            [(share.worker, to_hold(held, division, share.first, share.end)) for share in shares]
+        )
         whole = tuple((0, size) for size in division.whole.sizes)
         return HeldByWorkers(crew, held, shares, whole)
 
@@ -126,7 +132,9 @@ class Crew:
         return cls(begun)
 
     def ask(self, requests: Sequence[tuple[Worker, WorkerFrame]]) -> list[WorkerFrame]:
-        """What the workers answer, in their order. Where one fails, or Ctrl-C comes, all end."""
+        """Return the workers' answers, in their order. After a failure or Ctrl-C, all workers
+        end.
+        """
         replies: list[WorkerFrame] = []
         tasks = [partial(_request, worker, frame) for worker, frame in requests]
         try:
@@ -137,7 +145,7 @@ class Crew:
         return replies
 
     def end(self) -> None:
-        # another statement may still ask, and is told that they are gone
+        # Another statement may still ask; it gets an error that they are gone.
         self.ended = True
         for worker in self.workers:
             worker.end()
@@ -149,17 +157,17 @@ def _request(worker: Worker, frame: WorkerFrame) -> WorkerFrame:
 
 @dataclass(frozen=True, eq=False)
 class Share:
-    """The partitions of one worker."""
+    """Partitions of one worker."""
 
     worker: Worker
     first: int
     end: int
     base: tuple[Reach, ...]
-    """Rows of every slot whose values it works with."""
+    """Rows of every slot whose values it uses."""
 
 
 class HeldByWorkers:
-    """As `sqlfl.coordinator.executors.base.HeldPartitions` says."""
+    """Held partitions at workers, as `sqlfl.coordinator.executors.base.HeldPartitions`."""
 
     def __init__(
         self, crew: Crew, held: int, shares: Sequence[Share], whole: tuple[Reach, ...]
@@ -172,10 +180,10 @@ class HeldByWorkers:
     def ask(self, work: Work) -> PartitionSums:
         frames: dict[tuple[Reach, ...], WorkerFrame] = {}
         requests = []
-        for own in self._shares:
-            if own.base not in frames:
-                frames[own.base] = to_ask(self._held, work.within(own.base, self._whole))
-            requests.append((own.worker, frames[own.base]))
+        for share in self._shares:
+            if share.base not in frames:
+                frames[share.base] = to_ask(self._held, work.within(share.base, self._whole))
+            requests.append((share.worker, frames[share.base]))
         tally = PartitionTally()
         for reply in self._crew.ask(requests):
             for node in answers_of(reply):
@@ -185,5 +193,5 @@ class HeldByWorkers:
     def close(self) -> None:
         shares, self._shares = self._shares, ()
         if shares and not self._crew.ended:
-            with suppress(Error):  # workers that are gone have forgotten
-                self._crew.ask([(own.worker, to_forget(self._held)) for own in shares])
+            with suppress(Error):  # workers that are gone have forgotten already
+                self._crew.ask([(share.worker, to_forget(self._held)) for share in shares])
