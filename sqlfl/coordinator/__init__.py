@@ -1,1 +1,1 @@
-"""The coordinator: runs a FederatedPlan round by round and never sees a feature."""
+"""Coordinator: it runs a FederatedPlan round by round and never sees a feature."""

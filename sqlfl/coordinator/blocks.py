@@ -1,9 +1,11 @@
-"""Joined rows as products of groups: a pass over them reads each group once, not each joined row.
+"""Joined rows as products of groups: a pass reads each group once, not each joined row.
 
-Where one slot of a tree has several rows of a key, the joined rows of a key are all pairs of a row
-of that slot and a row of the root (with what hangs on either). Keys with as many rows on both sides
-make a block together. What belongs to a slot's rows is gathered for one side of a block, and spread
-over the other by broadcasting; sums go the other way.
+If one slot of a tree has several rows of a key, the key's joined rows are all pairs of a row of
+that slot and a row of the root. Each side carries the rows that depend on it. Keys with equal
+numbers of rows on both sides form a block.
+
+Values of a slot's rows are gathered for one side of a block and spread over the other by
+broadcasting. Sums go the other way.
 """
 
 from __future__ import annotations
@@ -22,29 +24,34 @@ from sqlfl.coordinator.join.factorised import Branch, Factorised, Tree
 from sqlfl.coordinator.join.row_mapping import CHUNK
 
 LONG = 4
-"""Rows that one side of a key must have, for its joined rows to be a block."""
+"""Minimum number of rows on one side of a key for its joined rows to form a block."""
 MANY = 1 << 12
-"""Joined rows that all keys with as many rows must have: those of fewer are found one by one."""
+"""Minimum number of joined rows of all keys with equal numbers of rows. Joined rows of rarer keys
+are found one by one.
+"""
 
 
 @dataclass(frozen=True, eq=False)
 class RowBlock:
-    """Some joined rows, in an order of its own."""
+    """Some joined rows, in an order of their own."""
 
     shape: tuple[int, ...]
-    """Their product is the number of joined rows."""
+    """Shape whose product is the number of joined rows."""
     rows: tuple[Array, ...]
-    """Of every slot: integers, of the shape or 1 along some axes, its row of each joined row."""
+    """Integers for every slot, of the shape or 1 along some axes: the slot's row of each joined
+    row.
+    """
 
     @property
     def count(self) -> int:
-        """b, joined rows."""
+        """Return b, the number of joined rows."""
         return prod(self.shape)
 
 
 class RowBlocks:
-    """All joined rows of a mapping, those of equal keys together. The order is the same each time
-    that they are asked for in blocks of one size."""
+    """All joined rows of a mapping, grouped by equal keys. The order is the same each time for
+    blocks of one size.
+    """
 
     def __init__(self, mapping: Factorised) -> None:
         self._slots = mapping.slots
@@ -52,7 +59,7 @@ class RowBlocks:
         self.total = mapping.total
         self._grids: list[_Grid] = []
         self._others: list[tuple[Tree, int, int]] = []
-        """With the first and the end of its joined rows."""
+        """Trees, each with its first joined row and the end of its joined rows."""
         for tree in mapping.trees:
             grid = _grid(tree)
             if grid is not None:
@@ -62,11 +69,11 @@ class RowBlocks:
 
     @property
     def together(self) -> int:
-        """Joined rows that are in blocks of more than one axis."""
+        """Return the number of joined rows in blocks of more than one axis."""
         return self.total - sum(end - first for _, first, end in self._others)
 
     def cut(self, parts: int) -> list[RowBlocks]:
-        """Up to as many parts, of about as many joined rows each."""
+        """Return up to `parts` parts of about equally many joined rows."""
         cutting = Cutting(self.total, parts)
         shares = [_Share() for _ in range(parts)]
         before = 0
@@ -75,43 +82,43 @@ class RowBlocks:
                 for piece in _cut(kind, cutting.most):
                     before += shares[cutting.part(before)].take(grid, piece)
         for tree, first, end in self._others:
-            for number, *own in cutting.ranges(before, first, end):
-                shares[number].others.append((tree, own[0], own[1]))
+            for number, *bounds in cutting.ranges(before, first, end):
+                shares[number].others.append((tree, bounds[0], bounds[1]))
             before += end - first
         return [self._part(share) for share in shares if share.total]
 
     def _part(self, share: _Share) -> RowBlocks:
-        found = copy(self)
-        found._grids = [
+        part = copy(self)
+        part._grids = [
             replace(grid, classes=tuple(kinds))
             for grid, kinds in zip(share.grids, share.kinds, strict=True)
         ]
-        found._others = share.others
-        found.total = share.total
-        return found
+        part._others = share.others
+        part.total = share.total
+        return part
 
     def blocks(self, size: int = CHUNK) -> Iterator[RowBlock]:
-        """Of up to `size` joined rows each."""
+        """Yield blocks of up to `size` joined rows."""
         for grid in self._grids:
             yield from grid.blocks(self._slots, size)
         for tree, begin, close in self._others:
             for first in range(begin, close, size):
                 end = min(first + size, close)
-                found = tree.part(first, end)
-                yield RowBlock((end - first,), tuple(found[slot] for slot in self._slots))
+                rows = tree.part(first, end)
+                yield RowBlock((end - first,), tuple(rows[slot] for slot in self._slots))
 
 
 @dataclass(eq=False)
 class _Share:
-    """What one of several parts has of the joined rows."""
+    """One part's share of the joined rows."""
 
     grids: list[_Grid] = field(default_factory=list)
     kinds: list[list[_Kind]] = field(default_factory=list)
-    """Of each of the grids."""
+    """Kinds of each of the grids."""
     others: list[tuple[Tree, int, int]] = field(default_factory=list)
 
     def take(self, grid: _Grid, kind: _Kind) -> int:
-        """Its joined rows."""
+        """Add a kind and return its number of joined rows."""
         if not self.grids or self.grids[-1] is not grid:
             self.grids.append(grid)
             self.kinds.append([])
@@ -125,8 +132,9 @@ class _Share:
 
 
 _Kind: TypeAlias = tuple[int, int, Array, Array]
-"""Rows of the root and of the branch that each key has; where they start in the roots, and in the
-branch: (keys,) each."""
+"""Rows of the root and of the branch for each key; then their starts in the roots and in the
+branch: (keys,) each.
+"""
 
 
 def _joined(kind: _Kind) -> int:
@@ -134,29 +142,30 @@ def _joined(kind: _Kind) -> int:
 
 
 def _cut(kind: _Kind, most: int) -> Iterator[_Kind]:
-    """Of up to `most` joined rows each: some keys, or some of the rows of a key."""
+    """Yield parts of up to `most` joined rows: some keys, or some of the rows of a key."""
     left, right, first, start = kind
     wide = min(right, most)
     high = min(left, max(1, most // right))
     keys = max(1, most // (high * wide)) if (high, wide) == (left, right) else 1
     for k in range(0, len(first), keys):
-        own = slice(k, k + keys)
+        some = slice(k, k + keys)
         for one in range(0, left, high):
             for other in range(0, right, wide):
                 a, b = min(high, left - one), min(wide, right - other)
-                yield a, b, first[own] + one, start[own] + other
+                yield a, b, first[some] + one, start[some] + other
 
 
 @dataclass(frozen=True, eq=False)
 class _Grid:
-    """The joined rows of a tree that keys have many of."""
+    """Joined rows of a tree's keys that have many of them."""
 
     tree: Tree
     other: Tree
-    """The tree of the rest."""
+    """Tree of the other joined rows."""
     near: tuple[Array | None, ...]
-    """Of the root and each branch: int (rows of the root,), its row; None of those beyond the
-    branch that multiplies."""
+    """For the root and each branch, int (rows of the root,): its row. None beyond the branch that
+    multiplies.
+    """
     spread: Branch
     roots: Array
     """int: rows of the root, key by key."""
@@ -178,9 +187,9 @@ class _Grid:
                         yield self._block(places, root, start[k : k + keys, None] + rows)
 
     def _block(self, places: Sequence[int], root: Array, place: Array) -> RowBlock:
-        """root: (keys, a); place: (keys, b), in the rows of the branch."""
+        """Return a block. root: (keys, a); place: (keys, b), in the rows of the branch."""
         keys, left, right = len(root), root.shape[1], place.shape[1]
-        if keys >= right:  # the longest axis last, for numpy is slow where it is short
+        if keys >= right:  # the longest axis last: numpy is slow if the last axis is short
             root, place = root.T[:, None], place.T[None]
             shape = (left, right, keys)
         else:
@@ -200,13 +209,13 @@ class _Grid:
 
 
 def _even(length: int, most: int) -> int:
-    """The length of as few parts as there can be of `most` at the most, cut evenly."""
+    """Return the part length if `length` is cut evenly into the fewest parts of up to `most`."""
     parts = -(-length // min(length, most))
     return -(-length // parts)
 
 
 def _grid(tree: Tree) -> _Grid | None:
-    """None where more than one branch multiplies, or none does, or no key has many rows."""
+    """Return the grid; None unless exactly one branch multiplies and some keys have many rows."""
     several = [branch for branch in tree.branches if branch.rows is not None]
     if tree.bounds is None or len(several) != 1 or not tree.total:
         return None

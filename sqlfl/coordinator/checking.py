@@ -1,4 +1,4 @@
-"""CHECK: how the tables of a query join, what its features are like, and what looks wrong."""
+"""CHECK: a report on how the tables of a query join, on its features, and on likely mistakes."""
 
 from __future__ import annotations
 
@@ -65,15 +65,17 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
         *("low", "high", "mean", "explains"),
     ),
 }
-"""Parts of the result, with the columns that each has."""
+"""Parts of the result, with the columns of each."""
 MOST = 1 << 28
-"""Numbers of targets that a party is sent."""
+"""Maximum number of target values to send to a party."""
 P99 = 0.99
 Row = dict[str, Any]
 
 
 def check(plan: FederatedPlan, channel: ReplyChannel, run: str, said: Scoring) -> pa.Table:
-    """A row for the query, each difference of databases, side of a key, table, class, feature."""
+    """Return a row for the query, and for each difference of databases, side of a key, table, class
+    and feature.
+    """
     seen: dict[int, SlotCodes] = {}
     joined = prepare(plan, channel, run, said.tell, seen=seen.update)
     target = None
@@ -111,7 +113,7 @@ def _of_query(plan: FederatedPlan, joined: Joined) -> Row:
 
 
 def _of_databases(plan: FederatedPlan) -> list[Row]:
-    """Tables, columns and types that not all databases of a party share."""
+    """Return a row for each table, column and type that not all databases of a party share."""
     return [
         {"part": "database", "table": d.table, "name": d.column, "kind": d.found, "finding": d.text}
         for d in plan.differences
@@ -119,7 +121,7 @@ def _of_databases(plan: FederatedPlan) -> list[Row]:
 
 
 def _of_keys(plan: FederatedPlan, seen: Mapping[int, SlotCodes]) -> list[Row]:
-    """Each key of each pair of tables, from either side, by that key alone."""
+    """Return the rows of each key of each pair of tables, from either side, by that key alone."""
     rows: list[Row] = []
     for join in joins_of(plan.ucq):
         slots = [plan.ucq.slots[number] for number in (join.left, join.right)]
@@ -143,7 +145,7 @@ def _of_keys(plan: FederatedPlan, seen: Mapping[int, SlotCodes]) -> list[Row]:
 
 
 def _own(slot: Slot, codes: SlotCodes) -> Array:
-    """bool (n,): rows of the table, not of what a LEFT JOIN makes up."""
+    """Return which rows are the table's own, not added by a LEFT JOIN: bool (n,)."""
     return codes.among([f.index for f in slot.fragments if not f.virtual])
 
 
@@ -153,7 +155,7 @@ def _of_table(
     rows = int(np.count_nonzero(_own(slot, codes)))
     row: Row = {"part": "table", "table": slot.name, "rows": rows}
     active = joined.slots.get(slot.index)
-    if active is None:  # a link alone: which of its rows are joined is not kept
+    if active is None:  # a mere link: no record is kept of its joined rows
         return row
     often = active.mapping.counts(slot.index)[~active.made_up]
     row |= _shares(rows, often) | {"finding": separated}
@@ -163,7 +165,9 @@ def _of_table(
 
 
 def _shares(rows: int, often: Array) -> Row:
-    """Of so many rows those that are joined, and how often each of them is."""
+    """Return the share of rows that are joined, and how often each of them is. `often` has only
+    joined rows.
+    """
     if not often.size:
         return {"rows": rows, "matched": 0.0 if rows else None}
     return {
@@ -215,17 +219,17 @@ def _of_target(plan: FederatedPlan, joined: Joined, target: Targets) -> list[Row
 
 
 FEW = 0.01
-"""A class with a smaller share of the joined rows is told of."""
+"""Share of the joined rows below which a class is reported."""
 FEWEST = 10
-"""And one with fewer rows."""
+"""Number of joined rows below which a class is reported."""
 
 
 def _of_features(plan: FederatedPlan, slot: Slot, joined: Joined, found: Profile) -> list[Row]:
     rows: list[Row] = []
     explains = _explains(plan, slot, joined, found)
     unmatched = slot.name in without_match(plan, joined)
-    own = joined.slots[slot.index]
-    active = int(own.offsets[-1]) - len(own.virtual)
+    joined_slot = joined.slots[slot.index]
+    active = int(joined_slot.offsets[-1]) - len(joined_slot.virtual)
     for place, feature in enumerate(slot.features):
         missing = float(found.missing[place]) / joined.total
         distinct = int(found.distinct[place]) if feature.kind != "array" else None
@@ -258,7 +262,7 @@ def _of_features(plan: FederatedPlan, slot: Slot, joined: Joined, found: Profile
 LIKE_AN_IDENTIFIER = "is a text with nearly as many values as there are rows: an identifier?"
 WHOLE = ("INTEGER", "BIGINT", "UINTEGER", "UBIGINT", "HUGEINT")
 LEAKS = 0.9
-"""A feature that explains so much of the target alone may be made of it."""
+"""Share of the target that a feature alone explains. From here on, it may be made of the target."""
 MOSTLY = 0.5
 
 
@@ -267,12 +271,14 @@ def _told(number: float) -> float | None:
 
 
 def _explains(plan: FederatedPlan, slot: Slot, joined: Joined, found: Profile) -> Float:
-    """(features,): share of the target's variance between groups that are alike in the feature;
-    of classes Goodman and Kruskal's τ. Adjusted for the number of groups (ε², Kelley 1935)."""
+    """Return the share of the target's variance between groups that are alike in the feature:
+    (features,). For classes it is Goodman and Kruskal's τ. It is adjusted for the number of groups
+    (ε², Kelley 1935).
+    """
     target = next((s for s in plan.ucq.slots if s.target), slot)
     n = min(
         joined.total, *(int(joined.slots[s.index].offsets[-1]) for s in (slot, target))
-    )  # rows that are joined often are no more independent for it
+    )  # further joins of a row make it no more independent
     total = joined.total - found.apart
     if total <= 1e-9 * joined.total:
         return np.full(len(found.explained), np.nan)
@@ -285,7 +291,7 @@ def _explains(plan: FederatedPlan, slot: Slot, joined: Joined, found: Profile) -
 def _profiles(
     plan: FederatedPlan, joined: Joined, target: Targets | None, channel: ReplyChannel, run: str
 ) -> dict[int, Profile]:
-    """Of each slot with features; none of an empty join."""
+    """Return the profile of each slot with features; none for an empty join."""
     asked = _check_of(plan)
     slots = [slot for slot in plan.ucq.slots if slot.features and joined.total]
     columns = None
@@ -293,20 +299,22 @@ def _profiles(
         columns = _columns(plan, target.spread(joined), joined.total)
     requests: dict[Address, Message] = {}
     for slot in slots:
-        own = joined.slots[slot.index]
+        joined_slot = joined.slots[slot.index]
         if columns is None:
-            requests |= {a: SendProfile(run, a[1], asked.min_cell) for a in own.addresses}
+            requests |= {a: SendProfile(run, a[1], asked.min_cell) for a in joined_slot.addresses}
             continue
-        size = int(own.offsets[-1])
+        size = int(joined_slot.offsets[-1])
         if size * columns.shape[1] > MOST:
             raise ModelError(
                 f"{size:,} rows of {slot.name} and {columns.shape[1]:,} classes are too many to "
                 "find out what each feature explains",
                 hint="WITH (explains = false)",
             )
-        sums = np.stack([np.bincount(own.rows, c, size) for c in columns.T], axis=1)
-        for number, address in enumerate(own.addresses):
-            mine = sums[own.offsets[number] : own.offsets[number + 1]].astype(np.float32)
+        sums = np.stack([np.bincount(joined_slot.rows, c, size) for c in columns.T], axis=1)
+        for number, address in enumerate(joined_slot.addresses):
+            mine = sums[joined_slot.offsets[number] : joined_slot.offsets[number + 1]].astype(
+                np.float32
+            )
             requests[address] = SendExplained(run, slot.index, asked.min_cell, mine)
     features = {slot.index: len(slot.features) for slot in slots}
     replies = ask(channel, requests, lambda a: expected.profile(features[a[1]], joined.total))
@@ -317,18 +325,20 @@ def _profiles(
 
 
 def _columns(plan: FederatedPlan, target: Targets, total: int) -> Float:
-    """(N, K) of mean 0, whose squares add up to N; zeros where the target is one value."""
+    """Return columns (N, K) of mean 0 whose squares add up to N; zeros if the target is
+    constant.
+    """
     if target.classes is None:
-        found = target.values.astype(np.float64)[:, None]
+        columns = target.values.astype(np.float64)[:, None]
     elif kind_of(plan.kind).target == TWO_CLASSES:
-        found = (target.values == len(target.classes) - 1).astype(np.float64)[:, None]
+        columns = (target.values == len(target.classes) - 1).astype(np.float64)[:, None]
     else:
-        found = np.eye(len(target.classes))[target.values]
-    found = found - found.mean(axis=0)
+        columns = np.eye(len(target.classes))[target.values]
+    columns = columns - columns.mean(axis=0)
     with np.errstate(over="ignore"):
-        squares = float(np.square(found).sum())
+        squares = float(np.square(columns).sum())
     constant = squares <= 1e-24 * total
-    return np.zeros_like(found) if constant else found * np.sqrt(total / squares)
+    return np.zeros_like(columns) if constant else columns * np.sqrt(total / squares)
 
 
 def _check_of(plan: FederatedPlan) -> Check:
@@ -337,10 +347,10 @@ def _check_of(plan: FederatedPlan) -> Check:
 
 
 def parts_of(table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
-    """Each of SECTIONS that there is, with the columns of it that say anything."""
+    """Yield each existing section with its columns that have values."""
     names = np.array(table.column("part").to_pylist(), object)
     for part, columns in SECTIONS.items():
-        own = table.filter(pa.array(names == part))
-        kept = [name for name in columns if own.column(name).null_count < own.num_rows]
+        section = table.filter(pa.array(names == part))
+        kept = [name for name in columns if section.column(name).null_count < section.num_rows]
         if kept:
-            yield part, own.select(kept)
+            yield part, section.select(kept)

@@ -1,4 +1,4 @@
-"""EVALUATE and PREDICT, and what looks further into a model over the same rows."""
+"""EVALUATE and PREDICT, and the diagnostics of a model over the same rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sqlfl.store.registry import Model
 def evaluate(
     plan: FederatedPlan, model: Model, channel: ReplyChannel, run: str, said: Scoring
 ) -> pa.Table:
-    """What the plan's look shows, or else the metrics, in one row."""
+    """Return the plan's diagnostic, or else the metrics in one row."""
     match plan.look:
         case Inference():
             return infer(plan, plan.look, model, channel, run, said)
@@ -31,7 +31,7 @@ def evaluate(
 def predict(
     plan: FederatedPlan, model: Model, channel: ReplyChannel, run: str, said: Scoring
 ) -> pa.Table:
-    """What the plan's look shows, or else the predictions."""
+    """Return the plan's diagnostic, or else the predictions."""
     if isinstance(plan.look, ContributionsOptions):
         return contributions(plan, plan.look, model, channel, run, said)
     if isinstance(plan.look, SkewOptions):

@@ -1,5 +1,5 @@
-"""What each reply before and after the rounds must be, for `sqlfl.messages.replies.ask`: by the
-plan, by what the party said before, and by the join.
+"""Checks of each reply before and after the rounds, for `sqlfl.messages.replies.ask`. They follow
+from the plan, from the party's earlier replies and from the join.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from sqlfl.messages.replies import Expected
 from sqlfl.options.training import LARGEST_TABLE
 
 ROUNDING = 1e-6
-"""Relative, of sums over rows."""
+"""Relative rounding error of sums over rows."""
 CLASSES = {
     re.compile(r"U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?"): r"-?[0-9]+",
     re.compile(r"DECIMAL.*"): r"-?[0-9]+([.][0-9]+)?",
@@ -51,7 +51,7 @@ CLASSES = {
     re.compile(r"BIGNUM"): r"-?[0-9]+",
     re.compile(r"BOOLEAN"): r"true|false",
 }
-"""How DuckDB writes the values of a type that is no text."""
+"""Patterns of DuckDB's text for the values of a type other than text."""
 
 
 def prepared(fragments: int) -> Expected[Prepared]:
@@ -65,7 +65,7 @@ def prepared(fragments: int) -> Expected[Prepared]:
 
 
 def join_keys(item: SlotSpecification, rows: Sequence[int]) -> Expected[JoinKeys]:
-    """rows: of each fragment of the slot at the client."""
+    """Return the expected join keys. rows: rows of each fragment of the slot at the client."""
 
     def fault(reply: JoinKeys) -> str | None:
         if len(item.fragments) == 1:
@@ -88,7 +88,7 @@ def join_keys(item: SlotSpecification, rows: Sequence[int]) -> Expected[JoinKeys
 
 
 def folds(rows: int, number: int) -> Expected[Folds]:
-    """number: of all folds; 2 where one share is held out."""
+    """Return the expected folds. number: number of all folds; 2 if one share is held out."""
 
     def fault(reply: Folds) -> str | None:
         largest = int(reply.folds.max(initial=0))
@@ -98,7 +98,10 @@ def folds(rows: int, number: int) -> Expected[Folds]:
 
 
 def encoded(item: SlotSpecification, counts: float, *, now: bool) -> Expected[Any]:
-    """Once it is known what active rows count, `counts` in all at the client; `now`: for good."""
+    """Return the expected reply once the weights of active rows are known.
+
+    counts: their total at the client. now: True if these weights are final.
+    """
     privacy = item.privacy
     how = "none" if privacy is None else privacy.statistics
     if not (now and item.shared and how != "bounds"):
@@ -114,7 +117,7 @@ def _turned(reply: Ranges) -> str | None:
 
 
 def statistics(item: SlotSpecification, counts: float) -> Expected[Statistics]:
-    """Of rows that count `counts` in all at the client."""
+    """Return the expected statistics of rows with total weight `counts` at the client."""
     privacy = item.privacy
     how = "none" if privacy is None else privacy.statistics
     numeric = [feature for feature in item.features if feature.kind != "category"]
@@ -136,7 +139,9 @@ def statistics(item: SlotSpecification, counts: float) -> Expected[Statistics]:
 
 
 def _inconsistent(item: SlotSpecification, reply: Statistics, counts: float) -> str | None:
-    """Exact sums over the same rows: none is negative, and parts add up to all."""
+    """Return the fault in exact sums over the same rows: negative sums, or parts that do not add up
+    to the total.
+    """
     slack = ROUNDING * max(counts, 1e-300)
     parts = (reply.weight, reply.m2, reply.missing, *reply.counts)
     if any(part.size and part.min() < 0 for part in parts):
@@ -146,17 +151,17 @@ def _inconsistent(item: SlotSpecification, reply: Statistics, counts: float) -> 
     for feature, missing in zip(numeric, reply.missing, strict=True):
         sums = reply.weight[start : start + feature.width] + missing
         start += feature.width
-        whole = feature.kind != "array"  # of whose elements some may be NULL besides
+        whole = feature.kind != "array"  # in arrays, some of the elements may also be NULL
         if sums.max(initial=0.0) > counts + slack or (whole and sums.min() < counts - slack):
             return f"counts rows of {feature.name} that are not {counts:g}"
-    for found in reply.counts:
-        if abs(found.sum() - counts) > slack:
-            return f"counts categories of {found.sum():g} rows, and there are {counts:g}"
+    for category_counts in reply.counts:
+        if abs(category_counts.sum() - counts) > slack:
+            return f"counts categories of {category_counts.sum():g} rows, and there are {counts:g}"
     return None
 
 
 def encoding_set(message: SetEncoding) -> Expected[Ready]:
-    """The clients know as many columns as follow from what they were sent."""
+    """Return the expected width: the number of columns that follows from the encoding sent."""
     indicators = int(np.count_nonzero(message.missing > 0))
     width = len(message.mean) + indicators + sum(len(tags) for tags in message.tags)
 
@@ -167,15 +172,15 @@ def encoding_set(message: SetEncoding) -> Expected[Ready]:
 
 
 def labels(item: SlotSpecification, active: int, type_: str) -> Expected[Labels]:
-    """type_: the target's DuckDB type."""
+    """Return the expected labels. type_: the target's DuckDB type."""
     label = None if item.privacy is None else item.privacy.label
     forms = (form for kind, form in CLASSES.items() if kind.fullmatch(type_.upper()))
     written = re.compile(next(forms, "(?s).*"))
 
     def fault(reply: Labels) -> str | None:
-        found = reply.codes if item.classes else reply.values
-        if len(found) != active or (reply.values.size and item.classes):
-            return f"has {len(found)} labels of {active} rows"
+        values = reply.codes if item.classes else reply.values
+        if len(values) != active or (reply.values.size and item.classes):
+            return f"has {len(values)} labels of {active} rows"
         if not item.classes:
             return "has classes of numbers" if reply.codes.size or reply.classes else None
         if label is not None and reply.classes != label.classes:
@@ -190,7 +195,7 @@ def labels(item: SlotSpecification, active: int, type_: str) -> Expected[Labels]
 
 
 def _all_told(codes: Array, classes: int) -> bool:
-    """Each class is that of a row."""
+    """Return True if each class occurs in some row."""
     told = np.zeros(classes, bool)
     for start in range(0, len(codes), PART):
         told[codes[start : start + PART]] = True
@@ -211,7 +216,7 @@ def errors(columns: int) -> Expected[Errors]:
 
 
 def skew(features: int) -> Expected[Skew]:
-    """Means may be of any size; shares are such."""
+    """Return the expected skew. Shares lie between 0 and 1; means may have any size."""
 
     def fault(reply: Skew) -> str | None:
         for shares in (reply.trained_missing, reply.missing, reply.unseen):
@@ -240,7 +245,7 @@ def curves(outputs: int) -> Expected[Curves]:
 
 
 def findings(features: int, joined: int) -> Expected[Findings]:
-    """joined: rows of the join."""
+    """Return the expected findings. joined: number of joined rows."""
 
     def fault(reply: Findings) -> str | None:
         most = int(reply.unseen.max(initial=0))
@@ -250,7 +255,9 @@ def findings(features: int, joined: int) -> Expected[Findings]:
 
 
 def separated(outputs: int, features: Collection[str]) -> Expected[Separated]:
-    """features: of the slot, those of arrays with the numbers of their elements."""
+    """Return the expected separation. features: names of the slot's features; arrays have names
+    with the numbers of their elements.
+    """
 
     def fault(reply: Separated) -> str | None:
         other = [name for name in reply.features if name and name not in features]
@@ -260,7 +267,7 @@ def separated(outputs: int, features: Collection[str]) -> Expected[Separated]:
 
 
 def profile(features: int, joined: int) -> Expected[Profile]:
-    """joined: rows of the join."""
+    """Return the expected profile. joined: number of joined rows."""
 
     def fault(reply: Profile) -> str | None:
         most = max(reply.rows, float(reply.missing.max(initial=0.0)))
@@ -274,17 +281,17 @@ def profile(features: int, joined: int) -> Expected[Profile]:
 
 
 def equal_rows(active: int) -> Expected[EqualRows]:
-    """Of each active row its class, or of none."""
+    """Return the expected classes: one for each active row, or none at all."""
 
     def fault(reply: EqualRows) -> str | None:
-        found = reply.classes.astype(np.int64)
-        if not found.size:
+        classes = reply.classes.astype(np.int64)
+        if not classes.size:
             return None
-        if len(found) != active:
-            return f"has classes of {len(found)} rows, of {active}"
-        # each class is one more than those before it where it first comes
-        highest = np.maximum.accumulate(found)
-        if found[0] != 0 or (np.diff(highest) > 1).any():
+        if len(classes) != active:
+            return f"has classes of {len(classes)} rows, of {active}"
+        # Each class is one more than the earlier ones at its first occurrence.
+        highest = np.maximum.accumulate(classes)
+        if classes[0] != 0 or (np.diff(highest) > 1).any():
             return "does not number classes as they come"
         return None
 
@@ -303,7 +310,7 @@ def written(rows: int) -> Expected[Written]:
 
 
 def kept() -> Expected[Saved]:
-    """Of blocks that were to be written."""
+    """Return the expected reply about blocks to be written to disk."""
     return Expected(Saved, fault=lambda own: None if own.lasting else "says that it does not last")
 
 

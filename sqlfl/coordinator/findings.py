@@ -1,4 +1,4 @@
-"""What the coordinator finds odd in a join, and clients in their features, in words."""
+"""Warnings of the coordinator about a join, and of clients about their features."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from sqlfl.planner.federated.plan import TRAIN, FederatedPlan
 from sqlfl.planner.query.ucq import CATEGORY, Slot
 
 COPIES = 100
-"""Joined rows of a row with a label, on average, that more than one to many makes."""
+"""Mean number of joined rows of a labelled row from which a key may be missing."""
 GROWTH = 10
-"""By how much the join may be larger than the largest of its tables."""
+"""Ratio of the join's rows to its largest table from which a key may be missing."""
 FEWEST = 1000
 """Joined rows of which that is said."""
 MIN_KEYS, USED = 10_000, 0.1
@@ -55,7 +55,7 @@ def _idle_keys(plan: FederatedPlan, joined: Joined) -> Iterator[str]:
 
 
 def growth(plan: FederatedPlan, joined: Joined) -> str | None:
-    """A join that is so large that it looks like a missing key, in words."""
+    """Return a warning if the join is so large that a key seems to be missing."""
     if joined.total < FEWEST:
         return None
     largest = max(joined.tables.values(), default=0)
@@ -77,7 +77,7 @@ def growth(plan: FederatedPlan, joined: Joined) -> str | None:
 
 
 def few_rows(joined: Joined) -> str | None:
-    """A join without rows, in words."""
+    """Return a warning if the join has no rows."""
     if joined.total:
         return None
     return (
@@ -87,7 +87,7 @@ def few_rows(joined: Joined) -> str | None:
 
 
 def matching(name: str, *sides: tuple[str, float | None]) -> str | None:
-    """Of a key, tables of which few rows have a partner, in words."""
+    """Return a warning if few rows of the key's tables have a partner."""
     if any(share is None for _, share in sides):
         return None  # a table without rows
     if all(share == 0.0 for _, share in sides):
@@ -102,7 +102,7 @@ def matching(name: str, *sides: tuple[str, float | None]) -> str | None:
 
 
 def multiplied(name: str, means: Sequence[float], tables: Sequence[str]) -> str | None:
-    """Of a key by which rows of both tables meet several of the other, or many, in words."""
+    """Return a warning if the key is many to many."""
     left, right = means
     if left > MEETS and right > MEETS:
         return (
@@ -113,7 +113,7 @@ def multiplied(name: str, means: Sequence[float], tables: Sequence[str]) -> str 
 
 
 MATCHED = 0.5
-"""Of rows of both tables: if fewer have a partner, the key is told of."""
+"""Share of rows with a partner. If both tables have less, the key is reported."""
 MEETS = 1.0
 
 
@@ -124,7 +124,7 @@ def remark_on_features(
     run: str,
     remark: Callable[[str], None],
 ) -> None:
-    """What clients say of their features, where they are asked."""
+    """Warn about the findings of clients in their features, if the plan asks for them."""
     towers = [slot for slot in plan.ucq.slots if slot.features]
     if not plan.findings or joined.total == 0:
         return
@@ -192,8 +192,9 @@ def leaking(name: str, target: str, share: float) -> str:
 
 
 def without_match(plan: FederatedPlan, joined: Joined) -> list[str]:
-    """Slots on the right of LEFT JOINs whose virtual row alone is joined, unless a condition drops
-    rows with a match: then those without one may be what is asked for."""
+    """Return the slots right of LEFT JOINs where only the virtual row is joined. A slot is left out
+    if a condition drops rows with a match: then the query may ask for the rows without one.
+    """
     dropping = {
         slot
         for block in plan.ucq.blocks

@@ -1,4 +1,6 @@
-"""A table that alone explains the target, as one with a feature that is made of it does."""
+"""Warning of a table that alone explains the target. It probably has a feature made of the
+target.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,11 @@ from sqlfl.models.kinds import kind_of
 from sqlfl.planner.federated.plan import FederatedPlan
 
 NUMBERS = 0.99
-"""Share of the loss of a constant that one table takes away, from which that is said."""
+"""Share of a constant's loss that one table removes, from which it is reported."""
 CLASSES = 0.9
-"""Share of the loss of classes: a feature that tells 99 rows of 100 takes away as much."""
+"""The same share for classes: a feature that is right in 99 of 100 rows removes as much."""
 NAMED = 5
-"""Features that are listed."""
+"""Maximum number of features in the warning."""
 
 
 def remark_on_leaks(
@@ -29,9 +31,9 @@ def remark_on_leaks(
     loss: float,
     remark: Callable[[str], None],
 ) -> None:
-    """Warn of tables whose block alone predicts the target: no message is exchanged.
+    """Warn of tables whose block alone predicts the target. It sends no message.
 
-    `loss` is that of the model, whose scores these are.
+    loss: the loss of the model with these scores.
     """
     if scores is None or plan.tower is not None or plan.privacy is not None:
         return

@@ -1,7 +1,7 @@
-"""What a model is measured by while it is trained: metrics over training and validation rows.
+"""Metrics of a model during training, over training and validation rows.
 
-Metrics weigh rows by the column of WEIGHT alone. The validation loss weighs them as training does,
-class weights included, so that it is the loss of the objective on rows that it was not fitted to.
+Metrics weight rows by the column of WEIGHT alone. The validation loss weights them as training
+does, with class weights. So it is the objective's loss on rows that the model was not fitted to.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sqlfl.models.metrics import Metrics
 
 
 def measured_rows(weighting: Weighting | None) -> MeasuredRows:
-    """What metrics are of."""
+    """Return the rows that metrics cover."""
     if weighting is None:
         return EVERY
     samples = None if np.all(weighting.samples == 1.0) else weighting.samples
@@ -29,7 +29,7 @@ def measured_rows(weighting: Weighting | None) -> MeasuredRows:
 
 
 class Measures:
-    """Measures of scores over the joined rows, whose `measured_rows` the passes have."""
+    """Measures of scores over the joined rows. The passes have their `measured_rows`."""
 
     def __init__(
         self, passes: PartitionedRows, loss: Loss, target: Targets, weighting: Weighting | None
@@ -41,15 +41,16 @@ class Measures:
         rows = None if weighting is None else weighting.rows
         self.training_rows = passes.total if rows is None else int(rows.sum())
         self.validation_rows: int | None = None
-        """None where there is no split."""
+        """Number of validation rows; None without a split."""
         if weighting is not None and self._held is not None:
             held = weighting.validation if rows is None else rows[weighting.validation]
             self.validation_rows = int(held.sum())
             self.training_rows -= self.validation_rows
 
     def epoch(self, scores: Scores | None) -> Metrics:
-        """train_metric; valid_loss and valid_metric where there is a split. All None where scores
-        are not known."""
+        """Return train_metric and, with a split, valid_loss and valid_metric. All are None if
+        scores are unknown.
+        """
         if scores is None:
             names = ("valid_loss", "valid_metric") if self._held is not None else ()
             return dict.fromkeys(("train_metric", *names))
@@ -60,20 +61,21 @@ class Measures:
         return {"train_metric": values[0], **held}
 
     def final(self, scores: Scores | None) -> Metrics:
-        """All metrics of the model's kind; those of the validation rows as valid_<metric>. None
-        where scores are not known."""
+        """Return all metrics of the model's kind, with valid_<metric> for the validation rows.
+        Return {} if scores are unknown.
+        """
         if scores is None:
             return {}
         meters = self._passes.meters(scores)
-        found = meters[0].metrics()
+        metrics = meters[0].metrics()
         if self._held is not None:
-            found["valid_loss"] = self._valid_loss(scores)
+            metrics["valid_loss"] = self._valid_loss(scores)
             held = meters[1].metrics()
-            found |= {f"valid_{name}": value for name, value in held.items()}
-        return found
+            metrics |= {f"valid_{name}": value for name, value in held.items()}
+        return metrics
 
     def _valid_loss(self, scores: Scores) -> float | None:
-        """None where only classes of weight 0 are held out."""
+        """Return the validation loss; None if only classes of weight 0 are held out."""
         held = self._held
         if held is None or not held.any():
             return None

@@ -1,4 +1,4 @@
-"""What encoded columns are called in tables that show a model."""
+"""Names of encoded columns in tables that show a model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ INTERCEPT = "intercept"
 
 
 def kinds_of(named: Named) -> list[str]:
-    """Of each column."""
+    """Return the kind of each column."""
     return [KINDS[kind] for kind in named.kinds.tolist()]
 
 
@@ -46,7 +46,7 @@ def features_of(named: Named) -> list[str]:
 
 
 def hashed_note(named: Sequence[Named]) -> str | None:
-    """What is to be said where a category has no text."""
+    """Return a note if some category has no text."""
     if not any((one.kinds == HASHED).any() for one in named):
         return None
     return (

@@ -1,4 +1,4 @@
-"""What a run releases of a slot, as far as its noise depends on it."""
+"""Releases of a run about a slot, as far as the noise depends on them."""
 
 from __future__ import annotations
 
@@ -32,16 +32,17 @@ def planned_releases(
     residual: float = 0.0,
     row_weight: float = 0.0,
 ) -> PlannedReleases:
-    """The plan of one slot, from the options of WITH.
+    """Return the planned releases of one slot, from the options of WITH.
 
-    joined: N, joined rows that train. copies: F, and partners: slot j -> F_ij, each counted over
-    these; `one_sided` and `one_sided_slopes` as PlannedReleases has them. For second moments:
-    `numeric` encoded columns and `categories` features of the slot, and the `largest` count (sum of
-    weights) of a row. Towers predict once before the first step. For draws: `summed`, F over all
-    joined rows, those for validation too, and `outputs` and `honest` as PlannedReleases has them.
-    For choices: `residual`, R. For moments alone: `row_weight`, what a row counts in them at most.
+    joined: N, joined rows that train. copies, partners: F, and slot j -> F_ij, each counted over
+    these rows. one_sided, one_sided_slopes: as PlannedReleases has them. numeric, categories,
+    largest: for second moments. They are the slot's encoded numeric columns, its categorical
+    features, and the largest count (sum of weights) of a row. summed: for draws, F over all joined
+    rows, including validation rows. outputs, honest: for draws, as PlannedReleases has them.
+    residual: for choices, R. row_weight: for moments alone, the maximum weight of a row in them.
 
-    InternalError for a method that cannot be private.
+    Towers predict once before the first step. Raise InternalError for a method that cannot be
+    private.
     """
     epochs, tower, method = options.epochs, options.tower is not None, spec_of(options.algorithm)
     if joined < 1 or clients < 1:

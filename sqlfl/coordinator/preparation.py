@@ -1,4 +1,4 @@
-"""What every statement begins with: snapshot, join keys, mapping, active rows, encoding, labels."""
+"""First exchanges of every statement: snapshot, join keys, mapping, active rows, encoding."""
 
 from __future__ import annotations
 
@@ -41,60 +41,63 @@ from sqlfl.privacy.statistics import deviation
 
 @dataclass(frozen=True, eq=False)
 class JoinedSlot:
-    """A slot whose rows take part in messages: its active rows and where they go."""
+    """Slot whose rows take part in messages: its active rows and their places in the join."""
 
     slot: int
     addresses: tuple[Address, ...]
     offsets: Array
-    """int64 (clients + 1,): active rows of each client within the slot's."""
+    """int64 (clients + 1,): bounds of each client's active rows within the slot's."""
     mapping: RowMapping
-    """Of the active rows of all slots."""
+    """Mapping of the active rows of all slots."""
     virtual: Array = field(default_factory=lambda: np.zeros(0, np.int64))
-    """int (few,): the active rows that a LEFT JOIN made up, ascending."""
+    """int (few,): active rows that a LEFT JOIN added, ascending."""
 
     @property
     def rows(self) -> Array:
-        """int32 (N,): p_i, the active row that each joined row comes from."""
+        """Return p_i, the active row that each joined row comes from: int32 (N,)."""
         return self.mapping.written()[self.slot]
 
     @property
     def active(self) -> dict[Address, int]:
-        """Active rows of each client."""
+        """Return the number of active rows of each client."""
         counts = np.diff(self.offsets).tolist()
         return dict(zip(self.addresses, counts, strict=True))
 
     @property
     def made_up(self) -> Array:
-        """bool (active rows,): the virtual ones."""
-        found = np.zeros(int(self.offsets[-1]), bool)
-        found[self.virtual] = True
-        return found
+        """Return which active rows are virtual: bool (active rows,)."""
+        virtual = np.zeros(int(self.offsets[-1]), bool)
+        virtual[self.virtual] = True
+        return virtual
 
     @property
     def units(self) -> tuple[Array, int]:
-        """int64 (N,): which joined rows are of one row, those without a partner in the table each
-        of its own; and how many there are."""
-        found = self.rows.astype(np.int64)
-        alone = np.flatnonzero(self.made_up[found])
+        """Return the unit of each joined row, int64 (N,), and the number of units. Joined rows of
+        one row form a unit. Each joined row without a partner in the table is a unit of its own.
+        """
+        units = self.rows.astype(np.int64)
+        alone = np.flatnonzero(self.made_up[units])
         number = len(self.made_up)
-        found[alone] = number + np.arange(len(alone))
-        return found, number + len(alone)
+        units[alone] = number + np.arange(len(alone))
+        return units, number + len(alone)
 
 
 @dataclass(frozen=True, eq=False)
 class Weighting:
-    """What every joined row counts; see sqlfl.coordinator.weighting."""
+    """Weights of every joined row; see sqlfl.coordinator.weighting."""
 
     weights: Array
-    """float64 (N,): in training; 0 for validation rows."""
+    """float64 (N,): weights in training; 0 for validation rows."""
     samples: Array
-    """float64 (N,): in metrics; the weight column alone, or 1."""
+    """float64 (N,): weights in metrics: the weight column alone, or 1."""
     validation: Array
-    """bool (N,)"""
+    """bool (N,): True for validation rows."""
     held: Array
-    """float64 (N,): in the validation loss, class weights included; 0 for training rows."""
+    """float64 (N,): weights in the validation loss, including class weights; 0 for training
+    rows.
+    """
     rows: Array | None = None
-    """int64 (N,): joined rows of the query that each stands for; None for one each."""
+    """int64 (N,): joined rows of the query that each one stands for; None if each is one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,23 +111,23 @@ class SlotOffsets:
 
 @dataclass(frozen=True, eq=False)
 class Joined:
-    """The join as the coordinator knows it."""
+    """The join, as the coordinator knows it."""
 
     total: int
-    """N, joined rows."""
+    """N, the number of joined rows."""
     slots: dict[int, JoinedSlot]
     mapping: RowMapping
-    """Of the active rows of all slots."""
+    """Mapping of the active rows of all slots."""
     null_targets: int
     """Rows of the target's table that were left out because their target is NULL."""
     unjoined: int
-    """Rows of the target's table that have a target, and no partner in the join."""
+    """Rows of the target's table with a target but no partner in the join."""
     weighting: Weighting | None = None
-    """None where all joined rows count alike."""
+    """Weights of the joined rows; None if all have equal weight."""
     dropped: int = 0
-    """Joined rows beyond the `max_fan_out` of a table row; they are not among N."""
+    """Joined rows beyond the `max_fan_out` of a table row. N does not count them."""
     unmatched: Mapping[int, int] = field(default_factory=dict)
-    """By slot on the right of a LEFT JOIN: joined rows that found no partner in it."""
+    """Slot right of a LEFT JOIN -> joined rows without a partner in it."""
     tables: Mapping[int, int] = field(default_factory=dict)
     """By slot, the rows that its clients hand to the join."""
     offsets: SlotOffsets | None = None
@@ -140,19 +143,19 @@ class Joined:
 
 @dataclass(frozen=True, eq=False)
 class Targets:
-    """Targets per joined row, or per row of their slot: numbers, or codes of `classes`."""
+    """Targets of joined rows, or of the rows of their slot: numbers, or codes of `classes`."""
 
     values: Array
-    """(N,) float64 numbers, or codes, integers of any type."""
+    """(N,): float64 numbers, or codes, integers of any type."""
     classes: tuple[str, ...] | None
     slot: int | None = None
-    """Whose active rows `values` are of; None where they are of joined rows."""
+    """Slot to whose active rows `values` belong; None if they belong to joined rows."""
 
     def of(self, rows: Array) -> Targets:
         return Targets(self.values[rows], self.classes)
 
     def spread(self, joined: Joined) -> Targets:
-        """Of the joined rows."""
+        """Return the targets of the joined rows."""
         return self if self.slot is None else self.of(joined.slots[self.slot].rows)
 
 
@@ -165,13 +168,17 @@ def prepare(
     executor: Executor | None = None,
     seen: Callable[[Mapping[int, SlotCodes]], None] = lambda _: None,
 ) -> Joined:
-    """Snapshots at all clients, the table mapping here, active rows back to the clients.
+    """Take snapshots at all clients, make the table mapping here, and send the clients their active
+    rows.
 
-    `tell` is told what is being done, for a bar of progress. Where the statement limits how often a
-    row may be joined, joined rows beyond it are gone before a client hears of the join. Joined rows
-    that do not fit memory go to `scratch`, where there is one and what follows can read them there.
-    Workers of the `executor` make the join, where they can. `seen` is told the keys of all rows.
-    Raises PartyError where a client's query fails, ModelError where the join is too large.
+    tell: reports progress. seen: receives the keys of all rows. scratch: files for joined rows that
+    do not fit memory, if the next steps can read them there. executor: its workers make the join if
+    they can.
+
+    If the statement limits how often a row may be joined, joined rows beyond the limit are dropped
+    before a client learns of the join.
+
+    Raise PartyError if a client's query fails, and ModelError if the join is too large.
     """
     tell("taking snapshots")
     slots, null_targets, nonces = _snapshots(plan, channel, run)
@@ -217,12 +224,14 @@ def _join(
     scratch: Scratch | None,
     executor: Executor | None,
 ) -> RowMapping:
-    """Joins along a tree from the codes alone, others by the mapping query."""
-    found = factorised(plan.ucq, codes)
-    if found is not None:
-        size = JoinSize(found.total, exact=True)
-        check_join(plan, codes, size, lambda most: min(most, found.total), tell, found=found)
-        return found
+    """Return the joined rows: from the codes alone for a join along a tree, otherwise by the
+    mapping query.
+    """
+    mapping = factorised(plan.ucq, codes)
+    if mapping is not None:
+        size = JoinSize(mapping.total, exact=True)
+        check_join(plan, codes, size, lambda most: min(most, mapping.total), tell, found=mapping)
+        return mapping
 
     def check(count: Callable[[int], int]) -> Room:
         size = join_size(plan.ucq, codes)
@@ -247,7 +256,7 @@ def _unmatched(plan: FederatedPlan, joined: Mapping[int, JoinedSlot]) -> dict[in
 def _keys(
     plan: FederatedPlan, slots: tuple[SlotRows, ...], nonces: Array, channel: ReplyChannel, run: str
 ) -> dict[Address, JoinKeys]:
-    """Of all clients that join by keys."""
+    """Return the keys of all clients that join by keys."""
     rows = {
         address: counts
         for slot in slots
@@ -259,38 +268,41 @@ def _keys(
 
 
 def told(plan: FederatedPlan, address: Address) -> SlotSpecification:
-    """What the client knows of the slot."""
+    """Return the specification of the slot that the client has received."""
     client, slot = address
     return next(item for item in plan.specifications[client] if item.slot == slot)
 
 
 def _virtual(plan: FederatedPlan, codes: Mapping[int, SlotCodes]) -> dict[int, Array]:
-    """Slot -> integers, ascending: the rows that are no table's, but stand for a partner not
-    found."""
-    found = {}
+    """Return slot -> its virtual rows, ascending. They belong to no table, but stand for a missing
+    partner.
+    """
+    virtual_rows = {}
     for slot in plan.ucq.slots:
         made_up = [f.index for f in slot.fragments if f.virtual]
         none = np.zeros(0, np.uint32)
-        found[slot.index] = nonzero(codes[slot.index].among(made_up)) if made_up else none
-    return found
+        virtual_rows[slot.index] = nonzero(codes[slot.index].among(made_up)) if made_up else none
+    return virtual_rows
 
 
 def _limited(
     plan: FederatedPlan, rows: RowMapping, virtual: Mapping[int, Array], limit: int
 ) -> WrittenMapping:
-    """The joined rows that are left where a row with features may occur so often."""
+    """Return the joined rows that remain if each row with features may occur `limit` times."""
     sizes = dict(zip(rows.slots, rows.sizes, strict=True))
     free = {s.index: np.zeros(sizes[s.index], bool) for s in plan.ucq.slots if s.features}
-    for slot, own in free.items():
-        own[virtual[slot]] = True
+    for slot, may_repeat in free.items():
+        may_repeat[virtual[slot]] = True
     return WrittenMapping(limit_fan_out(rows.written(), free, limit), sizes)
 
 
 def _labelled(plan: FederatedPlan, codes: Mapping[int, SlotCodes]) -> Array | None:
-    """bool (rows,): the rows of the target's table that have a target; None for all of its slot.
+    """Return which rows of the target's table have a target: bool (rows,). None stands for all rows
+    of its slot.
 
-    Virtual rows and those that only take part in matching, as their label is NULL or fails a
-    condition, are no rows of the table."""
+    Virtual rows do not count. Neither do rows that only take part in matching, because their label
+    is NULL or fails a condition.
+    """
     slot = next((slot for slot in plan.ucq.slots if slot.target), None)
     if slot is None:
         return None
@@ -311,7 +323,9 @@ def _unjoined(plan: FederatedPlan, rows: RowMapping, labelled: Array | None) -> 
 def _snapshots(
     plan: FederatedPlan, channel: ReplyChannel, run: str
 ) -> tuple[tuple[SlotRows, ...], int, Array]:
-    """With the rows without a label, and what clients have drawn, uint8 (clients, 16)."""
+    """Return the slots' rows, the number of rows without a label, and the clients' random nonces,
+    uint8 (clients, 16).
+    """
     fragments = {client: plan.fragments_sql(client) for client in plan.specifications}
     requests = {
         (client, CLIENT): Prepare(
@@ -338,19 +352,19 @@ def _snapshots(
     slots = []
     for slot in plan.ucq.slots:
         addresses = tuple((client, slot.index) for client in slot.clients)
-        own = tuple(tuple(f.index for f in slot.of(client)) for client in slot.clients)
+        fragment_numbers = tuple(tuple(f.index for f in slot.of(client)) for client in slot.clients)
         counted = tuple(rows[address] for address in addresses)
-        slots.append(SlotRows(slot.index, addresses, own, counted, slot.keys))
+        slots.append(SlotRows(slot.index, addresses, fragment_numbers, counted, slot.keys))
     nonces = np.unique([reply.nonce for reply in replies.values()], axis=0)
     return tuple(slots), null_targets, nonces
 
 
 def _in_words(plan: FederatedPlan, error: PartyError) -> PartyError:
-    """The error, with the place in the statement of what the party failed on."""
-    found = places.found(plan.ucq, error.party, error.at)
-    if found is None:
+    """Return the error with the place in the statement where the party failed."""
+    place = places.found(plan.ucq, error.party, error.at)
+    if place is None:
         return error
-    words, span = found
+    words, span = place
     said = error.message.removeprefix(f"party {error.party}: ")
     message = f"{words} cannot be evaluated: {said}"
     shown = str(PlanError(message, sql=plan.sql, span=span)) if span else message
@@ -364,13 +378,15 @@ def _in_words(plan: FederatedPlan, error: PartyError) -> PartyError:
 
 
 def _active(rows: RowMapping) -> tuple[dict[int, Array], dict[int, Array]]:
-    """By slot uint32 (active,): the rows that occur in the join, ascending, and how often."""
+    """Return the rows of each slot that occur in the join, ascending, and how often: uint32
+    (active,).
+    """
     kept, often = {}, {}
     for number in rows.slots:
         counts = rows.counts(number)
         kept[number] = nonzero(counts)
-        own = counts if len(kept[number]) == len(counts) else taken(counts, kept[number])
-        often[number] = own.astype(np.uint32, copy=False)
+        active_counts = counts if len(kept[number]) == len(counts) else taken(counts, kept[number])
+        often[number] = active_counts.astype(np.uint32, copy=False)
     return kept, often
 
 
@@ -385,7 +401,7 @@ def _activate(
     channel: ReplyChannel,
     run: str,
 ) -> dict[int, JoinedSlot]:
-    """Tells clients their rows of `_active`, which are gone then; `mapping` is of these."""
+    """Send clients their rows of `_active`, which are consumed. `mapping` covers these rows."""
     joined: dict[int, JoinedSlot] = {}
     requests: dict[Address, Activate] = {}
     for slot in slots:
@@ -397,9 +413,9 @@ def _activate(
         joined[slot.slot] = JoinedSlot(slot.slot, slot.addresses, bounds, mapping, made_up)
         for number, address in enumerate(slot.addresses):
             mine = slice(bounds[number], bounds[number + 1])
-            own = active[mine]
-            own -= np.uint32(slot.offsets[number])
-            counted_here = own, counts[mine], mapping.total
+            row_ids = active[mine]
+            row_ids -= np.uint32(slot.offsets[number])
+            counted_here = row_ids, counts[mine], mapping.total
             requests[address] = Activate(run, slot.slot, *counted_here, nonces)
     counted = {a: float(request.counts.sum()) for a, request in requests.items()}
     now = {a: not told(plan, a).weighted for a in requests}
@@ -414,14 +430,14 @@ def _activate(
 
 
 def _places(active: Array, rows: Array) -> Array:
-    """Where those of the rows stand that are active; both ascending."""
-    # of one type: else numpy makes wider ones of all active rows
+    """Return the positions in `active` of the rows that are active. Both are ascending."""
+    # Of one type: otherwise numpy widens all active rows.
     rows = rows.astype(active.dtype)
     places = np.searchsorted(active, rows)
     inside = places < len(active)
     places, rows = places[inside], rows[inside]
-    found: Array = places[active[places] == rows]
-    return found
+    positions: Array = places[active[places] == rows]
+    return positions
 
 
 def fit(
@@ -432,9 +448,8 @@ def fit(
     channel: ReplyChannel,
     run: str,
 ) -> dict[Address, Message]:
-    """What clients answer once they know what TRANSFORM makes columns by: their statistics.
-
-    `counted` is what the rows of each count. Of slots whose clients told of ranges.
+    """Send merged ranges to the slots whose clients sent ranges, and return the clients'
+    statistics. `counted` has the total weight of each client's rows.
     """
     requests: dict[Address, SetRanges] = {}
     for slot in joined.values():
@@ -442,12 +457,14 @@ def fit(
         if parts:
             features = [f for f in told(plan, slot.addresses[0]).features if f.fitted]
             requests |= dict.fromkeys(slot.addresses, merge_ranges(parts, features))
-    found = ask(channel, requests, lambda a: expected.statistics(told(plan, a), counted[a]))
-    return dict(found)
+    fitted = ask(channel, requests, lambda a: expected.statistics(told(plan, a), counted[a]))
+    return dict(fitted)
 
 
 def deviations(plan: FederatedPlan) -> dict[int, float]:
-    """Slot -> standard deviation of each client's noise in statistics of features; 0 without."""
+    """Return slot -> the standard deviation of each client's noise in statistics of features; 0
+    without noise.
+    """
     return {item.slot: deviation(item) for items in plan.specifications.values() for item in items}
 
 
@@ -459,10 +476,11 @@ def merge_encodings(
     channel: ReplyChannel,
     run: str,
 ) -> None:
-    """The encoding of each slot whose clients all answered with statistics, sent to them.
+    """Merge the statistics of each slot whose clients have all sent them, and send the encoding
+    back.
 
-    `total` is what the joined rows count; `noised` is of `deviations`: noised statistics are of
-    the active rows, each once.
+    total: total weight of the joined rows. noised: the result of `deviations`. Noised statistics
+    count each active row once.
     """
     requests: dict[Address, SetEncoding] = {}
     for slot in joined.values():

@@ -1,4 +1,4 @@
-"""EVALUATE: what may be noised in it, and how its metrics are to be read then."""
+"""PRIVACY of EVALUATE: its options, and notes on the metrics of noised labels."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from sqlfl.store.registry import Model
 
 APPLIES = ("label_epsilon", "label_mechanism", "label_bounds", "label_classes")
-"""What a PRIVACY clause of EVALUATE may have."""
+"""Options that a PRIVACY clause of EVALUATE may have."""
 NOISED = "label_epsilon"
 
 
 def resolve_evaluation(kind: str, given: Iterable[Given], sql: str) -> Privacy:
-    """What the clause asks for, of a model of this kind; columns are not looked at yet.
+    """Return the clause's privacy for a model of this kind, before the columns are known.
 
-    Raises OptionError as `resolve_privacy` does, and for what concerns training.
+    Raise OptionError as `resolve_privacy` does, and for options that concern training only.
     """
     given = tuple(given)
     for option in given:
@@ -45,10 +45,10 @@ def resolve_evaluation(kind: str, given: Iterable[Given], sql: str) -> Privacy:
 
 
 def settled_evaluation(privacy: Privacy, model: Model, ucq: Ucq, clause: Clause) -> Privacy:
-    """With the classes of the labels: those of the statement, of the type, or of a model whose own
-    labels were noised, for then they are public.
+    """Return the privacy with the classes of the labels. They come from the statement or the type.
+    A model whose own labels were noised has public classes, which serve too.
 
-    Raises OptionError where they are missing, or are none of the model's.
+    Raise OptionError if they are missing, or if the model does not know them.
     """
     boolean = types.kind(ucq.target_type or "") == BOOLEAN
     public = "labels" in model.privacy.noised and not boolean
@@ -67,8 +67,7 @@ def settled_evaluation(privacy: Privacy, model: Model, ucq: Ucq, clause: Clause)
 
 
 def notes_of(model: Model, privacy: Privacy | None) -> tuple[str, ...]:
-    """What is to be said beside the metrics of a model that noise has protected, or of noised
-    labels."""
+    """Return the notes beside the metrics of a model trained with noise, or of noised labels."""
     if privacy is None:
         if not model.privacy.assumptions:
             return ()
@@ -87,18 +86,18 @@ def notes_of(model: Model, privacy: Privacy | None) -> tuple[str, ...]:
 
 
 def true_label_epsilon(privacy: Privacy) -> float:
-    """The ε that holds of a label."""
+    """Return the ε that holds for a label."""
     assert privacy.label_epsilon is not None
     classes = None if privacy.label_classes is None else len(privacy.label_classes)
     return label_epsilon(privacy.label_mechanism, privacy.label_epsilon, classes)
 
 
 def accuracy_estimate(privacy: Privacy, accuracy: float) -> float | None:
-    """The accuracy over the true labels, without bias, from that over noised ones.
+    """Return an unbiased estimate of the accuracy over the true labels, from that over noised ones.
 
-    A prediction that is right stays so with the probability p that a label is kept, one that is
-    wrong becomes right with q = (1 − p)/(K − 1): so what is measured is q + (p − q) times the true
-    accuracy, on average. The estimate may be below 0 or above 1. None where noise tells nothing.
+    A right prediction stays right with the probability p that a label is kept. A wrong one becomes
+    right with q = (1 − p)/(K − 1). So the measured accuracy is on average q + (p − q) times the
+    true one. The estimate may be below 0 or above 1. It is None if the noise leaves no information.
     """
     assert privacy.label_epsilon is not None
     assert privacy.label_classes is not None

@@ -1,4 +1,4 @@
-"""What PRIVACY means for the columns of a query: what each slot is told, and whether it can be."""
+"""PRIVACY for the columns of a query: its checks, and the settings that each slot receives."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from sqlfl.privacy.collusion import honest_slots, others
 TRUTH = ("false", "true")
 """Classes of a BOOLEAN, as labels have them."""
 ENCODED, SPREAD = 1.0, 3.0
-"""What encoded numbers are clipped to, of public bounds, and in standard deviations."""
+"""Clip of encoded numbers: with public bounds, and in standard deviations without them."""
 UNIT = (0.0, 1.0)
 """Bounds of a BOOLEAN feature."""
 
 
 @dataclass(frozen=True)
 class Clause:
-    """The PRIVACY clause as it was written, for the places of errors."""
+    """The PRIVACY clause as written, for the places of errors."""
 
     given: Mapping[str, Given]
     sql: str
@@ -40,7 +40,7 @@ class Clause:
         return cls({str(option.name): option for option in given}, sql)
 
     def span(self, *names: str) -> Span | None:
-        """Of the value of the first of these options that is there."""
+        """Return the place of the value of the first of these options that is present."""
         return next((self.given[name].span for name in names if name in self.given), None)
 
     def error(self, message: str, name: str, hint: str | None = None) -> OptionError:
@@ -48,9 +48,9 @@ class Clause:
 
 
 def settled(privacy: Privacy, kind: str, ucq: Ucq, clause: Clause) -> Privacy:
-    """`privacy` with the classes of the labels, and with how features are encoded.
+    """Return `privacy` with the classes of the labels and with the encoding of features.
 
-    Raises OptionError and PlanError where bounds or classes do not fit the columns, or are missing.
+    Raise OptionError and PlanError if bounds or classes do not fit the columns, or are missing.
     """
     if privacy.labels and kind_of(kind).classifies:
         privacy = replace(privacy, label_classes=_classes(privacy, kind, ucq, clause))
@@ -109,8 +109,8 @@ def _check_bounds(name: str, bounds: Bounds, kind: str, ucq: Ucq, clause: Clause
         near = nearest(name, [feature.name for feature in features.values()])
         hint = f"did you mean {near}?" if near else f"the features are {', '.join(features)}"
         if name == (ucq.target or "").lower():
-            own = "label_classes" if kind_of(kind).classifies else "label_bounds"
-            hint = f"{name} is the target, no feature; {own} goes with label_epsilon"
+            option = "label_classes" if kind_of(kind).classifies else "label_bounds"
+            hint = f"{name} is the target, no feature; {option} goes with label_epsilon"
         elif name == (ucq.weight or "").lower():
             hint = f"{name} is the column of WEIGHT, no feature: leave it out"
         raise clause.error(message, "feature_bounds", hint)
@@ -124,37 +124,37 @@ def _check_bounds(name: str, bounds: Bounds, kind: str, ucq: Ucq, clause: Clause
 
 
 def bounds_of(feature: Feature, privacy: Privacy) -> Bounds | None:
-    """Public bounds of the feature; None where nobody has given any."""
-    found = privacy.feature_bounds.get(feature.name.lower())
-    return UNIT if found is None and feature.kind == BOOLEAN else found
+    """Return public bounds of the feature; None if nobody has given any."""
+    bounds = privacy.feature_bounds.get(feature.name.lower())
+    return UNIT if bounds is None and feature.kind == BOOLEAN else bounds
 
 
 def _statistics(privacy: Privacy, ucq: Ucq, clause: Clause) -> str:
-    """How features are encoded, settled by what has bounds."""
+    """Return how features are encoded, according to the features that have bounds."""
     free = [f for f in _features(ucq) if bounds_of(f, privacy) is None]
     numbers = [f for f in free if f.kind != CATEGORY]
-    found = privacy.statistics
-    if found == AUTO:
+    statistics = privacy.statistics
+    if statistics == AUTO:
         if numbers or (free and not privacy.gradients):
             asked = "epsilon or noise_multiplier" if privacy.gradients else "bins and theta"
             raise _unbounded(free, asked, "epsilon", clause, True, privacy.gradients)
-        found = "noised" if free else "bounds"
-    elif found == "bounds" and free:
+        statistics = "noised" if free else "bounds"
+    elif statistics == "bounds" and free:
         raise _unbounded(free, "statistics = 'bounds'", "statistics", clause, False)
-    elif found == "noised" and numbers:
+    elif statistics == "noised" and numbers:
         raise _unbounded(numbers, "statistics = 'noised'", "statistics", clause, False)
-    elif found == "noised" and not privacy.gradients:
+    elif statistics == "noised" and not privacy.gradients:
         message = "PRIVACY option statistics = 'noised' applies only with epsilon or "
         hint = "give bounds of all features (feature_bounds)"
         raise clause.error(f"{message}noise_multiplier", "statistics", hint)
-    if found == "none" and privacy.feature_bounds:
+    if statistics == "none" and privacy.feature_bounds:
         message = "PRIVACY option feature_bounds applies only with statistics = 'bounds' or "
         raise clause.error(f"{message}'noised'", "feature_bounds")
-    if found != "noised" and "statistics_share" in clause.given:
+    if statistics != "noised" and "statistics_share" in clause.given:
         message = "PRIVACY option statistics_share applies only with statistics = 'noised', and "
-        message += f"statistics are '{found}': all features have bounds"
+        message += f"statistics are '{statistics}': all features have bounds"
         raise clause.error(message, "statistics_share")
-    return found
+    return statistics
 
 
 def _unbounded(
@@ -165,7 +165,9 @@ def _unbounded(
     choosable: bool,
     noised: bool = True,
 ) -> PlanError:
-    """`noised`: categories may be found with noise."""
+    """Return the error about features without bounds. noised: True if categories may be found with
+    noise.
+    """
     names = ", ".join(feature.name for feature in features)
     have = "has" if len(features) == 1 else "have"
     written = ", ".join(
@@ -186,17 +188,17 @@ def _unbounded(
 
 
 def slots_of(privacy: Privacy, kind: str, ucq: Ucq) -> Mapping[int, SnapshotPrivacy]:
-    """Slot -> what its clients are told, of the slots where anything is noised or bounded.
+    """Return slot -> the settings for its clients, for slots where anything is noised or bounded.
 
-    `privacy` is settled. Raises PrivacyError where the noise of statistics would have to be beyond
-    all measure.
+    `privacy` is settled. Raise PrivacyError if the noise of statistics would be too large for any
+    use.
     """
-    found = {
+    settings = {
         slot.index: _slot(privacy, kind, slot)
         for slot in ucq.slots
         if (slot.features and privacy.features) or (slot.target and privacy.labels)
     }
-    return MappingProxyType(found)
+    return MappingProxyType(settings)
 
 
 def _slot(privacy: Privacy, kind: str, slot: Slot) -> SnapshotPrivacy:
@@ -219,7 +221,7 @@ def _slot(privacy: Privacy, kind: str, slot: Slot) -> SnapshotPrivacy:
 
 
 def finds_categories(privacy: Privacy, slot: Slot) -> bool:
-    """Which categories a feature of the slot has is found out, with noise."""
+    """Return True if some feature's categories are found with noise."""
     return privacy.statistics == "noised" and any(
         feature.kind == CATEGORY and bounds_of(feature, privacy) is None
         for feature in slot.features
@@ -234,9 +236,11 @@ def check_budget(
     clause: Clause,
     at: str | None = None,
 ) -> None:
-    """Raise PrivacyError where not even one step over rows that are joined once, with labels of one
-    class each, could be had; `at` is the coordinator's party. OptionError for more honest parties
-    than there are."""
+    """Raise PrivacyError if the budget does not allow even one step, over rows that are joined
+    once, with one class of label for each row.
+
+    at: the coordinator's party. Raise OptionError for more honest parties than there are.
+    """
     if not privacy.features:
         return
     _check_parties(privacy, ucq, at, clause)
@@ -286,7 +290,7 @@ def check_budget(
 
 def _check_parties(privacy: Privacy, ucq: Ucq, at: str | None, clause: Clause) -> None:
     there = dict.fromkeys(name for slot in ucq.slots for name in slot.parties)
-    most = 1 + max(len(others(ucq.slots, own, at)) for own in there)
+    most = 1 + max(len(others(ucq.slots, party, at)) for party in there)
     if (privacy.honest_parties or 1) <= most:
         return
     message = f"PRIVACY option honest_parties must be at most {most}, got {privacy.honest_parties}"

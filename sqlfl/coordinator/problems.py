@@ -1,4 +1,4 @@
-"""What the rounds of training begin with: the join, its targets, what is to be minimised."""
+"""Start of the rounds of training: the join, its targets, and the problem to minimise."""
 
 from __future__ import annotations
 
@@ -46,19 +46,21 @@ if TYPE_CHECKING:
 
 
 MOST_NUMBERS = 50
-"""Values of a target with decimals that may be classes."""
+"""Maximum number of values of a target with decimals that may be classes."""
 
 
 @dataclass(frozen=True, eq=False)
 class Begun:
-    """What is known once there is a join and its targets."""
+    """The join and its targets."""
 
     joined: Joined
     target: Targets
-    """Of the joined rows; where these may be counted, or are not written down, of their slot's."""
+    """Targets of the joined rows. If these may be counted, or are not written down, the targets
+    belong to their slot's rows.
+    """
     loss: Loss
     written: bool
-    """Joined rows are written down."""
+    """True if joined rows are written down."""
 
 
 def begin(
@@ -70,7 +72,9 @@ def begin(
     executor: Executor | None,
     scratch: Scratch,
 ) -> Begun:
-    """Raises ModelError for an empty join, targets that do not do, and joins beyond memory."""
+    """Join the tables and get the targets. Raise ModelError for an empty join, unsuitable targets,
+    and joins beyond memory.
+    """
     joined = prepare(plan, channel, run, progress.stage, scratch, executor)
     if joined.total == 0:
         raise ModelError(
@@ -94,22 +98,22 @@ def begin(
         target = target if _is_counted(plan) else target.spread(joined)
     else:
         sizes = zip(joined.mapping.slots, joined.mapping.sizes, strict=True)
-        found = joined.mapping if isinstance(joined.mapping, Factorised) else None
-        check_tables(plan, dict(sizes), loss.outputs, found)
+        mapping = joined.mapping if isinstance(joined.mapping, Factorised) else None
+        check_tables(plan, dict(sizes), loss.outputs, mapping)
     return Begun(joined, target, loss, written)
 
 
 @dataclass(frozen=True, eq=False)
 class PreparedProblem:
-    """What the rounds begin with."""
+    """Everything that the rounds start with."""
 
     joined: Joined
-    """Of the slots with features, where equal rows are trained as one."""
+    """Join of the slots with features, after equal rows were merged."""
     target: Targets
     protection: RunProtection | None
     problem: Problem
     every: Joined
-    """Of all slots."""
+    """Join of all slots."""
 
 
 def prepared_for(
@@ -213,7 +217,7 @@ def _lateness(plan: FederatedPlan) -> Lateness | None:
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    """As `Problem` has them."""
+    """Arrays of `Problem`, with the same meaning."""
 
     mapping: TableMapping
     targets: Array
@@ -223,7 +227,7 @@ class Data:
 
 
 def written_data(plan: FederatedPlan, joined: Joined, target: Targets) -> Data:
-    """Arrays of all joined rows; `target` is of these."""
+    """Return arrays of all joined rows; `target` belongs to these."""
     slots = _towers(plan, joined)
     rows = tuple(slot.rows for slot in slots)
     weights = None if joined.weighting is None else joined.weighting.weights
@@ -240,7 +244,7 @@ def _offset(joined: Joined, *, written: bool) -> Offset | None:
 
 
 def found_data(plan: FederatedPlan, joined: Joined, target: Targets) -> Data:
-    """No such arrays; `target` is of the rows of its slot."""
+    """Return data without an array of joined rows; `target` belongs to the rows of its slot."""
     every, slots = joined.mapping, [slot.slot for slot in _towers(plan, joined)]
     often = [every.counts(slot).astype(np.int64, copy=False) for slot in slots]
     mapping = CountedMapping(joined.total, often)
@@ -257,7 +261,7 @@ def _towers(plan: FederatedPlan, joined: Joined) -> list[JoinedSlot]:
 
 
 def _is_counted(plan: FederatedPlan) -> bool:
-    """Whether joined rows may be merged before any array of them is made."""
+    """Return True if joined rows may be merged before any array of them is made."""
     return plan.merges and not plan.weighted
 
 
@@ -266,14 +270,15 @@ def _target(plan: FederatedPlan) -> int:
 
 
 def _trace(plan: FederatedPlan) -> float:
-    """What X̃ᵀX̃/N comes to on its diagonal: 1 at most of a number, and of all categories of a
-    feature."""
+    """Return a bound of the trace of X̃ᵀX̃/N: at most 1 for a number, and for all categories of a
+    feature.
+    """
     features = [feature for slot in plan.ucq.slots for feature in slot.features]
     return float(sum(1 if f.kind == CATEGORY else f.width for f in features))
 
 
 def _seed(option: int | None) -> int:
-    """The option's, or one that is drawn."""
+    """Return the option, or a random seed."""
     return secrets.randbits(32) if option is None else option
 
 

@@ -1,4 +1,4 @@
-"""Runs are proposed to clients whose owners have made training policies."""
+"""Proposal of runs to clients whose owners have training policies."""
 
 from __future__ import annotations
 
@@ -10,24 +10,25 @@ from sqlfl.planner.federated.plan import FederatedPlan
 
 
 def propose(plan: FederatedPlan, channel: ReplyChannel, run: str) -> None:
-    """Before the run begins. Raises PolicyError where a policy refuses it, and ApprovalError where
-    an owner is to look at it."""
+    """Propose the run before it begins. Raise PolicyError if a policy refuses it, and ApprovalError
+    if an owner must look at it.
+    """
     requests = _proposals(plan, run)
     if requests:
         ask(channel, requests, lambda _: Expected(Proposed, {}, _none))
 
 
 def verdicts(plan: FederatedPlan, channel: ReplyChannel) -> dict[Client, tuple[Verdict, ...]]:
-    """What each owner says of the run, which does not begin."""
+    """Return each owner's verdicts on the run, which does not begin."""
     requests = _proposals(plan, "")
     replies = ask(channel, requests, lambda _: Expected(Proposed)) if requests else {}
-    found = {}
+    by_client = {}
     for address, reply in replies.items():
         try:
-            found[address[0]] = verdicts_from_json(reply.verdicts)
+            by_client[address[0]] = verdicts_from_json(reply.verdicts)
         except ValueError as error:
             raise refused(address[0], requests[address], f"has no verdicts: {error}") from None
-    return found
+    return by_client
 
 
 def _proposals(plan: FederatedPlan, run: str) -> dict[Address, Propose]:

@@ -1,7 +1,8 @@
-"""Private training: how much noise a run takes, once the join is known, and whether it was added.
+"""Private training: the amount of noise of a run, once the join is known, and the check that it was
+added.
 
-All of it depends on the join graph, the labels and what was asked, which stand while the features
-of a row change: on no feature.
+The noise depends on the join graph, the labels and the statement, which stay fixed when the
+features of a row change. It depends on no feature.
 """
 
 from __future__ import annotations
@@ -43,16 +44,17 @@ WORTHLESS = 0.01
 
 @dataclass(frozen=True, eq=False)
 class RunProtection:
-    """The noise of a run, and what its clients' releases are checked against."""
+    """Noise of a run, and the plan that its clients' releases are checked against."""
 
     calibration: NoiseCalibration
     most: Mapping[int, PlannedReleases]
-    """Slot -> its rounds with the virtual row counted: nobody's data, it may be in more batches
-    than any row that is."""
+    """Slot -> its rounds with the virtual row counted. That row is nobody's data, and may be in
+    more batches than any real row.
+    """
 
 
 def protect(plan: FederatedPlan, joined: Joined, target: Targets) -> RunProtection | None:
-    """What each client is to clip and noise; None where features are not protected.
+    """Return each client's clip and noise; None if features are not protected.
 
     Only joined rows that weigh something count, for the others take part in no gradient. The
     default clip is the mean number of joined rows per row of the slot, times the spread of a target
@@ -86,10 +88,10 @@ def protect(plan: FederatedPlan, joined: Joined, target: Targets) -> RunProtecti
                 if other != slot.index
             }
         clip = privacy.clip or scale * part.mean
-        own = partial(_rounds, plan, slot, part, clip, met, one_sided & met.keys(), target)
+        rounds_of = partial(_rounds, plan, slot, part, clip, met, one_sided & met.keys(), target)
         rows, nobody = joined.slots[slot.index].rows, np.zeros_like(part.virtual)
-        planned.append(own(copies(part.rows, part.virtual), copies(rows, part.virtual)))
-        most[slot.index] = own(copies(part.rows, nobody), copies(rows, nobody))
+        planned.append(rounds_of(copies(part.rows, part.virtual), copies(rows, part.virtual)))
+        most[slot.index] = rounds_of(copies(part.rows, nobody), copies(rows, nobody))
     if privacy.prediction_clip is None:
         privacy = replace(privacy, prediction_clip=DEVIATIONS * _unnoised(scale, privacy))
     calibration = calibrate(privacy, planned)
@@ -120,7 +122,7 @@ class _Part:
 
     @property
     def mean(self) -> float:
-        """Joined rows per row, virtual ones apart; 1 where there are no others."""
+        """Return the mean number of joined rows per non-virtual row; 1 without such rows."""
         counts = np.bincount(self.rows, minlength=len(self.virtual))[~self.virtual]
         return float(counts[counts > 0].mean()) if counts.any() else 1.0
 
@@ -161,8 +163,9 @@ def _rounds(
 
 
 def _residual(plan: FederatedPlan, target: Targets) -> float:
-    """R = r max(B, 1) + Y, r the radius: no residual of a joined row is larger, where labels are as
-    far from their mean as Y at most. 0 where nothing is chosen."""
+    """Return R = r max(B, 1) + Y, with r the radius. No residual of a joined row is larger if
+    labels differ from their mean by at most Y. Return 0 if no column is chosen.
+    """
     privacy = plan.privacy
     if privacy is None or not privacy.chosen:
         return 0.0
@@ -175,8 +178,9 @@ def _residual(plan: FederatedPlan, target: Targets) -> float:
 
 
 def _row_weight(plan: FederatedPlan, slot: Slot, part: _Part) -> float:
-    """Return the cap of rows in moments: by the join graph and the weights alone. 0
-    where moments are not all that is released."""
+    """Return the cap of rows in moments, by the join graph and the weights alone. Return 0 unless
+    moments are all that is released.
+    """
     if plan.privacy is None or not plan.privacy.solved:
         return 0.0
     _, multiplier = shares_of_moments(plan.privacy)
@@ -187,22 +191,25 @@ def _row_weight(plan: FederatedPlan, slot: Slot, part: _Part) -> float:
 
 
 def _keeps_signs(plan: FederatedPlan, target: Targets) -> bool:
-    """A row's gradients, all of whose labels are of one class, are at most 60° apart: of linear
-    blocks, and of towers where one number says all of a slope."""
+    """Return True if a row's gradients are at most 60° apart when all its labels are of one class.
+    This holds for linear blocks, and for towers whose slopes are one number.
+    """
     return target.classes is not None and (plan.tower is None or len(target.classes) == 2)
 
 
 def _one_class(part: _Part, target: Targets, training: Array) -> bool:
-    """All joined rows that a row of the slot occurs in have one label, virtual rows too."""
+    """Return True if all joined rows of any one row of the slot have one label. Virtual rows count
+    too.
+    """
     labels = np.asarray(target.values)[training].astype(np.int64)
     pairs = np.unique(part.rows.astype(np.int64) * (labels.max(initial=0) + 1) + labels)
     return len(pairs) == len(np.unique(part.rows))
 
 
 def _spread(target: Targets, training: Array) -> float:
-    """Standard deviation of a target that is a number; 1 of classes, and of one that is constant.
+    """Return the standard deviation of a numeric target; 1 for classes and for a constant target.
 
-    Labels are no features: where they are protected, they are noised already.
+    Labels are no features: if they are protected, they are noised already.
     """
     if target.classes is not None:
         return 1.0
@@ -210,7 +217,8 @@ def _spread(target: Targets, training: Array) -> float:
 
 
 def _unnoised(spread: float, privacy: Privacy) -> float:
-    """Standard deviation of a target before its labels were noised, at least a tenth of `spread`.
+    """Return the standard deviation of a target before its labels were noised, at least a tenth of
+    `spread`.
 
     Laplace noise of scale b has the variance 2b².
     """
@@ -222,12 +230,14 @@ def _unnoised(spread: float, privacy: Privacy) -> float:
 
 
 def _scaled(calibration: NoiseCalibration, scale: float) -> NoiseCalibration:
-    """The intercept's clip and noise, of slopes that are `scale` times as large."""
-    own = calibration.training
+    """Return the calibration with the intercept's clip and noise for slopes that are `scale` times
+    as large.
+    """
+    training = calibration.training
     scaled = replace(
-        own,
-        intercept_clip=scale * own.intercept_clip,
-        intercept_noise=scale * own.intercept_noise,
+        training,
+        intercept_clip=scale * training.intercept_clip,
+        intercept_noise=scale * training.intercept_noise,
     )
     return replace(calibration, training=scaled)
 
@@ -299,14 +309,14 @@ def _explained(problem: Problem, scores: Scores) -> tuple[float, float]:
 
 
 class Watched:
-    """A channel that notes which clients were sent a residual other than 0."""
+    """Channel that records which clients were sent a residual other than 0."""
 
     def __init__(self, channel: ReplyChannel) -> None:
         self._channel = channel
         self.told: set[Address] = set()
 
     def exchange(self, requests: Mapping[Address, Message]) -> dict[Address, Message]:
-        """As the channel does."""
+        """Make the channel's exchange."""
         for address, message in requests.items():
             if address in self.told or not message.residual:
                 continue
@@ -323,12 +333,13 @@ def check_run(
     run: str,
     told: Collection[Address],
 ) -> None:
-    """Ask all clients what they have released, and hold it against the plan.
+    """Ask all clients for their releases, and check them against the plan.
 
-    One exchange, before anything is saved; none where the statement asks for no privacy. `told`:
-    those that were sent residuals, and so must have noised a gradient. Raises PartyError where
-    noise, clip or counts are not what the claimed ε is of. With fewer epochs than planned, after
-    Ctrl-C or by patience, the ε of the plan is claimed all the same.
+    This is one exchange, before anything is saved; none if the statement asks for no privacy. told:
+    clients that were sent residuals, and so must have noised a gradient.
+
+    Raise PartyError if noise, clip or counts do not support the claimed ε. With fewer epochs than
+    planned, after Ctrl-C or by patience, the ε of the plan is claimed all the same.
     """
     if plan.privacy is None:
         return

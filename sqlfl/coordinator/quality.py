@@ -1,4 +1,4 @@
-"""What a look shows of a model's predictions beside the truth, as a table."""
+"""Diagnostics of a model's predictions against the truth, as tables."""
 
 from __future__ import annotations
 
@@ -22,14 +22,17 @@ from sqlfl.options.diagnostics import (
 )
 
 SHARES = (0.05, 0.25, 0.5, 0.75, 0.95)
-"""Quantiles of residuals that are shown."""
+"""Quantiles of residuals in the table."""
 
 
 def look(
     asked: Diagnostic, classes: pa.Array | None, prediction: Array, y: Array, weights: Array | None
 ) -> pa.Table:
-    """prediction: (N, 1) numbers, or (N, K) probabilities of `classes`; y: (N,) numbers, or places
-    of classes; weights: (N,) or None."""
+    """Return the diagnostic as a table.
+
+    prediction: (N, 1) numbers, or (N, K) probabilities of `classes`; y: (N,) numbers, or indices of
+    classes; weights: (N,) or None.
+    """
     match asked:
         case Roc():
             assert classes is not None
@@ -47,7 +50,7 @@ def look(
 
 
 def _of_classes(classes: pa.Array, prediction: Array) -> list[int]:
-    """The classes that are told apart from the rest: of two, the second."""
+    """Return the classes that are compared with the rest: of two classes, only the second."""
     return [1] if prediction.shape[1] == 2 else list(range(len(classes)))
 
 
@@ -56,33 +59,33 @@ def _roc(
 ) -> pa.Table:
     tables = []
     for number in _of_classes(classes, prediction):
-        found = curves.curve(prediction[:, number], y == number, weights)
-        found = curves.thinned(curves.corners(found), asked.points, asked.min_cell)
-        positive, negative = found.true[-1], found.false[-1]
+        curve = curves.curve(prediction[:, number], y == number, weights)
+        curve = curves.thinned(curves.corners(curve), asked.points, asked.min_cell)
+        positive, negative = curve.true[-1], curve.false[-1]
         columns: dict[str, Any] = {
-            "class": classes.take(pa.array(np.full(len(found.true), number))),
-            "threshold": found.thresholds,
-            "recall": _shares(found.true, positive),
-            "false_positive_rate": _shares(found.false, negative),
-            "precision": _shares(found.true, found.true + found.false),
-            "true_positives": found.true,
-            "false_positives": found.false,
-            "true_negatives": negative - found.false,
-            "false_negatives": positive - found.true,
+            "class": classes.take(pa.array(np.full(len(curve.true), number))),
+            "threshold": curve.thresholds,
+            "recall": _shares(curve.true, positive),
+            "false_positive_rate": _shares(curve.false, negative),
+            "precision": _shares(curve.true, curve.true + curve.false),
+            "true_positives": curve.true,
+            "false_positives": curve.false,
+            "true_negatives": negative - curve.false,
+            "false_negatives": positive - curve.true,
         }
         tables.append(pa.table(columns))
     return pa.concat_tables(tables)
 
 
 def _shares(part: Array, whole: Array | float) -> pa.Array:
-    """NULL of nothing."""
+    """Return part / whole; NULL for an empty whole."""
     whole = np.broadcast_to(whole, part.shape)
     none = whole == 0.0
     return pa.array(part / np.where(none, 1.0, whole), mask=none)
 
 
 def _taken(prediction: Array, threshold: float | None) -> Array:
-    """The class that each row is taken for: (N,)."""
+    """Return the predicted class of each row: (N,)."""
     if threshold is None or prediction.shape[1] != 2:
         taken: Array = prediction.argmax(axis=1)
         return taken
@@ -110,7 +113,8 @@ def _confusion(
 
 
 def _hidden(taken: Array, y: Array, classes: int, least: int) -> Array:
-    """Cells of fewer rows, and where they could be told from a row's total, one more of it: (K, K).
+    """Return the hidden cells: (K, K). These have fewer rows than `least`. If only one cell of a
+    line would be hidden, its row total would disclose it, so another one is hidden too.
 
     A cell without rows is shown.
     """
@@ -123,7 +127,7 @@ def _hidden(taken: Array, y: Array, classes: int, least: int) -> Array:
 
 
 def _bins(values: Array, asked: Binned, weights: Array | None, span: bool) -> tuple[Array, int]:
-    """The bin of each row, and how many there are."""
+    """Return the bin of each row, and the number of bins."""
     edges = curves.edges(values, asked.bins, asked.strategy, weights, span)
     places = curves.binned(values, edges)
     counts = np.bincount(places, minlength=max(len(edges) - 1, 1))
@@ -164,7 +168,7 @@ def _calibration(
 def _means(
     places: Array, bins: int, columns: tuple[Array, ...], weights: Array | None
 ) -> list[pa.Array]:
-    """Of each bin; NULL where its rows weigh nothing."""
+    """Return means of each bin; NULL if its rows have no weight."""
     w = np.ones(len(places)) if weights is None else weights
     total = np.bincount(places, w, bins)
     return [_shares(np.bincount(places, w * column, bins), total) for column in columns]
@@ -203,8 +207,8 @@ def _quantiles(residual: Array, rows: Array, weights: Array | None) -> Array:
     values, w = residual[rows], weights[rows]
     if not w.any():
         return np.full(len(SHARES), np.nan)
-    found: Array = np.quantile(values, SHARES, weights=w, method="inverted_cdf")
-    return found
+    quantiles: Array = np.quantile(values, SHARES, weights=w, method="inverted_cdf")
+    return quantiles
 
 
 def _metrics(
@@ -214,7 +218,7 @@ def _metrics(
     y: Array,
     weights: Array | None,
 ) -> pa.Table:
-    """A row per metric, and per class and metric."""
+    """Return a row for each metric, and for each class and metric."""
     if classes is None:
         names, values = zip(*_of_numbers(prediction[:, 0], y, weights), strict=True)
         return pa.table({"metric": pa.array(names), "value": pa.array(values, pa.float64())})
@@ -257,7 +261,7 @@ def _of_numbers(
 
 
 def _median(values: Array, weights: Array) -> float:
-    """The mean of the two in the middle, as scikit-learn has it with and without weights."""
+    """Return the mean of the two middle values, as scikit-learn does with and without weights."""
     order = np.argsort(values)
     below = np.cumsum(weights[order])
     half = 0.5 * below[-1]
@@ -278,7 +282,7 @@ def _of_labels(
     recall, precision = _part(true, actual), _part(true, claimed)
     f1 = _part(2.0 * true, actual + claimed)
     seen = actual > 0
-    found: list[tuple[str, int | None, float | None]] = [
+    metrics: list[tuple[str, int | None, float | None]] = [
         ("rows", None, float(len(y))),
         ("accuracy", None, float(true.sum() / total)),
         ("balanced_accuracy", None, float(np.mean(recall[seen]))),
@@ -288,24 +292,24 @@ def _of_labels(
         ("brier", None, _brier(prediction, y, weights)),
     ]
     for number in [1] if classes == 2 else range(classes):
-        found += [
+        metrics += [
             (f"{name}", number, value)
             for name, value in _areas(prediction[:, number], y == number, weights)
         ]
     for number in range(classes):
-        found += [
+        metrics += [
             ("rows", number, float(np.sum(y == number))),
             ("precision", number, _known(precision[number])),
             ("recall", number, _known(recall[number])),
             ("f1", number, _known(f1[number])),
         ]
-    return found
+    return metrics
 
 
 def _part(part: Array, whole: Array) -> Array:
-    """NaN of nothing."""
-    found: Array = np.divide(part, whole, out=np.full(part.shape, np.nan), where=whole > 0)
-    return found
+    """Return part / whole; NaN for an empty whole."""
+    shares: Array = np.divide(part, whole, out=np.full(part.shape, np.nan), where=whole > 0)
+    return shares
 
 
 def _known(value: float) -> float | None:
@@ -313,15 +317,17 @@ def _known(value: float) -> float | None:
 
 
 def _areas(scores: Array, positive: Array, weights: Array | None) -> list[tuple[str, float | None]]:
-    found = curves.curve(scores, positive, weights)
-    negative, area = found.false[-1], None
-    if found.true[-1] > 0 and negative > 0:
-        area = float(np.trapezoid(found.true, found.false) / (found.true[-1] * negative))
-    return [("auc", area), ("pr_auc", curves.average_precision(found))]
+    curve = curves.curve(scores, positive, weights)
+    negative, area = curve.false[-1], None
+    if curve.true[-1] > 0 and negative > 0:
+        area = float(np.trapezoid(curve.true, curve.false) / (curve.true[-1] * negative))
+    return [("auc", area), ("pr_auc", curves.average_precision(curve))]
 
 
 def _matthews(cells: Array) -> float | None:
-    """Of the matrix of K classes (Gorodkin 2004); None where all rows are or are taken for one."""
+    """Return the coefficient of a matrix of K classes (Gorodkin 2004); None if all rows have, or
+    are predicted as, one class.
+    """
     total, right = cells.sum(), np.trace(cells)
     actual, claimed = cells.sum(axis=1), cells.sum(axis=0)
     spread = (total**2 - claimed @ claimed) * (total**2 - actual @ actual)
@@ -329,7 +335,9 @@ def _matthews(cells: Array) -> float | None:
 
 
 def _brier(prediction: Array, y: Array, weights: Array | None) -> float:
-    """Mean squared error of the probabilities: of two classes, of the second's; else summed."""
+    """Return the mean squared error of the probabilities: of the second of two classes, or summed
+    over more classes.
+    """
     if prediction.shape[1] == 2:
         return mean_of((prediction[:, 1] - (y == 1)) ** 2, weights)
     truth = np.arange(prediction.shape[1]) == y[:, None]

@@ -1,4 +1,6 @@
-"""A plan that is run over rows that the parties make up, to see that it runs and what it takes."""
+"""Rehearsal: a plan that runs over synthetic rows of the parties, to check it and to measure its
+cost.
+"""
 
 from __future__ import annotations
 
@@ -19,19 +21,21 @@ from sqlfl.transport.base import Channel
 
 @dataclass(frozen=True)
 class Rehearsed:
-    """How it went."""
+    """Result of a rehearsal."""
 
     epochs: int = 0
-    """Of all fits."""
+    """Epochs of all fits."""
     outputs: int | None = None
-    """d_c; None where nothing is trained."""
+    """d_c; None without training."""
     interrupted: bool = False
 
 
 def begin(plan: FederatedPlan, channel: Channel, run: str) -> None:
-    """Let all clients make rows up for the run, whose name says that it is a rehearsal. Raises
-    PolicyError where a client's owner has not granted what the plan reads, and PartyError where no
-    rows can be made up."""
+    """Let all clients make synthetic rows for the run. Its name marks it as a rehearsal.
+
+    Raise PolicyError if a client's owner has not granted the columns that the plan reads. Raise
+    PartyError if no rows can be made.
+    """
     requests = {
         (client, CLIENT): Rehearse(
             run,
@@ -52,7 +56,7 @@ def rehearse(
     progress: Progress,
     executor: Executor | None = None,
 ) -> Rehearsed:
-    """Run the plan, once its clients have made rows up. Raises what the statement would."""
+    """Run the plan, once its clients have synthetic rows. Raise the errors of the statement."""
     if plan.purpose == CHECK:
         check(plan, channel, run, Scoring(progress.stage))
         return Rehearsed()

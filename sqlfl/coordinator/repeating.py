@@ -1,4 +1,4 @@
-"""Exchanges that are made again where they were lost, each time under another number."""
+"""Repetition of lost exchanges, each time with another number."""
 
 from __future__ import annotations
 
@@ -15,28 +15,29 @@ from sqlfl.messages import CLIENT, Message, Repeat
 from sqlfl.messages.replies import ReplyChannel
 
 REPEATS = 2
-"""How often an exchange is made again that was lost on the way."""
+"""Number of times that a lost exchange is repeated."""
 
 
 class Repeating:
-    """All requests of an exchange have one number, which rises from exchange to exchange.
+    """Channel on which all requests of an exchange have one number, which rises from exchange to
+    exchange.
 
-    A repeated request is not computed again where the client has its answer, so that nothing more
-    is told; whatever depends on its number is made anew.
+    A client that has the answer to a repeated request does not compute it again, so that it
+    discloses nothing more. Anything that depends on the number is made anew.
     """
 
     def __init__(self, inner: ReplyChannel, run: str) -> None:
         self._inner = inner
         self._run = run
-        # known to those alone who get a request; taken one by one from several threads
+        # Only the receivers of a request know them; several threads take them one by one.
         self._numbers = itertools.count(secrets.randbits(62) + 1)
 
     def exchange(self, requests: Mapping[Address, Message]) -> dict[Address, Message]:
-        """As the channel does; raises PartyError for what is lost more than REPEATS times."""
+        """Make the channel's exchange. Raise PartyError if it is lost more than REPEATS times."""
         repeats: dict[Address, Message] = {}
         for left in reversed(range(REPEATS + 1)):
-            own = next(self._numbers)
-            numbered = {a: replace(request, number=own) for a, request in requests.items()}
+            number = next(self._numbers)
+            numbered = {a: replace(request, number=number) for a, request in requests.items()}
             try:
                 replies = self._inner.exchange(repeats | numbered)
             except LostError:
@@ -52,6 +53,6 @@ class Repeating:
         for client, slot in requests:
             slots.setdefault(client, []).append(slot)
         return {
-            (client, CLIENT): Repeat(self._run, CLIENT, np.array(sorted(own), np.int64))
-            for client, own in slots.items()
+            (client, CLIENT): Repeat(self._run, CLIENT, np.array(sorted(numbers), np.int64))
+            for client, numbers in slots.items()
         }

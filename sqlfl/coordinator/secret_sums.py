@@ -1,4 +1,4 @@
-"""Sums over all slots, joined row by joined row, of which the coordinator sees no part."""
+"""Sums over all slots for each joined row. The coordinator sees no part of them."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ from sqlfl.messages.replies import Expected, ReplyChannel, ask, refused
 
 
 class SecretSums:
-    """Of numbers that each slot has of each joined row: one of the slot's clients has the row.
+    """Sums of numbers that each slot has for each joined row. One of the slot's clients has the
+    row.
 
-    `most`: what a slot's number is at most. Raises PartyError where a reply is not of so many
-    numbers, and where the numbers add up to what they cannot.
+    most: the maximum of a slot's number. Raise PartyError if a reply has another count of numbers,
+    and if the numbers add up to an impossible sum.
     """
 
     def __init__(
@@ -42,19 +43,19 @@ class SecretSums:
         self._width = packing.width(len(slots), most)
 
     def agree(self) -> None:
-        """The public key of each slot at each client, to all of them: two exchanges."""
+        """Send the public key of each slot at each client to all of them: two exchanges."""
         addresses = [address for members in self._slots for address in members.addresses]
         asked = {address: SendPublicKey(self._run, address[1]) for address in addresses}
-        own = ask(self._channel, asked, lambda address: Expected(PublicKey))
+        replies = ask(self._channel, asked, lambda address: Expected(PublicKey))
         names = tuple(str(client) for client, _ in addresses)
         slots = np.array([slot for _, slot in addresses], np.int64)
-        keys = np.stack([own[address].key for address in addresses])
-        seals = np.stack([own[address].seal for address in addresses])
-        told = {
+        keys = np.stack([replies[address].key for address in addresses])
+        seals = np.stack([replies[address].seal for address in addresses])
+        peers = {
             address: SetPeers(self._run, address[1], names, slots, keys, seals)
             for address in addresses
         }
-        ask(self._channel, told, lambda address: Expected(Ready))
+        ask(self._channel, peers, lambda address: Expected(Ready))
 
     def of(
         self,
@@ -62,10 +63,12 @@ class SecretSums:
         numbers: int,
         request: Callable[[Address, Array, Array], Message],
     ) -> Array:
-        """Sums of the joined rows `joined` (b,), of so many numbers each: unsigned (b, numbers).
+        """Return sums of the joined rows `joined` (b,), with `numbers` numbers each: unsigned (b,
+        numbers).
 
-        request: to a client, from its active rows uint32 (k,) that these joined rows have, in their
-        order, and which of them they are in (k,), or none where they are in all. One exchange.
+        request: makes the message to a client. It takes the client's active rows of these joined
+        rows, uint32 (k,), in their order. It also takes their positions (k,), which are empty if
+        the client has all rows. This is one exchange.
         """
         requests = {
             address: request(address, rows, places)

@@ -1,4 +1,4 @@
-"""Exchanges of which the coordinator sees sums only."""
+"""Channel on which the coordinator sees only sums of the clients' replies."""
 
 from __future__ import annotations
 
@@ -46,17 +46,20 @@ _ASKED: Mapping[type[Message], tuple[str, ...]] = {
     SendSlope: (PartialGradient.kind,),
     Residuals: (PartialGradient.kind,),
 }
-"""What is answered by a masked number, and which."""
+"""Requests with masked answers, and the kinds of these answers."""
 
 
 class SecureChannel:
-    """A channel on which the clients of some slots answer under masks that cancel in their sum.
+    """Channel on which clients of some slots answer under masks that cancel in their sum.
 
-    Whoever asks gets messages as without masks: of each such slot its first client's is the sum of
-    all, and the others' add nothing to it. The requests of an exchange that is answered so have one
-    number, which their masks are of. An exchange that is lost is made again with another one: what
-    was computed for it is not computed again, and what came of it tells nothing. Raises PartyError
-    where an answer is not masked, or not like the others of its slot.
+    Callers get messages as without masks. For each such slot, the first client's message is the sum
+    of all, and the others' add nothing to it.
+
+    The requests of such an exchange share one number, from which the masks are derived. A lost
+    exchange is repeated with another number. Its results are not computed again, and its lost
+    replies disclose nothing.
+
+    Raise PartyError if an answer is not masked, or differs in form from the others of its slot.
     """
 
     def __init__(
@@ -73,10 +76,10 @@ class SecureChannel:
             for item in items:
                 if item.secure and item.shared:
                     self._slots.setdefault(item.slot, []).append((client, item.slot))
-        self._secure = [address for own in self._slots.values() for address in own]
+        self._secure = [address for addresses in self._slots.values() for address in addresses]
 
     def exchange(self, requests: Mapping[Address, Message]) -> dict[Address, Message]:
-        """As the channel does."""
+        """Make the channel's exchange."""
         replies = self._carried(requests)
         if any(isinstance(request, Prepare) for request in requests.values()):
             self._share_keys()
@@ -105,35 +108,35 @@ class SecureChannel:
     def _summed(
         self, slot: int, requests: Mapping[Address, Message], replies: Mapping[Address, Message]
     ) -> dict[Address, Message]:
-        """The messages of the sum of a slot's masked replies."""
+        """Return the messages for the sum of a slot's masked replies."""
         first, *others = self._slots[slot]
-        own = replies.get(first)
-        if not isinstance(own, Masked) or not self._all(slot, replies, Masked):
+        reply = replies.get(first)
+        if not isinstance(reply, Masked) or not self._all(slot, replies, Masked):
             raise InternalError(f"slot {slot}: not all of its clients were asked")
-        total = own.values
+        total = reply.values
         for address in others:
             part = replies[address]
             assert isinstance(part, Masked)
-            if part.of != own.of or not np.array_equal(part.lengths, own.lengths):
+            if part.of != reply.of or not np.array_equal(part.lengths, reply.lengths):
                 what = f"is masked {part.of} of sizes {part.lengths.tolist()}, and others of its "
-                what += f"slot sent {own.of} of {own.lengths.tolist()}"
+                what += f"slot sent {reply.of} of {reply.lengths.tolist()}"
                 raise refused(address[0], requests[address], what)
             total = added(total, part.values)
         request = requests[first]
         tags = request.tags if isinstance(request, SendStatistics) else ()
-        whole = message_of(total, own, tags)
+        whole = message_of(total, reply, tags)
         return {first: whole, **dict.fromkeys(others, nothing_like(whole))}
 
     # -- keys and statistics ----------------------------------------------------------------------
 
     def _share_keys(self) -> None:
-        """Each client's public key to the others of its slots."""
+        """Send each client's public key to the others of its slots."""
         asked = {address: SendPublicKey(self._run, address[1]) for address in self._secure}
-        own = ask(self._inner, asked, lambda address: Expected(PublicKey))
+        public = ask(self._inner, asked, lambda address: Expected(PublicKey))
         requests: dict[Address, Message] = {}
         for slot, addresses in self._slots.items():
-            keys = [own[address] for address in addresses]
-            told = SetPeers(
+            keys = [public[address] for address in addresses]
+            peers = SetPeers(
                 self._run,
                 slot,
                 tuple(str(client) for client, _ in addresses),
@@ -141,7 +144,7 @@ class SecureChannel:
                 np.stack([key.key for key in keys]),
                 np.stack([key.seal for key in keys]),
             )
-            requests |= dict.fromkeys(addresses, told)
+            requests |= dict.fromkeys(addresses, peers)
         ask(self._inner, requests, lambda address: Expected(Ready))
 
     def _statistics(
@@ -150,7 +153,7 @@ class SecureChannel:
         requests: Mapping[Address, Message],
         replies: Mapping[Address, Message],
     ) -> dict[Address, Message]:
-        """Of the categories that the clients of these slots have told."""
+        """Ask for statistics of the categories that the clients of these slots have reported."""
         asked: dict[Address, Message] = {}
         for slot in slots:
             parts: list[Vocabularies] = []
@@ -161,13 +164,15 @@ class SecureChannel:
                     what = f"tells {len(part.tags)} categories, of {len(parts[0].tags)}"
                     raise refused(address[0], requests[address], what)
                 parts.append(part)
-            tags = tuple(_union(own) for own in zip(*(part.tags for part in parts), strict=True))
+            tags = tuple(
+                _union(tag_parts) for tag_parts in zip(*(part.tags for part in parts), strict=True)
+            )
             asked |= dict.fromkeys(self._slots[slot], SendStatistics(self._run, slot, tags))
         return self._carried(asked)
 
 
 def _answer_to(request: Message) -> tuple[str, ...]:
-    """What a masked answer to it is of; empty where it is answered in clear."""
+    """Return the kinds of a masked answer; empty if the answer is in clear."""
     return next((kinds for kind, kinds in _ASKED.items() if isinstance(request, kind)), ())
 
 
@@ -187,7 +192,7 @@ def _fault(reply: Message, kinds: Sequence[str]) -> str | None:
 
 
 def _union(parts: Sequence[Array]) -> Array:
-    """uint8 (n, 16): all tags, each once, ascending."""
+    """Return all tags, each once, ascending: uint8 (n, 16)."""
     stacked = np.concatenate(parts)
     rows = np.ascontiguousarray(stacked).view(f"V{stacked.shape[1]}").reshape(-1)
     order = np.unique(rows, return_index=True)[1]

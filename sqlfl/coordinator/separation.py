@@ -1,7 +1,8 @@
 """Columns of which all rows are of one class: warnings before training, and findings of CHECK.
 
-What clients are sent follows from the residuals of the first step, which are 1 − p in rows of a
-class and −p in others, with p its share. Combinations of several columns are found by INFERENCE.
+Clients receive only facts that follow from the residuals of the first step. These are 1 − p in rows
+of a class and −p in others, with p the share of the class. INFERENCE finds combinations of several
+columns.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.query.ucq import Slot
 
 NAMED = 10
-"""Columns of a table that a warning lists."""
+"""Maximum number of a table's columns in a warning."""
 
 
 def remark_on_separation(
@@ -67,7 +68,8 @@ def separation_of(
 ) -> dict[int, str]:
     """Name, by slot, the columns without a finite estimate; `asked`: of those that the plan asks.
 
-    `target` is of joined rows, or where these are not `written`, or may be counted, of its slot's.
+    `target` belongs to joined rows. It belongs to its slot's rows if joined rows are not `written`,
+    or may be counted.
     """
     towers = [slot for slot in plan.ucq.slots if slot.features]
     if not asked:
@@ -75,10 +77,12 @@ def separation_of(
     counts = int(target.classes is None)
     requests: dict[Address, Message] = {}
     for slot in asked:
-        own = joined.slots[slot.index]
-        classes = _classes(plan, joined, own, target, [s.index for s in towers], written=written)
-        for number, address in enumerate(own.addresses):
-            mine = classes[own.offsets[number] : own.offsets[number + 1]]
+        joined_slot = joined.slots[slot.index]
+        classes = _classes(
+            plan, joined, joined_slot, target, [s.index for s in towers], written=written
+        )
+        for number, address in enumerate(joined_slot.addresses):
+            mine = classes[joined_slot.offsets[number] : joined_slot.offsets[number + 1]]
             requests[address] = SendSeparated(run, slot.index, mine, counts)
     names = {slot.index: {feature.name for feature in slot.features} for slot in towers}
     outputs = _outputs(plan, target)
@@ -93,13 +97,13 @@ def separation_of(
 
 
 def _outputs(plan: FederatedPlan, target: Targets) -> int:
-    """Classes that rows are told of: of two classes one."""
+    """Return the number of classes that rows are marked with: one for two classes."""
     several = target.classes is not None and kind_of(plan.kind).target != TWO_CLASSES
     return len(target.classes or ()) if several else 1
 
 
 def _members(plan: FederatedPlan, target: Targets) -> Iterator[Array]:
-    """bool: of each class, or of counts above 0, which targets are."""
+    """Yield for each class which targets belong to it, as bool; for counts, which are above 0."""
     if target.classes is None:
         yield target.values > 0
     elif _outputs(plan, target) == 1:
@@ -118,9 +122,9 @@ def _classes(
     *,
     written: bool,
 ) -> Array:
-    """uint8 (rows, outputs): as `SendSeparated` has them."""
+    """Return the marks of a slot's rows, as `SendSeparated` has them: uint8 (rows, outputs)."""
     size = int(own.offsets[-1])
-    found = np.zeros((size, _outputs(plan, target)), np.uint8)
+    marks = np.zeros((size, _outputs(plan, target)), np.uint8)
     for output, members in enumerate(_members(plan, target)):
         if written:
             of = members if target.slot is None else members[joined.slots[target.slot].rows]
@@ -134,18 +138,19 @@ def _classes(
             place = next(slot.index for slot in plan.ucq.slots if slot.target)
             inside = _often(joined, own, towers, place, members) > 0.5
             outside = _often(joined, own, towers, place, ~members) > 0.5
-        found[:, output] = np.where(inside, OF_CLASS, 0) + np.where(outside, NOT_OF_CLASS, 0)
-    return found
+        marks[:, output] = np.where(inside, OF_CLASS, 0) + np.where(outside, NOT_OF_CLASS, 0)
+    return marks
 
 
 def _often(joined: Joined, own: JoinedSlot, towers: list[int], place: int, members: Array) -> Array:
-    """(rows,): in how many joined rows of these targets each row is, of a mapping that is not
-    written down."""
+    """Return the number of joined rows with these targets for each row: (rows,). The mapping is not
+    written down.
+    """
     pieces = found_pieces(joined.mapping, towers, place, members.astype(np.float64))
     none = Scores(tuple(np.zeros((1, size)) for size in pieces.sizes), np.zeros(1))
-    look = Passes(pieces, Squared()).look(none)  # whose slopes are 0 − target
-    found: Array = -look.slots[towers.index(own.slot)][0]
-    return found
+    look = Passes(pieces, Squared()).look(none)  # its slopes are 0 − target
+    occurrences: Array = -look.slots[towers.index(own.slot)][0]
+    return occurrences
 
 
 def _said(plan: FederatedPlan, slot: Slot, found: Separated) -> str | None:

@@ -1,4 +1,4 @@
-"""SKEW OF MODEL: how features differ from those of the rows that a model was trained on."""
+"""SKEW OF MODEL: differences of features from those of the rows that a model was trained on."""
 
 from __future__ import annotations
 
@@ -46,8 +46,9 @@ def skew(
     run: str,
     said: Scoring,
 ) -> pa.Table:
-    """A row for each feature of each database; numbers that there are not, or that are of too few
-    rows, are NULL. Raises ModelError for an empty join."""
+    """Return a row for each feature of each database. Unknown numbers, and numbers of too few rows,
+    are NULL. Raise ModelError for an empty join.
+    """
     joined = prepare(plan, channel, run, said.tell)
     remark_on_join(plan, joined, said.remark)
     if not joined.total:
@@ -62,11 +63,11 @@ def skew(
     said.tell("comparing features")
     rows: list[dict[str, object]] = []
     for slot in (slot for slot in plan.ucq.slots if slot.features):
-        own = joined.slots[slot.index]
+        joined_slot = joined.slots[slot.index]
         request = SendSkew(run, slot.index, model.run, plan.blocks[slot.index], asked.min_cell)
-        requests = dict.fromkeys(own.addresses, request)
+        requests = dict.fromkeys(joined_slot.addresses, request)
         replies = _asked(channel, requests, len(slot.features))
-        for (client, _), reply in ((a, r) for a, r in replies.items() if own.active[a]):
+        for (client, _), reply in ((a, r) for a, r in replies.items() if joined_slot.active[a]):
             for place, feature in enumerate(slot.features):
                 distance = _told(reply.distances[place])
                 rows.append(

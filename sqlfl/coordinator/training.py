@@ -1,4 +1,6 @@
-"""TRAIN: rounds of the chosen algorithm until it has converged, is done, or is interrupted."""
+"""TRAIN: rounds of the chosen algorithm until it has converged, has reached its limit, or is
+interrupted.
+"""
 
 from __future__ import annotations
 
@@ -61,47 +63,55 @@ HISTORY = pa.schema(
 
 
 ROUNDED = 1e-6
-"""Share of the scores' spread, or of the loss, that 4-byte scores may change unseen."""
+"""Maximum relative change of the scores' spread, or of the loss, by 4-byte scores."""
 LEAST = 1e-9
-"""Share of the square of the target's spread: a smaller loss is 0 but for rounding."""
+"""Share of the squared spread of the target. A smaller loss is 0 up to rounding."""
 STEPS = "leave the step options (learning_rate, rho) at their defaults, or use algorithm = 'lbfgs'"
 
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """What the coordinator keeps of a training run; the blocks stay with the clients."""
+    """The coordinator's part of a trained model; the blocks stay with the clients."""
 
     intercept: Array
     """float64 (d_c,)"""
     head: Array | None
-    """float64 (P, d_c): W₀ of a linear head; None without."""
+    """float64 (P, d_c): W₀ of a linear head; None without one."""
     classes: tuple[str, ...] | None
     history: pa.Table
-    """A row per epoch, columns of `HISTORY`; `train_loss` is the objective, penalty included.
-    `valid_loss` is the mean loss of the validation rows, without penalty. `gradient_norm` and
-    `duality_gap` are NULL where they were not measured. `late` counts answers that steps of the
-    epoch have gone on without (option stragglers)."""
+    """A row for each epoch, with the columns of `HISTORY`.
+
+    `train_loss` is the objective, including the penalty. `valid_loss` is the mean loss of the
+    validation rows, without penalty. `gradient_norm` and `duality_gap` are NULL if they were not
+    measured. `late` counts replies that steps of the epoch have gone on without (option
+    stragglers).
+    """
     metrics: dict[str, float | int | None]
-    """`rows`, null_targets, unjoined and unjoined_<table> of each LEFT JOIN, with max_fan_out
-    `dropped`, objective and loss of the training rows and the metrics of the model's kind; where
-    there is a split, `valid_rows`, `valid_loss` and valid_<metric>."""
+    """Metrics: `rows`, null_targets, unjoined, and unjoined_<table> of each LEFT JOIN.
+
+    Further ones are `dropped` with max_fan_out, objective and loss of the training rows, and the
+    metrics of the model's kind. With a split there are `valid_rows`, `valid_loss` and
+    valid_<metric>.
+    """
     interrupted: bool
     ending: Ending
     stopped_early: bool
-    """The option patience ended it."""
+    """True if the option patience ended the training."""
     epoch: int
-    """The one whose model is kept: the last, or with patience that of the least valid_loss."""
+    """Epoch whose model is kept: the last, or with patience the one of the least valid_loss."""
     calibration: NoiseCalibration | None = None
-    """Of the noise; None where features are not protected."""
+    """Calibration of the noise; None if features are not protected."""
     dropped: int = 0
     """Joined rows that max_fan_out left out."""
     exact: bool = False
-    """4-byte scores of the blocks would show in the loss, or in predictions."""
+    """True if rounding the blocks' scores to 4 bytes would change the loss or predictions
+    visibly.
+    """
 
 
 @dataclass(frozen=True, eq=False)
 class ModelCandidate:
-    """A model that may be kept: the coordinator's part of it after an epoch."""
+    """Model that may be kept: its coordinator's part after an epoch."""
 
     step: Step
     intercept: Array
@@ -119,7 +129,7 @@ class ModelCandidate:
 
 
 Checkpoint: TypeAlias = Callable[[Trained, str], None]
-"""Keeps what has been trained so far, whose blocks the clients hold under this name."""
+"""Keeps the model trained so far. The clients hold its blocks under this name."""
 
 
 def train(
@@ -134,14 +144,16 @@ def train(
 ) -> Trained:
     """Run `plan` and leave each block saved at its clients under the name `run`.
 
-    `start` is the model of a warm start, whose run the plan names; `remark` is told what is odd
-    about the join and the features, before the first round. `executor` computes on the joined rows,
-    or threads that are there as long as this takes. `checkpoint` is called as often as the option
-    says, or never. In the rounds Ctrl-C ends the training
-    after the current one; the model so far is kept. Raises ModelError for an empty join, a target
-    with fewer than two classes or with others than `start` has, and weights that do not do
-    (`weigh`); PrivacyError where a budget cannot be met over this join, before any round;
-    PartyError for a client that fails, or has not noised what was planned: then nothing is saved.
+    start: the model of a warm start, whose run the plan names. remark: takes warnings about the
+    join and the features, before the first round. executor: computes on the joined rows; by default
+    threads that end with this call. checkpoint: called as often as the option says, or never.
+
+    In the rounds, Ctrl-C ends the training after the current one, and the model so far is kept.
+
+    Raise ModelError for an empty join, and for invalid weights (`weigh`). Raise it also for a
+    target with fewer than two classes, or with other classes than `start`. Raise PrivacyError
+    before any round if a budget cannot be met over this join. Raise PartyError for a client that
+    fails or has not noised as planned; then nothing is saved.
     """
     started = time.perf_counter()
     line: Line = channel
@@ -273,22 +285,23 @@ def run_rounds(
         ending = _ending(step, kept.step, interrupt.is_set())
         for text in kept.step.warnings:
             remark(text)
-        # before anything is saved: a worker may be gone
-        found = trained(kept, ending, interrupted=interrupt.is_set())
+        # before anything is saved, as a worker may be gone
+        result = trained(kept, ending, interrupted=interrupt.is_set())
         save(run, step.epoch - kept.step.epoch)
     remark_on_worth(problem, kept.scores, kept.step.loss, remark)
     remark_on_leaks(plan, problem, kept.scores, kept.step.loss, remark)
-    return found
+    return result
 
 
 def _is_exact(plan: FederatedPlan, problem: Problem, kept: ModelCandidate) -> bool:
-    """Rounding the blocks' scores to 4 bytes changes the loss, or the scores, by more than
-    ROUNDED."""
+    """Return True if rounding the blocks' scores to 4 bytes changes the loss, or the scores, by
+    more than ROUNDED.
+    """
     scores = kept.scores
     if scores is None or plan.tower is not None or plan.privacy is not None:
         return False
     with np.errstate(over="ignore"):
-        slots = tuple(own.astype(np.float32).astype(np.float64) for own in scores.slots)
+        slots = tuple(values.astype(np.float32).astype(np.float64) for values in scores.slots)
     none = np.zeros_like(scores.constant)
     change = Scores(tuple(a - b for a, b in zip(slots, scores.slots, strict=True)), none)
     spread = problem.loss.spread(problem.targets)
@@ -314,7 +327,7 @@ def _counts(
 
 
 def _ending(last: Step, kept: Step, interrupted: bool) -> Ending:
-    """Of the run whose `last` step this was."""
+    """Return the ending of the run with this `last` step."""
     if last.ending is not None:
         return last.ending if last is kept else stopping.kept_earlier(last.ending, kept.epoch)
     if interrupted:

@@ -1,7 +1,7 @@
 """TUNE: candidates compared over folds of one join, and the best one trained on all rows.
 
-Snapshot, keys, join, labels, encoding and equal rows are those of one TRAIN. A fold's rows weigh
-nothing in its fits; features stay encoded by all rows, as one model's are.
+Snapshot, keys, join, labels, encoding and equal rows are those of one TRAIN. A fold's rows have
+weight 0 in its fits. Features stay encoded by all rows, as in one model.
 """
 
 from __future__ import annotations
@@ -43,41 +43,41 @@ from sqlfl.planner.query.ucq import Slot
 from sqlfl.transport.base import Channel
 
 MOST_CLASSES = 5
-"""Classes that a message names."""
+"""Maximum number of classes that a message names."""
 
 
 @dataclass(frozen=True, eq=False)
 class CandidateScore:
-    """What a candidate came to on the rows of each fold."""
+    """Results of a candidate on the rows of each fold."""
 
     candidate: Candidate
     folds: tuple[float | None, ...]
-    """None where it failed, or the metric is undefined of these rows."""
+    """Metric of each fold; None if the fit failed, or if the metric is undefined for these rows."""
     epochs: int
-    """Over all folds."""
+    """Epochs over all folds."""
     seconds: float
     fault: str = ""
-    """Why it failed."""
+    """Reason why it failed."""
 
     @property
     def mean(self) -> float | None:
-        found = [value for value in self.folds if value is not None]
-        return float(np.mean(found)) if len(found) == len(self.folds) else None
+        values = [value for value in self.folds if value is not None]
+        return float(np.mean(values)) if len(values) == len(self.folds) else None
 
     @property
     def deviation(self) -> float | None:
-        """Standard deviation over the folds; None of one."""
-        found = [value for value in self.folds if value is not None]
-        return float(np.std(found, ddof=1)) if 1 < len(found) == len(self.folds) else None
+        """Return the standard deviation over the folds; None for one fold."""
+        values = [value for value in self.folds if value is not None]
+        return float(np.std(values, ddof=1)) if 1 < len(values) == len(self.folds) else None
 
 
 @dataclass(frozen=True, eq=False)
 class Tuned:
     trained: Trained
-    """The best candidate, on all rows."""
+    """The best candidate, trained on all rows."""
     best: Candidate
     scores: tuple[CandidateScore, ...]
-    """In the order of the candidates."""
+    """Scores in the order of the candidates."""
 
 
 def tune(
@@ -88,10 +88,10 @@ def tune(
     remark: Callable[[str], None] = lambda _: None,
     executor: Executor | None = None,
 ) -> Tuned:
-    """As `train`, of the best candidate: equal means go to the one that comes first.
+    """Train the best candidate as `train` does. Of equal means the first one wins.
 
-    Ctrl-C ends it without a model, but in the last fit. Raises ModelError as `train` does, for a
-    fold without rows or without a class that it needs, and where no candidate could be compared.
+    Ctrl-C ends it without a model, except in the last fit. Raise ModelError as `train` does, for a
+    fold without rows or without a class that it needs, and if no candidate could be compared.
     """
     if plan.tuning is None:
         raise InternalError("nothing to tune")
@@ -125,33 +125,38 @@ def _told(candidate: Candidate) -> str:
 
 @dataclass(frozen=True, eq=False)
 class _Rows:
-    """What all fits are of: joined rows, which differ in a class or the label where they may be
-    merged; of each fold some of them count for training, some for comparison, or both."""
+    """Rows of all fits. Merged joined rows differ in a class or in the label. In each fold, some of
+    them count for training, some for comparison, or both.
+    """
 
     joined: Joined
     target: Targets
     group: Array
-    """int (N,): the row that each joined row counts for, of those that differ in the fold too."""
+    """int (N,): the row that each joined row counts for. These N joined rows may also differ only
+    in the fold.
+    """
     folds: Array
-    """int (N,)"""
+    """int (N,): the fold of each joined row."""
     samples: Array
-    """float64 (N,): weights of the column of WEIGHT, or how many joined rows each stands for."""
+    """float64 (N,): weights of the column of WEIGHT, or the number of joined rows that each stands
+    for.
+    """
 
     @property
     def number(self) -> int:
         return len(self.target.values)
 
     def of(self, some: Array) -> _Rows:
-        """These of the rows alone, for which no joined row counts any more."""
-        found = {n: (slot.rows[some], slot.offsets) for n, slot in self.joined.slots.items()}
+        """Return only some of the rows. No joined row counts for them any more."""
+        rows = {n: (slot.rows[some], slot.offsets) for n, slot in self.joined.slots.items()}
         none = np.zeros(0, np.int64)
-        joined = with_rows(self.joined, found)
+        joined = with_rows(self.joined, rows)
         return _Rows(joined, self.target.of(some), none, none, np.zeros(0))
 
     def counts(self, chosen: Array) -> Array:
-        """float64 (rows,): what they count, of the chosen ones (N,)."""
-        found: Array = np.bincount(self.group, np.where(chosen, self.samples, 0.0), self.number)
-        return found
+        """Return the weights of the rows from the chosen joined rows (N,): float64 (rows,)."""
+        totals: Array = np.bincount(self.group, np.where(chosen, self.samples, 0.0), self.number)
+        return totals
 
 
 def _rows(
@@ -178,9 +183,11 @@ def _rows(
     remark_on_features(plan, joined, channel, run, remark)
     if joined.weighting is not None:
         # class weights follow from each fit's own rows
-        own = joined.weighting.samples
-        none = np.zeros(len(own))
-        joined = replace(joined, weighting=Weighting(own, own, none.astype(bool), none))
+        samples_of_rows = joined.weighting.samples
+        none = np.zeros(len(samples_of_rows))
+        joined = replace(
+            joined, weighting=Weighting(samples_of_rows, samples_of_rows, none.astype(bool), none)
+        )
     labels, distinct = _numbered(target)
     parts = int(folds.max(initial=0)) + 1
     tagged = replace(target, values=labels * parts + folds, classes=None)
@@ -191,23 +198,24 @@ def _rows(
     if joined.weighting is not None and joined.weighting.rows is not None:
         joined, group, heads = _apart_from_folds(joined, labels, len(distinct))
         labels = labels[heads]
-    found = Targets(distinct[labels], begun.target.classes)
-    return _Rows(replace(joined, weighting=None), found, group, folds, samples)
+    targets = Targets(distinct[labels], begun.target.classes)
+    return _Rows(replace(joined, weighting=None), targets, group, folds, samples)
 
 
 def _apart_from_folds(joined: Joined, labels: Array, number: int) -> tuple[Joined, Array, Array]:
-    """Merged rows that differ in nothing but the fold as one: these, which of them each is, and a
-    row of each."""
+    """Merge rows that differ only in the fold. Return the merged join, the merged row of each row,
+    and one row of each merged row.
+    """
     digits = [(slot.rows, int(slot.offsets[-1])) for slot in joined.slots.values()]
     groups = EqualRowGroups.of([*digits, (labels, number)])
     place = np.full(groups.size, -1, np.int64)
     place[groups.key[groups.heads]] = np.arange(len(groups.heads))
-    found = {n: (slot.rows[groups.heads], slot.offsets) for n, slot in joined.slots.items()}
-    return with_rows(joined, found), place[groups.key], groups.heads
+    rows = {n: (slot.rows[groups.heads], slot.offsets) for n, slot in joined.slots.items()}
+    return with_rows(joined, rows), place[groups.key], groups.heads
 
 
 def _merging(plan: FederatedPlan) -> FederatedPlan:
-    """With options by which joined rows are merged only where all candidates allow it."""
+    """Return the plan with options that merge joined rows only if all candidates allow it."""
     assert plan.tuning is not None
     spec = spec_of(plan.algorithm)
     every = [candidate.options for candidate in plan.tuning.candidates]
@@ -218,26 +226,30 @@ def _merging(plan: FederatedPlan) -> FederatedPlan:
 def _folds(
     plan: FederatedPlan, joined: Joined, target: Targets, channel: Channel, run: str
 ) -> Array:
-    """int64: of each target the fold that its row is in."""
+    """Return the fold of each target's row: int64."""
     tuning, slot = plan.tuning, _drawn_slot(plan)
     assert tuning is not None
-    own = joined.slots[slot.index]
+    joined_slot = joined.slots[slot.index]
     classes = np.zeros(len(target.values), np.uint8) if target.classes is None else target.values
     if slot.units:
-        units, number = own.units
+        units, number = joined_slot.units
         return _drawn(tuning, units, number, classes, plan.training.seed)
-    requests = {a: SendFolds(run, slot.index) for a in own.addresses}
-    replies = ask(channel, requests, lambda a: expected.folds(own.active[a], max(tuning.splits, 2)))
-    folds = [replies[address].folds for address in own.addresses]
-    strata = np.zeros(own.offsets[-1], classes.dtype)
-    strata[slice(None) if target.slot is not None else own.rows] = classes
+    requests = {a: SendFolds(run, slot.index) for a in joined_slot.addresses}
+    replies = ask(
+        channel, requests, lambda a: expected.folds(joined_slot.active[a], max(tuning.splits, 2))
+    )
+    folds = [replies[address].folds for address in joined_slot.addresses]
+    strata = np.zeros(joined_slot.offsets[-1], classes.dtype)
+    strata[slice(None) if target.slot is not None else joined_slot.rows] = classes
     parts = [
         part if len(slot.of(client)) == 1 else None
-        for client, part in zip(slot.clients, np.split(strata, own.offsets[1:-1]), strict=True)
+        for client, part in zip(
+            slot.clients, np.split(strata, joined_slot.offsets[1:-1]), strict=True
+        )
     ]
     drawn = merge_folds(folds, parts, tuning.splits, tuning.share, onward=True)
-    found: Array = np.concatenate(drawn).astype(np.int64)
-    return found if target.slot is not None else found[own.rows]
+    numbers: Array = np.concatenate(drawn).astype(np.int64)
+    return numbers if target.slot is not None else numbers[joined_slot.rows]
 
 
 def _drawn_slot(plan: FederatedPlan) -> Slot:
@@ -252,13 +264,13 @@ def _drawn(tuning: Tuning, units: Array, number: int, classes: Array, seed: int 
     groups = (np.cumsum(there) - 1)[units]
     strata, classes_of = strata_of(groups, classes)
     chance = np.random.default_rng(seed).permutation(len(strata))
-    # the first ones of a share are held out, so that their order must be random
+    # The first ones of a share are held out, so their order must be random.
     order = np.lexsort((chance, classes_of > 1)) if tuning.splits > 1 else np.argsort(chance)
     folds = np.empty(len(strata), np.int64)
     folds[order] = deal(strata[order], tuning.splits, tuning.share)
     (merged,) = merge_folds([folds], [strata], tuning.splits, tuning.share, onward=True)
-    found: Array = merged[groups]
-    return found
+    drawn: Array = merged[groups]
+    return drawn
 
 
 def _check_classes(
@@ -268,8 +280,9 @@ def _check_classes(
     folds: Array,
     remark: Callable[[str], None],
 ) -> None:
-    """Warn of classes that some fold lacks; raise ModelError where no candidate could be compared
-    without them."""
+    """Warn of classes that some fold lacks. Raise ModelError if no candidate could be compared
+    without them.
+    """
     tuning, classes = plan.tuning, target.classes
     if tuning is None or classes is None:
         return
@@ -324,7 +337,7 @@ def _rows_of(slot: Slot, rows: Array, parts: int) -> str:
 
 
 def _numbered(target: Targets) -> tuple[Array, Array]:
-    """Of each target its number among the distinct ones, and these."""
+    """Return each target's number among the distinct values, and the distinct values."""
     if target.classes is not None:
         return target.values.astype(np.int64), np.arange(len(target.classes))
     numbers, distinct = numbered(target.values)
@@ -371,18 +384,18 @@ def _compared(
 
 @dataclass(frozen=True, eq=False)
 class _Split:
-    """A fold that is held out."""
+    """Split into a held-out fold and the other rows."""
 
     problem: Problem
-    """Of the other rows."""
+    """Problem of the other rows."""
     held: PartitionedRows
-    """The fold's, by rows of the same slots."""
+    """The fold's rows, with the same slots."""
     targets: Array
     weights: Array
-    """What these count in the loss, class weights included."""
+    """Weights of the fold's rows in the loss, including class weights."""
 
     def fit(self, candidate: Candidate, metric: str, channel: Channel) -> tuple[float | None, int]:
-        """The metric on the fold's rows, and the epochs that it took."""
+        """Return the metric on the fold's rows, and the number of epochs."""
         problem = replace(self.problem, options=candidate.options)
         algorithm = problem.options.algorithm
         with closing(problem.passes):
@@ -419,7 +432,7 @@ def _split(
     run: str,
     executor: Executor | None,
 ) -> _Split:
-    """Clients know then what their rows count without the fold's."""
+    """Return the split, and send clients the weights of their rows without the fold."""
     chosen = rows.folds == fold
     trained, held = rows.counts(~chosen), rows.counts(chosen)
     try:
@@ -435,7 +448,7 @@ def _split(
             f"weights), cannot be held out: {error.message}",
             hint="take more rows, or fewer folds",
         ) from error
-    # encoded columns have the mean 0 over all rows, and not over those that are trained on
+    # Encoded columns have mean 0 over all rows, not over the rows of this training.
     problem = replace(problem, centred=False, proved=False)
     other = rows.of(np.flatnonzero(held))
     held = held[held > 0.0]
@@ -461,7 +474,7 @@ def _problem(
     run: str,
     executor: Executor | None,
 ) -> Problem:
-    """Once clients know what their rows count now."""
+    """Send clients their rows' new weights, and return the problem."""
     reweigh(plan, rows.joined, weighting.weights, channel, run)
     joined = replace(rows.joined, weighting=weighting)
     data = written_data(plan, joined, rows.target)

@@ -1,7 +1,7 @@
-"""What every joined row counts in training: sample weights, class weights, rows for validation.
+"""Weights of joined rows in training: sample weights, class weights, and validation rows.
 
-A joined row's weight is its sample weight times its class's, and 0 where it is for validation. A
-weight of 2 is the row twice: in the objective, in the statistics, in second moments.
+A joined row's weight is its sample weight times its class's weight; a validation row has weight 0.
+A weight of 2 counts the row twice: in the objective, in the statistics, and in second moments.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ LARGEST_WEIGHT = 1e30
 def weigh(
     plan: FederatedPlan, joined: Joined, target: Targets, channel: ReplyChannel, run: str
 ) -> Joined:
-    """The join with its weighting, once all clients know what their rows count.
+    """Return the join with its weighting, and send all clients the weights of their rows.
 
-    Does nothing where the plan is not weighted. Raises ModelError for weights that are none
-    (NULL, negative, infinite), where nothing is left to train on or to validate with, where
-    training rows have one class, and for class weights of classes that there are not.
+    It returns the join unchanged if the plan is not weighted. Raise ModelError for invalid weights
+    (NULL, negative, infinite), and if no row is left to train on or to validate with. Raise it also
+    if training rows have one class, and for class weights of unknown classes.
     """
     if not plan.weighted:
         return joined
@@ -64,14 +64,14 @@ def weigh(
 
 
 def sample_weights(plan: FederatedPlan, joined: Joined, channel: ReplyChannel, run: str) -> Array:
-    """float64 (N,): the weight column of every joined row, or 1."""
+    """Return the weight column of every joined row, or 1: float64 (N,)."""
     slot = next((slot for slot in plan.ucq.slots if slot.weight), None)
     if slot is None:
         return np.ones(joined.total)
-    own = joined.slots[slot.index]
-    requests = {a: SendWeights(run, slot.index) for a in own.addresses}
-    replies = ask(channel, requests, lambda a: Expected(Weights, {"active": own.active[a]}))
-    values = np.concatenate([replies[address].values for address in own.addresses])
+    joined_slot = joined.slots[slot.index]
+    requests = {a: SendWeights(run, slot.index) for a in joined_slot.addresses}
+    replies = ask(channel, requests, lambda a: Expected(Weights, {"active": joined_slot.active[a]}))
+    values = np.concatenate([replies[address].values for address in joined_slot.addresses])
     name = plan.ucq.weight
     refused = (
         (np.isnan(values), "NULL or NaN", f"isfinite({name})", "; for NULL: coalesce(..., 1)"),
@@ -90,28 +90,29 @@ def sample_weights(plan: FederatedPlan, joined: Joined, channel: ReplyChannel, r
                 "occur in the join",
                 hint=f"filter them out: WHERE {condition}{instead}",
             )
-    samples: Array = values[own.rows]
+    samples: Array = values[joined_slot.rows]
     return samples
 
 
 def _validation(plan: FederatedPlan, joined: Joined, channel: ReplyChannel, run: str) -> Array:
-    """bool (N,): which joined rows are for validation."""
+    """Return which joined rows are for validation: bool (N,)."""
     slot: Slot | None = next((slot for slot in plan.ucq.slots if slot.split), None)
     if slot is None or plan.tuning is not None:
         return np.zeros(joined.total, bool)
-    own = joined.slots[slot.index]
-    requests = {a: SendSplit(run, slot.index) for a in own.addresses}
-    replies = ask(channel, requests, lambda a: Expected(Split, {"active": own.active[a]}))
-    drawn = np.concatenate([replies[address].validation for address in own.addresses])
-    validation: Array = drawn.astype(bool)[own.rows]
+    joined_slot = joined.slots[slot.index]
+    requests = {a: SendSplit(run, slot.index) for a in joined_slot.addresses}
+    replies = ask(channel, requests, lambda a: Expected(Split, {"active": joined_slot.active[a]}))
+    drawn = np.concatenate([replies[address].validation for address in joined_slot.addresses])
+    validation: Array = drawn.astype(bool)[joined_slot.rows]
     return validation
 
 
 def reweigh(
     plan: FederatedPlan, joined: Joined, weights: Array, channel: ReplyChannel, run: str
 ) -> None:
-    """Tell clients what their rows count from now on, by weights (N,) of the joined rows; their
-    encoding stays."""
+    """Send clients new weights of their rows, from weights (N,) of the joined rows. Their encoding
+    stays.
+    """
     ask(channel, _counts(plan, joined, weights, run), lambda address: Expected(Ready))
 
 
@@ -137,7 +138,9 @@ def _counts(
 def weighting_of(
     plan: FederatedPlan, samples: Array, validation: Array, target: Targets
 ) -> Weighting:
-    """Of joined rows of such sample weights, those of `validation` (bool) being held out."""
+    """Return the weighting of joined rows with these sample weights. The rows of `validation`
+    (bool) are held out.
+    """
     split = _check_split(plan, samples, validation)
     weights = np.where(validation, 0.0, samples)
     if not weights.any():
@@ -160,16 +163,16 @@ def weighting_of(
         )
     trained = [name for name, sum_ in zip(target.classes, sums, strict=True) if sum_]
     if len(target.classes) > 1 and len(trained) < 2:
-        found = f"of class {listed(trained)} only" if trained else "of no class"
+        classes = f"of class {listed(trained)} only" if trained else "of no class"
         raise ModelError(
-            f"the rows to train on that weigh anything are {found}{split}",
+            f"the rows to train on that weigh anything are {classes}{split}",
             hint="a classifier needs rows of at least two classes with a weight above 0",
         )
     return Weighting(weights, samples, validation, held)
 
 
 def _check_split(plan: FederatedPlan, samples: Array, validation: Array) -> str:
-    """What to tell of the split in an error; ModelError where one of its sides is empty."""
+    """Return words about the split for an error. Raise ModelError if one of its sides is empty."""
     fraction = plan.training.validation_fraction
     if not fraction:
         return ""
@@ -193,8 +196,9 @@ def _check_split(plan: FederatedPlan, samples: Array, validation: Array) -> str:
 
 
 def class_shares(plan: FederatedPlan, samples: Array, target: Targets) -> Array | None:
-    """float64 (K,): by what class_weight multiplies what rows of each class count, those that are
-    trained on counting `samples`; None of numbers."""
+    """Return the factor of class_weight for rows of each class: float64 (K,). The training rows
+    have the weights `samples`. Return None for numbers.
+    """
     if target.classes is None:
         return None
     counts = np.bincount(target.values, samples, len(target.classes))

@@ -1,4 +1,4 @@
-"""WEIGHTS OF MODEL: the weights of a model's blocks, told by the clients that hold them."""
+"""WEIGHTS OF MODEL: the weights of a model's blocks, sent by the clients that hold them."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ RATIOS = {
     "poisson_regression": "rate_ratio",
     "gamma_regression": "mean_ratio",
 }
-"""What exp(coefficient) is, where it is of use."""
+"""Meaning of exp(coefficient), for kinds where it is useful."""
 
 
 def weights(model: Model, channel: ReplyChannel, said: Scoring) -> pa.Table:
-    """A row per encoded column (and class), and one for the intercept.
+    """Return a row for each encoded column (and class), and one for the intercept.
 
-    A block is asked of the first client that holds it: the others have the same. Raises ModelError
-    for a model of towers, and PartyError where the client is not there or has lost the block.
+    Only the first client of a block is asked: the others have the same block. Raise ModelError for
+    a model of towers. Raise PartyError if the client is missing or has lost the block.
     """
     if kind_of(model.kind).towers:
         raise ModelError(
@@ -63,7 +63,9 @@ def schema_of_weights(model: Model) -> pa.Schema:
 
 
 def _intercept(model: Model, told: Mapping[ModelBlock, Block], number: int) -> pa.Table:
-    """In the features' own units, and as the coordinator has it: of centred columns."""
+    """Return the intercept in the features' own units, and the coordinator's, for centred
+    columns.
+    """
     centred = float(model.intercept[number])
     moved = sum(
         float(reply.weights[:, number] @ (reply.centres / reply.scales)) for reply in told.values()
@@ -88,8 +90,10 @@ def _block(model: Model, block: ModelBlock, reply: Block, number: int) -> pa.Tab
         "category": categories_of(reply),
         "kind": kinds_of(reply),
     }
-    own = reply.weights[:, number]
-    return _rows(model, of, number, own / reply.scales, own, reply.centres, reply.scales)
+    standardised = reply.weights[:, number]
+    return _rows(
+        model, of, number, standardised / reply.scales, standardised, reply.centres, reply.scales
+    )
 
 
 def _rows(
@@ -107,13 +111,13 @@ def _rows(
         columns["class"] = class_values(model).take(pa.array([number] * size, pa.int64()))
     for name, values in (("centre", centres), ("scale", scales)):
         columns[name] = pa.nulls(size, pa.float64()) if values is None else pa.array(values)
-    # last: where columns are many, those in the middle are not shown
+    # last: if there are many columns, those in the middle are hidden
     columns["coefficient"] = pa.array(coefficients)
     columns["standardised"] = pa.array(standardised)
     if model.kind in RATIOS:
         with np.errstate(over="ignore"):
             ratios = np.exp(coefficients)
-        no = centres is None  # of the intercept it is none
+        no = centres is None  # the intercept has no ratio
         columns[RATIOS[model.kind]] = pa.array(ratios, pa.float64(), mask=np.full(size, no))
     return pa.table(columns)
 

@@ -24,13 +24,13 @@ SCHEMA = pa.schema(
 def write(
     into: Into, joined: Joined, prediction: Array, channel: ReplyChannel, run: str
 ) -> pa.Table:
-    """A row per table that was made: party, client, table (as SQL names it), rows. One of a party
-    that combines, for all of its clients' tables.
+    """Return a row for each table made: party, client, table (as SQL names it), rows. A combining
+    party has one row for all of its clients' tables.
 
     prediction : float64 (N, 1) numbers, or (N, K) probabilities of the classes.
 
-    All clients make their tables before any keeps its own. Raises PartyError where one fails; then
-    no client has a table, unless it failed on keeping it, which the error says.
+    All clients make their tables before any keeps its own. Raise PartyError if one fails. Then no
+    client has a table, unless it failed when keeping it, which the error says.
     """
     requests = {
         (client, CLIENT): _request(into, client, places, joined, prediction, run)
@@ -77,7 +77,9 @@ def _request(
     prediction: Array,
     run: str,
 ) -> Write:
-    """The client's share, in the order of its own rows: that of others would tell of theirs."""
+    """Return the client's share, in the order of its own rows. The order of other parties' rows
+    would disclose facts about them.
+    """
     mine, rows = _own_rows(into, client, joined)
     values = prediction[mine]
     order = np.lexsort([*values.T[::-1], *rows[::-1]])
@@ -98,7 +100,9 @@ def _request(
 
 
 def _own_rows(into: Into, client: Client, joined: Joined) -> tuple[Array, list[Array]]:
-    """Which joined rows (m,) are the client's; per slot of identifiers, the active row of each."""
+    """Return which joined rows (m,) are the client's, and the active row of each for every slot of
+    identifiers.
+    """
     if len(into.clients) == 1:
         every = np.arange(joined.total)
         return every, [joined.slots[slot].rows for slot in into.slots]
