@@ -1,1 +1,1 @@
-"""How messages travel between the coordinator and the clients."""
+"""Transport of messages between the coordinator and the clients."""

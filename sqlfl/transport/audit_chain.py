@@ -1,9 +1,9 @@
-"""What one side of a border keeps of each message: entries that hang together by their hashes, so
-that one that is changed, dropped, added or put elsewhere shows.
+"""Hash chain of one side of a border: an entry for each message. A changed, dropped, added or moved
+entry breaks the chain.
 
-The head of entry n is the SHA-256 of the JSON of the head of entry n − 1 and all fields of the
-entry; that of a run, which both sides tell each other at its end, is of what is `said` of the run's
-messages alone, one after the other.
+The head of entry n is the SHA-256 of a JSON text: the head of entry n − 1 and all fields of the
+entry. The head of a run covers only what is `said` of the run's messages, one after the other. Both
+sides send each other this head at the run's end.
 """
 
 from __future__ import annotations
@@ -24,23 +24,25 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 DOWN, UP = "down", "up"
-"""From the coordinator to a party, and back."""
+"""Directions: from the coordinator to a party, and back."""
 FINISH, SEAL, SEALED = "finish", "seal", "sealed"
-"""Kinds of messages: with the last two, each side tells the other the head of a run."""
+"""Kinds of messages. With the last two, each side sends the other the head of a run."""
 CUT, LOST, STOPPED = "cut", "lost", "stopped"
-"""Kind of an entry at the coordinator alone, which is no message: the requests before it, as many
-as `told` says, got no reply. The party did not answer, so that it may have lost what it had not
-written, or the coordinator was stopped."""
+"""Kind of an entry at the coordinator alone, which is no message, and its reasons.
+
+The requests before it got no reply; `told` gives their number. LOST: the party did not answer, and
+may have lost unwritten entries. STOPPED: the coordinator was stopped.
+"""
 START = "0" * 64
-"""The head of no entries."""
+"""Head of an empty chain."""
 WAITING = 1.0
-"""Seconds for which entries are in memory alone, while there are more of them."""
+"""Seconds for which entries stay in memory alone while more of them come."""
 LARGE = 1 << 16
-"""Bytes from which a message is hashed beside what goes on with it."""
+"""Size in bytes from which a message is hashed in another thread."""
 SHARED = 8
-"""Of those, how many are remembered for the other side."""
+"""Number of such hashes to remember for the other side."""
 MOST_BYTES = 64 << 20
-"""Of messages that wait for that."""
+"""Maximum bytes of messages that wait for their hash."""
 COLUMNS = {
     "seq": "BIGINT",
     "noted_at": "TIMESTAMP WITH TIME ZONE",
@@ -54,61 +56,67 @@ COLUMNS = {
     "told": "VARCHAR",
     "head": "VARCHAR",
 }
-"""Of the table `chain` in which either side keeps them."""
+"""Columns of the table `chain`, in which either side keeps the entries."""
 
 
 class ChainEntry(NamedTuple):
-    """One message. `told`: of a run that is proposed what it is; of a head that is told the head,
-    and that of the teller's whole chain."""
+    """Entry for one message.
+
+    `told` describes the run in a proposal. In an exchange of heads it has the head of the run and
+    that of the sender's whole chain.
+    """
 
     at: int
-    """µs since 1970, UTC."""
+    """Microseconds since 1970, UTC."""
     client: str
     analyst: str
     run: str
     direction: str
     kind: str
     size: int
-    """In bytes."""
+    """Size in bytes."""
     sha256: str
-    """Of its bytes; empty while that is worked out."""
+    """Hash of its bytes; empty until it is computed."""
     told: str
 
     @property
     def said(self) -> bytes:
-        """What both sides know of it."""
+        """Return the part that both sides know."""
         return f"{self.direction} {self.kind} {self.size} {self.sha256}\n".encode()
 
 
 Row: TypeAlias = "tuple[int, int, str, str, str, str, str, int, str, str, str]"
-"""Of `COLUMNS`, times as whole µs."""
+"""Row of `COLUMNS`, with times in whole microseconds."""
 Keep: TypeAlias = Callable[[Sequence[ChainEntry]], str]
-"""Adds entries to what is kept, all or none; the head of it all."""
+"""Adds entries to the kept chain, all or none, and returns the chain's head."""
 
 
 def linked(entries: Iterable[ChainEntry], seq: int, head: str) -> list[Row]:
-    """The rows that follow on that of this number and head; 0 and START before the first."""
+    """Return the rows of the entries that follow the row with this number and head; 0 and START for
+    the first.
+    """
     rows: list[Row] = []
-    for own in entries:
+    for entry in entries:
         seq += 1
-        at, client, analyst, run, direction, kind, size, sha256, told = own
-        # the same text as of json.dumps, in a third of the time
+        at, client, analyst, run, direction, kind, size, sha256, told = entry
+        # the text of json.dumps, in a third of its time
         text = (
             f'["{head}", {seq}, {at}, {_json(client)}, {_json(analyst)}, {_json(run)}, '
             f"{_json(direction)}, {_json(kind)}, {size}, {_json(sha256)}, {_json(told)}]"
         )
         head = hashlib.sha256(text.encode()).hexdigest()
-        rows.append((seq, *own, head))
+        rows.append((seq, *entry, head))
     return rows
 
 
 class AuditChain:
-    """Of one side. Safe to use from several threads. `aside` is called before entries are written
-    in another thread, which does that within what it returns.
+    """Hash chain of one side. Several threads may use it.
 
-    Large messages are hashed by a thread of its own, and entries written by another one where that
-    can wait; both end in `close`. What `keep` raises is raised, if need be to who comes next, and
-    the entries wait.
+    aside: called before another thread writes entries; the writing runs within the context that it
+    returns.
+
+    A thread of the chain hashes large messages. Another one writes entries if that can wait. Both
+    end in `close`. An error of `keep` is raised, possibly to the next caller, and the entries wait.
     """
 
     def __init__(
@@ -123,26 +131,28 @@ class AuditChain:
         self._later = _Aside("sqlfl-chain-keep")
         self._kept: Future[None] | None = None
         self._noted: list[tuple[ChainEntry, Buffer | Future[str] | None]] = []
-        """Entries, with their messages or what hashes these; they are not among what waits yet."""
+        """Entries with their messages, or with the work that hashes these. They are not in
+        `_waiting` yet.
+        """
         self._size = 0
         self._waiting: list[ChainEntry] = []
         self._since = time.monotonic()
         self._failed = False
-        """Whether what is written last was not taken: nothing else is noted until it is."""
+        """True if the last entries could not be written. Nothing else is noted until they are."""
         self._heads: dict[tuple[str, str], hashlib._Hash] = {}
         self._cut: set[tuple[str, str]] = set()
-        """Runs at a client that were cut off: the two sides may know different messages of them."""
+        """Runs at a client that were cut off. The two sides may know different messages of them."""
         self._last: str | None = None
 
     def note(
         self, client: str, run: str, direction: str, kind: str, data: Buffer, told: str = ""
     ) -> None:
-        """That this message was sent, or came; `data`: its bytes."""
+        """Note a message that was sent or received. `data`: its bytes."""
         at = time.time_ns() // 1000
         size = data.size
         if self._failed:
             self.flush()
-        # a small one is hashed with all others, when nothing waits for it
+        # Small messages are hashed together later, when nobody waits.
         hashed = data if size < LARGE else _HASHES.of(data, self._hashing.submit)
         entry = ChainEntry(at, client, self._analyst, run, direction, kind, size, "", told)
         with self._lock:
@@ -159,7 +169,7 @@ class AuditChain:
     def cut(self, client: str, run: str, why: str, requests: int) -> None:
         """Note that the last `requests` requests of the run got no reply.
 
-        why : STOPPED, or LOST: the party may then lack messages of all its open runs.
+        why : STOPPED, or LOST: then the party may lack messages of all its open runs.
         """
         at = time.time_ns() // 1000
         entry = ChainEntry(at, client, self._analyst, run, UP, CUT, 0, "", f"{why} {requests}")
@@ -171,12 +181,12 @@ class AuditChain:
             self._noted.append((entry, None))
 
     def is_whole(self, client: str, run: str) -> bool:
-        """Return True where the party knows all messages of the run, as far as is known here."""
+        """Return True if the party knows all messages of the run, as far as this side can tell."""
         with self._lock:
             return (client, run) not in self._cut
 
     def heads(self, client: str, run: str) -> tuple[str, str]:
-        """Of the run so far, and of all that is kept by now."""
+        """Return the head of the run so far, and the head of the kept chain."""
         with self._writing, self._lock:
             self._settle()
             if self._last is None:
@@ -184,7 +194,7 @@ class AuditChain:
             return self._heads.get((client, run), hashlib.sha256()).hexdigest(), self._last
 
     def flush(self) -> None:
-        """Keep what waits; nothing of it goes on in another thread."""
+        """Keep the waiting entries. No other thread writes afterwards."""
         with self._lock:
             kept, self._kept = self._kept, None
         if kept is not None:
@@ -205,7 +215,7 @@ class AuditChain:
                     del self._waiting[: len(entries)]
 
     def flush_aside(self) -> None:
-        """The same, in a moment."""
+        """Keep the waiting entries soon, in another thread."""
         with self._lock:
             if self._kept is None or self._kept.done():
                 self._kept = self._later.submit(self._flush_within, self._aside())
@@ -215,7 +225,7 @@ class AuditChain:
             self._flush()
 
     def close(self) -> None:
-        """Keep what waits, and end the threads; what comes later begins others."""
+        """Keep the waiting entries and end the threads. Later entries start new ones."""
         try:
             self.flush()
         finally:
@@ -223,20 +233,20 @@ class AuditChain:
             self._hashing.close()
 
     def _settle(self) -> None:
-        """All that are noted wait to be written, in their order."""
+        """Move all noted entries to those that wait to be written, in their order."""
         for entry, hashed in self._noted:
             at, client, analyst, run, direction, kind, size, _, told = entry
             if hashed is None:
                 self._waiting.append(entry)
                 continue
             sha256 = hashed.result() if isinstance(hashed, Future) else _digest(hashed)
-            own = ChainEntry(at, client, analyst, run, direction, kind, size, sha256, told)
-            self._waiting.append(own)
+            settled = ChainEntry(at, client, analyst, run, direction, kind, size, sha256, told)
+            self._waiting.append(settled)
             if run:
                 head = self._heads.get((client, run))
                 if head is None:
                     head = self._heads[client, run] = hashlib.sha256()
-                head.update(own.said)
+                head.update(settled.said)
             if kind == FINISH and direction == DOWN:
                 self._heads.pop((client, run), None)
                 self._cut.discard((client, run))
@@ -245,7 +255,7 @@ class AuditChain:
 
 
 class _Aside:
-    """One thread, as long as there is something for it to do now and then."""
+    """One thread for occasional work."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -263,9 +273,10 @@ class _Aside:
 
 
 class _Hashes:
-    """Of large messages just now: where both sides are in this process, one hashes for the other.
+    """Hashes of recent large messages. If both sides are in this process, one hashes for the other.
 
-    A buffer is held as long as its hash, so that no other one has its address meanwhile."""
+    A buffer is kept as long as its hash, so that no other buffer can get its address.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -275,13 +286,13 @@ class _Hashes:
         key = (data.address, data.size)
         with self._lock:
             known = self._known.pop(key, None)
-            if known is not None:  # the other side has it now, too
+            if known is not None:  # now the other side has it too
                 return known[1]
-            found = submit(_digest, data)
-            self._known[key] = data, found
+            hashed = submit(_digest, data)
+            self._known[key] = data, hashed
             while len(self._known) > SHARED:
                 self._known.popitem(last=False)
-            return found
+            return hashed
 
 
 _HASHES = _Hashes()
@@ -292,7 +303,7 @@ def _digest(data: Buffer) -> str:
 
 
 class MemoryLinks:
-    """Entries that are kept as long as the process lasts."""
+    """Chain entries that last as long as the process."""
 
     def __init__(self) -> None:
         self._rows: list[Row] = []

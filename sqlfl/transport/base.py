@@ -1,4 +1,4 @@
-"""The transport's protocol, and the channel that encodes, counts and audits what it carries."""
+"""The transport's protocol, and the channel that encodes, counts and audits messages."""
 
 from __future__ import annotations
 
@@ -32,11 +32,12 @@ from sqlfl.transport.network import Network
 
 
 class Transport(Protocol):
-    """Carries one round: every request to its client, every reply back, in the same order.
+    """Transport of one round: it carries every request to its client, and returns every reply in
+    the same order.
 
-    Clients work in parallel; the requests of one client are served in their order. Exchanges of
-    different clients may be made at once, from several threads. A client that fails answers with a
-    `Failure`; a transport raises LostError where it gets no answer.
+    Clients work in parallel; a client serves its requests in their order. Several threads may make
+    exchanges of different clients at once. A client that fails answers with a `Failure`. A
+    transport raises LostError if it gets no answer.
     """
 
     def exchange(self, requests: Sequence[tuple[Client, pa.Buffer]]) -> list[pa.Buffer]: ...
@@ -44,7 +45,7 @@ class Transport(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AuditRecord:
-    """One message between the coordinator and a client."""
+    """Record of one message between the coordinator and a client."""
 
     seq: int
     at: dt.datetime
@@ -54,12 +55,14 @@ class AuditRecord:
     direction: str
     """'down' to the client, 'up' from it."""
     kind: str
-    """UNREADABLE for what is no message; its bytes are all that came."""
+    """Kind of the message. UNREADABLE if the received bytes are no message; then only their size is
+    known.
+    """
     rows: int
     columns: int
     bytes: int
     crosses: bool
-    """It left one party for another: the coordinator is not at the client's own party."""
+    """True if it left one party for another: the coordinator is not at the client's own party."""
 
 
 AUDIT = pa.schema(
@@ -77,37 +80,38 @@ AUDIT = pa.schema(
         ("crosses", pa.bool_()),
     ]
 )
-"""The fields of AuditRecord, as columns."""
+"""Fields of AuditRecord, as columns."""
 
 
 UNREADABLE = "unreadable"
 CHUNK = 5000
-"""Records of an audit in memory that are Python objects at most."""
+"""Maximum number of records of an audit in memory that are Python objects."""
 
 
 class AuditLog(Protocol):
-    """Where an audit keeps its records for good."""
+    """Permanent store of an audit's records."""
 
     @property
     def last(self) -> int:
-        """The number of the last record; 0 where there is none."""
+        """Return the number of the last record; 0 without records."""
         ...
 
     def append(self, records: pa.Table) -> None:
-        """Keep records, columns of `AUDIT`, all or none."""
+        """Keep records with the columns of `AUDIT`, all or none."""
         ...
 
     def table(self) -> pa.Table:
-        """All records in order, columns of `AUDIT`."""
+        """Return all records in order, with the columns of `AUDIT`."""
         ...
 
 
 class Audit:
-    """The record of all messages, in the order in which they were sent; it knows who is at home.
+    """Record of all messages in the order in which they were sent. It knows the coordinator's own
+    party.
 
-    `log` keeps them when `flush` is called; without it they are kept in memory, all but the last
-    `CHUNK` as Arrow tables, which take a fraction of the room. `at` is the party that the
-    coordinator is at, whose name is compared as SQL does; None where it is with none of them.
+    log: keeps the records when `flush` is called. Without it they stay in memory. All but the last
+    `CHUNK` are then Arrow tables, which take far less memory. at: the coordinator's party, whose
+    name is compared as SQL does; None if it is at none of them.
     """
 
     def __init__(self, log: AuditLog | None = None, at: str | None = None) -> None:
@@ -117,17 +121,19 @@ class Audit:
         self._next = 1 if log is None else log.last + 1
         self._chunks: list[pa.Table] = []
         self.records: list[AuditRecord] = []
-        """Those that are neither in the log nor in a chunk."""
+        """Records that are neither in the log nor in a chunk."""
 
     def crosses(self, client: Client) -> bool:
-        """Messages between the coordinator and this client cross a border between parties."""
+        """Return True if messages between the coordinator and this client cross a border between
+        parties.
+        """
         return client.party.lower() != self._at
 
     def add(self, client: Client, direction: str, message: Message) -> None:
         self._add(client, direction, message.run, message.kind, message.shape, message.nbytes)
 
     def add_unreadable(self, client: Client, run: str, size: int) -> None:
-        """A reply of so many bytes that is no message."""
+        """Record a reply of `size` bytes that is no message."""
         self._add(client, "up", run, UNREADABLE, (0, 0), size)
 
     def _add(
@@ -160,14 +166,14 @@ class Audit:
             self._next += 1
 
     def flush(self) -> None:
-        """Move the records to the log; where that raises they are still here."""
+        """Move the records to the log. If that fails, they stay here."""
         with self._lock:
             if self._log is not None and self.records:
                 self._log.append(self._pending())
                 self.records.clear()
 
     def table(self) -> pa.Table:
-        """The columns of AuditRecord, a row per message."""
+        """Return a row for each message, with the columns of AuditRecord."""
         with self._lock:
             kept = self._chunks if self._log is None else [self._log.table()]
             return pa.concat_tables([*kept, self._pending()])
@@ -178,22 +184,22 @@ class Audit:
 
 
 Note: TypeAlias = Callable[[Client, str, Message], None]
-"""Of a client, a direction, and a message."""
+"""Takes a client, a direction, and a message."""
 
 
 class Channel:
-    """The coordinator's end of the border for one run (or for planning). Clients that do not wait
-    for one another are asked from several threads.
+    """The coordinator's end of the border for one run (or for planning). Several threads may ask
+    clients that do not wait for one another.
 
     Attributes
     ----------
-    rounds : exchanges so far, also those in which nothing crossed.
-    bytes_up, bytes_down : bytes of values (`Message.nbytes`) from and to the clients so far, of
-        what crossed a border.
-    comm_seconds : what these exchanges take by the model `network`; None where there is none.
+    rounds : exchanges so far, including those in which nothing crossed.
+    bytes_up, bytes_down : bytes of values (`Message.nbytes`) from and to the clients so far, if
+        they crossed a border.
+    comm_seconds : time of these exchanges by the model `network`; None without a model.
 
-    `check` is called before each exchange; what it raises ends the work. `chain` keeps the messages
-    of the clients `chained`. `note` is told of each message that is sent or has come.
+    `check` is called before each exchange; an error from it ends the work. `chain` keeps the
+    messages of the clients `chained`. `note` is called for each message that is sent or received.
     """
 
     def __init__(
@@ -218,13 +224,16 @@ class Channel:
         self.comm_seconds = None if network is None else 0.0
 
     def sent(self) -> int:
-        """Bytes of values that have crossed a border so far, in both directions."""
+        """Return the bytes of values that have crossed a border so far, in both directions."""
         return self.bytes_up + self.bytes_down
 
     def exchange(self, requests: Mapping[Address, Message]) -> dict[Address, Message]:
-        """One round. Raises PartyError or PolicyError for the first client, in order, that failed,
-        or whose reply is no message or none to this request; ApprovalError where nothing else
-        failed, for all who wait for an owner. All that came is in the audit then, too."""
+        """Make one round. Everything received is in the audit afterwards, even after an error.
+
+        Raise PartyError or PolicyError for the first client, in order, that failed, or whose reply
+        is no message or belongs to another request. If nothing else failed, raise ApprovalError for
+        all clients that wait for an owner.
+        """
         if not requests:
             return {}
         if self._check is not None:
@@ -254,12 +263,14 @@ class Channel:
         return replies
 
     def heads(self, client: Client, run: str) -> tuple[str, str]:
-        """Of the messages of the run at this client so far, and of all that is kept by now."""
+        """Return the head of the run's messages at this client so far, and the head of the kept
+        chain.
+        """
         assert self._chain is not None
         return self._chain.heads(str(client), run)
 
     def is_whole(self, client: Client, run: str) -> bool:
-        """All requests of the run at this client have had replies."""
+        """Return True if all requests of the run at this client have had replies."""
         assert self._chain is not None
         return self._chain.is_whole(str(client), run)
 
@@ -269,7 +280,7 @@ class Channel:
         asked: Iterable[Message],
         error: BaseException,
     ) -> None:
-        """Keep requests whose replies did not come, and why."""
+        """Keep requests whose replies did not come, with the reason."""
         cut: Counter[tuple[Client, str]] = Counter()
         for (client, data), message in zip(sent, asked, strict=True):
             self._kept(client, message, DOWN, data)
@@ -289,7 +300,9 @@ class Channel:
         self._chain.note(str(client), message.run, direction, message.kind, data, told)
 
     def _asked(self, address: Address, message: Message, crossed: dict[Client, int]) -> Message:
-        """The request under its number, in the audit; `crossed`: bytes of each client's line."""
+        """Return the request with a number, after recording it in the audit. `crossed` counts each
+        client's bytes.
+        """
         client, slot = address
         if message.slot != slot:
             raise InternalError(f"{message.kind} for slot {message.slot} sent to slot {slot}")
@@ -302,7 +315,8 @@ class Channel:
                 self.bytes_down += message.nbytes
         if message.number:
             return message
-        # nobody who does not see the request knows it, and it tells of no other request
+        # Random, so that only who sees the request knows it, and it says nothing about other
+        # requests.
         return replace(message, number=secrets.randbits(63))
 
     def _answered(
@@ -313,7 +327,7 @@ class Channel:
         data: pa.Buffer,
         crossed: dict[Client, int],
     ) -> Message:
-        """The reply, in the audit whatever it is. Raises PartyError where it is none.
+        """Return the reply, after recording it in the audit. Raise PartyError if it is no reply.
 
         A request is kept with its reply, in the order in which the client keeps both.
         """
@@ -339,7 +353,7 @@ class Channel:
 
 
 def _first(problems: Sequence[PartyError | PolicyError]) -> Error:
-    """What is raised of them: nobody is to wait for a run that others refuse."""
+    """Return the error to raise: nobody should wait for a run that others refuse."""
     others = [error for error in problems if not isinstance(error, ApprovalError)]
     if others or len(problems) == 1:
         return (others or problems)[0]
@@ -347,7 +361,7 @@ def _first(problems: Sequence[PartyError | PolicyError]) -> Error:
 
 
 def _has_forgotten(reply: Message) -> bool:
-    """A process of the party that knows nothing of the run has answered."""
+    """Return True if a process of the party that does not know the run has answered."""
     return isinstance(reply, Failure) and reply.error == ForgottenError.__name__
 
 
@@ -356,7 +370,7 @@ _REFUSALS = {kind.__name__: kind for kind in (PolicyError, ApprovalError)}
 
 
 def _check(client: Client, request: Message, reply: Message) -> None:
-    """Raises PartyError where it is no reply to this request."""
+    """Raise PartyError if the message is no reply to this request."""
     if isinstance(reply, Failure) and reply.error in _REFUSALS:
         text = clipped(lines(reply.text), LONGEST_FAILURE)
         told, _, hint = text.partition("\nhint: ")
@@ -372,11 +386,12 @@ def _check(client: Client, request: Message, reply: Message) -> None:
 
 
 Handler: TypeAlias = Callable[[pa.Buffer], pa.Buffer]
-"""What serves the requests of one client: bytes in, bytes out."""
+"""Server of one client's requests: bytes in, bytes out."""
 
 
 class Handlers(dict[Client, Handler]):
-    """By client; of those in `here` the work is done in this process, others are waited for.
+    """Handlers by client. This process does the work of clients in `here`; the others are waited
+    for.
 
     `here` is replaced as a whole, never changed: exchanges of other threads read it.
     """

@@ -1,5 +1,6 @@
-"""The coordinator's side of all borders: what carries its messages, and what records and chains
-them."""
+"""The coordinator's side of all borders: the transport of its messages, their audit and their
+chain.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from sqlfl.transport.network import Network
 
 
 class Links(Protocol):
-    """Where a chain's entries are kept."""
+    """Store of a chain's entries."""
 
     @property
     def keep(self) -> Keep: ...
@@ -22,11 +23,14 @@ class Links(Protocol):
 
 
 class Log(AuditLog, Links, Protocol):
-    """A file that keeps both."""
+    """File that keeps both an audit and a chain."""
 
 
 class Border:
-    """log : the coordinator's file; None where nothing is kept. at : as in `Audit`."""
+    """The coordinator's side of all borders.
+
+    log : the coordinator's file; None to keep nothing. at : as in `Audit`.
+    """
 
     def __init__(self, transport: Transport, log: Log | None, at: str | None, analyst: str) -> None:
         self.transport = transport
@@ -36,7 +40,9 @@ class Border:
         self._governed: set[Client] = set()
 
     def govern(self, clients: Iterable[Client]) -> None:
-        """Their owners have policies, so that both sides keep what is said from now on."""
+        """Keep the messages of these clients on both sides from now on, because their owners have
+        policies.
+        """
         self._governed.update(clients)
 
     def channel(
@@ -45,21 +51,21 @@ class Border:
         network: Network | None = None,
         note: Note | None = None,
     ) -> Channel:
-        """`check`, `network` and `note` as in `Channel`."""
+        """Return a channel with `check`, `network` and `note` as in `Channel`."""
         chained = self._chain, self._governed
         return Channel(self.transport, self.audit, check, network, *chained, note)
 
     def links(self) -> list[Row]:
-        """All entries of the chain, in order."""
+        """Return all entries of the chain, in order."""
         self._chain.flush()
         return self._links.rows()
 
     def close(self) -> None:
-        """Keep what waits; nothing follows."""
+        """Keep the waiting entries; nothing may follow."""
         self.audit.flush()
         self._chain.close()
 
     def flush(self) -> None:
-        """Keep what waits. Raises Error where the file takes nothing; then it waits on."""
+        """Keep the waiting entries. Raise Error if the file refuses them; then they wait on."""
         self.audit.flush()
         self._chain.flush()

@@ -1,4 +1,6 @@
-"""Clients in the same process: served by threads, the same bytes as over a wire."""
+"""Transport to clients in the same process. Threads serve them, with the same bytes as over a
+network.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +16,16 @@ from sqlfl.contract.schema import Client
 from sqlfl.transport.base import Handler, Handlers
 
 HERE = 32
-"""Threads for clients in this process, at most: more find no core to work on, and each keeps some
-memory of what it has done."""
+"""Maximum number of threads for clients in this process. More would find no core, and each keeps
+some memory.
+"""
 
 
 class LocalTransport:
-    """Serves each client by its handler; what is there of `handlers` may change meanwhile.
+    """Transport that serves each client by its handler. `handlers` may change meanwhile.
 
-    Each has a thread, but those that `Handlers` say are in this process: there may be many.
-
-    interrupts : by client, what ends the request that it is serving; from any thread.
+    Each client has a thread, except those in this process (`Handlers`), of which there may be many.
+    interrupts : client -> a function that ends the request being served; any thread may call it.
     """
 
     def __init__(
@@ -46,10 +48,11 @@ class LocalTransport:
         done: dict[Client, Future[list[pa.Buffer]]] = {}
 
         def begin(futures: list[Future[list[pa.Buffer]]]) -> None:
-            with self._lock:  # no other thread is to replace the pool meanwhile
+            with self._lock:  # no other thread may replace the pool meanwhile
                 here = self._here() & work.keys()
                 pool = self._threads(len(work) - len(here) + min(len(here), HERE))
-                # who is waited for is asked first: no thread that works is to be waited for, too
+                # Waiting comes first: clients elsewhere are asked before threads here start to
+                # work.
                 for client, positions in sorted(work.items(), key=lambda item: item[0] in here):
                     data = [requests[p][1] for p in positions]
                     done[client] = pool.submit(self._serve, client, data)

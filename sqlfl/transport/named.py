@@ -1,4 +1,4 @@
-"""Transports by their names: those of the house, and those that other packages offer.
+"""Transports by name: the built-in one, and those of other packages.
 
 A package offers one by an entry point of the group `sqlfl.transports`:
 
@@ -24,19 +24,19 @@ _HOUSE = {LOCAL: "sqlfl.transport.local:LocalTransport"}
 
 
 class OpenTransport(Transport, Protocol):
-    """A transport that holds something, until it is closed."""
+    """Transport that holds resources until it is closed."""
 
     def close(self) -> None:
-        """Let go of all that it holds; no exchange is going on, and none follows."""
+        """Release all resources. No exchange is running, and none follows."""
         ...
 
 
 class Factory(Protocol):
-    """Makes the transport of one federation.
+    """Factory of one federation's transport.
 
-    Clients come and go while it is open: both mappings are read anew in each exchange. What serves
-    a client takes the bytes of one request and gives those of its reply; what interrupts it may be
-    called from any thread, and ends what it is serving.
+    Clients come and go while it is open, so each exchange reads both mappings anew. A handler takes
+    the bytes of one request and returns those of its reply. Any thread may call an interrupt; it
+    ends the request being served.
     """
 
     def __call__(
@@ -48,10 +48,10 @@ class Factory(Protocol):
 
 
 def factory_of(name: str) -> Factory:
-    """What makes transports of this name.
+    """Return the factory of transports with this name.
 
-    Raises Error where there is none, where several packages offer it, and where it cannot be
-    loaded.
+    Raise Error for an unknown name, for a name that several packages offer, and for one that cannot
+    be loaded.
     """
     offered = _offered()
     several = offered.get(name, [])
@@ -78,7 +78,7 @@ def factory_of(name: str) -> Factory:
 
 
 def _offered() -> dict[str, list[EntryPoint]]:
-    found = {name: [EntryPoint(name, value, GROUP)] for name, value in _HOUSE.items()}
+    offers = {name: [EntryPoint(name, value, GROUP)] for name, value in _HOUSE.items()}
     for point in entry_points(group=GROUP):
-        found.setdefault(point.name, []).append(point)
-    return found
+        offers.setdefault(point.name, []).append(point)
+    return offers

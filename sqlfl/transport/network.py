@@ -1,8 +1,8 @@
-"""The network model: how long a run's messages would take between parties that are apart.
+"""Network model: an estimate of the time of a run's messages between separate parties.
 
-It is that of TablePuppet's evaluation: an exchange takes the latency once, and then as long as the
-party with most to send and receive needs for it, each on a line of its own. Nothing is measured and
-nothing is slowed down; what clients and coordinator compute is not in it.
+It is the model of TablePuppet's evaluation. An exchange takes the latency once. Then it takes as
+long as the party with most to send and receive needs, each on a line of its own. Nothing is
+measured, and nothing is slowed down. The computing time of clients and coordinator is not included.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 BITS = 8
-"""Per byte; bandwidths are in bits."""
+"""Bits per byte; bandwidths are in bits."""
 
 
 @dataclass(frozen=True)
@@ -26,17 +26,17 @@ class Network:
     """
 
     latency: float
-    """Seconds, for a message to a client and its reply together."""
+    """Seconds for a message to a client and its reply together."""
     bandwidth: float
-    """Bits per second, of what is sent and received together."""
+    """Bits per second, sent and received together."""
     name: str | None = field(default=None, repr=False, compare=False)
-    """Where it is one of NETWORKS."""
+    """Name if it is one of NETWORKS."""
 
     def seconds(self, sizes: Iterable[int]) -> float:
-        """Of one exchange: latency + max(sizes)·8 / bandwidth.
+        """Return the seconds of one exchange: latency + max(sizes)·8 / bandwidth.
 
         sizes : bytes of values that cross the border, up and down together, for each client that
-            takes part; where there is none the exchange takes no time.
+            takes part. Without clients the exchange takes no time.
         """
         largest = max(sizes, default=None)
         return 0.0 if largest is None else self.latency + largest * BITS / self.bandwidth
@@ -47,4 +47,4 @@ NETWORKS = {
     for network in (Network(0.136, 0.42e9, "us-uk"), Network(0.067, 1.15e9, "us-us"))
     if network.name is not None
 }
-"""As TablePuppet measured them."""
+"""Networks as TablePuppet measured them."""

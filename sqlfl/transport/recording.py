@@ -1,4 +1,4 @@
-"""A transport that keeps every byte that crosses the border, for tests and for auditors."""
+"""Transport that keeps every byte that crosses the border, for tests and auditors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Recorded:
 
 
 class RecordingTransport:
-    """Passes everything on to `inner` and appends it to `recorded`, in order."""
+    """Transport that passes everything on to `inner` and appends it to `recorded`, in order."""
 
     def __init__(self, inner: Transport) -> None:
         self.inner = inner
