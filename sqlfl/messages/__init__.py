@@ -1,11 +1,12 @@
-"""The only types that cross a party's border.
+"""Messages: the only types that cross a party's border.
 
 A message is a frozen dataclass. Its fields hold numbers, text, numpy arrays of one or two
-dimensions, Arrow arrays, or tuples of these, and each says in its metadata which, of what types and
-sizes, and what its elements must be (`forms`): whoever receives a message checks that (`checks`).
-`sqlfl.messages.wire` says how it travels; `nbytes` counts its values: the size that EXPLAIN
-discloses, which the planner computes from the same forms. Nothing here loads numpy or Arrow: it is
-a declaration.
+dimensions, Arrow arrays, or tuples of these. The metadata of a field gives its form: its types, its
+sizes, and conditions on its elements (`forms`). Every receiver of a message checks them (`checks`).
+
+`sqlfl.messages.wire` defines the encoding. `nbytes` counts the values: the size that EXPLAIN shows,
+which the planner computes from the same forms. Nothing here loads numpy or Arrow, because the
+messages are only declared here.
 """
 
 from __future__ import annotations

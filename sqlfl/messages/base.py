@@ -1,4 +1,4 @@
-"""What every message is, and how its size is counted."""
+"""Base class of messages, and the count of their size."""
 
 from __future__ import annotations
 
@@ -13,37 +13,40 @@ from sqlfl.base.errors import InternalError
 from sqlfl.messages.forms import FORM, Columns, Form, Number, Numbers, Several, Text, Texts, names
 
 CLIENT = -1
-"""The slot of a message that concerns a client as a whole."""
+"""Slot of a message that concerns a client as a whole."""
 ENVELOPE = ("run", "slot", "number")
-"""The fields that are no values."""
+"""Fields that are no values."""
 
 
 KINDS: dict[str, type[Message]] = {}
-"""All messages: a class is one by being defined. By the name under which it travels (`name_of`)."""
+"""All messages by the name under which they travel (`name_of`). Defining the class adds it here."""
 
 
 @dataclass(frozen=True, eq=False)
 class Message:
-    """Base of all messages; `run` is empty outside a run.
+    """Base of all messages. `run` is empty outside a run.
 
-    Every other field says its form (`sqlfl.messages.forms`) in its metadata.
+    The metadata of every other field has its form (`sqlfl.messages.forms`).
     """
 
     run: str
     slot: int
     number: int = field(default=0, kw_only=True)
-    """Drawn for each request by who sends it, where it has none yet; a reply has that of its
-    request."""
+    """Random number of a request, drawn by the sender unless it has one. A reply has the number of
+    its request.
+    """
     kind: ClassVar[str]
     of_method: ClassVar[str] = ""
-    """Of training whose own message this is: each may have one of the same kind."""
+    """Training method of this message. Each method may have its own message of one kind."""
     residual: ClassVar[bool] = False
-    """Its `values` are residuals, of which a client makes what it releases next."""
+    """True if `values` are residuals, from which a client computes its next release."""
     words: ClassVar[str] = ""
-    """What is in it, where that is always the same; empty for a bare request."""
+    """Description of the content, if it is always the same; empty for a bare request."""
 
     def __init_subclass__(cls, *, travels: bool = True) -> None:
-        """`travels`: it is one of those that cross a border; others cannot be encoded."""
+        """Register the class. `travels` is False for a message that never crosses a border; it
+        cannot be encoded.
+        """
         if not travels:
             return
         name = cls.name_of()
@@ -53,41 +56,41 @@ class Message:
 
     @classmethod
     def name_of(cls) -> str:
-        """Under which messages of this class travel."""
+        """Return the name under which messages of this class travel."""
         return f"{cls.of_method}.{cls.kind}" if cls.of_method else cls.kind
 
     @classmethod
     @cache
     def forms(cls) -> Mapping[str, Form]:
-        """Of all fields but the envelope's, in order."""
-        own = [spec for spec in fields(cls) if spec.name not in ENVELOPE]
-        for spec in own:
+        """Return the forms of all fields in order, without the envelope's."""
+        specs = [spec for spec in fields(cls) if spec.name not in ENVELOPE]
+        for spec in specs:
             if FORM not in spec.metadata:
                 raise InternalError(
                     f"field {spec.name} of message {cls.kind} does not say its form"
                 )
-        return MappingProxyType({spec.name: spec.metadata[FORM] for spec in own})
+        return MappingProxyType({spec.name: spec.metadata[FORM] for spec in specs})
 
     @classmethod
     @cache
     def sizes(cls) -> frozenset[str]:
-        """The names of sizes in its forms; of `name[k]` the name."""
+        """Return the names of sizes in its forms; for `name[k]` the name."""
         return frozenset(name for form in cls.forms().values() for name in names(form))
 
     def fault(self) -> str | None:
-        """What is wrong where the fields fit their forms, but not each other."""
+        """Return the fault if the fields fit their forms, but not each other."""
         return None
 
     @cached_property
     def nbytes(self) -> int:
-        """Bytes of the values: buffers of arrays, UTF-8 of text, 8 for a number."""
+        """Return the bytes of the values: buffers of arrays, UTF-8 of text, 8 for a number."""
         return sum(_size(getattr(self, name), form) for name, form in self.forms().items())
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rows and columns of the largest array; (0, 0) where there is none."""
-        found = (_shapes(getattr(self, name), form) for name, form in self.forms().items())
-        return max(chain(*found), key=lambda s: s[0] * s[1], default=(0, 0))
+        """Return the rows and columns of the largest array; (0, 0) without arrays."""
+        shapes = (_shapes(getattr(self, name), form) for name, form in self.forms().items())
+        return max(chain(*shapes), key=lambda s: s[0] * s[1], default=(0, 0))
 
 
 def _size(value: Any, form: Form) -> int:
@@ -105,7 +108,7 @@ def _size(value: Any, form: Form) -> int:
 
 
 def _shapes(value: Any, form: Form) -> list[tuple[int, int]]:
-    """Of its arrays."""
+    """Return the shapes of the value's arrays."""
     match form:
         case Numbers():
             return [(value.shape[0], value.shape[1] if value.ndim == 2 else 1)]

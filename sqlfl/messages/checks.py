@@ -1,7 +1,6 @@
-"""Whether a message is of its declared form: types, sizes, and what its elements must be.
+"""Checks that a message has its declared form: types, sizes, and conditions on its elements.
 
-`sizes_of` costs a few microseconds whatever the arrays hold; `fault_of` goes over them, without a
-copy.
+`sizes_of` takes a few microseconds for arrays of any size; `fault_of` reads them, without a copy.
 """
 
 from __future__ import annotations
@@ -34,15 +33,15 @@ from sqlfl.messages.forms import (
 
 Sizes = dict[str, int]
 _KNOWN = "_sizes"
-"""Where a message has its sizes, once they were looked at."""
+"""Attribute in which a message keeps its sizes after the first check."""
 MOST = 2**31 - 1
-"""Of an axis: rows of a table beyond that cannot be joined."""
+"""Maximum length of an axis: a table with more rows cannot be joined."""
 
 
 def sizes_of(message: Message) -> Sizes:
-    """The number that each name of a size stands for in the message.
+    """Return the number of each named size in the message.
 
-    Raises WireError where a field is not of its form, or one name would stand for two numbers.
+    Raise WireError if a field does not have its form, or if one name would stand for two numbers.
     """
     known: Sizes | None = vars(message).get(_KNOWN)
     if known is not None:
@@ -58,7 +57,7 @@ def sizes_of(message: Message) -> Sizes:
 
 
 def shapes_of(message: Message) -> Sizes:
-    """The same of the arrays of a message that is known to be of its form."""
+    """Return the same for the arrays of a message that is known to have its form."""
     sizes: Sizes = {}
     for name, form in message.forms().items():
         if isinstance(form, Numbers):
@@ -69,15 +68,15 @@ def shapes_of(message: Message) -> Sizes:
 
 
 def fault_of(message: Message, sizes: Mapping[str, int]) -> str | None:
-    """What is wrong with the elements of the message's arrays, or None."""
+    """Return the fault in the elements of the message's arrays, or None."""
     for name, form in message.forms().items():
         value = getattr(message, name)
         found = None
         if isinstance(form, Numbers):
             found = _fault(value, form.values, sizes, 0)
         elif isinstance(form, Several):
-            own = (_fault(v, form.item.values, sizes, k) for k, v in enumerate(value))
-            found = next((fault for fault in own if fault), None)
+            faults = (_fault(v, form.item.values, sizes, k) for k, v in enumerate(value))
+            found = next((fault for fault in faults if fault), None)
         elif isinstance(form, Columns):
             found = next((fault for fault in map(wire_columns.fault_of, value) if fault), None)
         elif isinstance(form, Texts) and form.distinct and len(set(value)) < len(value):
@@ -89,7 +88,7 @@ def fault_of(message: Message, sizes: Mapping[str, int]) -> str | None:
 
 
 def mismatch(sizes: Mapping[str, int], expected: Mapping[str, int]) -> str | None:
-    """How sizes differ from those that are known: the first that does, or None."""
+    """Return the first difference between sizes and the expected ones, or None."""
     for name, number in expected.items():
         if sizes.get(name, number) != number:
             return f"{name} is {sizes[name]}, expected {number}"
@@ -202,8 +201,9 @@ def _fault(value: Array, form: Values, sizes: Mapping[str, int], number: int) ->
 
 
 def _from_zero(value: Array) -> bool:
-    """Finite numbers from 0 up, for certain: as unsigned integers they are below infinity's bits,
-    and what is negative or NaN is not."""
+    """Return True if the values are certainly finite and at least 0. As unsigned integers they are
+    then below infinity's bits; negative numbers and NaN are not.
+    """
     bits = value.view(f"u{value.dtype.itemsize}")
     infinity = np.array(np.inf, value.dtype).view(bits.dtype)
     return bool(bits.max() < infinity)
@@ -211,8 +211,8 @@ def _from_zero(value: Array) -> bool:
 
 def _finite(value: Array) -> bool:
     flat = value.reshape(-1)
-    # one pass, and no array of answers: the sum of squares is finite for no others; where it is
-    # not, it may have overflown
+    # One pass without an array of results. The sum of squares is finite only for finite values; if
+    # it is not, it may have overflowed.
     with np.errstate(over="ignore", invalid="ignore"):
         if np.isfinite(np.dot(flat, flat)):
             return True
@@ -222,7 +222,7 @@ def _finite(value: Array) -> bool:
 def _ascending(value: Array) -> bool:
     if value.ndim == 1:
         return bool((value[1:] > value[:-1]).all())
-    words = np.ascontiguousarray(value).view(">u8")  # as big-endian numbers bytes compare in order
+    words = np.ascontiguousarray(value).view(">u8")  # as big-endian numbers, bytes compare in order
     first = words[:, 0].astype(np.uint64)
     if (first[1:] > first[:-1]).all():
         return True

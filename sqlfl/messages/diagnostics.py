@@ -1,4 +1,4 @@
-"""What is asked of a saved block when somebody looks into a model."""
+"""Requests about a saved block for diagnostics of a model."""
 
 from __future__ import annotations
 
@@ -19,31 +19,32 @@ one; whether a LEFT JOIN found no partner."""
 
 @dataclass(frozen=True, eq=False)
 class SendBlock(Message):
-    """Coordinator to client, outside a run: what are the weights of a saved block?"""
+    """Coordinator to client, outside a run: a request for the weights of a saved block."""
 
     kind = "send_block"
     words = "name of the block"
     model: str = field(metadata=text())
     block: int = field(metadata=integer())
-    """The slot of the model."""
+    """Slot of the model."""
 
 
 @dataclass(frozen=True, eq=False)
 class Named(Message, travels=False):
-    """What the encoded columns of a block are."""
+    """Names and kinds of a block's encoded columns."""
 
     kinds: Array = field(metadata=array("uint8", "columns", below=7))
     """NUMBER and so on."""
     features: tuple[str, ...] = field(metadata=texts("columns"))
-    """Of each column its feature, of an element of an array with its number: 'a[1]'."""
+    """Feature of each column; for an element of an array with its number: 'a[1]'."""
     categories: tuple[str, ...] = field(metadata=texts("columns"))
-    """The text of a category, or the first digits of its hash; empty of other columns."""
+    """Text of a category, or the first digits of its hash; empty for other columns."""
 
 
 @dataclass(frozen=True, eq=False)
 class SendSeparated(Message):
-    """Coordinator to client, before the first step of training: of which columns are all rows of
-    one class?"""
+    """Coordinator to client, before the first step of training: a request for the columns whose
+    rows are all of one class.
+    """
 
     kind = "send_separated"
     words = (
@@ -51,22 +52,27 @@ class SendSeparated(Message):
         "residuals of the first step tell as well"
     )
     classes: Array = field(metadata=array("uint8", "rows", "outputs", below=4))
-    """NOT_OF_CLASS, OF_CLASS or both; of counts whether they are above 0. 0 of a row that counts
-    nothing."""
+    """NOT_OF_CLASS, OF_CLASS or both; for counts, whether they are above 0. 0 for a row of weight
+    0.
+    """
     counts: int = field(metadata=integer(most=1))
-    """1 where classes are counts, which a threshold of a number does not separate."""
+    """1 if classes are counts, which a threshold of a number does not separate."""
 
 
 @dataclass(frozen=True, eq=False)
 class Separated(Named):
-    """Client to coordinator: what the rows of each encoded column are of. Names are those of
-    columns whose rows are alike; else empty."""
+    """Client to coordinator: the classes of the rows of each encoded column. Only columns whose
+    rows are alike have names; the others' names are empty.
+    """
 
     kind = "separated"
     words = "which columns have rows of one class only, and the names of these categories"
     states: Array = field(metadata=array("uint8", "columns", "outputs", below=4))
-    """States, as in `SendSeparated`, of the rows of a category, or that lack a number. Of a number
-    those of one of its two values, or NOT_OF_CLASS where a threshold tells rows apart, or both."""
+    """States, as in `SendSeparated`, of the rows of a category, or of the rows that lack a number.
+
+    For a number, they are the states of the rows with one of its two values, or NOT_OF_CLASS if a
+    threshold separates the rows, or both.
+    """
 
 
 NOT_OF_CLASS, OF_CLASS = 1, 2
@@ -81,14 +87,16 @@ class Block(Named):
     words = "weights of the block; names of its features and categories; means and scales"
     weights: Array = field(metadata=array("float64", "columns", "outputs"))
     centres: Array = field(metadata=array("float64", "columns"))
-    """Of a category its share."""
+    """Centre; for a category, its share."""
     scales: Array = field(metadata=array("float64", "columns"))
-    """1 of categories."""
+    """Scale; 1 for categories."""
 
 
 @dataclass(frozen=True, eq=False)
 class SendRotated(Message):
-    """Coordinator to client: encoded columns of the active rows, in a basis that you keep."""
+    """Coordinator to client: a request for encoded columns of the active rows, in a basis that the
+    client keeps secret.
+    """
 
     kind = "send_rotated"
     words = "name of the block; base categories that the statement names"
@@ -109,8 +117,7 @@ class Rotated(Message):
     weights: Array = field(metadata=array("float64", "columns"))
     """Rᵀ θ: values times these are the block's predictions."""
     origin: Array = field(metadata=array("float64", "columns"))
-    """Rᵀ x̃ of the row whose numbers are 0 and whose categories are those that others are compared
-    with."""
+    """Rᵀ x̃ of the row whose numbers are 0 and whose categories are the base categories."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,7 +171,7 @@ class Errors(Named):
         "columns out takes from the intercept"
     )
     coefficients: Array = field(metadata=array("float64", "columns"))
-    """Of a category: its difference from the one that others are compared with."""
+    """Coefficient; for a category, its difference from the base category."""
     errors: Array = field(metadata=array("float64", "columns", least=0))
     """0 of that one, and where nothing tells the error: the residuals that it is made of are 0."""
     told: Array = field(metadata=array("uint8", "columns", most=2))
@@ -172,8 +179,7 @@ class Errors(Named):
     that others are compared with; PROVIDED where later tables must leave out what the coordinator
     takes them to."""
     finite: Array = field(metadata=array("uint8", "columns", most=1))
-    """0 where the coefficient has no finite estimate; 1 of the category that others are compared
-    with."""
+    """0 if the coefficient has no finite estimate; 1 for the base category."""
     bases: Array = field(metadata=array("uint8", "columns", most=1))
     """1 of the category that others are compared with."""
     foreseen: int = field(metadata=integer(most=1))
@@ -191,19 +197,21 @@ TOLD, PROVIDED = 1, 2
 
 @dataclass(frozen=True, eq=False)
 class ScorePermuted(Message):
-    """Coordinator to client: predictions where one feature's values are those of other rows."""
+    """Coordinator to client: a request for predictions with one feature's values permuted between
+    rows.
+    """
 
     kind = "score_permuted"
     words = "name of the block; the feature; a seed, or that there is none"
     exact: ClassVar[bool] = False
-    """The reply is in 8-byte numbers."""
+    """True if the reply is in 8-byte numbers."""
     model: str = field(metadata=text())
     block: int = field(metadata=integer())
     feature: int = field(metadata=integer())
-    """By its place among the block's."""
+    """Place of the feature among the block's."""
     repeat: int = field(metadata=integer())
     seed: int = field(metadata=integer(least=-1))
-    """-1: the client draws rows by chance, and tells nobody."""
+    """Seed, or -1: the client then draws a permutation at random and keeps it secret."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,20 +224,21 @@ class PermuteExactly(ScorePermuted):
 
 @dataclass(frozen=True, eq=False)
 class SendContributions(Message):
-    """Coordinator to client: what does each feature add to the active rows' scores?"""
+    """Coordinator to client: a request for each feature's part of the active rows' scores."""
 
     kind = "send_contributions"
     words = "name of the block"
     exact: ClassVar[bool] = False
-    """The reply is in 8-byte numbers."""
+    """True if the reply is in 8-byte numbers."""
     model: str = field(metadata=text())
     block: int = field(metadata=integer())
 
 
 @dataclass(frozen=True, eq=False)
 class SendSkew(Message):
-    """Coordinator to client: how do your features differ from those that the block was trained
-    on?"""
+    """Coordinator to client: a request for the difference of its features from those that the block
+    was trained on.
+    """
 
     kind = "send_skew"
     words = "name of the block; how many rows a mean is of"
@@ -240,8 +249,9 @@ class SendSkew(Message):
 
 @dataclass(frozen=True, eq=False)
 class Skew(Message):
-    """Client to coordinator: each feature in training, and in the active rows as often as they are
-    joined. NaN where there is no such number, or where it is of fewer than `least` rows."""
+    """Client to coordinator: each feature in training, and in the active rows, weighted by their
+    joined rows. NaN if there is no such number, or if it covers fewer than `least` rows.
+    """
 
     kind = "skew"
     words = (
@@ -250,12 +260,13 @@ class Skew(Message):
     )
     trained_means: Array = field(metadata=array("float64", "features", finite=False))
     means: Array = field(metadata=array("float64", "features", finite=False))
-    """Of numbers and booleans that are not NULL."""
+    """Means of numbers and booleans that are not NULL."""
     trained_missing: Array = field(metadata=array("float64", "features", finite=False))
     missing: Array = field(metadata=array("float64", "features", finite=False))
     distances: Array = field(metadata=array("float64", "features", finite=False))
-    """Of numbers |mean − trained mean| over what they were divided by in training, of an array the
-    greatest of its elements; of categories half the sum of |share − trained share|."""
+    """For numbers, |mean − trained mean| divided by the scale in training; for an array, the
+    greatest of its elements. For categories, half the sum of |share − trained share|.
+    """
     unseen: Array = field(metadata=array("float64", "features", finite=False))
     """The share of rows whose category training did not have."""
     indices: Array = field(metadata=array("float64", "features", finite=False))
@@ -267,11 +278,11 @@ class Skew(Message):
 
 @dataclass(frozen=True, eq=False)
 class Contributions(Message):
-    """Client to coordinator: what each feature adds to the score of each active row."""
+    """Client to coordinator: each feature's part of the score of each active row."""
 
     kind = "contributions"
     values: Array = field(metadata=array("float32", "rows", "parts"))
-    """Feature after feature, of each a number for each output."""
+    """Feature after feature, with a number for each output."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""Which active rows are equal in all features, so that training may take them as one."""
+"""Active rows that are equal in all features, so that training may merge them."""
 
 from __future__ import annotations
 
@@ -14,21 +14,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class SendEqualRows(Message):
-    """Coordinator to client, before `Start`: which of your active rows have equal features?"""
+    """Coordinator to client, before `Start`: a request for the classes of active rows with equal
+    features.
+    """
 
     kind = "send_equal_rows"
 
 
 @dataclass(frozen=True, eq=False)
 class EqualRows(Message):
-    """Client to coordinator: the class of every active row, rows of one class being equal.
+    """Client to coordinator: the class of every active row; rows of one class are equal.
 
-    From here on a class is one row that counts as its rows do together: training's messages are of
-    classes, in the order of their numbers.
+    From here on a class is one row with the total weight of its rows. Training's messages then
+    cover classes, in the order of their numbers.
     """
 
     kind = "equal_rows"
     words = "which active rows have equal features"
     classes: Array = field(metadata=array("uint32", "told", below="told"))
-    """Numbered from 0 as they first come; empty where too few rows are equal: then each active row
-    stays a row."""
+    """Numbers from 0 by first occurrence. Empty if too few rows are equal; then each active row
+    stays a row.
+    """

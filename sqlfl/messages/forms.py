@@ -1,10 +1,8 @@
-"""What a field of a message holds, said once, beside the field; `sqlfl.messages.wire` holds
-messages to it.
+"""Forms of message fields, declared once, beside the field. `sqlfl.messages.wire` enforces them.
 
-A form is plain data. Sizes have names: in a message a name stands for one number wherever it
-occurs, and `name[k]` for a number of its own in the k-th item of a field that has several. Who
-knows such a number beforehand compares (sqlfl.messages.replies, and the party with what it is
-asked).
+A form is plain data. Sizes have names. In a message, a name stands for one number everywhere.
+`name[k]` is a number of its own for the k-th item of a field with several. Who knows such a number
+beforehand compares it: sqlfl.messages.replies, and the party with its requests.
 """
 
 from __future__ import annotations
@@ -15,27 +13,27 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 Size: TypeAlias = int | str
-"""Of an axis, or of how many there are: a number, or the name of one."""
+"""Length of an axis, or a count: a number, or the name of one."""
 
 LONGEST_TEXT = 1 << 24
-"""Bytes of one text in UTF-8."""
+"""Maximum bytes of one text in UTF-8."""
 LARGEST_NUMBER = 2**63 - 1
 ITEM = "[k]"
-"""The end of a size that each item of a field has of its own."""
+"""End of a size that each item of a field has for itself."""
 FORM = "form"
-"""The key of a field's metadata."""
+"""Key of a field's metadata."""
 
 
 @dataclass(frozen=True)
 class Values:
-    """What the elements of an array must be."""
+    """Conditions on the elements of an array."""
 
     finite: bool = False
     least: float | None = None
     most: Size | None = None
     below: Size | None = None
     ascending: bool = False
-    """Strictly: each is met once. Rows of bytes are compared byte by byte."""
+    """True for strictly ascending elements. Rows of bytes are compared byte by byte."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +47,7 @@ class Number:
 
 @dataclass(frozen=True)
 class Text:
-    """At most LONGEST_TEXT bytes of UTF-8."""
+    """Text of at most LONGEST_TEXT bytes in UTF-8."""
 
 
 @dataclass(frozen=True)
@@ -65,11 +63,11 @@ class Numbers:
     """An array."""
 
     types: tuple[str, ...]
-    """numpy's names of those that it may have."""
+    """numpy's names of its allowed types."""
     shape: tuple[Size, ...]
     values: Values
     optional: bool = False
-    """It may have no elements instead."""
+    """True if it may be empty instead."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +91,7 @@ Metadata: TypeAlias = Mapping[Any, Any]
 
 
 def names(form: Form) -> set[str]:
-    """Of the sizes that it has; of `name[k]` the name."""
+    """Return the names of a form's sizes; for `name[k]` the name."""
     match form:
         case Number() | Text():
             sizes: tuple[Size, ...] = ()
@@ -109,7 +107,7 @@ def names(form: Form) -> set[str]:
 
 
 def item_bytes(kind: str) -> int:
-    """Of one element of an array, by numpy's name of its type.
+    """Return the bytes of one element of an array, by numpy's name of its type.
 
     >>> item_bytes("float32"), item_bytes("uint8")
     (4, 1)
@@ -136,12 +134,14 @@ def texts(count: Size, *, distinct: bool = False) -> Metadata:
 def array(
     types: str, *shape: Size, optional: bool = False, finite: bool = True, **values: Any
 ) -> Metadata:
-    """`types`: one, or several with | between them. `values`: fields of `Values`."""
+    """Return the metadata of an array. `types`: one, or several with | between them. `values`:
+    fields of `Values`.
+    """
     return _metadata(_numbers(types, shape, optional, finite, values))
 
 
 def arrays(count: Size, types: str, *shape: Size, finite: bool = True, **values: Any) -> Metadata:
-    """`count` arrays of such a form."""
+    """Return the metadata of `count` arrays of one form."""
     return _metadata(Several(count, _numbers(types, shape, False, finite, values)))
 
 

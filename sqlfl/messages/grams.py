@@ -1,4 +1,4 @@
-"""Second moments of encoded columns as they travel."""
+"""Second moments of encoded columns as messages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sqlfl.models.gram import GramMatrix
 
 
 def gram_to_message(gram: GramMatrix, run: str, slot: int) -> Gram:
-    """The upper triangle of the one-hot part, row after row."""
+    """Return the message. It has the upper triangle of the one-hot part, row after row."""
     upper = sparse.csr_array(sparse.triu(gram.onehot))
     upper.sort_indices()
     stored = sparse.coo_array(upper)
@@ -28,7 +28,7 @@ def gram_to_message(gram: GramMatrix, run: str, slot: int) -> Gram:
 
 
 def message_to_gram(message: Gram) -> GramMatrix:
-    """The whole matrix again."""
+    """Return the whole matrix of a message."""
     q = len(message.cross)
     place = (message.rows.astype(np.int64), message.columns.astype(np.int64))
     upper = sparse.csr_array(sparse.coo_array((message.values, place), shape=(q, q)))

@@ -1,4 +1,4 @@
-"""Saved blocks, scoring, and the end of a run."""
+"""Messages of saved blocks, of scoring, and of the end of a run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from sqlfl.base.arrays import Array
 
 LONGEST_FAILURE = 4000
-"""Characters of what is told of a failure."""
+"""Maximum characters of a failure's text."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,16 +24,16 @@ class Save(Message):
     kind = "save"
     words = "names of run and model under which to keep the block, and of which epoch"
     model: str = field(metadata=text())
-    """The run's id."""
+    """Id of the run."""
     name: str = field(metadata=text())
-    """The model's name, under which the party's own SQL will know the block."""
+    """Name of the model, under which the party's own SQL will know the block."""
     back: int = field(metadata=integer())
-    """Epochs to go back: the block as it was then is kept."""
+    """Epochs to go back: the block of that epoch is kept."""
 
 
 @dataclass(frozen=True, eq=False)
 class Saved(Message):
-    """Client to coordinator: the block is held; `lasting`: 1 where it outlives the federation."""
+    """Client to coordinator: the block is held. `lasting`: 1 if it outlives the federation."""
 
     kind = "saved"
     words = "whether it outlives the federation"
@@ -71,25 +71,25 @@ class Collected(Message):
     kind = "collected"
     lasting: int = field(metadata=integer(most=1))
     reason: str = field(metadata=text())
-    """Why they cannot, to follow the party's name ('is read-only'); empty where they can."""
+    """Reason why they cannot, to follow the party's name ('is read-only'); empty if they can."""
 
 
 @dataclass(frozen=True, eq=False)
 class Score(Message):
-    """Coordinator to client: predictions of the active rows by a saved block."""
+    """Coordinator to client: a request for predictions of the active rows by a saved block."""
 
     kind = "score"
     words = "name of the block"
     exact: ClassVar[bool] = False
-    """The reply is in 8-byte numbers."""
+    """True if the reply is in 8-byte numbers."""
     model: str = field(metadata=text())
     block: int = field(metadata=integer())
-    """The slot of the model."""
+    """Slot of the model."""
 
 
 @dataclass(frozen=True, eq=False)
 class ScoreExactly(Score):
-    """The same in 8-byte numbers, where columns of several tables nearly cancel."""
+    """The same in 8-byte numbers, for columns of several tables that nearly cancel."""
 
     kind = "score_exactly"
     exact = True
@@ -119,22 +119,22 @@ class Write(Message):
 
     kind = "write"
     table: tuple[str, ...] = field(metadata=texts("places"))
-    """(database, schema, name); of a party that combines, these of each of its clients' tables."""
+    """(database, schema, name). A combining party gets these for each of its clients' tables."""
     names: tuple[str, ...] = field(metadata=texts("identifiers"))
-    """Of the identifiers' columns, in the order of the query's identifiers."""
+    """Names of the identifiers' columns, in the order of the query's identifiers."""
     slots: Array = field(metadata=array("int32", "slots", least=0))
-    """The slots that hold identifiers."""
+    """Slots that hold identifiers."""
     rows: tuple[Array, ...] = field(metadata=arrays("slots", "uint32", "written"))
-    """Per slot: the active row that each row of the table is of."""
+    """For each slot, the active row of each row of the table."""
     prediction: Array = field(metadata=array("float64|uint32", "written"))
-    """Numbers, or places among `classes`."""
+    """Numbers, or indices of `classes`."""
     classes: tuple[str, ...] = field(metadata=texts("classes", distinct=True))
     """The model's classes, as text; none for a regression."""
     type: str = field(metadata=text())
-    """The DuckDB type that `prediction` has as a class."""
+    """DuckDB type of `prediction` for classes."""
     probabilities: Array = field(metadata=array("float64", "written", "classes"))
     replace: int = field(metadata=integer(0, 1))
-    """1 where the table may take the place of another."""
+    """1 if the table may replace another."""
 
     def fault(self) -> str | None:
         places = self.prediction.dtype.kind == "u"
@@ -147,7 +147,7 @@ class Write(Message):
 
 @dataclass(frozen=True, eq=False)
 class Written(Message):
-    """Client to coordinator: the table is there, for the run's transaction only."""
+    """Client to coordinator: the table exists, for the run's transaction only."""
 
     kind = "written"
     words = "rows of the table"
@@ -173,14 +173,15 @@ TEXT = text()
 
 @dataclass(frozen=True, eq=False)
 class Seal(Message):
-    """Coordinator to client, whose owner has policies: the heads of what was kept of its messages
-    (sqlfl.transport.audit_chain)."""
+    """Coordinator to a client whose owner has policies: the heads of the kept messages
+    (sqlfl.transport.audit_chain).
+    """
 
     kind = "seal"
     head: str = field(metadata=TEXT)
-    """Of those of the run, before this one."""
+    """Head of the run's messages before this one."""
     chain: str = field(metadata=TEXT)
-    """Of all that the coordinator keeps."""
+    """Head of all entries that the coordinator keeps."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,18 +189,19 @@ class Sealed(Message):
     kind = "sealed"
     words = "hashes of what it has kept of the messages"
     head: str = field(metadata=TEXT)
-    """Of the messages of the run, before `Seal`."""
+    """Head of the run's messages before `Seal`."""
     chain: str = field(metadata=TEXT)
-    """Of all that the party keeps."""
+    """Head of all entries that the party keeps."""
 
 
 @dataclass(frozen=True, eq=False)
 class Failure(Message):
-    """Client to coordinator: the request failed; the text has no data values in it."""
+    """Client to coordinator: the request failed. The text has no data values in it."""
 
     kind = "failure"
     error: str = field(metadata=TEXT)
     text: str = field(metadata=TEXT)
     at: str = field(default="", metadata=TEXT)
-    """'slot fragment part' of what an evaluation of fragments failed on, where it is known: parts
-    are a fragment's columns, then the conditions of its WHERE."""
+    """'slot fragment part' where an evaluation of fragments failed, if known. Parts are a
+    fragment's columns, then the conditions of its WHERE.
+    """

@@ -1,4 +1,4 @@
-"""Before there is a plan: names and types only."""
+"""Messages before there is a plan: names and types only."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from sqlfl.messages.forms import text, texts
 from sqlfl.messages.models import Seal
 
 REHEARSAL = "rehearsal:"
-"""What the name of a run begins with that is over rows that are made up, and of no other run."""
+"""Prefix of the name of a run over synthetic rows, and of no other run."""
 MADE_UP = 1000
-"""Rows of each table that is made up."""
+"""Rows of each synthetic table."""
 
 
 @dataclass(frozen=True, eq=False)
 class ListTables(Message):
-    """Coordinator to client: which tables are there?"""
+    """Coordinator to client: a request for its tables."""
 
     kind = "list_tables"
 
@@ -31,7 +31,7 @@ class Tables(Message):
 
 @dataclass(frozen=True, eq=False)
 class Describe(Message):
-    """Coordinator to client: which columns has this SELECT? It is bound, not run."""
+    """Coordinator to client: a request for the columns of this SELECT. It is bound, not run."""
 
     kind = "describe"
     words = "a SELECT to bind, not to run"
@@ -48,38 +48,40 @@ class Columns(Message):
 
 @dataclass(frozen=True, eq=False)
 class Propose(Message):
-    """Coordinator to client: a run, as a whole, before it begins; or only to hear what the client's
-    owner allows of it, where `run` is empty."""
+    """Coordinator to client: a run, as a whole, before it begins. If `run` is empty, it only asks
+    for the verdicts of the client's owner.
+    """
 
     kind = "propose"
     words = "the run as a whole: its kind, options, SQL, and all messages"
     request: str = field(metadata=text())
     """JSON of a `sqlfl.contract.request.Request`."""
     specification: str = field(metadata=text())
-    """As it comes in `Prepare` later."""
+    """Specification, as it comes in `Prepare` later."""
     fragments: tuple[str, ...] = field(metadata=texts("fragments"))
-    """Likewise."""
+    """Fragments, as they come in `Prepare` later."""
 
 
 @dataclass(frozen=True, eq=False)
 class Rehearse(Message):
-    """Coordinator to client: make rows up, by names and types and what is said here, for all that
-    follows of the run, whose name begins with `REHEARSAL`."""
+    """Coordinator to client: make synthetic rows, by names, types and this message. They serve the
+    rest of the run, whose name begins with `REHEARSAL`.
+    """
 
     kind = "rehearse"
     words = "a run as a whole, to be rehearsed over rows that are made up"
     request: str = field(metadata=text())
     """As in `Propose`."""
     specification: str = field(metadata=text())
-    """As it comes in `Prepare` later."""
+    """Specification, as it comes in `Prepare` later."""
     fragments: tuple[str, ...] = field(metadata=texts("fragments"))
-    """Likewise."""
+    """Fragments, as they come in `Prepare` later."""
 
 
 def of_rehearsal(request: Message) -> bool:
-    """It is served from rows that are made up, or not at all."""
+    """Return True if the request must be served from synthetic rows, or not at all."""
     own = request.run.startswith(REHEARSAL)
-    # what is made up is so by the party itself; and what was said is kept by it
+    # The party itself makes the synthetic rows, and keeps the messages.
     return own and not isinstance(request, (Rehearse, Seal))
 
 
@@ -88,5 +90,6 @@ class Proposed(Message):
     kind = "proposed"
     words = "what its owner's policies say of it"
     verdicts: str = field(metadata=text())
-    """JSON of `sqlfl.contract.request.Verdict`s: of a run that is about to begin none, as it is
-    refused by an error."""
+    """JSON of `sqlfl.contract.request.Verdict`s. For a run that is about to begin it is empty,
+    because an error refuses the run.
+    """

@@ -1,4 +1,4 @@
-"""Snapshot, join keys, active rows, encoding, labels."""
+"""Messages of snapshots, join keys, active rows, encoding and labels."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NONCE_BYTES = 16
 
 
 def no_nonces() -> Array:
-    """Where none are told, with which no client makes keys."""
+    """Return no nonces, with which no client makes keys."""
     import numpy as np
 
     return np.zeros((0, NONCE_BYTES), np.uint8)
@@ -29,7 +29,7 @@ class Prepare(Message):
     kind = "prepare"
     words = "the fragments' SQL"
     specification: str = field(metadata=text())
-    """JSON of `SlotSpecification`s, one per slot of this client (sqlfl.contract.schema)."""
+    """JSON of `SlotSpecification`s, one for each slot of this client (sqlfl.contract.schema)."""
     fragments: tuple[str, ...] = field(metadata=texts("fragments"))
     """SQL, slot after slot in the order of the specification."""
 
@@ -41,9 +41,9 @@ class Prepared(Message):
     rows: Array = field(metadata=array("int64", "fragments", least=0))
     """Rows of each fragment's snapshot."""
     null_targets: Array = field(metadata=array("int64", "fragments", least=0))
-    """Rows whose target is NULL; left out unless they are there to match."""
+    """Rows whose target is NULL. They are left out unless they are needed for matching."""
     nonce: Array = field(metadata=array("uint8", NONCE_BYTES))
-    """Drawn by the client: keys of the run are made of those of all clients."""
+    """Random number of the client. The keys of the run are made of all clients' nonces."""
 
 
 def no_samples() -> Array:
@@ -61,7 +61,7 @@ class SendKeys(Message):
     kind = "send_keys"
     words = "nonces"
     nonces: Array = field(default_factory=no_nonces, metadata=NONCES)
-    """Of all clients of the run; the one that is asked looks for its own."""
+    """Nonces of all clients of the run. The receiver looks for its own."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,11 +70,11 @@ class JoinKeys(Message):
 
     kind = "join_keys"
     fragment: Array = field(metadata=array("uint16", "rows", optional=True))
-    """Index of the row's fragment in the slot; empty where the client has one."""
+    """Index of the row's fragment in the slot; empty if the client has one fragment."""
     tags: tuple[Array, ...] = field(metadata=arrays("keys", "uint8", "tags[k]", 16, ascending=True))
-    """Per key of the slot: the distinct tags."""
+    """For each key of the slot, its distinct tags."""
     codes: tuple[Array, ...] = field(metadata=arrays("keys", "uint32", "rows", most="tags[k]"))
-    """Per key of the slot: the row's tag; the number of tags where the key is NULL."""
+    """For each key of the slot, the row's tag; the number of tags if the key is NULL."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,21 +86,22 @@ class Activate(Message):
     rows: Array = field(metadata=array("uint32", "active", ascending=True))
     """Row ids. All later messages are in this order."""
     counts: Array = field(metadata=array("uint32", "active", least=1))
-    """cnt."""
+    """cnt, the number of joined rows with the row."""
     total: int = field(metadata=integer())
-    """N, joined rows."""
+    """N, the number of joined rows."""
     nonces: Array = field(default_factory=no_nonces, metadata=NONCES)
-    """As in `SendKeys`, which slots without join keys are not sent."""
+    """As in `SendKeys`, which slots without join keys do not receive."""
 
 
 @dataclass(frozen=True, eq=False)
 class Weigh(Message):
-    """Coordinator to client, weighted runs only: what each active row counts from now on."""
+    """Coordinator to client, weighted runs only: the weight of each active row from now on."""
 
     kind = "weigh"
     counts: Array = field(metadata=array("float64", "active", least=0))
-    """Sum of the weights of the joined rows that it occurs in; 0 for a row that occurs in
-    validation rows only."""
+    """Sum of the weights of the row's joined rows; 0 for a row that occurs only in validation
+    rows.
+    """
     total: float = field(metadata=real(least=0))
     """Σ of the weights of all joined rows."""
     samples: Array = field(
@@ -121,11 +122,12 @@ class Ready(Message):
 
 @dataclass(frozen=True, eq=False)
 class Statistics(Message):
-    """Client to coordinator, slots of several clients only: what encoding needs, weighted by cnt.
+    """Client to coordinator, only for slots of several clients: statistics for the encoding,
+    weighted by cnt.
 
-    Numeric columns: numeric and boolean features and the elements of arrays, in feature order.
-    Where they are noised (sqlfl.udfs.encoding.noised), each active row counts once, and weight,
-    mean and m2 are Σ 1, Σ u and Σ u², of values from 0 to 1 within public bounds.
+    Numeric columns are numeric and boolean features and the elements of arrays, in feature order.
+    In noised statistics (sqlfl.udfs.encoding.noised) each active row counts once. Then weight, mean
+    and m2 are Σ 1, Σ u and Σ u², of values from 0 to 1 within public bounds.
     """
 
     kind = "statistics"
@@ -136,32 +138,34 @@ class Statistics(Message):
     m2: Array = field(metadata=array("float64", "numeric"))
     """Σ cnt (x − mean)²."""
     missing: Array = field(metadata=array("float64", "features"))
-    """Per numeric feature: Σ cnt over rows where the feature is NULL."""
+    """For each numeric feature, Σ cnt over rows where it is NULL."""
     tags: tuple[Array, ...] = field(
         metadata=arrays("categories", "uint8", "entries[k]", 16, ascending=True)
     )
-    """Per category feature: keyed hashes of its distinct values."""
+    """For each category feature, keyed hashes of its distinct values."""
     counts: tuple[Array, ...] = field(metadata=arrays("categories", "float64", "entries[k]"))
-    """Per category feature: Σ cnt of each."""
+    """For each category feature, Σ cnt of each value."""
 
 
 @dataclass(frozen=True, eq=False)
 class Ranges(Message):
-    """Client to coordinator, slots of several clients with features that TRANSFORM fits only: what
-    these need, of the rows that weigh anything."""
+    """Client to coordinator, for slots of several clients with features that TRANSFORM fits: the
+    ranges of their rows with a positive weight.
+    """
 
     kind = "ranges"
     words = "least and greatest values, or means, of columns that TRANSFORM fits"
     ends: Array = field(metadata=array("float64", "fitted", 2))
-    """Least and greatest value; of a mean, that twice. 0 where there are none."""
+    """Least and greatest value; for a mean, the mean twice. 0 without values."""
     weight: Array = field(metadata=array("float64", "fitted", least=0))
     """Σ cnt over present values."""
 
 
 @dataclass(frozen=True, eq=False)
 class SetRanges(Message):
-    """Coordinator to the clients of a slot: `Ranges` of all of them; they answer with statistics
-    of the columns that are made by it."""
+    """Coordinator to the clients of a slot: `Ranges` over all of them. They answer with statistics
+    of the columns fitted by it.
+    """
 
     kind = "set_ranges"
     words = "least and greatest values, or means, over all clients"
@@ -172,14 +176,14 @@ class SetRanges(Message):
 class SetEncoding(Message):
     """Coordinator to the clients of a slot: the merged statistics, in the same layout.
 
-    Where they are noised, mean and scale are of values from 0 to 1 within public bounds.
+    If they are noised, mean and scale belong to values from 0 to 1 within public bounds.
     """
 
     kind = "set_encoding"
     words = "merged statistics and hashed categories, and N"
     mean: Array = field(metadata=array("float64", "numeric"))
     scale: Array = field(metadata=array("float64", "numeric", least=0))
-    """Of the imputed column; 1 where it is constant."""
+    """Scale of the imputed column; 1 if it is constant."""
     missing: Array = field(metadata=array("float64", "features", least=0))
     """Σ cnt of NULLs over all clients."""
     tags: tuple[Array, ...] = field(
@@ -198,7 +202,7 @@ class SendLabels(Message):
 
 @dataclass(frozen=True, eq=False)
 class Labels(Message):
-    """Client to coordinator: the targets of the active rows; one of the two forms is empty."""
+    """Client to coordinator: the targets of the active rows. One of the two forms is empty."""
 
     kind = "labels"
     values: Array = field(metadata=array("float64", "active", optional=True))
@@ -225,7 +229,7 @@ class Weights(Message):
 
     kind = "weights"
     values: Array = field(metadata=array("float64", "active", finite=False))
-    """NaN where it is NULL."""
+    """Weights; NaN for NULL."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -249,7 +253,7 @@ class SendSplit(Message):
 
 @dataclass(frozen=True, eq=False)
 class Split(Message):
-    """Client to coordinator: which of the active rows are for validation."""
+    """Client to coordinator: the active rows that are for validation."""
 
     kind = "split"
     words = "which active rows are for validation, drawn by the client"
@@ -264,41 +268,43 @@ class SendFolds(Message):
 
 @dataclass(frozen=True, eq=False)
 class Folds(Message):
-    """Client to coordinator: the part that each active row is drawn into, to be held out once."""
+    """Client to coordinator: the fold of each active row, to be held out once."""
 
     kind = "folds"
     words = "the fold of each active row, drawn by the client"
     folds: Array = field(metadata=array("uint8", "active", most=MOST_FOLDS - 1))
-    """From 0; of one share that is held out, 1 for its rows."""
+    """Fold from 0; if one share is held out, 1 for its rows."""
 
 
 @dataclass(frozen=True, eq=False)
 class SendFindings(Message):
-    """Coordinator to client: what is odd about the features of the active rows?"""
+    """Coordinator to client: a request for likely mistakes in the features of the active rows."""
 
     kind = "send_findings"
 
 
 @dataclass(frozen=True, eq=False)
 class Findings(Message):
-    """Client to coordinator: what the user is warned of. Not asked where features are protected."""
+    """Client to coordinator: findings to warn the user of. They are not requested if features are
+    protected.
+    """
 
     kind = "findings"
     empty: Array = field(metadata=array("uint8", "features", most=1))
-    """1 where the feature is NULL in every row that counts."""
+    """1 if the feature is NULL in every row that counts."""
     constant: Array = field(metadata=array("uint8", "features", most=1))
-    """1 where it has one value, never NULL; in training."""
+    """1 if it has one value and is never NULL; in training."""
     identifying: Array = field(metadata=array("uint8", "features", most=1))
-    """1 where it is a text with nearly a value for each joined row; in training."""
+    """1 if it is a text with nearly a value for each joined row; in training."""
     unseen: Array = field(metadata=array("int64", "features", least=0))
     """Joined rows whose category training did not see; in scoring."""
 
 
 def is_identifying(categories: int, rows: int) -> bool:
-    """So many categories identify rows, rather than group them."""
+    """Return True if so many categories identify rows, rather than group them."""
     return rows >= IDENTIFIED and categories > NEARLY * rows
 
 
 IDENTIFIED = 50
-"""Rows below which that is not said."""
+"""Minimum number of rows for this finding."""
 NEARLY = 0.5

@@ -1,4 +1,4 @@
-"""What is asked of the features of a query before anything is trained on it."""
+"""Requests about the features of a query before anything is trained on it."""
 
 from __future__ import annotations
 
@@ -14,28 +14,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class SendProfile(Message):
-    """Coordinator to client: what are the features of the active rows like?"""
+    """Coordinator to client: a request for a profile of the features of the active rows."""
 
     kind = "send_profile"
     words = "the least number of rows that is told of"
     least: int = field(metadata=integer(least=1))
-    """Rows that a number must be of to be told."""
+    """Minimum number of rows behind each number that is disclosed."""
 
 
 @dataclass(frozen=True, eq=False)
 class SendExplained(SendProfile):
-    """Likewise, and how well does each feature alone tell the target?"""
+    """The same, and how well each feature alone explains the target."""
 
     kind = "send_explained"
     words = "targets, scaled and summed per row; the least number of rows that is told of"
     targets: Array = field(metadata=array("float32", "rows", "outputs"))
-    """Of each active row the sum over its joined rows; a column for each class."""
+    """Sum of the targets over each active row's joined rows; a column for each class."""
 
 
 @dataclass(frozen=True, eq=False)
 class Profile(Message):
-    """Client to coordinator: of each feature what its values are like. NaN is what is not told, and
-    what a feature does not have."""
+    """Client to coordinator: properties of each feature's values. NaN stands for a number that is
+    not disclosed, or that the feature does not have.
+    """
 
     kind = "profile"
     words = (
@@ -45,15 +46,17 @@ class Profile(Message):
     rows: float = field(metadata=real(least=0))
     """Joined rows of the client's rows."""
     missing: Array = field(metadata=array("float64", "features", least=0))
-    """Joined rows where it is NULL."""
+    """Joined rows where the feature is NULL."""
     distinct: Array = field(metadata=array("int64", "features", least=0))
-    """Its different values; 0 of an array."""
+    """Number of its different values; 0 for an array."""
     low: Array = field(metadata=array("float64", "features", finite=False))
-    """The least value of numbers that so many rows have or are below."""
+    """Least value of numbers such that at least `least` rows have it or a smaller one."""
     high: Array = field(metadata=array("float64", "features", finite=False))
     mean: Array = field(metadata=array("float64", "features", finite=False))
     explained: Array = field(metadata=array("float64", "features", finite=False))
-    """Between groups of rows, alike in the feature: Σ n (mean of the target)²."""
+    """Between groups of rows that are alike in the feature: Σ n (mean of the target)²."""
     groups: Array = field(metadata=array("int64", "features", least=0))
     apart: float = field(metadata=real(least=0))
-    """That sum over all rows of the client as one group, from which each group's was measured."""
+    """The same sum with all rows of the client as one group, against which each group was
+    measured.
+    """

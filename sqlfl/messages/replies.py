@@ -1,10 +1,8 @@
-"""What a party may answer: its replies are held against what was asked, before anything is made of
-them.
+"""Checks of a party's replies against its requests, before any use.
 
-`sqlfl.messages.wire.received` has seen that a reply is of its declared form, the channel that it
-belongs to the request. What only the coordinator can know is here: which kind it must be, the
-numbers that its sizes stand for, and what follows from earlier replies. Whatever is wrong is a
-PartyError.
+`sqlfl.messages.wire.received` has checked that a reply has its declared form, and the channel that
+it belongs to the request. Here are the checks that only the coordinator can make: the kind, the
+numbers of its sizes, and conditions from earlier replies. Any fault is a PartyError.
 """
 
 from __future__ import annotations
@@ -25,19 +23,19 @@ SAME_VERSION = "see that the party runs this version of sqlfl, unchanged"
 
 class ReplyChannel(Protocol):
     def exchange(self, requests: Mapping[Address, Message]) -> dict[Address, Message]:
-        """One round; raises PartyError."""
+        """Make one round. Raise PartyError."""
         ...
 
 
 @dataclass(frozen=True)
 class Expected(Generic[Reply]):
-    """What must come back."""
+    """Expected reply."""
 
     kind: type[Reply]
     sizes: Mapping[str, int] = field(default_factory=dict)
-    """Numbers that the names of its sizes stand for; others may be any."""
+    """Numbers for the names of its sizes. Other sizes are free."""
     fault: Callable[[Reply], str | None] = lambda reply: None
-    """What else is wrong with it, to follow 'its reply to prepare'; None where nothing is."""
+    """Returns any other fault, to follow 'its reply to prepare'; None without one."""
 
     def __post_init__(self) -> None:
         if unknown := {name.partition("[")[0] for name in self.sizes} - self.kind.sizes():
@@ -49,10 +47,10 @@ def ask(
     requests: Mapping[Address, Message],
     expected: Callable[[Address], Expected[Reply]],
 ) -> dict[Address, Reply]:
-    """One exchange, and the replies that are as expected.
+    """Make one exchange and return the replies that are as expected.
 
-    Raises PartyError for the first client, in the order of the requests, that failed or whose reply
-    is another.
+    Raise PartyError for the first client, in the order of the requests, that failed or sent another
+    reply.
     """
     replies = channel.exchange(requests)
     return {
@@ -62,7 +60,7 @@ def ask(
 
 
 def refused(client: Client, request: Message, what: str) -> PartyError:
-    """The error about a reply."""
+    """Return the error about a reply."""
     return ReplyError(str(client), f"its reply to {request.kind} {what}", hint=SAME_VERSION)
 
 

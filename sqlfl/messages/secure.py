@@ -1,4 +1,4 @@
-"""Sums of which the coordinator sees no part: keys, rounds, and masked numbers."""
+"""Messages of sums of which the coordinator sees no part: keys, rounds, and masked numbers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class SendPublicKey(Message):
-    """Coordinator to client: the public key of this slot's masks, which is of this run only."""
+    """Coordinator to client: a request for the public key of this slot's masks, which serves this
+    run only.
+    """
 
     kind = "send_public_key"
 
@@ -26,19 +28,23 @@ class PublicKey(Message):
     kind = "public_key"
     words = "a public key for this run, sealed by the parties' secret"
     key: Array = field(metadata=array("uint8", 32))
-    """X25519 (RFC 7748)."""
+    """Public key of X25519 (RFC 7748)."""
     seal: Array = field(metadata=array("uint8", 32))
 
 
 @dataclass(frozen=True, eq=False)
 class SetPeers(Message):
-    """Coordinator to client: who adds to the sums, and their public keys, its own among them."""
+    """Coordinator to client: the participants of the sums with their public keys, including its
+    own.
+    """
 
     kind = "set_peers"
     words = "public keys of those who add to the sums, sealed by the parties' secret"
     clients: tuple[str, ...] = field(metadata=texts("peers"))
     slots: Array = field(metadata=array("int64", "peers", least=0))
-    """Of each: one slot of sums over a slot's clients, all slots of sums over these."""
+    """Slot of each. For sums over a slot's clients it is that slot; for sums over all slots, all
+    slots occur.
+    """
     keys: Array = field(metadata=array("uint8", "peers", 32))
     seals: Array = field(metadata=array("uint8", "peers", 32))
 
@@ -47,7 +53,7 @@ class SetPeers(Message):
 class Repeat(Message):
     """Coordinator to client, before the requests of the same exchange: the last exchange was lost.
 
-    What these slots are asked again is not computed again, and masked anew.
+    Repeated requests of these slots are not computed again, but masked anew.
     """
 
     kind = "repeat"
@@ -57,7 +63,9 @@ class Repeat(Message):
 
 @dataclass(frozen=True, eq=False)
 class Vocabularies(Message):
-    """Client to coordinator, in place of statistics: the categories that these are of."""
+    """Client to coordinator, in place of statistics: the categories that the statistics would
+    have.
+    """
 
     kind = "vocabularies"
     words = "hashed categories"
@@ -68,7 +76,7 @@ class Vocabularies(Message):
 
 @dataclass(frozen=True, eq=False)
 class SendStatistics(Message):
-    """Coordinator to client: your statistics, masked, of these categories."""
+    """Coordinator to client: a request for masked statistics of these categories."""
 
     kind = "send_statistics"
     words = "hashed categories of all the slot's clients"
@@ -81,37 +89,37 @@ class SendStatistics(Message):
 class Masked(Message):
     """Client to coordinator: numbers of which only the sum over all the slot's clients can be read.
 
-    Their masks are of the number of the request, which is one for all clients of an exchange.
-    Each is a whole number modulo 2^(64 limbs), its limbs from the lowest on.
+    Their masks depend on the number of the request, which all clients of an exchange share. Each is
+    a whole number modulo 2^(64 limbs), its limbs from the lowest on.
     """
 
     kind = "masked"
     of: str = field(metadata=text())
-    """What is summed (sqlfl.aggregation.summands)."""
+    """Kind of the summed values (sqlfl.aggregation.summands)."""
     lengths: Array = field(metadata=array("int64", "axes", least=0))
-    """Of its axes."""
+    """Lengths of its axes."""
     values: Array = field(metadata=array("uint64", "numbers", "limbs"))
 
 
 @dataclass(frozen=True, eq=False)
 class Embeddings(Message, travels=False):
-    """What a client adds to the sums of joined rows; it leaves as `MaskedEmbeddings` alone."""
+    """A client's part of the sums of joined rows. It leaves only as `MaskedEmbeddings`."""
 
     kind = "embeddings"
     values: Array
-    """Unsigned integers (joined · P,): of joined rows that the client has no row of, 0."""
+    """Unsigned integers (joined · P,); 0 for joined rows that the client has no row of."""
     most: int
-    """The largest that one of them may be."""
+    """Maximum of one of them."""
     summands: int
-    """M, of these numbers in a sum that may be other than 0."""
+    """M, the number of summands that may differ from 0."""
 
 
 @dataclass(frozen=True, eq=False)
 class MaskedEmbeddings(Message):
     """Client to coordinator: numbers of which only the sum over all slots' clients can be read.
 
-    Their masks are of the number of the request, which is one for all clients. They are the
-    numbers of the first joined row, then those of the next one, each of so many bits
+    Their masks depend on the number of the request, which all clients share. The numbers are those
+    of the first joined row, then those of the next one, each of `width` bits
     (sqlfl.aggregation.packing).
     """
 
@@ -119,5 +127,5 @@ class MaskedEmbeddings(Message):
     words = "embeddings of the client's rows, under masks that cancel in the sum over all slots"
     numbers: int = field(metadata=integer())
     width: int = field(metadata=integer(least=1, most=64))
-    """w, bits of a number."""
+    """w, the bits of a number."""
     packed: Array = field(metadata=array("uint8", "packed"))

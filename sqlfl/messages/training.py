@@ -1,4 +1,4 @@
-"""The rounds of training."""
+"""Messages of the rounds of training."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ if TYPE_CHECKING:
 
 
 def no_rows() -> Array:
-    """The batch where none is named."""
+    """Return an empty batch."""
     import numpy as np
 
     return np.zeros(0, np.uint32)
 
 
 def listing_fault(joined: int, rows: Array, places: Array) -> str | None:
-    """What is wrong with a list of a client's `rows` that are in some of `joined` joined rows: in
-    those at `places`, ascending, or where none are given in all of them."""
+    """Return the fault in a list of a client's `rows` that occur in some of `joined` joined rows.
+    The joined rows are at the ascending `places`; without places, the list covers all of them.
+    """
     listed, given = len(rows), len(places)
     fits = given == listed and int(places[-1]) < joined if given else listed in (0, joined)
     return None if fits else f"{listed} rows are listed at {given} places of {joined} joined rows"
@@ -35,7 +36,7 @@ class Start(Message):
     kind = "start"
     words = "options of training"
     method: str = field(metadata=text())
-    """Its name."""
+    """Name of the method."""
     configuration: str = field(metadata=text())
     """JSON of the method's `Configuration`."""
 
@@ -47,10 +48,10 @@ class SendGram(Message):
 
 @dataclass(frozen=True, eq=False)
 class Gram(Message):
-    """Client to coordinator and back summed: Σ cnt x xᵀ over encoded columns before centring.
+    """Client to coordinator, and back summed: Σ cnt x xᵀ over encoded columns before centring.
 
-    Only for slots of several clients. p numeric columns (missing indicators among them), q
-    one-hot columns.
+    Only slots of several clients send it. There are p numeric columns, including missing
+    indicators, and q one-hot columns.
     """
 
     kind = "gram"
@@ -81,26 +82,28 @@ class SetGram(Gram):
 
 @dataclass(frozen=True, eq=False)
 class Residuals(Message):
-    """Coordinator to client: what the coordinator aggregated per row, and the step to take.
+    """Coordinator to client: the residuals summed for each row, and the step to take.
 
-    A method whose steps have scalars, or batches, has a class of its own that adds them.
+    A method whose steps have scalars, or batches, adds them in a class of its own.
     """
 
     kind = "residuals"
     words = "Y, the residuals summed per row; scalars of the step"
     residual = True
     exact: ClassVar[bool] = False
-    """In 8-byte numbers; so is the reply, or that to the sum of partial gradients."""
+    """True for 8-byte numbers. The reply, or the reply to the sum of partial gradients, has them
+    too.
+    """
     values: Array = field(metadata=array("float32", "rows", "outputs", finite=False))
     """Y of the active rows, or of those of the last batch."""
 
     @property
     def following(self) -> Array | None:
-        """Active rows that are predicted next; None for all of them."""
+        """Return the active rows to predict next; None for all of them."""
         return None
 
     def towards(self, following: Array | None) -> Self:
-        """The same step, after which these are predicted."""
+        """Return the same step with these rows to predict next."""
         if following is not None:
             raise InternalError(f"{self.kind} of {self.of_method} is of all rows")
         return self
@@ -108,14 +111,14 @@ class Residuals(Message):
 
 @dataclass(frozen=True, eq=False)
 class PartialGradient(Message):
-    """Client to coordinator, slots of several clients: Σ_r ∂(h_r·Y[r])/∂θ over its own rows.
+    """Client to coordinator, for slots of several clients: Σ_r ∂(h_r·Y[r])/∂θ over its own rows.
 
     For linear blocks that is Σ_r x_r Y[r]ᵀ.
     """
 
     kind = "partial_gradient"
     values: Array = field(metadata=array("float64", "parameters", "outputs"))
-    """(d, d_c); of a tower (size, 1), as TowerShape.pack has it"""
+    """(d, d_c); for a tower (size, 1), as TowerShape.pack has it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,7 +132,7 @@ class SumGradient(Message):
 
 @dataclass(frozen=True, eq=False)
 class Predictions(Message):
-    """Client to coordinator: one vector per active (or batch) row, and the block's scalars."""
+    """Client to coordinator: one vector for each active (or batch) row, and the block's scalars."""
 
     kind = "predictions"
     values: Array = field(metadata=array("float32", "rows", "outputs"))
@@ -147,29 +150,34 @@ class ExactPredictions(Predictions):
 
 @dataclass(frozen=True, eq=False)
 class SendExactPredictions(Message):
-    """Coordinator to client: predictions h of all active rows as the block stands, in 8 bytes."""
+    """Coordinator to client: a request for predictions h of all active rows at the current block,
+    in 8 bytes.
+    """
 
     kind = "send_exact_predictions"
 
 
 @dataclass(frozen=True, eq=False)
 class SendSlope(Message):
-    """Coordinator to client: how large is the objective's gradient by the block as it stands?"""
+    """Coordinator to client: a request for the size of the objective's gradient at the current
+    block.
+    """
 
     kind = "send_slope"
     words = "Y, the residuals summed per row"
     values: Array = field(metadata=array("float32", "rows", "outputs", finite=False))
-    """Y of all active rows, at the predictions that the client sent last."""
+    """Y of all active rows, at the client's last predictions."""
 
 
 @dataclass(frozen=True, eq=False)
 class Slope(Message):
-    """Client to coordinator: norms of g = Xᵀ Y / N + l2 θ; by one client of the slot."""
+    """Client to coordinator, from one client of the slot: norms of g = Xᵀ Y / N + l2 θ."""
 
     kind = "slope"
     squares: Array = field(metadata=array("float64", "squares", least=0))
-    """‖g‖², and gᵀP g with P the inverse of the block's second moments; (1,) where the client does
-    not have the slot's, (0,) of all clients but the first."""
+    """‖g‖², and gᵀP g with P the inverse of the block's second moments. It is (1,) if the client
+    does not have the slot's second moments, and (0,) at all clients but the first.
+    """
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,16 +205,18 @@ class Strengths(Message):
 
 @dataclass(frozen=True, eq=False)
 class SendPredictions(Message):
-    """Coordinator to client: predictions h of rows as the block stands, without a step.
+    """Coordinator to client: a request for predictions h of rows at the current block, without a
+    step.
 
-    At the beginning of a warm start and of towers, and where towers drop units, of each epoch.
+    It comes at the start of a warm start and of towers. If towers drop units, it comes in each
+    epoch.
     """
 
     kind = "send_predictions"
     training: int = field(default=0, metadata=integer(most=1))
-    """1: with dropout, the residuals of these predictions being what comes next."""
+    """1 for dropout; the residuals of these predictions come next."""
     batch: Array = field(default_factory=no_rows, metadata=array("uint32", "batch", ascending=True))
-    """Active rows; empty for all of them where `whole`."""
+    """Active rows; empty for all of them with `whole`."""
     whole: int = field(default=1, metadata=integer(most=1))
     """1 for all active rows."""
 
@@ -226,7 +236,7 @@ class ConsensusPart(Message):
 
     kind = "consensus_part"
     values: Array = field(metadata=array("float64", "parameters", "outputs"))
-    """(d, d_c); of a tower (size, 1)"""
+    """(d, d_c); for a tower (size, 1)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -240,7 +250,7 @@ class ConsensusAverage(Message):
 
 @dataclass(frozen=True, eq=False)
 class SetParameters(Message):
-    """Coordinator to client: the block's parameters, which the coordinator has worked out."""
+    """Coordinator to client: the block's parameters, which the coordinator has computed."""
 
     kind = "set_parameters"
     words = "θ, the block's parameters"
@@ -249,7 +259,9 @@ class SetParameters(Message):
 
 @dataclass(frozen=True, eq=False)
 class Constant(Message):
-    """Client to coordinator: what the centre of its encoded columns comes to by these."""
+    """Client to coordinator: the constant that the centres of its encoded columns amount to, with
+    these parameters.
+    """
 
     kind = "constant"
     words = "Σ centre · θ of the encoded columns"
@@ -258,23 +270,23 @@ class Constant(Message):
 
 @dataclass(frozen=True, eq=False)
 class SendReleases(Message):
-    """Coordinator to client, private runs only: what have you released of this slot?"""
+    """Coordinator to client, private runs only: a request for its releases of this slot."""
 
     kind = "send_releases"
 
 
 @dataclass(frozen=True, eq=False)
 class Releases(Message):
-    """Client to coordinator: how it has noised what it released of the slot, and how often.
+    """Client to coordinator: the noise of its releases of the slot, and their numbers.
 
-    Counts are of the row that took part most often; 0 where there was no such release, and for
-    noise where there was none.
+    Counts belong to the row that took part most often. They are 0 without such a release; so is
+    noise that was not added.
     """
 
     kind = "releases"
     words = "how what left of the slot was noised, and how often"
     labels: float = field(metadata=real(least=0))
-    """The nominal ε of the labels."""
+    """Nominal ε of the labels."""
     statistics: float = field(metadata=real(least=0))
     """Noise of the statistics, relative to their sensitivity."""
     gradients: int = field(metadata=integer())
@@ -288,18 +300,18 @@ class Releases(Message):
     row_bound: float = field(metadata=real(least=0))
     moments_noise: float = field(metadata=real(least=0))
     draws: int = field(default=0, metadata=integer())
-    """Joined rows' sums for which the row was drawn of."""
+    """Sums of joined rows for which the row was drawn."""
     bins: int = field(default=0, metadata=integer())
     theta: float = field(default=0.0, metadata=real(least=0))
     selections: int = field(default=0, metadata=integer())
-    """Choices of a column, of all rows together."""
+    """Choices of a column, over all rows together."""
     laplace: int = field(default=0, metadata=integer(most=1))
-    """1: by Laplace noise, and not by Gumbel noise."""
+    """1 for Laplace noise, 0 for Gumbel noise."""
     selection_noise: float = field(default=0.0, metadata=real(least=0))
     column_bound: float = field(default=0.0, metadata=real(least=0))
     residual_bound: float = field(default=0.0, metadata=real(least=0))
     sketches: int = field(default=0, metadata=integer())
-    """Columns told."""
+    """Columns disclosed."""
     sketch_noise: float = field(default=0.0, metadata=real(least=0))
     crosses: int = field(default=0, metadata=integer())
     """Moments with the label."""

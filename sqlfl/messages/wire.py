@@ -1,16 +1,17 @@
-"""The one encoding of messages: a header that says what there is, and the values as they are.
+"""Encoding of messages: a header that describes the values, and then the values.
 
-Eight bytes of MAGIC, the header's length (uint32), the header (JSON, ASCII), then the values,
-little-endian, each from a multiple of 64 bytes on: arrays as numpy has them, text as UTF-8, columns
-of identifiers in Arrow's layout (sqlfl.messages.wire_columns). Nothing is between them but zeros,
-and nothing comes after them. The header has the kind, run, slot and number of the message and, for
-every field, its numbers, or the types and sizes of what follows.
+A message starts with eight bytes of MAGIC, the header's length (uint32), and the header (JSON,
+ASCII). Then the values follow, little-endian, each from a multiple of 64 bytes on: arrays as numpy
+has them, text as UTF-8, columns of identifiers in Arrow's layout (sqlfl.messages.wire_columns).
+Only zeros are between them, and nothing comes after them. The header has the kind, run, slot and
+number of the message. For every field it has its numbers, or the types and sizes of the values that
+follow.
 
-Whoever decodes trusts none of it. No library's reader is given bytes of another party: a message is
-arrays over its own bytes, of the types and sizes that its kind declares (sqlfl.messages.forms), so
-that decoding takes no more memory than the message, but for the header's objects. Arrow's own IPC
-format cannot be read so: of 80 kB its reader may make 60 MB, of 4 MB three GB, and a compressed
-buffer is made large before anything can be checked.
+The decoder trusts none of it. No library's reader is given bytes of another party. A message
+becomes arrays over its own bytes, of the types and sizes that its kind declares
+(sqlfl.messages.forms). So decoding takes no more memory than the message, apart from the header's
+objects. Arrow's own IPC format cannot be read so: its reader may make 60 MB of 80 kB and three GB
+of 4 MB, and a compressed buffer grows before anything can be checked.
 """
 
 from __future__ import annotations
@@ -45,20 +46,20 @@ from sqlfl.messages.wire_columns import packed, unpacked
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 MAGIC = b"sqlfl\x00\x00\x02"
-"""The last byte is the format's number."""
+"""First bytes of a message. The last one is the format's number."""
 START = len(MAGIC) + 4
 ALIGNMENT = 64
 LONGEST_HEADER = 1 << 20
 LARGEST = 1 << 36
-"""Bytes of a message: what is longer is not looked at."""
+"""Maximum bytes of a message. Longer ones are not read."""
 LONGEST_NAME = 200
-"""Characters of a run's id."""
+"""Maximum characters of a run's id."""
 MOST = 2**31 - 1
 _HEADERS = json.JSONEncoder(separators=(",", ":"))
 
 
 def encode(message: Message) -> pa.Buffer:
-    """The message as bytes. Raises InternalError where it is not of its declared form."""
+    """Return the message as bytes. Raise InternalError if it does not have its declared form."""
     try:
         sizes_of(message)
     except WireError as error:
@@ -67,13 +68,14 @@ def encode(message: Message) -> pa.Buffer:
 
 
 def encoded(message: Message) -> pa.Buffer:
-    """The message as bytes, whether or not it is of its form: only a test that forges one begins
-    here."""
+    """Return the message as bytes without a check of its form. Only tests that forge a message call
+    it directly.
+    """
     described: dict[str, Any] = {}
     parts: list[Bytes] = []
     for name, form in message.forms().items():
-        described[name], own = _written(getattr(message, name), form)
-        parts += own
+        described[name], values = _written(getattr(message, name), form)
+        parts += values
     envelope: dict[str, Any] = {"kind": message.name_of(), "run": message.run, "slot": message.slot}
     envelope |= {"number": message.number, "fields": described}
     header = _HEADERS.encode(envelope).encode("ascii")
@@ -89,17 +91,17 @@ def encoded(message: Message) -> pa.Buffer:
     last = START + len(header)
     out[:last] = np.frombuffer(MAGIC + struct.pack("<I", len(header)) + header, np.uint8)
     for place, part in zip(places, parts, strict=True):
-        out[last:place] = 0  # or what was in memory here would leave
+        out[last:place] = 0  # otherwise old contents of the memory would leave
         last = place + part.nbytes
         out[place:last] = part
     return made
 
 
 def decode(data: pa.Buffer | bytes) -> Message:
-    """The message that `encode` wrote; arrays are views of `data` and read-only.
+    """Return the message that `encode` wrote; its arrays are read-only views of `data`.
 
-    Raises WireError for anything else, and for types and sizes that are not as declared. What the
-    elements of its arrays must be is for `received` to see.
+    Raise WireError for anything else, and for types and sizes that are not as declared. `received`
+    checks the elements of the arrays.
     """
     source = _Source(data)
     header = source.header
@@ -109,20 +111,20 @@ def decode(data: pa.Buffer | bytes) -> Message:
     forms, described = cls.forms(), header["fields"]
     if described.keys() != forms.keys():
         raise WireError(f"{cls.kind} with other fields: {_quoted(', '.join(described))}")
-    found = {
+    values = {
         name: source.read(form, described[name], f"{cls.kind}.{name}")
         for name, form in forms.items()
     }
     source.check_end()
-    message = cls(header["run"], header["slot"], number=header["number"], **found)
+    message = cls(header["run"], header["slot"], number=header["number"], **values)
     sizes_of(message)
     return message
 
 
 def received(data: pa.Buffer | bytes) -> Message:
-    """The message in bytes that came over a border, which is all that it is declared to be.
+    """Return the message in bytes from across a border, after checking everything that it declares.
 
-    Raises WireError, whatever the bytes are.
+    Raise WireError for any invalid bytes.
     """
     try:
         message = decode(data)
@@ -138,7 +140,7 @@ def received(data: pa.Buffer | bytes) -> Message:
 
 
 def _written(value: Any, form: Form) -> tuple[Any, list[Bytes]]:
-    """What the header says of a value of this form, and its bytes."""
+    """Return the header's description of a value of this form, and the value's bytes."""
     match form:
         case Number():
             return (int(value) if form.whole else float(value)), []
@@ -160,7 +162,7 @@ def _written(value: Any, form: Form) -> tuple[Any, list[Bytes]]:
 
 
 def _written_texts(texts: tuple[str, ...]) -> list[Bytes]:
-    """The length of each in bytes, and all one after the other."""
+    """Return the length of each text in bytes, and all texts one after the other."""
     data = _utf8("".join(texts), LARGEST)
     lengths = list(map(len, texts))
     if len(data) != sum(lengths):  # not all ASCII
@@ -180,12 +182,12 @@ def _flat(value: npt.NDArray[Any]) -> Bytes:
 
 def _utf8(text: str, longest: int = LONGEST_TEXT) -> bytes:
     try:
-        found = text.encode()
+        data = text.encode()
     except UnicodeEncodeError:
         raise InternalError("a text with half a character cannot travel") from None
-    if len(found) > longest:
-        raise InternalError(f"a text of {len(found)} bytes cannot travel: {longest} can")
-    return found
+    if len(data) > longest:
+        raise InternalError(f"a text of {len(data)} bytes cannot travel: {longest} can")
+    return data
 
 
 def _aligned(place: int) -> int:
@@ -196,7 +198,7 @@ def _aligned(place: int) -> int:
 
 
 class _Source:
-    """The bytes of a message, read from the beginning to the end."""
+    """Bytes of a message, read from the beginning to the end."""
 
     def __init__(self, data: pa.Buffer | bytes) -> None:
         if not START <= len(data) <= LARGEST:
@@ -215,7 +217,7 @@ class _Source:
         self.header = _checked(self._bytes[START : self._place].tobytes())
 
     def take(self, size: int) -> Bytes:
-        """The next value of so many bytes."""
+        """Return the next value of `size` bytes."""
         start = _aligned(self._place)
         if start + size > len(self._bytes):
             raise WireError(f"a message of {len(self._bytes)} bytes ends before its values")
@@ -229,7 +231,7 @@ class _Source:
             raise WireError(f"a message with {len(self._bytes) - self._place} bytes after it")
 
     def read(self, form: Form, described: Any, what: str) -> Any:
-        """The value that the header describes so. Raises WireError where it does not fit."""
+        """Return the value that the header describes so. Raise WireError if it does not fit."""
         try:
             return self._value(form, described)
         except (ValueError, TypeError, OverflowError) as error:
@@ -270,8 +272,8 @@ class _Source:
         kind, size = np.dtype(name), 1
         for length in shape:
             size *= _size(length)
-        found: npt.NDArray[Any] = self.take(kind.itemsize * size).view(kind).reshape(shape)
-        return found
+        values: npt.NDArray[Any] = self.take(kind.itemsize * size).view(kind).reshape(shape)
+        return values
 
     def _slice(self, size: int) -> pa.Buffer:
         self.take(size)
@@ -279,7 +281,7 @@ class _Source:
 
 
 def _checked(data: bytes) -> dict[str, Any]:
-    """The header, of which every entry but the descriptions is what it must be."""
+    """Return the header, after checking every entry except the descriptions."""
     try:
         header = loads(data.decode("ascii"))
     except ValueError as error:

@@ -1,10 +1,11 @@
-"""Arrow columns as raw buffers and back: only what the values are travels, checked on arrival.
+"""Arrow columns as raw buffers and back. Only the values travel, and the receiver checks them.
 
-A column becomes a description, which is plain JSON data, and buffers in Arrow's layout, without
-what lies beyond its first and last row. What lies under a NULL travels too: Arrow's `take` leaves
-zeros there, but in structs, whose children are therefore taken once more. Types are those of
-`_PLAIN`, decimals, timestamps, lists, arrays, structs and maps; of a dictionary its values travel,
-of an extension its storage; unions, views and run ends do not.
+A column becomes a description, which is plain JSON data, and buffers in Arrow's layout, cut to its
+first and last row. Values under a NULL travel too. Arrow's `take` leaves zeros there, except in
+structs, whose children are therefore taken once more.
+
+Types are those of `_PLAIN`, decimals, timestamps, lists, arrays, structs and maps. A dictionary
+travels as its values, an extension as its storage. Unions, views and run ends do not travel.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from sqlfl.base.errors import InternalError, WireError
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Places: TypeAlias = npt.NDArray[Any]
 Take: TypeAlias = Callable[[int], pa.Buffer]
-"""The next so many bytes of a message; raises WireError where there are not so many."""
+"""Returns the next bytes of a message. Raises WireError if there are not so many."""
 
 MOST = 2**31 - 1
 DEEPEST = 32
@@ -39,23 +40,25 @@ _PLAIN = {
         *map(pa.duration, _UNITS), *map(pa.timestamp, _UNITS), pa.month_day_nano_interval(),
     )
 }  # fmt: skip
-"""By their names; those of one width or of text."""
+"""Types by name: those of one width or of text."""
 
 
 @dataclass(frozen=True, eq=False)
 class Packed:
-    """A column, or a child of one."""
+    """Packed column, or a child of one."""
 
     description: dict[str, Any]
-    """type: its name, decimal, timestamp, list, large_list, array, struct or map, with what that
-    takes; length; nulls: whether bits of validity travel; bytes: of text; children, with their
-    names."""
+    """Entries of the header.
+
+    type: its name, decimal, timestamp, list, large_list, array, struct or map, with its parameters;
+    length; nulls: whether bits of validity travel; bytes: of text; children, with their names.
+    """
     buffers: list[Bytes]
-    """In the order of the description, children last."""
+    """Buffers in the order of the description, children last."""
 
 
 def packed(array: pa.Array, depth: int = 0) -> Packed:
-    """Raises InternalError for a type that does not travel."""
+    """Return the packed column. Raise InternalError for a type that does not travel."""
     kind = array.type
     if isinstance(kind, pa.BaseExtensionType):
         return packed(array.storage, depth)
@@ -64,46 +67,50 @@ def packed(array: pa.Array, depth: int = 0) -> Packed:
     if depth > DEEPEST:
         raise InternalError(f"a column nested more than {DEEPEST} deep cannot travel")
     bits = _bits(array)
-    own: dict[str, Any] = {"type": str(kind), "length": len(array), "nulls": bits is not None}
-    found = [] if bits is None else [bits]
+    description: dict[str, Any] = {
+        "type": str(kind),
+        "length": len(array),
+        "nulls": bits is not None,
+    }
+    buffers = [] if bits is None else [bits]
     if pa.types.is_null(kind):
-        return Packed(own, found)
+        return Packed(description, buffers)
     if _is_text(kind):
-        return _packed_text(array, own, found)
+        return _packed_text(array, description, buffers)
     if pa.types.is_nested(kind):
-        return _packed_nested(array, own, found, depth)
-    own |= _parameters(kind)
+        return _packed_nested(array, description, buffers, depth)
+    description |= _parameters(kind)
     values = array.buffers()[1]
     if pa.types.is_boolean(kind):
-        return Packed(own, [*found, _cut(values, array.offset, len(array))])
+        return Packed(description, [*buffers, _cut(values, array.offset, len(array))])
     width = kind.bit_width // 8
     data = np.frombuffer(values or b"", np.uint8)[array.offset * width :]
-    return Packed(own, [*found, data[: len(array) * width]])
+    return Packed(description, [*buffers, data[: len(array) * width]])
 
 
 def travels(kind: pa.DataType) -> bool:
-    """Columns of this type are carried, and what arrives is what was meant."""
+    """Return True if columns of this type arrive as they were sent."""
     if pa.types.is_nested(kind) and not pa.types.is_union(kind):
         return all(travels(kind.field(place).type) for place in range(kind.num_fields))
     return not (pa.types.is_union(kind) or isinstance(kind, pa.BaseExtensionType))
 
 
 def _bits(array: pa.Array) -> Bytes | None:
-    """A bit for each row, 1 where it has a value; None where nothing is NULL."""
+    """Return a bit for each row, 1 if it has a value; None if no value is NULL."""
     if pa.types.is_null(array.type):
         return np.zeros((len(array) + 7) // 8, np.uint8)
     return _cut(array.buffers()[0], array.offset, len(array)) if array.null_count else None
 
 
 def _cut(buffer: pa.Buffer | None, start: int, length: int) -> Bytes:
-    """`length` bits from bit `start` on, and zeros to the end of the last byte."""
+    """Return `length` bits from bit `start` on, with zeros to the end of the last byte."""
     bits = np.frombuffer(buffer or b"", np.uint8)
     if start % 8:
-        own = np.unpackbits(bits, count=start + length, bitorder="little")
-        return np.packbits(own[start:], bitorder="little")
-    found = bits[start // 8 :][: (length + 7) // 8].copy()
-    found[-1:] &= 0xFF >> (-length % 8)
-    return found
+        every = np.unpackbits(bits, count=start + length, bitorder="little")
+        return np.packbits(every[start:], bitorder="little")
+    part = bits[start // 8 :][: (length + 7) // 8].copy()
+    part[-1:] &= 0xFF >> (-length % 8)
+    return part
 
 
 def _packed_text(array: pa.Array, own: dict[str, Any], found: list[Bytes]) -> Packed:
@@ -146,13 +153,13 @@ def _packed_nested(array: pa.Array, own: dict[str, Any], found: list[Bytes], dep
 
 
 def _offsets(array: pa.Array) -> Places:
-    """Where each of its rows begins and the last one ends, in the buffer of all."""
+    """Return the start of each row and the end of the last one, in the buffer of all rows."""
     every = np.frombuffer(array.buffers()[1], f"i{_wide(array.type)}")
     return every[array.offset : array.offset + len(array) + 1]
 
 
 def _wide(kind: pa.DataType) -> int:
-    """Bytes of an offset."""
+    """Return the bytes of an offset."""
     large = (pa.types.is_large_string, pa.types.is_large_binary, pa.types.is_large_list)
     return 8 if any(check(kind) for check in large) else 4
 
@@ -164,16 +171,16 @@ def _with_children(
     arrays: Sequence[pa.Array],
     depth: int,
 ) -> Packed:
-    children, found = [], list(buffers)
+    children, child_buffers = [], list(buffers)
     for field, array in zip(fields, arrays, strict=True):
         inner = packed(array, depth + 1)
         children.append({"name": field.name, "nullable": field.nullable, **inner.description})
-        found += inner.buffers
-    return Packed(own | {"children": children}, found)
+        child_buffers += inner.buffers
+    return Packed(own | {"children": children}, child_buffers)
 
 
 def _parameters(kind: pa.DataType) -> dict[str, Any]:
-    """What the type is called, where its name alone does not say."""
+    """Return the type's parameters, if its name alone does not determine it."""
     if str(kind) in _PLAIN:
         return {}
     if pa.types.is_decimal128(kind) or pa.types.is_decimal256(kind):
@@ -196,10 +203,10 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def unpacked(description: object, take: Take) -> pa.Array:
-    """The column; its buffers are views of the message's, and nothing is read beyond them. Whether
-    text is text and a decimal has its digits is for `fault_of` to see.
+    """Return the column. Its buffers are views of the message's, and nothing is read beyond them.
+    `fault_of` checks text and the digits of decimals.
 
-    Raises WireError for what is no column.
+    Raise WireError for an invalid column.
     """
     try:
         array = _unpacked(description, take, 0)
@@ -210,7 +217,7 @@ def unpacked(description: object, take: Take) -> pa.Array:
 
 
 def fault_of(array: pa.Array) -> str | None:
-    """What is wrong with the values of an unpacked column."""
+    """Return the fault in the values of an unpacked column."""
     if _is_sound(array):
         return None
     try:
@@ -221,8 +228,9 @@ def fault_of(array: pa.Array) -> str | None:
 
 
 def _is_sound(array: pa.Array) -> bool:
-    """Whatever bits make a value of this type, or it is text of ASCII: `validate` takes ten times
-    as long to find that."""
+    """Return True for types of which any bits are a value, and for ASCII text. `validate` takes ten
+    times as long.
+    """
     kind = array.type
     if _is_text(kind):
         text = np.frombuffer(array.buffers()[2] or b"", np.uint8)
