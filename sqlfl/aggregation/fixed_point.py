@@ -1,11 +1,11 @@
 """Real numbers as whole ones modulo a power of two, so that masks hide them and sums are exact.
 
 A number x travels as round(x 2^fraction) modulo 2^(64 limbs), in limbs of 64 bits from the lowest
-on; of a sum, what is above the middle of that range is negative. Sums of such numbers are exact, in
-any order, as long as they stay inside the range; rounding takes up to 2^-(fraction+1) of each part.
+on. In a sum, values above the middle of that range are negative. Sums are exact, in any order, as
+long as they stay inside the range. Rounding changes each part by up to 2^-(fraction+1).
 
-The formats are so wide that no bound of what is summed has to be known, or guessed: one that is too
-small would let sums wrap around in silence, and one that follows from the data would tell of it.
+The formats are so wide that nobody must know or guess a bound of the summed values. Too small a
+bound would let sums wrap around silently. A bound from the data would disclose facts about them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MANTISSA = 53
 
 @dataclass(frozen=True)
 class Format:
-    """`limbs` of 64 bits, `fraction` bits of them below the point."""
+    """Number format: `limbs` of 64 bits, with `fraction` bits below the point."""
 
     limbs: int
     fraction: int
@@ -36,21 +36,21 @@ class Format:
 
     @property
     def range(self) -> int:
-        """r: sums lie within ±2^r."""
+        """Return r: sums lie within ±2^r."""
         return self.bits - 1 - self.fraction
 
 
 GRADIENTS = Format(limbs=2, fraction=64)
-"""Up to 9e18, in steps of 5e-20."""
+"""Format up to 9e18, in steps of 5e-20."""
 STATISTICS = Format(limbs=16, fraction=512)
-"""Of values in their own units, and their squares: up to 6e153, in steps of 7e-155."""
+"""Format for values in their own units, and their squares: up to 6e153, in steps of 7e-155."""
 
 
 def from_floats(values: Array, own: Format, clients: int) -> Array:
-    """float64 (n,) -> uint64 (n, limbs), to be summed over so many clients.
+    """Return float64 (n,) as uint64 (n, limbs), ready to be summed over `clients` clients.
 
-    Raises ModelError where a sum of such numbers might leave the range, InternalError where one is
-    not finite.
+    Raise ModelError if a sum of such numbers might leave the range, and InternalError for numbers
+    that are not finite.
     """
     values = np.ascontiguousarray(values, np.float64).reshape(-1)
     if not np.isfinite(values).all():
@@ -65,63 +65,66 @@ def from_floats(values: Array, own: Format, clients: int) -> Array:
     whole = np.ldexp(mantissas, MANTISSA).astype(np.uint64)
     shifts = exponents.astype(np.int64) - MANTISSA + own.fraction
     shifts[values == 0] = 0
-    found = _placed(*_rounded(whole, shifts), own.limbs)
+    limbs = _placed(*_rounded(whole, shifts), own.limbs)
     negative = values < 0
-    found[negative] = negated(found[negative])
-    return found
+    limbs[negative] = negated(limbs[negative])
+    return limbs
 
 
 def _halves(values: Array, sizes: Array) -> Array:
-    """Of 64 bits below the point and 64 above it, in a few steps: to the nearest, halves to even.
+    """Return numbers with 64 bits below the point and 64 above it, in a few steps. They are rounded
+    to the nearest, halves to even.
 
-    The whole part of |x| and what is left of it are both exact in float64.
+    The whole part of |x| and the rest are both exact in float64.
     """
     high = np.floor(sizes)
     low = np.rint(np.ldexp(sizes - high, WORD))
-    found = np.empty((len(values), 2), np.uint64)
-    # what is left may be rounded up to 1
+    limbs = np.empty((len(values), 2), np.uint64)
+    # rounding may make the rest 1
     carried = low >= 2.0**WORD
-    found[:, 0] = np.where(carried, 0.0, low).astype(np.uint64)
-    found[:, 1] = (high + carried).astype(np.uint64)
+    limbs[:, 0] = np.where(carried, 0.0, low).astype(np.uint64)
+    limbs[:, 1] = (high + carried).astype(np.uint64)
     negative = values < 0
-    found ^= np.where(negative, np.uint64(2**WORD - 1), np.uint64(0))[:, None]
-    found[:, 0] += negative
-    found[:, 1] += negative & (found[:, 0] == 0)
-    return found
+    limbs ^= np.where(negative, np.uint64(2**WORD - 1), np.uint64(0))[:, None]
+    limbs[:, 0] += negative
+    limbs[:, 1] += negative & (limbs[:, 0] == 0)
+    return limbs
 
 
 def _rounded(whole: Array, shifts: Array) -> tuple[Array, Array]:
-    """Shifts below 0 done: to the nearest whole number, halves away from 0."""
+    """Return `whole` after the shifts below 0, rounded to the nearest whole number, halves away
+    from 0. Return also the remaining shifts.
+    """
     right = np.clip(-shifts, 0, MANTISSA + 1).astype(np.uint64)
     half = np.where(right > 0, np.uint64(1) << np.maximum(right, 1) - np.uint64(1), np.uint64(0))
     return (whole + half) >> right, np.maximum(shifts, 0)
 
 
 def _placed(whole: Array, shifts: Array, limbs: int) -> Array:
-    """whole (n,) times 2^shifts."""
-    found = np.zeros((len(whole), limbs), np.uint64)
+    """Return whole (n,) times 2^shifts."""
+    placed = np.zeros((len(whole), limbs), np.uint64)
     rows, limb, bits = np.arange(len(whole)), shifts // WORD, (shifts % WORD).astype(np.uint64)
-    found[rows, limb] = whole << bits
-    # a shift by all 64 bits is none: in two steps
+    placed[rows, limb] = whole << bits
+    # In two steps, because a shift by all 64 bits does nothing.
     over = (whole >> (np.uint64(WORD - 1) - bits)) >> np.uint64(1)
     spilled = np.flatnonzero(over)
-    found[spilled, limb[spilled] + 1] = over[spilled]
-    return found
+    placed[spilled, limb[spilled] + 1] = over[spilled]
+    return placed
 
 
 def to_floats(values: Array, own: Format) -> Array:
-    """uint64 (n, limbs), a sum -> float64 (n,), to the last digits."""
+    """Return a sum, uint64 (n, limbs), as float64 (n,), to the last digits."""
     values = np.array(values, np.uint64)
     negative = (values[:, -1] >> np.uint64(WORD - 1)).astype(bool)
     values[negative] = negated(values[negative])
-    found = np.zeros(len(values))
+    totals = np.zeros(len(values))
     for limb in range(own.limbs):
-        found += np.ldexp(values[:, limb].astype(np.float64), WORD * limb - own.fraction)
-    return np.where(negative, -found, found)
+        totals += np.ldexp(values[:, limb].astype(np.float64), WORD * limb - own.fraction)
+    return np.where(negative, -totals, totals)
 
 
 def from_fractions(values: Sequence[Fraction], own: Format, clients: int) -> Array:
-    """As `from_floats`, of exact numbers; for few of them."""
+    """Return exact numbers as `from_floats` does; meant for few of them."""
     room = own.range - (clients - 1).bit_length()
     whole = [round(value * (1 << own.fraction)) for value in values]
     if any(abs(number) >> (room + own.fraction) for number in whole):
@@ -132,7 +135,7 @@ def from_fractions(values: Sequence[Fraction], own: Format, clients: int) -> Arr
 
 
 def to_fractions(values: Array, own: Format) -> list[Fraction]:
-    """As `to_floats`, exactly."""
+    """Return a sum as `to_floats` does, exactly."""
     size, half = own.bits // 8, 1 << (own.bits - 1)
     data = np.ascontiguousarray(values).astype("<u8").tobytes()
     whole = [
@@ -145,36 +148,39 @@ def to_fractions(values: Array, own: Format) -> list[Fraction]:
 
 
 def summed(parts: Sequence[Array], taken: Sequence[bool]) -> Array:
-    """The sum of numbers uint64 (n, limbs), those with a mark taken off. Of fewer than 2³² parts:
-    halves of limbs are added up, and what they carry goes on once, in the end."""
+    """Return the sum of numbers uint64 (n, limbs); marked parts are subtracted.
+
+    It takes fewer than 2³² parts: it adds up halves of limbs, and propagates carries once at the
+    end.
+    """
     if len(parts) == 2 and not taken[0]:
         return added(parts[0], negated(parts[1]) if taken[1] else parts[1])
     halves = np.zeros((parts[0].shape[0], 2 * parts[0].shape[1]), np.uint64)
     for part, off in zip(parts, taken, strict=True):
-        own = ~part if off else part
-        halves += np.ascontiguousarray(own, "<u8").view("<u4")
+        signed = ~part if off else part
+        halves += np.ascontiguousarray(signed, "<u8").view("<u4")
     halves[:, 0] += np.uint64(sum(taken))
     for place in range(halves.shape[1] - 1):
         halves[:, place + 1] += halves[:, place] >> np.uint64(WORD // 2)
     low = halves & np.uint64(2 ** (WORD // 2) - 1)
-    found: Array = low[:, 0::2] | (low[:, 1::2] << np.uint64(WORD // 2))
-    return found
+    total: Array = low[:, 0::2] | (low[:, 1::2] << np.uint64(WORD // 2))
+    return total
 
 
 def added(left: Array, right: Array) -> Array:
-    """The sums, of numbers uint64 (n, limbs)."""
-    found = np.empty_like(left)
+    """Return the sums of numbers uint64 (n, limbs)."""
+    total = np.empty_like(left)
     carry = np.zeros(len(left), np.uint64)
     for limb in range(left.shape[1]):
         part = left[:, limb] + right[:, limb]
         whole = part + carry
-        found[:, limb] = whole
+        total[:, limb] = whole
         carry = ((part < left[:, limb]) | (whole < part)).astype(np.uint64)
-    return found
+    return total
 
 
 def negated(values: Array) -> Array:
-    """What makes 0 of each of the numbers uint64 (n, limbs)."""
+    """Return the negatives of the numbers uint64 (n, limbs)."""
     one = np.zeros_like(values)
     one[:, 0] = 1
     return added(~values, one)

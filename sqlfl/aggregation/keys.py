@@ -13,8 +13,9 @@ from sqlfl.privacy.randomness import Entropy, system
 
 
 class Secret:
-    """Base of what holds secrets: it stays in its process, and is there once. A copy could use a
-    round's masks again."""
+    """Base of objects with secrets, which stay in their process and exist once. A copy could use a
+    round's masks again.
+    """
 
     __slots__ = ()
 
@@ -23,7 +24,9 @@ class Secret:
 
 
 class KeyPair(Secret):
-    """Of X25519, for one client and one run; the private key is forgotten with its use."""
+    """Key pair of X25519 for one client and one run. The private key is forgotten once it is
+    used.
+    """
 
     __slots__ = ("_lock", "_private", "public")
 
@@ -37,11 +40,11 @@ class KeyPair(Secret):
         self.public = private.public_key().public_bytes_raw()
 
     def agree(self, peers: Peers) -> dict[int, bytes]:
-        """Place -> the secret of 32 bytes that this client shares with the peer there.
+        """Return place -> the secret of 32 bytes that this client shares with the peer there.
 
-        Once: these are the run's peers from now on, and who comes with others is refused, as is who
-        comes with the same, for rounds would begin anew. PrivacyError for that, and for peers
-        without this client.
+        It works once and settles the run's peers. A second call is refused, even with the same
+        peers, because rounds would begin anew. Raise PrivacyError for that, and for peers without
+        this client.
         """
         if self.public not in peers.keys:
             raise PrivacyError(

@@ -1,16 +1,16 @@
-"""Masks: to a client's vector random words are added that cancel in the sum over all clients.
+"""Masks: random words that are added to a client's vector and cancel in the sum over all clients.
 
-With s_ij the secret of clients i and j, i < j by place, and m = HKDF-SHA256 (RFC 5869) of s_ij as
-the key of ChaCha20 (RFC 8439), the words of m's stream in round r are PRG_ij(r). Client i sends
+Let s_ij be the secret of clients i and j, i < j by place, and m = HKDF-SHA256 (RFC 5869) of s_ij
+the key of ChaCha20 (RFC 8439). PRG_ij(r) are the words of m's stream in round r. Client i sends
 
     x_i + Σ_{j > i} PRG_ij(r) − Σ_{j < i} PRG_ji(r)   modulo 2ʷ
 
 and the sum over all clients is Σ x_i modulo 2ʷ, exactly. A mask of w bits is the lowest bits of a
-word of 8, 16, 32 or 64, which is uniform, as 2ʷ divides the number of words.
+word of 8, 16, 32 or 64. It is uniform, as 2ʷ divides the number of words.
 
-The key is bound to all that two clients must agree on: run, round, both keys and places, the whole
-set of peers, w and the vector's length. Where two clients differ in any of it, their masks have
-nothing in common: they do not cancel, and the sum is as random as each vector.
+The key is bound to everything that two clients must agree on: run, round, both keys and places, the
+whole set of peers, w and the vector's length. If two clients differ in any of it, their masks have
+nothing in common. They do not cancel, and the sum is as random as each vector.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from sqlfl.base.arrays import Array
 from sqlfl.base.errors import InternalError, PrivacyError
 
 LONGEST = 1 << 38
-"""Bytes of a key's stream: 2³² blocks of 64."""
+"""Maximum bytes of a key's stream: 2³² blocks of 64."""
 
 _DOMAIN = b"sqlfl secure sum: mask 1"
 _NONCE = bytes(16)
-"""Of all streams, and the first block's number: each key is used for one stream."""
+"""Nonce of all streams, with the first block's number: each key is used for one stream."""
 _TILE = 1 << 16
 _ZEROS = bytes(_TILE)
 
@@ -45,8 +45,9 @@ class Masks(Secret):
     __slots__ = ("_last", "_lock", "_peers", "_place", "_run", "_secrets")
 
     def __init__(self, pair: KeyPair, peers: Peers, run: str) -> None:
-        """Settles the run's peers: PrivacyError where they are settled already, or `pair` is not
-        among them (`KeyPair.agree`)."""
+        """Settle the run's peers. Raise PrivacyError if they are settled already, or if `pair` is
+        not among them (`KeyPair.agree`).
+        """
         self._secrets = pair.agree(peers)
         self._place = peers.places[peers.keys.index(pair.public)]
         self._peers = peers
@@ -55,11 +56,14 @@ class Masks(Secret):
         self._lock = threading.Lock()
 
     def mask(self, values: Array, number: int, width: int) -> Array:
-        """The vector of round `number` as it may be sent: of unsigned integers (n,) below 2ʷ, as
-        many of the word of `width` bits.
+        """Return the masked vector of round `number`, ready to send.
 
-        Numbers of rounds, in [0, 2⁶⁴), must rise from call to call, else PrivacyError: two vectors
-        under one mask tell their difference. A round that fails is done again under a larger one.
+        values: unsigned integers (n,) below 2ʷ. The result has as many, in the word of `width`
+        bits.
+
+        Numbers of rounds, in [0, 2⁶⁴), must rise from call to call. Otherwise PrivacyError is
+        raised: two vectors under one mask disclose their difference. A failed round is repeated
+        under a larger number.
         """
         _check(values, width)
         self._begin(number)
@@ -71,8 +75,9 @@ class Masks(Secret):
         return masked
 
     def mask_limbs(self, values: Array, number: int) -> Array:
-        """The same of whole numbers modulo 2^(64 limbs): uint64 (n, limbs), from the lowest limb
-        on, of any values."""
+        """Return the masked vector of whole numbers modulo 2^(64 limbs): uint64 (n, limbs), from
+        the lowest limb on, of any values.
+        """
         if values.ndim != 2 or values.dtype != np.uint64 or values.nbytes > LONGEST:
             raise InternalError(f"an array of {values.dtype} and shape {values.shape} to be masked")
         self._begin(number)
@@ -95,7 +100,7 @@ class Masks(Secret):
             self._last = number
 
     def _key(self, place: int, secret: bytes, number: int, width: int, length: int) -> bytes:
-        """The key of a round's stream that this client shares with the peer at `place`."""
+        """Return the key of a round's stream that this client shares with the peer at `place`."""
         keys = dict(zip(self._peers.places, self._peers.keys, strict=True))
         first, second = sorted((place, self._place))
         info = encoding.joined(
@@ -114,7 +119,9 @@ class Masks(Secret):
 
 
 def _check(values: Array, width: int) -> None:
-    """InternalError for what is no vector of unsigned integers below 2ʷ; it tells no value."""
+    """Raise InternalError unless this is a vector of unsigned integers below 2ʷ. The error
+    discloses no value.
+    """
     word = packing.word(width)
     if values.ndim != 1 or values.dtype.kind != "u":
         raise InternalError(f"an array of {values.dtype} and shape {values.shape} to be masked")
@@ -125,13 +132,13 @@ def _check(values: Array, width: int) -> None:
 
 
 def _stream(key: bytes, size: int) -> Array:
-    """So many bytes of a key's stream: uint64."""
+    """Return `size` bytes of a key's stream, as uint64."""
     cipher = Cipher(algorithms.ChaCha20(key, _NONCE), mode=None).encryptor()
     return np.frombuffer(cipher.update(bytes(size)), "<u8")
 
 
 def _apply(masked: Array, key: bytes, *, subtract: bool) -> None:
-    """Adds the stream of a key to the words, or takes it from them, in place."""
+    """Add the stream of a key to the words in place, or subtract it."""
     operation = np.subtract if subtract else np.add
     cipher = Cipher(algorithms.ChaCha20(key, _NONCE), mode=None).encryptor()
     buffer = bytearray(_TILE)

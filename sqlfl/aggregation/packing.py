@@ -1,7 +1,7 @@
 """Vectors of integers below 2ʷ: their words in memory, and their bytes, w bits a number.
 
-Number i takes the bits from i·w on, its lowest first, and bit b is bit b mod 8 of byte b // 8.
-What is left of the last byte is zero, so that a vector has one form.
+Number i takes the bits from i·w on, its lowest first. Bit b is bit b mod 8 of byte b // 8. The rest
+of the last byte is zero, so that a vector has one form.
 """
 
 from __future__ import annotations
@@ -15,22 +15,23 @@ from sqlfl.base.errors import InternalError, WireError
 
 WIDEST = 64
 _LANES = 64
-"""Numbers that are packed together: they take w words of 64 bits, whatever w is."""
+"""Numbers that are packed together. They take w words of 64 bits, for any w."""
 _BLOCKS = 512
-"""Blocks of that many numbers at a time: what the processor's cache holds."""
+"""Blocks of that many numbers to pack at a time. So many fit the processor's cache."""
 
 
 def width(summands: int, largest_value: int) -> int:
-    """w = ⌈log₂(M·b + 1)⌉, the bits that the sum of M numbers in [0, b] may take. InternalError
-    where that is not in [1, 64]."""
-    found = (summands * largest_value).bit_length()
-    if summands < 1 or largest_value < 1 or found > WIDEST:
+    """Return w = ⌈log₂(M·b + 1)⌉, the bits that the sum of M numbers in [0, b] may take. Raise
+    InternalError if that is not in [1, 64].
+    """
+    bits = (summands * largest_value).bit_length()
+    if summands < 1 or largest_value < 1 or bits > WIDEST:
         raise InternalError(f"a sum of {summands} numbers up to {largest_value}")
-    return found
+    return bits
 
 
 def word(width: int) -> np.dtype[np.unsignedinteger]:
-    """The unsigned type of 8, 16, 32 or 64 bits that holds numbers of `width` bits."""
+    """Return the unsigned type of 8, 16, 32 or 64 bits that holds numbers of `width` bits."""
     if not 1 <= width <= WIDEST:
         raise InternalError(f"numbers of {width} bits")
     size = next(size for size in (1, 2, 4, 8) if width <= 8 * size)
@@ -42,17 +43,17 @@ def largest(width: int) -> int:
 
 
 def fits(values: Array, width: int) -> bool:
-    """Whether the unsigned integers are all below 2ʷ."""
+    """Return True if the unsigned integers are all below 2ʷ."""
     return values.size == 0 or int(values.max()) <= largest(width)
 
 
 def size(count: int, width: int) -> int:
-    """Bytes of `count` packed numbers: ⌈count·w/8⌉."""
+    """Return the bytes of `count` packed numbers: ⌈count·w/8⌉."""
     return (count * width + 7) // 8
 
 
 def pack(values: Array, width: int) -> bytes:
-    """The bytes of unsigned integers (n,) below 2ʷ. InternalError for others."""
+    """Return the bytes of unsigned integers (n,) below 2ʷ. Raise InternalError for others."""
     kind = word(width)
     if values.ndim != 1 or values.dtype.kind != "u" or not fits(values, width):
         raise InternalError(f"an array of {values.dtype} and shape {values.shape} in {width} bits")
@@ -64,8 +65,9 @@ def pack(values: Array, width: int) -> bytes:
 
 
 def unpack(data: bytes | memoryview, width: int, count: int) -> Array:
-    """The `count` numbers that were packed: (count,) of the word of `width` bits. WireError for
-    bytes that `pack` does not make of so many."""
+    """Return the `count` packed numbers: (count,) in the word of `width` bits. Raise WireError for
+    bytes that `pack` does not make of so many.
+    """
     kind = word(width)
     data = memoryview(data)
     if len(data) != size(count, width):
@@ -87,7 +89,7 @@ def unpack(data: bytes | memoryview, width: int, count: int) -> Array:
 
 
 def summed(vectors: Sequence[Array], width: int) -> Array:
-    """Σ of the vectors modulo 2ʷ: words of `width` bits, as they are."""
+    """Return Σ of the vectors modulo 2ʷ, in words of `width` bits."""
     total = np.zeros_like(vectors[0], word(width))
     for vector in vectors:
         total += vector
@@ -96,13 +98,16 @@ def summed(vectors: Sequence[Array], width: int) -> Array:
 
 
 def _lanes(width: int) -> list[tuple[int, int, int]]:
-    """For each number of a block: the word where it begins, at which bit, and how many bits of
-    that word are left from there."""
+    """Return for each number of a block the word where it begins, its first bit, and the bits left
+    in that word from there.
+    """
     return [(*divmod(lane * width, 64), 64 - lane * width % 64) for lane in range(_LANES)]
 
 
 def _packed(values: Array, width: int) -> bytes:
-    """The bytes of at most _LANES · _BLOCKS numbers, and zeros to the end of the last block."""
+    """Return the bytes of at most _LANES · _BLOCKS numbers, with zeros to the end of the last
+    block.
+    """
     blocks = -(-len(values) // _LANES)
     padded = np.zeros(blocks * _LANES, np.uint64)
     padded[: len(values)] = values
@@ -116,7 +121,7 @@ def _packed(values: Array, width: int) -> bytes:
 
 
 def _unpacked(data: memoryview, width: int) -> Array:
-    """The numbers of at most _BLOCKS blocks, and zeros to the end of the last block."""
+    """Return the numbers of at most _BLOCKS blocks, with zeros to the end of the last block."""
     blocks = -(-len(data) // (8 * width))
     padded = np.zeros(blocks * 8 * width, np.uint8)
     padded[: len(data)] = data

@@ -1,4 +1,4 @@
-"""Who takes part in a run's secure sums: places and public keys of all clients."""
+"""Participants of a run's secure sums: places and public keys of all clients."""
 
 from __future__ import annotations
 
@@ -14,24 +14,26 @@ from sqlfl.base.errors import PrivacyError
 
 KEY_BYTES = 32
 PLACES = 1 << 32
-"""Places are below."""
+"""Upper limit of places, itself excluded."""
 
 _DOMAIN = b"sqlfl secure sum: peers 1"
 _PRIME = 2**255 - 19
 _PROBE = X25519PrivateKey.from_private_bytes(bytes([1]) * KEY_BYTES)
-"""No secret: any private key, which is a multiple of 8, takes a point of low order to zero."""
+"""Key without secrecy. Any private key is a multiple of 8 and takes a point of low order to
+zero.
+"""
 
 
 @dataclass(frozen=True)
 class Peers:
-    """All clients of a run, this one among them. PrivacyError for what cannot be pinned.
+    """All clients of a run, including this one. Raise PrivacyError for an invalid set.
 
-    Two at least, whose places ascend, each with a public key of X25519 (RFC 7748) of its own: 32
-    bytes in the one form that its point has, none of low order.
+    There are at least two, with ascending places. Each has a public key of X25519 (RFC 7748) of its
+    own: 32 bytes in the canonical form of its point, which is not of low order.
     """
 
     places: tuple[int, ...]
-    """Ascending integers in [0, PLACES): the order that decides who adds a common mask."""
+    """Ascending integers in [0, PLACES). The order decides who adds a common mask."""
     keys: tuple[bytes, ...]
     """The public key at each place."""
 
@@ -53,14 +55,15 @@ class Peers:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of all places and keys, in hexadecimal: equal where all clients hold the same
-        set, so that owners can compare it on another way than the coordinator's."""
+        """Return the SHA-256 of all places and keys, in hexadecimal. It is equal if all clients
+        hold the same set, so that owners can compare it without the coordinator.
+        """
         members = (part for pair in zip(self.places, self.keys, strict=True) for part in pair)
         return hashlib.sha256(encoding.joined(_DOMAIN, len(self.keys), *members)).hexdigest()
 
 
 def _check(place: int, key: bytes) -> None:
-    """PrivacyError for what is no public key, or one whose secrets everybody knows."""
+    """Raise PrivacyError for an invalid public key, and for one whose secrets everybody knows."""
     if len(key) != KEY_BYTES:
         raise PrivacyError(f"the public key of client {place} has {len(key)} bytes, not 32")
     if int.from_bytes(key, "little") >= _PRIME:  # the same point as a smaller number

@@ -1,5 +1,5 @@
-"""Learning over union: what the clients of one slot hold, merged by the coordinator, or by their
-party where it combines them.
+"""Learning over a union: the values of one slot's clients, merged by the coordinator, or by their
+party if it combines them.
 
 Sums run in client order, so that they do not depend on the order of replies.
 """
@@ -38,7 +38,7 @@ CONSTANT = 1e-12
 
 
 def sum_gradients(parts: Sequence[Array]) -> Array:
-    """Σ_q of partial gradients (d, d_c): eq. 15, exact in one round."""
+    """Return Σ_q of partial gradients (d, d_c): eq. 15, exact in one round."""
     total = np.array(parts[0], np.float64)
     for part in parts[1:]:
         if part.shape != total.shape:
@@ -48,35 +48,39 @@ def sum_gradients(parts: Sequence[Array]) -> Array:
 
 
 def average(parts: Sequence[Array]) -> Array:
-    """w = mean_q (θ^q + u^q): the consensus step (eq. 23), with R in the clients' objectives."""
+    """Return w = mean_q (θ^q + u^q): the consensus step (eq. 23), with R in the clients'
+    objectives.
+    """
     mean: Array = sum_gradients(parts) / len(parts)
     return mean
 
 
 def merge_statistics(parts: Sequence[Statistics], total: float) -> SetEncoding:
-    """The encoding of a slot from its clients' weighted statistics.
+    """Return the encoding of a slot from its clients' weighted statistics.
 
     `total` is N, the joined rows, or the sum of their weights. The scale is the standard deviation
-    of the imputed column, sqrt(m2/total), or 1 where that is at most 1e-12·max(1, |mean|).
-    Categories are sorted by tag; those that weigh nothing are left out.
+    of the imputed column, sqrt(m2/total), or 1 if that is at most 1e-12·max(1, |mean|). Categories
+    are sorted by tag; categories of weight 0 are left out.
     """
-    own = sum_statistics(parts)
-    scale = np.sqrt(own.m2 / (total if total > 0 else 1.0))
-    scale[scale <= CONSTANT * np.maximum(1.0, np.abs(own.mean))] = 1.0
+    sums = sum_statistics(parts)
+    scale = np.sqrt(sums.m2 / (total if total > 0 else 1.0))
+    scale[scale <= CONSTANT * np.maximum(1.0, np.abs(sums.mean))] = 1.0
     return SetEncoding(
-        run=own.run,
-        slot=own.slot,
-        mean=own.mean,
+        run=sums.run,
+        slot=sums.slot,
+        mean=sums.mean,
         scale=scale,
-        missing=own.missing,
-        tags=own.tags,
-        counts=own.counts,
+        missing=sums.missing,
+        tags=sums.tags,
+        counts=sums.counts,
         total=total,
     )
 
 
 def merge_ranges(parts: Sequence[Ranges], features: Sequence[FeatureSpecification]) -> SetRanges:
-    """Of columns over all clients. ModelError, naming the first that has no values."""
+    """Return the ranges of columns over all clients. Raise ModelError, naming the first column
+    without values.
+    """
     weights = np.array([part.weight for part in parts])
     total = weights.sum(axis=0)
     if not total.all():
@@ -90,13 +94,14 @@ def merge_ranges(parts: Sequence[Ranges], features: Sequence[FeatureSpecificatio
     most = np.where(there, ends, -np.inf).max(axis=0)[:, 1]
     mean = (weights * ends[:, :, 0]).sum(axis=0) / total
     averaged = np.array([f.step is not None and f.step.value == "mean" for f in features])[:, None]
-    found = np.where(averaged, mean[:, None], np.stack([least, most], axis=1))
-    return SetRanges(parts[0].run, parts[0].slot, found)
+    merged = np.where(averaged, mean[:, None], np.stack([least, most], axis=1))
+    return SetRanges(parts[0].run, parts[0].slot, merged)
 
 
 def sum_statistics(parts: Sequence[Statistics]) -> Statistics:
-    """Those of all the parts' rows, exact ones: means and squared deviations by Chan's formula;
-    categories that weigh nothing are left out."""
+    """Return exact statistics of all the parts' rows: means and squared deviations by Chan's
+    formula. Categories of weight 0 are left out.
+    """
     weights = np.array([part.weight for part in parts], np.float64)
     means = np.where(weights > 0, [part.mean for part in parts], 0.0)
     squares = np.where(weights > 0, [part.m2 for part in parts], 0.0)
@@ -108,8 +113,9 @@ def sum_statistics(parts: Sequence[Statistics]) -> Statistics:
 
 
 def sum_bounded(parts: Sequence[Statistics]) -> Statistics:
-    """Those of all the parts' rows, of values within public bounds: `weight`, `mean` and `m2` are
-    the sums Σ 1, Σ u and Σ u²; all categories."""
+    """Return statistics of all the parts' rows, for values within public bounds, with all
+    categories. `weight`, `mean` and `m2` are the sums Σ 1, Σ u and Σ u².
+    """
     names = ("weight", "mean", "m2", "missing")
     weight, mean, m2, missing = (
         sum_gradients([getattr(part, name) for part in parts]) for name in names
@@ -120,7 +126,7 @@ def sum_bounded(parts: Sequence[Statistics]) -> Statistics:
 def _with_categories(
     parts: Sequence[Statistics], weight: Array, mean: Array, m2: Array, missing: Array, above: float
 ) -> Statistics:
-    """The parts' categories merged, those that count more than `above`."""
+    """Return the statistics with the parts' merged categories whose counts are above `above`."""
     vocabularies = [
         _merge_tags([p.tags[k] for p in parts], [p.counts[k] for p in parts], above)
         for k in range(len(parts[0].tags))
@@ -138,23 +144,24 @@ def _with_categories(
 
 
 def merge_noised(parts: Sequence[Statistics], rows: int, sigma: float) -> SetEncoding:
-    """The encoding of a slot from its clients' noised statistics, `rows` active rows in all.
+    """Return the encoding of a slot from its clients' noised statistics, over `rows` active rows.
 
-    The parts are as `sum_bounded` has them, each number with normal noise of standard deviation
-    `sigma`, u from 0 to 1; mean and scale of the result are those of u, as sqlfl.privacy.statistics
-    has them. Categories are all that a client sent; a count below 0 is 0.
+    The parts are as `sum_bounded` has them, with u from 0 to 1. Each number has normal noise of
+    standard deviation `sigma`. Mean and scale of the result are those of u, as
+    sqlfl.privacy.statistics has them. All categories that a client sent remain; a count below 0
+    becomes 0.
     """
-    own = sum_bounded(parts)
+    sums = sum_bounded(parts)
     noise = sigma * math.sqrt(len(parts))
-    mean, scale, missing = settle(own.weight, own.mean, own.m2, own.missing, rows, noise)
+    mean, scale, missing = settle(sums.weight, sums.mean, sums.m2, sums.missing, rows, noise)
     return SetEncoding(
-        run=own.run,
-        slot=own.slot,
+        run=sums.run,
+        slot=sums.slot,
         mean=mean,
         scale=scale,
         missing=missing,
-        tags=own.tags,
-        counts=tuple(np.maximum(counts, 0.0) for counts in own.counts),
+        tags=sums.tags,
+        counts=tuple(np.maximum(counts, 0.0) for counts in sums.counts),
         total=float(rows),
     )
 
@@ -162,7 +169,7 @@ def merge_noised(parts: Sequence[Statistics], rows: int, sigma: float) -> SetEnc
 def merge_keys(
     parts: Sequence[tuple[Array, Array]],
 ) -> tuple[Array, list[Array]]:
-    """The tags of all parts, ascending, and each part's codes among them, uint32.
+    """Return the tags of all parts, ascending, and each part's codes among them, uint32.
 
     parts: (tags (u, 16), codes (n,)) as `JoinKeys` has them; u stands for NULL.
     """
@@ -171,29 +178,32 @@ def merge_keys(
     place = np.empty(len(stacked), np.uint32)
     place[order] = group
     tags = stacked[order][new]
-    found, start = [], 0
-    for own, codes in parts:
-        among = np.append(place[start : start + len(own)], np.uint32(len(tags)))
-        found.append(among[codes])
-        start += len(own)
-    return tags, found
+    part_codes, start = [], 0
+    for part_tags, codes in parts:
+        among = np.append(place[start : start + len(part_tags)], np.uint32(len(tags)))
+        part_codes.append(among[codes])
+        start += len(part_tags)
+    return tags, part_codes
 
 
 def _merge_tags(
     tags: Sequence[Array], counts: Sequence[Array], above: float = 0.0
 ) -> tuple[Array, Array]:
-    """Distinct tags in order, and the sums of their counts, where these are above that."""
+    """Return the distinct tags in order, and the sums of their counts, if these are above
+    `above`.
+    """
     stacked = np.concatenate([tag.reshape(-1, 16) for tag in tags])
     order, new, group = _grouped(stacked)
-    # of no tags at all, numpy counts in integers, whatever the weights are
+    # Without tags, numpy counts in integers, whatever the weights are.
     merged = np.bincount(group, np.concatenate(counts)[order], int(new.sum())).astype(np.float64)
     occurs = merged > above
     return stacked[order][new][occurs], merged[occurs]
 
 
 def _grouped(tags: Array) -> tuple[Array, Array, Array]:
-    """The order of tags (n, 16) by their bytes; in that order, which are met for the first time,
-    and the number of each among the distinct ones."""
+    """Return the order of tags (n, 16) by their bytes. In that order, return which tags are new,
+    and each one's number among the distinct tags.
+    """
     halves = np.ascontiguousarray(tags, np.uint8).view(">u8")  # big-endian numbers sort as bytes do
     order = np.lexsort((halves[:, 1], halves[:, 0]))
     ordered = tags[order]
@@ -206,11 +216,11 @@ NUMBERS = ("INT", "DECIMAL", "NUMERIC", "DOUBLE", "FLOAT", "REAL")
 
 
 def merge_classes(parts: Sequence[Labels], type_: str) -> tuple[tuple[str, ...], Array]:
-    """The classes of all clients, and the code of every row of the slot.
+    """Return the classes of all clients, and the code of every row of the slot: uint32 (rows,).
 
     `type_` is the target's DuckDB type. Classes keep the order of their type, which is that of each
-    client's list: numbers by value, text by code points; where the lists alone decide (ENUM), any
-    classes that no list compares are in order of their text. Returns classes and uint32 (rows,).
+    client's list: numbers by value, text by code points. For an ENUM the lists alone decide;
+    classes that no list compares are in order of their text.
     """
     if len(parts) == 1:
         return parts[0].classes, parts[0].codes
@@ -225,7 +235,7 @@ def merge_classes(parts: Sequence[Labels], type_: str) -> tuple[tuple[str, ...],
 
 
 def _merge_orders(orders: Sequence[Sequence[str]], numeric: bool) -> tuple[str, ...]:
-    """The topological order of all names that is smallest by (value and) text."""
+    """Return the topological order of all names that is smallest by (value and) text."""
     after: dict[str, set[str]] = {name: set() for order in orders for name in order}
     for order in orders:
         for first, second in pairwise(order):
@@ -240,24 +250,24 @@ def _merge_orders(orders: Sequence[Sequence[str]], numeric: bool) -> tuple[str, 
 
     ready = [key(name) for name, count in waiting.items() if count == 0]
     heapq.heapify(ready)
-    found: list[str] = []
+    ordered: list[str] = []
     while ready:
         _, name = heapq.heappop(ready)
-        found.append(name)
+        ordered.append(name)
         for successor in after[name]:
             waiting[successor] -= 1
             if waiting[successor] == 0:
                 heapq.heappush(ready, key(successor))
-    if len(found) < len(after):
+    if len(ordered) < len(after):
         raise ModelError(
             "the clients of the target's table order its classes differently",
             hint="cast the target to VARCHAR",
         )
-    return tuple(found)
+    return tuple(ordered)
 
 
 def sum_grams(parts: Sequence[Gram]) -> SetGram:
-    """Σ_q of second moments, as the message that goes back to every client of the slot."""
+    """Return Σ_q of second moments, as the message that goes back to every client of the slot."""
     total = message_to_gram(parts[0])
     for part in parts[1:]:
         total = total + message_to_gram(part)
@@ -276,9 +286,9 @@ def sum_grams(parts: Sequence[Gram]) -> SetGram:
 
 
 def merge_names(parts: Sequence[Errors]) -> Errors:
-    """The first, with the categories that another of the slot's clients has a text of.
+    """Return the first part, with texts of categories that another of the slot's clients knows.
 
-    Raises InternalError where they are of other columns.
+    Raise InternalError if the parts have different columns.
     """
     kinds, categories = parts[0].kinds.copy(), list(parts[0].categories)
     for part in parts[1:]:
@@ -312,8 +322,11 @@ def merge_separated(parts: Sequence[Separated]) -> Separated:
 
 
 def merge_profiles(parts: Sequence[Profile]) -> Profile:
-    """Of the rows of all clients. Different values are those of the client that has most of them:
-    which are the same at two, none tells. A range is that of all ranges that are told."""
+    """Merge profiles over the rows of all clients.
+
+    The number of different values is that of the client with most of them, because nothing tells
+    which values two clients share. A range spans all ranges sent.
+    """
 
     def stacked(name: str) -> Array:
         return np.stack([getattr(part, name) for part in parts])

@@ -1,4 +1,6 @@
-"""What of a client's message is summed over the clients of its slot, and what message a sum is."""
+"""Numbers of a client's message that are summed over the clients of its slot, and the message of a
+sum.
+"""
 
 from __future__ import annotations
 
@@ -24,19 +26,20 @@ from sqlfl.messages import Gram, Masked, Message, PartialGradient, SendStatistic
 BOUNDED = "bounded_statistics"
 """Statistics that are sums already, within public bounds."""
 DIAGONAL = "diagonal_gram"
-"""Second moments of whose one-hot columns there is the diagonal only."""
+"""Second moments with only the diagonal of one-hot columns."""
 SUMMED = (PartialGradient, Gram)
-"""What is masked as it is. `Statistics` are once it is known what categories there are."""
+"""Messages that are masked directly. `Statistics` are masked once the categories are known."""
 
 
 def format_of(what: str) -> Format:
-    """Of the numbers of this kind."""
+    """Return the format of the numbers of this kind."""
     return STATISTICS if what in (Statistics.kind, BOUNDED) else GRADIENTS
 
 
 def count_of(what: str, sizes: Sequence[int]) -> int:
-    """Numbers that a message of this kind and these sizes has to sum. InternalError where there is
-    no such message."""
+    """Return how many numbers a message of this kind and these sizes has to sum. Raise
+    InternalError if there is no such message.
+    """
     if any(size < 0 for size in sizes):
         raise InternalError(f"sizes of {what} below 0")
     match what, [*sizes]:
@@ -59,12 +62,14 @@ def _triangle(size: int) -> int:
 
 
 def summands(message: Message, clients: int, *, narrow: bool) -> tuple[str, list[int], Array]:
-    """The kind, the sizes and the numbers of a partial gradient or of second moments. `narrow`: of
-    second moments of categories only the diagonal, where the message has no more."""
+    """Return the kind, the sizes and the numbers of a partial gradient or of second moments.
+
+    narrow: of the categories' second moments only the diagonal, if the message has no more.
+    """
     match message:
         case PartialGradient():
-            found = message.values
-            return message.kind, [*found.shape], from_floats(found, GRADIENTS, clients)
+            gradient = message.values
+            return message.kind, [*gradient.shape], from_floats(gradient, GRADIENTS, clients)
         case Gram():
             p, q = len(message.numeric), len(message.cross)
             narrow = narrow and bool((message.rows == message.columns).all())
@@ -81,30 +86,32 @@ def summands(message: Message, clients: int, *, narrow: bool) -> tuple[str, list
 
 
 def _dense(message: Gram, q: int, narrow: bool) -> Array:
-    """Of the one-hot columns: pairs that do not occur are as many as they are elsewhere."""
+    """Return the second moments of one-hot columns with zeros for missing pairs, so that all
+    clients have equally many.
+    """
     rows, columns = message.rows.astype(np.int64), message.columns.astype(np.int64)
     if narrow:
         if (rows != columns).any():
             raise InternalError("second moments of pairs of categories, which are not to leave")
         return np.bincount(rows, message.values, q).astype(np.float64, copy=False)
     cells = np.bincount(_places(rows, columns, q), message.values, _triangle(q))
-    return cells.astype(np.float64, copy=False)  # integers where the message has no values
+    return cells.astype(np.float64, copy=False)  # integers if the message has no values
 
 
 def _places(rows: Array, columns: Array, q: int) -> Array:
-    """Of (row, column), row <= column, in the upper triangle row after row."""
-    found: Array = rows * q - rows * (rows - 1) // 2 + columns - rows
-    return found
+    """Return the places of (row, column), row <= column, in the upper triangle, row after row."""
+    positions: Array = rows * q - rows * (rows - 1) // 2 + columns - rows
+    return positions
 
 
 def statistics_summands(
     own: Statistics, wanted: SendStatistics, clients: int, *, bounded: bool
 ) -> tuple[str, list[int], Array]:
-    """Likewise of statistics, of the categories that are asked for.
+    """Return the same of statistics, for the requested categories.
 
-    Σ cnt, Σ cnt x and Σ cnt x² are made of mean and squared deviations without rounding, so that
-    nothing is lost where a mean is large. Raises InternalError where own categories are not asked
-    for.
+    Σ cnt, Σ cnt x and Σ cnt x² are computed from mean and squared deviations without rounding, so
+    that a large mean loses nothing. Raise InternalError if some of its own categories are not
+    requested.
     """
     weight, mean, m2 = (_fractions(v) for v in (own.weight, own.mean, own.m2))
     if not bounded:
@@ -124,14 +131,16 @@ def statistics_summands(
 
 
 def _aligned(tags: Array, counts: Array, every: Array) -> Array:
-    """The counts of all these categories; 0 of those that are none of its own."""
+    """Return the counts of all these categories; 0 for categories that this client does not
+    have.
+    """
     place = {bytes(tag): number for number, tag in enumerate(every)}
-    found = np.zeros(len(every))
+    aligned = np.zeros(len(every))
     try:
-        found[[place[bytes(tag)] for tag in tags]] = counts
+        aligned[[place[bytes(tag)] for tag in tags]] = counts
     except KeyError:
         raise InternalError("categories are left out of those that were asked for") from None
-    return found
+    return aligned
 
 
 def _fractions(values: Array) -> list[Fraction]:
@@ -144,16 +153,17 @@ def _fractions(values: Array) -> list[Fraction]:
 def message_of(
     total: Array, of: Masked, tags: Sequence[Array] = ()
 ) -> PartialGradient | Gram | Statistics:
-    """The message of a sum: uint64 (n, limbs), as masked messages like `of` add up to. `tags`: of
-    statistics, the categories that were asked for."""
+    """Return the message of a sum, uint64 (n, limbs), of masked messages like `of`. `tags`: the
+    requested categories, for statistics.
+    """
     sizes = of.lengths.tolist()
-    own = format_of(of.of)
+    number_format = format_of(of.of)
     match of.of:
         case PartialGradient.kind:
-            return PartialGradient(of.run, of.slot, to_floats(total, own).reshape(sizes))
+            return PartialGradient(of.run, of.slot, to_floats(total, number_format).reshape(sizes))
         case Gram.kind | "diagonal_gram":
-            return _gram(to_floats(total, own), of, *sizes)
-    return _statistics(to_fractions(total, own), of, tags)
+            return _gram(to_floats(total, number_format), of, *sizes)
+    return _statistics(to_fractions(total, number_format), of, tags)
 
 
 def _gram(values: Array, of: Masked, p: int, q: int) -> Gram:
@@ -163,7 +173,7 @@ def _gram(values: Array, of: Masked, p: int, q: int) -> Gram:
     if narrow:
         rows = columns = np.arange(q)
     else:
-        rows, columns = (own[pairs != 0] for own in np.triu_indices(q))
+        rows, columns = (index[pairs != 0] for index in np.triu_indices(q))
         pairs = pairs[pairs != 0]
     return Gram(
         of.run,
@@ -210,7 +220,7 @@ def _floats(values: Sequence[Fraction]) -> Array:
 
 
 def nothing_like(whole: PartialGradient | Gram | Statistics) -> Message:
-    """A message that adds nothing to such a sum."""
+    """Return a message that adds nothing to such a sum."""
     match whole:
         case PartialGradient():
             return replace(whole, values=np.zeros_like(whole.values))
@@ -233,5 +243,5 @@ def nothing_like(whole: PartialGradient | Gram | Statistics) -> Message:
                 mean=np.zeros_like(whole.mean),
                 m2=np.zeros_like(whole.m2),
                 missing=np.zeros_like(whole.missing),
-                counts=tuple(np.zeros_like(own) for own in whole.counts),
+                counts=tuple(np.zeros_like(part) for part in whole.counts),
             )
