@@ -1,1 +1,3 @@
-"""Errors, types of arrays, JSON, results and threads: what needs nothing else of ours."""
+"""Base modules that import nothing else of sqlfl: errors, types of arrays, JSON, results and
+threads.
+"""

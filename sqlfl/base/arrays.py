@@ -1,4 +1,4 @@
-"""Names for types of arrays, and what numpy does with more memory than it needs."""
+"""Types of arrays, and operations that save memory compared with numpy's own."""
 
 from __future__ import annotations
 
@@ -8,25 +8,27 @@ import numpy as np
 import numpy.typing as npt
 
 Array: TypeAlias = npt.NDArray[Any]
-"""Of numbers, whose type and shape the text beside it says."""
+"""Array of numbers. The text beside it says its type and shape."""
 
 Float: TypeAlias = npt.NDArray[np.float64]
 
 PART = 1 << 16
-"""Places that are looked up at once: numpy makes each one of 8 bytes before."""
+"""Places to look up at once: numpy first converts each to 8 bytes."""
 
 
 def taken(values: Array, places: Array) -> Array:
-    """values[places], of integers (n,) of any type."""
-    found = np.empty(len(places), values.dtype)
+    """Return values[places] of integers (n,) of any type."""
+    chosen = np.empty(len(places), values.dtype)
     for start in range(0, len(places), PART):
         part = slice(start, start + PART)
-        found[part] = values[places[part]]
-    return found
+        chosen[part] = values[places[part]]
+    return chosen
 
 
 def kept(values: Array, places: Array) -> Array:
-    """values[places] of ascending integers (n,), in the memory of `values`, which are gone then."""
+    """Return values[places] for ascending integers (n,), in the memory of `values`, which are
+    lost.
+    """
     for start in range(0, len(places), PART):
         part = places[start : start + PART]
         values[start : start + len(part)] = values[part]
@@ -34,10 +36,12 @@ def kept(values: Array, places: Array) -> Array:
 
 
 def nonzero(values: Array) -> Array:
-    """uint32, ascending: where values (n,) are not 0; there are less than 2³² of them."""
-    found, filled = np.empty(np.count_nonzero(values), np.uint32), 0
+    """Return the places where values (n,) are not 0, ascending, as uint32. There must be less than
+    2³² values.
+    """
+    places, filled = np.empty(np.count_nonzero(values), np.uint32), 0
     for start in range(0, len(values), PART):
-        own = np.flatnonzero(values[start : start + PART])
-        found[filled : filled + len(own)] = own + start
-        filled += len(own)
-    return found
+        part = np.flatnonzero(values[start : start + PART])
+        places[filled : filled + len(part)] = part + start
+        filled += len(part)
+    return places

@@ -1,9 +1,8 @@
-"""JSON of dataclasses, read strictly: into values of the types that they declare, or not at all.
+"""JSON of dataclasses, with a strict reader: it returns values of the declared types, or fails.
 
-What is read may come from another party or from a damaged file. It is bounded before it is parsed,
-and every value of it is of the type that its field has; ValueError says which is not.
-
-Bytes are written in hexadecimal, times as ISO 8601 has them, arrays as lists, row after row.
+The text may come from another party or from a damaged file. It is bounded before it is parsed, and
+every value must have the type of its field; ValueError names the one that has not. Bytes are
+written in hexadecimal, times as ISO 8601, arrays as lists, row after row.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ from sqlfl.base.errors import InternalError
 T = TypeVar("T")
 
 LEFT_OUT = types.MappingProxyType({"left out": True})
-"""Metadata of a field that is None or False by default, and is not written where it is."""
+"""Metadata of a field whose default is None or False. It is not written if it has its default."""
 
 DEEPEST = 64
-"""Levels of lists and objects."""
+"""Maximum levels of lists and objects."""
 SHOWN = 40
 
 _STRING = re.compile(r'"(?:[^"\\]++|\\.|\\\Z)*+(?:"|\Z)', re.DOTALL)
@@ -36,8 +35,9 @@ _OTHERS = re.compile(r"[^][{}]+")
 
 
 def loads(text: str, *, finite: bool = True) -> Any:
-    """The value of a JSON text. Raises ValueError for what is none, is nested more than DEEPEST
-    levels deep, or, where `finite`, has numbers that are not."""
+    """Return the value of a JSON text. Raise ValueError for other texts and for more than DEEPEST
+    levels. With `finite`, raise it also for numbers that are not finite.
+    """
     if text.count("[") + text.count("{") > DEEPEST:
         _check_depth(text)
     try:
@@ -47,23 +47,25 @@ def loads(text: str, *, finite: bool = True) -> Any:
 
 
 def to_json(value: object, *, ascii: bool = True) -> str:
-    """A value of a type that `from_json` reads, without spaces; floats keep all their bits."""
+    """Return a value of a type that `from_json` reads as text, without spaces. Floats keep all
+    their bits.
+    """
     return json.dumps(value, separators=(",", ":"), ensure_ascii=ascii, default=_written)
 
 
 def from_json(kind: type[T], text: str, *, finite: bool = True, strict: bool = True) -> T:
-    """The value of the type `kind` that the text is of. Raises ValueError for anything else.
+    """Return the value of type `kind` from its text. Raise ValueError for anything else.
 
     Types: None, bool, int, float, str, bytes, datetime, object and Any, arrays of numbers, tuples,
     mappings from str, unions, and dataclasses of these, whose missing fields take their defaults.
-    `strict`: a field that the type does not have is an error, and not left alone.
+    strict: a field that the type does not have is an error; otherwise it is ignored.
     """
-    found: T = _Reader(finite, strict).read(kind, loads(text, finite=finite), "")
-    return found
+    value: T = _Reader(finite, strict).read(kind, loads(text, finite=finite), "")
+    return value
 
 
 def _written(value: Any) -> Any:
-    """What json does not know."""
+    """Return JSON for a value that the json module does not know."""
     if is_dataclass(value):
         return {
             spec.name: getattr(value, spec.name)
@@ -124,7 +126,7 @@ class _Reader:
             _fail(path, wanted, value)
 
     def _array(self, element: Any, value: Any, path: str) -> Any:
-        """Looked at in few steps: it may be long."""
+        """Return an array. It is checked in few steps, because it may be long."""
         import numpy as np
 
         flat = value
@@ -133,12 +135,12 @@ class _Reader:
         if not isinstance(flat, list) or not set(map(type, flat)) <= {int, float}:
             _fail(path, "an array of numbers", value)
         try:
-            found = np.array(value, element)
+            numbers = np.array(value, element)
         except (ValueError, OverflowError):
             _fail(path, "an array of numbers", value)
-        if self._finite and not np.isfinite(found).all():
+        if self._finite and not np.isfinite(numbers).all():
             _fail(path, "an array of finite numbers", value)
-        return found
+        return numbers
 
     def _union(self, kind: Any, value: Any, path: str) -> Any:
         problem: ValueError | None = None
@@ -175,15 +177,15 @@ class _Reader:
         hints = _hints(kind)
         if self._strict and not value.keys() <= hints.keys():
             _fail(path, f"without a field {min(value.keys() - hints.keys()):.{SHOWN}}", value)
-        found = {}
+        values = {}
         for name, hint in hints.items():
             if name in value:
-                found[name] = self.read(hint, value[name], f"{path}.{name}" if path else name)
+                values[name] = self.read(hint, value[name], f"{path}.{name}" if path else name)
             elif name in _required(kind):
                 _fail(path, f"with a field {name}", value)
         try:
-            return kind(**found)
-        except InternalError as error:  # of values that do not go together
+            return kind(**values)
+        except InternalError as error:  # values that do not go together
             raise ValueError(error.message) from error
 
 
@@ -195,12 +197,12 @@ _PLAIN = {
     str: "text",
 }
 _EXACT = {int, str}
-"""Types that many values are held to at once."""
+"""Types for which many values are checked at once."""
 _TEXTS: dict[Any, tuple[str, Callable[[str], Any]]] = {
     bytes: ("bytes in hexadecimal", bytes.fromhex),
     dt.datetime: ("a time", dt.datetime.fromisoformat),
 }
-"""What is written as text."""
+"""Types that are written as text."""
 
 
 @cache
@@ -219,7 +221,9 @@ def _required(kind: Any) -> frozenset[str]:
 
 
 def _check_depth(text: str) -> None:
-    """Brackets outside of strings, innermost pairs taken away level by level."""
+    """Raise ValueError for too many levels of brackets. Brackets in strings do not count; the
+    innermost pairs are removed level by level.
+    """
     left = _OTHERS.sub("", _STRING.sub("", text))
     for _ in range(DEEPEST):
         if not left:

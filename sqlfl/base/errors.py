@@ -1,4 +1,4 @@
-"""The errors that sqlfl raises: one base, one class per kind of fault; and its warning."""
+"""Errors of sqlfl: one base, one class for each kind of fault; and its warning."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Iterable
 from sqlfl.base import sanitize
 
 EXCERPT = 160
-"""Characters of a line that an error shows."""
+"""Maximum characters of a line that an error shows."""
 
 
 class Error(Exception):
     """Base of every error that sqlfl raises on purpose.
 
-    `message` says what was wrong, where, and what was got; `hint` says what to do instead. Both may
-    be printed, whatever is quoted in them.
+    `message` says what was wrong, where, and what was got; `hint` says what to do instead. Both are
+    safe to print, even with quoted text of others.
     """
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
@@ -31,7 +31,7 @@ class Error(Exception):
         return self.message if self.hint is None else f"{self.message}\nhint: {self.hint}"
 
     def say_where(self, words: str) -> None:
-        """Add to the message where in a larger whole it happened."""
+        """Add to the message the place where it happened."""
         self.message = self._printed(f"{self.message} ({words})")
         self.args = (self._text(),)
 
@@ -42,11 +42,13 @@ class Error(Exception):
 
 
 class Warning(UserWarning):
-    """What was done may not be what was meant: see the text. `warnings` of Python filters it."""
+    """Warning that the result may not be what the user meant; its text says why. Python's
+    `warnings` filters it.
+    """
 
 
 class StatementError(Error):
-    """An error at a place of a statement: `line` and `column` count from 1.
+    """Error at a place of a statement: `line` and `column` count from 1.
 
     `span` is the half-open range of characters of `sql` that the excerpt marks. Names of tables and
     columns, which may hold line breaks, stay on one line.
@@ -90,7 +92,7 @@ class StatementError(Error):
         text = sanitize.lines(self.sql[start:] if end < 0 else self.sql[start:end])
         width = max(1, min(self.span[1], start + len(text)) - self.span[0])
         offset = self.column - 1
-        if len(text) > EXCERPT:  # a window of the line, with some of what stands before the mark
+        if len(text) > EXCERPT:  # a window of the line, with some text before the mark
             left = max(0, min(offset - EXCERPT // 3, len(text) - EXCERPT))
             text = ("…" if left else "") + text[left : left + EXCERPT] + "…"
             offset += (1 if left else 0) - left
@@ -128,11 +130,11 @@ class ApprovalError(PolicyError):
 
 
 class PrivacyError(StatementError):
-    """A privacy demand cannot be met; with its place, where that is known before a run."""
+    """A privacy demand cannot be met. It has a place if that is known before a run."""
 
 
 class PartyError(Error):
-    """A party's database failed; `party` names it, `at` what of its fragments it failed on."""
+    """A party's database failed. `party` names it, and `at` the failing part of its fragments."""
 
     def __init__(self, party: str, message: str, *, hint: str | None = None, at: str = "") -> None:
         self.party = party
@@ -141,25 +143,27 @@ class PartyError(Error):
 
 
 class ReplyError(PartyError):
-    """A party's reply is none to what it was asked."""
+    """A party's reply does not fit the request."""
 
 
 class LostError(PartyError):
-    """No answer came from a party: whether it has served the request is not known."""
+    """No answer came from a party. Nobody knows whether it has served the request."""
 
 
 class ForgottenError(Error):
     """A party does not know the run of a request: its process was restarted since the run began.
-    Users see LostError."""
+    Users see LostError.
+    """
 
 
 class WireError(Error):
-    """Bytes that came over a border are no message as it is declared. Whoever reads them says whose
-    they are: this class never reaches a user."""
+    """Bytes from across a border are no message in its declared form. The reader names the sender;
+    this class never reaches a user.
+    """
 
 
 class EvaluationError(Error):
-    """What a party was sent fails on its data; `at` says which part of it. Users see PartyError."""
+    """A fragment fails on the party's data; `at` says which part of it. Users see PartyError."""
 
     def __init__(self, message: str, at: str) -> None:
         self.at = at
@@ -175,7 +179,7 @@ class InternalError(Error):
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that `name` was most likely meant to be, ignoring case; None if none is."""
+    """Return the known name that `name` most likely means, ignoring case; None without one."""
     folded = {item.lower(): item for item in known}
     close = difflib.get_close_matches(name.lower(), folded, n=1, cutoff=0.6)
     return folded[close[0]] if close else None

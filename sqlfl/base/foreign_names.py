@@ -1,4 +1,4 @@
-"""Attributes that results, models and federations of other libraries have, and ours instead."""
+"""Attributes of other libraries' results, models and federations, with sqlfl's replacements."""
 
 from __future__ import annotations
 
@@ -65,11 +65,11 @@ FEDERATION: Mapping[str, str] = {
 def no_attribute(
     owner: object, name: str, instead: Mapping[str, str], known: Iterable[str]
 ) -> AttributeError:
-    """The error for an attribute that `owner` lacks, with what to write instead."""
+    """Return the error for an attribute that `owner` lacks, with its replacement."""
     kind = type(owner).__name__
     hint = instead.get(name)
     if hint is None and not name.startswith("_"):
-        close = nearest(name, [own for own in known if not own.startswith("_")])
+        close = nearest(name, [candidate for candidate in known if not candidate.startswith("_")])
         hint = None if close is None else f"did you mean {close}?"
     message = f"{kind!r} object has no attribute {name!r}"
     return AttributeError(f"{message}\nhint: {hint}" if hint else message, name=name, obj=owner)

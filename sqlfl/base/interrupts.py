@@ -1,4 +1,4 @@
-"""Ctrl-C: it ends work in other threads too, and waits where half a step would leave something."""
+"""Ctrl-C: it ends work in other threads too, and waits while half a step would leave traces."""
 
 from __future__ import annotations
 
@@ -20,17 +20,20 @@ log = logging.getLogger("sqlfl.base.interrupts")
 T = TypeVar("T")
 
 AGAIN = 0.02
-"""Seconds after which work that is to stop is told so again: between two queries nothing hears."""
+"""Seconds after which work is told again to stop: between two queries it does not notice."""
 
 HEARD = 0.1
-"""Seconds after which a signal is heard at the latest: one that comes just before the main thread
-begins to wait does not end the wait."""
+"""Maximum seconds until a signal is noticed. A signal just before the main thread begins to wait
+does not end the wait.
+"""
 
 _here = threading.local()
 
 
 class Interrupts:
-    """What Ctrl-C is to the main thread, for work in another one: who asked for it is elsewhere."""
+    """Ctrl-C for work in a thread other than the main one. The person who asked for the work is
+    elsewhere.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -38,7 +41,7 @@ class Interrupts:
         self._due = False
 
     def interrupt(self) -> None:
-        """As one Ctrl-C; from any thread."""
+        """Act as one Ctrl-C; any thread may call it."""
         with self._lock:
             if self._noting and not self._noting[-1].is_set():
                 self._noting[-1].set()
@@ -46,7 +49,7 @@ class Interrupts:
                 self._due = True
 
     def taken(self) -> bool:
-        """Whether the work is to end now; that is said once."""
+        """Return True, once, if the work must end now."""
         with self._lock:
             due, self._due = self._due, False
             return due
@@ -65,7 +68,7 @@ class Interrupts:
 
 @contextmanager
 def heeding(interrupts: Interrupts) -> Iterator[None]:
-    """What runs in the block, in this thread, is interrupted by these."""
+    """Let these interrupts interrupt the block, which runs in this thread."""
     _here.interrupts = interrupts
     try:
         yield
@@ -76,8 +79,8 @@ def heeding(interrupts: Interrupts) -> Iterator[None]:
 
 
 def _heeded() -> Interrupts | None:
-    found: Interrupts | None = getattr(_here, "interrupts", None)
-    return found
+    interrupts: Interrupts | None = getattr(_here, "interrupts", None)
+    return interrupts
 
 
 def asked_to_stop() -> bool:
@@ -87,7 +90,7 @@ def asked_to_stop() -> bool:
 
 
 def _signalled() -> bool:
-    """This thread is the one that signals reach."""
+    """Return True if signals reach this thread."""
     return threading.current_thread() is threading.main_thread()
 
 
@@ -95,8 +98,8 @@ def _signalled() -> bool:
 def noted() -> Iterator[threading.Event]:
     """Turn the first Ctrl-C into an event; a second one interrupts at once.
 
-    Signals reach the main thread only; elsewhere the event is set by the `Interrupts` that the
-    thread is `heeding`, or never.
+    Signals reach the main thread only. Elsewhere the `Interrupts` that the thread is `heeding` set
+    the event, if there are any.
     """
     heeded = _heeded()
     if heeded is not None:
@@ -124,7 +127,7 @@ def noted() -> Iterator[threading.Event]:
 
 @contextmanager
 def deferred() -> Iterator[None]:
-    """The first Ctrl-C takes effect at the end of the block; a second one interrupts at once."""
+    """Let the first Ctrl-C take effect at the end of the block; a second one interrupts at once."""
     event = threading.Event()
     try:
         with noted() as event:
@@ -135,7 +138,7 @@ def deferred() -> Iterator[None]:
 
 
 def _again() -> None:
-    """A Ctrl-C that was noted takes effect."""
+    """Let a noted Ctrl-C take effect."""
     heeded = _heeded()
     if heeded is None:
         signal.raise_signal(signal.SIGINT)
@@ -154,7 +157,7 @@ class Stopped(Error):
 
 @contextmanager
 def stoppable(stop: threading.Event) -> Iterator[None]:
-    """What runs in the block, in this thread, ends at its next `checkpoint` once `stop` is set."""
+    """Let the block, in this thread, end at its next `checkpoint` once `stop` is set."""
     previous = getattr(_here, "stop", None)
     _here.stop = stop
     try:
@@ -164,7 +167,7 @@ def stoppable(stop: threading.Event) -> Iterator[None]:
 
 
 def checkpoint() -> None:
-    """Raise Stopped where this thread's work is to stop: for long loops without a query."""
+    """Raise Stopped if this thread's work must stop. Long loops without a query call it."""
     stop: threading.Event | None = getattr(_here, "stop", None)
     if stop is not None and stop.is_set():
         raise Stopped("its work was interrupted")
@@ -174,8 +177,8 @@ def checkpoint() -> None:
 def caught() -> Iterator[SimpleQueue[object]]:
     """Turn the Ctrl-C that would interrupt the block into an item of a queue: KeyboardInterrupt.
 
-    Raised anywhere, it may leave a lock of a future held for ever. What is noted only, or waits for
-    the end of a block further out, still is. Elsewhere than in the main thread no signal comes.
+    Raised anywhere, it may leave a lock of a future held for ever. A Ctrl-C that is only noted, or
+    waits for the end of an outer block, still is. Outside the main thread no signal comes.
     """
     events: SimpleQueue[object] = SimpleQueue()
     previous = signal.getsignal(signal.SIGINT)
@@ -197,8 +200,9 @@ def caught() -> Iterator[SimpleQueue[object]]:
 
 
 def interrupted(events: SimpleQueue[object]) -> bool:
-    """Whether Ctrl-C has come: where signals reach this thread, by what it has `caught`; else by
-    what it heeds."""
+    """Return True if Ctrl-C has come. If signals reach this thread, the queue of `caught` tells;
+    otherwise the heeded interrupts tell.
+    """
     heeded = _heeded()
     return not events.empty() if heeded is None else heeded.taken()
 
@@ -206,10 +210,10 @@ def interrupted(events: SimpleQueue[object]) -> bool:
 def finish(
     begin: Callable[[list[Future[T]]], None], stop: Callable[[], None]
 ) -> tuple[Future[T], ...]:
-    """The work that `begin` has put into its list, once all of it is done.
+    """Return the work that `begin` has put into its list, once all of it is done.
 
-    After a Ctrl-C, or where `begin` fails, `stop` is called, again and again, until all of the work
-    has ended; then that is raised.
+    After a Ctrl-C, or if `begin` fails, `stop` is called repeatedly until all work has ended. Then
+    the error is raised.
     """
     work: list[Future[T]] = []
     failure: BaseException | None = None
@@ -242,10 +246,11 @@ def finish(
 
 
 def interruptible(work: Callable[[], T], stop: Callable[[], None]) -> T:
-    """What `work` returns; Ctrl-C calls `stop`, which is to end it, until it has ended.
+    """Return the result of `work`. Ctrl-C calls `stop`, which must end the work, until it has
+    ended.
 
-    The work is done in a thread of its own, for a signal reaches the main thread between two steps
-    of Python only. Where that is not the one that calls, no signal comes.
+    The work runs in a thread of its own, because a signal reaches the main thread only between two
+    steps of Python. If another thread calls, no signal comes.
     """
     if not _signalled() and _heeded() is None:
         return work()
@@ -269,7 +274,7 @@ def interruptible(work: Callable[[], T], stop: Callable[[], None]) -> T:
 
 
 class Deadline:
-    """When work is to have ended."""
+    """Time at which work must have ended."""
 
     def __init__(self, seconds: float, stop: Callable[[], None]) -> None:
         self.due, self.stop = time.monotonic() + seconds, stop
@@ -280,8 +285,9 @@ class Deadline:
 
 
 class _Watch(threading.Thread):
-    """Stops what takes too long. It sleeps until the next deadline that it knows: most work has
-    ended by then, and has neither woken nor waited for it."""
+    """Thread that stops work that takes too long. It sleeps until the next known deadline. Most
+    work has ended by then, and has neither woken it nor waited for it.
+    """
 
     def __init__(self) -> None:
         super().__init__(name="sqlfl deadlines", daemon=True)
@@ -309,7 +315,9 @@ class _Watch(threading.Thread):
             log.exception("work that takes too long cannot be stopped")
 
     def add(self, deadline: Deadline) -> bool:
-        """False where it has ended, or is in a process that has forked from its own."""
+        """Add a deadline. Return False if the thread has ended, or if this process was forked from
+        its own.
+        """
         with self.changed:
             if self.ended or not self.is_alive():
                 return False
@@ -329,8 +337,9 @@ _watching = threading.Lock()
 
 @contextmanager
 def limited(seconds: float, stop: Callable[[], None]) -> Iterator[Deadline]:
-    """Where the block takes longer, `stop` is called from another thread, again and again until the
-    block has ended, and not after that. What it has made by then is to be looked at."""
+    """Call `stop` from another thread if the block takes longer, repeatedly until the block has
+    ended, and not afterwards. The caller must check the block's result.
+    """
     deadline = Deadline(seconds, stop)
     watch = _watch(deadline)
     try:

@@ -1,4 +1,4 @@
-"""A progress bar for what takes more than two seconds; silent where nobody looks."""
+"""Progress bar for statements of more than two seconds; silent if nobody looks."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from tqdm import tqdm
 from sqlfl.base import sanitize
 
 DELAY = 2.0
-"""Seconds that a statement may take before its bar appears."""
+"""Seconds before a statement's bar appears."""
 SPAN = 4
-"""Epochs over which it is seen how fast the objective settles."""
+"""Number of epochs from which the pace of the objective is estimated."""
 ECHO = 3
-"""Columns of a terminal that are left for the ^C that it shows: a bar that wraps is not wiped."""
+"""Columns of a terminal that are left for its ^C: a bar that wraps is not wiped."""
 STAGES = "{desc} [{elapsed}{postfix}]"
-"""A bar of a statement without epochs."""
+"""Bar of a statement without epochs."""
 
 
 @dataclass(frozen=True)
 class ProgressStep:
-    """How far a statement is."""
+    """Progress of a statement."""
 
     name: str
     epochs: int | None
-    """At most; None for a statement without epochs."""
+    """Maximum number of epochs; None for a statement without epochs."""
     epoch: int
     note: str
     """The stage, or the objective."""
     objective: float | None
-    """After this epoch."""
+    """Objective after this epoch."""
     sent: int
     """Bytes that have crossed borders so far."""
     tolerance: float
@@ -49,16 +49,18 @@ Tell: TypeAlias = Callable[[ProgressStep], None]
 
 
 class Progress:
-    """Shows the stage and the epochs of one statement, and leaves nothing behind.
+    """Display of the stage and the epochs of one statement, which leaves nothing behind.
 
-    `enabled` True shows it at once, False never. None shows it after `DELAY`, and only where
-    somebody looks: a terminal on standard error, or a notebook, which may show a widget. A function
-    is told instead, by the thread that runs the statement.
+    `enabled` True shows it at once, False never. None shows it after `DELAY`, and only on a
+    terminal on standard error or in a notebook, which may show a widget. A function is called
+    instead, by the thread that runs the statement.
 
-    The rest is reckoned against the epochs that are likely: `epochs` at most, and with a
-    `tolerance` those after which the objective changes by less, relatively, if it goes on settling
-    as it does. `sent` tells the bytes that have crossed borders so far. Of these epochs the `first`
-    were made before: what `epoch` is told is counted from there.
+    The remaining time is estimated from the likely number of epochs. This is at most `epochs`. With
+    a `tolerance`, it is the epoch from which the objective should change by less, relatively, at
+    its present pace.
+
+    `sent` returns the bytes that have crossed borders so far. `first` epochs were made before;
+    `epoch` counts from there.
     """
 
     def __init__(
@@ -88,7 +90,7 @@ class Progress:
         elif enabled:
             self._show()
         elif enabled is None and (in_notebook() or _is_terminal()):
-            # What is slow may be a stage of one exchange, in which no call comes to draw the bar.
+            # The slow part may be a stage of one exchange, in which no call comes to draw the bar.
             self._timer = threading.Timer(DELAY, self._show)
             self._timer.daemon = True
             self._timer.start()
@@ -98,7 +100,7 @@ class Progress:
         self._told()
 
     def remark(self, text: str) -> None:
-        """It stands before what else is said, from now on; whether or not DELAY is over."""
+        """Show this text before all others from now on, even before DELAY is over."""
         self._remark = text
         if self._timer is not None:
             self._timer.cancel()
@@ -112,7 +114,7 @@ class Progress:
 
     @property
     def likely(self) -> int | None:
-        """The epochs that there will be, in all."""
+        """Return the likely number of epochs in total."""
         if self._epochs is None or self._tolerance <= 0:
             return self._epochs
         rest = _rest(self._objectives, self._tolerance)
@@ -137,7 +139,7 @@ class Progress:
         with self._lock:
             self._closed = True
             if self._bar is not None:
-                self._bar.total = self._bar.n  # the widget turns red where it has not come to 100 %
+                self._bar.total = self._bar.n  # the widget turns red if it has not come to 100 %
                 self._bar.close()
 
     def _set(self, epoch: int, note: str) -> None:
@@ -159,7 +161,7 @@ class Progress:
             if self._epochs is None:
                 shape["bar_format"] = STAGES
             kind = _kind()
-            if kind is tqdm:  # which is to draw nothing before it has the width
+            if kind is tqdm:  # tqdm must draw nothing before it has the width
                 shape["delay"] = sys.float_info.min
             bar = kind(total=self.likely, **shape)
             bar.dynamic_ncols = _size
@@ -170,8 +172,8 @@ class Progress:
 
 
 def _rest(objectives: Sequence[float], tolerance: float) -> int | None:
-    """Epochs until the objective changes by less than `tolerance`, relatively, where its changes
-    go on shrinking as they did; None where they do not.
+    """Return the epochs until the objective changes by less than `tolerance`, relatively, if its
+    changes keep shrinking at their pace. Return None if they do not shrink.
 
     >>> [_rest([1 + 0.1**k for k in range(n)], 1e-6) for n in (2, 3, 4, 6)]
     [None, 5, 4, 2]
@@ -185,7 +187,7 @@ def _rest(objectives: Sequence[float], tolerance: float) -> int | None:
 
 
 def _size(file: Any) -> tuple[int | None, int | None]:
-    """Columns and lines that the bar has; None where nobody knows."""
+    """Return the columns and lines of the bar; None if unknown."""
     try:
         columns, lines = os.get_terminal_size(file.fileno())
     except (OSError, ValueError, AttributeError):
@@ -201,7 +203,9 @@ def _set_total(bar: Any, total: int | None) -> None:
 
 
 def in_notebook() -> bool:
-    """Whether this process is the kernel of a notebook, or of another front end of Jupyter."""
+    """Return True if this process is the kernel of a notebook, or of another front end of
+    Jupyter.
+    """
     module = sys.modules.get("IPython")
     shell = None if module is None else module.get_ipython()
     return shell is not None and getattr(shell, "kernel", None) is not None
@@ -212,7 +216,9 @@ def _is_terminal() -> bool:
 
 
 def _kind() -> Any:
-    """The widget of notebooks where it can be shown: tqdm's own choice warns where it cannot."""
+    """Return the widget of notebooks if it can be shown. tqdm's own choice would warn if it
+    cannot.
+    """
     if in_notebook() and find_spec("ipywidgets") is not None:
         from tqdm.notebook import tqdm as widget
 

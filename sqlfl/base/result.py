@@ -1,4 +1,4 @@
-"""What a statement returns: an Arrow table with a good face."""
+"""Result of a statement: an Arrow table with text, HTML and a plot."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 WIDTH = 96
 """Characters of a line of a note."""
 SHOWN = 20
-"""Rows that a result's text and its HTML show."""
+"""Rows in a result's text and HTML."""
 BATCH = 65_536
-"""Rows that are Python values at once where a result is iterated."""
+"""Rows that are Python values at once while a result is iterated."""
 CLIPPED = 80
-"""Characters of a value that HTML shows; the rest stands in its title, up to TITLE."""
+"""Characters of a value in HTML; the rest is in its title, up to TITLE."""
 TITLE = 1000
 
-# Grey borders and the text's own colour are right on white and on black. Everything is inline: a
-# style element would reach into the rest of the notebook, and some viewers drop it.
+# Grey borders and the text's own colour suit white and black. Everything is inline: a style element
+# would affect the rest of the notebook, and some viewers drop it.
 _LINE = "1px solid rgba(128,128,128,.4)"
 _TABLE = "border-collapse:collapse;margin:.4em 0"
 _CELL = "padding:.25em .8em;vertical-align:top;white-space:nowrap"
@@ -71,13 +71,13 @@ class Result:
         figure: Callable[[pa.Table], Figure] | None = None,
     ):
         self.notes = tuple(notes)
-        """What is to be known of the rows, in sentences; it is shown below them."""
+        """Sentences about the rows, shown below them."""
         self._table = table
         self._text = text
         self._markup = markup
         self._figure = figure
         self._next = 0
-        """The row that `fetchone` gives next."""
+        """Row that `fetchone` returns next."""
 
     @property
     def columns(self) -> list[str]:
@@ -87,14 +87,14 @@ class Result:
         return self._table
 
     def df(self) -> Any:
-        """A pandas DataFrame. Raises Error where pandas is not installed."""
+        """Return a pandas DataFrame. Raise Error if pandas is not installed."""
         try:
             return self._table.to_pandas()
         except ModuleNotFoundError as error:
             raise Error("Result.df() needs pandas", hint="pip install pandas") from error
 
     def pl(self) -> Any:
-        """A polars DataFrame. Raises Error where polars is not installed."""
+        """Return a polars DataFrame. Raise Error if polars is not installed."""
         try:
             import polars
         except ModuleNotFoundError as error:
@@ -130,14 +130,14 @@ class Result:
         )  # fmt: skip
 
     def own(self) -> tuple[str | None, str | None, Callable[[pa.Table], Figure] | None]:
-        """Its text, its HTML and what draws it; None for those that its rows make."""
+        """Return its text, its HTML and its drawing function; None for those that its rows make."""
         return self._text, None if self._markup is None else self._markup(), self._figure
 
     def plot(self) -> Figure:
-        """The rows as a matplotlib Figure: of ROC OF MODEL and its like.
+        """Return the rows as a matplotlib Figure, for ROC OF MODEL and similar statements.
 
-        A notebook shows it; in a script: `result.plot().savefig("roc.png")`. Raises Error where the
-        statement has no picture, or matplotlib is missing.
+        A notebook shows it; in a script: `result.plot().savefig("roc.png")`. Raise Error if the
+        statement has no picture, or if matplotlib is missing.
         """
         if self._figure is None:
             raise Error(
@@ -148,11 +148,11 @@ class Result:
         return self._figure(self._table)
 
     def fetchall(self) -> list[tuple[Any, ...]]:
-        """All rows as tuples of Python values, whatever was fetched before."""
+        """Return all rows as tuples of Python values, whatever was fetched before."""
         return list(self)
 
     def fetchone(self) -> tuple[Any, ...] | None:
-        """The next row, from the first one on; None after the last."""
+        """Return the next row, from the first one on; None after the last."""
         row = next(_rows(self._table.slice(self._next, 1)), None)
         self._next += row is not None
         return row
@@ -161,7 +161,7 @@ class Result:
         return _rows(self._table)
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """The rows for another library, by the Arrow PyCapsule interface."""
+        """Return the rows for another library, by the Arrow PyCapsule interface."""
         return self._table.__arrow_c_stream__(requested_schema)
 
     def __len__(self) -> int:
@@ -184,7 +184,7 @@ class Result:
 
 
 def _short(table: pa.Table) -> pa.Table:
-    """Numbers with the digits that HTML shows, so that more columns fit a line."""
+    """Return numbers with the digits that HTML shows, so that more columns fit a line."""
     for place, field in enumerate(table.schema):
         if field.type == pa.float64():
             values = table.column(place).to_pylist()
@@ -202,7 +202,9 @@ def _rows(table: pa.Table) -> Iterator[tuple[Any, ...]]:
 
 
 def table_to_html(table: pa.Table, limit: int = SHOWN) -> str:
-    """An HTML table of the first `limit` rows, values escaped, with the number of rows below."""
+    """Return an HTML table of the first `limit` rows, values escaped, with the number of rows
+    below.
+    """
     styles = [_NUMBER if _is_number(field.type) else _TEXT for field in table.schema]
     head = "".join(
         f'<th scope="col" title="{_escaped(str(field.type))}" '
@@ -222,7 +224,7 @@ def table_to_html(table: pa.Table, limit: int = SHOWN) -> str:
 
 
 def facts_to_html(facts: Iterable[tuple[str, str]]) -> str:
-    """An HTML table of names and texts; a text of several lines keeps its lines."""
+    """Return an HTML table of names and texts; a text of several lines keeps its lines."""
     rows = "".join(
         f'<tr><th scope="row" style="{_FACT};white-space:nowrap">{_escaped(name)}</th>'
         f'<td style="{_FACT};max-width:50em;overflow-wrap:anywhere">{_block(text)}</td></tr>'

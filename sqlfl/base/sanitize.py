@@ -1,4 +1,5 @@
-"""Text of others as it may be printed: what would steer a terminal, or turn a line, is shown.
+"""Safe printing of others' text: characters that would steer a terminal or break a line become
+visible.
 
 Names of tables and columns, categories, class labels and error texts come from a party, and may
 hold anything: escape sequences, line breaks, overrides of the direction of writing.
@@ -22,23 +23,25 @@ _LINES = {code: shown for code, shown in _LINE.items() if code not in (_NEWLINE,
 
 
 def line(text: str) -> str:
-    """`text` on one line, character for character: control characters as the symbols of their
-    names (␛ for escape, ␊ for a line break), what turns the direction of writing as �."""
+    """Return `text` on one line, character for character. Control characters become the symbols of
+    their names (␛ for escape, ␊ for a line break). Characters that change the direction of writing
+    become �.
+    """
     return text if _plain(text) else text.translate(_LINE)
 
 
 def lines(text: str) -> str:
-    """The same, but line breaks and tabs stay."""
+    """Return the same, but keep line breaks and tabs."""
     return text if _plain(text) else text.translate(_LINES)
 
 
 def listed(names: Iterable[str]) -> str:
-    """All of them on one line."""
+    """Return all names on one line."""
     return line(", ".join(names))
 
 
 def clipped(text: str, longest: int) -> str:
-    """At most so many characters."""
+    """Return at most `longest` characters."""
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 

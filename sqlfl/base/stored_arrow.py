@@ -1,7 +1,7 @@
-"""Arrow IPC streams out of a database file, which may be damaged, or come from somebody else.
+"""Arrow IPC streams from a database file, which may be damaged, or come from somebody else.
 
-Only columns of numbers are read, and none that are compressed: what is read takes about the room of
-its bytes. Answers to analysts are streams too, of any columns, and are checked alike
+Only columns of numbers are read, and no compressed ones, so that reading takes about the memory of
+the bytes. Answers to analysts are streams too, of any columns, with the same checks
 (`check_stream`). Messages between parties are not of this kind (sqlfl.messages.wire).
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Collection
 import pyarrow as pa
 
 LARGEST_SCHEMA = 1 << 16
-"""Bytes, where a schema has nothing but columns: its reader may take some hundred times as much."""
+"""Maximum bytes of a schema of number columns. Its reader may take some hundred times as much."""
 _MESSAGE_HEADER, _DICTIONARY_BATCH, _BATCH_COMPRESSION = 2, 1, 3
 """Numbers of fields in Arrow's Message.fbs."""
 NUMBERS, ANY = ("record batch",), ("record batch", "dictionary")
@@ -21,9 +21,9 @@ NUMBERS, ANY = ("record batch",), ("record batch", "dictionary")
 
 
 def read_numbers(data: object, largest_schema: int | None = LARGEST_SCHEMA) -> pa.Table:
-    """The table of such a stream, its values checked.
+    """Return the table of such a stream, after checking its values.
 
-    largest_schema : bytes; None for any. Raises ValueError for anything else.
+    largest_schema : bytes; None for any. Raise ValueError for anything else.
     """
     if not isinstance(data, bytes):
         raise ValueError("no bytes")
@@ -42,8 +42,9 @@ def read_numbers(data: object, largest_schema: int | None = LARGEST_SCHEMA) -> p
 def check_stream(
     data: bytes | pa.Buffer, largest_schema: int | None, kinds: Collection[str] = NUMBERS
 ) -> None:
-    """Before it is read. ValueError for messages other than a schema of at most so many bytes and
-    these kinds, and for what is compressed: it would be unpacked before its size is known."""
+    """Check a stream before it is read. Raise ValueError for a schema of more than so many bytes,
+    for messages of other kinds, and for compression: it would be unpacked before its size is known.
+    """
     messages = pa.ipc.MessageReader.open_stream(data)
     for number, message in enumerate(messages):
         if message.type not in (kinds if number else ("schema",)):
@@ -56,7 +57,7 @@ def check_stream(
 
 
 def _is_compressed(head: bytes, kind: str) -> bool:
-    """Whether the header has the field that says how."""
+    """Return True if the header has the field of compression."""
     batch = _field(head, _table(head, 0), _MESSAGE_HEADER)
     if batch is not None and kind == "dictionary":
         batch = _field(head, _table(head, batch), _DICTIONARY_BATCH)
@@ -64,16 +65,16 @@ def _is_compressed(head: bytes, kind: str) -> bool:
 
 
 def _table(head: bytes, place: int) -> int:
-    """Where the flatbuffers table begins that `place` refers to."""
+    """Return the start of the flatbuffers table that `place` refers to."""
     return int(place + struct.unpack_from("<I", head, place)[0])
 
 
 def _field(head: bytes, table: int, number: int) -> int | None:
-    """Where a table's field is; None where it has none."""
+    """Return the place of a table's field; None without it."""
     places = table - struct.unpack_from("<i", head, table)[0]
     (size,) = struct.unpack_from("<H", head, places)
-    own = 4 + 2 * number
-    (offset,) = struct.unpack_from("<H", head, places + own) if own < size else (0,)
+    entry = 4 + 2 * number
+    (offset,) = struct.unpack_from("<H", head, places + entry) if entry < size else (0,)
     return table + offset if offset else None
 
 

@@ -1,8 +1,8 @@
-"""How many threads the libraries below numpy and torch take, while a step of a statement is done.
+"""Number of threads that numpy's libraries and torch use during a step of a statement.
 
-The clients of one process, its coordinator and DuckDB work at the same time on the same cores. BLAS
-and torch start a thread for each core on top of them, whose workers spin while they wait: of
-products as small as a chunk of rows, they cost more than they do.
+The clients of one process, its coordinator and DuckDB share the same cores. BLAS and torch start a
+further thread for each core, and their workers spin while they wait. For products as small as a
+chunk of rows, these threads cost more than they help.
 """
 
 from __future__ import annotations
@@ -16,39 +16,41 @@ from typing import Any, TypeAlias
 from threadpoolctl import OpenBLASController, ThreadpoolController
 
 _BRINGING = ("numpy", "scipy.linalg", "torch")
-"""Modules that come with a BLAS or an OpenMP of their own, once they are loaded."""
+"""Modules that load a BLAS or an OpenMP of their own."""
 
 
 @contextmanager
 def single() -> Iterator[None]:
-    """BLAS, OpenMP and torch take one thread each, in the block; after it, what they took before.
+    """Limit BLAS, OpenMP and torch to one thread each in the block, and restore their numbers after
+    it.
 
-    It may be entered again, and from several threads at once. BLAS mostly has one number for the
-    whole process, so that other threads have it too until the last one has left its block.
+    It may be entered again, and by several threads at once. BLAS mostly has one number for the
+    whole process. So other threads have it too until the last thread has left its block.
     """
     if getattr(_here, "inside", False):
         yield
         return
     with _limits.lock:
-        own = _limits.enter()
+        before = _limits.enter()
     _here.inside = True
     try:
         yield
     finally:
         with _limits.lock:
-            _limits.leave(own)
+            _limits.leave(before)
         _here.inside = False
 
 
 _here = threading.local()
 
 _Setting: TypeAlias = tuple[Any, "int | None"]
-"""Of torch, or a library that threadpoolctl has found, its threads."""
+"""torch, or a library that threadpoolctl has found, and its number of threads."""
 
 
 class _Limits:
-    """What blocks of several threads, which overlap, have set: each alone would give back what
-    another one has set. Its holder has the lock."""
+    """Settings of overlapping blocks of several threads. Each block alone would restore the setting
+    of another one. The caller holds the lock.
+    """
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -57,26 +59,27 @@ class _Limits:
         self._blas: list[Any] = []
         self._openmp: list[Any] = []
         self._before: list[_Setting] = []
-        """Of BLAS, to be given back by the last one."""
+        """Settings of BLAS, which the last block restores."""
         self._torch_threads = 1
-        """Outside of all blocks."""
+        """Number of threads outside of all blocks."""
 
     def enter(self) -> list[_Setting]:
-        """What is to be given back in this thread."""
+        """Lower the limits, and return the settings to restore in this thread."""
         if self._find() or not self._inside:
             self._before += _lower(self._blas)
         torch: Any = sys.modules.get("torch")
-        own = []
-        if hasattr(torch, "set_num_threads"):  # else it is not there, or just being loaded
+        before = []
+        if hasattr(torch, "set_num_threads"):  # otherwise it is missing, or just being loaded
             threads = torch.get_num_threads()
             if self._inside and threads == 1:
-                # a thread that is new to torch has what another one has set in its block
+                # A thread that is new to torch has the number that another one has set in its
+                # block.
                 threads = self._torch_threads
             self._torch_threads = threads
             torch.set_num_threads(1)
-            own.append((torch, threads))
+            before.append((torch, threads))
         self._inside += 1
-        return own + _lower(self._openmp)
+        return before + _lower(self._openmp)
 
     def leave(self, own: list[_Setting]) -> None:
         self._inside -= 1
@@ -86,13 +89,13 @@ class _Limits:
         _give_back(own)
 
     def _find(self) -> bool:
-        """Whether there are other libraries than before."""
+        """Return True if other libraries are loaded than before."""
         loaded = tuple(name in sys.modules for name in _BRINGING)
         if loaded == self._loaded:
             return False
-        found = ThreadpoolController()
-        self._blas = found.select(user_api="blas").lib_controllers
-        self._openmp = found.select(user_api="openmp").lib_controllers
+        controller = ThreadpoolController()
+        self._blas = controller.select(user_api="blas").lib_controllers
+        self._openmp = controller.select(user_api="openmp").lib_controllers
         self._loaded = loaded
         return True
 
@@ -108,8 +111,8 @@ def _give_back(before: list[_Setting]) -> None:
 
 
 def _set(settings: list[_Setting]) -> None:
-    # threadpoolctl lets one thread set OpenBLAS until it is released: the last one to leave a block
-    # need not be the one that entered first
+    # threadpoolctl lets one thread set OpenBLAS until it is released. The last thread to leave a
+    # block may be another one than the first to enter.
     OpenBLASController.clear_controlling_thread(force=True)
     for library, threads in settings:
         library.set_num_threads(threads)
