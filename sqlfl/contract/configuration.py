@@ -1,6 +1,6 @@
-"""What clients are told of the training of a slot, as all methods have it; each has its own class.
+"""Configuration of a slot's training, as the clients receive it. Each method has its own class.
 
-The coordinator expects replies by it, and the party answers by it.
+It determines the coordinator's expected replies and the party's answers.
 """
 
 from __future__ import annotations
@@ -18,70 +18,72 @@ from sqlfl.models.towers import TowerShape
 Own = TypeVar("Own", bound="Configuration")
 
 NUMBER = 8
-"""Bytes."""
+"""Bytes of a number."""
 PIECE = 1 << 16
-"""Rows of which the values of a tower's upper layers are there at once."""
+"""Rows whose values of a tower's upper layers are in memory at once."""
 PENALTY = 1
-"""Numbers that a block's first client sends beside predictions, where a method asks for no more."""
+"""Numbers that a block's first client sends beside predictions, if a method asks for no more."""
 
 
 @dataclass(frozen=True)
 class Extent:
-    """Of what is trained on at a client."""
+    """Size of the training data at a client."""
 
     rows: int
-    """Active ones."""
+    """Active rows."""
     width: int
     """Encoded columns."""
     numeric: int
-    """Those that are not one-hot."""
+    """Encoded columns that are not one-hot."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TowerConfiguration:
-    """Of a slot whose block is a tower."""
+    """Configuration of a slot whose block is a tower."""
 
     hidden: tuple[int, ...]
     """Widths of the hidden layers, at least one."""
     activation: str
     dropout: float = 0.0
     seed: int = 0
-    """Of the first parameters, which all clients of the slot draw alike, of dropout and of local
-    batches."""
+    """Seed of the first parameters, which all clients of the slot draw alike, of dropout and of
+    local batches.
+    """
     number: int = 0
-    """Of this client among those of the slot: its dropout and local batches are its own."""
+    """Number of this client among those of the slot. Its dropout and local batches are its own."""
     device: str = "cpu"
     """'auto', 'cpu' or 'cuda'."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Configuration:
-    """Travels as JSON in `Start`. A method adds its own fields, and says where its rounds differ
-    from a step by the slot's summed gradient."""
+    """Configuration that travels as JSON in `Start`. A method adds its own fields, and overrides
+    properties where its rounds differ from a step by the slot's summed gradient.
+    """
 
     method: ClassVar[str]
-    """Its name, as `sqlfl.methods` has it."""
+    """Name of the method in `sqlfl.methods`."""
     outputs: int
-    """d_c; of a tower its own: d_c, or P where a head follows at the coordinator."""
+    """d_c. For a tower the number of its outputs: d_c, or P before a head at the coordinator."""
     rows: int
     """N, joined rows: the divisor of sums of residuals, whose weights have a mean of 1."""
     total: float
-    """N, or Σ of the weights: the divisor of the second moments, and what counts add up to."""
+    """N, or Σ of the weights: the divisor of the second moments, and the sum of all counts."""
     clients: int
     """Q_i, clients of the slot."""
     leader: bool
-    """This client sends the block's scalars: the first of the slot."""
+    """True if this client, the first of the slot, sends the block's scalars."""
     l2: float
     curvature: float
-    """Of the loss."""
+    """Curvature of the loss."""
     keep: int = 0
     """Epochs to which `Save` may go back."""
     tower: TowerConfiguration | None = None
-    """None for a linear block."""
+    """Tower; None for a linear block."""
     privacy: RoundNoise | None = None
-    """What is clipped and noised; None where nothing is."""
+    """Clips and noise; None without them."""
     exempt: tuple[int, ...] = field(default=(), metadata=LEFT_OUT)
-    """Active rows that a LEFT JOIN made up, which hold nobody's data, where that matters."""
+    """Active rows that a LEFT JOIN added, which hold nobody's data, if that matters."""
 
     @property
     def shared(self) -> bool:
@@ -89,72 +91,80 @@ class Configuration:
 
     @property
     def averagings(self) -> int:
-        """Inner rounds of a step, in which the slot's clients average their parameters; 0 where
-        they sum their gradients."""
+        """Return the inner rounds of a step, in which the slot's clients average their parameters;
+        0 if they sum their gradients.
+        """
         return 0
 
     @property
     def products(self) -> int:
-        """Numbers that the block's first client sends beside the predictions after a step."""
+        """Return how many numbers the block's first client sends beside the predictions after a
+        step.
+        """
         return PENALTY
 
     @property
     def metric(self) -> bool:
-        """A client that is asked for the slope has the second moments of the slot, or makes them:
-        where there is no l2 by which the norm alone would tell enough."""
+        """Return True if a client that is asked for the slope has, or makes, the second moments of
+        the slot. It needs them without l2, because the norm alone then proves too little.
+        """
         return not self.shared and self.l2 == 0.0
 
     @property
     def remembered(self) -> int:
-        """Vectors as large as the block that a client holds."""
+        """Return the number of vectors as large as the block that a client holds."""
         return 1
 
     @property
     def gram(self) -> bool:
-        """A client makes second moments of its block, or may be asked for what takes them."""
+        """Return True if a client makes second moments of its block, or may be asked for results
+        that need them.
+        """
         return self.metric and self.tower is None
 
     @property
     def passes(self) -> int:
-        """Over its own rows, that a client makes for one request."""
+        """Return the passes over its own rows that a client makes for one request."""
         return 1
 
     def room(self, extent: Extent, most: int) -> Mapping[str, int]:
-        """About how many bytes training takes at a client beside the encoded rows, by the option
-        that decides it; `most` is how often its block may change. Options are in range."""
-        own = math.prod(self.parameters(extent.width))
-        found = {
+        """Return the approximate bytes that training takes at a client beside the encoded rows, by
+        the option that determines them. `most` is how often its block may change. Options must be
+        in range.
+        """
+        size = math.prod(self.parameters(extent.width))
+        room = {
             # predictions and residuals, in more than one type of numbers
-            "outputs": NUMBER * (3 * extent.rows * self.outputs + 2 * own),
-            "keep": NUMBER * own * min(self.keep, most),
+            "outputs": NUMBER * (3 * extent.rows * self.outputs + 2 * size),
+            "keep": NUMBER * size * min(self.keep, most),
         }
         if self.gram:
-            found["columns"] = 2 * NUMBER * extent.numeric * extent.width
+            room["columns"] = 2 * NUMBER * extent.numeric * extent.width
         shape = self.shape(extent.width)
         if shape is not None:
             piece = min(extent.rows, PIECE) * sum(shape.hidden)
-            # gradients, averages of these, and what is handed from layer to layer and back
+            # gradients, their averages, and the values passed from layer to layer and back
             passing = 3 * extent.rows * shape.hidden[0] + 4 * piece
-            found["hidden"] = NUMBER * (6 * own + passing)
-        return found
+            room["hidden"] = NUMBER * (6 * size + passing)
+        return room
 
     @property
     def sizes(self) -> Mapping[str, int]:
-        """Of the method's residuals, beside those of rows: what names stand for."""
+        """Return further named sizes of the method's residuals, beside those of rows."""
         return {}
 
     def fault(self) -> str | None:
-        """What is wrong with the method's own options, whose numbers are in range."""
+        """Return the fault in the method's own options, whose numbers are in range."""
         return None
 
     def shape(self, width: int) -> TowerShape | None:
-        """Of the tower over `width` encoded columns; None where the block is linear."""
+        """Return the shape of the tower over `width` encoded columns; None for a linear block."""
         if self.tower is None:
             return None
         return TowerShape(width, self.tower.hidden, self.outputs, self.tower.activation)
 
     def parameters(self, width: int) -> tuple[int, int]:
-        """The shape of a gradient."""
+        """Return the shape of a gradient."""
         shape = self.shape(width)
         return (width, self.outputs) if shape is None else (shape.size, 1)
 
@@ -163,7 +173,7 @@ class Configuration:
 
     @classmethod
     def from_json(cls: type[Own], text: str) -> Own:
-        """What `to_json` wrote. Raises InternalError for anything else."""
+        """Return the configuration that `to_json` wrote. Raise InternalError for anything else."""
         try:
             return from_json(cls, text)
         except ValueError as error:

@@ -1,4 +1,4 @@
-"""Names of a fragment's columns beside its features: the planner writes them, a client reads them.
+"""Names of a fragment's columns beside its features. The planner writes them, a client reads them.
 
 Features have names of their own, which do not begin with RESERVED.
 """
@@ -8,24 +8,24 @@ from __future__ import annotations
 from sqlfl.contract.schema import SlotSpecification
 
 RESERVED = "sqlfl_"
-"""What no name in a statement may begin with."""
+"""Prefix that no name in a statement may have."""
 TARGET = "sqlfl_target"
 WEIGHT = "sqlfl_weight"
 OFFSET = "sqlfl_offset"
 BASE = "sqlfl_base"
-"""The whole row of the slot's sources, to draw by."""
+"""Column with the whole row of the slot's sources, for random draws."""
 KEPT = "sqlfl_kept"
-"""Of two fragments that are evaluated as one, tells their rows apart."""
+"""Column that distinguishes the rows of two fragments evaluated as one."""
 ROW = "sqlfl_row"
-"""Of a fragment without any other column."""
+"""Column of a fragment without any other column."""
 MARK = "sqlfl_mark"
-"""By which the party knows a row again: it puts it at the end itself."""
+"""Column by which the party recognises a row. The party itself appends it."""
 KEY = "sqlfl_key_"
 IDENTIFIER = "sqlfl_id_"
 
 
 def key_part(key: int, part: int) -> str:
-    """Of a part of a join key, by their numbers."""
+    """Return the column name of a part of a join key, by their numbers."""
     return f"{KEY}{key}_{part}"
 
 
@@ -34,7 +34,9 @@ def identifier(number: int) -> str:
 
 
 def fragment_columns(wanted: SlotSpecification, *, linked: bool) -> list[str]:
-    """All columns of a fragment of the slot, in order; `linked`: it is two fragments in one."""
+    """Return all columns of a fragment of the slot, in order. linked: it is two fragments in
+    one.
+    """
     names = [feature.name for feature in wanted.features]
     names += [TARGET] * wanted.target + [WEIGHT] * wanted.weight + [OFFSET] * wanted.offset
     names += [BASE] * wanted.base

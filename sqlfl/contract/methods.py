@@ -1,10 +1,9 @@
-"""The training methods, by the name that the option `algorithm` gives them.
+"""Training methods, by the name that the option `algorithm` gives them.
 
-A method is a package. Its modules are loaded when they are needed, each where it is: `options` and
-`spec` by the planner, `coordinator` by the coordinator, `client` by a party. Each has its part
-under the name of the module (`OPTIONS`, `SPEC`, `COORDINATOR`, `CLIENT`); those of another
-distribution are found by its entry points in the group `sqlfl.methods`, from the method's name to
-its package.
+A method is a package. Its modules are loaded where and when they are needed: `options` and `spec`
+by the planner, `coordinator` by the coordinator, `client` by a party. Each has its part under the
+name of the module (`OPTIONS`, `SPEC`, `COORDINATOR`, `CLIENT`). Methods of another distribution are
+found by its entry points in the group `sqlfl.methods`, from the method's name to its package.
 """
 
 from __future__ import annotations
@@ -27,26 +26,27 @@ METHODS = {
     "frank_wolfe": "sqlfl.methods.frank_wolfe",
     "moments": "sqlfl.methods.moments",
 }
-"""Name -> package; `methods` has those of other distributions too."""
+"""Name -> package; `methods` includes those of other distributions."""
 
 
 @cache
 def methods() -> Mapping[str, str]:
-    """Name -> package, of all methods that are installed here; none takes another's name."""
+    """Return name -> package of all installed methods. None can take the name of a built-in one."""
     others = {entry.name: entry.value for entry in entry_points(group=GROUP)}
     return MappingProxyType(METHODS | others | METHODS)
 
 
 @cache
 def load_messages() -> None:
-    """Make the messages of all methods known, which each loads with its part for a party."""
+    """Load the messages of all methods. Each comes with the method's part for a party."""
     for name in methods():
         part_of(name, "client")
 
 
 def part_of(name: str, part: str) -> Any:
-    """A method's part: 'options', 'spec', 'coordinator' or 'client'. InternalError where the method
-    is not known."""
+    """Return a method's part: 'options', 'spec', 'coordinator' or 'client'. Raise InternalError for
+    an unknown method.
+    """
     package = methods().get(name)
     if package is None:
         raise InternalError(f"there is no training method {name!r:.60}")

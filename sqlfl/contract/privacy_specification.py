@@ -1,8 +1,8 @@
-"""What each client is told of PRIVACY, and what is released in training: plain data.
+"""PRIVACY as each client receives it, and the releases of training: plain data.
 
-`SnapshotPrivacy` goes to a client before it reads a row, with its `LabelNoise`. Once the join is
-known there are the `PlannedReleases` of each slot, and from these `RunNoise`: for each slot a
-`RoundNoise`, which goes to its clients. `sqlfl.options.privacy.Privacy` is what was asked.
+A client receives `SnapshotPrivacy` with its `LabelNoise` before it reads a row. Once the join is
+known, each slot has `PlannedReleases`. They determine `RunNoise`, which has a `RoundNoise` for the
+clients of each slot. `sqlfl.options.privacy.Privacy` is the user's request.
 """
 
 from __future__ import annotations
@@ -12,28 +12,30 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 Bounds: TypeAlias = tuple[float, float] | tuple[str, ...]
-"""Of a feature: least and largest value, or all categories; public."""
+"""Public bounds of a feature: least and largest value, or all categories."""
 LARGEST_BINS = 1 << 10
 LARGEST_THETA = 0.25
-"""Of binomial draws."""
+"""Limit of binomial draws."""
 
 
 @dataclass(frozen=True)
 class LabelNoise:
-    """How the labels' owner noises them, once per row; it works out the probabilities itself."""
+    """Noise of labels, which their owner adds once for each row. It computes the probabilities
+    itself.
+    """
 
     mechanism: str
     """'randomized_response' or 'laplace'."""
     epsilon: float
-    """The nominal one: of Laplace over classes it is not the ε that holds."""
+    """Nominal ε. For Laplace noise over classes, it is not the ε that holds."""
     bounds: tuple[float, float] | None
-    """Of numbers; None for classes."""
+    """Bounds of numbers; None for classes."""
     classes: tuple[str, ...]
-    """As `Labels.classes` has them: public, in order; none for numbers."""
+    """Classes as in `Labels.classes`: public, in order; none for numbers."""
 
     @property
     def words(self) -> str:
-        """The mechanism, as everybody may know it."""
+        """Return the mechanism in words, which may be public."""
         if self.bounds is not None:
             low, high = self.bounds
             scale = (high - low) / self.epsilon
@@ -45,135 +47,145 @@ class LabelNoise:
 
 @dataclass(frozen=True)
 class SnapshotPrivacy:
-    """What a client must know of the privacy of one slot before training; see SlotSpecification."""
+    """Privacy of one slot, as a client must know it before training; see SlotSpecification."""
 
     label: LabelNoise | None
-    """Where the slot holds the target, and labels are noised."""
+    """Noise of the labels, if the slot holds the target and labels are noised."""
     statistics: str
     """'none', 'bounds' or 'noised'."""
     bounds: tuple[Bounds | None, ...]
-    """Per feature of the slot, in order; empty where statistics are 'none'."""
+    """Bounds of each feature of the slot, in order; empty if statistics are 'none'."""
     statistics_noise: float
-    """Where they are noised: the standard deviation, relative to the ℓ2 sensitivity of all that the
-    client measures of the slot."""
+    """Standard deviation of noised statistics, relative to the ℓ2 sensitivity of all that the
+    client measures of the slot.
+    """
     statistics_delta: float
-    """Of finding out which categories there are; 0 where none is to be found out."""
+    """δ of finding the categories with noise; 0 if none are found so."""
     delta: float | None
-    """The δ of the features: a client with 1/δ rows or more refuses. None without epsilon."""
+    """δ of the features: a client with 1/δ rows or more refuses. None without epsilon."""
 
 
 @dataclass(frozen=True)
 class RoundNoise:
-    """What a client does to what it releases in each round of training; travels in `Start`."""
+    """Clips and noise of a client's releases in each round of training; travels in `Start`."""
 
     clip: float
-    """C: bound of the norm of a row's gradient, as it stands in the sum over joined rows; 0, with
-    noise 0: gradients are exact, and rows are drawn of alone."""
+    """C: bound of the norm of a row's gradient, as it stands in the sum over joined rows. 0, with
+    noise 0: gradients are exact, and only draws of rows protect.
+    """
     noise: float
-    """Standard deviation of what this client adds to every number of a gradient sum."""
+    """Standard deviation of this client's noise in every number of a gradient sum."""
     prediction_clip: float = 0.0
-    """B: bound of the norm of a row's prediction; 0: predictions are exact."""
+    """B: bound of the norm of a row's prediction; 0 for exact predictions."""
     prediction_noise: float = 0.0
-    """Standard deviation of what it adds to every number of a prediction."""
+    """Standard deviation of its noise in every number of a prediction."""
     row_bound: float = 0.0
-    """R: bound of the norm of a row's numeric columns in second moments; 0 where none are used."""
+    """R: bound of the norm of a row's numeric columns in second moments; 0 if there are none."""
     moments_noise: float = 0.0
-    """Standard deviation of what it adds to every number of its second moments."""
+    """Standard deviation of its noise in every number of its second moments."""
     bins: int = 0
-    """b: coins of the binomial draw that each number of a row's prediction leaves as; 0: it is not
-    drawn."""
+    """b: coins of the binomial draw for each number of a row's prediction; 0 without draws."""
     theta: float = 0.0
-    """θ of these draws; 0 without."""
+    """θ of these draws; 0 without them."""
     mechanism: str = ""
-    """By what noise one of the block's columns is chosen, 'gumbel' or 'laplace'; empty where none
-    is: with clip and noise 0 then, for no gradient is told."""
+    """Noise of the choice of one of the block's columns, 'gumbel' or 'laplace'; empty without a
+    choice. With a choice, clip and noise are 0, because no gradient is disclosed.
+    """
     selection_noise: float = 0.0
     """Scale of the noise in each column's score, relative to its sensitivity: 2/ε₀."""
     column_bound: float = 0.0
-    """B: what values of numeric columns are clipped to."""
+    """B: clip of the values of numeric columns."""
     residual_bound: float = 0.0
     """R: bound of |H − y| of a joined row, as it stands in scores."""
     sketch_noise: float = 0.0
     """Standard deviation of the noise in each number of a column's sketch, relative to its ℓ2
-    sensitivity."""
+    sensitivity.
+    """
     row_weight: float = 0.0
-    """Most that a row counts in the block's moments; 0 where they are not all that is released.
-    Their `moments_noise` is relative to their ℓ2 sensitivity then, which the client works out."""
+    """Maximum weight of a row in the block's moments; 0 if other values are released too. With a
+    weight, `moments_noise` is relative to the moments' ℓ2 sensitivity, which the client computes.
+    """
     categories: int = 0
-    """Category features of the block, likewise."""
+    """Category features of the block, if only moments are released."""
     labels_noise: float = 0.0
-    """Standard deviation of the noise in each number of the moments with the label, likewise."""
+    """Standard deviation of the noise in each number of the moments with the label, if only moments
+    are released.
+    """
 
 
 @dataclass(frozen=True)
 class RunNoise:
-    """What the noise of a run is, once the join is known."""
+    """Noise of a run, once the join is known."""
 
     rounds: Mapping[int, RoundNoise]
-    """Slot -> what each of its clients does."""
+    """Slot -> the noise of each of its clients."""
     intercept_clip: float = 0.0
-    """Where predictions are exact: what a joined row's part of the intercept's gradient is clipped
-    to. 0 where they are noised: then all that the coordinator trains is post-processing."""
+    """Clip of a joined row's part of the intercept's gradient, for exact predictions. 0 for noised
+    predictions: then all that the coordinator trains is post-processing.
+    """
     intercept_noise: float = 0.0
-    """Standard deviation of what it adds to every number of that gradient's sum."""
+    """Standard deviation of the noise in every number of that gradient's sum."""
     labels: LabelNoise | None = None
-    """Noise of the labels, where the method takes that into account; None where they are as they
-    are."""
+    """Noise of the labels, if the method takes it into account; None otherwise."""
 
 
 @dataclass(frozen=True)
 class PlannedReleases:
-    """What is released of one slot in training, as far as its noise depends on it."""
+    """Releases of one slot in training, as far as the noise depends on them."""
 
     slot: int
     gradients: int
-    """Noised gradient sums that one of its rows takes part in, at most."""
+    """Maximum number of noised gradient sums that one of its rows takes part in."""
     predictions: int
-    """Predictions of one of its rows, at most."""
+    """Maximum number of predictions of one of its rows."""
     moments: int
     """Releases of second moments: 0 or 1."""
     moments_sensitivity: float
-    """ℓ2, of these, for the change of one row; 0 without."""
+    """Their ℓ2 sensitivity for the change of one row; 0 without them."""
     clip: float
     """C"""
     clients: int
-    """Q, of the slot."""
+    """Q, clients of the slot."""
     copies: int
-    """F: joined rows that one of its rows occurs in, at most."""
+    """F: maximum number of joined rows with one of its rows."""
     partners: Mapping[int, int]
-    """Other slot j -> F_ij: rows of j that one of its rows is joined with, at most."""
+    """Other slot j -> F_ij: maximum number of rows of j that one of its rows is joined with."""
     steps: int
-    """Steps of the intercept, in the whole run."""
+    """Steps of the intercept in the whole run."""
     whole: bool
-    """Each step is of all joined rows, not of a batch of them."""
+    """True if each step covers all joined rows, not a batch of them."""
     epochs: int = 0
-    """Passes over the joined rows, where steps are of batches; not used where they are `whole`."""
+    """Passes over the joined rows, if steps cover batches; not used with `whole`."""
     row_bound: float = 0.0
-    """R of second moments; 0 without."""
+    """R of second moments; 0 without them."""
     one_sided: frozenset[int] = frozenset()
-    """Those of `partners` whose rows' gradients move by their clip at most, not by twice that: a
-    label's slopes keep their sign, and each of these rows is joined with labels of one class."""
+    """Those of `partners` whose rows' gradients move by at most their clip, not twice that. The
+    reason: a label's slopes keep their sign, and each of these rows is joined with labels of one
+    class.
+    """
     secret: bool = False
-    """Gradients and second moments leave the clients as sums over all of them."""
+    """True if gradients and second moments leave the clients only as sums over all of them."""
     draws: int = 0
-    """Sums over joined rows, each of as many numbers as a prediction has, for which one of its rows
-    is drawn of, at most; 0 where predictions are not drawn."""
+    """Maximum number of sums over joined rows, each with as many numbers as a prediction, for which
+    one of its rows is drawn. 0 if predictions are not drawn.
+    """
     outputs: int = 0
-    """P, numbers of a draw; 0 without."""
+    """P, numbers of a draw; 0 without draws."""
     honest: int = 0
-    """n: slots that draw in each of these sums, and of which nobody is told what, the slot itself
-    among them; 0 without."""
+    """n: slots that draw in each of these sums and whose draws nobody learns, including this slot;
+    0 without draws.
+    """
     selections: int = 0
-    """Choices of one of the block's columns by noised scores, at a client; 0 where none is."""
+    """Choices of one of the block's columns by noised scores, at a client; 0 without them."""
     sketches: int = 0
-    """Columns that a client tells of, as noised sketches, at most."""
+    """Maximum number of columns that a client discloses as noised sketches."""
     residual_bound: float = 0.0
     """R; 0 without choices."""
     crosses: int = 0
     """Releases of moments with the label."""
     row_weight: float = 0.0
-    """Most that a row counts in moments, where they are all that is released; 0 without."""
+    """Maximum weight of a row in moments, if only moments are released; 0 otherwise."""
     categories: int = 0
-    """Category features, likewise."""
+    """Category features, if only moments are released."""
     one_sided_slopes: bool = False
-    """So do the slopes of the intercept: the target is a class."""
+    """True if the slopes of the intercept keep their sign too: the target is a class."""

@@ -1,4 +1,4 @@
-"""What a party is told of a whole run before it begins, for its owner to approve."""
+"""Description of a whole run for a party before it begins, for its owner to approve."""
 
 from __future__ import annotations
 
@@ -11,67 +11,69 @@ from sqlfl.base.codec import from_json, loads, to_json
 from sqlfl.base.errors import InternalError
 
 SAME = ("engine", "name", "device", "warm")
-"""Of a slot's specification: what changes nothing of what leaves. (Of a warm start the request
-says that it is one.)"""
+"""Fields of a slot's specification that do not change what leaves. (The request itself says if it
+is a warm start.)
+"""
 
 OWN = ("engine", "memory_limit", "max_joined_rows", "network", "warm_start", "wait")
-"""Of the options: likewise."""
+"""Options that do not change what leaves."""
 
 
 def checkpoint_of(run: str, number: int) -> str:
-    """Under which name the blocks of a run's checkpoint are kept, counted from 1."""
-    told = hashlib.sha256(f"checkpoint {number} of run {run}".encode()).hexdigest()
-    return told[: len(run)]
+    """Return the name under which the blocks of a run's checkpoint are kept, counted from 1."""
+    digits = hashlib.sha256(f"checkpoint {number} of run {run}".encode()).hexdigest()
+    return digits[: len(run)]
 
 
 @dataclass(frozen=True)
 class Asked:
-    """Requests of one kind, of one slot of the query at one client."""
+    """Requests of one kind, about one slot of the query at one client."""
 
     slot: int
-    """-1 for the client as a whole."""
+    """Slot; -1 for the client as a whole."""
     kind: str
     reply: str
-    """The kind of the reply."""
+    """Kind of the reply."""
     what: str
-    """Words on what leaves with it; empty where nothing does."""
+    """Description of the data that leave with it; empty if none do."""
     most: int | None
-    """How many there are; None where that follows from the data."""
+    """Maximum number of requests; None if it follows from the data."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """A run, as one client takes part in it."""
+    """A run, from the view of one client."""
 
     purpose: str
     """'train', 'evaluate', 'predict' or 'check'."""
     kind: str
-    """Of the model."""
+    """Kind of the model."""
     algorithm: str
-    """Of training; empty elsewhere."""
+    """Algorithm of training; empty elsewhere."""
     options: str
-    """JSON of all options, those that were not given too, and of what is tuned."""
+    """JSON of all options, including defaults, and of the tuning."""
     privacy: str
-    """JSON of what PRIVACY asks for; 'null' where nothing."""
+    """JSON of the PRIVACY clause; 'null' without it."""
     look: str
-    """What is shown of the rows, as JSON; 'null' where nothing is but metrics or predictions."""
+    """JSON of the diagnostic; 'null' for mere metrics or predictions."""
     warm: bool
-    """Training starts from a model."""
+    """True if training starts from a model."""
     into: bool
-    """Predictions are written into tables."""
+    """True if predictions are written into tables."""
     asked: tuple[Asked, ...]
 
     def to_json(self) -> str:
         return to_json(self)
 
     def often(self) -> dict[tuple[int, str], float]:
-        """(slot, kind) -> how many requests there are at most, infinite where that follows from the
-        data; parts of one kind add up."""
-        found: dict[tuple[int, str], float] = {}
+        """Return (slot, kind) -> the maximum number of requests, infinite if it follows from the
+        data. Parts of one kind add up.
+        """
+        counts: dict[tuple[int, str], float] = {}
         for one in self.asked:
             key, most = (one.slot, one.kind), math.inf if one.most is None else max(one.most, 0)
-            found[key] = found.get(key, 0) + most
-        return found
+            counts[key] = counts.get(key, 0) + most
+        return counts
 
 
 ALLOWED, REFUSED, WAITING = "allowed", "refused", "waiting"
@@ -79,16 +81,16 @@ ALLOWED, REFUSED, WAITING = "allowed", "refused", "waiting"
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a client's owner says of a part of a run."""
+    """A client owner's verdict on a part of a run."""
 
     slot: int
-    """-1 for the run as a whole."""
+    """Slot; -1 for the run as a whole."""
     what: str
-    """Words on what would leave; empty for all of it."""
+    """Description of the data that would leave; empty for all of them."""
     state: str
     """ALLOWED, REFUSED or WAITING (for the owner)."""
     rule: str
-    """By which rule; empty where it is allowed."""
+    """Rule that decides it; empty if it is allowed."""
 
 
 def verdicts_to_json(verdicts: tuple[Verdict, ...]) -> str:
@@ -96,16 +98,18 @@ def verdicts_to_json(verdicts: tuple[Verdict, ...]) -> str:
 
 
 def verdicts_from_json(text: str) -> tuple[Verdict, ...]:
-    """Raises ValueError for what `to_json` did not write of a tuple of them."""
-    found = from_json(tuple[Verdict, ...], text)
-    if any(item.state not in (ALLOWED, REFUSED, WAITING) for item in found):
+    """Return the verdicts. Raise ValueError for anything but a tuple of them that `to_json`
+    wrote.
+    """
+    verdicts = from_json(tuple[Verdict, ...], text)
+    if any(item.state not in (ALLOWED, REFUSED, WAITING) for item in verdicts):
         raise ValueError("a verdict of another state")
-    return found
+    return verdicts
 
 
 @lru_cache(maxsize=8)
 def request_from_json(text: str) -> Request:
-    """What `to_json` wrote. Raises InternalError for anything else."""
+    """Return the request that `to_json` wrote. Raise InternalError for anything else."""
     try:
         return from_json(Request, text)
     except ValueError as error:
@@ -113,18 +117,21 @@ def request_from_json(text: str) -> Request:
 
 
 def digest(request: str, specification: str, fragments: tuple[str, ...]) -> str:
-    """Of the whole: it changes with all that may change what leaves. 64 hexadecimal digits.
+    """Return the digest of the whole, 64 hexadecimal digits. It changes with everything that may
+    change what leaves.
 
-    `fragments` are in the form that the party has brought them to.
+    `fragments` are in the party's normal form.
     """
-    told = loads(request)
-    options = loads(told.pop("options"))
-    text = to_json([told, _without(options, OWN), _without(loads(specification), SAME), fragments])
+    description = loads(request)
+    options = loads(description.pop("options"))
+    text = to_json(
+        [description, _without(options, OWN), _without(loads(specification), SAME), fragments]
+    )
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _without(value: object, names: tuple[str, ...]) -> object:
-    """JSON with no field of these names, in one order."""
+    """Return JSON without fields of these names, in one order."""
     if isinstance(value, list):
         return [_without(item, names) for item in value]
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""What the planner may know of the parties: names and types, never values."""
+"""Schemas of the parties, as the planner may know them: names and types, never values."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from sqlfl.contract.privacy_specification import SnapshotPrivacy
 from sqlfl.contract.transforms import AUTO, CURVE, CURVE_COLUMNS, VALUES
 
 COMBINED = -1
-"""The index of a party's clients as one."""
+"""Index of a party's clients as one."""
 _FOLDED = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
 
 
 def folded(name: str) -> str:
-    """The name as DuckDB compares it: A to Z as a to z, all other letters as they are."""
+    """Return the name as DuckDB compares it: A to Z as a to z, all other letters unchanged."""
     return name.translate(_FOLDED)
 
 
 @dataclass(frozen=True, eq=False)
 class Client:
-    """One DuckDB database of a party, whose name is compared as SQL does, ignoring case."""
+    """One DuckDB database of a party. Its party's name is compared as SQL does, ignoring case."""
 
     party: str
     index: int = 0
     """Position among the party's clients, from 0; `COMBINED` for all of them as one."""
     combined: bool = False
-    """In statements it stands behind its party's `whole`."""
+    """True if statements use its party's `whole` instead of it."""
 
     @property
     def whole(self) -> Client:
-        """The party as one client, which asks its clients and adds up what they say."""
+        """Return the party as one client, which asks its clients and adds up their replies."""
         return Client(self.party, COMBINED)
 
     def __str__(self) -> str:
@@ -52,14 +52,16 @@ class Client:
 
 
 Address: TypeAlias = tuple[Client, int]
-"""A client and a slot; `sqlfl.messages.CLIENT` for the client as a whole."""
+"""A client and a slot; `sqlfl.messages.CLIENT` stands for the client as a whole."""
 
 
 @dataclass(frozen=True)
 class Column:
     name: str
     type: str
-    """As DuckDB writes it, but for the values of an ENUM: 'DECIMAL(9,2)', 'FLOAT[32]', 'ENUM'."""
+    """Type as DuckDB writes it, without the values of an ENUM: 'DECIMAL(9,2)', 'FLOAT[32]',
+    'ENUM'.
+    """
 
 
 @dataclass(frozen=True)
@@ -67,76 +69,86 @@ class Table:
     """A table or view of one client's database."""
 
     schema: str | None
-    """None for a table that `party.table` names; else the schema that it lies in."""
+    """Schema of the table; None for a table that `party.table` names."""
     name: str
     columns: tuple[Column, ...]
     rows: int | None = None
     """The database's own estimate; None for views."""
     catalog: str | None = None
-    """Of a database that the party attached to its connection; None for the connection's own."""
+    """Database that the party attached to its connection; None for the connection's own."""
     keyed: bool = False
-    """Its owner has said what identifies a row: noise of labels follows from that."""
+    """True if its owner has named the columns that identify a row. Noise of labels follows from
+    them.
+    """
 
 
 @dataclass(frozen=True)
 class Place:
-    """A schema of a database that a client's connection has open."""
+    """Schema of a database that a client's connection has open."""
 
     catalog: str
     schema: str
     writable: bool = True
-    """Tables can be made in it."""
+    """True if tables can be made in it."""
     database: str = ""
-    """A keyed hash that is equal for clients of a party that have one database open; empty where
-    the party has one client."""
+    """Keyed hash that is equal for clients of a party that have one database open; empty if the
+    party has one client.
+    """
 
 
 class Catalog(Protocol):
-    """What a plan is made against."""
+    """Catalog against which a plan is made."""
 
     def parties(self) -> tuple[str, ...]: ...
 
     def clients(self, party: str) -> tuple[Client, ...]:
-        """The clients of `party`, in order; PlanError is the caller's if there is no such party."""
+        """Return the clients of `party`, in order. If there is no such party, the caller raises
+        PlanError.
+        """
         ...
 
     def tables(self, client: Client) -> tuple[Table, ...]: ...
 
     def places(self, client: Client) -> tuple[Place, ...]:
-        """The schemas that tables can lie in: first the current one, which `party.table` names."""
+        """Return the schemas that tables can lie in: first the current one, which `party.table`
+        names.
+        """
         ...
 
     def fleeting(self, client: Client) -> str:
-        """Why the client's label noise is drawn anew in each session, to follow its name ('is in
-        memory'); empty where it keeps the secret that the noise follows from."""
+        """Return why the client's label noise is drawn anew in each session, to follow its name
+        ('is in memory'). Return '' if it keeps the secret that the noise follows from.
+        """
         ...
 
     def governed(self, client: Client) -> bool:
-        """Its owner has made training policies: a run is proposed to it before it begins."""
+        """Return True if its owner has training policies: then a run is proposed to it before it
+        begins.
+        """
         ...
 
     def describe(self, client: Client, select: str) -> tuple[Column, ...]:
-        """Names and types of the columns of a SELECT, as `client`'s database binds it.
+        """Return names and types of the columns of a SELECT, as `client`'s database binds it.
 
-        Nothing is run. Raises PartyError where the database cannot bind the query.
+        Nothing is run. Raise PartyError if the database cannot bind the query.
         """
         ...
 
 
 @dataclass(frozen=True)
 class FittedStep:
-    """What of TRANSFORM is fitted to the joined rows, at the party that has them."""
+    """Step of TRANSFORM that is fitted to the joined rows, at the party that has them."""
 
     function: str
     of: str
-    """'numeric' or 'category': what the fragment's column is."""
+    """Kind of the fragment's column: 'numeric' or 'category'."""
     count: int = 0
     degree: int = 0
     value: str = ""
 
     @property
     def gives(self) -> tuple[str, int]:
-        """Kind and width of the feature."""
+        """Return kind and width of the feature."""
         if self.function == "spline":
             return "array", self.count + self.degree - 1
         if self.function == AUTO:
@@ -145,18 +157,20 @@ class FittedStep:
 
     @property
     def merges(self) -> bool:
-        """It follows from the least and greatest values, or means, of parts of the rows."""
+        """Return True if it follows from the least and greatest values, or means, of parts of the
+        rows.
+        """
         return self.function in ("minmax", "spline") or self.value == "mean"
 
 
 @dataclass(frozen=True)
 class Made:
-    """How TRANSFORM makes a feature of output columns of the query."""
+    """Definition of a feature that TRANSFORM makes of output columns of the query."""
 
     inputs: tuple[tuple[str, str], ...]
-    """Each column, and the type that a value of it, given by hand, is cast to."""
+    """Each column, and the type to which a value given by hand is cast."""
     expression: str
-    """SQL over these columns: what the fragment's column is."""
+    """SQL of the fragment's column over these columns."""
     step: FittedStep | None = None
 
 
@@ -178,7 +192,7 @@ class FeatureSpecification:
 
     @property
     def fitted(self) -> bool:
-        """TRANSFORM fits it to the joined rows."""
+        """Return True if TRANSFORM fits it to the joined rows."""
         return self.step is not None
 
     @property
@@ -188,7 +202,7 @@ class FeatureSpecification:
 
     @property
     def raw(self) -> FeatureSpecification:
-        """The fragment's column."""
+        """Return the fragment's column."""
         step = self.step
         return self if step is None else FeatureSpecification(self.name, step.of)
 
@@ -196,86 +210,94 @@ class FeatureSpecification:
 @dataclass(frozen=True)
 class KeySpecification:
     index: int
-    """The domain of the hash: equal for all slots that join on this key."""
+    """Domain of the hash: equal for all slots that join on this key."""
     types: tuple[str, ...]
-    """The DuckDB type of each part, to which the fragment has cast it."""
+    """DuckDB type of each part, to which the fragment has cast it."""
     nullable: bool = False
-    """Rows with a NULL in a part are kept; they have no tag."""
+    """True if rows with a NULL in a part are kept; they have no tag."""
 
 
 @dataclass(frozen=True)
 class Combination:
-    """How the clients of a party that combines share a slot."""
+    """Division of a slot between the clients of a combining party."""
 
     parts: tuple[tuple[int, int], ...]
-    """(client's index, fragment of the slot) of every SELECT, in the order in which `Prepare` has
-    them: the rows of a fragment are those of all clients that evaluate it."""
+    """(client's index, fragment of the slot) of every SELECT, in the order of `Prepare`. The rows
+    of a fragment are those of all clients that evaluate it.
+    """
     encodes: bool
-    """They encode their rows alike, for training: their statistics are merged."""
+    """True if they encode their rows alike, for training: then their statistics are merged."""
     target_type: str
-    """The target's DuckDB type, which orders classes; empty where the slot has no target."""
+    """DuckDB type of the target, which orders classes; empty if the slot has no target."""
 
 
 @dataclass(frozen=True)
 class SlotSpecification:
-    """What a client must know of one slot to take its snapshot; travels as JSON in `Prepare`."""
+    """Specification of one slot for a client's snapshot; travels as JSON in `Prepare`."""
 
     slot: int
     features: tuple[FeatureSpecification, ...]
     target: bool
     classes: bool
-    """The target is a class (travels as codes), not a number."""
+    """True if the target is a class, which travels as codes, not a number."""
     identifiers: tuple[int, ...]
     keys: tuple[KeySpecification, ...]
     fragments: tuple[int, ...]
-    """Indices, among the slot's fragments, of those that this client evaluates, in order."""
+    """Indices of the slot's fragments that this client evaluates, in order."""
     shared: bool
-    """Several clients hold the slot: statistics are merged at the coordinator."""
+    """True if several clients hold the slot: then statistics are merged at the coordinator."""
     secret: str
-    """Whose secret hashes the vocabulary: 'organisation' or 'federation'."""
+    """Owner of the secret that hashes the vocabulary: 'organisation' or 'federation'."""
     engine: str
     """'sql' or 'arrays'."""
     links: tuple[tuple[int, int], ...] = ()
-    """(i, j) of `fragments`, which have the same text and are evaluated once: its rows are those of
-    fragment i where the column `sqlfl_kept` is true, else of fragment j. The latter only match:
-    they are kept without a target, and never active."""
+    """(i, j) of `fragments` that have the same text and are evaluated once. Rows belong to fragment
+    i if the column `sqlfl_kept` is true, else to fragment j. Rows of j only match: they are kept
+    without a target, and never active.
+    """
     weight: bool = False
-    """The fragments have a column of weights."""
+    """True if the fragments have a column of weights."""
     split: float = 0.0
-    """The share of rows to draw for validation; where positive, the fragments have `sqlfl_base`."""
+    """Share of rows to draw for validation. If it is positive, the fragments have `sqlfl_base`."""
     weighted: bool = False
-    """Rows are weighed after they are activated: statistics wait for that."""
+    """True if rows get their weights after they are activated: statistics wait for that."""
     warm: tuple[str, int] | None = None
     """(model's run, block) that training starts from."""
     name: str = ""
-    """The slot's, under which its block is kept."""
+    """Name of the slot, under which its block is kept."""
     seed: int | None = None
-    """Row ids are to be the same in every run of this seed over the same rows; None: random."""
+    """Seed with which row ids are the same in every run over the same rows; None for random ids."""
     device: str | None = field(default=None, metadata=LEFT_OUT)
-    """Where the slot's tower is to be trained, 'auto', 'cpu' or 'cuda'; None where none is."""
+    """Device for training the slot's tower, 'auto', 'cpu' or 'cuda'; None without a tower."""
     base: bool = field(default=False, metadata=LEFT_OUT)
-    """The fragments have `sqlfl_base`, the whole row of the label's table: to draw by."""
+    """True if the fragments have `sqlfl_base`, the whole row of the label's table, for random
+    draws.
+    """
     privacy: SnapshotPrivacy | None = field(default=None, metadata=LEFT_OUT)
-    """None where nothing of the slot is noised."""
+    """Noise of the slot; None without it."""
     combination: Combination | None = field(default=None, metadata=LEFT_OUT)
-    """None for one client; else what is noised is noised by the party, once."""
+    """None for one client. Otherwise the party itself adds the noise, once."""
     secure: bool = field(default=False, metadata=LEFT_OUT)
-    """Of all slots of a run: what is summed over a slot's clients leaves each of them under masks
-    (sqlfl.aggregation)."""
+    """True, for all slots of a run, if sums over a slot's clients leave each of them under masks
+    (sqlfl.aggregation).
+    """
     folds: int = field(default=0, metadata=LEFT_OUT)
     """Of all slots of a run that trains several times, over the same rows: into so many parts rows
     are drawn, 1 for `split` alone. What rows count, and the start, may come again then."""
     offset: bool = field(default=False, metadata=LEFT_OUT)
     """The fragments have a column of offsets."""
     drawn: bool = field(default=False, metadata=LEFT_OUT)
-    """Of all slots of a run: predictions of joined rows leave under masks that cancel in the sum
-    over all slots."""
+    """True, for all slots of a run, if predictions of joined rows leave under masks that cancel in
+    the sum over all slots.
+    """
     marked: bool = field(default=False, metadata=LEFT_OUT)
-    """The fragments end with `sqlfl_mark`, by which a row is known again in other runs: a party's
-    own, which never travels."""
+    """True if the fragments end with `sqlfl_mark`, by which a row is recognised in other runs. It
+    stays at the party and never travels.
+    """
     drawn_by: tuple[tuple[str, ...], ...] | None = field(default=None, metadata=LEFT_OUT)
-    """Of each fragment the columns of `sqlfl_base` that noise of its labels follows from, none for
-    the whole row: a party's own, which never travels."""
+    """Columns of `sqlfl_base`, for each fragment, from which the noise of its labels follows; none
+    for the whole row. It stays at the party and never travels.
+    """
 
 
 def specifications_to_json(slots: tuple[SlotSpecification, ...]) -> str:
@@ -284,20 +306,24 @@ def specifications_to_json(slots: tuple[SlotSpecification, ...]) -> str:
 
 @lru_cache(maxsize=8)
 def specifications_from_json(text: str) -> tuple[SlotSpecification, ...]:
-    """What `specifications_to_json` wrote. Raises InternalError for anything else."""
+    """Return the specifications that `specifications_to_json` wrote. Raise InternalError for
+    anything else.
+    """
     try:
-        found = from_json(tuple[SlotSpecification, ...], text)
-        for item in found:
+        specifications = from_json(tuple[SlotSpecification, ...], text)
+        for item in specifications:
             _check_specification(item)
-        if len({item.slot for item in found}) < len(found):
+        if len({item.slot for item in specifications}) < len(specifications):
             raise ValueError("a slot is specified twice")
     except ValueError as error:
         raise InternalError(f"the specification of a snapshot is none: {error}") from None
-    return found
+    return specifications
 
 
 def _check_specification(item: SlotSpecification) -> None:
-    """ValueError for numbers that would cost memory, and for what does not go together."""
+    """Raise ValueError for numbers that would cost memory, and for values that do not go
+    together.
+    """
     for feature in item.features:
         if feature.kind not in KINDS or not 1 <= feature.width <= WIDEST:
             raise ValueError(f"a feature of kind {feature.kind!r:.40} and width {feature.width}")
@@ -320,13 +346,13 @@ def _check_specification(item: SlotSpecification) -> None:
     parts = () if item.combination is None else item.combination.parts
     if parts and (len(set(parts)) < len(parts) or {index for _, index in parts} != {*indices}):
         raise ValueError("the clients' fragments are not those of the slot")
-    own = item.privacy
-    if own is not None and own.statistics != "none" and len(own.bounds) != len(item.features):
-        raise ValueError(f"{len(own.bounds)} bounds of {len(item.features)} features")
+    noise = item.privacy
+    if noise is not None and noise.statistics != "none" and len(noise.bounds) != len(item.features):
+        raise ValueError(f"{len(noise.bounds)} bounds of {len(item.features)} features")
 
 
 def _check_step(feature: FeatureSpecification) -> None:
-    """ValueError for what TRANSFORM cannot have asked to be fitted."""
+    """Raise ValueError for a step that TRANSFORM cannot have requested."""
     step = feature.step
     if step is None:
         return
@@ -350,7 +376,7 @@ LARGEST_DEGREE = 10
 
 
 class Listing(NamedTuple):
-    """What a client tells of its database; see `Catalog`."""
+    """A client's description of its database; see `Catalog`."""
 
     places: tuple[Place, ...]
     tables: tuple[Table, ...]
@@ -359,7 +385,7 @@ class Listing(NamedTuple):
 
 
 def listing_to_json(listing: Listing) -> str:
-    """For the `Tables` message of sqlfl.messages."""
+    """Return the text for the `Tables` message of sqlfl.messages."""
     listed = tuple(
         _ListedTable(
             t.schema, t.name, [(c.name, c.type) for c in t.columns], t.rows, t.catalog, t.keyed
@@ -371,7 +397,7 @@ def listing_to_json(listing: Listing) -> str:
 
 
 def listing_from_json(text: str) -> Listing:
-    """What `listing_to_json` wrote. Raises ValueError for anything else."""
+    """Return the listing that `listing_to_json` wrote. Raise ValueError for anything else."""
     listing = from_json(_Listing, text)
     places = tuple(Place(*place) for place in listing.places)
     tables = tuple(
@@ -400,19 +426,22 @@ class _Listing:
 
 
 def _columns(found: object) -> tuple[Column, ...]:
-    """Of pairs of a name and a type; there may be very many, so they are read in one line."""
+    """Return columns from pairs of a name and a type. There may be very many, so they are read in
+    one line.
+    """
     if not isinstance(found, list) or not all(
         type(pair) is list and len(pair) == 2 and type(pair[0]) is type(pair[1]) is str
         for pair in found
     ):
         raise ValueError("a table's columns must be pairs of a name and a type")
-    told = {kind: told_type(kind) for _, kind in found}
-    return tuple([Column(name, told[kind]) for name, kind in found])
+    types = {kind: told_type(kind) for _, kind in found}
+    return tuple([Column(name, types[kind]) for name, kind in found])
 
 
 def told_type(text: str) -> str:
-    """A type as another party tells it: UNKNOWN, of which there are no features and no keys, for
-    what is not written as DuckDB writes types."""
+    """Return a type that another party has sent. A text in another form than DuckDB's types becomes
+    UNKNOWN, which gives no features and no keys.
+    """
     try:
         check_type(text)
     except ValueError:
@@ -421,36 +450,37 @@ def told_type(text: str) -> str:
 
 
 def check_type(text: str) -> None:
-    """ValueError for a text that is not written as DuckDB writes types: words, numbers, brackets,
-    and names in quotes. Whether there is such a type is not looked at."""
-    found = _QUOTED.sub("q", text)
+    """Raise ValueError for a text that is not written as DuckDB writes types: words, numbers,
+    brackets, and names in quotes. It does not check that the type exists.
+    """
+    bare = _QUOTED.sub("q", text)
     if (
         len(text) > LONGEST_TYPE
         or text[:1] == "'"
-        or not _TYPE.fullmatch(found)
-        or _ODD.search(found)
+        or not _TYPE.fullmatch(bare)
+        or _ODD.search(bare)
     ):
         raise ValueError(f"{text!r:.60} is no type")
     depth = deepest = 0
-    for bracket in _BRACKETS.findall(found):
+    for bracket in _BRACKETS.findall(bare):
         depth += 1 if bracket == "(" else -1
         deepest = max(deepest, depth)
         if depth < 0:
             break
-    if depth or deepest + found.count("[") > DEEPEST:
+    if depth or deepest + bare.count("[") > DEEPEST:
         raise ValueError(f"{text!r:.60} is no type: its brackets do not match, or are too many")
 
 
 KINDS = ("numeric", "boolean", "array", "category")
-"""Of features."""
+"""Kinds of features."""
 WIDEST = 100_000
-"""Elements of a DuckDB array, at most."""
+"""Maximum number of elements of a DuckDB array."""
 MOST_FOLDS = 50
-"""Parts that rows are drawn into."""
+"""Maximum number of parts that rows are drawn into."""
 MOST_FRAGMENTS = 2**16 - 1
 LONGEST_TYPE = 1 << 16
 _QUOTED = re.compile(r"""\"(?:[^"]|"")*\"|'(?:[^']|'')*'""")
 _TYPE = re.compile(r"[A-Za-z_][A-Za-z0-9_ ,()\[\]]*")
 _ODD = re.compile(r"\d{10}|(?<!\w)\(|\[(?!\d{0,9}\])|(?<![\[\d])\]")
-"""Numbers of many digits, brackets after nothing, and square ones around more than a number."""
+"""Numbers of many digits, brackets after nothing, and square brackets around more than a number."""
 _BRACKETS = re.compile(r"[()]")

@@ -1,4 +1,4 @@
-"""Why training ended, and what is known then of how far the model is from the best one."""
+"""Reasons why training ended, and bounds on how far the model then is from the best one."""
 
 from __future__ import annotations
 
@@ -6,37 +6,40 @@ import math
 from dataclasses import dataclass
 
 CERTAIN = 1e-6
-"""Relative gap that must be proved at least, before a method may say that it has converged; with a
-larger `tolerance` that."""
+"""Relative gap that a method must prove before it reports convergence; a larger `tolerance`
+replaces it.
+"""
 
 
 @dataclass(frozen=True)
 class Ending:
-    """How a run has ended."""
+    """End of a run."""
 
     converged: bool
-    """The gradient bounds the objective as close to its minimum as was asked for."""
+    """True if the gradient bounds the objective as close to its minimum as was asked."""
     short: str
-    """In a word or two."""
+    """A word or two."""
     reason: str
     """A sentence."""
     gradient: float | None = None
-    """‖∂objective/∂θ‖ over all blocks, at the parameters that the clients hold and the intercept
-    that is best for them; None where nobody has measured it."""
+    """‖∂objective/∂θ‖ over all blocks, at the parameters that the clients hold and their best
+    intercept; None if nobody has measured it.
+    """
     gap: float | None = None
-    """By how much the objective can be above its minimum, relatively; None where nothing is known
-    of it."""
+    """Relative bound of the objective minus its minimum; None if unknown."""
 
     @property
     def answer(self) -> str:
-        """'yes', 'no', or 'unknown' where nobody has measured gradient or duality gap."""
+        """Return 'yes', 'no', or 'unknown' if nobody has measured gradient or duality gap."""
         if self.converged:
             return "yes"
         return "unknown" if self.gradient is None and self.gap is None else "no"
 
 
 def converged(gradient: float, gap: float, *, proved: bool) -> Ending:
-    """proved: by l2, whatever the columns are; else it rests on what was seen of them."""
+    """Return the ending of a converged run. proved: by l2, for any columns; otherwise it rests on a
+    sample of them.
+    """
     reason = f"the gradient proves the objective within {gap:.1e} of its minimum, relatively"
     if not proved:
         reason = (
@@ -47,7 +50,7 @@ def converged(gradient: float, gap: float, *, proved: bool) -> Ending:
 
 
 def unproven(short: str, why: str, gradient: float, gap: float) -> Ending:
-    """`why`: what ended the run instead."""
+    """Return the ending of a run that another reason, `why`, has ended."""
     if math.isinf(gap):
         return Ending(False, short, f"{why}; the gradient bounds no gap", gradient)
     reason = f"{why}; the gradient proves no more than a gap of {gap:.1e}, relatively"
@@ -63,30 +66,32 @@ def separable(gradient: float) -> Ending:
 
 
 def bounded(gap: float) -> Ending:
-    """By the duality gap, relatively."""
+    """Return the ending of a run that converged by the relative duality gap."""
     reason = f"the duality gap proves the objective within {gap:.1e} of its minimum, relatively"
     return Ending(True, "converged", reason, None, gap)
 
 
 def unbounded(short: str, why: str, gap: float) -> Ending:
-    """`why`: what ended the run before the duality gap was small enough."""
+    """Return the ending of a run that another reason, `why`, ended before the duality gap was small
+    enough.
+    """
     reason = f"{why}; the duality gap proves no more than {gap:.1e}, relatively"
     return Ending(False, short, reason, None, gap)
 
 
 def kept_earlier(ending: Ending, epoch: int) -> Ending:
-    """The run's `ending`, where the model is that of an earlier epoch: nobody has measured it."""
+    """Return the run's `ending` for a model of an earlier epoch, whose gap nobody has measured."""
     more = f"in the end {ending.reason}; but the parameters are those of epoch {epoch}, of which "
     return Ending(False, ending.short, more + "nothing is proved")
 
 
 def untold(short: str, why: str) -> Ending:
-    """Nobody measures the gradient."""
+    """Return an ending without a measured gradient."""
     return Ending(False, short, why)
 
 
 def so_far(epoch: int) -> Ending:
-    """Of a checkpoint."""
+    """Return the ending of a checkpoint."""
     return Ending(False, "not at its end", f"this is a checkpoint, of epoch {epoch}")
 
 

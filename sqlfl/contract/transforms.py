@@ -1,4 +1,4 @@
-"""What TRANSFORM can do with columns: its functions, what each takes, and what was asked of one."""
+"""TRANSFORM: its functions, their parameters, and the items of a clause."""
 
 from __future__ import annotations
 
@@ -20,40 +20,42 @@ CURVE_COLUMNS = 8
 CURVE_ROWS = 200
 """Joined rows: of fewer `auto` leaves straight lines, and no strengths are found."""
 STRATEGIES = ("median", "mean", "most_frequent")
-"""What `impute` can find in the rows."""
+"""Values that `impute` can find in the rows."""
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """What a function takes behind its columns."""
+    """Parameter of a function, after its columns."""
 
     name: str
     field: str
-    """Of `Transform`."""
+    """Field of `Transform`."""
     default: int | None = None
-    """None: it must be given."""
+    """Default; None if it must be given."""
     least: int = 1
     most: int = 10_000
     optional: bool = False
-    """It may be left out, which is no number."""
+    """True if it may be left out, which stands for no number."""
 
 
 @dataclass(frozen=True)
 class Function:
     of: str
-    """NUMBER, CATEGORY (what has a text: numbers, booleans, texts) or ANY."""
+    """NUMBER, CATEGORY (values with a text: numbers, booleans, texts) or ANY."""
     parameters: tuple[Parameter, ...] = ()
     least: int = 1
-    """Columns, at least and at most."""
+    """Minimum number of columns; `most` is the maximum."""
     most: int = 1
     array: bool = False
-    """It takes an array of numbers too."""
+    """True if it takes an array of numbers too."""
     fitted: bool = False
-    """What it does follows from the joined rows."""
+    """True if its effect follows from the joined rows."""
 
     @property
     def grouped(self) -> bool:
-        """Several columns stand in parentheses, so that the rest may follow without a name."""
+        """Return True if several columns stand in parentheses, so that the parameters need no
+        names.
+        """
         return self.most > 1 and bool(self.parameters)
 
 
@@ -83,21 +85,21 @@ FUNCTIONS = MappingProxyType({
     ),
 })  # fmt: skip
 WIDEST = 1000
-"""Columns that one `polynomial` may make."""
+"""Maximum number of columns that one `polynomial` may make."""
 
 
 @dataclass(frozen=True)
 class Transform:
-    """One item of TRANSFORM."""
+    """Item of TRANSFORM."""
 
     function: str
     columns: tuple[str, ...]
     """Output columns of the query, as the query writes them; none of `auto` where it is of all
     columns that no other item has."""
     name: str
-    """Of the feature that it makes."""
+    """Name of the feature."""
     bounds: tuple[float, ...] = ()
-    """Of bucketize, ascending."""
+    """Bounds of bucketize, ascending."""
     count: int = 0
     """Buckets, categories or knots; 0 for no limit."""
     degree: int = 0
@@ -107,7 +109,9 @@ class Transform:
 
     @property
     def fitted(self) -> bool:
-        """What it does follows from the joined rows, and is found at the party that has them."""
+        """Return True if its effect follows from the joined rows, and is found at the party that
+        has them.
+        """
         if self.function == "one_hot":
             return self.count > 0
         if self.function in ("impute", AUTO):
@@ -116,7 +120,7 @@ class Transform:
 
     @property
     def call(self) -> str:
-        """As it is written, without AS."""
+        """Return the text without AS."""
         if self.function == COLUMN:
             return self.columns[0]
         function = FUNCTIONS[self.function]
@@ -146,7 +150,7 @@ class Transform:
 
 
 def written(value: object) -> str:
-    """An argument as SQL has it."""
+    """Return an argument as SQL has it."""
     if isinstance(value, tuple):
         return f"[{', '.join(map(written, value))}]"
     if isinstance(value, str):
@@ -155,5 +159,5 @@ def written(value: object) -> str:
 
 
 def number(value: float) -> str:
-    """As short as it can be read again."""
+    """Return the shortest text that reads as the same number."""
     return repr(value).removesuffix(".0")
