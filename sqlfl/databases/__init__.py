@@ -1,1 +1,1 @@
-"""DuckDB files: how they are named, opened and made."""
+"""DuckDB files: their names, and how they are opened and made."""

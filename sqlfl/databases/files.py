@@ -1,6 +1,6 @@
-"""Opening DuckDB files, with errors that say what to do; and leaving none behind that failed.
+"""Opening of DuckDB files, with errors that say what to do. A failure leaves no file behind.
 
-What is made here can be read by its owner alone, from the first moment on.
+New files can be read by their owner alone, from the first moment on.
 """
 
 from __future__ import annotations
@@ -31,32 +31,34 @@ CLOSED: Settings = MappingProxyType(
         "lock_configuration": "true",
     }
 )
-"""Of a database that holds data only: nothing in it can reach a file, a network or a variable."""
+"""Settings of a database that holds data only: nothing in it can reach a file, a network or a
+variable.
+"""
 PRIVATE = 0o600
 
 
 def to_path(path: object, what: str) -> Path:
-    """The absolute path that is meant; `what` names it in errors."""
+    """Return the absolute path; `what` names it in errors."""
     if not isinstance(path, (str, os.PathLike)):
         raise Error(f"{what} must be a path, got {type(path).__name__}")
     text = os.fspath(path)
     if not isinstance(text, str) or not text or text.startswith(":"):
         raise Error(f"{what} must be the path of a file, got {text!r}")
     try:
-        found = Path(os.path.realpath(text))
-        found.exists()  # a name that is too long is no place at all
+        absolute = Path(os.path.realpath(text))
+        absolute.exists()  # too long a name is no place at all
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
         raise Error(f"{what} must be the path of a file, got {text[:60]!r}: {why}") from None
-    return found
+    return absolute
 
 
 def open_database(
     path: Path, *, read_only: bool = False, settings: Settings = NO_SETTINGS
 ) -> Connection:
-    """Open the database file; it must be there if `read_only`, and is else made where it is not.
+    """Open the database file. With `read_only` it must exist; otherwise it is made if missing.
 
-    Raises Error for what is no database, and where it or its folder cannot be used.
+    Raise Error for a file that is no database, and if it or its folder cannot be used.
     """
     _check_place(path)
     try:
@@ -66,9 +68,12 @@ def open_database(
 
 
 def open_source(path: Path, *, read_only: bool = False) -> Connection:
-    """Open a party's database. What its queries put on disk where memory does not suffice is
-    encrypted, or the query fails: but where somebody else in this process has it open already,
-    whose settings then hold."""
+    """Open a party's database. Its queries encrypt the data that they put on disk when memory does
+    not suffice, or fail.
+
+    The exception is a database that somebody else in this process has open already: its settings
+    then hold.
+    """
     con = open_database(path, read_only=read_only)
     if con.execute("SELECT count FROM system.main.duckdb_connection_count()").fetchall() == [(1,)]:
         con.execute("SET temp_file_encryption = true")
@@ -76,17 +81,20 @@ def open_source(path: Path, *, read_only: bool = False) -> Connection:
 
 
 def there(path: Path) -> bool:
-    """Whether there may be a database: a file of no bytes, which DuckDB would not take, is none."""
+    """Return True if there may be a database. A file of no bytes is none, because DuckDB would
+    refuse it.
+    """
     return os.path.lexists(path) and not (path.is_file() and path.stat().st_size == 0)
 
 
 def open_or_make(
     path: Path, settings: Settings = NO_SETTINGS
 ) -> tuple[Connection, Callable[[], None]]:
-    """Open the database file to be written; and what takes it away again where this has made it.
+    """Open the database file for writing. Return also a function that removes the file if this call
+    has made it.
 
-    That is to be called once the connection is closed. A new file appears whole, as another process
-    may be at the same: one of the two has it, and nobody removes what the other has made. It is
+    Call that function only after closing the connection. A new file appears whole, because another
+    process may do the same: one of the two makes it, and nobody removes the other's file. It is
     made in a folder that only its owner can look into.
     """
     if there(path):
@@ -119,15 +127,18 @@ def open_or_make(
 
 
 def private_log(path: str | os.PathLike[str] | None) -> None:
-    """Before something is written into the database `path`: make the log beside it, where there is
-    none, so that who cannot read the database cannot read what is on its way there. DuckDB takes
-    it, and makes one that everybody may read where it finds none."""
+    """Make the log beside the database `path` if it is missing, before something is written into
+    the database.
+
+    So nobody who cannot read the database can read the data on the way there. DuckDB uses this log.
+    Without one, it would make a log that everybody may read.
+    """
     if path is None:
         return
     try:
         mode = os.stat(path).st_mode & 0o666
         log = os.open(f"{os.fspath(path)}.wal", os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode)
-    except OSError:  # it is there, or nothing can be made there, and DuckDB will say why
+    except OSError:  # it exists, or nothing can be made there, and DuckDB will say why
         return
     os.close(log)
 
@@ -140,7 +151,7 @@ def _check_place(path: Path) -> None:
 
 
 def _put_in_place(draft: Path, path: Path, empty: bool) -> bool:
-    """Whether nobody else was quicker."""
+    """Put the draft in place. Return False if somebody else was quicker."""
     if empty and path.stat().st_size == 0:
         os.replace(draft, path)
         return True
@@ -154,14 +165,16 @@ def _put_in_place(draft: Path, path: Path, empty: bool) -> bool:
 
 
 def _remove(path: Path) -> None:
-    """With what DuckDB puts beside it."""
+    """Remove the file, with the log that DuckDB puts beside it."""
     for made in (path, path.with_name(f"{path.name}.wal")):
         if os.path.lexists(made):
             made.unlink()
 
 
 class FileIdentity:
-    """Which file it is that has been opened under a path: another may be there later, or none."""
+    """Identity of the file that was opened under a path. Later another file may be there, or
+    none.
+    """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = os.path.realpath(path)
@@ -180,7 +193,7 @@ class FileIdentity:
 
 
 def may_be_written(path: Path) -> bool:
-    """The file, and its folder, where DuckDB keeps its log."""
+    """Return True if the file and its folder, where DuckDB keeps its log, may be written."""
     return os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
 
 

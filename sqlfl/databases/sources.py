@@ -1,4 +1,4 @@
-"""What `attach` was given instead of a database, and what to write for it."""
+"""Errors for arguments of `attach` that are no database, with the right way to write them."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ _SQLITE = b"SQLite format 3\x00"
 
 
 def database_path(source: str | os.PathLike[str], party: str) -> Path:
-    """The path of the database file that `source` names.
+    """Return the path of the database file that `source` names.
 
-    Raises Error, which says what to write instead, for text that is something else: ':memory:', a
-    URL, a file of rows, a pattern of files, a folder, a file that is not there.
+    Raise Error, which says what to write instead, for any other text: ':memory:', a URL, a file of
+    rows, a pattern of files, a folder, a missing file.
     """
     text = str(os.fspath(source))
     if text.startswith(":"):
@@ -72,7 +72,7 @@ def database_path(source: str | os.PathLike[str], party: str) -> Path:
 
 
 def no_source(source: object, party: str) -> Error:
-    """The error for what is neither connection nor path."""
+    """Return the error for a source that is neither a connection nor a path."""
     kind = type(source)
     place = (kind.__module__.partition(".")[0], kind.__name__)
     name = f"{place[0]}.{place[1]}" if place[0] != "builtins" else place[1]
@@ -156,7 +156,7 @@ _LAKES = {
     "md": "a MotherDuck", "motherduck": "a MotherDuck", "ducklake": "a DuckLake",
     "quack": "a remote DuckDB", "iceberg": "an Iceberg", "delta": "a Delta Lake",
 }  # fmt: skip
-"""Schemes of what DuckDB attaches by an extension, without two slashes."""
+"""Schemes of databases that DuckDB attaches by an extension, without two slashes."""
 
 
 def _refuse_lake(text: str, party: str) -> None:
