@@ -1,8 +1,8 @@
-"""The coordinator's file: what a federation knows of its models, and its audit, for good.
+"""The coordinator's file: permanent store of a federation's models and its audit.
 
-A DuckDB database whose schema `sqlfl` has one row that says whose it is and in which format, a row
-per model, and the audit. Nothing in it is a path: it may be moved. Its statements name no database
-and no schema, both are set once, so that the file may have any name.
+It is a DuckDB database with a schema `sqlfl`. This has one row with the file's owner and format, a
+row for each model, and the audit. Nothing in it is a path, so it may be moved. Its statements name
+no database and no schema, as both are set once. So the file may have any name.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ from sqlfl.transport.audit_chain import COLUMNS, START, ChainEntry, Row, linked
 from sqlfl.transport.base import AUDIT
 
 FORMAT = 1
-"""Raised when an older sqlfl could no longer read the file. New columns and fields do not: what is
-read is named, and what is not known is left alone."""
+"""Format number. It rises when an older sqlfl can no longer read the file. New columns and fields
+do not raise it: readers name the columns they read, and ignore unknown ones.
+"""
 
 BACKUP = "restore it from a backup"
 
@@ -67,9 +68,10 @@ _TABLES: Mapping[str, Mapping[str, str]] = {
         "bytes": "BIGINT",
     },
 }
-"""Columns and their types; audit has `crosses` too, by _MIGRATION."""
-# Who made a file may have put more into it than tables. What is asked before that is known is
-# asked of DuckDB's own functions by their whole names: those of the file may be called as they are.
+"""Columns and their types. The audit has `crosses` too, by _MIGRATION."""
+# The maker of a file may have put more into it than tables. Until that is checked, queries call
+# DuckDB's own functions by their whole names, because functions of the file may have the same short
+# names.
 _OBJECTS = {
     "table": "SELECT schema_name, table_name FROM system.main.duckdb_tables() "
     "WHERE NOT internal AND NOT temporary ORDER BY ALL",
@@ -91,9 +93,9 @@ _AUDIT = (
 )
 _LAST = "SELECT seq FROM audit ORDER BY seq DESC NULLS LAST LIMIT 1"
 _MIGRATION = "ALTER TABLE audit ADD COLUMN IF NOT EXISTS crosses BOOLEAN DEFAULT true"
-"""Files of before lack the column; who wrote them, or writes one now, knew no message at home."""
+"""Older files lack the column. Their writers knew no message within the coordinator's own party."""
 _CHAIN = f"CREATE TABLE IF NOT EXISTS chain ({', '.join(f'{n} {t}' for n, t in COLUMNS.items())})"
-"""Files of before lack it."""
+"""Older files lack it."""
 _LINKS = ", ".join("epoch_us(noted_at)" if name == "noted_at" else name for name in COLUMNS)
 _LINK = "INSERT INTO chain SELECT " + ", ".join(
     "make_timestamptz(?)" if name == "noted_at" else "?" for name in COLUMNS
@@ -106,16 +108,13 @@ T = TypeVar("T")
 
 
 class CoordinatorFile:
-    """The open file; a `Shelf` of models and an `AuditLog`. Each change is one transaction.
+    """The open file: a `Shelf` of models and an `AuditLog`. Each change is one transaction.
 
-    Raises Error where the file cannot be opened or made, is open already, is another database, or
-    was written in a newer format; then nothing has been made and nothing changed.
+    Raise Error if the file cannot be opened or made, is open already, is another database, or was
+    written in a newer format. Then nothing has been made or changed.
 
-    Attributes
-    ----------
-    path : absolute.
-    id : of the coordinator, by which parties know its blocks from those of others.
-    last : the number of the last record of the audit.
+    Attributes ---------- path : absolute. id : id of the coordinator, by which parties distinguish
+    its blocks from those of others. last : number of the last record of the audit.
     """
 
     def __init__(self, path: object, version: str) -> None:
@@ -133,8 +132,8 @@ class CoordinatorFile:
             self._identity = FileIdentity(self.path)
             try:
                 self.id = self._begin()
-                found = self._con.execute(_LAST).fetchall()
-                self.last = int(found[0][0] or 0) if found else 0
+                last = self._con.execute(_LAST).fetchall()
+                self.last = int(last[0][0] or 0) if last else 0
             except BaseException as error:
                 self._con.close()
                 undo()
@@ -145,7 +144,7 @@ class CoordinatorFile:
 
     @property
     def kept(self) -> str:
-        """What the card of a model in this file says of where it is."""
+        """Return the place of a model in this file, for the model's card."""
         return f"in {self.path.name} and by its parties"
 
     def close(self) -> None:
@@ -158,8 +157,8 @@ class CoordinatorFile:
     # -- models -----------------------------------------------------------------------------------
 
     def models(self) -> tuple[Model, ...]:
-        found = self._read("SELECT name, run, document, history FROM models ORDER BY created_at")
-        return tuple(self._model(**row) for row in found.to_pylist())
+        rows = self._read("SELECT name, run, document, history FROM models ORDER BY created_at")
+        return tuple(self._model(**row) for row in rows.to_pylist())
 
     def _model(self, name: object, run: object, document: object, history: object) -> Model:
         try:
@@ -208,7 +207,7 @@ class CoordinatorFile:
         self.last += records.num_rows
 
     def keep(self, entries: Sequence[ChainEntry]) -> str:
-        """Chain what is kept of messages; the head of it all."""
+        """Add entries to the chain, and return the chain's head."""
         seq, head = 0, START
         for last in self._read("SELECT seq, head FROM chain ORDER BY seq DESC LIMIT 1").to_pylist():
             seq, head = last["seq"], last["head"]
@@ -218,8 +217,8 @@ class CoordinatorFile:
         return rows[-1][-1] if rows else head
 
     def rows(self) -> list[Row]:
-        found = self._read(f"SELECT {_LINKS} FROM chain ORDER BY seq")
-        return list(zip(*(column.to_pylist() for column in found.columns), strict=True))
+        links = self._read(f"SELECT {_LINKS} FROM chain ORDER BY seq")
+        return list(zip(*(column.to_pylist() for column in links.columns), strict=True))
 
     def table(self) -> pa.Table:
         return self._read(_AUDIT).cast(AUDIT)
@@ -227,7 +226,7 @@ class CoordinatorFile:
     # -- the file ---------------------------------------------------------------------------------
 
     def _begin(self) -> str:
-        """Make the schema where the file is new, else see whether it can be read; the id."""
+        """Make the schema in a new file, or check that an old one can be read. Return the id."""
         objects = {kind: self._con.execute(query).fetchall() for kind, query in _OBJECTS.items()}
         if ("sqlfl", "coordinator") not in objects["table"] + objects["view"]:
             if any(objects.values()):
@@ -242,10 +241,10 @@ class CoordinatorFile:
                 f"NULL, and has {len(rows)}{' with NULL' if len(rows) == 1 else ''}",
                 hint=BACKUP,
             )
-        ((name, found, writer),) = rows
-        if found > FORMAT:
+        ((name, written, writer),) = rows
+        if written > FORMAT:
             raise Error(
-                f"{self.path} was written by sqlfl {writer}, in format {found}; this is sqlfl "
+                f"{self.path} was written by sqlfl {writer}, in format {written}; this is sqlfl "
                 f"{self._version}, which reads format {FORMAT}",
                 hint=f"pip install 'sqlfl>={writer}'",
             )
@@ -254,23 +253,23 @@ class CoordinatorFile:
         return str(name)
 
     def _check_objects(self, objects: Mapping[str, list[Any]]) -> None:
-        """Raises Error where a table of ours is none, or something runs when it is used."""
+        """Raise Error if a table of ours is something else, or if using it runs code."""
         for kind in ("view", "function", "trigger"):
             for schema, name in objects[kind]:
                 if schema == "sqlfl" and (kind != "view" or name in _TABLES):
                     raise self._damaged(f"it has a {kind} sqlfl.{name}")
-        found: dict[str, dict[str, str]] = {}
+        present: dict[str, dict[str, str]] = {}
         for table, column, type_, generated in self._con.execute(_COLUMNS).fetchall():
             if table in _TABLES and generated:
                 raise self._damaged(f"the column {column} of sqlfl.{table} is generated")
-            found.setdefault(table, {})[column] = type_
+            present.setdefault(table, {})[column] = type_
         for table, columns in _TABLES.items():
-            if table not in found:
+            if table not in present:
                 raise self._damaged(f"the table sqlfl.{table} is not there")
             for column, type_ in columns.items():
-                own = found[table].get(column)
-                if own != type_:
-                    is_ = "is not there" if own is None else f"is {own}, not {type_}"
+                actual = present[table].get(column)
+                if actual != type_:
+                    is_ = "is not there" if actual is None else f"is {actual}, not {type_}"
                     raise self._damaged(f"the column {column} of sqlfl.{table} {is_}")
 
     def _damaged(self, what: str) -> Error:
@@ -340,7 +339,9 @@ class CoordinatorFile:
                 ) from error
 
     def _roll_back(self) -> None:
-        """What could not be committed may be rolled back already, or take the database along."""
+        """Roll back a failed transaction. It may be rolled back already, or have closed the
+        database.
+        """
         if self._closed:
             return
         try:

@@ -1,6 +1,6 @@
-"""A model as the coordinator's file has it: a JSON document, and its history as an Arrow stream.
+"""A model in the coordinator's file: a JSON document, and its history as an Arrow stream.
 
-A file may be damaged, or come from somebody else: it is read strictly, into values of the types
+A file may be damaged, or come from somebody else. So it is read strictly: into values of the types
 that a model has, or not at all.
 """
 
@@ -36,8 +36,9 @@ from sqlfl.store.registry import Cost, Model, ModelBlock
 
 @dataclass(frozen=True)
 class _Document:
-    """All of a model but its history; numbers keep all their bits. Files of before lack what has a
-    default here; what newer ones have besides is left alone."""
+    """All of a model but its history; numbers keep all their bits. Older files lack the fields with
+    a default; further fields of newer files are ignored.
+    """
 
     name: str
     kind: str
@@ -64,7 +65,7 @@ class _Document:
     versions: Mapping[str, str]
     head: Float | None = None
     privacy_report: PrivacyReport | None = None
-    """Files of before, and their readers, have its text only."""
+    """Report; older files, and their readers, have only its text."""
     ending: Ending | None = None
     databases: Mapping[str, int] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
@@ -77,7 +78,7 @@ class _Document:
 
 
 _SAME = {spec.name for spec in fields(_Document)} - {"privacy", "privacy_report", "converged"}
-"""What a document has as a model has it."""
+"""Fields that a document and a model have in common."""
 
 
 def model_to_json(model: Model) -> str:
@@ -99,29 +100,33 @@ def history_to_bytes(history: pa.Table) -> bytes:
 
 
 def model_from(document: object, history: object, kept: str) -> Model:
-    """What `model_to_json` and `history_to_bytes` wrote. Raises ValueError for anything else."""
+    """Return the model that `model_to_json` and `history_to_bytes` wrote. Raise ValueError for
+    anything else.
+    """
     if not isinstance(document, str):
         raise ValueError("no document")
-    found = from_json(_Document, document, finite=False, strict=False)
-    same: dict[str, Any] = {name: getattr(found, name) for name in _SAME}
+    parsed = from_json(_Document, document, finite=False, strict=False)
+    same: dict[str, Any] = {name: getattr(parsed, name) for name in _SAME}
     table = read_numbers(history)
     if "epoch" not in table.column_names or not table.num_rows:
         raise ValueError("a history without epochs")
-    if found.created_at.tzinfo is None or found.kind not in KINDS:
-        raise ValueError(f"a model of kind {found.kind!r:.40}, made at {found.created_at}")
-    _check_parameters(found.intercept, 1)
-    if found.head is not None:
-        _check_parameters(found.head, 2)
+    if parsed.created_at.tzinfo is None or parsed.kind not in KINDS:
+        raise ValueError(f"a model of kind {parsed.kind!r:.40}, made at {parsed.created_at}")
+    _check_parameters(parsed.intercept, 1)
+    if parsed.head is not None:
+        _check_parameters(parsed.head, 2)
     changed = {
-        "options": {name: _tuples(value) for name, value in found.options.items()},
-        "privacy": found.privacy_report or PrivacyReport((), (found.privacy,)),
-        "ending": _ending(found),
+        "options": {name: _tuples(value) for name, value in parsed.options.items()},
+        "privacy": parsed.privacy_report or PrivacyReport((), (parsed.privacy,)),
+        "ending": _ending(parsed),
     }
     return Model(**same | changed, history=table, lasting=True, kept=kept)
 
 
 def _ending(found: _Document) -> Ending:
-    """Files of before say only whether the changes of the objective had become small."""
+    """Return the ending. Older files say only whether the changes of the objective had become
+    small.
+    """
     if found.ending is not None:
         return found.ending
     if found.interrupted:
@@ -132,7 +137,7 @@ def _ending(found: _Document) -> Ending:
 
 
 def _check_parameters(values: Float, axes: int) -> None:
-    """Raises ValueError for another shape, and for numbers that are not finite."""
+    """Raise ValueError for another shape, and for numbers that are not finite."""
     if values.ndim != axes or not np.isfinite(values).all():
         raise ValueError(f"parameters of {values.ndim} axes, or not finite")
 

@@ -43,20 +43,20 @@ class ModelBlock:
     """(name, kind, width) of each feature of the block."""
     clients: tuple[Client, ...]
     tables: tuple[str, ...] = ()
-    """`party.table` of everything that the block's columns were taken from."""
+    """`party.table` of all tables that the block's columns come from."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What training took."""
+    """Cost of training."""
 
     exchanges: int
     bytes_up: int
-    """From the clients to the coordinator, of what crossed a border between parties."""
+    """Bytes from the clients to the coordinator that crossed a border between parties."""
     bytes_down: int
     seconds: float
     comm_seconds: float | None = None
-    """What the exchanges take by the option `network`; None where that is not set."""
+    """Time of the exchanges by the option `network`; None without it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,18 +68,18 @@ class Model:
     target: str
     target_type: str
     weight: str | None
-    """The column of WEIGHT; not among the features."""
+    """Column of WEIGHT; not among the features."""
     features: tuple[str, ...]
     """Names in the order of the query's columns."""
     algorithm: str
     options: Mapping[str, object]
-    """All that apply, with their values."""
+    """All options that apply, with their values."""
     given: tuple[str, ...]
-    """The names of those that the statement sets."""
+    """Names of the options that the statement sets."""
     sql: str
-    """The statement that trained it."""
+    """Statement that trained it."""
     run: str
-    """The run's id, under which the clients keep their blocks."""
+    """Id of the run, under which the clients keep their blocks."""
     blocks: tuple[ModelBlock, ...]
     intercept: npt.NDArray[np.float64]
     """(d_c,)"""
@@ -87,33 +87,35 @@ class Model:
     history: pa.Table
     metrics: dict[str, float | int | None]
     privacy: PrivacyReport
-    """What was released of the training, to whom, and what holds of it."""
+    """Releases of the training, their receivers, and their guarantees."""
     cost: Cost
     interrupted: bool
     ending: Ending
-    """Why the training ended, and what is known of how far the model is from the best one."""
+    """Reason why the training ended, and a bound on how far the model is from the best one."""
     stopped_early: bool
-    """The option patience ended the training."""
+    """True if the option patience ended the training."""
     epoch: int
-    """The one whose parameters were kept."""
+    """Epoch whose parameters were kept."""
     created_at: dt.datetime
     """UTC, to the microsecond."""
     versions: Mapping[str, str]
-    """Of 'sqlfl' and 'duckdb', which trained it."""
+    """Versions of 'sqlfl' and 'duckdb' that trained it."""
     lasting: bool
-    """It is there when the coordinator's file is opened again."""
+    """True if it is there when the coordinator's file is opened again."""
     kept: str
-    """Where, and for how long; and what would make it last."""
+    """Place and lifetime of the model, and how to make it last."""
     databases: Mapping[str, int] = field(default_factory=dict)
-    """How many databases each party had whose tables took part."""
+    """Number of databases of each party whose tables took part."""
     remarks: tuple[str, ...] = ()
-    """What the statement has warned of."""
+    """Warnings of the statement."""
     head: npt.NDArray[np.float64] | None = None
-    """W₀ (P, d_c) of a linear head, by which the sum of the towers' outputs is multiplied; None
-    where that sum is, with the intercept, the scores."""
+    """W₀ (P, d_c) of a linear head, which multiplies the sum of the towers' outputs. None if that
+    sum, with the intercept, is the scores.
+    """
     transforms: tuple[Transform, ...] = ()
-    """What TRANSFORM makes of the query's columns before they are features; each party does it with
-    its own, and keeps what is fitted."""
+    """Features that TRANSFORM makes of the query's columns. Each party computes its own, and keeps
+    the fitted values.
+    """
     exact: bool = False
     """Scores of its blocks are sent in 8-byte numbers: the rounding of 4-byte ones would show, as
     columns of several tables nearly cancel."""
@@ -135,10 +137,10 @@ class Model:
 
     @property
     def weights(self) -> pa.Table:
-        """The weights, which the parties are asked for, as `WEIGHTS OF MODEL` shows them.
+        """Return the weights, which the parties send, as `WEIGHTS OF MODEL` shows them.
 
-        Raises ModelError for models of towers and where a party is not attached, and Error where
-        the model is not one that `fed.model` gave.
+        Raise ModelError for models of towers and if a party is not attached. Raise Error if the
+        model does not come from `fed.model`.
         """
         return self._asked(f"WEIGHTS OF MODEL {written(self.name)}").arrow()
 
@@ -190,17 +192,18 @@ class Model:
 
     @property
     def converged(self) -> bool:
-        """The gradient at the end of the run proves that the objective is at its minimum, up to
-        1e-6 of it, or up to `tolerance` where that is more."""
+        """Return True if the gradient at the end of the run proves that the objective is at its
+        minimum, up to 1e-6 of it, or up to a larger `tolerance`.
+        """
         return self.ending.converged
 
     @property
     def clients(self) -> tuple[Client, ...]:
-        """All that hold a block."""
+        """Return all clients that hold a block."""
         return tuple(dict.fromkeys(client for block in self.blocks for client in block.clients))
 
     def facts(self) -> list[tuple[str, str]]:
-        """Name and text of what the model's card shows; only `privacy` has several lines."""
+        """Return names and texts of the model's card; only `privacy` has several lines."""
         return [
             (sanitize.line(name), text if name == "privacy" else sanitize.line(text))
             for name, text in self._facts()
@@ -238,7 +241,9 @@ class Model:
         ]
 
     def _protection(self) -> str:
-        """In short; where anything is noised, with where the whole is."""
+        """Return the privacy report in short; if anything is noised, with the place of the full
+        one.
+        """
         if not self.privacy.assumptions:
             return self.privacy.short
         return f"{self.privacy.short}\nIn full: fed.model('{self.name}').privacy"
@@ -248,7 +253,7 @@ class Model:
         return f"linear, {len(self.head)} values of each joined row, kept by the coordinator"
 
     def _measures(self) -> list[tuple[str, str]]:
-        """Counts, and metrics with what is noised in them."""
+        """Return counts and metrics, with the noised data behind them."""
         noised = _of_noised(self)
         of = f" (of noised {noised})" if noised else ""
         return [
@@ -276,13 +281,13 @@ class Model:
         return [] if norm is None else [("gradient norm", f"{norm:.3g}")]
 
     def plot(self, x: str = "epoch") -> Figure:
-        """The objective and the metric along the training, as a matplotlib Figure.
+        """Return the objective and the metric along the training, as a matplotlib Figure.
 
-        x : 'epoch', 'bytes' (sent in both directions so far), 'comm_seconds' (what that takes by
+        x : 'epoch', 'bytes' (sent in both directions so far), 'comm_seconds' (their time by
             the option `network`) or 'seconds' (since the start).
 
-        A notebook shows it; in a script: `model.plot().savefig("training.png")`. Raises Error
-        where matplotlib is missing, or the model was trained without what `x` names.
+        A notebook shows it; in a script: `model.plot().savefig("training.png")`. Raise Error if
+        matplotlib is missing, or if the model was trained without the measure `x`.
         """
         from sqlfl.plots.training import training_figure
 
@@ -296,24 +301,24 @@ class Model:
 
 
 class Shelf(Protocol):
-    """Where a registry keeps its models for good; each change is made whole or not at all."""
+    """Permanent store of a registry's models. Each change is made whole or not at all."""
 
     def models(self) -> tuple[Model, ...]:
-        """In the order in which they were put."""
+        """Return the models in the order in which they were put."""
         ...
 
     def put(self, model: Model, previous: Model | None) -> None:
-        """Keep `model`, and `previous` no longer."""
+        """Keep `model`, and drop `previous`."""
         ...
 
     def remove(self, model: Model) -> None: ...
 
 
 class Registry:
-    """The models of one federation, by name; names are compared as SQL does, ignoring case.
+    """The models of one federation, by name. Names are compared as SQL does, ignoring case.
 
-    `shelf` keeps those that last. It is the truth about them: where writing to it fails, what it
-    has then is what the registry has. Safe to use from several threads.
+    `shelf` keeps those that last. It is the truth about them: if writing to it fails, the registry
+    takes over the shelf's state. Several threads may use the registry.
     """
 
     def __init__(self, shelf: Shelf | None = None) -> None:
@@ -328,7 +333,7 @@ class Registry:
         return name.lower() in self._models
 
     def get(self, name: str) -> Model:
-        """Raises ModelError where there is no such model."""
+        """Return the model. Raise ModelError if there is none."""
         model = self._models.get(name.lower())
         if model is None:
             known = [m.name for m in self.all()]
@@ -344,10 +349,10 @@ class Registry:
         return model
 
     def put(self, model: Model, *, replace: bool) -> Model | None:
-        """Keep `model`; returns the one of the same name that it replaced.
+        """Keep `model`; return the one of the same name that it replaced.
 
-        Raises ModelError where there is one and `replace` is false, and where `model` does not last
-        and the other does: what lasts is replaced by what lasts, or not at all.
+        Raise ModelError if there is one and `replace` is false. Raise it also if the other model
+        lasts and `model` does not: only a lasting model may replace a lasting one.
         """
         key = model.name.lower()
         with self._lock:
@@ -365,12 +370,14 @@ class Registry:
             return previous
 
     def next_version(self, name: str) -> int:
-        """Of a model that takes this name."""
+        """Return the version of a model that takes this name."""
         previous = self._models.get(name.lower())
         return 1 if previous is None else previous.version + 1
 
     def comment(self, name: str, text: str) -> Model:
-        """The model of that name, with this comment from now on; ModelError where there is none."""
+        """Set the comment of the model with that name, and return the model. Raise ModelError if
+        there is none.
+        """
         with self._lock:
             before = self.get(name)
             model = dataclass_replace(before, comment=text)
@@ -392,10 +399,9 @@ class Registry:
         reason: str = "",
         verb: str = "TRAIN",
     ) -> None:
-        """Raises ModelError where the name is taken and may not be `replace`d; `verb` is of the
-        statement.
+        """Raise ModelError if the name is taken and `replace` is false; `verb` is the statement's.
 
-        lasting : whether the model that is to have it lasts; if not, `reason` may say why.
+        lasting : whether the new model lasts; if not, `reason` may say why.
         """
         previous = self._models.get(name.lower())
         if previous is not None and not replace:
@@ -413,7 +419,7 @@ class Registry:
             )
 
     def remove(self, name: str) -> Model:
-        """Returns what was removed; raises ModelError where there is no such model."""
+        """Remove a model and return it. Raise ModelError if there is none."""
         with self._lock:
             model = self.get(name)
             if self._shelf is not None and model.lasting:
@@ -430,7 +436,9 @@ class Registry:
             return tuple(self._models.values())
 
     def table(self) -> pa.Table:
-        """What SHOW MODELS shows, a row per model; `noised` is what the loss is of, of such."""
+        """Return the table of SHOW MODELS, a row for each model. `noised` names the noised data
+        behind the loss.
+        """
         models = self.all()
         return pa.table(
             {
@@ -451,13 +459,16 @@ class Registry:
         )
 
     def runs(self) -> tuple[str, ...]:
-        """Those whose blocks a model has, or may have: where the shelf does not say, they stay."""
+        """Return the runs whose blocks a model has, or may have: if the shelf is uncertain, they
+        stay.
+        """
         return (*(model.run for model in self.all()), *self._uncertain)
 
     def _reload(self) -> bool:
-        """After a failure that may have come before the shelf's change or after it.
+        """Read the shelf again after a failure, which may have come before the shelf's change or
+        after it.
 
-        False where the shelf cannot even be read; then the models are as they were.
+        Return False if the shelf cannot even be read; then the models stay as they were.
         """
         assert self._shelf is not None
         try:
@@ -480,14 +491,14 @@ CARD = pa.schema([("property", pa.string()), ("value", pa.string())])
 
 
 def card(facts: list[tuple[str, str]]) -> Result:
-    """Names and texts as the answer of a statement."""
+    """Return names and texts as the result of a statement."""
     names, values = zip(*facts, strict=True)
     table = pa.table({"property": list(names), "value": list(values)}, CARD)
     return Result(table, text=facts_to_text(facts), markup=lambda: facts_to_html(facts))
 
 
 def _of_noised(model: Model) -> str | None:
-    """What is noised in its loss and metrics."""
+    """Return the noised data behind its loss and metrics."""
     return " and ".join(model.privacy.noised) or None
 
 
