@@ -1,4 +1,4 @@
-"""The area under the ROC curve: the probability that a positive row scores above a negative one.
+"""Area under the ROC curve: the probability that a positive row scores above a negative one.
 
 Ties count half. Weights (N,) are not negative: a row of weight 2 counts as two rows.
 """
@@ -14,17 +14,20 @@ from sqlfl.base.arrays import Array
 from sqlfl.models.judged import Judged
 
 KEPT = 1 << 22
-"""Rows whose scores are kept, so that the area is exact; those of more are counted in bins."""
+"""Maximum number of rows whose scores are kept, so that the area is exact. More rows are counted in
+bins.
+"""
 BINS = 1 << 22
 FINEST = 60
-"""Bins of 2⁻⁶⁰ at least, so that their numbers fit int64."""
+"""Bins are at least 2⁻⁶⁰ wide, so that their numbers fit int64."""
 
 _Rows: TypeAlias = "tuple[Array, Array, Array | None]"
 """Scores (n,), bool (n,) and weights (n,)."""
 
 
 def area_under_curve(score: Array, positive: Array, weights: Array | None = None) -> float | None:
-    """Of scores (N,) and bool (N,); None where all the weight is of one side, NaN where a score is.
+    """Return the area of scores (N,) and bool (N,). It is None if all the weight is on one side,
+    and NaN if a score is NaN.
 
     Each side is sorted, and the smaller one's different scores are looked up in the other's.
     """
@@ -42,8 +45,9 @@ def area_under_curve(score: Array, positive: Array, weights: Array | None = None
 
 
 def _twice_below(few: Array, many: Array) -> int:
-    """Pairs with the score of `many` below that of `few`, twice, and once those of equal scores;
-    both sorted."""
+    """Return twice the number of pairs with the score of `many` below that of `few`, plus the pairs
+    of equal scores. Both are sorted.
+    """
     first = np.flatnonzero(np.concatenate([[True], few[1:] != few[:-1]]))
     counts = np.diff(first, append=len(few))
     scores = few[first]
@@ -73,16 +77,18 @@ def _sorted(score: Array, weights: Array, chosen: Array) -> tuple[Array, Array]:
 
 
 class Area:
-    """The area under the curve of rows that come in pieces.
+    """Area under the curve of rows that come in parts.
 
-    Up to `kept` rows it is exact. Of more, what `spread` makes of scores, h in their order, is
-    counted in bins of equal width of u = h / (1 + |h|), at least a quarter of `bins` between the
-    least and the largest u; the width is a power of two, so that areas can be merged, and follows
-    from the rows alone, not from their order. Rows of a bin count as ties: equal scores are one
-    bin's, as they should be, and others are wrong by `error` at the most, half of the pairs that
-    share a bin. The area is much closer, since rows of a bin are in no order to speak of: about the
-    largest share of a bin, over the root of the rows of the smaller side. Where scores are spread
-    over the bins and that side has ten thousand rows, it is below 5e-8.
+    Up to `kept` rows it is exact. For more, scores are mapped by `spread`, which keeps their order,
+    to h, and counted in bins of equal width of u = h / (1 + |h|). At least a quarter of `bins` lies
+    between the least and the largest u. The width is a power of two, so that areas can be merged.
+    It follows from the rows alone, not from their order.
+
+    Rows of a bin count as ties. Equal scores are in one bin, as they should be. Others cause an
+    error of at most `error`, half of the pairs that share a bin. The area is much closer, because
+    rows of a bin have no particular order: about the largest share of a bin over the root of the
+    rows of the smaller side. If scores spread over the bins and that side has ten thousand rows, it
+    is below 5e-8.
     """
 
     def __init__(
@@ -96,35 +102,39 @@ class Area:
         self._kept: list[_Rows] = []
         self._coarse = False
         self._waiting: list[_Rows | Judged] = []
-        """Spread, and not in the bins yet, which are not worth to be made for a few rows."""
+        """Mapped rows that are not in the bins yet. For few rows, making the bins is not
+        worth it.
+        """
         self._number = 0
-        """Of the rows that wait."""
+        """Number of the waiting rows."""
         self._counts: _Counts | None = None
 
     def add(self, score: Array, positive: Array, weights: Array | None = None) -> None:
-        """Scores (n,), bool (n,) and weights (n,) of further rows; copied."""
+        """Add scores (n,), bool (n,) and weights (n,) of further rows; they are copied."""
         if not len(score):
             return
-        own = None if weights is None else np.array(weights, np.float64)
-        self._take(np.array(score, np.float64), np.array(positive, bool), own)
+        copied_weights = None if weights is None else np.array(weights, np.float64)
+        self._take(np.array(score, np.float64), np.array(positive, bool), copied_weights)
 
     def expect(self, rows: int) -> None:
-        """There will be so many, with those of areas that are merged: too many are not kept."""
+        """Announce the total number of rows, including those of merged areas. If they are too many,
+        none are kept.
+        """
         if rows > self._most:
             self._coarsen()
 
     @property
     def counting(self) -> bool:
-        """Rows are counted in bins, sooner or later."""
+        """Return True if rows are counted in bins, now or later."""
         return self._coarse
 
     def add_spread(self, judged: Judged) -> None:
-        """Further rows of an area that is `counting`, by scores that are as `spread` makes them."""
+        """Add further rows to an area that is `counting`, by scores already mapped by `spread`."""
         self._rows += len(judged.scores)
         self._wait(judged)
 
     def merge(self, other: Area) -> None:
-        """Add the rows of another area with as many bins, which is of no more use."""
+        """Add the rows of another area with as many bins, which is unusable afterwards."""
         for rows in other._kept:
             self._take(*rows)
         if not other._coarse:
@@ -140,7 +150,7 @@ class Area:
 
     @property
     def value(self) -> float | None:
-        """As `area_under_curve`."""
+        """Return the area as `area_under_curve` does."""
         if self._coarse:
             return self._count().area
         if not self._kept:
@@ -149,11 +159,11 @@ class Area:
 
     @property
     def error(self) -> float:
-        """How far `value` may be from the area of the scores; 0 where it is exact."""
+        """Return the maximum distance of `value` from the area of the scores; 0 if it is exact."""
         return self._count().error if self._coarse else 0.0
 
     def arrays(self) -> list[Array]:
-        """All that it knows, for `restore`: scores that are kept, or the bins."""
+        """Return its whole state for `restore`: kept scores, or the bins."""
         if self._coarse:
             return self._count().arrays()
         if not self._kept:
@@ -162,7 +172,7 @@ class Area:
         return [score, positive] if weights is None else [score, positive, weights]
 
     def restore(self, arrays: Sequence[Array], *, counting: bool) -> None:
-        """As one was that was `counting` or not, in one that is new."""
+        """Take over the state of an area that was `counting` or not. This one must be new."""
         if counting:
             self._coarse = True
             self._counts = _Counts.of(self._bins, arrays)
@@ -180,7 +190,7 @@ class Area:
             self._kept.append((score, positive, weights))
 
     def _coarsen(self) -> None:
-        """From now on, and what was kept."""
+        """Count in bins from now on, including the kept rows."""
         self._coarse = True
         kept, self._kept = self._kept, []
         for score, positive, weights in kept:
@@ -193,7 +203,7 @@ class Area:
             self._count()
 
     def _count(self) -> _Counts:
-        """The bins, with all rows."""
+        """Return the bins, with all rows."""
         if self._counts is None:
             self._counts = _Counts(self._bins)
         waiting, self._waiting, self._number = self._waiting, [], 0
@@ -211,7 +221,7 @@ def _number(rows: _Rows | Judged) -> int:
 
 def _joined(pieces: list[_Rows]) -> _Rows:
     scores = np.concatenate([score for score, _, _ in pieces])
-    positive = np.concatenate([own for _, own, _ in pieces])
+    positive = np.concatenate([positive_part for _, positive_part, _ in pieces])
     if all(weights is None for _, _, weights in pieces):
         return scores, positive, None
     parts = [np.ones(len(s)) if weights is None else weights for s, _, weights in pieces]
@@ -221,8 +231,8 @@ def _joined(pieces: list[_Rows]) -> _Rows:
 class _Counts:
     """Weights of negative and positive rows by bins: floor(2^level u) − `first`.
 
-    `level` is the largest by which all u are within half of the bins; they start anywhere, so that
-    they are seldom moved.
+    `level` is the largest at which all u are within half of the bins. The bins may start anywhere,
+    so that they seldom move.
     """
 
     def __init__(self, bins: int) -> None:
@@ -262,7 +272,7 @@ class _Counts:
         np.add.at(self._counts, 2 * bins + (places & 1), other._counts[places])
 
     def arrays(self) -> list[Array]:
-        """Those bins that have rows, and where they are."""
+        """Return the bins that have rows, and their places."""
         places = np.flatnonzero(self._counts)
         where = np.array([self._level, self._first, self._undefined], np.int64)
         return [where, np.array([self._least, self._largest]), places, self._counts[places]]
@@ -270,12 +280,12 @@ class _Counts:
     @classmethod
     def of(cls, bins: int, arrays: Sequence[Array]) -> Self:
         where, reach, places, counts = arrays
-        found = cls(bins)
-        found._level, found._first, undefined = where.tolist()
-        found._undefined = bool(undefined)
-        found._least, found._largest = reach.tolist()
-        found._counts[places] = counts
-        return found
+        restored = cls(bins)
+        restored._level, restored._first, undefined = where.tolist()
+        restored._undefined = bool(undefined)
+        restored._least, restored._largest = reach.tolist()
+        restored._counts[places] = counts
+        return restored
 
     @property
     def area(self) -> float | None:

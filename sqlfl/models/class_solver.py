@@ -1,8 +1,8 @@
 """Ridge systems of one block whose outputs are classes: K = S ⊗ X̃ᵀCX̃/N + l2 I.
 
-S = diag(π) − π πᵀ is the curvature of the softmax loss where the classes' shares π are every row's
-probabilities: K is the block's Hessian there. What is the same in all scores of a row does not
-change the loss; there the mean curvature of the other directions stands in for 0.
+S = diag(π) − π πᵀ is the curvature of the softmax loss if the classes' shares π are every row's
+probabilities. K is the block's Hessian there. Adding a constant to all scores of a row does not
+change the loss; in this direction the mean curvature of the others replaces 0.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from sqlfl.models.gram import GramMatrix
 from sqlfl.models.solver import BlockSolver
 
 STEP = 2.0
-"""Curvatures are rounded to powers of it, so that few systems serve many classes."""
+"""Base of the powers to which curvatures are rounded, so that few systems serve many classes."""
 RANGE = 2.0**20
-"""The largest curvature over the smallest that is told from others."""
+"""Maximum ratio of the largest curvature to the smallest that is distinguished."""
 
 
 class ClassSolver:
-    """Solves with K, up to the rounding of S's eigenvalues."""
+    """Solver of K, up to the rounding of S's eigenvalues."""
 
     def __init__(
         self, gram: GramMatrix, centre: Array, total: float, shares: Sequence[float], l2: float
@@ -39,18 +39,18 @@ class ClassSolver:
         }
 
     def solve(self, values: Array) -> Array:
-        """K⁻¹ V: (d, classes) -> (d, classes)."""
+        """Return K⁻¹ V: (d, classes) -> (d, classes)."""
         turned = np.asarray(values, np.float64) @ self._vectors
-        found = np.empty_like(turned)
+        parts = np.empty_like(turned)
         for scale, solver in self._solvers.items():
-            own = self._rounded == scale
-            found[:, own] = solver.solve(turned[:, own])
-        solved: Array = found @ self._vectors.T
+            same = self._rounded == scale
+            parts[:, same] = solver.solve(turned[:, same])
+        solved: Array = parts @ self._vectors.T
         return solved
 
 
 def class_curvature(shares: Sequence[float]) -> Array:
-    """S, with its null space filled: (classes, classes)."""
+    """Return S, with its null space filled: (classes, classes)."""
     p = np.asarray(shares, np.float64)
     curvature: Array = np.diag(p) - np.outer(p, p)
     curvature += np.trace(curvature) / (max(len(p) - 1, 1) * len(p))

@@ -23,31 +23,35 @@ from sqlfl.models.targets import OfNumbers, typical_distance
 from sqlfl.models.weighted import mean_of, rows_times, second_moments, sum_of, times
 
 WIDTH = 0.01
-"""h, over the mean distance of the targets from their own median: how wide a kink is rounded."""
+"""h as a share of the mean distance of the targets from their own median: the width of a rounded
+kink.
+"""
 STRAIGHT = 1e-4
-"""Of the largest curvature: what a straight line is taken for where curvatures make the steps."""
+"""Share of the largest curvature that stands for a straight line, where curvatures determine the
+steps.
+"""
 STEPS = 200
-"""Of a search in a bracket, which halves at least."""
+"""Maximum steps of a search in a bracket, which at least halves."""
 
 
 @dataclass(frozen=True)
 class Clipped(OfNumbers):
-    """What both have in common."""
+    """Base of both losses."""
 
     @property
     @abstractmethod
     def limit(self) -> float:
-        """c"""
+        """Return c."""
 
     @property
     @abstractmethod
     def lean(self) -> float:
-        """s"""
+        """Return s."""
 
     @property
     @abstractmethod
     def curvature(self) -> float:
-        """k"""
+        """Return k."""
 
     outputs = 1
 
@@ -59,13 +63,13 @@ class Clipped(OfNumbers):
         return typical_distance(targets)
 
     def _losses(self, r: Array) -> tuple[Array, Array]:
-        """The loss of each row, and its slope: (n,) both."""
+        """Return the loss of each row, and its slope: (n,) both."""
         k, lean = self.curvature, self.lean
         t = np.clip(k * r, -self.limit, self.limit)
         return t * (r - t / (2.0 * k)) + (lean * r + lean * lean / (2.0 * k)), t + lean
 
     def _bent(self, r: Array) -> Array:
-        """The second derivative of each row: (n,)"""
+        """Return the second derivative of each row: (n,)."""
         return np.where(np.abs(r) * self.curvature < self.limit, self.curvature, 0.0)
 
     def value(self, scores: Array, targets: Array, weights: Array | None = None) -> float:
@@ -83,8 +87,9 @@ class Clipped(OfNumbers):
     def curvatures(
         self, scores: Array, targets: Array, weights: Array | None, ways: Array
     ) -> Array:
-        """As if straight lines were bent a little: else no step could be told along directions in
-        which all rows are on one."""
+        """Return curvatures as if straight lines were bent a little. Otherwise there would be no
+        step along directions in which all rows are on one.
+        """
         bent = np.maximum(self._bent(scores[0] - targets), STRAIGHT * self.curvature)
         return second_moments(ways[:, 0], times(bent, weights))
 
@@ -96,15 +101,15 @@ class Clipped(OfNumbers):
         return mean_of(self._bent(scores[:, 0] - targets), weights)
 
     def prox(self, points: Array, targets: Array, rho: float) -> Array:
-        """t + s = ρ (v − z): without s, v is s/ρ less."""
+        """Solve t + s = ρ (v − z). The case without s has v less by s/ρ."""
         k = self.curvature
         away = points[:, 0] - targets - self.lean / rho
         t = np.clip(k * rho / (k + rho) * away, -self.limit, self.limit)
-        found: Array = (targets + (away - t / rho))[:, None]
-        return found
+        moved: Array = (targets + (away - t / rho))[:, None]
+        return moved
 
     def initial_intercept(self, targets: Array, weights: Array | None = None) -> Array:
-        """Newton's steps in a bracket that shrinks; the slope is a line between its bends."""
+        """Make Newton steps in a shrinking bracket. The slope is linear between its bends."""
         counted = targets if weights is None else targets[weights > 0.0]
         shift = abs(self.lean) / self.curvature
         low, high = float(counted.min()) - shift, float(counted.max()) + shift
@@ -127,7 +132,7 @@ class Clipped(OfNumbers):
 
 @dataclass(frozen=True)
 class Huber(Clipped):
-    """½ r² up to |r| = δ, δ |r| − ½ δ² beyond; δ in the target's unit."""
+    """Loss ½ r² up to |r| = δ, and δ |r| − ½ δ² beyond; δ is in the target's unit."""
 
     delta: float = 1.0
     name: str = "huber"
@@ -150,14 +155,14 @@ class Huber(Clipped):
 
 @dataclass(frozen=True)
 class Quantile(Clipped):
-    """(y − H) q where the target is above, (H − y) (1 − q) where it is below."""
+    """Loss (y − H) q if the target is above, and (H − y) (1 − q) if it is below."""
 
     quantile: float = 0.5
     width: float = 1.0
     """h, in the target's unit."""
     name: str = "quantile"
     bounded: bool = False
-    """The bound is that of a kink, where few rows are: steps by it go nowhere."""
+    """False: the bound is that of a kink, where few rows are, and steps by it would be tiny."""
 
     @property
     def limit(self) -> float:
@@ -177,13 +182,15 @@ class Quantile(Clipped):
         return replace(self, width=max(WIDTH * distance, _least(targets)))
 
     def flatness(self, scores: Array, targets: Array, weights: Array | None) -> float:
-        """Half the distance |r| of a row lies below a parabola of curvature 1/2|r| that touches it
-        at r (Hunter and Lange 2000), and so does the pinball loss, which is this and a line."""
+        """Return the ratio of curvatures. Half the distance |r| of a row lies below a parabola of
+        curvature 1/2|r| that touches it at r (Hunter and Lange 2000). So does the pinball loss,
+        which adds a line to it.
+        """
         distance = np.abs(scores[:, 0] - targets)
         return self.curvature / mean_of(0.5 / np.maximum(distance, self.width), weights)
 
     def floor(self, targets: Array, weights: Array | None) -> float:
-        """What is taken off, so that the least is 0: q (1 − q) h."""
+        """Return q (1 − q) h, which is subtracted so that the minimum is 0."""
         q = self.quantile
         return q * (1.0 - q) * self.width
 
@@ -196,14 +203,15 @@ class Quantile(Clipped):
         return mean
 
     def of_prediction(self, prediction: Array, targets: Array, weights: Array | None) -> float:
-        """Of the kink as it is, not rounded."""
+        """Return the loss with the exact kink, not the rounded one."""
         return mean_of(pinball(prediction[:, 0], targets, self.quantile), weights)
 
 
 def _least(targets: Array) -> float:
-    """A width that rounding does not swallow: 64 units in the last place of the largest target.
+    """Return a width that rounding does not swallow: 64 units in the last place of the largest
+    target.
 
-    A target's offset is no part of it beyond that: a kink that was rounded by a share of the offset
-    would bend the loss of all rows.
+    A target's offset has no further influence: a kink rounded by a share of the offset would bend
+    the loss of all rows.
     """
     return max(64.0 * float(np.spacing(np.abs(targets).max(initial=0.0))), 1e-18)

@@ -1,4 +1,4 @@
-"""Curves and tables of predictions beside the truth, of rows with weights w (N,), or 1 each."""
+"""Curves and tables of predictions against the truth, for rows with weights w (N,), or 1 each."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from sqlfl.base.arrays import Array
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """Of thresholds, from the largest down: what is at or above each is taken for positive.
+    """Curve over thresholds, from the largest down. Scores at or above a threshold count as
+    positive.
 
-    All (T,). The first threshold is infinite: nothing is.
+    All arrays are (T,). The first threshold is infinite: no score reaches it.
     """
 
     thresholds: Array
     true: Array
-    """Σ w of positive rows that are taken for positive."""
+    """Σ w of positive rows that count as positive."""
     false: Array
-    """Σ w of negative rows that are."""
+    """Σ w of negative rows that count as positive."""
 
 
 def curve(scores: Array, positive: Array, weights: Array | None = None) -> Curve:
-    """At every score that occurs (N,); `positive` is bool (N,)."""
+    """Return the curve at every score that occurs (N,); `positive` is bool (N,)."""
     w = np.ones(len(scores)) if weights is None else weights
     order = np.argsort(-scores, kind="stable")
     scores, positive, w = scores[order], positive[order], w[order]
@@ -39,7 +40,7 @@ def curve(scores: Array, positive: Array, weights: Array | None = None) -> Curve
 
 
 def corners(found: Curve) -> Curve:
-    """Without the thresholds in the middle of two steps that are alike: the same curve."""
+    """Return the same curve without thresholds between two equal steps."""
     false, true = found.false[1:], found.true[1:]
     bends = (np.diff(false, 2) != 0.0) | (np.diff(true, 2) != 0.0)
     kept = np.concatenate([[True, True], bends, [True]])[: len(found.true)]
@@ -47,8 +48,9 @@ def corners(found: Curve) -> Curve:
 
 
 def thinned(found: Curve, points: int, least: float = 1.0) -> Curve:
-    """At most so many thresholds, and at least `least` counted between two of them that follow each
-    other, but for the last."""
+    """Return at most `points` thresholds. At least `least` rows lie between two consecutive ones,
+    except at the last.
+    """
     counted = found.true + found.false
     picked = np.arange(len(counted))
     if len(picked) > points:
@@ -60,7 +62,9 @@ def thinned(found: Curve, points: int, least: float = 1.0) -> Curve:
 
 
 def _apart(ascending: Array, least: float) -> Array:
-    """Places of the first and the last number, and of some between them that are `least` apart."""
+    """Return the places of the first and the last number, and of some between them that are `least`
+    apart.
+    """
     places, last = [0], len(ascending) - 1
     while (after := int(np.searchsorted(ascending, ascending[places[-1]] + least))) <= last:
         places.append(after)
@@ -75,8 +79,9 @@ def _picked(found: Curve, places: Array) -> Curve:
 
 
 def average_precision(found: Curve) -> float | None:
-    """Σ (R_t − R_{t−1}) P_t, the area under the steps of precision over recall; None where no row
-    is positive."""
+    """Return Σ (R_t − R_{t−1}) P_t, the area under the steps of precision over recall; None without
+    positive rows.
+    """
     if not found.true[-1] > 0.0:
         return None
     precision = found.true[1:] / (found.true[1:] + found.false[1:]).clip(np.finfo(float).tiny)
@@ -84,16 +89,19 @@ def average_precision(found: Curve) -> float | None:
 
 
 def confusion(taken: Array, true: Array, classes: int, weights: Array | None = None) -> Array:
-    """Σ w of rows of each class (rows of the matrix) that are taken for each: (K, K)."""
+    """Return Σ w of rows of each class (rows of the matrix) that are predicted as each class: (K,
+    K).
+    """
     cells = true.astype(np.intp) * classes + taken.astype(np.intp)
     return np.bincount(cells, weights, classes * classes).reshape(classes, classes).astype(float)
 
 
 def edges(values: Array, bins: int, strategy: str, weights: Array | None, span: bool) -> Array:
-    """Of at most so many bins of values (N,), ascending; `span`: uniform ones are of 0 to 1.
+    """Return the edges of at most `bins` bins of values (N,), ascending. With `span`, uniform ones
+    range from 0 to 1.
 
-    Values that are equal are in one bin. Of 'quantile' they are as `numpy.quantile` has them, or
-    with weights where so much of their sum lies below.
+    Equal values are in one bin. For 'quantile' the edges are as in `numpy.quantile`. With weights
+    they are the values below which that share of the weight lies.
     """
     if strategy == "uniform":
         low, high = (0.0, 1.0) if span else (float(values.min()), float(values.max()))
@@ -108,14 +116,16 @@ def edges(values: Array, bins: int, strategy: str, weights: Array | None, span: 
 
 
 def binned(values: Array, found: Array) -> Array:
-    """The bin of each value by the bins' edges, as scikit-learn's calibration_curve has them: a
-    value at an inner edge is in the bin below. (N,)"""
+    """Return the bin of each value by the edges, as scikit-learn's calibration_curve does: a value
+    at an inner edge is in the bin below. (N,)
+    """
     return np.searchsorted(found[1:-1], values)
 
 
 def joined_bins(places: Array, counts: Array, least: float) -> Array:
-    """The places (N,) of bins once neighbours are joined until each counts `least`, and numbered
-    from 0; those that count nothing are gone."""
+    """Return the places (N,) of bins after joining neighbours until each counts `least`. They are
+    numbered from 0; empty ones vanish.
+    """
     groups = np.zeros(len(counts), np.intp)
     group, held = 0, 0.0
     for number, count in enumerate(counts.tolist()):  # bins, not rows
@@ -125,5 +135,5 @@ def joined_bins(places: Array, counts: Array, least: float) -> Array:
         held += count
     if held < least and group:
         groups[groups == group] = group - 1
-    found: Array = groups[places]
-    return found
+    joined: Array = groups[places]
+    return joined

@@ -1,8 +1,8 @@
-"""The Gamma loss of sizes and durations, with the logarithm as link: y exp(−H) + H, y > 0.
+"""Gamma loss of sizes and durations, with the logarithm as link: y exp(−H) + H, y > 0.
 
-It is least at H = log y, and there 1 + log y, which `Gamma.floor` is the mean of: what is left,
-half the deviance, is what is minimised. In another unit of the target it is the same.
-Its curvature y exp(−H) has no bound; at the best constant score its mean is 1.
+Its minimum, at H = log y, is 1 + log y; `Gamma.floor` is the mean of that. The rest, half the
+deviance, is minimised. It does not depend on the target's unit. Its curvature y exp(−H) has no
+bound; at the best constant score its mean is 1.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sqlfl.models.weighted import mean_of, rows_times, second_moments, sum_of, t
 
 @dataclass(frozen=True)
 class Gamma(OfNumbers):
-    """y exp(−H) + H, less its minimum over H."""
+    """Loss y exp(−H) + H, less its minimum over H."""
 
     curvature: float = 1.0
     outputs: int = 1
@@ -30,7 +30,7 @@ class Gamma(OfNumbers):
 
     @property
     def slack(self) -> float:
-        """Rounding: exp(log y) need not be y."""
+        """Return a slack for rounding: exp(log y) need not be y."""
         return 1e-14
 
     def floor(self, targets: Array, weights: Array | None) -> float:
@@ -49,7 +49,7 @@ class Gamma(OfNumbers):
     def value_and_slopes(
         self, scores: Array, targets: Array, weights: Array | None
     ) -> tuple[float, Array]:
-        # where a trial goes too far the value is infinite, which is no descent
+        # A trial that goes too far has an infinite value, which is no descent.
         with np.errstate(over="ignore", invalid="ignore"):
             u = _short(scores[0], targets, weights)
             grown = np.expm1(u)
@@ -67,10 +67,10 @@ class Gamma(OfNumbers):
         return False
 
     def prox(self, points: Array, targets: Array, rho: float) -> Array:
-        """With u = log y − z: exp(u) + ρ u = 1 + ρ (log y − v) + 1."""
+        """Solve with u = log y − z: exp(u) + ρ u = 1 + ρ (log y − v) + 1."""
         level = np.log(targets)[:, None]
-        found: Array = level - exponential_root(level - points + 1.0 / rho, rho)
-        return found
+        root: Array = level - exponential_root(level - points + 1.0 / rho, rho)
+        return root
 
     def initial_intercept(self, targets: Array, weights: Array | None = None) -> Array:
         return np.array([np.log(mean_of(targets, weights))])
@@ -78,12 +78,13 @@ class Gamma(OfNumbers):
     def mean_curvature(
         self, scores: Array, weights: Array | None = None, targets: Array | None = None
     ) -> float:
-        """Of targets that are what the scores say."""
+        """Return the mean curvature for targets that agree with the scores."""
         return 1.0
 
     def flatness(self, scores: Array, targets: Array, weights: Array | None) -> float:
-        """Between a row's score and the one that it should have, the curvature is at most y/mean or
-        1."""
+        """Return the ratio of curvatures. Between a row's score and its best one, the curvature is
+        at most y/mean or 1.
+        """
         h = scores[:, 0]
         with np.errstate(over="ignore"):
             bent = np.maximum(np.exp(_short(h, targets, weights)), 1.0)
@@ -101,6 +102,6 @@ class Gamma(OfNumbers):
 
 
 def _short(scores: Array, targets: Array, weights: Array | None) -> Array:
-    """u = log y − H; 0 of rows that weigh nothing, whose share may be infinite: (n,)"""
+    """Return u = log y − H (n,); 0 for rows of weight 0, whose share may be infinite."""
     u = np.log(targets) - scores
     return u if weights is None else np.where(weights > 0.0, u, 0.0)

@@ -1,4 +1,4 @@
-"""Second moments of one block, Σ cnt x xᵀ, with its one-hot part kept sparse."""
+"""Second moments of one block, Σ cnt x xᵀ, with a sparse one-hot part."""
 
 from __future__ import annotations
 

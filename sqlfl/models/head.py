@@ -1,4 +1,4 @@
-"""The head: from what the rows of all tables add up to, E = Σ A_i h_i, to the scores H.
+"""Head: from the sum of all tables' rows, E = Σ A_i h_i, to the scores H.
 
 H = E + b, or with a linear head H = E W₀ + b. It is the coordinator's part of a model: the clients
 know neither W₀ nor b.
@@ -18,20 +18,20 @@ from sqlfl.models.losses import Loss
 
 @dataclass(frozen=True, eq=False)
 class Head:
-    """b, and W₀ where there is a linear head."""
+    """b, and W₀ of a linear head."""
 
     intercept: Array
     """float64 (d_c,)"""
     weights: Array | None = None
-    """W₀: float64 (P, d_c); None where H = E + b."""
+    """W₀: float64 (P, d_c); None for H = E + b."""
 
     @property
     def inputs(self) -> int:
-        """Columns of E: P, or d_c."""
+        """Return the number of columns of E: P, or d_c."""
         return len(self.intercept) if self.weights is None else len(self.weights)
 
     def scores(self, embedding: Array) -> Array:
-        """H: (N, P) -> (N, d_c). Raises InternalError for another width of E."""
+        """Return H: (N, P) -> (N, d_c). Raise InternalError for another width of E."""
         if embedding.ndim != 2 or embedding.shape[1] != self.inputs:
             raise InternalError(f"an embedding of shape {embedding.shape} for {self.inputs} values")
         if self.weights is None:
@@ -40,14 +40,14 @@ class Head:
         return scores
 
     def pulled_back(self, slopes: Array) -> Array:
-        """∂/∂E from ∂/∂H, row by row: (N, d_c) -> (N, P); of sums of rows likewise."""
+        """Return ∂/∂E from ∂/∂H, row by row or for sums of rows: (N, d_c) -> (N, P)."""
         if self.weights is None:
             return slopes
         pulled: Array = slopes @ self.weights.T
         return pulled
 
     def gradient(self, embedding: Array, slopes: Array, l2: float) -> tuple[Array, ...]:
-        """Of Σ_j ℓ_j / n + penalty, by each of `parameters`.
+        """Return the gradient of Σ_j ℓ_j / n + penalty, by each of `parameters`.
 
         embedding: (n, P); slopes: ∂ℓ_j/∂H_j of each row, (n, d_c).
         """
@@ -59,45 +59,48 @@ class Head:
     def gradient_by_slots(
         self, blocks: Sequence[Array], sums: Sequence[Array], total: Array, rows: int, l2: float
     ) -> tuple[Array, ...]:
-        """As `gradient`, of E = Σ A_i h_i with h_i (n_i, P) and A_iᵀ of the slopes (d_c, n_i)."""
+        """Return the same gradient for E = Σ A_i h_i, from h_i (n_i, P) and A_iᵀ of the slopes
+        (d_c, n_i).
+        """
         intercept = total / rows
         if self.weights is None:
             return (intercept,)
         pairs = zip(blocks, sums, strict=True)
-        slope = sum(np.asarray(h, np.float64).T @ own.T for h, own in pairs)
+        slope = sum(np.asarray(h, np.float64).T @ slot_sums.T for h, slot_sums in pairs)
         return intercept, slope / rows + l2 * self.weights
 
     @property
     def parameters(self) -> tuple[Array, ...]:
-        """b, and W₀ where there is one."""
+        """Return b, and W₀ if there is one."""
         return (self.intercept,) if self.weights is None else (self.intercept, self.weights)
 
     def replaced(self, parameters: Sequence[Array]) -> Head:
-        """The head with other `parameters`."""
+        """Return the head with other `parameters`."""
         return Head(*parameters)
 
     def shifted(self, constants: Array) -> Head:
-        """The head whose scores are larger by `constants` (d_c,)."""
+        """Return the head whose scores are larger by `constants` (d_c,)."""
         return Head(self.intercept + constants, self.weights)
 
     def penalty(self, l2: float) -> float:
-        """l2/2 ‖W₀‖²: the intercept is free."""
+        """Return l2/2 ‖W₀‖²; the intercept is free."""
         return (
             0.0 if self.weights is None else 0.5 * l2 * float(np.vdot(self.weights, self.weights))
         )
 
     @property
     def stretch(self) -> float:
-        """The largest ‖∂H/∂E‖², by which the loss's curvature in E can exceed that in H."""
+        """Return the largest ‖∂H/∂E‖², the maximum ratio of the loss's curvature in E to that
+        in H.
+        """
         if self.weights is None:
             return 1.0
         return float(np.linalg.norm(self.weights, 2)) ** 2
 
 
 def first_head(intercept: Array, embedding: int, seed: int) -> Head:
-    """A linear head before the first step: W₀ (`embedding`, d_c) random, with columns near 1 long.
-
-    Alike for equal seeds.
+    """Return a linear head before the first step: W₀ (`embedding`, d_c) random, with columns of
+    length near 1. Equal seeds give equal heads.
     """
     generator = np.random.default_rng([seed, 0, 1])  # the clients' towers draw from [seed, slot]
     weights = generator.normal(size=(embedding, len(intercept))) / np.sqrt(embedding)
@@ -115,11 +118,11 @@ def fitted(
     steps: int = 10,
     tolerance: float = 1e-6,
 ) -> Head:
-    """A head with a smaller objective, mean ℓ(E W₀ + b; y) + l2/2 ‖W₀‖², at the given E.
+    """Return a head with a smaller objective, mean ℓ(E W₀ + b; y) + l2/2 ‖W₀‖², at the given E.
 
-    Steps on the bound that the loss's curvature c gives, W₀ −= (c EᵀE/N + l2 I)⁻¹ ∇, E with a
-    column of ones: none raises the objective; for squared loss the first one ends at the optimum
-    (Böhning and Lindsay's lower-bound method). Ends after `steps`, or where a step promises less
+    The steps use the bound from the loss's curvature c: W₀ −= (c EᵀE/N + l2 I)⁻¹ ∇, with a column
+    of ones in E. No step raises the objective. For squared loss the first one reaches the optimum
+    (Böhning and Lindsay's lower-bound method). It ends after `steps`, or when a step promises less
     than `tolerance` of the objective. With `shares` (N,) the means are weighted.
     """
     if head.weights is None:
@@ -130,7 +133,7 @@ def fitted(
     matrix = loss.curvature * (pulled.T @ design) / len(design)
     ridge = np.full(len(matrix), l2)
     ridge[0] = 0.0
-    floor = 1e-9 * np.trace(matrix) / len(matrix)  # of embeddings that do not vary
+    floor = 1e-9 * np.trace(matrix) / len(matrix)  # for embeddings that do not vary
     matrix[np.diag_indices_from(matrix)] += np.maximum(ridge, floor)
     parameters = np.vstack([head.intercept, head.weights])
     for _ in range(steps):
@@ -146,10 +149,12 @@ def fitted(
 
 
 def proximal(head: Head, loss: Loss, points: Array, targets: Array, rho: float) -> Array:
-    """argmin_z ℓ(z W₀ + b; y) + ρ/2 ‖z − v‖² of each row v of (N, P): the z-step of ADMM (eq. 9).
+    """Return argmin_z ℓ(z W₀ + b; y) + ρ/2 ‖z − v‖² of each row v of (N, P): the z-step of ADMM
+    (eq. 9).
 
-    z − v lies in the span of W₀'s columns. With one output it is a number per row, and the step the
-    loss's own with ρ/‖w‖²; with more, damped Newton steps in that span, of at most d_c dimensions.
+    z − v lies in the span of W₀'s columns. With one output it is a number per row, and the step is
+    the loss's own with ρ/‖w‖². With more, damped Newton steps run in that span, of at most d_c
+    dimensions.
     """
     if head.weights is None:
         return loss.prox(points + head.intercept, targets, rho) - head.intercept
@@ -164,7 +169,7 @@ def proximal(head: Head, loss: Loss, points: Array, targets: Array, rho: float) 
 
 
 CHUNK = 1 << 14
-"""Rows of one piece of a proximal step."""
+"""Rows of one part of a proximal step."""
 NEWTON_STEPS = 60
 
 
@@ -182,14 +187,14 @@ def _softmax_proximal(
 
 
 def _newton(scores: Array, targets: Array, mix: Array, rho: float) -> Array:
-    """argmin_a log Σ exp(s + a R) − (s + a R)_y + ρ/2 ‖a‖² of each row: (n, k).
+    """Return argmin_a log Σ exp(s + a R) − (s + a R)_y + ρ/2 ‖a‖² of each row: (n, k).
 
     scores: s (n, d_c); mix: R (k, d_c).
     """
-    found = np.zeros((len(scores), len(mix)))
+    moves = np.zeros((len(scores), len(mix)))
     active = np.arange(len(scores))
     for _ in range(NEWTON_STEPS):
-        at, base, label = found[active], scores[active], targets[active]
+        at, base, label = moves[active], scores[active], targets[active]
         value, chance = _value(at, base, label, mix, rho)
         residual = chance.copy()
         residual[np.arange(len(label)), label] -= 1.0
@@ -208,15 +213,15 @@ def _newton(scores: Array, targets: Array, mix: Array, rho: float) -> Array:
             if not worse.any():
                 break
             length = np.where(worse, 0.5 * length, length)
-        found[active] = at - length[:, None] * move
+        moves[active] = at - length[:, None] * move
         active = active[decrement > 1e-18 * (1.0 + np.abs(value))]
         if not len(active):
             break
-    return found
+    return moves
 
 
 def _value(a: Array, scores: Array, targets: Array, mix: Array, rho: float) -> tuple[Array, Array]:
-    """The objective of each row (n,), and the softmax (n, d_c)."""
+    """Return the objective of each row (n,), and the softmax (n, d_c)."""
     h = scores + a @ mix
     top = h.max(axis=1)
     chance = np.exp(h - top[:, None])

@@ -1,8 +1,8 @@
 """Standard errors of generalised linear models: covariances of estimates, and likelihoods.
 
 Rows are N joined rows with scores H (N,), targets y (N,) and weights w (N,), which say how often
-each counts, or None: once. The design is (N, P), the constant 1 first; it is asked for in pieces.
-The objective is Σ w ℓ(H; y) + λ/2 ‖θ‖², with λ on all of θ but the constant.
+each counts; None stands for once. The design is (N, P), with the constant 1 first; it is requested
+in parts. The objective is Σ w ℓ(H; y) + λ/2 ‖θ‖², with λ on all of θ but the constant.
 """
 
 from __future__ import annotations
@@ -31,33 +31,33 @@ from sqlfl.models.clipped import Quantile
 from sqlfl.models.weighted import mean_of, sum_of, total_of
 
 PIECE = 1 << 20
-"""Numbers of the design that are held at once."""
+"""Numbers of the design that are in memory at once."""
 RANK = 1e-11
-"""Of the largest eigenvalue of the information: what is below is none."""
+"""Share of the information's largest eigenvalue below which eigenvalues count as 0."""
 ROUNDING = 1e-10
 """Share of the model's own variance: a robust variance below it is made of residuals that are 0
 but for rounding."""
 SHAPE_STEPS = 8
 """Newton's, of a Gamma distribution's shape: each squares the error."""
 EPSILON = 1e-14
-"""Share of the largest possible variance: what is below is 0 but for rounding."""
+"""Share of the largest possible variance below which a variance is 0 up to rounding."""
 
 Design = Callable[[Array], Float]
-"""Rows of the design, by their places (b,): (b, P)."""
+"""Returns rows of the design, by their places (b,): (b, P)."""
 
 
 @dataclass(frozen=True)
 class Family:
-    """How targets are distributed around their means."""
+    """Distribution of targets around their means."""
 
     mean: Callable[[Float], Float]
-    """Of scores."""
+    """Mean of scores."""
     variance: Callable[[Float], Float]
-    """Of means, but for a scale: the curvature of the loss."""
+    """Variance of means, up to a scale: the curvature of the loss."""
     link: Callable[[float], float]
-    """The score of a mean."""
+    """Score of a mean."""
     log_likelihood: Callable[[Float, Float, Array | None], float]
-    """Of scores and targets."""
+    """Log-likelihood of scores and targets."""
     deviance: Callable[[Float, Float, Array | None], float]
     slope: Callable[[Float, Float], Float] = lambda mean, y: mean - y
     """Slope of the loss by the score, from means and targets."""
@@ -78,14 +78,16 @@ class Family:
     scale_of: Callable[[Float, Float, Array | None], Callable[[int], float]] | None = None
     """Scale by the rank, of scores and targets; None for Pearson's χ² over its degrees."""
     separable: bool = False
-    """Targets may lie at the border of what means are, so that there is no finite estimate."""
+    """True if targets may lie at the border of the means, so that there may be no finite
+    estimate.
+    """
     counts: bool = False
-    """That border is 0 alone."""
+    """True if that border is only 0."""
 
 
 def _normal(h: Float, y: Float, w: Array | None) -> float:
     n = total_of(y, w)
-    with np.errstate(divide="ignore"):  # where all is explained it is infinite
+    with np.errstate(divide="ignore"):  # it is infinite if everything is explained
         return -0.5 * n * (float(np.log(2.0 * np.pi * _squares(h, y, w) / n)) + 1.0)
 
 
@@ -173,7 +175,7 @@ FAMILIES: Mapping[str, Family] = {
         student=True,
     ),
 }
-"""By kind of model."""
+"""Families by kind of model."""
 
 
 def huber(delta: float, constant: float) -> Family:
@@ -270,14 +272,14 @@ def _density(q: float, residuals: Float, y: Float, w: Array | None) -> float:
 
 @dataclass(frozen=True, eq=False)
 class MomentSums:
-    """Over joined rows."""
+    """Sums over joined rows."""
 
     information: Float
     """(P, P): Σ w φ''(H) z zᵀ."""
     slope: Float
     """(P,): Σ w (mean − y) z."""
     meat: Float | None
-    """(P, P): the second moments of what each unit adds to the slope."""
+    """(P, P): second moments of each unit's part of the slope."""
 
 
 def sums(
@@ -333,7 +335,7 @@ def sums(
 
 @dataclass(frozen=True)
 class Fit:
-    """How well a model fits, beside one that has a constant only."""
+    """Fit of a model, compared with a mere constant."""
 
     rows: float
     log_likelihood: float
@@ -357,7 +359,7 @@ class Fit:
 
     @property
     def ratio(self) -> float:
-        """Twice the logarithm of the ratio of likelihoods."""
+        """Return twice the logarithm of the ratio of likelihoods."""
         return 2.0 * (self.log_likelihood - self.null_log_likelihood)
 
 
@@ -409,7 +411,7 @@ def _with_offset(
 
 @dataclass(frozen=True, eq=False)
 class Estimated:
-    """How well the rows tell the parameters."""
+    """Precision with which the rows determine the parameters."""
 
     covariance: Float
     """(P, P). A robust one is 0 in the directions that rows decide whose residuals are 0 whatever
@@ -418,14 +420,17 @@ class Estimated:
     """(P, k): an orthonormal basis of the directions in which no row varies: what the rows do not
     tell, a penalty at most."""
     rank: int
-    """Parameters of the design: those that the rows tell, and those without a finite estimate."""
+    """Parameters of the design: those that the rows determine, and those without a finite
+    estimate.
+    """
     scale: float
     """σ², or 1."""
     degrees: float | None
-    """Of Student's t; None for the normal distribution."""
+    """Degrees of freedom of Student's t; None for the normal distribution."""
     distance: float
-    """From the best parameters of these rows, in standard errors: no linear function of the
-    parameters is farther away."""
+    """Distance from the best parameters of these rows, in standard errors: no linear function of
+    the parameters is farther away.
+    """
 
 
 def estimated(
@@ -445,7 +450,9 @@ def estimated(
     variance has a scale (Wedderburn 1974), and tests are by Student's t, also where the family has
     none.
 
-    None where there are no more rows than parameters, or only one unit.
+    theta: (P,), the parameters, 0 for the constant. penalty: λ. units: their number; None for
+    independent rows. separated: number of parameters without a finite estimate, whose rows the sums
+    leave out.
     """
     values, vectors = np.linalg.eigh(found.information)
     kept = values > RANK * values[-1]
@@ -485,39 +492,41 @@ def estimated(
 
 
 def _root(matrix: Float, least: float) -> Float:
-    """R with R Rᵀ = matrix (r, r), but for its eigenvalues that are not above `least`."""
+    """Return R with R Rᵀ = matrix (r, r), without its eigenvalues up to `least`."""
     values, vectors = np.linalg.eigh(matrix)
     kept = values > least
-    found: Float = vectors[:, kept] * np.sqrt(values[kept])
-    return found
+    root: Float = vectors[:, kept] * np.sqrt(values[kept])
+    return root
 
 
 def _squared(rows: Float) -> Float:
-    """The squared length of each row."""
-    found: Float = np.einsum("pr,pr->p", rows, rows)
-    return found
+    """Return the squared length of each row."""
+    squares: Float = np.einsum("pr,pr->p", rows, rows)
+    return squares
 
 
 def variances_of(contrasts: Float, covariance: Float) -> Float:
-    """The variances (k,) of linear functions (k, P) of the parameters: 0 for mere rounding."""
-    found: Float = np.einsum("kp,kp->k", contrasts @ covariance, contrasts)
+    """Return the variances (k,) of linear functions (k, P) of the parameters; 0 for mere
+    rounding.
+    """
+    variances: Float = np.einsum("kp,kp->k", contrasts @ covariance, contrasts)
     largest = np.trace(covariance) * _squared(contrasts)
-    return np.where(found > EPSILON * largest, found, 0.0)
+    return np.where(variances > EPSILON * largest, variances, 0.0)
 
 
 @dataclass(frozen=True, eq=False)
 class Tests:
-    """Of coefficients (k,), NaN where there is none."""
+    """Tests of coefficients (k,); NaN for none."""
 
     statistic: Float
     p: Float
-    """Of the hypothesis that the coefficient is 0, against both sides."""
+    """Two-sided p of the hypothesis that the coefficient is 0."""
     lower: Float
     upper: Float
 
 
 def tests_of(coefficients: Float, errors: Float, degrees: float | None, confidence: float) -> Tests:
-    """errors: (k,), NaN where the coefficient is not told."""
+    """Return the tests. errors: (k,), NaN if the rows leave the coefficient open."""
     with np.errstate(divide="ignore", invalid="ignore"):
         statistic = coefficients / errors
     beyond: Float = -np.abs(statistic)

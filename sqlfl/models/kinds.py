@@ -1,4 +1,4 @@
-"""The kinds of models, each told once: what `USING` names."""
+"""Kinds of models, each declared once: the names after `USING`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ NUMBER = "a number"
 TWO_CLASSES = "two classes"
 ANY_CLASSES = "any number of classes"
 MOMENTS = "moments"
-"""The algorithm that solves models from moments."""
+"""Algorithm that solves models from moments."""
 
 
 @dataclass(frozen=True)
@@ -21,29 +21,33 @@ class Kind:
     loss: str
     """One of `sqlfl.models.losses.LOSSES`."""
     objective: str
-    """The loss of a row and its unit, as an axis has it; '{unit}' is that of the target."""
+    """Loss of a row and its unit, for an axis; '{unit}' is that of the target."""
     headline: str
-    """The metric of the history, likewise."""
+    """Metric of the history, in the same form."""
     towers: bool = False
-    """Each table position has a network instead of a linear map."""
+    """True if each table position has a network instead of a linear map."""
     algorithm: str = ""
-    """The one that trains it, which trains no other kind; empty: all that train such blocks."""
+    """Only algorithm of this kind, which trains no other kind. Empty: all algorithms for such
+    blocks.
+    """
     least: float | None = None
-    """The smallest target that there may be."""
+    """Smallest possible target."""
     above: bool = False
-    """It is not that itself, but above it."""
+    """True if the target must be above `least`, not equal to it."""
     metrics: tuple[str, ...] = ("rmse", "mae", "r2")
-    """Of these distances those that are told of it, where it is of numbers."""
+    """Distances that are reported for a target of numbers."""
     no_label_noise: str = ""
-    """Why PRIVACY does not noise its labels; empty where it does."""
+    """Reason why PRIVACY does not noise its labels; empty if it does."""
     no_feature_noise: str = ""
-    """Why PRIVACY does not protect its features; empty where it does."""
+    """Reason why PRIVACY does not protect its features; empty if it does."""
     solved: bool = False
-    """Moments of the columns, and with the target, give a model."""
+    """True if moments of the columns, and with the target, give a model."""
 
     @property
     def separable(self) -> bool:
-        """Weights may have no finite estimate: all rows of a category are of one class, or 0."""
+        """Return True if weights may have no finite estimate: all rows of a category may be of one
+        class, or 0.
+        """
         return self.loss in ("logistic", "softmax", "poisson")
 
     @property
@@ -111,29 +115,29 @@ _KINDS = (
 )
 KINDS = tuple(kind.name for kind in _KINDS)
 USUAL = tuple(kind.name for kind in _KINDS if not kind.algorithm)
-"""Kinds whose weights l2 penalises, and which may start from a model that is there."""
+"""Kinds whose weights l2 penalises, and which may start from an existing model."""
 NEURAL = tuple(kind.name for kind in _KINDS if kind.towers)
 CLASSIFIERS = tuple(kind.name for kind in _KINDS if kind.classifies)
 _BY_NAME = {kind.name: kind for kind in _KINDS}
 
 
 def kind_of(name: str) -> Kind:
-    """Raises InternalError for what is no kind, or not built: `check_kind` comes before."""
-    found = _BY_NAME.get(name)
-    if found is None:
+    """Return the kind. Raise InternalError for an unknown one: `check_kind` comes before."""
+    kind = _BY_NAME.get(name)
+    if kind is None:
         raise InternalError(f"there are no models of kind {name!r}")
-    return found
+    return kind
 
 
 def other(name: str, target: str) -> str:
-    """The kind that takes such a target, with towers where `name` has them."""
+    """Return the kind for such a target, with towers if `name` has them."""
     towers = kind_of(name).towers
     return next(k.name for k in _KINDS if k.towers == towers and k.target == target)
 
 
 def trains(algorithm: str, name: str) -> bool:
-    """The algorithm is for such models, as far as the kind says."""
+    """Return True if the algorithm trains such models, as far as the kind says."""
     if algorithm == MOMENTS:
         return kind_of(name).solved
-    own = {kind.algorithm for kind in _KINDS if kind.algorithm}
-    return kind_of(name).algorithm == (algorithm if algorithm in own else "")
+    special = {kind.algorithm for kind in _KINDS if kind.algorithm}
+    return kind_of(name).algorithm == (algorithm if algorithm in special else "")

@@ -1,4 +1,4 @@
-"""What losses with the logarithm as link share: means are exponentials of scores."""
+"""Common parts of losses with the logarithm as link: means are exponentials of scores."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from sqlfl.base.errors import ModelError
 from sqlfl.models.weighted import mean_of
 
 HIGHEST = float(np.log(np.finfo(np.float64).max))
-"""The score whose mean is the largest DOUBLE."""
+"""Score whose mean is the largest DOUBLE."""
 
 
 def means(scores: Array) -> Array:
-    """Exponentials of scores. ModelError where one is beyond all numbers."""
+    """Return exponentials of scores. Raise ModelError if one is beyond all numbers."""
     beyond = int(np.count_nonzero(~(scores <= HIGHEST)))
     if beyond:
         raise ModelError(
@@ -26,7 +26,7 @@ def means(scores: Array) -> Array:
 
 
 def exponential_root(a: Array, rho: float) -> Array:
-    """z with exp(z) + ρ z = ρ a: exp(z)/ρ is Wright's ω(a − log ρ)."""
+    """Return z with exp(z) + ρ z = ρ a. exp(z)/ρ is Wright's ω(a − log ρ)."""
     omega = wrightomega(a - np.log(rho))
     small = omega < 1.0
     z: Array = np.where(small, a - omega, np.log(rho * np.where(small, 1.0, omega)))
@@ -34,8 +34,9 @@ def exponential_root(a: Array, rho: float) -> Array:
 
 
 def steepest(bent: Array, scores: Array, weights: Array | None) -> float:
-    """The mean of curvatures `bent` (n,) along a constant or along the scores, whichever is more:
-    of all directions the scores' own is where large means are."""
+    """Return the mean of curvatures `bent` (n,) along a constant or along the scores, whichever is
+    more. Large means lie along the scores' own direction.
+    """
     square = (scores - mean_of(scores, weights)) ** 2
     spread = mean_of(square, weights)
     along = mean_of(bent * square, weights) / spread if spread > 0.0 else 0.0

@@ -1,9 +1,9 @@
 """Losses of generalised linear models: values, derivatives, proximal steps and links.
 
 Scores H are float64 (N, d_c). Targets y are (N,): numbers (squared), numbers from 0 up (poisson),
-above 0 (gamma), 0 or 1 (logistic), class codes (softmax). Means are over the N rows, or
-Σ w_j · / Σ w_j where there are weights w (N,), of any scale, not negative, some of them positive: a
-row of weight 2 counts as two rows, one of weight 0 as none.
+above 0 (gamma), 0 or 1 (logistic), class codes (softmax). Means are over the N rows, or Σ w_j · / Σ
+w_j with weights w (N,). Weights have any scale, are not negative, and some are positive. A row of
+weight 2 counts as two rows, one of weight 0 as none.
 """
 
 from __future__ import annotations
@@ -49,135 +49,149 @@ class Loss(Protocol):
 
     @property
     def curvature(self) -> float:
-        """Upper bound of the eigenvalues of ∂²ℓ/∂H²: 1, ¼, ½; of a loss that has none, the mean at
-        the best constant score of the targets that it was `fitted` to."""
+        """Return an upper bound of the eigenvalues of ∂²ℓ/∂H²: 1, ¼, ½. For a loss without a bound,
+        return the mean at the best constant score of the targets that it was `fitted` to.
+        """
         ...
 
     @property
     def outputs(self) -> int:
-        """d_c, scores per joined row."""
+        """Return d_c, the scores per joined row."""
         ...
 
     def value(self, scores: Array, targets: Array, weights: Array | None = None) -> float:
-        """Mean of ℓ(H_j; y_j)."""
+        """Return the mean of ℓ(H_j; y_j)."""
         ...
 
     def gradient(self, scores: Array, targets: Array, weights: Array | None = None) -> Array:
-        """w_j ∂ℓ(H_j; y_j)/∂H_j of each row (not divided by anything): (N, d_c)."""
+        """Return w_j ∂ℓ(H_j; y_j)/∂H_j of each row, without a divisor: (N, d_c)."""
         ...
 
     def value_and_slopes(
         self, scores: Array, targets: Array, weights: Array | None
     ) -> tuple[float, Array]:
-        """Σ_j w_j ℓ(H_j; y_j) and w_j ∂ℓ/∂H_j (d_c, n), of scores that lie as (d_c, n).
+        """Return Σ_j w_j ℓ(H_j; y_j) and w_j ∂ℓ/∂H_j (d_c, n), for scores in the layout (d_c, n).
 
-        Not divided by anything; `scores` may be overwritten.
+        There is no divisor; `scores` may be overwritten.
         """
         ...
 
     def curvatures(
         self, scores: Array, targets: Array, weights: Array | None, ways: Array
     ) -> Array:
-        """Σ_j w_j D_jᵀ ∂²ℓ/∂H_j² D_j along directions D (k, d_c, n) and, after these, a constant
-        for each output: (k + d_c, k + d_c). Scores as in `value_and_slopes`."""
+        """Return Σ_j w_j D_jᵀ ∂²ℓ/∂H_j² D_j along directions D (k, d_c, n) and, after these, a
+        constant for each output: (k + d_c, k + d_c). Scores are as in `value_and_slopes`.
+        """
         ...
 
     @property
     def quadratic(self) -> bool:
-        """Its curvature is the same everywhere."""
+        """Return True if its curvature is the same everywhere."""
         ...
 
     @property
     def bounded(self) -> bool:
-        """`curvature` is a bound, so that `flatness` is 1."""
+        """Return True if `curvature` is a bound, so that `flatness` is 1."""
         ...
 
     def prox(self, points: Array, targets: Array, rho: float) -> Array:
-        """argmin_z ℓ(z; y) + ρ/2 ‖z − v‖² of each row: the z-step of sharing ADMM (eq. 9).
+        """Return argmin_z ℓ(z; y) + ρ/2 ‖z − v‖² of each row: the z-step of sharing ADMM (eq. 9).
 
         A weight would multiply both terms, and change nothing.
         """
         ...
 
     def initial_intercept(self, targets: Array, weights: Array | None = None) -> Array:
-        """The best constant score: (d_c,); of a class that weighs nothing, a finite one."""
+        """Return the best constant score: (d_c,). It is finite even for a class of weight 0."""
         ...
 
     def mean_curvature(
         self, scores: Array, weights: Array | None = None, targets: Array | None = None
     ) -> float:
-        """Mean over rows of the mean non-zero eigenvalue of ∂²ℓ/∂H²; at most `curvature` where that
-        is a bound. Without targets, where it depends on them, of some that the scores fit."""
+        """Return the mean over rows of the mean non-zero eigenvalue of ∂²ℓ/∂H², at most `curvature`
+        if that is a bound. If it depends on targets and there are none, it assumes targets that the
+        scores fit.
+        """
         ...
 
     def flatness(self, scores: Array, targets: Array, weights: Array | None) -> float:
-        """`curvature` over what it is at these scores, and on the way down from them."""
+        """Return the ratio of `curvature` to the curvature at these scores, and on the way down
+        from them.
+        """
         ...
 
     def predict(self, scores: Array) -> Array:
-        """By the inverse link: a number (N, 1), or probabilities (N, classes)."""
+        """Return predictions by the inverse link: a number (N, 1), or probabilities (N,
+        classes).
+        """
         ...
 
     def headline(self, scores: Array, targets: Array, weights: Array | None) -> Mean:
-        """The metric of the history, as its `value`; those of several parts may be merged."""
+        """Return the metric of the history; its `value` is the number. Those of several parts may
+        be merged.
+        """
         ...
 
     def meter(self, rows: int = 0) -> Meter:
-        """What measures rows that come in pieces, of what `predict` gives; `rows`: so many, where
-        that is known."""
+        """Return a meter for rows that come in parts, with the predictions of `predict`. `rows`:
+        their number, if known.
+        """
         ...
 
     def measure(self, meter: Meter, scores: Array, targets: Array, weights: Array | None) -> None:
-        """Adds rows to such a meter, by their scores."""
+        """Add rows to such a meter, by their scores."""
         ...
 
     def metrics(self, prediction: Array, targets: Array, weights: Array | None) -> Metrics:
-        """All metrics, of what `predict` gave."""
+        """Return all metrics of predictions by `predict`."""
         ...
 
     def of_prediction(self, prediction: Array, targets: Array, weights: Array | None) -> float:
-        """The mean loss, of what `predict` gave: `value` and `floor` of the scores."""
+        """Return the mean loss of predictions by `predict`: `value` plus `floor` of the scores."""
         ...
 
     def fitted(self, targets: Array, weights: Array | None) -> Loss:
-        """As it is used to learn these targets. Raises ModelError where nothing can be learnt."""
+        """Return the loss for learning these targets. Raise ModelError if nothing can be learnt."""
         ...
 
     def floor(self, targets: Array, weights: Array | None) -> float:
-        """What `value` leaves out of the mean loss, so that it is never below 0."""
+        """Return the part of the mean loss that `value` leaves out, so that it is never below 0."""
         ...
 
     @property
     def largest_score(self) -> float:
-        """Higher scores count as divergent, whatever the targets."""
+        """Return the score above which training counts as divergent, for any targets."""
         ...
 
     @property
     def slack(self) -> float:
-        """What a model that is no worse than none may have above twice the best constant's loss."""
+        """Return how far above twice the best constant's loss an acceptable model may be."""
         ...
 
     def reach(self, targets: Array) -> float:
-        """How large targets are, at least 1: the largest, or 1 of classes."""
+        """Return the size of the targets: the largest, but at least 1; 1 for classes."""
         ...
 
     def spread(self, targets: Array) -> float:
-        """Standard deviation of the targets; 1 of classes."""
+        """Return the standard deviation of the targets; 1 for classes."""
         ...
 
     def unit(self, targets: Array) -> float:
-        """Return the unit of scores: 1, or where the link is the identity the targets' spread."""
+        """Return the unit of scores: the targets' spread if the link is the identity,
+        otherwise 1.
+        """
         ...
 
     def separates(self, scores: Array, targets: Array) -> bool:
-        """The loss falls to 0 with multiples of the scores: each row has its own class's score
-        above all others."""
+        """Return True if the loss falls to 0 with multiples of the scores: each row has its own
+        class's score above all others.
+        """
         ...
 
 
 @dataclass(frozen=True)
 class Squared(OfNumbers):
-    """½(H − y)²."""
+    """Loss ½(H − y)²."""
 
     outputs: int = 1
     name: str = "squared"
@@ -231,7 +245,7 @@ class Squared(OfNumbers):
 
 @dataclass(frozen=True)
 class Logistic(OfClasses):
-    """log(1 + exp(H)) − y H, with y in {0, 1}."""
+    """Loss log(1 + exp(H)) − y H, with y in {0, 1}."""
 
     outputs: int = 1
     name: str = "logistic"
@@ -300,16 +314,16 @@ class Logistic(OfClasses):
         return float(times(p, weights) @ (1.0 - p)) / total_of(p, weights)
 
     def predict(self, scores: Array) -> Array:
-        found = np.empty((len(scores), 2))
+        probabilities = np.empty((len(scores), 2))
         for start in range(0, len(scores), CHUNK):
             rows = slice(start, start + CHUNK)
-            found[rows, 0], found[rows, 1] = _sigmoids(scores[rows, 0])
-        return found
+            probabilities[rows, 0], probabilities[rows, 1] = _sigmoids(scores[rows, 0])
+        return probabilities
 
 
 @dataclass(frozen=True)
 class Softmax(OfClasses):
-    """log Σ_k exp(H_k) − H_y, with y a class code."""
+    """Loss log Σ_k exp(H_k) − H_y, with y a class code."""
 
     outputs: int
     name: str = "softmax"
@@ -340,11 +354,11 @@ class Softmax(OfClasses):
         shares = ways * p
         mean = shares.sum(axis=1)
         weighted = times(mean, weights)
-        own = times(shares, weights).reshape(flat.shape) @ flat.T - weighted @ mean.T
+        along = times(shares, weights).reshape(flat.shape) @ flat.T - weighted @ mean.T
         chances = times(p, weights)
         cross = times(shares, weights).sum(axis=2) - weighted @ p.T
         free = np.diag(chances.sum(axis=1)) - chances @ p.T
-        return np.block([[own, cross], [cross.T, free]])
+        return np.block([[along, cross], [cross.T, free]])
 
     @property
     def quadratic(self) -> bool:
@@ -381,21 +395,23 @@ class Softmax(OfClasses):
 
 
 CHUNK = 1 << 14
-"""Scores in one piece of a proximal step: few enough for the processor's cache."""
+"""Scores in one part of a proximal step. So many fit the processor's cache."""
 
 
 def _class_sums(targets: Array, weights: Array, classes: int) -> Array:
-    """Σ w of each class: float64 (classes,)."""
+    """Return Σ w of each class: float64 (classes,)."""
     return np.bincount(targets.astype(np.intp), weights, classes)
 
 
 def _floored(sums: Array, rows: int) -> Array:
-    """Half a row of mean weight for classes that weigh nothing, so that logarithms are finite."""
+    """Return the sums, with half a row of mean weight for classes of weight 0, so that logarithms
+    are finite.
+    """
     return np.where(sums > 0.0, sums, 0.5 * sums.sum() / rows)
 
 
 def _sigmoids(h: Array) -> tuple[Array, Array]:
-    """σ(−h) and σ(h), each without cancellation."""
+    """Return σ(−h) and σ(h), each without cancellation."""
     e = np.exp(-np.abs(h))
     large = 1.0 / (1.0 + e)
     small = e * large
@@ -404,16 +420,15 @@ def _sigmoids(h: Array) -> tuple[Array, Array]:
 
 
 def loss_of(kind: str, classes: int, options: Mapping[str, Any] = NONE) -> Loss:
-    """The loss of a kind of model, which some options are of; `classes` counts only for a
-    softmax."""
+    """Return the loss of a kind of model, with its options; `classes` counts only for a softmax."""
     return LOSSES[kind_of(kind).loss](classes, options)
 
 
 def _option(name: str, options: Mapping[str, Any]) -> float:
-    found = options.get(name)
-    if not isinstance(found, float):
-        raise ModelError(f"the options of the model are damaged: {name} is {found!r:.40}")
-    return found
+    value = options.get(name)
+    if not isinstance(value, float):
+        raise ModelError(f"the options of the model are damaged: {name} is {value!r:.40}")
+    return value
 
 
 LOSSES: Mapping[str, Callable[[int, Mapping[str, Any]], Loss]] = {
@@ -425,4 +440,4 @@ LOSSES: Mapping[str, Callable[[int, Mapping[str, Any]], Loss]] = {
     "logistic": lambda classes, options: Logistic(),
     "softmax": lambda classes, options: Softmax(classes),
 }
-"""By name, from the number of classes and the options by name."""
+"""Losses by name, from the number of classes and the options by name."""

@@ -1,7 +1,7 @@
-"""Metrics of predictions over rows, which may come in pieces. y: numbers (N,) or class codes.
+"""Metrics of predictions over rows, which may come in parts. y: numbers (N,) or class codes.
 
-Weights s (N,), where they are given, are not negative and some of them positive: a row of weight 2
-counts as two rows, one of weight 0 as none.
+Weights s (N,), if given, are not negative and some are positive: a row of weight 2 counts as two
+rows, one of weight 0 as none.
 """
 
 from __future__ import annotations
@@ -23,20 +23,23 @@ Metrics = dict[str, float | None]
 
 
 def right(probability: Array, codes: Array) -> Array:
-    """bool (N,): the largest of (N, K) probabilities or scores, the first of equals, is the true
-    class's. Of (N, 1) scores, a positive one is for class 1."""
+    """Return where the largest of (N, K) probabilities or scores, the first of equals, is the true
+    class's: bool (N,). In (N, 1) scores, a positive one stands for class 1.
+    """
     if probability.shape[1] > 2:
         chosen = probability.argmax(axis=1)
     elif probability.shape[1] == 2:
         chosen = probability[:, 1] > probability[:, 0]
     else:
         chosen = probability[:, 0] > 0.0
-    found: Array = chosen == codes
-    return found
+    hits: Array = chosen == codes
+    return hits
 
 
 def log_loss(probability: Array, codes: Array, weights: Array | None = None) -> float:
-    """Mean of −log of the probability of the true class, which counts as 1e-308 at least."""
+    """Return the mean of −log of the probability of the true class, which counts as at least
+    1e-308.
+    """
     return mean_of(_surprises(probability, codes), weights)
 
 
@@ -46,13 +49,13 @@ def _surprises(probability: Array, codes: Array) -> Array:
 
 
 class Mean:
-    """The mean of numbers that come in pieces."""
+    """Mean of numbers that come in parts."""
 
     def __init__(self) -> None:
         self.total = 0.0
         """Σ w x."""
         self.weight = 0.0
-        """Σ w; the number of rows where they have no weights."""
+        """Σ w; the number of rows without weights."""
 
     def add(self, values: Array, weights: Array | None = None) -> None:
         self.total += _sum(values, weights)
@@ -66,17 +69,17 @@ class Mean:
         return [self.total, self.weight]
 
     def take(self, numbers: Iterator[float]) -> None:
-        """Those of another one, instead of its own."""
+        """Replace its numbers by those of another one."""
         self.total, self.weight = next(numbers), next(numbers)
 
     @property
     def value(self) -> float:
-        """NaN of nothing."""
+        """Return the mean; NaN without numbers."""
         return self.total / self.weight if self.weight else float("nan")
 
 
 class RootMean(Mean):
-    """The square root of the mean of squares that come in pieces."""
+    """Square root of the mean of squares that come in parts."""
 
     @property
     def value(self) -> float:
@@ -84,29 +87,31 @@ class RootMean(Mean):
 
 
 class Meter(Protocol):
-    """All metrics of a kind of target, of rows that come in pieces, in any order."""
+    """All metrics of a kind of target, for rows that come in parts, in any order."""
 
     def add(self, prediction: Array, y: Array, weights: Array | None = None) -> None:
-        """Further rows: what a loss predicts for them, (n, 1) or (n, K), and what is true, (n,)."""
+        """Add further rows: a loss's predictions for them, (n, 1) or (n, K), and their true values,
+        (n,).
+        """
         ...
 
     def merge(self, other: Self) -> None:
-        """Add what another meter has seen, of other rows; that one is of no more use."""
+        """Add the rows of another meter, which is unusable afterwards."""
         ...
 
     def arrays(self) -> list[Array]:
-        """All that it knows, for `restore`."""
+        """Return its whole state, for `restore`."""
         ...
 
     def restore(self, arrays: Sequence[Array]) -> None:
-        """As the one was, of the same kind, in one that is new."""
+        """Take over the state of a meter of the same kind. This one must be new."""
         ...
 
     def metrics(self) -> Metrics: ...
 
 
 class NumberMeter:
-    """rmse, mae and r2; r2 is None where the target is constant."""
+    """Metrics rmse, mae and r2; r2 is None for a constant target."""
 
     def __init__(self) -> None:
         self._squares, self._sizes, self._target = RootMean(), Mean(), _Spread()
@@ -153,7 +158,7 @@ class CountMeter:
         return least
 
     def deviances(self, mean: Array, least: Array, y: Array) -> Array:
-        """Of each row; `least` is the mean, but not 0."""
+        """Return the deviance of each row; `least` is the mean, but not 0."""
         return np.asarray(2.0 * (xlogy(y, y) - xlogy(y, least) - y + mean))
 
     def add(self, prediction: Array, y: Array, weights: Array | None = None) -> None:
@@ -201,13 +206,13 @@ class GammaMeter(CountMeter):
 
 
 def pinball(prediction: Array, y: Array, quantile: float) -> Array:
-    """The loss of each row's predicted quantile: (n,)"""
+    """Return the loss of each row's predicted quantile: (n,)."""
     above = y - prediction
     return np.asarray(np.where(above > 0.0, quantile, quantile - 1.0) * above)
 
 
 class QuantileMeter:
-    """pinball, coverage (the share of rows that are at most what is predicted) and mae."""
+    """Metrics pinball, coverage (the share of rows at or below the prediction) and mae."""
 
     def __init__(self, quantile: float = 0.5) -> None:
         self._quantile = quantile
@@ -225,8 +230,8 @@ class QuantileMeter:
         self._sizes.merge(other._sizes)
 
     def arrays(self) -> list[Array]:
-        own = np.array([self._quantile])
-        return [own, *_numbers(self._pinball, self._covered, self._sizes)]
+        quantile = np.array([self._quantile])
+        return [quantile, *_numbers(self._pinball, self._covered, self._sizes)]
 
     def restore(self, arrays: Sequence[Array]) -> None:
         self._quantile = float(arrays[0][0])
@@ -241,10 +246,10 @@ class QuantileMeter:
 
 
 class ClassMeter:
-    """accuracy, auc (two classes; None otherwise or where one is absent) and log_loss.
+    """Metrics accuracy, auc (two classes; None otherwise or if one is absent) and log_loss.
 
-    The predicted class is the most probable one, the first of equals. The area is exact of up to
-    `sqlfl.models.area.KEPT` rows; rows: so many are to come, or any number.
+    The predicted class is the most probable one, the first of equals. The area is exact for up to
+    `sqlfl.models.area.KEPT` rows. rows: their expected number; 0 for any number.
     """
 
     def __init__(self, rows: int = 0) -> None:
@@ -260,7 +265,7 @@ class ClassMeter:
             self._area.add(prediction[:, 1], y == 1, weights)
 
     def add_scores(self, scores: Array, y: Array, weights: Array | None = None) -> None:
-        """Further rows by their scores (n,), for the compiled library."""
+        """Add further rows by their scores (n,), for the compiled library."""
         self._classes = 2
         judged = Judged(scores, y, weights)
         self._surprises.total += judged.surprise
@@ -268,7 +273,7 @@ class ClassMeter:
         if weights is None:
             self._right.total += judged.right
             self._right.weight += judged.weight
-        else:  # with the bits of the history, in whose order weights are added up
+        else:  # with the bits of the history, which adds weights up in this order
             self._right.add(right(scores[:, None], y), weights)
         if self._area.counting:
             self._area.add_spread(judged)
@@ -299,15 +304,16 @@ class ClassMeter:
 
 
 def _log_odds(probability: Array) -> Array:
-    """In the order of the probabilities, and apart where these are near 0 or 1."""
+    """Return log-odds: in the order of the probabilities, but distinct near 0 and 1."""
     p = np.clip(probability, np.finfo(np.float64).tiny, 1.0 - 2.0**-53)
     odds: Array = np.log(p) - np.log1p(-p)
     return odds
 
 
 class _Spread:
-    """Σ w (y − ȳ)² of numbers that come in pieces, each about its own mean (Chan, Golub and LeVeque
-    1983); means are less the first number, so that large ones keep their digits."""
+    """Σ w (y − ȳ)² of numbers that come in parts, each about its own mean (Chan, Golub and LeVeque
+    1983). Means are relative to the first number, so that large ones keep their digits.
+    """
 
     def __init__(self) -> None:
         self._origin, self._mean = 0.0, 0.0
@@ -348,7 +354,7 @@ class _Spread:
 
     @property
     def squares(self) -> float:
-        """0 where all are equal: the mean of equal numbers need not be that number."""
+        """Return the sum; 0 if all numbers are equal, because their mean may be rounded."""
         return self._squares if self._largest > self._least else 0.0
 
     def _join(self, weight: float, mean: float, squares: float) -> None:
@@ -359,7 +365,7 @@ class _Spread:
 
 
 def _numbers(*parts: Mean | _Spread) -> list[Array]:
-    """float64 (k,): those of all parts, one after the other."""
+    """Return the numbers of all parts, one after the other: float64 (k,)."""
     return [np.array([number for part in parts for number in part.numbers()])]
 
 

@@ -1,7 +1,7 @@
-"""Neural towers in torch: predictions of rows, and gradients by what the coordinator says of them.
+"""Neural towers in torch: predictions of rows, and gradients from the coordinator's values.
 
-The first layer, X̃ W₁, belongs to a `FirstLayer`, which knows the rows; all that follows is here,
-by autograd. Importing this loads torch: only `operators.neural` does, where a tower is trained.
+The first layer, X̃ W₁, belongs to a `FirstLayer`, which knows the rows. All later layers are here,
+by autograd. Importing this loads torch: only `operators.neural` does, to train a tower.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ except ImportError as error:
 Tensor: TypeAlias = "torch.Tensor"
 
 CHUNK = 65536
-"""Rows of which the upper layers' values are held at once."""
+"""Rows whose values of the upper layers are in memory at once."""
 
 
 class FirstLayer(Protocol):
-    """Products with X̃, the encoded columns of a client's rows. `rows` (b,) are distinct; None: all.
+    """Products with X̃, the encoded columns of a client's rows. `rows` (b,) are distinct; None for
+    all.
 
     Tensors are of `dtype`, on `device`.
     """
@@ -43,20 +44,20 @@ class FirstLayer(Protocol):
     width: int
 
     def forward(self, weights: Tensor, rows: Array | None) -> Tensor:
-        """X̃ W: (d, h) -> (a or b, h)"""
+        """Return X̃ W: (d, h) -> (a or b, h)."""
         ...
 
     def backward(self, slopes: Tensor, rows: Array | None) -> Tensor:
-        """X̃ᵀ V: (a or b, h) -> (d, h)"""
+        """Return X̃ᵀ V: (a or b, h) -> (d, h)."""
         ...
 
     def norms(self, rows: Array | None) -> Tensor:
-        """‖x̃_r‖: (a or b,)"""
+        """Return ‖x̃_r‖: (a or b,)."""
         ...
 
 
 class Limit(Protocol):
-    """Bounds what each row adds to a gradient; see `models.per_row`."""
+    """Bound of each row's part of a gradient; see `models.per_row`."""
 
     def gradients(
         self,
@@ -66,18 +67,19 @@ class Limit(Protocol):
         generator: torch.Generator | None,
         lengths: Tensor,
     ) -> tuple[Tensor, ...]:
-        """As `TowerNetwork.gradients`; `lengths` (n,) are the norms of the rows' encoded
-        columns."""
+        """Return gradients as `TowerNetwork.gradients` does; `lengths` (n,) are the norms of the
+        rows' encoded columns.
+        """
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class Pass:
-    """One pass forward: the outputs of some rows, and the way back from them.
+    """One forward pass: the outputs of some rows, and the backward pass from them.
 
-    Upper layers are computed again on the way back, chunk by chunk, with the same units dropped:
-    only X̃ W₁ is held. A row's gradient is linear in the row's `values`: bounding it means to scale
-    these, as a `Limit` does (`backward` is the only place where rows are added up).
+    The backward pass computes upper layers again, chunk by chunk, with the same units dropped: only
+    X̃ W₁ stays in memory. A row's gradient is linear in the row's `values`. So a `Limit` bounds it
+    by scaling these (`backward` is the only place that adds rows up).
     """
 
     network: TowerNetwork
@@ -85,12 +87,12 @@ class Pass:
     """(size,)"""
     rows: Array | None
     draw: int | None
-    """Seed of the units that are dropped; None: none."""
+    """Seed of the dropped units; None without dropping."""
     first: Tensor
     """X̃ W₁ (n, hidden[0])"""
 
     def outputs(self) -> Tensor:
-        """h (n, outputs)"""
+        """Return h (n, outputs)."""
         upper = self.network.unpack(self.parameters)[1:]
         with torch.no_grad():
             parts = [
@@ -101,9 +103,9 @@ class Pass:
         return torch.cat(parts) if parts else empty
 
     def backward(self, values: Tensor, limit: Limit | None = None) -> Tensor:
-        """Σ_r ∂(h_r·V_r)/∂θ: (n, outputs) -> (size,), in the order of `TowerShape.pack`.
+        """Return Σ_r ∂(h_r·V_r)/∂θ: (n, outputs) -> (size,), in the order of `TowerShape.pack`.
 
-        With a `limit`, each row's gradient is first scaled as that says.
+        A `limit` scales each row's gradient first.
         """
         network = self.network
         wanted = (len(self.first), network.shape.outputs)
@@ -116,10 +118,10 @@ class Pass:
         for number, part in enumerate(self._chunks()):
             given = (self.first[part], upper, values[part], self._generator(number))
             if limit is None or lengths is None:
-                slopes[part], *own = network.gradients(*given)
+                slopes[part], *gradients = network.gradients(*given)
             else:
-                slopes[part], *own = limit.gradients(*given, lengths[part])
-            for total, gradient in zip(sums, own, strict=True):
+                slopes[part], *gradients = limit.gradients(*given, lengths[part])
+            for total, gradient in zip(sums, gradients, strict=True):
                 total += gradient
         first = network.layer.backward(slopes, self.rows)
         return torch.cat([first.reshape(-1), *(total.reshape(-1) for total in sums)])
@@ -138,7 +140,7 @@ class Pass:
 
 
 class TowerNetwork:
-    """A tower over the rows of a first layer; its parameters are one flat tensor (size,)."""
+    """Tower over the rows of a first layer; its parameters are one flat tensor (size,)."""
 
     def __init__(self, shape: TowerShape, layer: FirstLayer, dropout: float = 0.0) -> None:
         if layer.width != shape.inputs:
@@ -148,28 +150,30 @@ class TowerNetwork:
         self.dropout = dropout
 
     def tensor(self, values: Array) -> Tensor:
-        """A copy on the layer's device."""
+        """Return a copy on the layer's device."""
         return torch.tensor(
             np.ascontiguousarray(values), dtype=self.layer.dtype, device=self.layer.device
         )
 
     def numpy(self, values: Tensor) -> Array:
-        """In float64."""
-        found: Array = values.double().cpu().numpy()
-        return found
+        """Return the values in float64."""
+        array: Array = values.double().cpu().numpy()
+        return array
 
     def index(self, rows: Array) -> Tensor:
-        """`rows`, of any type of integers, to take them of tensors."""
+        """Return `rows`, of any type of integers, as an index of tensors."""
         return torch.tensor(np.asarray(rows, np.int64), device=self.layer.device)
 
     def unpack(self, parameters: Tensor) -> list[Tensor]:
-        """W₁, b₁, …, W_out, as views."""
+        """Return W₁, b₁, …, W_out, as views."""
         sizes = [int(np.prod(shape)) for shape in self.shape.shapes]
         parts = torch.split(parameters, sizes)
         return [part.view(shape) for part, shape in zip(parts, self.shape.shapes, strict=True)]
 
     def forward(self, parameters: Tensor, rows: Array | None, draw: int | None = None) -> Pass:
-        """`draw`: with units dropped, by this seed; nothing is where `dropout` is 0."""
+        """Return a forward pass. `draw`: seed of the dropped units; without effect if `dropout` is
+        0.
+        """
         first = self.layer.forward(self.unpack(parameters)[0], rows)
         dropping = draw if self.dropout > 0.0 else None
         return Pass(self, parameters, rows, dropping, first)
@@ -177,18 +181,20 @@ class TowerNetwork:
     def upper(
         self, first: Tensor, upper: Sequence[Tensor], generator: torch.Generator | None
     ) -> Tensor:
-        """h from X̃ W₁ and b₁, W₂, …, W_out. A dropped unit is 0, the others grow instead."""
+        """Return h from X̃ W₁ and b₁, W₂, …, W_out. A dropped unit is 0, and the others grow
+        instead.
+        """
         values = first
         for bias, weights in zip(upper[0::2], upper[1::2], strict=True):
             values = self.hidden(values + bias, generator) @ weights
         return self.bounded(values)
 
     def bounded(self, values: Tensor) -> Tensor:
-        """What the tower makes of its last layer."""
+        """Return the tower's output from its last layer."""
         return torch.tanh(values) if self.shape.bounded else values
 
     def hidden(self, values: Tensor, generator: torch.Generator | None) -> Tensor:
-        """What a hidden layer hands on: its activation, with units dropped."""
+        """Return a hidden layer's output: its activation, with units dropped."""
         values = _activate(self.shape.activation, values)
         if generator is None:
             return values
@@ -202,31 +208,32 @@ class TowerNetwork:
         values: Tensor,
         generator: torch.Generator | None,
     ) -> tuple[Tensor, ...]:
-        """∂(h_r·V_r)/∂(X̃ W₁)_r of each row (n, hidden[0]), then Σ_r ∂(h_r·V_r) by each of `upper`.
+        """Return ∂(h_r·V_r)/∂(X̃ W₁)_r of each row (n, hidden[0]), then Σ_r ∂(h_r·V_r) by each of
+        `upper`.
 
-        As `upper`, with values (n, outputs).
+        Arguments are as in `upper`, with values (n, outputs).
         """
         inputs = [p.detach().requires_grad_(True) for p in (first, *upper)]
         with torch.enable_grad():
-            found = self.upper(inputs[0], inputs[1:], generator)
-        return torch.autograd.grad(found, inputs, values)
+            outputs = self.upper(inputs[0], inputs[1:], generator)
+        return torch.autograd.grad(outputs, inputs, values)
 
 
 def seed_of(*numbers: int) -> int:
-    """One seed of several numbers, none of them negative."""
+    """Return one seed from several non-negative numbers."""
     return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> 1)
 
 
 def device_of(name: str) -> torch.device:
-    """The device called 'auto', 'cpu' or 'cuda'; ModelError where there is no such device."""
+    """Return the device called 'auto', 'cpu' or 'cuda'. Raise ModelError if it is missing."""
     if name == "cpu":
         return torch.device("cpu")
-    found = torch.cuda.is_available()
+    available = torch.cuda.is_available()
     if name == "auto":
-        return torch.device("cuda" if found else "cpu")
+        return torch.device("cuda" if available else "cpu")
     if name != "cuda":
         raise InternalError(f"there is no device {name!r}")
-    if not found:
+    if not available:
         raise ModelError(
             "device = 'cuda', and PyTorch finds no CUDA device here",
             hint="device = 'auto' takes the CPU where there is none",

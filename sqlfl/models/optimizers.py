@@ -1,6 +1,6 @@
 """Steps of gradient descent on arrays of any shape: plain, with momentum, and Adam.
 
-The arithmetic is that of torch.optim, and of numpy arrays as of torch tensors. Weight decay is no
+The arithmetic is that of torch.optim, for numpy arrays and torch tensors alike. Weight decay is not
 part of it: the gradient already has it.
 """
 
@@ -11,27 +11,27 @@ from typing import Any, Protocol
 from sqlfl.base.errors import InternalError
 
 BETAS = (0.9, 0.999)
-"""Adam: what the averages of the gradient and of its square keep, per step."""
+"""Shares that Adam's averages of the gradient and of its square keep per step."""
 EPSILON = 1e-8
 
 
 class Optimizer(Protocol):
-    """Keeps its state over steps, which are all of arrays of one shape."""
+    """Optimizer with its state over steps, whose arrays all have one shape."""
 
     def step(self, parameters: Any, gradient: Any, rate: float) -> Any:
-        """The new parameters; those given are left as they are. `rate` may differ each time."""
+        """Return the new parameters; the given ones stay unchanged. `rate` may differ each time."""
         ...
 
 
 class PlainSteps:
-    """θ ← θ − η g"""
+    """Steps θ ← θ − η g."""
 
     def step(self, parameters: Any, gradient: Any, rate: float) -> Any:
         return parameters - rate * gradient
 
 
 class Momentum:
-    """v ← μ v + g, θ ← θ − η v: the heavy ball, as torch.optim.SGD(momentum=μ)."""
+    """Steps v ← μ v + g, θ ← θ − η v: the heavy ball, as torch.optim.SGD(momentum=μ)."""
 
     def __init__(self, momentum: float) -> None:
         self._momentum = momentum
@@ -44,7 +44,7 @@ class Momentum:
 
 
 class Adam:
-    """Kingma and Ba (2015), as torch.optim.Adam with its usual β and ε."""
+    """Steps of Kingma and Ba (2015), as torch.optim.Adam with its usual β and ε."""
 
     def __init__(self) -> None:
         self._steps = 0
@@ -62,7 +62,7 @@ class Adam:
 
 
 def optimizer_of(name: str, momentum: float = 0.9) -> Optimizer:
-    """The optimizer called `name`, 'plain', 'momentum' or 'adam', at its beginning."""
+    """Return a new optimizer called `name`: 'plain', 'momentum' or 'adam'."""
     match name:
         case "plain":
             return PlainSteps()

@@ -1,9 +1,9 @@
-"""Gradients of a tower with the norm of each row's own bounded: by Opacus, and in closed form.
+"""Gradients of a tower with a bound on the norm of each row's own: by Opacus, and in closed form.
 
-Opacus finds the norms of the layers above the first, by its ghost norms: exact, from what flows
-through a layer forward and back, without a gradient of each row in memory. The first layer's is
-‖x̃_r‖ ‖∂z_r‖, z = X̃ W₁ + b₁, so that one-hot columns stay sparse. Importing this loads Opacus: only
-where a tower is trained privately.
+Opacus computes the norms of the layers above the first, by its ghost norms. They are exact and need
+no gradient of each row in memory: only a layer's forward and backward values. The first layer's
+norm is ‖x̃_r‖ ‖∂z_r‖, z = X̃ W₁ + b₁, so that one-hot columns stay sparse. Importing this loads
+Opacus: only private training of a tower does.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ except ImportError as error:
 
 
 class RowLimit:
-    """Scales each row's gradient of h_r·V_r, by all parameters of the tower, by a factor.
+    """Scaling of each row's gradient of h_r·V_r, by all parameters of the tower.
 
-    factors: norms (n,) -> what to multiply each row's gradient with (n,), both float64.
-    Norms and sums are of the same values forward, so that rounding cannot make them differ.
+    factors: norms (n,) -> factors of each row's gradient (n,), both float64. Norms and sums use the
+    same forward values, so that rounding cannot make them differ.
     """
 
     def __init__(self, network: TowerNetwork, factors: Callable[[Array], Array]) -> None:
@@ -49,31 +49,33 @@ class RowLimit:
         generator: torch.Generator | None,
         lengths: Tensor,
     ) -> tuple[Tensor, ...]:
-        """As `Network.gradients`, of scaled rows. lengths: ‖x̃_r‖ (n,)."""
+        """Return gradients of scaled rows, as `TowerNetwork.gradients` does. lengths: ‖x̃_r‖
+        (n,).
+        """
         layers = self._layers
         layers.load(upper, generator)
         sums = (first + upper[0]).detach().requires_grad_(True)
         self._opacus.enable_hooks()
         with torch.enable_grad():
-            found = self._opacus(sums)
-        (slopes,) = torch.autograd.grad(found, sums, values, retain_graph=True)
+            outputs = self._opacus(sums)
+        (slopes,) = torch.autograd.grad(outputs, sums, values, retain_graph=True)
         # the first layer's bias counts as a column of ones
         inputs = slopes.square().sum(1) * (1.0 + lengths.square())
         norms = (self._opacus.get_norm_sample().square() + inputs).sqrt()
         factors = self._scaled(norms)
         self._opacus.disable_hooks()
-        own = torch.autograd.grad(found, layers.weights, values * factors)
+        weight_gradients = torch.autograd.grad(outputs, layers.weights, values * factors)
         slopes = slopes * factors
-        return (slopes, slopes.sum(0), *(p.T if p.ndim == 2 else p for p in own))
+        return (slopes, slopes.sum(0), *(p.T if p.ndim == 2 else p for p in weight_gradients))
 
     def _scaled(self, norms: Tensor) -> Tensor:
-        """The factors (n, 1)."""
-        found = self._factors(norms.double().cpu().numpy())
-        return torch.tensor(np.asarray(found), dtype=norms.dtype, device=norms.device)[:, None]
+        """Return the factors (n, 1)."""
+        factors = self._factors(norms.double().cpu().numpy())
+        return torch.tensor(np.asarray(factors), dtype=norms.dtype, device=norms.device)[:, None]
 
 
 class _UpperLayers(torch.nn.Module):
-    """h of X̃ W₁ + b₁, as `Network.upper` has it, of layers that Opacus knows."""
+    """h of X̃ W₁ + b₁, as in `TowerNetwork.upper`, with layers that Opacus knows."""
 
     def __init__(self, network: TowerNetwork) -> None:
         super().__init__()
@@ -82,7 +84,7 @@ class _UpperLayers(torch.nn.Module):
         shape, layer = network.shape, network.layer
         sizes = list(pairwise((*shape.hidden, shape.outputs)))
         self._layers = torch.nn.ModuleList(
-            # on 'meta' nothing is drawn for first weights, from a generator that others share
+            # 'meta' draws no first weights, which would use a shared generator
             torch.nn.Linear(*size, bias=number < len(sizes) - 1, device="meta", dtype=layer.dtype)
             for number, size in enumerate(sizes)
         )
@@ -90,14 +92,14 @@ class _UpperLayers(torch.nn.Module):
 
     @property
     def weights(self) -> list[Tensor]:
-        """W₂, b₂, …, W_out, where weights are (out, in)."""
-        found: list[Tensor] = []
+        """Return W₂, b₂, …, W_out, with weights (out, in)."""
+        parameters: list[Tensor] = []
         for layer in self._layers:
-            found += layer.parameters()
-        return found
+            parameters += layer.parameters()
+        return parameters
 
     def load(self, upper: Sequence[Tensor], generator: torch.Generator | None) -> None:
-        """Takes b₁, W₂, …, W_out, b₁ unused, and what draws the dropped units."""
+        """Take b₁, W₂, …, W_out, with b₁ unused, and the generator of the dropped units."""
         self._generator = generator
         with torch.no_grad():
             for mine, given in zip(self.weights, upper[1:], strict=True):

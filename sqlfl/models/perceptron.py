@@ -1,8 +1,8 @@
-"""Towers over small tables, in numpy: what `models.neural` does with torch, in a sixth of the time.
+"""Towers over small tables, in numpy: the work of `models.neural` in a sixth of the time.
 
-A step over a hundred rows is a handful of products of small matrices; with torch nearly all of its
-time would go to making the graph. Tables that are not small, units that drop, gradients of single
-rows, and gelu, whose error function torch does faster, are torch's.
+A step over a hundred rows is a handful of products of small matrices. With torch, making the graph
+would take nearly all of the time. torch handles larger tables, dropped units, gradients of single
+rows, and gelu, whose error function is faster there.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ class FirstLayerProducts(Protocol):
     width: int
 
     def predict(self, theta: Array, batch: Array | None = None) -> Array:
-        """X̃ W: (d, h) -> (a or b, h)"""
+        """Return X̃ W: (d, h) -> (a or b, h)."""
         ...
 
     def gradient(self, values: Array, batch: Array | None = None) -> Array:
-        """X̃ᵀ V: (a or b, h) -> (d, h)"""
+        """Return X̃ᵀ V: (a or b, h) -> (d, h)."""
         ...
 
 
 class Perceptron:
-    """A tower over the rows of an engine; its parameters are one flat array (size,), float64."""
+    """Tower over the rows of an engine; its parameters are one flat array (size,), float64."""
 
     def __init__(self, shape: TowerShape, columns: FirstLayerProducts) -> None:
         if columns.width != shape.inputs:
@@ -59,26 +59,26 @@ class Perceptron:
         return rows
 
     def unpack(self, parameters: Array) -> list[Array]:
-        """W₁, b₁, …, W_out, as views."""
+        """Return W₁, b₁, …, W_out, as views."""
         parts = np.split(parameters, self._ends)
         return [part.reshape(own) for part, own in zip(parts, self.shape.shapes, strict=True)]
 
     def forward(
         self, parameters: Array, rows: Array | None, draw: int | None = None
     ) -> PerceptronPass:
-        """No unit drops, whatever the `draw`."""
-        own = self.unpack(parameters)
-        return PerceptronPass(self, own, rows, self.columns.predict(own[0], rows))
+        """Return a forward pass. No unit drops, whatever the `draw`."""
+        arrays = self.unpack(parameters)
+        return PerceptronPass(self, arrays, rows, self.columns.predict(arrays[0], rows))
 
 
 def suits(shape: TowerShape, rows: int) -> bool:
-    """Whether numpy is faster: by measurement, of steps over batches and over all rows."""
+    """Return True if numpy is faster, by measurements of steps over batches and over all rows."""
     return shape.activation != "gelu" and rows * sum(shape.hidden) <= SMALL
 
 
 @dataclass(frozen=True, eq=False)
 class PerceptronPass:
-    """One pass forward: the outputs of some rows, and the way back from them."""
+    """One forward pass: the outputs of some rows, and the backward pass from them."""
 
     network: Perceptron
     parameters: Sequence[Array]
@@ -88,41 +88,41 @@ class PerceptronPass:
     """X̃ W₁ (n, hidden[0])"""
 
     def outputs(self) -> Array:
-        """h (n, outputs)"""
-        found: Array = self._hidden[-1] @ self.parameters[-1]
-        return np.tanh(found) if self.network.shape.bounded else found
+        """Return h (n, outputs)."""
+        last: Array = self._hidden[-1] @ self.parameters[-1]
+        return np.tanh(last) if self.network.shape.bounded else last
 
     def backward(self, values: Array, limit: None = None) -> Array:
-        """Σ_r ∂(h_r·V_r)/∂θ: (n, outputs) -> (size,), in the order of `TowerShape.pack`."""
+        """Return Σ_r ∂(h_r·V_r)/∂θ: (n, outputs) -> (size,), in the order of `TowerShape.pack`."""
         shape = self.network.shape
         if values.shape != (len(self.first), shape.outputs):
             wanted = (len(self.first), shape.outputs)
             raise InternalError(f"values must be {wanted}; got {values.shape}")
-        slope, found = values, []
+        slope, gradients = values, []
         if shape.bounded:
             slope = slope * derivative("tanh", self.outputs())
         weights = self.parameters[2::2]
-        for made, own in zip(reversed(self._hidden), reversed(weights), strict=True):
-            found.append(made.T @ slope)
-            slope = slope @ own.T
+        for made, layer_weights in zip(reversed(self._hidden), reversed(weights), strict=True):
+            gradients.append(made.T @ slope)
+            slope = slope @ layer_weights.T
             slope *= derivative(shape.activation, made)
-            found.append(slope.sum(axis=0))
-        found.append(self.network.columns.gradient(slope, self.rows))
-        return np.concatenate([part.reshape(-1) for part in reversed(found)])
+            gradients.append(slope.sum(axis=0))
+        gradients.append(self.network.columns.gradient(slope, self.rows))
+        return np.concatenate([part.reshape(-1) for part in reversed(gradients)])
 
     @cached_property
     def _hidden(self) -> list[Array]:
-        """What the units of every hidden layer make of what they get."""
-        name, values, found = self.network.shape.activation, self.first, []
+        """Return the outputs of the units of every hidden layer."""
+        name, values, layers = self.network.shape.activation, self.first, []
         for bias, weights in zip(self.parameters[1::2], self.parameters[2::2], strict=True):
-            found.append(activate(name, values + bias))
+            layers.append(activate(name, values + bias))
             if weights is not self.parameters[-1]:
-                values = found[-1] @ weights
-        return found
+                values = layers[-1] @ weights
+        return layers
 
 
 def derivative(name: str, made: Array) -> Array:
-    """Of the activation, element by element, where it makes `made`."""
+    """Return the derivative of the activation, element by element, where its value is `made`."""
     match name:
         case "relu":
             return made > 0.0

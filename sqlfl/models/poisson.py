@@ -1,8 +1,8 @@
-"""The Poisson loss of counts, with the logarithm as link: exp(H) − y H, y ≥ 0.
+"""Poisson loss of counts, with the logarithm as link: exp(H) − y H, y ≥ 0.
 
-It is least at H = log y, and there y − y log y, which `Poisson.floor` is the mean of: what is left,
-half the deviance, is what is minimised, for it is 0 where the scores are right, whatever the size
-of the counts. Its curvature exp(H) has no bound.
+Its minimum, at H = log y, is y − y log y; `Poisson.floor` is the mean of that. The rest, half the
+deviance, is minimised: it is 0 if the scores are right, for counts of any size. Its curvature
+exp(H) has no bound.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sqlfl.models.weighted import mean_of, rows_times, second_moments, sum_of, t
 
 @dataclass(frozen=True)
 class Poisson(OfNumbers):
-    """exp(H) − y H, less its minimum over H."""
+    """Loss exp(H) − y H, less its minimum over H."""
 
     curvature: float = 1.0
     outputs: int = 1
@@ -42,7 +42,7 @@ class Poisson(OfNumbers):
 
     @property
     def slack(self) -> float:
-        """Rounding: exp(log y) need not be y."""
+        """Return a slack for rounding: exp(log y) need not be y."""
         return 1e-14 * self.curvature
 
     def floor(self, targets: Array, weights: Array | None) -> float:
@@ -61,7 +61,7 @@ class Poisson(OfNumbers):
         self, scores: Array, targets: Array, weights: Array | None
     ) -> tuple[float, Array]:
         h = _counting(scores[0], weights)
-        # where a trial goes too far the value is infinite, which is no descent
+        # A trial that goes too far has an infinite value, which is no descent.
         with np.errstate(over="ignore", invalid="ignore"):
             slopes = times(np.exp(h) - targets, weights)
             return sum_of(_half_deviance(h, targets), weights), slopes[None]
@@ -78,7 +78,7 @@ class Poisson(OfNumbers):
         return False
 
     def prox(self, points: Array, targets: Array, rho: float) -> Array:
-        """exp(z) + ρ z = ρ v + y."""
+        """Solve exp(z) + ρ z = ρ v + y."""
         return exponential_root(points + targets[:, None] / rho, rho)
 
     def initial_intercept(self, targets: Array, weights: Array | None = None) -> Array:
@@ -91,8 +91,9 @@ class Poisson(OfNumbers):
             return mean_of(np.exp(scores[:, 0]), weights)
 
     def flatness(self, scores: Array, targets: Array, weights: Array | None) -> float:
-        """Between a row's score and the one that it should have, the curvature is at most its mean
-        or its count."""
+        """Return the ratio of curvatures. Between a row's score and its best one, the curvature is
+        at most its mean or its count.
+        """
         h = scores[:, 0]
         with np.errstate(over="ignore"):
             bent = np.maximum(np.exp(h), targets)
@@ -111,15 +112,15 @@ class Poisson(OfNumbers):
 
 
 def _counting(scores: Array, weights: Array | None) -> Array:
-    """Those of rows that weigh nothing as 0: nothing times an infinite mean is none."""
+    """Return the scores, with 0 for rows of weight 0: zero times an infinite mean is undefined."""
     return scores if weights is None else np.where(weights > 0.0, scores, 0.0)
 
 
 def _half_deviance(h: Array, y: Array) -> Array:
-    """y (exp(u) − 1 − u), u = h − log y; exp(h) where y is 0: (n,)"""
+    """Return y (exp(u) − 1 − u), u = h − log y; exp(h) for y = 0: (n,)."""
     some = y > 0.0
     counts = np.where(some, y, 1.0)
     u = h - np.log(counts)
     grown = np.expm1(u)
-    found: Array = np.where(some, counts * (grown - u), grown + 1.0)
-    return found
+    deviance: Array = np.where(some, counts * (grown - u), grown + 1.0)
+    return deviance

@@ -8,7 +8,7 @@ from sqlfl.base.arrays import Array
 
 
 def sigmoid(h: Array) -> Array:
-    """1 / (1 + exp(−h)), without overflow."""
+    """Return 1 / (1 + exp(−h)), without overflow."""
     e = np.exp(-np.abs(h))
     p: Array = np.where(h >= 0.0, 1.0, e)
     p /= 1.0 + e
@@ -16,7 +16,9 @@ def sigmoid(h: Array) -> Array:
 
 
 def log_sum(scores: Array) -> tuple[Array, Array]:
-    """log Σ exp over classes (N,), and the softmax (d_c, N): rows of `scores` are classes."""
+    """Return log Σ exp over classes (N,), and the softmax (d_c, N). Rows of `scores` are
+    classes.
+    """
     top = scores.max(axis=0)
     p = np.exp(np.subtract(scores, top, order="C"))
     total = p.sum(axis=0)
@@ -25,21 +27,21 @@ def log_sum(scores: Array) -> tuple[Array, Array]:
 
 
 def picked(scores: Array, targets: Array) -> Array:
-    """Each column's entry in the row of its class: (d_c, N) -> (N,)."""
-    found: Array = scores[targets.astype(np.intp), np.arange(scores.shape[1])]
-    return found
+    """Return each column's entry in the row of its class: (d_c, N) -> (N,)."""
+    entries: Array = scores[targets.astype(np.intp), np.arange(scores.shape[1])]
+    return entries
 
 
 def logistic_proximal(v: Array, y: Array, rho: float) -> Array:
-    """The root of σ(z) − y + ρ(z − v) = 0 for each of (n,) rows.
+    """Return the root of σ(z) − y + ρ(z − v) = 0 for each of (n,) rows.
 
-    It is between v and v + (y − σ(v))/ρ: Newton steps that leave the shrinking bracket are replaced
-    by its middle, and so is every third long one, since in the flat tails Newton walks by ones.
+    It is between v and v + (y − σ(v))/ρ. Newton steps that leave the shrinking bracket are replaced
+    by its middle. So is every third long step, because Newton walks by ones in the flat tails.
     """
     slack = (y - sigmoid(v)) / rho
     low, high = np.minimum(v, v + slack), np.maximum(v, v + slack)
     z = v + 0.5 * slack
-    found = np.empty_like(z)
+    roots = np.empty_like(z)
     active = np.arange(len(z))
     for iteration in range(100):
         p = sigmoid(z)
@@ -59,16 +61,16 @@ def logistic_proximal(v: Array, y: Array, rho: float) -> Array:
         if left == 0:
             break
         if 2 * left < len(z):
-            found[active] = z
+            roots[active] = z
             active, z, v, y = active[moving], z[moving], v[moving], y[moving]
             low, high = low[moving], high[moving]
-    found[active] = z
-    return found
+    roots[active] = z
+    return roots
 
 
 def softmax_proximal(v: Array, y: Array, rho: float) -> Array:
-    """Damped Newton steps on ℓ(z; y) + ρ/2 ‖z − v‖², rows being classes: (d_c, n)."""
-    found = np.empty_like(v)
+    """Minimise ℓ(z; y) + ρ/2 ‖z − v‖² by damped Newton steps; rows are classes: (d_c, n)."""
+    minima = np.empty_like(v)
     active = np.arange(v.shape[1])
     z = v
     value, p = _prox_value(z, v, y, rho)
@@ -99,11 +101,11 @@ def softmax_proximal(v: Array, y: Array, rho: float) -> Array:
         if left == 0:
             break
         if 2 * left < len(active):
-            found[:, active] = z
+            minima[:, active] = z
             active, y, value = active[moving], y[moving], value[moving]
             z, v, p = z[:, moving], v[:, moving], p[:, moving]
-    found[:, active] = z
-    return found
+    minima[:, active] = z
+    return minima
 
 
 def _prox_value(z: Array, v: Array, y: Array, rho: float) -> tuple[Array, Array]:

@@ -27,12 +27,12 @@ from sqlfl.models.inference import PIECE, RANK, Design, Family
 CLOSE = 1e-3
 """|mean − target| of rows that may be separated."""
 DECREMENT = 1e-8
-"""Newton's: what is still to be gained of the likelihood, below which the rest is rounding."""
+"""Gain in likelihood that Newton's method may still expect, below which the rest is rounding."""
 STEPS = 50
-"""Steps of Newton, each of which takes a separated row's mean closer to its target e-fold."""
+"""Steps of Newton's method. Each takes a separated row's mean closer to its target e-fold."""
 HALVINGS = 30
 RECTIFIED = 100
-"""Projections, before a linear program."""
+"""Projections before a linear program."""
 FLAT = 1e-8
 """Share of a direction's variance below which some rows do not vary along it."""
 SIDE = 1e-7
@@ -62,7 +62,7 @@ class Separation:
 def separation(
     family: Family, design: Design, h: Float, y: Float, weights: Array | None
 ) -> Separation:
-    """`h`: the model's scores (N,), from which Newton's method starts."""
+    """Return the separation. `h`: the model's scores (N,), from which Newton's method starts."""
     counted = np.arange(len(y)) if weights is None else np.flatnonzero(weights > 0)
     moments = _moments(design, counted, np.ones(len(counted)))
     values, vectors = np.linalg.eigh(moments)
@@ -98,44 +98,45 @@ def _newton(
     y: Float,
     weights: Array | None,
 ) -> Float:
-    """Scores of the counted rows, once nothing is to be gained or all steps are done."""
+    """Return scores of the counted rows, once no gain is left or all steps are done."""
     w = np.ones(len(counted)) if weights is None else np.asarray(weights[counted], np.float64)
-    own, targets = h[counted].astype(np.float64), y[counted]
-    value = family.log_likelihood(own, targets, w)
+    scores, targets = h[counted].astype(np.float64), y[counted]
+    value = family.log_likelihood(scores, targets, w)
     for _ in range(STEPS):
         checkpoint()
-        mean = family.mean(own)
+        mean = family.mean(scores)
         information = basis.T @ _moments(design, counted, w * family.variance(mean)) @ basis
         slope = basis.T @ _sums(design, counted, w * (targets - mean))
         values, vectors = np.linalg.eigh(information)
         bent = values > RANK * values[-1]
         if not values[-1] > 0.0:
-            return own
+            return scores
         along = vectors[:, bent].T @ slope
         if float(along**2 @ (1.0 / values[bent])) < DECREMENT:
-            return own
+            return scores
         step = _images(
             design, counted, basis @ (vectors[:, bent] @ (along / values[bent]))[:, None]
         )
         length = 1.0
         for _ in range(HALVINGS):
-            tried = own + length * step[:, 0]
+            tried = scores + length * step[:, 0]
             with np.errstate(over="ignore"):
                 reached = family.log_likelihood(tried, targets, w)
             if np.isfinite(reached) and reached > value:
                 break
             length /= 2.0
         else:
-            return own
-        own, value = tried, reached
-    return own
+            return scores
+        scores, value = tried, reached
+    return scores
 
 
 def _separated(images: Float) -> Array:
-    """bool (m,): in which rows of `images` (m, k) a d is above 0 that is below 0 in none.
+    """Return the rows of `images` (m, k) that some d lifts above 0 without pushing any row below 0:
+    bool (m,).
 
-    The linear program max Σ min(1, images · d), images · d ≥ 0 has a solution that is above 0 in
-    as many rows as possible.
+    The linear program max Σ min(1, images · d), images · d ≥ 0 has a solution that is above 0 in as
+    many rows as possible.
     """
     from scipy.optimize import linprog  # half a second, which most processes can do without
 
@@ -149,7 +150,7 @@ def _separated(images: Float) -> Array:
     distinct, place = np.unique(scaled, axis=0, return_inverse=True)
     place = place.reshape(-1)
     m, k = distinct.shape
-    # scipy takes sparse arrays, and its stubs do not know it
+    # scipy takes sparse arrays, but its stubs do not know it
     constraints: Any = sparse.hstack([-sparse.csr_array(distinct), sparse.eye_array(m)], "csr")
     free, share = (None, None), (0.0, 1.0)
     bounds: list[tuple[float | None, float | None]] = [*[free] * k, *[share] * m]
@@ -165,24 +166,25 @@ def _separated(images: Float) -> Array:
 
 
 def _rectified(images: Float) -> Float:
-    """(m,): a d's images · d, as far above 0 as alternating projections take them: those of ones on
-    the images' columns and on what is not below 0."""
+    """Return a d's images · d (m,), as far above 0 as alternating projections bring them. They
+    project ones on the images' columns and on the non-negative vectors.
+    """
     basis = np.linalg.qr(images)[0]
     u = np.ones(len(images))
     for _ in range(RECTIFIED):
-        found: Float = basis @ (basis.T @ u)
-        if (found > SIDE * found.max()).all():
+        lifted: Float = basis @ (basis.T @ u)
+        if (lifted > SIDE * lifted.max()).all():
             break
-        u = np.maximum(found, 0.0)
-    return found
+        u = np.maximum(lifted, 0.0)
+    return lifted
 
 
 def _flat(design: Design, rows: Array, basis: Float) -> Float:
-    """(P, k): directions in which all rows vary, and these do not."""
-    own = basis.T @ _moments(design, rows, np.ones(len(rows))) @ basis
-    values, vectors = np.linalg.eigh(own)
-    found: Float = basis @ vectors[:, values < FLAT]
-    return found
+    """Return directions in which all rows together vary, but these do not: (P, k)."""
+    moments = basis.T @ _moments(design, rows, np.ones(len(rows))) @ basis
+    values, vectors = np.linalg.eigh(moments)
+    flat: Float = basis @ vectors[:, values < FLAT]
+    return flat
 
 
 def _pieces(design: Design, rows: Array) -> list[Array]:
@@ -192,27 +194,27 @@ def _pieces(design: Design, rows: Array) -> list[Array]:
 
 
 def _moments(design: Design, rows: Array, weights: Float) -> Float:
-    """Σ w z zᵀ (P, P); weights: of these rows."""
+    """Return Σ w z zᵀ (P, P); weights: of these rows."""
     width = design(rows[:0]).shape[1]
-    found, start = np.zeros((width, width)), 0
+    moments, start = np.zeros((width, width)), 0
     for piece in _pieces(design, rows):
         checkpoint()
         z = design(piece)
-        found += (z * weights[start : start + len(piece), None]).T @ z
+        moments += (z * weights[start : start + len(piece), None]).T @ z
         start += len(piece)
-    return found
+    return moments
 
 
 def _sums(design: Design, rows: Array, weights: Float) -> Float:
-    """Σ w z (P,)"""
-    found, start = np.zeros(design(rows[:0]).shape[1]), 0
+    """Return Σ w z (P,)."""
+    total, start = np.zeros(design(rows[:0]).shape[1]), 0
     for piece in _pieces(design, rows):
-        found += weights[start : start + len(piece)] @ design(piece)
+        total += weights[start : start + len(piece)] @ design(piece)
         start += len(piece)
-    return found
+    return total
 
 
 def _images(design: Design, rows: Array, directions: Float) -> Float:
-    """d·z of each row and direction: (n, k)"""
-    found = [design(piece) @ directions for piece in _pieces(design, rows)]
-    return np.concatenate(found) if found else np.zeros((0, directions.shape[1]))
+    """Return d·z of each row and direction: (n, k)."""
+    images = [design(piece) @ directions for piece in _pieces(design, rows)]
+    return np.concatenate(images) if images else np.zeros((0, directions.shape[1]))

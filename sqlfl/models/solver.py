@@ -1,8 +1,8 @@
 """Ridge systems of one block: K = scale/N · X̃ᵀCX̃ + l2·I, with X̃ the centred encoded columns.
 
-N is the sum of the joined rows' weights. With v = Σ cnt x, W = Σ cnt and μ the centre of the
-one-hot columns, X̃ᵀCX̃ = XᵀCX − v μᵀ − μ vᵀ + W μ μᵀ, for a whole slot (W = N) as for one client's
-part of it.
+N is the sum of the joined rows' weights. Let v = Σ cnt x, W = Σ cnt, and μ the centre of the
+one-hot columns. Then X̃ᵀCX̃ = XᵀCX − v μᵀ − μ vᵀ + W μ μᵀ, for a whole slot (W = N) and for one
+client's part of it.
 """
 
 from __future__ import annotations
@@ -23,12 +23,14 @@ SCHUR_LIMIT = 4000
 
 
 class BlockSolver:
-    """Solves and multiplies with K.
+    """Solutions of and products with K.
 
-    `l2` is one number or one per column (d,). Where K is singular (l2 = 0 and dependent columns), a
-    ridge of 1e-9 (dense) or 1e-7 of the diagonal stands in for it: a step θ − K⁻¹g keeps its fixed
-    points. Up to `DENSE_LIMIT` columns by Cholesky; beyond, the one-hots of the widest category,
-    whose block is diagonal, are eliminated; where more than `SCHUR_LIMIT` columns remain, by
+    `l2` is one number or one per column (d,). If K is singular (l2 = 0 and dependent columns), a
+    ridge of 1e-9 (dense) or 1e-7 of the diagonal replaces it: a step θ − K⁻¹g keeps its fixed
+    points.
+
+    Up to `DENSE_LIMIT` columns it uses Cholesky. Beyond, it eliminates the one-hots of the widest
+    category, whose block is diagonal. If more than `SCHUR_LIMIT` columns remain, it uses
     preconditioned conjugate gradients to a relative residual of 1e-10.
     """
 
@@ -66,11 +68,11 @@ class BlockSolver:
         return self._gram.width
 
     def solve(self, values: Array) -> Array:
-        """K⁻¹ V: (d, c) -> (d, c)."""
+        """Return K⁻¹ V: (d, c) -> (d, c)."""
         return self._solve(np.asarray(values, np.float64))
 
     def multiply(self, values: Array) -> Array:
-        """K V: (d, c) -> (d, c)."""
+        """Return K V: (d, c) -> (d, c)."""
         gram, centre = self._gram, self._centre
         along = centre @ values
         product = _times(gram, self._p, values)
@@ -104,7 +106,9 @@ class BlockSolver:
         return lambda values: np.asarray(linalg.cho_solve(factor, values, check_finite=False))
 
     def _schur(self, start: int, stop: int) -> Callable[[Array], Array]:
-        """Exact solve: the category [start, stop) first, then the rest, then the centring."""
+        """Return an exact solver: the category [start, stop) first, then the rest, then the
+        centring.
+        """
         gram, a, p = self._gram, self._factor, self._p
         onehot = sparse.csr_array(gram.onehot)
         rest = np.concatenate([np.arange(start), np.arange(stop, onehot.shape[0])])
@@ -157,7 +161,7 @@ class BlockSolver:
 
 
 def widest_category(onehot: sparse.csr_array) -> tuple[int, int]:
-    """The longest run [start, stop) of one-hot columns that never occur together.
+    """Return the longest run [start, stop) of one-hot columns that never occur together.
 
     Categories of one feature exclude each other, and each occurs with some category of every other
     feature: the runs are the features.
@@ -201,7 +205,7 @@ def _conjugate_gradients(
     tolerance: float = 1e-10,
     limit: int = 2000,
 ) -> Array:
-    """All columns of `values` at once, each with step lengths of its own."""
+    """Solve for all columns of `values` at once, each with its own step lengths."""
     solution = np.zeros_like(values)
     residual = values.copy()
     goal = tolerance * np.linalg.norm(values, axis=0)

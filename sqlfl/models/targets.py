@@ -1,7 +1,7 @@
-"""What losses of one kind of target have in common: of numbers, and of classes.
+"""Base classes of losses by kind of target: numbers and classes.
 
-Predictions are what the loss makes of scores: (N, 1) numbers, or (N, classes) probabilities.
-Targets y are (N,) numbers, or class codes. Weights are as in `sqlfl.models.losses`.
+Predictions are the loss's values for scores: (N, 1) numbers, or (N, classes) probabilities. Targets
+y are (N,) numbers, or class codes. Weights are as in `sqlfl.models.losses`.
 """
 
 from __future__ import annotations
@@ -24,13 +24,15 @@ from sqlfl.models.metrics import (
 )
 
 PIECE = 1 << 15
-"""Rows that are measured at once: few enough for the processor's cache."""
+"""Rows that are measured at once. So many fit the processor's cache."""
 LARGEST = 1e34
-"""Of scores and slopes: sums of more would not fit the 4-byte numbers of messages."""
+"""Maximum of scores and slopes: sums of larger ones would not fit the 4-byte numbers of
+messages.
+"""
 
 
 class OfTargets(ABC):
-    """What most losses are: bounded in curvature, and 0 where scores are right."""
+    """Base with the properties of most losses: bounded in curvature, and 0 if scores are right."""
 
     largest_score: float = LARGEST
     bounded: bool = True
@@ -65,9 +67,12 @@ class OfTargets(ABC):
 
 
 def typical_distance(targets: Array) -> float:
-    """The targets' deviation, or 1.4826 times their median distance from the median, which is as
-    large where they are normal, where few targets that are far away make that less; 1 of targets
-    that are all the same."""
+    """Return the targets' deviation, or 1.4826 times their median distance from the median if that
+    is less.
+
+    Both agree for normal targets; the second is less if few targets are far away. Return 1 for
+    targets that are all equal.
+    """
     deviation = float(targets.std())
     middle = 1.4826 * float(np.median(np.abs(targets - np.median(targets))))
     return min(deviation, middle or deviation) or 1.0
@@ -114,19 +119,19 @@ class OfClasses(OfTargets):
         codes = targets.astype(np.intp)
         if self.outputs == 1:
             return bool(np.all(np.where(codes == 1, scores[:, 0], -scores[:, 0]) > 0.0))
-        own = scores[np.arange(len(codes)), codes]
+        true_scores = scores[np.arange(len(codes)), codes]
         others = np.array(scores)
         others[np.arange(len(codes)), codes] = -np.inf
-        return bool(np.all(own > others.max(axis=1)))
+        return bool(np.all(true_scores > others.max(axis=1)))
 
     def meter(self, rows: int = 0) -> Meter:
         return ClassMeter(rows)
 
     def headline(self, scores: Array, targets: Array, weights: Array | None) -> Mean:
-        """Scores tell the most probable class as probabilities do."""
-        found = Mean()
-        found.add(right(scores, targets), weights)
-        return found
+        """Return the accuracy. Scores give the most probable class as probabilities do."""
+        accuracy = Mean()
+        accuracy.add(right(scores, targets), weights)
+        return accuracy
 
     def of_prediction(self, prediction: Array, targets: Array, weights: Array | None) -> float:
         return log_loss(prediction, targets, weights)

@@ -1,4 +1,4 @@
-"""Sums and means over joined rows, which may have weights; directions of scores among them."""
+"""Sums and means over joined rows with or without weights; also over directions of scores."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from sqlfl.base.arrays import Array
 
 
 def times(values: Array, weights: Array | None) -> Array:
-    """Rows in the last axis, each times its weight."""
+    """Return the values, with rows in the last axis, times the rows' weights."""
     return values if weights is None else values * weights
 
 
 def rows_times(values: Array, weights: Array | None) -> Array:
-    """(N, d_c), each row times its weight."""
+    """Return (N, d_c), each row times its weight."""
     return values if weights is None else values * weights[:, None]
 
 
@@ -22,19 +22,21 @@ def total_of(rows: Array, weights: Array | None) -> float:
 
 
 def mean_of(values: Array, weights: Array | None) -> float:
-    """Of (N,) values."""
+    """Return the mean of (N,) values."""
     if weights is None:
         return float(np.mean(values))
     return float(weights @ values / weights.sum())
 
 
 def sum_of(values: Array, weights: Array | None) -> float:
-    """Of (N,) values."""
+    """Return the sum of (N,) values."""
     return float(values.sum() if weights is None else weights @ values)
 
 
 def second_moments(ways: Array, weights: Array | None) -> Array:
-    """Those of `ways` (k, n), and of the constant 1 after them: (k + 1, k + 1)."""
+    """Return the second moments of `ways` (k, n), and of the constant 1 after them: (k + 1, k
+    + 1).
+    """
     weighted = times(ways, weights)
     cross = weighted.sum(axis=1)[:, None]
     total = np.array([[total_of(ways.T, weights)]])

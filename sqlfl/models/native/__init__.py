@@ -1,7 +1,7 @@
-"""The library that is compiled from compiled*.c when sqlfl is installed, where there is a compiler.
+"""Compiled library, made from compiled*.c when sqlfl is installed on a machine with a compiler.
 
-Without it, or with SQLFL_COMPILED=0 in the environment, numpy does its work. Its functions give up
-Python's lock and keep nothing, so that several threads may be in them.
+Without it, or with SQLFL_COMPILED=0 in the environment, numpy does its work. Its functions release
+Python's lock and keep no state, so that several threads may run them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ log = logging.getLogger("sqlfl.models.native")
 
 VARIABLE = "SQLFL_COMPILED"
 FORM = 3
-"""What the library must say of itself: the form of its functions that this version calls."""
+"""Number that the library must report: the version of the function signatures called here."""
 TYPES = {
     np.dtype(np.float64): 0,
     np.dtype(np.float32): 1,
@@ -29,36 +29,36 @@ TYPES = {
     np.dtype(np.uint16): 3,
     np.dtype(np.int32): 4,
 }
-"""Of targets, by their numbers in compiled.h."""
+"""Types of targets, by their numbers in compiled.h."""
 PATH = Path(__file__).with_name("_compiled.so")
 
 
 def library() -> ctypes.CDLL | None:
-    """None where there is none, or it is not wanted."""
+    """Return the library; None if it is missing or switched off."""
     return None if os.environ.get(VARIABLE) == "0" else _loaded(PATH)
 
 
 def functions() -> ctypes.CDLL:
-    """As `library`, where there is one: for what is made only then."""
-    found = _loaded(PATH)
-    if found is None:
+    """Return the library. Raise InternalError if it is missing: callers exist only with it."""
+    loaded = _loaded(PATH)
+    if loaded is None:
         raise InternalError("the compiled part is missing")
-    return found
+    return loaded
 
 
 @functools.cache
 def _loaded(path: Path) -> ctypes.CDLL | None:
-    """Says once why there is none."""
+    """Load the library. If that fails, log the reason once."""
     try:
-        found = ctypes.CDLL(str(path))
-        form = found.sqlfl_form()
+        loaded = ctypes.CDLL(str(path))
+        form = loaded.sqlfl_form()
     except (OSError, AttributeError) as error:
         _miss(str(error))
         return None
     if form != FORM:
         _miss(f"{path} was compiled from another version")
         return None
-    return found
+    return loaded
 
 
 def _miss(why: str) -> None:
@@ -70,7 +70,7 @@ def _miss(why: str) -> None:
 
 
 def typed(targets: Array) -> tuple[Array, int]:
-    """As one of `TYPES`, in one piece, and which."""
+    """Return the targets as one of `TYPES`, contiguous, and its number."""
     kind = TYPES.get(targets.dtype)
     if kind is None:
         targets = targets.astype(np.float64 if targets.dtype.kind == "f" else np.int32)
@@ -79,12 +79,12 @@ def typed(targets: Array) -> tuple[Array, int]:
 
 
 def address(values: Array | None) -> ctypes.c_void_p | None:
-    """Where an array lies; whoever asks holds it."""
+    """Return the address of an array. The caller must keep the array alive."""
     if values is None:
         return None
     if not values.flags.c_contiguous:
         raise InternalError("an array for the compiled part lies as one piece")
     if values.size and values.flags.writeable:
-        # several times as fast, of some ten arrays in each call
+        # several times as fast, for some ten arrays in each call
         return ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(values.data)))
     return ctypes.c_void_p(values.__array_interface__["data"][0])
