@@ -1,4 +1,4 @@
-"""What `attach` is given: a party's databases and stores, opened where they are paths."""
+"""Arguments of `attach`: a party's databases and stores, opened if they are paths."""
 
 from __future__ import annotations
 
@@ -49,38 +49,40 @@ Store: TypeAlias = Opened | None
 
 
 class Keeper(Protocol):
-    """A coordinator that keeps models, as parties know it."""
+    """Coordinator that keeps models, as parties know it."""
 
     @property
     def id(self) -> str:
-        """By which they know its blocks from those of others."""
+        """Return the id by which parties distinguish its blocks from those of others."""
         ...
 
     @property
     def path(self) -> Path | None:
-        """Its file; None where that is on another machine."""
+        """Return its file; None if that is on another machine."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class ClientPlace:
-    """One client's database, and where its blocks and the secret of its label noise are kept."""
+    """One client's database, and the store of its blocks and of the secret of its label noise."""
 
     client: Client
     con: Connection
     blocks: ClientBlocks
     labels: LabelSecret
     located: TableLocation
-    """The schema that names without one are of."""
+    """Schema of names without a schema."""
     instance: str | None = None
-    """Of DuckDB, told apart among the party's clients; None where it has one client."""
+    """Instance of DuckDB, distinct among the party's clients; None if it has one client."""
     records: Records | None = None
-    """Of the store, where it has one: its owner may keep policies there."""
+    """Records of the store, if there is one: its owner may keep policies there."""
     keeps: tuple[Connection, Database] | None = None
-    """Where blocks are kept; None where none are."""
+    """Connection and database that keep blocks; None if none are kept."""
 
     def blocks_for(self, coordinator: str) -> ClientBlocks:
-        """Those of another coordinator than the one that this was attached for, by its id."""
+        """Return the blocks of another coordinator, by its id, than the one that this was attached
+        for.
+        """
         if self.keeps is None:
             return MemoryBlocks()
         con, database = self.keeps
@@ -88,7 +90,7 @@ class ClientPlace:
 
 
 class Attachment:
-    """The clients of one party; a context: where it fails, what was opened or made is undone.
+    """Clients of one party. As a context, it undoes all opening and making after a failure.
 
     source : a connection, a path, tables by their names, or a list of these.
     store : a connection, a path, or None; one for all clients, or a list with one for each.
@@ -96,7 +98,7 @@ class Attachment:
     combine : several clients are one to the coordinator.
     first : the number of the first of these clients, where the party has others elsewhere.
 
-    Raises Error for what is no source or store, PartyError where one cannot be used.
+    Raise Error for an invalid source or store, and PartyError if one cannot be used.
     """
 
     def __init__(
@@ -123,7 +125,7 @@ class Attachment:
         if not isinstance(combine, bool):
             raise Error(f"combine must be True or False, got {combine!r:.60}")
         self.combined = combine and len(sources) > 1
-        """Of one client there is nothing to combine."""
+        """True for several clients to combine; one client has nothing to combine."""
         self._asked: list[tuple[Client, Any, Any]] = [
             (Client(name, first + index, combined=self.combined), item, stores[index])
             for index, item in enumerate(sources)
@@ -132,7 +134,7 @@ class Attachment:
         self.places: tuple[ClientPlace, ...] = ()
         self._said: list[str] = []
         self.opened: list[Connection] = []
-        """Those that sqlfl has opened, and is to close."""
+        """Connections that sqlfl has opened, and must close."""
 
     def __enter__(self) -> Attachment:
         with ExitStack() as stack:
@@ -151,12 +153,14 @@ class Attachment:
         self._stack.__exit__(kind, error, trace)
 
     def _told_apart(self, places: list[ClientPlace]) -> tuple[ClientPlace, ...]:
-        """Raises PartyError where two clients have the same tables: each row would count twice."""
+        """Number the clients' instances. Raise PartyError if two clients have the same tables: each
+        row would count twice.
+        """
         if len(places) == 1:
             return tuple(places)
-        found = instances([place.con for place in places])
-        for place, number in zip(places, found, strict=True):
-            for other, earlier in zip(places, found, strict=True):
+        numbers_of_instances = instances([place.con for place in places])
+        for place, number in zip(places, numbers_of_instances, strict=True):
+            for other, earlier in zip(places, numbers_of_instances, strict=True):
                 if other is place:
                     break
                 if place.located.is_same(other.located, one_instance=number == earlier):
@@ -169,25 +173,28 @@ class Attachment:
                     )
         return tuple(
             replace(place, instance=str(number))
-            for place, number in zip(places, found, strict=True)
+            for place, number in zip(places, numbers_of_instances, strict=True)
         )
 
     def remarks(self) -> list[str]:
-        """What the user is to know of the connections: what their cursors do not share."""
+        """Return warnings about the connections: settings that their cursors do not share."""
         return [*self._said, *(text for place in self.places for text in _not_shared(place))]
 
     def twins(self, attached: Mapping[Client, ClientPlace]) -> set[frozenset[Client]]:
-        """Pairs of a client of this party and one of those that are `attached` already, under
-        another name, which have the same tables."""
-        own = [place.con for place in self.places if not place.located.file]
-        before = numbers(own)
+        """Return pairs of a client of this party and an `attached` client under another name that
+        have the same tables.
+        """
+        in_files = [place.con for place in self.places if not place.located.file]
+        before = numbers(in_files)
         others = [place for place in attached.values() if idle(place.con)]
-        apart = numbers(own) == [number + 1 for number in before]
+        apart = numbers(in_files) == [number + 1 for number in before]
         in_memory = [
             place for place in (*self.places, *others) if not (apart or place.located.file)
         ]
-        found = instances([place.con for place in in_memory])
-        instance = dict(zip((place.client for place in in_memory), found, strict=True))
+        numbers_of_instances = instances([place.con for place in in_memory])
+        instance = dict(
+            zip((place.client for place in in_memory), numbers_of_instances, strict=True)
+        )
         return {
             frozenset((place.client, other.client))
             for place in self.places
@@ -249,7 +256,7 @@ class Attachment:
         secret = label_secret(
             con,
             client,
-            kept if stored.path else None,  # it is to outlast the session
+            kept if stored.path else None,  # it must outlast the session
             given=given,
             source=database,
             stored=stored,
@@ -258,7 +265,7 @@ class Attachment:
         return ClientPlace(client, con, blocks, secret, located(database), None, records, keeps)
 
     def _source(self, client: Client, source: Source, *, keeps: bool) -> Connection:
-        """`keeps`: the blocks go into the source itself."""
+        """Return the connection of a source. `keeps`: the blocks go into the source itself."""
         if isinstance(source, duckdb.DuckDBPyConnection):
             return source
         if isinstance(source, Mapping):
@@ -290,7 +297,7 @@ class Attachment:
         except Error:
             if not may_be_written(path):
                 raise
-            # it is open to be written, as by another federation, or not at all
+            # it is open for writing, as by another federation, or not at all
             con = open_database(path)
             with closing(con):
                 if rules_of(Records(con, current_database(con).catalog)) is None:
@@ -298,7 +305,7 @@ class Attachment:
             return self._open(path)
 
     def _opened_anew(self, con: Connection, path: Path) -> Connection:
-        """To be written, as what leaves is kept there."""
+        """Open the file for writing, as a record of everything that leaves is kept there."""
         if not may_be_written(path):
             raise Error(
                 "its owner has made training policies, and what leaves is to be kept in it: it may "
@@ -375,15 +382,17 @@ def _keeps_nothing(store: str) -> Error:
 
 
 def _check_shared(places: Sequence[ClientPlace]) -> None:
-    """Raises PartyError where a store has policies for two databases of one name."""
-    own = [place for place in places if place.records and Governance(place.records).governs()]
-    if len(own) < 2:
+    """Raise PartyError if a store has policies for two databases of one name."""
+    governed = [place for place in places if place.records and Governance(place.records).governs()]
+    if len(governed) < 2:
         return
-    stores = [place.records for place in own if place.records]
-    found: dict[tuple[int, str, str], ClientPlace] = {}
-    for place, store, number in zip(own, stores, instances([s.con for s in stores]), strict=True):
+    stores = [place.records for place in governed if place.records]
+    by_name: dict[tuple[int, str, str], ClientPlace] = {}
+    for place, store, number in zip(
+        governed, stores, instances([s.con for s in stores]), strict=True
+    ):
         key = number, store.database.catalog.lower(), place.located.catalog.lower()
-        other = found.setdefault(key, place)
+        other = by_name.setdefault(key, place)
         if other is not place:
             raise PartyError(
                 str(place.client),
@@ -394,21 +403,21 @@ def _check_shared(places: Sequence[ClientPlace]) -> None:
 
 
 def _not_shared(place: ClientPlace) -> list[str]:
-    """Of a connection that the user has given: sqlfl works on cursors of it."""
-    found = []
+    """Return warnings about a connection from the user, because sqlfl works on cursors of it."""
+    warnings = []
     settings = session_settings(place.con)
     if settings:
         listed = ", ".join(f"{name} = {_setting(value)}" for name, value in settings.items())
-        found.append(
+        warnings.append(
             f"party {place.client}: its connection has settings of its own, which statements do "
             f"not see: to them {listed}. SET GLOBAL makes a setting hold for all"
         )
     if has_open_transaction(place.con):
-        found.append(
+        warnings.append(
             f"party {place.client}: its connection has an open transaction, and statements do not "
             "see what it has not committed"
         )
-    return found
+    return warnings
 
 
 def _setting(value: str) -> str:

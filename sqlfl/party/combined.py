@@ -1,4 +1,4 @@
-"""A party's clients as one: it asks them, and adds up what they say before it leaves."""
+"""A party's clients as one: it asks them, and adds up their replies before they leave."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ Whole = TypeVar("Whole", ms.Prepare, ms.Rehearse)
 
 
 class CombinedClient(Server):
-    """Answers the coordinator as one client would that had the rows of all of them.
+    """Client that answers the coordinator as if it had the rows of all of them.
 
-    What a client tells of its own rows is told of the party's, in an order that does not say whose
-    they are. What is summed over rows is summed over the clients too, and noised once after that:
-    steps, clipping and noise are those of one client, over the products of all
-    (`sqlfl.party.combined_engine`). Each keeps the whole block.
+    Values of single rows leave as the party's, in an order that does not disclose which client has
+    them. Sums over rows are summed over the clients too, and noised once after that. Steps,
+    clipping and noise are those of one client, over the products of all
+    (`sqlfl.party.combined_engine`). Each client keeps the whole block.
     """
 
     def __init__(self, clients: Sequence[PartyClient], observers: Observers | None = None) -> None:
@@ -46,7 +46,7 @@ class CombinedClient(Server):
         self._members.interrupt()
 
     def close(self) -> None:
-        """The clients are another's to close."""
+        """Close this object only: somebody else closes the clients."""
         super().close()
         self._runs.clear()
         self._members.close()
@@ -65,10 +65,12 @@ class CombinedClient(Server):
         return self._slot(request, request.slot).handle(request)
 
     def _keep(self, *_: object) -> None:
-        """Nothing: where a client has policies, none of them answers."""
+        """Do nothing: if a client has policies, none of them answers."""
 
     def _stand_in(self, request: ms.Rehearse) -> StandIn:
-        """Over what stands in for each client: those that have no fragment too, by their number."""
+        """Return a stand-in over those of each client, including clients without a fragment, by
+        their number.
+        """
         shares, _ = self._shares(request.specification, request.fragments)
 
         def begin(number: int, client: PartyClient) -> PartyClient:
@@ -90,10 +92,10 @@ class CombinedClient(Server):
     def _slot(self, request: ms.Message, slot: int) -> CombinedSlot:
         if request.run not in self._runs:
             raise ForgottenError(f"{request.kind} for a run that was not prepared")
-        found = self._runs[request.run].get(slot)
-        if found is None:
+        state = self._runs[request.run].get(slot)
+        if state is None:
             raise InternalError(f"{request.kind} for a slot that was not prepared")
-        return found
+        return state
 
     def _prepare(self, request: ms.Prepare) -> ms.Message:
         shares, slots = self._shares(request.specification, request.fragments)
@@ -109,23 +111,24 @@ class CombinedClient(Server):
             }
             for name in ("rows", "null_targets")
         )
-        found = {}
+        by_slot = {}
         for item in slots:
             sizes: dict[int, dict[int, int]] = {}
             for (number, slot, fragment), count in rows.items():
                 if slot == item.slot:
                     sizes.setdefault(number, {})[fragment] = count
-            own = found[item.slot] = CombinedSlot(item, self._members, sizes)
-            check_delta(item, own.size)
-            own.number(request)
-        self._runs[request.run] = found
+            slot_state = by_slot[item.slot] = CombinedSlot(item, self._members, sizes)
+            check_delta(item, slot_state.size)
+            slot_state.number(request)
+        self._runs[request.run] = by_slot
         order = [(item.slot, fragment) for item in slots for fragment in item.fragments]
         counts = _summed(rows, order), _summed(null_targets, order)
         return ms.Prepared(request.run, request.slot, *counts, self._nonce(request, replies[0]))
 
     def _nonce(self, request: ms.Prepare, drawn: ms.Prepared) -> np.ndarray:
-        """What one of the clients has drawn for the run, for all of them: what is told is the
-        party's."""
+        """Give the nonce of one of the clients to all of them, and return it: the party sends one
+        nonce.
+        """
         nonce = bytes(drawn.nonce)
         every = range(len(self._members))
         self._members.do(request, every, lambda _, client: client.draw(request.run, nonce))
@@ -134,7 +137,7 @@ class CombinedClient(Server):
     def _shares(
         self, specification: str, fragments: tuple[str, ...]
     ) -> tuple[list[_Share], tuple[SlotSpecification, ...]]:
-        """Of each client, and the slots as they were specified."""
+        """Return the share of each client, and the slots as specified."""
         slots = specifications_from_json(specification)
         shares = [_Share(number) for number in range(len(self._members))]
         texts = iter(fragments)
@@ -148,7 +151,7 @@ class CombinedClient(Server):
         return shares, slots
 
     def _write(self, request: ms.Write) -> ms.Message:
-        """Each client's own rows, into its own table."""
+        """Write each client's own rows into its own table."""
         slots = [self._slot(request, slot) for slot in request.slots.tolist()]
         if len(request.table) != 3 * len(self._members) or not slots:
             raise InternalError(f"{len(request.table)} names of {len(self._members)} tables")
@@ -181,7 +184,7 @@ class CombinedClient(Server):
 
 
 class _Share:
-    """What one client is to take a snapshot of."""
+    """Part of a snapshot that one client must take."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -220,8 +223,8 @@ def _parts(item: SlotSpecification) -> tuple[tuple[int, int], ...]:
 def _summed(
     counts: dict[tuple[int, int, int], int], order: Sequence[tuple[int, int]]
 ) -> np.ndarray:
-    """Of each fragment (slot, index), over the clients: int64."""
-    found = dict.fromkeys(order, 0)
+    """Return the sum of each fragment (slot, index) over the clients: int64."""
+    sums = dict.fromkeys(order, 0)
     for (_, slot, fragment), count in counts.items():
-        found[slot, fragment] += count
-    return np.array(list(found.values()), np.int64)
+        sums[slot, fragment] += count
+    return np.array(list(sums.values()), np.int64)

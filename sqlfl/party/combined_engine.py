@@ -21,18 +21,18 @@ T = TypeVar("T")
 
 
 class Each(Protocol):
-    """Has every client do its part, side by side."""
+    """Runs every client's part, side by side."""
 
     def __call__(self, do: Callable[[int], T], /) -> list[T]:
-        """Of clients by their number."""
+        """Return the results of the clients by their number."""
         ...
 
 
 class CombinedEngine:
-    """As `Engine` has it, over the party's rows: gradients and second moments are sums over its
-    clients, made before anything is made of them.
+    """`Engine` over the party's rows. Gradients and second moments are summed over its clients
+    before any use.
 
-    `each` has the clients work. Raises InternalError where they have other columns.
+    `each` runs the clients. Raise InternalError if they have different columns.
     """
 
     def __init__(self, rows: CombinedRows, engines: Sequence[Engine], each: Each) -> None:
@@ -49,15 +49,15 @@ class CombinedEngine:
         return self._rows.gather(self._each(lambda q: self._engines[q].counts))
 
     def predict(self, theta: Array, batch: Array | None = None) -> Array:
-        rows, own = self._chosen(batch)
-        return rows.gather(self._each(lambda q: self._engines[q].predict(theta, own[q])))
+        rows, batches = self._chosen(batch)
+        return rows.gather(self._each(lambda q: self._engines[q].predict(theta, batches[q])))
 
     def gradient(self, values: Array, batch: Array | None = None) -> Array:
-        rows, own = self._chosen(batch)
+        rows, batches = self._chosen(batch)
         if len(values) != rows.size:
             raise InternalError(f"{len(values)} values of {rows.size} rows")
         parts = rows.split(values)
-        return reduce(add, self._each(lambda q: self._engines[q].gradient(parts[q], own[q])))
+        return reduce(add, self._each(lambda q: self._engines[q].gradient(parts[q], batches[q])))
 
     def gram(self) -> GramMatrix:
         return reduce(add, self._each(lambda q: self._engines[q].gram()))

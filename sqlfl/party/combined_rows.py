@@ -1,7 +1,7 @@
-"""The rows of a party's clients as those of one client: where each client's are among them.
+"""Rows of a party's clients as those of one client, with each client's places among them.
 
-Their order tells no more than that of one client's rows does (`sqlfl.udfs.numbering.numbering`),
-and so not which client has a row.
+Their order discloses no more than that of one client's rows (`sqlfl.udfs.numbering.numbering`). So
+it does not disclose which client has a row.
 """
 
 from __future__ import annotations
@@ -24,14 +24,16 @@ from sqlfl.udfs.numbering.numbering import shuffled
 
 @dataclass(frozen=True, eq=False)
 class CombinedRows:
-    """Of the party's rows of a slot, client by client."""
+    """The party's rows of a slot, client by client."""
 
     places: tuple[Array, ...]
-    """int (n_q,): of each row of a client its place among the party's."""
+    """int (n_q,): the place of each row of a client among the party's."""
 
     @classmethod
     def ordered(cls, sizes: Sequence[int], order: Array) -> CombinedRows:
-        """`order` (n,) is of the clients' rows, one client after the other."""
+        """Return the rows in this order. `order` (n,) numbers the clients' rows, one client after
+        the other.
+        """
         places = np.empty(len(order), np.int64)
         places[order] = np.arange(len(order))
         return cls(tuple(np.split(places, np.cumsum(sizes)[:-1])))
@@ -41,43 +43,47 @@ class CombinedRows:
         return sum(len(own) for own in self.places)
 
     def split(self, values: Array) -> list[Array]:
-        """(n, ...) -> of each client (n_q, ...)."""
+        """Return each client's part: (n, ...) -> (n_q, ...)."""
         return [values[own] for own in self.places]
 
     def gather(self, parts: Sequence[Array]) -> Array:
-        """Back again."""
+        """Return the clients' parts as one array: the reverse of `split`."""
         kind = np.result_type(*parts)
-        found = np.empty((self.size, *parts[0].shape[1:]), kind)
-        for own, part in zip(self.places, parts, strict=True):
-            found[own] = part
-        return found
+        whole = np.empty((self.size, *parts[0].shape[1:]), kind)
+        for places, part in zip(self.places, parts, strict=True):
+            whole[places] = part
+        return whole
 
     def owned(self, rows: Array) -> tuple[Array, Array]:
-        """Of `rows` (b,), whose each is, and which of its own. InternalError for rows that there
-        are not."""
+        """Return the owner of each of `rows` (b,), and its number there. Raise InternalError for
+        rows out of range.
+        """
         if len(rows) and int(rows.max()) >= self.size:
             raise InternalError(f"row {rows.max()} of {self.size}")
         return self._owners[rows], self._own[rows]
 
     def chosen(self, rows: Array) -> tuple[CombinedRows, list[Array]]:
-        """Of distinct `rows` (b,): where the clients' are among these, and which each client's are
-        of its own. InternalError for rows that there are not."""
-        owners, own = self.owned(rows)
+        """Return the clients' places among distinct `rows` (b,), and each client's own row numbers.
+        Raise InternalError for rows out of range.
+        """
+        owners, numbers = self.owned(rows)
         places = tuple(np.flatnonzero(owners == number) for number in range(len(self.places)))
-        return CombinedRows(places), [own[place] for place in places]
+        return CombinedRows(places), [numbers[place] for place in places]
 
     def ascending(self, rows: Array) -> tuple[CombinedRows, list[Array]]:
-        """The same, each client's rows in its own order."""
-        found, own = self.chosen(rows)
-        orders = [np.argsort(part) for part in own]
-        places = tuple(p[order] for p, order in zip(found.places, orders, strict=True))
-        return CombinedRows(places), [part[order] for part, order in zip(own, orders, strict=True)]
+        """Return the same, with each client's rows in its own order."""
+        rows_of_clients, numbers = self.chosen(rows)
+        orders = [np.argsort(part) for part in numbers]
+        places = tuple(p[order] for p, order in zip(rows_of_clients.places, orders, strict=True))
+        return CombinedRows(places), [
+            part[order] for part, order in zip(numbers, orders, strict=True)
+        ]
 
     def by_class(self, parts: Sequence[Array]) -> tuple[CombinedRows, Array]:
-        """The rows that are left where clients have merged equal ones, and the class of each row
-        before, numbered as they first come; empty where no client has.
+        """Return the rows that remain after clients have merged equal ones, and the class of each
+        former row, numbered by first occurrence. The classes are empty if no client has merged any.
 
-        parts: of each client its rows' classes (n_q,), or (0,) where it has merged none.
+        parts: for each client its rows' classes (n_q,), or (0,) without merged rows.
         """
         if not any(part.size for part in parts):
             return self, np.zeros(0, np.uint32)
@@ -110,7 +116,7 @@ class CombinedRows:
 def by_fragment(
     wanted: SlotSpecification, sizes: Sequence[dict[int, int]], chances: Sequence[bytes]
 ) -> CombinedRows:
-    """Of a slot without keys. sizes: of each client its fragments' rows."""
+    """Return the rows of a slot without keys. sizes: rows of each client's fragments."""
     numbers = [np.repeat(list(own), list(own.values())) for own in sizes]
     return _shuffled(
         wanted,
@@ -127,7 +133,7 @@ def merge_join_keys(
     sizes: Sequence[dict[int, int]],
     chances: Sequence[bytes],
 ) -> tuple[CombinedRows, JoinKeys]:
-    """What the party says of its clients' rows, and their order in it."""
+    """Return the order of the party's rows, and its merged reply with their keys."""
     merged = [
         merge_keys([(part.tags[k], part.codes[k]) for part in parts])
         for k in range(len(wanted.keys))
@@ -140,13 +146,13 @@ def merge_join_keys(
     rows = _shuffled(wanted, counts, leading, size, chances)
     fragments = np.zeros(0, np.uint16)
     if len(wanted.fragments) > 1:
-        told = [
+        parts_of_fragments = [
             part.fragment
             if len(own) > 1
             else np.full(sum(own.values()), next(iter(own)), np.uint16)
             for part, own in zip(parts, sizes, strict=True)
         ]
-        fragments = rows.gather(told)
+        fragments = rows.gather(parts_of_fragments)
     reply = JoinKeys(
         parts[0].run,
         wanted.slot,
@@ -164,6 +170,8 @@ def _shuffled(
     size: int,
     chances: Sequence[bytes],
 ) -> CombinedRows:
-    """By `leading`, numbers below `size`, and by the clients' chance together."""
+    """Return rows ordered by `leading`, numbers below `size`, and by the clients' random bytes
+    together.
+    """
     salt = hashlib.sha256(b"".join(chances) + wanted.slot.to_bytes(4, "little")).digest()
     return CombinedRows.ordered(sizes, shuffled(sum(sizes), leading, size, salt))

@@ -1,4 +1,4 @@
-"""One slot of a run at a party that combines its clients: each request, by asking them."""
+"""One slot of a run at a party that combines its clients: it asks them about each request."""
 
 from __future__ import annotations
 
@@ -37,9 +37,10 @@ T = TypeVar("T")
 
 
 class CombinedSlot:
-    """Of the clients that hold the slot; `sizes`: of each of these, by number, its fragments' rows.
+    """Slot of the clients that hold it. `sizes`: rows of each client's fragments, by the client's
+    number.
 
-    Raises InternalError for a slot that is one client's.
+    Raise InternalError for a slot of one client.
     """
 
     def __init__(
@@ -52,11 +53,11 @@ class CombinedSlot:
         self._members = members
         self._sizes = dict(sizes)
         self._rows: CombinedRows | None = None
-        """All, until they are active; then these."""
+        """All rows until they are activated, then the active ones."""
         self._operator: Operator | None = None
         self._noised_statistics = 0.0
         self._request: ms.Message | None = None
-        """In progress."""
+        """Request in progress."""
 
     @property
     def rows(self) -> CombinedRows:
@@ -66,7 +67,7 @@ class CombinedSlot:
 
     @property
     def size(self) -> int:
-        """Rows of all its fragments."""
+        """Return the number of rows of all its fragments."""
         return sum(rows for own in self._sizes.values() for rows in own.values())
 
     def handle(self, request: ms.Message) -> ms.Message:
@@ -128,7 +129,7 @@ class CombinedSlot:
     # -- rows -------------------------------------------------------------------------------------
 
     def number(self, request: ms.Prepare) -> None:
-        """Give rows without keys their order."""
+        """Order rows without keys."""
         if not self.specification.keys:
             sizes = list(self._sizes.values())
             self._rows = by_fragment(self.specification, sizes, self._chances(request))
@@ -147,11 +148,11 @@ class CombinedSlot:
         )
 
     def _activate(self, request: ms.Activate) -> ms.Message:
-        self._rows, own = self.rows.ascending(request.rows)
+        self._rows, client_rows = self.rows.ascending(request.rows)
         counts = self._rows.split(request.counts)
         requests = [
             replace(request, rows=rows.astype(np.uint32), counts=count)
-            for rows, count in zip(own, counts, strict=True)
+            for rows, count in zip(client_rows, counts, strict=True)
         ]
         return self._counted(requests, request.total)
 
@@ -168,8 +169,10 @@ class CombinedSlot:
     # -- encoding ---------------------------------------------------------------------------------
 
     def _counted(self, requests: Sequence[ms.Message], total: float) -> ms.Message:
-        """The answer once it is known what the active rows count, `total` being that of the join:
-        statistics of a slot that other parties share, else the clients' encoding is agreed here."""
+        """Return the answer once the weights of the active rows are known, with `total` that of the
+        join. It is statistics if other parties share the slot; otherwise the clients' encoding is
+        agreed here.
+        """
         replies = self._ask_each(requests, ms.Message)
         parts = [reply for reply in replies if isinstance(reply, ms.Statistics)]
         ready = ms.Ready(requests[0].run, self.specification.slot)
@@ -181,17 +184,17 @@ class CombinedSlot:
         if self.specification.shared:
             return whole
         if noised:
-            own = merge_noised([whole], self.rows.size, deviation(self.specification))
+            merged = merge_noised([whole], self.rows.size, deviation(self.specification))
         else:
-            own = merge_statistics([whole], total)
-        self._set_encoding(own)
+            merged = merge_statistics([whole], total)
+        self._set_encoding(merged)
         return ready
 
     def _noised(self, parts: Sequence[ms.Statistics]) -> ms.Statistics:
-        own = self.specification.privacy
-        if own is None or self._noised_statistics:
+        privacy = self.specification.privacy
+        if privacy is None or self._noised_statistics:
             raise InternalError(f"slot {self.specification.slot} has measured its statistics")
-        self._noised_statistics = own.statistics_noise
+        self._noised_statistics = privacy.statistics_noise
         return add_noise(sum_bounded(parts), self.specification, self.rows.size)
 
     def _set_encoding(self, request: ms.SetEncoding) -> ms.Message:
@@ -200,7 +203,7 @@ class CombinedSlot:
             raise InternalError(f"{[reply.width for reply in ready]} encoded columns of one slot")
         return ready[0]
 
-    # -- what is told of rows ---------------------------------------------------------------------
+    # -- replies about rows -----------------------------------------------------------------------
 
     def _labels(self, request: ms.SendLabels) -> ms.Message:
         parts = self._ask(request, ms.Labels)
@@ -209,26 +212,28 @@ class CombinedSlot:
         combination = self.specification.combination
         assert combination is not None
         classes, codes = merge_classes(parts, combination.target_type)
-        own = np.split(codes, np.cumsum([len(part.codes) for part in parts])[:-1])
-        return replace(parts[0], classes=classes, codes=self.rows.gather(own).astype(np.uint32))
+        client_codes = np.split(codes, np.cumsum([len(part.codes) for part in parts])[:-1])
+        return replace(
+            parts[0], classes=classes, codes=self.rows.gather(client_codes).astype(np.uint32)
+        )
 
     def _folds(self, request: ms.SendFolds) -> ms.Message:
-        own = self.specification
-        combination = own.combination
+        spec = self.specification
+        combination = spec.combination
         assert combination is not None
         parts = self._ask(request, ms.Folds)
         folds = [part.folds for part in parts]
         codes = np.zeros(self.rows.size, np.uint32)
-        if own.target and own.classes:
+        if spec.target and spec.classes:
             labels = self._ask(ms.SendLabels(request.run, request.slot), ms.Labels)
             _, codes = merge_classes(labels, combination.target_type)
         classes = np.split(codes, np.cumsum([len(part) for part in folds])[:-1])
         selects = [len(fragments) for fragments in self._sizes.values()]
-        # as in sqlfl.udfs.numbering.drawing: a client with several SELECTs may read a row with two
-        # labels
+        # As in sqlfl.udfs.numbering.drawing: a client with several SELECTs may read a row with two
+        # labels.
         strata = [c if n == 1 else None for c, n in zip(classes, selects, strict=True)]
-        onward = len(own.fragments) > 1
-        merged = merge_folds(folds, strata, own.folds, own.split, onward=onward)
+        onward = len(spec.fragments) > 1
+        merged = merge_folds(folds, strata, spec.folds, spec.split, onward=onward)
         return replace(parts[0], folds=self.rows.gather(merged).astype(np.uint8))
 
     def _identifiers(self, request: ms.SendIdentifiers) -> ms.Message:
@@ -258,14 +263,18 @@ class CombinedSlot:
 
     def _separated(self, request: ms.SendSeparated) -> ms.Message:
         self._check(request, len(request.classes))
-        requests = [replace(request, classes=own) for own in self.rows.split(request.classes)]
+        requests = [
+            replace(request, classes=classes) for classes in self.rows.split(request.classes)
+        ]
         return merge_separated(self._ask_each(requests, ms.Separated))
 
     def _profile(self, request: ms.SendProfile) -> ms.Message:
         if not isinstance(request, ms.SendExplained):
             return merge_profiles(self._ask(request, ms.Profile))
         self._check(request, len(request.targets))
-        requests = [replace(request, targets=own) for own in self.rows.split(request.targets)]
+        requests = [
+            replace(request, targets=targets) for targets in self.rows.split(request.targets)
+        ]
         return merge_profiles(self._ask_each(requests, ms.Profile))
 
     def _equal_rows(self, request: ms.SendEqualRows) -> ms.Message:
@@ -281,10 +290,10 @@ class CombinedSlot:
         part = client_of(request.method)
         configuration = part.configuration.from_json(request.configuration)
         self._check_noise(configuration)
-        found = self._members.do(
+        started = self._members.do(
             request, self._sizes, lambda _, client: client.start(request, configuration)
         )
-        engines, numbers = [engine for engine, _ in found], list(self._sizes)
+        engines, numbers = [engine for engine, _ in started], list(self._sizes)
 
         def each(do: Callable[[int], T]) -> list[T]:
             asked = self._request or request
@@ -292,13 +301,15 @@ class CombinedSlot:
 
         engine = CombinedEngine(self.rows, engines, each)
         self._operator = part.operator(
-            engine, configuration, request.run, request.slot, found[0][1]
+            engine, configuration, request.run, request.slot, started[0][1]
         )
         return ms.Ready(request.run, request.slot, engine.width)
 
     def _check_noise(self, configuration: Configuration) -> None:
-        own = self.specification.privacy
-        if (own is not None and own.delta is not None) != (configuration.privacy is not None):
+        privacy = self.specification.privacy
+        if (privacy is not None and privacy.delta is not None) != (
+            configuration.privacy is not None
+        ):
             raise InternalError(f"slot {self.specification.slot} starts with other noise than said")
         if self._operator is not None and not self.specification.folds:
             raise InternalError(f"slot {self.specification.slot} has been started")
@@ -315,7 +326,7 @@ class CombinedSlot:
         )[0]
 
     def _releases(self, request: ms.SendReleases) -> ms.Message:
-        """Noise of labels is the clients', a row at a time; what is summed is the party's."""
+        """Return the releases. The clients noise labels, a row at a time; the party noises sums."""
         labels = {reply.labels for reply in self._ask(request, ms.Releases)}
         if len(labels) > 1:
             raise InternalError(f"labels of slot {request.slot} are noised with ε = {labels}")

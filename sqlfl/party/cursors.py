@@ -1,4 +1,4 @@
-"""The cursors of a party's connection on which its requests run."""
+"""Cursors of a party's connection, on which its requests run."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from sqlfl.udfs.describe import current_place, use
 
 
 class Cursors:
-    """Those that are open, each of which another thread may interrupt.
+    """Open cursors, each of which another thread may interrupt.
 
-    On each, names mean what they meant on the connection when this was made. Raises
-    duckdb.ConnectionException where the connection is closed.
+    On each, names mean the same as on the connection when this object was made. Raise
+    duckdb.ConnectionException if the connection is closed.
     """
 
     def __init__(self, con: duckdb.DuckDBPyConnection) -> None:
@@ -28,7 +28,9 @@ class Cursors:
         return len(self._open)
 
     def begin(self) -> duckdb.DuckDBPyConnection:
-        """Raises Error where the connection is closed, or its database no longer attached."""
+        """Return a new cursor. Raise Error if the connection is closed, or if its database is no
+        longer attached.
+        """
         try:
             cursor = sql.waiting(self._con.cursor)
         except duckdb.ConnectionException as error:
@@ -48,7 +50,7 @@ class Cursors:
         cursor.close()
 
     def interrupt(self) -> None:
-        """End the queries that run; called from another thread."""
+        """End the running queries; called from another thread."""
         for cursor in tuple(self._open):
             with contextlib.suppress(duckdb.ConnectionException):
                 cursor.interrupt()

@@ -1,4 +1,4 @@
-"""What a client tells of a saved block, over the rows of a run or outside one."""
+"""Client's replies about a saved block, over the rows of a run or outside one."""
 
 from __future__ import annotations
 
@@ -29,21 +29,23 @@ from sqlfl.udfs.numbering.rows import Snapshot
 from sqlfl.udfs.updates.update import LinearEngine
 
 Look: TypeAlias = ms.SendRotated | ms.SendErrors | ms.ScorePermuted | ms.SendContributions
-"""Asked of a saved block, over the rows of a run."""
+"""Requests about a saved block, over the rows of a run."""
 MOST = 1 << 28
 """Numbers of a block's encoded rows, or of a matrix of its columns, that are sent at once."""
 
 
 def told_block(block: SavedBlock, request: ms.SendBlock) -> ms.Block:
-    """The block's weights, and what they are of. InternalError for a tower."""
+    """Return the block's weights, with the names of its columns. Raise InternalError for a
+    tower.
+    """
     _check_linear(block)
-    found = columns_of(block.encoding)
+    named = columns_of(block.encoding)
     return ms.Block(
         request.run,
         request.slot,
-        found.kinds,
-        found.features,
-        found.categories,
+        named.kinds,
+        named.features,
+        named.categories,
         np.array(block.theta, np.float64),
         centres_of(block.encoding),
         scales_of(block.encoding),
@@ -72,21 +74,22 @@ def told_curves(block: SavedBlock, request: ms.SendCurves) -> ms.Curves:
 
 
 def rotation(secret: bytes, size: int) -> Float:
-    """R (size, size), orthogonal, drawn evenly from all such by a generator of bytes that starts
-    from `secret`."""
+    """Return a random orthogonal R (size, size), uniformly distributed, from a generator of bytes
+    seeded by `secret`.
+    """
     data = hashlib.shake_256(secret).digest(8 * size * size)
     uniform = (np.frombuffer(data, np.uint64) >> np.uint64(11)) + 0.5
     normal = ndtri(uniform / 2.0**53).reshape(size, size)
     q, r = np.linalg.qr(normal)
-    # without the signs, those of the diagonal of r would show (Mezzadri 2007)
-    found: Float = q * np.where(np.diag(r) < 0, -1.0, 1.0)
-    return found
+    # without the signs, those of r's diagonal would bias it (Mezzadri 2007)
+    basis: Float = q * np.where(np.diag(r) < 0, -1.0, 1.0)
+    return basis
 
 
 def rotated(
     block: SavedBlock, engine: LinearEngine, secret: bytes, request: ms.SendRotated
 ) -> ms.Rotated:
-    """X̃ R of the active rows. ModelError where that is very much."""
+    """Return X̃ R of the active rows. Raise ModelError if that is too large."""
     _check_linear(block)
     d = engine.width
     if max(engine.rows, d) * d > MOST:
@@ -110,8 +113,8 @@ def rotated(
 def errors(
     block: SavedBlock, snapshot: Snapshot, secret: bytes, request: ms.SendErrors
 ) -> ms.Errors:
-    """Coefficients in the features' units and their standard errors, from the covariance of θ: 0
-    where there is none.
+    """Return coefficients in the features' units and their standard errors, from the covariance of
+    θ; 0 for no error.
 
     Columns that follow from earlier ones are left out: their coefficients are 0, and not told.
     InternalError where the covariance is of other columns.
@@ -235,8 +238,8 @@ def _differences(block: SavedBlock, chosen: Mapping[str, str]) -> tuple[Float, A
     bases = bases_of(block.encoding, chosen)
     found = np.eye(len(bases))
     categories = np.flatnonzero(bases >= 0)
-    found[categories, bases[categories]] -= 1.0
-    return found, bases
+    contrasts[categories, bases[categories]] -= 1.0
+    return contrasts, bases
 
 
 def _origin(block: SavedBlock, chosen: Mapping[str, str]) -> Float:
@@ -255,35 +258,36 @@ def _origin(block: SavedBlock, chosen: Mapping[str, str]) -> Float:
 def permuted(
     block: SavedBlock, engine: LinearEngine, request: ms.ScorePermuted, entropy: Entropy = system
 ) -> Float:
-    """Predictions (a, outputs) where the feature's values are those of the rows in another order;
-    columns that it is encoded by stay together. InternalError for a feature that there is not."""
+    """Return predictions (a, outputs) with the feature's values permuted between rows; its encoded
+    columns stay together. Raise InternalError for an unknown feature.
+    """
     if request.feature >= len(block.encoding.features):
         raise InternalError(f"feature {request.feature} of {len(block.encoding.features)}")
     seed: int | list[int] = int.from_bytes(entropy(32), "little")
     if request.seed >= 0:
         seed = [request.seed, request.slot, request.feature, request.repeat]
     order = np.random.default_rng(seed).permutation(engine.rows)
-    own = _of_feature(block, request.feature)
-    rest = np.where(own[:, None], 0.0, block.theta)
+    columns = _of_feature(block, request.feature)
+    rest = np.where(columns[:, None], 0.0, block.theta)
     part = engine.predict(block.theta - rest)
     return block.finish(np.asarray(engine.predict(rest) + part[order], np.float64))
 
 
 def contributions(block: SavedBlock, engine: LinearEngine) -> Float:
-    """What each feature adds to the predictions: (a, features · outputs)."""
+    """Return each feature's part of the predictions: (a, features · outputs)."""
     _check_linear(block)
     weights = [
         np.where(_of_feature(block, place)[:, None], block.theta, 0.0)
         for place in range(len(block.encoding.features))
     ]
-    found: Float = engine.predict(np.hstack(weights))
-    return found
+    parts: Float = engine.predict(np.hstack(weights))
+    return parts
 
 
 def _of_feature(block: SavedBlock, place: int) -> Array:
-    """bool (d,)"""
-    found: Array = columns_of(block.encoding).places == place
-    return found
+    """Return which columns encode the feature: bool (d,)."""
+    columns: Array = columns_of(block.encoding).places == place
+    return columns
 
 
 def _check_linear(block: SavedBlock) -> None:

@@ -1,4 +1,4 @@
-"""What a party tells of its failures: never a value that its database met."""
+"""Texts of a party's failures, which never quote a value from its database."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from sqlfl import messages as ms
 from sqlfl.base.errors import Error
 
 _BOUND = (duckdb.BinderException, duckdb.CatalogException, duckdb.ParserException)
-"""Errors about the text of a query, which the coordinator wrote; others may quote data."""
+"""Errors about the text of a query, which the coordinator wrote. Others may quote data."""
 
 
 REOPEN = "open the database again, fed.detach(...) the party, and attach the new connection"
 
 
 def safe_text(error: Error | duckdb.Error, request: ms.Message) -> str:
-    """What may be told of a failure: nothing that the database says of values that it met."""
+    """Return the text of a failure that may leave. It has none of the database's words about
+    values.
+    """
     if isinstance(error, (Error, *_BOUND)):
         return str(error)
     if isinstance(error, duckdb.ConnectionException):

@@ -1,4 +1,4 @@
-"""The first layer of a tower: by the client's engine, or on a device that holds its columns."""
+"""First layer of a tower: by the client's engine, or on a device that holds its columns."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class EngineLayer:
 
 
 class DeviceLayer:
-    """The encoded columns on a device: numeric ones dense, one-hots as codes to sum rows by."""
+    """Encoded columns on a device: numeric ones dense, one-hots as codes for sums of rows."""
 
     def __init__(
         self, engine: Engine, device: torch.device, dtype: torch.dtype = torch.float32
@@ -56,7 +56,7 @@ class DeviceLayer:
         numeric, codes = self._of(rows)
         values = numeric @ weights[: self._split]
         if self._categories:
-            # a row of zeros is what `other` and the padding look up
+            # `other` and the padding look up a row of zeros
             table = torch.cat([weights[self._split :], weights.new_zeros((1, weights.shape[1]))])
             values = values + torch.nn.functional.embedding_bag(codes, table, mode="sum")
         return values - self._centre @ weights
@@ -67,14 +67,14 @@ class DeviceLayer:
         if self._categories:
             table = slopes.new_zeros((self._categories + 1, slopes.shape[1]))
             repeated = slopes.repeat_interleave(codes.shape[1], 0)
-            # on CUDA this sums in a fixed order, where index_add_ does not
+            # on CUDA this sums in a fixed order, unlike index_add_
             table.index_put_((codes.reshape(-1),), repeated, accumulate=True)
             parts.append(table[:-1])
         return torch.cat(parts) - torch.outer(self._centre, slopes.sum(0))
 
     def norms(self, rows: Array | None) -> torch.Tensor:
         if self._norms is None:
-            # ‖e − μ‖² of one-hots e is Σ over their ones of 1 − 2μ_k, and ‖μ‖²
+            # ‖e − μ‖² of one-hots e is Σ over their ones of 1 − 2μ_k, plus ‖μ‖²
             hot = torch.cat([1.0 - 2.0 * self._centre[self._split :], self._centre.new_zeros(1)])
             squares = self._numeric.square().sum(1) + self._centre.square().sum()
             self._norms = (squares + hot[self._codes].sum(1)).clamp(min=0.0).sqrt()
@@ -90,12 +90,12 @@ class DeviceLayer:
 
 
 def make_layer(engine: Engine, name: str, *, private: bool = False) -> FirstLayer:
-    """On the device `name`, 'auto', 'cpu' or 'cuda'.
+    """Return the layer on the device `name`, 'auto', 'cpu' or 'cuda'.
 
-    'auto' takes CUDA where there is a device, and the engine holds the columns as arrays: others
-    are too large for memory. `private`: float64 there too, for what a row adds to a sum in float32
-    is not bounded as closely as noise is calibrated. Raises ModelError where CUDA is asked for and
-    absent, or too small.
+    'auto' takes CUDA if there is a device and the engine holds the columns as arrays: others are
+    too large for memory. `private`: use float64 there too. In float32, a row's part of a sum is not
+    bounded as closely as noise is calibrated. Raise ModelError if CUDA is requested and is missing
+    or too small.
     """
     device = device_of(name)
     if device.type == "cpu" or (name == "auto" and engine.name != "arrays"):
@@ -110,12 +110,14 @@ def make_layer(engine: Engine, name: str, *, private: bool = False) -> FirstLaye
 
 
 def _index(rows: Array) -> Array:
-    """`rows`, of any type of integers, as torch indexes by them."""
+    """Return `rows`, of any type of integers, as an index for torch."""
     return np.asarray(rows, np.int64)
 
 
 def _codes(onehot: sparse.csr_array) -> Array:
-    """int64 (a, k): the columns that are 1 in each row, filled up with q, the number of columns."""
+    """Return the columns that are 1 in each row, int64 (a, k), filled up with q, the number of
+    columns.
+    """
     rows, width = onehot.shape
     lengths = np.diff(onehot.indptr)
     codes = np.full((rows, max(int(lengths.max(initial=0)), 1)), width, np.int64)

@@ -1,4 +1,4 @@
-"""What bounds and noises a client's releases in training, and counts them."""
+"""Guard of a client's releases in training: it bounds, noises and counts them."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from sqlfl.privacy.samplers import add_gaussian
 from sqlfl.privacy.selection import LAPLACE, noisy_max
 
 SOLVED = ("row_weight", "categories", "column_bound", "moments_noise", "labels_noise")
-"""Fields of RoundNoise that the method 'moments' has, and no other one all of."""
+"""Fields of RoundNoise of the method 'moments'. No other method has all of them."""
 
 
 class ReleaseGuard:
-    """Of one slot at one client with `rows` active rows.
+    """Guard of one slot at one client with `rows` active rows.
 
-    Rows are counted as they take part in noised sums and in noised predictions: what the account
-    of a run is checked against. `entropy` is for tests; noise comes from the system's generator.
-    `solved` : the method's operator releases moments alone, as 'moments' does. Raises InternalError
-    for noise of another method.
+    It counts how often each row takes part in noised sums and in noised predictions. The account of
+    a run is checked against these counts. `entropy` is for tests; noise comes from the system's
+    generator. `solved` : the method's operator releases moments alone, as 'moments' does. Raise
+    InternalError for noise of another method.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class ReleaseGuard:
         self.selections = 0
         """Choices of a column."""
         self.sketches = 0
-        """Columns told."""
+        """Columns disclosed."""
         self.crosses = 0
         """Moments with the label."""
         self._exempt = np.zeros(0, np.int64)
@@ -54,58 +54,64 @@ class ReleaseGuard:
         self._limited = np.ones(rows, bool)
 
     def limit(self, squared_mu: float, moments_sensitivity: float, limited: Array) -> None:
-        """What leaves of a row from now on, and has left, is of μ² up to that, or it is refused.
+        """Refuse releases of a row whose total μ², past and future, exceeds `squared_mu`.
 
-        limited : bool (rows,), the rows that this holds of: all but the row that a LEFT JOIN takes
-        where it finds no partner, which holds no data. moments_sensitivity : ℓ2, for the change of
-        one row. Raises PolicyError for noise of other kinds, which have no such limit, and where
-        more has left.
+        limited : bool (rows,), rows with this limit: all but the row that a LEFT JOIN takes without
+        a partner, which holds no data. moments_sensitivity : ℓ2, for the change of one row.
+
+        Raise PolicyError for noise of other kinds, which have no such limit, and if more has left
+        already.
         """
-        own = self.privacy
+        noise = self.privacy
         self._most, self._sensitivity, self._limited = squared_mu, moments_sensitivity, limited
         if self.solved:
             if limited[self._exempt].any():
                 raise PolicyError("its owner keeps an account, and a row counts beyond its cap")
             self._check()
             return
-        plain = own.clip > 0.0 and own.noise > 0.0 and not own.bins and not own.mechanism
-        if not (plain and own.prediction_clip > 0.0 and own.prediction_noise > 0.0):
+        plain = noise.clip > 0.0 and noise.noise > 0.0 and not noise.bins and not noise.mechanism
+        if not (plain and noise.prediction_clip > 0.0 and noise.prediction_noise > 0.0):
             raise PolicyError("its owner keeps an account, which has no place for this noise")
         self._check()
 
     def exempt(self, rows: Array) -> None:
-        """These rows hold no data, and count in moments as often as they are joined."""
+        """Exempt these rows, which hold no data: they count in moments as often as they are
+        joined.
+        """
         self._exempt = rows
 
     def _check(self) -> None:
-        """Before anything leaves."""
+        """Check the limit before anything leaves."""
         if math.isinf(self._most):
             return
-        own = self.privacy
-        released = self._gradients * _squared(2.0 * own.clip, own.noise)
-        released += self._predictions * _squared(2.0 * own.prediction_clip, own.prediction_noise)
-        moments = _squared(self._sensitivity, own.moments_noise) if self._moments else 0.0
+        noise = self.privacy
+        released = self._gradients * _squared(2.0 * noise.clip, noise.noise)
+        released += self._predictions * _squared(
+            2.0 * noise.prediction_clip, noise.prediction_noise
+        )
+        moments = _squared(self._sensitivity, noise.moments_noise) if self._moments else 0.0
         if self.solved:
-            moments = self._moments * _squared(1.0, own.moments_noise)
-            moments += self.crosses * _squared(1.0, own.labels_noise)
+            moments = self._moments * _squared(1.0, noise.moments_noise)
+            moments += self.crosses * _squared(1.0, noise.labels_noise)
         if float(released[self._limited].max(initial=0.0)) + moments > self._most:
             raise PolicyError(
                 "more would leave than was reserved for this run by its owner's ledger"
             )
 
     def factors(self, norms: Array) -> Array:
-        """What each row's gradient, of these norms (n,), is multiplied by: min(1, C/norm); 0 where
-        a norm is beyond the numbers there are."""
+        """Return the factor of each row's gradient from these norms (n,): min(1, C/norm); 0 for a
+        norm beyond all numbers.
+        """
         with np.errstate(divide="ignore"):
             factors: Array = np.minimum(1.0, self.privacy.clip / np.asarray(norms, np.float64))
         return np.nan_to_num(factors, copy=False)
 
     def gradient(self, total: Array, values: Array, rows: Array | None) -> Array:
-        """A sum of clipped rows, noised: (d, c) or (size,), as `total` is.
+        """Return a sum of clipped rows with noise: (d, c) or (size,), as `total`.
 
-        values: (n, c), what the coordinator sent of the `rows` (None: all), by which their
-        gradients are multiplied: a row of zeros takes no part in the sum, whatever it holds. As it
-        is where the specification leaves gradients exact.
+        values: (n, c), the coordinator's values of the `rows` (None: all), which multiply their
+        gradients. A row of zeros takes no part in the sum, whatever it holds. The sum stays
+        unchanged if the specification leaves gradients exact.
         """
         if not self.privacy.clip:
             return total
@@ -116,44 +122,49 @@ class ReleaseGuard:
         return add_gaussian(total, self.privacy.noise, self._entropy)
 
     def predictions(self, values: Array, rows: Array | None) -> Array:
-        """Predictions (n, c) of the `rows` (None: all), clipped and noised; as they are where the
-        specification leaves them exact. Those that are not finite count as 0, and fail nothing."""
-        own = self.privacy
+        """Return predictions (n, c) of the `rows` (None: all), clipped and noised; unchanged if the
+        specification leaves them exact. Predictions that are not finite count as 0, without an
+        error.
+        """
+        noise = self.privacy
         self._predictions[slice(None) if rows is None else np.asarray(rows, np.int64)] += 1
         self._check()
-        if not own.prediction_clip:
+        if not noise.prediction_clip:
             return values
         finite = np.where(np.isfinite(values).all(axis=1, keepdims=True), values, 0.0)
         with np.errstate(over="ignore", divide="ignore"):
             norms = np.linalg.norm(finite, axis=1, keepdims=True)
-            clipped = finite * np.minimum(1.0, own.prediction_clip / norms)
-        return add_gaussian(clipped, own.prediction_noise, self._entropy)
+            clipped = finite * np.minimum(1.0, noise.prediction_clip / norms)
+        return add_gaussian(clipped, noise.prediction_noise, self._entropy)
 
     def embeddings(self, values: Array, rows: Array) -> Array:
-        """Binomial draws of the rows' embeddings in [−1, 1], (n, P): uint32, for each joined row
-        anew. Those that are not finite count as 0."""
-        own = self.privacy
+        """Return binomial draws of the rows' embeddings in [−1, 1], (n, P): uint32, new ones for
+        each joined row. Embeddings that are not finite count as 0.
+        """
+        noise = self.privacy
         self._draws += np.bincount(rows, minlength=len(self._draws))
         bounded = np.clip(np.nan_to_num(values, nan=0.0), -1.0, 1.0)
-        return draw(bounded, 1.0, own.bins, own.theta, self._entropy).astype(np.uint32)
+        return draw(bounded, 1.0, noise.bins, noise.theta, self._entropy).astype(np.uint32)
 
     def choose(self, scores: Array, sensitivity: float) -> int:
-        """The place of the largest of the scores (k,), each of which the change of one row moves by
-        at most `sensitivity`, with noise."""
-        own = self.privacy
+        """Return the place of the largest of the scores (k,), with noise. The change of one row
+        moves each score by at most `sensitivity`.
+        """
+        noise = self.privacy
         self.selections += 1
-        scale = own.selection_noise * sensitivity
-        return noisy_max(scores, scale, own.mechanism, self._entropy)
+        scale = noise.selection_noise * sensitivity
+        return noisy_max(scores, scale, noise.mechanism, self._entropy)
 
     def sketch(self, values: Array, sensitivity: float) -> Array:
-        """A column's sketch (m,), which the change of one row moves by at most `sensitivity` in ℓ2,
-        with noise. One that is not finite counts as 0."""
+        """Return a column's sketch (m,), with noise. The change of one row moves it by at most
+        `sensitivity` in ℓ2. A sketch that is not finite counts as 0.
+        """
         self.sketches += 1
         finite = values if np.isfinite(values).all() else np.zeros_like(values)
         return add_gaussian(finite, self.privacy.sketch_noise * sensitivity, self._entropy)
 
     def moments(self, values: Array) -> Array:
-        """Numbers of the second moments, noised."""
+        """Return numbers of the second moments, with noise."""
         if self._moments:
             raise InternalError("second moments are released once")
         self._moments = 1
@@ -161,8 +172,9 @@ class ReleaseGuard:
         return add_gaussian(values, self.privacy.moments_noise, self._entropy)
 
     def block_moments(self, values: Array, sensitivity: float) -> Array:
-        """Numbers of a block's second moments, which the change of one row moves by at most
-        `sensitivity` in ℓ2, noised."""
+        """Return numbers of a block's second moments, with noise. The change of one row moves them
+        by at most `sensitivity` in ℓ2.
+        """
         if self._moments:
             raise InternalError("second moments are released once")
         self._moments = 1
@@ -179,27 +191,30 @@ class ReleaseGuard:
 
     @property
     def draws(self) -> int:
-        """Of the row that was drawn of most often."""
+        """Return the number of draws of the row that was drawn most often."""
         return int(self._draws.max(initial=0))
 
     @property
     def counts(self) -> tuple[int, int, int]:
-        """Gradient sums and predictions that a row took part in at most; releases of moments."""
+        """Return the maximum numbers of gradient sums and predictions of a row, and the releases of
+        moments.
+        """
         gradients, predictions = self._gradients, self._predictions
         return int(gradients.max(initial=0)), int(predictions.max(initial=0)), self._moments
 
 
 def _squared(sensitivity: float, noise: float) -> float:
-    """μ² of one release; not infinite, as 0 times that many is 0."""
+    """Return μ² of one release. It is never infinite, because 0 times it must be 0."""
     return math.pow(min(sensitivity / max(noise, 1e-150), 1e150), 2.0)
 
 
 def releases_of(guard: ReleaseGuard | None, run: str, slot: int) -> Releases:
-    """What an operator tells of its rounds, all 0 without a guard. The party, which noises labels
-    and statistics, fills in theirs."""
+    """Return an operator's report on its rounds, all 0 without a guard. The party, which noises
+    labels and statistics, fills in theirs.
+    """
     if guard is None:
         return Releases(run, slot, 0.0, 0.0, 0, 0.0, 0.0, 0, 0.0, 0.0, 0, 0.0, 0.0)
-    own = guard.privacy
+    noise = guard.privacy
     gradients, predictions, moments = guard.counts
     return Releases(
         run,
@@ -207,25 +222,25 @@ def releases_of(guard: ReleaseGuard | None, run: str, slot: int) -> Releases:
         labels=0.0,
         statistics=0.0,
         gradients=gradients,
-        clip=own.clip,
-        noise=own.noise,
+        clip=noise.clip,
+        noise=noise.noise,
         predictions=predictions,
-        prediction_clip=own.prediction_clip,
-        prediction_noise=own.prediction_noise,
+        prediction_clip=noise.prediction_clip,
+        prediction_noise=noise.prediction_noise,
         moments=moments,
-        row_bound=own.row_bound,
-        moments_noise=own.moments_noise,
+        row_bound=noise.row_bound,
+        moments_noise=noise.moments_noise,
         draws=guard.draws,
-        bins=own.bins,
-        theta=own.theta,
+        bins=noise.bins,
+        theta=noise.theta,
         selections=guard.selections,
-        laplace=int(own.mechanism == LAPLACE),
-        selection_noise=own.selection_noise,
-        column_bound=own.column_bound,
-        residual_bound=own.residual_bound,
+        laplace=int(noise.mechanism == LAPLACE),
+        selection_noise=noise.selection_noise,
+        column_bound=noise.column_bound,
+        residual_bound=noise.residual_bound,
         sketches=guard.sketches,
-        sketch_noise=own.sketch_noise,
+        sketch_noise=noise.sketch_noise,
         crosses=guard.crosses,
-        row_weight=own.row_weight,
-        labels_noise=own.labels_noise,
+        row_weight=noise.row_weight,
+        labels_noise=noise.labels_noise,
     )

@@ -1,4 +1,4 @@
-"""What the guard of a party's database asks of a slot, and tells it."""
+"""Facts about a slot for the guard of a party's database, and the limits that the guard sets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sqlfl.udfs.labels.label_noise import drawn_rows
 
 
 class SlotLimits:
-    """Of a client's runs (sqlfl.governance.runs.GuardedSlots)."""
+    """Facts and limits of a client's runs (sqlfl.governance.runs.GuardedSlots)."""
 
     def __init__(
         self,
@@ -29,33 +29,36 @@ class SlotLimits:
         self._find, self.draws = find, draws
 
     def categories(self, run: str, slot: int) -> int:
-        """Categories of a feature of the slot, at most."""
+        """Return the maximum number of categories of a feature of the slot."""
         return max(map(len, self._find(run, slot).encoded().vocabularies), default=0)
 
     def rare(
         self, run: str, slot: int, counted: Counted, computed: Collection[int], least: int
     ) -> tuple[str, str] | None:
-        """A feature with a cell of fewer than `least` rows, and why (sqlfl.udfs.encoding.cells)."""
+        """Return a feature with a cell of fewer than `least` rows, and the reason
+        (sqlfl.udfs.encoding.cells).
+        """
         return rare_feature(self._find(run, slot).snapshot, counted, computed, least)
 
     def room(
         self, run: str, slot: int, method: str, configuration: str, most: int
     ) -> tuple[Mapping[str, int], int]:
-        """Bytes that training takes by this configuration, by what decides it, where a block
-        changes `most` times; and passes over the rows for one request. InternalError for options
-        that are out of range."""
+        """Return the bytes that training takes with this configuration, by the option that
+        determines them, if a block changes `most` times. Return also the passes over the rows for
+        one request. Raise InternalError for options out of range.
+        """
         state = self._find(run, slot)
-        own = client_of(method).configuration.from_json(configuration)
-        check_options(own)
+        configured = client_of(method).configuration.from_json(configuration)
+        check_options(configured)
         encoding, rows = state.encoded(), state.snapshot.active
-        found = dict(own.room(Extent(rows, encoding.width, encoding.numeric), most))
+        room_of = dict(configured.room(Extent(rows, encoding.width, encoding.numeric), most))
         if state.specification.engine == "arrays":
-            # columns, and of each category the place of a 1
-            found["engine"] = NUMBER * rows * (encoding.numeric + 2 * len(encoding.vocabularies))
-        return found, own.passes
+            # columns, and for each category the place of a 1
+            room_of["engine"] = NUMBER * rows * (encoding.numeric + 2 * len(encoding.vocabularies))
+        return room_of, configured.passes
 
     def memory(self, run: str, slot: int) -> int | None:
-        """memory_limit of the database; None where it has none."""
+        """Return memory_limit of the database; None without it."""
         con = self._find(run, slot).snapshot.con
         ((text,),) = sql.fetch(con, _MEMORY)
         return size_of(text)
@@ -64,13 +67,16 @@ class SlotLimits:
         return self._find(run, slot).snapshot.taken()
 
     def drawn(self, run: str, slot: int) -> tuple[Array, Array]:
-        """What the slot's labels are drawn from (sqlfl.udfs.labels.label_noise.drawn_rows)."""
+        """Return the source of the slot's label draws
+        (sqlfl.udfs.labels.label_noise.drawn_rows).
+        """
         return drawn_rows(self._find(run, slot).snapshot)
 
     def limit(self, run: str, slot: int, squared_mu: float, somebodys: Array) -> None:
-        """Training of the slot, which has begun, releases no more of a row than that. Rows that are
-        not `somebodys`, bool (a,), hold no data. Raises PolicyError where it has released more, or
-        where its noise is of another kind."""
+        """Limit the releases of a row in training of the slot, which has begun. Rows that are not
+        `somebodys`, bool (a,), hold no data. Raise PolicyError if more has been released, or for
+        noise of another kind.
+        """
         state = self._find(run, slot)
         if state.operator is None or state.operator.guard is None or state.engine is None:
             raise InternalError(f"slot {state.specification.slot} releases without noise")

@@ -1,4 +1,4 @@
-"""A run in which what is summed, over a slot's clients or over all slots, leaves under masks."""
+"""Run whose sums, over a slot's clients or over all slots, leave under masks."""
 
 from __future__ import annotations
 
@@ -23,23 +23,24 @@ from sqlfl.udfs.numbering.keys import derive
 
 @dataclass(eq=False)
 class _Slot:
-    """A slot whose clients are summed in secret, or which is summed with all others."""
+    """Slot whose clients are summed in secret, or which is summed with all others."""
 
     specification: SlotSpecification
     pair: KeyPair = field(default_factory=KeyPair)
     masks: Masks | None = None
     clients: int = 0
-    """Of the slot, once their keys are known."""
+    """Number of the slot's clients, once their keys are known."""
     statistics: ms.Statistics | None = None
-    """Whose categories have been told, and which wait for those of all clients."""
+    """Statistics whose categories have been sent, and which wait for those of all clients."""
 
 
 class MaskedRun:
-    """Of the client of that name; `secret` is the parties', which the coordinator has not.
+    """Masked run of the client of that name. The coordinator does not have `secret`, the parties'
+    secret.
 
-    Whatever is asked, and however: partial gradients and second moments leave under masks, once
-    there are keys, and statistics with them, once it is known what categories all clients have. A
-    public key is taken only with the seal of somebody who has the parties' secret.
+    For any request, partial gradients and second moments leave only under masks, once there are
+    keys. Statistics do too, once the categories of all clients are known. A public key is accepted
+    only with a seal by the parties' secret.
     """
 
     def __init__(self, client: str, secret: bytes, slots: Iterable[SlotSpecification]) -> None:
@@ -49,10 +50,10 @@ class MaskedRun:
         self._repeated: set[int] = set()
         """Slots whose last request comes again."""
         self._answered: dict[int, tuple[ms.Message, ms.Message]] = {}
-        """By slot the last request, and the answer to it as it was before it was masked."""
+        """Slot -> the last request, and the answer to it before masking."""
 
     def answer(self, request: ms.Message, work: Callable[[], ms.Message]) -> ms.Message:
-        """The reply to a request; `work` is what makes it where it is none of masks."""
+        """Return the reply to a request; `work` makes it if the request is not about masks."""
         match request:
             case ms.SendPublicKey():
                 return self._public_key(request)
@@ -78,11 +79,11 @@ class MaskedRun:
         return reply
 
     def _masked(self, request: ms.Message, slot: _Slot, plain: ms.Message) -> ms.Message:
-        """The reply as it leaves."""
-        own = slot.specification
+        """Return the reply as it leaves."""
+        spec = slot.specification
         if isinstance(plain, ms.Embeddings):
             return self._embeddings(request, slot, plain)
-        if not own.secure:
+        if not spec.secure:
             return plain
         if isinstance(plain, ms.Statistics):
             slot.statistics = plain
@@ -91,7 +92,7 @@ class MaskedRun:
             return plain
         if slot.masks is None:
             raise InternalError(f"{request.kind} of slot {request.slot} before there are keys")
-        clients, privacy = slot.clients, own.privacy
+        clients, privacy = slot.clients, spec.privacy
         if isinstance(request, ms.SendStatistics):
             if slot.statistics is None:
                 raise InternalError(f"no statistics of slot {request.slot} were measured")
@@ -127,8 +128,8 @@ class MaskedRun:
             raise InternalError(f"slot {request.slot} is summed with slots {sorted(set(numbers))}")
         peers_told = zip(request.clients, numbers, request.keys, request.seals, strict=True)
         for name, number, key, seal in peers_told:
-            own = self._seal(request, name, number, bytes(key))
-            if not hmac.compare_digest(own, bytes(seal)):
+            expected_seal = self._seal(request, name, number, bytes(key))
+            if not hmac.compare_digest(expected_seal, bytes(seal)):
                 raise InternalError(f"the key of {name} is not sealed by the parties' secret")
             keys.append(bytes(key))
         peers = Peers(tuple(range(len(keys))), tuple(keys))
@@ -144,8 +145,8 @@ class MaskedRun:
         return slot
 
     def _seal(self, request: ms.Message, client: str, slot: int, public: bytes) -> bytes:
-        own = derive(self._secret, request.run, "public key", str(slot), client)
-        return hmac.digest(own, public, "sha256")
+        seal_key = derive(self._secret, request.run, "public key", str(slot), client)
+        return hmac.digest(seal_key, public, "sha256")
 
 
 def _array(data: bytes) -> Array:
@@ -153,6 +154,6 @@ def _array(data: bytes) -> Array:
 
 
 def _same(one: ms.Message, other: ms.Message) -> bool:
-    """They ask for the same."""
+    """Return True if both messages make the same request."""
     first, second = (encode(replace(message, number=0)) for message in (one, other))
     return bool(first.equals(second))

@@ -1,4 +1,4 @@
-"""Which runs of a client are under masks; what these do is loaded with the first one."""
+"""Masked runs of a client. The code of masks is loaded with the first such run."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
 
 
 class Masking:
-    """Of one client; `secret` is the parties', which the coordinator has not."""
+    """Masked runs of one client. The coordinator does not have `secret`, the parties' secret."""
 
     def __init__(self, client: Client, secret: bytes) -> None:
         self._client = str(client)
         self._secret = secret
         self._runs: dict[str, MaskedRun] = {}
         self.check_peers: Callable[[ms.SetPeers], None] = lambda request: None
-        """Raises Error where the client is not to add to sums with these."""
+        """Raises Error if the client must not add to sums with these peers."""
 
     def answer(self, request: ms.Message, work: Callable[[], ms.Message]) -> ms.Message:
-        """The reply to a request that came from outside; `work` is what makes it without masks."""
+        """Return the reply to a request from outside; `work` makes it without masks."""
         match request:
             case ms.Prepare():
                 reply = work()
@@ -39,8 +39,8 @@ class Masking:
     def _prepared(self, request: ms.Prepare) -> None:
         if not any(name in request.specification for name in ("secure", "drawn")):
             return
-        told = specifications_from_json(request.specification)
-        slots = [item for item in told if item.secure or item.drawn]
+        specifications = specifications_from_json(request.specification)
+        slots = [item for item in specifications if item.secure or item.drawn]
         if slots:
             from sqlfl.party.masked_run import MaskedRun  # loads cryptography
 

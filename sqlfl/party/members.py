@@ -1,4 +1,4 @@
-"""The clients of a party that combines them, at work side by side."""
+"""Clients of a party that combines them, at work side by side."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Reply = TypeVar("Reply", bound=ms.Message)
 
 
 class ClientGroup:
-    """By their number. What one fails on is raised once all have ended, and names it."""
+    """Clients by their number. An error is raised once all have ended, and names its client."""
 
     def __init__(self, clients: Sequence[PartyClient]) -> None:
         self.clients = tuple(clients)
@@ -42,7 +42,7 @@ class ClientGroup:
     def do(
         self, request: ms.Message, numbers: Iterable[int], task: Callable[[int, PartyClient], T]
     ) -> list[T]:
-        """What each of these clients makes of its task, which is a part of the request."""
+        """Return the results of these clients' tasks, each a part of the request."""
 
         def done(number: int, client: PartyClient) -> T:
             return client.work(request.kind, lambda: task(number, client))
@@ -64,22 +64,22 @@ class ClientGroup:
         return [future.result() for future in work]
 
     def ask(self, requests: Mapping[int, ms.Message], kind: type[Reply]) -> list[Reply]:
-        """Their replies, in the order of the requests."""
+        """Return their replies, in the order of the requests."""
         first = next(iter(requests.values()))
         replies = self._all(first, requests, lambda number, client: client.answer(requests[number]))
-        found = [reply for reply in replies if isinstance(reply, kind)]
-        if len(found) < len(replies):
+        expected = [reply for reply in replies if isinstance(reply, kind)]
+        if len(expected) < len(replies):
             others = next(reply for reply in replies if not isinstance(reply, kind))
             raise InternalError(f"a client answered {first.kind} with {others.kind}")
-        return found
+        return expected
 
     def _named(self, request: ms.Message, number: int, task: Callable[[int, PartyClient], T]) -> T:
-        own = self.clients[number]
+        member = self.clients[number]
         try:
-            return task(number, own)
+            return task(number, member)
         except (Error, duckdb.Error) as error:
-            text = f"client {own.client}: {safe_text(error, request)}"
-            log.info("%s failed on %s: %s", own.client, request.kind, text)
+            text = f"client {member.client}: {safe_text(error, request)}"
+            log.info("%s failed on %s: %s", member.client, request.kind, text)
             log.debug("it said: %s", lines(str(error)))
             if isinstance(error, EvaluationError):
                 raise EvaluationError(text, error.at) from error

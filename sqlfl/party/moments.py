@@ -52,16 +52,17 @@ from sqlfl.party.guard import ReleaseGuard
 from sqlfl.party.steps import Engine
 
 RISK = 0.01
-"""That the margin of the numeric block, or one of those of the counts, is too small."""
+"""Probability that the margin of the numeric block, or one of those of the counts, is too small."""
 _VALUES = 1 << 22
-"""Of numeric columns that are held at once."""
+"""Values of numeric columns that are in memory at once."""
 
 
 def noised_moments(engine: Engine, guard: ReleaseGuard) -> GramMatrix:
-    """What a client releases of its rows: the noised numeric block and, as a diagonal, the counts.
+    """Return a client's release of its rows: the noised numeric block and, as a diagonal, the
+    counts.
 
-    Other parts are 0. Raises InternalError without a bound of numeric rows, where there are any,
-    and where the moments were released already.
+    Other parts are 0. Raise InternalError if there are numeric rows without a bound, and if the
+    moments were released already.
     """
     p, q = engine.numeric, engine.width - engine.numeric
     numeric, counts = clipped_moments(engine, guard.privacy.row_bound)
@@ -73,10 +74,10 @@ def noised_moments(engine: Engine, guard: ReleaseGuard) -> GramMatrix:
 
 
 def clipped_moments(engine: Engine, bound: float) -> tuple[Array, Array]:
-    """Σ cnt x xᵀ of the numeric columns (p, p), rows scaled to a norm of `bound` at most, and
-    Σ cnt of each category (q,).
+    """Return Σ cnt x xᵀ of the numeric columns (p, p), with rows scaled to a norm of at most
+    `bound`, and Σ cnt of each category (q,).
 
-    By the engine's products alone, some columns at a time.
+    It uses only the engine's products, some columns at a time.
     """
     p = engine.numeric
     if p and not bound > 0.0:
@@ -99,10 +100,10 @@ def clipped_moments(engine: Engine, bound: float) -> tuple[Array, Array]:
 def majorant(
     gram: GramMatrix, centre: Array, offsets: Sequence[int], deviation: float
 ) -> GramMatrix:
-    """A bound of Σ cnt x̃ x̃ᵀ from the moments that one client has released, or several in sum.
+    """Return a bound of Σ cnt x̃ x̃ᵀ from the released moments of one client, or of several in sum.
 
     centre: (d,), that of the engine; offsets: of its category features. deviation: s, of the noise
-    in each number of `gram`. What is returned is centred: its moments and weight are 0.
+    in each number of `gram`. The result is centred: its moments and weight are 0.
     """
     p, q = len(gram.numeric), len(gram.cross)
     groups = (p > 0) + len(offsets) - 1
@@ -112,8 +113,8 @@ def majorant(
     margin = deviation * _quantile(q)
     counts = np.maximum(gram.onehot.diagonal(), 0.0) + margin
     for start, end in pairwise(offsets):
-        own = slice(start - p, end - p)
-        counts[own] += _moved(gram, centre[start:end], own, deviation, margin)
+        columns = slice(start - p, end - p)
+        counts[columns] += _moved(gram, centre[start:end], columns, deviation, margin)
     numeric = groups * (numeric + numeric.T) / 2
     return GramMatrix(numeric, gram.cross, _diagonal(groups * counts), np.zeros(p + q), 0.0)
 
@@ -121,31 +122,37 @@ def majorant(
 def _moved(
     gram: GramMatrix, centre: Array, own: slice, deviation: float, margin: float
 ) -> Array | float:
-    """What centring by anything but the mean adds to the counts of one category feature."""
+    """Return the addition to the counts of one category feature for a centre other than the
+    mean.
+    """
     if gram.weight <= 0.0 or not centre.any():
         return 0.0
     distance = np.abs(gram.weight * centre - gram.onehot.diagonal()[own])
     # the sum of n absolute normal numbers is less than this with a probability of 1 − RISK
     slack = deviation * (0.8 * len(centre) + _quantile(1) * math.sqrt(len(centre)))
     share = min((distance.sum() + slack) / gram.weight, 1.0 + np.abs(centre).sum())
-    found: Array = share * (distance + margin)
-    return found
+    moved: Array = share * (distance + margin)
+    return moved
 
 
 def _quantile(numbers: int) -> float:
-    """What the largest of so many standard normal numbers exceeds with a probability below RISK."""
+    """Return the bound that the largest of so many standard normal numbers exceeds with a
+    probability below RISK.
+    """
     return math.sqrt(2.0 * math.log(max(numbers, 1) / RISK))
 
 
 def _columns(engine: Engine, chunk: Array) -> Array:
-    """Numeric columns (rows, chunk)."""
+    """Return numeric columns (rows, chunk)."""
     unit = np.zeros((engine.width, len(chunk)))
     unit[chunk, np.arange(len(chunk))] = 1.0
     return engine.predict(unit)
 
 
 def _diagonal(values: Array) -> sparse.csr_array:
-    """With an entry for every value, 0 or not: their number is stated beforehand."""
+    """Return a diagonal with an entry for every value, including 0: their number is stated
+    beforehand.
+    """
     size = len(values)
     entries = (np.array(values, np.float64), np.arange(size), np.arange(size + 1))
     return sparse.csr_array(entries, shape=(size, size))

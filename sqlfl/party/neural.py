@@ -1,4 +1,4 @@
-"""The client's part of training a neural tower, as all methods have it."""
+"""Client's part of training a neural tower, common to all methods."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from sqlfl.privacy.randomness import Entropy, system
 
 
 class TowerOperator(Generic[Own]):
-    """Training of one slot's tower at one client; a method's own says how it answers its messages.
+    """Training of one slot's tower at one client. A method's subclass answers its messages.
 
-    The tower starts at `parameters` (W₁, b₁, …, W_out), or where all clients of the slot draw it
-    alike. Raises InternalError for parameters of another shape, ModelError where the device is not
-    there, or Opacus, where the run is private. `entropy` is for tests.
+    The tower starts at `parameters` (W₁, b₁, …, W_out), or at the draw that all clients of the slot
+    share. Raise InternalError for parameters of another shape. Raise ModelError if the device, or
+    Opacus in a private run, is missing. `entropy` is for tests.
 
-    In private runs each row's gradient by all parameters is clipped, the client's sum is noised
-    before anything is made of it, and predictions of a row are clipped and noised each time: see
-    `Guard`. Steps, penalties and partial gradients are functions of noised sums.
+    In private runs each row's gradient by all parameters is clipped, and the client's sum is noised
+    before any use. Predictions of a row are clipped and noised each time: see `ReleaseGuard`.
+    Steps, penalties and partial gradients are functions of noised sums.
     """
 
     def __init__(
@@ -45,19 +45,19 @@ class TowerOperator(Generic[Own]):
         *,
         entropy: Entropy = system,
     ) -> None:
-        self._configuration = own = configuration
+        self._configuration = settings = configuration
         self._run, self._slot = run, slot
-        self._held = SlotExpectations.of(engine, own)
-        shape = own.shape(engine.width)
-        if shape is None or own.tower is None:
+        self._held = SlotExpectations.of(engine, settings)
+        shape = settings.shape(engine.width)
+        if shape is None or settings.tower is None:
             raise InternalError("a tower without hidden layers")
         self.shape: TowerShape = shape
-        self._options = own.tower
+        self._options = settings.tower
         if parameters is None:
-            parameters = first_parameters(self.shape, engine.numeric, own.tower.seed, slot)
-            if own.privacy is not None and own.privacy.prediction_clip:
+            parameters = first_parameters(self.shape, engine.numeric, settings.tower.seed, slot)
+            if settings.privacy is not None and settings.privacy.prediction_clip:
                 # outputs beyond the clip would count in scoring as they never did in training
-                bound = min(1.0, own.privacy.prediction_clip)
+                bound = min(1.0, settings.privacy.prediction_clip)
                 parameters = (*parameters[:-1], bound * parameters[-1])
         if tuple(p.shape for p in parameters) != self.shape.shapes:
             raise InternalError(
@@ -69,37 +69,39 @@ class TowerOperator(Generic[Own]):
         self._network: Tower
         self._guard: ReleaseGuard | None = None
         self._limit: Limit | None = None
-        if own.privacy is not None:
-            self._guard = ReleaseGuard(own.privacy, engine.rows, entropy)
+        if settings.privacy is not None:
+            self._guard = ReleaseGuard(settings.privacy, engine.rows, entropy)
         if self._guard is not None and self._guard.privacy.clip:
             from sqlfl.models.per_row import RowLimit  # loads opacus
 
-            network = torch_network(self.shape, engine, own.tower, private=True)
+            network = torch_network(self.shape, engine, settings.tower, private=True)
             self._network, self._limit = network, RowLimit(network, self._guard.factors)
         else:
-            self._network = network_of(self.shape, engine, own.tower)
+            self._network = network_of(self.shape, engine, settings.tower)
         self._pass: TowerPass | None = None
-        """Of the last predictions, whose residuals come next."""
+        """Pass of the last predictions, whose residuals come next."""
         self._draws = 0
-        self._kept: deque[Array] = deque(maxlen=own.keep + 1)
-        """The parameters after each of the last epochs, where `keep` asks for it."""
+        self._kept: deque[Array] = deque(maxlen=settings.keep + 1)
+        """Parameters after each of the last epochs, if `keep` asks for it."""
         self._prepare(engine)
 
     def _prepare(self, engine: Engine) -> None:
-        """What the method holds beside."""
+        """Prepare the method's own state."""
 
     @property
     def parameters(self) -> tuple[Array, ...]:
-        """W₁, b₁, …, W_out"""
+        """Return W₁, b₁, …, W_out."""
         return self.shape.unpack(self._flat)
 
     @property
     def guard(self) -> ReleaseGuard | None:
-        """None where nothing is noised."""
+        """Return the guard; None without noise."""
         return self._guard
 
     def kept(self, back: int) -> tuple[Array, ...]:
-        """The parameters as they were `back` epochs ago: InternalError for more than are kept."""
+        """Return the parameters of `back` epochs ago. Raise InternalError if not so many are
+        kept.
+        """
         flat = self._flat
         if back != 0:
             if not 0 < back < len(self._kept):
@@ -108,8 +110,9 @@ class TowerOperator(Generic[Own]):
         return self.shape.unpack(flat.copy())
 
     def handle(self, message: Message) -> Message:
-        """The reply to a training message; InternalError where it does not belong here, or is of
-        other rows or parameters."""
+        """Return the reply to a training message. Raise InternalError if it does not belong here,
+        or has other rows or parameters.
+        """
         self._held.check(message, None if self._pass is None else self._pass.rows)
         match message:
             case SendPredictions():
@@ -120,34 +123,35 @@ class TowerOperator(Generic[Own]):
         return self._answer(message)
 
     def _answer(self, message: Message) -> Message:
-        """To the messages of the method."""
+        """Return the reply to a message of the method."""
         raise InternalError(f"message {message.kind} is no part of training a tower")
 
     def _predictions(
         self, rows: Array | None, *, training: bool, step: bool = False
     ) -> Predictions:
-        """An epoch ends with the `step` after which all rows are predicted."""
-        own, options = self._configuration, self._options
-        if step and rows is None and own.keep:
+        """Return predictions. An epoch ends with a `step` whose predictions cover all rows."""
+        settings, options = self._configuration, self._options
+        if step and rows is None and settings.keep:
             self._kept.append(self._flat)
         draw = None
         if training and options.dropout > 0.0:
             self._draws += 1
             draw = seed_of(options.seed, self._slot, options.number, 2, self._draws)
         self._pass = self._network.forward(self._network.tensor(self._flat), rows, draw)
-        found = self._network.numpy(self._pass.outputs())
+        outputs = self._network.numpy(self._pass.outputs())
         if self._guard is not None:
-            found = self._guard.predictions(found, rows)
-        values = predictions_of(found)
+            outputs = self._guard.predictions(outputs, rows)
+        values = predictions_of(outputs)
         weights = weights_of(self.parameters)
-        penalty = 0.5 * own.l2 * sum(float(np.vdot(w, w)) for w in weights)
-        products = np.array([penalty]) if own.leader else np.zeros(0)
+        penalty = 0.5 * settings.l2 * sum(float(np.vdot(w, w)) for w in weights)
+        products = np.array([penalty]) if settings.leader else np.zeros(0)
         return Predictions(self._run, self._slot, values, finite(products))
 
 
 def network_of(shape: TowerShape, engine: Engine, options: TowerConfiguration) -> Tower:
-    """In numpy where that is faster, else by torch. Raises ModelError where the device is not
-    there."""
+    """Return the network, in numpy if that is faster, else in torch. Raise ModelError if the device
+    is missing.
+    """
     network = torch_network(shape, engine, options)
     on_device = not isinstance(network.layer, EngineLayer)
     if on_device or options.dropout > 0.0 or not suits(shape, engine.rows):
@@ -162,5 +166,5 @@ def torch_network(
 
 
 def penalised(shape: TowerShape) -> Array:
-    """(size,): 1 for weights, 0 for biases."""
+    """Return 1 for weights, 0 for biases: (size,)."""
     return shape.pack([np.full(s, float(len(s) == 2)) for s in shape.shapes])[:, 0]

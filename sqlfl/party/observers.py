@@ -1,4 +1,4 @@
-"""Who is told of the SQL that a party's clients run, while they answer messages."""
+"""Observers of the SQL that a party's clients run while they answer messages."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from sqlfl.contract.schema import Client
 from sqlfl.udfs import sql
 
 Observer: TypeAlias = Callable[[Client, str, str, float, int | None], None]
-"""Told of the client, the kind of the message in progress, and what `sql.Observer` is told. Called
-from the threads that serve clients."""
+"""Takes the client, the kind of the message in progress, and the arguments of `sql.Observer`. The
+threads that serve clients call it.
+"""
 
 
 class Observers:
-    """Shared by the clients of a federation; may change while they are at work."""
+    """Observers that the clients of a federation share. They may change while clients work."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -34,7 +35,9 @@ class Observers:
 
     @contextmanager
     def of(self, client: Client, kind: str) -> Iterator[None]:
-        """What this thread runs in the block, it runs for a message of `kind` to `client`."""
+        """Observe the SQL of this thread in the block, as part of a message of `kind` to
+        `client`.
+        """
 
         def tell(text: str, seconds: float, rows: int | None) -> None:
             for observer in self._all:

@@ -1,4 +1,6 @@
-"""Which operator trains a slot's block: the client's part of the method, linear or of towers."""
+"""Choice of the operator that trains a slot's block: the client's part of the method, linear or of
+towers.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ from sqlfl.party.shrinkage import Shrinkage
 from sqlfl.party.steps import Engine
 
 _LOADING = threading.Lock()
-"""Threads that load torch at once would get in each other's way where it is missing."""
+"""Lock for loading torch: threads that load it at once disturb each other if it is missing."""
 
 
 class Operator(Protocol):
@@ -27,45 +29,49 @@ class Operator(Protocol):
 
     @property
     def shape(self) -> TowerShape | None:
-        """None for a linear block."""
+        """Return the tower's shape; None for a linear block."""
         ...
 
     @property
     def parameters(self) -> tuple[Array, ...]:
-        """θ alone, or W₁, b₁, …, W_out of a tower."""
+        """Return θ alone, or W₁, b₁, …, W_out of a tower."""
         ...
 
     @property
     def guard(self) -> ReleaseGuard | None:
-        """What clips, noises and counts releases; None where features are not protected."""
+        """Return the guard that clips, noises and counts releases; None if features are not
+        protected.
+        """
         ...
 
     def kept(self, back: int) -> tuple[Array, ...]:
-        """The parameters as they were `back` epochs ago."""
+        """Return the parameters of `back` epochs ago."""
         ...
 
     def handle(self, message: Message) -> Message:
-        """The reply to a training message."""
+        """Return the reply to a training message."""
         ...
 
 
 BuildOperator: TypeAlias = Callable[..., Operator]
-"""Of an engine, a method's configuration, the run, the slot and parameters to start from."""
+"""Makes an operator from an engine, a method's configuration, the run, the slot and first
+parameters.
+"""
 
 
 @dataclass(frozen=True)
 class ClientPart:
-    """What a method is at a client: `CLIENT` of its module `client`."""
+    """A method's part at a client: `CLIENT` of its module `client`."""
 
     configuration: type[Configuration]
     step: Build | None = None
-    """Of linear blocks that send predictions; None where there are none such."""
+    """Step of linear blocks that send predictions; None without such blocks."""
     tower: Callable[[], BuildOperator] | None = None
-    """Loads what trains towers, and torch with it; None where the method trains none."""
+    """Loads the operator of towers, and torch with it; None if the method trains none."""
     linear: BuildOperator | None = None
-    """What trains linear blocks in another way."""
+    """Operator that trains linear blocks in another way."""
     masked: bool = False
-    """Predictions leave under masks alone."""
+    """True if predictions leave only under masks."""
 
     def operator(
         self,
@@ -76,7 +82,8 @@ class ClientPart:
         parameters: Sequence[Array] | None = None,
         shrinkage: Shrinkage | None = None,
     ) -> Operator:
-        """The operator of a linear block or, where `configuration` has hidden layers, of a tower.
+        """Return the operator of a linear block, or of a tower if `configuration` has hidden
+        layers.
 
         `parameters`: where training starts, as `Operator.parameters`; `shrinkage`: strengths of
         its columns, which a linear block that sends predictions has. Raises ModelError where a
@@ -107,14 +114,15 @@ class ClientPart:
 
 
 def client_of(method: str) -> ClientPart:
-    """Raises InternalError for a method that is not known here."""
+    """Return the client's part of a method. Raise InternalError for an unknown method."""
     part: ClientPart = part_of(method, "client")
     return part
 
 
 def check_device(name: str, *, private: bool = False) -> None:
-    """Raise ModelError where no tower can be trained: without torch, or without this device; and
-    where it is to be private, without opacus."""
+    """Raise ModelError if no tower can be trained: without torch, without this device, or, if
+    `private`, without opacus.
+    """
     with _LOADING:
         from sqlfl.models.neural import device_of  # loads torch
 

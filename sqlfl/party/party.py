@@ -1,4 +1,4 @@
-"""Serves requests on one client's database. Knows SQL text and messages, never a plan."""
+"""Server of requests on one client's database. It knows SQL text and messages, never a plan."""
 
 from __future__ import annotations
 
@@ -53,19 +53,22 @@ from sqlfl.udfs.updates.update import LinearEngine
 from sqlfl.udfs.updates.write import write
 
 APART = (ms.ListTables, ms.Describe, ms.Keep, ms.Drop, ms.Collect, ms.SendBlock)
-"""Requests that a client answers outside by itself, whose party combines its clients."""
+"""Requests that a client answers outside by itself even if its party combines its clients."""
 
 
 class PartyClient(Server):
     """One client: `handle` answers the coordinator's messages from the connection `con`.
 
-    Every run works on a cursor of its own, whose temporary tables go with it; `con` itself is
-    never used to run anything. `instance` tells its instance of DuckDB from those of the party's
-    other clients; None where there are none. `observers` are told of what is run. `store` is where
-    its owner may keep policies, apart from the tables; without any nothing is served where they are
-    `required`. `workers` evaluate queries first, where policies govern them. With
-    `client.combined` it answers the party all that it is asked, and says to others only what
-    `APART` has. Raises PartyError where `con` is closed.
+    Every run works on a cursor of its own, whose temporary tables go with it. `con` itself never
+    runs anything.
+
+    instance: distinguishes its instance of DuckDB from those of the party's other clients; None
+    without others. observers: are told of the SQL that runs. store: records in which its owner may
+    keep policies, apart from the tables. required: without a store nothing is served. workers:
+    evaluate queries first, if policies govern them.
+
+    With `client.combined` it answers all requests of the party, and from others only those in
+    `APART`. Raise PartyError if `con` is closed.
     """
 
     def __init__(
@@ -115,12 +118,12 @@ class PartyClient(Server):
 
     @property
     def secret(self) -> bytes:
-        """What all parties know, and the coordinator does not."""
+        """Return the secret that all parties know, and the coordinator does not."""
         return self._secrets.federation
 
     @property
     def working(self) -> bool:
-        """A run is in progress."""
+        """Return True if a run is in progress."""
         return bool(self._runs) or self.rehearsing
 
     def close(self) -> None:
@@ -281,7 +284,7 @@ class PartyClient(Server):
     def _explain(
         self, request: ms.Prepare, slots: tuple[SlotSpecification, ...], error: duckdb.Error
     ) -> None:
-        """Raise what tells what of the fragments failed, where that is known."""
+        """Raise an error that names the failing part of the fragments, if it is known."""
         kind = error_location.kind_of(error)
         if kind is None:
             return
@@ -295,7 +298,9 @@ class PartyClient(Server):
     def _take_snapshots(
         self, request: ms.Prepare, slots: tuple[SlotSpecification, ...], run: RunState
     ) -> ms.Prepared:
-        """All fragments in one transaction, so that the slots' snapshots are of one instant."""
+        """Take all fragments in one transaction, so that the slots' snapshots are of one
+        instant.
+        """
         rows: list[int] = []
         null_targets: list[int] = []
         start = 0
@@ -321,7 +326,7 @@ class PartyClient(Server):
         return ms.Prepared(request.run, request.slot, *counts, nonce)
 
     def _draws(self, item: SlotSpecification) -> bytes:
-        """The key of what is drawn by a row's content; before labels are noised, it is on disk."""
+        """Return the key of draws by a row's content. Before labels are noised, it is on disk."""
         noised = item.privacy is not None and item.privacy.label is not None
         if noised and item.seed is not None:
             raise InternalError("noise of labels does not follow from a seed")
@@ -360,12 +365,12 @@ class PartyClient(Server):
         return self._slot_key(run, state, "vocabulary")
 
     def _slot_key(self, run: str, state: SlotState, purpose: str) -> bytes:
-        """The same for all clients of a slot."""
-        own = str(state.specification.slot)
-        return self._runs[run].key(self._slot_secret(state), run, purpose, own)
+        """Return a key that all clients of a slot share."""
+        slot = str(state.specification.slot)
+        return self._runs[run].key(self._slot_secret(state), run, purpose, slot)
 
     def _slot_secret(self, state: SlotState) -> bytes:
-        """What all clients of the slot know."""
+        """Return the secret that all clients of the slot know."""
         whole = state.specification.secret == "federation"
         return self._secrets.federation if whole else self._secrets.organisation
 
@@ -375,7 +380,7 @@ class PartyClient(Server):
         part = client_of(request.method)
         configuration = part.configuration.from_json(request.configuration)
         if protected(state.specification) != (configuration.privacy is not None):
-            # or exact predictions would have left before anyone looks at what was released
+            # Otherwise exact predictions would have left before anyone checks the releases.
             raise InternalError(f"slot {request.slot} starts with other noise than was said")
         if part.masked != state.specification.drawn:
             raise InternalError(f"slot {request.slot} starts with other sums than was said")
@@ -388,8 +393,9 @@ class PartyClient(Server):
     def start(
         self, request: ms.Start, configuration: Configuration
     ) -> tuple[LinearEngine, tuple[Array, ...] | None]:
-        """The engine of a slot's rows, and the parameters that training starts from; None for those
-        that every block starts from."""
+        """Return the engine of a slot's rows, and the first parameters of training; None for the
+        default ones.
+        """
         state = self._slot(request)
         if state.engine is not None and not state.specification.folds:
             raise InternalError(f"slot {request.slot} has been started")
@@ -439,12 +445,13 @@ class PartyClient(Server):
         return ms.Saved(request.run, request.slot, 0)
 
     def draw(self, run: str, nonce: bytes) -> None:
-        """This, drawn by the party, instead of what the client has drawn for the run."""
+        """Replace the client's nonce of the run by the party's."""
         self._runs[run].nonce = nonce
 
     def chance(self, run: str, slot: int) -> bytes:
-        """The key of chance of a slot's rows: random, or with a seed what follows from that and
-        from the rows."""
+        """Return the random key of a slot's rows. With a seed, it follows from that and from the
+        rows.
+        """
         return self._runs[run].slots[slot].snapshot.salt
 
     def _score(self, request: ms.Score, state: SlotState) -> ms.Predictions:
@@ -459,7 +466,7 @@ class PartyClient(Server):
         request: diagnostics.Look,
         state: SlotState,
     ) -> ms.Message:
-        """Over the rows of a run that scores; their encoded columns stay until it ends."""
+        """Answer over the rows of a scoring run. Their encoded columns stay until it ends."""
         run, slot = request.run, request.slot
         block = self.block(request.model, request.block)
         if isinstance(request, ms.SendErrors):
@@ -487,13 +494,12 @@ class PartyClient(Server):
         return state.scoring_engine(self._runs[request.run].cursor, block, of)
 
     def accept(self, run: str, slot: int, name: str, block: SavedBlock) -> None:
-        """Hold the block of model `name`, as if it had been trained in this run: no message asks
-        for it."""
+        """Hold the block of model `name`, as if this run had trained it. No message asks for it."""
         self._blocks.save(run, slot, name, block)
         self._guard.accept(run)
 
     def block(self, run: str, slot: int) -> SavedBlock:
-        """That of the run's model. Raises ModelError where there is none."""
+        """Return the block of the run's model. Raise ModelError if there is none."""
         block = self._blocks.load(run, slot)
         if block is None:
             raise ModelError(
@@ -505,7 +511,7 @@ class PartyClient(Server):
         return block
 
     def _write(self, request: ms.Write) -> ms.Written:
-        """In a transaction that `Commit` ends, or else the end of the run, which rolls it back."""
+        """Write in a transaction. `Commit` ends it; otherwise the end of the run rolls it back."""
         run = self._run(request)
         if unknown := [slot for slot in request.slots.tolist() if slot not in run.slots]:
             raise InternalError(f"write for slots {unknown}, which were not prepared")

@@ -1,4 +1,4 @@
-"""What is told of where a client's tables are."""
+"""Locations of a client's tables, as the client reports them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,15 @@ from sqlfl.udfs.numbering import keys
 def told_apart(
     cursor: duckdb.DuckDBPyConnection, places: tuple[Place, ...], instance: str, secret: bytes
 ) -> tuple[Place, ...]:
-    """With what tells, among the clients of a party, that two have one database open: a hash under
-    their `secret`. `instance` tells the client's instance of DuckDB from the others'."""
-    found = files(cursor)
+    """Return places with keyed hashes of their databases. Clients of a party use them to detect
+    that two have one database open.
+
+    secret: key of the hashes. instance: distinguishes the client's instance of DuckDB from the
+    others'.
+    """
+    paths = files(cursor)
     return tuple(
         replace(place, database=keys.derive(secret, "database", name).hex()[:32])
         for place in places
-        for name in [found.get(place.catalog) or f"{instance}:{place.catalog}"]
+        for name in [paths.get(place.catalog) or f"{instance}:{place.catalog}"]
     )

@@ -1,10 +1,12 @@
-"""Runs that a party serves from rows that are made up, and never from its tables.
+"""Rehearsals: runs that a party serves from synthetic rows, and never from its tables.
 
-What follows `Rehearse` of a run goes to a stand-in: a client like any other, over a database in
-memory which has the tables that the run's fragments name, with columns of the same types. It has
-no connection to the party's own database, no blocks of its models and none of its secrets. The
-name of such a run says that it is one, so that no message of it is served otherwise, whatever else
-the party has forgotten.
+After `Rehearse`, the messages of a run go to a stand-in. This is a client like any other, over a
+database in memory. That has the tables that the run's fragments name, with columns of the same
+types. The stand-in has no connection to the party's own database, no blocks of its models and none
+of its secrets.
+
+The name of such a run marks it. So no message of it is served in another way, whatever else the
+party has forgotten.
 """
 
 from __future__ import annotations
@@ -26,11 +28,11 @@ from sqlfl.udfs.describe import describe, place_of, use
 from sqlfl.udfs.sandbox import staged
 
 MOST = 8
-"""Rehearsals of a client at once: a further one ends the first."""
+"""Maximum rehearsals of a client at once: a further one ends the first."""
 
 
 class Served(Protocol):
-    """What serves the messages of a rehearsal."""
+    """Server of a rehearsal's messages."""
 
     def serve(self, request: ms.Message) -> ms.Message: ...
     def interrupt(self) -> None: ...
@@ -39,11 +41,11 @@ class Served(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class StandIn:
-    """Of one run."""
+    """Stand-in of one run."""
 
     server: Served
     end: Callable[[], None] = lambda: None
-    """Forgets what it is over."""
+    """Removes its data."""
 
     def close(self) -> None:
         self.server.interrupt()
@@ -54,7 +56,7 @@ class StandIn:
 
 
 class Rehearsals:
-    """Of one client: by the names of the runs."""
+    """Rehearsals of one client, by the names of the runs."""
 
     def __init__(self) -> None:
         self._all: dict[str, StandIn] = {}
@@ -63,12 +65,12 @@ class Rehearsals:
         return bool(self._all)
 
     def begin(self, run: str, make: Callable[[], StandIn]) -> Served:
-        """Raises Error where no rehearsal of that name can begin."""
+        """Start a rehearsal. Raise Error if none of that name can start."""
         if not run.startswith(ms.REHEARSAL):
             raise Error(f"the name of a rehearsal begins with {ms.REHEARSAL}")
         if run in self._all:
             raise Error("a rehearsal of this name has begun already")
-        while len(self._all) >= MOST:  # who has begun them may be gone
+        while len(self._all) >= MOST:  # their owner may be gone
             self.end(next(iter(self._all)))
         self._all[run] = make()
         return self._all[run].server
@@ -100,12 +102,12 @@ def standing_in(
     shown: Callable[[ScopeColumn], bool],
     make: Callable[[duckdb.DuckDBPyConnection], Served],
 ) -> StandIn:
-    """A stand-in that `make` makes of a connection: to a database that has what the run's fragments
-    read, whose rows are made up. Of the client's own database names and types are read, of columns
-    that are to be `shown`.
+    """Return a stand-in that `make` makes from a connection to a database with synthetic rows for
+    the run's fragments. From the client's own database it reads names and types of columns that may
+    be `shown`.
 
-    Raises Error for fragments that it cannot be told of what they read, and for types of which no
-    values are made.
+    Raise Error for fragments whose columns it cannot determine, and for types without synthetic
+    values.
     """
     cursor = cursors.begin()
     try:
@@ -113,7 +115,7 @@ def standing_in(
         tables = sketched(cursor, place, request, shown)
     finally:
         cursors.end(cursor)
-    with sql.observed(None):  # nothing of this is run by the client's database
+    with sql.observed(None):  # the client's database runs nothing of this
         con = staged(tables, place)
         try:
             _check(con, place, request)
@@ -124,8 +126,9 @@ def standing_in(
 
 
 def _check(con: duckdb.DuckDBPyConnection, place: tuple[str, str], request: ms.Rehearse) -> None:
-    """Raises Error for a fragment that has more than a database without extensions, macros and
-    types of its own knows."""
+    """Raise Error for a fragment that needs more than a database without extensions, macros and
+    types of its own.
+    """
     with closing(con.cursor()) as cursor:
         use(cursor, place)
         for text in request.fragments:

@@ -1,6 +1,7 @@
-"""Whether a request of training fits what the client holds: sizes, rows, and options in range.
+"""Checks that a request of training fits the client's data: sizes, rows, and options in range.
 
-It protects memory and tells faults where they are; what a client lets be asked is another matter.
+They protect memory and report faults at their place. They do not decide which requests a client
+allows.
 """
 
 from __future__ import annotations
@@ -28,26 +29,26 @@ from sqlfl.messages.checks import mismatch, shapes_of
 from sqlfl.party.steps import Engine
 
 LARGEST = 1 << 31
-"""Numbers that the parameters of a block and what a method remembers of them may take."""
+"""Maximum numbers in the parameters of a block and in a method's memory of them."""
 MOST = 2**31
 
 
 @dataclass(frozen=True)
 class SlotExpectations:
-    """What the requests of one slot at one client must fit."""
+    """Sizes that the requests of one slot at one client must have."""
 
     active: int
     width: int
     numeric: int
     outputs: int
     parameters: tuple[int, int]
-    """The shape of a gradient."""
+    """Shape of a gradient."""
     sizes: Mapping[str, int]
-    """Of the method's residuals."""
+    """Sizes of the method's residuals."""
 
     @classmethod
     def of(cls, engine: Engine, own: Configuration) -> SlotExpectations:
-        """Raises InternalError for options that are out of range."""
+        """Return the sizes. Raise InternalError for options out of range."""
         check_options(own)
         parameters = own.parameters(engine.width)
         if math.prod(parameters) * own.remembered > LARGEST:
@@ -55,8 +56,9 @@ class SlotExpectations:
         return cls(engine.rows, engine.width, engine.numeric, own.outputs, parameters, own.sizes)
 
     def check(self, message: Message, rows: Array | None, *, probing: bool = False) -> None:
-        """Raises InternalError where the message does not fit. `rows`: those of the last
-        predictions, None for all; `probing`: a power round is under way."""
+        """Raise InternalError if the message does not fit. `rows`: those of the last predictions,
+        None for all. `probing`: a power round is running.
+        """
         expected = self._expected(message, self.active if rows is None else len(rows), probing)
         fault = mismatch(shapes_of(message), expected)
         if fault is not None:
@@ -89,7 +91,7 @@ class SlotExpectations:
 
 
 def check_options(own: Configuration) -> None:
-    """Raises InternalError for options that are out of range."""
+    """Raise InternalError for options out of range."""
     least = {"outputs": 1, "clients": 1, "batch": 1}
     for name, value in _numbers(own):
         whole = isinstance(value, int)
@@ -107,7 +109,9 @@ def check_options(own: Configuration) -> None:
 
 
 def _numbers(options: Any) -> Iterator[tuple[str, int | float]]:
-    """Of a configuration and what it holds; but the guard's, and seeds, which may be any."""
+    """Yield the numbers of a configuration and of its parts, without the guard's and without seeds,
+    which may be any.
+    """
     for spec in fields(options):
         value = getattr(options, spec.name)
         if spec.name in ("privacy", "seed") or isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""What a client holds of a run."""
+"""A client's state of a run."""
 
 from __future__ import annotations
 
@@ -20,12 +20,15 @@ class RunState:
     cursor: duckdb.DuckDBPyConnection
     slots: dict[int, SlotState] = field(default_factory=dict)
     nonce: bytes = field(default_factory=lambda: os.urandom(NONCE_BYTES), repr=False)
-    """Drawn here, so that keys of this run are those of no other one, whatever it is called."""
+    """Random number drawn here. With it, keys of this run differ from those of all others, whatever
+    the run is called.
+    """
     _nonces: Array | None = field(default=None, repr=False)
 
     def agree(self, nonces: Array) -> None:
-        """All clients' nonces, uint8 (clients, 16). InternalError for such as the client has no
-        part in, and for others than were told before."""
+        """Take all clients' nonces, uint8 (clients, 16). Raise InternalError if this client's is
+        missing, and if they differ from earlier ones.
+        """
         if not (nonces == np.frombuffer(self.nonce, np.uint8)).all(axis=1).any():
             raise InternalError("keys are asked for without what this client has drawn for them")
         if self._nonces is not None and not np.array_equal(self._nonces, nonces):
@@ -33,7 +36,7 @@ class RunState:
         self._nonces = np.array(nonces)
 
     def key(self, secret: bytes, run: str, *purpose: str) -> bytes:
-        """Of the run, for one purpose, under a secret that all who make it know."""
+        """Return a key of the run for one purpose, under a secret that all its makers know."""
         if self._nonces is None:
             raise InternalError("a key is to be made before all clients' numbers are told")
         return keys.derive(keys.run_key(secret, run, self._nonces), *purpose)

@@ -1,4 +1,4 @@
-"""What a party's clients know, and the coordinator does not."""
+"""Secrets of a party's clients, which the coordinator does not know."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ class Secrets:
     """Keys of the hashes; the coordinator's code never touches them."""
 
     federation: bytes
-    """Shared by all parties: join keys."""
+    """Secret of all parties, for join keys."""
     organisation: bytes
-    """Shared by one party's clients: vocabularies."""
+    """Secret of one party's clients, for vocabularies."""
     holders: Holders = field(default_factory=Holders)
-    """Shared by all parties: whose secret of label noise is another one's too."""
+    """Shared by all parties: which secrets of label noise several clients have in common."""
 
     @property
     def of_rehearsals(self) -> Secrets:
-        """Hashes of values that everybody knows are under other keys than those of real ones."""
+        """Return other keys for rehearsals. Their values are public, so their hashes must not use
+        the real keys.
+        """
         federation, organisation = (
             derive(key, "rehearsal") for key in (self.federation, self.organisation)
         )

@@ -1,4 +1,4 @@
-"""What serves requests: bytes in, bytes out, one at a time, and a failure is a reply too."""
+"""Server of requests: bytes in, bytes out, one at a time; a failure is a reply too."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ T = TypeVar("T")
 
 
 def _received(data: pa.Buffer) -> ms.Message:
-    """The request. One of a method that this process has not trained by may come first where the
-    process was restarted in a run."""
+    """Return the request. After a restart in the middle of a run, the first one may belong to a
+    method that this process has not loaded.
+    """
     try:
         return received(data)
     except WireError:
@@ -43,8 +44,9 @@ def _received(data: pa.Buffer) -> ms.Message:
 
 
 class Server(ABC):
-    """Of the requests of one client; `secret` is the parties', `observers` are told of what is
-    run."""
+    """Server of one client's requests; `secret` is the parties', and `observers` are told of the
+    SQL that runs.
+    """
 
     def __init__(self, client: Client, secret: bytes, observers: Observers | None = None) -> None:
         self.client = client
@@ -55,16 +57,17 @@ class Server(ABC):
         self._stop = threading.Event()
 
     def interrupt(self) -> None:
-        """End the request that is being served, from another thread.
+        """End the request being served, from another thread.
 
-        It fails at its next step, or with the query that it runs just now. Where neither comes
-        soon, as between two queries, this is to be called again.
+        It fails at its next step, or with its present query. If neither comes soon, as between two
+        queries, call this again.
         """
         self._stop.set()
         self._rehearsals.interrupt()
 
     def handle(self, data: pa.Buffer) -> pa.Buffer:
-        """The reply to one request; a failure is a reply too, without data values in its text.
+        """Return the reply to one request; a failure is a reply too, without data values in its
+        text.
 
         Bytes that are no request are answered with a failure that belongs to none.
         """
@@ -82,7 +85,7 @@ class Server(ABC):
         except (Error, duckdb.Error) as error:
             at = error.at if isinstance(error, EvaluationError) else ""
             failure = (type(error).__name__, safe_text(error, request))
-            # What the database says may hold values: with these only for whoever looks closer
+            # The database's words may hold values: these are logged at a level of their own.
             log.info("%s failed on %s: %s", self.client, request.kind, failure[1], extra=known)
             log.debug("it said: %s", lines(str(error)))
         except MemoryError:
@@ -98,7 +101,7 @@ class Server(ABC):
         return self._sent(request, data, failed)
 
     def _reply(self, request: ms.Message) -> ms.Message:
-        """Of a rehearsal nothing is served but by what stands in for the party."""
+        """Return the reply. Only a stand-in serves messages of a rehearsal."""
         if isinstance(request, ms.Rehearse):
             self.work(request.kind, lambda: self.rehearse(request))
             return ms.Ready(request.run, request.slot)
@@ -111,17 +114,17 @@ class Server(ABC):
                 self.forget(request.run)
 
     def serve(self, request: ms.Message) -> ms.Message:
-        """The reply to a request that came from outside."""
+        """Return the reply to a request from outside."""
         return self.work(
             request.kind, lambda: self._masking.answer(request, lambda: self._admitted(request))
         )
 
     def rehearse(self, request: ms.Rehearse) -> Served:
-        """Let a rehearsal begin; what serves it. Raises Error where it cannot."""
+        """Start a rehearsal and return its server. Raise Error if it cannot start."""
         return self._rehearsals.begin(request.run, lambda: self._stand_in(request))
 
     def forget(self, run: str) -> None:
-        """The rehearsal is over."""
+        """End the rehearsal."""
         self._rehearsals.end(run)
 
     @property
@@ -133,10 +136,10 @@ class Server(ABC):
 
     @abstractmethod
     def _stand_in(self, request: ms.Rehearse) -> StandIn:
-        """What is to serve the rehearsal."""
+        """Return the server of the rehearsal."""
 
     def _sent(self, request: ms.Message, data: pa.Buffer, reply: ms.Message) -> pa.Buffer:
-        """The reply's bytes, once both are kept where they are to be."""
+        """Return the reply's bytes, after request and reply were recorded."""
         told = encode(reply)
         try:
             self._keep((request, data), (reply, told))
@@ -149,14 +152,14 @@ class Server(ABC):
 
     @abstractmethod
     def _keep(self, asked: Sent, told: Sent) -> None:
-        """What the party is to remember of a message that came from outside and of its reply."""
+        """Record a message from outside and its reply."""
 
     def answer(self, request: ms.Message) -> ms.Message:
-        """The same for who is of the party itself: whatever fails is raised."""
+        """Return the reply to the party itself: failures are raised."""
         return self.work(request.kind, lambda: self._answer(request))
 
     def work(self, kind: str, task: Callable[[], T]) -> T:
-        """What the task returns, done as a part of a request of that kind."""
+        """Return the task's result. It runs as a part of a request of that kind."""
         with self._at_work(kind):
             return task()
 
@@ -168,7 +171,7 @@ class Server(ABC):
             yield
 
     def _admitted(self, request: ms.Message) -> ms.Message:
-        """The answer to a request that came from outside."""
+        """Return the answer to a request from outside."""
         return self._answer(request)
 
     @abstractmethod

@@ -1,4 +1,6 @@
-"""What a run's fragments read, and what for: by it rows are made up for a rehearsal."""
+"""Columns that a run's fragments read, and their uses: the basis of synthetic rows for a
+rehearsal.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +25,11 @@ from sqlfl.udfs.describe import types_of
 from sqlfl.udfs.synthetic import ColumnUse
 
 LABELS, WEIGHTS = (1.0, 10.0), (1.0, 2.0)
-"""Of numbers, where nothing else is said: logarithms of them can be taken."""
+"""Default bounds of numbers: logarithms of them exist."""
 CLASSES = ("1", "2", "3")
 BOOLEAN = "BOOLEAN"
 LARGEST = 1e15
-"""Of bounds."""
+"""Maximum of bounds."""
 
 
 def sketched(
@@ -36,15 +38,15 @@ def sketched(
     request: ms.Rehearse,
     shown: Callable[[ScopeColumn], bool],
 ) -> dict[Table, dict[str, tuple[str, ColumnUse]]]:
-    """Of each table that the fragments name, the columns that they name and that may be shown, with
+    """Return, for each table that the fragments name, the named columns that may be shown, with
     type and use.
 
-    `place` is the database and the schema of names without them. Nothing is bound but the names of
-    tables, and nothing runs. Raises Error where it cannot be told what a fragment reads.
+    `place` is the database and the schema of names without them. Only names of tables are bound,
+    and nothing runs. Raise Error if the columns of a fragment cannot be determined.
     """
     names, functions = NameLookup(cursor, place), every_function(cursor)
-    told = request_from_json(request.request)
-    found = _Uses(told)
+    proposal = request_from_json(request.request)
+    uses = _Uses(proposal)
     texts = iter(request.fragments)
     for item in specifications_from_json(request.specification):
         for _ in item.fragments:
@@ -57,10 +59,10 @@ def sketched(
                     f"of what a query reads no rows can be made up: {why}",
                     hint="a view that has it as columns can be rehearsed",
                 ) from error
-            found.add(item, reading)
+            uses.add(item, reading)
     if next(texts, None) is not None:
         raise Error("more fragments came than the slots have")
-    return {table: dict(_typed(cursor, table, found, shown)) for table in sorted(found.tables)}
+    return {table: dict(_typed(cursor, table, uses, shown)) for table in sorted(uses.tables)}
 
 
 def _typed(
@@ -74,7 +76,7 @@ def _typed(
 
 @dataclass
 class _Uses:
-    """Gathered over all fragments of a client."""
+    """Uses of columns, gathered over all fragments of a client."""
 
     request: Request
     tables: set[Table] = field(default_factory=set)
@@ -83,7 +85,7 @@ class _Uses:
     bounds: dict[ScopeColumn, tuple[float, float]] = field(default_factory=dict)
     listed: dict[ScopeColumn, tuple[str, ...]] = field(default_factory=dict)
     classes: set[ScopeColumn] = field(default_factory=set)
-    """Labels of which nothing is said."""
+    """Labels without further information."""
     beside: dict[ScopeColumn, set[str | None]] = field(default_factory=dict)
 
     def add(self, item: SlotSpecification, reading: SelectReading) -> None:
@@ -107,17 +109,17 @@ class _Uses:
 
     def _feature(self, item: SlotSpecification, place: int, output: SelectOutput) -> None:
         public = item.privacy.bounds if item.privacy is not None else ()
-        own = public[place] if public else None
-        if output.same is not None and own:
-            self._bound(output.same, own)
+        bounds = public[place] if public else None
+        if output.same is not None and bounds:
+            self._bound(output.same, bounds)
 
     def _label(self, item: SlotSpecification, output: SelectOutput) -> None:
-        own = item.privacy.label if item.privacy is not None else None
+        noise = item.privacy.label if item.privacy is not None else None
         if output.same is None:
             for column in output.reads:
                 self.bounds.setdefault(column, LABELS)
-        elif own is not None:
-            self._bound(output.same, own.classes or own.bounds or LABELS)
+        elif noise is not None:
+            self._bound(output.same, noise.classes or noise.bounds or LABELS)
         elif not item.classes:
             self.bounds[output.same] = LABELS
         elif weighed := _weighed(self.request):
@@ -150,7 +152,7 @@ class _Uses:
 
 
 def _weighed(request: Request) -> tuple[str, ...]:
-    """The classes that the statement gives weights to."""
+    """Return the classes to which the statement gives weights."""
     options = loads(request.options)
     first = options[0] if isinstance(options, list) and options else None
     weights = first.get("class_weight") if isinstance(first, dict) else None

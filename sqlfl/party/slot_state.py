@@ -1,4 +1,4 @@
-"""What a client has of one slot in a run, and what it tells of it before training."""
+"""A client's state of one slot in a run, and its replies about the slot before training."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ class SlotState:
     specification: SlotSpecification
     snapshot: Snapshot
     warm: SavedBlock | None = None
-    """The block that training starts from."""
+    """Block that training starts from."""
     encoding: Encoding | None = None
     fitted: tuple[Fitted | None, ...] | None = None
-    """What TRANSFORM has made the features of the snapshot by."""
+    """Fitted steps by which TRANSFORM has made the features of the snapshot."""
     engine: LinearEngine | None = None
     operator: Operator | None = None
     seen: Array | None = None
@@ -65,29 +65,34 @@ class SlotState:
     reference: Reference | None = None
     """What SKEW compares with, once it has been found."""
     weighed: bool = False
-    """What its rows count has come with a message."""
+    """True if the weights of its rows have come with a message."""
     joined: int = 0
-    """N, joined rows."""
+    """N, the number of joined rows."""
     scored: Encoding | None = None
-    """Of the saved block that the rows were scored by."""
+    """Encoding of the saved block by which the rows were scored."""
     scorer: tuple[str, int] | None = None
-    """The model and slot of the saved block that `engine` is of; None where it is of training."""
+    """Model and slot of the saved block that `engine` belongs to; None if it belongs to
+    training.
+    """
     noised_labels: float = 0.0
-    """Nominal ε of the labels that have left; 0 where none have, or exact ones."""
+    """Nominal ε of the labels that have left; 0 without noise, or if none have left."""
     bare: bool = False
-    """Statistics leave without noise, which the party adds to the sum over its clients."""
+    """True if statistics leave without noise, because the party adds it to the sum over its
+    clients.
+    """
     noised_statistics: float = 0.0
-    """Noise of the statistics that were measured, relative to their sensitivity; 0 without."""
+    """Noise of the measured statistics, relative to their sensitivity; 0 without noise."""
 
     def check(self, message: ms.Message, **sizes: int) -> None:
-        """Raises InternalError where the message has others."""
+        """Raise InternalError if the message has other sizes."""
         fault = mismatch(sizes_of(message), sizes)
         if fault is not None:
             raise InternalError(f"{message.kind} of other sizes: {fault}")
 
     def weigh(self, request: ms.Weigh, vocabulary_key: bytes) -> ms.Message:
-        """What the active rows count from now on. Where training comes several times, they are
-        encoded by the first weights, or by how often they are joined."""
+        """Set the weights of the active rows. If training comes several times, they are encoded by
+        the first weights, or by the number of their joined rows.
+        """
         self.check(request, active=self.snapshot.active)
         again = self.weighed or not self.specification.weighted
         self.weighed = True
@@ -134,14 +139,15 @@ class SlotState:
         self.seen = self.counts = self.encoded_counts = np.asarray(counts, np.float64)
 
     def stop(self) -> None:
-        """Rows may be trained on anew."""
+        """End training, so that rows may be trained on again."""
         if self.engine is not None:
             self.engine.close()
         self.engine = self.operator = None
 
     def counted(self, vocabulary_key: bytes) -> ms.Message:
-        """The answer once it is known what the active rows count: statistics of a shared slot,
-        unless public bounds say all."""
+        """Return the answer once the weights of the active rows are known: statistics of a shared
+        slot, unless public bounds determine the encoding.
+        """
         run, slot = self.snapshot.run, self.specification.slot
         if not self.specification.shared or self._encoded_by == "bounds":
             return ms.Ready(run, slot)
@@ -155,7 +161,9 @@ class SlotState:
         return noised_statistics(self.snapshot, vocabulary_key)
 
     def set_ranges(self, message: ms.SetRanges, vocabulary_key: bytes) -> ms.Statistics:
-        """Of the columns that TRANSFORM makes by the merged ranges of a shared slot."""
+        """Return statistics of the columns that TRANSFORM makes with the merged ranges of a shared
+        slot.
+        """
         features = self.specification.features
         if not self.specification.shared or self._encoded_by != "none" or self.fitted is not None:
             raise InternalError(f"slot {self.specification.slot} takes no ranges")
@@ -163,26 +171,26 @@ class SlotState:
         return statistics(self.snapshot, vocabulary_key)
 
     def set_encoding(self, message: ms.SetEncoding, vocabulary_key: bytes) -> Encoding:
-        """That of the merged statistics of a shared slot."""
-        own = self.specification
-        numeric = [feature for feature in own.features if feature.kind != "category"]
+        """Set and return the encoding from the merged statistics of a shared slot."""
+        spec = self.specification
+        numeric = [feature for feature in spec.features if feature.kind != "category"]
         self.check(
             message,
             numeric=sum(feature.width for feature in numeric),
             features=len(numeric),
-            categories=len(own.features) - len(numeric),
+            categories=len(spec.features) - len(numeric),
         )
         if self._encoded_by == "none":
-            encoding = shared_encoding(own.features, message, vocabulary_key)
+            encoding = shared_encoding(spec.features, message, vocabulary_key)
             self.encoding = encoding_of(encoding, self.fitted)
         elif self._encoded_by == "noised":
-            self.encoding = shared_noised_encoding(own, message, vocabulary_key)
+            self.encoding = shared_noised_encoding(spec, message, vocabulary_key)
         else:
-            raise InternalError(f"slot {own.slot} is encoded by public bounds")
+            raise InternalError(f"slot {spec.slot} is encoded by public bounds")
         return self.encoding
 
     def encoded(self) -> Encoding:
-        """The slot's encoding; where no message has set it, it follows from what is here."""
+        """Return the slot's encoding. If no message has set it, it follows from the local rows."""
         if self.encoding is None:
             if self._encoded_by == "none":
                 self.fitted = self._transformed()
@@ -210,10 +218,10 @@ class SlotState:
     def scoring_engine(
         self, con: Connection, block: SavedBlock, of: tuple[str, int]
     ) -> LinearEngine:
-        """Of the active rows as a saved block encodes them, until the run ends; `of`: the block's
-        model and slot.
+        """Return the engine of the active rows, encoded by a saved block, until the run ends. `of`:
+        the block's model and slot.
 
-        Raises InternalError in training, and for another block than before.
+        Raise InternalError in training, and for another block than before.
         """
         if self.operator is not None or self.scorer not in (None, of):
             raise InternalError(f"slot {self.specification.slot} is not that of a block to look at")
@@ -225,97 +233,102 @@ class SlotState:
         return self.engine
 
     def labels(self) -> ms.Labels:
-        """Of the active rows; noised where the specification says so."""
+        """Return the labels of the active rows, noised if the specification says so."""
         label = self._label
         if label is None:
-            found = self.snapshot.labels(self.specification.classes)
+            answer = self.snapshot.labels(self.specification.classes)
         else:
-            found = noised_labels(self.snapshot)
+            answer = noised_labels(self.snapshot)
             self.noised_labels = label.epsilon
-        return ms.Labels(self.snapshot.run, self.specification.slot, *found)
+        return ms.Labels(self.snapshot.run, self.specification.slot, *answer)
 
     def findings(self) -> ms.Findings:
-        """What is odd about the features, in training or, once they were scored, in scoring."""
-        own, none = self.specification, np.zeros(len(self.specification.features), np.uint8)
-        if own.privacy is not None and own.privacy.delta is not None:
-            raise InternalError(f"features of slot {own.slot} are protected: nothing is said")
+        """Return findings about the features, in training or, once they were scored, in scoring."""
+        spec, none = self.specification, np.zeros(len(self.specification.features), np.uint8)
+        if spec.privacy is not None and spec.privacy.delta is not None:
+            raise InternalError(f"features of slot {spec.slot} are protected: nothing is said")
         empty, constant, identifying, unseen = none, none, none, none.astype(np.int64)
         if self.scored is not None:
             empty, unseen = of_scoring(self.snapshot, self.scored)
         else:
             encoding = self.encoded()
             empty, constant, identifying = of_training(self.snapshot, encoding, self.joined)
-        return ms.Findings(self.snapshot.run, own.slot, empty, constant, identifying, unseen)
+        return ms.Findings(self.snapshot.run, spec.slot, empty, constant, identifying, unseen)
 
     def separated(self, request: ms.SendSeparated) -> ms.Separated:
-        """Columns of whose rows all or none are of a class, before training."""
-        own = self.specification
-        if own.privacy is not None and own.privacy.delta is not None:
-            raise InternalError(f"features of slot {own.slot} are protected: nothing is said")
-        if self.operator is not None or self.scored is not None or own.warm is not None:
-            raise InternalError(f"slot {own.slot} does not begin to be trained")
+        """Return columns whose rows are all, or none, of a class, before training."""
+        spec = self.specification
+        if spec.privacy is not None and spec.privacy.delta is not None:
+            raise InternalError(f"features of slot {spec.slot} are protected: nothing is said")
+        if self.operator is not None or self.scored is not None or spec.warm is not None:
+            raise InternalError(f"slot {spec.slot} does not begin to be trained")
         self.check(request, rows=self.snapshot.active)
         return separated(self.snapshot, self.encoded(), request)
 
     def profile(self, request: ms.SendProfile) -> ms.Profile:
-        """What the features are like, before any is encoded."""
-        own = self.specification
-        if own.privacy is not None:
-            raise InternalError(f"rows of slot {own.slot} are protected: nothing is said")
+        """Return a profile of the features, before any is encoded."""
+        spec = self.specification
+        if spec.privacy is not None:
+            raise InternalError(f"rows of slot {spec.slot} are protected: nothing is said")
         if self.operator is not None or self.engine is not None or self.encoding is not None:
-            raise InternalError(f"slot {own.slot} is not one to check")
+            raise InternalError(f"slot {spec.slot} is not one to check")
         if isinstance(request, ms.SendExplained):
             self.check(request, rows=self.snapshot.active)
         return profile(self.snapshot, request)
 
     def equal_rows(self) -> ms.EqualRows:
-        """Which active rows are equal; engine and operator are of distinct ones then."""
-        own = self.specification
-        if own.privacy is not None and own.privacy.delta is not None:
-            raise InternalError(f"features of slot {own.slot} are protected: nothing is said")
+        """Return which active rows are equal. Engine and operator then work on distinct ones."""
+        spec = self.specification
+        if spec.privacy is not None and spec.privacy.delta is not None:
+            raise InternalError(f"features of slot {spec.slot} are protected: nothing is said")
         if self.operator is not None:
-            raise InternalError(f"slot {own.slot} has been started")
-        return ms.EqualRows(self.snapshot.run, own.slot, merge_equal_rows(self.snapshot))
+            raise InternalError(f"slot {spec.slot} has been started")
+        return ms.EqualRows(self.snapshot.run, spec.slot, merge_equal_rows(self.snapshot))
 
     def releases(self, request: ms.SendReleases) -> ms.Releases:
-        """What the operator says of its releases, where there is one; and labels and statistics."""
-        found: ms.Message = releases_of(None, request.run, request.slot)
+        """Return the operator's report on its releases, if there is one, with labels and
+        statistics.
+        """
+        reply: ms.Message = releases_of(None, request.run, request.slot)
         if self.operator is not None:
-            found = self.operator.handle(request)
-        if not isinstance(found, ms.Releases):
-            raise InternalError(f"the operator answered {request.kind} with {found.kind}")
-        return replace(found, labels=self.noised_labels, statistics=self.noised_statistics)
+            reply = self.operator.handle(request)
+        if not isinstance(reply, ms.Releases):
+            raise InternalError(f"the operator answered {request.kind} with {reply.kind}")
+        return replace(reply, labels=self.noised_labels, statistics=self.noised_statistics)
 
     def _transformed(
         self, merged: tuple[Fitted | None, ...] | None = None
     ) -> tuple[Fitted | None, ...] | None:
-        """Features as TRANSFORM fits them; in a warm start by what the block has, of which the
-        weights are."""
+        """Return fitted features of TRANSFORM. In a warm start they come from the block, to which
+        the weights belong.
+        """
         given = merged if self.warm is None else self.warm.encoding.fitted
         return transform(self.snapshot, self.specification.features, given, self.joined)
 
     @property
     def _encoded_by(self) -> str:
-        own = self.specification.privacy
-        return "none" if own is None else own.statistics
+        privacy = self.specification.privacy
+        return "none" if privacy is None else privacy.statistics
 
     @property
     def _label(self) -> LabelNoise | None:
-        own = self.specification.privacy
-        return None if own is None else own.label
+        privacy = self.specification.privacy
+        return None if privacy is None else privacy.label
 
     def _measure(self) -> None:
-        """Noised statistics are measured now: once, for each time would add to ε."""
-        own = self.specification.privacy
-        if own is None or self.noised_statistics:
+        """Record that noised statistics are measured now: only once, because each time would add to
+        ε.
+        """
+        privacy = self.specification.privacy
+        if privacy is None or self.noised_statistics:
             raise InternalError(f"slot {self.specification.slot} has measured its statistics")
-        self.noised_statistics = own.statistics_noise
+        self.noised_statistics = privacy.statistics_noise
 
 
 def check_delta(specification: SlotSpecification, rows: int) -> None:
-    """PrivacyError where the δ of the features is 1/rows or more.
+    """Raise PrivacyError if the δ of the features is 1/rows or more.
 
-    Such a δ allows to lay open one row of each such table, and promises nothing.
+    Such a δ allows disclosing one row of each such table, and promises nothing.
     """
     delta = None if specification.privacy is None else specification.privacy.delta
     if delta is not None and rows * delta >= 1:
@@ -327,5 +340,5 @@ def check_delta(specification: SlotSpecification, rows: int) -> None:
 
 
 def protected(specification: SlotSpecification) -> bool:
-    """Gradients of the slot are to be clipped and noised."""
+    """Return True if gradients of the slot must be clipped and noised."""
     return specification.privacy is not None and specification.privacy.delta is not None

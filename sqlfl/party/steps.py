@@ -1,4 +1,4 @@
-"""What a client's part of a method is made of, and what all of them share."""
+"""Interfaces of a client's part of a method, and the code that all methods share."""
 
 from __future__ import annotations
 
@@ -29,32 +29,33 @@ class Engine(Protocol):
     centre: Array
     """(d,): μ of the one-hot columns, 0 for numeric ones."""
     offsets: tuple[int, ...]
-    """Per category feature its first column; and at the end the width."""
+    """First column of each category feature; at the end the width."""
 
     @property
     def counts(self) -> Array:
-        """float64 (rows,): cnt of every active row, what its joined rows count in all."""
+        """Return cnt of every active row, the total weight of its joined rows: float64 (rows,)."""
         ...
 
     def predict(self, theta: Array, batch: Array | None = None) -> Array:
-        """X̃ θ: (d, c) -> (rows or batch rows, c)."""
+        """Return X̃ θ: (d, c) -> (rows or batch rows, c)."""
         ...
 
     def gradient(self, values: Array, batch: Array | None = None) -> Array:
-        """X̃ᵀ V: (rows or batch rows, c) -> (d, c)."""
+        """Return X̃ᵀ V: (rows or batch rows, c) -> (d, c)."""
         ...
 
     def gram(self) -> GramMatrix:
-        """Σ cnt x xᵀ before the one-hot columns are centred."""
+        """Return Σ cnt x xᵀ before the one-hot columns are centred."""
         ...
 
     def norms(self) -> Array:
-        """‖x̃_r‖ of every active row, its columns centred: float64 (rows,)."""
+        """Return ‖x̃_r‖ of every active row, with centred columns: float64 (rows,)."""
         ...
 
     def columns(self, kind: npt.DTypeLike = np.float64) -> tuple[Array, sparse.csr_array]:
-        """The encoded columns before centring: numeric (rows, p), as numbers of this kind, one-hot
-        (rows, d − p)."""
+        """Return the encoded columns before centring: numeric (rows, p), as numbers of this kind,
+        and one-hot (rows, d − p).
+        """
         ...
 
 
@@ -63,14 +64,14 @@ class Metric(Protocol):
 
 
 class ClientStep(ABC, Generic[Own]):
-    """One method at one linear block; θ is (d, d_c), and starts from what it is given."""
+    """One method at one linear block. θ is (d, d_c), and starts from the given one."""
 
     takes: ClassVar[tuple[type[Residuals], ...]]
-    """The method's residuals."""
+    """Types of the method's residuals."""
     needs_gram: ClassVar[bool] = False
-    """The method uses second moments: the slot's, or in consensus the client's own."""
+    """True if the method uses second moments: the slot's, or in consensus the client's own."""
     ends: bool = True
-    """A step after which all rows are predicted ends an epoch."""
+    """True if a step whose predictions cover all rows ends an epoch."""
 
     def __init__(self, configuration: Own, engine: Engine, theta: Array) -> None:
         self._configuration = configuration
@@ -84,8 +85,10 @@ class ClientStep(ABC, Generic[Own]):
         return self._theta
 
     def set_gram(self, gram: GramMatrix) -> None:
-        own = self._configuration
-        self._measure = BlockSolver(gram, self._centre, own.total, own.curvature, own.l2)
+        settings = self._configuration
+        self._measure = BlockSolver(
+            gram, self._centre, settings.total, settings.curvature, settings.l2
+        )
 
     @property
     def completes(self) -> bool:
@@ -102,43 +105,46 @@ class ClientStep(ABC, Generic[Own]):
 
     @abstractmethod
     def advance(self, gradient: Array) -> tuple[Array, Array]:
-        """From Σ_r x̃_r Y[r] over the slot: what to multiply with X̃, and the products."""
+        """Step from Σ_r x̃_r Y[r] over the slot. Return the vector to multiply with X̃, and the
+        products.
+        """
 
     def restart(self, theta: Array, centre: Array) -> None:
         """Go on at θ, in columns of other units and centre."""
         raise InternalError(f"{self._configuration.method} has no strengths")
 
     def probe(self, gradient: Array) -> Array:
-        """One power round: (d, 1) -> (d, 1)."""
+        """Make one power round: (d, 1) -> (d, 1)."""
         raise InternalError(f"{self._configuration.method} has no power rounds")
 
     def slope(self, gradient: Array) -> Array:
-        """Of Σ_r x̃_r Y[r] over the slot, Y the residuals at θ: ‖g‖², and gᵀP g where the step has
-        the slot's second moments: (2,) or (1,)."""
-        own = self._configuration
-        g = gradient / own.rows + own.l2 * self.theta
-        found = [float(np.vdot(g, g))]
+        """Return ‖g‖² from Σ_r x̃_r Y[r] over the slot, Y the residuals at θ. If the step has the
+        slot's second moments, return gᵀP g too: (2,) or (1,).
+        """
+        settings = self._configuration
+        g = gradient / settings.rows + settings.l2 * self.theta
+        norms = [float(np.vdot(g, g))]
         if self._measure is not None:
-            found.append(float(np.vdot(g, self._measure.solve(g))))
-        return np.array(found)
+            norms.append(float(np.vdot(g, self._measure.solve(g))))
+        return np.array(norms)
 
 
 class Averaging(Protocol):
-    """A step whose clients average parameters instead of summing gradients: not `advance`."""
+    """Step whose clients average parameters instead of summing gradients, in place of `advance`."""
 
     def part(self, gradient: Array) -> Array:
-        """The first inner round: what is to be averaged, (d, d_c)."""
+        """Return the values to average in the first inner round, (d, d_c)."""
         ...
 
     def average(self, mean: Array) -> Array:
-        """Of an inner round; what is to be averaged in the next one."""
+        """Take the average of an inner round. Return the values to average in the next one."""
         ...
 
     def settle(self, mean: Array) -> tuple[Array, Array]:
-        """The last one: as `advance`."""
+        """Take the last average, and return the values of `advance`."""
         ...
 
 
 def penalty(theta: Array, configuration: Configuration) -> Array:
-    """l2/2 ‖θ‖²: (1,)."""
+    """Return l2/2 ‖θ‖²: (1,)."""
     return np.array([0.5 * configuration.l2 * float(np.vdot(theta, theta))])
