@@ -1,4 +1,4 @@
-"""CONTRIBUTIONS OF MODEL: each table's part of the score of every joined row."""
+"""CONTRIBUTIONS OF MODEL: what each table adds to the score of every joined row."""
 
 from __future__ import annotations
 
@@ -38,11 +38,8 @@ def contributions(
     run: str,
     said: Scoring,
 ) -> pa.Table:
-    """Return a row for each joined row: identifiers, prediction, score, intercept, and each table's
-    part of the score.
-
-    The option `features` adds each feature's part. With several outputs there is a column for each.
-    """
+    """A row per joined row: identifiers, prediction, score, intercept, and what each table, and
+    each feature where that is asked for, adds to the score; of several outputs, each for each."""
     joined = prepare(plan, channel, run, said.tell)
     remark_on_join(plan, joined, said.remark)
     joined = with_offsets(plan, joined, channel, run)
@@ -67,9 +64,9 @@ def contributions(
         rows = joined.slots[own.index].rows
         columns += _named(model, f"by_{own.name}", added[own.index][rows])
         if asked.features:
-            said.tell(f"features of {tower.name}")
-            for feature, values in _of_features(plan, model, joined, tower, channel, run):
-                columns += _named(model, f"by_{tower.name}.{feature}", values[rows])
+            said.tell(f"features of {own.name}")
+            for feature, values in _of_features(plan, model, joined, own, channel, run):
+                columns += _named(model, f"by_{own.name}.{feature}", values[rows])
     names, arrays = zip(*columns, strict=True)
     return pa.Table.from_arrays(list(arrays), names=list(names))
 
@@ -95,12 +92,12 @@ def _prediction(model: Model, prediction: Array) -> pa.Array:
 
 
 def _added(head: Head, values: Array) -> Float:
-    """Return the slot rows' part of the scores: (n, d_c)."""
+    """To the scores, of the rows of a slot: (n, d_c)."""
     return values.astype(np.float64) if head.weights is None else values @ head.weights
 
 
 def _named(model: Model, name: str, values: Array) -> list[tuple[str, pa.Array]]:
-    """Return a column, or one for each class if there are several outputs."""
+    """A column; of several outputs one for each class."""
     if values.shape[1] == 1 or model.classes is None:
         return [(name, pa.array(values[:, 0]))]
     return [(f"{name}_{text}", pa.array(values[:, k])) for k, text in enumerate(model.classes)]
@@ -114,18 +111,16 @@ def _of_features(
     channel: ReplyChannel,
     run: str,
 ) -> Iterator[tuple[str, Float]]:
-    """Yield each feature with its part of the scores of the slot's rows: (n, d_c)."""
-    joined_slot = joined.slots[slot.index]
+    """Each feature, and what it adds to the scores of the slot's rows: (n, d_c)."""
+    own = joined.slots[slot.index]
     outputs = len(model.intercept)
     kind = SendExactContributions if model.exact else SendContributions
     request = kind(run, slot.index, model.run, plan.blocks[slot.index])
-    requests = dict.fromkeys(joined_slot.addresses, request)
+    requests = dict.fromkeys(own.addresses, request)
     parts = outputs * len(slot.features)
     replies = ask(
-        channel,
-        requests,
-        lambda a: expected.contributions(joined_slot.active[a], parts, exact=model.exact),
+        channel, requests, lambda a: expected.contributions(own.active[a], parts, exact=model.exact)
     )
-    values = np.concatenate([replies[address].values for address in joined_slot.addresses])
+    values = np.concatenate([replies[address].values for address in own.addresses])
     for place, feature in enumerate(slot.features):
         yield feature.name, values[:, place * outputs : (place + 1) * outputs].astype(np.float64)

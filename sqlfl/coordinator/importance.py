@@ -1,4 +1,4 @@
-"""IMPORTANCE OF MODEL: the loss of a metric when a feature's values are permuted between rows."""
+"""IMPORTANCE OF MODEL: what a metric loses where a feature's values are those of other rows."""
 
 from __future__ import annotations
 
@@ -45,16 +45,16 @@ def importance(
     run: str,
     said: Scoring,
 ) -> pa.Table:
-    """Return a row for each table position, with feature NULL, and one for each of its features.
+    """A row per table position, of feature NULL, and one per feature of it.
 
-    Raise ModelError as EVALUATE does.
+    Raises ModelError as EVALUATE does.
     """
     rows = labelled(plan, model, channel, run, said)
     said.tell("scoring")
     scores = slot_scores(plan, model, rows.joined, channel, run)
     remark_on_features(plan, rows.joined, channel, run, said.remark)
     whole = _measured(asked, model, rows, scores)
-    table_rows: list[dict[str, object]] = []
+    found: list[dict[str, object]] = []
     for slot in (slot for slot in plan.ucq.slots if slot.features):
         said.tell(f"permuting features of {slot.name}")
         for feature, permuted, variance in _permuted(
@@ -64,7 +64,7 @@ def importance(
                 _worse(asked, whole, _measured(asked, model, rows, {**scores, slot.index: values}))
                 for values in permuted
             ]
-            table_rows.append({
+            found.append({
                 "party": ", ".join(slot.parties),
                 "table": slot.name,
                 "feature": feature,
@@ -86,20 +86,19 @@ def _permuted(
     channel: ReplyChannel,
     run: str,
 ) -> Iterator[tuple[str | None, Iterator[Array], float | None]]:
-    """Yield each feature with its slot rows' scores for each permutation, and the scores' variance.
-    The first entry is for all features together: their rows are permuted here, without a message.
-    """
-    slot_values = scores[slot.index]
+    """A feature, what its slot's rows add to the scores each time that it is permuted, and the
+    variance of what they add; first all of them, whose rows are permuted here, at no message."""
+    own = scores[slot.index]
     seed = asked.seed
     chance = np.random.default_rng(None if seed is None else [seed, slot.index])
-    whole = (slot_values[chance.permutation(len(slot_values))] for _ in range(asked.repeats))
-    yield None, whole, _variance(model, slot_values, rows, slot)
+    whole = (own[chance.permutation(len(own))] for _ in range(asked.repeats))
+    yield None, whole, _variance(model, own, rows, slot)
     for place, feature in enumerate(slot.features):
-        permutations = (
+        told = (
             _told(plan, asked, model, rows, slot, place, repeat, channel, run)
             for repeat in range(asked.repeats)
         )
-        yield feature.name, permutations, None
+        yield feature.name, told, None
 
 
 def _told(
@@ -127,9 +126,7 @@ def _told(
 
 
 def _variance(model: Model, own: Array, rows: Labelled, slot: Slot) -> float:
-    """Return the variance over joined rows of the slot's part of the scores, summed over the
-    scores.
-    """
+    """Over joined rows, of what the slot adds to the scores, summed over these."""
     added = Head(model.intercept, model.head).weights
     parts: Float = own.astype(np.float64) if added is None else own @ added
     values = parts[rows.joined.slots[slot.index].rows]
@@ -145,8 +142,8 @@ def _measured(
     loss = loss_of_model(model)
     if asked.metric == "loss":
         return loss.of_prediction(prediction, rows.y, rows.weights)
-    value = loss.metrics(prediction, rows.y, rows.weights)[asked.metric]
-    return None if value is None else float(value)
+    found = loss.metrics(prediction, rows.y, rows.weights)[asked.metric]
+    return None if found is None else float(found)
 
 
 def _worse(asked: Importance, before: float | None, after: float | None) -> float | None:
@@ -161,7 +158,7 @@ def _mean(losses: list[float | None]) -> float | None:
 
 
 def _deviation(losses: list[float | None]) -> float | None:
-    """Return the standard deviation between permutations; None for one permutation."""
+    """Between permutations; None of one."""
     known = [loss for loss in losses if loss is not None]
     return float(np.std(known, ddof=1)) if len(known) > 1 else None
 

@@ -1,7 +1,7 @@
 """INFERENCE OF MODEL: standard errors, tests and intervals of coefficients.
 
-Each client sends its active rows' encoded columns in a basis of its own choice. The matrices behind
-the standard errors, such as (Σ w φ'' z zᵀ)⁻¹, are in that basis too. A client that receives its
+Each client tells its active rows' encoded columns in a basis of its own choice. What standard
+errors are made of, (Σ w φ'' z zᵀ)⁻¹ and the like, is in that basis too; a client that gets its
 block of the covariance turns it back.
 """
 
@@ -61,48 +61,46 @@ from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.store.registry import Model
 
 MOST = 5000
-"""Maximum number of encoded columns of all tables. A matrix of this size is inverted."""
+"""Encoded columns of all tables: a matrix of them is inverted."""
 RIGHT = 1e-9
 """The share of a constant's deviance below which nothing is left to estimate errors from."""
 EXACT = 1e-6
 """How far columns may be from telling which rows have no partner: more is no rounding."""
 NAMED = 20
-"""Maximum number of columns in a warning."""
+"""Columns that a warning lists."""
 AWAY = 0.05
-"""Distance of the model from the estimate of these rows, in standard errors, above which it is
-reported.
-"""
+"""Standard errors that the model may be away from the estimate of these rows, unsaid."""
 
 
 @dataclass(frozen=True, eq=False)
 class Rotations:
-    """Design matrix: the constant 1, and then the columns that each slot's clients sent."""
+    """The design: the constant 1, then what each slot's clients told."""
 
     joined: Joined
     values: Mapping[int, Float]
-    """Slot -> columns (n_i, d_i)."""
+    """By slot (n_i, d_i)."""
     theta: Float
-    """Coefficients (P,): 0 for the constant."""
+    """(P,): 0 for the constant."""
     origin: Float
     """(P,): the row whose score is the intercept in the features' own units."""
 
     @cached_property
     def rows(self) -> dict[int, Array]:
-        """Return slot -> int (N,): the row that each joined row comes from."""
+        """By slot int (N,): the row that each joined row comes from."""
         return {slot: self.joined.slots[slot].rows for slot in self.values}
 
     @cached_property
     def places(self) -> dict[int, slice]:
-        """Return slot -> its columns of the design."""
+        """By slot, its columns of the design."""
         ends = np.cumsum([1, *(values.shape[1] for values in self.values.values())]).tolist()
         return {slot: slice(ends[k], ends[k + 1]) for k, slot in enumerate(self.values)}
 
     def design(self, rows: Array) -> Float:
-        columns = np.empty((len(rows), len(self.theta)))
-        columns[:, 0] = 1.0
+        found = np.empty((len(rows), len(self.theta)))
+        found[:, 0] = 1.0
         for slot, place in self.places.items():
-            columns[:, place] = self.values[slot][self.rows[slot][rows]]
-        return columns
+            found[:, place] = self.values[slot][self.rows[slot][rows]]
+        return found
 
     def scores(self, intercept: float) -> Float:
         """H (N,)"""
@@ -110,8 +108,8 @@ class Rotations:
         if self.joined.offset is not None:
             found += self.joined.offset
         for slot, place in self.places.items():
-            totals += (self.values[slot] @ self.theta[place])[self.rows[slot]]
-        return totals
+            found += (self.values[slot] @ self.theta[place])[self.rows[slot]]
+        return found
 
 
 def infer(
@@ -122,10 +120,9 @@ def infer(
     run: str,
     said: Scoring,
 ) -> pa.Table:
-    """Return a row for each encoded column, one for the intercept, and one for each measure of the
-    fit.
+    """A row per encoded column, one for the intercept, and one per measure of the fit.
 
-    Raise ModelError for too few rows or too many columns, and as EVALUATE does.
+    Raises ModelError where there are too few rows or too many columns, and as EVALUATE does.
     """
     rows = labelled(plan, model, channel, run, said)
     _check_target(model, rows)
@@ -179,7 +176,7 @@ def infer(
         nothing,
         quasi=asked.quasi,
     )
-    if estimate is None:
+    if found is None:
         raise ModelError(
             f"{fit.rows:g} joined rows"
             + ("" if number is None else f" in {number} clusters")
@@ -347,14 +344,14 @@ def _partnerless(
 
 
 def _separation(family: Family, told: Rotations, h: Float, rows: Labelled) -> Separation | None:
-    """Return the separation; None for a family whose estimates are always finite."""
+    """None of a family whose estimates are always finite."""
     if not family.separable:
         return None
     return separation(family, told.design, h, rows.y, rows.weights)
 
 
 def _number(units: Array, weights: Array | None) -> int:
-    """Return the number of units with a positive weight."""
+    """Of units that weigh anything."""
     return len(np.unique(units if weights is None else units[weights > 0]))
 
 
@@ -395,14 +392,14 @@ def _rotations(
         values[slot] = np.concatenate([part.values for part in parts])
         theta.append(parts[0].weights)
         origin.append(parts[0].origin)
-    basis = Rotations(joined, values, np.concatenate(theta), np.concatenate(origin))
-    if len(basis.theta) > MOST:
+    found = Rotations(joined, values, np.concatenate(theta), np.concatenate(origin))
+    if len(found.theta) > MOST:
         raise ModelError(
-            f"model {model.name} has {len(basis.theta) - 1:,} encoded columns, and standard errors "
+            f"model {model.name} has {len(found.theta) - 1:,} encoded columns, and standard errors "
             f"are worked out of {MOST - 1:,} at most",
             hint="train with fewer categories; IMPORTANCE OF MODEL has no such limit",
         )
-    return basis
+    return found
 
 
 def _alike(part: Rotated, first: Rotated) -> bool:
@@ -410,9 +407,8 @@ def _alike(part: Rotated, first: Rotated) -> bool:
 
 
 def _units(plan: FederatedPlan, asked: Inference, joined: Joined) -> Array | None:
-    """Return the cluster of each joined row: int (N,). Rows without a partner in the table form
-    clusters of their own.
-    """
+    """int (N,): which joined rows may depend on each other; those without a partner in the table
+    depend on no other."""
     if asked.cluster is None:
         return None
     slot = next(s for s in plan.ucq.slots if s.units)
@@ -428,7 +424,7 @@ def _errors(
     channel: ReplyChannel,
     run: str,
 ) -> dict[int, Errors]:
-    """Return slot -> its clients' replies to their blocks of the covariance."""
+    """By slot, what its clients make of the covariance."""
     requests: dict[Address, SendErrors] = {}
     crossed = own.covariance @ own.origin
     for slot, place in told.places.items():
@@ -476,7 +472,7 @@ def _same(part: Errors, first: Errors) -> bool:
     )
 
 
-# -- result ----------------------------------------------------------------------------------------
+# -- what is shown --------------------------------------------------------------------------------
 
 
 def _table(
@@ -494,7 +490,7 @@ def _table(
     """`ratio`: of Firth's penalised likelihoods."""
     tables = [_intercept(asked, told, resolved, found, replies)]
     for slot, reply in replies.items():
-        table_slot = plan.ucq.slots[slot]
+        own = plan.ucq.slots[slot]
         size = len(reply.kinds)
         is_told = _is_told(slot, replies)
         shown = is_told | (reply.bases > 0) | resolved.penalised

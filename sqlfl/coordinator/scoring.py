@@ -43,26 +43,25 @@ ARROW_TYPES: Mapping[str, pa.DataType] = {
     "DOUBLE": pa.float64(),
     "VARCHAR": pa.string(),
 }
-"""Arrow types of the results of `class_type`, except decimals."""
+"""Of what `class_type` gives, but for decimals."""
 
 
 @dataclass(frozen=True)
 class Scoring:
-    """Callbacks of a scoring: for progress, and for warnings about the rows."""
+    """Whom a scoring tells what it does, and what is odd about the rows."""
 
     tell: Callable[[str], None] = lambda _: None
     remark: Callable[[str], None] = lambda _: None
     note: Callable[[str], None] = lambda _: None
-    """Takes a note to print below the result."""
+    """What is to be said below the result."""
 
 
 def predict(
     plan: FederatedPlan, model: Model, channel: ReplyChannel, run: str, said: Scoring = Scoring()
 ) -> pa.Table:
-    """Return a row for each joined row: identifiers, `prediction`, and `probability_<class>` of
-    classifiers.
+    """A row per joined row: identifiers, `prediction`, and `probability_<class>` of classifiers.
 
-    With INTO the clients keep tables of these, and the result has a row for each table.
+    Where the plan says INTO, tables of these at the clients instead, and a row per table.
     """
     joined = prepare(plan, channel, run, said.tell)
     remark_on_join(plan, joined, said.remark)
@@ -97,13 +96,13 @@ def prediction_columns(model: Model) -> list[tuple[str, pa.DataType]]:
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """A model's predictions of joined rows, with their true values."""
+    """What a model makes of joined rows, beside what is true of them."""
 
     rows: int
     prediction: Array
     """(N, 1) numbers, or (N, K) probabilities."""
     y: Array
-    """(N,): numbers, or indices of classes among the model's."""
+    """(N,): numbers, or the places of classes among the model's."""
     weights: Array | None
     """(N,)"""
 
@@ -111,13 +110,12 @@ class Outcome:
 def evaluate(
     plan: FederatedPlan, model: Model, channel: ReplyChannel, run: str, said: Scoring = Scoring()
 ) -> pa.Table:
-    """Return one row: rows, loss, and the metrics of the model's kind, weighted if the plan is.
+    """One row: rows, loss, and the metrics of the model's kind, weighed where the plan is. Where
+    labels are noised, also `accuracy_estimate` of a classifier, and `labels`, which says so. Where
+    the plan has a look, what that shows (`sqlfl.coordinator.quality`).
 
-    With noised labels there is also the `accuracy_estimate` of a classifier, and `labels`, which
-    says so. If the plan asks for a diagnostic, return that (`sqlfl.coordinator.quality`).
-
-    Raise ModelError for an empty join, a class that the model does not know, and invalid weights.
-    Raise PartyError if labels were not noised as planned.
+    Raises ModelError for an empty join, a class that the model does not know, and weights that are
+    none, and PartyError where labels were not noised as planned.
     """
     return measured(plan, model, _outcome(plan, model, channel, run, said))
 
@@ -126,11 +124,11 @@ def measured(plan: FederatedPlan, model: Model, found: Outcome) -> pa.Table:
     """The table that EVALUATE, or the plan's look, makes of an outcome."""
     if plan.look is not None:
         classes = None if model.classes is None else class_values(model)
-        return look(plan.look, classes, outcome.prediction, outcome.y, outcome.weights)
+        return look(plan.look, classes, found.prediction, found.y, found.weights)
     loss = loss_of_model(model)
-    metrics = loss.metrics(outcome.prediction, outcome.y, outcome.weights)
-    value = loss.of_prediction(outcome.prediction, outcome.y, outcome.weights)
-    row: dict[str, object] = {"rows": outcome.rows, "loss": value, **metrics}
+    metrics = loss.metrics(found.prediction, found.y, found.weights)
+    value = loss.of_prediction(found.prediction, found.y, found.weights)
+    row: dict[str, object] = {"rows": found.rows, "loss": value, **metrics}
     kinds = {"rows": pa.int64(), "labels": pa.string()}
     if plan.privacy is not None:
         if model.classes is not None:
@@ -144,11 +142,11 @@ def measured(plan: FederatedPlan, model: Model, found: Outcome) -> pa.Table:
 
 @dataclass(frozen=True, eq=False)
 class Labelled:
-    """Joined rows with their true values."""
+    """Joined rows and what is true of them."""
 
     joined: Joined
     y: Array
-    """(N,): numbers, or indices of classes among the model's."""
+    """(N,): numbers, or the places of classes among the model's."""
     weights: Array | None
     """(N,)"""
 
@@ -156,9 +154,7 @@ class Labelled:
 def labelled(
     plan: FederatedPlan, model: Model, channel: ReplyChannel, run: str, said: Scoring
 ) -> Labelled:
-    """Join the rows of EVALUATE and get their targets and weights. Raise ModelError as `evaluate`
-    does.
-    """
+    """What EVALUATE begins with; raises ModelError as `evaluate` says."""
     joined = prepare(plan, channel, run, said.tell)
     if joined.total == 0:
         raise ModelError(
@@ -195,7 +191,7 @@ def loss_of_model(model: Model) -> Loss:
 
 
 def _known(model: Model, target: Targets) -> Array:
-    """Return the targets, with classes as the model numbers them: (N,)."""
+    """The targets, classes as the model numbers them: (N,)."""
     if model.classes is None or target.classes is None:
         return target.values
     unknown = [text for text in target.classes if text not in model.classes]
@@ -213,16 +209,15 @@ def _known(model: Model, target: Targets) -> Array:
 def _score(
     plan: FederatedPlan, model: Model, joined: Joined, channel: ReplyChannel, run: str
 ) -> Array:
-    """Return the predicted number (N, 1), or probabilities (N, K), of each joined row."""
+    """Per joined row: the predicted number (N, 1), or probabilities (N, K)."""
     return predicted(model, joined, slot_scores(plan, model, joined, channel, run))
 
 
 def slot_scores(
     plan: FederatedPlan, model: Model, joined: Joined, channel: ReplyChannel, run: str
 ) -> dict[int, Array]:
-    """Return slot -> its active rows' part of the scores: (n_i, P), float64 if the model is exact,
-    else float32.
-    """
+    """Return by slot what active rows add to the scores: (n_i, P), float64 where the model is
+    exact, else float32."""
     head = Head(model.intercept, model.head)
     active: dict[Address, int] = {}
     for slot in plan.blocks:
@@ -239,9 +234,7 @@ def slot_scores(
 
 
 def predicted(model: Model, joined: Joined, scores: Mapping[int, Array]) -> Array:
-    """Return the number (N, 1) or the probabilities (N, K) of each joined row, from
-    `slot_scores`.
-    """
+    """Per joined row: the number (N, 1) or the probabilities (N, K) of `slot_scores`."""
     head = Head(model.intercept, model.head)
     embedding = np.zeros((joined.total, head.inputs))
     for slot, values in scores.items():
@@ -259,7 +252,7 @@ def identifiers(
     active = {address: count for slot in slots for address, count in slot.active.items()}
     requests = {address: SendIdentifiers(run, address[1]) for address in active}
     replies = ask(channel, requests, lambda a: expected.identifiers(told(plan, a), active[a]))
-    columns: dict[int, pa.Array] = {}
+    found: dict[int, pa.Array] = {}
     for slot in plan.ucq.slots:
         for position, identifier in enumerate(slot.identifiers):
             parts = {
@@ -267,16 +260,14 @@ def identifiers(
                 for address in joined.slots[slot.index].addresses
             }
             column = pa.concat_arrays(_same_type(parts, requests))
-            columns[identifier] = column.take(pa.array(joined.slots[slot.index].rows))
-    return [(item.name, columns[number]) for number, item in enumerate(plan.ucq.identifiers)]
+            found[identifier] = column.take(pa.array(joined.slots[slot.index].rows))
+    return [(item.name, found[number]) for number, item in enumerate(plan.ucq.identifiers)]
 
 
 def _same_type(
     parts: Mapping[Address, pa.Array], requests: Mapping[Address, Message]
 ) -> list[pa.Array]:
-    """Return the parts in the first type that holds all of them. Clients may differ in width
-    (INTEGER, BIGINT).
-    """
+    """Clients may differ in width (INTEGER, BIGINT): the first type that holds all of them."""
     common: pa.DataType | None = None
     for (client, slot), part in parts.items():
         fields = [pa.schema([("x", kind)]) for kind in (common or part.type, part.type)]
@@ -289,9 +280,9 @@ def _same_type(
 
 
 def class_values(model: Model) -> pa.Array:
-    """Return the model's classes as values of the target's type if Arrow has it; otherwise as text.
+    """The model's classes as values of the target's type, where Arrow has it; else as text.
 
-    Arrow has no HUGEINT of more than 38 digits; one such value makes all of them text.
+    A HUGEINT of more than 38 digits, which Arrow has not, makes all of them text.
     """
     assert model.classes is not None
     text = pa.array(model.classes, pa.string())

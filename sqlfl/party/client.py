@@ -1,4 +1,4 @@
-"""Client's part of training: it answers the coordinator's messages for one slot."""
+"""The client's part of training: answers the coordinator's messages for one slot."""
 
 from __future__ import annotations
 
@@ -48,17 +48,17 @@ from sqlfl.privacy.randomness import Entropy, system
 NOTHING = np.zeros(0)
 
 ROUNDING = 1e-6
-"""Loss by rounding in the norm of a row whose columns are centred to about 0."""
+"""Beyond what rounding may take from the norm of a row whose columns are centred to about 0."""
 
 Build: TypeAlias = Callable[[Any, Engine, Array], ClientStep[Any]]
-"""Makes a method's step from its configuration, an engine and θ."""
+"""Of a method's configuration, an engine and θ."""
 
 
 class ClientOperator:
     """Training of one slot's linear block at one client.
 
-    `step` makes the method's part of it. The block starts at `theta` (d, d_c), or at 0. Raise
-    InternalError for another shape. `entropy` is for tests.
+    `step` makes the method's part of it. The block starts at `theta` (d, d_c), or at 0. Raises
+    InternalError where that has another shape. `entropy` is for tests.
 
     In private runs a row's gradient x̃_r Y_rᵀ, Y_r being what the coordinator summed over the joined
     rows of the row, has the norm ‖x̃_r‖ ‖Y_r‖: Y_r is scaled so that this is at most C, once,
@@ -95,8 +95,8 @@ class ClientOperator:
         self._updates = 0
         """Times that strengths were found anew."""
         self._run, self._slot = run, slot
-        self._held = SlotExpectations.of(engine, settings)
-        start = np.zeros((engine.width, settings.outputs))
+        self._held = SlotExpectations.of(engine, own)
+        start = np.zeros((engine.width, own.outputs))
         if theta is not None:
             if theta.shape != start.shape:
                 raise InternalError(f"a start of shape {theta.shape} for a block {start.shape}")
@@ -111,21 +111,19 @@ class ClientOperator:
         self._kept: deque[tuple[Array, Shrinkage | None]] = deque(maxlen=own.keep + 1)
         """θ after each of the last epochs, where `keep` asks for it, and its strengths."""
         self._rows: Array | None = None
-        """Rows of the last predictions, whose residuals come next; None for all."""
+        """Of the last predictions, whose residuals come next; None for all."""
         self._next: Array | None = None
         self._summed: Callable[[Array], Message] = self._advance
-        """Use of the sum of partial gradients that comes next."""
+        """What is made of the sum of the partial gradients that comes next."""
         self._exact = False
-        """True if the last residuals came in 8-byte numbers; the predictions after them have them
-        too.
-        """
+        """The last residuals came in 8-byte numbers, and so do the predictions after them."""
         self._inner = 0
         self._guard: ReleaseGuard | None = None
         self._norms = NOTHING
-        if settings.privacy is not None:
-            self._guard = ReleaseGuard(settings.privacy, engine.rows, entropy)
+        if own.privacy is not None:
+            self._guard = ReleaseGuard(own.privacy, engine.rows, entropy)
             self._norms = np.hypot(engine.norms(), ROUNDING)
-        if self._step.needs_gram and (not settings.shared or settings.averagings):
+        if self._step.needs_gram and (not own.shared or own.averagings):
             self._set_gram(self._gram(), 1)
 
     @property
@@ -175,9 +173,8 @@ class ClientOperator:
         return self._kept[-1 - back]
 
     def handle(self, message: Message) -> Message:
-        """Return the reply to a training message. Raise InternalError if it does not belong here,
-        or has other rows or parameters.
-        """
+        """The reply to a training message; InternalError where it does not belong here, or is of
+        other rows or parameters."""
         self._held.check(message, self._rows, probing=self._summed == self._probed)
         match message:
             case SetGram():
@@ -251,7 +248,7 @@ class ClientOperator:
         return self._moments
 
     def _set_gram(self, gram: GramMatrix, clients: int) -> None:
-        """Set the sum of second moments of `clients` clients."""
+        """Second moments of that many clients, in sum."""
         if self._guard is not None:
             deviation = self._guard.privacy.moments_noise * math.sqrt(clients)
             engine = self._engine
@@ -259,9 +256,7 @@ class ClientOperator:
         self._step.set_gram(gram)
 
     def _gradient(self, values: Array) -> Array:
-        """Return Σ_r x̃_r Y_rᵀ over the rows of the last predictions, clipped and noised in private
-        runs.
-        """
+        """Σ_r x̃_r Y_rᵀ of the rows of the last predictions, clipped and noised in private runs."""
         rows, guard = self._rows, self._guard
         if guard is None:
             return self._engine.gradient(values, rows)
@@ -286,7 +281,7 @@ class ClientOperator:
         return self._predictions(self._step.probe(gradient), NOTHING)
 
     def _shared(self, gradient: Array, then: Callable[[Array], Message]) -> Message:
-        """Pass the slot's gradient to `then`. Several clients must sum it first."""
+        """What `then` makes of the slot's gradient, which several clients have first to sum."""
         if not self._configuration.shared:
             return then(gradient)
         self._summed = then
@@ -328,9 +323,8 @@ class ClientOperator:
         return self._predictions(vector, products)
 
     def _remember(self) -> None:
-        """Keep θ at the end of an epoch: after a step whose predictions cover all rows. A step that
-        only asks for the gradient again ends no epoch.
-        """
+        """An epoch ends with the step after which all rows are predicted; what only asks for the
+        gradient anew is none."""
         if self._configuration.keep and self._rows is None and self._step.ends:
             self._kept.append((np.array(self.theta), self._shrinkage))
 
@@ -347,15 +341,13 @@ class ClientOperator:
 
 
 def predictions_of(values: Array) -> Array:
-    """Return `values` as messages carry them, in float32. Raise ModelError if they are not finite
-    in it.
-    """
+    """`values` as messages carry them, in float32; ModelError where they are not finite in it."""
     with np.errstate(over="ignore", invalid="ignore"):
         return _finite(values.astype(np.float32))
 
 
 def exact_predictions_of(values: Array) -> Array:
-    """Return `values` in float64. Raise ModelError if they would not fit float32 either."""
+    """`values` in float64; ModelError where they would not fit float32 either."""
     predictions_of(values)
     return np.asarray(values, np.float64)
 
@@ -372,7 +364,7 @@ def _finite(values: Array) -> Array:
 
 
 def finite(values: Array) -> Array:
-    """Return numbers of a block unchanged. Raise ModelError if they are not finite."""
+    """Numbers of a block, as they are; ModelError where they are not finite."""
     if not np.isfinite(values).all():
         raise ModelError(
             "its part of the parameters is not finite: the steps diverge",

@@ -1,4 +1,4 @@
-"""Client's replies about a saved block, over the rows of a run or outside one."""
+"""What a client tells of a saved block, over the rows of a run or outside one."""
 
 from __future__ import annotations
 
@@ -29,23 +29,21 @@ from sqlfl.udfs.numbering.rows import Snapshot
 from sqlfl.udfs.updates.update import LinearEngine
 
 Look: TypeAlias = ms.SendRotated | ms.SendErrors | ms.ScorePermuted | ms.SendContributions
-"""Requests about a saved block, over the rows of a run."""
+"""Asked of a saved block, over the rows of a run."""
 MOST = 1 << 28
 """Numbers of a block's encoded rows, or of a matrix of its columns, that are sent at once."""
 
 
 def told_block(block: SavedBlock, request: ms.SendBlock) -> ms.Block:
-    """Return the block's weights, with the names of its columns. Raise InternalError for a
-    tower.
-    """
+    """The block's weights, and what they are of. InternalError for a tower."""
     _check_linear(block)
-    named = columns_of(block.encoding)
+    found = columns_of(block.encoding)
     return ms.Block(
         request.run,
         request.slot,
-        named.kinds,
-        named.features,
-        named.categories,
+        found.kinds,
+        found.features,
+        found.categories,
         np.array(block.theta, np.float64),
         centres_of(block.encoding),
         scales_of(block.encoding),
@@ -74,22 +72,21 @@ def told_curves(block: SavedBlock, request: ms.SendCurves) -> ms.Curves:
 
 
 def rotation(secret: bytes, size: int) -> Float:
-    """Return a random orthogonal R (size, size), uniformly distributed, from a generator of bytes
-    seeded by `secret`.
-    """
+    """R (size, size), orthogonal, drawn evenly from all such by a generator of bytes that starts
+    from `secret`."""
     data = hashlib.shake_256(secret).digest(8 * size * size)
     uniform = (np.frombuffer(data, np.uint64) >> np.uint64(11)) + 0.5
     normal = ndtri(uniform / 2.0**53).reshape(size, size)
     q, r = np.linalg.qr(normal)
-    # without the signs, those of r's diagonal would bias it (Mezzadri 2007)
-    basis: Float = q * np.where(np.diag(r) < 0, -1.0, 1.0)
-    return basis
+    # without the signs, those of the diagonal of r would show (Mezzadri 2007)
+    found: Float = q * np.where(np.diag(r) < 0, -1.0, 1.0)
+    return found
 
 
 def rotated(
     block: SavedBlock, engine: LinearEngine, secret: bytes, request: ms.SendRotated
 ) -> ms.Rotated:
-    """Return X̃ R of the active rows. Raise ModelError if that is too large."""
+    """X̃ R of the active rows. ModelError where that is very much."""
     _check_linear(block)
     d = engine.width
     if max(engine.rows, d) * d > MOST:
@@ -113,8 +110,8 @@ def rotated(
 def errors(
     block: SavedBlock, snapshot: Snapshot, secret: bytes, request: ms.SendErrors
 ) -> ms.Errors:
-    """Return coefficients in the features' units and their standard errors, from the covariance of
-    θ; 0 for no error.
+    """Coefficients in the features' units and their standard errors, from the covariance of θ: 0
+    where there is none.
 
     Columns that follow from earlier ones are left out: their coefficients are 0, and not told.
     InternalError where the covariance is of other columns.
@@ -238,8 +235,8 @@ def _differences(block: SavedBlock, chosen: Mapping[str, str]) -> tuple[Float, A
     bases = bases_of(block.encoding, chosen)
     found = np.eye(len(bases))
     categories = np.flatnonzero(bases >= 0)
-    contrasts[categories, bases[categories]] -= 1.0
-    return contrasts, bases
+    found[categories, bases[categories]] -= 1.0
+    return found, bases
 
 
 def _origin(block: SavedBlock, chosen: Mapping[str, str]) -> Float:
@@ -258,36 +255,35 @@ def _origin(block: SavedBlock, chosen: Mapping[str, str]) -> Float:
 def permuted(
     block: SavedBlock, engine: LinearEngine, request: ms.ScorePermuted, entropy: Entropy = system
 ) -> Float:
-    """Return predictions (a, outputs) with the feature's values permuted between rows; its encoded
-    columns stay together. Raise InternalError for an unknown feature.
-    """
+    """Predictions (a, outputs) where the feature's values are those of the rows in another order;
+    columns that it is encoded by stay together. InternalError for a feature that there is not."""
     if request.feature >= len(block.encoding.features):
         raise InternalError(f"feature {request.feature} of {len(block.encoding.features)}")
     seed: int | list[int] = int.from_bytes(entropy(32), "little")
     if request.seed >= 0:
         seed = [request.seed, request.slot, request.feature, request.repeat]
     order = np.random.default_rng(seed).permutation(engine.rows)
-    columns = _of_feature(block, request.feature)
-    rest = np.where(columns[:, None], 0.0, block.theta)
+    own = _of_feature(block, request.feature)
+    rest = np.where(own[:, None], 0.0, block.theta)
     part = engine.predict(block.theta - rest)
     return block.finish(np.asarray(engine.predict(rest) + part[order], np.float64))
 
 
 def contributions(block: SavedBlock, engine: LinearEngine) -> Float:
-    """Return each feature's part of the predictions: (a, features · outputs)."""
+    """What each feature adds to the predictions: (a, features · outputs)."""
     _check_linear(block)
     weights = [
         np.where(_of_feature(block, place)[:, None], block.theta, 0.0)
         for place in range(len(block.encoding.features))
     ]
-    parts: Float = engine.predict(np.hstack(weights))
-    return parts
+    found: Float = engine.predict(np.hstack(weights))
+    return found
 
 
 def _of_feature(block: SavedBlock, place: int) -> Array:
-    """Return which columns encode the feature: bool (d,)."""
-    columns: Array = columns_of(block.encoding).places == place
-    return columns
+    """bool (d,)"""
+    found: Array = columns_of(block.encoding).places == place
+    return found
 
 
 def _check_linear(block: SavedBlock) -> None:

@@ -1,7 +1,7 @@
-"""Computations over all joined rows of a problem: asked of their partitions, and added up.
+"""All that is computed of the joined rows of a problem: asked of their partitions, added up.
 
-The coordinator does a few of them alone, in one thread: samples of rows, and sums of an array with
-a number for each joined row. Files that no other process can open are read by its threads.
+A few things are of the coordinator alone, in one thread: samples of rows, and sums of an array that
+has a number for each joined row. Files that no other process can open are read by its threads.
 """
 
 from __future__ import annotations
@@ -26,9 +26,7 @@ from sqlfl.models.metrics import Mean, Meter
 
 
 class PartitionedRows:
-    """Partitioned joined rows of a problem. `sqlfl.coordinator.rounds.passes` describes each
-    method.
-    """
+    """Of a problem; what each does is said in `sqlfl.coordinator.rounds.passes`."""
 
     def __init__(
         self,
@@ -52,7 +50,7 @@ class PartitionedRows:
         self._held: HeldPartitions | None = None
 
     def close(self) -> None:
-        """Let the executor forget the partitions."""
+        """Let the executor forget them."""
         if self._held is not None:
             self._held.close()
             self._held = None
@@ -74,8 +72,8 @@ class PartitionedRows:
         found, counted = numbers[:-1], float(numbers[-1])
         if sampled and not counted > 0.0:
             return self.curvatures(scores, ways)
-        size = round(len(sums) ** 0.5)
-        square: Array = sums.reshape(size, size) / (counted if counted > 0.0 else 1.0)
+        size = round(len(found) ** 0.5)
+        square: Array = found.reshape(size, size) / (counted if counted > 0.0 else 1.0)
         return square
 
     def square(self, scores: Scores, *, sampled: bool = False) -> float:
@@ -125,15 +123,15 @@ class PartitionedRows:
         ):
             mean = headline_of_none(self._loss)
             mean.total, mean.weight = float(total), float(weight)
-            means.append(mean)
-        return means
+            found.append(mean)
+        return found
 
     def held_loss(self, scores: Scores) -> float:
         """Σ held ℓ(H_j; y_j) over the rows for validation."""
         return float(self._ask(Work("held_loss", self._beside(scores))).numbers[0])
 
     def meters(self, scores: Scores) -> list[Meter]:
-        """Return all metrics of the same rows as `headlines`."""
+        """All metrics, of the same rows as `headlines`."""
         rows = tuple(self._measured.rows(self.total))
         return list(self._ask(Work("meters", self._beside(scores), rows=rows)).meters)
 

@@ -1,17 +1,16 @@
-"""Bound on how far the objective is above its minimum, proved by the gradient.
+"""What the gradient proves: by how much the objective can be above its minimum.
 
-The clients send the squared norms of their blocks' gradients. These belong to scores refreshed from
-the parameters that the clients hold, and to the best intercept for these scores. With b minimised
-out the objective is convex in θ. Two bounds follow.
+The clients tell the squared norms of their blocks' gradients, at scores that were refreshed from
+the parameters that they hold, and at the intercept that is best for these. With b minimised out
+the objective is convex in θ, and
 
-  l2-strongly convex:                               gap ≤ ‖g‖² / 2 l2;
+  l2-strongly so:                                   gap ≤ ‖g‖² / 2 l2;
   with μ P⁻¹ ≤ ∇², P⁻¹ the blocks' second moments:  gap ≤ gᵀP g / 2 μ   (near the minimum).
 
-The first bound holds for any tables. In the second, μ is `RESOLVED` times the ratio of the loss's
-curvature at the scores to its bound. `RESOLVED` stands for the least eigenvalue.
-
-For the squared loss over two tables, that eigenvalue is 1 − ρ, with ρ their largest canonical
-correlation. If the clients' replies show a ρ closer to 1, μ shrinks with it (`least_eigenvalue`).
+The first holds whatever the tables are. For the second μ is `RESOLVED`, times the loss's curvature
+at the scores over its bound: the least eigenvalue that is reckoned with. Of two tables' squared
+loss, it is 1 − ρ with ρ their largest canonical correlation; where what the clients sent shows that
+ρ is closer to 1, μ is as small (`least_eigenvalue`).
 """
 
 from __future__ import annotations
@@ -40,33 +39,33 @@ rounding leaves of it where they are."""
 SEEN = 1e-6
 """Sine below which rounding of 4-byte predictions may be all that is seen."""
 RANK = 1e-3
-"""Relative singular value above which vectors count as different."""
+"""Relative singular value from which vectors are told apart."""
 SAMPLED = 1 << 14
-"""Approximate number of joined rows at which angles are measured."""
+"""Joined rows, about, at which angles are looked at."""
 
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """Objective, gradient and proved gap of the parameters that the clients hold."""
+    """What is known of the parameters that the clients hold."""
 
     scores: Scores
-    """Scores that are refreshed from these parameters."""
+    """Refreshed from them."""
     loss: float
     objective: float
     gradient: float
     """‖g‖ over all blocks."""
     gap: float
-    """Bound of (objective − minimum) / objective; infinite if nothing bounds it."""
+    """Bound of (objective − minimum) / objective; infinite where nothing bounds it."""
     certain: float
-    """The same bound from l2 alone, for any columns."""
+    """The same by l2 alone, whatever the columns are."""
     separable: bool
-    """True if there is no minimum."""
+    """There is no minimum."""
 
     def proves(self, tolerance: float) -> bool:
         return not self.separable and self.gap <= max(tolerance, stopping.CERTAIN)
 
     def ending(self, tolerance: float, short: str, why: str) -> Ending:
-        """Return 'converged' if that is proved, or else the reason why the run ended."""
+        """'converged' where that is proved, or else why the run ended."""
         if self.separable:
             return stopping.separable(self.gradient)
         if self.proves(tolerance):
@@ -80,19 +79,16 @@ class Evidence:
 def conclusion(
     problem: Problem, conversation: Conversation, still: bool, intercept: Array, first: float
 ) -> Ending:
-    """Return how gradient descent or ADMM ended, after one examination.
-
-    This is called at the last epoch, or when the objective is `still`, that is, changed by at most
-    `tolerance`. The clients are asked nothing if rows are protected.
-    """
+    """How gradient descent or ADMM ended, by one examination: at the last epoch, or where `still`
+    the objective changed by at most `tolerance`. Of protected rows nothing is asked."""
     short = stopping.STILL if still else stopping.LIMIT
     why = stopping.STILL_REASON if still else stopping.LIMIT_REASON
     if problem.privacy is not None:
         return stopping.untold(short, stopping.PRIVATE)
     if not problem.proved:
         return stopping.untold(short, stopping.NOT_ASKED)
-    evidence = examine(problem, conversation, intercept, first)
-    return evidence.ending(problem.options.tolerance, short, why)
+    found = examine(problem, conversation, intercept, first)
+    return found.ending(problem.options.tolerance, short, why)
 
 
 def examine(
@@ -104,14 +100,9 @@ def examine(
     exact: bool = True,
     reference: float | None = None,
 ) -> Evidence:
-    """Ask the clients for predictions and gradient norms, and return the evidence.
-
-    Predictions (`exact`, or in 4-byte numbers) take one exchange. Norms take one, or two if slots
-    are shared.
-
-    first: the objective before the first step. reference: as in `bound`; by default the loss's
-    bound of its curvature.
-    """
+    """Asks the clients: an exchange for predictions, `exact` or in 4-byte numbers, and one for the
+    norms, two where slots are shared. first: the objective before the first step; reference: as in
+    `bound`, the loss's bound of it by default."""
     replies = conversation.exact_predictions() if exact else conversation.predictions()
     penalty = float(conversation.products(replies).sum())
     held = conversation.whole.concatenate(replies)
@@ -133,14 +124,13 @@ def weighed(
     reference: float,
     least: float = RESOLVED,
 ) -> Evidence:
-    """Return the evidence from the slots' squared norms (2,) or (1,), as `Slope` has them. They
-    belong to the scores `best`, which differ from `scores` by the intercept only.
-    """
+    """From the slots' squared norms (2,) or (1,), as `Slope` has them, at the scores `best`, which
+    differ from `scores` by the intercept only."""
     loss = best.before
     objective = loss + penalty
-    euclidean = sum(float(norms[0]) for norms in squares)
-    known = all(len(norms) == 2 for norms in squares)
-    preconditioned = sum(float(norms[1]) for norms in squares) if known else np.inf
+    euclidean = sum(float(found[0]) for found in squares)
+    known = all(len(found) == 2 for found in squares)
+    preconditioned = sum(float(found[1]) for found in squares) if known else np.inf
     bend = best.look.bend
     gap = bound(problem, best.scores, euclidean, preconditioned, reference, least, bend)
     certain = _by_penalty(problem, euclidean)
@@ -165,14 +155,12 @@ def bound(
     least: float = RESOLVED,
     bend: float | None = None,
 ) -> float:
-    """Return a bound of objective − minimum, from ‖g‖² and gᵀP g.
-
-    reference: the loss curvature that P assumes. least: as `least_eigenvalue` returns it. bend: the
-    loss's mean curvature at the scores, if known.
-    """
+    """Of objective − minimum, from ‖g‖² and gᵀP g; `reference`: the curvature that P has of the
+    loss; `least`: as `least_eigenvalue` says; `bend`: the loss's mean curvature at the scores,
+    where it is known."""
     if preconditioned == 0.0:
         return 0.0
-    gap = _by_penalty(problem, euclidean)
+    found = _by_penalty(problem, euclidean)
     if np.isfinite(preconditioned):
         mean = problem.passes.mean_curvature(scores) if bend is None else bend
         if mean > 0.0 and least > 0.0:
@@ -181,7 +169,7 @@ def bound(
 
 
 def _by_penalty(problem: Problem, euclidean: float) -> float:
-    """Return the bound by l2 alone."""
+    """The bound by l2 alone."""
     return euclidean / (2.0 * problem.l2) if problem.l2 > 0.0 else np.inf
 
 
@@ -193,8 +181,8 @@ def least_eigenvalue(
 
     held : of every slot some X̃ v: (n_i, c) each, in 8-byte numbers where it is `exact`.
     """
-    sampled = passes.sample([np.hstack(columns) for columns in held], SAMPLED)
-    least, before = RESOLVED, np.zeros((len(sampled[0]), 0))
+    sampled = passes.sample([np.hstack(own) for own in held], SAMPLED)
+    found, before = RESOLVED, np.zeros((len(sampled[0]), 0))
     for values in sampled:
         basis = _basis(values)
         apart = basis - before @ (before.T @ basis)
@@ -202,13 +190,13 @@ def least_eigenvalue(
         if not exact and float(sines.min(initial=1.0)) < SEEN:
             return 0.0
         near = sines[sines > SAME]
-        least = min(least, 0.5 * float(near.min(initial=1.0)) ** 2)
+        found = min(found, 0.5 * float(near.min(initial=1.0)) ** 2)
         before = _basis(np.hstack([before, basis]), centre=False)
-    return least
+    return found
 
 
 def _basis(values: Array, *, centre: bool = True) -> Array:
-    """Return orthonormal columns (n, k) that span those of `values`, up to constants."""
+    """Orthonormal columns (n, k) that span those of `values`, up to constants."""
     values = np.asarray(values, np.float64)
     if centre:
         values = values - values.mean(axis=0)
