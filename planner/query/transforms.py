@@ -48,7 +48,8 @@ def _with_auto(draft: Draft) -> Draft:
     """
     first = draft.blocks[0].outputs
     mentioned = {c.lower() for item in draft.transforms for c in item.transform.columns}
-    mentioned |= {name.lower() for name in (draft.target, draft.weight) if name is not None}
+    special = (draft.target, draft.weight, draft.offset)
+    mentioned |= {name.lower() for name in special if name is not None}
     rest = [output.name for output in first if output.name.lower() not in mentioned]
     found: list[PlacedItem] = []
     for item in draft.transforms:

@@ -460,6 +460,20 @@ def test_a_client_finds_strengths_so_often_and_where_they_are_asked_for() -> Non
         operator.handle(message)
 
 
+def test_offset_and_weight_are_no_features(case: Case) -> None:
+    query = (
+        "SELECT a.x, b.w, a.z / 10 AS o, 1 + a.id % 2 AS often, a.count AS y "
+        "FROM one.a a JOIN two.b b USING (k)"
+    )
+    case.fed.sql(
+        "TRAIN MODEL rates USING poisson_regression TARGET y WEIGHT often OFFSET o "
+        f"TRANSFORM (auto) FROM ({query})"
+    )
+    model = case.fed.model("rates")
+    assert {name.split(" (")[0] for name in model.features} == {"x", "w"}
+    assert model.converged
+
+
 @pytest.mark.parametrize(
     ("rule", "said"),
     [("min_cell = 5", None), ("moments = 'never'", "moments = 'never'")],

@@ -93,7 +93,7 @@ class PartitionedRows:
 
     def slope_square(self, scores: Scores) -> float:
         """Mean of share · ‖∂ℓ/∂H_j‖²."""
-        return float(self._ask(Work("slope_square", scores)).numbers[0] / self.total)
+        return float(self._ask(Work("slope_square", self._beside(scores))).numbers[0] / self.total)
 
     def slopes(self, scores: Scores) -> Array:
         return self._ask(Work("slopes", self._beside(scores))).of_rows()
