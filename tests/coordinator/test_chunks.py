@@ -14,7 +14,7 @@ from sqlfl.coordinator.join.row_mapping import StoredMapping
 from sqlfl.coordinator.join.scratch import Scratch
 from sqlfl.coordinator.rounds import chunks as pieces_module
 from sqlfl.coordinator.rounds import passes as passes_module
-from sqlfl.coordinator.rounds.chunks import Piece, StoredPieces, WrittenPieces, found_pieces
+from sqlfl.coordinator.rounds.chunks import Chunk, StoredPieces, WrittenPieces, found_pieces
 from sqlfl.coordinator.rounds.passes import Passes
 from sqlfl.coordinator.rounds.scores import Scores, by_output
 from sqlfl.models.losses import Softmax, Squared
@@ -27,7 +27,7 @@ def test_a_product_gathers_and_adds_as_an_incidence() -> None:
     rng = np.random.default_rng(SEED)
     rows = (rng.integers(0, 9, (4, 1, 5)), rng.integers(0, 6, (1, 3, 5)))
     rows = (*rows, rng.integers(0, 3, (4, 3, 5)))
-    piece = Piece(0, 60, rows, np.zeros(60), None, (4, 3, 5))
+    piece = Chunk(0, 60, rows, np.zeros(60), None, (4, 3, 5))
     for slot, size in enumerate((9, 6, 3)):
         own = np.broadcast_to(rows[slot], piece.shape).reshape(-1)
         for lead in ((2,), (3, 2)):
