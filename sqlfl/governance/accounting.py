@@ -1,4 +1,4 @@
-"""What a run asks of the accounts that owners keep, and what it is refused for under one."""
+"""Demands of a run on the accounts that owners keep, and refusals under an account."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ from sqlfl.udfs.labels.label_noise import draw_of
 
 
 class Accounting:
-    """Of one client's analyst. draws : the key that noise of a slot's labels follows from; raises
-    Error where it cannot be kept."""
+    """Accounts of one client's analyst. draws : the key from which noise of a slot's labels
+    follows; raises Error if it cannot be kept.
+    """
 
     def __init__(
         self,
@@ -39,7 +40,7 @@ class Accounting:
     def asked(
         self, request: Request, fragments: tuple[str, ...], found: Read, ruling: Ruling
     ) -> tuple[tuple[Verdict, ...], Asking]:
-        """What is refused; else what the run asks of the ledger."""
+        """Return the refusals, or else the run's demands on the ledger."""
         tables = frozenset().union(*found.tables.values())
         budgets = {t: budgets_of(ruling.rules([t]), ruling.total_rules(t)) for t in tables}
         accounts = {table: own for table, own in budgets.items() if own}
@@ -93,7 +94,7 @@ class Accounting:
 def _unnoised(
     request: Request, found: Read, accounts: Mapping[Table, tuple[Budget, ...]], ruling: Ruling
 ) -> Iterator[Verdict]:
-    """All that would leave of these tables without noise that an account can be kept of."""
+    """Yield the data of these tables that would leave without noise that an account covers."""
     readings = [own for of_slot in found.readings.values() for own in of_slot]
     for table, why in noising.unstable(accounts, readings, partial(ruling.may, JOIN)):
         name = ".".join(table[1:])
@@ -110,7 +111,7 @@ def _unnoised(
 
 
 def strictest_of(ruling: Ruling, tables: Iterable[Table] | None) -> TrainingPolicy:
-    """Over these tables, or over all that is granted to the analyst."""
+    """Return the strictest policy over these tables, or over all tables granted to the analyst."""
     own = [grant.table for grant in ruling.grants] if tables is None else tables
     rules = ruling.rules(own)
     return strictest(rules or ruling.policies.values())

@@ -1,7 +1,8 @@
-"""The owner's door to a database that an agent has open: a socket beside its file.
+"""The owner's access to a database that an agent has open: a socket beside its file.
 
 DuckDB lets one process write a file. So that owners can grant, revoke and approve meanwhile, the
-agent takes their statements by a Unix socket that its own user alone may use, as the file itself.
+agent takes their statements by a Unix socket. Only its own user may use it, as with the file
+itself.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from sqlfl.governance.owner import Owner
 log = logging.getLogger("sqlfl.owner")
 
 MOST_BYTES = 1 << 20
-"""Of a statement's text."""
+"""Maximum bytes of a statement's text."""
 LONGEST = 100
-"""Bytes of a socket's path, which systems limit to a few more."""
+"""Maximum bytes of a socket's path, which systems limit to a few more."""
 SECONDS = 10.0
-"""Within which a text is to come."""
+"""Time limit for a text to arrive."""
 
 
 def door_of(database: str | os.PathLike[str]) -> Path:
@@ -38,9 +39,9 @@ def door_of(database: str | os.PathLike[str]) -> Path:
 
 
 class Door:
-    """Runs the statements that come by `path`, one after the other; a context.
+    """Socket that runs the statements sent to `path`, one after the other; a context.
 
-    Raises Error where there is a door already, or the path is too long for a socket.
+    Raise Error if there is such a socket already, or if the path is too long for one.
     """
 
     def __init__(self, path: Path, owner: Owner) -> None:
@@ -57,7 +58,7 @@ class Door:
         if _answers(self._path):
             raise Error(f"an agent has {self._path} open already")
         with contextlib.suppress(FileNotFoundError):
-            if stat.S_ISSOCK(self._path.stat().st_mode):  # left by one that was killed
+            if stat.S_ISSOCK(self._path.stat().st_mode):  # left by a killed process
                 self._path.unlink()
         opened, before = socket.socket(socket.AF_UNIX), os.umask(0o177)
         try:
@@ -98,7 +99,7 @@ class Door:
 
     def _answer(self, data: bytes) -> dict[str, str]:
         if not data:
-            return {"rows": _text(pa.table({}))}  # somebody looks whether anybody is there
+            return {"rows": _text(pa.table({}))}  # somebody checks whether the agent is there
         try:
             return {"rows": _text(self._owner.sql(data.decode()).arrow())}
         except Error as error:
@@ -111,9 +112,9 @@ class Door:
 
 
 def through(path: Path, text: str) -> Result | None:
-    """The result of statements that the agent runs; None where there is none at that path.
+    """Return the result of statements that the agent runs; None if there is no agent at that path.
 
-    Raises Error as they do.
+    Raise the statements' errors.
     """
     try:
         with socket.socket(socket.AF_UNIX) as asked:
@@ -135,7 +136,7 @@ def _answers(path: Path) -> bool:
 
 
 def _text(table: pa.Table) -> str:
-    """An Arrow stream of the rows, in characters of JSON."""
+    """Return an Arrow stream of the rows, in characters of JSON."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)

@@ -15,12 +15,12 @@ from sqlfl.udfs import sql
 
 APPROVED, USED = "approved", "used"
 MOST_WAITING = 100
-"""Of one analyst."""
+"""Maximum waiting requests of one analyst."""
 
 
 @dataclass(frozen=True)
 class Filed:
-    """One request, as the owner is shown it, and what has become of it."""
+    """One request, as the owner sees it, with its state."""
 
     digest: str
     analyst: str
@@ -28,7 +28,7 @@ class Filed:
     request: Request
     fragments: tuple[str, ...]
     number: int = 0
-    """0 before it has one."""
+    """Number; 0 before it has one."""
     asked_at: dt.datetime | None = None
     state: str = WAITING
     because: str = ""
@@ -43,14 +43,16 @@ class Approvals:
             return self._found(cursor)
 
     def state(self, analyst: str, digest: str) -> tuple[str, int | None, str]:
-        """Of the run: WAITING where nobody has asked for it yet. With the number, and why it was
-        refused."""
+        """Return the state of the run, its number, and the reason of a refusal. WAITING stands also
+        for a run that nobody has asked for yet.
+        """
         with closing(self._records.cursor()) as cursor:
             return self._state(cursor, analyst, digest)
 
     def check(self, asked: Filed) -> None:
-        """Returns where the run is approved. Raises PolicyError where it was refused, and
-        ApprovalError where it waits, which it does from now on."""
+        """Return if the run is approved. Raise PolicyError if it was refused, and ApprovalError if
+        it waits; it is filed then.
+        """
         state, number, because = self.state(asked.analyst, asked.digest)
         if state == REFUSED:
             raise PolicyError(f"its owner has refused this run, request {number}: {because}")
@@ -62,8 +64,9 @@ class Approvals:
         )
 
     def use(self, analyst: str, digest: str, approval: str) -> None:
-        """The run begins: where each is approved by itself, no other one begins by this approval.
-        Raises PolicyError where it is approved no more."""
+        """Use the approval as the run begins. If each run needs its own, no other one can begin by
+        it. Raise PolicyError if the run is no longer approved.
+        """
         with self._records.writing() as cursor:
             state, number, _ = self._state(cursor, analyst, digest)
             if state != APPROVED:
@@ -72,7 +75,7 @@ class Approvals:
                 self._decide(cursor, number, USED, "")
 
     def decide(self, number: int, state: str, because: str = "") -> None:
-        """Raises Error where there is no such request, or it has been used."""
+        """Decide a request. Raise Error if there is no such request, or if it has been used."""
         with self._records.writing() as cursor:
             found = {item.number: item for item in self._found(cursor)}
             if number not in found:
@@ -89,7 +92,7 @@ class Approvals:
             self._decide(cursor, number, state, because)
 
     def _file(self, asked: Filed) -> int:
-        """Its number."""
+        """File the request and return its number."""
         with self._records.writing() as cursor:
             found = self._found(cursor)
             own = [f for f in found if f.state == WAITING and f.analyst == asked.analyst]

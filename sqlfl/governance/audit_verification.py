@@ -1,4 +1,4 @@
-"""Whether what a party, or a coordinator, has kept of messages hangs together."""
+"""Verification of the chain of messages that a party, or a coordinator, has kept."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ LINKS = pa.schema(
         for n, t in COLUMNS.items()
     ]
 )
-"""Of `fed.chain()`."""
+"""Schema of `fed.chain()`."""
 Fault: TypeAlias = "tuple[str, str, str]"
 Said: TypeAlias = "tuple[str, str, int, str, str]"
-"""Direction, kind, size and hash of a message; of CUT, the reason."""
+"""Direction, kind, size and hash of a message; for CUT, the reason."""
 
 
 def verify(party: Kept, coordinator: Kept | None = None) -> Result:
@@ -81,7 +81,7 @@ def verify(party: Kept, coordinator: Kept | None = None) -> Result:
 
 
 def chained(rows: Sequence[Row]) -> Result:
-    """A chain's entries, as `fed.chain()` gives them."""
+    """Return a chain's entries, as `fed.chain()` does."""
     columns = list(zip(*rows, strict=True)) or [()] * len(LINKS)
     return Result(pa.table([list(column) for column in columns], schema=LINKS))
 
@@ -109,8 +109,9 @@ def _rows(kept: Kept) -> list[Row]:
 
 
 def _faults(where: str, rows: Sequence[Row]) -> Iterator[Fault]:
-    """In one chain: what does not follow from what is before it, and heads of runs that were told
-    and are those of other messages."""
+    """Yield the faults within one chain: entries that do not follow from earlier ones, and
+    exchanged heads of runs that belong to other messages.
+    """
     seq, head = 0, START
     heads: defaultdict[tuple[str, str], hashlib._Hash] = defaultdict(hashlib.sha256)
     sealed: dict[tuple[str, str], str] = {}
@@ -132,8 +133,9 @@ def _faults(where: str, rows: Sequence[Row]) -> Iterator[Fault]:
 
 
 def _differences(party: Sequence[Row], coordinator: Sequence[Row]) -> Iterator[Fault]:
-    """Of runs that the coordinator knows at this party's clients, and of heads of a whole chain
-    that the other side was told."""
+    """Yield differences in the runs that the coordinator knows at this party's clients, and in the
+    exchanged heads of whole chains.
+    """
     sides = [_by_run(map(_entry, rows)) for rows in (party, coordinator)]
     clients = {_entry(row).client for row in party}
     if coordinator and not party:
@@ -164,12 +166,12 @@ def _differences(party: Sequence[Row], coordinator: Sequence[Row]) -> Iterator[F
 
 
 def _departs(party: Sequence[Said], coordinator: Sequence[Said]) -> int | None:
-    """The place of the first message of a run, from 1, that is not as the other side has it.
+    """Return the place of the first message of a run, from 1, that differs from the other side's.
 
-    Where the coordinator has kept that replies are missing (CUT), the party may know less of what
-    was before: requests that have not come, and where it was lost, all that it had not written. Or
-    it knows more: replies that have not arrived. A coordinator that was ended in the run knows less
-    of its last messages, and has not finished it.
+    If the coordinator has noted that replies are missing (CUT), the party may know fewer messages:
+    requests that never came, and after a loss everything unwritten. Or it may know more: replies
+    that never arrived. A coordinator that was stopped in the run lacks its last messages, and has
+    not finished it.
     """
     j = 0
     for i, said in enumerate(party):
@@ -193,8 +195,9 @@ def _departs(party: Sequence[Said], coordinator: Sequence[Said]) -> int | None:
 
 
 def _missed(messages: Sequence[Said]) -> bool:
-    """The party may not know these, as each is before an entry that says that replies are missing:
-    where the coordinator was stopped, requests alone."""
+    """Return True if the party may not know these messages, because each is before an entry about
+    missing replies. If the coordinator was stopped, only requests may be missing.
+    """
     group: list[Said] = []
     for said in messages:
         group.append(said)
@@ -208,20 +211,20 @@ def _missed(messages: Sequence[Said]) -> bool:
 
 
 def _reason(cut: Said) -> tuple[str, int]:
-    """Why replies are missing, and how many."""
+    """Return the reason why replies are missing, and their number."""
     why, _, requests = cut[-1].partition(" ")
     return why, int(requests) if requests.isdecimal() else 0
 
 
 def _ends(messages: Iterable[Said]) -> set[str]:
-    """Kinds of messages among these with which a run ends."""
+    """Return the kinds of messages among these that end a run."""
     return {SEAL, FINISH} & {said[1] for said in messages}
 
 
 def _by_run(entries: Iterable[ChainEntry]) -> dict[tuple[str, str], list[Said]]:
-    """Its messages until it is finished, and where it was cut off.
+    """Return each run's messages until it is finished, with the places where it was cut off.
 
-    A party that is lost may lose what it has kept since it last finished a run, of all runs.
+    A lost party may lose everything that it has kept since it last finished a run, of all runs.
     """
     open_: defaultdict[str, set[str]] = defaultdict(set)
     found: dict[tuple[str, str], list[Said]] = {}

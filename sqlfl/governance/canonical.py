@@ -1,4 +1,6 @@
-"""One text for queries that differ in layout, comments, or the aliases of their tables alone."""
+"""Canonical text of queries that differ only in layout, comments, or the aliases of their
+tables.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +11,13 @@ from typing import Any
 from sqlfl.contract.schema import folded
 
 PLACES = ("query_location", "query_location_length")
-"""Where in the text something stands."""
+"""Fields with a position in the text."""
 
 
 def canonical(tree: dict[str, Any]) -> str:
-    """JSON of a SELECT as DuckDB's `json_serialize_sql` has it."""
+    """Return JSON of a SELECT as DuckDB's `json_serialize_sql` has it."""
     aliases: dict[str, str] = {}
-    # with several SELECTs, or parameters of lambdas, an alias may mean different things
+    # With several SELECTs, or parameters of lambdas, an alias may mean different things.
     simple = sum(str(node.get("type")).endswith("_NODE") for node in nodes(tree)) == 1
     for node in nodes(tree):
         if node.get("class") == "LAMBDA" or node.get("relation_name"):
@@ -43,7 +45,7 @@ def _renamed(value: Any, aliases: dict[str, str]) -> Any:
 
 
 def nodes(value: object) -> Iterator[dict[str, Any]]:
-    """All objects of a tree of JSON."""
+    """Yield all objects of a tree of JSON."""
     if isinstance(value, dict):
         yield value
         for item in value.values():
@@ -54,8 +56,9 @@ def nodes(value: object) -> Iterator[dict[str, Any]]:
 
 
 def unmatched(tree: dict[str, Any], aggregates: frozenset[str]) -> bool:
-    """The SELECT is the one row that stands for partners that a LEFT JOIN does not find, or none
-    where that does not fulfil a condition: nothing is joined to it, so that it holds no data."""
+    """Return True if the SELECT is the one row that stands for missing partners of a LEFT JOIN, or
+    no row if that row does not fulfil a condition. Nothing is joined to it, so it holds no data.
+    """
     node = tree["node"]
     join = node.get("from_table") or {}
     if join.get("type") != "JOIN" or not _plain({**node, "from_table": {}}, aggregates):
@@ -70,20 +73,26 @@ def unmatched(tree: dict[str, Any], aggregates: frozenset[str]) -> bool:
 
 
 def nobodys(tree: dict[str, Any], aggregates: frozenset[str]) -> bool:
-    """It is such a row, and what is not joined is a table, so that nothing can fail in it."""
+    """Return True if it is such a row and the unjoined side is a table, so that nothing in it can
+    fail.
+    """
     return unmatched(tree, aggregates) and tree["node"]["from_table"]["right"].get("type") == (
         "BASE_TABLE"
     )
 
 
 def stable(tree: dict[str, Any], aggregates: frozenset[str]) -> bool:
-    """Each row of one table makes one row of the SELECT at most, whatever other rows there are."""
+    """Return True if each row of one table makes at most one row of the SELECT, whatever other rows
+    there are.
+    """
     node = tree["node"]
     return _plain(node, aggregates) and node["from_table"].get("type") == "BASE_TABLE"
 
 
 def _plain(node: dict[str, Any], aggregates: frozenset[str]) -> bool:
-    """A SELECT that neither groups nor orders nor counts, nor has others in its expressions."""
+    """Return True for a SELECT that neither groups nor orders nor counts, and has no other SELECT
+    in its expressions.
+    """
     if node.get("type") != "SELECT_NODE":
         return False
     grouped = ("modifiers", "group_expressions", "group_sets", "having", "qualify", "sample")

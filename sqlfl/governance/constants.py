@@ -1,4 +1,4 @@
-"""Constants that stand beside columns in an expression, as DuckDB's parse of it has them."""
+"""Constants beside columns in an expression, in DuckDB's parse of it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 WIDEST = 8
-"""Columns of an expression of which it is told what stands beside them."""
+"""Maximum columns of an expression whose neighbouring constants are listed."""
 
 
 def literal(node: dict[str, Any]) -> str | None:
-    """The text of a constant."""
+    """Return the text of a constant."""
     while node["class"] == "CAST":
         node = node["child"]
     if node["class"] != "CONSTANT" or is_null(node):
@@ -25,8 +25,9 @@ def is_null(node: dict[str, Any]) -> bool:
 
 
 def beside(node: dict[str, Any]) -> Iterator[str | None]:
-    """Texts of the constants that are parts of this very expression, and None where it asks whether
-    something is NULL."""
+    """Yield texts of the constants that are direct parts of this expression, and None for a test
+    for NULL.
+    """
     if node.get("type") in ("OPERATOR_IS_NULL", "OPERATOR_IS_NOT_NULL"):
         yield None
     for part in node.values():
@@ -34,7 +35,9 @@ def beside(node: dict[str, Any]) -> Iterator[str | None]:
 
 
 def _direct(part: object) -> Iterator[str]:
-    """Of a part, or of what holds parts: not of what is an expression of its own."""
+    """Yield the constants of a part, or of a container of parts, but not of an expression within
+    it.
+    """
     if isinstance(part, list):
         for item in part:
             yield from _direct(item)

@@ -1,10 +1,9 @@
-"""Rows of a table that runs of one analyst were over, and what may be told by taking one run's from
-another's.
+"""Rows of a table behind the runs of one analyst, and the information in differences of runs.
 
-Of a run that is over rows with counts c, sums Σ c·f(row) are told; of several, every combination
-Σ λ·c. `isolates` finds whether a combination is of fewer than d rows, or leans on fewer than d of
-them: the squared lengths of the rows of an orthonormal basis of all c (their leverages) are the
-most of a unit combination that can lie on a row, and a sum over d rows has 1/d on each.
+A run over rows with counts c discloses sums Σ c·f(row). Several runs together disclose every
+combination Σ λ·c. `isolates` detects a combination of fewer than d rows, or one dominated by fewer
+than d of them. The squared lengths of the rows of an orthonormal basis of all c (their leverages)
+are the maximum share of a unit combination on a row. A sum over d rows has 1/d on each.
 """
 
 from __future__ import annotations
@@ -26,27 +25,29 @@ from sqlfl.governance.scopes import Table
 from sqlfl.udfs import sql
 
 TAKEN, JOINED = "taken", "joined"
-"""Rows of a table that a query takes, whose number is told; and those that are joined, with how
-much they count, over which all else is."""
+"""Rows of a table that a query takes, whose number is disclosed; and joined rows with their counts,
+which all other values cover.
+"""
 LARGEST = 1 << 26
-"""Numbers that are held to compare: rows times sets of rows."""
+"""Maximum numbers in memory for a comparison: rows times sets of rows."""
 SLACK = 1e-9
 DEPENDENT = 1e-13
-"""Relative: what is left of a set of rows that is a combination of others."""
+"""Relative remainder of a set of rows that is a combination of others."""
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass(frozen=True, eq=False)
 class MarkedRows:
-    """Rows of a table by their marks, uint64 (n,), ascending and distinct, and how much each
-    counts, float64 (n,), above 0."""
+    """Rows of a table by their marks, uint64 (n,), ascending and distinct, with their counts,
+    float64 (n,), above 0.
+    """
 
     marks: Array
     counts: Float
 
     @classmethod
     def of(cls, marks: Array, counts: Array) -> MarkedRows:
-        """Equal rows, which nobody can tell apart, get marks of their own."""
+        """Return marked rows. Equal rows, which nobody can distinguish, get marks of their own."""
         counts = np.asarray(counts, np.float64)
         marks, counts = marks[counts > 0], counts[counts > 0]
         order = np.lexsort((counts, marks))
@@ -62,8 +63,9 @@ class MarkedRows:
 
 
 def isolates(before: Sequence[MarkedRows], now: MarkedRows, least: int) -> bool:
-    """Whether what is told of all these together is of fewer than `least` rows, or leans on fewer:
-    by leaving rows out of one that another has, or by any combination."""
+    """Return True if all these together disclose values of fewer than `least` rows, or values
+    dominated by fewer: by a difference of two sets, or by any combination.
+    """
     for other in before:
         shared = np.isin(now.marks, other.marks, assume_unique=True).sum()
         if any(0 < len(own.marks) - shared < least for own in (now, other)):
@@ -75,7 +77,7 @@ def isolates(before: Sequence[MarkedRows], now: MarkedRows, least: int) -> bool:
 
 
 def _basis(found: Sequence[MarkedRows]) -> Float:
-    """(n, rank): orthonormal columns, of all rows of any of these."""
+    """Return orthonormal columns over all rows of any of these: (n, rank)."""
     every = np.unique(np.concatenate([rows.marks for rows in found]))
     if len(every) * len(found) > LARGEST:
         raise PolicyError(
@@ -90,7 +92,7 @@ def _basis(found: Sequence[MarkedRows]) -> Float:
         if not length:
             continue
         column /= length
-        for _ in range(2):  # the second time for what rounding has left
+        for _ in range(2):  # the second time removes what rounding has left
             for other in basis:
                 column -= (other @ column) * other
         left = float(np.linalg.norm(column))
@@ -100,14 +102,15 @@ def _basis(found: Sequence[MarkedRows]) -> Float:
 
 
 class Differencing:
-    """Of one client's analyst."""
+    """Earlier row sets of one client's analyst."""
 
     def __init__(self, records: Records, analyst: str) -> None:
         self._records, self._analyst = records, analyst
 
     def see(self, family: str, table: Table, rows: MarkedRows, least: int) -> None:
-        """Note that these are about to be told of. Raises PolicyError where that, with what was
-        told before, would be of fewer than `least` rows."""
+        """Record that values of these rows are about to leave. Raise PolicyError if these, with
+        earlier ones, would disclose values of fewer than `least` rows.
+        """
         digest = rows.digest
         if digest in self._known(family, table):
             return

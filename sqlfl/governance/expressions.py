@@ -1,5 +1,6 @@
-"""What an expression is made of: the one column that it is, whether it may fail on a value, and
-whether it is NULL by itself."""
+"""Properties of an expression: the one column that it is, whether it may fail on a value, and
+whether it can be NULL by itself.
+"""
 
 from __future__ import annotations
 
@@ -36,18 +37,18 @@ _STRICT = ("OPERATOR_NOT", "OPERATOR_IS_NULL", "OPERATOR_IS_NOT_NULL", "COMPARE_
 
 @dataclass(frozen=True)
 class Expressions:
-    """Of one SELECT. types : of columns, where they are known."""
+    """Expressions of one SELECT. types : types of columns, if known."""
 
     types: Callable[[ScopeColumn], str | None]
     aggregates: frozenset[str]
 
     def varies(self, node: Node) -> bool:
-        """It follows from rows, whatever their values."""
+        """Return True if it follows from rows, whatever their values."""
         name = str(node.get("function_name", "")).lower()
         return node.get("class") in ("SUBQUERY", "WINDOW") or name in self.aggregates
 
     def bare(self, node: Node, scope: SelectScope) -> Bare | None:
-        """The column that the expression is, but for its type."""
+        """Return the column that the expression is, up to its type."""
         casts: list[str] = []
         while node["class"] == "CAST" and not node.get("try_cast"):
             casts.insert(0, type_of(node["type_expr"]))
@@ -59,18 +60,19 @@ class Expressions:
         return None if bare is None else Bare(bare.column, (*bare.casts, *casts))
 
     def meant(self, node: Node, scope: SelectScope) -> list[SelectOutput]:
-        """All that a name may be."""
+        """Return all possible meanings of a name."""
         sure, unsure = meanings(node["column_names"], scope)
         return [*sure, *unsure]
 
     def passed(self, node: Node, scope: SelectScope) -> bool:
-        """It is a column of a query, and that is none that is computed."""
+        """Return True if it is a column of a query that is not computed."""
         found = self.meant(node, scope) if node["class"] == "COLUMN_REF" else []
         return bool(found) and not any(output.computed for output in found)
 
     def kind(self, node: Node, scope: SelectScope) -> str | None:
-        """The kind of the values that the expression has (`value_types`); None where it may fail on
-        some value of what it is made of."""
+        """Return the kind of the expression's values (`value_types`); None if it may fail on some
+        value of its parts.
+        """
         match node["class"]:
             case "CONSTANT":
                 return kind_of_constant(node)
@@ -174,7 +176,7 @@ class Expressions:
         return None
 
     def strict(self, node: Node, scope: SelectScope) -> bool:
-        """It is NULL, or NaN, only where a column that it is made of is."""
+        """Return True if it is NULL, or NaN, only if one of its columns is."""
         match node["class"]:
             case "COLUMN_REF":
                 return all(output.strict for output in self.meant(node, scope))

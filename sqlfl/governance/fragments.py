@@ -1,4 +1,4 @@
-"""What a fragment reads, held against what is granted."""
+"""Checks of a fragment's reads against the grants."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ from sqlfl.udfs import sql
 
 MOST_KEPT = 64
 LONGEST_KEPT = 10_000
-"""Of the texts of fragments of which it is remembered what they read: how many, and characters."""
+"""Limits of remembered texts of fragments: their number, and their characters."""
 
 Found: TypeAlias = "tuple[Table, tuple[str, ...]]"
 """A table, and its columns."""
 Kept: TypeAlias = "tuple[Found | None, tuple[str, ...]]"
-"""With the types of these."""
+"""The same, with the columns' types."""
 CONDITIONS = "conditions = 'never'"
 KEY = "a join key is to be a column that is granted for JOIN, as it is"
 LINK = (
@@ -57,8 +57,7 @@ WHOLE = "write TRY(...) around it, which is NULL then; or ask its owner for a vi
 
 @dataclass(frozen=True)
 class _Kept:
-    """What a text read: that follows from what these names of tables meant, and from what is
-    granted."""
+    """Reading of a text. It depends on the meaning of these names of tables, and on the grants."""
 
     ruling: Ruling
     tables: Mapping[tuple[str, ...], Kept]
@@ -66,7 +65,7 @@ class _Kept:
 
 
 class Fragments:
-    """Of one client; place : its current database and schema."""
+    """Fragments of one client; place : its current database and schema."""
 
     def __init__(self, analyst: str, place: tuple[str, str]) -> None:
         self._analyst, self._place = analyst, place
@@ -75,18 +74,19 @@ class Fragments:
         self._types: dict[Table, tuple[str, ...]] = {}
         self._kept: dict[str, _Kept] = {}
         self.listed = Listed()
-        """What was listed since."""
+        """Tables listed since."""
 
     def forget(self) -> None:
-        """What names mean is looked up anew, and with another ruling."""
+        """Look up names anew, with another ruling."""
         self._found.clear()
         self.listed = Listed()
 
     def check(
         self, cursor: sql.Connection, item: SlotSpecification, text: str, ruling: Ruling
     ) -> SelectReading:
-        """What it reads, with columns that are compared otherwise than as a link among those of
-        conditions. Raises PolicyError for what is not granted, or not by the policies."""
+        """Return the fragment's reading. Columns in comparisons other than links count among the
+        conditions. Raise PolicyError for reads that the grants or the policies do not allow.
+        """
         reading = self.read(cursor, text, ruling)
         roles = roles_of(item, reading.outputs)
         for role, output in zip(roles, reading.outputs, strict=True):
@@ -94,7 +94,7 @@ class Fragments:
                 self._check_key(output, reading, ruling)
                 continue
             if role in (BASE, ROW, KEPT):
-                # a row is drawn by all that it has; whether it is kept is a condition
+                # a row is drawn by all its values; whether it is kept is a condition
                 others = [] if role != BASE or output.whole is not None else sorted(output.reads)
                 for column in others:
                     if not ruling.may_any(column):
@@ -104,7 +104,7 @@ class Fragments:
                 if not ruling.may(role, column):
                     raise self._not_granted(ruling, column, role.upper())
         if reading.nobodys:
-            # what it has is NULL, whatever rows there are
+            # its values are NULL, whatever rows there are
             return replace(reading, filters={}, links=NONE)
         reading = self._ruled(item, roles, reading, ruling)
         self._check_conditions(reading, ruling)
@@ -116,7 +116,9 @@ class Fragments:
     def _ruled(
         self, item: SlotSpecification, roles: list[str], reading: SelectReading, ruling: Ruling
     ) -> SelectReading:
-        """With columns of links in `links`, and those of all other conditions in `filters`."""
+        """Return the reading with columns of links in `links`, and those of all other conditions in
+        `filters`.
+        """
         filters = dict(reading.filters)
         linked: set[ScopeColumn] = set()
         keys = {
@@ -135,7 +137,7 @@ class Fragments:
             if test.column in keys or test.column in linked:
                 linked |= test.reads
             elif item.target and label in test.outputs:
-                # rows without a label are none to train on
+                # rows without a label are not trained on
                 reads = self._label_tested(reading.outputs[label], ruling)
                 filters |= dict.fromkeys(reads, "a target that may be NULL")
                 linked |= test.reads
@@ -147,12 +149,12 @@ class Fragments:
         return replace(reading, filters=filters, links=frozenset(linked))
 
     def _is_link(self, left: Bare, right: Bare) -> bool:
-        """Different values stay different, and no comparison fails."""
+        """Return True if different values stay different, and no comparison fails."""
         types = [self._cast(side) for side in (left, right)]
         return types[0] is not None and types[1] is not None and comparable(types[0], types[1])
 
     def _cast(self, bare: Bare) -> str | None:
-        """The type that it has in the end; None where a cast to it may fail, or lose something."""
+        """Return its final type; None if a cast to it may fail, or lose information."""
         own = self._type(bare.column)
         for target in bare.casts:
             if own is None or not lossless(own, target):
@@ -169,8 +171,9 @@ class Fragments:
 
     @staticmethod
     def _label_tested(output: SelectOutput, ruling: Ruling) -> Reads:
-        """Columns of which it would show, by a NULL that the target makes of a value, what labels
-        that leave noised do not say."""
+        """Return columns whose values a NULL of the target would disclose beyond the noised
+        labels.
+        """
         if output.strict:
             return NONE
         return frozenset(column for column in output.reads if not _leaves(ruling, column))
@@ -200,8 +203,10 @@ class Fragments:
             )
 
     def _check_key(self, output: SelectOutput, reading: SelectReading, ruling: Ruling) -> None:
-        """A column that is granted for it: hashes of values of one's choice would be a dictionary
-        of other parties' keys, and a cast that fails or loses would tell of values."""
+        """Raise PolicyError unless it is a column that is granted for joins. Hashes of chosen
+        values would be a dictionary of other parties' keys, and a cast that fails or loses would
+        disclose values.
+        """
         if output.constant in NEUTRAL and not output.reads:
             return
         same = output.same
@@ -209,7 +214,7 @@ class Fragments:
             raise PolicyError(KEY, hint=LINK)
         if not ruling.may(JOIN, same):
             raise self._not_granted(ruling, same, "JOIN")
-        # the key of the row that stands for partners that are not there is made of NULL
+        # the key of the row for missing partners is made of NULL
         if not reading.nobodys and (output.bare is None or self._cast(output.bare) is None):
             raise PolicyError(f"{KEY}, and {same.name} is not", hint=LINK)
 
@@ -250,7 +255,7 @@ class Fragments:
         return reading
 
     def _table(self, names: NameLookup, parts: Sequence[str], ruling: Ruling) -> Found | None:
-        """A table that is granted. Raises PolicyError where it is not what was granted."""
+        """Return a granted table. Raise PolicyError if it has changed since the grant."""
         key = tuple(parts)
         if key in self._found:
             return self._found[key]
@@ -282,7 +287,7 @@ LINKING = ("an equality", "USING", "a join")
 
 
 def _leaves(ruling: Ruling, column: ScopeColumn) -> bool:
-    """Some policy lets values of the column leave as they are, whatever it is in."""
+    """Return True if some policy lets values of the column leave unchanged, in any role."""
     rules = strictest(ruling.rules([column.table]))
     if rules.epsilon is not None:
         return False
@@ -294,7 +299,7 @@ def _leaves(ruling: Ruling, column: ScopeColumn) -> bool:
 
 
 def roles_of(item: SlotSpecification, outputs: tuple[SelectOutput, ...]) -> list[str]:
-    """What each output of a fragment is for: by its place, as that is how it is taken."""
+    """Return the role of each output of a fragment, by its place, as the client takes it."""
     parts = sum(len(key.types) for key in item.keys)
     found = [TRAIN] * len(item.features) + [LABEL] * (item.target + item.weight + item.offset)
     found += [BASE] * item.base + [IDENTIFY] * len(item.identifiers) + [JOIN] * parts

@@ -1,7 +1,7 @@
-"""Which functions and types an analyst's expressions may have: the database's catalog and two short
+"""Functions and types that an analyst's expressions may have. The database's catalog and two short
 lists decide.
 
-Those of the catalog are built in, and follow from their arguments alone: nothing of a session, a
+Functions of the catalog are built in, and depend on their arguments alone: not on a session, a
 file, a sequence, a variable or chance.
 """
 
@@ -23,33 +23,33 @@ MACROS = (
     "map_contains_entry", "map_contains_value", "md5_number_lower", "md5_number_upper", "nullif",
     "split_part", "wavg", "weighted_avg",
 )  # fmt: skip
-"""Built in as macros, over functions of the catalog."""
+"""Built-in macros over functions of the catalog."""
 SPECIAL = ("ifnull", "iif", "not", "try")
-"""Functions to the parser alone."""
+"""Functions that only the parser knows."""
 
 
 @dataclass(frozen=True)
 class Functions:
-    """Names in lower case."""
+    """Allowed functions; names in lower case."""
 
     known: frozenset[str]
     types: frozenset[str]
     aggregates: frozenset[str]
 
     bounded: bool = True
-    """The sizes of what they make are to have bounds (`sqlfl.governance.measuring`)."""
+    """True if the sizes of their results must have bounds (`sqlfl.governance.measuring`)."""
 
     def allows(self, name: str) -> bool:
         return name.lower() in self.known
 
 
 def functions_of(con: sql.Connection) -> Functions:
-    """What the database of `con` has, but for what somebody has defined, whatever its name."""
+    """Return the functions of the database of `con`, without user-defined ones of any name."""
     return _allowed(sql.fetch(con, _FUNCTIONS), con)
 
 
 def every_function(con: sql.Connection) -> Functions:
-    """All that the database of `con` has, whatever it does: what is no policy's to decide on."""
+    """Return all functions of the database of `con`, for queries that no policy decides on."""
     rows = sql.fetch(con, _FUNCTIONS)
     known = frozenset(row[0] for row in rows) | {*SPECIAL}
     types = frozenset(name for (name,) in sql.fetch(con, _EVERY_TYPE)) | {"array"}
@@ -71,7 +71,7 @@ DEFINED = ("macro", "table_macro")
 _EVERY_TYPE = sql.constant(
     sql.query("SELECT lower(type_name) AS name FROM duckdb_types() GROUP BY ALL")
 )
-# all at once: to list them takes 10 ms, whichever are asked for
+# all at once: listing them takes 10 ms, whichever are asked for
 _FUNCTIONS = sql.constant(
     sql.query(
         """SELECT lower(function_name) AS name, internal, function_type,

@@ -1,7 +1,6 @@
-"""Functions that an analyst's expressions may have, by how the size of their results grows.
+"""Functions that an analyst's expressions may have, by the growth of their results' size.
 
-A function that stands in none of these lists is not allowed. `sqlfl.governance.measuring` computes
-the bounds.
+A function in none of these lists is not allowed. `sqlfl.governance.measuring` computes the bounds.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ RANGED = "ranged"
 BITS = "bits"
 """Bits, as many as a literal says."""
 RESIZED = "resized"
-"""A list of a length that a literal gives."""
+"""Lists of a length that a literal gives."""
 BINS = "bins"
 """Numbers, as many as a literal says."""
 TOP = "top"
@@ -229,7 +228,7 @@ _TIMES = {
         json_keys
         """,
 }
-"""Results at most so many times as large as all arguments together."""
+"""Functions by the maximum ratio of their results to all arguments together."""
 
 GROWTH: dict[str, str | int] = {
     **{name: rule for rule, names in _BY_RULE.items() for name in names.split()},
@@ -237,9 +236,8 @@ GROWTH: dict[str, str | int] = {
     "is distinct from": NUMBER,
     "is not distinct from": NUMBER,
 }
-"""The rule of each function that is allowed, or how many times its result may be as large as all of
-its arguments."""
+"""Rule of each allowed function, or the maximum ratio of its result to all of its arguments."""
 COPIED = (
     "nullif", "split_part", "array_to_string", "array_pop_back", "wavg", "weighted_avg",
 )  # fmt: skip
-"""Macros of DuckDB's in which an argument stands twice."""
+"""Macros of DuckDB in which an argument occurs twice."""

@@ -1,6 +1,6 @@
-"""What a party lets an analyst's coordinator do: by what its owner has granted, checked here.
+"""Guard of a party against an analyst's coordinator: it enforces the owner's grants and policies.
 
-Where the owner has made no policy, all is served as it comes.
+If the owner has no policy, it serves everything.
 """
 
 from __future__ import annotations
@@ -71,26 +71,26 @@ from sqlfl.udfs.describe import current_place, described
 
 T = TypeVar("T")
 MOST_FRAGMENTS = 256
-"""Of one run."""
+"""Maximum fragments of one run."""
 LONGEST_REQUEST = 1 << 20
-"""It is kept, where its owner is to look at it."""
+"""Maximum bytes of a request, which is kept if its owner must look at it."""
 MOST_PROPOSALS = 64
-"""That are kept until their runs begin."""
+"""Maximum proposals that are kept until their runs begin."""
 LASTING = 1.0
-"""Seconds for which a ruling serves what follows the beginning of a statement."""
+"""Seconds for which a ruling serves the rest of a statement."""
 ANEW = (ms.ListTables, ms.SendBlock)
-"""What statements begin with."""
+"""Requests that begin a statement."""
 OUTSIDE = (ms.Keep, ms.Drop, ms.Collect)
-"""Of models, not of a run."""
+"""Requests about models, not about a run."""
 
 
 class Guard:
-    """Of one client: `serve` answers a request by `answer`, or raises PolicyError.
+    """Guard of one client: `serve` answers a request by `answer`, or raises PolicyError.
 
-    analyst : who uses the coordinator; empty where it does not say. `ends` forgets a run, `stop`
-    ends what is being answered, from another thread; `blocks` are the runs that the coordinator has
-    blocks of. `store` : of the party's store, where its owner may keep policies and all records.
-    `required` : without a policy nothing is served. `trial` : where queries are evaluated first.
+    analyst : the user of the coordinator; empty if it is not named. ends, stop : forget a run; end
+    the request being answered, from another thread. blocks : runs of which the coordinator has
+    blocks. store : records of the party's store, in which its owner may keep policies and all
+    records. required : without a policy nothing is served. trial : evaluates queries first.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class Guard:
         self._models = Models(records, analyst, blocks)
         self._seen: set[str] = set()
         self._rehearsed = ""
-        """What the rehearsal is that has just begun."""
+        """Description of the rehearsal that has just begun."""
 
     def serve(self, request: ms.Message, answer: Serve, *, combined: bool) -> ms.Message:
         self._runs.check(request)
@@ -180,13 +180,13 @@ class Guard:
         return answer(request)
 
     def check_peers(self, request: ms.SetPeers) -> None:
-        """Before masks are agreed on. Raises PolicyError."""
+        """Check the peers before masks are agreed. Raise PolicyError."""
         run = self._runs.get(request.run)
         if run is not None:
             run.check_peers(request)
 
     def _check_named(self, *, combined: bool) -> None:
-        """There is somebody to whom something may be granted."""
+        """Raise PolicyError unless there is an analyst to whom grants can be made."""
         if combined:
             raise PolicyError(
                 "its owner has made training policies, and these are not built for databases "
@@ -200,9 +200,10 @@ class Guard:
             )
 
     def rehearse(self, request: ms.Rehearse, *, combined: bool) -> Callable[[ScopeColumn], bool]:
-        """Over rows that are made up: all that it reads must be granted, as names and types are
-        told of it. Nothing is asked of the owner, counted or reserved. Which columns there may be;
-        raises PolicyError."""
+        """Check a run over synthetic rows, and return which columns it may have. All that it reads
+        must be granted, because it discloses names and types. The owner is not asked, and nothing
+        is counted or reserved. Raise PolicyError.
+        """
         ruling = self._ruling(anew=True)
         self._rehearsed = ""
         if ruling is None:
@@ -215,11 +216,12 @@ class Guard:
         return ruling.may_any
 
     def keep(self, asked: Sent, told: Sent) -> None:
-        """What came and what is answered, with their bytes, where the owner has policies. Raises
-        Error, or DuckDB's, where the database takes nothing: then nothing is to leave."""
+        """Record a request and its reply, with their bytes, if the owner has policies. Raise Error,
+        or DuckDB's, if the database refuses it: then nothing may leave.
+        """
         if self._known is None:
-            # A process that was restarted in a run is asked about that before anything else. Where
-            # the policies cannot be read, requests are refused and nothing says that they be kept.
+            # A process that was restarted in a run is asked about that before anything else. If the
+            # policies cannot be read, requests are refused, and there is no rule to record them.
             with contextlib.suppress(Error, duckdb.Error):
                 self._ruling(anew=True)
         if self._known is None or self._known[2] is None:
@@ -232,16 +234,17 @@ class Guard:
         self._keeping.keep(asked, told, what)
 
     def accept(self, run: str) -> None:
-        """Blocks of this run are the analyst's, as who has the party's process says."""
+        """Count blocks of this run as the analyst's. The owner of the party's process says so."""
         self._models.add(run)
 
     def close(self) -> None:
-        """Write what waits."""
+        """Write the waiting entries."""
         self._keeping.close()
 
     def _ruling(self, *, anew: bool) -> Ruling | None:
-        """That of a moment ago serves the requests that follow on one another in a statement: what
-        its owner has changed since by a statement counts, and by hand after LASTING seconds."""
+        """Return the ruling. The last one serves the following requests of a statement. The owner's
+        statements change it at once; changes by hand count after LASTING seconds.
+        """
         now = time.monotonic()
         known = self._known
         if anew or known is None or known[:1] != (Records.changes,) or now > known[1] + LASTING:
@@ -259,7 +262,7 @@ class Guard:
     # -- planning ---------------------------------------------------------------------------------
 
     def _listed(self, request: ms.ListTables, answer: Serve, ruling: Ruling) -> ms.Message:
-        """Granted columns of granted tables are all that there is."""
+        """List only granted columns of granted tables."""
         reply = answer(request)
         assert isinstance(reply, ms.Tables)
         told = listing_from_json(reply.tables)
@@ -290,7 +293,9 @@ class Guard:
         return replace(reply, tables=listing_to_json(listing))
 
     def _described(self, request: ms.Describe, answer: Serve, ruling: Ruling) -> ms.Message:
-        """It is not run: each column must be granted for something, and it reads a table."""
+        """Describe the columns without running the query. Each column must be granted for
+        something, and the query must read a table.
+        """
         with closing(sql.cursor(self._con)) as cursor:
             reading = self._reader.read(cursor, request.select, ruling)
         if not reading.tables:
@@ -309,7 +314,9 @@ class Guard:
     def _named(
         self, readings: Iterable[SelectReading], ruling: Ruling
     ) -> Mapping[Table, tuple[str, ...]]:
-        """Columns that these name, by their tables; of a table without any some granted one."""
+        """Return the columns that these name, by their tables. A table without any gets some
+        granted one.
+        """
         reads: set[ScopeColumn] = set()
         for reading in readings:
             reads |= reading.named | reading.links | reading.filters.keys()
@@ -321,7 +328,9 @@ class Guard:
     # -- a run ------------------------------------------------------------------------------------
 
     def _proposed(self, propose: ms.Propose, ruling: Ruling) -> ms.Message:
-        """Of a run that is to begin a reply is that it may; what is only asked tells all."""
+        """Answer a proposal. For a run that is to begin, a reply means that it may; a mere question
+        gets all verdicts.
+        """
         _check_length(propose)
         request = request_from_json(propose.request)
         try:
@@ -393,7 +402,7 @@ class Guard:
     def _answered(
         self, verdicts: tuple[Verdict, ...], told: str, approval: str
     ) -> tuple[Verdict, ...]:
-        """These, or what the owner has said of this very run."""
+        """Return these verdicts, or the owner's decision on this very run."""
         if verdicts or approval == NEVER:
             return verdicts
         state, number, because = self._approvals.state(self._analyst, told)
@@ -425,7 +434,7 @@ class Guard:
                 tables[item.slot] = frozenset().union(*(found.tables for found in read_))
                 readings[item.slot] = tuple(read_)
         every = frozenset().union(*tables.values())
-        # as it is now, which has just been seen
+        # as it is now, which has just been read
         views = {table: ruling.of(table)[0].definition for table in every}
         return views, Read(slots, tables, readings)
 
@@ -469,7 +478,7 @@ class Guard:
             # of the rows as they are now; nothing has left
             if proposal.asked:
                 run.reserved = self._reserved(request.run, proposal)
-            # last, as a run that does not begin leaves the approval as it was
+            # last, because a run that does not begin leaves the approval unused
             if run.every.approval != NEVER:
                 self._approvals.use(self._analyst, proposal.digest, run.every.approval)
             for item in specifications_from_json(request.specification):
@@ -485,7 +494,7 @@ class Guard:
         return reply
 
     def _reserved(self, run: str, proposal: Proposal) -> tuple[int, ...]:
-        """The numbers of the run's entries in the ledger."""
+        """Return the numbers of the run's entries in the ledger."""
         drawn: dict[int, Drawn] = {}
         for demand in proposal.asked:
             if any(entry.identity for entry in demand.entries) and demand.slot not in drawn:
@@ -498,7 +507,9 @@ class Guard:
     # -- names ------------------------------------------------------------------------------------
 
     def _bound(self, work: Callable[[], T]) -> T:
-        """What DuckDB says of names may tell of others than those that are granted."""
+        """Bind names. DuckDB's errors about them may disclose names that are not granted, so they
+        are replaced.
+        """
         try:
             return work()
         except (duckdb.BinderException, duckdb.CatalogException) as error:
@@ -509,7 +520,7 @@ class Guard:
 
 
 _ASKED = (ms.ListTables, ms.Describe, ms.Propose, ms.Prepare, ms.SendBlock)
-"""Requests for which grants are looked at anew."""
+"""Requests for which grants are read anew."""
 
 
 def _check_length(request: ms.Propose | ms.Rehearse) -> None:
@@ -535,5 +546,5 @@ def thinned(reply: ms.Message, min_cell: int) -> ms.Message:
 
 
 def _about(rows: int | None) -> int | None:
-    """To one digit: what the choice of an engine needs."""
+    """Return the number to one digit, which is enough to choose an engine."""
     return None if rows is None else int(float(f"{rows:.0e}"))

@@ -1,10 +1,10 @@
-"""What has left of each table, noised: an account for each granted table and analyst, in the schema
-`sqlfl` of the party's records.
+"""Ledger of the noised releases of each table: an account for each granted table and analyst, in
+the schema `sqlfl` of the party's records.
 
-Each run writes entries of its own. An entry is reserved before anything of it leaves, and given
-back only where nothing of it has: a run that fails, is killed, or is never finished leaves what it
-has reserved. The ε of an account is that of all its entries together (sqlfl.privacy.accountant);
-noise that is drawn once for ever counts once among those that were not given back.
+Each run writes entries of its own. An entry is reserved before anything of it leaves. It is
+returned only if nothing of it has left: a run that fails, is killed, or never finishes keeps its
+reservation. The ε of an account covers all its entries together (sqlfl.privacy.accountant). Noise
+that is drawn once for ever counts once among the entries that were not returned.
 """
 
 from __future__ import annotations
@@ -34,40 +34,43 @@ TRIES = 200
 
 @dataclass(frozen=True)
 class Budget:
-    """Of the rows of one table, for one analyst or for all together."""
+    """Budget of the rows of one table, for one analyst or for all together."""
 
     epsilon: float
     delta: float
     seconds: float | None
-    """Of any window of this length; None for ever."""
+    """Length of any window that the budget covers; None for ever."""
     total: bool = False
-    """Of all analysts together."""
+    """True if it covers all analysts together."""
 
     @property
     def rule(self) -> str:
-        """The rule of a policy that it is of."""
+        """Return the rule of a policy that it comes from."""
         return "epsilon_total" if self.total else "epsilon"
 
 
 @dataclass(frozen=True)
 class LedgerEntry:
-    """Of one run, and one table: what leaves of a row, at most."""
+    """Maximum release of a row in one run, for one table."""
 
     what: str
     """LABELS or FEATURES."""
     multiplier: float = 0.0
-    """Of normal noise, σ/Δ of all releases together, 1/μ; 0 where there are none."""
+    """Noise multiplier of normal noise, σ/Δ of all releases together, 1/μ; 0 without them."""
     epsilon: float = 0.0
-    """Of pure mechanisms together."""
+    """ε of pure mechanisms together."""
     delta: float = 0.0
-    """Of thresholds."""
+    """δ of thresholds."""
     identity: str = ""
-    """Noise that follows from rows and their labels: drawn once as long as these stay."""
+    """Identity of noise that follows from rows and their labels: it is drawn once as long as these
+    stay.
+    """
     state: str = ""
-    """That the rows were in; empty where nobody has looked, and they are taken to be as before."""
+    """State of the rows; empty if nobody has checked it, and then they count as unchanged."""
     most: int = 0
-    """Draws of that identity that one row has had at most, in whatever states; 0 where rows are not
-    known again, and each state may have drawn all of them."""
+    """Maximum number of draws of that identity for one row, over all states. 0 if rows are not
+    recognised: then each state may have drawn all of them.
+    """
 
     def events(self) -> Iterator[Event]:
         if self.multiplier:
@@ -79,7 +82,7 @@ class LedgerEntry:
 
 
 class Demand(NamedTuple):
-    """What a run asks of the accounts of one table."""
+    """Demand of a run on the accounts of one table."""
 
     table: Table
     budgets: tuple[Budget, ...]
@@ -92,24 +95,24 @@ Asking: TypeAlias = "tuple[Demand, ...]"
 
 @dataclass(frozen=True, eq=False)
 class Drawn:
-    """The rows whose labels a run draws, as hashes."""
+    """Rows whose labels a run draws, as hashes."""
 
     who: Array
-    """uint64 (n,): what stands for a row in the draw."""
+    """uint64 (n,): the row's hash in the draw."""
     what: Array
-    """uint64 (n,): that, and its label."""
+    """uint64 (n,): the hash of the row and its label."""
     known_again: bool
-    """What stands for a row stays the same for ever; else a row that changes is another one."""
+    """True if a row's hash stays the same for ever; otherwise a changed row is another one."""
 
     @cached_property
     def pairs(self) -> Array:
-        """uint64 (m, 2): the distinct ones, in an order of their own."""
+        """Return the distinct pairs, in an order of their own: uint64 (m, 2)."""
         found: Array = np.unique(np.column_stack([self.who, self.what]), axis=0)
         return found
 
     @cached_property
     def state(self) -> str:
-        """The same for the same rows alone, each as often as it is there."""
+        """Return a digest that is equal only for the same rows, each as often as it occurs."""
         rows = np.sort(self.what).astype("<u8")
         return hashlib.sha256(rows.tobytes()).hexdigest()[:32]
 
@@ -119,7 +122,7 @@ class Account:
     analyst: str
     table: Table
     entries: tuple[LedgerEntry, ...]
-    """Those that count now."""
+    """Entries that count now."""
 
     def after(self, entries: tuple[LedgerEntry, ...]) -> Account:
         """Return the account with these entries too."""
@@ -136,8 +139,9 @@ def account_epsilon(entries: Iterable[LedgerEntry], delta: float) -> float:
 
 
 def _released(entries: Iterable[LedgerEntry]) -> Iterator[LedgerEntry]:
-    """Each release once: of a draw one for each state of its rows, but no more than one row can
-    have had."""
+    """Yield each release once. A draw counts once for each state of its rows, but at most as often
+    as one row was drawn.
+    """
     draws: dict[str, list[LedgerEntry]] = {}
     for entry in entries:
         if entry.identity:
@@ -155,7 +159,7 @@ class Ledger:
         self._records = records
 
     def check(self, analyst: str, asked: Asking) -> None:
-        """Raises PolicyError where these would pass a budget."""
+        """Raise PolicyError if these would exceed a budget."""
         with closing(self._records.cursor()) as cursor:
             for demand in asked:
                 self._check(cursor, analyst, demand, demand.entries)
@@ -163,8 +167,9 @@ class Ledger:
     def reserve(
         self, run: str, analyst: str, asked: Asking, drawn: Mapping[int, Drawn] | None = None
     ) -> tuple[int, ...]:
-        """Write all of the run's entries, or none, and return their numbers; `drawn`: of slots that
-        draw labels. Raises PolicyError where they would pass a budget."""
+        """Write all of the run's entries, or none, and return their numbers. `drawn`: rows of slots
+        that draw labels. Raise PolicyError if they would exceed a budget.
+        """
         numbers: list[int] = []
 
         def work(cursor: sql.Connection, _: int) -> None:
@@ -193,9 +198,11 @@ class Ledger:
         return tuple(numbers)
 
     def settle(self, numbers: Collection[int], left: Iterable[str]) -> None:
-        """End the entries of these numbers: of `left` something has left, of others nothing.
+        """End the entries of these numbers: those in `left` have released something, the others
+        nothing.
 
-        A run's name does not tell its entries: another coordinator may give a run the same one.
+        A run's name does not identify its entries: another coordinator may give a run the same
+        name.
         """
         kept = set(left)
 
@@ -218,7 +225,9 @@ class Ledger:
         self._records.in_turn(work)
 
     def account(self, analyst: str, table: Table, budget: Budget) -> Account:
-        """Return what counts now; `analyst` does not matter of a budget of all."""
+        """Return the account as it counts now. For a budget of all analysts, `analyst` does not
+        matter.
+        """
         with closing(self._records.cursor()) as cursor:
             return Account(analyst, table, self._entries(cursor, analyst, table, budget))
 
@@ -239,7 +248,7 @@ class Ledger:
         demand: Demand,
         entries: tuple[LedgerEntry, ...],
     ) -> None:
-        """Raise PolicyError where these add to an account, and it would pass its budget."""
+        """Raise PolicyError if these add to an account and it would exceed its budget."""
         table = demand.table
         for budget in demand.budgets:
             before = Account(analyst, table, self._entries(cursor, analyst, table, budget))
@@ -254,7 +263,7 @@ class Ledger:
                 )
 
     def _in_state(self, cursor: sql.Connection, entry: LedgerEntry, rows: Drawn) -> LedgerEntry:
-        """The entry as of these rows; a state that they have not been in before is noted."""
+        """Return the entry for these rows, and record a new state of them."""
         known = self._records.rows(
             cursor,
             "SELECT state, most, who, what FROM t WHERE identity = $identity",
@@ -301,7 +310,7 @@ class Ledger:
         found = []
         for what, multiplier, epsilon, delta, identity, begun, ended, state in rows:
             last = time_of(begun if ended is None else ended)
-            # what a run that has not ended may still release counts on
+            # future releases of a run that has not ended count on
             over = since is not None and last is not None and last < since and state == SPENT
             if not over:
                 name, _, own = identity.partition(":")
@@ -311,12 +320,12 @@ class Ledger:
 
 
 def _pairs(who: bytes, what: bytes) -> Array:
-    """uint64 (m, 2), as they are kept."""
+    """Return the pairs from their stored form: uint64 (m, 2)."""
     return np.column_stack([np.frombuffer(who, "<u8"), np.frombuffer(what, "<u8")])
 
 
 def _without(pairs: Array, before: Sequence[Array]) -> Array:
-    """Those of the pairs (m, 2) that none of `before` has; all are distinct in each."""
+    """Return the pairs (m, 2) that none of `before` has; each array has distinct pairs."""
     every = np.concatenate([*before, *before, pairs])
     distinct, counts = np.unique(every, axis=0, return_counts=True)
     found: Array = distinct[counts == 1]

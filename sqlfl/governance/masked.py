@@ -1,4 +1,4 @@
-"""What leaves of features under masks alone: predictions = 'secure_sum'."""
+"""Features that leave only under masks: predictions = 'secure_sum'."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ BEFORE_ROUNDS = frozenset(
         ms.SendProfile, ms.SendExplained,
     )
 )  # fmt: skip
-"""What tells of features moments at most."""
+"""Requests whose replies disclose at most moments of features."""
 _EITHER = (ms.Ready, ms.Releases, ms.Saved, ms.Findings)
-"""Without a prediction."""
+"""Replies without a prediction."""
 IN_SUMS = frozenset(kind.kind for kind in (*_EITHER, ms.PublicKey, ms.MaskedEmbeddings))
 """Replies in rounds, as they leave."""
 
 
 def in_clear(request: ms.Message, reply: ms.Message) -> bool:
-    """Whether a prediction, or a sum of a party's own rows, would leave; `reply` is not masked yet,
-    and is told by what it is: what was proposed may say anything."""
+    """Return True if a prediction, or a sum of a party's own rows, would leave. `reply` is not
+    masked yet, and its type decides: a proposal may claim anything.
+    """
     if request.slot < 0 or request.kind in BEFORE_ROUNDS:
         return False
     return not isinstance(reply, (*_EITHER, ms.Embeddings))

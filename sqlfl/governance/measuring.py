@@ -55,27 +55,30 @@ Node: TypeAlias = "dict[str, Any]"
 
 
 class SizeMeasures:
-    """Sizes of expressions of one SELECT. meant : sizes of all that names may mean, in a scope."""
+    """Sizes of expressions of one SELECT. meant : sizes of all possible meanings of names, in a
+    scope.
+    """
 
     def __init__(self, meant: Callable[[Node, Any], list[SizeBound]]) -> None:
         self._meant = meant
         self._scope: Any = None
         self._parameters: list[dict[str, SizeBound]] = []
         self._lists: list[SizeBound] = []
-        """Sizes of the lists whose elements the lambdas around have."""
+        """Sizes of the lists whose elements the surrounding lambdas have."""
         self._framed = False
-        """Within a window, which says how many rows there are."""
+        """True within a window, which says how many rows there are."""
         self._work = SizeBound((0.0, 0.0))
         self._queries: dict[int, SizeBound] = {}
         self._nodes = 0
 
     def query(self, node: Node, outputs: Sequence[SizeBound]) -> None:
-        """Remember the values that a subquery gives."""
+        """Remember the values of a subquery."""
         self._queries[id(node)] = largest([replace(o, copies=1) for o in outputs])
 
     def measure(self, value: object, scope: Any) -> SizeBound:
-        """The size of an expression, or of what holds expressions. Raises PolicyError where a value
-        in it may be too large, or take too long."""
+        """Return the size of an expression, or of a container of expressions. Raise PolicyError if
+        a value in it may be too large, or take too long.
+        """
         self._scope, self._nodes = scope, 0
         found = self._any(value)
         if found.copies - self._nodes > MAX_COPIES:
@@ -141,7 +144,7 @@ class SizeMeasures:
         return self._made(found, node)
 
     def _made(self, found: SizeBound, node: Node) -> SizeBound:
-        """Count the value, and check how large it is."""
+        """Count the value, and check its size."""
         name = str(node.get("function_name") or str(node["class"]).lower())
         bound = self._bound(found)
         if bound.terms[0] > MAX_BYTES or bound.terms[1] > MAX_TIMES:
@@ -161,7 +164,7 @@ class SizeMeasures:
         return size
 
     def _product(self, a: SizeBound, b: SizeBound, name: str, what: str) -> SizeBound:
-        """Raises PolicyError where none of the two has a bound."""
+        """Return the product. Raise PolicyError if none of the two has a bound."""
         pairs = [(a, b), (b, a)]
         pairs += [(self._bound(one), other) for one, other in pairs]
         for one, other in pairs:
@@ -368,7 +371,7 @@ class SizeMeasures:
         raise PolicyError(f"function {name} is not among those that are allowed")
 
     def _literal(self, name: str, nodes: list[Node], place: int) -> float:
-        """A bound of the argument, which says how large the result is."""
+        """Return a bound of the argument, which determines the size of the result."""
         found = most(nodes[place]) if place < len(nodes) else None
         if found is None:
             raise PolicyError(
@@ -404,7 +407,7 @@ class SizeMeasures:
         )
 
     def _range(self, name: str, nodes: list[Node]) -> float:
-        """Numbers of a range."""
+        """Return how many numbers a range has."""
         ends = [_whole(node) for node in nodes]
         if None in ends:
             raise PolicyError(
@@ -441,7 +444,7 @@ class SizeMeasures:
         return _smaller(whole, SizeBound((OVERHEAD + 4 * number, 0.0))).of(TEXT)
 
     def _slice(self, nodes: list[Node], sizes: list[SizeBound]) -> SizeBound:
-        """list[a:b] and text[a:b]."""
+        """Return the size of list[a:b] and text[a:b]."""
         whole, ends = sizes[0], [_whole(node) for node in nodes[1:3]]
         if len(nodes) == 4 and isinstance(_whole(nodes[3]), float) and _whole(nodes[3]) != 1:
             return whole
@@ -456,7 +459,7 @@ class SizeMeasures:
         return whole
 
     def _joined(self, name: str, sizes: list[SizeBound]) -> SizeBound:
-        """The first text is put between what the others have."""
+        """Return the size of the other texts with the first one between them."""
         separator, *parts = [_text(size) for size in sizes]
         if name == "array_to_string":
             parts, separator = [separator], parts[-1] if parts else SIMPLE
@@ -521,7 +524,7 @@ class SizeMeasures:
             )
 
     def _path(self, name: str, nodes: list[Node], sizes: list[SizeBound]) -> SizeBound:
-        """Parts of a JSON."""
+        """Return the size of parts of a JSON."""
         paths = nodes[1:]
         if len(paths) == 1 and paths[0].get("function_name") == "list_value":
             paths = [item["expression"] for item in paths[0].get("arguments") or ()]
@@ -540,7 +543,7 @@ class SizeMeasures:
     # -- lambdas ----------------------------------------------------------------------------------
 
     def _of_elements(self, rule: str, name: str, nodes: list[Node]) -> SizeBound:
-        """Return the size of what a function with a lambda makes of a list."""
+        """Return the size of the result of a function with a lambda on a list."""
         if len(nodes) < 2 or nodes[1]["class"] != "LAMBDA":
             raise PolicyError(f"function {name} without a lambda")
         whole = self._expression(nodes[0])
@@ -645,7 +648,7 @@ _OF_ONE_LIST = (
 
 
 def most(node: Node) -> float | None:
-    """A number that the value of a node is at most, by its literals; None where none is known."""
+    """Return an upper bound of a node's value, from its literals; None without one."""
     if node["class"] == "CAST" and _of_number(node):
         return most(node["child"])
     if node.get("function_name") == "least":
@@ -659,7 +662,7 @@ def most(node: Node) -> float | None:
 
 
 def _whole(node: Node | None) -> float | None:
-    """A number that is written."""
+    """Return a number that is written as a literal."""
     if node is None:
         return None
     if node["class"] == "CAST" and _of_number(node):
@@ -684,7 +687,7 @@ def _of_number(cast: Node) -> bool:
 
 
 def _open(node: Node) -> bool:
-    """One end of a slice is not written."""
+    """Return True if one end of a slice is not written."""
     return node.get("function_name") == "list_value" and not node.get("arguments")
 
 
@@ -703,7 +706,7 @@ def _text(size: SizeBound) -> SizeBound:
 
 
 def _smaller(whole: SizeBound, part: SizeBound) -> SizeBound:
-    """Either is a bound: one that is not large is taken."""
+    """Return a bound that is not large: both are bounds."""
     return part if not whole.constant or part.terms[0] < whole.terms[0] else whole
 
 
@@ -747,14 +750,14 @@ def _is_array(target: Node) -> bool:
 
 
 def _parts(target: Node) -> float:
-    """Values that one value of a type has at least, for each element where it is a list."""
+    """Return the minimum number of values in one value of a type, for each element of a list."""
     children = [c for c in target.get("children") or [] if c.get("class") == "TYPE"]
     inner = sum(_parts(child) for child in children)
     return max(1.0, inner * _length(target))
 
 
 def _fixed(target: Node) -> float:
-    """The size of a value of the type whatever is in it."""
+    """Return the part of the size that every value of the type has."""
     name = str(target.get("type_name")).lower()
     children = [c for c in target.get("children") or [] if c.get("class") == "TYPE"]
     if name in ("list", "map"):

@@ -1,4 +1,4 @@
-"""What a party keeps of its messages with an analyst's coordinator, chained, in its database."""
+"""A party's record of its messages with an analyst's coordinator, chained, in its database."""
 
 from __future__ import annotations
 
@@ -23,27 +23,28 @@ from sqlfl.udfs import sql
 log = logging.getLogger("sqlfl.party")
 
 WITHOUT = tuple(kind.kind for kind in (ms.Ready, ms.Sealed, ms.Saved, ms.Proposed))
-"""Replies that tell nothing of tables."""
+"""Replies that disclose nothing about tables."""
 LAST = (ms.Finish, ms.SendBlock)
-"""Requests after which nothing may come for long, and the connection is its owner's again."""
+"""Requests after which a long pause may follow, and the connection is its owner's again."""
 Sent: TypeAlias = tuple[ms.Message, pa.Buffer]
-"""A message, and its bytes as they came or go."""
+"""A message, and its bytes as received or sent."""
 
 
 class Keeping:
-    """Of one client. What waits in memory is written at the end of a run, once a second, and in
-    `close`."""
+    """Record of one client. Entries in memory are written at the end of a run, once a second, and
+    in `close`.
+    """
 
     def __init__(self, client: str, analyst: str, records: Records) -> None:
         self._client, self._records = client, records
         self._aside = threading.local()
         self._chain = AuditChain(analyst, self._keep, self._spare)
         self._place = (-1, 0, START)
-        """Turn, number and head of what this has written last."""
+        """Turn, number and head of the last entry written here."""
         _ALL.add(self)
 
     def keep(self, asked: Sent, told: Sent, what: str) -> None:
-        """A request and its reply; `what`: of a run that is proposed what it is."""
+        """Record a request and its reply. `what`: description of a proposed run."""
         for direction, (message, data) in ((DOWN, asked), (UP, told)):
             if isinstance(message, (ms.Seal, ms.Sealed)):
                 said = f"{message.head} {message.chain}"
@@ -70,8 +71,9 @@ class Keeping:
             log.warning("%s has not kept its last messages: %s", self._client, error)
 
     def _spare(self) -> AbstractContextManager[None]:
-        """What another thread writes with: it keeps off the connection, which its owner may be
-        using by then."""
+        """Return a context in which another thread writes. It does not use the connection, which
+        its owner may be using by then.
+        """
         return self._within(self._records.cursor())
 
     @contextmanager
@@ -84,7 +86,7 @@ class Keeping:
                 del self._aside.records
 
     def _keep(self, entries: Sequence[ChainEntry]) -> str:
-        """As `sqlfl.transport.audit_chain.Keep`."""
+        """Keep entries, as `sqlfl.transport.audit_chain.Keep`."""
         records: Records = getattr(self._aside, "records", self._records)
 
         def work(cursor: sql.Connection, turn: int) -> None:
@@ -112,7 +114,7 @@ _ALL: WeakSet[Keeping] = WeakSet()
 
 
 def flush_all() -> None:
-    """Whoever looks at what is kept sees what has been said in this process."""
+    """Write all waiting entries of this process, for a reader of the records."""
     for keeping in tuple(_ALL):
         keeping.flush()
 
@@ -123,12 +125,12 @@ class SentCount:
 
     analyst: str
     run: str
-    """Empty while statements are planned."""
+    """Run; empty while statements are planned."""
     what: str
-    """What the run is; empty where it was not let begin."""
+    """Description of the run; empty if it was not allowed to begin."""
     kind: str
     words: str
-    """On what is in them, where that is always the same."""
+    """Description of their content, if it is always the same."""
     messages: int
     bytes: int
     first_at: dt.datetime
@@ -136,7 +138,7 @@ class SentCount:
 
 
 def left(records: Records) -> Iterator[SentCount]:
-    """All that is kept, in the order in which it first left."""
+    """Yield all recorded messages, in the order in which they first left."""
     flush_all()
     with closing(records.cursor()) as cursor:
         rows = records.rows(cursor, _LEFT, "chain")

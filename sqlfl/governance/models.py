@@ -1,4 +1,4 @@
-"""Whose the blocks of trained models are: of the analyst whose run it was; and what for."""
+"""Owners of the blocks of trained models: the analyst of the run; and their use."""
 
 from __future__ import annotations
 
@@ -22,37 +22,38 @@ Outside: TypeAlias = ms.Keep | ms.Drop | ms.Collect
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """What is known of a model."""
+    """Facts about a model."""
 
     run: str
     analyst: str
     name: str
     tables: frozenset[Table]
-    """That it has features of, at this client."""
+    """Tables of its features at this client."""
     at: dt.datetime
-    """When it was trained."""
+    """Time of its training."""
 
 
 @dataclass(frozen=True)
 class Lock:
-    """What the analyst has trained on the table until then is not used any more."""
+    """Lock on the analyst's models of the table trained until then: they are no longer used."""
 
     analyst: str
     table: Table
     at: dt.datetime
 
     def holds(self, model: TrainedModel) -> bool:
-        """Whether it is on this model."""
+        """Return True if it applies to this model."""
         tables = {tuple(map(folded, table)) for table in model.tables}
         own = tuple(map(folded, self.table)) in tables
         return own and self.analyst == model.analyst and model.at <= self.at
 
 
 class Models:
-    """here : the runs that this coordinator has blocks of at the client.
+    """Models of a client. here : runs of which this coordinator has blocks at the client.
 
-    What lasts is noted in the owner's database before it is kept. Blocks of runs from before the
-    owner had policies, and of such as named no analyst, are nobody's: only the owner removes them.
+    Lasting models are recorded in the owner's database before they are kept. Some blocks are
+    nobody's: those of runs from before the owner had policies, and of runs without an analyst. Only
+    the owner removes these.
     """
 
     def __init__(self, records: Records, analyst: str, here: Callable[[], Collection[str]]) -> None:
@@ -61,27 +62,27 @@ class Models:
         """Runs of this session."""
 
     def add(self, run: str, tables: Iterable[Table] = (), name: str = "") -> None:
-        """It is the analyst's, and has features of these tables."""
+        """Record a run of the analyst, with features of these tables."""
         if self._analyst:
             now = dt.datetime.now(dt.UTC)
             self._own[run] = TrainedModel(run, self._analyst, name, frozenset(tables), now)
 
     def saved(self, request: ms.Save) -> None:
-        """A block of a run of the analyst's is held under this name."""
+        """Record that a block of the analyst's run is held under this name."""
         begun = self._own.get(request.run)
         self.add(request.model, () if begun is None else begun.tables, request.name)
 
     def tables(self, run: str) -> frozenset[Table]:
-        """Return those that the model has features of, as far as it is known."""
+        """Return the tables of the model's features, as far as they are known."""
         found = self._find(run)
         return frozenset() if found is None else found.tables
 
     def is_known(self, run: str) -> bool:
-        """Somebody's, of this session or noted."""
+        """Return True if it is somebody's, of this session or recorded."""
         return run in self._own or bool(self._noted(run))
 
     def check_weights(self, run: str, ruling: Ruling) -> None:
-        """Raise PolicyError where its weights are not for this analyst, or not any more."""
+        """Raise PolicyError if its weights are not for this analyst, or no longer."""
         self.check_unlocked(run)
         if not self._is_own(run):
             raise PolicyError("a model whose weights are asked for is not one of this analyst's")
@@ -100,7 +101,7 @@ class Models:
                 )
 
     def check_unlocked(self, run: str) -> None:
-        """Raise PolicyError where the owner has locked the model (REVOKE ... AND MODELS)."""
+        """Raise PolicyError if the owner has locked the model (REVOKE ... AND MODELS)."""
         found = self._find(run)
         if found is None:
             return
@@ -115,8 +116,9 @@ class Models:
                 )
 
     def serve(self, request: Outside, answer: Serve) -> ms.Message:
-        """Raises PolicyError for blocks that are not the analyst's, but for `Collect`, which leaves
-        them."""
+        """Answer the request. Raise PolicyError for blocks that are not the analyst's, except for
+        `Collect`, which leaves them.
+        """
         match request:
             case ms.Collect():
                 before = tuple(self._here())
@@ -152,7 +154,7 @@ class Models:
                 self._records.insert(cursor, "trained", told)
 
     def _noted(self, run: str) -> list[str]:
-        """The analyst that it is noted as a run of; none where it is not."""
+        """Return the recorded analyst of the run; none without a record."""
         with closing(self._records.cursor()) as cursor:
             rows = self._records.rows(
                 cursor, "SELECT analyst FROM t WHERE run = $run", "models", {"run": run}
@@ -166,7 +168,7 @@ class Models:
             return next(iter(models_of(self._records, cursor, run)), None)
 
     def _forget(self, runs: Collection[str]) -> None:
-        """Their blocks are gone."""
+        """Record that their blocks are gone."""
         gone = [run for run in runs if self._noted(run)]
         if gone:
             with self._records.writing() as cursor:
@@ -180,8 +182,9 @@ class Models:
 
 
 def models_of(records: Records, cursor: sql.Connection, run: str = "") -> list[TrainedModel]:
-    """Return those that are kept, in the order in which they were trained; or the one of the run,
-    also where it was dropped."""
+    """Return the kept models, in the order of their training; or the one of the run, even if it was
+    dropped.
+    """
     rows = records.rows(
         cursor,
         """SELECT run, analyst, model, epoch_us(trained_at), list("database"), list("schema"),

@@ -1,5 +1,4 @@
-"""How labels, features and metrics may leave, by rules of their own: of each run by itself, with
-or without an account."""
+"""Rules for how labels, features and metrics may leave in each run, with or without an account."""
 
 from __future__ import annotations
 
@@ -45,9 +44,9 @@ UNASKED = (
     "values are looked for"
 )
 SLACK = 1e-6
-"""Relative: of an epsilon that is reckoned back from noise."""
+"""Relative slack of an epsilon computed back from noise."""
 Told = tuple[str, str]
-"""What would leave, and why that is refused."""
+"""Data that would leave, and the reason of a refusal."""
 
 
 def against(
@@ -57,7 +56,9 @@ def against(
     every: TrainingPolicy,
     keys: Callable[[ScopeColumn], bool],
 ) -> tuple[Verdict, ...]:
-    """All of a run that leaves otherwise than it may. `keys` as in `noising.unstable`."""
+    """Return the verdicts on all data of a run that leave in a forbidden way. `keys` as in
+    `noising.unstable`.
+    """
     verdicts = [
         Verdict(slot, what, REFUSED, has("metrics = 'never'"))
         for slot, what in _measured(request, found.slots)
@@ -82,8 +83,9 @@ def against(
 def allowances(
     request: Request, found: Read, rules: Mapping[int, TrainingPolicy]
 ) -> Iterator[tuple[int, float]]:
-    """Of each slot whose features leave noised by a rule: μ² that training may release of a row.
-    Nothing of the run is refused."""
+    """Yield μ² that training may release of a row, for each slot whose features must be noised.
+    Nothing of the run may be refused.
+    """
     for item in found.slots:
         if NOISED in _demanded(item, rules[item.slot], _of(request, item)):
             most = noising.allowance(item, noising.entries(request, item, ""))
@@ -96,7 +98,7 @@ def _of(request: Request, item: SlotSpecification) -> list[Asked]:
 
 
 def _demanded(item: SlotSpecification, own: TrainingPolicy, asked: list[Asked]) -> frozenset[str]:
-    """How features are to leave in this run: what is not told of them is not ruled."""
+    """Return how features must leave in this run. Rules cover only the data that leave."""
     found: frozenset[str] = frozenset()
     if _has_rounds(item, asked):
         found |= modes(own.predictions)
@@ -109,8 +111,9 @@ def _demanded(item: SlotSpecification, own: TrainingPolicy, asked: list[Asked]) 
 
 
 def _measured(request: Request, slots: tuple[SlotSpecification, ...]) -> Iterator[tuple[int, str]]:
-    """What is there to measure a model by. Labels are sent for training too: what the coordinator
-    makes of them, nobody sees."""
+    """Yield data that can measure a model. Labels leave for training too, but then nobody sees the
+    coordinator's results.
+    """
     every = {one.kind for one in request.asked}
     if request.purpose == EVALUATE:
         yield ms.CLIENT, ""
@@ -154,7 +157,7 @@ def _nothing(item: SlotSpecification, own: TrainingPolicy, asked: list[Asked]) -
 def _predictions(
     item: SlotSpecification, own: TrainingPolicy, asked: list[Asked]
 ) -> Iterator[Told]:
-    """What is not in sums under masks."""
+    """Yield data that is not in sums under masks."""
     if SECURE_SUM not in modes(own.predictions) or not _has_rounds(item, asked):
         return
     rule = "predictions = 'secure_sum'"
@@ -167,7 +170,7 @@ def _predictions(
 
 
 def _moments(item: SlotSpecification, own: TrainingPolicy, asked: list[Asked]) -> Iterator[Told]:
-    """The same of moments."""
+    """Yield moments that are not in sums under masks."""
     rule = "moments = 'secure_sum'"
     for kind, what in _told_moments(item, asked) if SECURE_SUM in modes(own.moments) else ():
         if kind not in SUMMED:
@@ -198,7 +201,7 @@ def _noised(
 
 
 def _noising_rule(item: SlotSpecification, own: TrainingPolicy, asked: list[Asked]) -> str:
-    """By which features are to be noised; empty where by none."""
+    """Return the rule by which features must be noised; empty without one."""
     if NOISED in modes(own.predictions) and _has_rounds(item, asked):
         return "predictions = 'noised'"
     return "moments = 'noised'" if NOISED in _demanded(item, own, asked) else ""
@@ -210,7 +213,9 @@ def _unstable(
     rules: Mapping[int, TrainingPolicy],
     keys: Callable[[ScopeColumn], bool],
 ) -> Iterator[Verdict]:
-    """Tables of which a row may have its noise several times, or whose rows tell what it hides."""
+    """Yield tables of which a row may have its noise several times, or whose rows disclose what it
+    hides.
+    """
     readings = [own for of_slot in found.readings.values() for own in of_slot]
     ruled: dict[Table, str] = {}
     labelled: list[SelectReading] = []
@@ -224,7 +229,7 @@ def _unstable(
         yield Verdict(ms.CLIENT, _named(table), REFUSED, _takes(ruled[table], why))
     tables = frozenset().union(*(own.tables for own in labelled)) - set(ruled)
     for table, why in noising.unstable(tables, labelled, keys):
-        if why == noising.STABLE:  # what conditions tell is of features
+        if why == noising.STABLE:  # conditions disclose features
             yield Verdict(ms.CLIENT, _named(table), REFUSED, _takes("labels = 'noised'", why))
 
 
@@ -233,12 +238,14 @@ def _named(table: Table) -> str:
 
 
 def _has_rounds(item: SlotSpecification, asked: list[Asked]) -> bool:
-    """Something of features is told, row by row or in sums of what the coordinator sends."""
+    """Return True if something of features leaves, row by row or in sums with the coordinator's
+    values.
+    """
     return bool(item.features) and any(one.kind not in BEFORE_ROUNDS for one in asked)
 
 
 def _told_moments(item: SlotSpecification, asked: list[Asked]) -> list[Told]:
-    """(kind of the request, what): statistics come without being asked for."""
+    """Return (kind of the request, data). Statistics come without a request."""
     found = [(one.kind, one.what or one.kind) for one in asked if one.kind in MOMENTS]
     bounded = item.privacy is not None and item.privacy.statistics == "bounds"
     if item.shared and not bounded:

@@ -1,4 +1,4 @@
-"""Which table a name means, as DuckDB looks it up; only what is in the catalog, never a file."""
+"""Tables that names mean, as DuckDB looks them up: only in the catalog, never a file."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ class Listed:
 
 
 class NameLookup:
-    """`place`: database and schema that names without them are of. `cursor` : a new one, which has
-    no temporary tables yet. `listed` need not be looked up again."""
+    """Lookup of names. `place`: database and schema of names without them. `cursor` : a new one,
+    without temporary tables. Tables in `listed` need not be looked up again.
+    """
 
     def __init__(
         self, cursor: sql.Connection, place: tuple[str, str], listed: Listed | None = None
@@ -42,8 +43,9 @@ class NameLookup:
         self._views, self._types = set(self._listed.views), dict(self._listed.types)
 
     def table(self, parts: Sequence[str]) -> tuple[Table, tuple[str, ...]] | None:
-        """The table or view, in full, and its columns; None where there is none, or where a
-        temporary view has its name."""
+        """Return the table or view, in full, and its columns; None if there is none, or if a
+        temporary view has its name.
+        """
         catalog, schema = self._place
         match tuple(parts):
             case (name,):
@@ -67,11 +69,11 @@ class NameLookup:
         return bool(rows)
 
     def types(self, table: Table) -> tuple[str, ...]:
-        """Of the columns of one that `table` has found, in their order."""
+        """Return the types of the columns of a table that `table` has returned, in their order."""
         return self._types[_key(table)]
 
     def is_view(self, table: Table) -> bool:
-        """Of one that `table` has found: whether it was a view then."""
+        """Return True if a table that `table` has returned was a view then."""
         return _key(table) in self._views
 
     def _looked_up(self, table: Table) -> tuple[Table, tuple[str, ...]] | None:
@@ -80,7 +82,7 @@ class NameLookup:
         try:
             rows = sql.fetch(self.cursor, _FOUND, {"path": quoted, "name": name})
         except (duckdb.CatalogException, duckdb.BinderException):
-            return None  # a view of what is gone, too
+            return None  # also a view of a missing table
         views = {_key((a, b, c)) for place, c, _, a, b in rows if place < 0}
         if any(database == "temp" for database, *_ in views):
             return None

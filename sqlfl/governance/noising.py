@@ -1,4 +1,4 @@
-"""Runs over tables of which an account is kept: what may leave, and what it comes to."""
+"""Runs over tables with an account: the data that may leave, and their cost."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ NOISED = frozenset(
         ms.ConsensusAverage, ms.SetParameters, ms.SendReleases, ms.Save, ms.SendIdentifiers,
     )
 )  # fmt: skip
-"""What a party answers without laying anything of features and labels open, or with noise."""
+"""Requests that a party answers without disclosing features or labels, or with noise."""
 SOUND = ("gaussian", "moments")
-"""Ways of noising predictions, or of telling none, that leave normal noise alone."""
+"""Ways to noise predictions, or to send none, that add only normal noise."""
 STABLE = (
     "each row of it in one row of the query: without joins, groups and subqueries within the "
     "party; or grant a view, whose rows count then"
@@ -38,14 +38,16 @@ CONDITIONS = (
     "no condition on values, as the rows that fulfil it would show; or grant a view that has it"
 )
 SLACK = 1e-9
-"""Relative: of μ², for rounding in what is subtracted."""
+"""Relative slack of μ², for rounding in subtractions."""
 
 
 def budgets_of(
     rules: Iterable[TrainingPolicy], totals: Iterable[TrainingPolicy]
 ) -> tuple[Budget, ...]:
-    """Return the budgets of a table: of one analyst by the `rules` that it is granted under to
-    them, and of all together by those with an epsilon_total under which anybody has it."""
+    """Return the budgets of a table. That of one analyst follows from the `rules` of their grants.
+    That of all together follows from all policies with an epsilon_total under which anybody has the
+    table.
+    """
     own, whole = tuple(rules), tuple(totals)
     found = []
     if own and (least := strictest(own)).epsilon is not None:
@@ -61,8 +63,9 @@ def hindrance(
     asked: Sequence[Asked],
     readings: Sequence[SelectReading],
 ) -> Iterator[tuple[str, str]]:
-    """(what, why): of a slot of a table of which an account is kept, all that would leave it
-    without noise, or with noise of which no account is kept. `readings` are of its fragments."""
+    """Yield (data, reason) for all data of a slot under an account that would leave without noise,
+    or with noise that no account covers. `readings` are of its fragments.
+    """
     yield from of_labels(item, readings)
     if item.features:
         yield from of_features(request, item)
@@ -76,8 +79,8 @@ def of_labels(
 ) -> Iterator[tuple[str, str]]:
     """The same of what leaves of its target, weights and offsets.
 
-    Noise that followed from less than the whole row would be another one with each choice of that,
-    and with each order of the rows that are alike in it.
+    Noise must follow from the whole row. Otherwise it would differ with each choice of a part, and
+    with each order of rows that are alike in it.
     """
     label = None if item.privacy is None else item.privacy.label
     base = len(item.features) + item.target + item.weight + item.offset
@@ -95,7 +98,7 @@ def of_labels(
 
 
 def of_features(request: Request, item: SlotSpecification) -> Iterator[tuple[str, str]]:
-    """The same of what training tells of its features."""
+    """Yield the same for its features in training."""
     own, privacy = item.privacy, privacy_of(request)
     if own is None or own.delta is None or privacy is None or privacy.epsilon is None:
         yield "its features", "training under PRIVACY (epsilon = ..., predictions = 'gaussian')"
@@ -108,8 +111,9 @@ def of_features(request: Request, item: SlotSpecification) -> Iterator[tuple[str
 
 
 def _sound(item: SlotSpecification, own: SnapshotPrivacy, privacy: Privacy) -> bool:
-    """Whether statistics are measured within bounds that are given, with noise that is a part of
-    what was asked for."""
+    """Return True if statistics are measured within given bounds, with noise within the requested
+    budget.
+    """
     epsilon, found = EPSILON.read(privacy.epsilon), own.statistics_delta
     if epsilon is None or not 0.0 < privacy.delta < 1.0:
         return False
@@ -145,9 +149,10 @@ def unstable(
     readings: Sequence[SelectReading],
     keys: Callable[[ScopeColumn], bool],
 ) -> Iterator[tuple[Table, str]]:
-    """Tables of which a row may be in several rows of the query, or that are asked for what no
-    noise hides: which rows fulfil a condition. `keys`: whether a column is granted for joins, whose
-    NULLs show there. The row that a LEFT JOIN takes where it finds no partner is of no table."""
+    """Yield tables of which a row may be in several rows of the query, or of which conditions are
+    asked that no noise hides. `keys`: whether a column is granted for joins, whose NULLs are
+    visible there. The row for missing partners of a LEFT JOIN belongs to no table.
+    """
     readings = [reading for reading in readings if not reading.nobodys]
     for table in sorted(tables):
         own = [reading for reading in readings if table in reading.tables]
@@ -160,8 +165,9 @@ def unstable(
 
 
 def entries(request: Request, item: SlotSpecification, draw: str) -> tuple[LedgerEntry, ...]:
-    """What leaves of a row of the slot's table in the whole run, at most; `draw` names that of its
-    labels (sqlfl.udfs.labels.label_noise.draw_of)."""
+    """Return the maximum release of a row of the slot's table in the whole run. `draw` names the
+    draw of its labels (sqlfl.udfs.labels.label_noise.draw_of).
+    """
     found = []
     privacy = privacy_of(request)
     epsilon = None if privacy is None else privacy.epsilon
@@ -176,14 +182,17 @@ def entries(request: Request, item: SlotSpecification, draw: str) -> tuple[Ledge
 
 
 def features_epsilon(request: Request, item: SlotSpecification, delta: float) -> float:
-    """Of all that the run may tell of a row's features, where nothing hinders that."""
+    """Return the ε of all that the run may disclose of a row's features, if nothing prevents
+    that.
+    """
     own = [entry for entry in entries(request, item, "") if entry.what == FEATURES]
     return account_epsilon(own, delta)
 
 
 def allowance(item: SlotSpecification, found: Sequence[LedgerEntry]) -> float | None:
-    """μ² of what training may release of a row of the slot: what was reserved, less what noised
-    statistics take. None where it has no features."""
+    """Return μ² that training may release of a row of the slot: the reservation, less the part of
+    noised statistics. Return None without features.
+    """
     own = [entry for entry in found if entry.what == FEATURES]
     if not own or item.privacy is None:
         return None
@@ -195,6 +204,6 @@ def allowance(item: SlotSpecification, found: Sequence[LedgerEntry]) -> float | 
 
 
 def epsilon_of(label: LabelNoise) -> float:
-    """That holds of a row's label."""
+    """Return the ε that holds for a row's label."""
     classes = None if label.bounds is not None else len(label.classes)
     return label_epsilon(label.mechanism, label.epsilon, classes)

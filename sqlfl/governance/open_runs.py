@@ -1,4 +1,4 @@
-"""The runs that a party has let begin and that have not ended: how long they may take."""
+"""Runs that a party has allowed to begin and that have not ended, with their time limits."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from sqlfl.options.policies import TrainingPolicy
 from sqlfl.options.types import written_length
 
 AFTER = (ms.Finish, ms.Seal, ms.Keep, ms.Drop, ms.Collect)
-"""What may still come of a run that has ended."""
+"""Requests that may still come of a run that has ended."""
 
 
 class OpenRuns:
-    """ends : forgets a run at the party. `stop` : ends what is being answered, from another
-    thread."""
+    """Open runs. ends : forgets a run at the party. `stop` : ends the request being answered, from
+    another thread.
+    """
 
     def __init__(
         self, ends: Callable[[str], None], stop: Callable[[], None], ledger: Ledger
@@ -28,7 +29,7 @@ class OpenRuns:
         self._ends, self._stop, self._ledger = ends, stop, ledger
         self._runs: dict[str, GovernedRun] = {}
         self._ended: dict[str, str] = {}
-        """Those that were not let go on, and by which rule, until they are finished."""
+        """Runs that were ended by a rule, with the rule, until they are finished."""
 
     def __len__(self) -> int:
         return len(self._runs)
@@ -41,15 +42,16 @@ class OpenRuns:
         self._runs[name] = run
 
     def finish(self, name: str) -> None:
-        """What was reserved for the run, and of which nothing has left, is given back."""
+        """End the run, and return its reservations of which nothing has left."""
         self._ended.pop(name, None)
         ended = self._runs.pop(name, None)
         if ended is not None and ended.reserved:
             self._ledger.settle(ended.reserved, ended.left)
 
     def check(self, request: ms.Message) -> None:
-        """End the runs of which nothing was heard for long. Raises PolicyError where the request is
-        of a run that was not let go on."""
+        """End the runs that were silent for long. Raise PolicyError if the request belongs to a run
+        that was ended.
+        """
         now = time.monotonic()
         for name, run in tuple(self._runs.items()):
             if now > run.heard + run.every.lease:
@@ -61,8 +63,9 @@ class OpenRuns:
     def in_time(
         self, request: ms.Message, rules: TrainingPolicy, work: Callable[[], ms.Message]
     ) -> ms.Message:
-        """What the work returns. A request that takes longer than the rules have it is ended, and
-        so is its run, which a part of the work may have left half changed."""
+        """Return the result of the work. A request that exceeds the time limit is ended, and so is
+        its run, because the work may have left it half changed.
+        """
         failure: Exception | None = None
         with limited(rules.seconds, self._stop) as deadline:
             try:
@@ -71,7 +74,7 @@ class OpenRuns:
                 if not deadline.passed:
                     raise
                 failure = error
-        # what is written for good cannot be taken back
+        # committed writes cannot be undone
         if failure is None and (not deadline.passed or isinstance(request, ms.Commit)):
             run = self._runs.get(request.run)
             if run is not None:

@@ -1,4 +1,4 @@
-"""The party's own view: its policies, and what it grants."""
+"""The party's own view: its policies and its grants."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from sqlfl.udfs.describe import current_place
 
 
 class Owner:
-    """Of the database of a connection, or of a file, which is closed with this.
+    """Owner of the database of a connection, or of a file, which is closed with this object.
 
     Policies and grants are kept in its schema `sqlfl`, or in that of a store. Use `sqlfl.owner()`;
     also a context manager.
@@ -56,10 +56,10 @@ class Owner:
         self._ledger = Ledger(records)
 
     def sql(self, text: str | bytes) -> Result:
-        """Run statements of the owner's; the result of the last one.
+        """Run statements of the owner, and return the result of the last one.
 
-        Raises ParseError and OptionError with the place in the text, and Error for what is not
-        there or there already; what came before a statement that fails holds.
+        Raise ParseError and OptionError with the place in the text, and Error for missing or
+        existing objects. Statements before a failing one stay in force.
         """
         found = Result(pa.table({}))
         text = decoded(text)
@@ -119,8 +119,9 @@ class Owner:
                 return shown[what]()
 
     def _make(self, path: Path, statement: st.OwnersStatement) -> None:
-        """The store, for its first policy. What is asked of one that is not there is an error: it
-        would say that there is nothing, while what is meant is in another file."""
+        """Make the store, for its first policy. Another statement about a missing store is an
+        error: an empty result would mislead, as the policies are probably in another file.
+        """
         if not isinstance(statement, st.CreatePolicy):
             raise Error(
                 f"there is no store {path}",
@@ -162,8 +163,9 @@ class Owner:
         return found
 
     def _table(self, path: Named, text: str) -> tuple[Table, tuple[str, ...], str]:
-        """Of the source: in full, its columns, and its definition, no newer than these: a view that
-        is changed in between is another one than was granted."""
+        """Return the source's table in full, its columns, and its definition, which is no newer
+        than these. So a view that changes in between is not the granted one.
+        """
         definition = ""
         with closing(sql.cursor(self._con)) as cursor:
             found = NameLookup(cursor, self._place).table(path.parts)
@@ -187,7 +189,7 @@ class Owner:
         return Result(pa.Table.from_pylist(rows, schema=_POLICIES))
 
     def _grants(self) -> Result:
-        """Show what is granted, and kept models of tables also where nothing is any more."""
+        """Return the grants, and kept models also of tables without a grant."""
         models = self._models()
         rows = [
             {
@@ -210,7 +212,7 @@ class Owner:
         return Result(pa.Table.from_pylist(rows, schema=_GRANTS))
 
     def _models(self) -> dict[tuple[str, Table], list[str]]:
-        """The kept models of each analyst and table, and which of them are locked."""
+        """Return the kept models of each analyst and table, with their locks."""
         found: dict[tuple[str, Table], list[str]] = {}
         with closing(self._records.cursor()) as cursor:
             every, locks = models_of(self._records, cursor), locks_of(self._records, cursor)
@@ -222,8 +224,9 @@ class Owner:
         return found
 
     def _budgets(self) -> Result:
-        """Show each account that there is, each that a grant's policy wants, and those of all
-        analysts together, whose analyst is NULL."""
+        """Return each account, each budget of a grant's policy, and those of all analysts together,
+        whose analyst is NULL.
+        """
         analysts = {grant.analyst: None for grant in self._governance.grants()}
         found = dict.fromkeys(self._ledger.accounts())
         totals: dict[Table, Budget] = {}
@@ -347,7 +350,7 @@ def _run(request: Request) -> str:
 
 
 def _leaving(request: Request) -> str:
-    """What is asked for, and how often, with what leaves in the words of who asks."""
+    """Return the requests with their numbers, and the analyst's words about the data that leave."""
     told = [
         f"{item.kind} ({'any number of times' if item.most is None else f'{item.most} times'}): "
         f"{item.what}"
@@ -358,7 +361,7 @@ def _leaving(request: Request) -> str:
 
 
 def _told(policy: TrainingPolicy) -> str:
-    """The rules that have a value."""
+    """Return the rules that have a value."""
     given = {
         entry.name: entry.type.written(getattr(policy, entry.name))
         for entry in entries_of(TrainingPolicy)

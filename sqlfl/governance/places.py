@@ -1,4 +1,4 @@
-"""The database that an owner's statements are about, and the one that keeps what they say."""
+"""The database that an owner's statements are about, and the one that keeps their results."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ Given: TypeAlias = "duckdb.DuckDBPyConnection | str | os.PathLike[str]"
 
 
 class Places:
-    """The source, of which `con` is a connection, and the store, where one is given; what is opened
-    here is closed by `close`.
+    """The source, with its connection `con`, and the store, if given. `close` closes the files
+    opened here.
 
-    missing : the path of a store that is yet to be made; then `records` are those of the source,
-        and are not to be asked.
+    missing : path of a store that is yet to be made. Then `records` are those of the source, and
+        must not be used.
     """
 
     def __init__(self, source: Given, store: Given | None) -> None:
@@ -45,12 +45,12 @@ class Places:
             self._stack = stack.pop_all()
 
     def check_single(self) -> None:
-        """Before something is added to the store. Raises Error where the source has policies."""
+        """Check before an addition to the store. Raise Error if the source has policies."""
         if self.missing is not None or self.records is not self.own:
             check_single(self.own, self.missing or self.records)
 
     def make(self) -> None:
-        """The store that is missing."""
+        """Make the missing store."""
         assert self.missing is not None
         con, _ = open_or_make(self.missing)
         self.records = self._apart(self._opened(con))

@@ -1,6 +1,6 @@
 """Policies and grants, in the schema `sqlfl` of the party's own database or of its owner's store.
 
-Rows are never changed but for the time at which they end, so that what held when can be read.
+Rows never change, except for the time at which they end, so that past rules can be read.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from sqlfl.udfs import sql
 TRAIN, FILTER, JOIN, LABEL = "train", "filter", "join", "label"
 IDENTIFY, PREDICT = "identify", "predict"
 KEY = "key"
-"""What identifies a row for ever: it lets nobody do anything."""
+"""Role of columns that identify a row for ever. It allows nobody anything."""
 COLUMN_ROLES = (TRAIN, FILTER, JOIN, LABEL, IDENTIFY)
-"""What columns are granted for; PREDICT is of the whole table."""
+"""Roles of columns; PREDICT applies to the whole table."""
 
 
 @dataclass(frozen=True)
 class Roles:
-    """What is granted on a table: columns by role, as they are in the table."""
+    """Grant on a table: columns by role, with the table's names."""
 
     columns: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
     predict: bool = False
@@ -61,17 +61,17 @@ class Grant:
     policy: str
     until: dt.datetime | None
     definition: str
-    """Of a view, and of all that it reads: a digest of their texts; empty of a table."""
+    """Digest of the texts of a view, and of all that it reads; empty for a table."""
 
     @property
     def row_key(self) -> tuple[str, ...]:
-        """The columns of KEY, in one order however they are written."""
+        """Return the columns of KEY, in one order."""
         return tuple(sorted(self.roles.columns.get(KEY, ())))
 
 
 @dataclass(frozen=True)
 class Ruling:
-    """What holds for one analyst now."""
+    """Rules for one analyst now."""
 
     analyst: str
     grants: tuple[Grant, ...]
@@ -79,11 +79,11 @@ class Ruling:
     totals: Mapping[tuple[str, ...], frozenset[str]] = field(
         default_factory=lambda: MappingProxyType({})
     )
-    """Of the tables of `grants`, policies with an epsilon_total under which anybody has them."""
+    """Policies with an epsilon_total under which anybody has the tables of `grants`."""
     keys: Mapping[tuple[str, ...], tuple[str, ...]] = field(
         default_factory=lambda: MappingProxyType({})
     )
-    """Of the tables of `grants` their KEY, whoever's grant says it; none where nobody's does."""
+    """KEY of the tables of `grants`, from anybody's grant; none without one."""
 
     def of(self, table: Table) -> tuple[Grant, ...]:
         return self._grants.get(_key(table), ())
@@ -97,7 +97,7 @@ class Ruling:
         return column.name in self.columns(column.table)
 
     def columns(self, table: Table) -> frozenset[str]:
-        """Those that are granted for anything."""
+        """Return the columns that are granted for anything."""
         return self._columns.get(_key(table), frozenset())
 
     @cached_property
@@ -110,7 +110,7 @@ class Ruling:
 
     @cached_property
     def _columns(self) -> Mapping[tuple[str, ...], frozenset[str]]:
-        """Of each table."""
+        """Return the granted columns of each table."""
         return {
             key: frozenset(n for g in grants for role in COLUMN_ROLES
                            for n in g.roles.columns.get(role, ()))
@@ -119,20 +119,20 @@ class Ruling:
 
     @property
     def written(self) -> frozenset[str]:
-        """Schemas, in lower case, that a policy of these grants lets PREDICT write to."""
+        """Return schemas, in lower case, that a policy of these grants lets PREDICT write to."""
         found = (self.policies[grant.policy].into for grant in self.grants)
         return frozenset(name.lower() for name in found if name is not None)
 
     def total_rules(self, table: Table) -> list[TrainingPolicy]:
-        """Return the policies with an epsilon_total that hold of the table, whoever has it."""
+        """Return the policies with an epsilon_total that apply to the table, whoever has it."""
         return [self.policies[name] for name in sorted(self.totals.get(_key(table), ()))]
 
     def key(self, table: Table) -> tuple[str, ...]:
-        """Return the columns that identify a row of the table; none where nobody has said it."""
+        """Return the columns that identify a row of the table; none if nobody has named them."""
         return self.keys.get(_key(table), ())
 
     def rules(self, tables: Iterable[Table]) -> list[TrainingPolicy]:
-        """The policies under which these tables are granted."""
+        """Return the policies under which these tables are granted."""
         names = {grant.policy for table in tables for grant in self.of(table)}
         return [self.policies[name] for name in sorted(names)]
 
@@ -146,7 +146,9 @@ class Governance:
         self._records = records
 
     def ruling(self, analyst: str, now: dt.datetime | None = None) -> Ruling | None:
-        """What holds for the analyst; None where the owner has made no policy: all is allowed."""
+        """Return the rules for the analyst; None if the owner has no policy, which allows
+        everything.
+        """
         with closing(self._records.cursor()) as cursor:
             policies = self._policies(cursor)
             if not policies:
@@ -168,24 +170,25 @@ class Governance:
         )
 
     def governs(self) -> bool:
-        """Whether its owner has made policies, whatever they say."""
+        """Return True if its owner has policies, whatever they say."""
         with closing(self._records.cursor()) as cursor:
             text = "SELECT 1 FROM t WHERE dropped_at IS NULL LIMIT 1"
             return bool(self._records.rows(cursor, text, "policies"))
 
     def policies(self) -> dict[str, tuple[int, TrainingPolicy]]:
-        """By name, folded: version and rules."""
+        """Return name, folded -> version and rules."""
         with closing(self._records.cursor()) as cursor:
             return self._policies(cursor)
 
     def grants(self) -> tuple[Grant, ...]:
-        """Those that were not revoked, in their order."""
+        """Return the grants that were not revoked, in their order."""
         with closing(self._records.cursor()) as cursor:
             return self._grants(cursor)
 
     def begin(self, run: str, analyst: str, digest: str, most: int) -> None:
-        """Note that the run begins. Raises PolicyError where that is more than `most` within 24
-        hours."""
+        """Record that the run begins. Raise PolicyError for more than `most` runs within 24
+        hours.
+        """
         now = dt.datetime.now(dt.UTC)
         with self._records.writing() as cursor:
             ((count,),) = self._records.rows(
@@ -201,7 +204,7 @@ class Governance:
     # -- the owner's ------------------------------------------------------------------------------
 
     def put_policy(self, name: str, policy: TrainingPolicy, *, replace: bool) -> int:
-        """The version that it has now. Raises Error where the name is taken."""
+        """Store the policy and return its version. Raise Error if the name is taken."""
         with self._records.writing() as cursor:
             if folded(name) in self._names(cursor) and not replace:
                 raise Error(
@@ -223,7 +226,7 @@ class Governance:
             return version
 
     def drop_policy(self, name: str, *, if_exists: bool) -> bool:
-        """Whether there was one. Raises Error where grants are made under it."""
+        """Drop the policy, and return whether there was one. Raise Error if grants use it."""
         with self._records.writing() as cursor:
             names = self._names(cursor)
             if folded(name) not in names:
@@ -249,8 +252,9 @@ class Governance:
         until: dt.datetime | None,
         definition: str,
     ) -> int:
-        """The number of the grant; `definition`: the table's, where it is. Raises Error where there
-        is no such policy, or where the table has another KEY by another grant."""
+        """Store the grant and return its number; `definition`: the table's. Raise Error if there is
+        no such policy, or if another grant gives the table another KEY.
+        """
         with self._records.writing() as cursor:
             names = self._names(cursor)
             if folded(policy) not in names:
@@ -279,8 +283,9 @@ class Governance:
     def revoke(
         self, analyst: str, table: Table, roles: Iterable[str] | None, *, models: bool = False
     ) -> int:
-        """How many grants are less than they were; `roles`: those that end, None for all. `models`:
-        what the analyst has trained on the table is locked."""
+        """Revoke and return how many grants have changed. `roles`: those that end, None for all.
+        `models`: lock the analyst's models of the table.
+        """
         with self._records.writing() as cursor:
             if models:
                 self._records.insert(cursor, "locks", (analyst, *table, dt.datetime.now(dt.UTC)))
@@ -319,7 +324,7 @@ class Governance:
     # -- rows -------------------------------------------------------------------------------------
 
     def _names(self, cursor: sql.Connection) -> list[str]:
-        """Of policies, folded, also of such as are damaged."""
+        """Return the names of policies, folded, including damaged ones."""
         text = "SELECT name FROM t WHERE dropped_at IS NULL"
         return [name for (name,) in self._records.rows(cursor, text, "policies")]
 
@@ -385,8 +390,9 @@ def _no_policy(name: str, known: Iterable[str]) -> Error:
 
 
 def definition_of(cursor: sql.Connection, table: Table) -> str:
-    """A digest of the texts of the view and of all views and macros: what it reads may have changed
-    where one of them has. Empty of a table."""
+    """Return a digest of the texts of the view and of all views and macros: a change of one of them
+    may change what it reads. Return '' for a table.
+    """
     found = sql.fetch(cursor, _NAMED, {"name": table[2]})
     own = [row for row in found if _key(row) == _key(table)]
     if not own:

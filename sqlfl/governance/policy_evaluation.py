@@ -1,4 +1,4 @@
-"""What an owner's policies say of a run that is proposed, before any row is read for it."""
+"""Verdicts of an owner's policies on a proposed run, before any row is read for it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SCORES = frozenset(
         ms.SendExactContributions, ms.SendRotated, ms.SendErrors, ms.SendSkew,
     )
 )  # fmt: skip
-"""Of a saved block over rows: what PREDICT is granted for."""
+"""Requests about a saved block over rows, which need a grant of PREDICT."""
 ONCE = frozenset(
     kind.kind
     for kind in (
@@ -34,7 +34,9 @@ ONCE = frozenset(
         ms.SendSkew, ms.Write,
     )
 )  # fmt: skip
-"""Of a slot in a run: what is told a second time, of other rows or models, tells more."""
+"""Requests that may come once for a slot in a run: a second reply, about other rows or models,
+would disclose more.
+"""
 
 
 def refusal(rule: str) -> PolicyError:
@@ -53,7 +55,7 @@ def judged(
     rules: Mapping[int, TrainingPolicy],
     every: TrainingPolicy,
 ) -> tuple[Verdict, ...]:
-    """What is refused, by which rule; of what is allowed nothing."""
+    """Return the refusals, with their rules; nothing for allowed data."""
     found = [Verdict(ms.CLIENT, "", REFUSED, has(rule)) for rule in _of_all(request, every)]
     specified = {item.slot: item for item in slots}
     for item in slots:
@@ -93,8 +95,9 @@ def _not_granted(
     ruling: Ruling,
     tables: Mapping[int, frozenset[Table]],
 ) -> Iterator[Verdict]:
-    """Of a run that scores: tables whose rows may not be scored. Which of them are joined decides
-    what there is to score, also where they give no column."""
+    """Yield refusals of a scoring run: tables whose rows may not be scored. Which rows are joined
+    decides which are scored, even for tables that give no column.
+    """
     scores = {asked.slot: asked.what for asked in request.asked if asked.kind in SCORES}
     if request.purpose not in SCORING and not scores:
         return

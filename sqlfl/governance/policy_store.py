@@ -1,8 +1,8 @@
-"""Where an owner's policies are, and all that a party keeps under them: in the database of the
-tables, or in a store apart from it, so that a database that is only read can be governed too.
+"""Place of an owner's policies, and of all records under them: the database of the tables, or a
+separate store. With a store, a read-only database can be governed too.
 
-Where there are policies in both, nothing is allowed: else who leaves one of the two out would be
-held to less.
+If there are policies in both, nothing is allowed: otherwise leaving one of the two out would loosen
+the rules.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ _POLICIES = sql.constant(
 
 
 class Home:
-    """Of one client, for as long as it is attached.
+    """Place of one client's policies, for as long as it is attached.
 
-    records : where policies are looked up, and where all is kept: the store's where its owner has
-    made policies there before, else the database's `own`.
+    records : the place of policies and records: the store if its owner has made policies there
+    before, else the database's `own`.
     """
 
     def __init__(self, own: Records, store: Records | None) -> None:
@@ -54,8 +54,9 @@ class Home:
         self._names = ("store", "database") if chosen else ("database", "store")
 
     def ruling(self, analyst: str) -> Ruling | None:
-        """As `Governance.ruling`. Raises PolicyError where nothing can be allowed: its records
-        cannot be written, or there are policies in the other place too."""
+        """Return the ruling, as `Governance.ruling`. Raise PolicyError if nothing can be allowed:
+        its records cannot be written, or there are policies in the other place too.
+        """
         if self._store is not None:
             self._store.check_attached()
         found = self._governance.ruling(analyst)
@@ -72,7 +73,9 @@ class Home:
         return found
 
     def _check_others(self) -> None:
-        """Policies of another database on the connection would hold of nothing."""
+        """Raise PolicyError if another database on the connection has policies, which would apply
+        to nothing.
+        """
         with closing(self._own.cursor()) as cursor:
             if len(sql.fetch(cursor, _DATABASES)) == 1:
                 return
@@ -101,11 +104,11 @@ class Home:
 def store_of(
     con: sql.Connection, own: Database, kept: sql.Connection, stored: Database
 ) -> Records | None:
-    """What is kept in the store `kept` of a client whose tables are `con`'s; None where that is the
-    database of the tables itself.
+    """Return the records in the store `kept` of a client whose tables are in `con`; None if that is
+    the database of the tables itself.
 
-    Raises Error where its owner's policies in the store could not be relied on: where queries over
-    the tables could read it, where it cannot be written, and where there are some in both places.
+    Raise Error if its owner's policies in the store would be unreliable: if queries over the tables
+    could read it, if it cannot be written, and if there are policies in both places.
     """
     together = one_instance(con, kept)
     if together and stored.catalog.lower() == own.catalog.lower():
@@ -126,8 +129,9 @@ def store_of(
 
 
 def check_single(own: Records, store: Records | Path) -> None:
-    """Raises Error where there are policies in the database, beside those that there are, or are to
-    be, in the store."""
+    """Raise Error if there are policies in the database beside present or future ones in the
+    store.
+    """
     place = store if isinstance(store, Path) else named(store.database)
     if Governance(own).governs():
         raise Error(
@@ -139,7 +143,7 @@ def check_single(own: Records, store: Records | Path) -> None:
 
 
 def one_instance(con: sql.Connection, kept: sql.Connection) -> bool:
-    """Whether queries on one of them reach what the other has open."""
+    """Return True if queries on one of them reach databases that the other has open."""
     first, second = instances([con, kept])
     return first == second
 
@@ -152,5 +156,5 @@ def reachable() -> Error:
 
 
 def named(database: Database) -> str:
-    """For who has it open; nothing of this crosses a border."""
+    """Return the name for its user; nothing of it crosses a border."""
     return database.path or database.catalog

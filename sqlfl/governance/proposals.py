@@ -1,4 +1,4 @@
-"""A run that is proposed: what it reads, and what it takes of what its owner keeps."""
+"""Proposed run: the data that it reads, and its demands on the owner's accounts."""
 
 from __future__ import annotations
 
@@ -30,31 +30,31 @@ from sqlfl.udfs import sql
 
 @dataclass(frozen=True)
 class Proposal:
-    """A run that was allowed, and has not begun."""
+    """Run that was allowed, and has not begun."""
 
     ruling: Ruling
     run: GovernedRun
     of: ms.Propose
     digest: str
     views: Mapping[Table, str]
-    """What each table's definition is."""
+    """Definition of each table."""
     asked: Asking
-    """Of the ledger."""
+    """Demands on the ledger."""
     keys: Mapping[Table, tuple[str, ...]]
-    """What identifies rows of tables whose labels are noised, as their owner says."""
+    """Columns that identify rows of tables with noised labels, as their owner says."""
     trained: frozenset[Table]
-    """What a model of the run has features of."""
+    """Tables of the features of the run's model."""
     columns: Mapping[Table, tuple[str, ...]]
     """Columns that its fragments name, by their tables."""
 
     @property
     def told(self) -> str:
-        """What it is, for who looks at what has left."""
+        """Return its description, for readers of the disclosures."""
         return told_of(self.run.request, self.views)
 
 
 def check_keys(con: sql.Connection, tables: Mapping[Table, Sequence[str]]) -> None:
-    """Raise PolicyError where the KEY of one of these does not identify its rows now."""
+    """Raise PolicyError if the KEY of one of these does not identify its rows now."""
     with closing(sql.cursor(con)) as cursor:
         for table, names in tables.items():
             columns = [sql.column(name) for name in names]
@@ -83,7 +83,7 @@ def told_of(request: Request, tables: Iterable[Table]) -> str:
 
 @dataclass(frozen=True)
 class Read:
-    """What the fragments of a request read."""
+    """Reads of a request's fragments."""
 
     slots: tuple[SlotSpecification, ...]
     tables: Mapping[int, frozenset[Table]]
@@ -97,8 +97,9 @@ class Read:
 def row_keys_of(
     item: SlotSpecification, readings: Sequence[SelectReading], ruling: Ruling
 ) -> tuple[tuple[str, ...], ...] | None:
-    """Of each fragment the columns that noise of its labels follows from: the KEY of the table that
-    `sqlfl_base` is a row of, none for whole rows. None where no labels are noised."""
+    """Return, for each fragment, the columns from which noise of its labels follows: the KEY of the
+    table of which `sqlfl_base` is a row, none for whole rows. Return None without noised labels.
+    """
     if not item.target or not item.base or item.privacy is None or item.privacy.label is None:
         return None
     base = len(item.features) + item.target + item.weight + item.offset
@@ -126,7 +127,7 @@ def parts_of(
 
 
 def not_known_again(found: Read, rules: Mapping[int, TrainingPolicy]) -> tuple[Verdict, ...]:
-    """Slots of which it would not be known which rows of which table they are of."""
+    """Return refusals of slots whose rows could not be assigned to rows of a table."""
     verdicts = []
     every: list[Table] = []
     for item in found.slots:
@@ -151,7 +152,9 @@ def not_known_again(found: Read, rules: Mapping[int, TrainingPolicy]) -> tuple[V
 
 
 def with_marks(con: sql.Connection, request: ms.Prepare, parts: Mapping[int, Parts]) -> ms.Prepare:
-    """With what rows are known again by and labels are drawn by, where that is needed."""
+    """Return the request with columns that recognise rows and that draw labels, if they are
+    needed.
+    """
     if all(own.least is None and own.drawn_by is None for own in parts.values()):
         return request
     slots: list[SlotSpecification] = []

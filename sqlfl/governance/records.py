@@ -1,5 +1,6 @@
-"""The tables of the schema `sqlfl` in which a party keeps what its owner says, and what it has let
-happen: in its own database, or in its store (sqlfl.governance.policy_store)."""
+"""Tables of the schema `sqlfl`, in which a party keeps its owner's rules and the record of allowed
+runs: in its own database, or in its store (sqlfl.governance.policy_store).
+"""
 
 from __future__ import annotations
 
@@ -86,8 +87,9 @@ DRAWS = {
     "what": "BLOB",
     "drawn_at": "TIMESTAMPTZ",
 }
-"""Of draws of labels the states that tables were in: hashes that no earlier state has, and how
-often one row had been drawn by then at most; 0 where rows are not known again."""
+"""States that tables had in draws of labels: hashes that no earlier state has, and the maximum
+number of draws of one row by then; 0 if rows are not recognised.
+"""
 SEEN = {
     "analyst": "VARCHAR",
     "database": "VARCHAR",
@@ -100,7 +102,7 @@ SEEN = {
     "seen_at": "TIMESTAMPTZ",
 }
 MODELS = {"run": "VARCHAR", "analyst": "VARCHAR", "kept_at": "TIMESTAMPTZ"}
-"""Whose run it was that blocks are kept of."""
+"""Analyst of the run of kept blocks."""
 TRAINED = {
     "run": "VARCHAR",
     "analyst": "VARCHAR",
@@ -111,7 +113,7 @@ TRAINED = {
     "trained_at": "TIMESTAMPTZ",
     "dropped_at": "TIMESTAMPTZ",
 }
-"""Tables that kept models have features of, a row each; one without a name of a model of none."""
+"""Tables of kept models' features, a row each; one without a name for a model of none."""
 LOCKS = {
     "analyst": "VARCHAR",
     "database": "VARCHAR",
@@ -119,11 +121,11 @@ LOCKS = {
     "name": "VARCHAR",
     "locked_at": "TIMESTAMPTZ",
 }
-"""Of REVOKE ... AND MODELS: what the analyst has trained on the table before is locked."""
+"""Locks of REVOKE ... AND MODELS: earlier models of the analyst on the table are locked."""
 RECORD = COLUMNS
-"""Of messages (sqlfl.transport.audit_chain)."""
+"""Record of messages (sqlfl.transport.audit_chain)."""
 TURNS = {"number": "BIGINT"}
-"""One row, which every change that is made in turn changes: two at once are in conflict."""
+"""One row, which every change in turn changes, so that two at once are in conflict."""
 TABLES = {
     "policies": POLICIES,
     "grants": GRANTS,
@@ -144,19 +146,20 @@ _CHANGES = itertools.count(1)
 
 
 class Records:
-    """Of the database `catalog` of `con`, which is worked on by cursors only."""
+    """Records of the database `catalog` of `con`. Only cursors work on it."""
 
     changes = 0
-    """Of any database, by statements of this process, the only one that can write to those that it
-    has open."""
+    """Number of changes, in any database, by statements of this process. It is the only one that
+    can write to its open databases.
+    """
 
     def __init__(self, con: sql.Connection, catalog: str) -> None:
         self.con, self._catalog = con, catalog
         self._made = False
-        """The tables were there when something was written last."""
+        """True if the tables existed at the last write."""
 
     def by(self, con: sql.Connection) -> Records:
-        """The same, by another connection to it."""
+        """Return the same records, by another connection to them."""
         found = Records(con, self._catalog)
         found._made = self._made
         return found
@@ -166,11 +169,11 @@ class Records:
         return database_of(self.con, self._catalog)
 
     def cursor(self) -> sql.Connection:
-        """To read with; whoever takes it closes it."""
+        """Return a cursor for reading; the caller closes it."""
         return sql.cursor(self.con)
 
     def check_attached(self) -> None:
-        """Raises Error where the connection has the database no more: `rows` would find none."""
+        """Raise Error if the connection no longer has the database: `rows` would find none."""
         with closing(self.cursor()) as cursor:
             try:
                 use(cursor, (self._catalog, "main"))
@@ -187,7 +190,9 @@ class Records:
         table: str,
         parameters: dict[str, object] | None = None,
     ) -> list[tuple[Any, ...]]:
-        """No rows where the table is not there: no owner has made a policy, or a grant."""
+        """Return the rows; none if the table is missing, because the owner has made no policy or
+        grant.
+        """
         query = _of_table(text, self._catalog, table)
         try:
             return cursor.execute(sql.again(cursor, query), parameters or {}).fetchall()
@@ -206,7 +211,7 @@ class Records:
         columns: Mapping[str, str],
         rows: Sequence[tuple[object, ...]],
     ) -> None:
-        """Many rows, numbered by the first column; times are whole µs since 1970, UTC."""
+        """Append many rows, numbered by the first column; times are whole µs since 1970, UTC."""
         first, *others = ([*column] for column in zip(*rows, strict=True))
         same = tuple(column.count(column[0]) == len(column) for column in others)
         query = _of_table(_appending(tuple(columns.values()), same), self._catalog, table)
@@ -214,13 +219,15 @@ class Records:
         cursor.execute(sql.again(cursor, query), values).fetchall()
 
     def writing(self) -> AbstractContextManager[sql.Connection]:
-        """A cursor in a transaction, in which the tables are there. Raises Error where the database
-        is only read."""
+        """Return a cursor in a transaction in which the tables exist. Raise Error if the database
+        is read-only.
+        """
         return self._writing(rules=True)
 
     def in_turn(self, work: Callable[[sql.Connection, int], None]) -> None:
-        """Work in a transaction that no other one of these is beside: the later one comes again.
-        It is given its number; that of the next one is one more."""
+        """Work in a transaction that excludes the others of its kind: the later one is repeated. It
+        receives its number; the next one's is one more.
+        """
         for left in reversed(range(TRIES)):
             try:
                 with self._writing(rules=False) as cursor:
@@ -241,7 +248,7 @@ class Records:
 
     @contextmanager
     def _writing(self, *, rules: bool) -> Iterator[sql.Connection]:
-        """`rules`: what is allowed may change."""
+        """Open a transaction. `rules`: the rules may change."""
         if self.database.read_only:
             raise Error(
                 f"the database {self._catalog} is read-only, and takes no records",
@@ -286,8 +293,9 @@ _THERE = sql.constant(
 
 @cache
 def _appending(types: tuple[str, ...], same: tuple[bool, ...]) -> str:
-    """One list a column takes a fifth of the time that a place for each value does, and one value
-    less, where it is the `same` in all rows; the first column is a list."""
+    """Return the statement. One list for a column takes a fifth of the time of a place for each
+    value; one value less, if it is the `same` in all rows. The first column is a list.
+    """
     ones = (False, *same)
     places = (f"${n}" if one else f"unnest(${n})" for n, one in enumerate(ones, 1))
     given = (
@@ -299,7 +307,7 @@ def _appending(types: tuple[str, ...], same: tuple[bool, ...]) -> str:
 
 @lru_cache(maxsize=256)
 def _of_table(text: str, catalog: str, table: str) -> str:
-    """The statement, with this table of the schema for `t`."""
+    """Return the statement, with this table of the schema in place of `t`."""
     tree = parse_one(text, dialect="duckdb")
     named = exp.table_(table, db=SCHEMA, catalog=catalog, quoted=True)
     for place in list(tree.find_all(exp.Table)):

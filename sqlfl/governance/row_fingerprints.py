@@ -1,4 +1,4 @@
-"""By what a party knows a row of a table again, whichever query it is in."""
+"""Fingerprints by which a party recognises a row of a table in any query."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _COLUMNS = sql.constant(sql.query("SELECT name, type FROM pragma_table_info($nam
 
 
 def marked(con: sql.Connection, text: str, table: Table | None) -> str:
-    """The SELECT of this one table, each row of which is a row of it, with a last column that
-    follows from all values of the row: equal rows have equal ones, in every run. 0 where the query
-    is of no table's rows.
+    """Return the SELECT of this one table, each row of which is a row of it, with a last column
+    that follows from all values of the row. Equal rows have equal fingerprints, in every run. It is
+    0 if the query is of no table's rows.
 
-    Raises PolicyError where DuckDB's own parser does not read the result as that.
+    Raise PolicyError if DuckDB's own parser reads the result differently.
     """
     before = _parsed(con, text)
     if table is None:
@@ -54,13 +54,13 @@ def _mark(con: sql.Connection, table: Table, name: str) -> exp.Expr:
         value: exp.Expr = exp.column(
             exp.to_identifier(column, quoted=True), table=exp.to_identifier(name, quoted=True)
         )
-        # the text of a time with a zone is that of the session's
+        # the text of a time with a zone depends on the session's
         parts.append(canonical_text(value, ZONED) if kind == ZONED else value)
     return sql.call("md5_number_lower", sql.text(sql.call("row", *parts)))
 
 
 def _places(text: str) -> Iterator[int]:
-    """Where a FROM stands that is in no brackets."""
+    """Yield the places of each FROM outside brackets."""
     depth = 0
     for token in _DUCKDB.tokenize(text):
         if token.token_type == TokenType.L_PAREN:

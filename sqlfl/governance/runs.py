@@ -1,4 +1,4 @@
-"""A run that a party has let begin: which messages may come, how often, and of which rows."""
+"""Run that a party has allowed to begin: its messages, their numbers, and their rows."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from sqlfl.udfs.encoding.cells import Counted
 
 Serve: TypeAlias = Callable[[ms.Message], ms.Message]
 NUMBER = 8
-"""Bytes."""
+"""Bytes of a number."""
 BEFORE = (ms.SendKeys, ms.Activate)
-"""What may come before a slot's active rows are told."""
+"""Requests that may come before a slot's active rows are known."""
 MEASURING = (ms.Activate, ms.Weigh, ms.SetRanges, ms.SetEncoding, ms.Start)
-"""From when on something noised of features may leave."""
+"""Requests from which on noised data of features may leave."""
 
 
 class GuardedSlots(Protocol):
-    """A client's slots of its runs."""
+    """A client's slots in its runs."""
 
     def categories(self, run: str, slot: int) -> int:
-        """Return the most categories that a feature of an encoded slot has."""
+        """Return the maximum number of categories of a feature of an encoded slot."""
 
     def rare(
         self, run: str, slot: int, counted: Counted, computed: Collection[int], least: int
@@ -50,49 +50,54 @@ class GuardedSlots(Protocol):
     def room(
         self, run: str, slot: int, method: str, configuration: str, most: int
     ) -> tuple[Mapping[str, int], int]:
-        """Before it is started: bytes that this takes, by what decides it, and passes over the rows
-        for one request."""
+        """Return, before the start, the bytes that it takes, by the option that determines them,
+        and the passes over the rows for one request.
+        """
 
     def memory(self, run: str, slot: int) -> int | None:
-        """Of the database, in bytes; None without a limit."""
+        """Return the memory limit of the database in bytes; None without a limit."""
 
     def taken(self, run: str, slot: int) -> tuple[Array, Array]:
-        """`Snapshot.taken`."""
+        """Return `Snapshot.taken`."""
 
     def draws(self, item: SlotSpecification) -> bytes:
-        """The key that noise of the slot's labels follows from. Raises Error where it cannot be
-        kept."""
+        """Return the key from which noise of the slot's labels follows. Raise Error if it cannot be
+        kept.
+        """
 
     def drawn(self, run: str, slot: int) -> tuple[Array, Array]:
-        """What the slot's labels are drawn from, once it is prepared: uint64 (n,) each, a hash of
-        what stands for a row, and one of that and its label."""
+        """Return the source of the slot's label draws, once it is prepared: uint64 (n,) each, a
+        hash of the row, and one of the row and its label.
+        """
 
 
 @dataclass(frozen=True)
 class Parts:
-    """Of a slot's fragments, each by its number."""
+    """A slot's fragments, each by its number."""
 
     tables: Mapping[int, Table | None]
-    """None for the row that stands for partners that a LEFT JOIN does not find."""
+    """Table of each fragment; None for the row of missing partners of a LEFT JOIN."""
     least: int | None = None
-    """Rows by which runs over them must differ; None where rows are not known again."""
+    """Minimum number of rows by which runs over them must differ; None if rows are not
+    recognised.
+    """
     keyed: bool = False
-    """Rows have ids once their join keys are asked for."""
+    """True if rows have ids once their join keys are requested."""
     made: int = 0
     """Numbers that TRANSFORM makes of a row once it is active."""
     drawn_by: tuple[tuple[str, ...], ...] | None = None
-    """Of each fragment the columns that identify a row, where labels are noised."""
+    """Columns that identify a row, for each fragment, if labels are noised."""
     computed: frozenset[int] = frozenset()
-    """Places of features that are made of columns."""
+    """Places of features that are computed from columns."""
 
 
 class GovernedRun:
-    """What was checked when it was proposed holds of all that follows.
+    """Allowed run. The checks of its proposal apply to all later messages.
 
-    rules : for each slot the strictest of its tables' policies, `every` that of all. `allowed` :
-    μ² that training may release of a row of a slot, where an account is kept. `database` : the
-    client's own, of those that its connection has. `left` : what something has left of, as the
-    ledger calls it.
+    rules, every : for each slot the strictest of its tables' policies, and that of all. allowed :
+    μ² that training may release of a row of a slot under an account. database : the client's own,
+    of the connection's databases. left : kinds of releases, in the ledger's words, of which
+    something has left.
     """
 
     def __init__(
@@ -113,7 +118,7 @@ class GovernedRun:
         self.reserved: tuple[int, ...] = ()
         """Numbers of its entries in the ledger."""
         self.heard = 0.0
-        """When a message was last answered, by the clock that `time.monotonic` reads."""
+        """Time of the last answer, by the clock of `time.monotonic`."""
         self._most = request.often()
         self._asked: Counter[tuple[int, str]] = Counter()
         self._of_slot: Counter[int] = Counter()
@@ -122,11 +127,12 @@ class GovernedRun:
         self._counted: dict[int, Counted] = {}
         """Rows for which the active rows stand, also once equal rows are merged."""
         self._barred: set[int] = set()
-        """Slots whose start has come, and has not passed."""
+        """Slots whose start has come, and has not passed the checks."""
 
     def prepared(self, run: str, slot: int, size: int) -> None:
-        """size: rows of the slot's snapshot. Raises PolicyError where they are few, or differ by
-        few from those of another run."""
+        """Check the slot's snapshot of `size` rows. Raise PolicyError if they are few, or differ by
+        few rows from those of another run.
+        """
         taken = self._take(slot, size, *self._slots.taken(run, slot))
         least = self.rules[slot].min_rows
         if int(taken.somebodys.sum()) < least:
@@ -134,7 +140,9 @@ class GovernedRun:
         self._differ(slot, TAKEN, np.arange(size), np.ones(size))
 
     def _take(self, slot: int, size: int, fragments: Array, marks: Array) -> _Taken:
-        """The rows as they are numbered now: of a slot with keys for good once these have left."""
+        """Return the rows in their present numbering. In a slot with keys, it is final once these
+        have left.
+        """
         parts = self.parts[slot]
         if not len(fragments):
             fragments = np.full(size, next(iter(parts.tables)), np.uint16)
@@ -175,7 +183,7 @@ class GovernedRun:
         if request.slot in self._barred:
             raise PolicyError(f"{request.kind} after a start that was refused")
         if isinstance(request, ms.Start):
-            # what it is refused for shows only once there is something to train
+            # the reason of a refusal shows only once there is something to train
             self._barred.add(request.slot)
         if isinstance(request, ms.SendSkew):
             # of at least as many rows as the policy says, whoever asks for fewer
@@ -210,7 +218,9 @@ class GovernedRun:
         return reply
 
     def check_peers(self, request: ms.SetPeers) -> None:
-        """Of predictions, of which each row of a table has one, a sum over one table hides none."""
+        """Refuse a sum over one table: each of its rows has one prediction, so the sum hides
+        none.
+        """
         rules = self.rules.get(request.slot, self.every)
         if SECURE_SUM in modes(rules.predictions) and set(request.slots.tolist()) == {request.slot}:
             raise refusal("predictions = 'secure_sum', over several tables")
@@ -265,7 +275,7 @@ class GovernedRun:
             self._differencing.see(family, table, own, least)
 
     def _check_start(self, request: ms.Start, rules: TrainingPolicy) -> None:
-        """Before anything is made by it."""
+        """Check a start before anything is made by it."""
         if request.method != self.request.algorithm:
             raise _beyond(f"training by {request.method}")
         run, slot = request.run, request.slot
@@ -307,7 +317,7 @@ class GovernedRun:
             raise refusal(f"max_categories = {rules.max_categories}")
 
     def _joined(self, slot: int) -> int:
-        """Rows, without the one that is nobody's."""
+        """Return the number of rows, without the one that is nobody's."""
         return int(self._taken[slot].somebodys[self._active[slot]].sum())
 
     def _check_into(self, request: ms.Write) -> None:
@@ -324,9 +334,9 @@ class _Taken:
 
     fragments: Array
     marks: Array
-    """None of them where rows are not known again."""
+    """Fingerprints; none if rows are not recognised."""
     somebodys: Array
-    """Whether it is a row of a table."""
+    """True for rows of a table."""
 
 
 def _check_classes(reply: ms.Labels, counted: Counted, rules: TrainingPolicy) -> None:

@@ -1,4 +1,4 @@
-"""A database that sqlfl has opened, and whose owner has policies: it opens nothing but itself."""
+"""Database that sqlfl has opened and whose owner has policies: it opens nothing but itself."""
 
 from __future__ import annotations
 
@@ -15,20 +15,22 @@ CLOSED = (
     "python_enable_replacements",
     "enable_external_access",
 )
-"""What is set to false, in this order."""
+"""Settings that become false, in this order."""
 
 
 def rules_of(records: Records) -> TrainingPolicy | None:
-    """The strictest of all policies in force; None where there are none."""
+    """Return the strictest of all policies in force; None without policies."""
     policies = Governance(records).policies()
     return strictest(policy for _, policy in policies.values()) if policies else None
 
 
 def close_off(con: Connection, rules: TrainingPolicy) -> bool:
-    """Let queries of the database reach no file but its own and those in `folders`, no network and
-    no extension that is not there, in so much memory and so many threads; and let nobody change
-    that. Nothing of it where somebody else in this process has the database open, whose settings
-    are not sqlfl's to change: whether it is closed then, as by another federation."""
+    """Restrict the database's queries to its own file and to `folders`, without network and further
+    extensions, and with limited memory and threads. Nobody can change that afterwards.
+
+    If somebody else in this process has the database open, nothing changes, because sqlfl must not
+    change their settings. Return whether it is closed off then, as by another federation.
+    """
     ((connections, locked),) = con.execute(
         "SELECT count, current_setting('lock_configuration') "
         "FROM system.main.duckdb_connection_count()"

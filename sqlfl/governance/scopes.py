@@ -1,4 +1,4 @@
-"""What names mean in a SELECT, and which columns of tables are behind them."""
+"""Meanings of names in a SELECT, and the columns of tables behind them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from sqlfl.contract.schema import folded
 from sqlfl.governance.sizes import DATA, SizeBound, largest, total
 
 Table: TypeAlias = "tuple[str, str, str]"
-"""Database, schema and name, as they are in the catalog."""
+"""Database, schema and name, as in the catalog."""
 
 
 ASK = "ask its owner; or leave out what is not granted"
 
 
 def unknown(name: str) -> PolicyError:
-    """Of a column that is granted for nothing, and of one that there is not: in the same words."""
+    """Return the error about a column without a grant. A missing column gets the same words."""
     return PolicyError(f"column {folded(name)} is not granted", hint=ASK)
 
 
@@ -26,7 +26,7 @@ def unknown(name: str) -> PolicyError:
 class ScopeColumn:
     table: Table
     name: str
-    """As it is in the table."""
+    """Name as in the table."""
 
 
 Reads: TypeAlias = "frozenset[ScopeColumn]"
@@ -35,7 +35,7 @@ NONE: Reads = frozenset()
 
 @dataclass(frozen=True, order=True)
 class Bare:
-    """A column of a table as it is, through subqueries, or cast and nothing else."""
+    """Column of a table, passed through subqueries or casts and nothing else."""
 
     column: ScopeColumn
     casts: tuple[str, ...] = ()
@@ -44,30 +44,30 @@ class Bare:
 
 @dataclass(frozen=True)
 class SelectOutput:
-    """Of a SELECT."""
+    """Output of a SELECT."""
 
     name: str
-    """Folded; empty where it has none that is written."""
+    """Name, folded; empty if none is written."""
     reads: Reads = NONE
-    """What its value is made of."""
+    """Columns that its value is made of."""
     same: ScopeColumn | None = None
-    """The column that it is, but for its type or its case."""
+    """The column that it is, up to its type or its case."""
     constant: str | None = None
-    """The text of what it is in every row."""
+    """Text of its value, if that is the same in every row."""
     whole: Table | None = None
     """The table whose whole row it is."""
     row: bool = False
-    """It is the whole row of a table or a query of FROM."""
+    """True if it is the whole row of a table or a query of FROM."""
     bare: Bare | None = None
-    """The column that it is, but for its type."""
+    """The column that it is, up to its type."""
     computed: bool = False
-    """It is made of columns, and is none of them."""
+    """True if it is made of columns, and is none of them."""
     strict: bool = True
-    """It is NULL, or NaN, only where a column that it is made of is."""
+    """True if it is NULL, or NaN, only if one of its columns is."""
     size: SizeBound = DATA
-    """A bound of its values' size."""
+    """Bound of its values' size."""
     joined: bool = False
-    """Its rows may be more than those of any table."""
+    """True if its rows may be more than those of any table."""
 
 
 @dataclass(frozen=True)
@@ -81,11 +81,11 @@ class SelectScope:
     outer: SelectScope | None = None
     sources: dict[str, ScopeSource] = field(default_factory=dict)
     aliases: dict[str, tuple[SelectOutput, ...]] = field(default_factory=dict)
-    """Of outputs of the same SELECT."""
+    """Outputs of the same SELECT."""
     names: frozenset[str] = frozenset()
     """Parameters of lambdas."""
     common: Mapping[str, ScopeSource] = field(default_factory=dict)
-    """WITH."""
+    """Queries of WITH."""
 
     def chain(self) -> Iterator[SelectScope]:
         scope: SelectScope | None = self
@@ -97,12 +97,12 @@ class SelectScope:
 def meanings(
     names: Sequence[str], scope: SelectScope
 ) -> tuple[list[SelectOutput], list[SelectOutput]]:
-    """All that a name may be, of which DuckDB takes one; and what it may be of outputs whose names
-    are not known, which does not show that there is such a name.
+    """Return all possible meanings of a name, of which DuckDB takes one, and the possible outputs
+    whose names are unknown, which do not prove that such a name exists.
 
-    A name alone that a table of FROM has as a column is that, or an alias of the same SELECT;
-    nothing farther out is meant then. Of all else everything that is in sight is taken: a name
-    with points is a table's column, with its schema or without, or a field of a column.
+    A simple name that a table of FROM has as a column means that column, or an alias of the same
+    SELECT, and nothing farther out. Otherwise everything in sight counts. A name with points is a
+    table's column, with or without its schema, or a field of a column.
     """
     found: list[SelectOutput] = []
     unsure: list[SelectOutput] = []
@@ -138,7 +138,7 @@ def named(outputs: Iterable[SelectOutput], name: str) -> list[SelectOutput]:
 
 
 def with_aliases(outputs: Iterable[SelectOutput]) -> dict[str, tuple[SelectOutput, ...]]:
-    """By name; several may have one."""
+    """Return the outputs by name; several may have one."""
     found: dict[str, tuple[SelectOutput, ...]] = {}
     for output in outputs:
         if output.name:
@@ -161,7 +161,7 @@ def renamed(outputs: tuple[SelectOutput, ...], names: Sequence[str]) -> tuple[Se
 
 
 def merged(parts: tuple[SelectOutput, ...]) -> SelectOutput:
-    """Of a union's parts."""
+    """Return one output for the parts of a union."""
     same, bare = {part.same for part in parts}, {part.bare for part in parts}
     reads: Reads = frozenset().union(*(part.reads for part in parts))
     sizes = {part.size for part in parts}

@@ -12,7 +12,9 @@ from sqlfl.planner.grammar.clauses import Clauses
 from sqlfl.planner.grammar.statements import Option, Path, Span, Word
 
 ROLES = ("TRAIN", "FILTER", "JOIN", "LABEL", "IDENTIFY", "KEY")
-"""Granted on columns; PREDICT is of the whole table, and KEY says what identifies its rows."""
+"""Roles granted on columns. PREDICT applies to the whole table, and KEY names the columns that
+identify its rows.
+"""
 STATEMENTS = ("CREATE", "DROP", "GRANT", "REVOKE", "APPROVE", "REFUSE", "SHOW")
 _SHOWN = ("POLICIES", "GRANTS", "REQUESTS", "BUDGETS", "DISCLOSURES")
 _CREATE = "CREATE [OR REPLACE] TRAINING POLICY name [WITH (rule = value, ...)]"
@@ -43,9 +45,9 @@ class DropPolicy:
 @dataclass(frozen=True)
 class Granted:
     role: str
-    """In lower case."""
+    """Role in lower case."""
     columns: tuple[Word, ...] | None
-    """None for `*`; nothing of PREDICT."""
+    """Columns; None for `*`; empty for PREDICT."""
 
 
 @dataclass(frozen=True)
@@ -61,12 +63,12 @@ class GrantOn:
 @dataclass(frozen=True)
 class RevokeOn:
     roles: tuple[str, ...] | None
-    """None for ALL."""
+    """Roles; None for ALL."""
     table: Path
     analyst: str
     sql: str
     models: bool = False
-    """What the analyst has trained on the table is locked."""
+    """True if the analyst's models of the table are locked."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ class Decide:
     number: int
     approve: bool
     because: str
-    """Why it is refused; empty where it is approved."""
+    """Reason of a refusal; empty for an approval."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ OwnersStatement = CreatePolicy | DropPolicy | GrantOn | RevokeOn | Decide | Show
 
 
 def parse_owners(sql: str) -> OwnersStatement:
-    """The one statement that `sql` holds. Raises ParseError."""
+    """Return the one statement in `sql`. Raise ParseError."""
     return _Reader(sql).statement()
 
 

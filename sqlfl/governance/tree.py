@@ -1,9 +1,9 @@
-"""What a SELECT reads, by DuckDB's own parse of it: deny by default.
+"""Reads of a SELECT, by DuckDB's own parse of it: deny by default.
 
-A text is taken apart by the parser that will run it, and every node of the tree is of a kind that
-is known here, or the text is refused. Of each output it is found which columns of which tables its
-value is made of, and which columns decide the rows: where a name may mean several things, all of
-them are taken to be read. Nothing is bound, and nothing runs.
+The parser that will run a text takes it apart. Every node of the tree must be of a known kind, or
+the text is refused. For each output it determines the columns of tables that its value is made of,
+and the columns that decide the rows. If a name may mean several things, all of them count as read.
+Nothing is bound, and nothing runs.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ from sqlfl.governance.value_types import type_of
 from sqlfl.udfs import sql
 
 LONGEST = 200_000
-"""Characters of a SELECT."""
+"""Maximum characters of a SELECT."""
 DEEPEST = 60
-"""Levels of queries and expressions."""
+"""Maximum levels of queries and expressions."""
 MOST = 20_000
-"""Nodes."""
+"""Maximum number of nodes."""
 MOST_GROUPINGS = 64
-"""Sets that CUBE and the like group rows by."""
+"""Maximum number of sets by which CUBE and the like group rows."""
 NORMALISING = ("lower", "upper", "lcase", "ucase", "trim", "ltrim", "rtrim", "strip_accents")
-"""Functions of a column alone that a join key may have: they make no value of one's choice."""
+"""Functions of a column alone that a join key may have: they make no chosen value."""
 NEUTRAL = ("", "0", "false", "1970-01-01", "00:00:00", "00000000-0000-0000-0000-000000000000")
-"""Constants that a key may be, or that may stand in place of NULL: one value of each type."""
+"""Constants that a key may be, or that may replace NULL: one value of each type."""
 DECIDED = " in a query that a policy decides on"
 PARSE = sql.constant(sql.query("SELECT json_serialize_sql($text)"))
 _EXPRESSIONS = (
@@ -71,60 +71,64 @@ _ORDERS = {
 _CLAUSES = {"where_clause": "WHERE", "having": "HAVING", "qualify": "QUALIFY"}
 _JOINS = ("REGULAR", "CROSS")
 _EQUATING = ("INNER", "LEFT", "RIGHT", "OUTER", "SEMI")
-"""Joins that keep a row for an equality that holds, or whatever holds."""
+"""Joins that keep a row for an equality that holds, or in any case."""
 
 Node: TypeAlias = "dict[str, Any]"
 
 
 @dataclass(frozen=True)
 class SelectReading:
-    """What a SELECT reads."""
+    """Reads of a SELECT."""
 
     outputs: tuple[SelectOutput, ...]
     filters: Mapping[ScopeColumn, str]
-    """Columns whose values decide which rows there are, and in which clause. What stands in `pairs`
-    and `tests` is not among them."""
+    """Columns whose values decide the rows, with the clause. Columns of `pairs` and `tests` are not
+    among them.
+    """
     links: Reads
     """All columns of `pairs` and `tests`."""
     tables: frozenset[Table]
     canonical: str = ""
-    """The same for all that differ in layout, or the aliases of tables, alone."""
+    """Text that is equal for all queries that differ only in layout, or in the aliases of
+    tables.
+    """
     stable: bool = False
-    """Each row of its one table makes one row at most, whatever other rows there are."""
+    """True if each row of its one table makes at most one row, whatever other rows there are."""
     nobodys: bool = False
-    """It is one row that is of no table."""
+    """True if it is one row of no table."""
     unmatched: bool = False
-    """It is one row of nobody's data, though what is not joined to it may be any query."""
+    """True if it is one row of nobody's data, though the unjoined side may be any query."""
     equal: Reads = NONE
-    """Those of `links` that are compared with one another."""
+    """Columns of `links` that are compared with one another."""
     beside: frozenset[tuple[ScopeColumn, str | None]] = frozenset()
-    """Constants that columns are compared with, or else stand with; None of a test for NULL."""
+    """Constants that columns are compared or combined with; None for a test for NULL."""
     named: Reads = NONE
-    """All columns that are named anywhere, whatever becomes of them."""
+    """All columns that are named anywhere, whatever their use."""
     pairs: tuple[tuple[Bare, Bare], ...] = ()
-    """Equalities of two columns that rows have to fulfil; of one with itself where rows are grouped
-    by it."""
+    """Equalities of two columns that rows must fulfil. A column is paired with itself if rows are
+    grouped by it.
+    """
     tests: tuple[NullTest, ...] = ()
     chosen: frozenset[str] = frozenset()
-    """Clauses that choose among rows by something else than a value of theirs."""
+    """Clauses that choose among rows by something other than their values."""
     fallible: Reads = NONE
-    """Columns of expressions that may fail on a value of theirs."""
+    """Columns of expressions that may fail on one of their values."""
 
 
 @dataclass(frozen=True)
 class NullTest:
-    """Of the whole SELECT: a value must not be NULL, or NaN."""
+    """Test over the whole SELECT: a value must not be NULL, or NaN."""
 
     reads: Reads
     place: str
     column: ScopeColumn | None
-    """That it is, whatever its type."""
+    """The column that it is, whatever its type."""
     outputs: frozenset[int]
-    """The SELECT's own that have the same text."""
+    """The SELECT's own outputs with the same text."""
 
 
 Columns: TypeAlias = "Callable[[Sequence[str]], tuple[Table, tuple[str, ...]] | None]"
-"""Of the parts of a table's name the table and its columns; None where there is none."""
+"""Returns the table and its columns from the parts of a table's name; None if there is none."""
 
 
 def read(
@@ -135,9 +139,11 @@ def read(
     shown: Callable[[ScopeColumn], bool] = lambda _: True,
     types: Callable[[ScopeColumn], str | None] = lambda _: None,
 ) -> SelectReading:
-    """What `text`, one SELECT, reads. Raises PolicyError for all that is not known to be harmless,
-    for tables and columns that `columns` does not know, and, in the same words, for columns by name
-    that are not `shown`, whatever becomes of them. `types` are those of columns, where known."""
+    """Return the reads of `text`, one SELECT. Raise PolicyError for everything that is not known to
+    be harmless, and for tables and columns that `columns` does not know. Raise it, in the same
+    words, for named columns that are not `shown`, whatever their use. `types` are those of columns,
+    if known.
+    """
     if len(text) > LONGEST:
         raise PolicyError(f"a query of {len(text):,} characters; {LONGEST:,} are taken")
     if "\0" in text:
@@ -177,7 +183,7 @@ def read(
 
 
 def _check_size(tree: object) -> None:
-    """Before anything else is done with it; by hand, as a recursion might not come back."""
+    """Check the size before anything else, by hand, because a recursion might not return."""
     level: list[object] = [tree]
     number = depth = 0
     while level:
@@ -193,9 +199,9 @@ def _check_size(tree: object) -> None:
 
 
 def _check_copies(text: str, most: int) -> None:
-    """Check a text before its parsing, which copies the operand of CASE for each WHEN, and the
-    definition of a window for each OVER. Raises PolicyError where that would make more than so many
-    words more.
+    """Check a text before it is parsed. The parser copies the operand of CASE for each WHEN, and
+    the definition of a window for each OVER. Raise PolicyError if that would add more than `most`
+    words.
     """
     data = text.encode()
     places = [*(start for start, _ in duckdb.tokenize(text)), len(data)]
@@ -244,11 +250,11 @@ class _Reader:
                 lambda n, scope: [o.size for o in self._made.meant(n, scope)]
             )
         self._deep = 0
-        """Queries around what is read."""
+        """Number of queries around the present node."""
         self._opaque = False
-        """What is read is a part of a condition that is no equality by itself."""
+        """True within a condition that is no equality by itself."""
         self._texts: list[str] = []
-        """Of the outputs of the whole SELECT."""
+        """Texts of the outputs of the whole SELECT."""
         self.filters: dict[ScopeColumn, str] = {}
         self.pairs: dict[tuple[Bare, Bare], None] = {}
         self.tests: list[NullTest] = []
@@ -327,12 +333,12 @@ class _Reader:
         return found
 
     def _decide(self, place: str, *reads: Iterable[ScopeColumn]) -> None:
-        """Which rows there are follows from these."""
+        """Record that these decide the rows."""
         for column in frozenset().union(*reads):
             self.filters.setdefault(column, place)
 
     def _apart(self, bare: Bare | None, reads: Reads, place: str) -> None:
-        """Rows are one where they are equal in it."""
+        """Record that rows equal in it become one."""
         if bare is None or self._opaque:
             self._decide(place, reads)
         else:
@@ -340,7 +346,7 @@ class _Reader:
 
     @contextmanager
     def _hidden(self) -> Iterator[None]:
-        """An equality in what is read is none that a row has to fulfil."""
+        """Treat no equality in the block as one that a row must fulfil."""
         before, self._opaque = self._opaque, True
         try:
             yield
@@ -395,7 +401,7 @@ class _Reader:
     # -- FROM --------------------------------------------------------------------------------------
 
     def _from(self, node: Node, scope: SelectScope) -> None:
-        """Put what there is in FROM into the scope; what comes first is there for what follows."""
+        """Add the sources of FROM to the scope; earlier ones are visible to later ones."""
         match node.get("type"):
             case "EMPTY":
                 return
@@ -437,7 +443,7 @@ class _Reader:
             raise _refused("TABLESAMPLE")
 
     def _same_names(self, found: Sequence[SelectOutput], join: str) -> None:
-        """Columns of USING."""
+        """Record columns of USING."""
         reads: Reads = frozenset().union(*(output.reads for output in found))
         self.named |= reads
         bare = [output.bare for output in found if output.bare is not None]
@@ -487,8 +493,8 @@ class _Reader:
     # -- conditions --------------------------------------------------------------------------------
 
     def _condition(self, node: Node | None, scope: SelectScope, place: str) -> Reads:
-        """What a condition reads. It decides which rows there are by all of that, but where it is
-        an equality of two columns that rows have to fulfil, or asks for a value that is not NULL.
+        """Return the reads of a condition. They all decide the rows, with two exceptions: an
+        equality of two columns that rows must fulfil, and a test for a value that is not NULL.
         """
         if node is None:
             return NONE
@@ -568,8 +574,9 @@ class _Reader:
         )
 
     def _plain(self, node: Node, scope: SelectScope) -> ScopeColumn | None:
-        """The column that the expression is, normalised at most; NULL, or a neutral constant in
-        place of NULL, may stand beside it."""
+        """Return the column that the expression is, at most normalised. NULL, or a neutral constant
+        in place of NULL, may stand beside it.
+        """
         while node["class"] != "COLUMN_REF":
             inner = _inside(node)
             if inner is None:
@@ -580,7 +587,7 @@ class _Reader:
         return found.pop() if len(found) == 1 else None
 
     def _source(self, node: Node, scope: SelectScope) -> ScopeSource | None:
-        """Whose whole row it is."""
+        """Return the source whose whole row it is."""
         names: list[object] = node["column_names"] if node["class"] == "COLUMN_REF" else []
         first = str(names[0]) if len(names) == 1 else ""
         source = next((s.sources[folded(first)] for s in scope.chain()
