@@ -1,9 +1,10 @@
-"""An analyst's pass: by which a coordinator may speak for the analyst to parties, for a while.
+"""An analyst's pass, by which a coordinator may speak for the analyst to parties, for a while.
 
-A coordinator is not trusted: that it says who asks proves nothing. So the analyst signs (ECDSA on
-P-256, SHA-256), with the key of the certificate, which coordinator may act, in which study, and
-until when; the parties hold the pass against the authority that they know. It does not say for
-which statement: within that time and study a coordinator that lies can ask what the analyst could.
+A coordinator is not trusted: its word on the analyst's name proves nothing. So the analyst signs a
+pass (ECDSA on P-256, SHA-256) with the certificate's key. The pass names the coordinator that may
+act, the study and the time limit. The parties check the pass against the authority that they know.
+The pass does not name a statement: within that time and study, a coordinator that lies can ask
+whatever the analyst could.
 """
 
 from __future__ import annotations
@@ -25,23 +26,23 @@ from sqlfl.service.certificates import names_of, private_key, public_key, signed
 PURPOSE = "sqlfl pass, version 1"
 LONGEST = dt.timedelta(hours=24)
 EARLIER = dt.timedelta(minutes=5)
-"""By how much clocks may differ."""
+"""Maximum difference between clocks."""
 SEEN = dt.timedelta(minutes=1)
-"""For how long a pass that was looked at is not looked at again."""
+"""Time for which a checked pass is not checked again."""
 _ALGORITHM = ec.ECDSA(hashes.SHA256())
 
 
 @dataclass(frozen=True)
 class TokenClaim:
-    """What an analyst signs."""
+    """Claim that an analyst signs."""
 
     analyst: str
-    """The name of the certificate."""
+    """Name of the certificate."""
     coordinator: str
-    """The name of its certificate."""
+    """Name of the coordinator's certificate."""
     study: str
     begins: str
-    """ISO 8601, UTC; so is `ends`."""
+    """Begin of the pass: ISO 8601, UTC; so is `ends`."""
     ends: str
 
     @property
@@ -57,7 +58,7 @@ def issue(
     length: dt.timedelta = LONGEST,
     now: dt.datetime | None = None,
 ) -> str:
-    """A pass, as text. key, certificate : the analyst's, as PEM."""
+    """Return a pass, as text. key, certificate : the analyst's, as PEM."""
     now = (now or dt.datetime.now(dt.UTC)).astimezone(dt.UTC)
     analyst = names_of(certificate)[0]
     claim = TokenClaim(analyst, coordinator, study, now.isoformat(), (now + length).isoformat())
@@ -73,10 +74,10 @@ def issue(
 def checked(
     text: str, authority: bytes, coordinator: str, study: str, now: dt.datetime | None = None
 ) -> str:
-    """The analyst whose pass it is, for this coordinator and study, now.
+    """Return the analyst who signed the pass, for this coordinator and study, now.
 
     authority : certificate, as PEM, by which analysts' certificates are signed. Raises PolicyError
-    for what is no pass, or is none for that.
+    if the text is no pass, or no pass for this coordinator, study and time.
     """
     now = now or dt.datetime.now(dt.UTC)
     claim, signature, certificate = _read(text)
@@ -105,7 +106,7 @@ def checked(
 
 
 class AccessTokens:
-    """Which analyst a pass is of; those that were looked at are remembered while they hold."""
+    """Analysts of passes. Passes that were checked are remembered for a while."""
 
     def __init__(self, authority: bytes, coordinator: str) -> None:
         self._authority, self._coordinator = authority, coordinator
@@ -113,7 +114,7 @@ class AccessTokens:
         self._known: dict[tuple[str, str], tuple[str, dt.datetime]] = {}
 
     def __call__(self, study: str, text: str) -> str:
-        """Raises PolicyError as `checked`."""
+        """Return the analyst of the pass. Raises PolicyError as `checked`."""
         now = dt.datetime.now(dt.UTC)
         with self._lock:
             known = self._known.get((study, text))
@@ -126,9 +127,11 @@ class AccessTokens:
         return analyst
 
     def once(self, study: str, text: str) -> str:
-        """The same, of a pass that may be over by now, but held once: for what ends something."""
+        """Return the analyst of a pass that held once but may be over by now, for requests that end
+        something.
+        """
         over, now = _read(text)[0].over, dt.datetime.now(dt.UTC)
-        if over <= now:  # one that has not begun is none yet
+        if over <= now:  # a pass that has not begun is not valid yet
             now = max(over, now - 400 * LONGEST) - dt.timedelta(microseconds=1)
         return checked(text, self._authority, self._coordinator, study, now)
 

@@ -1,4 +1,4 @@
-"""The party's end: it dials out, keeps one stream, and serves what comes down on it."""
+"""The party's end of the stream: it connects, keeps one stream, and serves the requests on it."""
 
 from __future__ import annotations
 
@@ -31,20 +31,22 @@ from sqlfl.service.stream import PONG, Credentials, Stream, hint, said
 log = logging.getLogger("sqlfl.service")
 
 PARTY = "party"
-"""The descriptor of a party's stream."""
+"""Descriptor of a party's stream."""
 HELLO, WELCOME, REFUSED = "hello", "welcome", "refused"
 SECRET = "secret"
 """By what the parties' secrets are told apart, once a session is known."""
 FIRST_WAIT, LONGEST_WAIT = 0.5, 30.0
 """Seconds between two attempts to connect: twice as long each time, and a random part of it."""
 SHARE = 8
-"""Of the lease, at most, is waited, so that a party is back in time."""
+"""Divisor of the lease: a wait is at most this part of it, so that a party is back in time."""
 AGAIN = 0.05
-"""Seconds after which work that is to end is told so again."""
+"""Seconds after which work that must end is told so again."""
 
 
 class Serves(Protocol):
-    """What answers for the party's clients, by their numbers; from several threads."""
+    """Server of the requests to the party's clients, by their numbers; called from several
+    threads.
+    """
 
     def welcome(self, coordinator: str, session: str) -> str:
         """Of which coordinator, and which process of it, requests come from now on; what its secret
@@ -52,23 +54,23 @@ class Serves(Protocol):
         ...
 
     def forget(self) -> None:
-        """The coordinator has given up what was going on."""
+        """Forget the runs that the coordinator has given up."""
         ...
 
     def handle(self, client: int, data: pa.Buffer, study: str, speaker: str) -> pa.Buffer: ...
 
     def interrupt(self, client: int, study: str, speaker: str) -> None:
-        """End what is being served for this analyst."""
+        """End the work that is being served for this analyst."""
         ...
 
     def stop(self) -> None:
-        """End all that is being served."""
+        """End all work that is being served."""
         ...
 
 
 @dataclass(frozen=True)
 class Terms:
-    """What the coordinator says in its welcome."""
+    """Terms that the coordinator sends in its welcome."""
 
     coordinator: str
     session: str
@@ -77,20 +79,20 @@ class Terms:
 
 
 class Refused(Error):
-    """The coordinator does not take this party: another attempt would end alike."""
+    """Refusal of this party by the coordinator: another attempt would end alike."""
 
 
 class Agent:
-    """Of one party. `run` returns when `stop` is called.
+    """Agent of one party. `run` returns when `stop` is called.
 
-    It comes back by itself. Where it has been away for longer than the lease it forgets its runs,
-    as the coordinator has given them up by then. Of two agents with one certificate the later one
-    serves, and `run` of the other raises Refused.
+    The agent connects again by itself. If it has been away for longer than the lease, it forgets
+    its runs: the coordinator has given them up by then. Of two agents with one certificate the
+    later one serves, and `run` of the other raises Refused.
 
-    location : 'grpc+tls://host:8815'. clients : how many databases it serves. `seen` is called with
-    what becomes of the connection, in words. server : as in `Stream`. called : the agent's name,
-    where there is no certificate; None for the party's. first : the number of its first database
-    among the party's.
+    location : 'grpc+tls://host:8815'. clients : number of databases that it serves. seen : called
+    with the state of the connection, in words. server : as in `Stream`. called : the agent's name
+    if there is no certificate; None for the party's. first : number of its first database among the
+    party's.
     """
 
     def __init__(
@@ -123,7 +125,7 @@ class Agent:
         self._longest = LONGEST_WAIT
 
     def run(self) -> None:
-        """Connect, and again where that fails or breaks. Raises Refused."""
+        """Connect, and connect again after a failure or a break. Raises Refused."""
         with Turns(self._most_bytes) as turns:
             try:
                 self._connect(turns)
@@ -159,12 +161,12 @@ class Agent:
         return max(AGAIN, there + self._terms.lease - time.monotonic())
 
     def _told(self, why: str) -> str:
-        """With what to look at, where that was not said just before."""
+        """Return the reason with a hint, unless the hint was given just before."""
         before, self._hinted = self._hinted, "" if self._served else hint(why)
         return why if self._hinted in ("", before) else f"{why} ({self._hinted})"
 
     def _forget(self, turns: Turns) -> None:
-        """As if it had been restarted."""
+        """Reset the agent, as if it had been restarted."""
         log.info("%s has been away for longer than the lease, and forgets its runs", self._name)
         self._terms, self._boot = None, secrets.token_hex(16)
         turns.clear()
@@ -172,7 +174,7 @@ class Agent:
         self._serves.forget()
 
     def stop(self) -> None:
-        """From any thread: end what is being served, and the connection."""
+        """End the work that is being served, and the connection. Callable from any thread."""
         self._stopped.set()
         self._serves.stop()
         for stream in (self._open, self._stream):
@@ -180,7 +182,7 @@ class Agent:
                 stream.cancel()
 
     def _connected(self, turns: Turns, within: float | None) -> None:
-        """One stream, from its beginning to its end. within : seconds until it is taken."""
+        """Serve one stream, from its beginning to its end. within : seconds until it is taken."""
         self._served = False
         stream = Stream(
             self._location, self._credentials, PARTY, self._server, self._most_bytes, within
@@ -250,7 +252,7 @@ class Agent:
         speaker: str,
     ) -> None:
         if replies is not self._replies:
-            return  # of a session that is over
+            return  # the reply belongs to a session that is over
         try:
             body = self._serves.handle(client, data, study, speaker)
             reply = Frame(REPLY, {"number": number}, body)
@@ -272,7 +274,9 @@ class Agent:
 
 
 def _terms(frame: Frame) -> Terms:
-    """Of a welcome. Raises Refused where it is none."""
+    """Return the terms of a welcome. Raises Refused if the coordinator refuses, and WireError for
+    another frame.
+    """
     if frame.kind == REFUSED:
         raise Refused(f"the coordinator refuses: {frame.text('why')}")
     if frame.kind != WELCOME:

@@ -1,8 +1,8 @@
-"""What goes to an analyst elsewhere, as bytes: results, models, plans and errors.
+"""Answers to an analyst elsewhere, as bytes: results, models, plans and errors.
 
-Rows are an Arrow stream; what belongs to them is JSON before it. Nothing that is read is run: what
-draws a result is a name of `sqlfl.plots.registry`; and what is read takes about the room of its
-bytes, as nothing that is compressed is.
+Rows are an Arrow stream; their other contents are JSON before it. No code that is read is run: a
+figure names its drawing function in `sqlfl.plots.registry`. Contents take about the room of their
+bytes, since nothing that is compressed is read.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sqlfl.store.model_document import history_to_bytes, model_from, model_to_js
 from sqlfl.store.registry import Model
 
 LARGEST_SCHEMA = 1 << 20
-"""Bytes, of some thousand columns: its reader may take some hundred times as much."""
+"""Bytes of a schema with some thousand columns: its reader may take some hundred times as much."""
 ALIGNMENT = 64
 _LENGTH = struct.Struct("<Q")
 
@@ -39,7 +39,7 @@ def result_to_bytes(result: Result) -> pa.Buffer:
 
 
 def bytes_to_result(data: pa.Buffer) -> Result:
-    """Raises WireError for anything else; so do those below."""
+    """Return the result. Raises WireError for other bytes; so do the readers below."""
     table, told = _read(data)
     text, markup = (_text(told, name) for name in ("text", "markup"))
     shown = None if markup is None else (lambda: markup)
@@ -78,7 +78,7 @@ class ShownDocument:
 
 @dataclass(frozen=True, repr=False)
 class RemotePlan:
-    """What EXPLAIN says of a statement; `str` is its text."""
+    """Text of EXPLAIN for a statement; `str` is its summary."""
 
     summary: ShownDocument
     details: ShownDocument
@@ -115,7 +115,9 @@ def bytes_to_plan(data: pa.Buffer) -> RemotePlan:
 
 
 def error_to_bytes(error: Error | KeyboardInterrupt) -> pa.Buffer:
-    """With the statement, where it has a place in it: no header may be as long."""
+    """Return the error's bytes, with the statement if the error has a place in it: no header may be
+    as long.
+    """
     told: dict[str, object] = {"error": type(error).__name__}
     if isinstance(error, Error):
         told |= {"message": error.message, "hint": error.hint}
@@ -127,7 +129,7 @@ def error_to_bytes(error: Error | KeyboardInterrupt) -> pa.Buffer:
 
 
 def bytes_to_error(data: pa.Buffer) -> Error | KeyboardInterrupt:
-    """The same error, with where in a statement it is."""
+    """Return the same error, with its place in a statement."""
     _, told = _read(data)
     if told.get("error") == KeyboardInterrupt.__name__:
         return KeyboardInterrupt()
@@ -186,7 +188,7 @@ def _read(data: pa.Buffer) -> tuple[pa.Table, dict[str, Any]]:
         check_stream(stream, LARGEST_SCHEMA, ANY)
         with pa.ipc.open_stream(stream) as reader:
             table = reader.read_all()
-        if table.num_rows > 8 * len(stream):  # of less than a bit each
+        if table.num_rows > 8 * len(stream):  # less than a bit for each row
             raise ValueError(f"{table.num_rows:,} rows in {len(stream):,} bytes")
         table.validate(full=True)
     except (

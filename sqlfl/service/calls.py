@@ -1,4 +1,4 @@
-"""What analysts elsewhere ask of their desks, each call in a thread of its own."""
+"""Calls of analysts elsewhere to their desks, each in a thread of its own."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ log = logging.getLogger("sqlfl.service")
 
 CALL, ANSWER, FAILED, STEP, REMARK = "call", "answer", "failed", "step", "remark"
 TAKEN = "taken"
-"""The answer to this call has come."""
+"""Kind of the frame that says: the answer to this call has come."""
 LEAVE = "leave"
-"""No answer is waited for any more."""
+"""Kind of the frame that says: no answer is waited for any more."""
 SQL, EXPLAIN, MODEL, TABLE, QUERY, LIST = "sql", "explain", "model", "table", "query", "list"
 SCHEMA = "schema"
 LISTS = ("parties", "models", "tables", "audit", "chain", "status", "statements")
 MOST_TEXT = 4 << 20
-"""Bytes of what an analyst sends."""
+"""Maximum bytes of a text that an analyst sends."""
 MOST_BEGUN = 1024
 MOST_INTERRUPTS = 3
-"""Times that one is interrupted for good."""
+"""Maximum number of times that a call is interrupted."""
 MOST_KEPT, MOST_KEPT_BYTES = 16, 256 << 20
 """Answers, and their bytes, that are kept until they are taken: beyond it but the last one."""
 STATEMENTS = pa.schema(
@@ -52,28 +52,28 @@ STATEMENTS = pa.schema(
         ("bytes", pa.int64()), ("error", pa.string()),
     ]
 )  # fmt: skip
-"""Of an analyst: those that run, and the last that are over."""
+"""Statements of an analyst: the running ones, and the last that are over."""
 _HERE = (st.ExportModel, st.ImportModel)
 """Statements whose files would be the coordinator's, and whose blocks are at the parties."""
 
 
 @dataclass(eq=False)
 class _Call:
-    """One that runs, or whose answer is kept."""
+    """Call that runs, or whose answer is kept."""
 
     interrupts: Interrupts
     thread: threading.Thread | None = None
     heard: int = 0
-    """Times that it was interrupted by whoever asks."""
+    """Number of interruptions by the caller."""
     remarks: list[str] = field(default_factory=list)
     reply: Frame | None = None
 
 
 class Calls:
-    """What one end of an analyst's has asked, each in a thread of its own.
+    """Calls of one end of an analyst's, each in a thread of its own.
 
-    Streams of that end come and go, one at a time. A call is made once, however often it is asked
-    for by its number, and its answer is kept until it is taken.
+    Streams of that end come and go, one at a time. A call is made once, however often it is
+    requested by its number. Its answer is kept until it is taken.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Calls:
     # -- streams ----------------------------------------------------------------------------------
 
     def connect(self, sender: Outbox) -> None:
-        """Another stream of the same end, in place of the one before."""
+        """Use another stream of the same end, in place of the one before."""
         with self._lock:
             self._sender = sender
 
@@ -101,13 +101,13 @@ class Calls:
             return self._sender is sender
 
     def disconnect(self, sender: Outbox) -> None:
-        """The stream is gone; what runs goes on."""
+        """Note that the stream is gone; running calls go on."""
         with self._lock:
             if self._sender is sender:
                 self._sender, self._away_since = None, time.monotonic()
 
     def over(self, lease: float) -> bool:
-        """Nobody will ask for any of it any more."""
+        """Return whether nobody will ask for any of these calls any more."""
         with self._lock:
             running = any(own.reply is None for own in self._calls.values())
             if self._sender is not None or running:
@@ -146,7 +146,7 @@ class Calls:
         if number <= self._floor or number in self._begun:
             raise WireError(f"call {number} was answered, and that is forgotten")
         self._begun.add(number)
-        if len(self._begun) > MOST_BEGUN:  # those in between were given up before they came
+        if len(self._begun) > MOST_BEGUN:  # calls in between were given up before they came
             self._floor = min(self._begun) - 1
         while self._floor + 1 in self._begun:
             self._floor += 1
@@ -164,7 +164,7 @@ class Calls:
         return own.thread
 
     def _busy(self) -> Error | None:
-        """Why nothing more is begun; None where a place is taken for it."""
+        """Return the reason why nothing more is begun; None if a place is taken for the call."""
         if self._ending:
             return Error("the coordinator ends", hint="wait until it is back")
         if self._desk.begin(self._most):
@@ -176,7 +176,7 @@ class Calls:
 
     @staticmethod
     def _interrupt(own: _Call, frame: Frame) -> None:
-        """One that is told again, by another stream, is the same."""
+        """Interrupt the call. The same interruption, sent again by another stream, counts once."""
         while own.heard < min(frame.number("times"), MOST_INTERRUPTS):
             own.heard += 1
             own.interrupts.interrupt()
@@ -187,7 +187,7 @@ class Calls:
             return sum(own.reply is None for own in self._calls.values())
 
     def end(self) -> None:
-        """What runs ends as by Ctrl-C, and nothing more begins."""
+        """End running calls as by Ctrl-C, and begin no more."""
         with self._lock:
             self._ending = True
         self.interrupt_all()
@@ -199,7 +199,7 @@ class Calls:
                     own.interrupts.interrupt()
 
     def join(self, due: float) -> None:
-        """Until that time, of the monotonic clock, at the latest."""
+        """Wait for running calls until that time, of the monotonic clock, at the latest."""
         with self._lock:
             threads = [own.thread for own in self._calls.values() if own.reply is None]
         for thread in threads:
@@ -227,7 +227,7 @@ class Calls:
         self._put(sender, reply)
 
     def _forget(self, last: int) -> None:
-        """The oldest answers but the last one, where many are kept."""
+        """Forget the oldest answers, except the last one, if many are kept."""
         sizes = {n: len(own.reply.body) for n, own in self._calls.items() if own.reply is not None}
         size = sum(sizes.values())
         for number in [n for n in sizes if n != last]:
@@ -317,7 +317,7 @@ class Calls:
         return said
 
     def _offer(self, frame: Frame) -> None:
-        """What can be done without, to whoever may have gone, or may not read it."""
+        """Send a frame that the receiver can do without, and that a receiver may never read."""
         with self._lock:
             sender = self._sender
         with suppress(pa.ArrowException, OSError):
@@ -331,7 +331,7 @@ class Calls:
 
     @staticmethod
     def _put(sender: Outbox | None, frame: Frame) -> None:
-        """To whoever may have gone."""
+        """Send a frame to a receiver that may have gone."""
         with suppress(pa.ArrowException, OSError):
             if sender is not None:
                 sender.send(frame)
@@ -355,5 +355,7 @@ def _statements(told: dict[str, Any]) -> Result:
 
 
 def _verb(statement: st.Statement) -> str:
-    """'TRAIN' of a `TrainModel`: never by the text, whose first word may be any comment."""
+    """Return the verb, such as 'TRAIN' of a `TrainModel`. The text's first word may be a comment,
+    so it is not used.
+    """
     return re.split("(?<!^)(?=[A-Z])", type(statement).__name__)[0].upper()

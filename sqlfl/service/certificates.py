@@ -1,8 +1,8 @@
-"""Keys and certificates: whose end of a connection it is (X.509, RFC 5280).
+"""Keys and certificates, which say whose end of a connection it is (X.509, RFC 5280).
 
-A key is made where it is used and never leaves; what leaves is a request that an authority signs.
-Whoever has an authority already needs none of this: certificates are told apart by their name
-alone, the first one among the subject's alternative names that is a DNS name.
+A key is made where it is used and never leaves. Only a request that an authority signs leaves. An
+institution with its own authority needs none of this. Certificates are told apart by their name
+alone: the first DNS name among the subject's alternative names.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from sqlfl.databases.files import PRIVATE
 
 CURVE = ec.SECP256R1()
 YEARS_OF_AUTHORITY, DAYS_OF_CERTIFICATE = 10, 397
-"""For how long: of a certificate what browsers take at most."""
+"""Years and days of validity: of a certificate the most that browsers accept."""
 EARLIER = dt.timedelta(minutes=5)
-"""By how much clocks may differ."""
+"""Maximum difference between clocks."""
 _PEM = serialization.Encoding.PEM
 _LETTERS = "letters, digits, - and . (as in a DNS name), at most 63"
 
@@ -42,13 +42,13 @@ class Certified:
 
 
 def make_key() -> bytes:
-    """A private key, as PEM (PKCS 8), which nothing encrypts."""
+    """Return a private key, as PEM (PKCS 8), which nothing encrypts."""
     key = ec.generate_private_key(CURVE)
     return key.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
 
 
 def make_authority(name: str, now: dt.datetime | None = None) -> tuple[bytes, bytes]:
-    """A private authority: its key and its certificate, which it has signed itself."""
+    """Return the key and the self-signed certificate of a private authority."""
     key = make_key()
     now = now or dt.datetime.now(dt.UTC)
     own = private_key(key)
@@ -64,8 +64,11 @@ def make_authority(name: str, now: dt.datetime | None = None) -> tuple[bytes, by
 
 
 def signing_request(key: bytes, name: str, hosts: Sequence[str] = ()) -> bytes:
-    """What leaves the site: the public key, the name, and, of a coordinator, the names and
-    addresses under which it is reached; as PEM (PKCS 10). Raises Error for what is no name."""
+    """Return the request that leaves the site, as PEM (PKCS 10).
+
+    It holds the public key, the name and, for a coordinator, the names and addresses under which it
+    is reached. Raises Error for a text that is no name.
+    """
     names = [x509.DNSName(checked_name(name)), *map(_host, hosts)]
     built = (
         x509.CertificateSigningRequestBuilder()
@@ -83,9 +86,9 @@ def sign(
     days: int = DAYS_OF_CERTIFICATE,
     now: dt.datetime | None = None,
 ) -> bytes:
-    """The certificate of a request, as PEM: its names and its key as they are told.
+    """Return the certificate of a request, as PEM, with the names and the key of the request.
 
-    Raises Error for what is no request, or was not signed by its key.
+    Raises Error for bytes that are no request, or for a request that was not signed by its key.
     """
     now = now or dt.datetime.now(dt.UTC)
     own, signer = certificate(authority), private_key(authority_key)
@@ -112,7 +115,9 @@ def sign(
 
 
 def read_request(data: bytes) -> x509.CertificateSigningRequest:
-    """Raises Error for what is no request, or was not signed by its own key."""
+    """Return the request. Raises Error for bytes that are no request, or were not signed by their
+    own key.
+    """
     try:
         found = x509.load_pem_x509_csr(data)
         found.extensions.get_extension_for_class(x509.SubjectAlternativeName)
@@ -126,14 +131,16 @@ def read_request(data: bytes) -> x509.CertificateSigningRequest:
 
 
 def names_of(data: bytes) -> tuple[str, ...]:
-    """DNS names and addresses of a certificate or of a request, as PEM, in their order."""
+    """Return the DNS names and addresses of a certificate or of a request, as PEM, in their
+    order.
+    """
     own = read_request(data) if b"REQUEST" in data[:40] else certificate(data)
     found = own.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     return tuple(str(item.value) for item in found)
 
 
 def certificate(data: bytes) -> x509.Certificate:
-    """Raises Error for what is none."""
+    """Return the certificate. Raises Error for bytes that are none."""
     try:
         return x509.load_pem_x509_certificate(data)
     except ValueError:
@@ -141,7 +148,7 @@ def certificate(data: bytes) -> x509.Certificate:
 
 
 def private_key(data: bytes) -> ec.EllipticCurvePrivateKey:
-    """Raises Error for what is none, or is one of another kind."""
+    """Return the private key. Raises Error for bytes that are none, or a key of another kind."""
     try:
         found = serialization.load_pem_private_key(data, None)
     except (ValueError, TypeError):
@@ -155,7 +162,7 @@ def private_key(data: bytes) -> ec.EllipticCurvePrivateKey:
 
 
 def public_key(data: bytes) -> ec.EllipticCurvePublicKey:
-    """Of a certificate. Raises Error where it is of another kind."""
+    """Return the key of a certificate. Raises Error if it is of another kind."""
     found = certificate(data).public_key()
     if not isinstance(found, ec.EllipticCurvePublicKey) or found.curve.name != CURVE.name:
         raise Error(f"the certificate's key is not one of {CURVE.name}")
@@ -163,7 +170,7 @@ def public_key(data: bytes) -> ec.EllipticCurvePublicKey:
 
 
 def signed_by(data: bytes, authority: bytes, now: dt.datetime | None = None) -> bool:
-    """Whether the certificate is of this very authority, and of this time."""
+    """Return whether the certificate is of this very authority, and of this time."""
     own, issuer = certificate(data), certificate(authority)
     now = now or dt.datetime.now(dt.UTC)
     try:
@@ -174,7 +181,9 @@ def signed_by(data: bytes, authority: bytes, now: dt.datetime | None = None) -> 
 
 
 def checked_name(name: str) -> str:
-    """Raises Error for what is no name of a party, an analyst or a coordinator."""
+    """Return the name. Raises Error for a text that is no name of a party, an analyst or a
+    coordinator.
+    """
     parts = name.split(".")
     plain = all(part and part.replace("-", "").isalnum() and part.isascii() for part in parts)
     if not plain or len(name) > 63:
@@ -183,13 +192,15 @@ def checked_name(name: str) -> str:
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """A new file, which its owner alone can read, from the first moment on. Raises Error where
-    there is one already."""
+    """Write a new file that its owner alone can read from the first moment on.
+
+    Raises Error if there is one already.
+    """
     _write(path, data, PRIVATE)
 
 
 def write_public(path: Path, data: bytes) -> None:
-    """A new file. Raises Error where there is one already."""
+    """Write a new file. Raises Error if there is one already."""
     _write(path, data, 0o644)
 
 
@@ -231,7 +242,7 @@ def _builder(
 
 
 def _usage(*, signs: bool) -> x509.KeyUsage:
-    """`signs`: other certificates; else what TLS needs."""
+    """Return the usage of a key. signs : it signs other certificates; otherwise it serves TLS."""
     return x509.KeyUsage(
         digital_signature=not signs,
         content_commitment=False,

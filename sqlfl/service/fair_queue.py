@@ -1,4 +1,4 @@
-"""Who is served when: work of several, none of whom keeps the others waiting."""
+"""Order of service: work of several, none of whom keeps the others waiting."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from types import TracebackType
 from sqlfl.base.errors import WireError
 
 EACH, ALL = 1, 64
-"""Pieces of work at once, of one and altogether: what one asks is served in order."""
+"""Pieces of work at once, of one and altogether: the requests of one are served in order."""
 MOST_WAITING = 1024
-"""Pieces that are at work or wait."""
+"""Maximum number of pieces that run or wait."""
 
 
 class Turns:
-    """A context, which ends with the last piece of work. most_bytes : that are at work or wait."""
+    """Queue of pieces of work; a context, which ends with the last piece. most_bytes : bytes of the
+    pieces that run or wait.
+    """
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
@@ -28,7 +30,7 @@ class Turns:
         self._count = self._bytes = 0
 
     def submit(self, of: Hashable, work: Callable[[], object], size: int) -> None:
-        """Work of `of`, which holds so many bytes. Raises WireError where too much waits."""
+        """Queue work of `of`, which holds so many bytes. Raises WireError if too much waits."""
         with self._lock:
             if self._count >= MOST_WAITING or (
                 self._count and self._bytes + size > self._most_bytes
@@ -51,7 +53,7 @@ class Turns:
             return not self._count
 
     def clear(self) -> None:
-        """What has not begun will not."""
+        """Drop the work that has not begun."""
         with self._lock:
             for waiting in self._waiting.values():
                 self._count -= len(waiting)

@@ -30,7 +30,7 @@ from sqlfl.base.errors import WireError
 
 REQUEST, REPLY, INTERRUPT = "request", "reply", "interrupt"
 END = "end"
-"""No more comes: whoever gets it lets go of the stream."""
+"""Kind of the last frame: its receiver lets go of the stream."""
 VERSIONS = (1,)
 """Of this format that are understood, in order; a connection speaks the newest that both know."""
 SCHEMA = pa.schema([])
@@ -43,7 +43,7 @@ LONGEST_PIECE = 4 + LONGEST_HEADER + SHORT
 """Bytes that come at once."""
 _LENGTH = struct.Struct("<I")
 MOST_BYTES = 8 << 30
-"""Of a body."""
+"""Maximum bytes of a body."""
 _NONE = pa.py_buffer(b"")
 
 
@@ -60,21 +60,21 @@ class FrameWriter(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Frame:
-    """kind : what it is. told : what else the header says. body : its bytes."""
+    """Message of a stream. kind : its kind. told : other fields of the header. body : its bytes."""
 
     kind: str
     told: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     body: pa.Buffer = field(default_factory=lambda: _NONE)
 
     def text(self, name: str, default: str | None = None) -> str:
-        """A text of the header. Raises WireError where it is none."""
+        """Return a text of the header. Raises WireError if it is none."""
         found = self.told.get(name, default)
         if not isinstance(found, str):
             raise WireError(f"{self.kind} says no {name}")
         return found
 
     def number(self, name: str) -> int:
-        """A whole number from 0 up of the header. Raises WireError where it is none."""
+        """Return a whole number of the header, from 0 up. Raises WireError if it is none."""
         found = self.told.get(name)
         if type(found) is not int or not 0 <= found < 2**63:
             raise WireError(f"{self.kind} says no {name}")
