@@ -122,7 +122,7 @@ class AccessTokens:
                 return known[0]
         analyst = checked(text, self._authority, self._coordinator, study, now)
         with self._lock:
-            self._known = {key: own for key, own in self._known.items() if now < own[1]}
+            self._known = {key: entry for key, entry in self._known.items() if now < entry[1]}
             self._known[study, text] = analyst, min(now + SEEN, _read(text)[0].over)
         return analyst
 

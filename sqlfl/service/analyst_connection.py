@@ -1,4 +1,4 @@
-"""An analyst's line to their desk at a coordinator: calls up, answers down."""
+"""An analyst's connection to their desk at a coordinator: calls up, answers down."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from sqlfl.service.token_renewal import Speaker
 log = logging.getLogger("sqlfl.service")
 
 HEARD = 0.1
-"""Seconds after which a Ctrl-C is heard at the latest."""
+"""Maximum seconds until a Ctrl-C is noticed."""
 PAUSE, LONGEST_PAUSE = 0.1, 2.0
-"""Seconds between two tries to connect again: at first, and at most."""
+"""Seconds between two attempts to connect again: at first, and at most."""
 
 
 AWAY = "away"
-"""What a call is told while there is no connection: no frame that travels."""
+"""Kind of the frame that tells a call that there is no connection; it never travels."""
 ANEW = ", and the coordinator has been started anew: what ran there has ended"
 NOT_AGAIN = (
     ", and not made again in {:g} seconds; a statement that was running there goes on, where the "
@@ -45,8 +45,9 @@ NOT_AGAIN = (
 
 @dataclass(eq=False)
 class _Call:
-    """A call that waits for its answer. `heard` is told of what comes before that, and `stopping`
-    of each Ctrl-C."""
+    """Call that waits for its answer. `heard` receives the frames that come before the answer, and
+    `stopping` is called at each Ctrl-C.
+    """
 
     heard: Callable[[Frame], None]
     stopping: Callable[[], None]
@@ -54,19 +55,21 @@ class _Call:
     done: threading.Event = field(default_factory=threading.Event)
     answer: Frame | None = None
     lost: str = ""
-    """Why there will be none."""
+    """Reason why there will be no answer."""
     said: deque[Frame] = field(default_factory=deque)
     remarks: int = 0
-    """Those that have come."""
+    """Number of remarks that have come."""
     interrupts: int = 0
 
 
 class AnalystConnection:
-    """location : 'grpc+tls://host:8815'. Connects at once. Safe to use from several threads.
+    """Connection of an analyst to a coordinator; it connects at once, and several threads may use
+    it.
 
-    Where the connection is lost while a call waits for its answer, it is made again for as long as
-    the coordinator waits for parties (its lease), and the call goes on. Raises Error where the
-    coordinator cannot be reached, or does not take the analyst.
+    location : 'grpc+tls://host:8815'. If the connection is lost while a call waits for its answer,
+    the connection is made again and the call goes on. It is tried for as long as the coordinator
+    waits for parties (its lease). Raises Error if the coordinator cannot be reached, or does not
+    take the analyst.
     """
 
     def __init__(self, location: str, study: str, settings: AnalystSettings, name: str) -> None:
@@ -107,24 +110,24 @@ class AnalystConnection:
             self._number += 1
             number = self._number
             frame = Frame(CALL, {"number": number, "what": what}, _bytes(text))
-            own = _Call(heard, stopping, frame)
-            self._calls[number] = own
+            call = _Call(heard, stopping, frame)
+            self._calls[number] = call
         try:
-            self._send(own.frame)
-            self._wait(own, number)
+            self._send(call.frame)
+            self._wait(call, number)
         finally:
             self._calls.pop(number, None)  # without the lock, which a new connection may hold
-        self._tell(own)
-        if own.answer is None:
+        self._tell(call)
+        if call.answer is None:
             raise Error(
-                f"the connection to {self._location} was lost{own.lost}",
+                f"the connection to {self._location} was lost{call.lost}",
                 hint="once it is back: SHOW MODELS says what has been trained, and what RESUME "
                 "MODEL goes on with (of a training with checkpoint = n)",
             )
         self._send(Frame(TAKEN, {"number": number}))
-        if own.answer.kind == FAILED:
-            raise bytes_to_error(own.answer.body)
-        return own.answer.body
+        if call.answer.kind == FAILED:
+            raise bytes_to_error(call.answer.body)
+        return call.answer.body
 
     def close(self) -> None:
         with self._lock:
@@ -132,8 +135,8 @@ class AnalystConnection:
             stream = self._stream
             self._send(Frame(LEAVE, {"number": 0}))
             self._stream = None
-            for own in tuple(self._calls.values()):
-                _give_up(own, ", as it was closed; a statement that was running there goes on")
+            for call in tuple(self._calls.values()):
+                _give_up(call, ", as it was closed; a statement that was running there goes on")
         if stream is not None:
             stream.__exit__()
 
@@ -158,15 +161,16 @@ class AnalystConnection:
             own.heard(own.said.popleft())
 
     def _send(self, frame: Frame) -> None:
-        """By the stream that there is; what waits for an answer is sent again by the next one."""
+        """Send a frame on the current stream; the next stream sends waiting calls again."""
         stream = self._stream
         with suppress(pa.ArrowException, OSError):  # who reads notices
             if stream is not None:
                 stream.sender.send(frame)
 
     def _connected(self) -> None:
-        """A new stream, and what waits for an answer is sent again; the lock is held, but by the
-        constructor."""
+        """Make a new stream, and send waiting calls again. The lock is held, except in the
+        constructor.
+        """
         with self._placed():
             stream = Stream(self._location, self._credentials, ANALYST, self._server)
         with self._placed(), ExitStack() as stack:
@@ -248,13 +252,13 @@ class AnalystConnection:
             self._again()
 
     def _again(self) -> None:
-        """Another stream, where calls wait for their answers."""
+        """Make another stream if calls wait for their answers."""
         due, pause = time.monotonic() + self._lease, PAUSE
-        for own in tuple(self._calls.values()):
-            own.said.append(Frame(AWAY))
+        for call in tuple(self._calls.values()):
+            call.said.append(Frame(AWAY))
         while True:
             with self._lock:
-                waiting = [own for own in tuple(self._calls.values()) if not own.done.is_set()]
+                waiting = [call for call in tuple(self._calls.values()) if not call.done.is_set()]
                 if self._closed or self._stream is not None or not waiting:
                     return
                 try:
@@ -263,8 +267,8 @@ class AnalystConnection:
                 except Error as error:
                     log.info("%s", error.message)
                 if time.monotonic() > due:
-                    for own in waiting:
-                        _give_up(own, NOT_AGAIN.format(self._lease))
+                    for call in waiting:
+                        _give_up(call, NOT_AGAIN.format(self._lease))
                     return
             time.sleep(pause)
             pause = min(2.0 * pause, LONGEST_PAUSE)

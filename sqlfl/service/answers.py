@@ -145,10 +145,10 @@ def _error(told: Mapping[str, Any]) -> Error:
     if issubclass(made, StatementError):
         return made(message, hint=hint, sql=_text(told, "sql"), span=_span(told.get("span")))
     if issubclass(made, PartyError):
-        found = made(str(told.get("party")), "", hint=hint, at=str(told.get("at", "")))
-        found.message = message
-        found.args = (message if hint is None else f"{message}\nhint: {hint}",)
-        return found
+        error = made(str(told.get("party")), "", hint=hint, at=str(told.get("at", "")))
+        error.message = message
+        error.args = (message if hint is None else f"{message}\nhint: {hint}",)
+        return error
     return (
         made(message, hint=hint) if made.__init__ is Error.__init__ else Error(message, hint=hint)
     )
@@ -165,13 +165,13 @@ def _span(found: object) -> tuple[int, int] | None:
 
 def _bytes(table: pa.Table | None, told: Mapping[str, object]) -> pa.Buffer:
     """The length of the JSON (uint64), the JSON, and the stream, from a multiple of 64 bytes on."""
-    own = pa.table({}) if table is None else table
+    rows = pa.table({}) if table is None else table
     text = json.dumps(told).encode()
     text += b" " * (-(_LENGTH.size + len(text)) % ALIGNMENT)
     sink = pa.BufferOutputStream()
     sink.write(_LENGTH.pack(len(text)) + text)
-    with pa.ipc.new_stream(sink, own.schema.remove_metadata()) as writer:
-        writer.write_table(own.replace_schema_metadata(None))
+    with pa.ipc.new_stream(sink, rows.schema.remove_metadata()) as writer:
+        writer.write_table(rows.replace_schema_metadata(None))
     return sink.getvalue()
 
 
@@ -199,19 +199,19 @@ def _read(data: pa.Buffer) -> tuple[pa.Table, dict[str, Any]]:
 
 
 def _text(told: Mapping[str, Any], name: str) -> str | None:
-    found = told.get(name)
-    return found if isinstance(found, str) else None
+    value = told.get(name)
+    return value if isinstance(value, str) else None
 
 
 def _texts(told: Mapping[str, Any], name: str) -> tuple[str, ...]:
-    found = told.get(name, [])
-    if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
+    values = told.get(name, [])
+    if not isinstance(values, list) or not all(isinstance(text, str) for text in values):
         raise WireError(f"{name} that are no texts")
-    return tuple(found)
+    return tuple(values)
 
 
 def _picture(told: Mapping[str, Any]) -> Picture | None:
-    found = told.get("picture")
-    if not isinstance(found, dict) or set(found) != {"look", "model"}:
+    value = told.get("picture")
+    if not isinstance(value, dict) or set(value) != {"look", "model"}:
         return None
-    return Picture(str(found["look"]), str(found["model"]))
+    return Picture(str(value["look"]), str(value["model"]))

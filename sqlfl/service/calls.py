@@ -109,7 +109,7 @@ class Calls:
     def over(self, lease: float) -> bool:
         """Return whether nobody will ask for any of these calls any more."""
         with self._lock:
-            running = any(own.reply is None for own in self._calls.values())
+            running = any(call.reply is None for call in self._calls.values())
             if self._sender is not None or running:
                 return False
             late = time.monotonic() > self._away_since + lease
@@ -151,17 +151,17 @@ class Calls:
         while self._floor + 1 in self._begun:
             self._floor += 1
             self._begun.remove(self._floor)
-        own = self._calls[number] = _Call(Interrupts())
+        call = self._calls[number] = _Call(Interrupts())
         busy = self._busy()
         if busy is not None:
-            own.reply = _failed(number, busy)
+            call.reply = _failed(number, busy)
             self._forget(number)
-            self._put(self._sender, own.reply)
+            self._put(self._sender, call.reply)
             return None
-        own.thread = threading.Thread(
-            target=self._call, args=(number, frame, own), name="sqlfl-statement"
+        call.thread = threading.Thread(
+            target=self._call, args=(number, frame, call), name="sqlfl-statement"
         )
-        return own.thread
+        return call.thread
 
     def _busy(self) -> Error | None:
         """Return the reason why nothing more is begun; None if a place is taken for the call."""
@@ -184,7 +184,7 @@ class Calls:
     @property
     def running(self) -> int:
         with self._lock:
-            return sum(own.reply is None for own in self._calls.values())
+            return sum(call.reply is None for call in self._calls.values())
 
     def end(self) -> None:
         """End running calls as by Ctrl-C, and begin no more."""
@@ -194,14 +194,14 @@ class Calls:
 
     def interrupt_all(self) -> None:
         with self._lock:
-            for own in self._calls.values():
-                if own.reply is None:
-                    own.interrupts.interrupt()
+            for call in self._calls.values():
+                if call.reply is None:
+                    call.interrupts.interrupt()
 
     def join(self, due: float) -> None:
         """Wait for running calls until that time, of the monotonic clock, at the latest."""
         with self._lock:
-            threads = [own.thread for own in self._calls.values() if own.reply is None]
+            threads = [call.thread for call in self._calls.values() if call.reply is None]
         for thread in threads:
             if thread is not None:
                 thread.join(max(0.0, due - time.monotonic()))
@@ -228,7 +228,9 @@ class Calls:
 
     def _forget(self, last: int) -> None:
         """Forget the oldest answers, except the last one, if many are kept."""
-        sizes = {n: len(own.reply.body) for n, own in self._calls.items() if own.reply is not None}
+        sizes = {
+            n: len(call.reply.body) for n, call in self._calls.items() if call.reply is not None
+        }
         size = sum(sizes.values())
         for number in [n for n in sizes if n != last]:
             if len(sizes) <= MOST_KEPT and size <= MOST_KEPT_BYTES:
@@ -254,8 +256,8 @@ class Calls:
             if what == MODEL:
                 return answers.model_to_bytes(fed.model(text))
             if what in (TABLE, QUERY):
-                own = fed.table(text) if what == TABLE else fed.query(text)
-                return answers.result_to_bytes(Result(own.schema().arrow(), text=own.sql))
+                relation = fed.table(text) if what == TABLE else fed.query(text)
+                return answers.result_to_bytes(Result(relation.schema().arrow(), text=relation.sql))
         if what != LIST or text not in LISTS:
             raise WireError(f"{what} {text!r:.40} is nothing that is answered")
         return answers.result_to_bytes(self._listed(text))
@@ -308,11 +310,11 @@ class Calls:
             log.info("%s: %s after %.1f s", own.verb, how, own.seconds, extra=known)
 
     def _remark(self, number: int) -> Callable[[str], None]:
-        own = self._calls[number]
+        call = self._calls[number]
 
         def said(text: str) -> None:
-            own.remarks.append(text)
-            self._offer(_remark(number, len(own.remarks) - 1, text))
+            call.remarks.append(text)
+            self._offer(_remark(number, len(call.remarks) - 1, text))
 
         return said
 

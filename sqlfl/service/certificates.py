@@ -51,16 +51,18 @@ def make_authority(name: str, now: dt.datetime | None = None) -> tuple[bytes, by
     """Return the key and the self-signed certificate of a private authority."""
     key = make_key()
     now = now or dt.datetime.now(dt.UTC)
-    own = private_key(key)
+    private = private_key(key)
     subject = _subject(name)
     built = (
-        _builder(subject, own.public_key(), now, dt.timedelta(days=365 * YEARS_OF_AUTHORITY))
+        _builder(subject, private.public_key(), now, dt.timedelta(days=365 * YEARS_OF_AUTHORITY))
         .issuer_name(subject)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_usage(signs=True), critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(own.public_key()), critical=False)
+        .add_extension(
+            x509.SubjectKeyIdentifier.from_public_key(private.public_key()), critical=False
+        )
     )
-    return key, built.sign(own, hashes.SHA256()).public_bytes(_PEM)
+    return key, built.sign(private, hashes.SHA256()).public_bytes(_PEM)
 
 
 def signing_request(key: bytes, name: str, hosts: Sequence[str] = ()) -> bytes:
@@ -91,7 +93,7 @@ def sign(
     Raises Error for bytes that are no request, or for a request that was not signed by its key.
     """
     now = now or dt.datetime.now(dt.UTC)
-    own, signer = certificate(authority), private_key(authority_key)
+    issuing, signer = certificate(authority), private_key(authority_key)
     asked = read_request(request)
     names = asked.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     public = asked.public_key()
@@ -99,7 +101,7 @@ def sign(
     issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
     built = (
         _builder(asked.subject, public, now, dt.timedelta(days=days))
-        .issuer_name(own.subject)
+        .issuer_name(issuing.subject)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs=False), critical=True)
         .add_extension(
@@ -119,24 +121,24 @@ def read_request(data: bytes) -> x509.CertificateSigningRequest:
     own key.
     """
     try:
-        found = x509.load_pem_x509_csr(data)
-        found.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+        request = x509.load_pem_x509_csr(data)
+        request.extensions.get_extension_for_class(x509.SubjectAlternativeName)
     except (ValueError, x509.ExtensionNotFound) as error:
         raise Error(f"this is no signing request that can be used: {error}") from None
-    if not found.is_signature_valid or not isinstance(
-        found.public_key(), ec.EllipticCurvePublicKey
+    if not request.is_signature_valid or not isinstance(
+        request.public_key(), ec.EllipticCurvePublicKey
     ):
         raise Error("the signing request was not signed by its own key", hint="sqlfl keygen")
-    return found
+    return request
 
 
 def names_of(data: bytes) -> tuple[str, ...]:
     """Return the DNS names and addresses of a certificate or of a request, as PEM, in their
     order.
     """
-    own = read_request(data) if b"REQUEST" in data[:40] else certificate(data)
-    found = own.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    return tuple(str(item.value) for item in found)
+    parsed = read_request(data) if b"REQUEST" in data[:40] else certificate(data)
+    names = parsed.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    return tuple(str(item.value) for item in names)
 
 
 def certificate(data: bytes) -> x509.Certificate:
@@ -150,34 +152,34 @@ def certificate(data: bytes) -> x509.Certificate:
 def private_key(data: bytes) -> ec.EllipticCurvePrivateKey:
     """Return the private key. Raises Error for bytes that are none, or a key of another kind."""
     try:
-        found = serialization.load_pem_private_key(data, None)
+        key = serialization.load_pem_private_key(data, None)
     except (ValueError, TypeError):
         raise Error(
             "this is no private key (PEM) without a password",
             hint="sqlfl keygen makes one",
         ) from None
-    if not isinstance(found, ec.EllipticCurvePrivateKey) or found.curve.name != CURVE.name:
+    if not isinstance(key, ec.EllipticCurvePrivateKey) or key.curve.name != CURVE.name:
         raise Error(f"the key is not one of {CURVE.name}", hint="sqlfl keygen makes one")
-    return found
+    return key
 
 
 def public_key(data: bytes) -> ec.EllipticCurvePublicKey:
     """Return the key of a certificate. Raises Error if it is of another kind."""
-    found = certificate(data).public_key()
-    if not isinstance(found, ec.EllipticCurvePublicKey) or found.curve.name != CURVE.name:
+    key = certificate(data).public_key()
+    if not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name != CURVE.name:
         raise Error(f"the certificate's key is not one of {CURVE.name}")
-    return found
+    return key
 
 
 def signed_by(data: bytes, authority: bytes, now: dt.datetime | None = None) -> bool:
     """Return whether the certificate is of this very authority, and of this time."""
-    own, issuer = certificate(data), certificate(authority)
+    subject, issuer = certificate(data), certificate(authority)
     now = now or dt.datetime.now(dt.UTC)
     try:
-        own.verify_directly_issued_by(issuer)
+        subject.verify_directly_issued_by(issuer)
     except (ValueError, TypeError, InvalidSignature):
         return False
-    return own.not_valid_before_utc <= now <= own.not_valid_after_utc
+    return subject.not_valid_before_utc <= now <= subject.not_valid_after_utc
 
 
 def checked_name(name: str) -> str:

@@ -51,11 +51,11 @@ def connect(
     <sqlfl federation at clinic: parties: none; models: none>
     """
     if isinstance(path, str) and path.startswith(("grpc://", "grpc+tls://")):
-        own = {
+        defaults = {
             "at": at is None, "transport": transport == LOCAL, "executor": executor == THREADS,
             "party": party is None,
         }  # fmt: skip
-        wrong = [name for name, left in own.items() if not left]
+        wrong = [name for name, left in defaults.items() if not left]
         if wrong:
             raise Error(f"{wrong[0]} is for a coordinator in this process, not for {path}")
         from sqlfl.service.federation import RemoteFederation
@@ -78,11 +78,11 @@ def _place(party: str | os.PathLike[str], at: str | None) -> tuple[str, bytes]:
     """The party that the coordinator is at, and the secret that it has with others."""
     from sqlfl.service.settings import PartySettings, read_settings, shared_secret
 
-    own = read_settings(PartySettings, party)
-    if at is not None and at.lower() != own.name.lower():
+    settings = read_settings(PartySettings, party)
+    if at is not None and at.lower() != settings.name.lower():
         raise Error(
-            f"party={os.fspath(party)!r} has the settings of {own.name}, and at={at!r}: whoever "
-            "has the parties' secret here, the coordinator is at that party",
+            f"party={os.fspath(party)!r} has the settings of {settings.name}, and at={at!r}: "
+            "whoever has the parties' secret here, the coordinator is at that party",
             hint="leave at out",
         )
-    return own.name, shared_secret(own)
+    return settings.name, shared_secret(settings)

@@ -1,8 +1,8 @@
-"""TCP connections of a port of this process: which there are, and their end.
+"""TCP connections of a port of this process: their list, and their end.
 
-Flight's server has no way to end a stream whose peer says nothing: the thread that serves it waits
-for ever. Its connection can be ended, by the process that has it, whatever holds it. Where a system
-does not list a process's own files (neither /proc nor /dev/fd), none are found.
+Flight's server cannot end a stream whose peer says nothing: the thread that serves it waits for
+ever. The process that has the connection can end it, whatever holds it. If a system does not list a
+process's own files (neither /proc nor /dev/fd), no connections are found.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ _MAPPED = "::ffff:"
 
 
 def peer_of(text: str) -> Peer | None:
-    """Of what gRPC calls it: 'ipv4:127.0.0.1:40546', 'ipv6:[::1]:40546'."""
+    """Return the peer that gRPC calls 'ipv4:127.0.0.1:40546' or 'ipv6:[::1]:40546'; None if it is
+    neither.
+    """
     kind, _, place = unquote(text).partition(":")
     host, _, port = place.rpartition(":")
     if kind not in ("ipv4", "ipv6") or not port.isdecimal():
@@ -31,15 +33,16 @@ def peer_of(text: str) -> Peer | None:
 
 
 def cut(port: int, which: Callable[[Peer], bool] = lambda _: True) -> int:
-    """End the connections to this port of ours that `which` is true of; how many. Whoever reads or
-    writes there goes on with an error."""
-    found = 0
-    for own, peer in _connections(port):
+    """End this process's connections to the port that `which` accepts; return their number. Readers
+    and writers there go on with an error.
+    """
+    count = 0
+    for connection, peer in _connections(port):
         if which(peer):
-            with suppress(OSError):  # it has ended by itself
-                own.shutdown(socket.SHUT_RDWR)
-                found += 1
-    return found
+            with suppress(OSError):  # the connection has ended by itself
+                connection.shutdown(socket.SHUT_RDWR)
+                count += 1
+    return count
 
 
 def _connections(port: int) -> Iterator[tuple[socket.socket, Peer]]:
@@ -50,10 +53,13 @@ def _connections(port: int) -> Iterator[tuple[socket.socket, Peer]]:
             if not stat.S_ISSOCK(os.fstat(number).st_mode):
                 os.close(number)
                 continue
-            with socket.socket(fileno=number) as own:
-                if own.family in (socket.AF_INET, socket.AF_INET6) and _port(own) == port:
-                    host, peer, *_ = own.getpeername()
-                    yield own, (_host(host), peer)
+            with socket.socket(fileno=number) as connection:
+                if (
+                    connection.family in (socket.AF_INET, socket.AF_INET6)
+                    and _port(connection) == port
+                ):
+                    host, peer, *_ = connection.getpeername()
+                    yield connection, (_host(host), peer)
 
 
 def _port(own: socket.socket) -> int:

@@ -68,17 +68,17 @@ class Frame:
 
     def text(self, name: str, default: str | None = None) -> str:
         """Return a text of the header. Raises WireError if it is none."""
-        found = self.told.get(name, default)
-        if not isinstance(found, str):
+        value = self.told.get(name, default)
+        if not isinstance(value, str):
             raise WireError(f"{self.kind} says no {name}")
-        return found
+        return value
 
     def number(self, name: str) -> int:
         """Return a whole number of the header, from 0 up. Raises WireError if it is none."""
-        found = self.told.get(name)
-        if type(found) is not int or not 0 <= found < 2**63:
+        value = self.told.get(name)
+        if type(value) is not int or not 0 <= value < 2**63:
             raise WireError(f"{self.kind} says no {name}")
-        return found
+        return value
 
 
 class Sender:
