@@ -7,8 +7,8 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from sqlfl import methods as registry
 from sqlfl.base.errors import InternalError, OptionError
+from sqlfl.contract import methods as registry
 from sqlfl.contract.methods import GROUP, methods
 from sqlfl.methods.sgd.options import SgdOptions
 from sqlfl.options.privacy import Privacy
