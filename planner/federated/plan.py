@@ -21,8 +21,7 @@ from sqlfl.contract.schema import (
     KeySpecification,
     SlotSpecification,
 )
-from sqlfl.contract.transforms import AUTO
-from sqlfl.methods.lbfgs.options import TABLE
+from sqlfl.contract.transforms import AUTO, TABLE
 from sqlfl.models.kinds import kind_of
 from sqlfl.options.diagnostics import Check, Diagnostic, SkewOptions
 from sqlfl.options.privacy import Privacy

@@ -150,6 +150,10 @@ class _Values:
                 lambda s: self._entries(s, "set_encoding", "send_statistics"),
             ),
             "columns": lambda s: self._columns(s),
+            "names": lambda s: sum(
+                self._largest(s, f"{field}.bytes", "separated")
+                for field in ("features", "categories")
+            ),
             "numeric": lambda s: self._largest(s, "numeric", "set_gram", "gram"),
             "onehot": lambda s: self._largest(s, "onehot", "set_gram", "gram"),
             "pairs": lambda s: self._pairs(s),
@@ -216,7 +220,8 @@ class _Values:
         return self._largest(symbol, f"tags.{number}", *kinds)
 
     def _columns(self, symbol: Symbol) -> int:
-        return self._largest(symbol, "width", "ready")
+        width = self._largest(symbol, "width", "ready")
+        return width or self._largest(symbol, "columns", "separated")  # CHECK encodes late
 
     def _pairs(self, symbol: Symbol) -> int:
         many = self._largest(symbol, "onehot", "set_gram")

@@ -161,3 +161,9 @@ def written(value: object) -> str:
 def number(value: float) -> str:
     """Return the shortest text that reads as the same number."""
     return repr(value).removesuffix(".0")
+
+
+TABLE, ROWS = "table", "rows"
+"""For new rows of what the strengths of curves are found: of a table, or of the join."""
+MAX_UPDATES = 10
+"""Times that strengths of groups of columns are found anew in one training."""

@@ -20,7 +20,7 @@ GROWTH = 10
 """Ratio of the join's rows to its largest table from which a key may be missing."""
 FEWEST = 1000
 """Joined rows of which that is said."""
-MIN_KEYS, USED = 10_000, 0.1
+MIN_KEYS, USED = 100_000, 0.1
 """Rows of a table whose keys are sent, and the share of them that is joined: where there are as
 many rows, and no more of them are joined, that is said."""
 

@@ -21,7 +21,7 @@ from sqlfl.base.sanitize import listed
 from sqlfl.contract.schema import Address
 from sqlfl.coordinator import expected
 from sqlfl.coordinator.findings import remark_on_features
-from sqlfl.coordinator.names import INTERCEPT, categories_of, features_of, hashed_note, kinds_of
+from sqlfl.coordinator.names import categories_of, features_of, hashed_note, kinds_of
 from sqlfl.coordinator.preparation import Joined
 from sqlfl.coordinator.scoring import Labelled, Scoring, labelled, loss_of_model
 from sqlfl.coordinator.weighting import class_weights
@@ -54,6 +54,7 @@ from sqlfl.models.inference import (
     tests_of,
     variances_of,
 )
+from sqlfl.models.kinds import INTERCEPT
 from sqlfl.models.separation import Separation, separation
 from sqlfl.options.diagnostics import Inference
 from sqlfl.options.resolve import kept_options

@@ -15,7 +15,6 @@ KINDS = {
     OTHER: "other",
     PARTNERLESS: "no partner",
 }
-INTERCEPT = "intercept"
 
 
 def kinds_of(named: Named) -> list[str]:

@@ -11,11 +11,11 @@ import pyarrow as pa
 from sqlfl.base.arrays import Float
 from sqlfl.base.errors import ModelError
 from sqlfl.coordinator import expected
-from sqlfl.coordinator.names import INTERCEPT, categories_of, hashed_note, kinds_of
+from sqlfl.coordinator.names import categories_of, hashed_note, kinds_of
 from sqlfl.coordinator.scoring import Scoring, class_values
 from sqlfl.messages import Block, SendBlock
 from sqlfl.messages.replies import ReplyChannel, ask
-from sqlfl.models.kinds import kind_of
+from sqlfl.models.kinds import INTERCEPT, kind_of
 from sqlfl.store.registry import Model, ModelBlock
 
 RATIOS = {

@@ -141,3 +141,7 @@ def trains(algorithm: str, name: str) -> bool:
         return kind_of(name).solved
     special = {kind.algorithm for kind in _KINDS if kind.algorithm}
     return kind_of(name).algorithm == (algorithm if algorithm in special else "")
+
+
+INTERCEPT = "intercept"
+"""Name of the intercept among the columns of a model."""

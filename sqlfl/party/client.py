@@ -12,6 +12,7 @@ import numpy as np
 from sqlfl.base.arrays import Array
 from sqlfl.base.errors import InternalError, ModelError
 from sqlfl.contract.configuration import Configuration
+from sqlfl.contract.transforms import MAX_UPDATES
 from sqlfl.messages import (
     ConsensusAverage,
     ConsensusPart,
@@ -34,7 +35,6 @@ from sqlfl.messages import (
     SumGradient,
 )
 from sqlfl.messages.grams import gram_to_message, message_to_gram
-from sqlfl.methods.lbfgs.lengths import UPDATES
 from sqlfl.models.gram import GramMatrix
 from sqlfl.models.towers import TowerShape
 from sqlfl.party.effects import Precision
@@ -214,8 +214,8 @@ class ClientOperator:
             raise InternalError("no column of the block has a strength of its own")
         self._told = message
         self._updates += 1
-        if self._updates > UPDATES:
-            raise InternalError(f"strengths are found {UPDATES} times at most")
+        if self._updates > MAX_UPDATES:
+            raise InternalError(f"strengths are found {MAX_UPDATES} times at most")
         theta = self.theta
         after, freedom = before.renewed(
             self._plain_moments(),

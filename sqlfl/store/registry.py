@@ -21,7 +21,7 @@ from sqlfl.base.result import Result, facts_to_html
 from sqlfl.contract.schema import Client
 from sqlfl.contract.stopping import Ending
 from sqlfl.contract.transforms import Transform
-from sqlfl.coordinator.names import INTERCEPT
+from sqlfl.models.kinds import INTERCEPT
 from sqlfl.options.types import shown
 from sqlfl.planner.explain.card import PrivacyReport
 from sqlfl.planner.grammar.dialect import parse

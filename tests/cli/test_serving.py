@@ -215,7 +215,8 @@ def test_an_agent_loads_no_coordinator() -> None:
         "sqlfl.planner.query",
         "sqlfl.planner.federated",
         "sqlfl.coordinator",
-        "sqlfl.service",
+        "sqlfl.service.service",
+        "sqlfl.service.federation",
         "sqlfl.federation.session",
     )
     assert not [name for name in loaded if name.startswith(parts)]

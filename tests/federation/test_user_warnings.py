@@ -11,6 +11,7 @@ from itertools import pairwise
 import pytest
 
 import sqlfl
+from sqlfl.coordinator import findings
 from sqlfl.messages.wire import decode
 from tests.conftest import Open
 from tests.federations import Parties, federation
@@ -144,8 +145,9 @@ def test_a_key_that_is_missing(parties: Parties) -> None:
         assert fed.model("m").remarks == tuple(said)
 
 
-def test_keys_that_are_sent_for_nothing(database: Open) -> None:
+def test_keys_that_are_sent_for_nothing(database: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     """Training says so; a condition that follows over the key sends no more than it by hand."""
+    monkeypatch.setattr(findings, "MIN_KEYS", 10_000)
     patients = database(
         "CREATE TABLE t AS SELECT i AS k, i % 50 AS week, i % 7 AS x, i % 3 = 0 AS y "
         "FROM range(9000) r(i)"

@@ -403,7 +403,7 @@ def test_other_models_have_no_bounds_of_columns(database: Open) -> None:
     for option in ("mechanism = 'gumbel'", "feature_bound = 1", "label_bound = 1"):
         with pytest.raises(OptionError, match="applies only with predictions = 'sketch'"):
             train(
-                parties(database), "epochs = 2", kind="linear_regression",
+                parties(database), "algorithm = 'sgd'", kind="linear_regression",
                 privacy=f"PRIVACY (epsilon = 1, {option}, feature_bounds = {BOUNDS})",
             )  # fmt: skip
 

@@ -426,7 +426,7 @@ def test_options_of_descent_are_refused_in_words(
 
 def test_the_older_spelling_of_exact_predictions_is_deprecated(database: Open) -> None:
     text = query("two tables", NUMBERS)
-    asked = statement(NUMBERS, text, "epsilon = 1, predictions = 'none', ")
+    asked = statement(NUMBERS, text, "epsilon = 1e6, predictions = 'none', ")
     asked = asked.replace("WITH (algorithm = 'moments')", "")
     with federation(shop(database)) as fed:
         with pytest.warns(Warning, match="deprecated: write 'exact'"):

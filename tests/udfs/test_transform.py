@@ -34,7 +34,7 @@ from sqlfl.contract.schema import (
     specifications_from_json,
     specifications_to_json,
 )
-from sqlfl.udfs.blocks import register
+from sqlfl.udfs.blocks.register import register
 from tests.depth import in_turn
 from tests.federations import merging
 from tests.open_databases import in_memory

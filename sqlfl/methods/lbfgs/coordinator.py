@@ -22,6 +22,7 @@ from sqlfl.base.arrays import Array
 from sqlfl.contract import stopping
 from sqlfl.contract.schema import Address
 from sqlfl.contract.stopping import CERTAIN, Ending
+from sqlfl.contract.transforms import MAX_UPDATES
 from sqlfl.coordinator.rounds.conversation import Conversation
 from sqlfl.coordinator.rounds.divergence import relative
 from sqlfl.coordinator.rounds.evidence import Evidence, bound, examine, least_eigenvalue, weighed
@@ -34,7 +35,7 @@ from sqlfl.messages import Residuals
 from sqlfl.messages.replies import ReplyChannel
 from sqlfl.methods.lbfgs.basis import THETA, Basis, sent
 from sqlfl.methods.lbfgs.configuration import LbfgsConfiguration
-from sqlfl.methods.lbfgs.lengths import UPDATES, coefficients_length
+from sqlfl.methods.lbfgs.lengths import coefficients_length
 from sqlfl.methods.lbfgs.messages import ExactLbfgsResiduals, LbfgsResiduals
 from sqlfl.methods.lbfgs.options import ROWS
 from sqlfl.methods.lbfgs.products import InnerProducts
@@ -203,7 +204,7 @@ class Lbfgs:
         freedom = sum(self._of_slots.values())
         self._updates += 1
         settled = abs(freedom - self._freedom) < SETTLED
-        self._seeking = not settled and self._updates < UPDATES
+        self._seeking = not settled and self._updates < MAX_UPDATES
         self._freedom, self._since = freedom, 0
         problem, noise = self._problem, self._images.noise
         self._exact, self._fell = False, False

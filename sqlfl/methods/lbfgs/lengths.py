@@ -1,7 +1,5 @@
 """How many numbers vector-free L-BFGS sends; see `basis`."""
 
-UPDATES = 10
-"""Times that strengths of groups of columns are found anew in a training, at most."""
 MEMORY = 10
 """m, pairs (s, y) that are kept."""
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from sqlfl.contract.transforms import ROWS, TABLE
 from sqlfl.options.entries import Defaults, MethodOptions, option
 from sqlfl.options.types import choice
 from sqlfl.options.union import EXACT, SECRET, SECURE, UNION, summing
-
-TABLE, ROWS = "table", "rows"
 
 
 @dataclass(frozen=True, kw_only=True)
