@@ -110,7 +110,7 @@ def test_the_page_runs(
 
 def assert_own_database_runs() -> None:
     """The bank's process coordinates, and the shop's agent dials in to it."""
-    block = blocks("python")[0]
+    (block,) = (text for text in blocks("python") if "sqlfl.connect(" in text)
     with socket.create_server(("127.0.0.1", 0)) as free:
         place = f"grpc+tls://127.0.0.1:{free.getsockname()[1]}"
     own = read_settings(PartySettings, "shop.toml")

@@ -22,7 +22,7 @@ from sqlfl.base.arrays import Array
 from sqlfl.contract import stopping
 from sqlfl.contract.schema import Address
 from sqlfl.contract.stopping import CERTAIN, Ending
-from sqlfl.contract.transforms import MAX_UPDATES
+from sqlfl.contract.transforms import MAX_UPDATES, ROWS
 from sqlfl.coordinator.rounds.conversation import Conversation
 from sqlfl.coordinator.rounds.divergence import relative
 from sqlfl.coordinator.rounds.evidence import Evidence, bound, examine, least_eigenvalue, weighed
@@ -37,7 +37,6 @@ from sqlfl.methods.lbfgs.basis import THETA, Basis, sent
 from sqlfl.methods.lbfgs.configuration import LbfgsConfiguration
 from sqlfl.methods.lbfgs.lengths import coefficients_length
 from sqlfl.methods.lbfgs.messages import ExactLbfgsResiduals, LbfgsResiduals
-from sqlfl.methods.lbfgs.options import ROWS
 from sqlfl.methods.lbfgs.products import InnerProducts
 from sqlfl.methods.lbfgs.subspace import Images, Restriction, StepTrial
 from sqlfl.models.class_solver import STEP, class_curvature
