@@ -16,10 +16,10 @@ from scipy.interpolate import BSpline
 import sqlfl
 from sqlfl.base.errors import InternalError, ModelError, PlanError
 from sqlfl.contract.schema import Client
+from sqlfl.contract.transforms import MAX_UPDATES
 from sqlfl.messages import SetStrengths
 from sqlfl.methods.lbfgs.client import CLIENT
 from sqlfl.methods.lbfgs.configuration import LbfgsConfiguration
-from sqlfl.methods.lbfgs.lengths import UPDATES
 from sqlfl.party.shrinkage import Shrinkage
 from sqlfl.udfs.blocks.blocks import SavedBlock
 from tests.federations import federation
@@ -454,7 +454,7 @@ def test_a_client_finds_strengths_so_often_and_where_they_are_asked_for() -> Non
         plain.handle(message)
     shrunken = Shrinkage.first(np.array([-1, 0, 0]), 300, L2)
     operator = CLIENT.operator(engine, own, "r", 0, None, shrunken)
-    for _ in range(UPDATES):
+    for _ in range(MAX_UPDATES):
         operator.handle(message)
     with pytest.raises(InternalError, match="times at most"):
         operator.handle(message)
