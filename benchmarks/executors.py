@@ -32,7 +32,7 @@ from sqlfl.coordinator.executors.joined_rows import PartitionedRows
 from sqlfl.coordinator.executors.processes import Processes
 from sqlfl.coordinator.executors.rays import Rays
 from sqlfl.coordinator.join.mapping import TableMapping
-from sqlfl.coordinator.rounds.chunks import WrittenPieces
+from sqlfl.coordinator.rounds.chunks import WrittenChunks
 from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.models.losses import Logistic
 
@@ -97,7 +97,7 @@ def measured(rows: int, kinds: Sequence[tuple[str, int]], repeats: int) -> list[
     ]
 
 
-def star(rows: int) -> tuple[WrittenPieces, Scores]:
+def star(rows: int) -> tuple[WrittenChunks, Scores]:
     rng = np.random.default_rng(0)
     small = max(1, rows // FAN_OUT)
     slots = [np.arange(rows, dtype=np.int32)]
@@ -105,7 +105,7 @@ def star(rows: int) -> tuple[WrittenPieces, Scores]:
     sizes = [rows, *[small] * TABLES]
     targets = rng.integers(0, 2, rows).astype(np.uint8)
     scores = Scores(tuple(rng.normal(size=(1, size)) for size in sizes), np.zeros(1))
-    return WrittenPieces(TableMapping(slots, sizes), targets, None), scores
+    return WrittenChunks(TableMapping(slots, sizes), targets, None), scores
 
 
 if __name__ == "__main__":

@@ -127,7 +127,7 @@ def test_nothing_stays_on_disk_after_a_failure(
     temporary.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(temporary))
     monkeypatch.setattr(own_database, "_idle", [])
-    monkeypatch.setattr(chunks.StoredPieces, "pieces", fails)
+    monkeypatch.setattr(chunks.StoredChunks, "pieces", fails)
     with pytest.raises(error):
         fed.sql(TRAIN.format(TIGHT))
     assert len(files) == 3

@@ -10,26 +10,29 @@ from sqlfl.planner.query import lineage
 from sqlfl.planner.query.lineage import Use
 
 
-def beware(own: ReportSetting) -> Iterator[str]:
+def beware(setting: ReportSetting) -> Iterator[str]:
     """A sentence for each label and each set of features that something else tells of."""
-    claimed = [use for use in own.uses if use.what == lineage.FEATURE and use.slot in own.claims]
-    exact = [use for use in own.uses if use not in claimed]
-    if own.label_epsilon is None:
-        yield from _of_features(own, claimed, exact)
+    claimed = [
+        use for use in setting.uses if use.what == lineage.FEATURE and use.slot in setting.claims
+    ]
+    exact = [use for use in setting.uses if use not in claimed]
+    if setting.label_epsilon is None:
+        yield from _of_features(setting, claimed, exact)
         return
     labels = [use for use in exact if use.what == lineage.LABEL]
     exact = [use for use in exact if use not in labels]
     for label in labels:
-        told = _named(own, label, exact)
+        told = _named(setting, label, exact)
         if told:
-            yield f"Beware: {_what(own, label)} is told of by {told}{_TOLD.format('its')}"
-    yield from _of_features(own, claimed, exact)
+            yield f"Beware: {_what(setting, label)} is told of by {told}{_TOLD.format('its')}"
+    yield from _of_features(setting, claimed, exact)
     for label in labels:
         both = [use for use in claimed if use.meets(label)]
         if both:
-            features = listed(_what(own, use) for use in both)
+            features = listed(_what(setting, use) for use in both)
             yield (
-                f"{_what(own, label).capitalize()} and {features} are made of the same column: a "
+                f"{_what(setting, label).capitalize()} and {features} are made of the "
+                f"same column: a "
                 "change of that changes both, and their ε add up."
             )
 
@@ -40,25 +43,27 @@ _TOLD = (
 )
 
 
-def _of_features(own: ReportSetting, claimed: Iterable[Use], exact: Iterable[Use]) -> Iterator[str]:
+def _of_features(
+    setting: ReportSetting, claimed: Iterable[Use], exact: Iterable[Use]
+) -> Iterator[str]:
     groups: dict[str, list[Use]] = {}
     for feature in claimed:
-        told = _named(own, feature, [use for use in exact if use.what != lineage.FEATURE])
+        told = _named(setting, feature, [use for use in exact if use.what != lineage.FEATURE])
         if told:
             groups.setdefault(told, []).append(feature)
     for told, features in groups.items():
         several = len(features) > 1
-        names = listed(_what(own, use) for use in features)
+        names = listed(_what(setting, use) for use in features)
         told += _TOLD.format("their" if several else "its")
         yield f"Beware: {names} {'are' if several else 'is'} told of by {told}"
 
 
-def _named(own: ReportSetting, use: Use, others: Iterable[Use]) -> str:
-    return listed(dict.fromkeys(_what(own, other) for other in others if other.meets(use)))
+def _named(setting: ReportSetting, use: Use, others: Iterable[Use]) -> str:
+    return listed(dict.fromkeys(_what(setting, other) for other in others if other.meets(use)))
 
 
-def _what(own: ReportSetting, use: Use) -> str:
-    name = own.plan.ucq.slots[use.slot].name
+def _what(setting: ReportSetting, use: Use) -> str:
+    name = setting.plan.ucq.slots[use.slot].name
     words = {
         lineage.FEATURE: f"feature {use.name} of {name}",
         lineage.LABEL: f"the label of {name}",
@@ -70,9 +75,9 @@ def _what(own: ReportSetting, use: Use) -> str:
     return words[use.what]
 
 
-def unseen(own: ReportSetting) -> Iterator[str]:
+def unseen(setting: ReportSetting) -> Iterator[str]:
     """What this does not find."""
-    views = lineage.views(own.plan.ucq)
+    views = lineage.views(setting.plan.ucq)
     named = f" ({', '.join(views)})" if views else ""
     yield (
         "What else is made of the same columns is told by the statement alone: what a view"

@@ -13,26 +13,26 @@ KIND = "chosen columns"
 SUMS = "functions of chosen columns, in residuals"
 
 
-def seen(own: ReportSetting) -> str:
+def seen(setting: ReportSetting) -> str:
     """What the coordinator learns of a run without noise."""
     what = "the values of the columns that are chosen, for each row,"
-    if own.sketched:
+    if setting.sketched:
         what = "random sums of the columns that are chosen, over the joined rows,"
     return f"keyed hashes of the join keys, the join graph, {what} and their weights."
 
 
-def exact(own: ReportSetting) -> str:
+def exact(setting: ReportSetting) -> str:
     """Why nothing holds of features."""
-    what = "exact random sums of" if own.sketched else "the exact values of"
+    what = "exact random sums of" if setting.sketched else "the exact values of"
     return f"the coordinator sees {what} the columns that are chosen, and which these are."
 
 
-def mechanism(own: ReportSetting, slot: Slot) -> str:
+def mechanism(setting: ReportSetting, slot: Slot) -> str:
     """Of a slot's columns."""
-    noise = own.protection.features
+    noise = setting.protection.features
     if not isinstance(noise, NoisedColumns):
-        return "random sums of each, exact" if own.sketched else "the values of each, exact"
-    told = _told(own, slot)
+        return "random sums of each, exact" if setting.sketched else "the values of each, exact"
+    told = _told(setting, slot)
     if told is None:
         return noise.told
     choices, columns, rounds = told
@@ -44,17 +44,19 @@ def mechanism(own: ReportSetting, slot: Slot) -> str:
     )
 
 
-def _told(own: ReportSetting, slot: Slot) -> tuple[Selection, Gaussian, tuple[float, float]] | None:
-    rounds = own.rounds(slot)
-    if own.calibration is None or rounds is None:
+def _told(
+    setting: ReportSetting, slot: Slot
+) -> tuple[Selection, Gaussian, tuple[float, float]] | None:
+    rounds = setting.rounds(slot)
+    if setting.calibration is None or rounds is None:
         return None
-    events = own.calibration.events[slot.index]
+    events = setting.calibration.events[slot.index]
     choices = next(e for e in events if isinstance(e, Selection) and e.what == CHOICES)
     columns = next(e for e in events if isinstance(e, Gaussian) and e.what == COLUMNS)
     return choices, columns, (rounds.column_bound, rounds.residual_bound)
 
 
-def rests(own: ReportSetting) -> Iterator[str]:
+def rests(setting: ReportSetting) -> Iterator[str]:
     """What noised choices and columns rest on."""
     yield (
         "A client tells of a choice which column it is and its direction, never the noised score. "

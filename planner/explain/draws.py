@@ -21,21 +21,23 @@ SEEN = (
 )
 
 
-def mechanism(own: ReportSetting, slot: Slot) -> str:
+def mechanism(setting: ReportSetting, slot: Slot) -> str:
     """Of a row's part of the sums."""
-    noise, event = own.protection.predictions, own.draws(slot)
+    noise, event = setting.protection.predictions, setting.draws(slot)
     if not isinstance(noise, BinomialSums):
         return EXACT
     if event is None:
-        return f"{noise.told}; {_hidden(_honest(own, slot))}"
+        return f"{noise.told}; {_hidden(_honest(setting, slot))}"
     return (
         f"each number a draw of Binomial({event.bins}, ½ + {event.theta:.4g} h), h in [-1, 1]; "
         f"{_hidden(event.honest)}; a row has at most {event.count} draws"
     )
 
 
-def _honest(own: ReportSetting, slot: Slot) -> int:
-    return honest_slots(own.plan.ucq.slots, slot, own.plan.at, own.privacy.honest_parties)
+def _honest(setting: ReportSetting, slot: Slot) -> int:
+    return honest_slots(
+        setting.plan.ucq.slots, slot, setting.plan.at, setting.privacy.honest_parties
+    )
 
 
 def _hidden(tables: int) -> str:
@@ -44,7 +46,7 @@ def _hidden(tables: int) -> str:
     return f"of the sums over all tables, {tables} tables' draws count as secret"
 
 
-def unclaimed(own: ReportSetting) -> Iterator[str]:
+def unclaimed(setting: ReportSetting) -> Iterator[str]:
     """Draws without noise in the gradients: there is no ε of a run, and why."""
     yield (
         "Features: none over the run. Embeddings are drawn and summed in secret, but gradients are "
@@ -52,7 +54,7 @@ def unclaimed(own: ReportSetting) -> Iterator[str]:
         "later sum shows the tower, also the sums that the row itself is not in. With "
         "noise_multiplier or epsilon gradients are clipped and noised, and there is an ε."
     )
-    if own.calibration is None:
+    if setting.calibration is None:
         yield (
             "With the towers held fixed the draws alone have an ε, which is known once the join "
             "is. It is no ε of a run, which trains them."
@@ -61,18 +63,22 @@ def unclaimed(own: ReportSetting) -> Iterator[str]:
     from sqlfl.privacy.accountant import epsilon_of
     from sqlfl.privacy.binomial import of_joined_row
 
-    delta = own.privacy.delta
-    found = {s.index: epsilon_of([e], delta) for s in own.slots if (e := own.draws(s)) is not None}
+    delta = setting.privacy.delta
+    found = {
+        s.index: epsilon_of([e], delta)
+        for s in setting.slots
+        if (e := setting.draws(s)) is not None
+    }
     told = [
-        f"({epsilon}, {delta:g}) for {features_of(slots, own.plan.ucq.slots)}"
-        for epsilon, slots in _alike(own.slots, found).items()
+        f"({epsilon}, {delta:g}) for {features_of(slots, setting.plan.ucq.slots)}"
+        for epsilon, slots in _alike(setting.slots, found).items()
     ]
-    rounds, any_ = own.calibration.rounds, own.draws(own.slots[0])
+    rounds, any_ = setting.calibration.rounds, setting.draws(setting.slots[0])
     assert any_ is not None
     event = of_joined_row(tuple(rounds.values()), any_.bins, any_.theta)
     yield (
         "With the towers held fixed, as if no gradient were taken of these rows, the draws alone "
-        f"would have (ε, δ) = {listed(told)}, against {own.coalition()} together, and "
+        f"would have (ε, δ) = {listed(told)}, against {setting.coalition()} together, and "
         f"({upwards(epsilon_of([event], delta))}, {delta:g}) where the rows of all tables change "
         "that one joined row is made of. That is no ε of the run, which trains the towers."
     )
@@ -86,55 +92,61 @@ def _alike(slots: Iterable[Slot], epsilons: dict[int, float]) -> dict[str, list[
     return found
 
 
-def of_joined_rows(own: ReportSetting) -> Iterator[str]:
+def of_joined_rows(setting: ReportSetting) -> Iterator[str]:
     """Where all features of a joined row change, of a run whose gradients are noised."""
-    for held in _joined_rows(own):
+    for held in _joined_rows(setting):
         yield (
             "For changing the features of the rows of all tables that one joined row is made of, "
-            f"with {own.fixed('the labels')} fixed: {held}, against the same."
+            f"with {setting.fixed('the labels')} fixed: {held}, against the same."
         )
 
 
-def in_short(own: ReportSetting) -> Iterator[str]:
+def in_short(setting: ReportSetting) -> Iterator[str]:
     """The same, for the model's card."""
-    for held in _joined_rows(own):
+    for held in _joined_rows(setting):
         yield f"Features of all rows that one joined row is made of: {held}, against the same."
 
 
-def _joined_rows(own: ReportSetting) -> Iterator[str]:
-    if not own.drawn or own.calibration is None:
+def _joined_rows(setting: ReportSetting) -> Iterator[str]:
+    if not setting.drawn or setting.calibration is None:
         return
-    if set(own.claims) != {slot.index for slot in own.slots}:
+    if set(setting.claims) != {slot.index for slot in setting.slots}:
         return
     from math import isfinite
 
     from sqlfl.privacy.binomial import joined_row_epsilon
 
-    epsilon = joined_row_epsilon(own.calibration.rounds, own.calibration.events, own.privacy.delta)
+    epsilon = joined_row_epsilon(
+        setting.calibration.rounds, setting.calibration.events, setting.privacy.delta
+    )
     if isfinite(epsilon):
-        yield f"({upwards(epsilon)}, {own.privacy.delta:g})-DP"
+        yield f"({upwards(epsilon)}, {setting.privacy.delta:g})-DP"
 
 
-def alone(own: ReportSetting) -> Iterator[str]:
+def alone(setting: ReportSetting) -> Iterator[str]:
     """Against whom an ε of draws does not hold."""
-    if own.telling == 0:
+    if setting.telling == 0:
         yield (
             "Against another party, which knows its own draws and gets functions of the sums: none "
             "for features. Without honest_parties any one of them is covered."
         )
 
 
-def rests(own: ReportSetting) -> Iterator[str]:
+def rests(setting: ReportSetting) -> Iterator[str]:
     """What draws rest on."""
-    at = own.plan.at
+    at = setting.plan.at
     yield (
         "Clients add masks to their draws, which cancel in the sum over the clients of all tables "
         "(X25519, HKDF-SHA256, ChaCha20). Public keys are sealed by the secret that the parties "
         "share: who has that, and the coordinator's place, can take a client's, and see its draws"
         f"{'.' if at is None else f'; {at} has both.'}"
     )
-    if own.telling is not None:
-        some = f"no more than {own.telling} of the other parties" if own.telling else "no party"
+    if setting.telling is not None:
+        some = (
+            f"no more than {setting.telling} of the other parties"
+            if setting.telling
+            else "no party"
+        )
         yield (
             f"Beside the coordinator {some} may tell draws (honest_parties): where more do, less "
             "of each sum is left, and no ε of features that is told here holds."
@@ -146,8 +158,8 @@ def rests(own: ReportSetting) -> Iterator[str]:
     )
     counted = [
         slot.name
-        for slot in own.slots
-        if (event := own.draws(slot)) is not None and event.honest < _honest(own, slot)
+        for slot in setting.slots
+        if (event := setting.draws(slot)) is not None and event.honest < _honest(setting, slot)
     ]
     if counted:
         yield (

@@ -12,13 +12,13 @@ KIND = "moments of columns"
 SOLVED = "functions of noised moments, in parameters"
 
 
-def mechanism(own: ReportSetting, slot: Slot) -> str:
+def mechanism(setting: ReportSetting, slot: Slot) -> str:
     """Describe the noise of a slot's two sums."""
-    second, cross = own.multiplier(slot, MOMENTS), own.multiplier(slot, CROSSES)
-    rounds = own.rounds(slot)
+    second, cross = setting.multiplier(slot, MOMENTS), setting.multiplier(slot, CROSSES)
+    rounds = setting.rounds(slot)
     if rounds is None or second is None or cross is None:
         return "second moments and moments with the label, rows bounded, Gaussian noise, once each"
-    secret = ", made in secret over the table's clients" * own.secret("gram")
+    secret = ", made in secret over the table's clients" * setting.secret("gram")
     return (
         f"second moments with Gaussian noise of {second:.4g} times what one row moves them by, and "
         f"moments with the label with {cross:.4g} times that{secret}, once each; a row counts "
@@ -26,7 +26,7 @@ def mechanism(own: ReportSetting, slot: Slot) -> str:
     )
 
 
-def rests(own: ReportSetting) -> Iterator[str]:
+def rests(setting: ReportSetting) -> Iterator[str]:
     """Say what the noise of moments rests on."""
     yield (
         "A client works out by itself how far one row can move its sums: from how many columns "

@@ -33,11 +33,11 @@ def report_of(plan: FederatedPlan, calibration: NoiseCalibration | None) -> Priv
     return _report(ReportSetting(plan, calibration))
 
 
-def _report(own: ReportSetting) -> PrivacyReport:
-    training = bool(own.plan.algorithm)
-    noised = ["labels"] * (training and bool(own.protection.labels))
-    told = "columns" if own.chosen else "moments" if own.solved else "predictions"
-    noised += [told] * (training and own.together)
+def _report(setting: ReportSetting) -> PrivacyReport:
+    training = bool(setting.plan.algorithm)
+    noised = ["labels"] * (training and bool(setting.protection.labels))
+    told = "columns" if setting.chosen else "moments" if setting.solved else "predictions"
+    noised += [told] * (training and setting.together)
     return PrivacyReport(
-        releases(own), promises(own), assumptions(own), tuple(noised), summary(own)
+        releases(setting), promises(setting), assumptions(setting), tuple(noised), summary(setting)
     )

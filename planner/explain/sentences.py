@@ -38,34 +38,34 @@ ALSO_SEEN = {
 """Kind of a message -> what the coordinator learns from it, beside what it always does."""
 
 
-def promises(own: ReportSetting) -> tuple[str, ...]:
+def promises(setting: ReportSetting) -> tuple[str, ...]:
     """What holds, with its numbers; for labels and features apart, then together."""
-    if not own.protection:
-        return (_nothing(own),)
-    return (*_labels(own), *_features(own), *_both(own), *_joined(own))
+    if not setting.protection:
+        return (_nothing(setting),)
+    return (*_labels(setting), *_features(setting), *_both(setting), *_joined(setting))
 
 
-def _nothing(own: ReportSetting) -> str:
+def _nothing(setting: ReportSetting) -> str:
     """Without PRIVACY."""
-    also = [words for kind, words in ALSO_SEEN.items() if kind in own.kinds]
+    also = [words for kind, words in ALSO_SEEN.items() if kind in setting.kinds]
     more = f" It also sees {'; '.join(also)}." if also else ""
-    return f"none: no differential privacy. {_seen_labels(own)}{more}"
+    return f"none: no differential privacy. {_seen_labels(setting)}{more}"
 
 
-def _seen_labels(own: ReportSetting) -> str:
+def _seen_labels(setting: ReportSetting) -> str:
     """And what else is seen of a run without noise."""
-    at = own.plan.at
-    learnt = draws.SEEN if own.summed else columns.seen(own) if own.chosen else LEARNT
+    at = setting.plan.at
+    learnt = draws.SEEN if setting.summed else columns.seen(setting) if setting.chosen else LEARNT
     learnt = learnt.replace("the join keys", "the others' join keys") if at else learnt
-    if not own.plan.disclosures:
+    if not setting.plan.disclosures:
         return f"Nothing leaves {at}, where all tables and the coordinator are."
-    if not own.owners or not own.plan.algorithm:
+    if not setting.owners or not setting.plan.algorithm:
         seen = learnt.replace(" and gradients", "")
         return f"The coordinator{f' is at {at}. It' if at else ''} sees {seen}"
     if at is None:
         return f"The coordinator sees the labels in clear, {learnt}"
-    if own.elsewhere:
-        told = f"the labels of {', '.join(own.elsewhere)} in clear"
+    if setting.elsewhere:
+        told = f"the labels of {', '.join(setting.elsewhere)} in clear"
         return f"The coordinator is at {at}, which sees {told}, {learnt}"
     return f"{_at_labels(at)} {at} sees {learnt}"
 
@@ -80,54 +80,56 @@ def _at_labels(at: str) -> str:
 # -- labels ---------------------------------------------------------------------------------------
 
 
-def _labels(own: ReportSetting) -> Iterator[str]:
-    epsilon, at = own.label_epsilon, own.plan.at
+def _labels(setting: ReportSetting) -> Iterator[str]:
+    epsilon, at = setting.label_epsilon, setting.plan.at
     if epsilon is None:
-        if own.elsewhere:
-            whose = "" if at is None else f" of {', '.join(own.elsewhere)}"
+        if setting.elsewhere:
+            whose = "" if at is None else f" of {', '.join(setting.elsewhere)}"
             place = "" if at is None else f", which is at {at},"
             yield f"Labels: none. The coordinator{place} sees the labels{whose} in clear."
         else:
             yield f"Labels: none. {_at_labels(str(at))}"
         return
-    asked = own.privacy
+    asked = setting.privacy
     yield (
-        f"For changing {own.label} with {own.fixed('the features')} fixed, all that "
-        f"leaves its client in {_doing(own)} is ({upwards(epsilon)}, 0)-DP, against "
-        f"{own.readers()} together. The label is noised once, by its owner "
-        f"({own.label_mechanism}), and all that is {'trained' if own.training else 'measured'} is "
+        f"For changing {setting.label} with {setting.fixed('the features')} fixed, all that "
+        f"leaves its client in {_doing(setting)} is ({upwards(epsilon)}, 0)-DP, against "
+        f"{setting.readers()} together. The label is noised once, by its owner "
+        f"({setting.label_mechanism}), and all that is "
+        f"{'trained' if setting.training else 'measured'} is "
         "made of the noised one."
         + (
-            f" Of {own.classes} classes, this mechanism's label_epsilon = {asked.label_epsilon:g} "
+            f" Of {setting.classes} classes, this mechanism's label_epsilon = "
+            f"{asked.label_epsilon:g} "
             f"is ε = {upwards(epsilon)}."
             if epsilon != asked.label_epsilon
             else ""
         )
     )
-    yield _again(own, epsilon)
+    yield _again(setting, epsilon)
 
 
-def _doing(own: ReportSetting) -> str:
-    return "training" if own.training else "this evaluation"
+def _doing(setting: ReportSetting) -> str:
+    return "training" if setting.training else "this evaluation"
 
 
-def _again(own: ReportSetting, epsilon: float) -> str:
+def _again(setting: ReportSetting, epsilon: float) -> str:
     """What asking once more costs."""
-    if not own.fleeting:
+    if not setting.fleeting:
         return (
             "Every further run that asks for the same label in the same way, with the same "
-            f"label_epsilon, shows the same noised labels, and adds nothing. {_drawn_by(own)}"
+            f"label_epsilon, shows the same noised labels, and adds nothing. {_drawn_by(setting)}"
         )
     return (
         f"Labels are drawn anew in each session, and whenever the database is attached in it, for "
-        f"{own.fleeting}: m draws are (m · {upwards(epsilon)}, 0)-DP together."
+        f"{setting.fleeting}: m draws are (m · {upwards(epsilon)}, 0)-DP together."
     )
 
 
-def _drawn_by(own: ReportSetting) -> str:
+def _drawn_by(setting: ReportSetting) -> str:
     """What noise of labels follows from, and so what draws it anew."""
-    keyed = [table for table, held in own.labelled.items() if held]
-    whole = [table for table, held in own.labelled.items() if not held]
+    keyed = [table for table, held in setting.labelled.items() if held]
+    whole = [table for table, held in setting.labelled.items() if not held]
     said = []
     if keyed:
         said.append(
@@ -145,16 +147,17 @@ def _drawn_by(own: ReportSetting) -> str:
 # -- features -------------------------------------------------------------------------------------
 
 
-def _features(own: ReportSetting) -> Iterator[str]:
-    if own.protection.predictions and not own.protection.features:
-        yield from draws.unclaimed(own)
+def _features(setting: ReportSetting) -> Iterator[str]:
+    if setting.protection.predictions and not setting.protection.features:
+        yield from draws.unclaimed(setting)
         return
-    if not own.protection.features:
-        if own.chosen:
-            yield f"Features: none. No noise is added to anything but labels: {columns.exact(own)}"
+    if not setting.protection.features:
+        if setting.chosen:
+            exact = columns.exact(setting)
+            yield f"Features: none. No noise is added to anything but labels: {exact}"
             return
-        seen = "predictions and gradients" if own.training else "predictions"
-        seen = f"{seen} of each block, of one row" if not own.summed else (
+        seen = "predictions and gradients" if setting.training else "predictions"
+        seen = f"{seen} of each block, of one row" if not setting.summed else (
             "sums of all tables' embeddings, of one joined row"
         )  # fmt: skip
         yield (
@@ -162,7 +165,7 @@ def _features(own: ReportSetting) -> Iterator[str]:
             f"{seen} exact functions of its features."
         )
         return
-    if not own.protection.statistics:
+    if not setting.protection.statistics:
         yield (
             "Features: none, though gradients are clipped and noised. The means, scales and "
             "categories by which features are encoded are exact (statistics = 'none'), and a "
@@ -170,46 +173,47 @@ def _features(own: ReportSetting) -> Iterator[str]:
             "statistics = 'noised', there is an ε."
         )
         return
-    for claim, slots in own.claimed(own.slots).items():
-        yield _of_features(own, claim, features_of(slots, own.plan.ucq.slots))
-    if not own.together:
+    for claim, slots in setting.claimed(setting.slots).items():
+        yield _of_features(setting, claim, features_of(slots, setting.plan.ucq.slots))
+    if not setting.together:
         yield (
             "Against anyone who sees more than these: none for features. The coordinator "
             "sees exact predictions of each row (predictions = 'exact'), the parties get exact "
             "sums of these, and history and metrics are made of them. predictions = 'gaussian' "
             "noises them."
         )
-    if own.drawn and own.claims:
-        yield from (*draws.of_joined_rows(own), *draws.alone(own))
+    if setting.drawn and setting.claims:
+        yield from (*draws.of_joined_rows(setting), *draws.alone(setting))
 
 
-def _of_features(own: ReportSetting, claim: PrivacyClaim, unit: Unit) -> str:
-    fixed = f"For changing {unit} with {own.fixed('the labels')} fixed"
+def _of_features(setting: ReportSetting, claim: PrivacyClaim, unit: Unit) -> str:
+    fixed = f"For changing {unit} with {setting.fixed('the labels')} fixed"
     held = _pair(claim)
     statistics = (
         "features are encoded by public bounds"
-        if isinstance(own.protection.statistics, PublicBounds)
+        if isinstance(setting.protection.statistics, PublicBounds)
         else "the noised statistics, by which features are encoded, are counted in that"
     )
-    if not own.together:
+    if not setting.together:
         return (
             f"{fixed}, the released parameters, the intercept among them, are {held}; "
             f"{statistics}, and the noise covers the effect of a row on the gradients of other "
             "tables. This holds against someone who sees nothing but the parameters."
         )
     made = "predictions, gradients, and what is made of them: the intercept"
-    if own.drawn:
+    if setting.drawn:
         made = "sums of embeddings, gradients, and what is made of them: the head"
-    if own.chosen:
+    if setting.chosen:
         made = "choices of columns, random sums of these, and what is made of them: the weights"
     rest = "residuals, history, metrics"
-    if own.solved:
+    if setting.solved:
         made = "moments of columns, and what is made of them: the weights"
         rest = "the intercept, history, estimates"
     return (
-        f"{fixed}, the released parameters, and all that leaves its {own.releasing} in training "
+        f"{fixed}, the released parameters, and all that leaves its "
+        f"{setting.releasing} in training "
         f"({made}, {rest}), are {held}; {statistics}. This holds against "
-        f"{own.coalition()} together."
+        f"{setting.coalition()} together."
     )
 
 
@@ -220,45 +224,50 @@ def _pair(claim: PrivacyClaim, more: float = 0.0) -> str:
     return f"({upwards(claim.epsilon + more)}, {claim.delta:g})-DP"
 
 
-def _both(own: ReportSetting) -> Iterator[str]:
+def _both(setting: ReportSetting) -> Iterator[str]:
     """Of the rows that have a label, and features as well."""
-    epsilon = own.label_epsilon
+    epsilon = setting.label_epsilon
     if epsilon is None:
         return
-    for slot in own.slots:
-        if slot.target and slot.index in own.claims:
-            whom = "the same" if own.together else "someone who sees nothing but the parameters"
+    for slot in setting.slots:
+        if slot.target and slot.index in setting.claims:
+            whom = "the same" if setting.together else "someone who sees nothing but the parameters"
             yield (
                 f"For changing both the features and the label of "
-                f"{unit_of(slot, own.plan.ucq.slots)} with "
-                f"{own.fixed()} fixed: "
-                f"{_pair(own.claims[slot.index], epsilon)}, against {whom}."
+                f"{unit_of(slot, setting.plan.ucq.slots)} with "
+                f"{setting.fixed()} fixed: "
+                f"{_pair(setting.claims[slot.index], epsilon)}, against {whom}."
             )
 
 
-def _joined(own: ReportSetting) -> Iterator[str]:
+def _joined(setting: ReportSetting) -> Iterator[str]:
     """Of a person who has a row in each table."""
-    for held in _of_joined_row(own):
-        whom = "the same" if own.together else "someone who sees nothing but the parameters"
+    for held in _of_joined_row(setting):
+        whom = "the same" if setting.together else "someone who sees nothing but the parameters"
         yield (
             "For changing all rows that one joined row is made of, one of each table, as a person "
-            f"has who is in each, with {own.fixed()} fixed: {held}, against {whom}."
+            f"has who is in each, with {setting.fixed()} fixed: {held}, against {whom}."
         )
 
 
-def _of_joined_row(own: ReportSetting) -> Iterator[str]:
+def _of_joined_row(setting: ReportSetting) -> Iterator[str]:
     """What holds of all its features, and of its label where that is noised: nothing where one
     table alone has any, or where features of one are not protected. Of draws see `draws`."""
-    label, claims = own.label_epsilon, [own.claims.get(slot.index) for slot in own.slots]
-    tables = {slot.index for slot in own.plan.ucq.slots if slot.features or slot.target}
-    exact = label is None and any(slot.target for slot in own.plan.ucq.slots if own.elsewhere)
-    if own.drawn or not claims or None in claims or len(tables) < 2:
+    label, claims = (
+        setting.label_epsilon,
+        [setting.claims.get(slot.index) for slot in setting.slots],
+    )
+    tables = {slot.index for slot in setting.plan.ucq.slots if slot.features or slot.target}
+    exact = label is None and any(
+        slot.target for slot in setting.plan.ucq.slots if setting.elsewhere
+    )
+    if setting.drawn or not claims or None in claims or len(tables) < 2:
         return
     what = "of its features and label" if label is not None else "of its features"
     what += ", the label being exact" * exact
-    found = own.joined
+    found = setting.joined
     if found is None:
-        yield f"{_pair(PrivacyClaim(None, own.privacy.delta), label or 0.0)}, {what}"
+        yield f"{_pair(PrivacyClaim(None, setting.privacy.delta), label or 0.0)}, {what}"
     else:
         epsilon, delta = found
         yield f"{_pair(PrivacyClaim(epsilon, delta), label or 0.0)} {what}"
@@ -267,120 +276,128 @@ def _of_joined_row(own: ReportSetting) -> Iterator[str]:
 # -- in short -------------------------------------------------------------------------------------
 
 
-def summary(own: ReportSetting) -> tuple[str, ...]:
+def summary(setting: ReportSetting) -> tuple[str, ...]:
     """A sentence each of labels and of features, and what neither covers; for the model's card."""
-    if not own.protection:
-        return promises(own)
+    if not setting.protection:
+        return promises(setting)
     rest = "Not protected: which rows there are and are joined; several runs together"
-    if own.training:
+    if setting.training:
         rest += "; PREDICT; EVALUATE, where one row's loss tells its label (EVALUATE ... PRIVACY "
         rest += "(label_epsilon = ...) noises it)"
     rest += "."
     held = (
-        _label_in_short(own), *_features_in_short(own), *_both_in_short(own),
-        *_joined_in_short(own),
+        _label_in_short(setting), *_features_in_short(setting), *_both_in_short(setting),
+        *_joined_in_short(setting),
     )  # fmt: skip
-    again = (_again(own, own.label_epsilon),) if own.label_epsilon and own.fleeting else ()
-    return (*held, *again, *beware(own), rest)
+    again = (
+        (_again(setting, setting.label_epsilon),)
+        if setting.label_epsilon and setting.fleeting
+        else ()
+    )
+    return (*held, *again, *beware(setting), rest)
 
 
-def _label_in_short(own: ReportSetting) -> str:
-    epsilon = own.label_epsilon
+def _label_in_short(setting: ReportSetting) -> str:
+    epsilon = setting.label_epsilon
     if epsilon is not None:
-        keyed = all(own.labelled.values())
+        keyed = all(setting.labelled.values())
         return (
-            f"Labels: ({upwards(epsilon)}, 0)-DP for {own.label.alone}, against {own.readers()}; "
+            f"Labels: ({upwards(epsilon)}, 0)-DP for {setting.label.alone}, against "
+            f"{setting.readers()}; "
             f"drawn again where {'its label' if keyed else 'anything in its row'} changes."
         )
-    if own.elsewhere:
+    if setting.elsewhere:
         return "Labels: none, the coordinator sees them in clear."
-    return f"Labels: none, but they are sent to nobody: the coordinator is at {own.plan.at}."
+    return f"Labels: none, but they are sent to nobody: the coordinator is at {setting.plan.at}."
 
 
-def _features_in_short(own: ReportSetting) -> Iterator[str]:
-    if not own.protection.features:
-        yield f"Features: none, {_exact(own)}."
-    elif not own.protection.statistics:
+def _features_in_short(setting: ReportSetting) -> Iterator[str]:
+    if not setting.protection.features:
+        yield f"Features: none, {_exact(setting)}."
+    elif not setting.protection.statistics:
         yield "Features: none, as statistics = 'none': means, scales and categories are exact."
     held = ", ".join(
         f"{_pair(claim)}{',' * (claim.epsilon is None)} for "
-        f"{features_of(slots, own.plan.ucq.slots).alone}"
-        for claim, slots in own.claimed(own.slots).items()
+        f"{features_of(slots, setting.plan.ucq.slots).alone}"
+        for claim, slots in setting.claimed(setting.slots).items()
     )
     if held:
-        whom = own.coalition() if own.together else "those who see nothing but the parameters"
+        whom = (
+            setting.coalition() if setting.together else "those who see nothing but the parameters"
+        )
         yield f"Features: {held}, against {whom}."
-    yield from draws.in_short(own)
-    if own.claims and not own.together:
+    yield from draws.in_short(setting)
+    if setting.claims and not setting.together:
         yield "Features: none against the coordinator and the other parties, or in the metrics."
 
 
-def _exact(own: ReportSetting) -> str:
-    if own.chosen:
-        return f"{'random sums' if own.sketched else 'values'} of chosen columns are exact"
-    if own.drawn:
+def _exact(setting: ReportSetting) -> str:
+    if setting.chosen:
+        return f"{'random sums' if setting.sketched else 'values'} of chosen columns are exact"
+    if setting.drawn:
         return "as gradients are exact: what towers learn shows in later sums"
-    if own.summed:
+    if setting.summed:
         return "sums of embeddings are exact"
-    return f"predictions{' and gradients' * own.training} are exact"
+    return f"predictions{' and gradients' * setting.training} are exact"
 
 
-def _both_in_short(own: ReportSetting) -> Iterator[str]:
-    epsilon = own.label_epsilon
-    for slot in own.slots if epsilon is not None else ():
-        if slot.target and slot.index in own.claims:
-            held = _pair(own.claims[slot.index], epsilon or 0.0)
-            whom = "the same" if own.together else "those who see nothing but the parameters"
-            unit = unit_of(slot, own.plan.ucq.slots)
+def _both_in_short(setting: ReportSetting) -> Iterator[str]:
+    epsilon = setting.label_epsilon
+    for slot in setting.slots if epsilon is not None else ():
+        if slot.target and slot.index in setting.claims:
+            held = _pair(setting.claims[slot.index], epsilon or 0.0)
+            whom = "the same" if setting.together else "those who see nothing but the parameters"
+            unit = unit_of(slot, setting.plan.ucq.slots)
             yield f"Label and features of {unit}: {held}, against {whom}."
 
 
-def _joined_in_short(own: ReportSetting) -> Iterator[str]:
-    whom = "the same" if own.together else "those who see nothing but the parameters"
-    for held in _of_joined_row(own):
+def _joined_in_short(setting: ReportSetting) -> Iterator[str]:
+    whom = "the same" if setting.together else "those who see nothing but the parameters"
+    for held in _of_joined_row(setting):
         yield f"A whole joined row, as of a person in each table: {held}, against {whom}."
 
 
 # -- what it rests on -----------------------------------------------------------------------------
 
 
-def assumptions(own: ReportSetting) -> tuple[str, ...]:
+def assumptions(setting: ReportSetting) -> tuple[str, ...]:
     """Empty where nothing is noised."""
-    if not own.protection:
+    if not setting.protection:
         return ()
-    parts: list[Iterable[str]] = [_rows(own), _runs(own)]
-    if own.label_epsilon is not None:
-        parts.append(_noised_labels(own))
-    if own.claims:
-        parts.append(_noised_features(own))
-    if own.drawn:
-        parts.append(draws.rests(own))
-    if own.chosen and own.claims:
-        parts.append(columns.rests(own))
-    if own.solved and own.claims:
-        parts.append(moments.rests(own))
-    parts += [beware(own), unseen(own), _always(own)]
+    parts: list[Iterable[str]] = [_rows(setting), _runs(setting)]
+    if setting.label_epsilon is not None:
+        parts.append(_noised_labels(setting))
+    if setting.claims:
+        parts.append(_noised_features(setting))
+    if setting.drawn:
+        parts.append(draws.rests(setting))
+    if setting.chosen and setting.claims:
+        parts.append(columns.rests(setting))
+    if setting.solved and setting.claims:
+        parts.append(moments.rests(setting))
+    parts += [beware(setting), unseen(setting), _always(setting)]
     return tuple(text for part in parts for text in part)
 
 
-def _rows(own: ReportSetting) -> Iterator[str]:
+def _rows(setting: ReportSetting) -> Iterator[str]:
     """Whose change it is about."""
     yield (
         "The join graph, row ids, multiplicities and table sizes are not protected, nor which rows "
         "there are: join keys, conditions of WHERE and ON, and whether a row has a label decide it."
     )
-    if own.privacy.max_fan_out is not None:
+    if setting.privacy.max_fan_out is not None:
         yield (
-            f"No row is in more than {own.privacy.max_fan_out} joined rows: the coordinator drops "
+            f"No row is in more than {setting.privacy.max_fan_out} joined rows: the "
+            f"coordinator drops "
             "further ones at random, and knows which they are; that depends on the join graph only."
         )
-    slots = [s for s in own.plan.ucq.slots if s.features or s.target]
-    at = own.plan.at
-    if at in own.parties:
+    slots = [s for s in setting.plan.ucq.slots if s.features or s.target]
+    at = setting.plan.at
+    if at in setting.parties:
         yield f"The coordinator's party, {at}, knows its own rows: of these it learns nothing new."
-    if own.plan.combining:
+    if setting.plan.combining:
         yield (
-            f"{listed(own.plan.combining)}: a party that combines its clients is one domain of "
+            f"{listed(setting.plan.combining)}: a party that combines its clients is one domain of "
             "trust. What they hand to it is not noised; what leaves it is, once."
         )
     made = [f"{slot.name} ({', '.join(tables_of(slot))})" for slot in slots if derived(slot)]
@@ -402,21 +419,21 @@ def _rows(own: ReportSetting) -> Iterator[str]:
     )
 
 
-def _runs(own: ReportSetting) -> Iterator[str]:
-    if own.claims:
+def _runs(setting: ReportSetting) -> Iterator[str]:
+    if setting.claims:
         yield (
             "Every further run adds its own ε and δ of features, also one that fails or is "
             "interrupted, or whose model is dropped. An account over runs is kept only where the "
             "policy of a table's owner has epsilon: of that table, and for each analyst by itself."
         )
-    if own.training:
+    if setting.training:
         yield f"{EVALUATED} It is not covered, nor is what PREDICT and functions of a block give."
 
 
-def _noised_labels(own: ReportSetting) -> Iterator[str]:
+def _noised_labels(setting: ReportSetting) -> Iterator[str]:
     kept = "a secret that its client keeps with its database or in its store; without that it is "
     kept += "drawn anew"
-    if own.fleeting:
+    if setting.fleeting:
         kept = "a secret that goes with the session: attach(..., store=...), of a federation with "
         kept += "a file, keeps it"
     yield (
@@ -426,33 +443,33 @@ def _noised_labels(own: ReportSetting) -> Iterator[str]:
     yield (
         "Another label_epsilon, label_mechanism, bounds or classes is another draw, and so is a "
         "label, table, view or subquery that is written otherwise and not seen to be the same: the "
-        f"ε of all draws of a label add up. {f'{_drawn_by(own)} ' if own.fleeting else ''}"
+        f"ε of all draws of a label add up. {f'{_drawn_by(setting)} ' if setting.fleeting else ''}"
         "That a row has changed may show."
     )
-    bounds = own.privacy.label_bounds
+    bounds = setting.privacy.label_bounds
     if bounds is not None:
         yield f"Labels are clipped to [{bounds[0]:g}, {bounds[1]:g}], which is public."
     else:
         yield "Which classes there are is public: they are those of the statement or the type."
-    of = " of the training" * own.training
+    of = " of the training" * setting.training
     yield f"Loss and metrics{of} are of noised labels, not of the true ones."
 
 
-def _noised_features(own: ReportSetting) -> Iterator[str]:
-    if own.protection.statistics:
+def _noised_features(setting: ReportSetting) -> Iterator[str]:
+    if setting.protection.statistics:
         yield "Bounds and lists of categories of features are public; values are clipped to them."
     yield (
         "The ε is that of all the steps that were planned, also where fewer were made. No secret "
         "sampling is counted in its favour."
     )
-    if own.together:
-        made = "sums of draws" if own.drawn else "noised predictions"
-        made = "noised columns" if own.chosen else "noised moments" if own.solved else made
+    if setting.together:
+        made = "sums of draws" if setting.drawn else "noised predictions"
+        made = "noised columns" if setting.chosen else "noised moments" if setting.solved else made
         yield f"Loss and metrics of the training are of {made}."
 
 
-def _always(own: ReportSetting) -> Iterator[str]:
+def _always(setting: ReportSetting) -> Iterator[str]:
     yield f"{TRUSTED} How long things take, and errors, are not covered."
     drawn = ["that of labels follows from keyed hashes of rows, under such a secret"]
-    drawn = drawn * (own.label_epsilon is not None) + ["values lie on a public grid"]
+    drawn = drawn * (setting.label_epsilon is not None) + ["values lie on a public grid"]
     yield f"Noise comes from the operating system's generator; {'; '.join(drawn)}."

@@ -52,7 +52,7 @@ def _item(tokens: Tokens, value: Callable[[str], Value]) -> TransformItem:
 
 
 def _is_quoted(tokens: Tokens) -> bool:
-    """Whether the token before is a name in quotes, which is no function."""
+    """Return whether the previous token is a quoted name, which is no function."""
     return tokens.sql[tokens.span(tokens.tokens[tokens.at - 1])[0]] == '"'
 
 

@@ -34,7 +34,7 @@ from sqlfl.planner.query.scopes import Scope
 _PLAIN = frozenset(("with_", "expressions", "from_", "joins", "where", "distinct", "order"))
 """Clauses of a subquery of which it only matters whether it has a row."""
 _ALIAS = "sqlfl_cohort"
-"""Of a subquery that is joined as a derived table."""
+"""Name of a subquery that is joined as a derived table."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Cohorts:
         return state, exp.and_(*(part.copy() for part in kept), copy=False) if kept else None
 
     def _is_apart(self, part: exp.Expr, cohort: _Cohort, state: State, scope: Scope) -> bool:
-        """Whether no single database has all that the condition reads."""
+        """Return whether no single database has all columns of the condition."""
         clients = self.pusher.clients(cohort.query, self.known)
         if len(clients) != 1:
             return bool(clients)
@@ -150,7 +150,7 @@ class Cohorts:
         return self.pusher.term(node.unalias(), scope, known)
 
     def _is_linked(self, inner: State, terms: list[Term]) -> bool:
-        """Whether an equality joins the subquery's table with one before, and nothing else does."""
+        """Return whether only equalities join the subquery's table with earlier ones."""
         inside = frozenset(inner.tree.ids)
         linked = False
         for term in terms:
@@ -199,7 +199,7 @@ _SEMI = ("SEMI", "ANTI")
 
 
 def _test(join: exp.Join, others: list[exp.Expr]) -> exp.Expr | None:
-    """What joins a row of the SEMI JOIN's table."""
+    """Return the conditions that join a row of the SEMI JOIN's table."""
     if join.method or join.side or join.this.args.get("joins"):
         return None
     on, using = join.args.get("on"), join.args.get("using")
@@ -222,7 +222,7 @@ def _test(join: exp.Join, others: list[exp.Expr]) -> exp.Expr | None:
 
 
 def _cohort(node: exp.Expr) -> _Cohort | None:
-    """What a condition says of a subquery's rows, if it says that."""
+    """Return the cohort that a condition asks for; None if it asks for none."""
     inner = node.unnest()
     negated = isinstance(inner, exp.Not)
     if negated:
@@ -235,7 +235,7 @@ def _cohort(node: exp.Expr) -> _Cohort | None:
 
 
 def _is_plain(select: exp.Select) -> bool:
-    """Whether the subquery has a row where one of its FROM fulfils its WHERE."""
+    """Return whether the subquery has a row whenever its WHERE holds for one of its FROM."""
     given = {key for key, value in select.args.items() if value}
     distinct = select.args.get("distinct")
     by_columns = isinstance(distinct, exp.Expr) and bool(distinct.args.get("on"))

@@ -31,9 +31,9 @@ from sqlfl.planner.query.relations import (
 from sqlfl.planner.query.scalars import Asker
 
 _MAX_DIGITS = 18
-"""Of numbers in conditions, and of decimals: beyond, DuckDB may cast the column, and fail."""
+"""Digits of numbers in conditions. Beyond, DuckDB may cast the column, and fail."""
 _MOMENTS = {"DATE": ("DATE",), "TIMESTAMP": ("DATE", "TIMESTAMP")}
-"""What a constant may be cast to, so that a column of the type is cast to no other type."""
+"""Types that a constant may be cast to without a cast of the column."""
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d{1,6})?)?)?")
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
@@ -63,7 +63,7 @@ def derive_conditions(draft: Draft) -> Draft:
 
 
 def _tables(relation: DraftRelation) -> object:
-    """What the relation reads, whatever numbers binding gave it."""
+    """Return the relation's source without the numbers that binding gave it."""
     return tuple(
         (branch.client, tuple(to_sql(source.item) for source in branch.sources))
         for branch in relation.branches
@@ -88,14 +88,14 @@ class _Deriving:
     def __init__(self, draft: Draft, block: DraftBlock) -> None:
         self._draft, self._old = draft, block
         self._known: dict[int, dict[str, Term]] = {}
-        """By relation, conditions that its joined rows fulfil, by their text."""
+        """Conditions of each relation's joined rows, by their text."""
         self._bytewise: dict[tuple[int, str], bool] = {}
 
     def derived(self) -> list[tuple[int, Term]]:
         return self._group(self._old.tree, ())
 
     def _group(self, group: Group, given: Sequence[tuple[int, Term]]) -> list[tuple[int, Term]]:
-        """What follows within the group; `given` follows from what stands before it."""
+        """Derive conditions within the group. `given` follows from the groups before it."""
         waiting: list[tuple[int, Term]] = []
         for condition in group.conditions:
             reads = self._old.reads(condition)
@@ -117,7 +117,7 @@ class _Deriving:
         return added
 
     def _given(self, left: OuterJoin) -> list[tuple[int, Term]]:
-        """What follows for the right side of a LEFT JOIN."""
+        """Derive conditions for the right side of a LEFT JOIN."""
         given = []
         for equality in self._old.equalities:
             if equality.on and equality.group == left.group.id:
@@ -128,7 +128,7 @@ class _Deriving:
         return given
 
     def _learn(self, at: int, condition: Term) -> bool:
-        """Whether it was not known."""
+        """Add a condition, and return whether it is new."""
         known = self._known.setdefault(at, {})
         text = to_sql(condition.expression)
         return known.setdefault(text, condition) is condition
@@ -136,7 +136,7 @@ class _Deriving:
     def _across(
         self, equality: Equality, flip: bool, at: int, condition: Term
     ) -> tuple[int, Term] | None:
-        """What the condition says of the equality's other side."""
+        """Return the condition for the other side of the equality."""
         ends = [(equality.left, equality.terms[0]), (equality.right, equality.terms[1])]
         (own, side), (other, target) = ends[::-1] if flip else ends
         value = _value(condition.expression)
@@ -155,8 +155,8 @@ class _Deriving:
         return other, Term(_replaced(condition.expression, target.expression), condition.span)
 
     def _is_sure(self, at: int, branch: ClientBranch, target: Term) -> bool:
-        """Whether the key is a column, or a cast of it that cannot fail: conditions of the query
-        may be there to keep rows from it."""
+        """Return whether the key is a column, or a cast of it that cannot fail: conditions of the
+        query may be there to keep rows from it."""
         expression = substituted(target, branch).expression.unnest()
         if not isinstance(expression, exp.Cast) or isinstance(expression, exp.TryCast):
             return isinstance(expression, exp.Column)
@@ -170,7 +170,7 @@ class _Deriving:
     # -- types -------------------------------------------------------------------------------------
 
     def _alike(self, own: tuple[int, Term], other: tuple[int, Term], condition: Term) -> bool:
-        """Whether equal values of both sides compare alike with the constants."""
+        """Return whether equal values of both sides compare alike with the constants."""
         found = {
             types.normal(type_)
             for at, term in (own, other)
@@ -192,7 +192,7 @@ class _Deriving:
         return self._bytewise[key]
 
     def _asked_bytewise(self, at: int, term: Term) -> bool:
-        """Whether no collation changes how texts compare there, as far as their party says."""
+        """Return whether no collation changes how texts compare, as far as their party says."""
         catalog = self._draft.catalog
         for branch in self._old.relations[at].branches:
             if catalog.governed(branch.client):
@@ -258,7 +258,7 @@ def _given(node: exp.Expr) -> list[str]:
 
 
 def _is_constant(node: exp.Expr) -> bool:
-    """Whether it is written as a constant of a kind that `_fits` looks at."""
+    """Return whether it is a constant of a kind that `_fits` checks."""
     node = node.unnest()
     if isinstance(node, exp.Neg):
         return isinstance(node.this, exp.Literal) and not node.this.is_string
@@ -268,7 +268,7 @@ def _is_constant(node: exp.Expr) -> bool:
 
 
 def _fits(constant: exp.Expr, type_: str) -> bool:
-    """Whether DuckDB compares a column of the type with the constant as it is, in any database."""
+    """Return whether every database compares a column of the type with the constant uncast."""
     constant = constant.unnest()
     if isinstance(constant, exp.Cast):
         kind = to_sql(constant.args["to"]).upper()

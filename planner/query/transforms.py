@@ -192,7 +192,7 @@ def _is_row(output: Output) -> bool:
 
 
 def _applied(draft: Draft, output: Output, parts: list[Output]) -> list[Output]:
-    """What an item makes: one feature, and of `auto` of a number two more beside it."""
+    """Return an item's features: one, or three for `auto` of a number."""
     transform = output.transform
     if transform is None:
         return [output]

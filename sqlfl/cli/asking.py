@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from sqlfl.federation.session import Federation
 
 _DATABASE = re.compile(r"[^\W\d]\w*=")
-"""What no statement begins with."""
+"""Name that no statement begins with."""
 ENDED = "ended at once; SHOW MODELS says what is kept"
 """After the second Ctrl-C."""
 

@@ -66,7 +66,7 @@ MOST = 5000
 RIGHT = 1e-9
 """The share of a constant's deviance below which nothing is left to estimate errors from."""
 EXACT = 1e-6
-"""How far columns may be from telling which rows have no partner: more is no rounding."""
+"""Largest error of rounding in columns that mark rows without partner."""
 NAMED = 20
 """Columns that a warning lists."""
 AWAY = 0.05
@@ -202,7 +202,7 @@ def _check_firth(model: Model, shares: Array | None) -> None:
 
 
 def _family(model: Model, h: Float, rows: Labelled) -> Family:
-    """How targets are distributed around what the model predicts."""
+    """Return the distribution of targets around the model's predictions."""
     found = FAMILIES.get(model.kind)
     if found is not None:
         return found
@@ -233,7 +233,7 @@ class Resolved:
     """
 
     relations: Mapping[int, Relations]
-    """By slot."""
+    """Relations within each slot."""
     shift: Float
     """(P,): the estimates, with relations between tables resolved, less the model's parameters."""
     covariance: Float
@@ -244,9 +244,9 @@ class Resolved:
     """(P,): the intercept as a function of the parameters, before owners leave columns out."""
     intercept: float
     partnerless: Mapping[int, tuple[Float, Float]]
-    """By slot, of which rows have no partner: the weights (d,) that say so, and their row (d,)."""
+    """Weights (d,) that mark a slot's rows without partner, and their row (d,), by slot."""
     constants: Mapping[int, Float]
-    """By slot (d,): what leaving out relations within it takes from the intercept."""
+    """Change of the intercept (d,) by the relations left out within a slot, by slot."""
 
     penalised: bool
     """A penalty decides what the rows do not tell."""
@@ -257,7 +257,7 @@ class Resolved:
         return [slot for slot, constants in self.constants.items() if constants.any()]
 
     def is_intercept_known(self, told: Rotations, replies: Mapping[int, Errors]) -> bool:
-        """Of a finite one, what the only slot that moves it says of its value and its variance."""
+        """Return whether replies tell a finite intercept: at most one slot may move it."""
         parts = [self.endless[told.places[slot]] for slot in self.moving]
         ends = touches(self.origin[None, :], self.endless)[0]
         ends |= any(np.abs(part).max(initial=0.0) > ZERO for part in parts)

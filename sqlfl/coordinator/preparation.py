@@ -102,7 +102,7 @@ class Weighting:
 
 @dataclass(frozen=True, eq=False)
 class SlotOffsets:
-    """What is added to the scores of joined rows; see sqlfl.coordinator.offsets."""
+    """Offsets (N,) of the scores of joined rows; see sqlfl.coordinator.offsets."""
 
     slot: int
     values: Array

@@ -28,7 +28,7 @@ from sqlfl.coordinator.measures import measured_rows
 from sqlfl.coordinator.offsets import with_offsets
 from sqlfl.coordinator.preparation import Joined, JoinedSlot, Targets, Weighting, prepare
 from sqlfl.coordinator.protection import RunProtection, protect
-from sqlfl.coordinator.rounds.chunks import Chunks, found_pieces
+from sqlfl.coordinator.rounds.chunks import Chunks, chunks_of
 from sqlfl.coordinator.rounds.lateness import Lateness
 from sqlfl.coordinator.rounds.problem import Offset, Problem
 from sqlfl.coordinator.separation import remark_on_separation
@@ -250,7 +250,7 @@ def found_data(plan: FederatedPlan, joined: Joined, target: Targets) -> Data:
     mapping = CountedMapping(joined.total, often)
     place = _target(plan)
     read = slots if joined.offsets is None else [*slots, joined.offsets.slot]
-    pieces = found_pieces(every, read, place, target.values)
+    pieces = chunks_of(every, read, place, target.values)
     counts = every.counts(place)
     weights = None if bool((counts == 1).all()) else counts.astype(np.float64)
     return Data(mapping, target.values, weights, pieces, _offset(joined, written=False))

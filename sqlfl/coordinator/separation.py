@@ -18,7 +18,7 @@ from sqlfl.contract.schema import Address
 from sqlfl.coordinator import expected
 from sqlfl.coordinator.names import categories_of
 from sqlfl.coordinator.preparation import Joined, JoinedSlot, Targets
-from sqlfl.coordinator.rounds.chunks import found_pieces
+from sqlfl.coordinator.rounds.chunks import chunks_of
 from sqlfl.coordinator.rounds.passes import Passes
 from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.messages import (
@@ -146,7 +146,7 @@ def _often(joined: Joined, own: JoinedSlot, towers: list[int], place: int, membe
     """Return the number of joined rows with these targets for each row: (rows,). The mapping is not
     written down.
     """
-    pieces = found_pieces(joined.mapping, towers, place, members.astype(np.float64))
+    pieces = chunks_of(joined.mapping, towers, place, members.astype(np.float64))
     none = Scores(tuple(np.zeros((1, size)) for size in pieces.sizes), np.zeros(1))
     look = Passes(pieces, Squared()).look(none)  # its slopes are 0 − target
     occurrences: Array = -look.slots[towers.index(own.slot)][0]

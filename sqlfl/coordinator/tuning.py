@@ -26,7 +26,7 @@ from sqlfl.coordinator.join.equal_rows import EqualRowGroups, merge_equal_rows, 
 from sqlfl.coordinator.join.scratch import Scratch
 from sqlfl.coordinator.preparation import Joined, Targets, Weighting
 from sqlfl.coordinator.problems import Begun, PreparedProblem, begin, problem_of, written_data
-from sqlfl.coordinator.rounds.chunks import WrittenPieces
+from sqlfl.coordinator.rounds.chunks import WrittenChunks
 from sqlfl.coordinator.rounds.divergence import check_kept
 from sqlfl.coordinator.rounds.measured import MeasuredRows
 from sqlfl.coordinator.rounds.problem import Problem, Step, coordinator_of
@@ -459,7 +459,7 @@ def _split(
     if offset is not None and offset.rows is not None:
         mapping = mapping.beside(offset.rows)
     measured = MeasuredRows(samples=held, held=lost)
-    pieces = WrittenPieces(mapping, other.target.values, None)
+    pieces = WrittenChunks(mapping, other.target.values, None)
     values = None if offset is None else offset.values
     passes = PartitionedRows(pieces, problem.loss, problem.executor, measured, values)
     return _Split(problem, passes, other.target.values, lost)

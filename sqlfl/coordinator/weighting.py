@@ -119,7 +119,7 @@ def reweigh(
 def _counts(
     plan: FederatedPlan, joined: Joined, weights: Array, run: str, samples: Array | None = None
 ) -> dict[Address, Weigh]:
-    """What each client's rows count, by weights (N,) of the joined rows, and by `samples` alone."""
+    """Sums of joined rows' weights (N,) for each client's rows, and of `samples` alone."""
     total = float(weights.sum())
     requests: dict[Address, Weigh] = {}
     for slot in plan.ucq.slots:

@@ -75,7 +75,7 @@ def schema_of(
 
 
 def _of_evaluation(plan: FederatedPlan, model: Model) -> pa.Schema:
-    """Of the table that the same code makes of a made-up row of each class."""
+    """Return the schema of the table that the same code makes from one made-up row a class."""
     match plan.look:
         case Inference():
             return inference.SCHEMA

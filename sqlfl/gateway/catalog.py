@@ -22,7 +22,7 @@ TABLE = "TABLE"
 TYPE_NAME = b"ARROW:FLIGHT:SQL:TYPE_NAME"
 """Metadata of a column of a table: its type as DuckDB writes it."""
 _INSENSITIVE, _NULLS_AT_END = 1, 3
-"""Of SqlSupportedCaseSensitivity and SqlNullOrdering."""
+"""Values of SqlSupportedCaseSensitivity and SqlNullOrdering."""
 _KEYWORDS = [
     *("TRAIN", "TUNE", "CHECK", "EVALUATE", "PREDICT", "TRANSFORM", "RESUME", "MODEL", "TARGET"),
     *("WEIGHT", "PRIVACY", "PARTIES", "MODELS", "FEATURES", "HISTORY", "WEIGHTS"),
@@ -35,7 +35,7 @@ _INFO: Mapping[int, object] = {
     513: "\\", 514: "", 515: True, 516: True, 519: False, 520: False, 529: "schema",
     530: "procedure", 531: "catalog", 564: False,
 }  # fmt: skip
-"""By the numbers of Flight SQL's SqlInfo: text, truth value, number or list of texts."""
+"""Values by the numbers of Flight SQL's SqlInfo: text, truth value, number or list of texts."""
 
 _TEXT, _INT = pa.string(), pa.int32()
 
@@ -206,7 +206,7 @@ def _grouped(columns: Result) -> dict[tuple[str, str, str], list[tuple[str, str]
 
 
 def _like(pattern: str | None) -> Any:
-    """Whether a name is like the pattern of SQL: % for any text, _ for any character."""
+    """Return whether a name matches the SQL pattern: % for any text, _ for any character."""
     if pattern is None:
         return lambda _: True
     parts = (
@@ -223,7 +223,7 @@ def _rows(rows: Iterable[tuple[Any, ...]], schema: pa.Schema) -> pa.Table:
 
 
 def _info(wanted: Sequence[int]) -> pa.Table:
-    """Those that are wanted and known; all where none is named."""
+    """Return the named infos that are known; all if none is named."""
     numbers = [n for n in wanted if n in _INFO] if wanted else list(_INFO)
     kinds = (str, bool, int, None, list, None)
     children: list[list[Any]] = [[] for _ in kinds]

@@ -16,9 +16,9 @@ from sqlfl.base.errors import WireError
 MAX_BYTES = 8 << 20
 """Of one message."""
 MAX_ITEMS = 10_000
-"""Of a repeated field."""
+"""Largest number of items of a repeated field."""
 PREFIX = "type.googleapis.com/arrow.flight.protocol.sql."
-"""Of the type of a message in google.protobuf.Any."""
+"""Prefix of a message's type in google.protobuf.Any."""
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _MAX_VARINT_BYTES = 10
 

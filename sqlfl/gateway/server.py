@@ -30,16 +30,16 @@ log = logging.getLogger("sqlfl.gateway")
 
 PREPARE, CLOSE = "CreatePreparedStatement", "ClosePreparedStatement"
 MAX_BATCH_BYTES = 8 << 20
-"""Of a batch of rows: drivers refuse messages of more than 16 MiB."""
+"""Bytes of a batch of rows at most: drivers refuse messages above 16 MiB."""
 MAX_BOUND_BYTES, MAX_BOUND_COLUMNS = 4 << 20, 10_000
-"""Of values of parameters."""
+"""Bytes of the values of parameters at most."""
 NAME = "calls"
 _METHODS = (
     flight.FlightMethod.HANDSHAKE, flight.FlightMethod.GET_FLIGHT_INFO,
     flight.FlightMethod.DO_GET, flight.FlightMethod.DO_PUT, flight.FlightMethod.DO_ACTION,
     flight.FlightMethod.LIST_ACTIONS,
 )  # fmt: skip
-"""Those that are served. Not GetSchema, of whose errors pyarrow sends the traceback."""
+"""Calls that are served. GetSchema is not: pyarrow sends tracebacks of its errors."""
 _BEARER, _BASIC = "Bearer ", "Basic "
 _GRACE = 10.0
 """Seconds that statements have to end in, when the gateway ends."""

@@ -34,7 +34,7 @@ MAX_RESULTS, MAX_RESULT_BYTES = 16, 256 << 20
 NOTES = "sqlfl.notes"
 """The entry of a schema's metadata with a result's notes and warnings, a JSON list of texts."""
 _CONSTANT = re.compile(r"\s*SELECT\s+1\s*;?\s*", re.IGNORECASE)
-"""By which drivers ask whether a connection lives."""
+"""Statement by which drivers test a connection."""
 _ONE = pa.schema([("1", pa.int32())])
 CallerId: TypeAlias = str
 
@@ -64,7 +64,7 @@ class Prepared:
     parameters: tuple[str, ...]
     """Their names, each once: '1' of the first `?` or of `$1`."""
     schema: pa.Schema | None
-    """Of the result; None where it follows from the values of parameters."""
+    """Schema of the result; None if it depends on the values of parameters."""
     values: Values = None
 
     @property

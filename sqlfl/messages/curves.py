@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from sqlfl.base.arrays import Array
 
 AT_NUMBER, AT_CATEGORY, AT_NULL = range(3)
-"""What an effect is at."""
+"""Kinds of places of an effect."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +38,7 @@ class Curves(Message):
     kinds: Array = field(metadata=array("uint8", "points", below=3))
     """AT_NUMBER and so on."""
     effects: Array = field(metadata=array("float64", "points", "outputs"))
-    """Of the score."""
+    """Effects on the score."""
     errors: Array = field(metadata=array("float64", "points", "outputs", least=0))
     rows: Array = field(metadata=array("int64", "points", least=0))
-    """Of the table."""
+    """Rows of the table."""

@@ -47,7 +47,7 @@ class Prepared(Message):
 
 
 def no_samples() -> Array:
-    """Where weights are the same with and without class weights and validation."""
+    """Form of weights that class weights and validation do not change."""
     import numpy as np
 
     return np.zeros(0)

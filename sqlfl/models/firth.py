@@ -26,9 +26,9 @@ LONGEST = 5.0
 """Standard deviation of what a step may add to the scores."""
 HALVINGS = 30
 CLOSE = 1e-8
-"""What a step promises of the likelihood, below which rounding hides whether it keeps that."""
+"""Smallest promised gain of a step that rounding does not hide."""
 DECREMENT = 1e-22
-"""What a step promises, below which the rest is nothing."""
+"""Promised gain of a step below which the estimate is reached."""
 
 
 @dataclass(frozen=True, eq=False)

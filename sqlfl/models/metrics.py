@@ -154,7 +154,7 @@ class CountMeter:
         self._pearson = Mean()
 
     def variances(self, least: Array) -> Array:
-        """Of each row's target, by its mean, but for the dispersion."""
+        """Variance (n,) of targets by their means, without the dispersion."""
         return least
 
     def deviances(self, mean: Array, least: Array, y: Array) -> Array:

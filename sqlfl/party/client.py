@@ -89,9 +89,9 @@ class ClientOperator:
         self._configuration = own = configuration
         self._shrinkage = shrinkage
         self._moments: GramMatrix | None = None
-        """Of the columns as they are encoded, once strengths have needed them."""
+        """Gram matrix of the encoded columns, once strengths have needed it."""
         self._told: SetStrengths | None = None
-        """What strengths were found by the last time."""
+        """Dispersion and curvature of the last update of strengths."""
         self._updates = 0
         """Times that strengths were found anew."""
         self._run, self._slot = run, slot
@@ -146,12 +146,12 @@ class ClientOperator:
         return (self._as_then(back)[0],)
 
     def strengths(self, back: int) -> Array | None:
-        """Those of these parameters; None where there are none."""
+        """Return the strengths of these parameters; None if there are none."""
         found = self._as_then(back)[1]
         return None if found is None else found.strengths
 
     def precision(self, back: int) -> Precision | None:
-        """Of these parameters; None before strengths have been found."""
+        """Return the precision of these parameters; None before strengths have been found."""
         own, told = self._as_then(back)[1], self._told
         if own is None or told is None:
             return None

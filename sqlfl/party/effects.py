@@ -181,7 +181,7 @@ def cells(values: Float, kept: Float) -> tuple[Float, Array]:
 
 
 def _means(values: Float) -> tuple[Float, Array]:
-    """Of cells with about as many values each."""
+    """Return bounds of cells with about equally many values."""
     if not len(values):
         return values, np.zeros(0, np.int64)
     bounds = np.unique(np.quantile(values, np.linspace(0.0, 1.0, CELLS + 1)[1:-1]))

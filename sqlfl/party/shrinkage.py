@@ -22,12 +22,12 @@ FIRST = 10.0
 LEAST, MOST = 1e-3, 1e7
 """The same of all ridges."""
 SMALLEST = 1e-12
-"""Of |β|²: a group whose weights vanish gets the largest ridge."""
+"""Smallest |β|²: a group whose weights vanish gets the largest ridge."""
 
 
 @dataclass(frozen=True, eq=False)
 class Shrinkage:
-    """Of one block in training."""
+    """Strengths of one block in training."""
 
     groups: Array
     """int (d,): as `Encoding.groups` has them."""

@@ -63,7 +63,7 @@ class SlotState:
     encoded_counts: Array | None = None
     """float64 (a,): what they counted when they were encoded."""
     reference: Reference | None = None
-    """What SKEW compares with, once it has been found."""
+    """Reference of SKEW, once it has been found."""
     weighed: bool = False
     """True if the weights of its rows have come with a message."""
     joined: int = 0

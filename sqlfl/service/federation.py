@@ -87,7 +87,7 @@ class RemoteFederation:
             return answers.bytes_to_plan(self._asked(EXPLAIN, piece.sql, statement))
 
     def result_schema(self, text: str, parameters: Values = None) -> pa.Schema:
-        """As `Federation.result_schema`."""
+        """Return the schema as `Federation.result_schema` does."""
         piece = whole(text, parameters)
         piece.statement()
         with piece.placed():

@@ -12,9 +12,9 @@ from sqlfl.coordinator.join.mapping import TableMapping
 from sqlfl.coordinator.join.products import Products
 from sqlfl.coordinator.join.row_mapping import StoredMapping
 from sqlfl.coordinator.join.scratch import Scratch
-from sqlfl.coordinator.rounds import chunks as pieces_module
+from sqlfl.coordinator.rounds import chunks as chunks_module
 from sqlfl.coordinator.rounds import passes as passes_module
-from sqlfl.coordinator.rounds.chunks import Chunk, StoredPieces, WrittenPieces, found_pieces
+from sqlfl.coordinator.rounds.chunks import Chunk, StoredChunks, WrittenChunks, chunks_of
 from sqlfl.coordinator.rounds.passes import Passes
 from sqlfl.coordinator.rounds.scores import Scores, by_output
 from sqlfl.models.losses import Softmax, Squared
@@ -78,8 +78,8 @@ def test_passes_over_found_rows_are_those_over_written_ones(
     slots = [slot for slot in mapping.slots if slot != 1] or [0]
     rows = mapping.written()
     table = TableMapping([rows[s] for s in slots], [mapping.sizes[s] for s in slots])
-    one = Passes(found_pieces(mapping, slots, 1, y), loss)
-    other = Passes(WrittenPieces(table, y[rows[1]], None), loss)
+    one = Passes(chunks_of(mapping, slots, 1, y), loss)
+    other = Passes(WrittenChunks(table, y[rows[1]], None), loss)
     held = [rng.normal(size=(mapping.sizes[s], 3)) for s in slots]
     scores = Scores(by_output(held), rng.normal(size=3))
     look, expected = one.look(scores), other.look(scores)
@@ -110,7 +110,7 @@ def test_passes_over_stored_rows_are_those_over_written_ones(
     slots: tuple[int, int], read: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To the last digit: pieces, and so the order of sums, are the same."""
-    monkeypatch.setattr(pieces_module, "READ", read)
+    monkeypatch.setattr(chunks_module, "READ", read)
     monkeypatch.setattr(passes_module, "SAMPLED", 1000)
     monkeypatch.setattr(passes_module, "CHUNK", 900)
     rng = np.random.default_rng(SEED)
@@ -127,8 +127,8 @@ def test_passes_over_stored_rows_are_those_over_written_ones(
         for file, own in zip(files, rows, strict=True):
             file.append(own)
         mapping = StoredMapping(dict(enumerate(files)), dict(enumerate(sizes)))
-        one = Passes(StoredPieces(mapping, slots, 1, y), loss)
-        other = Passes(WrittenPieces(table, y[rows[1]], None), loss)
+        one = Passes(StoredChunks(mapping, slots, 1, y), loss)
+        other = Passes(WrittenChunks(table, y[rows[1]], None), loss)
         look, expected = one.look(scores), other.look(scores)
         assert look.value == expected.value
         for found, wanted in zip(look.slots, expected.slots, strict=True):
@@ -163,12 +163,12 @@ def test_rows_that_are_no_products_are_found_one_by_one(
     assert mapping is not None
     assert mapping.total == 700 or name == "several"
     y = rng.normal(size=700)
-    pieces = found_pieces(mapping, mapping.slots, 0, y)
+    pieces = chunks_of(mapping, mapping.slots, 0, y)
     rows = mapping.written()
     table = TableMapping([rows[s] for s in mapping.slots], mapping.sizes)
     scores = Scores(tuple(rng.normal(size=(1, n)) for n in mapping.sizes), np.ones(1))
     look = Passes(pieces, Squared()).look(scores)
-    expected = Passes(WrittenPieces(table, y[rows[0]], None), Squared()).look(scores)
+    expected = Passes(WrittenChunks(table, y[rows[0]], None), Squared()).look(scores)
     assert look.value == pytest.approx(expected.value, rel=1e-12)
     for found, wanted in zip(look.slots, expected.slots, strict=True):
         np.testing.assert_allclose(found, wanted, atol=1e-9)

@@ -19,7 +19,7 @@ from sqlfl.coordinator.join.mapping import TableMapping
 from sqlfl.coordinator.join.row_mapping import WrittenMapping
 from sqlfl.coordinator.measures import Measures, measured_rows
 from sqlfl.coordinator.preparation import Joined, JoinedSlot, Targets, Weighting
-from sqlfl.coordinator.rounds.chunks import WrittenPieces
+from sqlfl.coordinator.rounds.chunks import WrittenChunks
 from sqlfl.coordinator.rounds.scores import Scores, by_output
 from sqlfl.messages import EqualRows, Message
 from sqlfl.models.losses import Loss, loss_of
@@ -140,7 +140,7 @@ def scores_of(joined: Joined, embedding: Mapping[int, Array]) -> Array:
 def measures_of(loss: Loss, joined: Joined, target: Targets) -> Measures:
     slots = joined.slots.values()
     mapping = TableMapping([slot.rows for slot in slots], [int(s.offsets[-1]) for s in slots])
-    pieces = WrittenPieces(mapping, target.values, None)
+    pieces = WrittenChunks(mapping, target.values, None)
     passes = PartitionedRows(pieces, loss, InProcess(), measured_rows(joined.weighting))
     return Measures(passes, loss, target, joined.weighting)
 

@@ -9,7 +9,7 @@ import pytest
 
 from sqlfl.coordinator.join.mapping import TableMapping
 from sqlfl.coordinator.rounds import passes as passes_module
-from sqlfl.coordinator.rounds.chunks import WrittenPieces
+from sqlfl.coordinator.rounds.chunks import WrittenChunks
 from sqlfl.coordinator.rounds.compiled_chunks import LOSSES as COMPILED
 from sqlfl.coordinator.rounds.lanczos import largest_eigenvalue, spectrum
 from sqlfl.coordinator.rounds.passes import Passes
@@ -46,7 +46,7 @@ class Dense:
         if weighted:
             self.w = rng.random(TOTAL) * rng.integers(0, 2, TOTAL)
             self.w *= TOTAL / self.w.sum()
-        pieces = WrittenPieces(TableMapping(self.rows, SIZES), self.y, self.w)
+        pieces = WrittenChunks(TableMapping(self.rows, SIZES), self.y, self.w)
         self.passes = Passes(pieces, loss)
         blocks = [rng.normal(size=(size, loss.outputs)) for size in SIZES]
         self.scores = Scores(by_output(blocks), rng.normal(size=loss.outputs))
@@ -215,7 +215,7 @@ def test_the_largest_eigenvalue_is_bounded_from_above(weighted: bool) -> None:
         design = roots[:, None] * np.hstack([x[p] for x, p in zip(tables, rows, strict=True)])
         matrix = design @ design.T / total
         mapping = TableMapping([p.astype(np.int32) for p in rows], sizes)
-        passes = Passes(WrittenPieces(mapping, np.zeros(total), w), Squared())
+        passes = Passes(WrittenChunks(mapping, np.zeros(total), w), Squared())
 
         def apply(sums: Sequence[np.ndarray], held: list[np.ndarray] = tables) -> list[np.ndarray]:
             return [own @ x @ x.T / total for own, x in zip(sums, held, strict=True)]
@@ -243,7 +243,7 @@ def test_where_nothing_that_counts_is_drawn_all_rows_are_taken(
     monkeypatch.setattr(passes_module, "SAMPLED", 50)
     w = np.ones(TOTAL)
     w[passes_module._draw(TOTAL, 50)] = 0.0
-    pieces = WrittenPieces(TableMapping(dense.rows, SIZES), dense.y, w)
+    pieces = WrittenChunks(TableMapping(dense.rows, SIZES), dense.y, w)
     passes = Passes(pieces, Squared())
     ways = [np.random.default_rng(2).normal(size=(1, 1, size)) for size in SIZES]
     exact = passes.curvatures(dense.scores, ways)

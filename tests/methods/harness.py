@@ -14,7 +14,7 @@ from sqlfl.contract.configuration import Configuration, TowerConfiguration
 from sqlfl.contract.schema import Address, Client, SlotSpecification
 from sqlfl.coordinator.join.mapping import TableMapping
 from sqlfl.coordinator.join.slot_members import SlotMembers
-from sqlfl.coordinator.rounds.chunks import WrittenPieces
+from sqlfl.coordinator.rounds.chunks import WrittenChunks
 from sqlfl.coordinator.rounds.passes import Passes
 from sqlfl.coordinator.rounds.problem import Algorithm, Problem, Step, coordinator_of
 from sqlfl.messages import Message, Ready, Start
@@ -219,7 +219,7 @@ class Join:
         if len(found.slots) == 1:  # of joined rows
             total = len(self.targets)
             mapping = TableMapping((np.arange(total, dtype=np.int32),), (total,))
-        pieces = WrittenPieces(mapping, self.targets, self.weights)
+        pieces = WrittenChunks(mapping, self.targets, self.weights)
         return Passes(pieces, self.loss).rows(found)
 
     @property

@@ -12,7 +12,7 @@ import pytest
 from sqlfl.base.errors import InternalError
 from sqlfl.coordinator.join.mapping import TableMapping
 from sqlfl.coordinator.rounds.chunk import Chunk, PassTally
-from sqlfl.coordinator.rounds.chunks import WrittenPieces
+from sqlfl.coordinator.rounds.chunks import WrittenChunks
 from sqlfl.coordinator.rounds.compiled_chunks import CompiledChunk
 from sqlfl.coordinator.rounds.passes import Passes
 from sqlfl.coordinator.rounds.runs import ends_of_runs
@@ -36,12 +36,12 @@ def test_without_it_numpy_does_the_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     take_way("compiled", monkeypatch)
-    pieces = WrittenPieces(TableMapping([np.zeros(4, np.int32)], [1]), np.ones(4), None)
+    pieces = WrittenChunks(TableMapping([np.zeros(4, np.int32)], [1]), np.ones(4), None)
     assert {type(piece) for piece in pieces.pieces(3)} == {CompiledChunk}
     monkeypatch.setattr(native, "PATH", tmp_path / "none.so")
     with caplog.at_level(logging.WARNING, "sqlfl.models.native"):
         for _ in range(2):
-            pieces = WrittenPieces(TableMapping([np.zeros(4, np.int32)], [1]), np.ones(4), None)
+            pieces = WrittenChunks(TableMapping([np.zeros(4, np.int32)], [1]), np.ones(4), None)
             assert {type(piece) for piece in pieces.pieces(3)} == {Chunk}
     (said,) = caplog.messages
     assert "several times as long" in said
@@ -242,7 +242,7 @@ def test_scores_of_other_rows_are_refused(way: str, monkeypatch: pytest.MonkeyPa
     """The library would read beyond them."""
     take_way(way, monkeypatch)
     rows = TableMapping([np.array([0, 1, 2], np.int32)[[2, 0, 1]]], [3])
-    passes = Passes(WrittenPieces(rows, np.zeros(3), None), Squared())
+    passes = Passes(WrittenChunks(rows, np.zeros(3), None), Squared())
     short, wide = np.zeros((1, 2)), np.zeros((2, 3))
     for values, constant in ((short, 1), (wide, 1), (np.zeros((1, 3)), 2)):
         scores = Scores((values,), np.zeros(constant))

@@ -26,7 +26,7 @@ DEGREE = 3
 FEW = 32
 """Distinct values, up to which a curve has a number for each."""
 SHARE = 0.01
-"""Of the rows, that a value must hold to have a weight of its own."""
+"""Share of the rows that a value with a weight of its own holds at least."""
 MOST_VALUES = 64
 LEAST_COUNT = 5
 NEAR = 0.1

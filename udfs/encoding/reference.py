@@ -152,7 +152,7 @@ class Entries:
     """Categories of a feature in the active rows."""
 
     names: tuple[str, ...]
-    """As the vocabulary of the encoding has them."""
+    """Categories, as the encoding's vocabulary has them."""
     null: str
     counts: Float
     """Σ of what rows of each count."""
@@ -163,7 +163,7 @@ class Entries:
 def entries(
     snapshot: Snapshot, encoding: Encoding, place: int, number: int, counts: Float
 ) -> Entries:
-    """Of the category feature at `place`, the one of this `number`."""
+    """Return the entries of category feature `number`, at `place`."""
     found = column_of(snapshot, replace(encoding.features[place], made=None), place)
     assert isinstance(found, Categories)
     texts, key = list(found.entries), encoding.vocabulary_key

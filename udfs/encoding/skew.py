@@ -23,7 +23,7 @@ from sqlfl.udfs.numbering.rows import Snapshot
 from sqlfl.udfs.updates.update import LinearEngine
 
 NUMBERS = 8
-"""Of each feature, in the message."""
+"""Fields of each feature in the message."""
 EMPTY = 1e-4
 """Share that a bin without rows has in the logarithm of a population stability index."""
 _NAN = float("nan")
@@ -72,7 +72,7 @@ def skew(snapshot: Snapshot, block: SavedBlock, engine: LinearEngine, request: S
 
 
 def _many(counts: Float, least: int) -> bool:
-    """Whether as many rows count, also by how much each does."""
+    """Return whether at least `least` rows count, also by their effective number."""
     rows = int(np.count_nonzero(counts))
     return rows >= least and effective_rows(counts) >= least * (1.0 - 1e-9)
 

@@ -23,10 +23,10 @@ from sqlfl.coordinator.executors.partition import Partition, Reach
 from sqlfl.coordinator.join.mapping import SlotMapping, TableMapping
 from sqlfl.coordinator.rounds.chunks import (
     Chunks,
-    FoundPieces,
-    ProductPieces,
-    StoredPieces,
-    WrittenPieces,
+    FoundChunks,
+    ProductChunks,
+    StoredChunks,
+    WrittenChunks,
 )
 from sqlfl.coordinator.rounds.measured import EVERY, MeasuredRows
 from sqlfl.coordinator.rounds.passes import sampled
@@ -83,9 +83,9 @@ class Division:
 
 def divided(source: Chunks, loss: Loss, measured: MeasuredRows) -> Division:
     """Return the joined rows of `source` and their `measured` rows by partition."""
-    if isinstance(source, WrittenPieces):
+    if isinstance(source, WrittenChunks):
         return _written(source, loss, measured)
-    if not isinstance(source, FoundPieces | ProductPieces | StoredPieces):
+    if not isinstance(source, FoundChunks | ProductChunks | StoredChunks):
         return _one(source, loss, measured)
     parts = _parts(source.total, loss.outputs * sum(source.sizes))
     if parts == 1:
@@ -104,7 +104,7 @@ def _one(source: Chunks, loss: Loss, measured: MeasuredRows) -> Division:
     return Division(source, (source,), (reach,), (sampled(source.total),), (measured,), loss, 1)
 
 
-def _written(source: WrittenPieces, loss: Loss, measured: MeasuredRows) -> Division:
+def _written(source: WrittenChunks, loss: Loss, measured: MeasuredRows) -> Division:
     if _parts(source.total, 0) == 1:
         return _one(source, loss, measured)
     slots = source.mapping.slots
@@ -161,7 +161,7 @@ def _reach(slot: SlotMapping, rows: slice) -> Reach:
     return int(slot.rows[rows.start]), int(slot.rows[rows.stop - 1]) + 1
 
 
-def _part(source: WrittenPieces, rows: slice, reaches: Sequence[Reach]) -> WrittenPieces:
+def _part(source: WrittenChunks, rows: slice, reaches: Sequence[Reach]) -> WrittenChunks:
     slot_rows = []
     for slot, (first, _) in zip(source.mapping.slots, reaches, strict=True):
         if slot.identity:
@@ -171,4 +171,4 @@ def _part(source: WrittenPieces, rows: slice, reaches: Sequence[Reach]) -> Writt
             slot_rows.append(part - np.int32(first) if first else part)
     mapping = TableMapping(slot_rows, [end - first for first, end in reaches])
     shares = None if source.shares is None else source.shares[rows]
-    return WrittenPieces(mapping, source.targets[rows], shares)
+    return WrittenChunks(mapping, source.targets[rows], shares)

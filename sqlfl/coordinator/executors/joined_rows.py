@@ -17,7 +17,7 @@ from sqlfl.coordinator.executors.division import divided
 from sqlfl.coordinator.executors.in_process import InProcess
 from sqlfl.coordinator.executors.partition import Work
 from sqlfl.coordinator.executors.sums import PartitionSums
-from sqlfl.coordinator.rounds.chunks import Chunks, StoredPieces
+from sqlfl.coordinator.rounds.chunks import Chunks, StoredChunks
 from sqlfl.coordinator.rounds.measured import EVERY, MeasuredRows, headline_of_none
 from sqlfl.coordinator.rounds.passes import Passes, PassResult
 from sqlfl.coordinator.rounds.scores import Scores
@@ -43,7 +43,7 @@ class PartitionedRows:
         self._sizes = source.sizes if offset is None else source.sizes[:-1]
         self._source = source
         self._loss = loss
-        self._own = InProcess() if isinstance(source, StoredPieces) else None
+        self._own = InProcess() if isinstance(source, StoredChunks) else None
         self._executor = executor if self._own is None else self._own
         self._measured = measured
         self._whole = Passes(source, loss)
@@ -87,7 +87,7 @@ class PartitionedRows:
         return float(found / counted)
 
     def separates(self, scores: Scores) -> bool:
-        """By what is learnt alone: no multiple of it moves the offset."""
+        """Use the learnt scores alone: no multiple of them moves the offset."""
         own = self._beside(scores, none=True)
         return not self._ask(Work("separates", own)).numbers.any()
 
@@ -142,7 +142,7 @@ class PartitionedRows:
         return self._whole.sample(slots, rows)
 
     def _beside(self, scores: Scores, *, none: bool = False) -> Scores:
-        """With the offset, or `none` in its place."""
+        """Add the offset to the scores; without one, return `none`."""
         if self._offset is None:
             return scores
         outputs = len(scores.constant)

@@ -18,7 +18,7 @@ from sqlfl.coordinator.join.factorised import Branch, Factorised, Tree
 from sqlfl.coordinator.join.join_size import SlotCodes
 from sqlfl.coordinator.join.key_join import KeyJoin
 from sqlfl.coordinator.join.mapping import SlotMapping, TableMapping
-from sqlfl.coordinator.rounds.chunks import Chunks, FoundPieces, ProductPieces, WrittenPieces
+from sqlfl.coordinator.rounds.chunks import Chunks, FoundChunks, ProductChunks, WrittenChunks
 from sqlfl.coordinator.rounds.measured import MeasuredRows
 from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.models.clipped import Huber, Quantile
@@ -161,7 +161,7 @@ def frame_of_partitions(division: Division, first: int, end: int) -> WorkerFrame
             for own in division.measured[first:end]
         ],
     }  # fmt: skip
-    if isinstance(division.whole, FoundPieces | ProductPieces):
+    if isinstance(division.whole, FoundChunks | ProductChunks):
         found = _found(division.whole, writing)
         facts["found"] = found | {"parts": division.parts, "end": end}
     else:
@@ -214,7 +214,7 @@ def _measured(facts: Mapping[str, Any], reading: FrameReading) -> MeasuredRows:
 
 
 def _written(pieces: Chunks, writing: Writing) -> dict[str, Any]:
-    if not isinstance(pieces, WrittenPieces):
+    if not isinstance(pieces, WrittenChunks):
         raise InternalError("joined rows that no worker takes")
     return {
         "sizes": pieces.mapping.sizes,
@@ -229,20 +229,20 @@ def _told(slot: SlotMapping) -> Array | None:
     return None if slot.identity else slot.rows
 
 
-def _written_pieces(facts: Mapping[str, Any], reading: FrameReading) -> WrittenPieces:
+def _written_pieces(facts: Mapping[str, Any], reading: FrameReading) -> WrittenChunks:
     sizes, places = facts["sizes"], facts["rows"]
     rows = [
         np.arange(size, dtype=np.int32) if place is None else reading.arrays[place]
         for size, place in zip(sizes, places, strict=True)
     ]
     targets = reading.arrays[facts["targets"]]
-    return WrittenPieces(TableMapping(rows, sizes), targets, reading.one(facts["shares"]))
+    return WrittenChunks(TableMapping(rows, sizes), targets, reading.one(facts["shares"]))
 
 
-def _found(pieces: FoundPieces | ProductPieces, writing: Writing) -> dict[str, Any]:
+def _found(pieces: FoundChunks | ProductChunks, writing: Writing) -> dict[str, Any]:
     mapping = pieces.mapping
     return {
-        "products": isinstance(pieces, ProductPieces),
+        "products": isinstance(pieces, ProductChunks),
         "slots": mapping.slots,
         "sizes": mapping.sizes,
         "trees": [_tree(tree, writing) for tree in mapping.trees],
@@ -252,14 +252,14 @@ def _found(pieces: FoundPieces | ProductPieces, writing: Writing) -> dict[str, A
     }
 
 
-def _pieces(facts: Mapping[str, Any], reading: FrameReading) -> FoundPieces | ProductPieces:
+def _pieces(facts: Mapping[str, Any], reading: FrameReading) -> FoundChunks | ProductChunks:
     if facts["products"] and library() is None:
         raise Error("it has no compiled library, as the coordinator has; install sqlfl alike")
     sizes = dict(zip(facts["slots"], facts["sizes"], strict=True))
     trees = [_tree_of(tree, reading) for tree in facts["trees"]]
     mapping = Factorised(trees, facts["slots"], sizes)
     targets = reading.arrays[facts["targets"]]
-    kind = ProductPieces if facts["products"] else FoundPieces
+    kind = ProductChunks if facts["products"] else FoundChunks
     return kind(mapping, facts["featured"], facts["target"], targets)
 
 

@@ -62,7 +62,7 @@ class Chunks(Protocol):
         ...
 
 
-class WrittenPieces:
+class WrittenChunks:
     """Chunks of arrays with N rows: the mapping, targets, and shares if rows count differently."""
 
     def __init__(self, mapping: TableMapping, targets: Array, shares: Array | None) -> None:
@@ -111,7 +111,7 @@ def _of_rows(
     return Chunk(first, count, tuple(wide), targets, shares)
 
 
-def found_pieces(mapping: RowMapping, slots: Sequence[int], target: int, targets: Array) -> Chunks:
+def chunks_of(mapping: RowMapping, slots: Sequence[int], target: int, targets: Array) -> Chunks:
     """Return chunks of a mapping that need not be written down, with the targets of their slot's
     rows.
 
@@ -119,14 +119,14 @@ def found_pieces(mapping: RowMapping, slots: Sequence[int], target: int, targets
     mapping of arrays.
     """
     if isinstance(mapping, StoredMapping):
-        return StoredPieces(mapping, slots, target, targets)
+        return StoredChunks(mapping, slots, target, targets)
     if not isinstance(mapping, Factorised):
         raise InternalError("joined rows that are in arrays")
-    kind = FoundPieces if library() is None else ProductPieces
+    kind = FoundChunks if library() is None else ProductChunks
     return kind(mapping, slots, target, targets)
 
 
-class FoundPieces:
+class FoundChunks:
     """Chunks of keys that have equal numbers of rows."""
 
     def __init__(
@@ -142,7 +142,7 @@ class FoundPieces:
         self.total = mapping.total
         self.sizes = tuple(mapping.sizes[place] for place in self._places)
 
-    def cut(self, parts: int) -> list[FoundPieces]:
+    def cut(self, parts: int) -> list[FoundChunks]:
         """Return up to `parts` parts of about equally many joined rows. Their `some` still covers
         all rows.
         """
@@ -169,7 +169,7 @@ class FoundPieces:
             first += block.count
 
 
-class ProductPieces:
+class ProductChunks:
     """Chunks for the compiled library: whole keys, with any number of rows."""
 
     def __init__(
@@ -192,8 +192,8 @@ class ProductPieces:
         sizes = dict(zip(mapping.slots, mapping.sizes, strict=True))
         self.sizes = tuple(sizes[slot] for slot in slots)
 
-    def cut(self, parts: int) -> list[ProductPieces]:
-        """Return parts as `FoundPieces.cut` does."""
+    def cut(self, parts: int) -> list[ProductChunks]:
+        """Return parts as `FoundChunks.cut` does."""
         cutting, before = Cutting(self.total, parts), 0
         cut_parts = [copy(self) for _ in range(parts)]
         for part in cut_parts:
@@ -268,7 +268,7 @@ class _Grouped:
             yield ProductChunk(0, count, *shared, keys=keys, far=self.far)
 
 
-class StoredPieces:
+class StoredChunks:
     """Chunks of a mapping that is read from files."""
 
     def __init__(
@@ -283,8 +283,8 @@ class StoredPieces:
         sizes = dict(zip(mapping.slots, mapping.sizes, strict=True))
         self.sizes = tuple(sizes[slot] for slot in slots)
 
-    def cut(self, parts: int) -> list[StoredPieces]:
-        """Return parts as `FoundPieces.cut` does."""
+    def cut(self, parts: int) -> list[StoredChunks]:
+        """Return parts as `FoundChunks.cut` does."""
         cut_parts = [copy(self) for _ in range(parts)]
         for number, part in enumerate(cut_parts):
             part._first = self.total * number // parts

@@ -51,7 +51,7 @@ class PassResult:
     highest: float
     """Largest H of the rows that count."""
     bend: float | None = None
-    """As `Passes.mean_curvature`; None if it needs a pass of its own."""
+    """Mean curvature as in `Passes.mean_curvature`; None if it needs its own pass."""
 
 
 class Passes:

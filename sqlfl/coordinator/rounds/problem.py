@@ -18,7 +18,7 @@ from sqlfl.coordinator.executors.in_process import InProcess
 from sqlfl.coordinator.executors.joined_rows import PartitionedRows
 from sqlfl.coordinator.join.mapping import SlotMapping, TableMapping
 from sqlfl.coordinator.join.slot_members import SlotMembers
-from sqlfl.coordinator.rounds.chunks import Chunks, WrittenPieces
+from sqlfl.coordinator.rounds.chunks import Chunks, WrittenChunks
 from sqlfl.coordinator.rounds.lateness import Lateness
 from sqlfl.coordinator.rounds.measured import EVERY, MeasuredRows
 from sqlfl.coordinator.rounds.scores import Scores
@@ -29,7 +29,7 @@ from sqlfl.options.training import TowerOptions, TrainingOptions
 
 @dataclass(frozen=True, eq=False)
 class Offset:
-    """What is added to the scores of joined rows, and learnt by nobody."""
+    """Offsets (N,) of the scores of joined rows, which nobody learns."""
 
     values: Array
     """float64 (1, n): of the rows of a slot."""
@@ -178,7 +178,7 @@ class Problem:
             mapping = TableMapping((np.arange(total, dtype=np.int32),), (total,))
         if self.offset is not None and self.offset.rows is not None:
             mapping = mapping.beside(self.offset.rows)
-        pieces = self.pieces or WrittenPieces(mapping, self.targets, self.shares)
+        pieces = self.pieces or WrittenChunks(mapping, self.targets, self.shares)
         values = None if self.offset is None else self.offset.values
         return PartitionedRows(pieces, self.loss, self.executor, self.measured, values)
 

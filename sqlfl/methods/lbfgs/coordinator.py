@@ -55,7 +55,7 @@ and gains many times that by its new ones."""
 INNER = 8
 """Iterations, at most, until strengths are found anew."""
 ROUGHLY = 1e-4
-"""Of the objective: where the next step promises no more, strengths are found anew before."""
+"""Share of the objective. If the next step promises less, strengths are found anew first."""
 VISIBLE = 1.1
 """Spread of a table's rows that the card tells of: less is chance."""
 SETTLED = 0.05
@@ -117,7 +117,7 @@ class Lbfgs:
         self._of_slots: dict[int, float] = {}
         """The same by slot."""
         self._spread: dict[int, float] = {}
-        """By slot the dispersion of its rows over that of joined rows."""
+        """Dispersion of each slot's rows over that of joined rows."""
         self._fell = False
         """8-byte messages did not keep the objective above that."""
 
@@ -231,9 +231,9 @@ class Lbfgs:
         return {slot: (own * self._spread[slot], curvature) for slot in problem.shrunken}
 
     def _spreads(self, dispersion: float, curvature: float) -> dict[int, float]:
-        """By slot what residuals that are alike in all joined rows of a table's row make of the
-        dispersion: Σ G_r² / Σ h, with G_r the sum over the joined rows of row r, times rows over
-        rows less degrees of freedom, over φ; 1 or more."""
+        """Dispersion by slot, where residuals that are alike in all joined rows of a table's row
+        make of the dispersion: Σ G_r² / Σ h, with G_r the sum over the joined rows of row r, times
+        rows over rows less degrees of freedom, over φ; 1 or more."""
         problem = self._problem
         if getattr(problem.options.method, "unit", ROWS) == ROWS:
             return dict.fromkeys(problem.shrunken, 1.0)

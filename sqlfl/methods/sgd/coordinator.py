@@ -101,7 +101,7 @@ class Sgd(Headed):
             surrogate = Surrogate(problem)
             self._surrogate = surrogate if surrogate.applies else None
         self._own: OwnScores | None = None
-        """Where clients add their own scores to residuals without these."""
+        """Scores that clients add to residuals, which are made without these."""
         if self._surrogate is not None and problem.tower is None and not self._some:
             self._own, self._surrogate = OwnScores(problem), None
 

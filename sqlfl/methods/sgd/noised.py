@@ -39,7 +39,7 @@ class OwnScores:
         self.feedback = float(loss.mean_curvature(scores[:1]))
         self._start = problem.weighted(loss.gradient(scores, problem.targets))
         self._means: list[list[Array]] = []
-        """Of each epoch, the mean of each block's predictions."""
+        """Mean of each block's predictions in each epoch."""
         self._blocks = tuple(np.zeros((size, problem.outputs)) for size in problem.mapping.sizes)
 
     def sums(self) -> list[Array]:

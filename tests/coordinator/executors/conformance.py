@@ -20,7 +20,7 @@ from sqlfl.coordinator.join.key_trees import factorised
 from sqlfl.coordinator.join.mapping import TableMapping
 from sqlfl.coordinator.join.mapping_query import run_mapping_query
 from sqlfl.coordinator.rounds import passes as passes_module
-from sqlfl.coordinator.rounds.chunks import Chunks, FoundPieces, WrittenPieces
+from sqlfl.coordinator.rounds.chunks import Chunks, FoundChunks, WrittenChunks
 from sqlfl.coordinator.rounds.measured import EVERY, MeasuredRows
 from sqlfl.coordinator.rounds.passes import Passes, PassResult
 from sqlfl.coordinator.rounds.scores import Scores, by_output
@@ -74,7 +74,7 @@ def written(loss: Loss, *, weighted: bool = False) -> Case:
         w *= TOTAL / w.sum()
         measured = MeasuredRows(validation, samples, np.where(validation, samples, 0.0))
     mapping = TableMapping([own.astype(np.int32) for own in rows], SIZES)
-    return Case(WrittenPieces(mapping, y, w), loss, measured)
+    return Case(WrittenChunks(mapping, y, w), loss, measured)
 
 
 def found(loss: Loss, name: str = "two") -> Case:
@@ -96,7 +96,7 @@ def found(loss: Loss, name: str = "two") -> Case:
     assert mapping is not None
     assert name != "two" or 0 < RowBlocks(mapping).together < mapping.total
     y = rng.integers(0, max(2, loss.outputs), mapping.sizes[1]).astype(np.uint8)
-    return Case(FoundPieces(mapping, list(mapping.slots), 1, y), loss)
+    return Case(FoundChunks(mapping, list(mapping.slots), 1, y), loss)
 
 
 def bits(rows: PartitionedRows, case: Case) -> list[bytes]:
@@ -248,7 +248,7 @@ class ExecutorConformance:
 
     def test_separation_is_seen_in_all_partitions(self, executor: Executor) -> None:
         case = written(Logistic())
-        assert isinstance(case.source, WrittenPieces)
+        assert isinstance(case.source, WrittenChunks)
         case.source.targets[:] = case.truth.rows(case.scores)[:, 0] > 0
         with closing(case.rows(executor)) as rows:
             assert rows.separates(case.scores)

@@ -12,16 +12,16 @@ from sqlfl.coordinator.executors import division
 from sqlfl.coordinator.executors.division import divided
 from sqlfl.coordinator.join.mapping import TableMapping
 from sqlfl.coordinator.rounds import passes
-from sqlfl.coordinator.rounds.chunks import FoundPieces, WrittenPieces
+from sqlfl.coordinator.rounds.chunks import FoundChunks, WrittenChunks
 from sqlfl.coordinator.rounds.measured import EVERY
 from sqlfl.models.losses import Softmax, Squared
 from tests.coordinator.executors.conformance import found
 
 
-def pieces(*slots: np.ndarray) -> WrittenPieces:
+def pieces(*slots: np.ndarray) -> WrittenChunks:
     sizes = [int(own.max(initial=0)) + 1 for own in slots]
     mapping = TableMapping([own.astype(np.int32) for own in slots], sizes)
-    return WrittenPieces(mapping, np.zeros(len(slots[0])), None)
+    return WrittenChunks(mapping, np.zeros(len(slots[0])), None)
 
 
 def test_few_rows_are_one_partition() -> None:
@@ -56,7 +56,7 @@ def test_each_partition_has_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     sampled = []
     before = 0
     for own, reaches, drawn in zip(made.pieces, made.reaches, made.drawn, strict=True):
-        assert isinstance(own, WrittenPieces)
+        assert isinstance(own, WrittenChunks)
         assert own.mapping.slots[0].identity
         for rows, slot, reach in zip(seen, own.mapping.slots, reaches, strict=True):
             rows.append(slot.rows + reach[0])
@@ -74,7 +74,7 @@ def test_each_partition_has_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_key_of_very_many_rows_is_in_several_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks, "MANY", 100)
     source = found(Squared()).source
-    assert isinstance(source, FoundPieces)
+    assert isinstance(source, FoundChunks)
     for parts in (1, 3, 50, source.total):
         made = source.cut(parts)
         assert len(made) <= parts
@@ -85,7 +85,7 @@ def test_a_key_of_very_many_rows_is_in_several_partitions(monkeypatch: pytest.Mo
     assert rows_of(source.cut(7), source.sizes) == rows_of([source], source.sizes)
 
 
-def rows_of(parts: Sequence[FoundPieces], sizes: Sequence[int]) -> list[tuple[int, ...]]:
+def rows_of(parts: Sequence[FoundChunks], sizes: Sequence[int]) -> list[tuple[int, ...]]:
     """Of every joined row the row of each slot, sorted."""
     numbers = [np.arange(size)[:, None] for size in sizes]
     rows = [

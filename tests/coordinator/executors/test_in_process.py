@@ -18,7 +18,7 @@ from sqlfl.coordinator.executors.joined_rows import PartitionedRows
 from sqlfl.coordinator.join.key_join import KeyJoin
 from sqlfl.coordinator.join.row_mapping import StoredMapping
 from sqlfl.coordinator.join.scratch import Scratch
-from sqlfl.coordinator.rounds.chunks import StoredPieces
+from sqlfl.coordinator.rounds.chunks import StoredChunks
 from sqlfl.coordinator.rounds.passes import Passes
 from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.models.losses import Logistic
@@ -101,7 +101,7 @@ def test_rows_in_files_are_read_here(monkeypatch: pytest.MonkeyPatch) -> None:
         for file, own in zip(files, rows, strict=True):
             file.append(own)
         mapping = StoredMapping(dict(enumerate(files)), dict(enumerate(sizes)))
-        pieces = StoredPieces(mapping, (0, 1), 1, rng.integers(0, 2, 40).astype(np.uint8))
+        pieces = StoredChunks(mapping, (0, 1), 1, rng.integers(0, 2, 40).astype(np.uint8))
         assert sum(part.total for part in pieces.cut(7)) == total
         whole = Passes(pieces, Logistic())
         with closing(PartitionedRows(pieces, Logistic(), Elsewhere())) as divided:
