@@ -62,7 +62,7 @@ def separable(gradient: float) -> Ending:
         "the scores tell the classes apart without an error, so that without l2 the loss has no "
         "minimum: it falls as long as the weights grow"
     )
-    return Ending(False, "separable classes", reason, gradient)
+    return Ending(False, SEPARABLE, reason, gradient)
 
 
 def bounded(gap: float) -> Ending:
@@ -95,6 +95,13 @@ def so_far(epoch: int) -> Ending:
     return Ending(False, "not at its end", f"this is a checkpoint, of epoch {epoch}")
 
 
+SEPARABLE = "separable classes"
+ENDLESS = (
+    "the optimum is at infinity: some weights could grow for ever without a rise of the loss "
+    "(separation), and their sizes say only where the training ended. With l2 above 0 there is an "
+    "optimum"
+)
+"""Warning for a model without l2."""
 LIMIT = "stopped at the limit of epochs"
 LIMIT_REASON = "the epochs are used up"
 ROUNDING = "stopped by rounding"

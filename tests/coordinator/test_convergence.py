@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,8 +14,10 @@ import pytest
 
 import sqlfl
 from tests.conftest import Open
+from tests.depth import THOROUGH
 
 ROWS = 400
+SEEDS = 30 if THOROUGH else 2
 JOIN = "FROM a.trips t JOIN b.arrivals r USING (id)"
 
 
@@ -132,10 +135,11 @@ def test_without_l2_the_card_says_on_what_its_bound_rests(clocks) -> None:
 
 
 def test_separable_classes_have_no_minimum(clocks) -> None:
-    clocks.sql(
-        "TRAIN OR REPLACE MODEL m USING logistic_regression TARGET early WITH (l2 = 0) "
-        f"FROM (SELECT t.started, t.id < 100 AS early, r.ended {JOIN})"
-    )
+    with pytest.warns(UserWarning, match="the optimum is at infinity"):
+        clocks.sql(
+            "TRAIN OR REPLACE MODEL m USING logistic_regression TARGET early WITH (l2 = 0) "
+            f"FROM (SELECT t.started, t.id < 100 AS early, r.ended {JOIN})"
+        )
     assert not clocks.model("m").converged
     assert "has no minimum" in facts(clocks)["converged"]
 
@@ -253,3 +257,49 @@ def test_a_model_that_is_worse_than_none_says_so(database: Open) -> None:
         assert any("worse than none" in text for text in fed.model("m").remarks)
         fed.sql(train.format("l2 = 1e-4", query))
         assert not any("worse than none" in text for text in fed.model("m").remarks)
+
+
+def quasi_separated(seed: int, classes: int) -> tuple[pa.Table, pa.Table]:
+    """Visits and people: the rare kind, and the people of a lone town, are of one class each."""
+    rng = np.random.default_rng([360, seed])
+    n, people = 200, 20
+    k, x, z = rng.integers(0, people, n), rng.normal(2.0, 1.5, n), rng.integers(0, 5, n)
+    c = rng.choice(["a", "b", "c"], n).astype(object)
+    u, v = 100.0 * rng.normal(size=people), rng.gamma(2.0, 2.0, people)
+    town = rng.choice(["n", "s", "w"], people).astype(object)
+    town[:2] = "lone"
+    h = np.column_stack([x - 2.0, c == "b", u[k] / 100.0, v[k]]) @ rng.normal(size=(4, classes))
+    y = np.argmax(0.7 * h + rng.gumbel(size=h.shape), axis=1)
+    y[k < 2] = 0
+    few = rng.choice(np.flatnonzero(k >= 2), 5, replace=False)
+    c[few], y[few] = "rare", 1
+    visits = pa.table({"k": k, "x": x, "z": z, "c": c, "y": [f"c{number}" for number in y]})
+    return visits, pa.table({"k": np.arange(people), "u": u, "v": v, "town": town})
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("classes", [2, 4])
+def test_weights_without_a_finite_optimum_do_not_run_away(classes: int, seed: int) -> None:
+    """At tolerance 0 the end is the best of the run, and the clients' scores are those of it."""
+    kind = "logistic_regression" if classes == 2 else "softmax_regression"
+    visits, people = quasi_separated(seed, classes)
+    query = "SELECT t.x, t.z, t.c, w.u, w.v, w.town, t.y FROM one.t t JOIN two.w w ON t.k = w.k"
+    with sqlfl.Federation(progress=False) as fed:
+        for party, name, rows in (("one", "t", visits), ("two", "w", people)):
+            con = duckdb.connect()
+            table(con, name, **{column: rows.column(column) for column in rows.column_names})
+            fed.attach(party, con)
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            fed.sql(f"TRAIN MODEL m USING {kind} TARGET y WITH (l2 = 0, tolerance = 0, "
+                    f"epochs = 300) FROM ({query})")  # fmt: skip
+        model = fed.model("m")
+        loss = fed.sql(f"EVALUATE MODEL m FROM ({query})").arrow().to_pylist()[0]["loss"]
+        card = str(model)
+        standardised = model.weights.column("standardised").to_numpy()
+    losses = model.history.column("train_loss").to_numpy()
+    assert losses[-1] <= losses.min() * (1.0 + 1e-6)
+    assert loss == pytest.approx(losses[-1], rel=1e-6)
+    assert np.abs(standardised).max() < 1e5
+    assert any("the optimum is at infinity" in str(warning.message) for warning in said)
+    assert "the optimum is at infinity" in card

@@ -86,6 +86,11 @@ class PartitionedRows:
         found, counted = self._ask(Work("mean_curvature", self._beside(scores))).numbers
         return float(found / counted)
 
+    def reach(self, scores: Scores) -> float:
+        """Largest |H| of the rows that count, without the offset."""
+        own = self._beside(scores, none=True)
+        return self._looked(self._ask(Work("look", own))).largest
+
     def separates(self, scores: Scores) -> bool:
         """Use the learnt scores alone: no multiple of them moves the offset."""
         own = self._beside(scores, none=True)

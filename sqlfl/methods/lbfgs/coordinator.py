@@ -62,6 +62,15 @@ SETTLED = 0.05
 """Degrees of freedom: strengths whose change moves them by less are found."""
 EXACT_ROUNDING = 1e-18
 """As `ROUNDING`, of 8-byte messages: the slope tells of descent where the value no longer does."""
+FLOAT64 = 2.0**-53
+"""Relative rounding of an 8-byte number."""
+SLIGHT = 1e-5
+"""Share of the loss. Changes of the scores that lowered it by no more may be on the way to
+infinity."""
+ONWARD = 5.0
+"""Change of a score, far beyond what the rows allow where there is an optimum."""
+FREE = 1e-3
+"""Share of the loss that such a change costs at most where there is none."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,6 +129,8 @@ class Lbfgs:
         """Dispersion of each slot's rows over that of joined rows."""
         self._fell = False
         """8-byte messages did not keep the objective above that."""
+        self._anchors: list[tuple[float, Scores]] = []
+        """Losses and scores of two earlier iterations, as `_note_anchor` has them."""
 
     def _basis(self, intercept: Array) -> Basis:
         """Preconditioned as the blocks are."""
@@ -168,6 +179,7 @@ class Lbfgs:
         for epoch in range(1, epochs + 1):
             self._move(move)
             self._value()
+            self._note_anchor()
             self._progress.note(self._objective, float(self._inner.squares[:, 1].sum()))
             self._keep_to_the_blocks()
             ending = None
@@ -183,8 +195,17 @@ class Lbfgs:
                     reason = stopping.ROUNDING_REASON
                     ending = found.ending(self._tolerance, stopping.ROUNDING, reason)
             norm = self._inner.gradient if ending is None else ending.gradient
+            endless = ending is not None and (
+                ending.short == stopping.SEPARABLE or self._is_endless()
+            )
             yield Step(
-                epoch, self._objective, self._loss, norm, ending, estimates=self._estimates()
+                epoch,
+                self._objective,
+                self._loss,
+                norm,
+                ending,
+                estimates=self._estimates(),
+                warnings=(stopping.ENDLESS,) if endless else (),
             )
             if ending is not None:
                 return
@@ -362,10 +383,56 @@ class Lbfgs:
     def _search(self) -> Move:
         move = self._best()
         short = not move.any or self._progress.rests or self._drowns(move)
-        if short and not self._exact:
+        if not self._exact and (short or self._runs_away(move)):
             self._sharpen()
             move = self._best()
+        if self._exact and self._runs_away(move):
+            still = np.zeros_like(move.coefficients)
+            return Move(self._still(), np.zeros_like(move.intercept), still, 0.0, False)
         return move
+
+    def _runs_away(self, move: Move) -> bool:
+        """Return whether rounding in what the step does to the scores may move the loss by more
+        than the step gains. Weights with a penalty cannot grow so far.
+
+        A step is a sum of vectors. Where these nearly cancel in the scores, nothing but rounding
+        limits their lengths, and the clients' scores are no longer those of the coordinator.
+        """
+        if self._problem.l2 > 0.0 or not move.any:
+            return False
+        lengths = sent(np.sqrt(np.diagonal(self._inner.blocks, axis1=1, axis2=2)))
+        size = float(np.linalg.norm(move.coefficients * lengths))
+        error = FLOAT64 * size + math.sqrt(move.rounding)
+        residual = math.sqrt(self._problem.passes.slope_square(self._scores))
+        return error * residual > self._loss - move.to.look.value
+
+    def _note_anchor(self) -> None:
+        """Keep the scores from which the loss fell by no more than `SLIGHT` of itself since."""
+        if self._problem.l2 > 0.0 or self._problem.loss.quadratic:
+            return
+        if not self._anchors or self._anchors[-1][0] - self._loss > SLIGHT * abs(self._loss):
+            self._anchors = [*self._anchors[-1:], (self._loss, self._scores)]
+
+    def _is_endless(self) -> bool:
+        """Return whether the optimum is at infinity, or as far away: along the last changes of the
+        scores, which hardly changed the loss, some scores go on by `ONWARD` at no cost.
+        """
+        problem, scores = self._problem, self._scores
+        for _, anchor in self._anchors:
+            pairs = zip(scores.slots, anchor.slots, strict=True)
+            slots = [held - earlier for held, earlier in pairs]
+            constant = scores.constant - anchor.constant
+            if problem.outputs > 1:  # a constant in all classes costs nothing anywhere
+                slots = [values - values.mean(axis=0) for values in slots]
+                constant = constant - constant.mean()
+            reach = problem.passes.reach(Scores(tuple(slots), constant))
+            if not reach > 0.0:
+                continue
+            far = ONWARD / reach
+            onward = scores.moved([far * values for values in slots], far * constant)
+            if problem.passes.value(onward) <= self._loss + FREE * abs(self._loss):
+                return True
+        return False
 
     def _drowns(self, move: Move) -> bool:
         """The rounding of 4-byte numbers would show in the objective after this step, or is too
@@ -381,8 +448,7 @@ class Lbfgs:
         problem, images = self._problem, self._images
         ways = images.ways(self._inner.direction())
         slope, curvature = self._inner.penalty(ways.coefficients, problem.l2)
-        still = tuple(np.zeros_like(held) for held in self._scores.slots)
-        start = StepTrial(still, self._scores, self._seen)
+        start = self._still()
         lost = self._inner.lost(ways.coefficients)
         restriction = Restriction(problem, start, images, ways, slope, curvature, lost)
         rounding = EXACT_ROUNDING if self._exact else ROUNDING
@@ -395,6 +461,10 @@ class Lbfgs:
             images.rounding(ways, blocks),
             bool(steps.any()),
         )
+
+    def _still(self) -> StepTrial:
+        still = tuple(np.zeros_like(held) for held in self._scores.slots)
+        return StepTrial(still, self._scores, self._seen)
 
     def _move(self, move: Move) -> None:
         """θ ← θ + the step, at the clients, in the intercept, and in H."""
