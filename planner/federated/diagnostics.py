@@ -19,6 +19,7 @@ def rotated(run: Run, slot: Slot, client: Client) -> tuple[Content, Content]:
         "encoded features of active rows, mixed by a random rotation that the party keeps",
         rows=active_rows(slot, client),
         columns=sym.of_slot("block_columns", slot),
+        outputs=run.outputs,
     )
     return content(ms.SendRotated, model=sym.RUN, **_compared(run, slot)), reply
 

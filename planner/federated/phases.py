@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 from sqlfl import messages as ms
 from sqlfl.contract.schema import Client, specifications_to_json
+from sqlfl.models.kinds import ANY_CLASSES, kind_of
 from sqlfl.options.diagnostics import ContributionsOptions, Importance, Inference, SkewOptions
 from sqlfl.planner.federated import symbols as sym
 from sqlfl.planner.federated.amounts import NOTHING, Amount, Content, content
@@ -118,11 +119,13 @@ def scoring(run: Run) -> list[Exchange]:
 
 
 def estimating(run: Run) -> list[Exchange]:
-    """Standard errors: what scores are made of takes their place."""
+    """Standard errors: what scores are made of takes their place. Of several classes those of each
+    but the first, less the first one's."""
+    several = kind_of(run.kind).target == ANY_CLASSES
     return [
         over(run, "rotated columns", run.towers, rotated),
         *([over(run, "findings", run.towers, findings)] if run.findings else []),
-        over(run, "standard errors", run.towers, errors),
+        over(run, "standard errors", run.towers, errors, sym.OUTPUTS + -1 if several else 1),
     ]
 
 
@@ -494,10 +497,14 @@ def own_identifiers(run: Run, slot: Slot, client: Client) -> Asked:
 
 
 def over(
-    run: Run, phase: str, slots: Iterable[Slot], asked: Callable[[Run, Slot, Client], Asked]
+    run: Run,
+    phase: str,
+    slots: Iterable[Slot],
+    asked: Callable[[Run, Slot, Client], Asked],
+    times: Size | int = 1,
 ) -> Exchange:
-    """Once, at each client of these slots."""
+    """Once, or so many times, at each client of these slots."""
     calls = [
         RequestReply(c, slot.index, *asked(run, slot, c)) for slot in slots for c in slot.clients
     ]
-    return exchange(phase, 1, calls)
+    return exchange(phase, times, calls)

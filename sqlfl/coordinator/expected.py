@@ -207,8 +207,8 @@ def scores(active: int, outputs: int, *, exact: bool = False) -> Expected[Predic
     return Expected(kind, {"rows": active, "outputs": outputs, "products": 0})
 
 
-def rotated(active: int) -> Expected[Rotated]:
-    return Expected(Rotated, {"rows": active})
+def rotated(active: int, outputs: int) -> Expected[Rotated]:
+    return Expected(Rotated, {"rows": active, "outputs": outputs})
 
 
 def errors(columns: int) -> Expected[Errors]:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from sqlfl.contract.fragment_columns import identifier
 from sqlfl.contract.schema import Catalog, folded
-from sqlfl.coordinator import checking, importance, inference, skew, writing
+from sqlfl.coordinator import checking, importance, inference_result, skew, writing
 from sqlfl.coordinator.contributions import added_columns
 from sqlfl.coordinator.scoring import Outcome, measured, prediction_columns
 from sqlfl.coordinator.weights import schema_of_weights
@@ -78,7 +78,7 @@ def _of_evaluation(plan: FederatedPlan, model: Model) -> pa.Schema:
     """Return the schema of the table that the same code makes from one made-up row a class."""
     match plan.look:
         case Inference():
-            return inference.SCHEMA
+            return inference_result.schema_of(model)
         case Importance():
             return importance.SCHEMA
     rows = 2 if model.classes is None else len(model.classes)

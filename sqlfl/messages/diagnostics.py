@@ -114,7 +114,7 @@ class Rotated(Message):
 
     kind = "rotated"
     values: Array = field(metadata=array("float64", "rows", "columns"))
-    weights: Array = field(metadata=array("float64", "columns"))
+    weights: Array = field(metadata=array("float64", "columns", "outputs"))
     """Rᵀ θ: values times these are the block's predictions."""
     origin: Array = field(metadata=array("float64", "columns"))
     """Rᵀ x̃ of the row whose numbers are 0 and whose categories are the base categories."""
@@ -123,15 +123,20 @@ class Rotated(Message):
 @dataclass(frozen=True, eq=False)
 class SendErrors(Message):
     """Coordinator to client: the covariance of the block's weights, and which of them the rows do
-    not tell, in the basis of `Rotated`."""
+    not tell, in the basis of `Rotated`. Of several classes: of one class's weights less those of
+    another."""
 
     kind = "send_errors"
     words = (
         "covariance of the block's weights, which of them the rows do not tell, and which have no "
-        "finite estimate; base categories that the statement names"
+        "finite estimate; base categories that the statement names; a class"
     )
     model: str = field(metadata=text())
     block: int = field(metadata=integer())
+    output: int = field(metadata=integer())
+    """Class of the weights; 0 where there is one output."""
+    reference: int = field(metadata=integer(least=-1))
+    """Class whose weights are subtracted; −1 where there is one output."""
     compared: tuple[str, ...] = field(metadata=texts("compared"))
     bases: tuple[str, ...] = field(metadata=texts("compared"))
     """As in `SendRotated`."""

@@ -363,10 +363,11 @@ class Fit:
         return 2.0 * (self.log_likelihood - self.null_log_likelihood)
 
 
-def ratio_p(ratio: float, rank: int) -> float:
-    """Of the hypothesis that all coefficients but the constant are 0, by twice the logarithm of the
-    ratio of likelihoods."""
-    return float(chdtrc(rank - 1, max(ratio, 0.0))) if rank > 1 else float("nan")
+def ratio_p(ratio: float, rank: int, constants: int = 1) -> float:
+    """Of the hypothesis that all coefficients but the constants are 0, by twice the logarithm of
+    the ratio of likelihoods."""
+    degrees = rank - constants
+    return float(chdtrc(degrees, max(ratio, 0.0))) if degrees > 0 else float("nan")
 
 
 def fit_of(
@@ -443,29 +444,33 @@ def estimated(
     nothing: Float | None = None,
     *,
     quasi: bool = False,
+    classes: int = 2,
 ) -> Estimated | None:
     """`theta`: (P,), the parameters, 0 for the constant; `penalty`: λ; `units`: how many there are,
     None where rows do not depend on each other; `nothing`: a basis of the directions in which no
     row varies, where the sums leave out separated rows, None where the sums tell it; `quasi`: the
     variance has a scale (Wedderburn 1974), and tests are by Student's t, also where the family has
-    none.
-
-    theta: (P,), the parameters, 0 for the constant. penalty: λ. units: their number; None for
-    independent rows. separated: number of parameters without a finite estimate, whose rows the sums
-    leave out.
+    none; `classes`: of a target of more than 2, the parameters are differences from the first
+    class, class after class (`multinomial`), and the penalty is on each class's weights.
     """
     values, vectors = np.linalg.eigh(found.information)
     kept = values > RANK * values[-1]
     if nothing is None:
         nothing = vectors[:, ~kept]
     rank, rows = len(values) - nothing.shape[1], fit.rows
-    if rows <= rank or (units is not None and units < 2):
+    several = classes - 1
+    if rows <= rank / several or (units is not None and units < 2):
         return None
     whitening = vectors[:, kept] / np.sqrt(values[kept])
     inverse, half = whitening @ whitening.T, whitening
+    pulls = np.zeros_like(found.information)
     if penalty:
-        penalised = (np.arange(len(theta)) > 0).astype(np.float64)
-        inverse = np.linalg.inv(found.information + penalty * np.diag(penalised))
+        width = len(theta) // several
+        # the least squares of all classes' weights that have these differences
+        apart = np.eye(several) - (1.0 / classes if several > 1 else 0.0)
+        free = np.diag((np.arange(width) > 0).astype(np.float64))
+        pulls = np.asarray(penalty * np.kron(apart, free), np.float64)
+        inverse = np.linalg.inv(found.information + pulls)
         half = inverse @ (vectors[:, kept] * np.sqrt(values[kept]))
     scale = 1.0
     if family.scaled or quasi:
@@ -479,7 +484,7 @@ def estimated(
             degrees = units - 1.0
         spread = half @ _root(whitening.T @ (factor * found.meat) @ whitening, ROUNDING * scale)
         spread[_squared(spread) <= ROUNDING * scale * _squared(half)] = 0.0
-    slope = found.slope + penalty * theta
+    slope = found.slope + pulls @ theta
     away = max(float(slope @ inverse @ slope), 0.0) / (scale or 1.0)
     return Estimated(
         spread @ spread.T,

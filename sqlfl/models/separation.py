@@ -64,7 +64,7 @@ def separation(
 ) -> Separation:
     """Return the separation. `h`: the model's scores (N,), from which Newton's method starts."""
     counted = np.arange(len(y)) if weights is None else np.flatnonzero(weights > 0)
-    moments = _moments(design, counted, np.ones(len(counted)))
+    moments = moments_of(design, counted, np.ones(len(counted)))
     values, vectors = np.linalg.eigh(moments)
     kept = values > RANK * values[-1]
     basis = vectors[:, kept] / np.sqrt(values[kept])  # whitens the rows
@@ -105,7 +105,7 @@ def _newton(
     for _ in range(STEPS):
         checkpoint()
         mean = family.mean(scores)
-        information = basis.T @ _moments(design, counted, w * family.variance(mean)) @ basis
+        information = basis.T @ moments_of(design, counted, w * family.variance(mean)) @ basis
         slope = basis.T @ _sums(design, counted, w * (targets - mean))
         values, vectors = np.linalg.eigh(information)
         bent = values > RANK * values[-1]
@@ -181,7 +181,7 @@ def _rectified(images: Float) -> Float:
 
 def _flat(design: Design, rows: Array, basis: Float) -> Float:
     """Return directions in which all rows together vary, but these do not: (P, k)."""
-    moments = basis.T @ _moments(design, rows, np.ones(len(rows))) @ basis
+    moments = basis.T @ moments_of(design, rows, np.ones(len(rows))) @ basis
     values, vectors = np.linalg.eigh(moments)
     flat: Float = basis @ vectors[:, values < FLAT]
     return flat
@@ -193,7 +193,7 @@ def _pieces(design: Design, rows: Array) -> list[Array]:
     return [rows[start : start + step] for start in range(0, len(rows), step)]
 
 
-def _moments(design: Design, rows: Array, weights: Float) -> Float:
+def moments_of(design: Design, rows: Array, weights: Float) -> Float:
     """Return Σ w z zᵀ (P, P); weights: of these rows."""
     width = design(rows[:0]).shape[1]
     moments, start = np.zeros((width, width)), 0

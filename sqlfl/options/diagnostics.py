@@ -136,6 +136,7 @@ class ResidualsOptions(Binned):
 _ESTIMATED = (
     "linear_regression",
     "logistic_regression",
+    "softmax_regression",
     "poisson_regression",
     "gamma_regression",
     "huber_regression",

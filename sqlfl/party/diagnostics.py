@@ -102,7 +102,7 @@ def rotated(
         request.run,
         request.slot,
         engine.predict(scales[:, None] * turned),
-        turned.T @ (block.theta[:, 0] / scales),
+        turned.T @ (block.theta / scales[:, None]),
         turned.T @ (_origin(block, _chosen(request)) * scales),
     )
 
@@ -123,7 +123,7 @@ def errors(
         raise InternalError(f"a covariance of {len(request.covariance)} columns, of {d}")
     turned, shrinkage = rotation(secret, d), encoding.shrinkage
     basis = shrinkage[:, None] * turned
-    theta = turned.T @ (block.theta[:, 0] / shrinkage) + request.shift
+    theta = turned.T @ (_contrast(block, request) / shrinkage) + request.shift
     found = columns_of(encoding, own_texts(snapshot, encoding))
     differences, bases = _differences(block, _chosen(request))
     is_base = bases == np.arange(d)
@@ -153,6 +153,16 @@ def errors(
         float(own.intercept @ theta),
         float(own.intercept @ (request.covariance @ own.intercept - 2.0 * request.crossed)),
     )
+
+
+def _contrast(block: SavedBlock, request: ms.SendErrors) -> Float:
+    """Return the weights (d,) of the requested class less those of its reference."""
+    outputs = block.theta.shape[1]
+    wrong = max(request.output, request.reference) >= outputs
+    if wrong or (request.reference < 0) != (outputs == 1):
+        raise InternalError(f"class {request.output} less {request.reference}, of {outputs}")
+    own = np.asarray(block.theta[:, request.output], np.float64)
+    return own if outputs == 1 else own - block.theta[:, request.reference]
 
 
 @dataclass(frozen=True, eq=False)

@@ -167,3 +167,31 @@ def test_a_penalty_makes_estimates_finite_and_no_test() -> None:
     rare = next(row for row in rows if row["category"] == "rare")
     assert rare["coefficient"] > 1.0
     assert rare["p"] is None
+
+
+def test_columns_of_two_tables_that_separate_together_are_both_named() -> None:
+    """Rows where both flags are set are of one class, those where none is of the other."""
+    rng = np.random.default_rng([SEED, 9])
+    n, keys = 240, 24
+    k = rng.integers(0, keys, n)
+    a, b, x = rng.random(n) < 0.5, rng.random(keys) < 0.5, rng.normal(size=n)
+    both = a.astype(int) + b[k]
+    y = np.where(both == 1, rng.random(n) < expit(x), both == 2)
+    tables = {
+        "visits": pa.table({"person": k, "a": a, "x": x, "y": y}),
+        "people": pa.table({"person": np.arange(keys), "b": b}),
+        "weather": pa.table({"day": [0]}),
+    }
+    query = "SELECT v.a, v.x, p.b, v.y FROM shop.visits v JOIN shop.people p USING (person)"
+    with shop(tables, 1) as (fed, _):
+        warned(fed, TRAIN.format(kind=LOGISTIC, query=query))
+        rows = {row["feature"]: row for row in warned_rows(fed, query)}
+    for name in ("a", "b", "intercept"):
+        assert rows[name]["standard_error"] is None
+        assert rows[name]["coefficient"] is None
+    mixed = both == 1
+    # among these rows the flag of visits tells that of people
+    design = np.column_stack([np.ones(mixed.sum()), a[mixed], x[mixed]]).astype(float)
+    true = sm.Logit(y[mixed].astype(float), design).fit(disp=0, tol=1e-12)
+    assert rows["x"]["coefficient"] == pytest.approx(true.params[2], rel=1e-3)
+    assert rows["x"]["standard_error"] == pytest.approx(true.bse[2], rel=1e-3)

@@ -95,14 +95,14 @@ def test_what_is_rotated_keeps_angles_and_predictions() -> None:
         assert np.abs(told.values - x).max() > 0.1
         np.testing.assert_allclose(told.values @ told.values.T, x @ x.T, atol=1e-9)
         np.testing.assert_allclose(
-            told.values @ told.weights, engine.predict(block.theta)[:, 0], atol=1e-12
+            told.values @ told.weights, engine.predict(block.theta), atol=1e-12
         )
         # a row whose numbers are 0, of the base category, and of which nothing is missing
         zero = take(con, specification(*FEATURES), "SELECT 0.0 AS a, [0, 0]::FLOAT[2] AS shape, "
                     "'north' AS town, false AS flag", run="r2")  # fmt: skip
         zero.activate(np.zeros(1, np.uint32), np.ones(1, np.uint32))
         score = make_engine("sql", con, zero, block.encoding).predict(block.theta)
-        assert told.origin @ told.weights == pytest.approx(score[0, 0])
+        assert told.origin @ told.weights == pytest.approx(score[0])
 
 
 def test_who_knows_enough_rows_can_undo_the_rotation() -> None:
@@ -121,6 +121,7 @@ def asked(d: int, **fields: object) -> ms.SendErrors:
     line = ("shift", "partnerless", "partner", "constants", "crossed")
     none: dict[str, object] = {"compared": (), "bases": (), "penalised": 0}
     none |= {name: np.zeros((d, d)) for name in square} | {name: np.zeros(d) for name in line}
+    none |= {"output": 0, "reference": -1}
     return ms.SendErrors("r", 0, "m", 0, **(none | fields))  # type: ignore[arg-type]
 
 
@@ -260,3 +261,13 @@ def test_clients_know_each_others_categories() -> None:
     found = merge_names([one, other])
     assert found.kinds.tolist() == [NUMBER, NULL, CATEGORY]
     assert found.categories == ("", "", "south")
+
+
+def test_errors_are_of_a_class_that_there_is() -> None:
+    with in_memory() as con:
+        snapshot, block, _ = made(con)
+        d = block.encoding.width
+        for output, reference in ((0, 0), (1, -1), (0, 5)):
+            request = asked(d, output=output, reference=reference)
+            with pytest.raises(InternalError, match="class"):
+                diagnostics.errors(block, snapshot, b"secret", request)

@@ -1,0 +1,356 @@
+"""Result of INFERENCE OF MODEL: its table, notes and warnings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from sqlfl.base.arrays import Array, Float
+from sqlfl.base.sanitize import listed
+from sqlfl.coordinator.estimates import Estimation, Part, Resolved, Rotations
+from sqlfl.coordinator.names import categories_of, features_of, hashed_note, kinds_of
+from sqlfl.coordinator.scoring import Scoring, class_values
+from sqlfl.messages import PARTNERLESS, PROVIDED, TOLD, Errors
+from sqlfl.models.aliasing import touches
+from sqlfl.models.inference import (
+    FAMILIES,
+    Estimated,
+    Tests,
+    ratio_p,
+    tests_of,
+    variances_of,
+)
+from sqlfl.models.kinds import INTERCEPT
+from sqlfl.models.multinomial import MULTINOMIAL
+from sqlfl.options.diagnostics import Inference
+from sqlfl.planner.federated.plan import FederatedPlan
+from sqlfl.store.registry import Model
+
+RIGHT = 1e-9
+"""The share of a constant's deviance below which nothing is left to estimate errors from."""
+NAMED = 20
+"""Columns that a warning lists."""
+AWAY = 0.05
+"""Standard errors that the model may be away from the estimate of these rows, unsaid."""
+
+
+def table(
+    plan: FederatedPlan,
+    model: Model,
+    asked: Inference,
+    estimation: Estimation,
+    replies: Sequence[Mapping[int, Errors]],
+) -> pa.Table:
+    """Return the result. replies: of each part, by slot."""
+    tables = []
+    for part, own in zip(estimation.parts, replies, strict=True):
+        rows = pa.concat_tables(_part(plan, asked, part, own))
+        tables.append(_of_class(model, rows, part.output))
+    tables.append(_of_class(model, _measures(asked, estimation), None))
+    return pa.concat_tables(tables)
+
+
+def schema_of(model: Model) -> pa.Schema:
+    """Names and types of the columns of `table`."""
+    return _of_class(model, SCHEMA.empty_table(), None).schema
+
+
+def _of_class(model: Model, rows: pa.Table, number: int | None) -> pa.Table:
+    """Add the class, where there are several."""
+    if len(model.intercept) < 2:
+        return rows
+    values = class_values(model).take(pa.array([number] * len(rows), pa.int64()))
+    return rows.add_column(rows.column_names.index("category") + 1, "class", values)
+
+
+def _part(
+    plan: FederatedPlan, asked: Inference, part: Part, replies: Mapping[int, Errors]
+) -> list[pa.Table]:
+    resolved, found = part.resolved, part.found
+    tables = [_intercept(asked, part.told, resolved, found, replies)]
+    for slot, reply in replies.items():
+        own = plan.ucq.slots[slot]
+        size = len(reply.kinds)
+        is_told = _is_told(slot, replies)
+        shown = is_told | (reply.bases > 0) | resolved.penalised
+        coefficients = np.where(shown, reply.coefficients, np.nan)
+        errors = np.where(is_told & (reply.errors > 0), reply.errors, np.nan)
+        kinds = np.where(reply.bases > 0, "base", np.array(kinds_of(reply), dtype=object))
+        of = {
+            "party": pa.array([", ".join(own.parties)] * size, pa.string()),
+            "table": pa.array([own.name] * size, pa.string()),
+            "feature": pa.array(features_of(reply), pa.string()),
+            "category": pa.array(categories_of(reply), pa.string()),
+            "kind": pa.array(kinds.tolist(), pa.string()),
+        }
+        tables.append(_with_tests(of, coefficients, errors, found, asked))
+    return tables
+
+
+def _is_told(slot: int, replies: Mapping[int, Errors]) -> Array:
+    """bool (d,): the coefficients of the slot's columns that the rows tell."""
+    later = [reply for other, reply in replies.items() if other > slot]
+    foreseen = all(reply.foreseen for reply in later)
+    found: Array = (replies[slot].told == TOLD) | (foreseen & (replies[slot].told == PROVIDED))
+    return found
+
+
+def _intercept(
+    asked: Inference,
+    told: Rotations,
+    own: Resolved,
+    found: Estimated,
+    replies: Mapping[int, Errors],
+) -> pa.Table:
+    origin, moved, spread = own.origin[None, :], 0.0, 0.0
+    for slot in own.moving:
+        moved, spread = moved + replies[slot].moved, spread + replies[slot].spread
+    variance = float(variances_of(origin, own.covariance)[0]) + spread
+    known = own.is_intercept_known(told, replies)
+    penalised = own.penalised
+    if penalised:
+        known &= not touches(told.origin[None, :], found.nothing)[0]
+    of = _labels([None], [None], [INTERCEPT], [None], [INTERCEPT])
+    values = np.array([own.intercept - moved if known or penalised else np.nan])
+    errors = np.array([np.sqrt(variance) if known and variance > 0 else np.nan])
+    return _with_tests(of, values, errors, found, asked)
+
+
+ORDER = [
+    *("table", "feature", "category", "coefficient", "party", "kind"),
+    *("statistic", "standard_error", "p", "lower", "upper"),
+]
+"""Of the columns: where they are too many for a line, those in the middle are not shown."""
+_LABELS = ("party", "table", "feature", "category", "kind")
+SCHEMA = pa.schema([(n, pa.string() if n in _LABELS else pa.float64()) for n in ORDER])
+
+
+def _labels(
+    parties: list[str | None],
+    tables: list[str | None],
+    features: list[str | None],
+    categories: list[str | None],
+    kinds: list[str | None],
+) -> dict[str, pa.Array]:
+    columns = (parties, tables, features, categories, kinds)
+    return {name: pa.array(c, pa.string()) for name, c in zip(_LABELS, columns, strict=True)}
+
+
+def _with_tests(
+    of: dict[str, pa.Array],
+    coefficients: Float,
+    errors: Float,
+    found: Estimated,
+    asked: Inference,
+) -> pa.Table:
+    tests = tests_of(coefficients, errors, found.degrees, asked.confidence)
+    return _rows(of, coefficients, errors, tests)
+
+
+def _rows(of: dict[str, pa.Array], coefficients: Float, errors: Float, tests: Tests) -> pa.Table:
+    numbers = {
+        "coefficient": coefficients,
+        "standard_error": errors,
+        "statistic": tests.statistic,
+        "p": tests.p,
+        "lower": tests.lower,
+        "upper": tests.upper,
+    }
+    columns = {n: pa.array(v, pa.float64(), from_pandas=True) for n, v in numbers.items()}
+    return pa.table(of | columns).select(ORDER)
+
+
+def _measures(asked: Inference, estimation: Estimation) -> pa.Table:
+    """Of the fit as a whole."""
+    family, found, fit = estimation.family, estimation.found, estimation.fit
+    units, ratio = estimation.units, estimation.ratio
+    likely = family.likely and not asked.quasi
+    linear = family is FAMILIES["linear_regression"]
+    values: dict[str, float] = {
+        "rows": fit.rows,
+        "parameters": float(found.rank),
+        **({} if units is None else {"clusters": float(units)}),
+    }
+    if likely:
+        values["log_likelihood"] = fit.log_likelihood
+        values["null_log_likelihood"] = fit.null_log_likelihood
+    if family.likely:
+        values |= {"deviance": fit.deviance, "null_deviance": fit.null_deviance}
+    if likely and ratio is None:
+        values |= {"aic": fit.aic(found.rank), "bic": fit.bic(found.rank)}
+    if linear:
+        values["residual_deviation"] = float(np.sqrt(found.scale))
+    elif family.likely and family is not MULTINOMIAL:
+        values["dispersion"] = fit.dispersion(found.rank)
+    if likely:
+        values["likelihood_ratio"] = fit.ratio if ratio is None else ratio
+    names = list(values)
+    empty: list[str | None] = [None] * len(names)
+    of = _labels(empty, empty, list(names), empty, ["measure"] * len(names))
+    none = np.full(len(names), np.nan)
+    p = none.copy()
+    if likely and not estimation.parts[0].resolved.penalised:
+        p[-1] = ratio_p(values["likelihood_ratio"], found.rank, len(estimation.parts))
+    return _rows(of, np.array(list(values.values())), none, Tests(none, p, none, none))
+
+
+def _names(table: str, reply: Errors, which: Array) -> list[str]:
+    """Columns in words."""
+    words = [f" ({word})" if word else "" for word in categories_of(reply)]
+    own = [f" of {table}" if kind == PARTNERLESS else "" for kind in reply.kinds.tolist()]
+    names = zip(features_of(reply), words, own, which, strict=True)
+    return [f"{feature}{word}{of}" for feature, word, of, named in names if named]
+
+
+def _shown(names: list[str]) -> str:
+    shown = listed(names[:NAMED])
+    return shown + f" and {len(names) - NAMED:,} more" * (len(names) > NAMED)
+
+
+def _endless(
+    model: Model,
+    tables: Mapping[int, str],
+    estimation: Estimation,
+    replies: Sequence[Mapping[int, Errors]],
+) -> list[str]:
+    """Columns without a finite estimate, in words; of several classes with these."""
+    classes: dict[str, list[str]] = {}
+    for part, own in zip(estimation.parts, replies, strict=True):
+        for slot, reply in own.items():
+            for name in _names(tables[slot], reply, reply.finite == 0):
+                label = "" if model.classes is None else model.classes[part.output]
+                classes.setdefault(name, []).append(label)
+    if len(model.intercept) < 2:
+        return list(classes)
+    return [f"{name} for {listed(labels)}" for name, labels in classes.items()]
+
+
+def say(
+    plan: FederatedPlan,
+    model: Model,
+    asked: Inference,
+    estimation: Estimation,
+    replies_of_parts: Sequence[Mapping[int, Errors]],
+    said: Scoring,
+) -> None:
+    """Write notes and warnings. replies_of_parts: of each part, by slot."""
+    found, fit, units = estimation.found, estimation.fit, estimation.units
+    part, replies = estimation.parts[0], replies_of_parts[0]
+    told, resolved, by_class = part.told, part.resolved, estimation.by_class
+    test = "t tests" if found.degrees is not None else "z tests"
+    how = "standard errors from the model's own variance"
+    if units is not None:
+        how = f"standard errors by {units:,} clusters, the rows of {asked.cluster}"
+    elif asked.robust or by_class:
+        how = f"robust standard errors ({'HC1' if model.kind == 'linear_regression' else 'HC0'})"
+    elif asked.quasi:
+        how += f" times the dispersion {found.scale:.4g}"
+    elif model.kind == "quantile_regression":
+        how = "standard errors from the density of residuals at 0, the same for all rows"
+    elif model.kind == "huber_regression":
+        how = "standard errors from the clipped residuals, of one distribution (H2)"
+    freedom = "" if found.degrees is None else f" with {found.degrees:g} degrees of freedom"
+    said.note(f"{how[0].upper()}{how[1:]}; {test}{freedom}.")
+    if by_class:
+        said.note(
+            "Rows count by their class, as class_weight says, and are no more or fewer rows by "
+            "that: standard errors are robust, and there is no likelihood. Without class_weight "
+            "there is, and a different intercept."
+        )
+    if asked.firth:
+        said.note(
+            "Estimates maximise Firth's penalised likelihood over these rows: the model keeps its "
+            "own. Errors are of its information, p is by Wald's test, and likelihood_ratio is of "
+            "penalised likelihoods."
+        )
+    if len(model.intercept) > 1:
+        assert model.classes is not None
+        said.note(
+            f"Coefficients of a class are of its log odds against {model.classes[0]}, the first "
+            "class: the model's weights of the class less those of the first one."
+        )
+    if any(reply.bases.any() for reply in replies.values()):
+        said.note(
+            "Coefficients of categories are differences from the one of kind 'base'; the intercept "
+            "is of a row of base categories whose numbers are 0."
+        )
+    tables = {slot: plan.ucq.slots[slot].name for slot in replies}
+    without = [tables[s] for s, reply in replies.items() if (reply.kinds == PARTNERLESS).any()]
+    if without:
+        said.note(
+            f"'no partner' of {listed(without)} is a row that a LEFT JOIN found no partner for, "
+            "beside one whose numbers are at their mean in training and whose categories are the "
+            "bases; 'is missing' and 'is NULL' are NULLs beyond that."
+        )
+    endless = _endless(model, tables, estimation, replies_of_parts)
+    if endless:
+        text = (
+            f"separation: there is no finite estimate of {_shown(endless)}: along these the "
+            "likelihood rises for ever, so they have no standard error and no p"
+        )
+        said.remark(text)
+        said.note(f"{text[0].upper()}{text[1:]}.")
+    untold, open_ = [], []
+    for slot, reply in replies.items():
+        own = (reply.finite > 0) & (reply.bases == 0) & ~_is_told(slot, replies)
+        untold += _names(tables[slot], reply, own & (reply.told == 0))
+        open_ += _names(tables[slot], reply, own & (reply.told == PROVIDED))
+    if untold and resolved.penalised:
+        said.note(
+            f"These rows do not tell {_shown(untold)}, which have no standard error: their columns "
+            "follow from others, or are the same in all rows."
+        )
+    elif untold:
+        said.note(
+            f"Left out are {_shown(untold)}, which are NULL: their columns follow from those above "
+            "them, or are the same in all rows."
+        )
+    moving = [tables[slot] for slot in resolved.moving]
+    if len(moving) > 1 and not resolved.is_intercept_known(told, replies):
+        said.note(
+            f"The intercept is NULL: of columns of {listed(moving)} that are left out a part is "
+            "its, which their owners alone know. Leave them out of the query."
+        )
+    if open_:
+        said.note(
+            f"These rows do not tell {_shown(open_)}, which are NULL: their columns follow from "
+            "several of a later table. Leave one of those out of the query."
+        )
+    exact = [
+        feature
+        for own in replies_of_parts
+        for reply in own.values()
+        for feature, known, error in zip(features_of(reply), reply.told, reply.errors, strict=True)
+        if known and not error
+    ]
+    if exact and (asked.robust or units is not None):
+        deciding, option = "rows that the model fits exactly", "robust"
+        if units is not None:
+            deciding, option = "clusters in which residuals add up to 0", "cluster"
+        said.note(
+            f"Some coefficients of {', '.join(dict.fromkeys(exact))} have no standard error: only "
+            f"{deciding}, whatever the targets are, decide them. Without {option} they have one."
+        )
+    if resolved.penalised:
+        said.note(
+            f"The model was trained with l2 = {model.options['l2']}: estimates are shrunk towards "
+            "0, and intervals do not cover what that moved them by. Train with l2 = 0 for tests."
+        )
+    if fit.deviance <= RIGHT * fit.null_deviance:
+        said.note(
+            "The model is right in all rows but for rounding: standard errors and tests mean "
+            "nothing."
+        )
+    elif found.distance > AWAY and not asked.firth:
+        text = (
+            f"model {model.name} is up to {found.distance:.2g} standard errors away from the best "
+            "parameters of these rows: they are not those of training, weigh otherwise, or the "
+            "training ended early (tolerance, epochs)"
+        )
+        said.remark(text)
+        said.note(f"{text[0].upper()}{text[1:]}.")
+    note = hashed_note(list(replies.values()))
+    if note is not None:
+        said.note(note)
