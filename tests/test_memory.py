@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import sqlfl
-from sqlfl.coordinator.join import own_database, scratch
+from sqlfl.coordinator.join import key_join, scratch
 from sqlfl.coordinator.rounds import chunks
 from tests.conftest import Open
 from tests.federations import federation
@@ -126,7 +126,7 @@ def test_nothing_stays_on_disk_after_a_failure(
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(temporary))
-    monkeypatch.setattr(own_database, "_idle", [])
+    monkeypatch.setattr(key_join, "_idle", [])
     monkeypatch.setattr(chunks.StoredChunks, "pieces", fails)
     with pytest.raises(error):
         fed.sql(TRAIN.format(TIGHT))

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
+from sqlfl.aggregation import packing
 from sqlfl.aggregation.fixed_point import added
 from sqlfl.aggregation.summands import (
     BOUNDED,
@@ -16,18 +20,23 @@ from sqlfl.aggregation.summands import (
     nothing_like,
 )
 from sqlfl.base.arrays import Array
-from sqlfl.base.errors import InternalError
+from sqlfl.base.errors import InternalError, LostError, PartyError, WireError
 from sqlfl.contract.schema import Address, Client, SlotSpecification
-from sqlfl.coordinator.repeating import Repeating
+from sqlfl.coordinator.join.mapping import TableMapping
+from sqlfl.coordinator.join.scatter_gather import listed_rows
+from sqlfl.coordinator.join.slot_members import SlotMembers
 from sqlfl.messages import (
+    CLIENT,
     Gram,
     Masked,
+    MaskedEmbeddings,
     Message,
     PartialGradient,
     Prepare,
     Probe,
     PublicKey,
     Ready,
+    Repeat,
     Residuals,
     SendGram,
     SendPublicKey,
@@ -38,6 +47,50 @@ from sqlfl.messages import (
     Vocabularies,
 )
 from sqlfl.messages.replies import Expected, ReplyChannel, ask, refused
+
+REPEATS = 2
+"""Number of times that a lost exchange is repeated."""
+
+
+class Repeating:
+    """Channel on which all requests of an exchange have one number, which rises from exchange to
+    exchange.
+
+    A client that has the answer to a repeated request does not compute it again, so that it
+    discloses nothing more. Anything that depends on the number is made anew.
+    """
+
+    def __init__(self, inner: ReplyChannel, run: str) -> None:
+        self._inner = inner
+        self._run = run
+        # Only the receivers of a request know them; several threads take them one by one.
+        self._numbers = itertools.count(secrets.randbits(62) + 1)
+
+    def exchange(self, requests: Mapping[Address, Message]) -> dict[Address, Message]:
+        """Make the channel's exchange. Raise PartyError if it is lost more than REPEATS times."""
+        repeats: dict[Address, Message] = {}
+        for left in reversed(range(REPEATS + 1)):
+            number = next(self._numbers)
+            numbered = {a: replace(request, number=number) for a, request in requests.items()}
+            try:
+                replies = self._inner.exchange(repeats | numbered)
+            except LostError:
+                if not left:
+                    raise
+                repeats = self._repeats(requests)
+                continue
+            return {address: replies[address] for address in requests}
+        raise InternalError("an exchange that was never made")
+
+    def _repeats(self, requests: Iterable[Address]) -> dict[Address, Message]:
+        slots: dict[Client, list[int]] = {}
+        for client, slot in requests:
+            slots.setdefault(client, []).append(slot)
+        return {
+            (client, CLIENT): Repeat(self._run, CLIENT, np.array(sorted(numbers), np.int64))
+            for client, numbers in slots.items()
+        }
+
 
 _ASKED: Mapping[type[Message], tuple[str, ...]] = {
     SendStatistics: (Statistics.kind, BOUNDED),
@@ -197,3 +250,87 @@ def _union(parts: Sequence[Array]) -> Array:
     rows = np.ascontiguousarray(stacked).view(f"V{stacked.shape[1]}").reshape(-1)
     order = np.unique(rows, return_index=True)[1]
     return stacked[order]
+
+
+class SecretSums:
+    """Sums of numbers that each slot has for each joined row. One of the slot's clients has the
+    row.
+
+    most: the maximum of a slot's number. Raise PartyError if a reply has another count of numbers,
+    and if the numbers add up to an impossible sum.
+    """
+
+    def __init__(
+        self,
+        channel: ReplyChannel,
+        run: str,
+        mapping: TableMapping,
+        slots: Sequence[SlotMembers],
+        most: int,
+    ) -> None:
+        self._channel = channel
+        self._repeating = Repeating(channel, run)
+        self._run = run
+        self._mapping = mapping
+        self._slots = slots
+        self._most = most * len(slots)
+        self._width = packing.width(len(slots), most)
+
+    def agree(self) -> None:
+        """Send the public key of each slot at each client to all of them: two exchanges."""
+        addresses = [address for members in self._slots for address in members.addresses]
+        asked = {address: SendPublicKey(self._run, address[1]) for address in addresses}
+        replies = ask(self._channel, asked, lambda address: Expected(PublicKey))
+        names = tuple(str(client) for client, _ in addresses)
+        slots = np.array([slot for _, slot in addresses], np.int64)
+        keys = np.stack([replies[address].key for address in addresses])
+        seals = np.stack([replies[address].seal for address in addresses])
+        peers = {
+            address: SetPeers(self._run, address[1], names, slots, keys, seals)
+            for address in addresses
+        }
+        ask(self._channel, peers, lambda address: Expected(Ready))
+
+    def of(
+        self,
+        joined: Array,
+        numbers: int,
+        request: Callable[[Address, Array, Array], Message],
+    ) -> Array:
+        """Return sums of the joined rows `joined` (b,), with `numbers` numbers each: unsigned (b,
+        numbers).
+
+        request: makes the message to a client. It takes the client's active rows of these joined
+        rows, uint32 (k,), in their order. It also takes their positions (k,), which are empty if
+        the client has all rows. This is one exchange.
+        """
+        requests = {
+            address: request(address, rows, places)
+            for address, (rows, places) in listed_rows(self._mapping, self._slots, joined).items()
+        }
+        count, width = len(joined) * numbers, self._width
+        sizes = {"packed": packing.size(count, width)}
+
+        def fault(own: MaskedEmbeddings) -> str | None:
+            if (own.numbers, own.width) == (count, width):
+                return None
+            return f"has {own.numbers} numbers of {own.width} bits, of {count} of {width}"
+
+        replies: Mapping[Address, MaskedEmbeddings] = ask(
+            self._repeating, requests, lambda address: Expected(MaskedEmbeddings, sizes, fault)
+        )
+        parts = []
+        for address, own in replies.items():
+            try:
+                parts.append(packing.unpack(own.packed.tobytes(), width, count))
+            except WireError as error:
+                raise refused(address[0], requests[address], error.message) from None
+        total = packing.summed(parts, width)
+        if total.size and int(total.max()) > self._most:
+            parties = ", ".join(dict.fromkeys(str(client) for client, _ in requests))
+            raise PartyError(
+                parties,
+                f"the sums of their masked numbers are above {self._most}: masks do not cancel",
+                hint="see that all parties run this version of sqlfl, unchanged",
+            )
+        return total.reshape(len(joined), numbers)

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import brentq
 from scipy.special import (
     chdtrc,
     expit,
@@ -406,8 +405,10 @@ def _with_offset(
     least, most = alone - float(offset.max()), alone - float(offset.min())
     if least == most:
         return offset + least
-    found: Float = offset + brentq(slope, least, most, xtol=1e-14, rtol=1e-15)
-    return found
+    from scipy.optimize import brentq  # half a second, which most processes can do without
+
+    scores: Float = offset + brentq(slope, least, most, xtol=1e-14, rtol=1e-15)
+    return scores
 
 
 @dataclass(frozen=True, eq=False)

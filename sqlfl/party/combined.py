@@ -33,7 +33,7 @@ class CombinedClient(Server):
     Values of single rows leave as the party's, in an order that does not disclose which client has
     them. Sums over rows are summed over the clients too, and noised once after that. Steps,
     clipping and noise are those of one client, over the products of all
-    (`sqlfl.party.combined_engine`). Each client keeps the whole block.
+    (`sqlfl.party.combined_slot`). Each client keeps the whole block.
     """
 
     def __init__(self, clients: Sequence[PartyClient], observers: Observers | None = None) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import duckdb
 import numpy as np
@@ -15,6 +16,7 @@ from sqlfl.contract.configuration import Configuration
 from sqlfl.contract.schema import (
     Client,
     Listing,
+    Place,
     SlotSpecification,
     listing_to_json,
     specifications_from_json,
@@ -23,6 +25,7 @@ from sqlfl.governance.guard import Guard
 from sqlfl.governance.message_log import Sent
 from sqlfl.governance.records import Records
 from sqlfl.governance.trial import Trial, TrialWorkers
+from sqlfl.messages.preparation import NONCE_BYTES
 from sqlfl.models.towers import TowerShape
 from sqlfl.party import diagnostics, limits
 from sqlfl.party.client import ClientOperator, exact_predictions_of, predictions_of
@@ -31,26 +34,92 @@ from sqlfl.party.effects import effects_of
 from sqlfl.party.failures import failed
 from sqlfl.party.observers import Observers
 from sqlfl.party.operator import check_device, client_of
-from sqlfl.party.places import told_apart
 from sqlfl.party.rehearsals import StandIn, standing_in
-from sqlfl.party.run_state import RunState
-from sqlfl.party.secrets import Secrets as Secrets
 from sqlfl.party.server import Server
 from sqlfl.party.slot_state import SlotState, check_delta, protected
 from sqlfl.udfs import error_location
 from sqlfl.udfs.blocks.blocks import ClientBlocks, MemoryBlocks, SavedBlock
 from sqlfl.udfs.blocks.warm_start import carry_block
+from sqlfl.udfs.connection import files
 from sqlfl.udfs.describe import ListingCache, describe
 from sqlfl.udfs.encoding.features import Encoding
 from sqlfl.udfs.encoding.skew import skew
 from sqlfl.udfs.encoding.transforming import raw
-from sqlfl.udfs.labels.label_secret import LabelSecret
+from sqlfl.udfs.labels.label_secret import Holders, LabelSecret
 from sqlfl.udfs.numbering import keys
 from sqlfl.udfs.numbering.drawing import folds_of, split_of
+from sqlfl.udfs.numbering.keys import derive
 from sqlfl.udfs.numbering.rows import Snapshot
 from sqlfl.udfs.updates.predict import make_engine, score
 from sqlfl.udfs.updates.update import LinearEngine
 from sqlfl.udfs.updates.write import write
+
+
+@dataclass(eq=False)
+class RunState:
+    cursor: duckdb.DuckDBPyConnection
+    slots: dict[int, SlotState] = field(default_factory=dict)
+    nonce: bytes = field(default_factory=lambda: os.urandom(NONCE_BYTES), repr=False)
+    """Random number drawn here. With it, keys of this run differ from those of all others, whatever
+    the run is called.
+    """
+    _nonces: Array | None = field(default=None, repr=False)
+
+    def agree(self, nonces: Array) -> None:
+        """Take all clients' nonces, uint8 (clients, 16). Raise InternalError if this client's is
+        missing, and if they differ from earlier ones.
+        """
+        if not (nonces == np.frombuffer(self.nonce, np.uint8)).all(axis=1).any():
+            raise InternalError("keys are asked for without what this client has drawn for them")
+        if self._nonces is not None and not np.array_equal(self._nonces, nonces):
+            raise InternalError("other numbers are said to be drawn for this run than before")
+        self._nonces = np.array(nonces)
+
+    def key(self, secret: bytes, run: str, *purpose: str) -> bytes:
+        """Return a key of the run for one purpose, under a secret that all its makers know."""
+        if self._nonces is None:
+            raise InternalError("a key is to be made before all clients' numbers are told")
+        return keys.derive(keys.run_key(secret, run, self._nonces), *purpose)
+
+
+@dataclass(frozen=True, repr=False)
+class Secrets:
+    """Keys of the hashes; the coordinator's code never touches them."""
+
+    federation: bytes
+    """Secret of all parties, for join keys."""
+    organisation: bytes
+    """Secret of one party's clients, for vocabularies."""
+    holders: Holders = field(default_factory=Holders)
+    """Shared by all parties: which secrets of label noise several clients have in common."""
+
+    @property
+    def of_rehearsals(self) -> Secrets:
+        """Return other keys for rehearsals. Their values are public, so their hashes must not use
+        the real keys.
+        """
+        federation, organisation = (
+            derive(key, "rehearsal") for key in (self.federation, self.organisation)
+        )
+        return Secrets(federation, organisation)
+
+
+def told_apart(
+    cursor: duckdb.DuckDBPyConnection, places: tuple[Place, ...], instance: str, secret: bytes
+) -> tuple[Place, ...]:
+    """Return places with keyed hashes of their databases. Clients of a party use them to detect
+    that two have one database open.
+
+    secret: key of the hashes. instance: distinguishes the client's instance of DuckDB from the
+    others'.
+    """
+    paths = files(cursor)
+    return tuple(
+        replace(place, database=keys.derive(secret, "database", name).hex()[:32])
+        for place in places
+        for name in [paths.get(place.catalog) or f"{instance}:{place.catalog}"]
+    )
+
 
 APART = (ms.ListTables, ms.Describe, ms.Keep, ms.Drop, ms.Collect, ms.SendBlock)
 """Requests that a client answers outside by itself even if its party combines its clients."""

@@ -20,7 +20,7 @@ from sqlfl.transport.base import Handler, Transport
 
 GROUP = "sqlfl.transports"
 LOCAL = "local"
-_HOUSE = {LOCAL: "sqlfl.transport.local:LocalTransport"}
+_BUILT_IN = {LOCAL: "sqlfl.transport.local:LocalTransport"}
 
 
 class OpenTransport(Transport, Protocol):
@@ -50,9 +50,12 @@ class Factory(Protocol):
 def factory_of(name: str) -> Factory:
     """Return the factory of transports with this name.
 
-    Raise Error for an unknown name, for a name that several packages offer, and for one that cannot
-    be loaded.
+    No other package can replace the built-in transport. Raise Error for an unknown name, for a name
+    that several packages offer, and for one that cannot be loaded.
     """
+    if name in _BUILT_IN:
+        built_in: Factory = EntryPoint(name, _BUILT_IN[name], GROUP).load()
+        return built_in
     offered = _offered()
     several = offered.get(name, [])
     if not several:
@@ -78,7 +81,7 @@ def factory_of(name: str) -> Factory:
 
 
 def _offered() -> dict[str, list[EntryPoint]]:
-    offers = {name: [EntryPoint(name, value, GROUP)] for name, value in _HOUSE.items()}
+    offers = {name: [EntryPoint(name, value, GROUP)] for name, value in _BUILT_IN.items()}
     for point in entry_points(group=GROUP):
         offers.setdefault(point.name, []).append(point)
     return offers

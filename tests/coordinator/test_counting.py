@@ -8,7 +8,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from sqlfl.coordinator.join.counting import counted
+from sqlfl.coordinator.join.equal_rows import counted
 from sqlfl.coordinator.join.factorised import Branch, Factorised, Tree
 from sqlfl.coordinator.join.row_mapping import RowMapping, WrittenMapping
 from sqlfl.models.native import VARIABLE, library

@@ -9,13 +9,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from sqlfl.coordinator.join import own_database as module
-from sqlfl.coordinator.join.own_database import own_database
+from sqlfl.coordinator.join import key_join
+from sqlfl.coordinator.join.key_join import own_database
 
 
 @pytest.fixture(autouse=True)
 def _none_idle(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_idle", [])
+    monkeypatch.setattr(key_join, "_idle", [])
 
 
 def test_what_it_spills_is_in_a_folder_of_its_own() -> None:
@@ -45,14 +45,14 @@ def test_it_is_used_again_and_empty() -> None:
 def test_one_that_failed_or_has_spilled_is_closed() -> None:
     with pytest.raises(KeyboardInterrupt), own_database():
         raise KeyboardInterrupt
-    assert module._idle == []
+    assert key_join._idle == []
     with own_database() as con:
         ((folder,),) = con.execute("SELECT current_setting('temp_directory')").fetchall()
         con.execute("SET memory_limit = '50MB'; SET threads = 1")
         con.register("slot_0", pa.table({"key": range(2_000_000)}))
         con.sql("FROM slot_0 ORDER BY hash(key)").to_arrow_table()
         assert os.listdir(folder)
-    assert module._idle == []
+    assert key_join._idle == []
     assert not os.path.exists(folder)
 
 

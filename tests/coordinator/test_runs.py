@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sqlfl.coordinator.rounds import runs
-from sqlfl.coordinator.rounds.runs import LONG, ends_of_runs
+from sqlfl.coordinator.rounds import chunks
+from sqlfl.coordinator.rounds.chunks import LONG, ends_of_runs
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 1 << 16])
 def test_runs_end_where_rows_change(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "CHUNK", chunk)
-    monkeypatch.setattr(runs, "LONG", 1)
+    monkeypatch.setattr(chunks, "CHUNK", chunk)
+    monkeypatch.setattr(chunks, "LONG", 1)
     rng = np.random.default_rng(chunk)
     for lengths in ([1], [5, 1, 8], rng.integers(1, 20, 50)):
         # a row may come again later
@@ -24,7 +24,7 @@ def test_runs_end_where_rows_change(chunk: int, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_there_are_none_where_they_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "CHUNK", 256)
+    monkeypatch.setattr(chunks, "CHUNK", 256)
     long = np.repeat(np.arange(100, dtype=np.int32), LONG)
     assert ends_of_runs(long) is not None
     assert ends_of_runs(long[1:]) is None

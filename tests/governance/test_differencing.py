@@ -18,7 +18,7 @@ from sqlfl.contract.request import Asked
 from sqlfl.contract.schema import Client
 from sqlfl.governance import differencing
 from sqlfl.governance.differencing import MarkedRows, isolates
-from sqlfl.governance.row_fingerprints import marked
+from sqlfl.governance.proposals import marked
 from sqlfl.party.party import PartyClient, Secrets
 from tests import courier
 from tests.conftest import Open

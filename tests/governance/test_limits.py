@@ -19,7 +19,7 @@ from sqlfl.base.codec import to_json
 from sqlfl.base.interrupts import checkpoint
 from sqlfl.contract.request import Asked
 from sqlfl.contract.schema import FeatureSpecification, FittedStep, Made, SlotSpecification
-from sqlfl.governance import open_runs
+from sqlfl.governance import guard
 from sqlfl.party.limits import SlotLimits
 from sqlfl.party.party import PartyClient
 from sqlfl.udfs.connection import size_of
@@ -104,7 +104,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
         gone += seconds
 
     fake = SimpleNamespace(monotonic=lambda: time.monotonic() + gone)
-    monkeypatch.setattr(open_runs, "time", fake)
+    monkeypatch.setattr(guard, "time", fake)
     return wait
 
 

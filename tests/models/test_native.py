@@ -12,10 +12,9 @@ import pytest
 from sqlfl.base.errors import InternalError
 from sqlfl.coordinator.join.mapping import TableMapping
 from sqlfl.coordinator.rounds.chunk import Chunk, PassTally
-from sqlfl.coordinator.rounds.chunks import WrittenChunks
+from sqlfl.coordinator.rounds.chunks import WrittenChunks, ends_of_runs
 from sqlfl.coordinator.rounds.compiled_chunks import CompiledChunk
 from sqlfl.coordinator.rounds.passes import Passes
-from sqlfl.coordinator.rounds.runs import ends_of_runs
 from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.models import native
 from sqlfl.models.losses import Logistic, Loss, Softmax, Squared

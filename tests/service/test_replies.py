@@ -5,9 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from sqlfl.service import replies as rp
+from sqlfl.service import agent
+from sqlfl.service.agent import Replies
 from sqlfl.service.frames import REPLY, Frame
-from sqlfl.service.replies import Replies
 
 
 def reply(number: int, size: int = 1) -> Frame:
@@ -40,8 +40,8 @@ def test_what_was_forgotten_is_not_served_again() -> None:
 
 
 def test_so_many_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rp, "MOST_REPLIES", 3)
-    monkeypatch.setattr(rp, "MOST_REPLY_BYTES", 100)
+    monkeypatch.setattr(agent, "MOST_REPLIES", 3)
+    monkeypatch.setattr(agent, "MOST_REPLY_BYTES", 100)
     own = Replies()
     for number, size in enumerate([1, 1, 1, 1, 99, 200]):
         own.begin(number)

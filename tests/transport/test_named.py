@@ -93,3 +93,16 @@ def test_one_name_in_two_packages_is_an_error(installed: Path) -> None:
     with pytest.raises(sqlfl.Error, match="there are 2 transports carrier: tests") as caught:
         factory_of("carrier")
     assert caught.value.hint == "remove all but one of the packages that offer it"
+
+
+def test_no_package_replaces_the_built_in_transport(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "sqlfl_other-1.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: sqlfl-other\nVersion: 1.0\n")
+    (folder / "entry_points.txt").write_text(
+        "[sqlfl.transports]\nlocal = tests.additions.carrier:CarrierTransport\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    assert factory_of("local").__name__ == "LocalTransport"  # type: ignore[attr-defined]

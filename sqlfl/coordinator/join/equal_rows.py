@@ -10,21 +10,94 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from ctypes import c_int64
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 
 from sqlfl.base.arrays import Array
+from sqlfl.base.interrupts import checkpoint
 from sqlfl.contract.schema import Address
 from sqlfl.coordinator import expected
-from sqlfl.coordinator.join.counting import counted
-from sqlfl.coordinator.join.row_mapping import WrittenMapping
+from sqlfl.coordinator.join.factorised import Factorised, Tree
+from sqlfl.coordinator.join.products import is_product
+from sqlfl.coordinator.join.row_mapping import RowMapping, WrittenMapping
 from sqlfl.coordinator.preparation import Joined, JoinedSlot, Targets, Weighting
 from sqlfl.messages import SendEqualRows
 from sqlfl.messages.replies import ReplyChannel, ask
+from sqlfl.models.native import address, functions, library
 from sqlfl.planner.federated.method_spec import spec_of
 from sqlfl.planner.federated.plan import FederatedPlan
+
+PIECE = 1 << 20
+"""Rows of a tree's root between two checks for Ctrl-C."""
+
+
+def counted(mapping: RowMapping, parts: Mapping[int, Array], size: int) -> Array:
+    """Return the number of joined rows of each kind below `size`: int64 (size,). int32 must hold
+    `size`.
+
+    parts: slot -> int32 (rows,), the number that each of its rows adds to the kind. Other slots add
+    nothing.
+    """
+    counts = np.zeros(size, np.int64)
+    if isinstance(mapping, Factorised) and library() is not None:
+        sizes = dict(zip(mapping.slots, mapping.sizes, strict=True))
+        for tree in mapping.trees:
+            if is_product(tree):
+                _count_product(tree, parts, counts)
+            else:
+                _count(Factorised([tree], mapping.slots, sizes), parts, counts)
+        return counts
+    _count(mapping, parts, counts)
+    return counts
+
+
+def _count(mapping: RowMapping, parts: Mapping[int, Array], counts: Array) -> None:
+    for rows in mapping.chunks():
+        kinds = np.zeros(len(rows[0]), np.int32)
+        for slot, slot_rows in zip(mapping.slots, rows, strict=True):
+            if slot in parts:
+                kinds += parts[slot][slot_rows]
+        np.add.at(counts, kinds, 1)
+        checkpoint()
+
+
+def _count_product(tree: Tree, parts: Mapping[int, Array], counts: Array) -> None:
+    """Count a tree in which one branch multiplies the rows."""
+    assert tree.bounds is not None
+    sums: list[Array | None] = [parts.get(slot) for slot in tree.slots]
+    group = far = np.zeros(0, np.int32)
+    start = np.zeros(0, np.int64)
+    for number, branch in reversed([*enumerate(tree.branches, 1)]):
+        added = sums[number]
+        if branch.rows is not None and branch.start is not None:
+            start = branch.start
+            far = np.zeros(len(branch.rows), np.int32) if added is None else added[branch.rows]
+            group, above = branch.group, branch.parent
+            while above:
+                group = group[tree.branches[above - 1].group]
+                above = tree.branches[above - 1].parent
+        elif added is not None:
+            before, added = sums[branch.parent], added[branch.group]
+            sums[branch.parent] = added if before is None else before + added
+    near = np.zeros(tree.size, np.int32) if sums[0] is None else sums[0]
+    near, group, far = (np.ascontiguousarray(values, np.int32) for values in (near, group, far))
+    for first in range(0, tree.size, PIECE):
+        end = min(first + PIECE, tree.size)
+        functions().sqlfl_count_kinds(
+            c_int64(first),
+            c_int64(end),
+            address(tree.bounds),
+            address(near),
+            address(group),
+            address(start),
+            address(far),
+            address(counts),
+        )
+        checkpoint()
+
 
 LEAST = 1 << 14
 """Joined rows from which clients are asked. For fewer, the exchange costs more than it saves."""
@@ -88,8 +161,8 @@ def _by_class(slot: JoinedSlot, classes: Mapping[Address, Array]) -> tuple[Array
     sent none. Return also the classes' bounds by client.
     """
     numbers, bounds = [], [0]
-    for address, active in slot.active.items():
-        sent = classes[address]
+    for client, active in slot.active.items():
+        sent = classes[client]
         row_classes = sent.astype(np.int32) if sent.size else np.arange(active, dtype=np.int32)
         numbers.append(row_classes + np.int32(bounds[-1]))
         bounds.append(bounds[-1] + int(row_classes.max(initial=-1)) + 1)

@@ -7,7 +7,10 @@ rows are sorted by this slot first, so the parts of consecutive ranges have the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
@@ -21,7 +24,53 @@ from sqlfl.base.arrays import Array
 from sqlfl.base.errors import ModelError
 from sqlfl.base.interrupts import interruptible
 from sqlfl.coordinator.join.join_size import SlotCodes
-from sqlfl.coordinator.join.own_database import own_database
+
+_idle: list[tuple[int, duckdb.DuckDBPyConnection]] = []
+"""At most one empty connection, with the process that opened it. Opening a connection takes as long
+as planning a statement.
+"""
+
+
+@contextmanager
+def own_database() -> Iterator[duckdb.DuckDBPyConnection]:
+    """Yield an empty database. Its files on disk are in a private folder, which is deleted at the
+    end. Register tables on it; they are forgotten at the end.
+    """
+    with tempfile.TemporaryDirectory(prefix="sqlfl-") as folder:
+        con = _opened()
+        try:
+            con.execute("SET temp_directory = ?", [folder])
+            with closing(con.cursor()) as cursor:
+                yield cursor
+            whole = _emptied(con)
+        except BaseException:
+            con.close()
+            raise
+        if whole and not _idle:
+            _idle.append((os.getpid(), con))
+        else:
+            con.close()
+
+
+def _opened() -> duckdb.DuckDBPyConnection:
+    try:
+        process, con = _idle.pop()
+    except IndexError:
+        return duckdb.connect()
+    return con if process == os.getpid() else duckdb.connect()
+
+
+def _emptied(con: duckdb.DuckDBPyConnection) -> bool:
+    """Return True if the connection is as it was when opened. It is not if it has put data on
+    disk.
+    """
+    con.execute("RESET memory_limit; RESET threads")
+    try:
+        con.execute("SET temp_directory = ''")
+    except duckdb.Error:
+        return False
+    return True
+
 
 BATCH = 1 << 17
 """Joined rows that DuckDB hands over at once."""

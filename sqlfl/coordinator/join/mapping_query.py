@@ -17,8 +17,15 @@ from sqlfl.base.interrupts import interruptible
 from sqlfl.contract.schema import Address
 from sqlfl.coordinator.executors.base import Executor
 from sqlfl.coordinator.join.join_size import SlotCodes
-from sqlfl.coordinator.join.key_join import BATCH, KeyJoin, kept, limit, register, too_large
-from sqlfl.coordinator.join.own_database import own_database
+from sqlfl.coordinator.join.key_join import (
+    BATCH,
+    KeyJoin,
+    kept,
+    limit,
+    own_database,
+    register,
+    too_large,
+)
 from sqlfl.coordinator.join.row_mapping import StoredMapping, WrittenMapping
 from sqlfl.coordinator.join.scratch import Scratch, StoredNumbers
 from sqlfl.messages import JoinKeys

@@ -72,7 +72,7 @@ class CompiledChunk(Chunk):
 
     runs: tuple[Array | None, ...] = ()
     """Ends of the runs of equal rows of each slot, counted in joined rows
-    (`sqlfl.coordinator.rounds.runs`). None for a slot without long runs.
+    (`sqlfl.coordinator.rounds.chunks`). None for a slot without long runs.
     """
 
     def cut(self, rows: slice) -> Self:

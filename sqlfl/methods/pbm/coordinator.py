@@ -23,7 +23,7 @@ from sqlfl.coordinator.rounds.heads import Headed
 from sqlfl.coordinator.rounds.problem import Problem, Step
 from sqlfl.coordinator.rounds.scores import Scores, by_output
 from sqlfl.coordinator.rounds.warm import cold
-from sqlfl.coordinator.secret_sums import SecretSums
+from sqlfl.coordinator.secure_channel import SecretSums
 from sqlfl.messages import Message
 from sqlfl.messages.replies import ReplyChannel
 from sqlfl.methods.pbm.configuration import PbmConfiguration
