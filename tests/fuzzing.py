@@ -300,6 +300,7 @@ FITTING = (
     ms.SendExactPredictions("run", 0),
     ms.SendSlope("run", 0, ONES),
     ms.SetStrengths("run", 0, 0.1, 1.0),
+    ms.SetStrengths("run", 0, 0.1, 1.0, 20),
     ms.SendBlock("", -1, "m", 0),
     ms.SendCurves("", -1, "m", 0, ""),
     ms.SendRotated("run", 0, "m", 0, (), ()),

@@ -138,6 +138,11 @@ class Run:
         return tuple(slot for slot in self.towers if slot.shrunken)
 
     @property
+    def paired(self) -> bool:
+        """Pairs of features are added to some slot in training."""
+        return any(slot.pairs for slot in self.shrunken)
+
+    @property
     def separated(self) -> tuple[Slot, ...]:
         """The slots that are asked which columns have no finite estimate: none of an owner who has
         made policies, for it leaves before rare values are looked for."""

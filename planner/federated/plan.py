@@ -404,6 +404,7 @@ def _specification(
                 f.width,
                 f.made,
                 shrunken=f.transform is not None and f.transform.function == AUTO,
+                pairs=f.pairs if slot.pairs else 0,
             )
             for f in slot.features
         ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlfl.base.codec import to_json
 from sqlfl.contract.request import Asked, Request
 from sqlfl.contract.schema import Client
-from sqlfl.contract.transforms import MAX_UPDATES
+from sqlfl.contract.transforms import updates
 from sqlfl.options.privacy import Privacy
 from sqlfl.options.training import TrainingOptions
 from sqlfl.planner.federated.exchanges import COORDINATOR, Exchange, Run
@@ -62,7 +62,7 @@ def at_most(run: Run, times: Size) -> int | None:
             if symbol.role in ONCE:
                 largest = 1 if run.tuning is None else run.tuning.fits
             elif symbol.role == UPDATED:
-                largest = MAX_UPDATES * (1 if run.tuning is None else run.tuning.fits)
+                largest = updates(pairs=run.paired) * (1 if run.tuning is None else run.tuning.fits)
             elif symbol.role in ROUNDS:
                 largest = _epochs(run)
             elif symbol.role == "checkpoints":

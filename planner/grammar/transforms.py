@@ -76,7 +76,9 @@ def _inside(
 ) -> tuple[tuple[Word, ...], tuple[Argument, ...]]:
     columns: list[Word] = []
     arguments: list[Argument] = []
-    if tokens.accept("("):
+    if function == AUTO and tokens.word(1) == "=>":
+        arguments.append(_argument(tokens, value, function))
+    elif tokens.accept("("):
         columns.append(_column(tokens, function))
         while tokens.accept(","):
             columns.append(_column(tokens, function))

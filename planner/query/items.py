@@ -47,7 +47,8 @@ def _resolved(item: TransformItem, sql: str) -> PlacedItem:
                 "auto is of all columns that no other item has, and has no name", sql, item.span,
                 "TRANSFORM (auto), or one column: auto(column) AS name",
             )  # fmt: skip
-        return PlacedItem(Transform(AUTO, (), AUTO), item.span)
+        own: Any = _arguments(called, function, item, sql)
+        return PlacedItem(Transform(AUTO, (), AUTO, **own), item.span)
     if not function.least <= len(columns) <= function.most:
         raise plan_error(
             f"{called} takes {_columns(function)}, got {len(columns)}", sql, item.span,

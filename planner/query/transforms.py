@@ -58,9 +58,11 @@ def _with_auto(draft: Draft) -> Draft:
             found.append(item)
             continue
         for name in names:
-            made = item.transform if item.transform.columns else Transform(AUTO, (name,), name)
+            made = replace(item.transform, columns=(name,), name=name)
+            if item.transform.columns:
+                made = item.transform
             if item.span is not None and _is_divided(draft, name):
-                made = replace(made, function=COLUMN)
+                made = replace(made, function=COLUMN, count=0)
             found.append(replace(item, transform=made))
     return replace(draft, transforms=tuple(found))
 

@@ -34,6 +34,14 @@ class Feature:
     made: Made | None = None
     """How it is made of output columns; None where it is one."""
 
+    @property
+    def pairs(self) -> int:
+        """Return how many pairs `auto` adds at most of which it may be a part; 0 for none."""
+        made = self.transform
+        if made is None or made.function != AUTO or made.fitted or self.kind == ARRAY:
+            return 0
+        return made.count
+
 
 @dataclass(frozen=True)
 class JoinKey:
@@ -133,6 +141,12 @@ class Slot:
         """`auto` made some feature of it."""
         made = (feature.transform for feature in self.features)
         return any(item is not None and item.function == AUTO for item in made)
+
+    @property
+    def pairs(self) -> int:
+        """Return how many pairs of its features `auto` adds at most; 0 of fewer than two."""
+        counts = [feature.pairs for feature in self.features if feature.pairs]
+        return max(counts) if len(counts) > 1 else 0
 
     @property
     def base(self) -> bool:

@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 from sqlfl.base.codec import DEEPEST, LEFT_OUT, from_json, to_json
 from sqlfl.base.errors import InternalError
 from sqlfl.contract.privacy_specification import SnapshotPrivacy
-from sqlfl.contract.transforms import AUTO, CURVE, CURVE_COLUMNS, VALUES
+from sqlfl.contract.transforms import AUTO, CURVE, CURVE_COLUMNS, MOST_PAIRS, VALUES
 
 COMBINED = -1
 """Index of a party's clients as one."""
@@ -185,6 +185,9 @@ class FeatureSpecification:
     shrunken: bool = field(default=False, metadata=LEFT_OUT)
     """`auto` made it: its curve, its categories and its missing indicator have strengths of their
     own."""
+    pairs: int = field(default=0, metadata=LEFT_OUT)
+    """Pairs of features of its table that are added at most, of which it may be in some; 0 where it
+    is in none."""
 
     @property
     def step(self) -> FittedStep | None:
@@ -327,6 +330,8 @@ def _check_specification(item: SlotSpecification) -> None:
     for feature in item.features:
         if feature.kind not in KINDS or not 1 <= feature.width <= WIDEST:
             raise ValueError(f"a feature of kind {feature.kind!r:.40} and width {feature.width}")
+        if not 0 <= feature.pairs <= MOST_PAIRS:
+            raise ValueError(f"{feature.pairs} pairs")
         _check_step(feature)
     indices = item.fragments
     linked = {number for pair in item.links for number in pair}
@@ -360,6 +365,7 @@ def _check_step(feature: FeatureSpecification) -> None:
     counted = 0 <= step.count <= LARGEST_COUNT and 0 <= step.degree <= LARGEST_DEGREE
     if step.function == AUTO:
         counted = counted and step.value in (CURVE, VALUES)
+    counted = counted and feature.pairs == 0
     if step.function in ("spline", "quantile_bucketize", "one_hot"):
         counted = counted and step.count >= 2
     if not known or not counted or step.gives != (feature.kind, feature.width):

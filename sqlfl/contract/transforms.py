@@ -17,6 +17,10 @@ CURVE, VALUES = "curve", "values"
 """Columns that `auto` makes of a number beside the number itself."""
 CURVE_COLUMNS = 8
 """Width of a curve."""
+TIMES = " × "
+"""Between the names of a pair's features, and of their cells."""
+MOST_PAIRS = 200
+"""Maximum number of pairs of features of a table."""
 CURVE_ROWS = 200
 """Joined rows: of fewer `auto` leaves straight lines, and no strengths are found."""
 STRATEGIES = ("median", "mean", "most_frequent")
@@ -62,7 +66,7 @@ class Function:
 FUNCTIONS = MappingProxyType({
     COLUMN: Function(ANY, array=True),
     "standardize": Function(NUMBER, array=True),
-    AUTO: Function(ANY, array=True),
+    AUTO: Function(ANY, (Parameter("pairs", "count", most=MOST_PAIRS, optional=True),), array=True),
     "minmax": Function(NUMBER, fitted=True),
     "robust_scale": Function(NUMBER, fitted=True),
     "log1p": Function(NUMBER),
@@ -101,7 +105,7 @@ class Transform:
     bounds: tuple[float, ...] = ()
     """Bounds of bucketize, ascending."""
     count: int = 0
-    """Buckets, categories or knots; 0 for no limit."""
+    """Buckets, categories, knots, or pairs of features of a table; 0 for no limit, and no pairs."""
     degree: int = 0
     value: str | float | None = None
     """Of impute: one of STRATEGIES, or a number. Of auto: CURVE or VALUES; None for the column
@@ -126,20 +130,22 @@ class Transform:
         function = FUNCTIONS[self.function]
         columns = ", ".join(self.columns)
         if not columns:
-            return self.function
+            return f"{self.function}(pairs => {self.count})" if self.count else self.function
         if function.grouped and len(self.columns) > 1:
             columns = f"({columns})"
         given = [(p.name, getattr(self, p.field)) for p in function.parameters]
         if len(given) == 1 and not function.parameters[0].optional:
             return f"{self.function}({columns}, {written(given[0][1])})"
-        named = [f"{name} => {value}" for name, value in given if value or name != "max"]
+        optional = {p.name for p in function.parameters if p.optional}
+        named = [f"{name} => {value}" for name, value in given if value or name not in optional]
         return f"{self.function}({', '.join([columns, *named])})"
 
     @property
     def beside(self) -> tuple[Transform, ...]:
         """Columns that `auto` makes of a number beside itself, by names of their own."""
         return tuple(
-            replace(self, name=f"{self.name} ({part})", value=part) for part in (CURVE, VALUES)
+            replace(self, name=f"{self.name} ({part})", count=0, value=part)
+            for part in (CURVE, VALUES)
         )
 
     def __str__(self) -> str:
@@ -166,4 +172,10 @@ def number(value: float) -> str:
 TABLE, ROWS = "table", "rows"
 """For new rows of what the strengths of curves are found: of a table, or of the join."""
 MAX_UPDATES = 10
-"""Times that strengths of groups of columns are found anew in one training."""
+"""Times that strengths of groups of columns are found anew in one training, and once more as often
+where pairs of features are added."""
+
+
+def updates(*, pairs: bool) -> int:
+    """Return how often strengths are found anew at most; adding the pairs is one of these times."""
+    return MAX_UPDATES * (2 if pairs else 1)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pyarrow as pa
 
 from sqlfl.base.errors import ModelError, nearest
-from sqlfl.contract.transforms import AUTO
+from sqlfl.contract.transforms import AUTO, TIMES
 from sqlfl.coordinator import expected
 from sqlfl.coordinator.scoring import Scoring, class_values
 from sqlfl.messages import Curves, SendCurves
@@ -31,10 +33,11 @@ def curves(model: Model, feature: str | None, channel: ReplyChannel, said: Scori
             hint=f"WEIGHTS OF MODEL {model.name} has a weight for each feature",
         )
     wanted = "" if feature is None else feature
-    if wanted and wanted.lower() not in (name.lower() for name in known):
-        meant = nearest(wanted, known)
-        hint = f"did you mean {meant}?" if meant else f"those that have one: {', '.join(known)}"
-        raise ModelError(f"model {model.name} has no curve of {wanted}", hint=hint)
+    names = {name.lower() for name in known}
+    paired = any(t.count for t in model.transforms if t.function == AUTO)
+    parts = wanted.lower().split(TIMES) if paired else [wanted.lower()]
+    if wanted and not names.issuperset(parts):
+        raise _unknown(model, wanted, known)
     requests = {
         (block.clients[0], block.slot): SendCurves("", block.slot, model.run, block.slot, wanted)
         for block in model.blocks
@@ -46,6 +49,13 @@ def curves(model: Model, feature: str | None, channel: ReplyChannel, said: Scori
         for block in model.blocks
         for number in range(outputs)
     ]
+    if len(parts) > 1 and not any(table.num_rows for table in found):
+        raise _unknown(model, wanted, known)
+    if paired:
+        said.note(
+            "A pair's effect is beside the effects of its features, and its band that of a cell by "
+            "itself; cells of few rows have none."
+        )
     said.note(
         "Effects are what a value adds to the score of a row, beside the average row. Bands are of "
         "the smoothed curve, and hold it in about 95 of 100 places: steps and bumps that are "
@@ -53,6 +63,12 @@ def curves(model: Model, feature: str | None, channel: ReplyChannel, said: Scori
         "Rows are of the table; of a number with many values they are those around it."
     )
     return pa.concat_tables(found)
+
+
+def _unknown(model: Model, wanted: str, known: Sequence[str]) -> ModelError:
+    meant = nearest(wanted, known)
+    hint = f"did you mean {meant}?" if meant else f"those that have one: {', '.join(known)}"
+    return ModelError(f"model {model.name} has no curve of {wanted}", hint=hint)
 
 
 def _table(model: Model, block: ModelBlock, reply: Curves, number: int) -> pa.Table:

@@ -188,6 +188,7 @@ def problem_of(
         executor=InProcess() if executor is None else executor,
         summed=spec_of(plan.algorithm).drawn,
         shrunken=_shrunken(plan, joined),
+        paired=_paired(plan, joined),
         observed=_observed(joined),
         lateness=_lateness(plan),
     )
@@ -197,6 +198,11 @@ def _shrunken(plan: FederatedPlan, joined: Joined) -> dict[int, str]:
     if joined.total < CURVE_ROWS:
         return {}
     return {slot.index: slot.name for slot in plan.ucq.slots if slot.shrunken}
+
+
+def _paired(plan: FederatedPlan, joined: Joined) -> dict[int, int]:
+    slots = plan.ucq.slots if joined.total >= CURVE_ROWS else ()
+    return {slot.index: slot.pairs for slot in slots if slot.pairs}
 
 
 def _observed(joined: Joined) -> int:

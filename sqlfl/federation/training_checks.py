@@ -84,7 +84,7 @@ def with_lines(
     if not reason:
         return tuple(transforms), ()
     kept = tuple(
-        replace(item, transform=replace(item.transform, function=COLUMN))
+        replace(item, transform=replace(item.transform, function=COLUMN, count=0))
         if item.transform.function == AUTO
         else item
         for item in transforms

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from sqlfl.base.errors import InternalError
+from sqlfl.contract.transforms import MOST_PAIRS
 from sqlfl.messages.base import Message
 from sqlfl.messages.forms import array, integer, real, text
 
@@ -186,11 +187,14 @@ class SetStrengths(Message):
     Schall's step (Wood and Fasiolo 2017, equation 7), from the block as it stands."""
 
     kind = "set_strengths"
-    words = "dispersion and mean curvature, for the strengths of curves and categories"
+    words = "dispersion and mean curvature, for the strengths of curves, categories and pairs"
     dispersion: float = field(metadata=real(least=0))
     """φ over the number of rows, as the block's own rows have it."""
     curvature: float = field(metadata=real(least=0))
     """Mean second derivative of the loss by a score."""
+    pairs: int = field(default=0, metadata=integer(most=MOST_PAIRS))
+    """Pairs of features of the table to be added first, at most: the best ones by the last
+    residuals."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -30,8 +30,9 @@ class BlockSolver:
     points.
 
     Up to `DENSE_LIMIT` columns it uses Cholesky. Beyond, it eliminates the one-hots of the widest
-    category, whose block is diagonal. If more than `SCHUR_LIMIT` columns remain, it uses
-    preconditioned conjugate gradients to a relative residual of 1e-10.
+    category, whose block is diagonal. If more than `SCHUR_LIMIT` columns remain, or more than the
+    category and `DENSE_LIMIT` have, it uses preconditioned conjugate gradients to a relative
+    residual of 1e-10.
     """
 
     def __init__(
@@ -60,7 +61,8 @@ class BlockSolver:
             self._solve = self._dense()
         else:
             start, stop = widest_category(gram.onehot)
-            few = gram.width - (stop - start) <= schur_limit
+            rest = gram.width - (stop - start)
+            few = rest <= schur_limit and rest <= max(DENSE_LIMIT, stop - start)
             self._solve = self._schur(start, stop) if few else self._conjugate()
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy as np
 from sqlfl.base.arrays import Array
 from sqlfl.base.errors import InternalError, ModelError
 from sqlfl.contract.configuration import Configuration
-from sqlfl.contract.transforms import MAX_UPDATES
+from sqlfl.contract.transforms import updates
 from sqlfl.messages import (
     ConsensusAverage,
     ConsensusPart,
@@ -37,6 +38,7 @@ from sqlfl.messages import (
 from sqlfl.messages.grams import gram_to_message, message_to_gram
 from sqlfl.models.gram import GramMatrix
 from sqlfl.models.towers import TowerShape
+from sqlfl.party.crossing import CrossedEngine, PairFinder
 from sqlfl.party.effects import Precision
 from sqlfl.party.guard import ReleaseGuard, releases_of
 from sqlfl.party.moments import majorant, noised_moments
@@ -44,6 +46,7 @@ from sqlfl.party.requests import SlotExpectations
 from sqlfl.party.shrinkage import ScaledEngine, Shrinkage, scaled_gram
 from sqlfl.party.steps import Averaging, ClientStep, Engine, penalty
 from sqlfl.privacy.randomness import Entropy, system
+from sqlfl.udfs.encoding.pairs import Crossing
 
 NOTHING = np.zeros(0)
 
@@ -52,6 +55,17 @@ ROUNDING = 1e-6
 
 Build: TypeAlias = Callable[[Any, Engine, Array], ClientStep[Any]]
 """Of a method's configuration, an engine and θ."""
+
+
+@dataclass(frozen=True, eq=False)
+class Kept:
+    """A block after an epoch."""
+
+    theta: Array
+    shrinkage: Shrinkage | None
+    """Its strengths; None if there are none."""
+    crossing: Crossing | None
+    """Its pairs of features; None before there are some."""
 
 
 class ClientOperator:
@@ -67,7 +81,8 @@ class ClientOperator:
     noised in every reply; second moments as in `sqlfl.party.moments`. Steps, penalties and
     inner rounds are functions of these alone. Power rounds take exact sums: they are refused.
 
-    `shrinkage`: strengths of groups of columns, that training starts from and finds anew.
+    `shrinkage`: strengths of groups of columns, that training starts from and finds anew. `finder`:
+    of the pairs of features that training adds; the operator owns the engine's columns of them.
     """
 
     shape: TowerShape | None = None
@@ -81,11 +96,18 @@ class ClientOperator:
         slot: int,
         theta: Array | None = None,
         shrinkage: Shrinkage | None = None,
+        finder: PairFinder | None = None,
         *,
         entropy: Entropy = system,
     ) -> None:
+        self._base, self._finder = engine, finder
+        self._crossing = None if finder is None else finder.first
+        if self._crossing is not None:
+            engine = CrossedEngine(engine, self._crossing, configuration.total)
         self._plain = self._engine = engine
-        """The columns as they are encoded, and as they are trained on."""
+        """The columns as they are encoded, with those of pairs, and as they are trained on."""
+        self._slopes: Array | None = None
+        """The last residuals of all rows, until pairs are chosen by them."""
         self._configuration = own = configuration
         self._shrinkage = shrinkage
         self._moments: GramMatrix | None = None
@@ -108,8 +130,8 @@ class ClientOperator:
             start = start / shrinkage.scales[:, None]
         self._step = step(own, self._engine, start)
         self._averaging = cast("Averaging", self._step) if own.averagings else None
-        self._kept: deque[tuple[Array, Shrinkage | None]] = deque(maxlen=own.keep + 1)
-        """θ after each of the last epochs, where `keep` asks for it, and its strengths."""
+        self._kept: deque[Kept] = deque(maxlen=own.keep + 1)
+        """After each of the last epochs, where `keep` asks for it."""
         self._rows: Array | None = None
         """Of the last predictions, whose residuals come next; None for all."""
         self._next: Array | None = None
@@ -143,31 +165,38 @@ class ClientOperator:
 
     def kept(self, back: int) -> tuple[Array, ...]:
         """The parameters as they were `back` epochs ago: InternalError for more than are kept."""
-        return (self._as_then(back)[0],)
+        return (self._as_then(back).theta,)
 
     def strengths(self, back: int) -> Array | None:
         """Return the strengths of these parameters; None if there are none."""
-        found = self._as_then(back)[1]
+        found = self._as_then(back).shrinkage
         return None if found is None else found.strengths
+
+    def crossing(self, back: int) -> Crossing | None:
+        """Return the pairs of these parameters; None if there are none."""
+        return self._as_then(back).crossing
 
     def precision(self, back: int) -> Precision | None:
         """Return the precision of these parameters; None before strengths have been found."""
-        own, told = self._as_then(back)[1], self._told
+        own, told = self._as_then(back).shrinkage, self._told
         if own is None or told is None:
             return None
-        configuration = self._configuration
+        configuration, width = self._configuration, self._base.width
+        gram = self._plain_moments()
+        if gram.width > width:
+            gram = self._base.gram()
         return Precision(
-            self._plain_moments(),
-            self._plain.centre,
+            gram,
+            self._base.centre,
             configuration.total,
             told.curvature,
             configuration.l2 / own.scales**2,
             told.dispersion,
         )
 
-    def _as_then(self, back: int) -> tuple[Array, Shrinkage | None]:
+    def _as_then(self, back: int) -> Kept:
         if back == 0:
-            return np.array(self.theta), self._shrinkage
+            return Kept(np.array(self.theta), self._shrinkage, self._crossing)
         if not 0 < back < len(self._kept):
             raise InternalError(f"{back} epochs back, of {len(self._kept)} that are kept")
         return self._kept[-1 - back]
@@ -214,8 +243,9 @@ class ClientOperator:
             raise InternalError("no column of the block has a strength of its own")
         self._told = message
         self._updates += 1
-        if self._updates > MAX_UPDATES:
-            raise InternalError(f"strengths are found {MAX_UPDATES} times at most")
+        most = updates(pairs=self._finder is not None)
+        if self._updates > most:
+            raise InternalError(f"strengths are found {most} times at most")
         theta = self.theta
         after, freedom = before.renewed(
             self._plain_moments(),
@@ -227,12 +257,36 @@ class ClientOperator:
             own.rows,
             own.l2,
         )
+        if message.pairs:
+            theta, after = self._paired(message, theta, after)
         self._shrinkage = after
         self._engine = ScaledEngine(self._plain, after.scales)
         self._step.restart(theta / after.scales[:, None], self._engine.centre)
         if self._step.needs_gram:
             self._set_gram(self._gram(), 1)
         return Strengths(self._run, self._slot, freedom)
+
+    def _paired(
+        self, message: SetStrengths, theta: Array, shrinkage: Shrinkage
+    ) -> tuple[Array, Shrinkage]:
+        """Choose pairs by the last residuals, once; θ is 0 in their cells."""
+        own, finder = self._configuration, self._finder
+        if finder is None:
+            raise InternalError("the block has no features of which pairs were announced")
+        if self._crossing is not None:
+            return theta, shrinkage
+        if self._slopes is None:
+            raise InternalError("pairs are asked for before there are residuals")
+        slopes, self._slopes = self._slopes / own.rows, None
+        curvature = message.curvature / own.total
+        found = finder.chosen(slopes, curvature, message.dispersion, message.pairs)
+        if found is None or not found.pairs:
+            return theta, shrinkage
+        self._crossing = found
+        self._plain = CrossedEngine(self._base, found, own.total)
+        self._moments = None
+        none = np.zeros((sum(found.sizes), theta.shape[1]))
+        return np.concatenate([theta, none]), shrinkage.extended(found.sizes, own.rows, own.l2)
 
     def _gram(self) -> GramMatrix:
         """The client's second moments, as they may leave it."""
@@ -299,6 +353,8 @@ class ClientOperator:
     def _residuals(self, message: Residuals) -> Message:
         self._step.begin(message)
         self._exact = message.exact
+        if self._finder is not None and self._crossing is None and self._rows is None:
+            self._slopes = message.values
         gradient = self._gradient(message.values)
         self._next = message.following
         if self._averaging is not None:
@@ -326,7 +382,7 @@ class ClientOperator:
         """An epoch ends with the step after which all rows are predicted; what only asks for the
         gradient anew is none."""
         if self._configuration.keep and self._rows is None and self._step.ends:
-            self._kept.append((np.array(self.theta), self._shrinkage))
+            self._kept.append(Kept(np.array(self.theta), self._shrinkage, self._crossing))
 
     def _predictions(self, vector: Array, products: Array) -> Predictions:
         values = self._engine.predict(vector, self._rows)

@@ -88,6 +88,11 @@ def rotated(
 ) -> ms.Rotated:
     """X̃ R of the active rows. ModelError where that is very much."""
     _check_linear(block)
+    if block.encoding.pairs:
+        raise ModelError(
+            "its block has pairs of features: standard errors of cells are not worked out",
+            hint="CURVES OF MODEL has bands; train with TRANSFORM (auto) for errors of the slopes",
+        )
     d = engine.width
     if max(engine.rows, d) * d > MOST:
         raise ModelError(
@@ -266,33 +271,38 @@ def permuted(
     block: SavedBlock, engine: LinearEngine, request: ms.ScorePermuted, entropy: Entropy = system
 ) -> Float:
     """Predictions (a, outputs) where the feature's values are those of the rows in another order;
-    columns that it is encoded by stay together. InternalError for a feature that there is not."""
-    if request.feature >= len(block.encoding.features):
-        raise InternalError(f"feature {request.feature} of {len(block.encoding.features)}")
+    columns that it is encoded by stay together, with those of pairs that it is in. InternalError
+    for a feature that there is not."""
+    if request.feature >= len(block.encoding.named):
+        raise InternalError(f"feature {request.feature} of {len(block.encoding.named)}")
     seed: int | list[int] = int.from_bytes(entropy(32), "little")
     if request.seed >= 0:
         seed = [request.seed, request.slot, request.feature, request.repeat]
     order = np.random.default_rng(seed).permutation(engine.rows)
-    own = _of_feature(block, request.feature)
+    own = _shares(block, request.feature) > 0.0
     rest = np.where(own[:, None], 0.0, block.theta)
     part = engine.predict(block.theta - rest)
     return block.finish(np.asarray(engine.predict(rest) + part[order], np.float64))
 
 
 def contributions(block: SavedBlock, engine: LinearEngine) -> Float:
-    """What each feature adds to the predictions: (a, features · outputs)."""
+    """What each feature adds to the predictions: (a, features · outputs); of a pair each of its two
+    features half of it, which is their Shapley value."""
     _check_linear(block)
     weights = [
-        np.where(_of_feature(block, place)[:, None], block.theta, 0.0)
-        for place in range(len(block.encoding.features))
+        _shares(block, place)[:, None] * block.theta for place in range(len(block.encoding.named))
     ]
     found: Float = engine.predict(np.hstack(weights))
     return found
 
 
-def _of_feature(block: SavedBlock, place: int) -> Array:
-    """bool (d,)"""
-    found: Array = columns_of(block.encoding).places == place
+def _shares(block: SavedBlock, place: int) -> Float:
+    """(d,): the share of each column's weight that is the feature's."""
+    encoding = block.encoding
+    places, first = columns_of(encoding).places, len(encoding.named)
+    found: Float = (places == place).astype(np.float64)
+    for number, pair in enumerate(encoding.pairs, start=first):
+        found[places == number] = 0.5 * (place in (pair.first.place, pair.second.place))
     return found
 
 

@@ -18,6 +18,7 @@ from sqlfl.udfs.encoding.curves import FEW
 from sqlfl.udfs.encoding.features import Effect, Encoding, categories_of
 from sqlfl.udfs.encoding.fitting import NULL as NULL_ENTRY
 from sqlfl.udfs.encoding.fitting import Categories, apply
+from sqlfl.udfs.encoding.pairs import Crossing
 from sqlfl.udfs.encoding.transforming import column_of, counts_of
 from sqlfl.udfs.numbering.rows import Snapshot
 
@@ -28,21 +29,33 @@ CELLS = 32
 @dataclass(frozen=True, eq=False)
 class Precision:
     """What errors of a block's weights follow from: the penalised second derivatives of its own
-    columns, Bayesian (Wood 2017, section 6.10), as if other tables' weights were known."""
+    columns, Bayesian (Wood 2017, section 6.10), as if the weights of other tables and of pairs'
+    cells were known; and of a cell as if all other weights were."""
 
     gram: GramMatrix
+    """Of the columns without the cells of pairs."""
     centre: Float
     total: float
     curvature: float
     ridge: Float
-    """(d,)"""
+    """(d,): of all columns."""
     dispersion: float
     """φ over the number of rows."""
 
     def errors(self, rows: Float, outputs: int) -> Float:
         """(m, outputs): standard errors of the products of rows (m, d) with the weights."""
-        solver = BlockSolver(self.gram, self.centre, self.total, self.curvature, self.ridge)
-        squares = np.einsum("md,dm->m", rows, solver.solve(rows.T))
+        ridge = self.ridge[: self.gram.width]
+        solver = BlockSolver(self.gram, self.centre, self.total, self.curvature, ridge)
+        return self._roots(np.einsum("md,dm->m", rows, solver.solve(rows.T)), outputs)
+
+    def cell_errors(self, counts: Float, outputs: int) -> Float:
+        """(cells, outputs): standard errors of the weights of pairs' cells, whose rows count so
+        much."""
+        share = counts / self.total
+        bend = self.curvature * share * (1.0 - share)
+        return self._roots(1.0 / (bend + self.ridge[self.gram.width :]), outputs)
+
+    def _roots(self, squares: Float, outputs: int) -> Float:
         share = (outputs - 1) / outputs if outputs > 1 else 1.0
         found = np.sqrt(np.maximum(squares, 0.0) * self.dispersion * share)
         return np.repeat(found[:, None], outputs, axis=1)
@@ -59,11 +72,17 @@ class _Points:
 
 
 def effects_of(
-    snapshot: Snapshot, encoding: Encoding, theta: Float, precision: Precision
+    snapshot: Snapshot,
+    encoding: Encoding,
+    theta: Float,
+    precision: Precision,
+    crossing: Crossing | None = None,
 ) -> tuple[Effect, ...]:
-    """The effect of each feature that `auto` made, with the lines that it stands beside."""
+    """The effect of each feature that `auto` made, with the lines that it stands beside, and then
+    those of pairs, which `encoding` is without."""
     known = counts_of(snapshot) > 0
     found = []
+    theta, cells = theta[: encoding.width], theta[encoding.width :]
     for place, feature in enumerate(encoding.features):
         if not feature.shrunken or feature.fitted:
             continue
@@ -83,7 +102,33 @@ def effects_of(
                 points.rows.astype(np.float64),
             )
         )
+    if crossing is not None:
+        found += _pairs(crossing, encoding.total, cells, precision)
     return tuple(found)
+
+
+def _pairs(crossing: Crossing, total: float, theta: Float, precision: Precision) -> list[Effect]:
+    """The effects of pairs' cells, beside those of their features."""
+    errors = precision.cell_errors(np.concatenate(crossing.counts), theta.shape[1])
+    found, start = [], 0
+    for number, feature in enumerate(crossing.features):
+        texts, counts = crossing.vocabularies[number], crossing.counts[number]
+        own = slice(start, start + len(texts))
+        start = own.stop
+        kinds = np.full(len(texts), AT_CATEGORY, np.float64)
+        effects = theta[own] - counts / total @ theta[own]
+        found.append(
+            Effect(
+                feature.name,
+                kinds,
+                np.zeros(len(texts)),
+                tuple(text[1:] for text in texts),
+                effects,
+                errors[own],
+                crossing.rows[number].astype(np.float64),
+            )
+        )
+    return found
 
 
 def _categories(snapshot: Snapshot, encoding: Encoding, place: int, known: Array) -> _Points:

@@ -15,6 +15,7 @@ from sqlfl.privacy.second_moments import moments_sensitivity
 from sqlfl.udfs import sql
 from sqlfl.udfs.connection import size_of
 from sqlfl.udfs.encoding.cells import Counted, rare_feature
+from sqlfl.udfs.encoding.curves import CellLimits
 from sqlfl.udfs.labels.label_noise import drawn_rows
 
 
@@ -31,6 +32,13 @@ class SlotLimits:
     def categories(self, run: str, slot: int) -> int:
         """Return the maximum number of categories of a feature of the slot."""
         return max(map(len, self._find(run, slot).encoded().vocabularies), default=0)
+
+    def govern(self, run: str, slot: int, least: int, most: int, ratio: float | None) -> None:
+        """Cells of values that the client makes of active rows have `least` rows, a feature has at
+        most so many, and all of them are `ratio` of the rows at most."""
+        state = self._find(run, slot)
+        columns = None if ratio is None else int(ratio * state.snapshot.active)
+        state.limits = CellLimits(least, most, columns)
 
     def rare(
         self, run: str, slot: int, counted: Counted, computed: Collection[int], least: int
@@ -52,9 +60,12 @@ class SlotLimits:
         check_options(configured)
         encoding, rows = state.encoded(), state.snapshot.active
         room_of = dict(configured.room(Extent(rows, encoding.width, encoding.numeric), most))
+        pairs = max((feature.pairs for feature in state.specification.features), default=0)
         if state.specification.engine == "arrays":
             # columns, and for each category the place of a 1
             room_of["engine"] = NUMBER * rows * (encoding.numeric + 2 * len(encoding.vocabularies))
+        if pairs:
+            room_of["TRANSFORM (auto(pairs))"] = NUMBER * rows * (encoding.numeric + 3 * pairs)
         return room_of, configured.passes
 
     def memory(self, run: str, slot: int) -> int | None:

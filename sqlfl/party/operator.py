@@ -16,6 +16,7 @@ from sqlfl.contract.methods import part_of
 from sqlfl.messages import Message
 from sqlfl.models.towers import TowerShape
 from sqlfl.party.client import Build, ClientOperator
+from sqlfl.party.crossing import PairFinder
 from sqlfl.party.guard import ReleaseGuard
 from sqlfl.party.shrinkage import Shrinkage
 from sqlfl.party.steps import Engine
@@ -81,14 +82,15 @@ class ClientPart:
         slot: int,
         parameters: Sequence[Array] | None = None,
         shrinkage: Shrinkage | None = None,
+        finder: PairFinder | None = None,
     ) -> Operator:
         """Return the operator of a linear block, or of a tower if `configuration` has hidden
         layers.
 
         `parameters`: where training starts, as `Operator.parameters`; `shrinkage`: strengths of
-        its columns, which a linear block that sends predictions has. Raises ModelError where a
-        tower is to be trained without torch, privately without opacus, or without the device that
-        is asked for.
+        its columns, which a linear block that sends predictions has, and `finder` of its pairs.
+        Raises ModelError where a tower is to be trained without torch, privately without opacus, or
+        without the device that is asked for.
         """
         if configuration.tower is None:
             if shrinkage is not None and self.linear is not None:
@@ -100,7 +102,8 @@ class ClientPart:
             theta = None
             if parameters is not None:
                 (theta,) = parameters
-            return ClientOperator(engine, configuration, self.step, run, slot, theta, shrinkage)
+            told = run, slot, theta, shrinkage, finder
+            return ClientOperator(engine, configuration, self.step, *told)
         if shrinkage is not None:
             raise InternalError("a tower has no strengths")
         if self.tower is None:

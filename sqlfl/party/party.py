@@ -29,6 +29,7 @@ from sqlfl.messages.preparation import NONCE_BYTES
 from sqlfl.models.towers import TowerShape
 from sqlfl.party import diagnostics, limits
 from sqlfl.party.client import ClientOperator, exact_predictions_of, predictions_of
+from sqlfl.party.crossing import PairFinder
 from sqlfl.party.cursors import Cursors
 from sqlfl.party.effects import effects_of
 from sqlfl.party.failures import failed
@@ -453,14 +454,15 @@ class PartyClient(Server):
             raise InternalError(f"slot {request.slot} starts with other noise than was said")
         if part.masked != state.specification.drawn:
             raise InternalError(f"slot {request.slot} starts with other sums than was said")
-        engine, begin = self.start(request, configuration)
-        shrinkage = state.shrinkage(configuration)
-        told = request.run, request.slot, begin, shrinkage
+        finder = state.finder()
+        engine, begin = self.start(request, configuration, finder)
+        shrinkage = state.shrinkage(configuration, finder)
+        told = request.run, request.slot, begin, shrinkage, finder
         state.operator = part.operator(engine, configuration, *told)
         return ms.Ready(request.run, request.slot, engine.width)
 
     def start(
-        self, request: ms.Start, configuration: Configuration
+        self, request: ms.Start, configuration: Configuration, finder: PairFinder | None = None
     ) -> tuple[LinearEngine, tuple[Array, ...] | None]:
         """Return the engine of a slot's rows, and the first parameters of training; None for the
         default ones.
@@ -477,7 +479,9 @@ class PartyClient(Server):
             state.engine = engine
         begin = None
         if state.warm is not None:
-            begin = carry_block(state.warm, encoding, configuration.shape(engine.width))
+            first = None if finder is None else finder.first
+            shape = configuration.shape(engine.width)
+            begin = carry_block(state.warm, encoding.with_pairs(first), shape)
         return engine, begin
 
     def _save(self, request: ms.Save, state: SlotState) -> ms.Saved:
@@ -487,10 +491,12 @@ class PartyClient(Server):
         kept = operator.kept(back)
         if not isinstance(operator, ClientOperator) or operator.strengths(back) is None:
             return self.hold(request, kept, operator.shape)
-        encoding = replace(state.encoded(), strengths=operator.strengths(back))
+        crossing = operator.crossing(back)
+        encoding = state.encoded().with_pairs(crossing)
+        encoding = replace(encoding, strengths=operator.strengths(back))
         precision = operator.precision(back)
         if precision is not None:
-            effects = effects_of(state.snapshot, encoding, kept[0], precision)
+            effects = effects_of(state.snapshot, state.encoded(), kept[0], precision, crossing)
             encoding = replace(encoding, effects=effects)
         return self.hold(request, kept, operator.shape, encoding)
 

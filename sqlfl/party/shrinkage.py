@@ -6,6 +6,7 @@ strengths is trained as one over the columns X̃ S, whose penalty is l2, and its
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -39,6 +40,15 @@ class Shrinkage:
         """Before anything is known of the weights."""
         size = int(groups.max(initial=-1)) + 1
         return cls(groups, np.full(size, FIRST / (max(rows, 1) * l2)))
+
+    def extended(self, sizes: Sequence[int], rows: int, l2: float) -> Shrinkage:
+        """With a group of each of these sizes behind the others, of which nothing is known."""
+        count = len(self.strengths)
+        groups = np.repeat(np.arange(count, count + len(sizes)), sizes)
+        first = np.full(len(sizes), FIRST / (max(rows, 1) * l2))
+        return Shrinkage(
+            np.concatenate([self.groups, groups]), np.concatenate([self.strengths, first])
+        )
 
     @property
     def scales(self) -> Float:

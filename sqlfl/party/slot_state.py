@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -14,10 +14,12 @@ from sqlfl.contract.privacy_specification import LabelNoise
 from sqlfl.contract.schema import SlotSpecification
 from sqlfl.contract.transforms import CURVE_ROWS
 from sqlfl.messages.checks import mismatch, sizes_of
+from sqlfl.party.crossing import PairFinder
 from sqlfl.party.guard import releases_of
 from sqlfl.party.operator import Operator
 from sqlfl.party.shrinkage import Shrinkage
 from sqlfl.udfs.blocks.blocks import SavedBlock
+from sqlfl.udfs.encoding.curves import CellLimits
 from sqlfl.udfs.encoding.equal_rows import merge_equal_rows
 from sqlfl.udfs.encoding.features import (
     Encoding,
@@ -80,6 +82,8 @@ class SlotState:
     """True if statistics leave without noise, because the party adds it to the sum over its
     clients.
     """
+    limits: CellLimits = field(default_factory=CellLimits)
+    """What the owner's policies say of cells of values that the client makes."""
     noised_statistics: float = 0.0
     """Noise of the measured statistics, relative to their sensitivity; 0 without noise."""
 
@@ -202,13 +206,25 @@ class SlotState:
                 self.encoding = noised_encoding(self.snapshot)
         return self.encoding
 
-    def shrinkage(self, configuration: Configuration) -> Shrinkage | None:
+    def finder(self) -> PairFinder | None:
+        """Return what chooses pairs of features in training; None where there are to be none."""
+        features = self.specification.features
+        most = max((feature.pairs for feature in features), default=0)
+        if self.joined < CURVE_ROWS or not most:
+            return None
+        given = () if self.warm is None else self.warm.encoding.pairs
+        self.encoded()
+        return PairFinder(self.snapshot, features, most, self.limits, given)
+
+    def shrinkage(
+        self, configuration: Configuration, finder: PairFinder | None = None
+    ) -> Shrinkage | None:
         """Strengths that training starts from: those of the block that it starts from, where that
         has the same columns. None where `auto` made no feature, and of few rows."""
         own = self.specification
         if self.joined < CURVE_ROWS or not any(feature.shrunken for feature in own.features):
             return None
-        groups = self.encoded().groups
+        groups = self.encoded().with_pairs(None if finder is None else finder.first).groups
         found = Shrinkage.first(groups, configuration.rows, configuration.l2)
         before = None if self.warm is None else self.warm.encoding.strengths
         if before is not None and before.shape == found.strengths.shape:
@@ -302,8 +318,12 @@ class SlotState:
         """Return fitted features of TRANSFORM. In a warm start they come from the block, to which
         the weights belong.
         """
-        given = merged if self.warm is None else self.warm.encoding.fitted
-        return transform(self.snapshot, self.specification.features, given, self.joined)
+        given = merged
+        if self.warm is not None:
+            own = self.warm.encoding
+            given = None if own.fitted is None else own.fitted[: len(own.named)]
+        features, limits = self.specification.features, self.limits
+        return transform(self.snapshot, features, given, self.joined, limits=limits)
 
     @property
     def _encoded_by(self) -> str:

@@ -51,6 +51,9 @@ class Held:
     def categories(self, run: str, slot: int) -> int:
         return self.largest
 
+    def govern(self, run: str, slot: int, least: int, most: int, ratio: float | None) -> None:
+        self.governed = least, most, ratio
+
     def rare(
         self, run: str, slot: int, counted: Counted, computed: Collection[int], least: int
     ) -> tuple[str, str] | None:

@@ -18,7 +18,7 @@ from sqlfl.models.towers import TowerShape
 from sqlfl.udfs.encoding.features import Encoding
 from sqlfl.udfs.encoding.reference import Reference
 
-FORMAT = 5
+FORMAT = 6
 """The newest format of a block's bytes that is read here; `SavedBlock.format` is one block's."""
 
 
@@ -54,6 +54,8 @@ class SavedBlock:
     @property
     def format(self) -> int:
         """The oldest format that has all of it: an older sqlfl reads what it can."""
+        if self.encoding.pairs:
+            return 6
         if self.encoding.strengths is not None:
             return 5
         if any(feature.made is not None for feature in self.encoding.features):
@@ -67,7 +69,8 @@ class SavedBlock:
 
         Format 2: of a tower its upper parameters follow θ, and its shape is in the metadata.
         Format 3: the encoding has limits. Format 4: features are made of columns by TRANSFORM.
-        Format 5: groups of columns have strengths of their own.
+        Format 5: groups of columns have strengths of their own. Format 6: the last features are
+        pairs of those before.
         """
         metadata = {
             b"encoding": self.encoding.to_bytes(),

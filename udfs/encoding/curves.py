@@ -35,6 +35,18 @@ SINGULAR = 1e-10
 """Relative mean square below which a combination of B-splines is 0 in all rows."""
 
 
+@dataclass(frozen=True)
+class CellLimits:
+    """What an owner's policies say of cells that are made of values."""
+
+    least: int = 1
+    """Rows that a cell must have."""
+    most: int = 1024
+    """Cells of one feature, or of one pair of features."""
+    columns: int | None = None
+    """Cells of all pairs; None for any number."""
+
+
 @dataclass(frozen=True, eq=False)
 class Smooth:
     """Functions of one number before they are combined into columns."""
@@ -147,17 +159,23 @@ def straight() -> tuple[Float, Float]:
     return np.zeros(0), np.zeros((1, CURVE_COLUMNS))
 
 
-def frequent(values: Float, counts: Float) -> Float:
+def frequent(values: Float, counts: Float, limits: CellLimits) -> Float:
     """The numbers that hold SHARE of the rows or more, ascending, by their counts and by the rows
     themselves: one row that counts much tells nothing of others. None where there are fewer than
-    three distinct ones."""
+    three distinct ones.
+
+    Each is within the limits, and so are the others together, if there are some.
+    """
     distinct, sums = _counted(values, counts)
     if len(distinct) < 3:
         return np.zeros(0)
     rows = _counted(values, np.ones(len(values)))[1]
-    known = (sums >= SHARE * sums.sum()) & (rows >= max(SHARE * len(values), LEAST_COUNT))
-    often = np.flatnonzero(known)
-    most = often[np.argsort(-sums[often], kind="stable")[:MOST_VALUES]]
+    fewest = max(SHARE * len(values), LEAST_COUNT, limits.least)
+    often = np.flatnonzero((sums >= SHARE * sums.sum()) & (rows >= fewest))
+    most = often[np.argsort(-sums[often], kind="stable")]
+    most = most[: min(MOST_VALUES, limits.most - 1)]
+    if 0 < len(values) - rows[most].sum() < limits.least:
+        most = most[:-1]
     return np.sort(distinct[most])
 
 

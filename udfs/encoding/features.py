@@ -8,7 +8,7 @@ one-hot columns of every category feature, which are centred by `Encoding.centre
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -21,6 +21,7 @@ from sqlfl.contract.schema import FeatureSpecification
 from sqlfl.messages import SetEncoding, Statistics
 from sqlfl.udfs import sql
 from sqlfl.udfs.encoding.fitting import OTHER, Fitted, fault_of
+from sqlfl.udfs.encoding.pairs import Crossing, Pair
 from sqlfl.udfs.numbering import keys
 from sqlfl.udfs.numbering.rows import Snapshot
 
@@ -79,6 +80,27 @@ class Encoding:
 
     effects: tuple[Effect, ...] | None = field(default=None, metadata=LEFT_OUT)
     """Of the features that `auto` made; None where their strengths were not found."""
+    pairs: tuple[Pair, ...] = field(default=(), metadata=LEFT_OUT)
+    """Pairs of features whose cells are the last features."""
+
+    @property
+    def named(self) -> tuple[FeatureSpecification, ...]:
+        """Return the features that are told of: all but the pairs."""
+        return self.features[: len(self.features) - len(self.pairs)]
+
+    def with_pairs(self, crossing: Crossing | None) -> Encoding:
+        """Return the encoding with these pairs behind its features."""
+        if crossing is None:
+            return self
+        fitted = (None,) * len(self.features) if self.fitted is None else self.fitted
+        return replace(
+            self,
+            features=self.features + crossing.features,
+            vocabularies=self.vocabularies + crossing.vocabularies,
+            counts=self.counts + crossing.counts,
+            fitted=fitted + (None,) * len(crossing.pairs),
+            pairs=crossing.pairs,
+        )
 
     @cached_property
     def indicators(self) -> tuple[int, ...]:
@@ -191,9 +213,27 @@ class Encoding:
             size = (int(found.groups.max(initial=-1)) + 1,)
             known = found.strengths.shape == size and bool((found.strengths > 0).all())
             fault = fault if known else "strengths are of other groups of columns"
+        if fault is None and not _are_pairs(found):
+            fault = "pairs are of other features"
         if fault is not None:
             raise ValueError(fault)
         return found
+
+
+def _are_pairs(encoding: Encoding) -> bool:
+    """Pairs are of features before them, of which each is a category or a number."""
+    if not encoding.pairs:
+        return True
+    known = len(encoding.features) - len(encoding.pairs)
+    sides = [side for pair in encoding.pairs for side in (pair.first, pair.second)]
+    return (
+        known > 0
+        and encoding.fitted is not None
+        and all(0 <= side.place < known for side in sides)
+        and all(encoding.features[side.place].kind != "array" for side in sides)
+        and all(bool((np.diff(side.bounds) > 0).all()) for side in sides)
+        and all(feature.kind == "category" for feature in encoding.features[known:])
+    )
 
 
 def statistics(snapshot: Snapshot, vocabulary_key: bytes) -> Statistics:

@@ -61,14 +61,14 @@ def of_training(snapshot: Snapshot, encoding: Encoding, joined: int) -> tuple[Fl
 
 def of_scoring(snapshot: Snapshot, encoding: Encoding) -> tuple[Flags, Counts]:
     """Per feature: NULL in all rows; joined rows whose category the encoding does not know."""
-    features = encoding.features
+    features = encoding.named
     unseen = np.zeros(len(features), np.int64)
     for number, position in categories_of(features):
         if features[position].frequent_values:
             continue
         unseen[position] = _unseen(snapshot, encoding, number, position)
     if snapshot.held is not None:
-        return _empty(snapshot.held), unseen
+        return _empty(snapshot.held)[: len(features)], unseen
     present: list[exp.Expr] = []
     numeric = 0
     for position, feature in enumerate(features):

@@ -58,10 +58,15 @@ Values: TypeAlias = "Float | Categories"
 
 
 def fit(
-    feature: FeatureSpecification, values: Values, counts: Float, joined: int = CURVE_ROWS
+    feature: FeatureSpecification,
+    values: Values,
+    counts: Float,
+    joined: int = CURVE_ROWS,
+    limits: curves.CellLimits | None = None,
 ) -> Fitted:
     """What `apply` needs for the feature, of rows that count so much (a,), from 0 up, in a join of
-    so many rows: by default of enough for a curve.
+    so many rows: by default of enough for a curve. `limits`: of values to which `auto` gives a
+    weight of their own.
 
     Raises ModelError, naming the feature, where there are no values to fit to, or infinite ones.
     """
@@ -72,7 +77,7 @@ def fit(
     _check_finite(feature, values)
     known = ~np.isnan(values) & (counts > 0)
     if step.function == AUTO:
-        return _fit_auto(step, values[known], counts[known], joined)
+        return _fit_auto(step, values[known], counts[known], joined, limits or curves.CellLimits())
     if not known.any():
         raise ModelError(
             f"column {feature.name} has no values to fit {step.function} to",
@@ -81,12 +86,14 @@ def fit(
     return Fitted(_fit_numbers(feature, step, values[known], counts[known]))
 
 
-def _fit_auto(step: FittedStep, values: Float, counts: Float, joined: int) -> Fitted:
+def _fit_auto(
+    step: FittedStep, values: Float, counts: Float, joined: int, limits: curves.CellLimits
+) -> Fitted:
     """A curve, or the values that have a weight of their own: none of few rows."""
     enough = joined >= CURVE_ROWS
     if step.value == CURVE:
         return Fitted(*_curve(values, counts, enough=enough))
-    return Fitted(curves.frequent(values, counts) if enough else np.zeros(0))
+    return Fitted(curves.frequent(values, counts, limits) if enough else np.zeros(0))
 
 
 def _curve(values: Float, counts: Float, *, enough: bool) -> tuple[Float, tuple[str, ...], Float]:

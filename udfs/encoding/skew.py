@@ -36,14 +36,14 @@ def skew(snapshot: Snapshot, block: SavedBlock, engine: LinearEngine, request: S
     if reference is not None and reference.effective < least:
         reference = None
     if not _many(counts, least):
-        none = np.full((NUMBERS, len(encoding.features)), _NAN)
+        none = np.full((NUMBERS, len(encoding.named)), _NAN)
         return Skew(request.run, request.slot, *none)
     shifts = column_sums(engine, counts, len(encoding.mean))
     counted = None if reference is None else reference.counted
     total = encoding.total if counted is None else counted.total
     gone_before = encoding.missing if counted is None else counted.missing
     found, number, category, start = [], 0, 0, 0
-    for place, feature in enumerate(encoding.features):
+    for place, feature in enumerate(encoding.named):
         if feature.kind == "category":
             own_entries = entries(snapshot, encoding, place, category, counts)
             found.append(_category(encoding, reference, category, own_entries, least))

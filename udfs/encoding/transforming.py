@@ -15,6 +15,7 @@ from sqlfl.contract.schema import FeatureSpecification
 from sqlfl.contract.transforms import AUTO, CURVE_ROWS
 from sqlfl.messages import Ranges
 from sqlfl.udfs import sql
+from sqlfl.udfs.encoding.curves import CellLimits
 from sqlfl.udfs.encoding.features import Encoding
 from sqlfl.udfs.encoding.fitting import (
     Categories,
@@ -26,6 +27,7 @@ from sqlfl.udfs.encoding.fitting import (
     of_range,
     own_range,
 )
+from sqlfl.udfs.encoding.pairs import Pair, column_of_cells
 from sqlfl.udfs.numbering.arrow_snapshot import HeldRows
 from sqlfl.udfs.numbering.rows import Snapshot
 
@@ -43,22 +45,30 @@ def transform(
     features: tuple[FeatureSpecification, ...],
     fitted: tuple[Fitted | None, ...] | None = None,
     joined: int = CURVE_ROWS,
+    pairs: tuple[Pair, ...] = (),
+    limits: CellLimits | None = None,
 ) -> tuple[Fitted | None, ...] | None:
     """Make `features` of the active rows' columns, once; by `fitted`, or by what is found in them,
-    of which so many rows are joined.
+    of which so many rows are joined, within the `limits` of cells. The last features are `pairs` of
+    those before.
 
     Returns what they were made by, for each feature that is fitted; None where none is. Raises
     ModelError where there is nothing to fit to, and for infinite values.
     """
     places = [place for place, feature in enumerate(features) if feature.step is not None]
-    if not places:
+    if not places and not pairs:
         return None
-    if snapshot.specification.features != raw(features):
+    named = features[: len(features) - len(pairs)]
+    if snapshot.specification.features != raw(named):
         raise InternalError("a snapshot of other columns is to be transformed")
     columns = {place: column_of(snapshot, features[place], place) for place in places}
+    sides = {side.place for pair in pairs for side in (pair.first, pair.second)}
+    beside = {place: column_of(snapshot, features[place], place) for place in sides}
     if fitted is None:
         counts = counts_of(snapshot)
-        own = {place: fit(features[place], columns[place], counts, joined) for place in places}
+        own = {
+            place: fit(features[place], columns[place], counts, joined, limits) for place in places
+        }
         fitted = tuple(own.get(place) for place in range(len(features)))
     fault = fault_of(features, fitted)
     if fault is not None:
@@ -68,6 +78,8 @@ def transform(
         found = fitted[place]
         assert found is not None
         made[place] = apply(features[place], found, columns.pop(place))
+    for place, pair in enumerate(pairs, start=len(named)):
+        made[place] = column_of_cells(pair, features, beside)
     if snapshot.held is not None:
         names = {**snapshot.held.columns, **{f"f{place}": own for place, own in made.items()}}
         _set_features(snapshot, features)

@@ -34,7 +34,7 @@ def ready(snapshot: Snapshot, encoding: Encoding) -> None:
     Raises ModelError if they do not fit it, or are infinite where it does not clip them.
     """
     if encoding.fitted is not None and snapshot.specification.features != encoding.features:
-        transform(snapshot, encoding.features, encoding.fitted)
+        transform(snapshot, encoding.features, encoding.fitted, pairs=encoding.pairs)
     if encoding.limits is None:
         check_finite(snapshot)
 

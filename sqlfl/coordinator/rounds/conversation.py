@@ -192,12 +192,17 @@ class Conversation:
             for members in self._problem.slots
         ]
 
-    def renew_strengths(self, told: Mapping[int, tuple[float, float]]) -> dict[int, float]:
+    def renew_strengths(
+        self, told: Mapping[int, tuple[float, float]], pairs: Mapping[int, int]
+    ) -> dict[int, float]:
         """Of slots by (dispersion, curvature), as `SetStrengths` has them: the degrees of freedom
-        of each block. One exchange."""
+        of each block. `pairs`: how many are to be added to slots. One exchange."""
         run = self._problem.run
         at = {m.slot: m.addresses[0] for m in self._problem.slots}
-        asked = {at[slot]: SetStrengths(run, slot, *own) for slot, own in told.items()}
+        asked = {
+            at[slot]: SetStrengths(run, slot, *own, pairs.get(slot, 0))
+            for slot, own in told.items()
+        }
         replies = ask(self._channel, asked, lambda _: Expected(Strengths))
         return {slot: replies[at[slot]].freedom for slot in told}
 

@@ -90,6 +90,8 @@ class Problem:
     shrunken: Mapping[int, str] = field(default_factory=dict)
     """Slots whose columns have strengths of their own, which are found in training, and their
     names."""
+    paired: Mapping[int, int] = field(default_factory=dict)
+    """Those to which pairs of features are added, and how many at most."""
     observed: int = 0
     """Rows of training, where these are needed: those that are merged count each."""
     lateness: Lateness | None = None

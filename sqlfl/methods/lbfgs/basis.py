@@ -60,8 +60,10 @@ class Basis:
         return image
 
     def restart(self, theta: Array) -> None:
-        """Begin anew at θ (d, c), in other units: of the vectors so far none counts."""
-        self._vectors[:] = 0.0
+        """Begin anew at θ (d, c), in other units or of more columns: of the vectors so far none
+        counts."""
+        self._shape = theta.shape
+        self._vectors = np.zeros((len(self._vectors), theta.size))
         self._vectors[0] = theta.reshape(-1)
         self._step = np.zeros(theta.size)
 

@@ -22,7 +22,7 @@ from sqlfl.base.arrays import Array
 from sqlfl.contract import stopping
 from sqlfl.contract.schema import Address
 from sqlfl.contract.stopping import CERTAIN, Ending
-from sqlfl.contract.transforms import MAX_UPDATES, ROWS
+from sqlfl.contract.transforms import MAX_UPDATES, ROWS, updates
 from sqlfl.coordinator.rounds.conversation import Conversation
 from sqlfl.coordinator.rounds.divergence import relative
 from sqlfl.coordinator.rounds.evidence import Evidence, bound, examine, least_eigenvalue, weighed
@@ -121,6 +121,10 @@ class Lbfgs:
         """Strengths of groups of columns are still sought."""
         self._since = self._updates = 0
         """Iterations since strengths were found anew, and how often they were."""
+        self._pending = dict(problem.paired)
+        """Slots to which pairs of features are still to be added, and how many."""
+        self._ripe = False
+        """Strengths of what there is have been found: pairs are added next."""
         self._freedom = 0.0
         """Degrees of freedom of all blocks, by the last strengths."""
         self._of_slots: dict[int, float] = {}
@@ -219,12 +223,19 @@ class Lbfgs:
         return relative(promised, self._objective, self.first) <= ROUGHLY
 
     def _find_strengths(self) -> None:
-        """Fellner and Schall's step at the clients; the pairs begin anew, in 4-byte messages."""
-        self._of_slots = self._conversation.renew_strengths(self._dispersions())
+        """Fellner and Schall's step at the clients, which add pairs of features once the strengths
+        without them are found; the memory of L-BFGS begins anew, in 4-byte messages."""
+        added, self._ripe = self._pending if self._ripe else {}, False
+        self._of_slots = self._conversation.renew_strengths(self._dispersions(), added)
         freedom = sum(self._of_slots.values())
         self._updates += 1
-        settled = abs(freedom - self._freedom) < SETTLED
-        self._seeking = not settled and self._updates < MAX_UPDATES
+        settled = not added and abs(freedom - self._freedom) < SETTLED
+        if added:
+            self._pending = {}
+        elif self._pending:
+            self._ripe = settled or self._updates == MAX_UPDATES - 1
+        most = updates(pairs=bool(self._problem.paired))
+        self._seeking = self._ripe or (not settled and self._updates < most)
         self._freedom, self._since = freedom, 0
         problem, noise = self._problem, self._images.noise
         self._exact, self._fell = False, False
