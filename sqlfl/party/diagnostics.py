@@ -23,6 +23,7 @@ from sqlfl.udfs.encoding.naming import (
     columns_of,
     missing_of,
     own_texts,
+    padding_of,
     scales_of,
 )
 from sqlfl.udfs.numbering.rows import Snapshot
@@ -139,6 +140,8 @@ def errors(
     if not request.penalised:
         provided = touches(own.functions, span_of(request.later))
         told[(told > 0) & provided] = ms.PROVIDED
+    padding = padding_of(encoding)
+    told[padding] = ms.TOLD  # 0, whatever a row is
     kinds, features, categories = found.kinds.copy(), [*found.features], [*found.categories]
     if own.partnerless is not None:
         kinds[own.partnerless] = ms.PARTNERLESS
@@ -149,8 +152,12 @@ def errors(
         kinds,
         tuple(features),
         tuple(categories),
-        own.functions @ theta,
-        np.where(told > 0, np.sqrt(variances_of(own.functions, request.covariance)), 0.0),
+        np.where(padding, 0.0, own.functions @ theta),
+        np.where(
+            (told > 0) & ~padding,
+            np.sqrt(variances_of(own.functions, request.covariance)),
+            0.0,
+        ),
         told,
         finite.astype(np.uint8),
         is_base.astype(np.uint8),

@@ -441,6 +441,28 @@ def test_a_slope_has_a_standard_error(case: Case) -> None:
     assert 0.0 < found.loc["z"].standard_error < 0.1
 
 
+def test_columns_that_a_curve_lacks_are_told_of_by_nobody() -> None:
+    """A number of five values has a curve of three columns, and five that are 0."""
+    with in_memory() as one:
+        rng = np.random.default_rng(5)
+        x = rng.integers(0, 5, 800).astype(float)
+        table = pa.table({"x": x, "y": np.sin(x) + rng.normal(size=800)})
+        one.register("given", table)
+        one.execute("CREATE TABLE a AS FROM given")
+        with federation({"one": [one]}) as fed:
+            query = "SELECT a.x, a.y FROM one.a a"
+            fed.sql(
+                f"TRAIN MODEL m USING linear_regression TARGET y TRANSFORM (auto) FROM ({query})"
+            )
+            result = fed.sql(f"INFERENCE OF MODEL m FROM ({query})")
+        notes = " ".join(str(note) for note in result.notes)
+        lacking = [f"x (curve)[{n}]" for n in range(4, 9)]
+        assert not any(name in notes for name in lacking)
+        found = result.df().set_index("feature").loc[lacking]
+        assert (found.coefficient == 0).all()
+        assert found.standard_error.isna().all()
+
+
 def test_a_client_finds_strengths_so_often_and_where_they_are_asked_for() -> None:
     """A coordinator that asks again and again learns no more than EXPLAIN says."""
     x = np.random.default_rng(0).normal(size=(300, 3))

@@ -145,3 +145,15 @@ def test_of_two_values_and_of_few_rows_there_is_no_curve(values: np.ndarray, joi
 def test_parts_of_the_rows_tell_no_knots() -> None:
     with pytest.raises(Exception, match="does not follow from what parts"):
         own_range(feature(CURVE), np.arange(9.0), np.ones(9))
+
+
+def test_values_with_a_weight_keep_to_an_owners_limits() -> None:
+    """Those of fewer rows than `least` have none; nor are the others fewer together."""
+    values = np.repeat(np.arange(6.0), [500, 300, 100, 60, 30, 10])
+    counts = np.ones(len(values))
+    kept = lambda *limits: curves.frequent(values, counts, curves.CellLimits(*limits)).tolist()  # noqa: E731
+    assert kept() == [0, 1, 2, 3, 4, 5]
+    assert kept(20) == [0, 1, 2, 3]  # 10 others are too few, and 40 are not
+    assert kept(50) == [0, 1, 2]
+    assert kept(100) == [0, 1, 2]
+    assert kept(1, 3) == [0, 1]

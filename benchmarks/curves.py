@@ -1,0 +1,279 @@
+"""Straight lines, curves, and curves with pairs of features, beside boosted trees.
+
+    python benchmarks/curves.py [--folder DATA] [--seeds 5] [--tasks flights_late,fair]
+
+Prints, and keeps in <work>/curves.json, the test score of each task and way: 20,000 joined rows by
+the seed, a fifth of them for the test. Flights come from this repository, `fair` from statsmodels
+where that is installed, MovieLens-1M and phishing from a folder with their Parquet files. LightGBM
+has the joined table in one place, its default settings and early stopping; it takes part where it
+is installed. `--render` puts the tables of what is there into docs/results.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pandas as pd
+from results import Results, insert, table
+from sklearn.metrics import r2_score, roc_auc_score
+
+import sqlfl
+
+ROOT = Path(__file__).parent.parent
+ROWS = 20_000
+TEST = 0.2
+GENRES = (
+    "Action", "Adventure", "Animation", "Children's", "Comedy", "Crime", "Documentary", "Drama",
+    "Film-Noir", "Horror", "Musical", "Romance", "Sci-Fi", "Thriller", "War",
+)  # fmt: skip
+WAYS = {
+    "line": ("", ""),
+    "auto": ("TRANSFORM (auto)", ""),
+    "auto + pairs": ("TRANSFORM (auto(pairs => 20))", ""),
+    "auto + pairs, unit = 'rows'": ("TRANSFORM (auto(pairs => 20))", "WITH (unit = 'rows')"),
+}
+TREES = "LightGBM"
+TREE = {"verbose": -1, "num_threads": 2, "learning_rate": 0.05, "seed": 0}
+
+
+@dataclass(frozen=True)
+class Task:
+    """Tables by party, and a query over their rows, with {rows} for a condition on `one.base`."""
+
+    kind: str
+    tables: Mapping[str, Mapping[str, pd.DataFrame]]
+    query: str
+
+    @property
+    def metric(self) -> str:
+        return "AUC" if self.kind == "logistic_regression" else "R²"
+
+
+def flights(folder: Path, seed: int, *, late: bool) -> Task:
+    data = ROOT / "examples" / "data"
+    target = "arr_delay > 15" if late else "arr_delay::DOUBLE"
+    base = duckdb.sql(
+        f"SELECT row_number() OVER () AS id, month, day, hour, minute, carrier, distance, dest, "
+        f"dayofweek(time_hour)::VARCHAR AS wd, origin, time_hour, tailnum, {target} AS y "
+        f"FROM '{data}/flights.parquet' WHERE arr_delay IS NOT NULL "
+        f"ORDER BY hash(carrier, flight, time_hour, {seed}) LIMIT {ROWS}"
+    ).df()
+    weather = duckdb.sql(
+        "SELECT origin, time_hour, temp, dewp, humid, wind_speed, precip, pressure, visib "
+        f"FROM '{data}/weather.parquet'"
+    ).df()
+    planes = duckdb.sql(
+        f"SELECT tailnum, year AS built, seats, engines, manufacturer FROM '{data}/planes.parquet'"
+    ).df()
+    query = """
+        SELECT f.month, f.day, f.hour, f.minute, f.carrier, f.distance, f.dest, f.wd, f.origin,
+          w.temp, w.dewp, w.humid, w.wind_speed, w.precip, w.pressure, w.visib,
+          p.built, p.seats, p.engines, p.manufacturer, f.y
+        FROM one.base f
+        LEFT JOIN two.weather w ON f.origin = w.origin AND f.time_hour = w.time_hour
+        LEFT JOIN three.planes p ON f.tailnum = p.tailnum
+        WHERE {rows} f.train"""
+    parties = {"one": {"base": base}, "two": {"weather": weather}, "three": {"planes": planes}}
+    return Task("logistic_regression" if late else "linear_regression", parties, query)
+
+
+def movielens(folder: Path, seed: int) -> Task:
+    data = folder / "movielens-1m"
+    base = duckdb.sql(
+        f"SELECT row_number() OVER () AS id, user_id, movie_id, rating::DOUBLE AS y FROM "
+        f"'{data}/ratings.parquet' ORDER BY hash(user_id, movie_id, {seed}) LIMIT {ROWS}"
+    ).df()
+    users = duckdb.sql(
+        "SELECT user_id, gender, age, occupation::VARCHAR AS occupation "
+        f"FROM '{data}/users.parquet'"
+    ).df()
+    quoted = [name.replace("'", "''") for name in GENRES]
+    flags = ", ".join(f"contains(genres, '{g}')::INT AS g{n}" for n, g in enumerate(quoted))
+    movies = duckdb.sql(f"SELECT movie_id, year, {flags} FROM '{data}/movies.parquet'").df()
+    columns = ", ".join(f"m.g{n}" for n in range(len(GENRES)))
+    query = f"""
+        SELECT u.gender, u.age, u.occupation, m.year, {columns}, r.y
+        FROM one.base r JOIN two.users u USING (user_id)
+        JOIN three.movies m ON r.movie_id = m.movie_id WHERE {{rows}} r.train"""
+    parties = {"one": {"base": base}, "two": {"users": users}, "three": {"movies": movies}}
+    return Task("linear_regression", parties, query)
+
+
+def phishing(folder: Path, seed: int) -> Task:
+    frame = duckdb.sql(f"FROM '{folder}/phishing/phishing.parquet'").df()
+    names = [name for name in frame if name not in ("id", "result")]
+    frame = frame.drop_duplicates(subset=names).reset_index(drop=True)
+    frame["y"] = frame.pop("result") > 0
+    frame[names] = frame[names].astype(int).astype(str)
+    return _halves(frame, names[:15], names[15:], "logistic_regression")
+
+
+def fair(folder: Path, seed: int) -> Task:
+    from statsmodels.datasets import fair as found
+
+    frame = found.load_pandas().data
+    frame["y"] = frame.pop("affairs") > 0
+    one = ["rate_marriage", "age", "yrs_married", "children"]
+    return _halves(frame, one, [n for n in frame if n not in (*one, "y")], "logistic_regression")
+
+
+def _halves(frame: pd.DataFrame, one: list[str], two: list[str], kind: str) -> Task:
+    frame = frame.assign(id=np.arange(len(frame)))
+    columns = ", ".join([*(f"a.{n}" for n in one), *(f"b.{n}" for n in two)])
+    query = f"""
+        SELECT {columns}, a.y FROM one.base a JOIN two.other b USING (id) WHERE {{rows}} a.train"""
+    parties = {"one": {"base": frame[["id", *one, "y"]]}, "two": {"other": frame[["id", *two]]}}
+    return Task(kind, parties, query)
+
+
+TASKS: dict[str, Callable[[Path, int], Task]] = {
+    "flights_late": lambda folder, seed: flights(folder, seed, late=True),
+    "flights_minutes": lambda folder, seed: flights(folder, seed, late=False),
+    "movielens": movielens,
+    "phishing": phishing,
+    "fair": fair,
+}
+
+
+def federated(task: Task, clauses: tuple[str, str], seed: int) -> dict[str, float]:
+    with sqlfl.connect(progress=False) as fed:
+        for party, tables in task.tables.items():
+            con = duckdb.connect()
+            for name, frame in tables.items():
+                con.register("given", _drawn(frame, seed) if name == "base" else frame)
+                con.execute(f"CREATE TABLE {name} AS FROM given")
+                con.unregister("given")
+            fed.attach(party, con)
+        start = time.perf_counter()
+        transform, options = clauses
+        fed.sql(
+            f"TRAIN MODEL m USING {task.kind} TARGET y {transform} {options} "
+            f"FROM ({task.query.format(rows='')})"
+        )
+        seconds = time.perf_counter() - start
+        model = fed.model("m")
+        told = fed.sql(f"EVALUATE MODEL m FROM ({task.query.format(rows='NOT')})").df()
+        cost = model.cost
+        return {
+            "score": float(told["auc" if task.metric == "AUC" else "r2"][0]),
+            "seconds": seconds,
+            "iterations": float(len(model.history)),
+            "megabytes": 0.0 if cost is None else (cost.bytes_up + cost.bytes_down) / 1e6,
+        }
+
+
+def _drawn(frame: pd.DataFrame, seed: int) -> pd.DataFrame:
+    return frame.assign(train=np.random.default_rng(1000 + seed).random(len(frame)) >= TEST)
+
+
+def trees(task: Task, seed: int) -> dict[str, float]:
+    """LightGBM over the joined table, stopped by a tenth of the rows of training."""
+    import lightgbm
+
+    con, joined = duckdb.connect(), task.query
+    for party, tables in task.tables.items():
+        for name, frame in tables.items():
+            con.register(name, _drawn(frame, seed) if name == "base" else frame)
+            joined = joined.replace(f"{party}.{name}", name)
+    parts = [con.sql(joined.format(rows=rows)).df() for rows in ("", "NOT")]
+    x = pd.concat([part.drop(columns="y") for part in parts], ignore_index=True)
+    for name in x.select_dtypes(exclude="number"):
+        x[name] = x[name].astype("category")
+    train, test = x[: len(parts[0])], x[len(parts[0]) :]
+    y = parts[0].y.to_numpy(float)
+    start = time.perf_counter()
+    held = np.random.default_rng(seed).random(len(train)) < 0.1
+    objective = "binary" if task.metric == "AUC" else "regression"
+    model = lightgbm.train(
+        {**TREE, "objective": objective},
+        lightgbm.Dataset(train[~held], y[~held]),
+        2000,
+        [lightgbm.Dataset(train[held], y[held])],
+        callbacks=[lightgbm.early_stopping(50, verbose=False)],
+    )
+    seconds = time.perf_counter() - start
+    score = roc_auc_score if task.metric == "AUC" else r2_score
+    return {"score": float(score(parts[1].y, model.predict(test))), "seconds": seconds}
+
+
+def pages(found: Mapping[str, Any]) -> str:
+    """Means over seeds, with the standard error of the score."""
+    runs: dict[tuple[str, str], list[dict[str, float]]] = {}
+    for name, run in found.items():
+        task, way, _ = name.split("|")
+        runs.setdefault((task, way), []).append(run)
+    ways = [way for way in (*WAYS, TREES) if any(own == way for _, own in runs)]
+    tasks = list(dict.fromkeys(task for task, _ in runs))
+    lines = table(
+        ["test score", *ways],
+        [[task, *(_score(runs.get((task, way), [])) for way in ways)] for task in tasks],
+    )
+    lines += ["", *table(
+        ["iterations, MB, seconds", *(way for way in ways if way != TREES)],
+        [
+            [task, *(_cost(runs.get((task, way), [])) for way in ways if way != TREES)]
+            for task in tasks
+        ],
+    )]  # fmt: skip
+    return "\n".join(lines)
+
+
+def _score(runs: list[dict[str, float]]) -> str:
+    scores = np.array([run["score"] for run in runs])
+    if not len(scores):
+        return ""
+    error = scores.std(ddof=1) / np.sqrt(len(scores)) if len(scores) > 1 else float("nan")
+    return f"{scores.mean():.4f} ± {error:.4f} ({len(scores)})"
+
+
+def _cost(runs: list[dict[str, float]]) -> str:
+    if not runs:
+        return ""
+    means = (
+        np.mean([run[name] for run in runs]) for name in ("iterations", "megabytes", "seconds")
+    )
+    its, size, seconds = means
+    return f"{its:.0f}, {size:.1f}, {seconds:.0f}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--folder", type=Path)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--tasks", default=",".join(TASKS))
+    parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()))
+    parser.add_argument("--page", type=Path, default=ROOT / "docs" / "results.md")
+    parser.add_argument("--render", action="store_true")
+    given = parser.parse_args()
+    results = Results(given.work / "curves.json")
+    if given.render:
+        insert(given.page, "curves", pages(results.found))
+        return
+    for seed in range(given.seeds):
+        for name in given.tasks.split(","):
+            if given.folder is None and name in ("movielens", "phishing"):
+                continue
+            task = TASKS[name](given.folder or ROOT, seed)
+            for way in (*WAYS, TREES):
+                key = f"{name}|{way}|{seed}"
+                if key in results.found:
+                    continue
+                try:
+                    found = trees(task, seed) if way == TREES else federated(task, WAYS[way], seed)
+                except ImportError:
+                    continue
+                results.add(key, found)
+                print(key, {k: round(v, 4) for k, v in found.items()}, flush=True)
+    print(pages(results.found))
+
+
+if __name__ == "__main__":
+    main()
