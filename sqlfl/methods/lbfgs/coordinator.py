@@ -58,8 +58,9 @@ ROUGHLY = 1e-4
 """Share of the objective. If the next step promises less, strengths are found anew first."""
 VISIBLE = 1.1
 """Spread of a table's rows that the card tells of: less is chance."""
-SETTLED = 0.05
-"""Degrees of freedom: strengths whose change moves them by less are found."""
+SETTLED, SETTLED_SHARE = 0.05, 0.005
+"""Degrees of freedom, and a share of all of them: strengths whose change moves them by less than the
+larger one are found."""
 EXACT_ROUNDING = 1e-18
 """As `ROUNDING`, of 8-byte messages: the slope tells of descent where the value no longer does."""
 FLOAT64 = 2.0**-53
@@ -229,7 +230,8 @@ class Lbfgs:
         self._of_slots = self._conversation.renew_strengths(self._dispersions(), added)
         freedom = sum(self._of_slots.values())
         self._updates += 1
-        settled = not added and abs(freedom - self._freedom) < SETTLED
+        least = max(SETTLED, SETTLED_SHARE * freedom)
+        settled = not added and abs(freedom - self._freedom) < least
         if added:
             self._pending = {}
         elif self._pending:
