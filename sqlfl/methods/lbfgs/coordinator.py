@@ -59,8 +59,8 @@ ROUGHLY = 1e-4
 VISIBLE = 1.1
 """Spread of a table's rows that the card tells of: less is chance."""
 SETTLED, SETTLED_SHARE = 0.05, 0.005
-"""Degrees of freedom, and a share of all of them: strengths whose change moves them by less than the
-larger one are found."""
+"""Degrees of freedom, and a share of all of them: strengths whose change moves them by less than
+the larger one are found."""
 EXACT_ROUNDING = 1e-18
 """As `ROUNDING`, of 8-byte messages: the slope tells of descent where the value no longer does."""
 FLOAT64 = 2.0**-53
