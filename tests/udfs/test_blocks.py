@@ -232,8 +232,8 @@ def test_a_newer_format_is_refused(con: duckdb.DuckDBPyConnection) -> None:
     blocks = blocks_of(con, "c", "a/0")
     blocks.save("r", 0, "m", block())
     blocks.keep("r")
-    con.execute("UPDATE sqlfl.blocks SET format = 6")
-    with pytest.raises(ModelError, match=r"newer sqlfl, in format 6.*reads 5"):
+    con.execute("UPDATE sqlfl.blocks SET format = 7")
+    with pytest.raises(ModelError, match=r"newer sqlfl, in format 7.*reads 6"):
         blocks.load("r", 0)
     blocks.drop("r")
 
