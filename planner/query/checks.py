@@ -91,7 +91,11 @@ def check_outputs(draft: Draft) -> Draft:
         seen[name] = output
     if draft.weight_may_lack and draft.weight is not None and draft.weight.lower() not in seen:
         draft = replace(draft, weight=None)
-    special = (("TARGET", draft.target), ("WEIGHT", draft.weight), ("OFFSET", draft.offset))
+    special = (
+        ("TARGET", draft.target),
+        ("WEIGHT", draft.weight),
+        (draft.offset_clause, draft.offset),
+    )
     for clause, given in special:
         if given is not None and given.lower() not in seen:
             raise draft.error(
@@ -104,7 +108,7 @@ def check_outputs(draft: Draft) -> Draft:
         given.lower() for given in (draft.target, draft.weight) if given is not None
     }:
         raise draft.error(
-            f"OFFSET {draft.offset} is the target, or the weight",
+            f"{draft.offset_clause} {draft.offset} is the target, or the weight",
             getattr(draft.offset, "span", None) or draft.blocks[0].span,
             "select the column once more, under another name",
         )

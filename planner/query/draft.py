@@ -35,6 +35,8 @@ class Draft:
     weight_may_lack: bool = False
     """A query without a column of that name has no weight; else it is an error."""
     offset: str | None = None
+    exposure: bool = False
+    """`offset` is the column of EXPOSURE."""
     split: bool = False
     """Validation rows are drawn: some slot shows the whole row of its sources."""
     folds: bool = False
@@ -68,6 +70,11 @@ class Draft:
     @property
     def weight_position(self) -> int | None:
         return None if self.weight is None else self._position(self.weight)
+
+    @property
+    def offset_clause(self) -> str:
+        """Return the clause that the statement has."""
+        return "EXPOSURE" if self.exposure else "OFFSET"
 
     @property
     def offset_position(self) -> int | None:

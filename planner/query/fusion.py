@@ -115,7 +115,7 @@ class _Fusion:
             for place, output in enumerate(self.old.outputs):
                 special = {
                     self.draft.weight_position: "the weight",
-                    self.draft.offset_position: "the offset",
+                    self.draft.offset_position: f"the {self.draft.offset_clause.lower()}",
                     position: "the target",
                 }
                 what = special.get(place, f"column {output.name}")
@@ -277,6 +277,7 @@ class _Fusion:
             "the target": "the target is computed by one party; TARGET one party's column",
             "the weight": "the weight is computed by one party; WEIGHT one party's column",
             "the offset": "the offset is computed by one party; OFFSET one party's column",
+            "the exposure": "the exposure is computed by one party; EXPOSURE one party's column",
             "a condition": "parties join only on equalities, a.x = b.y, and filter their own rows",
             "one side of an equality": "each side of a join's equality belongs to one party",
         }.get(what, "give each party's part a column of its own; the model adds them up")

@@ -85,12 +85,13 @@ def to_ucq(
     now: dt.datetime | None = None,
     transforms: Sequence[PlacedItem] = (),
     offset: str | None = None,
+    exposure: bool = False,
 ) -> Ucq:
     """The normal form of `query`, read from the text `sql`, over the tables of `catalog`.
 
     `identifiers` are PREDICT's ID columns: (parts of the name, place in the text) or `Path`;
     `weight` is the output column of WEIGHT, which with `weight_may_lack` the query need not have;
-    `offset` is that of OFFSET or EXPOSURE;
+    `offset` is that of OFFSET, or of EXPOSURE if `exposure`;
     with `split`, a slot shows the whole row of its sources, from which validation rows are drawn;
     with `folds` too, folds are drawn from it where the target is the slot's, and else its rows are
     told apart (`units`); with `noised`, the target's slot shows it, from which the noise of labels
@@ -110,6 +111,7 @@ def to_ucq(
         weight,
         weight_may_lack,
         offset,
+        exposure,
         split,
         folds,
         noised,

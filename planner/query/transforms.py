@@ -81,7 +81,7 @@ def _is_divided(draft: Draft, column: str) -> bool:
 
 
 def _places(draft: Draft, item: PlacedItem, names: Mapping[str, int]) -> list[int]:
-    special = {"TARGET": draft.target, "WEIGHT": draft.weight, "OFFSET": draft.offset}
+    special = {"TARGET": draft.target, "WEIGHT": draft.weight, draft.offset_clause: draft.offset}
     for column in item.transform.columns:
         clause = next((c for c, n in special.items() if n and n.lower() == column.lower()), None)
         if clause is not None:

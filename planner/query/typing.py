@@ -280,7 +280,7 @@ def unify_outputs(draft: Draft) -> Draft:
         if place == draft.weight_position:
             _check_number(draft, "WEIGHT", output)
         elif place == draft.offset_position:
-            _check_number(draft, "OFFSET", output)
+            _check_number(draft, draft.offset_clause, output)
         else:
             _check_kind(draft, output, place == draft.target_position)
     return replace(draft, blocks=blocks)

@@ -105,6 +105,7 @@ def plan_training(
         allow_cross_join=options.allow_cross_join,
         weight=statement.weight,
         offset=statement.offset,
+        exposure=statement.exposure,
         split=options.validation_fraction > 0.0 or (tuning is not None and not tuning.groups),
         folds=tuning is not None,
         noised=privacy is not None and privacy.labels,
@@ -219,6 +220,7 @@ def plan_scoring(
             allow_cross_join=cross,
             weight=model.weight,
             offset=model.offset,
+            exposure=model.exposure,
             weight_may_lack=True,
             noised=privacy is not None,
             transforms=transforms,
@@ -239,6 +241,7 @@ def plan_scoring(
             weight=model.weight if isinstance(look, SkewOptions) else None,
             weight_may_lack=True,
             offset=None if isinstance(look, SkewOptions) else model.offset,
+            exposure=model.exposure,
             transforms=transforms,
         )
         confirm_fragments(ucq)

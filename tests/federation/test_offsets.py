@@ -269,6 +269,31 @@ REFUSED = [
         "OFFSET one party's column",
     ),
     (
+        "USING poisson_regression TARGET n EXPOSURE n",
+        "",
+        "EXPOSURE n is the target, or the weight",
+    ),
+    (
+        "USING poisson_regression TARGET n EXPOSURE e",
+        ", v.ward AS e",
+        "EXPOSURE e must be a number",
+    ),
+    (
+        "USING poisson_regression TARGET n EXPOSURE f",
+        ", v.years AS e",
+        "EXPOSURE f is no column of the query",
+    ),
+    (
+        "USING poisson_regression TARGET n EXPOSURE e",
+        ", v.years * p.size AS e",
+        "the exposure is computed by one party; EXPOSURE one party's column",
+    ),
+    (
+        "USING poisson_regression TARGET n EXPOSURE e TRANSFORM (log1p(e))",
+        ", v.years AS e",
+        "TRANSFORM takes features, and e is the exposure",
+    ),
+    (
         "USING poisson_regression TARGET n OFFSET e EXPOSURE e",
         ", v.years AS e",
         "OFFSET and EXPOSURE exclude each other",

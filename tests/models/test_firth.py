@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import warnings
 from collections.abc import Iterator
 
 import numpy as np
@@ -98,6 +100,75 @@ def test_weights_repeat_rows_and_no_basis_matters(
     assert found.nothing.shape == (5, 1)
     np.testing.assert_allclose(found.scores[copies], plain.scores, atol=1e-8)
     assert found.ratio == pytest.approx(plain.ratio)
+
+
+def penalised_maximum(
+    x: np.ndarray, y: np.ndarray, offset: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, float]:
+    """Parameters, their errors, and the penalised likelihood, by Fisher scoring on the modified
+    score equations."""
+    theta = np.zeros(x.shape[1])
+    for _ in range(500):
+        mean = expit(x @ theta + offset)
+        weights = mean * (1 - mean)
+        inverse = np.linalg.inv((x * weights[:, None]).T @ x)
+        leverage = weights * np.einsum("ni,ij,nj->n", x, inverse, x)
+        step = inverse @ (x.T @ (y - mean + leverage * (0.5 - mean)))
+        theta = theta + step * min(1.0, 1.0 / np.abs(step).max())
+    h = x @ theta + offset
+    likelihood = -np.logaddexp(0.0, np.where(y > 0, -h, h)).sum()
+    size = np.linalg.slogdet(np.linalg.inv(inverse))[1]
+    return theta, np.sqrt(np.diag(inverse)), float(likelihood + 0.5 * size)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_an_offset_is_beside_the_estimates(seed: int) -> None:
+    x, y = drawn(seed)
+    offset = np.random.default_rng([seed, 1]).normal(0.5, 1.5, len(y))
+    found = firth(lambda rows: x[rows], y, None, offset)
+    theta, _, best = penalised_maximum(x, y, offset)
+    np.testing.assert_allclose(found.theta, theta, atol=1e-7)
+    np.testing.assert_allclose(found.scores, x @ theta + offset, atol=1e-7)
+
+    # of the constant alone with the penalty of the whole design, as logistf has it
+    def null(constant: float) -> float:
+        return -penalised_with(np.array([constant, 0.0, 0.0, 0.0]), x, y, offset)
+
+    least = optimize.minimize_scalar(null, bracket=(-2.0, 2.0), tol=1e-12)
+    assert found.ratio == pytest.approx(2 * (best + least.fun), rel=1e-6)
+
+
+def penalised_with(theta: np.ndarray, x: np.ndarray, y: np.ndarray, offset: np.ndarray) -> float:
+    h = x @ theta + offset
+    mean = expit(h)
+    information = (x * (mean * (1 - mean))[:, None]).T @ x
+    likelihood = -np.logaddexp(0.0, np.where(y > 0, -h, h)).sum()
+    return float(likelihood + 0.5 * np.linalg.slogdet(information)[1])
+
+
+def test_inference_by_firth_beside_an_offset(women: sqlfl.Federation) -> None:
+    """Over two parties, with the offset at the clinic: coefficients, errors, p and the ratio."""
+    query = QUERY.replace("c.hg FROM", "c.hg, c.pi / 20 AS beside FROM").replace("c.pi,", "")
+    assert "beside" in query
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        women.sql(f"TRAIN MODEL m USING logistic_regression TARGET hg OFFSET beside FROM ({query})")
+        result = women.sql(f"INFERENCE OF MODEL m WITH (firth = true) FROM ({query})")
+    rows = {row["feature"]: row for row in result.arrow().to_pylist()}
+    data = np.array(ast.literal_eval(f"[{ENDOMETRIAL}]"), float)
+    x, y, offset = np.column_stack([np.ones(79), data[:, [0, 2]]]), data[:, 3], data[:, 1] / 20
+    theta, errors, best = penalised_maximum(x, y, offset)
+    for place, name in enumerate(("intercept", "nv", "eh")):
+        assert rows[name]["coefficient"] == pytest.approx(theta[place], rel=1e-6)
+        assert rows[name]["standard_error"] == pytest.approx(errors[place], rel=1e-6)
+        p = 2 * stats.norm.sf(abs(theta[place]) / errors[place])
+        assert rows[name]["p"] == pytest.approx(p, rel=1e-5)
+    least = optimize.minimize_scalar(
+        lambda c: -penalised_with(np.array([c, 0.0, 0.0]), x, y, offset), bracket=(-2.0, 2.0)
+    )
+    assert rows["likelihood_ratio"]["coefficient"] == pytest.approx(
+        2 * (best + least.fun), rel=1e-5
+    )
 
 
 def test_what_does_not_converge_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
