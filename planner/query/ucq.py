@@ -253,6 +253,14 @@ class Ucq:
     """The column of OFFSET or EXPOSURE; neither feature nor target."""
 
     @property
+    def leading(self) -> int | None:
+        """The slot of the target if it has features, or else the first slot that has; None without
+        features.
+        """
+        slots = [slot for slot in self.slots if slot.features]
+        return next((s.index for s in slots if s.target), slots[0].index if slots else None)
+
+    @property
     def mapped(self) -> tuple[int, ...]:
         """The slots that are more than a link in the mapping."""
         return tuple(

@@ -78,7 +78,9 @@ class RoundNoise:
     prediction_clip: float = 0.0
     """B: bound of the norm of a row's prediction; 0 for exact predictions."""
     prediction_noise: float = 0.0
-    """Standard deviation of its noise in every number of a prediction."""
+    """Standard deviation of its noise in every number of a prediction. With `row_weight`, it is
+    relative to the predictions' ℓ2 sensitivity, which the client computes.
+    """
     row_bound: float = 0.0
     """R: bound of the norm of a row's numeric columns in second moments; 0 if there are none."""
     moments_noise: float = 0.0
@@ -108,8 +110,8 @@ class RoundNoise:
     categories: int = 0
     """Category features of the block, if only moments are released."""
     labels_noise: float = 0.0
-    """Standard deviation of the noise in each number of the moments with the label, if only moments
-    are released.
+    """Standard deviation of the noise in each number of the moments with the label or with fits,
+    relative to their ℓ2 sensitivity, if only moments are released.
     """
 
 
@@ -182,7 +184,7 @@ class PlannedReleases:
     residual_bound: float = 0.0
     """R; 0 without choices."""
     crosses: int = 0
-    """Releases of moments with the label."""
+    """Releases of moments with the label, and with another table's fits."""
     row_weight: float = 0.0
     """Maximum weight of a row in moments, if only moments are released; 0 otherwise."""
     categories: int = 0

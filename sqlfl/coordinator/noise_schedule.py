@@ -31,6 +31,7 @@ def planned_releases(
     honest: int = 0,
     residual: float = 0.0,
     row_weight: float = 0.0,
+    leads: bool = False,
 ) -> PlannedReleases:
     """Return the planned releases of one slot, from the options of WITH.
 
@@ -40,6 +41,7 @@ def planned_releases(
     features, and the largest count (sum of weights) of a row. summed: for draws, F over all joined
     rows, including validation rows. outputs, honest: for draws, as PlannedReleases has them.
     residual: for choices, R. row_weight: for moments alone, the maximum weight of a row in them.
+    leads: the slot is the query's leading one.
 
     Towers predict once before the first step. Raise InternalError for a method that cannot be
     private.
@@ -49,7 +51,7 @@ def planned_releases(
         raise InternalError(f"{epochs} epochs over {joined} joined rows at {clients} clients")
     if method.private is None:
         raise InternalError(f"{method.name!r} has no private rounds")
-    part = Part(options, joined, max(copies, 1), clients, max(summed, copies, 1))
+    part = Part(options, joined, max(copies, 1), clients, max(summed, copies, 1), leads)
     counts, moments = method.private(part), method.moments and not tower
     bound = row_bound(numeric) if moments else 0.0
     return PlannedReleases(

@@ -251,7 +251,7 @@ def check_budget(
         PlannedReleases(
             slot=slot.index,
             gradients=1,
-            predictions=1,
+            predictions=int(not privacy.solved),
             moments=int(moments or privacy.solved),
             moments_sensitivity=float(moments),
             clip=privacy.clip or 1.0,
@@ -272,7 +272,7 @@ def check_budget(
             selections=1,
             sketches=1,
             residual_bound=1.0,
-            crosses=1,
+            crosses=int(str(options.listed().get("rounds", 1))),
             row_weight=1.0,
         )
         for slot in slots

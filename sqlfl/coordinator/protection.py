@@ -159,6 +159,7 @@ def _rounds(
         honest=honest_slots(plan.ucq.slots, slot, plan.at, asked),
         residual=_residual(plan, target),
         row_weight=_row_weight(plan, slot, part),
+        leads=plan.ucq.leading == slot.index,
     )
 
 
@@ -183,7 +184,8 @@ def _row_weight(plan: FederatedPlan, slot: Slot, part: _Part) -> float:
     """
     if plan.privacy is None or not plan.privacy.solved:
         return 0.0
-    _, multiplier = shares_of_moments(plan.privacy)
+    rounds = int(str(plan.training.listed()["rounds"]))
+    _, multiplier = shares_of_moments(plan.privacy, rounds)
     numeric = sum(feature.width for feature in slot.features if feature.kind != CATEGORY)
     categories = sum(feature.kind == CATEGORY for feature in slot.features)
     change = labels_change(numeric, categories)

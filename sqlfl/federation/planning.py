@@ -24,6 +24,7 @@ from sqlfl.federation.training_checks import (
     check_towers,
     divided_note,
     with_lines,
+    with_tables,
 )
 from sqlfl.options.diagnostics import (
     Diagnostic,
@@ -126,6 +127,7 @@ def plan_training(
     if privacy is not None:
         clause = Clause.of(statement.privacy or (), statement.sql)
         privacy = settled(privacy, statement.kind, ucq, clause)
+        options = with_tables(ucq, statement, options, privacy.epsilon)
         check_budget(privacy, statement.kind, ucq, options, clause, at)
         told = slots_of(privacy, statement.kind, ucq)
     slots, run = None, None

@@ -219,6 +219,20 @@ def check_stragglers(ucq: Ucq, statement: TrainModel, options: TrainingOptions) 
     )
 
 
+def with_tables(
+    ucq: Ucq, statement: TrainModel, options: TrainingOptions, epsilon: float | None
+) -> TrainingOptions:
+    """Return the options with those of the method that depend on the query's tables."""
+    slots = [slot for slot in ucq.slots if slot.features]
+    labelled = any(slot.target for slot in slots)
+    try:
+        return replace(options, method=options.method.with_tables(len(slots), labelled, epsilon))
+    except OptionError as error:
+        given = {option.name: option.span for option in statement.options}
+        span = next((at for name, at in given.items() if f"option {name} " in error.message), None)
+        raise OptionError(error.message, hint=error.hint, sql=statement.sql, span=span) from None
+
+
 def check_offset(statement: TrainModel, options: TrainingOptions) -> None:
     """An offset goes with models of a link, which the coordinator fits by all scores."""
     offset = statement.offset

@@ -249,6 +249,13 @@ class MethodOptions:
         """Seconds for which a step waits for clients that are late; None for all of them."""
         return None
 
+    def with_tables(self, tables: int, labelled: bool, epsilon: float | None) -> MethodOptions:
+        """Return the options with defaults that depend on the query: how many tables have features,
+        and whether that of the target does. epsilon : of features. Raise OptionError for a value
+        that does not go with these.
+        """
+        return self
+
     @property
     def excluded(self) -> Mapping[str, str]:
         """Options of all methods that these leave no room for -> why."""

@@ -230,7 +230,8 @@ class Privacy:
         "deprecated); 'binomial', of algorithm 'pbm': each joined row's are drawn, and "
         "the coordinator sees sums of all table positions' draws; 'sketch', of algorithm "
         "'frank_wolfe': none are told, choices of columns and sketches of these are noised; "
-        "'moments', of algorithm 'moments': none are told, each table's moments are noised once",
+        "'moments', of algorithm 'moments': each table's moments are noised once, and with "
+        "rounds = 2 one table's fits; nothing else is told of rows",
         default_text="'moments' of algorithm 'moments'; 'gaussian' of 'sgd' and 'admm'; 'binomial' "
         "of 'pbm'; 'sketch' of 'frank_wolfe'",
         chosen=_predictions, needs=_OF_FEATURES)

@@ -445,7 +445,7 @@ def _check_solved(written: Mapping[str, Given], sql: str | None) -> None:
     given = written.get("predictions")
     if given is not None and given.value != "moments":
         message = f"PRIVACY option predictions = {shown(given.value)} does not go with algorithm "
-        message += "'moments', whose clients tell no row's prediction"
+        message += "'moments', which noises all that it releases in a way of its own"
         raise error(message, given, sql, hint=f"leave it out{_OR_DESCENT}")
 
 

@@ -15,7 +15,14 @@ from sqlfl.privacy.randomness import Entropy, system
 from sqlfl.privacy.samplers import add_gaussian
 from sqlfl.privacy.selection import LAPLACE, noisy_max
 
-SOLVED = ("row_weight", "categories", "column_bound", "moments_noise", "labels_noise")
+SOLVED = (
+    "row_weight",
+    "categories",
+    "column_bound",
+    "moments_noise",
+    "labels_noise",
+    "prediction_noise",
+)
 """Fields of RoundNoise of the method 'moments'. No other method has all of them."""
 
 
@@ -24,14 +31,22 @@ class ReleaseGuard:
 
     It counts how often each row takes part in noised sums and in noised predictions. The account of
     a run is checked against these counts. `entropy` is for tests; noise comes from the system's
-    generator. `solved` : the method's operator releases moments alone, as 'moments' does. Raise
-    InternalError for noise of another method.
+    generator. `solved` : the method's operator releases moments alone, as 'moments' does. `rounds`:
+    of such a method, how often it releases a block's moments or its fits. Raise InternalError for
+    noise of another method.
     """
 
     def __init__(
-        self, privacy: RoundNoise, rows: int, entropy: Entropy = system, *, solved: bool = False
+        self,
+        privacy: RoundNoise,
+        rows: int,
+        entropy: Entropy = system,
+        *,
+        solved: bool = False,
+        rounds: int = 1,
     ) -> None:
         self.privacy = privacy
+        self._rounds = rounds
         self._entropy = entropy
         self._gradients = np.zeros(rows, np.int64)
         self._predictions = np.zeros(rows, np.int64)
@@ -42,7 +57,7 @@ class ReleaseGuard:
         self.sketches = 0
         """Columns disclosed."""
         self.crosses = 0
-        """Moments with the label."""
+        """Moments with the label and with fits."""
         self._exempt = np.zeros(0, np.int64)
         self.solved = solved
         if solved and privacy != RoundNoise(0.0, 0.0, **{n: getattr(privacy, n) for n in SOLVED}):
@@ -93,6 +108,7 @@ class ReleaseGuard:
         if self.solved:
             moments = self._moments * _squared(1.0, noise.moments_noise)
             moments += self.crosses * _squared(1.0, noise.labels_noise)
+            released = self._predictions * _squared(1.0, noise.prediction_noise)
         if float(released[self._limited].max(initial=0.0)) + moments > self._most:
             raise PolicyError(
                 "more would leave than was reserved for this run by its owner's ledger"
@@ -182,12 +198,27 @@ class ReleaseGuard:
         return add_gaussian(values, self.privacy.moments_noise * sensitivity, self._entropy)
 
     def label_moments(self, values: Array, sensitivity: float) -> Array:
-        """Return numbers of moments with the label, noised as those of `block_moments`."""
-        if self.crosses:
+        """Return numbers of moments with the label or with fits, noised as those of
+        `block_moments`.
+        """
+        if self.crosses >= (1 if self.privacy.prediction_noise else self._rounds):
             raise InternalError("moments with the label are released once")
-        self.crosses = 1
+        self.crosses += 1
         self._check()
         return add_gaussian(values, self.privacy.labels_noise * sensitivity, self._entropy)
+
+    def fits(self, values: Array, sensitivity: float) -> tuple[Array, float]:
+        """Return fits (n, c) of all rows with noise, and its standard deviation. The change of one
+        row moves its fit by at most `sensitivity` in ℓ2, and is not 0.
+        """
+        noise = self.privacy.prediction_noise
+        if not (self.solved and self._rounds > 1 and noise > 0.0):
+            raise InternalError("fits, which this block does not release")
+        if self._predictions.any():
+            raise InternalError("fits are released once")
+        self._predictions += 1
+        self._check()
+        return add_gaussian(values, noise * sensitivity, self._entropy), noise * sensitivity
 
     @property
     def draws(self) -> int:

@@ -12,7 +12,14 @@ one column is 1 and the others 0. A row of weight w is in two sums:
    then |a·b| ≥ 1. So Δ = w √(2 n² − 2 m²), m being 0 or 1.
 2. **Moments with the label**, Σ x Y_rᵀ, with ‖Y_r‖ ≤ 1: ‖(x − x′) Y_rᵀ‖ ≤ ‖x − x′‖ ≤ √(4 k + 2 c).
 
-Both are attained, and never passed, in `tests/privacy/test_block_moments.py`. Weights w and label
+A second round has one more release of each table (`sqlfl.methods.moments.second_round`): fits, by
+row, or moments with another table's fits, which are as 2.
+
+3. **Fits** x θ of one row, θ being sent: with x and x′ as above, |(x − x′) θ_c| is at most
+   2 Σ_k |θ_kc| + Σ_f (max − min of θ_c over the entries of f, and 0) in each output c; Δ is the
+   norm of these.
+
+All are attained, and never passed, in `tests/privacy/test_block_moments.py`. Weights w and label
 sums Y follow from the join graph and the labels, which stand while the features of a row change.
 
 Of how often a row is joined its weight has no more than a cap: w_r = min(n_r, cap). A small one has
@@ -23,6 +30,8 @@ the same reason. Both are chosen by what is public.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -57,6 +66,21 @@ def labels_change(numeric: int, categories: int) -> float:
     (2.0, 4.0)
     """
     return math.sqrt(4.0 * numeric + 2.0 * categories)
+
+
+def fits_change(theta: Array, offsets: Sequence[int]) -> float:
+    """Δ of a row's fit: ℓ2. theta : (d, c), of bounded columns. offsets : first column of each
+    category feature, at the end d; numeric columns stand before.
+
+    >>> fits_change(np.array([[1.0], [-2.0], [3.0]]), (1, 3))
+    7.0
+    """
+    numeric = offsets[0]
+    moved = 2.0 * np.abs(theta[:numeric]).sum(axis=0)
+    for start, end in pairwise(offsets):
+        entries = theta[start:end]
+        moved += entries.max(axis=0, initial=0.0) - entries.min(axis=0, initial=0.0)
+    return float(np.linalg.norm(moved))
 
 
 def weight_cap(counts: Array, columns: int, change: float, multiplier: float) -> float:

@@ -142,10 +142,13 @@ def calibrate(privacy: Privacy, slots: Sequence[PlannedReleases]) -> NoiseCalibr
             found[own.slot] = (*listed, *choosing.events(own, privacy.mechanism))
             continue
         if privacy.solved:
-            second, cross = shares_of_moments(privacy, own)
+            second, cross = shares_of_moments(privacy, own.crosses + own.predictions, own)
             rounds[own.slot] = _of_moments(privacy, own, second, cross)
             listed += [Gaussian(of.MOMENTS, second, own.moments)]
-            found[own.slot] = (*listed, Gaussian(of.CROSSES, cross, own.crosses))
+            listed += [Gaussian(of.CROSSES, cross, own.crosses)]
+            if own.predictions:
+                listed += [Gaussian(of.PREDICTIONS, cross, own.predictions)]
+            found[own.slot] = tuple(listed)
             continue
         if drawing is not None:
             z = drawing.multipliers[own.slot]
@@ -188,17 +191,21 @@ def calibrate(privacy: Privacy, slots: Sequence[PlannedReleases]) -> NoiseCalibr
     )
 
 
-def shares_of_moments(privacy: Privacy, own: PlannedReleases | None = None) -> tuple[float, float]:
-    """Noise over sensitivity of second moments, and of moments with the label, where these are all
-    that is released. Raises PrivacyError for more noise than there may be."""
+def shares_of_moments(
+    privacy: Privacy, releases: int, own: PlannedReleases | None = None
+) -> tuple[float, float]:
+    """Return noise over sensitivity of second moments, and of each of the other `releases`: moments
+    with the label, and in a second round fits or moments with fits. Raise PrivacyError for more
+    noise than there may be.
+    """
     rest = _rest(privacy)
     if not rest > 0.0:
         raise InternalError("moments are noised by a budget")
     second = 1.0 / math.sqrt(rest * SECOND_SHARE)
-    cross = 1.0 / math.sqrt(rest * (1.0 - SECOND_SHARE))
+    cross = math.sqrt(releases / (rest * (1.0 - SECOND_SHARE)))
     if own is not None:
         check_noise(privacy, of.MOMENTS, second, own, 1)
-        check_noise(privacy, of.CROSSES, cross, own, 1)
+        check_noise(privacy, of.CROSSES, cross, own, releases)
     return second, cross
 
 
@@ -259,7 +266,7 @@ def check_releases(
     ]
     must = {
         of.GRADIENTS: asked.gradients and not (asked.chosen or asked.solved),
-        of.PREDICTIONS: not (asked.drawn or asked.chosen or asked.solved),
+        of.PREDICTIONS: bool(own.predictions) and not (asked.drawn or asked.chosen),
         of.MOMENTS: asked.solved,
         "crosses": asked.solved,
         DRAWS: asked.drawn,
@@ -391,7 +398,8 @@ def _of_rounds(
 
 
 def _of_moments(privacy: Privacy, own: PlannedReleases, second: float, cross: float) -> RoundNoise:
-    """Each client adds the whole noise to what it tells, or what the sum without it needs."""
+    """Each client adds the whole noise to what it tells, or what the sum without it needs. Fits are
+    not summed, and have the whole noise."""
     if privacy.feature_bound is None:
         raise InternalError("columns without a bound")
     share = math.sqrt(max(own.clients - 1, 1)) if own.secret else 1.0
@@ -404,6 +412,7 @@ def _of_moments(privacy: Privacy, own: PlannedReleases, second: float, cross: fl
         row_weight=own.row_weight,
         categories=own.categories,
         labels_noise=cross / share * larger,
+        prediction_noise=cross * larger if own.predictions else 0.0,
     )
 
 
@@ -453,7 +462,9 @@ def _check(privacy: Privacy, slots: Sequence[PlannedReleases]) -> None:
         if not (math.isfinite(own.clip) and own.clip > 0.0):
             raise InternalError(f"slot {own.slot}: a clip of {own.clip}")
         if privacy.solved:
-            if own.moments != 1 or own.crosses != 1 or not own.row_weight > 0.0:
+            releases = own.crosses, own.predictions
+            once = own.moments == 1 and releases in ((1, 0), (2, 0), (1, 1))
+            if not (once and own.row_weight > 0.0):
                 raise InternalError(f"slot {own.slot}: moments of nothing: {own}")
             continue
         if privacy.chosen:

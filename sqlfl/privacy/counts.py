@@ -19,6 +19,8 @@ class Part:
     clients: int
     summed: int = 0
     """Of all joined rows, those for validation too, those that a row of the slot is in, at most."""
+    leads: bool = False
+    """True of the query's leading slot (`Ucq.leading`)."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,7 @@ class Counts:
     selections: int = 0
     """Choices of one of the slot's columns, of each of which its values may be told once."""
     crosses: int = 0
-    """Releases of a block's moments with the label, beside one of its second moments."""
+    """Releases of a block's moments with the label, and with another table's fits, beside one of
+    its second moments."""
     draws: int = 0
     """Joined rows' sums for which a row is drawn of, at most."""

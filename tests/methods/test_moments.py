@@ -10,7 +10,16 @@ import pytest
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 from sqlfl.base.errors import ModelError, OptionError
-from sqlfl.methods.moments.solving import TableMoments, Target, discriminants, regression, solve
+from sqlfl.methods.moments.second_round import FitMoments, solve_correlated
+from sqlfl.methods.moments.solving import (
+    Solution,
+    TableMoments,
+    Target,
+    discriminants,
+    regression,
+    solve,
+    table_solution,
+)
 from tests.conftest import Open
 from tests.depth import combinations
 from tests.federations import federation
@@ -34,12 +43,16 @@ def exact(*tables: Array, labels: Array) -> list[TableMoments]:
     return found
 
 
+def solved(blocks: list[TableMoments], target: Target, ridge: float = 0.0) -> Solution:
+    return solve([table_solution(block, target, ridge) for block in blocks])
+
+
 def test_one_table_is_least_squares() -> None:
     rng = np.random.default_rng(1)
     x = rng.uniform(-1, 1, (400, 3)) @ rng.normal(size=(3, 3))
     y = x @ [1.0, -2.0, 0.5] + rng.normal(size=400)
     target = Target.of(np.array([[y.var()]]))
-    solution = solve(exact(x, labels=y[:, None]), target, 0.0)
+    solution = solved(exact(x, labels=y[:, None]), target)
     (theta,) = regression(solution, target)
     wanted = np.linalg.lstsq(np.column_stack([x, np.ones(400)]), y, rcond=None)[0][:3]
     np.testing.assert_allclose(theta[:, 0], wanted, rtol=1e-4)
@@ -54,7 +67,7 @@ def test_tables_that_are_uncorrelated_given_the_target_are_least_squares_too() -
         np.outer(y, w) + rng.normal(size=(len(y), len(w))) for w in ([0.5, 1.0], [0.3], [2.0])
     ]
     target = Target.of(np.array([[y.var()]]))
-    solution = solve(exact(*tables, labels=y[:, None]), target, 0.0)
+    solution = solved(exact(*tables, labels=y[:, None]), target)
     theta = np.concatenate(regression(solution, target))[:, 0]
     wanted = np.linalg.lstsq(np.hstack([x - x.mean(axis=0) for x in tables]), y, rcond=None)[0]
     np.testing.assert_allclose(theta, wanted, atol=0.01)
@@ -68,16 +81,14 @@ def test_classes_of_one_table_are_fishers_discriminant(classes: int) -> None:
     shares = np.bincount(codes) / len(codes)
     hot = np.eye(classes)[codes]
     target = Target.of(np.diag(shares) - np.outer(shares, shares))
-    ((theta,), constants) = discriminants(solve(exact(x, labels=hot), target, 0.0), target, shares)
+    ((theta,), constants) = discriminants(solved(exact(x, labels=hot), target), target, shares)
     scores = (x - x.mean(axis=0)) @ theta + constants
     wanted = LinearDiscriminantAnalysis().fit(x, codes).predict_log_proba(x)
     logs = scores - np.log(np.exp(scores).sum(axis=1, keepdims=True))
     np.testing.assert_allclose(logs, wanted, atol=0.02)
     if classes == 2:  # the second one's indicator says the same
         target = Target.of(np.array([[shares[0] * shares[1]]]))
-        ((two,), same) = discriminants(
-            solve(exact(x, labels=hot[:, 1:]), target, 0.0), target, shares
-        )
+        ((two,), same) = discriminants(solved(exact(x, labels=hot[:, 1:]), target), target, shares)
         np.testing.assert_allclose(two[:, 1] - two[:, 0], theta[:, 1] - theta[:, 0], rtol=1e-6)
         assert same[1] - same[0] == pytest.approx(constants[1] - constants[0], abs=1e-9)
 
@@ -93,11 +104,102 @@ def test_noise_alone_gives_no_model() -> None:
             )
             for _ in range(3)
         ]
-        solution = solve(blocks, target, 1e-4)
+        solution = solved(blocks, target, 1e-4)
         explained.append(solution.explained(target))
         size = sum(float(np.square(own).sum()) for own in regression(solution, target))
         assert size <= 1.0
     assert np.mean(explained) < 0.1
+
+
+# -- the second round ------------------------------------------------------------------------------
+
+
+def correlated(*tables: Array, labels: Array, noise: float = 0.0, seed: int = 0) -> Solution:
+    """The first table leads. noise: deviation of what is told of fits."""
+    blocks = exact(*tables, labels=labels)
+    centred = labels - labels.mean(axis=0)
+    target = Target.of(centred.T @ centred / len(labels))
+    parts = [table_solution(block, target, 0.0) for block in blocks]
+    z = centred @ target.directions
+    fits = (tables[0] - tables[0].mean(axis=0)) @ parts[0].weights
+    rest = fits - z @ (z.T @ fits) / len(z)
+    rng = np.random.default_rng(seed)
+    measured = {}
+    for n, x in enumerate(tables[1:], 1):
+        moments = (x - x.mean(axis=0)).T @ rest / len(x)
+        moments = moments + noise * rng.normal(size=moments.shape)
+        measured[n] = FitMoments(moments, noise / np.sqrt(2), noise / np.sqrt(2))
+    return solve_correlated(parts, 0, measured)
+
+
+def test_effects_that_cancel_are_found_in_the_second_round() -> None:
+    """y = a − b, a and b correlated: the first round finds a fifth of it."""
+    rng = np.random.default_rng(5)
+    a = rng.normal(size=(50_000, 1))
+    b = 0.8 * a + 0.6 * rng.normal(size=a.shape)
+    y = a - b + 0.05 * rng.normal(size=a.shape)
+    target = Target.of(np.array([[y.var()]]))
+    assert solved(exact(a, b, labels=y), target).explained(target) < 0.3
+    solution = correlated(a, b, labels=y)
+    assert solution.explained(target) > 0.85
+    one, two = regression(solution, target)
+    assert one[0, 0] > 0.7
+    assert two[0, 0] < -0.7
+
+
+def test_tables_that_only_fits_tie_are_least_squares() -> None:
+    rng = np.random.default_rng(6)
+    y = rng.normal(size=200_000)
+    lead = np.outer(y, [0.5, -0.2]) + rng.normal(size=(len(y), 2))
+    h = lead @ [0.5, -0.2]
+    others = [
+        np.outer(y, w) + np.outer(h, v) + rng.normal(size=(len(y), len(w)))
+        for w, v in (([0.3], [1.0]), ([0.2, -0.4], [-0.5, 0.8]))
+    ]
+    target = Target.of(np.array([[y.var()]]))
+    theta = np.concatenate(regression(correlated(lead, *others, labels=y[:, None]), target))
+    whole = np.hstack([x - x.mean(axis=0) for x in (lead, *others)])
+    wanted = np.linalg.lstsq(whole, y, rcond=None)[0]
+    np.testing.assert_allclose(theta[:, 0], wanted, atol=0.01)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_classes_of_correlated_tables_are_fishers_discriminant(classes: int) -> None:
+    rng = np.random.default_rng(10 + classes)
+    codes = rng.choice(classes, 20_000)
+    lead = rng.normal(size=(classes, classes - 1))[codes] + rng.normal(size=(20_000, classes - 1))
+    mix = rng.normal(size=(classes - 1, 2)) / 2.0
+    other = rng.normal(size=(classes, 2))[codes] + lead @ mix + rng.normal(size=(20_000, 2))
+    shares = np.bincount(codes) / len(codes)
+    target = Target.of(np.diag(shares) - np.outer(shares, shares))
+    solution = correlated(lead, other, labels=np.eye(classes)[codes])
+    theta, constants = discriminants(solution, target, shares)
+    x = np.hstack([lead, other])
+    scores = (x - x.mean(axis=0)) @ np.concatenate(theta) + constants
+    logs = scores - np.log(np.exp(scores).sum(axis=1, keepdims=True))
+    wanted = LinearDiscriminantAnalysis().fit(x, codes).predict_log_proba(x)
+    np.testing.assert_allclose(np.exp(logs), np.exp(wanted), atol=0.03)
+
+
+@pytest.mark.parametrize("noise", [0.3, 1.0, 1e3])
+def test_noise_of_the_second_round_leaves_the_first(noise: float) -> None:
+    """Nothing is correlated: most measures are shrunk to nothing, and none passes a covariance."""
+    rng = np.random.default_rng(7)
+    y = rng.normal(size=5_000)
+    tables = [np.outer(y, w) + rng.normal(size=(len(y), len(w))) for w in ([0.5, 0.2], [0.4], [1])]
+    target = Target.of(np.array([[y.var()]]))
+    first = solved(exact(*tables, labels=y[:, None]), target)
+    explained = []
+    for seed in range(40):
+        second = correlated(*tables, labels=y[:, None], noise=noise, seed=seed)
+        theta = np.concatenate(regression(second, target))[:, 0]
+        x = np.hstack([own - own.mean(axis=0) for own in tables])
+        explained.append(1 - (y - x @ theta).var() / y.var())
+        assert np.isfinite(theta).all()
+    theta = np.concatenate(regression(first, target))[:, 0]
+    best = 1 - (y - x @ theta).var() / y.var()
+    assert np.median(explained) > best - 0.01
+    assert min(explained) > 0.0
 
 
 # -- statements ------------------------------------------------------------------------------------
@@ -319,13 +421,57 @@ def test_effects_that_cancel_are_not_found_and_that_is_told(database: Open) -> N
     with federation({"one": [one], "two": [two]}) as fed:
         with pytest.warns(match="effects cancel"):
             fed.sql(
-                "TRAIN MODEL m USING linear_regression TARGET y WITH (algorithm = 'moments') "
+                "TRAIN MODEL m USING linear_regression TARGET y WITH (rounds = 1) "
                 f"PRIVACY ({PRECISE} feature_bounds = {{'a': [-1, 1], 'b': [-2, 2]}}) FROM "
                 "(SELECT l.a, l.y, r.b FROM one.l JOIN two.r USING (id))"
             )
         model = fed.model("m")
         assert model.metrics["explained"] < 0.5
         assert "uncorrelated given the target" in model.ending.reason
+        fed.sql(
+            "TRAIN MODEL n USING linear_regression TARGET y "
+            f"PRIVACY ({PRECISE} feature_bounds = {{'a': [-1, 1], 'b': [-2, 2]}}) FROM "
+            "(SELECT l.a, l.y, r.b FROM one.l JOIN two.r USING (id))"
+        )
+        model = fed.model("n")
+        assert model.options["rounds"] == 2
+        assert model.metrics["explained"] > 0.8
+        assert "only as the fits of one table" in model.ending.reason
+
+
+@pytest.mark.parametrize(
+    ("tables", "privacy", "options", "rounds"),
+    [
+        ("two tables", "epsilon = 2, ", "", 2),
+        ("two tables", "epsilon = 1.9, ", "", 1),
+        ("two tables", "epsilon = 1.9, ", ", rounds = 2", 2),
+        ("two tables", "epsilon = 8, ", ", rounds = 1", 1),
+        ("one table", "epsilon = 8, ", "", 1),
+        ("the label without features", "epsilon = 8, ", "", 1),
+    ],
+)
+def test_a_second_round_where_it_pays(
+    tables: str, privacy: str, options: str, rounds: int, database: Open
+) -> None:
+    """EXPLAIN tells who releases what in it."""
+    sql = statement(NUMBERS, query(tables, NUMBERS), privacy, options)
+    with federation(shop(database)) as fed:
+        plan = fed.explain(sql)
+        assert plan.training.listed()["rounds"] == rounds
+        phases = [exchange.phase for exchange in plan.exchanges]
+        assert phases.count("fits") == rounds - 1
+        told = [d for d in plan.disclosures if d.kind == "predictions"]
+        assert [d.sender for d in told] == ["shop/0"] * (rounds - 1)
+        report = fed.sql(f"EXPLAIN (VERBOSE) {sql}").fetchall()
+        assert ("fits of its rows" in str(report)) == (rounds == 2)
+
+
+def test_a_second_round_needs_a_second_table(database: Open) -> None:
+    sql = statement(NUMBERS, query("one table", NUMBERS), options=", rounds = 2")
+    with federation(shop(database)) as fed, pytest.raises(OptionError) as caught:
+        fed.sql(sql)
+    assert "option rounds must be 1 where features are of 1 table, got 2" in caught.value.message
+    assert caught.value.span is not None
 
 
 @pytest.mark.parametrize(
@@ -340,7 +486,12 @@ def test_effects_that_cancel_are_not_found_and_that_is_told(database: Open) -> N
         ("", f"{PRECISE}clip = 1, ", NUMBERS, "clip does not go with algorithm 'moments'"),
         ("", f"{PRECISE}max_fan_out = 3, ", NUMBERS, "max_fan_out does not go with"),
         ("", "noise_multiplier = 3, ", NUMBERS, "noise_multiplier does not go with"),
-        ("", f"{PRECISE}predictions = 'gaussian', ", NUMBERS, "clients tell no row's prediction"),
+        (
+            "",
+            f"{PRECISE}predictions = 'gaussian', ",
+            NUMBERS,
+            "noises all that it releases in a way of",
+        ),
         ("", PRECISE, "mlp_regressor", "does not train mlp_regressor"),
         ("", "label_epsilon = 1, label_bounds = [0, 9]", NUMBERS, "needs PRIVACY (epsilon = ...)"),
         (", warm_start = 'n'", PRECISE, NUMBERS, "warm_start"),

@@ -99,6 +99,7 @@ class Stage:
             (of.COLUMNS, "sketch"),
             (of.MOMENTS, "block_moments"),
             (of.CROSSES, "label_moments"),
+            (of.PREDICTIONS, "fits"),
         ):
             monkeypatch.setattr(ReleaseGuard, name, self._naming(what, getattr(ReleaseGuard, name)))
         save = MemoryBlocks.save
@@ -150,8 +151,8 @@ class Stage:
         found.report = str(model.privacy)
         return found
 
-    def _naming(self, what: str, method: Callable[..., Array]) -> Callable[..., Array]:
-        def named(*args: Any) -> Array:
+    def _naming(self, what: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        def named(*args: Any) -> Any:
             self._here.what = what
             return method(*args)
 

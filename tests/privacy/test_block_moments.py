@@ -11,11 +11,25 @@ import pytest
 
 from sqlfl.base.errors import InternalError
 from sqlfl.contract.privacy_specification import RoundNoise
-from sqlfl.messages import Message, PartialGradient, Residuals, SendGram
+from sqlfl.messages import (
+    Message,
+    PartialGradient,
+    Predictions,
+    Residuals,
+    SendGram,
+    SendPredictions,
+    SetParameters,
+)
 from sqlfl.methods.moments.configuration import MomentsConfiguration
 from sqlfl.methods.moments.operator import MomentsOperator, pairs_of
 from sqlfl.party import guard
-from sqlfl.privacy.block_moments import cut_level, labels_change, moments_change, weight_cap
+from sqlfl.privacy.block_moments import (
+    cut_level,
+    fits_change,
+    labels_change,
+    moments_change,
+    weight_cap,
+)
 from tests.depth import THOROUGH
 from tests.methods.harness import DenseEngine
 
@@ -90,6 +104,32 @@ def test_no_pair_of_rows_moves_moments_with_the_label_by_more(
     assert attained >= bound * (1 - 1e-9)
 
 
+@pytest.mark.parametrize(("numeric", "entries"), SHAPES)
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_no_pair_of_rows_moves_fits_by_more(
+    numeric: int, entries: tuple[int, ...], outputs: int
+) -> None:
+    """Attained where all outputs have the same signs, as one always has."""
+    rng = np.random.default_rng(100 + numeric + 10 * len(entries) + outputs)
+    offsets = offsets_of(numeric, entries)
+    one, two = (rows_of(rng, PAIRS, numeric, entries) for _ in range(2))
+    mixed = rng.normal(size=(one.shape[1], outputs))
+    alike = mixed[:, :1] * rng.uniform(0.5, 2.0, outputs)
+    for theta in (mixed, alike, np.abs(alike), -np.abs(mixed)):
+        bound = fits_change(theta, offsets)
+        moved = np.linalg.norm((one - two) @ theta, axis=1)
+        assert moved.max() <= bound * (1 + 1e-12)
+    signs = np.where(alike[:numeric, 0] < 0.0, -1.0, 1.0)
+    ends = [np.concatenate([sign * signs, np.zeros(sum(entries))]) for sign in (1.0, -1.0)]
+    for start, end in itertools.pairwise(offsets):
+        for row, best in ((ends[0], np.argmax), (ends[1], np.argmin)):
+            place = int(best(alike[start:end, 0]))
+            if alike[start + place, 0] * (1.0 if row is ends[0] else -1.0) > 0.0:
+                row[start + place] = 1.0
+    attained = float(np.linalg.norm((ends[0] - ends[1]) @ alike))
+    assert attained == pytest.approx(fits_change(alike, offsets), rel=1e-12)
+
+
 class Client:
     """An operator over some rows; what it noises is kept, and leaves as it is."""
 
@@ -103,33 +143,48 @@ class Client:
         outputs: int = 1,
         exempt: tuple[int, ...] = (),
         cap: float = 3.0,
+        rounds: int = 1,
+        fits: float = 0.0,
     ) -> None:
         self.put: list[tuple[Array, float]] = []
         monkeypatch.setattr(guard, "add_gaussian", self._kept)
         self._counts, self._offsets = counts, offsets_of(numeric, entries)
         noise = RoundNoise(
-            0.0, 0.0, moments_noise=2.0, labels_noise=3.0, row_weight=cap, column_bound=1.0
+            0.0,
+            0.0,
+            moments_noise=2.0,
+            labels_noise=3.0,
+            row_weight=cap,
+            column_bound=1.0,
+            prediction_noise=fits,
         )
         self._own = MomentsConfiguration(
             outputs=outputs, rows=100, total=100.0, clients=1, leader=True, l2=0.0, curvature=1.0,
-            privacy=noise, exempt=exempt,
+            privacy=noise, exempt=exempt, rounds=rounds,
         )  # fmt: skip
 
     def _kept(self, values: Array, sigma: float, *entropy: object) -> Array:
         self.put.append((np.array(values), sigma))
         return values
 
-    def told(self, x: Array, sums: Array) -> tuple[list[tuple[Array, float]], list[Message]]:
-        self.put = []
+    def operator(self, x: Array) -> MomentsOperator:
         engine = DenseEngine(x, self._counts, np.zeros(x.shape[1]), x.shape[1] - self._offsets[0])
         engine.offsets = self._offsets
-        operator = MomentsOperator(engine, self._own, "run", 0)
-        values = np.asarray(sums, np.float32)
-        replies = [
-            operator.handle(SendGram("run", 0)),
-            operator.handle(Residuals("run", 0, values=values)),
-        ]
-        return self.put, replies
+        return MomentsOperator(engine, self._own, "run", 0)
+
+    def told(
+        self, x: Array, sums: Array, theta: Array | None = None
+    ) -> tuple[list[tuple[Array, float]], list[Message]]:
+        """Also fits, with `theta`; or else a third sum, in two rounds."""
+        self.put = []
+        operator = self.operator(x)
+        label_sums = Residuals("run", 0, values=np.asarray(sums, np.float32))
+        asked: list[Message] = [SendGram("run", 0), label_sums]
+        if theta is not None:
+            asked += [SetParameters("run", 0, theta), SendPredictions("run", 0)]
+        elif self._own.rounds > 1:
+            asked.append(label_sums)
+        return self.put, [operator.handle(message) for message in asked]
 
 
 @pytest.mark.parametrize(("numeric", "entries"), [(1, ()), (3, (2, 3)), (2, (4,)), (0, (2, 2))])
@@ -159,6 +214,51 @@ def test_what_a_client_puts_under_noise_moves_by_no_more_than_the_noise_says(
             most[n] = max(most[n], np.linalg.norm(one - two) * multiplier / sigma)
     assert (most <= 1.0 + 1e-9).all()
     assert (most > 0.85).all()
+
+
+@pytest.mark.parametrize(("numeric", "entries"), [(1, ()), (3, (2, 3)), (0, (2, 2))])
+@pytest.mark.parametrize("leads", [True, False])
+def test_what_a_client_puts_under_the_noise_of_a_second_round_moves_by_no_more(
+    numeric: int, entries: tuple[int, ...], leads: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that is released of a row has the μ² that the plan adds up, whatever θ is."""
+    rng = np.random.default_rng(8)
+    counts = np.array([1.0, 3.0, 50.0, 0.5, 7.0])
+    fits = 3.0 if leads else 0.0
+    client = Client(monkeypatch, counts, numeric, entries, outputs=2, rounds=2, fits=fits)
+    most = np.zeros(3)
+    for _ in range(3_000 if THOROUGH else 200):
+        x = rows_of(rng, 5, numeric, entries)
+        y = np.array(x)
+        row = int(rng.integers(0, 5))
+        y[row] = rows_of(rng, 1, numeric, entries)[0]
+        if numeric:
+            y[row, 0] *= rng.choice([1.0, -1.0, 1e300, np.nan])
+        sums = rng.normal(size=(5, 2)) * rng.choice([0.1, 1.0, 1e6])
+        theta = np.abs(rng.normal(size=(x.shape[1], 2))) * rng.choice([1e-3, 1.0, 1e4])
+        theta[:numeric] *= rng.choice([1.0, -1.0])
+        own = theta if leads else None
+        before, after = client.told(x, sums, own)[0], client.told(y, sums, own)[0]
+        moves = []
+        for multiplier, (one, sigma), (two, same) in zip(
+            (2.0, 3.0, 3.0), before, after, strict=True
+        ):
+            assert sigma == same
+            moves.append(np.linalg.norm(one - two) * multiplier / sigma)
+        most = np.maximum(most, moves)
+    assert (most <= 1.0 + 1e-9).all()
+    assert (most > 0.7).all()
+
+
+def test_fits_are_of_the_weights_and_tell_their_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(9)
+    x = rows_of(rng, 6, 2, (3,))
+    theta = rng.normal(size=(5, 2))
+    client = Client(monkeypatch, np.ones(6), 2, (3,), outputs=2, rounds=2, fits=0.5)
+    *_, reply = client.told(x, np.zeros((6, 2)), theta)[1]
+    assert isinstance(reply, Predictions)
+    np.testing.assert_allclose(reply.values, x @ theta, rtol=1e-6)
+    assert reply.products.tolist() == [0.5 * fits_change(theta, (2, 5))]
 
 
 def test_a_client_tells_the_moments_of_its_bounded_rows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,17 +292,38 @@ def test_pairs_are_of_two_features() -> None:
         assert list(zip(rows.tolist(), columns.tolist(), strict=True)) == wanted
 
 
-def test_no_second_release(monkeypatch: pytest.MonkeyPatch) -> None:
-    from sqlfl.base.errors import InternalError
+SUMS = Residuals("run", 0, values=np.zeros((2, 1), np.float32))
+FITS = SendPredictions("run", 0)
 
-    engine = DenseEngine(np.ones((2, 1)), np.ones(2), np.zeros(1), 0)
-    client = Client(monkeypatch, np.ones(2), 1, ())
-    operator = MomentsOperator(engine, client._own, "run", 0)
-    sums = Residuals("run", 0, values=np.zeros((2, 1), np.float32))
-    for message in (SendGram("run", 0), sums):
+
+@pytest.mark.parametrize(
+    ("rounds", "fits", "asked"),
+    [
+        (1, 0.0, [SendGram("run", 0), SendGram("run", 0)]),
+        (1, 0.0, [SUMS, SUMS]),
+        (2, 0.0, [SUMS, SUMS, SUMS]),
+        (2, 1.0, [SUMS, FITS, SUMS]),
+        (2, 1.0, [FITS, FITS]),
+        (2, 0.0, [FITS]),
+        (1, 1.0, [FITS]),
+        (2, 1.0, [SendPredictions("run", 0, whole=0)]),
+    ],
+)
+def test_no_release_beyond_those_of_the_plan(
+    rounds: int, fits: float, asked: list[Message], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = Client(monkeypatch, np.ones(2), 1, (), rounds=rounds, fits=fits)
+    operator = client.operator(np.ones((2, 1)))
+    for message in asked[:-1]:
         operator.handle(message)
-        with pytest.raises(InternalError, match="released once"):
-            operator.handle(message)
+    with pytest.raises(InternalError, match=r"released once|does not release|no part of"):
+        operator.handle(asked[-1])
+
+
+def test_rounds_are_one_or_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = Client(monkeypatch, np.ones(2), 1, (), rounds=3)
+    with pytest.raises(InternalError, match="3 rounds of moments"):
+        client.operator(np.ones((2, 1)))
 
 
 # -- what is chosen by what is public --------------------------------------------------------------
@@ -256,7 +377,7 @@ def test_a_row_that_is_exempt_does_not_round_noise_away(null: bool) -> None:
     assert found == {0.0, 512.0}
 
 
-@pytest.mark.parametrize("changed", [{"clip": 1.0}, {"bins": 4}, {"prediction_noise": 1.0}])
+@pytest.mark.parametrize("changed", [{"clip": 1.0}, {"bins": 4}, {"prediction_clip": 1.0}])
 def test_noise_of_another_method_is_refused(changed: dict[str, float]) -> None:
     noise = RoundNoise(
         0.0, 0.0, moments_noise=2.0, labels_noise=3.0, row_weight=1.0, column_bound=1.0

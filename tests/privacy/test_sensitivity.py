@@ -229,6 +229,7 @@ CLASSES = QUERY.replace("o.late", "['low', 'mid', 'high'][1 + o.late::INT + (o.i
     [
         (GIVEN, MOMENTS, LOGISTIC, QUERY, 1),
         (f"{FOUND}, feature_bound = 0.7", MOMENTS, LOGISTIC, QUERY, 2),
+        (GIVEN, f"{MOMENTS}, rounds = 1", LOGISTIC, QUERY, 1),
         (f"{GIVEN}, label_epsilon = 2, label_bounds = [0, 1]", MOMENTS, LINEAR, NUMBERS, 2),
         (GIVEN, f"{MOMENTS}, class_weight = 'balanced'", LOGISTIC, QUERY, 1),
         (GIVEN, MOMENTS, "softmax_regression", CLASSES, 1),
@@ -243,7 +244,9 @@ def test_a_row_acts_through_its_own_moments_only(
     database: Open,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Every message, the history and the report are of noised releases and of the join alone."""
+    """Every message, the history and the report are of noised releases and of the join alone, in
+    two rounds, which are the default here, as in one.
+    """
     text = (
         f"TRAIN MODEL m USING {kind} TARGET late WITH ({options}) PRIVACY "
         f"(epsilon = 4, delta = 1e-3, {privacy}) FROM ({query})"
@@ -253,6 +256,8 @@ def test_a_row_acts_through_its_own_moments_only(
     for slot, change in enumerate(CHANGES):
         other = others[change]
         assert_accounted(one, other, slot, {PARTIES[slot]})
+        released = {event.what for event in one.calibration.events[slot]}
+        assert (of.PREDICTIONS in released) == (slot == 0 and "rounds = 1" not in options)
         assert epsilon_of(one.calibration.events[slot], 1e-3) == pytest.approx(4.0, rel=1e-4)
         assert_same_traffic(one, other)
         assert one.history is not None

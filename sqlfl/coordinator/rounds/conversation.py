@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -177,20 +178,34 @@ class Conversation:
         replies = ask(self._channel, asked, self._answers.gram)
         return [sum_grams([replies[a] for a in members.addresses]) for members in slots]
 
-    def label_moments(self, values: Sequence[Array]) -> list[Array]:
-        """Return noised sums of each slot's columns times `values` (n_i, c), over its clients:
-        (d_i, c) each. This takes one exchange.
+    def label_moments(self, values: Mapping[int, Array]) -> dict[int, Array]:
+        """Return noised sums of the columns of some slots, by their place, times `values` (n_i, c),
+        over their clients: (d_i, c) each. This takes one exchange.
         """
-        run = self._problem.run
+        run, slots = self._problem.run, self._problem.slots
         requests: dict[Address, Message] = {
-            a: Residuals(run, a[1], part)
-            for a, part in self.whole.split([slot_values.T for slot_values in values]).items()
+            a: Residuals(run, a[1], np.asarray(values[place][start:end], np.float32))
+            for place, members in enumerate(slots)
+            if place in values
+            for a, (start, end) in zip(members.addresses, pairwise(members.offsets), strict=True)
         }
         replies = ask(self._channel, requests, self._answers.partial)
-        return [
-            sum_gradients([replies[a].values for a in members.addresses])
-            for members in self._problem.slots
-        ]
+        return {
+            place: sum_gradients([replies[a].values for a in slots[place].addresses])
+            for place in values
+        }
+
+    def fits(self, place: int, block: Array) -> tuple[Array, float]:
+        """Send one slot a block (d, c). Return the noised fits of its rows (n, c), and the standard
+        deviation of the noise in each number. This takes two exchanges.
+        """
+        run, members = self._problem.run, self._problem.slots[place]
+        self.set_parameters({place: block})
+        asked = {a: SendPredictions(run, members.slot) for a in members.addresses}
+        replies = ask(self._channel, asked, self._answers.predictions(self.whole))
+        parts = [np.asarray(replies[a].values, np.float64) for a in members.addresses]
+        (noise,) = replies[members.addresses[0]].products
+        return np.concatenate(parts), float(noise)
 
     def renew_strengths(
         self, told: Mapping[int, tuple[float, float]], pairs: Mapping[int, int]
@@ -206,19 +221,19 @@ class Conversation:
         replies = ask(self._channel, asked, lambda _: Expected(Strengths))
         return {slot: replies[at[slot]].freedom for slot in told}
 
-    def set_parameters(self, blocks: Sequence[Array]) -> list[Array]:
-        """Send each slot its block (d_i, c). Return the constants (c,) that the centres of its
-        columns amount to. This takes one exchange.
+    def set_parameters(self, blocks: Mapping[int, Array]) -> dict[int, Array]:
+        """Send slots, by their place, their blocks (d_i, c). Return the constants (c,) that the
+        centres of their columns amount to. This takes one exchange.
         """
         run, slots = self._problem.run, self._problem.slots
         requests: dict[Address, Message] = {
             a: SetParameters(run, a[1], np.ascontiguousarray(block, np.float64))
-            for members, block in zip(slots, blocks, strict=True)
-            for a in members.addresses
+            for place, block in blocks.items()
+            for a in slots[place].addresses
         }
         sizes = {"outputs": self._problem.outputs}
         replies = ask(self._channel, requests, lambda _: Expected(Constant, sizes))
-        return [np.array(replies[members.addresses[0]].values) for members in slots]
+        return {n: np.array(replies[slots[n].addresses[0]].values) for n in blocks}
 
     def settle(
         self, requests: dict[Address, Message], last: Callable[[Address], Expected[Any]]

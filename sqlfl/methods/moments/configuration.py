@@ -11,6 +11,12 @@ from sqlfl.contract.configuration import NUMBER, Configuration, Extent
 @dataclass(frozen=True, kw_only=True)
 class MomentsConfiguration(Configuration):
     method = "moments"
+    rounds: int = 1
+    """1, or 2: what is released of the block beside its second moments."""
+
+    def fault(self) -> str | None:
+        found = super().fault()
+        return found or (None if 1 <= self.rounds <= 2 else f"{self.rounds} rounds of moments")
 
     @property
     def metric(self) -> bool:

@@ -1,10 +1,13 @@
-"""Regression from noised moments: what each table tells once, solved at the coordinator."""
+"""Regression from noised moments: what tables release in one round or two, solved at the
+coordinator.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -18,16 +21,28 @@ from sqlfl.messages.grams import message_to_gram
 from sqlfl.messages.replies import ReplyChannel
 from sqlfl.methods.moments.configuration import MomentsConfiguration
 from sqlfl.methods.moments.labels import JoinedLabels, labels_of
-from sqlfl.methods.moments.solving import TableMoments, discriminants, regression, solve
+from sqlfl.methods.moments.second_round import FitMoments, solve_correlated
+from sqlfl.methods.moments.solving import (
+    Solution,
+    TableMoments,
+    TableSolution,
+    discriminants,
+    regression,
+    solve,
+    table_solution,
+)
 from sqlfl.models.gram import GramMatrix
 from sqlfl.privacy.block_moments import cut_level, labels_change, moments_change
 
 SOLVED = "solved"
 REASON = "the model was solved once from noised moments, which prove no minimum"
-ASSUMED = (
-    "; columns of different tables are taken to be uncorrelated given the target, which nothing "
-    "that was released can show: effects of correlated columns that cancel are not found"
-)
+ASSUMED = {
+    1: "; columns of different tables are taken to be uncorrelated given the target, which nothing "
+    "that was released can show: effects of correlated columns that cancel are not found",
+    2: "; columns of different tables are taken to be correlated, given the target, only as the "
+    "fits of one table are with the columns of the others, which was released",
+}
+"""By the number of rounds."""
 WORTHLESS = 0.01
 """A share of the target's variance below which a model is hardly more than the mean."""
 DOUBTFUL = 0.5
@@ -35,7 +50,9 @@ DOUBTFUL = 0.5
 
 
 class Moments:
-    """Each slot releases Σ w x xᵀ and Σ x Y, with noise; all else is made of these."""
+    """Each slot releases Σ w x xᵀ and Σ x Y, with noise; in a second round one slot releases fits
+    of its rows, and each other one Σ x Y with these. All else is made of these releases.
+    """
 
     head: None = None
     scores: None = None
@@ -51,16 +68,21 @@ class Moments:
         self.first = 0.0
 
     def start(self) -> None:
-        self._conversation.start(MomentsConfiguration)
+        self._conversation.start(partial(MomentsConfiguration, rounds=self._rounds))
 
     def steps(self) -> Iterator[Step]:
         problem = self._problem
         labels = labels_of(problem, self._labels)
         grams = self._conversation.moments()
-        told = [self._told(n, labels, gram) for n, gram in enumerate(grams)]
-        sums = self._conversation.label_moments([own.sums for own in told])
-        blocks = [own.block(part) for own, part in zip(told, sums, strict=True)]
-        solution = solve(blocks, labels.target, labels.ridge(problem.l2))
+        tables = [self._table(place, labels, gram) for place, gram in enumerate(grams)]
+        asked = {place: own.sums_of(labels, labels.values) for place, own in enumerate(tables)}
+        told = self._conversation.label_moments({n: own.values for n, own in asked.items()})
+        ridge = labels.ridge(problem.l2)
+        parts = [
+            table_solution(own.block(asked[n], told[n]), labels.target, ridge)
+            for n, own in enumerate(tables)
+        ]
+        solution = self._second(labels, tables, parts) if self._rounds > 1 else solve(parts)
         explained = solution.explained(labels.target)
         if labels.classes:
             weights, constants = discriminants(solution, labels.target, labels.shares)
@@ -69,28 +91,54 @@ class Moments:
         else:
             weights, constants = regression(solution, labels.target), np.array([labels.mean])
             loss = labels.loss(solution, constants)
-        shifts = self._conversation.set_parameters(weights)
+        shifts = self._conversation.set_parameters(dict(enumerate(weights)))
         self.intercept = constants + np.sum(
-            [
-                shift - own.mean @ part
-                for own, part, shift in zip(told, weights, shifts, strict=True)
-            ],
-            axis=0,
+            [shifts[n] - own.mean @ weights[n] for n, own in enumerate(tables)], axis=0
         )
         several = sum(len(own) > 0 for own in weights) > 1
+        assumed = ASSUMED[self._rounds] * several
         yield Step(
             1,
             loss + self._penalty(weights, grams),
             loss,
-            ending=stopping.untold(SOLVED, REASON + ASSUMED * several),
+            ending=stopping.untold(SOLVED, REASON + assumed),
             estimates={"explained": explained},
             warnings=tuple(_warnings(explained, several=several and not labels.classes)),
         )
 
-    def _told(self, number: int, labels: JoinedLabels, gram: SetGram) -> _Told:
-        """Return what a slot has released, with the label sums that it is sent."""
-        problem, members = self._problem, self._problem.slots[number]
-        noise, own = self._noise[members.slot], problem.mapping.slots[number]
+    @property
+    def _rounds(self) -> int:
+        return int(str(self._problem.options.listed()["rounds"]))
+
+    def _second(
+        self, labels: JoinedLabels, tables: Sequence[_Table], parts: Sequence[TableSolution]
+    ) -> Solution:
+        """Solve with the correlations of tables with the leading one's fits: three exchanges."""
+        problem, mapping = self._problem, self._problem.mapping.slots
+        leading = next(
+            n for n, own in enumerate(problem.slots) if self._noise[own.slot].prediction_noise
+        )
+        r = parts[leading].weights.shape[1]
+        padded = ((0, 0), (0, problem.outputs - r))
+        fits, noise = self._conversation.fits(leading, np.pad(parts[leading].weights, padded))
+        rest = labels.unexplained(fits[mapping[leading].rows, :r])
+        asked = {
+            n: own.sums_of(labels, np.pad(rest, padded))
+            for n, own in enumerate(tables)
+            if n != leading
+        }
+        told = self._conversation.label_moments({n: own.values for n, own in asked.items()})
+        measured = {}
+        for n, own in asked.items():
+            weighed = tables[n].shares(labels, mapping[leading].rows, mapping[leading].size)
+            covariance = tables[n].covariance(own, told[n])[:, :r]
+            measured[n] = FitMoments(covariance, own.noise, noise * float(np.linalg.norm(weighed)))
+        return solve_correlated(parts, leading, measured)
+
+    def _table(self, place: int, labels: JoinedLabels, gram: SetGram) -> _Table:
+        """Return what a slot has released, and how its rows count."""
+        problem, members = self._problem, self._problem.slots[place]
+        noise, own = self._noise[members.slot], problem.mapping.slots[place]
         sizes = len(gram.numeric), noise.categories
         clients = math.sqrt(len(members.addresses))
         scale = 1.0 if problem.weights is None else float(problem.weights.max())
@@ -99,25 +147,19 @@ class Moments:
         bounded = np.minimum(weights, 1.0)
         bounded[members.virtual] = weights[members.virtual]
         total = float(bounded.sum())
-        means = labels.rows_mean(own.rows, own.size)
-        means = means - bounded @ means / total
-        sums = bounded[:, None] * means
-        norms = np.linalg.norm(sums, axis=1)
         free = np.ones(own.size, bool)
         free[members.virtual] = False
-        spread = noise.labels_noise * labels_change(*sizes) * clients
-        level = cut_level(norms[free], len(gram.moments) * sums.shape[1], spread)
-        factors = np.where(free, np.minimum(1.0, level / np.where(norms > 0.0, norms, 1.0)), 1.0)
-        cut = (sums * factors[:, None] / level).astype(np.float32).astype(np.float64)
         moments = message_to_gram(gram)
-        return _Told(
-            sums=cut,
-            level=level,
+        return _Table(
+            rows=own.rows,
+            counts=counts,
+            weights=bounded,
             total=total,
+            bounded=free,
             mean=np.clip(moments.moments / total, -1.0, 1.0),
             moments=moments,
             moments_noise=noise.moments_noise * moments_change(*sizes) * clients / total,
-            labels_noise=spread * level / total,
+            sums_noise=noise.labels_noise * labels_change(*sizes) * clients,
         )
 
     def _penalty(self, weights: Sequence[Array], grams: Sequence[SetGram]) -> float:
@@ -130,30 +172,73 @@ class Moments:
 
 
 @dataclass(frozen=True, eq=False)
-class _Told:
-    """Second moments of one slot, and the label sums that its clients are sent."""
+class _RowSums:
+    """Sums that the clients of a slot are sent, one for each row."""
 
-    sums: Array
+    values: Array
     """Y (n_i, c), in units of the level."""
     level: float
+    noise: float
+    """Standard deviation of the noise in a number of Σ x Y / Σ w."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Table:
+    """Second moments of one slot, and how its rows count."""
+
+    rows: Array
+    """(N,), of the joined rows"""
+    counts: Array
+    """Weights of the joined rows of each row (n_i,)."""
+    weights: Array
+    """w, in units of the cap (n_i,)."""
     total: float
     """Σ w"""
+    bounded: Array
+    """bool (n_i,): rows whose sums are cut, all but those that a LEFT JOIN added."""
     mean: Array
     """(d_i,), noised"""
     moments: GramMatrix
     moments_noise: float
-    """Deviation of the noise in a number on the diagonal of Σ w x xᵀ / Σ w."""
-    labels_noise: float
-    """Deviation of the noise in a number of Σ x Y / Σ w."""
+    """Standard deviation of the noise in a number on the diagonal of Σ w x xᵀ / Σ w."""
+    sums_noise: float
+    """That of the noise in a number of Σ x Y, for a level of 1."""
 
-    def block(self, part: Array) -> TableMoments:
-        """part: Σ x Yᵀ (d_i, c), noised."""
+    def sums_of(self, labels: JoinedLabels, values: Array) -> _RowSums:
+        """values: (N, c), of the joined rows."""
+        means = labels.rows_mean(values, self.rows, len(self.weights))
+        means = means - self.weights @ means / self.total
+        sums = self.weights[:, None] * means
+        norms = np.linalg.norm(sums, axis=1)
+        numbers = len(self.moments.moments) * sums.shape[1]
+        level = cut_level(norms[self.bounded], numbers, self.sums_noise)
+        factors = np.minimum(1.0, level / np.where(norms > 0.0, norms, 1.0))
+        factors[~self.bounded] = 1.0
+        cut = (sums * factors[:, None] / level).astype(np.float32).astype(np.float64)
+        return _RowSums(cut, level, self.sums_noise * level / self.total)
+
+    def covariance(self, sums: _RowSums, part: Array) -> Array:
+        """Return cov(x, values) (d_i, c). part: Σ x Yᵀ (d_i, c), noised."""
+        moved = part - np.outer(self.mean, sums.values.sum(axis=0))
+        found: Array = moved * (sums.level / self.total)
+        return found
+
+    def shares(self, labels: JoinedLabels, rows: Array, size: int) -> Array:
+        """Return how much each row of another slot counts in the sums (size,), `rows` (N,) being
+        those of the joined rows.
+        """
+        ratios = self.weights / np.where(self.counts > 0.0, self.counts, 1.0) / self.total
+        found: Array = np.bincount(rows, ratios[self.rows] * labels.weights, size)
+        return found
+
+    def block(self, sums: _RowSums, part: Array) -> TableMoments:
+        """part: Σ x Yᵀ (d_i, c), of label sums, noised."""
         own = self.moments
         dense = own.onehot.toarray()
         whole = np.block([[own.numeric, own.cross.T], [own.cross, dense]])
         covariance = whole / self.total - np.outer(self.mean, self.mean)
-        slopes = (part - np.outer(self.mean, self.sums.sum(axis=0))) * (self.level / self.total)
-        return TableMoments(covariance, self.moments_noise, slopes, self.labels_noise)
+        slopes = self.covariance(sums, part)
+        return TableMoments(covariance, self.moments_noise, slopes, sums.noise)
 
 
 def _warnings(explained: float, *, several: bool) -> Iterator[str]:

@@ -52,12 +52,23 @@ class JoinedLabels:
         beside a loss whose curvature is the variance of an indicator."""
         return l2 / float(self.target.spread.mean()) if self.classes else l2
 
-    def rows_mean(self, rows: Array, size: int) -> Array:
-        """The mean over the joined rows of each row of a slot, of (N,) of `size` ones: (size, c); 0
-        where none counts."""
+    def rows_mean(self, values: Array, rows: Array, size: int) -> Array:
+        """Return the mean of values (N, c) of the joined rows over those of each row of a slot, of
+        which `rows` (N,) has the numbers: (size, c). It is 0 where none counts.
+        """
         counts = np.bincount(rows, self.weights, size)
-        sums = [np.bincount(rows, self.weights * column, size) for column in self.values.T]
+        sums = [np.bincount(rows, self.weights * column, size) for column in values.T]
         found: Array = np.stack(sums, axis=1) / np.where(counts > 0.0, counts, 1.0)[:, None]
+        return found
+
+    def unexplained(self, fits: Array) -> Array:
+        """Return what the target does not say of fits (N, r), less their mean: h − cov(h, z) z. z,
+        the target in units of its deviation, has the covariance 1 without the noise of labels.
+        """
+        shares = self.weights / self.weights.sum()
+        centred = fits - shares @ fits
+        z = self.values @ self.target.directions
+        found: Array = centred - z @ (z.T @ (centred * shares[:, None]))
         return found
 
     def scores(

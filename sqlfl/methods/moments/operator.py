@@ -1,4 +1,5 @@
-"""The client's part of the solution by noised moments: two noised sums, each released once.
+"""The client's part of the solution by noised moments: two noised sums, each released once; in a
+second round fits of its rows, or a third sum.
 
 What a row adds to them is bounded here, whatever the coordinator sends: its numbers are clipped, it
 counts no more than the cap, and its label sum has a norm of 1 at most. Rows that a LEFT JOIN made
@@ -20,18 +21,25 @@ from sqlfl.messages import (
     Gram,
     Message,
     PartialGradient,
+    Predictions,
     Residuals,
     SendGram,
+    SendPredictions,
     SendReleases,
     SetParameters,
 )
 from sqlfl.methods.moments.configuration import MomentsConfiguration
 from sqlfl.models.towers import TowerShape
-from sqlfl.party.client import finite
+from sqlfl.party.client import finite, predictions_of
 from sqlfl.party.guard import ReleaseGuard, releases_of
 from sqlfl.party.requests import SlotExpectations
 from sqlfl.party.steps import Engine
-from sqlfl.privacy.block_moments import check_width, labels_change, moments_change
+from sqlfl.privacy.block_moments import (
+    check_width,
+    fits_change,
+    labels_change,
+    moments_change,
+)
 from sqlfl.privacy.randomness import Entropy, system
 
 
@@ -71,7 +79,10 @@ class MomentsOperator:
         self._held = SlotExpectations.of(engine, own)
         self._engine, self._run, self._slot = engine, run, slot
         self._theta = np.zeros((engine.width, own.outputs))
-        self._guard = ReleaseGuard(privacy, engine.rows, entropy, solved=True)
+        self._weights = np.zeros((engine.width, own.outputs))
+        """θ of columns in [−1, 1]."""
+        self._leader = own.leader
+        self._guard = ReleaseGuard(privacy, engine.rows, entropy, solved=True, rounds=own.rounds)
         self._bound = privacy.column_bound
         self._exempt = np.array(own.exempt, np.int64)
         if len(self._exempt) and int(self._exempt.max()) >= engine.rows:
@@ -102,6 +113,8 @@ class MomentsOperator:
                 return self._moments()
             case Residuals() if not message.of_method:
                 return self._label_moments(np.asarray(message.values, np.float64))
+            case SendPredictions() if message.whole and not message.training:
+                return self._fits()
             case SetParameters():
                 return self._set(message.values)
             case SendReleases():
@@ -187,7 +200,7 @@ class MomentsOperator:
             np.asarray(onehot.T @ weights),
         ]
 
-    # -- moments with the label -------------------------------------------------------------------
+    # -- moments with the label, and with fits ----------------------------------------------------
 
     def _label_moments(self, values: Array) -> Message:
         """Σ x Yᵀ, no row's Y being larger than 1."""
@@ -206,9 +219,20 @@ class MomentsOperator:
             noised = finite(noised + free)
         return PartialGradient(self._run, self._slot, noised)
 
+    def _fits(self) -> Message:
+        """Return x θ of each row, and beside them the noise in each number."""
+        numeric, onehot = self._bounded()
+        p = self._engine.numeric
+        values = numeric @ self._weights[:p] + np.asarray(onehot @ self._weights[p:])
+        change = fits_change(self._weights, self._engine.offsets) or 1.0  # where θ is 0
+        noised, noise = self._guard.fits(finite(values), change)
+        told = np.full(int(self._leader), noise)
+        return Predictions(self._run, self._slot, predictions_of(noised), told)
+
     def _set(self, values: Array) -> Message:
         """θ of columns in [−1, 1], as it is of the encoded ones."""
         theta = np.array(values, np.float64)
+        self._weights = np.array(theta)
         constant = self._engine.centre @ theta
         theta[: self._engine.numeric] /= self._bound
         self._theta = theta

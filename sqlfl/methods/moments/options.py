@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from sqlfl.base.errors import OptionError
 from sqlfl.options.entries import Defaults, MethodOptions, option
+from sqlfl.options.types import integer
 from sqlfl.options.union import EXACT, SECRET, SECURE, UNION, summing
 
+LEAST_EPSILON = 2.0
+"""ε from which a second round pays."""
+MOST_TABLES = 3
+"""Tables with features up to which it does."""
 _ONCE = "the model is solved once, from moments that each table releases once"
 _NO_SCORES = (
     "no row's prediction is known in training; EVALUATE ... PRIVACY (label_epsilon = ...) measures "
@@ -22,11 +28,27 @@ class MomentsOptions(MethodOptions):
 
     # fmt: off
     union: str = option(UNION, EXACT, SECRET)
+    rounds: int | None = option(integer(1, 2), None,
+        "1: columns of different tables are taken to be uncorrelated given the target; 2: the "
+        "target's table releases noised fits of its rows once, and each other table one noised sum "
+        "with them, which tell how these are correlated",
+        default_text="2 with epsilon from 2 up, where two or three tables have features, the "
+        "target's among them; else 1")
+    """None until the query's tables are known."""
     # fmt: on
 
     @property
     def secure(self) -> bool:
         return self.union == SECURE
+
+    def with_tables(self, tables: int, labelled: bool, epsilon: float | None) -> MomentsOptions:
+        if self.rounds == 2 and tables < 2:
+            message = f"option rounds must be 1 where features are of {tables} table, got 2"
+            raise OptionError(message, hint="leave rounds out")
+        if self.rounds is not None:
+            return self
+        pays = labelled and 2 <= tables <= MOST_TABLES and (epsilon or 0.0) >= LEAST_EPSILON
+        return replace(self, rounds=2 if pays else 1)
 
     @property
     def excluded(self) -> Mapping[str, str]:

@@ -81,19 +81,29 @@ class Target:
 
 
 @dataclass(frozen=True, eq=False)
+class TableSolution:
+    """Part of one table, as if it stood alone."""
+
+    weights: Array
+    """D_i⁻¹ U_i (d, r), U_i shrunk."""
+    strength: Array
+    """τ_i (r, r)"""
+    within: Array
+    """D_i (d, d)"""
+    slopes: Array
+    """U_i (d, r), shrunk: D_i times the weights."""
+    sure: Array
+    """U_i (d, r), shrunk more: sureᵀ D_i⁻¹ sure is the strength."""
+
+
+@dataclass(frozen=True, eq=False)
 class Solution:
     """θ_i of every table in units of the target (d_i, r), with what they explain."""
 
     weights: tuple[Array, ...]
-    """D_i⁻¹ U_i, shrunk."""
-    strengths: tuple[Array, ...]
-    """τ_i (r, r)"""
-
-    @property
-    def strength(self) -> Array:
-        """Σ τ_i (r, r)"""
-        found: Array = np.sum(self.strengths, axis=0)
-        return found
+    """Each table's part of D⁻¹ U, shrunk."""
+    strength: Array
+    """τ = Uᵀ D⁻¹ U (r, r): without correlations between tables Σ τ_i"""
 
     def explained(self, target: Target) -> float:
         """The share of the target's variance, from what was released: at least 0."""
@@ -102,11 +112,10 @@ class Solution:
         return float(np.clip(np.diag(share) @ target.spread / target.spread.sum(), 0.0, 1.0))
 
 
-def solve(blocks: Sequence[TableMoments], target: Target, ridge: float) -> Solution:
-    """ridge: of the objective, in units of the columns' covariance."""
-    found = [_solved(block, target, ridge) for block in blocks]
-    weights, strengths = zip(*found, strict=True)
-    return Solution(weights, strengths)
+def solve(tables: Sequence[TableSolution]) -> Solution:
+    """Return the solution of tables that are uncorrelated given the target."""
+    strength: Array = np.sum([own.strength for own in tables], axis=0)
+    return Solution(tuple(own.weights for own in tables), strength)
 
 
 def regression(solution: Solution, target: Target) -> tuple[Array, ...]:
@@ -133,10 +142,12 @@ def discriminants(
     return tuple(own @ scale for own in solution.weights), np.log(shares) - 0.5 * quadratic
 
 
-def _solved(block: TableMoments, target: Target, ridge: float) -> tuple[Array, Array]:
+def table_solution(block: TableMoments, target: Target, ridge: float) -> TableSolution:
+    """ridge: of the objective, in units of the columns' covariance."""
     d, r = len(block.covariance), len(target.spread)
     if not d:
-        return np.zeros((0, r)), np.zeros((r, r))
+        none = np.zeros((0, r))
+        return TableSolution(none, np.zeros((r, r)), np.zeros((0, 0)), none, none)
     u = block.slopes @ target.directions
     noise = np.square(block.slopes_noise * target.directions).sum(axis=0)  # s² / λ
     values, vectors = np.linalg.eigh((block.covariance + block.covariance.T) / 2.0)
@@ -158,11 +169,17 @@ def _solved(block: TableMoments, target: Target, ridge: float) -> tuple[Array, A
         )
         share = min(max(float(np.trace(kept)), LEAST), 1.0)
     x = vectors @ (turned / bent[:, None])
-    root = _power(gram, -0.5)
-    rest = _power(np.eye(r) - sure, -1.0)
+    root = power(gram, -0.5)
+    rest = power(np.eye(r) - sure, -1.0)
     tau = sure @ rest
-    shrunk = x @ root @ rest @ root @ kept
-    return shrunk, (tau + tau.T) / 2.0
+    certain = u @ root @ power(sure, 0.5)
+    return TableSolution(
+        weights=x @ root @ rest @ root @ kept,
+        strength=(tau + tau.T) / 2.0,
+        within=(vectors * bent) @ vectors.T - certain @ certain.T,
+        slopes=u @ root @ root @ kept,
+        sure=certain,
+    )
 
 
 def _positive(values: Array) -> Array:
@@ -172,8 +189,8 @@ def _positive(values: Array) -> Array:
     return found
 
 
-def _power(values: Array, exponent: float) -> Array:
-    """Return the inverse of a symmetric matrix; what vanishes stays 0."""
+def power(values: Array, exponent: float) -> Array:
+    """Return a power of a symmetric matrix without negative eigenvalues; what vanishes stays 0."""
     own, vectors = np.linalg.eigh((values + values.T) / 2.0)
     known = own > 1e-14 * max(float(own[-1]), 1e-300)
     powers = np.where(known, np.where(known, own, 1.0) ** exponent, 0.0)
