@@ -10,12 +10,16 @@ from scipy import stats
 
 from sqlfl.base.errors import InternalError
 from sqlfl.contract.privacy_specification import RoundNoise
+from sqlfl.methods.frank_wolfe.configuration import FrankWolfeConfiguration
+from sqlfl.methods.frank_wolfe.messages import ColumnDirection, SetSketch
+from sqlfl.methods.frank_wolfe.operator import FrankWolfeOperator
 from sqlfl.party.guard import ReleaseGuard
 from sqlfl.privacy.accountant import epsilon_by_pld, epsilon_by_rdp, epsilon_of
 from sqlfl.privacy.events import CHOICES, COLUMNS, Gaussian, Pure, Selection
 from sqlfl.privacy.samplers import words
 from sqlfl.privacy.selection import MECHANISMS, noisy_max, standard_gumbel
 from tests.depth import THOROUGH, spread
+from tests.methods.harness import DenseEngine
 from tests.privacy.test_samplers import seeded
 
 SIZE = 20_000 if THOROUGH else 10_000
@@ -148,3 +152,51 @@ def test_columns_beside_choices_add_to_it(mechanism: str) -> None:
     by_losses = epsilon_by_pld([Selection(CHOICES, "laplace", 0.3, 10), columns], 1e-6)
     assert by_losses <= epsilon_by_rdp([Selection(CHOICES, "laplace", 0.3, 10), columns], 1e-6)
     assert 0.8 * by_losses < both if mechanism == "laplace" else both < by_losses
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_a_row_moves_scores_by_no_more_than_the_noise_of_a_choice_says(
+    mechanism: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Attained by the row of the largest part, whatever the coordinator sends; and what a row that
+    is joined often may come to sets no noise, but what it does come to."""
+    seen: list[tuple[np.ndarray, float]] = []
+
+    def kept(guard: ReleaseGuard, scores: np.ndarray, sensitivity: float) -> int:
+        seen.append((np.array(scores), sensitivity))
+        return 0
+
+    monkeypatch.setattr(ReleaseGuard, "choose", kept)
+    rows = np.repeat(np.arange(6), [1, 1, 2, 3, 50, 200]).astype(np.uint32)
+    noise = RoundNoise(
+        0.0, 0.0, mechanism=mechanism, selection_noise=4.0, column_bound=1.0, residual_bound=30.0,
+        sketch_noise=1.0,
+    )  # fmt: skip
+    configuration = FrankWolfeConfiguration(
+        outputs=1, rows=len(rows), total=float(len(rows)), clients=1, leader=True, l2=0.0,
+        curvature=1.0, privacy=noise, radius=1.0, sketch=64,
+    )  # fmt: skip
+    counts = np.bincount(rows).astype(float)
+    none = np.zeros(0, np.uint32)
+    rng = np.random.default_rng(4)
+    most, levels = 0.0, []
+    for size in np.repeat([0.0, 1e-3, 1.0, 1e9], 20 if not THOROUGH else 500):
+        x = rng.uniform(-1.0, 1.0, (6, 3))
+        row = int(rng.integers(6))
+        y = np.array(x)
+        x[row], y[row] = 1.0, -1.0
+        direction = (size * rng.normal(size=64)).astype(np.float32)
+        for columns in (x, y):
+            engine = DenseEngine(columns, counts, np.zeros(3), 0)
+            operator = FrankWolfeOperator(engine, configuration, "run", 0)
+            operator.handle(SetSketch("run", 0, 7, len(rows), rows, none))
+            operator.handle(ColumnDirection("run", 0, direction, np.zeros(0)))
+        (one, sensitivity), (two, same) = seen[-2:]
+        assert sensitivity == same > 0.0
+        moved = float(np.abs(one - two).max()) / sensitivity
+        assert moved <= 1.0 + 1e-12
+        most = max(most, moved)
+        levels.append(sensitivity)
+    assert most > 1.0 - 1e-9
+    assert min(levels) < 0.1 * 2.0 * 30.0 * 200
+    assert max(levels) <= 2.0 * 30.0 * 200

@@ -31,9 +31,12 @@ from sqlfl.party.client import finite, predictions_of
 from sqlfl.party.guard import ReleaseGuard, releases_of
 from sqlfl.party.requests import SlotExpectations
 from sqlfl.party.steps import Engine
+from sqlfl.privacy.block_moments import cut_level
 from sqlfl.privacy.randomness import Entropy, system
 
 NONE = np.zeros(0)
+GUMBEL_DEVIATION = 1.28
+"""Standard deviation of Gumbel noise of scale 1, π/√6."""
 
 
 class FrankWolfeOperator:
@@ -200,6 +203,7 @@ class _Protected:
         self._guard = guard
         self._change = change
         self._limits = NONE
+        self._level = 0.0
         self._length = 0.0
 
     def bound(self, rows: sparse.csr_array, counts: Array) -> None:
@@ -208,11 +212,20 @@ class _Protected:
         self._length = float(np.sqrt(rows.multiply(rows).sum(axis=1)).max(initial=0.0))
 
     def clipped(self, toward: Array) -> Array:
-        found: Array = np.clip(np.nan_to_num(toward), -self._limits, self._limits)
-        return found
+        """Return N v_r of each row, cut at a level, for the scores of the next choice.
+
+        They follow from the join graph, labels and earlier releases: so may the level. It has the
+        least of what is cut and of noise.
+        """
+        found = np.clip(np.nan_to_num(toward), -self._limits, self._limits)
+        noise = GUMBEL_DEVIATION * self._guard.privacy.selection_noise * self._change
+        self._level = cut_level(np.abs(found), 1, noise)
+        cut: Array = np.clip(found, -self._level, self._level)
+        return cut
 
     def choose(self, scores: Array) -> int:
-        return self._guard.choose(scores, self._change * float(self._limits.max(initial=0.0)))
+        """Return the place of the largest score, of rows that `clipped` has cut."""
+        return self._guard.choose(scores, self._change * self._level)
 
     @property
     def noise(self) -> float:
