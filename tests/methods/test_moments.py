@@ -442,9 +442,9 @@ def test_effects_that_cancel_are_not_found_and_that_is_told(database: Open) -> N
 @pytest.mark.parametrize(
     ("tables", "privacy", "options", "rounds"),
     [
-        ("two tables", "epsilon = 2, ", "", 2),
-        ("two tables", "epsilon = 1.9, ", "", 1),
-        ("two tables", "epsilon = 1.9, ", ", rounds = 2", 2),
+        ("two tables", "epsilon = 4, ", "", 2),
+        ("two tables", "epsilon = 3.9, ", "", 1),
+        ("two tables", "epsilon = 3.9, ", ", rounds = 2", 2),
         ("two tables", "epsilon = 8, ", ", rounds = 1", 1),
         ("one table", "epsilon = 8, ", "", 1),
         ("the label without features", "epsilon = 8, ", "", 1),

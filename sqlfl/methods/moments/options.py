@@ -11,7 +11,7 @@ from sqlfl.options.entries import Defaults, MethodOptions, option
 from sqlfl.options.types import integer
 from sqlfl.options.union import EXACT, SECRET, SECURE, UNION, summing
 
-LEAST_EPSILON = 2.0
+LEAST_EPSILON = 4.0
 """ε from which a second round pays."""
 MOST_TABLES = 3
 """Tables with features up to which it does."""
@@ -32,7 +32,7 @@ class MomentsOptions(MethodOptions):
         "1: columns of different tables are taken to be uncorrelated given the target; 2: the "
         "target's table releases noised fits of its rows once, and each other table one noised sum "
         "with them, which tell how these are correlated",
-        default_text="2 with epsilon from 2 up, where two or three tables have features, the "
+        default_text="2 with epsilon from 4 up, where two or three tables have features, the "
         "target's among them; else 1")
     """None until the query's tables are known."""
     # fmt: on
