@@ -230,7 +230,9 @@ def _score(runs: list[dict[str, float]]) -> str:
     scores = np.array([run["score"] for run in runs])
     if not len(scores):
         return ""
-    error = scores.std(ddof=1) / np.sqrt(len(scores)) if len(scores) > 1 else float("nan")
+    if len(scores) == 1:
+        return f"{scores[0]:.4f} (1)"
+    error = scores.std(ddof=1) / np.sqrt(len(scores))
     return f"{scores.mean():.4f} ± {error:.4f} ({len(scores)})"
 
 
