@@ -27,6 +27,7 @@ from sqlfl.planner.query import emit
 from sqlfl.planner.query.clock import Clock
 from sqlfl.planner.query.cohorts import Cohorts, without_semi_joins
 from sqlfl.planner.query.columns import named_alike, settled, unify_blocks, with_column_aliases
+from sqlfl.planner.query.correlated import CorrelatedAggregates
 from sqlfl.planner.query.ctes import Cte, Environment, repeated, spread, with_ctes
 from sqlfl.planner.query.dotted_names import chain_of
 from sqlfl.planner.query.joins import Joiner, State, renamed
@@ -268,13 +269,15 @@ class Binder:
         outputs: list[Output] = []
         written: list[tuple[str, Term]] = []
         closed: set[str] = set()
+        aggregates = CorrelatedAggregates(self.sources, self.catalog, known, self._from)
         for place, projection in enumerate(select.expressions):
             later = frozenset(folded(p.alias) for p in select.expressions[place:] if p.alias)
             named = scope.with_aliases(written, later, frozenset(closed))
             if is_star(projection):
                 outputs.extend(expand_star(projection, named, self.pusher, known))
                 continue
-            term = self.pusher.term(projection.unalias(), named, known)
+            value = aggregates.replaced(projection.unalias(), state, named)
+            term = self.pusher.term(value, named, known)
             name = projection.alias or _derived_name(projection)
             outputs.append(Output(name, term))
             if projection.alias:
@@ -282,7 +285,8 @@ class Binder:
                 closed |= {folded(name)} if projection.find(exp.Query) else set()
         where = select.args.get("where")
         named = scope.with_aliases(written)
-        rest = None if where is None else where.this
+        rest = None if where is None else aggregates.replaced(where.this, state, named)
+        state = aggregates.joined(state)
         if rest is not None:
             cohorts = Cohorts(self.pusher, self.sql, known, self._from, self._derived)
             state, rest = cohorts.taken(rest, state, named)

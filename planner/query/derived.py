@@ -12,6 +12,7 @@ from itertools import product
 from sqlglot import exp, parse_one
 
 from sqlfl.base.errors import LostError, PartyError, ReplyError
+from sqlfl.contract.schema import Catalog
 from sqlfl.planner.grammar.writing import Dialect, to_sql
 from sqlfl.planner.query import types
 from sqlfl.planner.query.draft import Draft
@@ -192,26 +193,23 @@ class _Deriving:
         return self._bytewise[key]
 
     def _asked_bytewise(self, at: int, term: Term) -> bool:
-        """Return whether no collation changes how texts compare, as far as their party says."""
-        catalog = self._draft.catalog
-        for branch in self._old.relations[at].branches:
-            if catalog.governed(branch.client):
-                return False
-            own = operand(substituted(term, branch).expression.copy())
-            tests: list[exp.Expr] = [
-                exp.EQ(this=own.copy(), expression=collated.copy()) for collated in _COLLATED
-            ]
-            try:
-                columns = Asker(catalog).columns(
-                    branch.client, branch.sources, [*tests, _DEFAULT], ()
-                )
-            except (LostError, ReplyError):
-                raise
-            except PartyError:
-                return False
-            if any(column.type != "BOOLEAN" for column in columns):
-                return False
-        return True
+        catalog, branches = self._draft.catalog, self._old.relations[at].branches
+        return all(is_bytewise(catalog, b, substituted(term, b).expression) for b in branches)
+
+
+def is_bytewise(catalog: Catalog, branch: ClientBranch, text: exp.Expr) -> bool:
+    """Return whether no collation changes how texts compare, as far as their party says. An owner
+    with policies is not asked."""
+    if catalog.governed(branch.client):
+        return False
+    tests = (exp.EQ(this=operand(text.copy()), expression=c.copy()) for c in _COLLATED)
+    try:
+        columns = Asker(catalog).columns(branch.client, branch.sources, [*tests, _DEFAULT], ())
+    except (LostError, ReplyError):
+        raise
+    except PartyError:
+        return False
+    return all(column.type == "BOOLEAN" for column in columns)
 
 
 _COLLATED = tuple(parse_one(f"('' COLLATE {c})", dialect=Dialect) for c in ("nocase", "noaccent"))

@@ -14,6 +14,7 @@ from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query.context import Context
 from sqlfl.planner.query.ctes import Cte, Environment, Nameless, tables_of
 from sqlfl.planner.query.dotted_names import DottedName, chain_of, with_links
+from sqlfl.planner.query.emit import MARKED
 from sqlfl.planner.query.relations import CLIENT_MARK, Term
 from sqlfl.planner.query.scopes import Scope
 from sqlfl.planner.query.subqueries import localized
@@ -107,6 +108,8 @@ class _Expression:
             self._one(child, bound)
 
     def _one(self, child: exp.Expr, bound: frozenset[str]) -> None:
+        if isinstance(child, exp.Column) and MARKED.fullmatch(child.table):
+            return  # a column of a relation
         chain = chain_of(child)
         if chain is not None:
             self._name(child, chain, bound)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from sqlfl.contract.schema import folded
 from sqlfl.governance.canonical import nodes
 from sqlfl.governance.constants import is_null
 from sqlfl.governance.scopes import Bare, ScopeColumn, SelectOutput, SelectScope, meanings
@@ -50,8 +51,9 @@ class Expressions:
     def bare(self, node: Node, scope: SelectScope) -> Bare | None:
         """Return the column that the expression is, up to its type."""
         casts: list[str] = []
-        while node["class"] == "CAST" and not node.get("try_cast"):
-            casts.insert(0, type_of(node["type_expr"]))
+        while bytewise(node) or (node["class"] == "CAST" and not node.get("try_cast")):
+            if node["class"] == "CAST":
+                casts.insert(0, type_of(node["type_expr"]))
             node = node["child"]
         if node["class"] != "COLUMN_REF":
             return None
@@ -81,6 +83,8 @@ class Expressions:
                 return UNKNOWN if bare is None else self._kind_of_bare(bare)
             case "CAST":
                 return self._kind_of_cast(node, scope)
+            case "COLLATE" if bytewise(node):
+                return self.kind(node["child"], scope)
             case "COMPARISON":
                 found = together([self.kind(node[side], scope) for side in ("left", "right")])
                 return None if found is None else "BOOLEAN"
@@ -197,3 +201,8 @@ class Expressions:
             case _:
                 return False
         return all(self.strict(part, scope) for part in parts)
+
+
+def bytewise(node: Node) -> bool:
+    """Return True if it is a text as it is, compared byte by byte."""
+    return node["class"] == "COLLATE" and folded(node["collation"]) == "binary"

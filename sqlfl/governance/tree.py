@@ -22,7 +22,7 @@ from sqlfl.contract.fragment_columns import KEPT
 from sqlfl.contract.schema import folded
 from sqlfl.governance.canonical import PLACES, canonical, nobodys, nodes, stable, unmatched
 from sqlfl.governance.constants import WIDEST, beside, is_null, literal
-from sqlfl.governance.expressions import Expressions
+from sqlfl.governance.expressions import Expressions, bytewise
 from sqlfl.governance.functions import Functions
 from sqlfl.governance.measuring import SizeMeasures
 from sqlfl.governance.scopes import (
@@ -694,6 +694,8 @@ def _inside(node: Node) -> Node | None:
         case "CAST":
             found: Node = node["child"]
             return found
+        case "COLLATE" if bytewise(node):
+            return dict(node["child"])
         case "FUNCTION":
             inner = node.get("arguments") or []
             alone = len(inner) == 1 and node["function_name"] in NORMALISING

@@ -1,0 +1,437 @@
+"""Aggregates over another party's rows with an equal key, as LEFT JOINs to one row for each key.
+
+`(SELECT avg(u.z) FROM b.u AS u WHERE u.k = t.k)` becomes a column of `(SELECT k, avg(z) FROM u
+GROUP BY k)`, which the party of u evaluates. Where t has no partner that is NULL, a count is 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from sqlglot import exp
+
+from sqlfl.base.errors import PlanError
+from sqlfl.contract.fragment_columns import RESERVED
+from sqlfl.contract.schema import Catalog, Client
+from sqlfl.planner.grammar import build
+from sqlfl.planner.grammar.refusals import function_name, is_aggregate
+from sqlfl.planner.grammar.spans import plan_error, span_of
+from sqlfl.planner.grammar.writing import to_sql
+from sqlfl.planner.query import types
+from sqlfl.planner.query.ctes import Environment, with_ctes
+from sqlfl.planner.query.derived import is_bytewise
+from sqlfl.planner.query.draft import Draft
+from sqlfl.planner.query.equalities import conjuncts, equality
+from sqlfl.planner.query.joins import State
+from sqlfl.planner.query.push import Pusher
+from sqlfl.planner.query.relations import (
+    DraftRelation,
+    Group,
+    OuterJoin,
+    Term,
+    clients_of,
+    column,
+    ids_of,
+    operand,
+    substituted,
+)
+from sqlfl.planner.query.scopes import Scope
+from sqlfl.planner.query.sources import Sources
+
+_CLAUSES = frozenset(("with_", "expressions", "from_", "joins", "where", "having", "distinct"))
+_OVER_NONE = {
+    "approx_count_distinct": 0,
+    "count": 0,
+    "count_star": 0,
+    "entropy": 0,
+    "regr_count": 0,
+}
+"""Values that aggregates of DuckDB have over no rows; all others have NULL."""
+_SEVERAL = (exp.In, exp.Exists, exp.Any, exp.All, exp.Lambda, exp.Comprehension)
+"""Nodes below which a subquery may give several rows, or may read variables."""
+_KEY, _VALUE = f"{RESERVED}by_", f"{RESERVED}value_"
+"""Names of columns of a derived table: what it groups by, and aggregates."""
+_BYTES = "bytes"
+"""For a type: a text that is compared byte by byte."""
+
+
+@dataclass(frozen=True)
+class _Key:
+    """An equality of a value of the subquery's rows with a value of outside."""
+
+    inner: exp.Expr
+    """As it is written."""
+    outer: Term
+    nulls: bool
+    """NULL equals NULL."""
+    parts: bool
+    """They are parts of rows."""
+
+    def equality(self, own: exp.Expr) -> exp.Expr:
+        """The condition, with a column in place of the value of the subquery's rows."""
+        sides = [operand(own.copy()), operand(self.outer.expression.copy())]
+        if self.parts:
+            sides = [exp.Tuple(expressions=[side]) for side in sides]
+        kind = exp.NullSafeEQ if self.nulls and not self.parts else exp.EQ
+        return kind(this=sides[0], expression=sides[1])
+
+
+@dataclass(frozen=True)
+class _Grouped:
+    """Rows that subqueries aggregate by keys: a derived table in the making."""
+
+    id: str
+    """Id of its relation."""
+    name: str
+    node: exp.Expr
+    """The first of the subqueries."""
+    client: Client
+    rows: exp.Select
+    """FROM and WHERE."""
+    keys: tuple[_Key, ...]
+    on: tuple[Term, ...]
+    """Conditions on columns of outside alone."""
+    calls: dict[str, exp.Expr] = field(default_factory=dict)
+    """Aggregates, by their text."""
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        keys = ((to_sql(k.inner), to_sql(k.outer.expression), k.nulls, k.parts) for k in self.keys)
+        return self.client, to_sql(self.rows), *keys, *(to_sql(term.expression) for term in self.on)
+
+    def select(self, compared: Mapping[int, str]) -> exp.Select:
+        """The derived table; the keys at these places are compared as these types."""
+        by = [_as(key.inner.copy(), compared.get(n)) for n, key in enumerate(self.keys)]
+        shown = [exp.alias_(e, f"{_KEY}{n}", copy=True) for n, e in enumerate(by)]
+        calls = self.calls.values()
+        shown += [exp.alias_(call.copy(), f"{_VALUE}{n}") for n, call in enumerate(calls)]
+        select = self.rows.copy()
+        select.set("expressions", shown)
+        select.set("group", exp.Group(expressions=by))
+        return select
+
+
+@dataclass(frozen=True)
+class _Inner:
+    """What names in a subquery mean: its own FROM, then what stands around it."""
+
+    pusher: Pusher
+    scope: Scope
+    known: Environment
+    client: Client
+    ids: frozenset[str]
+    """Of the relations of its FROM."""
+
+    def term(self, node: exp.Expr) -> Term:
+        return self.pusher.term(node, self.scope, self.known)
+
+    def holds(self, node: exp.Expr) -> bool:
+        """Return whether the expression names columns of the subquery alone."""
+        try:
+            term = self.pusher.term(node, replace(self.scope, outer=None), self.known)
+        except PlanError:  # a column of outside may be a constant, of which the term tells nothing
+            return False
+        return set(clients_of(term.expression)) <= {self.client}
+
+    def outside(self, node: exp.Expr) -> Term | None:
+        """The expression, where it reads no rows of the subquery."""
+        term = self.term(node)
+        return None if clients_of(term.expression) or ids_of(term) & self.ids else term
+
+
+class CorrelatedAggregates:
+    """Takes correlated aggregates out of the expressions of one SELECT."""
+
+    def __init__(
+        self,
+        sources: Sources,
+        catalog: Catalog,
+        known: Environment,
+        read: Callable[[exp.Expr, list[exp.Join], Environment, Scope | None], list[State]],
+    ) -> None:
+        """`read` reads a FROM."""
+        self._sources, self._pusher, self._sql = sources, sources.pusher, sources.sql
+        self._known, self._read = known, read
+        self._draft = Draft(exp.select(), sources.sql, catalog, None, (), False)
+        self._found: dict[tuple[object, ...], _Grouped] = {}
+
+    def replaced(self, node: exp.Expr, state: State, scope: Scope) -> exp.Expr:
+        """The expression with columns of the tables that `joined` adds in place of subqueries."""
+        if node.find(exp.Subquery) is None:
+            return node
+        holder = exp.Paren(this=node.copy())
+        for subquery in list(_scalar_subqueries(holder)):
+            value = self._value(subquery, state, scope)
+            if value is not None:
+                subquery.replace(exp.Paren(this=value))
+        result: exp.Expr = holder.this
+        return result
+
+    def joined(self, state: State) -> State:
+        """The joins, with a LEFT JOIN for each derived table."""
+        for grouped in self._found.values():
+            relation, on = self._derived(grouped, state)
+            span = span_of(grouped.node, self._sql)
+            left = OuterJoin(Group(relation.ids), (*on, *grouped.on), span)
+            tree = replace(state.tree, lefts=(*state.tree.lefts, left))
+            state = replace(state, relations=(*state.relations, relation), tree=tree)
+        return state
+
+    # -- subqueries --------------------------------------------------------------------------------
+
+    def _value(self, node: exp.Subquery, state: State, scope: Scope) -> exp.Expr | None:
+        """What stands for the subquery; None where it stays as it is."""
+        select = node.unnest()
+        if not isinstance(select, exp.Select) or not _is_plain(node, select):
+            return None
+        try:
+            clients = self._pusher.clients(node, self._known)
+            if not clients or not self._is_apart(node, clients, state, scope):
+                return None
+        except PlanError:
+            return None
+        value = self._taken(node, select, clients[0], state.relations, scope)
+        if value is not None and len(clients) > 1:
+            raise self._of_several(node, clients)
+        return value
+
+    def _of_several(self, node: exp.Expr, clients: Sequence[Client]) -> PlanError:
+        parties = list(dict.fromkeys(client.party for client in clients))
+        if len(parties) > 1:
+            return plan_error(
+                f"a subquery reads tables of {' and '.join(parties)}",
+                self._sql,
+                node,
+                "aggregate the rows of one party in each subquery",
+            )
+        party = parties[0]
+        return plan_error(
+            f"an aggregate over {party} would be one over each of its {len(clients)} databases, "
+            "and rows with one key may be in several of them",
+            self._sql,
+            node,
+            "attach the databases under names of their own, and make a column of each: (SELECT "
+            f"sum(u.x) FROM {party}_1.u AS u WHERE u.key = t.key) AS x_1, and so on",
+        )
+
+    def _is_apart(
+        self, node: exp.Expr, clients: Sequence[Client], state: State, scope: Scope
+    ) -> bool:
+        """Return whether the subquery reads columns that its client does not have."""
+        if len(clients) > 1:
+            return True
+        reads = ids_of(self._pusher.term(node, scope, self._known))
+        return any(r.client != clients[0] for r in state.relations if reads & {*r.ids})
+
+    def _taken(
+        self,
+        node: exp.Expr,
+        select: exp.Select,
+        client: Client,
+        outside: Sequence[DraftRelation],
+        scope: Scope,
+    ) -> exp.Expr | None:
+        known = with_ctes(select, self._known)
+        joins: list[exp.Join] = select.args.get("joins") or []
+        state = self._read(select.args["from_"].this, joins, known, None)[0]
+        own = replace(state.scope(self._sql), outer=scope)
+        inner = _Inner(self._pusher, own, known, client, frozenset(state.tree.ids))
+        grouped = self._split(node, select, inner, outside)
+        if grouped is None:
+            return None
+        grouped = self._found.get(grouped.identity, grouped)
+        value = select.expressions[0].unalias().copy()
+        having = select.args.get("having")
+        if having is not None:
+            value = exp.Case(ifs=[exp.If(this=having.this.copy(), true=value)])
+        holder = exp.Paren(this=value)
+        calls = {to_sql(call): call.copy() for call in _aggregates(holder)}
+        for plain in map(_without_star, calls.values()):
+            if not inner.holds(plain):
+                inner.term(plain)  # which names a column that there is not
+                return None
+        places = {text: n for n, text in enumerate(dict.fromkeys((*grouped.calls, *calls)))}
+        for call in list(_aggregates(holder)):
+            own_column = column(f"{_VALUE}{places[to_sql(call)]}", grouped.id)
+            call.replace(_over_none(call, own_column))
+        named = any(other.table != grouped.id for other in holder.find_all(exp.Column))
+        if not calls or named or holder.find(exp.Query, exp.Window):
+            return None
+        grouped.calls.update(calls)
+        self._found[grouped.identity] = grouped
+        result: exp.Expr = holder.this
+        return result
+
+    def _split(
+        self,
+        node: exp.Expr,
+        select: exp.Select,
+        inner: _Inner,
+        outside: Sequence[DraftRelation],
+    ) -> _Grouped | None:
+        """The subquery's rows and keys; None where something else joins them with outside."""
+        local: list[exp.Expr] = []
+        keys: list[_Key] = []
+        on: list[Term] = []
+        where = select.args.get("where")
+        for part in () if where is None else conjuncts(where.this):
+            if inner.holds(part):
+                local.append(part)
+            elif (outer := inner.outside(part)) is not None:
+                on.append(outer)
+            elif (key := _key(part, inner)) is None:
+                return None
+            elif not ids_of(key.outer):
+                local.append(key.equality(key.inner))  # a column of outside that is a constant
+            elif sum(1 for r in outside if ids_of(key.outer) & {*r.ids}) == 1:
+                keys.append(key)
+            else:
+                return None
+        if not keys:
+            return None
+        rows = exp.Select(**{key: select.args.get(key) for key in ("with_", "from_", "joins")})
+        rows = rows.copy()
+        if local:
+            rows = rows.where(*(operand(part.copy()) for part in local), copy=False)
+        name = inner.scope.items[0].name or "u"
+        id_ = self._sources.fresh("#")
+        return _Grouped(id_, name, node, inner.client, rows, tuple(keys), tuple(on))
+
+    # -- derived tables ----------------------------------------------------------------------------
+
+    def _derived(self, grouped: _Grouped, state: State) -> tuple[DraftRelation, list[Term]]:
+        """The derived table as a relation, and the equalities of its keys."""
+        relation, columns = self._bound(grouped, {})
+        compared = self._compared(grouped, relation, columns, state)
+        if compared:
+            relation, columns = self._bound(grouped, compared)
+        equalities = zip(columns, grouped.keys, strict=False)
+        return relation, [Term(key.equality(own), key.outer.span) for own, key in equalities]
+
+    def _bound(
+        self, grouped: _Grouped, compared: Mapping[int, str]
+    ) -> tuple[DraftRelation, list[exp.Expr]]:
+        """The relation with the id of `grouped`, and its columns."""
+        block = self._sources.whole(grouped.select(compared), self._known, grouped.client)
+        (relation,) = block.relations
+        branches = tuple(
+            replace(b, columns={(grouped.id, name): e for (_, name), e in b.columns.items()})
+            for b in relation.branches
+        )
+        columns = [output.term.expression.copy() for output in block.outputs]
+        for own in columns:
+            own.set("table", exp.to_identifier(grouped.id))
+        relation = replace(
+            relation,
+            ids=(grouped.id,),
+            name=grouped.name,
+            span=span_of(grouped.node, self._sql),
+            branches=branches,
+        )
+        return relation, columns
+
+    def _compared(
+        self,
+        grouped: _Grouped,
+        relation: DraftRelation,
+        columns: list[exp.Expr],
+        state: State,
+    ) -> dict[int, str]:
+        """Types that keys are compared as, where rows would be grouped by something else: values
+        that are equal to one of outside must be one group. '7' and '07' both equal the number 7,
+        and between parties no text equals one that only a collation makes equal."""
+        found: dict[int, str] = {}
+        for place, (key, own) in enumerate(zip(grouped.keys, columns, strict=False)):
+            outside = next(r for r in state.relations if ids_of(key.outer) & {*r.ids})
+            ((inner,),) = self._draft.types(relation, [Term(own, key.outer.span)])
+            outer = types.union_type(self._draft.types(outside, [key.outer])[0])
+            wanted = None if outer is None else types.comparison_type(inner, outer)
+            if wanted is None:
+                continue
+            if types.is_text(inner) and wanted == "VARCHAR":
+                (branch,) = relation.branches
+                text = substituted(Term(own, None), branch).expression
+                plain = types.normal(inner) != "VARCHAR"
+                if not plain and not is_bytewise(self._draft.catalog, branch, text):
+                    found[place] = _BYTES
+            elif wanted != types.normal(inner):
+                found[place] = wanted
+        return found
+
+
+def _as(value: exp.Expr, type_: str | None) -> exp.Expr:
+    if type_ is None:
+        return value
+    if type_ == _BYTES:
+        return exp.Collate(this=operand(value), expression=exp.to_identifier("binary", quoted=True))
+    return build.cast(value, type_)
+
+
+def _scalar_subqueries(node: exp.Expr) -> Iterator[exp.Subquery]:
+    """The outermost subqueries that stand for one value."""
+    for child in node.iter_expressions():
+        if isinstance(child, exp.Subquery):
+            yield child
+        elif not isinstance(child, exp.Query):
+            yield from (
+                found
+                for found in _scalar_subqueries(child)
+                if not isinstance(child, _SEVERAL) or found.arg_key == "this"
+            )
+
+
+def _is_plain(node: exp.Expr, select: exp.Select) -> bool:
+    """Return whether the subquery is FROM, WHERE and HAVING of one aggregate."""
+    given = {key for key, value in select.args.items() if value}
+    distinct = select.args.get("distinct")
+    by_columns = isinstance(distinct, exp.Expr) and bool(distinct.args.get("on"))
+    wrapped = any(n.args.get("with_") for n in node.find_all(exp.Subquery))
+    return (
+        given <= _CLAUSES
+        and "from_" in given
+        and len(select.expressions) == 1
+        and not (by_columns or wrapped)
+    )
+
+
+def _aggregates(node: exp.Expr) -> Iterator[exp.Expr]:
+    """The outermost calls of aggregates, with their FILTER and WITHIN GROUP."""
+    for child in node.iter_expressions():
+        called = isinstance(child, exp.Filter | exp.WithinGroup) or is_aggregate(child)
+        if called and not isinstance(child.parent, exp.Dot | exp.Window):
+            yield child
+        elif not isinstance(child, exp.Query):
+            yield from _aggregates(child)
+
+
+def _over_none(call: exp.Expr, value: exp.Expr) -> exp.Expr:
+    """The column of an aggregate; its value over no rows where the LEFT JOIN finds none."""
+    while isinstance(call, exp.Filter | exp.WithinGroup):
+        call = call.this
+    found = _OVER_NONE.get(function_name(call))
+    if found is None:
+        return value
+    return exp.Coalesce(this=value, expressions=[exp.Literal.number(found)])
+
+
+def _without_star(call: exp.Expr) -> exp.Expr:
+    """The call with a number for the star of count(*)."""
+    holder = exp.Paren(this=call.copy())
+    for star in list(holder.find_all(exp.Star)):
+        if isinstance(star.parent, exp.Anonymous):
+            star.replace(exp.Literal.number(1))
+    result: exp.Expr = holder.this
+    return result
+
+
+def _key(part: exp.Expr, inner: _Inner) -> _Key | None:
+    """The equality of a value of the subquery's rows with one of outside that a condition is."""
+    equal = equality(part)
+    if equal is None:
+        return None
+    for own, other in ((equal.left, equal.right), (equal.right, equal.left)):
+        outer = inner.outside(other)
+        if outer is not None and inner.holds(own):
+            return _Key(own, outer, equal.nulls, equal.parts)
+    return None

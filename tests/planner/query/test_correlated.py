@@ -1,0 +1,287 @@
+"""Aggregates over another party's rows with an equal key: plans give the rows of one database."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from random import Random
+
+import duckdb
+import pytest
+
+from sqlfl.base.errors import PlanError
+from sqlfl.planner.query.ucq import Ucq
+from tests.contradictions import contradicts_itself, note_contradiction
+from tests.depth import SEED, THOROUGH
+from tests.planner.central import ordered, planned_rows
+from tests.planner.conftest import DatabaseCatalog, database
+from tests.planner.query.test_meaning import plan
+from tests.planner.trees import Query, catalog_of, central_of
+
+QUERIES = {
+    "a mean": """
+        SELECT p.age, (SELECT avg(o.amount) FROM shop.orders o WHERE o.customer = p.id) AS mean
+        FROM register.people p""",
+    "several of the same rows": """
+        SELECT v.cost, (SELECT avg(p.age) FROM register.people p WHERE p.id = v.person) AS a,
+          (SELECT count(*) FROM register.people p WHERE p.id = v.person) AS n
+        FROM clinic.visits v""",
+    "with conditions of its own, and of outside": """
+        SELECT p.age, (SELECT count(*) FROM shop.orders WHERE customer = p.id AND amount > 2
+          AND p.age > 20) AS n FROM register.people p""",
+    "in an expression": """
+        SELECT p.age, 1 + coalesce((SELECT sum(amount) + count(DISTINCT code) FROM shop.orders
+          WHERE customer = p.id), -1) AS n FROM register.people p""",
+    "in a condition": """
+        SELECT p.age FROM register.people p
+        WHERE (SELECT count(*) FROM shop.orders o WHERE o.customer = p.id) > 1""",
+    "having": """
+        SELECT p.age, (SELECT count(*) FROM shop.orders o WHERE o.customer = p.id
+          HAVING count(*) <> 1) AS n FROM register.people p""",
+    "over a join of its party": """
+        SELECT p.age, (SELECT sum(i.price * i.quantity) FROM shop.orders o
+          JOIN shop.items i ON i.order_id = o.id WHERE o.customer = p.id) AS worth
+        FROM register.people p""",
+    "of a CTE and a subquery": """
+        WITH big AS (SELECT * FROM shop.orders WHERE amount > 1)
+        SELECT p.age, (WITH own AS (SELECT * FROM big) SELECT max(amount) FROM own
+          WHERE customer = p.id AND id IN (SELECT order_id FROM shop.items)) AS most
+        FROM register.people p""",
+    "two keys": """
+        SELECT v.cost, (SELECT min(w.temp) FROM register.weather w
+          WHERE (w.city, w.day) = (v.kind, DATE '2024-01-01')) AS t FROM north.visits v""",
+    "on the right of a left join": """
+        SELECT o.amount, (SELECT count(*) FROM north.staff s WHERE s.number = p.id) AS n
+        FROM shop.orders o LEFT JOIN register.people p ON o.customer = p.id""",
+    "in a derived table, joined on": """
+        SELECT o.amount, d.n, d.m FROM shop.orders o JOIN (
+          SELECT p.id, (SELECT count(*) FROM north.visits v WHERE v.person = p.id) AS n,
+            (SELECT max(cost) FROM north.visits v WHERE v.person = p.id AND sick) AS m
+          FROM register.people p) d ON d.id = o.customer""",
+    "beside a cohort": """
+        SELECT p.age, (SELECT list(o.amount ORDER BY o.amount)[1] FROM shop.orders o
+          WHERE o.customer = p.id) AS least FROM register.people p
+        WHERE EXISTS (SELECT 1 FROM clinic.visits v WHERE v.person = p.id)""",
+    "with a filter, and in a group": """
+        SELECT p.age, (SELECT count(*) FILTER (WHERE o.paid) FROM shop.orders o
+          WHERE o.customer = p.id) AS n, (SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY amount)
+          FROM shop.orders o WHERE o.customer = p.id) AS m FROM register.people p""",
+    "in blocks of a union": """
+        SELECT p.age, (SELECT sum(cost) FROM north.visits WHERE person = p.id) AS c
+        FROM register.people p UNION ALL
+        SELECT p.age, (SELECT sum(cost) FROM south.visits WHERE person = p.id)
+        FROM register.people p""",
+    "within one party": """
+        SELECT o.amount, (SELECT sum(i.price) FROM shop.items i WHERE i.order_id = o.id) AS c, p.age
+        FROM shop.orders o JOIN register.people p ON o.customer = p.id""",
+}
+
+
+@pytest.mark.parametrize("query", QUERIES.values(), ids=QUERIES)
+def test_rows_are_those_of_the_query(
+    query: str, catalog: DatabaseCatalog, central: duckdb.DuckDBPyConnection
+) -> None:
+    found = planned_rows(plan(catalog, query), catalog.databases)
+    assert found == ordered(central.execute(query).fetchall())
+
+
+def test_subqueries_over_the_same_rows_are_one_table(catalog: DatabaseCatalog) -> None:
+    ucq = plan(catalog, QUERIES["several of the same rows"])
+    assert [slot.name for slot in ucq.slots] == ["v", "p"]
+
+
+REFUSED = {
+    "no aggregate": "(SELECT u.age FROM register.people u WHERE u.id = o.customer)",
+    "no equality": "(SELECT avg(u.age) FROM register.people u WHERE u.id < o.customer)",
+    "an aggregate of outside": "(SELECT sum(o.id) FROM register.people u WHERE u.id = o.customer)",
+    "values of both": "(SELECT sum(u.age) - o.id FROM register.people u WHERE u.id = o.customer)",
+    "a grouped query": "(SELECT sum(age) FROM register.people u WHERE id = o.customer GROUP BY id)",
+    "several databases": "(SELECT sum(u.cost) FROM clinic.visits u WHERE u.person = o.customer)",
+    "two parties": """(SELECT sum(u.cost) FROM north.visits u, register.people p
+        WHERE u.person = o.customer AND p.id = u.person)""",
+}
+
+
+@pytest.mark.parametrize("value", REFUSED.values(), ids=REFUSED)
+def test_others_are_refused(value: str, catalog: DatabaseCatalog) -> None:
+    with pytest.raises(PlanError) as caught:
+        plan(catalog, f"SELECT o.amount, {value} AS f FROM shop.orders o")
+    assert caught.value.line
+    assert caught.value.hint
+
+
+# -- keys ------------------------------------------------------------------------------------------
+
+OUTER = """
+CREATE TABLE t (y INTEGER, k INTEGER, b BIGINT, d DOUBLE, s VARCHAR, day DATE);
+INSERT INTO t VALUES (1, 7, 9007199254740993, 9007199254740992, 'A', DATE '2024-01-01'),
+  (2, 8, 8, 0.0, 'a', DATE '2024-01-02'), (3, NULL, NULL, NULL, NULL, NULL),
+  (4, 0, 0, 5.5, '', DATE '1970-01-01');
+"""
+INNER = """
+CREATE TYPE size AS ENUM ('A', 'a', 'b');
+CREATE TABLE u (k INTEGER, text VARCHAR, b BIGINT, d DOUBLE, s VARCHAR, e size, moment TIMESTAMP,
+  z INTEGER);
+INSERT INTO u VALUES (7, '7', 9007199254740993, 0.0, 'A', 'A', '2024-01-01', 1),
+  (7, '07', 9007199254740992, -0.0, 'a', 'a', '2024-01-01 12:00:00', 2),
+  (NULL, NULL, NULL, NULL, NULL, NULL, NULL, 4), (8, '+8', 8, 5.5, '', 'b', '2024-01-02', 8);
+"""
+KEYS = (
+    "u.k = t.k", "u.text = t.k", "u.k = t.d", "u.b = t.d", "u.d = t.d", "u.d = t.b", "u.b = t.b",
+    "u.s = t.s", "u.e = t.s", "u.moment = t.day", "u.k IS NOT DISTINCT FROM t.k", "t.k IN (u.k)",
+    "(u.k, u.s) = (t.k, t.s)", "u.k + 1 = t.k", "u.k::VARCHAR = t.k", "u.k = t.k AND u.d = 0",
+    "CAST(u.k AS DECIMAL(9,2)) = t.k", "NOT (u.k <> t.k)", "u.k = t.k AND u.k = t.b",
+    "u.z % 4 = t.k", "u.k = t.k::TINYINT", "lower(u.s) = t.s",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("on", KEYS)
+def test_keys_are_grouped_as_they_are_compared(on: str) -> None:
+    catalog = DatabaseCatalog({"a": (database(OUTER),), "b": (database(INNER),)})
+    query = (
+        f"SELECT t.y, (SELECT sum(z) FROM b.u WHERE {on}) AS total, "
+        f"(SELECT count(z) FROM b.u WHERE {on}) AS n FROM a.t"
+    )
+    with duckdb.connect() as central:
+        for party, script in (("a", OUTER), ("b", INNER)):
+            central.execute(f"ATTACH ':memory:' AS {party}; USE {party}; {script}")
+        expected = ordered(central.execute(query).fetchall())
+    assert planned_rows(plan(catalog, query), catalog.databases) == expected
+
+
+def test_keys_of_databases_of_unlike_types() -> None:
+    parts = (
+        "CREATE TABLE t AS SELECT i AS y, i::TINYINT AS k FROM range(9) r(i)",
+        "CREATE TABLE t AS SELECT 10 + i AS y, i / 2 AS k FROM range(9) r(i)",
+        "CREATE TABLE t (y INTEGER, k DECIMAL(5, 1))",
+    )
+    inner = (
+        "CREATE TABLE u AS SELECT '0' || (i / 2) AS text, i AS z FROM range(9) r(i) UNION ALL "
+        "SELECT text, 10 FROM (VALUES ('1'), ('1.0'), (NULL), ('7e0')) v(text)"
+    )
+    catalog = DatabaseCatalog({"a": tuple(map(database, parts)), "b": (database(inner),)})
+    query = "SELECT t.y, (SELECT sum(z) FROM b.u WHERE u.text = t.k) AS total FROM a.t"
+    with duckdb.connect() as central:
+        central.execute(f"ATTACH ':memory:' AS b; USE b; {inner}; ATTACH ':memory:' AS a; USE a")
+        central.execute("CREATE TABLE t (y INTEGER, k DOUBLE)")
+        for con in list(catalog.databases.values())[:3]:
+            for row in con.execute("FROM t").fetchall():
+                central.execute("INSERT INTO t VALUES (?, ?)", row)
+        expected = ordered(central.execute(query).fetchall())
+    assert planned_rows(plan(catalog, query), catalog.databases) == expected
+    assert sum(total != "NULL" for _, total in expected) > 9
+
+
+def test_texts_are_grouped_byte_by_byte() -> None:
+    """Between parties no text equals one that only a collation makes equal."""
+    inner = "CREATE TABLE u (s VARCHAR COLLATE NOCASE, z INTEGER);"
+    inner += "INSERT INTO u VALUES ('a', 1), ('A', 2), ('a', 4)"
+    catalog = DatabaseCatalog({"a": (database(OUTER),), "b": (database(inner),)})
+    query = "SELECT t.y, (SELECT sum(z) FROM b.u WHERE u.s = t.s) AS total FROM a.t"
+    found = planned_rows(plan(catalog, query), catalog.databases)
+    assert found == ordered([(1, 2), (2, 5), (3, None), (4, None)])
+
+
+# -- random queries --------------------------------------------------------------------------------
+
+STATEMENTS = 3000 if THOROUGH else 30
+EACH = 10
+"""Queries over the same parties."""
+CALLS = (
+    "avg({}.x)", "sum(x)", "min({}.s)", "max(x)", "count(*)", "count({}.x)", "stddev_samp(x)",
+    "count(DISTINCT x)", "bool_or({}.x > 3)", "count(*) FILTER (WHERE x > 2)", "median(x)",
+    "quantile_cont({}.x, 0.5)", "sum(x) FILTER (WHERE {}.s = 'a')", "string_agg(s, ',' ORDER BY s)",
+    "var_pop(x)", "arg_max(x, x)", "count_if(x > 1)", "regr_count(x, x)", "product(x)", "sum(1)",
+    "approx_count_distinct(x)", "entropy(x)", "mode(s)", "bit_xor(x)",
+)  # fmt: skip
+AROUND = (
+    "{}", "{}", "{}", "coalesce({}::VARCHAR, '7')", "({} IS NULL)", "{}::VARCHAR", "[{}]",
+    "CASE WHEN {} IS NULL THEN 1 ELSE 2 END",
+)  # fmt: skip
+
+
+def test_rows_of_random_queries() -> None:
+    random, taken = Random(SEED), 0
+    refusals: list[PlanError] = []
+    for number in range(STATEMENTS // EACH):
+        catalog = catalog_of(SEED + number)
+        with closing(central_of(catalog)) as central:
+            for _ in range(EACH):
+                query = with_aggregates(random)
+                if contradicts_itself(central, query):
+                    note_contradiction(query)
+                    continue
+                expected = ordered(central.execute(query).fetchall())
+                try:
+                    ucq = plan(catalog, query)
+                except PlanError as error:
+                    refusals.append(error)
+                    continue
+                assert planned_rows(ucq, catalog.databases) == expected, query
+                taken += is_taken(ucq)
+        for con in catalog.databases.values():
+            con.close()
+    assert all(refusal.line and refusal.hint for refusal in refusals)
+    assert taken > STATEMENTS / 4
+
+
+def is_taken(ucq: Ucq) -> bool:
+    return any("sqlfl_by_0" in f.sql for slot in ucq.slots for f in slot.fragments)
+
+
+def with_aggregates(random: Random) -> str:
+    """A query over several parties, or a union of two, with aggregates over others' rows."""
+    parts = []
+    for _ in range(1 if random.random() < 0.92 else 2):
+        query = Query.of(random)
+        text, places = query.source()
+        if random.random() < 0.5:
+            item, more = query.source()
+            text += f" {query.join(places, item, more)}"
+            places = [*places, *more]
+        subqueries = [_subquery(random, query, places) for _ in range(random.randint(1, 3))]
+        values = [random.choice(AROUND).format(subquery) for subquery in subqueries[:2]]
+        values = [*values, "1"][:2]
+        tests = [f"{subquery}::VARCHAR > '1'" for subquery in subqueries[2:]]
+        if random.random() < 0.4:
+            tests.append(query.test(random.choice(places)))
+        where = f" WHERE {' AND '.join(tests)}" if tests else ""
+        shown = ", ".join(f"{value}::VARCHAR AS c{n}" for n, value in enumerate(values))
+        parts.append(f"SELECT {random.choice(places)[0]}.x AS x, {shown} FROM {text}{where}")
+    union = " UNION ALL ".join(parts)
+    if random.random() < 0.15:
+        return f"SELECT d.c0, d.x, d.c1 FROM ({union}) d WHERE d.x IS NOT NULL"
+    return union
+
+
+def _subquery(random: Random, query: Query, places: Sequence[tuple[str, str]]) -> str:
+    """An aggregate over some party's table, names with and without their table."""
+    party = random.choice(("red", "blue", "grey", "duo")) if random.random() < 0.2 else "grey"
+    table = f"{party}.{random.choice('tu')}"
+    source = random.choice((
+        f"{table} AS u0", f"(SELECT k, m, coalesce(x, 1) AS x, s FROM {table}) AS u0",
+        f"(SELECT u0.* FROM {table} u0 LEFT JOIN {party}.t w ON w.k = u0.m) AS u0",
+    ) if random.random() < 0.3 else (f"{table} AS u0",))  # fmt: skip
+    where = []
+    for number in range(random.choice((1, 1, 1, 2))):
+        inner = random.choice(("u0.k", "u0.m", "coalesce(u0.k, 1)", "u0.k + 1", "u0.k::VARCHAR"))
+        outside = query.key(random.choice(list(places)))
+        test = f"{inner} = {outside}" if random.random() < 0.7 else f"{outside} = {inner}"
+        if number or random.random() < 0.1:
+            test = random.choice((
+                test, f"{outside} IS NOT DISTINCT FROM {inner}", f"u0.s = {places[0][0]}.s",
+            ))  # fmt: skip
+        where.append(test)
+    if random.random() < 0.4:
+        where.append(query.test(("u0", party)))
+    if random.random() < 0.2:
+        where.append(query.test(random.choice(list(places))))
+    random.shuffle(where)
+    value = random.choice(CALLS).format("u0")
+    if random.random() < 0.2:
+        value = f"coalesce({value}, NULL)"
+    if random.random() < 0.1:
+        value = "coalesce(sum(x), 0) + 2 * count(s)"
+    having = random.choice(("count(*) > 1", "max(x) > 3", "count(x) < 2"))
+    having = f" HAVING {having}" if random.random() < 0.15 else ""
+    return f"(SELECT {value} FROM {source} WHERE {' AND '.join(where)}{having})"
