@@ -46,6 +46,8 @@ class Refusal:
     """A noun phrase: 'GROUP BY'."""
     node: exp.Expr | Span | None
     hint: str
+    of_rows: bool = False
+    """It is an item of FROM that is no party's table."""
 
 
 _UNNEST = (
@@ -150,7 +152,7 @@ def _joins(select: exp.Query) -> Iterator[Refusal]:
             isinstance(item, exp.Table) and isinstance(item.this, exp.Func)
         ):
             what = "VALUES" if isinstance(item, exp.Values) else "a table function"
-            yield Refusal(what, item, _BESIDE)
+            yield Refusal(what, item, _BESIDE, of_rows=True)
         if isinstance(item, exp.Table | exp.Subquery) and item.args.get("sample"):
             yield Refusal("a sample", item, INSIDE)
         if isinstance(item, exp.Table | exp.Subquery) and item.args.get("pivots"):
@@ -163,8 +165,6 @@ def _join(join: exp.Join) -> tuple[str, str] | None:
         return "NEAREST", "find the nearest row in one party's database, and join on its key"
     if odd := {key for key, value in join.args.items() if value} - _PLAIN_JOIN:
         return f"{min(odd).upper()} of a JOIN", "join on an equality of columns"
-    if side == "FULL":
-        return "FULL JOIN", "use a LEFT JOIN from the table whose rows must all be there"
     if kind == "SEMI" or side == "SEMI":
         return "SEMI JOIN", "use an inner JOIN with a table that has each key once"
     if kind == "ANTI" or side == "ANTI":
@@ -179,8 +179,8 @@ def _join(join: exp.Join) -> tuple[str, str] | None:
 
 
 def has_outer_join(select: exp.Query) -> bool:
-    """Whether its FROM has a LEFT or RIGHT JOIN."""
-    return any(join.side.upper() in ("LEFT", "RIGHT") for join in joins_of(select))
+    """Whether its FROM has a LEFT, RIGHT or FULL JOIN."""
+    return any(join.side.upper() in ("LEFT", "RIGHT", "FULL") for join in joins_of(select))
 
 
 _CHECKS: tuple[Callable[[exp.Query], Iterator[Refusal]], ...] = (_joins, _clauses, _functions)

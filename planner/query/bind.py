@@ -12,7 +12,7 @@ from sqlglot import exp
 from sqlfl.base.errors import PlanError
 from sqlfl.contract.schema import Catalog, Client, folded
 from sqlfl.planner.grammar import build
-from sqlfl.planner.grammar.parsing import is_from, joins_of, unions_of
+from sqlfl.planner.grammar.parsing import is_from, items_of, joins_of, unions_of
 from sqlfl.planner.grammar.refusals import (
     HINTS,
     INSIDE,
@@ -28,8 +28,9 @@ from sqlfl.planner.query.clock import Clock
 from sqlfl.planner.query.cohorts import Cohorts, without_semi_joins
 from sqlfl.planner.query.columns import named_alike, settled, unify_blocks, with_column_aliases
 from sqlfl.planner.query.correlated import CorrelatedAggregates
-from sqlfl.planner.query.ctes import Cte, Environment, repeated, spread, with_ctes
+from sqlfl.planner.query.ctes import Cte, Environment, is_unstable, repeated, spread, with_ctes
 from sqlfl.planner.query.dotted_names import chain_of
+from sqlfl.planner.query.equalities import conjuncts, equality
 from sqlfl.planner.query.joins import Joiner, State, renamed
 from sqlfl.planner.query.names import CatalogTables
 from sqlfl.planner.query.nulls import TYPES, typed
@@ -113,13 +114,15 @@ class Binder:
     ) -> tuple[DraftBlock, ...] | None:
         """The query as it goes to its one client, where it must; None where it can be taken apart.
         Raises PlanError where neither is so."""
-        blocker = next(refusals(query), None) or self._distinct_union(query)
+        found = [*refusals(query)]
+        others = [r for r in found if not (r.of_rows and self._is_constant(r.node, known))]
+        blocker = next(iter(others), None) or self._distinct_union(query)
         outer = has_outer_join(query)
         hinted = isinstance(query, exp.Select) and has_hints(query)
-        if not (blocker is not None or self._recursive(query) or outer or hinted):
+        if not (found or blocker is not None or self._recursive(query) or outer or hinted):
             return None
         client = self.pusher.only_client(query, known)
-        if client is not None and not (blocker or hinted) and outer and not derived:
+        if client is not None and not (found or hinted) and outer and not derived:
             return self._together(query, known, client)
         if client is not None:
             return (self.sources.whole(query, known, client),)
@@ -230,17 +233,18 @@ class Binder:
         if first is None:
             innermost, known = unions[-1]
             first = self.bind(innermost.left, known, derived)
-        names = [o.name for o in first[0].outputs]
-        found = list(first)
+        found = first
         for union, known in reversed(unions):
             blocks = self.bind(union.right, known, derived)
-            found += [self._alike(block, names, union) for block in blocks]
-        return tuple(found)
+            if union.args.get("by_name"):
+                found = named_alike(found, blocks, union.right, self.sql)
+            else:
+                names = [output.name for output in found[0].outputs]
+                found = (*found, *(self._alike(block, names, union) for block in blocks))
+        return found
 
     def _alike(self, block: DraftBlock, names: list[str], union: exp.SetOperation) -> DraftBlock:
         """A block of the right operand with the names of the first one's columns."""
-        if union.args.get("by_name"):
-            block = named_alike(block, names, union.right, self.sql)
         if len(block.outputs) != len(names):
             raise plan_error(
                 f"the parts of a UNION ALL must have the same number of columns, got "
@@ -351,17 +355,21 @@ class Binder:
         outer: Scope | None,
     ) -> list[State]:
         """`outer` is what stands before this FROM, where it stands in parentheses."""
-        states = self._item(first, known, outer)
-        for join in joins:
+        homes = self._homes(first, joins, known)
+        states = self._placed(first, homes, known, outer)
+        for place, join in enumerate(joins):
+            if join.side.upper() == "FULL":
+                self._refuse_unstable([first, *(j.this for j in joins[: place + 1])], known)
             own = any(joins_of(join.this))  # their ON may name what stands before
-            others = [] if own else self._item(join.this, known, outer)
+            others = [] if own else self._placed(join.this, homes, known, outer)
             joined = []
             for state in states:
                 if own:
                     before = outer if join.side.upper() == "RIGHT" else state.scope(self.sql, outer)
                     others = self._item(join.this, known, before)
                 self.joiner.check(states, others, join)
-                joined += [self.joiner.join(state, b, join, known, outer) for b in others]
+                for other in others:
+                    joined += self.joiner.join(state, other, join, known, outer)
                 if len(joined) > MOST_BLOCKS:
                     raise plan_error(
                         f"the joins of unions make more than {MOST_BLOCKS} blocks",
@@ -371,6 +379,78 @@ class Binder:
                     )
             states = joined
         return states
+
+    def _refuse_unstable(self, items: list[exp.Expr], known: Environment) -> None:
+        """A FULL JOIN reads both of its sides twice."""
+        item = next((item for item in items if is_unstable(item, known)), None)
+        if item is not None:
+            raise plan_error(
+                "a side of a FULL JOIN may have other rows each time that it is evaluated: a "
+                "sample, a LIMIT without ORDER BY, or an aggregate of rows in no order",
+                self.sql,
+                item,
+                "order its rows, or make it a table in its party's database",
+            )
+
+    def _homes(
+        self, first: exp.Expr, joins: list[exp.Join], known: Environment
+    ) -> dict[int, Client]:
+        """The clients that constants of a FROM go to, by the ids of their nodes: one that has what
+        they are joined with by an equality, else the first of the tables'."""
+        items = [first, *(join.this for join in joins)]
+        constants = [item for item in items if self._is_constant(item, known)]
+        if not constants or len(constants) == len(items):
+            return {}
+        tables = [
+            (node, clients[0])
+            for item in items
+            for node in items_of(exp.select().from_(item.copy(), copy=False))
+            if (clients := self.pusher.clients(node, known))
+        ]
+        if not tables:
+            return {}
+        named = {folded(node.alias_or_name): client for node, client in reversed(tables)}
+        found: dict[int, Client] = {}
+        tests = [join.args["on"] for join in joins if join.args.get("on") is not None]
+        for equal in (equality(part) for test in tests for part in conjuncts(test)):
+            sides = [] if equal is None else [equal.left, equal.right]
+            for own, other in (sides, sides[::-1]) if sides else ():
+                names = {folded(c.table) for c in other.find_all(exp.Column)} & set(named)
+                for item in constants:
+                    if names and _names(own, item):
+                        found.setdefault(id(item), named[min(names)])
+        return {id(item): tables[0][1] for item in constants} | found
+
+    def _is_constant(self, node: object, known: Environment) -> bool:
+        """Return whether the item of FROM reads no table of a party, nor anything beside it."""
+        if isinstance(node, exp.Table) and node.db:
+            return False
+        if not isinstance(node, exp.Values | exp.Unnest | exp.Table | exp.Subquery):
+            return False
+        if node.args.get("joins") or (isinstance(node, exp.Subquery) and is_from(node.this)):
+            return False
+        calls = isinstance(node, exp.Unnest) or isinstance(node.this, exp.Func | exp.UDTF)
+        if calls and node.find(exp.Column) is not None:
+            return False
+        try:
+            return not self.pusher.clients(node, known)
+        except PlanError:
+            return False
+
+    def _placed(
+        self, node: exp.Expr, homes: dict[int, Client], known: Environment, outer: Scope | None
+    ) -> list[State]:
+        """An item of FROM; constants as a query of the client that they go to."""
+        client = homes.get(id(node))
+        if client is None:
+            return self._item(node, known, outer)
+        bare = node.copy()
+        query = exp.select("*").from_(bare, copy=False)
+        block = self.sources.whole(query, known, client)
+        name = node.alias_or_name or "constants"
+        relation = replace(block.relations[0], name=name)
+        shown = tuple((output.name, output.term) for output in block.outputs)
+        return [State((relation,), block.tree, (Item(node.alias_or_name, shown),))]
 
     def _item(self, node: exp.Expr, known: Environment, outer: Scope | None) -> list[State]:
         nested = node.args.get("joins") or []
@@ -452,6 +532,10 @@ class Binder:
             for o in blocks[0].outputs
         )
         return DraftBlock((relation,), Group(relation.ids), outputs, span=span)
+
+
+def _names(value: exp.Expr, item: exp.Expr) -> bool:
+    return any(folded(c.table) == folded(item.alias_or_name) for c in value.find_all(exp.Column))
 
 
 def _united(name: str, id_: str, branches: list[ClientBranch]) -> exp.Column:

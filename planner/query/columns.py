@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from sqlglot import exp
@@ -45,10 +45,13 @@ def distinct(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def named_alike(block: DraftBlock, names: list[str], place: exp.Expr, sql: str) -> DraftBlock:
-    """A part of a UNION ALL BY NAME with its columns in the order of the first part's."""
-    own = {folded(o.name): o for o in block.outputs}
-    for given in (names, [o.name for o in block.outputs]):
+def named_alike(
+    blocks: tuple[DraftBlock, ...], more: tuple[DraftBlock, ...], place: exp.Expr, sql: str
+) -> tuple[DraftBlock, ...]:
+    """The parts of a UNION ALL BY NAME, each with the columns of all: NULL where it has none."""
+    names: dict[str, str] = {}
+    for part in (blocks, more):
+        given = [output.name for output in part[0].outputs]
         compared = [folded(name) for name in given]
         twice = next((name for name in compared if compared.count(name) > 1), None)
         if twice is not None:
@@ -58,16 +61,19 @@ def named_alike(block: DraftBlock, names: list[str], place: exp.Expr, sql: str) 
                 place,
                 "give one of them another name",
             )
-    if {folded(n) for n in names} != set(own):
-        odd = sorted({folded(n) for n in names} ^ set(own))
-        raise plan_error(
-            f"the parts of a UNION ALL BY NAME must have the same columns; "
-            f"not in both: {', '.join(odd)}",
-            sql,
-            place,
-            "select them in each part: NULL AS column where there is none",
-        )
-    return replace(block, outputs=tuple(own[folded(n)] for n in names))
+        for own, name in zip(compared, given, strict=True):
+            names.setdefault(own, name)
+    return tuple(_filled(block, names) for block in (*blocks, *more))
+
+
+def _filled(block: DraftBlock, names: Mapping[str, str]) -> DraftBlock:
+    """The block with columns of these names in this order; `names` by them in lower case."""
+    own = {folded(output.name): output for output in block.outputs}
+    outputs = (
+        replace(own[key], name=name) if key in own else Output(name, Term(exp.null(), block.span))
+        for key, name in names.items()
+    )
+    return replace(block, outputs=tuple(outputs))
 
 
 def unify_blocks(

@@ -155,11 +155,16 @@ def _names(query: exp.Expr, name: str) -> list[exp.Table]:
 
 
 def _is_unstable(cte: Cte, seen: set[Cte]) -> bool:
-    """It has a sample, a LIMIT without ORDER BY, or values that depend on the order of rows."""
     if cte in seen:
         return False
     seen.add(cte)
-    for node in cte.query.walk():
+    return is_unstable(cte.query, cte.inside, seen)
+
+
+def is_unstable(query: exp.Expr, known: Environment, seen: set[Cte] | None = None) -> bool:
+    """Return True if the query may have other rows each time that it is evaluated: it has a sample,
+    a LIMIT without ORDER BY, or values that depend on the order of rows."""
+    for node in query.walk():
         if isinstance(node, exp.TableSample) or node.args.get("sample"):
             return True
         cut = node.args.get("limit") or node.args.get("offset")
@@ -171,8 +176,9 @@ def _is_unstable(cte: Cte, seen: set[Cte]) -> bool:
         by_order = isinstance(node, exp.Anonymous) and function_name(node) in _BY_ORDER
         if by_order and node.find(exp.Order, exp.Ordered) is None:
             return True
-    inner = (cte.inside.get(folded(t.name)) for t in cte.query.find_all(exp.Table) if not t.db)
-    return any(_is_unstable(other, seen) for other in inner if other is not None)
+    found = set() if seen is None else seen
+    inner = (known.get(folded(t.name)) for t in query.find_all(exp.Table) if not t.db)
+    return any(_is_unstable(other, found) for other in inner if other is not None)
 
 
 _NUMBERED = _BY_ORDER | {"row_number", "first_value", "last_value", "nth_value", "lag", "lead"}

@@ -32,8 +32,10 @@ from sqlfl.planner.query.relations import (
 from sqlfl.planner.query.scopes import Scope
 
 INSTEAD_OF_SUBQUERY = (
-    "for IN and EXISTS join each key once, as a plain JOIN repeats rows: JOIN (SELECT DISTINCT key "
-    "FROM party.table) AS d ON d.key = t.key; write one value as a number"
+    "a mean, sum or count over rows with an equal key may be a column: (SELECT avg(u.x) FROM "
+    "party.table AS u WHERE u.key = t.key); for IN and EXISTS join each key once, as a plain JOIN "
+    "repeats rows: JOIN (SELECT DISTINCT key FROM party.table) AS d ON d.key = t.key; write one "
+    "value as a number"
 )
 """The hint for a subquery over another party's table."""
 CONDITION = "JOIN ... ON a.x = b.y, or USING (column); each row with every row: CROSS JOIN"
@@ -61,11 +63,13 @@ class Joiner:
     def check(self, lefts: Sequence[State], rights: Sequence[State], join: exp.Join) -> None:
         """LEFT JOIN distributes over a union on its left, not over one on its right."""
         side = join.side.upper()
-        if side not in ("LEFT", "RIGHT"):
-            return
-        parts = rights if side == "LEFT" else lefts
-        if len(parts) > 1:
-            place = "right" if side == "LEFT" else "left"
+        optional = {
+            "right": rights if side in ("LEFT", "FULL") else (),
+            "left": lefts if side in ("RIGHT", "FULL") else (),
+        }
+        for place, parts in optional.items():
+            if len(parts) < 2:
+                continue
             raise plan_error(
                 f"the {place} side of a {side} JOIN is a union of {len(parts)} joins: its parts "
                 "cannot be joined one by one",
@@ -81,8 +85,26 @@ class Joiner:
         join: exp.Join,
         known: Environment,
         outer: Scope | None,
+    ) -> list[State]:
+        """What the join is a union of: two of a FULL JOIN, which is a LEFT JOIN and the rows on its
+        right that find no partner. `outer` is what stands before, and can be named in ON where
+        neither side has it."""
+        if join.side.upper() != "FULL":
+            return [self._joined(left, right, join, known, outer)]
+        sides = [join.copy(), join.copy()]
+        for part, side in zip(sides, ("LEFT", "RIGHT"), strict=True):
+            part.set("side", side)
+        found = [self._joined(left, right, part, known, outer) for part in sides]
+        return [found[0], _without_partner(found[1], left.tree.id, span_of(join.this, self.sql))]
+
+    def _joined(
+        self,
+        left: State,
+        right: State,
+        join: exp.Join,
+        known: Environment,
+        outer: Scope | None,
     ) -> State:
-        """`outer` is what stands before, and can be named in ON where neither side has it."""
         pairs = self._pairs(left, right, join)
         conditions = (*(p.condition for p in pairs), *self._on(left, right, join, known, outer))
         side = join.side.upper()
@@ -243,6 +265,14 @@ def _left_join(
 ) -> Group:
     edge = OuterJoin(optional.tree, conditions, span_of(join.this, sql))
     return replace(kept.tree, lefts=(*kept.tree.lefts, edge))
+
+
+def _without_partner(state: State, id_: str, span: Span | None) -> State:
+    """The rows in which a relation on the right of a LEFT JOIN has none."""
+    missing = exp.Is(this=operand(guard(exp.true(), id_)), expression=exp.Null())
+    tree = replace(state.tree, conditions=(*state.tree.conditions, Term(missing, span)))
+    relations = tuple(with_presence(r) if id_ in r.ids else r for r in state.relations)
+    return replace(state, relations=relations, tree=tree)
 
 
 def _guarded(state: State) -> State:

@@ -6,21 +6,85 @@ from dataclasses import dataclass, replace
 
 from sqlfl.planner.query import ucq
 from sqlfl.planner.query.draft import Draft
+from sqlfl.planner.query.fusion import DisjointSets
 from sqlfl.planner.query.keys import Key, keys_of
-from sqlfl.planner.query.relations import DraftBlock
+from sqlfl.planner.query.relations import DraftBlock, clients_of
 from sqlfl.planner.query.types import lossless
 from sqlfl.planner.query.ucq import Join, JoinKey
 
 
 def match_slots(draft: Draft) -> Draft:
     """Each relation gets its slot: blocks agree on which output columns lie together."""
-    first = draft.blocks[0]
+    found = _constants_placed(draft.blocks)
+    first = found[0]
     wanted = _parts(first)
     blocks = tuple(
         replace(block, slots=_slots(draft, wanted, first, block, number))
-        for number, block in enumerate(draft.blocks, 1)
+        for number, block in enumerate(found, 1)
     )
     return replace(draft, blocks=blocks)
+
+
+def _constants_placed(blocks: tuple[DraftBlock, ...]) -> tuple[DraftBlock, ...]:
+    """The blocks with each constant at the table whose columns it lies with in other blocks: a
+    UNION ALL BY NAME has NULL where a part lacks a column."""
+    columns = DisjointSets(len(blocks[0].outputs))
+    for block in blocks:
+        for index in range(len(block.relations)):
+            own = [n for n, o in enumerate(block.outputs) if o.relation == index]
+            own = [n for n in own if not _is_constant(block, n)]
+            for place in own[1:]:
+                columns.join(own[0], place)
+    told = _told(blocks, columns)
+    while len(told) > len(blocks[0].relations) and _join_one(blocks, columns, told):
+        told = _told(blocks, columns)
+    return tuple(_with_constants(block, columns, told) for block in blocks)
+
+
+def _told(blocks: tuple[DraftBlock, ...], columns: DisjointSets) -> set[int]:
+    """The sets of columns that are of one table, where some block has more than a constant."""
+    places = range(len(blocks[0].outputs))
+    return {columns.find(n) for b in blocks for n in places if not _is_constant(b, n)}
+
+
+def _join_one(blocks: tuple[DraftBlock, ...], columns: DisjointSets, told: set[int]) -> bool:
+    """Bring together two sets of columns, one of which can lie with no other than the other: no
+    block has both, or it has them in one table."""
+    held = [_held(block, columns) for block in blocks]
+    for one in sorted(told):
+        others = [
+            other
+            for other in sorted(told - {one})
+            if all(own.get(one) is None or own.get(other) is None for own in held)
+        ]
+        if len(others) == 1:
+            return columns.join(one, others[0])
+    return False
+
+
+def _held(block: DraftBlock, columns: DisjointSets) -> dict[int, int]:
+    """The relations of sets of columns that are more than constants."""
+    places = (n for n in range(len(block.outputs)) if not _is_constant(block, n))
+    return {columns.find(n): block.outputs[n].relation for n in places}
+
+
+def _with_constants(block: DraftBlock, columns: DisjointSets, told: set[int]) -> DraftBlock:
+    held = _held(block, columns)
+    free = [i for i in range(len(block.relations)) if i not in held.values()]
+    lacking = sorted(told - held.keys())
+    if len(free) == len(lacking) == 1:
+        held[lacking[0]] = free[0]
+    outputs = (
+        replace(o, relation=held.get(columns.find(n), o.relation)) if _is_constant(block, n) else o
+        for n, o in enumerate(block.outputs)
+    )
+    return replace(block, outputs=tuple(outputs))
+
+
+def _is_constant(block: DraftBlock, place: int) -> bool:
+    """Return whether an output may be evaluated with any table."""
+    term = block.outputs[place].term
+    return not block.reads(term) and not clients_of(term.expression)
 
 
 def _parts(block: DraftBlock) -> list[frozenset[int]]:

@@ -166,7 +166,11 @@ def test_statements_by_hand(name: str, clients: int, database: Open) -> None:
 
 
 REFUSED = {
-    "FULL JOIN": "FROM clinic.visits v FULL JOIN lab.tests t ON v.patient = t.patient",
+    "FULL JOIN by an inequality": """
+        FROM clinic.visits v FULL JOIN lab.tests t ON v.patient < t.patient""",
+    "FULL JOIN of a union": """
+        FROM clinic.visits v FULL JOIN lab.tests t ON v.patient = t.patient
+        FULL JOIN town.wards w ON w.ward = v.ward""",
     "a SEMI JOIN by a column of either table": """
         FROM clinic.visits v SEMI JOIN lab.tests t ON patient = result""",
     "no equality": "FROM clinic.visits v LEFT JOIN lab.tests t ON t.result > 3",

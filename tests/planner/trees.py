@@ -47,6 +47,7 @@ class Query:
     random: Random
     places: list[tuple[str, str]]
     used: set[str]
+    kinds: tuple[str, ...] = ("JOIN", "LEFT JOIN", "LEFT JOIN", "RIGHT JOIN")
 
     @classmethod
     def of(cls, random: Random) -> Query:
@@ -93,7 +94,7 @@ class Query:
         return self.random.choice(left), self.random.choice(right)
 
     def join(self, left: list[tuple[str, str]], item: str, right: list[tuple[str, str]]) -> str:
-        kind = self.random.choice(("JOIN", "LEFT JOIN", "LEFT JOIN", "RIGHT JOIN"))
+        kind = self.random.choice(self.kinds)
         a, b = self.random.choice(left), self.random.choice(right)
         conditions = [f"{self.key(a)} = {self.key(b)}"]
         if self.random.random() < 0.25:
@@ -170,6 +171,13 @@ class Query:
 
 def random_query(random: Random) -> str:
     return Query.of(random).select()
+
+
+def random_full_join(random: Random) -> str:
+    """A FULL JOIN, alone or with other joins beside it."""
+    query = Query.of(random)
+    query.kinds = ("FULL JOIN", "FULL OUTER JOIN", "JOIN", "LEFT JOIN")
+    return query.select()
 
 
 def random_union(random: Random) -> str:

@@ -124,6 +124,15 @@ QUERIES = {
     "union by name": """
         SELECT v.cost, v.kind FROM (SELECT cost, kind FROM north.visits
         UNION ALL BY NAME SELECT kind, cost FROM south.visits) AS v""",
+    "union by name, of other columns": """
+        SELECT v.cost, v.kind, v.sick FROM (SELECT cost, kind FROM north.visits
+        UNION ALL BY NAME SELECT sick, COST FROM south.visits) AS v""",
+    "union of joins by name": """
+        SELECT v.cost, v.kind, p.age FROM north.visits v JOIN register.people p ON v.person = p.id
+        UNION ALL BY NAME
+        SELECT p.age, v.cost, v.sick FROM south.visits v JOIN register.people p ON v.person = p.id
+        UNION ALL BY NAME
+        SELECT v.kind, p.city FROM south.visits v JOIN register.people p ON v.person = p.boss""",
     "union nested": """
         SELECT cost / 2 AS half, age FROM (SELECT * FROM
         (SELECT person, cost FROM north.visits UNION ALL

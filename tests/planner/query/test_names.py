@@ -92,9 +92,9 @@ REFUSED = {
         "LEFT JOIN needs a condition",
         r"ON a\.x = b\.y",
     ),
-    "FULL JOIN in parentheses": (
-        "SELECT x, z FROM a.t JOIN (b.u FULL JOIN c.v ON u.k = v.k) ON t.k = u.k",
-        "FULL JOIN cannot be done over a and b and c together",
+    "FULL JOIN on the right of a LEFT JOIN": (
+        "SELECT x, z FROM a.t LEFT JOIN (b.u FULL JOIN c.v ON u.k = v.k) ON t.k = u.k",
+        "the right side of a LEFT JOIN is a union of 2 joins",
         "LEFT JOIN",
     ),
     "SEMI JOIN in parentheses": (

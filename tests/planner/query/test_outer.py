@@ -1,4 +1,4 @@
-"""LEFT and RIGHT JOIN: planned queries join the rows that they give in one database."""
+"""LEFT, RIGHT and FULL JOIN: planned queries join the rows that they give in one database."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from tests.planner.query.test_meaning import plan
 from tests.planner.trees import (
     catalog_of,
     central_of,
+    random_full_join,
     random_query,
     random_union,
     random_using,
@@ -156,6 +157,28 @@ QUERIES = {
         SELECT p.age, b.age AS boss, v.cost FROM register.people p
         LEFT JOIN register.people b ON p.boss = b.id AND p.age < b.age
         LEFT JOIN north.visits v ON v.person = b.id AND v.person = p.id""",
+    "full": """
+        SELECT o.amount, p.age, p.id IS NULL AS unknown FROM shop.orders o
+        FULL JOIN register.people p ON o.customer = p.id""",
+    "full, with several databases and conditions": """
+        SELECT v.cost, p.age FROM clinic.visits v
+        FULL OUTER JOIN register.people p ON v.person = p.id AND v.cost > 1 AND p.age > 20
+        WHERE v.kind IS DISTINCT FROM 'b'""",
+    "full, and other joins by the merged column": """
+        SELECT v.cost, p.age, o.amount FROM (SELECT person, cost FROM north.visits) v
+        FULL JOIN (SELECT id AS person, age FROM register.people) p USING (person)
+        LEFT JOIN (SELECT customer AS person, amount FROM shop.orders) o USING (person)""",
+    "full, in parentheses": """
+        SELECT o.amount, p.age, v.cost FROM shop.orders o JOIN (
+          register.people p FULL JOIN north.visits v ON v.person = p.id) ON p.id = o.customer""",
+    "full, in a derived table": """
+        SELECT d.cost, d.age, o.amount FROM (
+          SELECT v.cost, p.age, p.id FROM north.visits v
+          FULL JOIN register.people p ON v.person = p.id) d JOIN shop.orders o ON o.customer = d.id
+        WHERE d.cost IS NULL OR d.cost > 1""",
+    "full, of a join": """
+        SELECT o.amount, p.age, v.cost FROM shop.orders o JOIN register.people p
+        ON o.customer = p.id FULL JOIN south.visits v ON v.person = p.id""",
 }
 
 
@@ -188,6 +211,23 @@ def test_a_table_alone_in_parentheses_is_that_table(
     plain = re.sub(r"\((\w+\.\w+ \w)\)", r"\1", alone)  # DuckDB 2.0.1 reads no such parentheses
     found = planned_rows(plan(catalog, alone), catalog.databases)
     assert found == ordered(central.execute(plain).fetchall())
+
+
+FULL_REFUSED = {
+    "a sample": """FROM shop.orders o
+        FULL JOIN (FROM north.visits USING SAMPLE 3) v ON o.id = v.person""",
+    "no order": "FROM shop.orders o FULL JOIN (FROM north.visits LIMIT 3) v ON o.id = v.person",
+    "of a full join": """FROM shop.orders o FULL JOIN north.visits v ON o.id = v.person
+        FULL JOIN south.visits w ON w.person = o.id""",
+}
+
+
+@pytest.mark.parametrize("source", FULL_REFUSED.values(), ids=FULL_REFUSED)
+def test_full_joins_that_are_refused(source: str, catalog: DatabaseCatalog) -> None:
+    with pytest.raises(PlanError, match="FULL JOIN") as caught:
+        plan(catalog, f"SELECT o.amount, v.cost {source}")
+    assert caught.value.line
+    assert caught.value.hint
 
 
 CROSSED = {
@@ -235,6 +275,9 @@ def test_identifiers_of_the_missing_side(
 # -- at random -------------------------------------------------------------------------------------
 
 
+MAKERS = (random_query, random_query, random_union, random_using, random_full_join)
+
+
 @pytest.fixture(scope="module", params=range(5))
 def federation(
     request: pytest.FixtureRequest,
@@ -254,7 +297,7 @@ def test_random_trees_of_joins(
     count = 200 if THOROUGH else 20
     for number in range(count):
         random = Random(f"{SEED} {seed} {number}")
-        query = random.choice((random_query, random_query, random_union, random_using))(random)
+        query = random.choice(MAKERS)(random)
         try:
             result = central.execute(query)
         except duckdb.InternalException:  # DuckDB's own, after which it answers nothing any more

@@ -1,0 +1,141 @@
+"""Correlated aggregates, FULL JOIN, rows of constants and UNION ALL BY NAME between parties: models
+as of one database, what leaves, and what owners' policies say."""
+
+from __future__ import annotations
+
+import duckdb
+import pytest
+
+import sqlfl
+from sqlfl.base.errors import PolicyError
+from tests.conftest import Open
+from tests.coordinator.test_outer_joins import clinic as parties_of
+from tests.depth import in_turn
+from tests.governance.clinic import PATIENTS, ruled
+from tests.strategies import train_sql
+from tests.test_border import assert_disclosed, tapped
+from tests.test_truth import compare
+
+STATEMENTS = {
+    "aggregates": """
+        SELECT v.label, v.days, (SELECT avg(t.result) FROM lab.tests t WHERE t.patient = v.patient)
+          AS mean, (SELECT count(*) FROM lab.tests t WHERE t.patient = v.patient) AS n
+        FROM clinic.visits v""",
+    "a full join": """
+        SELECT v.label, v.days, t.result FROM clinic.visits v
+        FULL JOIN lab.tests t ON t.patient = v.patient""",
+    "constants": """
+        SELECT v.label, v.days, w.beds, c.price FROM clinic.visits v
+        JOIN town.wards w ON w.ward = v.ward JOIN (SELECT i AS beds, i * i AS price
+        FROM range(9) r(i)) c ON c.beds = w.beds""",
+    "a union by name": """
+        SELECT v.label, v.days, w.beds FROM clinic.visits v JOIN town.wards w ON w.ward = v.ward
+        UNION ALL BY NAME
+        SELECT w.beds, v.label FROM clinic.visits v JOIN town.wards w ON w.ward = v.patient""",
+}
+
+
+@pytest.mark.parametrize(("name", "clients"), in_turn(STATEMENTS, (1, 2)))
+def test_models_are_those_of_one_database(name: str, clients: int, database: Open) -> None:
+    parties, whole = parties_of(database, clients)
+    if name == "aggregates" and clients > 1:
+        with tapped(parties) as (fed, _), pytest.raises(sqlfl.PlanError, match="2 databases"):
+            fed.sql(train_sql("m", "linear_regression", "label", STATEMENTS[name]))
+        parties = {**parties, "lab": parties_of(database, 1)[0]["lab"]}
+    compare(parties, whole, STATEMENTS[name], l2=1e-3)
+
+
+@pytest.mark.parametrize("name", STATEMENTS)
+def test_what_leaves_is_what_explain_says(name: str, database: Open) -> None:
+    parties, _ = parties_of(database, 1)
+    with tapped(parties) as (fed, tap):
+        text = train_sql("m", "linear_regression", "label", STATEMENTS[name])
+        plan = fed.explain(text)
+        with tap.taken() as recorded:
+            fed.sql(text)
+        assert_disclosed(plan, recorded, parties, epochs=fed.model("m").history.num_rows)
+
+
+def test_one_row_leaves_for_each_key(database: Open) -> None:
+    """The keys of an aggregate are those of a derived table with GROUP BY, one for each value."""
+    parties, whole = parties_of(database, 1)
+    for con, table in ((parties["lab"][0], "tests"), (whole, "lab.tests")):
+        con.execute(f"INSERT INTO {table} FROM {table}")
+    with tapped(parties) as (fed, _):
+        plan = fed.explain(train_sql("m", "linear_regression", "label", STATEMENTS["aggregates"]))
+        (slot,) = (slot for slot in plan.ucq.slots if slot.name == "t")
+        (real,) = (f for f in slot.fragments if not f.virtual)
+        rows = parties["lab"][0].execute(real.sql).fetchall()
+    (keys,) = whole.execute("SELECT count(DISTINCT patient) FROM lab.tests").fetchone() or ()
+    assert len(rows) == keys < len(whole.execute("FROM lab.tests").fetchall())
+
+
+OWN = """CREATE TABLE own AS SELECT i AS pid, 'w' || i % 4 AS ward, cos(i) AS crp, sin(2 * i) AS y
+  FROM range(200) AS r(i)"""
+OF_OWN = (
+    "TRAIN OR REPLACE MODEL m USING linear_regression TARGET y FROM (SELECT crp, {}, y FROM {})"
+)
+MEAN = "(SELECT avg(p.age) FROM clinic.patients p WHERE {}) AS age"
+
+
+@pytest.fixture
+def owned(database: Open) -> tuple[duckdb.DuckDBPyConnection, sqlfl.Federation]:
+    con = database(PATIENTS)
+    fed = sqlfl.connect(analyst="acme", progress=False)
+    fed.attach("clinic", con)
+    fed.attach("lab", database(OWN))
+    return con, fed
+
+
+def test_an_aggregate_is_under_the_policies_of_its_table(
+    owned: tuple[duckdb.DuckDBPyConnection, sqlfl.Federation],
+) -> None:
+    """Its column must be granted for TRAIN, its key for JOIN, what it tests for FILTER."""
+    con, fed = owned
+    con.execute("INSERT INTO patients FROM patients WHERE pid % 3 = 0")
+    grant = "GRANT JOIN (pid, ward), TRAIN (age), FILTER (bmi) ON patients TO 'acme' UNDER r"
+    ruled(con, "min_rows = 50", grant)
+
+    def train(value: str, where: str = "") -> None:
+        fed.sql(OF_OWN.format(value, f"lab.own o {where}"))
+
+    with fed:
+        train(MEAN.format("p.pid = o.pid"))
+        assert fed.model("m").metrics["rows"] == 200
+        with pytest.raises(PolicyError, match=r"bmi of main\.patients is not .* for TRAIN"):
+            train(MEAN.format("p.pid = o.pid").replace("p.age", "p.bmi"))
+        with pytest.raises(PolicyError, match="not granted to acme for FILTER"):
+            train(MEAN.format("p.pid = o.pid AND p.age > 30"))
+        with pytest.raises(sqlfl.PlanError, match="no column salary"):
+            train(MEAN.format("p.pid = o.pid").replace("p.age", "p.salary"))
+        with pytest.raises(PolicyError):
+            train(MEAN.format("p.age = o.pid"))
+        with pytest.raises(PolicyError, match="min_rows = 50"):
+            train(MEAN.format("p.pid = o.pid"), "WHERE o.pid < 40")
+        with pytest.raises(PolicyError, match="min_rows = 50"):
+            train(MEAN.format("p.ward = o.ward"))  # four groups
+
+
+def test_constants_are_no_way_to_ask_an_owner_for_keys(
+    owned: tuple[duckdb.DuckDBPyConnection, sqlfl.Federation],
+) -> None:
+    con, fed = owned
+    ruled(con, "min_rows = 5", "GRANT JOIN (pid), TRAIN (age) ON patients TO 'acme' UNDER r")
+    asked = "clinic.patients p JOIN lab.own o ON o.pid = p.pid JOIN (VALUES {}) c(k) ON c.k = p.pid"
+    with fed:
+        rows = ", ".join(f"({i})" for i in range(100))
+        with pytest.raises(PolicyError, match="no table that is granted"):
+            fed.sql(OF_OWN.format("age", asked.format(rows)))
+        fed.sql(OF_OWN.format("age", asked.format(rows).replace("c.k = p.pid", "c.k = o.pid")))
+        assert fed.model("m").metrics["rows"] == 100
+
+
+def test_texts_are_grouped_byte_by_byte_under_policies(
+    owned: tuple[duckdb.DuckDBPyConnection, sqlfl.Federation],
+) -> None:
+    con, fed = owned
+    con.execute("CREATE OR REPLACE TABLE patients AS SELECT 'p' || pid AS pid, age FROM patients")
+    ruled(con, "min_rows = 50", "GRANT JOIN (pid), TRAIN (age) ON patients TO 'acme' UNDER r")
+    with fed:
+        fed.sql(OF_OWN.format(MEAN.format("p.pid = 'p' || o.pid"), "lab.own o"))
+        assert fed.model("m").metrics["rows"] == 200
