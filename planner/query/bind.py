@@ -429,7 +429,8 @@ class Binder:
             return False
         if node.args.get("joins") or (isinstance(node, exp.Subquery) and is_from(node.this)):
             return False
-        calls = isinstance(node, exp.Unnest) or isinstance(node.this, exp.Func | exp.UDTF)
+        calls = isinstance(node, exp.Unnest | exp.Values)
+        calls = calls or isinstance(node.this, exp.Func | exp.UDTF)
         if calls and node.find(exp.Column) is not None:
             return False
         try:

@@ -278,7 +278,8 @@ class _Fusion:
             "the weight": "the weight is computed by one party; WEIGHT one party's column",
             "the offset": "the offset is computed by one party; OFFSET one party's column",
             "the exposure": "the exposure is computed by one party; EXPOSURE one party's column",
-            "a condition": "parties join only on equalities, a.x = b.y, and filter their own rows",
+            "a condition": "parties join only on equalities, a.x = b.y, and filter their own rows; "
+            "for near values join on a bucket: date_trunc('week', a.t) = date_trunc('week', b.t)",
             "one side of an equality": "each side of a join's equality belongs to one party",
         }.get(what, "give each party's part a column of its own; the model adds them up")
         return self.draft.error(message, term.span, hint)
