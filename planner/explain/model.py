@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sqlfl.options.batch import LEAST, MOST, Usual
+from sqlfl.options.batch import MAX_ROWS, MIN_ROWS, Usual
 from sqlfl.options.privacy import Privacy
 from sqlfl.options.training import TowerOptions, TrainingOptions
 from sqlfl.options.tuning import Tuning
@@ -141,7 +141,7 @@ def _towers(plan: FederatedPlan, tower: TowerOptions) -> list[tuple[str, str]]:
         found.append(("head", f"at the coordinator, linear: {shape}"))
     method = plan.options.method if isinstance(plan.options, TrainingOptions) else None
     if method is not None and any(isinstance(value, Usual) for value in vars(method).values()):
-        usual = f"from {LEAST} to {MOST}"
+        usual = f"from {MIN_ROWS} to {MAX_ROWS}"
         found.append(("batch_size", f"a twentieth of the joined rows, but {usual}"))
     if plan.algorithm:
         cuda = "CUDA in float32 at clients that have it, else the CPU in float64"

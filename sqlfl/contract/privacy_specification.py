@@ -13,8 +13,8 @@ from typing import TypeAlias
 
 Bounds: TypeAlias = tuple[float, float] | tuple[str, ...]
 """Public bounds of a feature: least and largest value, or all categories."""
-LARGEST_BINS = 1 << 10
-LARGEST_THETA = 0.25
+MAX_BINS = 1 << 10
+MAX_THETA = 0.25
 """Limit of binomial draws."""
 
 

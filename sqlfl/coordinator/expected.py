@@ -40,7 +40,7 @@ from sqlfl.messages import (
     Written,
 )
 from sqlfl.messages.replies import Expected
-from sqlfl.options.training import LARGEST_TABLE
+from sqlfl.options.training import MAX_TABLE_ROWS
 
 ROUNDING = 1e-6
 """Relative rounding error of sums over rows."""
@@ -57,8 +57,8 @@ CLASSES = {
 def prepared(fragments: int) -> Expected[Prepared]:
     def fault(reply: Prepared) -> str | None:
         rows = int(reply.rows.sum(dtype=np.float64))
-        if rows > LARGEST_TABLE:
-            return f"has {rows} rows; at most {LARGEST_TABLE} can be numbered"
+        if rows > MAX_TABLE_ROWS:
+            return f"has {rows} rows; at most {MAX_TABLE_ROWS} can be numbered"
         return None
 
     return Expected(Prepared, {"fragments": fragments}, fault)

@@ -1,17 +1,19 @@
-"""How many rows a step takes: the values of the option batch_size."""
+"""Number of rows in a step: the values of the option batch_size."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TypeAlias
 
-LEAST, MOST, BATCHES = 32, 10_000, 20
-"""Few rows are taken in so many batches, for towers need hundreds of steps."""
+MIN_ROWS, MAX_ROWS, BATCHES = 32, 10_000, 20
+"""MIN_ROWS and MAX_ROWS bound the usual batch. Otherwise the rows make BATCHES batches, because
+towers need hundreds of steps.
+"""
 
 
 @dataclass(frozen=True)
 class Whole:
-    """All of them."""
+    """All rows in each step."""
 
     def of(self, rows: int) -> int:
         return rows
@@ -19,7 +21,7 @@ class Whole:
 
 @dataclass(frozen=True)
 class BatchRows:
-    """So many, as the statement says, or all where there are fewer."""
+    """The number of rows that the statement gives, or all rows if there are fewer."""
 
     number: int
 
@@ -29,14 +31,14 @@ class BatchRows:
 
 @dataclass(frozen=True)
 class Usual:
-    """A twentieth, but from LEAST to MOST: of towers, where the statement says nothing.
+    """A twentieth of the rows, from MIN_ROWS to MAX_ROWS: the default for towers.
 
     >>> [Usual().of(rows) for rows in (20, 1_000, 10_000, 1_000_000)]
     [20, 50, 500, 10000]
     """
 
     def of(self, rows: int) -> int:
-        return min(max(-(-rows // BATCHES), LEAST), MOST, rows)
+        return min(max(-(-rows // BATCHES), MIN_ROWS), MAX_ROWS, rows)
 
 
 Batch: TypeAlias = Whole | BatchRows | Usual

@@ -1,6 +1,7 @@
-"""What statements show of a model over rows: `ROC OF MODEL`, `INFERENCE OF MODEL` and the like.
+"""Options of statements about a model and a query: `ROC OF MODEL`, `INFERENCE OF MODEL` and others.
 
-Each is a frozen dataclass of its options; its statement may set those of scoring beside them.
+Each diagnostic is a frozen dataclass of its options. Its statement also takes the options of
+scoring.
 """
 
 from __future__ import annotations
@@ -39,23 +40,25 @@ ANY, CLASSES, NUMBERS = "any target", "classes", "numbers"
 
 @dataclass(frozen=True, kw_only=True)
 class Diagnostic:
-    """One way of looking at a model's predictions beside the truth."""
+    """A statement that compares a model's predictions with the target, and its options."""
 
     word: ClassVar[str]
-    """Of the statement, in lower case."""
+    """The statement's keyword, in lower case."""
     of: ClassVar[str] = CLASSES
-    """What it is of: ANY, CLASSES or NUMBERS."""
+    """The targets that it applies to: ANY, CLASSES or NUMBERS."""
     at: ClassVar[bool] = False
-    """It takes AT threshold."""
+    """Whether the statement takes AT threshold."""
     kinds: ClassVar[tuple[str, ...]] = KINDS
-    """Of models that it is of."""
+    """Kinds of models that it applies to."""
     refusal: ClassVar[tuple[str, str]] = ("", "")
-    """Why it is of no others, and what is instead."""
+    """Why it does not apply to other kinds, and which statement to use instead."""
     words: ClassVar[str]
-    """What it shows."""
+    """A description of the result, for hints."""
 
     def fault(self, kind: str) -> tuple[str, str, str] | None:
-        """What does not go with models of this kind: the option, why, and what to do instead."""
+        """Return an option that does not fit this kind of model, with the reason and a hint; else
+        None.
+        """
         return None
 
 
@@ -68,13 +71,13 @@ class Quality(Diagnostic):
 
 @dataclass(frozen=True, kw_only=True)
 class Cells(Quality):
-    """What shows groups of rows."""
+    """Diagnostics that report groups of rows."""
 
     min_cell: int = option(
         integer(1),
         1,
-        "rows that whatever is shown must count at least; thresholds and bins are joined until "
-        "they do, cells of a matrix are NULL",
+        "minimum number of rows of each reported group; thresholds and bins are merged until they "
+        "have it, and smaller cells of a matrix are NULL",
     )
 
 
@@ -83,17 +86,17 @@ class Metrics(Quality):
     word = "metrics"
     of = ANY
     at = True
-    words = "all metrics, of all rows and of each class"
+    words = "all metrics, for all rows and for each class"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Roc(Cells):
     word = "roc"
-    words = "of each threshold the true and false positives, recall and precision"
+    words = "true and false positives, recall and precision at each threshold"
     points: int = option(
         integer(2),
         1000,
-        "thresholds of a curve, at most: of more, these are spread evenly over the rows",
+        "maximum number of thresholds of a curve; a longer curve is thinned evenly over the rows",
     )
 
 
@@ -101,12 +104,12 @@ class Roc(Cells):
 class Confusion(Cells):
     word = "confusion"
     at = True
-    words = "how many rows of each class were taken for which"
+    words = "how many rows of each class the model assigned to each class"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Binned(Cells):
-    bins: int = option(integer(1), 10, "bins of the predictions, at most")
+    bins: int = option(integer(1), 10, "maximum number of bins of the predictions")
     strategy: str = option(
         choice("quantile", "uniform"),
         "quantile",
@@ -120,17 +123,18 @@ class CalibrationOptions(Binned):
     of = ANY
     kinds = tuple(kind for kind in KINDS if kind != "quantile_regression")
     refusal = (
-        "CALIBRATION compares means, of predictions and of what is true",
-        "EVALUATE MODEL shows its coverage: the share of rows that are at most what is predicted",
+        "CALIBRATION compares the mean of predictions with the mean of targets",
+        "EVALUATE MODEL reports its coverage: the share of rows whose target is at most the "
+        "prediction",
     )
-    words = "of bins of the predictions, how they compare with what was true"
+    words = "for each bin of predictions, their mean and the mean of the targets"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ResidualsOptions(Binned):
     word = "residuals"
     of = NUMBERS
-    words = "of bins of the predictions, how far the truth lay from them"
+    words = "for each bin of predictions, how far the targets were from them"
 
 
 _ESTIMATED = (
@@ -154,41 +158,41 @@ class Inference(Diagnostic):
     kinds = _ESTIMATED
     refusal = (
         f"standard errors are of {', '.join(_ESTIMATED[:-1])} and {_ESTIMATED[-1]}",
-        "IMPORTANCE OF MODEL shows what each feature is worth to any model",
+        "IMPORTANCE OF MODEL reports how much each feature matters, for any model",
     )
-    words = "of each coefficient its standard error, test and confidence interval"
+    words = "for each coefficient its standard error, test and confidence interval"
     robust: bool = option(
         BOOLEAN,
         False,
-        "standard errors that hold whatever the variance of the target: HC1 of linear models, HC0 "
-        "of others",
+        "standard errors that hold for any variance of the target: HC1 for linear models, HC0 for "
+        "others",
     )
     cluster: str | None = option(
         ALIAS,
         None,
-        "alias of a table of the query: joined rows of one row of it may depend on each other, and "
-        "those of different rows do not",
+        "alias of a table of the query: joined rows of one of its rows may depend on each other; "
+        "joined rows of different rows are independent",
     )
     firth: bool = option(
         BOOLEAN,
         False,
-        "estimates of logistic_regression by Firth's penalised likelihood, which are finite also "
-        "where rows of one class can be told apart",
+        "estimates of logistic_regression by Firth's penalised likelihood, which are finite under "
+        "separation too",
     )
     base: Mapping[str, str] | None = option(
         CATEGORIES,
         None,
-        "of features, by name, the category that their others are compared with",
+        "reference category of features, by name: their other categories are compared with it",
         default_text="the most frequent in training",
     )
     confidence: float = option(
-        CONFIDENCE, 0.95, "the share of intervals that are to hold the true coefficient"
+        CONFIDENCE, 0.95, "share of intervals that are to contain the true coefficient"
     )
     quasi: bool = option(
         BOOLEAN,
         False,
-        "the variance is that of the model times the dispersion, which the residuals tell (of "
-        "logistic and poisson models; others have it anyway); tests are by Student's t then",
+        "the variance is the model's times the dispersion, which is estimated from the residuals "
+        "(for logistic and poisson models; others always have it); tests then use Student's t",
     )
 
     def fault(self, kind: str) -> tuple[str, str, str] | None:
@@ -209,7 +213,7 @@ class Inference(Diagnostic):
         return None
 
     def compared(self, features: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Those of the features whose base is given, and their bases."""
+        """Return the features that have a base, and their bases."""
         names = tuple(name for name in features if name in (self.base or {}))
         return names, tuple((self.base or {})[name] for name in names)
 
@@ -218,28 +222,28 @@ class Inference(Diagnostic):
 class Importance(Diagnostic):
     word = "importance"
     of = ANY
-    words = "how much worse the metric is where a feature's values are those of other rows"
+    words = "how much worse the metric becomes when a feature's values are permuted"
     repeats: int = option(integer(1, 1000), 5, "times that each feature is permuted")
     seed: int | None = option(
         integer(0),
         None,
-        "permutations that are the same whenever the rows are; without it each party draws its "
-        "own, and tells nobody",
+        "makes permutations repeatable for the same rows; without it each party draws its own and "
+        "keeps it secret",
         default_text="drawn by each party",
     )
     metric: str = option(
         choice("loss", *_SHARES, *_DISTANCES),
         "loss",
-        "what is measured: 'loss' of any model, 'accuracy', 'auc' (of two classes) and 'log_loss' "
-        "of classes, 'rmse', 'mae' and 'r2' of numbers",
+        "the metric: 'loss' for any model; 'accuracy', 'auc' (two classes) and 'log_loss' for "
+        "classes; 'rmse', 'mae' and 'r2' for numbers",
     )
 
     def fault(self, kind: str) -> tuple[str, str, str] | None:
-        found = kind_of(kind)
-        own = found.metrics
-        if found.classifies:
-            own = tuple(n for n in _SHARES if n not in _AREA or found.target != ANY_CLASSES)
-        if self.metric in ("loss", *own):
+        spec = kind_of(kind)
+        metrics = spec.metrics
+        if spec.classifies:
+            metrics = tuple(n for n in _SHARES if n not in _AREA or spec.target != ANY_CLASSES)
+        if self.metric in ("loss", *metrics):
             return None
         return "metric", f"models of kind {kind} have no {self.metric}", "metric = 'loss'"
 
@@ -251,11 +255,11 @@ QUALITY = (Metrics, Roc, Confusion, CalibrationOptions, ResidualsOptions)
 class ContributionsOptions(Diagnostic):
     word = "contributions"
     of = ANY
-    words = "of each joined row what every table adds to the score"
+    words = "for each joined row, how much each table adds to the score"
     features: bool = option(
         BOOLEAN,
         False,
-        "also what each feature adds, which its party tells of every row: of linear models only",
+        "also how much each feature adds, which its party sends for every row; linear models only",
     )
 
     def fault(self, kind: str) -> tuple[str, str, str] | None:
@@ -263,8 +267,8 @@ class ContributionsOptions(Diagnostic):
             return None
         return (
             "features",
-            f"the tables of a {kind} add what their features make together",
-            ("leave features out; IMPORTANCE OF MODEL shows what each is worth"),
+            f"in a {kind}, only all features of a table together add to the score",
+            ("leave features out; IMPORTANCE OF MODEL reports how much each matters"),
         )
 
 
@@ -272,16 +276,16 @@ class ContributionsOptions(Diagnostic):
 class SkewOptions(Diagnostic):
     word = "skew"
     of = ANY
-    words = "how features differ from those of the rows that the model was trained on"
-    threshold: float = option(number(0), 0.3, "of `distance`, above which a feature has `drifted`")
+    words = "how features differ from their values in the training rows"
+    threshold: float = option(number(0), 0.3, "`distance` above which a feature has `drifted`")
     min_cell: int = option(
-        integer(1), 5, "active rows that a mean, a bin and a category must be of"
+        integer(1), 5, "minimum number of active rows of a mean, a bin and a category"
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Check(Diagnostic):
-    """Of no model: of a query that one may be trained on."""
+    """CHECK: a diagnostic of a query, not of a model."""
 
     word = "check"
     of = ANY
@@ -289,21 +293,20 @@ class Check(Diagnostic):
     min_cell: int = option(
         integer(1),
         5,
-        "rows that a range or a mean must be of: a range is from the value that so many rows have "
-        "or are below, to that which so many have or are above",
+        "minimum number of rows behind a mean, and at or beyond each end of a range",
     )
     explains: bool = option(
         BOOLEAN,
         True,
-        "with TARGET, also how well each feature alone tells it: parties get the targets, summed "
-        "per row",
+        "with TARGET, also how well each feature alone predicts it; parties receive the targets, "
+        "summed per row",
     )
 
 
 LOOKS: Mapping[str, type[Diagnostic]] = MappingProxyType(
     {look.word: look for look in (*QUALITY, Inference, Importance)}
 )
-"""Of rows that have a target."""
+"""Diagnostics of a model over rows with a target, by keyword."""
 ALL: Mapping[str, type[Diagnostic]] = MappingProxyType(
     {**LOOKS, ContributionsOptions.word: ContributionsOptions, SkewOptions.word: SkewOptions}
 )
@@ -312,58 +315,57 @@ ALL: Mapping[str, type[Diagnostic]] = MappingProxyType(
 def resolve_look(
     name: str, kind: str, given: Iterable[G], sql: str, threshold: float | None
 ) -> tuple[Diagnostic, tuple[G, ...]]:
-    """The look that a statement asks for, of a model of this kind, and the options that are not its
-    own, but of scoring.
+    """Resolve the diagnostic of a model of this kind. Return it, and the options of scoring.
 
-    Raises OptionError for a value that is none of its option's, and for what a model of this kind
-    has not.
+    Raises OptionError for a value of the wrong type, and for a diagnostic that does not apply to
+    this kind of model.
     """
-    found = ALL[name]
+    diagnostic = ALL[name]
     classifies = kind_of(kind).classifies
-    if kind not in found.kinds:
-        why, instead = found.refusal
+    if kind not in diagnostic.kinds:
+        why, instead = diagnostic.refusal
         raise OptionError(f"{why}, and the model is a {kind}", hint=instead)
-    if (found.of == CLASSES and not classifies) or (found.of == NUMBERS and classifies):
+    if (diagnostic.of == CLASSES and not classifies) or (diagnostic.of == NUMBERS and classifies):
         has = "classes" if classifies else "a number"
-        instead = "calibration" if found.of == NUMBERS else "residuals"
+        instead = "calibration" if diagnostic.of == NUMBERS else "residuals"
         raise OptionError(
-            f"{name.upper()} is of {found.of}, and the target of a {kind} is {has}",
+            f"{name.upper()} is of {diagnostic.of}, and the target of a {kind} is {has}",
             hint=f"{instead.upper()} OF MODEL shows {LOOKS[instead].words}",
         )
     if threshold is not None and not classifies:
         raise OptionError(f"AT is of probabilities, and a {kind} has none", hint="leave AT out")
-    own, rest = _split(found, given, sql)
-    values = dict(own.values)
-    if issubclass(found, Quality):
+    named, rest = _split(diagnostic, given, sql)
+    values = dict(named.values)
+    if issubclass(diagnostic, Quality):
         values["threshold"] = threshold
-    look = found(**values)
+    look = diagnostic(**values)
     fault = look.fault(kind)
     if fault is not None:
         option_, why, hint = fault
-        raise OptionError(why, hint=hint, sql=sql, span=own.places[option_].span)
+        raise OptionError(why, hint=hint, sql=sql, span=named.places[option_].span)
     return look, rest
 
 
 def resolve_check(given: Iterable[G], sql: str) -> tuple[Check, tuple[G, ...]]:
-    """Likewise of CHECK, which is of no model."""
-    own, rest = _split(Check, given, sql)
-    return Check(**own.values), rest
+    """Resolve the options of CHECK. Return them, and the options of scoring."""
+    named, rest = _split(Check, given, sql)
+    return Check(**named.values), rest
 
 
 def _split(
-    found: type[Diagnostic], given: Iterable[G], sql: str
+    diagnostic: type[Diagnostic], given: Iterable[G], sql: str
 ) -> tuple[WrittenOptions, tuple[G, ...]]:
-    """The look's own options, and those of scoring."""
-    entries = {entry.name: entry for entry in entries_of(found)}
+    """Split the written options into the diagnostic's options and those of scoring."""
+    entries = {entry.name: entry for entry in entries_of(diagnostic)}
     given = tuple(given)
     for written in given:
         if written.name not in {**entries, **with_options().entries}:
             known = (*entries, *SCORING)
             hint = meant(written.name, known) or f"the options are {', '.join(known)}"
-            message = f"there is no option {written.name} of {found.word.upper()}"
+            message = f"there is no option {written.name} of {diagnostic.word.upper()}"
             raise error(message, written, sql, hint=hint, name=True)
-    own = OptionTable("option", entries, {}).read((o for o in given if o.name in entries), sql)
-    return own, tuple(o for o in given if o.name not in entries)
+    named = OptionTable("option", entries, {}).read((o for o in given if o.name in entries), sql)
+    return named, tuple(o for o in given if o.name not in entries)
 
 
 def looks_markdown(looks: Iterable[type[Diagnostic]] = tuple(ALL.values())) -> str:

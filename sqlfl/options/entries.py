@@ -1,8 +1,8 @@
-"""What an option is: a field of a frozen dataclass, with its line of the table beside it.
+"""Definition of an option: a field of a frozen dataclass, with its table entry as metadata.
 
-Everything about an option stands there and nowhere else: its type, its default and what that
-depends on, its range, what it applies to and needs, its words. A statement's clause is read by a
-`OptionTable` of such lines into values, and `resolved` gives the fields of the dataclass.
+The entry holds everything about the option: type, range, default, the models it applies to, the
+options that it needs, and its text. An `OptionTable` reads a clause into values; `resolved` returns
+the fields of the dataclass.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from sqlfl.options.types import OptionType, meant, shown
 T = TypeVar("T")
 _ENTRY, _SECTION = "sqlfl_option", "sqlfl_section"
 AUTO = "auto"
-"""The value of an option that is settled later, by the query's columns."""
+"""The value of an option that depends on the query's columns and is settled later."""
 DEPENDS: Any = MISSING
-"""The default of an option that has none but what is `chosen`."""
+"""The default of an option whose value always comes from `chosen`."""
 
 
 class Given(Protocol):
-    """An option as it was written; `span` is the place of its value."""
+    """An option as written; `span` is the position of its value."""
 
     @property
     def name(self) -> str: ...
@@ -36,7 +36,9 @@ class Given(Protocol):
 
 @dataclass(frozen=True)
 class Needs:
-    """What an option means nothing without: one of these others, or one that has such a value."""
+    """Options that another option needs: one of `options`, or the first of them with one of
+    `values`.
+    """
 
     options: tuple[str, ...]
     values: tuple[object, ...] = ()
@@ -44,12 +46,12 @@ class Needs:
     """Instead of the usual one."""
     hint: str | None = None
     hides: bool = True
-    """Where it is not met, the option is not listed with the others."""
+    """Whether the option is left out of lists while the need is not met."""
 
     def met(self, values: Mapping[str, object]) -> bool:
-        found = [values.get(name) for name in self.options]
+        present = [values.get(name) for name in self.options]
         wanted = (*self.values, AUTO)
-        return any(value in wanted for value in found) if self.values else any(found)
+        return any(value in wanted for value in present) if self.values else any(present)
 
     @property
     def text(self) -> str:
@@ -60,47 +62,50 @@ class Needs:
 
 @dataclass(frozen=True)
 class Defaults:
-    """What a method makes of the options of training that all methods have."""
+    """A method's defaults for the options that all methods have."""
 
     epochs: int
     tower_epochs: int | None
-    """None: it trains no towers."""
+    """None for a method that trains no towers."""
     tolerance: float
     noised_epochs: int | None = None
-    """Of linear models with noised predictions; None: as many as without noise."""
+    """Epochs of linear models with noised predictions; None for the same as without noise."""
     protected_epochs: int | None = None
-    """Where features are protected; None: as many as without."""
+    """Epochs with protected features; None for the same as without protection."""
     unprotected: str = ""
     """Why it cannot protect features; empty where it can."""
     head: str = "none"
-    """Of towers: what the coordinator makes of the sum of their outputs."""
+    """For towers, the coordinator's layer on the sum of their outputs."""
     exact: str = ""
     """Why it cannot where predictions are exact; empty where it can."""
     drawn: bool = False
-    """Of predictions there are sums over all slots only, and draws where features are protected."""
+    """The coordinator receives only sums of predictions over all slots. With protected features, it
+    receives draws.
+    """
     solved: bool = False
-    """The model is solved from moments that clients noise and tell once, for protected features
-    alone: no row's prediction leaves them."""
+    """The model is solved from moments. Clients noise them and send them once; they send no row's
+    prediction. This needs protected features.
+    """
     sketched: bool = False
-    """Clients choose columns and tell sketches of them: no row's prediction leaves them, and where
-    features are protected choices and sketches are noised."""
+    """Clients choose columns and send sketches of them, and no row's prediction. With protected
+    features, the choices and the sketches are noised.
+    """
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What defaults depend on."""
+    """The facts that defaults depend on."""
 
     kind: str
     private: bool = False
-    """Features are protected: each step costs, and what it tells is bounded best where it is of
-    all rows."""
+    """Features are protected. Each step costs budget; steps over all rows use it best."""
     noised: bool = False
     """Predictions are noised too."""
     solved: bool = False
-    """Features are protected by a budget, and nothing is asked for that descent alone has."""
+    """Features are protected by a budget, and no written option needs gradient descent."""
     method: Defaults | None = None
     values: Mapping[str, object] = field(default_factory=dict)
-    """Options that are written, and defaults of those that stand before."""
+    """The written options, and the defaults of options earlier in the table."""
 
     @property
     def neural(self) -> bool:
@@ -109,16 +114,16 @@ class Setting:
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of a table."""
+    """One line of an option table."""
 
     name: str
     type: OptionType[Any]
     default: object
-    """Where nothing is `chosen`."""
+    """The default where `chosen` is None."""
     chosen: Callable[[Setting], object] | None
     doc: str
     default_text: str
-    """None, and what `chosen` makes, in words."""
+    """A description of the default, where it is None or comes from `chosen`."""
     needs: Needs | None
     kinds: tuple[str, ...]
     """Kinds of models that it applies to."""
@@ -132,7 +137,7 @@ class Entry:
         return self.default_text or shown(self.type.written(self.default))
 
     def read(self, value: object) -> Any:
-        """None where the value is none of this type."""
+        """Return the value as read, or None if it has the wrong type."""
         return self.type.read(value)
 
 
@@ -176,25 +181,28 @@ def option(
 
 
 def section(options: type[T]) -> T:
-    """A field whose value is a dataclass of options too: they are told as if they stood here."""
-    found: T = field(metadata={_SECTION: options})
-    return found
+    """Declare a field that is itself a dataclass of options. Its options are listed with those of
+    the outer dataclass.
+    """
+    section_field: T = field(metadata={_SECTION: options})
+    return section_field
 
 
 def entries_of(options: type) -> tuple[Entry, ...]:
-    """In the order of the fields, with those of sections; other fields are left out."""
-    found: list[Entry] = []
+    """Return the entries in the order of the fields, those of sections included."""
+    entries: list[Entry] = []
     for spec in fields(options):
         if _ENTRY in spec.metadata:
-            found.append(replace(spec.metadata[_ENTRY], name=spec.name))
+            entries.append(replace(spec.metadata[_ENTRY], name=spec.name))
         elif _SECTION in spec.metadata:
-            found += entries_of(spec.metadata[_SECTION])
-    return tuple(found)
+            entries += entries_of(spec.metadata[_SECTION])
+    return tuple(entries)
 
 
 def resolved(options: type, setting: Setting) -> dict[str, Any]:
-    """The fields of this dataclass: of every option what the setting's `values` say, or its
-    default, which may depend on the options before."""
+    """Return the fields of this dataclass. An option has its value in `setting.values`, or its
+    default, which may depend on options earlier in the table.
+    """
     values: dict[str, Any] = dict(setting.values)
     for entry in entries_of(options):
         if entry.name not in values:
@@ -203,39 +211,44 @@ def resolved(options: type, setting: Setting) -> dict[str, Any]:
 
 
 def _fields(options: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    found = {spec.name: values[spec.name] for spec in fields(options) if _ENTRY in spec.metadata}
+    arguments = {
+        spec.name: values[spec.name] for spec in fields(options) if _ENTRY in spec.metadata
+    }
     for spec in fields(options):
         if _SECTION in spec.metadata:
             inner = spec.metadata[_SECTION]
-            found[spec.name] = inner(**_fields(inner, values))
-    return found
+            arguments[spec.name] = inner(**_fields(inner, values))
+    return arguments
 
 
 def _values(options: Any) -> dict[str, Any]:
-    """By the names of the options, those of sections too."""
-    found = {}
+    """Return the values by option name, those of sections included."""
+    by_name = {}
     for spec in fields(options):
         value = getattr(options, spec.name)
         if _ENTRY in spec.metadata:
-            found[spec.name] = value
+            by_name[spec.name] = value
         elif _SECTION in spec.metadata:
-            found |= _values(value)
-    return found
+            by_name |= _values(value)
+    return by_name
 
 
 def listed(options: Any, kind: str) -> dict[str, object]:
-    """The values as a statement has them, in JSON's types, of what applies to models of this kind
-    and means something beside the others. None stands for what a statement cannot say."""
+    """Return the values in JSON's types, for the options that apply to this kind of model and whose
+    needs are met. None stands for a value that a statement cannot express.
+    """
     values = _values(options)
     entries = entries_of(type(options))
-    found = {e.name: e.type.written(values[e.name]) for e in entries if kind in e.kinds}
-    hidden = {e.name for e in entries if e.needs and e.needs.hides and not e.needs.met(found)}
-    return {name: value for name, value in found.items() if name not in hidden}
+    shown_values = {e.name: e.type.written(values[e.name]) for e in entries if kind in e.kinds}
+    hidden = {
+        e.name for e in entries if e.needs and e.needs.hides and not e.needs.met(shown_values)
+    }
+    return {name: value for name, value in shown_values.items() if name not in hidden}
 
 
 @dataclass(frozen=True, kw_only=True)
 class MethodOptions:
-    """Options of one method alone. A method's own dataclass derives from it."""
+    """Options of one method. Each method derives its own dataclass."""
 
     usual: ClassVar[Defaults]
 
@@ -246,7 +259,9 @@ class MethodOptions:
 
     @property
     def waits(self) -> float | None:
-        """Seconds for which a step waits for clients that are late; None for all of them."""
+        """Seconds that a step waits for late clients; None means until all clients have
+        answered.
+        """
         return None
 
     def with_tables(self, tables: int, labelled: bool, epsilon: float | None) -> MethodOptions:
@@ -262,8 +277,9 @@ class MethodOptions:
         return {}
 
     def conflict(self, kind: str) -> tuple[str, str, str | None] | None:
-        """An option whose value does not go with the others or with this kind of model: its name,
-        what it must be, and a hint. None where all is well."""
+        """Return an option whose value conflicts with other options or this kind of model: its
+        name, the required value, and a hint. None without a conflict.
+        """
         return None
 
 
@@ -277,29 +293,31 @@ class WrittenOptions:
 
 @dataclass(frozen=True)
 class OptionTable:
-    """The options of one clause, by their names."""
+    """The options of one clause, by name."""
 
     clause: str
-    """What an option is called in errors."""
+    """The name of an option in errors."""
     entries: Mapping[str, Entry]
     elsewhere: Mapping[str, str]
-    """Name of elsewhere -> what is meant by it here."""
+    """Names from other clauses and other libraries -> a hint."""
 
     def read(self, given: Iterable[Given], sql: str | None) -> WrittenOptions:
-        """Raises OptionError for what is not in the table, twice there, or none of its type."""
-        found = WrittenOptions({}, {})
+        """Read the options of a clause. Raise OptionError for unknown and repeated options, and for
+        values of the wrong type.
+        """
+        written = WrittenOptions({}, {})
         for option in given:
             entry = self._known(option, sql)
-            if option.name in found.places:
+            if option.name in written.places:
                 message = f"{self.clause} {option.name} is given twice"
                 raise error(message, option, sql, name=True)
             value = entry.read(option.value)
             if value is None:
                 hint = entry.type.advise(option.value)
                 raise self.wrong(entry.type.text, option, sql, hint)
-            found.places[option.name] = option
-            found.values[entry.name] = value
-        return found
+            written.places[option.name] = option
+            written.values[entry.name] = value
+        return written
 
     def wrong(
         self, must: str, option: Given, sql: str | None, hint: str | None = None
@@ -310,8 +328,9 @@ class OptionTable:
     def check_needs(
         self, written: WrittenOptions, values: Mapping[str, object], sql: str | None
     ) -> None:
-        """Raise OptionError for what is written without an option that it needs; `values` are those
-        of all options."""
+        """Raise OptionError for a written option whose needs are not met; `values` are those of all
+        options.
+        """
         for name, option in written.places.items():
             needs = self.entries[name].needs
             if needs is not None and not needs.met(values):
@@ -332,7 +351,7 @@ class OptionTable:
 def error(
     message: str, option: Given, sql: str | None, *, hint: str | None = None, name: bool = False
 ) -> OptionError:
-    """At the option's value, or at its name."""
+    """Make an OptionError at the option's value, or at its name."""
     span = getattr(option.name, "span", option.span) if name else option.span
     return OptionError(message, hint=hint, sql=sql, span=span)
 

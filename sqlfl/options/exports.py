@@ -1,4 +1,4 @@
-"""What WITH may say in EXPORT MODEL."""
+"""Options of EXPORT MODEL."""
 
 from __future__ import annotations
 
@@ -31,13 +31,15 @@ class Export:
     formats: tuple[str, ...] = option(
         FORMATS_TYPE,
         FORMATS,
-        "what each block is written as; IMPORT reads safetensors, the first two need "
+        "formats in which each block is written; IMPORT reads safetensors; the first two need "
         "`pip install 'sqlfl[export]'`",
     )
 
 
 def resolve_export(given: Iterable[Given], sql: str) -> Export:
-    """Raises OptionError for what is none, and names its place in `sql`."""
+    """Resolve the options of EXPORT MODEL. Raise OptionError, with the place in `sql`, for invalid
+    ones.
+    """
     entries = {entry.name: entry for entry in entries_of(Export)}
     given = tuple(given)
     for written in given:

@@ -1,4 +1,4 @@
-"""What `CREATE TRAINING POLICY ... WITH (...)` may say."""
+"""Rules of `CREATE TRAINING POLICY ... WITH (...)`."""
 
 from __future__ import annotations
 
@@ -18,30 +18,31 @@ from sqlfl.options.types import LENGTH, SIZE, OptionType, choice, integer, meant
 
 N = TypeVar("N", int, float)
 EXACT, NOISED, SECURE_SUM, NEVER = "exact", "noised", "secure_sum", "never"
-"""How something may leave."""
+"""Forms in which a kind of data may leave the party."""
 MODES = ("labels", "predictions", "moments", "identifiers", "weights", "metrics")
 """Rules that say so."""
 DELTA = 1e-6
-LARGEST_EPSILON = 4.0
-"""Of one run, where nothing is said. Who guesses which of two rows it was may be right 98 times of
-100 at that: beyond, noise is one by name only."""
+MAX_EPSILON = 4.0
+"""Maximum ε of one run by default. At this ε, a guess between two possible rows may be right 98
+times in 100; a larger ε gives hardly any protection.
+"""
 ALWAYS, FIRST_TIME = "always", "first_time"
 
 
-def _listed(what: str, choices: Callable[[], tuple[str, ...]]) -> OptionType[tuple[str, ...]]:
+def _listed(things: str, choices: Callable[[], tuple[str, ...]]) -> OptionType[tuple[str, ...]]:
     def read(value: object) -> tuple[str, ...] | None:
         given = (value,) if isinstance(value, str) else value
         if not isinstance(given, tuple) or not given:
             return None
-        found = tuple(str(item).lower() for item in given)
-        return found if set(found) <= set(choices()) else None
+        names = tuple(str(item).lower() for item in given)
+        return names if set(names) <= set(choices()) else None
 
     def advise(value: object) -> str | None:
         given = (value,) if isinstance(value, str) else value
         wrong = [v for v in given if v not in choices()] if isinstance(given, tuple) else []
         return meant(wrong[0], choices()) if wrong else None
 
-    return OptionType(f"a list of names of {what}", read, advise, list)
+    return OptionType(f"a list of names of {things}", read, advise, list)
 
 
 def _read_schema(value: object) -> str | None:
@@ -53,14 +54,14 @@ def _read_hours(value: object) -> str | None:
 
 
 def _read_share(value: object) -> float | None:
-    found = number(0, above=True).read(value)
-    return found if found is not None and found < 1.0 else None
+    share = number(0, above=True).read(value)
+    return share if share is not None and share < 1.0 else None
 
 
 def _read_bytes(value: object) -> int | None:
     text = SIZE.read(value)
-    found = None if text is None else _SIZE.fullmatch(text)
-    return None if found is None else max(int(float(found[1]) * _BYTES[found[2].upper()]), 1)
+    match = None if text is None else _SIZE.fullmatch(text)
+    return None if match is None else max(int(float(match[1]) * _BYTES[match[2].upper()]), 1)
 
 
 def written_size(size: int) -> str:
@@ -77,12 +78,13 @@ def _read_folders(value: object) -> tuple[str, ...] | None:
 
 
 _ROUNDED = {
-    "rounded": "rounding bounds nothing: what it hides of one number, others of the same rows tell"
+    "rounded": "rounding bounds nothing: other numbers of the same rows disclose the hidden digits"
 }
 _METRICS = dict.fromkeys(
     ("rounded", NOISED, SECURE_SUM),
-    "the coordinator works metrics out, of labels and predictions that it was sent: a party can "
-    "keep these, or have them noised (labels, predictions), and round nothing",
+    "the coordinator computes metrics from the labels and predictions that it receives: a party "
+    "can "
+    "withhold these or have them noised (labels, predictions), but cannot round them",
 )
 _BYTES = {
     "B": 1, "KB": 10**3, "KIB": 2**10, "MB": 10**6, "MIB": 2**20, "GB": 10**9, "GIB": 2**30,
@@ -107,62 +109,64 @@ class TrainingPolicy:
     min_rows: int = option(
         integer(1),
         5,
-        "rows that a table of a query must have for the analyst, before it is joined and after, "
-        "also where the query uses no column of it but for joining",
+        "minimum number of rows of a table in the analyst's query, before and after the join; also "
+        "where the query uses the table only for joining",
     )
     min_cell: int = option(
         integer(1),
         3,
-        "joined rows of the table that each class of the target must have, each category of a "
-        "feature, each side of a feature of two values, and its NULLs where there are any; joined "
-        "rows without a partner, where nothing else has the value that they take; rows "
-        "with a rare value of a computed feature, one that fewer rows have, must be as many, and "
-        "it must not lean on fewer",
+        "minimum number of joined rows of the table for each class of the target, each category of "
+        "a feature, each value of a feature with two values, and its NULLs if there are any; also "
+        "for joined rows without a partner, if no other rows have the value that they take. Of a "
+        "computed feature, the rows with rare values (of fewer rows than this) must together be "
+        "as many, and its values must not depend on fewer rows",
     )
     min_difference: int | None = option(
         integer(2),
         None,
-        "rows by which what runs of the analyst are over must differ, where it differs: of any two "
-        "runs, and of any that are taken from one another or added up",
+        "minimum number of rows by which the row sets of the analyst's runs differ, where they "
+        "differ: for any two runs, and for sums and differences of runs",
         default_text="no such rule",
     )
     max_categories: int = option(
-        integer(1), 40, "distinct values of a feature that is encoded by categories"
+        integer(1),
+        40,
+        "maximum number of distinct values of a feature that is encoded by categories",
     )
     max_parameter_ratio: float | None = option(
         number(0, above=True),
         None,
-        "encoded columns of a table's features to its joined rows",
+        "maximum ratio of the encoded columns of a table's features to its joined rows",
         default_text="no limit",
     )
     max_fan_out: int | None = option(
         integer(1),
         None,
-        "joined rows that one row of the table may be in, as the coordinator tells it",
+        "maximum number of joined rows of one row of the table, as the coordinator reports it",
         default_text="no limit",
     )
     algorithms: tuple[str, ...] | None = option(
         _listed("algorithms", lambda: tuple(methods())),
         None,
-        "methods of training",
+        "permitted training methods",
         default_text="all",
     )
     kinds: tuple[str, ...] | None = option(
         _listed("kinds of models", lambda: KINDS),
         None,
-        "kinds of models, as the run that is proposed says it",
+        "permitted kinds of models, as the proposal of the run declares",
         default_text="all",
     )
     approval: str = option(
         choice(ALWAYS, FIRST_TIME, NEVER),
         NEVER,
-        "which runs wait for APPROVE REQUEST: each, each that is another one than those approved, "
-        "or none",
+        "runs that wait for APPROVE REQUEST: each run, each run that differs from those already "
+        "approved, or none",
     )
     runs_per_day: int | None = option(
         integer(1),
         None,
-        "runs of the analyst over tables of this database within any 24 hours",
+        "maximum number of the analyst's runs over tables of this database within any 24 hours",
         default_text="no limit",
     )
     hours: str | None = option(
@@ -174,137 +178,145 @@ class TrainingPolicy:
     epsilon: float | None = option(
         number(0, above=True),
         None,
-        "what all runs of one analyst may come to, of each row of the table: what leaves of its "
-        "features and labels is noised then, or refused",
+        "budget: maximum ε of all runs of one analyst together, for each row of the table; "
+        "anything "
+        "computed from its features and labels then leaves noised, or is refused",
         default_text="no account",
     )
     epsilon_total: float | None = option(
         number(0, above=True),
         None,
-        "what the runs of all analysts together may come to, of each row of the table: the least "
-        "of all policies under which it is granted to anybody",
+        "budget: maximum ε of the runs of all analysts together, for each row of the table; the "
+        "smallest value of all policies under which the table is granted counts",
         default_text="no account",
     )
     delta: float = option(
         OptionType("a number greater than 0 and less than 1", _read_share),
         DELTA,
-        "at which epsilon, epsilon_total and max_epsilon hold",
+        "the δ at which epsilon, epsilon_total and max_epsilon hold",
     )
     per: float | None = option(
         LENGTH,
         None,
-        "epsilon and epsilon_total hold of any window of this length",
+        "epsilon and epsilon_total hold for any window of this length",
         default_text="for ever",
     )
     rounds: int = option(
         integer(1),
         10_000,
-        "requests of training and scoring that are answered for a table of the query in one run",
+        "maximum number of training and scoring requests that the party answers for a table of the "
+        "query in one run",
     )
     seconds: float = option(
         number(0, above=True),
         600.0,
-        "that one request may take at the party: then it is ended, and its run with it",
+        "seconds that one request may take at the party; after them, the request and its run are "
+        "ended",
         default_text="600",
     )
     lease: float = option(
         LENGTH,
         3600.0,
-        "after which a run that nothing is heard of is ended, when anything next arrives",
+        "time without a request after which a run is ended; it is checked when a request arrives",
     )
     open_runs: int = option(
-        integer(1), 8, "runs of the analyst that may be open at once, of one federation"
+        integer(1),
+        8,
+        "maximum number of the analyst's runs that are open at once, in one federation",
     )
     memory: int | None = option(
         OptionType(SIZE.text, _read_bytes, SIZE.advise, written_size),
         None,
-        "what training of a table may take beside the database; and memory_limit of a database "
-        "that sqlfl opens by its path, the least of all policies",
+        "memory for the training of a table, beside the database's own; also the memory_limit of a "
+        "database that sqlfl opens by its path, the smallest value of all policies",
         default_text="memory_limit of the database",
     )
     threads: int | None = option(
         integer(1),
         None,
-        "of a database that sqlfl opens by its path, the least of all policies",
-        default_text="as DuckDB has them",
+        "threads of a database that sqlfl opens by its path, the smallest value of all policies",
+        default_text="DuckDB's default",
     )
     folders: tuple[str, ...] | None = option(
         OptionType("a list of absolute paths of folders", _read_folders, written=list),
         None,
-        "whose files views may read, in a database that sqlfl opens by its path; those of all "
-        "policies together",
+        "folders whose files views may read, in a database that sqlfl opens by its path; the "
+        "folders of all policies together",
         default_text="none",
     )
     labels: str = option(
         choice(EXACT, NOISED, NEVER, instead=_ROUNDED),
         EXACT,
-        "targets, weights and offsets: as they are; targets alone, under PRIVACY (label_epsilon = "
-        "...); or neither",
+        "how targets, weights and offsets may leave: 'exact', as they are; 'noised', only targets, "
+        "under PRIVACY (label_epsilon = ...); 'never', not at all",
     )
     max_label_epsilon: float = option(
         number(0, above=True),
-        LARGEST_EPSILON,
-        "of labels = 'noised': the largest epsilon of a row's label in one run",
+        MAX_EPSILON,
+        "with labels = 'noised': maximum ε of a row's label in one run",
     )
     predictions: str = option(
         choice(EXACT, NOISED, SECURE_SUM, NEVER, instead=_ROUNDED),
         EXACT,
-        "what rounds of training and scores tell of features: anything; training alone, under "
-        "PRIVACY (epsilon = ..., predictions = 'gaussian'); training alone, in sums under masks "
-        "over several tables; or nothing",
+        "what training rounds and scores may disclose about features: 'exact', anything; 'noised', "
+        "only training, under PRIVACY (epsilon = ..., predictions = 'gaussian'); 'secure_sum', "
+        "only "
+        "training, in masked sums over several tables; 'never', nothing",
     )
     max_epsilon: float = option(
         number(0, above=True),
-        LARGEST_EPSILON,
-        "of predictions or moments = 'noised': the largest epsilon of a row's features in one run, "
-        "at delta",
+        MAX_EPSILON,
+        "with predictions or moments = 'noised': maximum ε of a row's features in one run, at "
+        "delta",
     )
     moments: str = option(
         choice(EXACT, NOISED, SECURE_SUM, NEVER, instead=_ROUNDED),
         EXACT,
-        "what is told of features but for predictions: INFERENCE, SKEW, CHECK, strengths of "
-        "TRANSFORM (auto), statistics and products of columns of a table in several databases; "
-        "'noised' and 'secure_sum' (union = 'secure') have statistics and products of training "
-        "alone",
+        "how other results about features may leave: INFERENCE, SKEW, CHECK, strengths of "
+        "TRANSFORM "
+        "(auto), and statistics and products of columns of a table in several databases; 'noised' "
+        "and 'secure_sum' (union = 'secure') permit only statistics and products for training",
     )
     identifiers: str = option(
-        choice(EXACT, NEVER), EXACT, "columns of ID, which leave as they are, or not at all"
+        choice(EXACT, NEVER), EXACT, "whether columns of ID may leave, as they are"
     )
     weights: str = option(
-        choice(EXACT, NEVER), EXACT, "the weights of its blocks, for WEIGHTS and CURVES OF MODEL"
+        choice(EXACT, NEVER),
+        EXACT,
+        "whether weights of the party's blocks may leave, for WEIGHTS and CURVES OF MODEL",
     )
     metrics: str = option(
         choice(EXACT, NEVER, instead=_METRICS),
         EXACT,
-        "whether a run may be there to measure a model: EVALUATE and all that looks into a model "
-        "by labels, rows for validation, TUNE",
+        "whether a run may measure a model: EVALUATE and other diagnostics that need labels, "
+        "validation rows, TUNE",
     )
     conditions: str | None = option(
         choice(EXACT, NEVER),
         None,
-        "whether columns that are granted for FILTER may decide by their values which rows there "
-        "are, or none may: in WHERE, ON beyond a link, HAVING, DISTINCT, GROUP BY and the like",
+        "whether values of columns granted for FILTER may decide which rows the query has: in "
+        "WHERE, HAVING, DISTINCT, GROUP BY, ON beyond a link, and the like",
         default_text="'exact' where labels, predictions, moments, identifiers, weights and metrics "
         "are all 'exact', else 'never'",
     )
     into: str | None = option(
         OptionType("the name of a schema of the database", _read_schema),
         None,
-        "the schema that PREDICT ... INTO may write to; such a run needs it of each party that "
-        "takes part, also where another one is written to",
+        "schema that PREDICT ... INTO may write to; such a run needs this rule of every party that "
+        "takes part, also if the result goes to another party",
         default_text="none",
     )
 
     @property
     def filters(self) -> str:
-        """`conditions`, with its default: what decides which rows there are shows."""
+        """`conditions` with its default. The set of rows itself discloses values."""
         if self.conditions is not None:
             return self.conditions
         return EXACT if all(getattr(self, name) == EXACT for name in MODES) else NEVER
 
     @property
     def noises_features(self) -> bool:
-        """By a rule of its own, beside an account."""
+        """Whether a rule requires noise on features, independent of any account."""
         return NOISED in (self.predictions, self.moments)
 
 
@@ -312,12 +324,12 @@ TABLE = OptionTable("rule", {entry.name: entry for entry in entries_of(TrainingP
 
 
 def resolve_policy(given: Iterable[Given], sql: str | None = None) -> TrainingPolicy:
-    """Raises OptionError for what is no rule."""
+    """Resolve the rules of a policy. Raise OptionError for an unknown rule or a wrong value."""
     return TrainingPolicy(**TABLE.read(tuple(given), sql).values)
 
 
 def damaged(policy: TrainingPolicy) -> str | None:
-    """Of one that was kept: what is said of a rule that has a value which nobody can give it."""
+    """Return the text of an error for a stored rule whose value no statement can give, or None."""
     for name, entry in TABLE.entries.items():
         value = getattr(policy, name)
         if not _may_be(entry, value):
@@ -329,70 +341,71 @@ def _may_be(entry: Entry, value: Any) -> bool:
     if value is None:
         return entry.default is None
     if entry.type is LENGTH:
-        return bool(value > 0.0)  # in seconds, of which the text may round
+        return bool(value > 0.0)  # in seconds: the written text may round them
     return bool(entry.type.read(value) == value)
 
 
 def strictest(policies: Iterable[TrainingPolicy]) -> TrainingPolicy:
-    """Of each rule the strictest of all, as rules of clean rooms are put together."""
+    """Combine policies: each rule takes its strictest value."""
     return _strictest(tuple(policies))
 
 
 @lru_cache(maxsize=256)
-def _strictest(found: tuple[TrainingPolicy, ...]) -> TrainingPolicy:
-    if not found:
+def _strictest(policies: tuple[TrainingPolicy, ...]) -> TrainingPolicy:
+    if not policies:
         raise OptionError("there is no policy to apply")
-    counted = [p for p in found if p.epsilon is not None or p.epsilon_total is not None]
-    noised = [p for p in found if p.noises_features]
+    counted = [p for p in policies if p.epsilon is not None or p.epsilon_total is not None]
+    noised = [p for p in policies if p.noises_features]
     return TrainingPolicy(
-        min_rows=max(p.min_rows for p in found),
-        min_cell=max(p.min_cell for p in found),
+        min_rows=max(p.min_rows for p in policies),
+        min_cell=max(p.min_cell for p in policies),
         min_difference=max(
-            (p.min_difference for p in found if p.min_difference is not None), default=None
+            (p.min_difference for p in policies if p.min_difference is not None), default=None
         ),
-        max_categories=min(p.max_categories for p in found),
-        max_parameter_ratio=_least(p.max_parameter_ratio for p in found),
-        max_fan_out=_least(p.max_fan_out for p in found),
-        rounds=min(p.rounds for p in found),
-        algorithms=_common([p.algorithms for p in found]),
-        kinds=_common([p.kinds for p in found]),
-        approval=min((p.approval for p in found), key=(ALWAYS, FIRST_TIME, NEVER).index),
-        epsilon=_least(p.epsilon for p in found),
-        epsilon_total=_least(p.epsilon_total for p in found),
+        max_categories=min(p.max_categories for p in policies),
+        max_parameter_ratio=_least(p.max_parameter_ratio for p in policies),
+        max_fan_out=_least(p.max_fan_out for p in policies),
+        rounds=min(p.rounds for p in policies),
+        algorithms=_common([p.algorithms for p in policies]),
+        kinds=_common([p.kinds for p in policies]),
+        approval=min((p.approval for p in policies), key=(ALWAYS, FIRST_TIME, NEVER).index),
+        epsilon=_least(p.epsilon for p in policies),
+        epsilon_total=_least(p.epsilon_total for p in policies),
         delta=min((p.delta for p in (*counted, *noised)), default=DELTA),
         per=_longest([p.per for p in counted]),
-        runs_per_day=_least(p.runs_per_day for p in found),
-        seconds=min(p.seconds for p in found),
-        lease=min(p.lease for p in found),
-        open_runs=min(p.open_runs for p in found),
-        memory=_least(p.memory for p in found),
-        threads=_least(p.threads for p in found),
-        folders=tuple(sorted({folder for p in found for folder in p.folders or ()})) or None,
-        hours=_AND.join(sorted({p.hours for p in found if p.hours is not None})) or None,
-        max_epsilon=min((p.max_epsilon for p in noised), default=LARGEST_EPSILON),
+        runs_per_day=_least(p.runs_per_day for p in policies),
+        seconds=min(p.seconds for p in policies),
+        lease=min(p.lease for p in policies),
+        open_runs=min(p.open_runs for p in policies),
+        memory=_least(p.memory for p in policies),
+        threads=_least(p.threads for p in policies),
+        folders=tuple(sorted({folder for p in policies for folder in p.folders or ()})) or None,
+        hours=_AND.join(sorted({p.hours for p in policies if p.hours is not None})) or None,
+        max_epsilon=min((p.max_epsilon for p in noised), default=MAX_EPSILON),
         max_label_epsilon=min(
-            (p.max_label_epsilon for p in found if p.labels == NOISED), default=LARGEST_EPSILON
+            (p.max_label_epsilon for p in policies if p.labels == NOISED), default=MAX_EPSILON
         ),
-        **{name: _mode(getattr(p, name) for p in found) for name in MODES},
-        conditions=_mode(p.filters for p in found),
-        into=found[0].into if len({p.into for p in found}) == 1 else None,
+        **{name: _mode(getattr(p, name) for p in policies) for name in MODES},
+        conditions=_mode(p.filters for p in policies),
+        into=policies[0].into if len({p.into for p in policies}) == 1 else None,
     )  # fmt: skip
 
 
 @lru_cache(maxsize=64)
 def modes(rule: str) -> frozenset[str]:
-    """That hold at once: both of 'noised' and 'secure_sum' where policies have both, as neither is
-    the stricter one."""
+    """Split a rule's value into the modes that hold at once. Neither of 'noised' and 'secure_sum'
+    is stricter, so that a combined policy may require both.
+    """
     return frozenset(rule.split(_AND))
 
 
 def _mode(given: Iterable[str]) -> str:
-    found = sorted(set(given) - {EXACT})
-    return NEVER if NEVER in found else _AND.join(found) or EXACT
+    strict = sorted(set(given) - {EXACT})
+    return NEVER if NEVER in strict else _AND.join(strict) or EXACT
 
 
 def _longest(lengths: list[float | None]) -> float | None:
-    """None is for ever."""
+    """Return the longest length; None means for ever."""
     known = [length for length in lengths if length is not None]
     return max(known) if known and len(known) == len(lengths) else None
 

@@ -1,4 +1,4 @@
-"""The options of PRIVACY: one table of names, types, defaults, and what each of them needs."""
+"""The options of PRIVACY: one table of names, types, defaults and needs."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from sqlfl.contract.privacy_specification import LARGEST_BINS, LARGEST_THETA, Bounds, LabelNoise
+from sqlfl.contract.privacy_specification import MAX_BINS, MAX_THETA, Bounds, LabelNoise
 from sqlfl.models.kinds import CLASSIFIERS
 from sqlfl.options.entries import AUTO, Needs, OptionTable, Setting, entries_of, markdown, option
 from sqlfl.options.types import FRACTION, OptionType, choice, integer, number, shown
 
 LABEL_MECHANISMS = ("randomized_response", "laplace")
-LARGEST_BOUND = 1e30
-"""Of a range: beyond it, squares of values might not be numbers."""
+MAX_BOUND = 1e30
+"""Maximum end of a range. Squares of larger values may overflow."""
 LABELS = ("label_epsilon",)
 GRADIENTS = ("epsilon", "noise_multiplier")
 DRAWS = ("bins", "theta")
@@ -21,15 +21,16 @@ FEATURES = (*GRADIENTS, *DRAWS)
 """Options that ask for noise of these."""
 RANDOMIZED, LAPLACE = LABEL_MECHANISMS
 EXACT, FORMER_EXACT = "exact", "none"
-"""Predictions that nothing noises, and an older spelling of it, which is deprecated."""
+"""The value for predictions without noise, and its older, deprecated spelling."""
 GUMBEL, LAPLACE_MAX = "gumbel", "laplace"
-"""Noise of scores, of which the largest is told."""
+"""Noise on the scores of columns; the client sends only the column with the largest noised score.
+"""
 
 
 def _finite(value: object) -> bool:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
-    return abs(value) <= LARGEST_BOUND
+    return abs(value) <= MAX_BOUND
 
 
 def _read_range(value: object) -> tuple[float, float] | None:
@@ -46,18 +47,18 @@ def _advise_range(value: object) -> str | None:
 
 
 def _text(value: object) -> str | None:
-    """A class or a category as text; numbers and booleans are known by what they are written as."""
+    """Return a class or category as text; numbers and booleans become their literals."""
     if isinstance(value, bool):
         return str(value).lower()
     return value if isinstance(value, str) else str(value) if isinstance(value, int) else None
 
 
 def _read_texts(value: object, least: int) -> tuple[str, ...] | None:
-    """Different texts, so many or more."""
+    """Return different texts, at least `least` of them, or None."""
     if not isinstance(value, tuple) or len(value) < least:
         return None
-    found = tuple(text for text in map(_text, value) if text is not None)
-    return found if len(found) == len(value) == len(set(found)) else None
+    texts = tuple(text for text in map(_text, value) if text is not None)
+    return texts if len(texts) == len(value) == len(set(texts)) else None
 
 
 def _advise_classes(value: object) -> str | None:
@@ -65,8 +66,8 @@ def _advise_classes(value: object) -> str | None:
         return None
     if len(value) < 2:
         return "one class alone tells nothing"
-    found = [_text(v) for v in value]
-    twice = next((v for v in found if v is not None and found.count(v) > 1), None)
+    classes = [_text(v) for v in value]
+    twice = next((v for v in classes if v is not None and classes.count(v) > 1), None)
     return None if twice is None else f"'{twice}' stands twice"
 
 
@@ -83,8 +84,8 @@ def _read_feature_bounds(value: object) -> Mapping[str, Bounds] | None:
     items = getattr(value, "items", None)
     if not isinstance(items, tuple) or not items:
         return None
-    found = {name.lower(): _read_bounds(bounds) for name, bounds in items}
-    known = {name: bounds for name, bounds in found.items() if bounds is not None}
+    by_column = {name.lower(): _read_bounds(bounds) for name, bounds in items}
+    known = {name: bounds for name, bounds in by_column.items() if bounds is not None}
     return MappingProxyType(known) if len(known) == len(items) else None
 
 
@@ -102,7 +103,7 @@ def _advise_feature_bounds(value: object) -> str | None:
 
 
 def _advise_bounds(value: object) -> str:
-    """What to write for bounds of one column that are none."""
+    """Return a hint for bounds of one column that are not valid."""
     usual = "write the least and the largest value, such as [0, 100], or all categories"
     value = value if isinstance(value, tuple) else ()
     if advice := _advise_range(value):
@@ -121,8 +122,8 @@ EPSILON = number(0, above=True, most=1e6)
 LABEL_EPSILON = number(1e-6, most=1e9)
 MULTIPLIER = number(1e-9, most=1e9)
 CLIP = number(1e-9, most=1e9)
-BINS = integer(1, LARGEST_BINS)
-THETA = number(1e-6, most=LARGEST_THETA)
+BINS = integer(1, MAX_BINS)
+THETA = number(1e-6, most=MAX_THETA)
 RANGE = OptionType(
     "a list of the least and the largest value, such as [0, 100]", _read_range, _advise_range
 )
@@ -169,12 +170,12 @@ def _mechanism(setting: Setting) -> str:
 
 
 def _predictions(setting: Setting) -> str:
-    own = setting.method
-    if own is None or not _OF_FEATURES.met(setting.values):
+    method = setting.method
+    if method is None or not _OF_FEATURES.met(setting.values):
         return EXACT
-    if own.solved:
+    if method.solved:
         return "moments"
-    return "binomial" if own.drawn else "sketch" if own.sketched else "gaussian"
+    return "binomial" if method.drawn else "sketch" if method.sketched else "gaussian"
 
 
 def _prediction_clip(setting: Setting) -> float | None:
@@ -186,8 +187,8 @@ def _prediction_clip(setting: Setting) -> float | None:
 class Privacy:
     """The PRIVACY clause, resolved.
 
-    Labels and features are protected apart: `label_epsilon` for the label of one row, `epsilon` and
-    `delta` for the features of one row of one table position.
+    Labels and features have separate budgets: `label_epsilon` for the label of one row; `epsilon`
+    and `delta` for the features of one row of one table position.
     """
 
     # fmt: off
@@ -198,29 +199,29 @@ class Privacy:
         choice(*LABEL_MECHANISMS, instead={"randomised_response": f"it is written '{RANDOMIZED}'"}),
         RANDOMIZED,
         "how labels are noised; 'laplace' over classes has a smaller ε than label_epsilon, which "
-        "is reported", default_text=f"'{RANDOMIZED}'; of numbers '{LAPLACE}'", chosen=_mechanism,
+        "is reported", default_text=f"'{RANDOMIZED}'; for numbers '{LAPLACE}'", chosen=_mechanism,
         needs=_OF_LABELS)
     label_bounds: tuple[float, float] | None = option(RANGE, None,
-        "of a target that is a number: labels are clipped to them; they are public",
+        "public range of a numeric target: labels are clipped to it",
         default_text="needed for numbers", needs=_OF_LABELS)
     label_classes: tuple[str, ...] | None = option(CLASSES, None,
-        "all classes that labels may have, as text and in the order that the model has them in; "
-        "they are public, and a label that is none of them ends the run",
-        default_text="false and true, of a BOOLEAN; else needed for classes", needs=_OF_LABELS)
+        "public list of all classes of the labels, as text and in the model's order; another label "
+        "ends the run",
+        default_text="false and true for a BOOLEAN; else needed for classes", needs=_OF_LABELS)
     epsilon: float | None = option(EPSILON, None,
         "ε of the features of one row of a table; excludes noise_multiplier",
         default_text="features are not protected")
     noise_multiplier: float | None = option(MULTIPLIER, None,
-        "z: the noise of a sum of gradients has the standard deviation z · clip; ε follows",
+        "z: the noise of a sum of gradients has the standard deviation z · clip; ε follows from it",
         default_text="from epsilon")
-    """Exactly one of these two is given, or none where features are not protected."""
+    """With protected gradients, exactly one of `epsilon` and `noise_multiplier` is given."""
     delta: float = option(SHARE, 1e-6,
         "δ of the features; must be less than 1 / the rows of each table", needs=_OF_FEATURES)
     clip: float | None = option(CLIP, None,
-        "C: what the norm of a table row's gradient of a step is clipped to, as it stands in the "
-        "sum over joined rows",
+        "C: bound to which the norm of a table row's gradient is clipped in each step, summed over "
+        "the row's joined rows",
         default_text="the mean number of joined rows per row of the table, times the "
-        "standard deviation of labels that are numbers", needs=_OF_GRADIENTS)
+        "standard deviation of numeric labels", needs=_OF_GRADIENTS)
     predictions: str = option(
         choice("exact", "gaussian", "binomial", "sketch", "moments",
                spellings={FORMER_EXACT: EXACT}), EXACT,
@@ -236,58 +237,58 @@ class Privacy:
         "of 'pbm'; 'sketch' of 'frank_wolfe'",
         chosen=_predictions, needs=_OF_FEATURES)
     prediction_clip: float | None = option(CLIP, None,
-        "B: what the norm of a row's prediction is clipped to",
-        default_text=f"{PREDICTION_CLIP:g}; of regressions {DEVIATIONS:g} standard deviations of "
+        "B: bound to which the norm of a row's prediction is clipped",
+        default_text=f"{PREDICTION_CLIP:g}; for regressions {DEVIATIONS:g} standard deviations of "
         "the labels",
         chosen=_prediction_clip, needs=_NOISED)
-    """None: DEVIATIONS, times the deviation of labels that are numbers."""
+    """None: DEVIATIONS times the standard deviation of numeric labels."""
     prediction_share: float = option(SHARE, 0.5,
-        "share of the budget of the rounds that predictions take (of the sum of squares of "
-        "sensitivity over noise); of draws, what gradients leave of it; of 'sketch' what sketches "
-        "take, and choices have the rest", needs=_SHARED)
+        "share of the rounds' budget for predictions, measured by sums of squares of sensitivity "
+        "over noise; gradients take the rest. With 'sketch', the share for sketches; choices take "
+        "the rest", needs=_SHARED)
     bins: int | None = option(BINS, None,
-        "b: coins of the draw that a number of an embedding leaves a client as",
+        "b: number of coins in the draw that a client sends for each number of an embedding",
         default_text="from epsilon", needs=_DRAWN)
     theta: float | None = option(THETA, None,
-        "θ: the coins of an embedding's number h, from -1 to 1, fall with probability ½ + θ h; "
+        "θ: each coin for a number h of an embedding, from -1 to 1, is 1 with probability ½ + θ h; "
         "bins and theta without epsilon and noise_multiplier leave gradients exact",
         default_text="from epsilon", needs=_DRAWN)
     honest_parties: int | None = option(integer(1), None,
-        "parties that tell nobody their draws, the row's own among them: all others may collude "
-        "with the coordinator, and the party that it is at does. Where it is the number of "
-        "parties, ε is against the coordinator alone",
+        "number of parties that keep their draws secret, the row's own included. All others may "
+        "collude with the coordinator; the party that hosts it does. With the number of all "
+        "parties, ε holds against the coordinator alone",
         default_text="all but one other", needs=_DRAWN)
     mechanism: str = option(choice(GUMBEL, LAPLACE_MAX), GUMBEL,
-        "by what noise in the scores a column is chosen", needs=_CHOSEN)
+        "distribution of the noise on the scores when a column is chosen", needs=_CHOSEN)
     feature_bound: float | None = option(CLIP, None,
-        "B: what the encoded values of numbers are clipped to, from -B to B",
-        default_text="1 with statistics = 'bounds', where they lie in [-1, 1]; else 3",
+        "B: encoded values of numbers are clipped to the range from -B to B",
+        default_text="1 with statistics = 'bounds', which scale values to [-1, 1]; else 3",
         needs=_BOUNDED)
     label_bound: float | None = option(CLIP, None,
-        "Y: how far a label is taken to be from their mean, at most: residuals are clipped to "
-        "radius · B + Y", default_text="the largest distance that there is", needs=_CHOSEN)
+        "Y: bound of a label's distance from the mean of labels; residuals are clipped to "
+        "radius · B + Y", default_text="the largest such distance", needs=_CHOSEN)
     statistics: str = option(choice("none", "bounds", "noised"), "none",
-        "how features are scaled, and which categories there are: by public bounds, by noised "
-        "sums and counts, or by exact ones, which nothing protects",
-        default_text="'bounds' where all features have bounds, 'noised' where only categories "
-        "have none", chosen=_statistics, needs=_OF_FEATURES)
+        "source of scales and categories of features: public bounds, noised sums and counts, or "
+        "('none') exact statistics, which are not protected",
+        default_text="'bounds' if all features have bounds, 'noised' if only categories have "
+        "none", chosen=_statistics, needs=_OF_FEATURES)
     """AUTO before the query's columns are known: see sqlfl.coordinator.privacy_planning."""
     statistics_share: float = option(SHARE, 0.1,
-        "share of the whole budget that noised statistics take",
+        "share of the whole budget for noised statistics",
         needs=Needs(("statistics",), ("noised",)))
     feature_bounds: Mapping[str, Bounds] = option(FEATURE_BOUNDS, MappingProxyType({}),
-        "public bounds of features by their names in the query: values beyond are clipped, "
-        "categories that are not listed count as unknown", default_text="[0, 1] of a BOOLEAN",
+        "public bounds of features, by their names in the query: other values are clipped, and "
+        "categories that are not listed count as unknown", default_text="[0, 1] for a BOOLEAN",
         needs=_OF_FEATURES)
     """Names are folded to lower case."""
     max_fan_out: int | None = option(integer(1), None,
-        "joined rows that a table's row may occur in; rows beyond are dropped at random, and "
+        "maximum number of joined rows of a table's row; further ones are dropped at random, and "
         "counted", default_text="no limit", needs=_OF_FEATURES)
     # fmt: on
 
     @property
     def prediction_bound(self) -> str:
-        """B as text; where it follows from the labels, by what."""
+        """B as text, or the quantity that it follows from."""
         if self.prediction_clip is None:
             return f"{DEVIATIONS:g} standard deviations of the labels"
         return f"{self.prediction_clip:.4g}"
@@ -299,7 +300,7 @@ class Privacy:
 
     @property
     def label(self) -> LabelNoise | None:
-        """How labels are noised; None where they are not."""
+        """The noise on labels; None without noise."""
         if self.label_epsilon is None:
             return None
         classes = () if self.label_bounds is not None else self.label_classes or ()
@@ -307,7 +308,7 @@ class Privacy:
 
     @property
     def features(self) -> bool:
-        """Something that is made of features is noised: gradients, or embeddings."""
+        """Whether noise protects anything computed from features: gradients or embeddings."""
         return self.gradients or self.bins is not None or self.theta is not None
 
     @property
@@ -317,12 +318,12 @@ class Privacy:
 
     @property
     def drawn(self) -> bool:
-        """Of predictions only sums of draws are seen."""
+        """Whether the coordinator receives predictions only as sums of draws."""
         return self.features and self.predictions == "binomial"
 
     @property
     def chosen(self) -> bool:
-        """Of predictions there are none: columns are chosen, and sketches of them told."""
+        """Whether clients send no predictions, but chosen columns and sketches of them."""
         return self.features and self.predictions == "sketch"
 
     @property
@@ -332,7 +333,7 @@ class Privacy:
 
     @property
     def together(self) -> bool:
-        """Predictions are noised, or drawn, and so all that is calculated from them."""
+        """Whether predictions are noised or drawn, and with them everything computed from them."""
         return self.features and self.predictions != EXACT
 
 
@@ -348,7 +349,7 @@ _CALLED = {
     "target_delta": "delta",
     "target_epsilon": "epsilon",
 }
-"""What other libraries call some of them."""
+"""Names of these options in other libraries."""
 
 
 PRIVACY = OptionTable(

@@ -1,6 +1,6 @@
-"""From the clauses WITH and PRIVACY to frozen options, and what each forbids the other.
+"""Resolve the clauses WITH and PRIVACY to frozen options, and check that they fit together.
 
-What an option is stands in the tables (`training`, `privacy`, a method's own `options`).
+The tables define the options (`training`, `privacy`, and each method's `options`).
 """
 
 from __future__ import annotations
@@ -106,11 +106,11 @@ _FAMILIES: tuple[tuple[tuple[str, ...], str], ...] = (
       "torch"), "USING mlp_classifier or mlp_regressor"),
     (("regression", "regressor"), "USING linear_regression"),
 )  # fmt: skip
-"""Beginnings of what others call models, in the order in which they are looked for."""
+"""Beginnings of names that other libraries give to models, in the order of the search."""
 
 
 def _other_kind(kind: str) -> str | None:
-    """The hint for a kind of another library's; None where it is only misspelled."""
+    """Return a hint for another library's kind of model; None for a misspelled name."""
     name = kind.lower()
     close = nearest(kind, KINDS)
     if close is not None and close.startswith(name[:5]):
@@ -126,11 +126,11 @@ def _other_kind(kind: str) -> str | None:
 def resolve_training(
     kind: str, given: Iterable[Given], sql: str | None = None, privacy: Privacy | None = None
 ) -> TrainingOptions:
-    """What a WITH clause asks for, of a model of this kind, which carries its place in the
-    attribute `span` where it was parsed.
+    """Resolve the WITH clause for a model of this kind. A parsed `kind` has its position in the
+    attribute `span`.
 
-    Defaults depend on what `privacy` protects. Raises OptionError for all that is not in the table,
-    and for what does not go together.
+    Defaults depend on `privacy`. Raises OptionError for unknown options and for options that
+    conflict.
     """
     check_kind(kind, sql=sql, span=getattr(kind, "span", None))
     table = with_options()
@@ -178,7 +178,9 @@ def resolve_training(
 def _check_stragglers(
     options: TrainingOptions, written: WrittenOptions, privacy: Privacy | None, sql: str | None
 ) -> None:
-    """A step goes on without those that are late only where it can."""
+    """Raise OptionError if `stragglers` conflicts with another option: steps cannot always skip
+    late clients.
+    """
     if options.method.waits is None:
         return
     asked = written.places["stragglers"]
@@ -199,29 +201,31 @@ def _check_stragglers(
 def training_options(
     kind: str, values: Mapping[str, object], *, private: bool = False, noised: bool = False
 ) -> TrainingOptions:
-    """Options from values by name, in JSON's types; None and what is not named is the default.
+    """Make options from values by name, in JSON's types. None and missing names mean the default.
 
-    Raises OptionError for a value that is none of its option's.
+    Raises OptionError for a value of the wrong type.
     """
-    found = {name: _value(name, value) for name, value in values.items() if value is not None}
-    return _assembled(Setting(kind, private, noised, values=found))
+    read_values = {name: _value(name, value) for name, value in values.items() if value is not None}
+    return _assembled(Setting(kind, private, noised, values=read_values))
 
 
 def _value(name: str, value: object) -> Any:
-    """Of an option, from JSON's types."""
+    """Read the value of an option from JSON's types."""
     entry = with_options().entries.get(name)
     value = tuple(value) if isinstance(value, list) else value
-    found = None if entry is None else entry.read(value)
-    if found is None:
+    read_value = None if entry is None else entry.read(value)
+    if read_value is None:
         must = "an option" if entry is None else entry.type.text
         raise OptionError(f"{name} must be {must}, got {shown(value)}")
-    return found
+    return read_value
 
 
 def _assembled(
     setting: Setting, check: Callable[[str], None] = lambda algorithm: None
 ) -> TrainingOptions:
-    """`check` is told the algorithm, before anything is asked of it."""
+    """Assemble the options. `check` receives the algorithm first, before its options are
+    looked up.
+    """
     entries = {entry.name: entry for entry in entries_of(TrainingOptions)}
     usual = entries["algorithm"].usual(setting)
     algorithm = str(setting.values.get("algorithm", usual))
@@ -229,19 +233,26 @@ def _assembled(
     method = options_of(algorithm)
     setting = replace(setting, method=method.usual)
     tower = TowerOptions(**resolved(TowerOptions, setting)) if setting.neural else None
-    own = method(**resolved(method, setting))
+    method_options = method(**resolved(method, setting))
     return TrainingOptions(
-        kind=str(setting.kind), method=own, tower=tower, **resolved(TrainingOptions, setting)
+        kind=str(setting.kind),
+        method=method_options,
+        tower=tower,
+        **resolved(TrainingOptions, setting),
     )
 
 
 def _check_method(kind: str, algorithm: str, written: WrittenOptions, sql: str | None) -> None:
-    """The algorithm trains this kind of model, and all that is written applies to both."""
+    """Raise OptionError unless the algorithm trains this kind of model and all written options
+    apply to both.
+    """
     if not trains(algorithm, kind):
-        own = kind_of(kind).algorithm
+        usual = kind_of(kind).algorithm
         message = f"algorithm '{algorithm}' does not train {kind}"
         others = next((name for name in KINDS if trains(algorithm, name)), "")
-        hint = f"leave algorithm out: it is '{own}'" if own else f"USING {others}, or another one"
+        hint = (
+            f"leave algorithm out: it is '{usual}'" if usual else f"USING {others}, or another one"
+        )
         raise error(message, written.places["algorithm"], sql, hint=hint)
     if kind in NEURAL and options_of(algorithm).usual.tower_epochs is None:
         message = f"algorithm '{algorithm}' does not train {kind}: towers are not linear"
@@ -274,10 +285,11 @@ def _check_method(kind: str, algorithm: str, written: WrittenOptions, sql: str |
 def resolve_scoring(
     kind: str, model: Mapping[str, object], given: Iterable[Given] = (), sql: str | None = None
 ) -> ScoringOptions:
-    """Those that a statement sets, over those of the model, in JSON's types as it keeps them.
+    """Resolve the options of scoring: the statement's own values override those stored in the
+    model, which are in JSON's types.
 
-    Raises OptionError for what EVALUATE and PREDICT do not take, and ModelError for a model whose
-    options are damaged.
+    Raises OptionError for an option that EVALUATE and PREDICT do not take, and ModelError for a
+    model with damaged options.
     """
     table = with_options()
     given = tuple(given)
@@ -293,7 +305,7 @@ def resolve_scoring(
 
 
 def tower_of(kind: str, model: Mapping[str, object]) -> TowerOptions | None:
-    """Of a model, by the options that it keeps; None of a linear one."""
+    """Return the tower options stored in a model; None for a linear model."""
     if kind not in NEURAL:
         return None
     names = [spec.name for spec in fields(TowerOptions)]
@@ -301,13 +313,14 @@ def tower_of(kind: str, model: Mapping[str, object]) -> TowerOptions | None:
 
 
 def kept_options(model: Mapping[str, object], names: Iterable[str]) -> dict[str, Any]:
-    """Those of these that a model has, of the options that it keeps. Raises ModelError where they
-    are damaged."""
+    """Return the options of these names that the model stores. Raise ModelError if they are
+    damaged.
+    """
     return {name: value for name in names if (value := _kept(name, model)) is not None}
 
 
 def _kept(name: str, model: Mapping[str, object]) -> Any:
-    """A model's value of an option; None where it has none."""
+    """Return a model's value of an option, or None."""
     value = model.get(name)
     try:
         return None if value is None else _value(name, value)
@@ -316,17 +329,20 @@ def _kept(name: str, model: Mapping[str, object]) -> Any:
 
 
 def written_algorithm(given: Iterable[Given], sql: str | None = None) -> str | None:
-    """The one that a WITH clause asks for by name; OptionError where there is none such."""
+    """Return the algorithm that a WITH clause names, or None. Raise OptionError for an
+    unknown one.
+    """
     asked = (option for option in given if option.name == "algorithm")
-    found: str | None = with_options().read(asked, sql).values.get("algorithm")
-    return found
+    algorithm: str | None = with_options().read(asked, sql).values.get("algorithm")
+    return algorithm
 
 
 def usual_algorithm(
     kind: str, options: Iterable[Given], privacy: Iterable[Given], sql: str | None = None
 ) -> str | None:
-    """Return the algorithm that a statement asks for by name, or else MOMENTS where PRIVACY has a
-    budget for features, unless it asks for predictions of another kind; None for the rest."""
+    """Return the algorithm that the statement names. If it names none, return MOMENTS where PRIVACY
+    has a budget for features and does not ask for another kind of predictions. Else return None.
+    """
     options = tuple(options)
     named = written_algorithm(options, sql)
     if named is not None or kind not in KINDS or not kind_of(kind).solved:
@@ -341,13 +357,13 @@ def usual_algorithm(
 def resolve_privacy(
     kind: str, given: Iterable[Given], sql: str | None = None, algorithm: str | None = None
 ) -> Privacy:
-    """What a PRIVACY clause asks for, of a model of this kind, which this algorithm trains; None
-    where WITH does not say it.
+    """Resolve the PRIVACY clause for a model of this kind and this algorithm (None: WITH names
+    none).
 
-    What depends on the query's columns is left: `statistics` is AUTO where features are protected
-    and nothing is said of it, `label_classes` None where they are not given. Raises OptionError for
-    all that is not in the table, for values that are none, and for options that need, or exclude,
-    others.
+    Two values may stay open until the query's columns are known. `statistics` is AUTO where
+    features are protected and the clause does not set it; `label_classes` is None where they are
+    not given. Raises OptionError for unknown options, wrong values, and options that need or
+    exclude others.
     """
     check_kind(kind, sql=sql, span=getattr(kind, "span", None))
     written = privacy_options().read(given, sql)
@@ -369,7 +385,7 @@ def resolve_privacy(
 
 
 def privacy_options() -> OptionTable:
-    """The options of PRIVACY, for reading: it knows those of WITH."""
+    """Return the table of PRIVACY options for reading, with hints for options of WITH."""
     of_with = {
         name: f"it is an option of WITH: WITH ({name} = ...) PRIVACY (...)"
         for name in option_lines()
@@ -393,7 +409,9 @@ def _check_asked(written: Mapping[str, Given], sql: str | None) -> None:
 def _check_predictions(
     drawn: bool, values: Mapping[str, object], written: Mapping[str, Given], sql: str | None
 ) -> None:
-    """Predictions are noised as the algorithm can: `drawn`, it sums draws of them in secret."""
+    """Raise OptionError unless the algorithm can noise predictions as asked. `drawn`: its clients
+    send draws in secure sums.
+    """
     asked = values["predictions"]
     fits = drawn == (asked == "binomial") and asked not in ("sketch", "moments")
     if "predictions" not in written or fits:
@@ -404,16 +422,18 @@ def _check_predictions(
         message += "summed in secret"
         hint = "leave it out, or algorithm = 'sgd'"
     else:
-        own = {"sketch": "frank_wolfe", "moments": "moments"}.get(str(asked), "pbm")
-        message = f"{got} applies only to algorithm '{own}'"
+        fitting = {"sketch": "frank_wolfe", "moments": "moments"}.get(str(asked), "pbm")
+        message = f"{got} applies only to algorithm '{fitting}'"
         hint = "WITH (algorithm = 'pbm') USING mlp_classifier or mlp_regressor, or 'gaussian'"
-        hint = "USING lasso, or 'gaussian'" if own == "frank_wolfe" else hint
-        hint = "WITH (algorithm = 'moments'), or 'gaussian'" if own == "moments" else hint
+        hint = "USING lasso, or 'gaussian'" if fitting == "frank_wolfe" else hint
+        hint = "WITH (algorithm = 'moments'), or 'gaussian'" if fitting == "moments" else hint
     raise error(message, written["predictions"], sql, hint=hint)
 
 
 def _check_chosen(written: Mapping[str, Given], sql: str | None) -> None:
-    """What is noised follows from a budget."""
+    """Raise OptionError for options of gradients: the noise of frank_wolfe follows from a
+    budget.
+    """
     for name, why in (
         ("noise_multiplier", "choices and sketches are noised by a budget"),
         ("clip", "no gradients are told"),
@@ -429,7 +449,9 @@ def _check_chosen(written: Mapping[str, Given], sql: str | None) -> None:
 
 
 def _check_solved(written: Mapping[str, Given], sql: str | None) -> None:
-    """Noise follows from a budget, and there is nothing else to bound."""
+    """Raise OptionError for options of gradients and predictions: the noise of moments follows from
+    a budget.
+    """
     for name, why in (
         ("noise_multiplier", "what it releases is noised by a budget"),
         ("clip", "no gradients are told"),
@@ -450,7 +472,7 @@ def _check_solved(written: Mapping[str, Given], sql: str | None) -> None:
 
 
 def _check_draws(drawn: bool, written: Mapping[str, Given], sql: str | None) -> None:
-    """How embeddings are drawn is given, or follows from epsilon."""
+    """Raise OptionError unless the parameters of draws are given or follow from epsilon."""
     there = [name for name in DRAWS if name in written]
     if len(there) == 2 and "prediction_share" in written:
         message = "PRIVACY option prediction_share does not go with bins and theta, which say what "
@@ -467,9 +489,9 @@ def _check_draws(drawn: bool, written: Mapping[str, Given], sql: str | None) -> 
 
 
 def _check_kind(kind: str, written: Mapping[str, Given], sql: str | None) -> None:
-    """What is asked for exists for models of this kind."""
-    found = kind_of(kind)
-    for names, why in ((LABELS, found.no_label_noise), (FEATURES, found.no_feature_noise)):
+    """Raise OptionError where this kind of model does not support the noise."""
+    spec = kind_of(kind)
+    for names, why in ((LABELS, spec.no_label_noise), (FEATURES, spec.no_feature_noise)):
         for name in names:
             if why and name in written:
                 message = f"PRIVACY option {name} does not go with {kind}: {why}"
@@ -480,7 +502,7 @@ def _check_kind(kind: str, written: Mapping[str, Given], sql: str | None) -> Non
 def _check_labels(
     kind: str, values: Mapping[str, object], written: Mapping[str, Given], sql: str | None
 ) -> None:
-    """What is said of labels fits the kind of model."""
+    """Raise OptionError unless the options of labels fit the kind of model."""
     classes = kind in CLASSIFIERS
     wrong, right, is_ = "label_classes", "label_bounds", "a number"
     if classes:
@@ -513,7 +535,7 @@ _GAUSSIAN = "or noise them: PRIVACY (..., predictions = 'gaussian')"
 def check_privacy(
     privacy: Privacy, options: TrainingOptions, written: WrittenOptions, sql: str | None = None
 ) -> None:
-    """Raise OptionError where options of WITH break what PRIVACY promises."""
+    """Raise OptionError where options of WITH break the guarantee of PRIVACY."""
     values = options.listed()
 
     def refuse(name: str, why: str, hint: str) -> OptionError:

@@ -1,4 +1,4 @@
-"""Whether a step waits for clients that are late: values of the option `stragglers`."""
+"""The option `stragglers`: how long a step waits for late clients."""
 
 from __future__ import annotations
 
@@ -9,27 +9,28 @@ from sqlfl.options.types import SECONDS, OptionType
 
 WAIT = "wait"
 ALL = 0.0
-"""The seconds that mean waiting for all: a number that JSON has, as requests are held to it."""
+"""The value that means waiting for all clients. It is a number because requests carry it as JSON.
+"""
 WORDS = (
-    "how long a step waits for parties: for all of them, or so long (but for one of them), after "
-    "which it goes on with what the others have last predicted"
+    "how long a step waits for parties: until all have answered, or for this time (and at least "
+    "for one party); it then uses the latest predictions of the late parties"
 )
 EXCLUDED = {
     "patience": "a party that was late no longer has the parameters of the best epoch",
-    "network": "it is reckoned for rounds in which all parties answer",
+    "network": "it is computed for rounds in which all parties answer",
 }
 """Options that do not go with a length of time -> why."""
 _TIME = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]+)", re.IGNORECASE)
 
 
 def _read(value: object) -> float | None:
-    """In seconds; ALL for all of them."""
+    """Return seconds; ALL for waiting until all have answered."""
     text = value.strip().lower() if isinstance(value, str) else ""
     if text == WAIT:
         return ALL
-    found = _TIME.fullmatch(text)
-    unit = None if found is None else SECONDS.get(found[2])
-    seconds = float(found[1]) * unit if found and unit else 0.0
+    match = _TIME.fullmatch(text)
+    unit = None if match is None else SECONDS.get(match[2])
+    seconds = float(match[1]) * unit if match and unit else 0.0
     return seconds if 0.0 < seconds < math.inf else None
 
 

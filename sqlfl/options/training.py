@@ -1,4 +1,4 @@
-"""The options of WITH: what a statement may set, each told once, beside the field that has it."""
+"""The options of WITH. Each is defined once, beside its field."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from sqlfl.options.types import (
     CLASS_WEIGHT,
     FRACTION,
     LENGTH,
+    MAX_WIDTH,
     MODEL,
     NETWORK,
     SIZE,
-    WIDEST,
     WIDTHS,
     ClassWeight,
     OptionType,
@@ -43,27 +43,27 @@ from sqlfl.options.types import (
 )
 from sqlfl.transport.network import Network
 
-LARGEST_TABLE = 2**31 - 1
-"""Rows of a table, and joined rows that are written down: mappings number them by int32."""
-LARGEST_JOIN = 2**32 - 1
-"""Joined rows: so many of one row are told by 4 bytes."""
+MAX_TABLE_ROWS = 2**31 - 1
+"""Maximum rows of a table, and of joined rows that are stored: mappings number rows by int32."""
+MAX_JOINED_ROWS = 2**32 - 1
+"""Maximum joined rows: 4 bytes carry the number of joined rows of a row."""
 
 Own = TypeVar("Own", bound=MethodOptions)
 
 
 _METHOD: OptionType[str] = OptionType("a method", lambda value: None)
-"""Until it is known which there are: see `option_lines`."""
+"""A placeholder until the methods are known: see `option_lines`."""
 
 
 def options_of(method: str) -> type[MethodOptions]:
-    """The method's own options."""
-    found: type[MethodOptions] = part_of(method, "options")
-    return found
+    """Return the class of the method's options."""
+    options: type[MethodOptions] = part_of(method, "options")
+    return options
 
 
 @dataclass(frozen=True, kw_only=True)
 class TowerOptions:
-    """Of a neural model's towers."""
+    """Options of a neural model's towers."""
 
     # fmt: off
     hidden: tuple[int, ...] = option(WIDTHS, (16,),
@@ -73,20 +73,22 @@ class TowerOptions:
     dropout: float = option(FRACTION, 0.0,
         "share of the hidden units that each training step leaves out at random", kinds=NEURAL)
     head: str = option(choice("none", "linear"), "none",
-        "what the coordinator makes of the sum of the towers' outputs: the scores as they are, or "
-        "a linear layer that is trained there", chosen=lambda setting: _usual(setting).head,
-        default_text="'none'; 'linear' of pbm", kinds=NEURAL)
-    embedding: int = option(integer(1, WIDEST), 16,
-        "outputs of each tower, where a head follows; only with head = 'linear'", kinds=NEURAL,
+        "how the coordinator makes scores of the sum of the towers' outputs: it takes the sum, or "
+        "trains a linear layer on it", chosen=lambda setting: _usual(setting).head,
+        default_text="'none'; 'linear' with pbm", kinds=NEURAL)
+    embedding: int = option(integer(1, MAX_WIDTH), 16,
+        "number of outputs of each tower; only with head = 'linear'", kinds=NEURAL,
         needs=Needs(("head",), ("linear",)))
     device: str = option(choice("auto", "cpu", "cuda"), "auto",
-        "where towers are trained: 'auto' is CUDA at those clients that have it, with float32 "
-        "there and float64 on CPUs", kinds=NEURAL)
+        "where towers are trained: 'auto' is CUDA at clients that have it, else the CPU; float32 "
+        "on CUDA and float64 on CPUs", kinds=NEURAL)
     # fmt: on
 
     @property
     def outputs(self) -> int | None:
-        """P, numbers that a tower gives of a row, where a linear head follows; None for d_c."""
+        """P, a tower's outputs for a row before a linear head; None without a head, where it is
+        d_c.
+        """
         return self.embedding if self.head == "linear" else None
 
 
@@ -124,96 +126,97 @@ def _usual(setting: Setting) -> Defaults:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingOptions:
-    """All options of a run of training, with their values.
+    """All options of a training run, with their values.
 
-    None of an option stands for what it says in the table where nothing is given.
+    The table says what None means for each option.
     """
 
     kind: str
-    """The model's, which says what applies."""
+    """The model's kind; it decides which options apply."""
     # fmt: off
     engine: str = option(choice("auto", "sql", "arrays"), "auto",
-        "what computes the local updates: queries on the party's database, or arrays beside it")
+        "how parties compute local updates: by queries in the database, or with arrays beside it")
     memory_limit: str | None = option(SIZE, None,
-        "what the join and the training may take at the coordinator, beyond which joined rows are "
-        "kept on disk or refused, and what the arrays of an engine must fit in half of",
+        "memory for the join and the training at the coordinator; beyond it, joined rows are kept "
+        "on disk or refused. The arrays of an engine must fit in half of it",
         default_text="four fifths of the machine's memory; 4 GiB for the arrays")
-    max_joined_rows: int = option(integer(1, LARGEST_JOIN), 100_000_000,
-        "the most rows that the join may have: more are refused before it is made")
+    max_joined_rows: int = option(integer(1, MAX_JOINED_ROWS), 100_000_000,
+        "maximum number of rows of the join: a larger one is refused before it is made")
     algorithm: str = option(_METHOD, DEPENDS,
-        "how the model is trained; lbfgs is for linear models only, frank_wolfe for lasso, moments "
-        "for linear, logistic and softmax regression whose features PRIVACY protects by epsilon",
+        "training method: lbfgs is for linear models only, frank_wolfe for lasso, and moments for "
+        "linear, logistic and softmax regression whose features PRIVACY protects by epsilon",
         chosen=lambda setting: _algorithm(setting),
-        default_text="'lbfgs'; 'sgd' of mlp_*; 'frank_wolfe' of lasso; with PRIVACY of features "
-        "'sgd', or 'moments' where it has epsilon and asks for no other predictions")
+        default_text="'lbfgs'; 'sgd' for mlp_*; 'frank_wolfe' for lasso; where PRIVACY protects "
+        "features 'sgd', or 'moments' with epsilon and no other option `predictions`")
     epochs: int = option(integer(1), DEPENDS,
-        "passes over the joined rows; for lbfgs and frank_wolfe iterations", chosen=_epochs)
+        "passes over the joined rows; iterations of lbfgs and frank_wolfe", chosen=_epochs)
     method: MethodOptions
-    """Of the algorithm alone."""
+    """The options of the algorithm."""
     l2: float = option(number(0), 1e-4,
-        "weight of half the squared norm of the weights of the encoded columns; of mlp_*, of all "
-        "weights of towers and head but biases", kinds=USUAL,
-        chosen=_l2, default_text="0.0001; 0 of quantile_regression, whose loss grows with the "
-        "target's unit as the weights do, and not as their squares")
+        "penalty: this times half the squared norm of the weights of the encoded columns; for "
+        "mlp_*, of all weights of towers and head except biases", kinds=USUAL,
+        chosen=_l2, default_text="0.0001; 0 for quantile_regression, whose loss scales with the "
+        "target's unit, not with its square")
     threshold: float | None = option(number(0, above=True), None,
-        "where Huber's loss turns from ½ r² to a straight line: so far, in the target's own unit, "
-        "may a target be from its prediction and still count in full",
+        "residual, in the target's unit, at which Huber's loss turns from ½ r² to a straight line; "
+        "larger residuals count less",
         default_text="none: it must be given", kinds=("huber_regression",))
     quantile: float = option(number(0, above=True, most=0.999), 0.5,
-        "which quantile of the target is predicted: 0.5 is the median",
+        "quantile of the target to predict: 0.5 is the median",
         kinds=("quantile_regression",))
     tolerance: float = option(number(0), DEPENDS,
-        "training ends where the objective changes by less than this, relatively; of frank_wolfe, "
-        "where the duality gap is less",
+        "training ends when the objective's relative change is less than this; for frank_wolfe, "
+        "when the duality gap is less",
         chosen=_tolerance)
     seed: int | None = option(integer(0), None,
-        "with it, runs over the same tables repeat (to the last digit on CPUs of one kind), for "
-        "rows too are numbered by it: the coordinator can then tell a row again in the next run",
-        default_text="another in every run")
+        "makes runs over the same tables repeatable (to the last digit on CPUs of one kind). Rows "
+        "are numbered by it too, so the coordinator can recognise a row in the next run",
+        default_text="a new one in every run")
     network: Network | None = option(NETWORK, None,
-        "the network that comm_seconds of the history is reckoned for",
+        "network for which the history's comm_seconds are computed",
         default_text="none: comm_seconds is NULL")
     allow_cross_join: bool = option(BOOLEAN, False,
-        "take a query that joins tables without an equality")
+        "accept a query that joins tables without an equality")
     wait: float | None = option(LENGTH, None,
-        "how long the statement waits, where owners of tables have to approve it before it runs: "
-        "it asks again now and then",
-        default_text="it ends, to be run again")
+        "how long the statement waits for owners of tables to approve it; it asks again from time "
+        "to time",
+        default_text="it ends, and you run it again after the approval")
     tower: TowerOptions | None
-    """None of linear models."""
+    """None for linear models."""
     merge_equal_rows: bool = option(BOOLEAN, True,
-        "rows of a table whose features are equal are trained as one that counts as they do "
-        "together; each client then tells the coordinator which of its rows are equal, as exact "
-        "predictions mostly do. Not where units drop, nor where PRIVACY protects features")
+        "train rows of a table with equal features as one row with their total weight. Each client "
+        "then discloses to the coordinator which of its rows are equal, as exact predictions "
+        "mostly do. It has no effect with dropout, or where PRIVACY protects features")
     validation_fraction: float = option(number(0, most=0.9), 0.0,
-        "share of the label's rows that training leaves out, to validate on")
+        "share of the label's rows that training leaves out for validation")
     patience: int | None = option(integer(1), None,
-        "training ends after so many epochs without a lower valid_loss, and keeps the epoch where "
-        "that was least; needs validation_fraction", default_text="no early end",
+        "number of epochs without a lower valid_loss after which training ends; the model of the "
+        "epoch with the lowest is kept. Needs validation_fraction", default_text="no early end",
         needs=Needs(("validation_fraction",), message="option patience needs rows to validate on",
             hint="add validation_fraction = 0.2"))
     checkpoint: int | None = option(integer(1), None,
-        "after so many epochs, again and again, the model so far is kept under its name: what ends "
-        "the training then, RESUME MODEL goes on from", default_text="the model is kept in the end",
+        "number of epochs after which the model so far is saved under its name, each time; RESUME "
+        "MODEL continues an interrupted training from it",
+        default_text="the model is saved at the end",
         kinds=USUAL)
     class_weight: ClassWeight | None = option(CLASS_WEIGHT, None,
-        "by what the weights of a class's rows are multiplied: given numbers (1 for classes that "
-        "are not named), or so that all classes weigh the same", kinds=CLASSIFIERS,
+        "factor of the weights of each class's rows: the given numbers (1 for other classes), or, "
+        "with 'balanced', factors that give all classes the same total weight", kinds=CLASSIFIERS,
         default_text="1 for all")
     warm_start: str | None = option(MODEL, None,
-        "the model whose blocks training starts from: of the same kind, columns and classes, and "
-        "of towers of the same shape", default_text="weights of 0; of mlp_*, random ones",
+        "model whose blocks training starts from: it must have the same kind, columns and classes, "
+        "and towers of the same shape", default_text="weights of 0; for mlp_*, random weights",
         kinds=USUAL)
     # fmt: on
 
     def of(self, method: type[Own]) -> Own:
-        """The method's own options. Raises InternalError where they are another method's."""
+        """Return the method's options. Raise InternalError if they belong to another method."""
         if not isinstance(self.method, method):
             raise InternalError(f"options of {self.algorithm} are no {method.__name__}")
         return self.method
 
     def listed(self) -> dict[str, object]:
-        """All that apply, as a statement has them and in the order of the table: JSON's types."""
+        """Return all options that apply, in the order of the table and in JSON's types."""
         values = listed(self, self.kind) | listed(self.method, self.kind)
         values |= {} if self.tower is None else listed(self.tower, self.kind)
         return {name: values[name] for name in with_options().entries if name in values}
@@ -221,7 +224,9 @@ class TrainingOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ScoringOptions:
-    """Of EVALUATE and PREDICT: how the join is made. TrainingOptions has the words."""
+    """Options of EVALUATE and PREDICT, which say how the join is made. TrainingOptions holds their
+    texts.
+    """
 
     engine: str
     memory_limit: str | None
@@ -240,27 +245,28 @@ Options = TrainingOptions | ScoringOptions
 
 @dataclass(frozen=True)
 class OptionLine:
-    """An option of WITH as all those have it that it applies to."""
+    """An option of WITH, with its entry in each method that has it."""
 
     entry: Entry
-    """Its name and its words; where several methods have it, those of the first with what the
-    others add."""
+    """Its name and text. If several methods have it, the text is the first method's, with additions
+    from the others.
+    """
     methods: Mapping[str, Entry] | None
     """Method -> its own entry; None for an option of all methods."""
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Of models that it applies to."""
+        """Kinds of models that it applies to."""
         if self.methods is None:
             return self.entry.kinds
         return tuple(k for k in KINDS if self.of(k))
 
     def of(self, kind: str) -> tuple[str, ...]:
         """Algorithms of models of this kind that it applies to."""
-        found = methods() if self.methods is None else self.methods
+        algorithms = methods() if self.methods is None else self.methods
         return tuple(
             name
-            for name in found
+            for name in algorithms
             if (self.methods is None or kind in self.methods[name].kinds)
             and trains(name, kind)
             and (kind not in NEURAL or options_of(name).usual.tower_epochs is not None)
@@ -268,7 +274,7 @@ class OptionLine:
 
     @property
     def applies(self) -> str:
-        """To what, in words."""
+        """The models and algorithms that it applies to, as text."""
         if self.methods is None:
             return "all" if self.entry.kinds == KINDS else ", ".join(self.entry.kinds)
         every = ", ".join(name for name, e in self.methods.items() if e.kinds == KINDS)
@@ -285,24 +291,24 @@ def option_lines() -> Mapping[str, OptionLine]:
 
 @cache
 def _option_lines(names: tuple[str, ...]) -> Mapping[str, OptionLine]:
-    """Where there are these methods."""
+    """Build the options of WITH for these methods."""
     usual = {name: options_of(name).usual for name in names}
     known: dict[str, dict[str, Any]] = {
         "algorithm": {"type": _method_type(names)},
         "epochs": {"default_text": _epochs_text(usual)},
         "tolerance": {"default_text": _tolerance_text(usual)},
     }
-    found: dict[str, OptionLine] = {}
-    own = {entry.name: entry for entry in entries_of(TrainingOptions)}
+    lines: dict[str, OptionLine] = {}
+    entries = {entry.name: entry for entry in entries_of(TrainingOptions)}
     for spec in fields(TrainingOptions):
         if spec.name == "method":
-            found |= _method_lines(names)
+            lines |= _method_lines(names)
         elif spec.name == "tower":
-            found |= {e.name: OptionLine(e, None) for e in entries_of(TowerOptions)}
-        elif spec.name in own:
-            entry = replace(own[spec.name], **known.get(spec.name, {}))
-            found[spec.name] = OptionLine(entry, None)
-    return MappingProxyType(found)
+            lines |= {e.name: OptionLine(e, None) for e in entries_of(TowerOptions)}
+        elif spec.name in entries:
+            entry = replace(entries[spec.name], **known.get(spec.name, {}))
+            lines[spec.name] = OptionLine(entry, None)
+    return MappingProxyType(lines)
 
 
 def _method_type(names: Iterable[str]) -> OptionType[str]:
@@ -314,33 +320,37 @@ def _method_type(names: Iterable[str]) -> OptionType[str]:
 
 
 def _method_lines(names: Iterable[str]) -> dict[str, OptionLine]:
-    """What several methods have is one option: its words are the first's, and what others add."""
+    """Merge an option of several methods into one line: the text of the first, and the differences
+    of the others.
+    """
     having: dict[str, dict[str, Entry]] = {}
     for method in names:
         for entry in entries_of(options_of(method)):
             having.setdefault(entry.name, {})[method] = entry
-    found = {}
+    method_lines = {}
     for name, entries in having.items():
         first, *others = entries.values()
         texts = [e.default_text for e in (first, *others) if e.default_text]
+        defaults = dict.fromkeys(part for text in texts for part in text.split("; "))
         added = [f"in {m}, {e.doc}" for m, e in entries.items() if e.doc != first.doc]
-        words = replace(first, doc="; ".join((first.doc, *added)), default_text="; ".join(texts))
-        found[name] = OptionLine(words, entries)
-    return found
+        doc, default_text = "; ".join((first.doc, *added)), "; ".join(defaults)
+        words = replace(first, doc=doc, default_text=default_text)
+        method_lines[name] = OptionLine(words, entries)
+    return method_lines
 
 
 def _epochs_text(usual: Mapping[str, Defaults]) -> str:
-    texts = [f"{own.epochs:g} ({method})" for method, own in usual.items()]
+    texts = [f"{defaults.epochs:g} ({method})" for method, defaults in usual.items()]
     texts += [
-        f"{own.tower_epochs:g} ({method} of mlp_*)"
-        for method, own in usual.items()
-        if own.tower_epochs is not None
+        f"{defaults.tower_epochs:g} ({method} of mlp_*)"
+        for method, defaults in usual.items()
+        if defaults.tower_epochs is not None
     ]
     return ", ".join(texts)
 
 
 def _tolerance_text(usual: Mapping[str, Defaults]) -> str:
-    return ", ".join(f"{own.tolerance:g} ({method})" for method, own in usual.items())
+    return ", ".join(f"{defaults.tolerance:g} ({method})" for method, defaults in usual.items())
 
 
 _CALLED = {
@@ -385,7 +395,7 @@ _CALLED = {
     "weight_decay": "l2",
     "weights": "the clause WEIGHT column",
 }
-"""Names of scikit-learn, R and torch for some of them, and options of other clauses."""
+"""Names in scikit-learn, R and torch -> the option here, or the clause."""
 _TREES = "there are no trees here: docs/models.md lists the kinds of models"
 _ALWAYS = "leave it out: each model has an intercept, and columns are standardised"
 _NOT_HERE = {
@@ -404,7 +414,7 @@ _NOT_HERE = {
     "shuffle": "leave it out: rows are drawn at random, and seed makes that repeatable",
     "num_layers": "hidden = [64, 32] lists the sizes of the layers",
 }  # fmt: skip
-"""Options without a counterpart here, and what to do instead."""
+"""Options of other libraries without a counterpart here -> a hint."""
 
 
 def with_options() -> OptionTable:

@@ -1,4 +1,4 @@
-"""The options of TUNE: those of training, of which some have candidates, and how one is chosen."""
+"""The options of TUNE: those of training, some with candidates, and how it chooses one."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from sqlfl.options.resolve import check_kind, resolve_training
 from sqlfl.options.training import TrainingOptions, with_options
 from sqlfl.options.types import ALIAS, choice, integer, shown
 
-MOST = 1000
+MAX_CANDIDATES = 1000
 """Candidates of a statement."""
 GREATER = ("accuracy", "auc", "r2")
-"""Metrics of which more is better."""
+"""Metrics where larger is better."""
 SHARED = (
     *("engine", "memory_limit", "max_joined_rows", "algorithm", "seed", "network", "union", "wait"),
     *("allow_cross_join", "merge_equal_rows", "validation_fraction", "class_weight", "device"),
-    *("threshold", "quantile"),  # what is minimised, and so what losses are of
+    *("threshold", "quantile"),  # they define the loss that fits are compared by
 )
-"""Options that all fits have in common: what is prepared once depends on them."""
+"""Options that are the same in all fits, because work that is done once depends on them."""
 REFUSED = {
     "patience": "it would stop by the rows that candidates are compared on: tune epochs",
     "stragglers": "candidates would be compared by who was late as well",
@@ -46,25 +46,25 @@ REFUSED = {
 
 @dataclass(frozen=True, kw_only=True)
 class TuneOptions:
-    """How candidates are made and compared."""
+    """Options of how TUNE makes and compares candidates."""
 
     # fmt: off
     folds: int = option(integer(2, 50), 5,
-        "parts into which the label's rows are drawn, of a classifier class by class; each "
-        "candidate is trained without each part once, and measured on it",
+        "parts into which the label's rows are divided at random, for classifiers within each "
+        "class; each candidate is trained without each part once, and measured on it",
         default_text="5; one part with validation_fraction")
     groups: str | None = option(ALIAS, None,
-        "folds are drawn of the rows of this table position, so that all joined rows of one of "
-        "them, such as a patient's, are in one fold; the coordinator draws them",
-        default_text="rows of the label's table, which its owner draws")
+        "table position whose rows are divided into folds, so that all joined rows of one row, "
+        "such as a patient's, are in one fold; the coordinator draws the folds",
+        default_text="the label's table, whose owner draws the folds")
     metric: str = option(
         choice("loss", "accuracy", "auc", "log_loss", "rmse", "mae", "r2"), "loss",
-        "what candidates are compared by, on the rows that were held out; of the loss, distances "
-        "and 'log_loss' less is better")
+        "metric that compares candidates, on the rows that were held out; a smaller 'loss', "
+        "'log_loss', 'rmse' or 'mae' is better")
     search: str = option(choice("grid", "random"), "grid",
         "'grid': all combinations of the candidates; 'random': some of them")
-    trials: int = option(integer(1, MOST), 20,
-        "combinations that are drawn with search = 'random', by `seed` or else the same ones each "
+    trials: int = option(integer(1, MAX_CANDIDATES), 20,
+        "combinations to draw with search = 'random', by `seed`; without it, the same ones each "
         "time")
     # fmt: on
 
@@ -80,49 +80,49 @@ CALLED = {
         "group": "groups",
     }.items()
 }
-"""What scikit-learn and others call them."""
+"""Names of these options in scikit-learn and other libraries."""
 TUNING = {entry.name: entry for entry in entries_of(TuneOptions)}
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One combination."""
+    """One combination of values."""
 
     values: Mapping[str, object]
-    """Of the options that are tuned, in JSON's types."""
+    """Values of the tuned options, in JSON's types."""
     options: TrainingOptions
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """What is compared, and how."""
+    """The candidates, and how TUNE compares them."""
 
     candidates: tuple[Candidate, ...]
     tuned: tuple[str, ...]
-    """Options that have candidates, in the order written; none where there is one combination."""
+    """Options with candidates, in the order written; empty for a single combination."""
     combinations: int
-    """Of which the candidates are all, or drawn."""
+    """Number of combinations that the candidates are taken from."""
     splits: int
-    """How often each candidate is trained on some rows and measured on the others."""
+    """Number of times that each candidate is trained on some rows and measured on the others."""
     share: float
-    """Of the label's rows, which each of them holds out."""
+    """Share of the label's rows that each split holds out."""
     metric: str
     groups: str | None = None
-    """Table position whose rows are drawn; None for the label's."""
+    """Table position whose rows are drawn into folds; None for the label's."""
 
     @property
     def greater(self) -> bool:
-        """Of the metric more is better."""
+        """Whether a larger metric is better."""
         return self.metric in GREATER
 
     @property
     def fits(self) -> int:
-        """With the last one, of the candidate that is chosen, on all rows."""
+        """Number of fits, with the last one: the chosen candidate on all rows."""
         return len(self.candidates) * self.splits + 1
 
     @property
     def words(self) -> str:
-        """How the candidates come to be and are compared."""
+        """A description of the candidates and their comparison."""
         number = len(self.candidates)
         of = f" of {self.combinations:,} combinations" if number < self.combinations else ""
         tuned = f" of {', '.join(self.tuned)}" if self.tuned else ""
@@ -143,27 +143,27 @@ class _Chosen:
 
 
 def resolve_tuning(kind: str, given: Iterable[Given], sql: str | None = None) -> Tuning:
-    """What the WITH clause of TUNE asks for, of a model of this kind.
+    """Resolve the WITH clause of TUNE for a model of this kind.
 
-    A list is one of candidates where training takes no list, and where it does, a list of lists.
-    Raises OptionError as `resolve_training` does, and for options that cannot be tuned.
+    A list is a list of candidates if training takes no list for the option; else a list of lists
+    is. Raises OptionError as `resolve_training` does, and for options that cannot be tuned.
     """
     check_kind(kind, sql=sql, span=getattr(kind, "span", None))
     every = tuple(given)
-    own = [o for o in every if o.name in TUNING]
+    named = [o for o in every if o.name in TUNING]
     others = [o for o in every if o.name not in TUNING]
     elsewhere = {**with_options().elsewhere, **CALLED}
     table = OptionTable("option", {**with_options().entries, **TUNING}, elsewhere)
     table.read([o for o in every if _candidates(o) is None], sql)
     _check_refused(others, sql)
-    lists = {str(o.name): found for o in others if (found := _candidates(o)) is not None}
+    lists = {str(o.name): values for o in others if (values := _candidates(o)) is not None}
     for option_ in others:
         if str(option_.name) in lists:
             _check_candidates(table, option_, lists[str(option_.name)], sql)
-    written = table.read(own, sql)
+    written = table.read(named, sql)
     settings = TuneOptions(**resolved(TuneOptions, Setting(kind, values=written.values)))
     _check_settings(kind, settings, written.places, others, sql)
-    combinations = prod(len(own) for own in lists.values())
+    combinations = prod(len(named) for named in lists.values())
     numbers = _numbers(settings, combinations, _seed(others), written.places, others, sql)
     candidates = tuple(_candidate(kind, others, lists, number, sql) for number in numbers)
     first = candidates[0].options
@@ -183,7 +183,7 @@ def resolve_tuning(kind: str, given: Iterable[Given], sql: str | None = None) ->
 
 
 def _candidates(given: Given) -> tuple[object, ...] | None:
-    """None where the option has one value, or a fault that reading it tells."""
+    """Return the candidates; None for a single value, and for a value that reading will refuse."""
     entry = with_options().entries.get(given.name)
     if entry is None or not isinstance(given.value, tuple) or entry.read(given.value) is not None:
         return None
@@ -205,8 +205,8 @@ def _check_candidates(
     table_of_one = [_Chosen(str(given.name), value, given.span) for value in values]
     for chosen in table_of_one:
         table.read([chosen], sql)
-    found = [table.entries[given.name].read(value) for value in values]
-    if any(value in found[:place] for place, value in enumerate(found)):
+    read_values = [table.entries[given.name].read(value) for value in values]
+    if any(value in read_values[:place] for place, value in enumerate(read_values)):
         raise error(f"option {given.name} has a candidate twice: {shown(values)}", given, sql)
 
 
@@ -252,11 +252,12 @@ def _numbers(
     others: Sequence[Given],
     sql: str | None,
 ) -> Sequence[int]:
-    """Those of the combinations that are tried, ascending."""
+    """Return the numbers of the combinations to try, ascending."""
     if settings.search == "random" and settings.trials < combinations:
         return sorted(random.Random(seed).sample(range(combinations), settings.trials))
-    if combinations > MOST:
-        message = f"there are {combinations:,} combinations of candidates, and TUNE takes {MOST:,}"
+    if combinations > MAX_CANDIDATES:
+        message = f"there are {combinations:,} combinations of candidates, and TUNE takes "
+        message += f"{MAX_CANDIDATES:,}"
         hint = "search = 'random', trials = 20 tries some of them"
         place = next(o for o in others if _candidates(o) is not None)
         raise error(message, place, sql, hint=hint)
@@ -284,7 +285,9 @@ def _candidate(
 
 
 def _check_method(options: TrainingOptions, given: Iterable[Given], sql: str | None) -> None:
-    """Fits that can be made one after the other, of which the coordinator knows predictions."""
+    """Raise OptionError unless the fits can run one after the other and the coordinator knows
+    predictions.
+    """
     place = next((o for o in given if o.name in ("algorithm", "union", "sketch")), None)
     why = ""
     if options.method.secure:

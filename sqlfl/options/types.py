@@ -14,10 +14,10 @@ from sqlfl.base.errors import nearest
 from sqlfl.options.batch import Batch, BatchRows
 from sqlfl.transport.network import NETWORKS, Network
 
-LARGEST_WHOLE = 10**15
-"""Whole numbers end where a double still tells them from their neighbours."""
-WIDEST = 65_536
-"""Of a layer; weights beyond that fit no memory."""
+MAX_INTEGER = 10**15
+"""Maximum whole number: a double still distinguishes it from its neighbours."""
+MAX_WIDTH = 65_536
+"""Maximum width of a layer; more weights fit no memory."""
 
 BALANCED = "balanced"
 ClassWeight: TypeAlias = str | Mapping[str, float]
@@ -30,18 +30,20 @@ T_co = TypeVar("T_co", covariant=True)
 
 @dataclass(frozen=True)
 class OptionType(Generic[T_co]):
-    """A type of option: how it is said, and how a written value is read (None: it is none)."""
+    """A type of option: its description, and a function that reads a written value (None: wrong
+    type).
+    """
 
     text: str
     read: Callable[[object], T_co | None]
     advise: Callable[[object], str | None] = lambda value: None
-    """What to write instead of a value that is none."""
+    """Return a hint for a value of the wrong type."""
     written: Callable[[Any], object] = lambda value: value
-    """What `read` has made of a value, as it is written: in JSON's types."""
+    """Return a value that `read` returned as a statement writes it, in JSON's types."""
 
 
 def number(least: float, above: bool = False, most: float = math.inf) -> OptionType[float]:
-    """From `least`, or where `above` more than it, to `most`."""
+    """Accept numbers from `least` (or above it, if `above`) to `most`."""
 
     def read(value: object) -> float | None:
         if isinstance(value, bool) or not isinstance(value, int | float):
@@ -60,16 +62,16 @@ def _read_fraction(value: object) -> float | None:
     return float(value) if 0.0 <= value < 1.0 else None
 
 
-def integer(least: int, most: int = LARGEST_WHOLE) -> OptionType[int]:
+def integer(least: int, most: int = MAX_INTEGER) -> OptionType[int]:
     def read(value: object) -> int | None:
         whole = isinstance(value, int) and not isinstance(value, bool)
         return value if whole and isinstance(value, int) and least <= value <= most else None
 
     def advise(value: object) -> str | None:
-        large = isinstance(value, int) and value > LARGEST_WHOLE == most
-        return f"whole numbers go up to {LARGEST_WHOLE:.0e}" if large else None
+        large = isinstance(value, int) and value > MAX_INTEGER == most
+        return f"whole numbers go up to {MAX_INTEGER:.0e}" if large else None
 
-    end = "up" if most == LARGEST_WHOLE else f"to {most}"
+    end = "up" if most == MAX_INTEGER else f"to {most}"
     return OptionType(f"a whole number from {least} {end}", read, advise)
 
 
@@ -78,9 +80,9 @@ def choice(
     instead: Mapping[str, str] | None = None,
     spellings: Mapping[str, str] | None = None,
 ) -> OptionType[str]:
-    """One of these texts, in any case.
+    """Read one of these texts, in any case.
 
-    instead : hints for texts that are none. spellings : texts that stand for one of the choices.
+    instead : hints for other texts. spellings : texts that stand for one of the choices.
     """
 
     def read(value: object) -> str | None:
@@ -106,8 +108,8 @@ def _read_network(value: object) -> Network | None:
     given = _items(value)
     if given is None or {key.lower() for key in given} != set(_LINE) or len(given) != 2:
         return None
-    found = {key.lower(): _LINE[key.lower()].read(item) for key, item in given.items()}
-    latency, bandwidth = found["latency"], found["bandwidth"]
+    ends = {key.lower(): _LINE[key.lower()].read(item) for key, item in given.items()}
+    latency, bandwidth = ends["latency"], ends["bandwidth"]
     return None if latency is None or bandwidth is None else Network(latency, bandwidth)
 
 
@@ -134,7 +136,7 @@ def _written_network(value: Network | None) -> object:
 
 
 def _items(value: object) -> dict[str, object] | None:
-    """Of a written dictionary, or of one of a file."""
+    """Return the items of a dictionary, from a statement or from a file."""
     if isinstance(value, Mapping):
         return dict(value)
     items = getattr(value, "items", None)
@@ -152,14 +154,14 @@ def _read_size(value: object) -> str | None:
 
 
 def _read_length(value: object) -> float | None:
-    """In seconds."""
-    found = _LENGTH.fullmatch(value.strip()) if isinstance(value, str) else None
-    unit = None if found is None else SECONDS.get(found[2].lower())
-    return float(found[1]) * unit if found and unit and float(found[1]) else None
+    """Return seconds."""
+    match = _LENGTH.fullmatch(value.strip()) if isinstance(value, str) else None
+    unit = None if match is None else SECONDS.get(match[2].lower())
+    return float(match[1]) * unit if match and unit and float(match[1]) else None
 
 
 def written_length(seconds: float | None) -> str | None:
-    """In words, as it is read.
+    """Return the length as text that a statement can have.
 
     >>> written_length(7200.0), written_length(90.0)
     ('2 hours', '90 seconds')
@@ -177,7 +179,7 @@ SECONDS = {
     **{f"{name}s": seconds for name, seconds in _UNIT.items()},
     **{short: _UNIT[name] for short, name in (("s", "second"), ("min", "minute"), ("h", "hour"))},
 }
-"""Of every unit that a length of time may be told in."""
+"""Seconds in each unit of time."""
 _LENGTH = re.compile(r"([0-9]+)\s*([a-z]+)", re.IGNORECASE)
 
 
@@ -188,14 +190,14 @@ def _read_boolean(value: object) -> bool | None:
 def _read_widths(value: object) -> tuple[int, ...] | None:
     if not isinstance(value, tuple) or not value:
         return None
-    read = integer(1, WIDEST).read
+    read = integer(1, MAX_WIDTH).read
     return None if any(read(width) is None for width in value) else value
 
 
 def _advise_widths(value: object) -> str | None:
     if value == ():
         return "a model without hidden layers is a linear one: USING linear_regression, ..."
-    return f"[{value}]" if integer(1, WIDEST).read(value) is not None else None
+    return f"[{value}]" if integer(1, MAX_WIDTH).read(value) is not None else None
 
 
 def _read_text(value: object) -> str | None:
@@ -209,9 +211,9 @@ def _read_class_weight(value: object) -> ClassWeight | None:
     items = _items(value)
     if not items:
         return None
-    found = {key: number(0).read(weight) for key, weight in items.items()}
-    known = {key: weight for key, weight in found.items() if weight is not None}
-    return MappingProxyType(known) if len(known) == len(found) else None
+    weights = {key: number(0).read(weight) for key, weight in items.items()}
+    known = {key: weight for key, weight in weights.items() if weight is not None}
+    return MappingProxyType(known) if len(known) == len(weights) else None
 
 
 def _written_class_weight(value: ClassWeight | None) -> object:
@@ -226,8 +228,8 @@ def _read_texts(value: object) -> Mapping[str, str] | None:
 
 
 def _read_batch(value: object) -> Batch | None:
-    found = integer(1).read(value)
-    return None if found is None else BatchRows(found)
+    rows = integer(1).read(value)
+    return None if rows is None else BatchRows(rows)
 
 
 SIZE = OptionType("a size such as '4GB' or '512MiB', or bytes", _read_size)
@@ -266,12 +268,12 @@ BATCH = OptionType(
     lambda value: value.number if isinstance(value, BatchRows) else None,
 )
 WIDTHS = OptionType(
-    f"a list of whole numbers from 1 to {WIDEST}, such as [16, 8]", _read_widths, _advise_widths
+    f"a list of whole numbers from 1 to {MAX_WIDTH}, such as [16, 8]", _read_widths, _advise_widths
 )
 
 
 def shown(value: object) -> str:
-    """A value as it is written in a statement."""
+    """Return a value as a statement writes it."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, (tuple, list)):
@@ -284,5 +286,5 @@ def shown(value: object) -> str:
 
 def meant(value: object, known: Iterable[str]) -> str | None:
     """The nearest of the known words, as a hint."""
-    found = nearest(value, known) if isinstance(value, str) else None
-    return None if found is None else f"did you mean {found}?"
+    nearest_word = nearest(value, known) if isinstance(value, str) else None
+    return None if nearest_word is None else f"did you mean {nearest_word}?"

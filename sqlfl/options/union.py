@@ -1,4 +1,4 @@
-"""How the clients of one slot find their common block: values of the option `union`."""
+"""The option `union`: how the clients of one slot combine their results."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from sqlfl.options.types import OptionType, choice
 
 EXACT, CONSENSUS, SECURE = "exact", "consensus", "secure"
 SECRET = (
-    "how what the clients of one slot tell is summed: 'secure' shows the coordinator no client's "
-    "gradients, second moments and statistics, only what they come to together"
+    "how the results of one slot's clients are summed: with 'secure' the coordinator receives only "
+    "the sums of gradients, second moments and statistics, no client's own"
 )
 UNION: OptionType[str] = choice(EXACT, CONSENSUS, SECURE)
 
 
 def summing(union: str, algorithm: str) -> tuple[str, str, str | None] | None:
-    """The conflict of a method whose clients sum gradients and nothing else; None without."""
+    """Return the conflict of `union` with a method whose clients only sum gradients, or None."""
     if union != CONSENSUS:
         return None
     hint = "consensus is of algorithm = 'admm'"

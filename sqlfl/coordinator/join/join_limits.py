@@ -16,7 +16,7 @@ from sqlfl.coordinator.join.products import is_product
 from sqlfl.coordinator.join.row_mapping import RowMapping, StoredMapping
 from sqlfl.messages import JoinKeys
 from sqlfl.models.native import library
-from sqlfl.options.training import LARGEST_JOIN, LARGEST_TABLE
+from sqlfl.options.training import MAX_JOINED_ROWS, MAX_TABLE_ROWS
 from sqlfl.planner.federated.engines import bytes_of, readable
 from sqlfl.planner.federated.method_spec import spec_of
 from sqlfl.planner.federated.plan import TRAIN, FederatedPlan
@@ -170,9 +170,9 @@ def check_memory(plan: FederatedPlan, rows: int, outputs: int, said: str = "") -
     outputs : scores of a joined row; with a head, the values of its sum of towers. said : 'at least
     ' if rows were not counted to the end.
     """
-    if rows > LARGEST_TABLE:
+    if rows > MAX_TABLE_ROWS:
         raise ModelError(
-            f"the join has {said}{rows:,} rows, and {LARGEST_TABLE:,} is the most that can be "
+            f"the join has {said}{rows:,} rows, and {MAX_TABLE_ROWS:,} is the most that can be "
             "written down",
             hint="train by lbfgs, without weights or validation, or aggregate the larger table by "
             "the join key",
@@ -236,8 +236,8 @@ def _too_large(
     number = f"{rows:,}" if rows < 2**53 else f"about {rows:.3g}"
     what = "query" if len(plan.ucq.slots) == 1 else "join"
     message = f"the {what} has {number if exact else f'more than {most:,}'} rows"
-    if exact and rows > LARGEST_JOIN:
-        message += f", and {LARGEST_JOIN:,} is the most that can be trained on or scored"
+    if exact and rows > MAX_JOINED_ROWS:
+        message += f", and {MAX_JOINED_ROWS:,} is the most that can be trained on or scored"
     else:
         message += f", and max_joined_rows is {most:,}"
     causes = [m for m in multiplying(plan.ucq, slots) if min(m.left, m.right) > 1][:SHOWN]
@@ -247,7 +247,7 @@ def _too_large(
         hint = "is a key missing in the join? Else aggregate or filter before it"
     elif len(plan.ucq.slots) > 1 and not any(block.joins for block in plan.ucq.blocks):
         said = [f"it is a cross product of {' and '.join(slot.name for slot in plan.ucq.slots)}"]
-    if rows <= (LARGEST_TABLE if written else LARGEST_JOIN) and exact:
+    if rows <= (MAX_TABLE_ROWS if written else MAX_JOINED_ROWS) and exact:
         hint += f"; or WITH (max_joined_rows = {rows})"
         if written:
             memory = readable(rows * row_bytes(plan, 1))

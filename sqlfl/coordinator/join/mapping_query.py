@@ -29,7 +29,7 @@ from sqlfl.coordinator.join.key_join import (
 from sqlfl.coordinator.join.row_mapping import StoredMapping, WrittenMapping
 from sqlfl.coordinator.join.scratch import Scratch, StoredNumbers
 from sqlfl.messages import JoinKeys
-from sqlfl.options.training import LARGEST_TABLE
+from sqlfl.options.training import MAX_TABLE_ROWS
 
 SEVERAL = 1 << 20
 """Joined rows from which workers make the join. For fewer, sending the keys takes longer than
@@ -169,9 +169,9 @@ def _unordered(sql: str) -> str:
 def _slot_codes(slot: SlotRows, replies: Mapping[Address, JoinKeys]) -> SlotCodes:
     """Return the rows of a slot, without the codes of their keys."""
     rows = sum(slot.rows)
-    if rows > LARGEST_TABLE:
+    if rows > MAX_TABLE_ROWS:
         raise ModelError(
-            f"a table of the join has {rows:,} rows, and may have {LARGEST_TABLE:,} at most",
+            f"a table of the join has {rows:,} rows, and may have {MAX_TABLE_ROWS:,} at most",
             hint="filter or aggregate it in its party's database",
         )
     return SlotCodes(slot.fragment_of_rows(replies), {})

@@ -35,22 +35,23 @@ class AdmmOptions(MethodOptions):
     )
 
     # fmt: off
-    batch_size: Batch = option(BATCH, DEPENDS, "the client's own rows per local step",
+    batch_size: Batch = option(BATCH, DEPENDS, "rows of the client per local step",
         chosen=_batch, default_text=f"admm of mlp_*: {LOCAL_ROWS}", kinds=NEURAL)
-    learning_rate: float = option(number(0, above=True), 0.01, "of the local steps", kinds=NEURAL)
+    learning_rate: float = option(number(0, above=True), 0.01,
+        "length of the local steps", kinds=NEURAL)
     rho: float | None = option(number(1e-4, most=1e4), None,
         "weight of the penalty that ties the blocks together",
         default_text="the mean curvature of the loss")
     union: str = option(UNION, EXACT,
-        "also how the clients of one slot find their common block; neural models by 'consensus' "
-        "only",
+        "also how the clients of one slot agree on their common block; neural models only by "
+        "'consensus'",
         chosen=lambda setting: CONSENSUS if setting.neural else EXACT,
-        default_text="'exact'; 'consensus' of mlp_*")
+        default_text="'exact'; 'consensus' for mlp_*")
     inner_rounds: int = option(integer(1), 10,
         "rounds of consensus in each epoch; only with union = 'consensus'", chosen=_inner_rounds,
         needs=Needs(("union",), (CONSENSUS,), hides=False))
     local_epochs: int = option(integer(1), 5,
-        "passes over its own rows that a client makes to update its block",
+        "passes over a client's rows in each update of its block",
         chosen=lambda setting: 1 if setting.private else 5, kinds=NEURAL)
     stragglers: float = option(STRAGGLERS, ALL, WORDS, default_text="'wait'")
     # fmt: on

@@ -23,9 +23,8 @@ class LbfgsOptions(MethodOptions):
     # fmt: off
     union: str = option(UNION, EXACT, SECRET)
     unit: str = option(choice(TABLE, ROWS), TABLE,
-        "rows that the strengths of TRANSFORM (auto) are found for: 'table', new rows of each "
-        "table, whose joined rows are alike in what the table does not tell; 'rows', new joined "
-        "rows of those that there are")
+        "rows for which TRANSFORM (auto) chooses its strengths: 'table', new rows of each table; "
+        "'rows', new joined rows of the existing rows")
     # fmt: on
 
     @property

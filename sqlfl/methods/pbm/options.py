@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from sqlfl.methods.sgd.options import LEARNING_RATE, Steps
 from sqlfl.models.kinds import NEURAL
-from sqlfl.options.batch import LEAST, MOST, Batch, Usual
+from sqlfl.options.batch import Batch, Usual
 from sqlfl.options.entries import DEPENDS, Defaults, MethodOptions, option, section
 from sqlfl.options.types import BATCH, number
 
@@ -20,8 +20,7 @@ class PbmOptions(MethodOptions):
 
     # fmt: off
     batch_size: Batch = option(BATCH, DEPENDS, "joined rows per step",
-        chosen=lambda setting: Usual(),
-        default_text=f"a twentieth of the rows, but from {LEAST} to {MOST}")
+        chosen=lambda setting: Usual())
     learning_rate: float = option(number(0, above=True), LEARNING_RATE, "step length")
     steps: Steps = section(Steps)
     # fmt: on

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sqlfl.options.batch import LEAST, MOST, Batch, Usual, Whole
+from sqlfl.options.batch import MAX_ROWS, MIN_ROWS, Batch, Usual, Whole
 from sqlfl.options.entries import DEPENDS, Defaults, MethodOptions, Needs, Setting, option, section
 from sqlfl.options.stragglers import ALL, STRAGGLERS, WORDS
 from sqlfl.options.types import BATCH, FRACTION, choice, number
@@ -55,9 +55,10 @@ class Steps:
 
     # fmt: off
     optimizer: str = option(_OPTIMIZER, "plain",
-        "what a step makes of the gradient; the same at every client of a slot, and of what the "
-        "coordinator trains", chosen=lambda setting: "adam" if setting.neural else "plain",
-        default_text="'plain'; 'adam' of mlp_*")
+        "how a step uses the gradient; the same for all clients of a slot, and for the intercept "
+        "and the head at the coordinator",
+        chosen=lambda setting: "adam" if setting.neural else "plain",
+        default_text="'plain'; 'adam' for mlp_*")
     momentum: float = option(FRACTION, 0.9,
         "share of the last step that the next one keeps; only with optimizer = 'momentum'",
         needs=Needs(("optimizer",), ("momentum",)))
@@ -72,19 +73,20 @@ class SgdOptions(MethodOptions):
 
     # fmt: off
     batch_size: Batch = option(BATCH, DEPENDS, "joined rows per step", chosen=_batch,
-        default_text="all rows; sgd of mlp_*: a twentieth of the rows, but from "
-        f"{LEAST} to {MOST}")
+        default_text=f"all rows; sgd of mlp_* and pbm: a twentieth of the rows, from {MIN_ROWS} to "
+        f"{MAX_ROWS}")
     learning_rate: float | None = option(number(0, above=True), None, "step length",
         chosen=_learning_rate, default_text="from the curvature of the loss; "
-        f"{LEARNING_RATE:g} with optimizer = 'adam', of numbers times their spread; "
-        f"{LEARNING_RATE:g} of mlp_*")
+        f"{LEARNING_RATE:g} with optimizer = 'adam', for numbers times their standard deviation; "
+        f"{LEARNING_RATE:g} for mlp_*")
     steps: Steps = section(Steps)
     schedule: str | None = option(choice(*SCHEDULES), None,
         "how the step length changes over the epochs",
         default_text="'inverse' for batches whose step length is estimated, else 'constant'")
     decay: float | None = option(number(0), None,
-        "how fast the step length falls, with schedule = 'inverse' or 'exponential' (from above 0 "
-        "to 1)", default_text=", ".join(f"{v:g} ({name})" for name, v in DECAY.items()),
+        "how fast the step length falls, with schedule = 'inverse' or 'exponential' (the latter: "
+        "greater than 0, at most 1)",
+        default_text=", ".join(f"{v:g} ({name})" for name, v in DECAY.items()),
         needs=Needs(("schedule",), tuple(DECAY)))
     union: str = option(UNION, EXACT, SECRET)
     stragglers: float = option(STRAGGLERS, ALL, WORDS, default_text="'wait'")

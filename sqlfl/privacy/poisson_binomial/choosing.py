@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 from sqlfl.base.errors import PrivacyError
-from sqlfl.contract.privacy_specification import LARGEST_THETA
+from sqlfl.contract.privacy_specification import MAX_THETA
 from sqlfl.privacy.accountant import epsilon_of
 from sqlfl.privacy.events import EMBEDDINGS, Event, PoissonBinomial
 from sqlfl.privacy.poisson_binomial.sampling import check
@@ -34,16 +34,16 @@ def choose(
 ) -> PoissonBinomial:
     """The draws with which these, and the events beside them, have no more than epsilon at delta.
 
-    θ is as large as the budget allows, up to LARGEST_THETA. What an estimate varies by depends on
+    θ is as large as the budget allows, up to MAX_THETA. What an estimate varies by depends on
     bins·θ² almost alone, and so does ε: of BINS, where bins are not given, the fewest are taken
     with which the budget is used up, for they make the shortest messages. `count`, `honest` and
     `moved` are as in `PoissonBinomial`. Raises PrivacyError for more noise than LARGEST_NOISE.
     """
-    largest = PoissonBinomial(EMBEDDINGS, 0, LARGEST_THETA, honest, count, moved)
+    largest = PoissonBinomial(EMBEDDINGS, 0, MAX_THETA, honest, count, moved)
     for own in (bins,) if bins is not None else BINS:
-        check(own, LARGEST_THETA)
+        check(own, MAX_THETA)
         largest = replace(largest, bins=own)
-        if _excess(largest, beside, epsilon, delta, LARGEST_THETA) > 0.0:
+        if _excess(largest, beside, epsilon, delta, MAX_THETA) > 0.0:
             return _fitted(largest, beside, epsilon, delta)
     return largest
 
@@ -96,7 +96,7 @@ def _fitted(
             f"and of each sum {largest.honest} count as secret",
             hint="give a larger epsilon, fewer epochs, a smaller embedding or more honest_parties",
         )
-    theta: float = brentq(excess, least, LARGEST_THETA, rtol=PRECISION, xtol=PRECISION * least)
+    theta: float = brentq(excess, least, MAX_THETA, rtol=PRECISION, xtol=PRECISION * least)
     while excess(theta) > 0.0:
         theta = max(theta * (1.0 - PRECISION), least)
     return replace(largest, theta=theta)

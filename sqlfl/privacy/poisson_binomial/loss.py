@@ -26,11 +26,11 @@ import numpy as np
 
 from sqlfl.base.arrays import Array
 from sqlfl.base.errors import InternalError
-from sqlfl.contract.privacy_specification import LARGEST_BINS
+from sqlfl.contract.privacy_specification import MAX_BINS
 from sqlfl.privacy.events import PoissonBinomial
 from sqlfl.privacy.poisson_binomial.sampling import check
 
-MOST_COINS = 2 * LARGEST_BINS
+MOST_COINS = 2 * MAX_BINS
 """Of more the time would be long: then fewer slots count as honest, which tells the more."""
 NEVER = -1e9
 """The logarithm of no probability: finite, so that differences of it are numbers."""

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from sqlfl.base.arrays import Array
 from sqlfl.base.errors import InternalError
-from sqlfl.contract.privacy_specification import LARGEST_BINS, LARGEST_THETA
+from sqlfl.contract.privacy_specification import MAX_BINS, MAX_THETA
 from sqlfl.privacy.randomness import Entropy, system
 from sqlfl.privacy.samplers import words
 
@@ -31,7 +31,7 @@ def draw(
     privacy of the mechanism at a value, in [−bound, bound], that differs by about
     2⁻³³ bound/theta; by so much it is biased, too. InternalError for values that are not finite or
     beyond the bound, for a bound that is not positive and finite, for bins not from 1 to
-    LARGEST_BINS, for theta not from 2⁻²⁰ to LARGEST_THETA.
+    MAX_BINS, for theta not from 2⁻²⁰ to MAX_THETA.
     """
     check(bins, theta)
     thresholds = _thresholds(_checked(values, bound), bound, theta).reshape(-1)
@@ -73,10 +73,10 @@ def variance(values: Array, bound: float, bins: int, theta: float) -> Array:
 
 
 def check(bins: int, theta: float) -> None:
-    """InternalError for bins not from 1 to LARGEST_BINS, theta not from 2⁻²⁰ to LARGEST_THETA."""
-    if not 1 <= bins <= LARGEST_BINS:
+    """InternalError for bins not from 1 to MAX_BINS, theta not from 2⁻²⁰ to MAX_THETA."""
+    if not 1 <= bins <= MAX_BINS:
         raise InternalError(f"binomial draws of {bins} bins")
-    if not 2.0**-20 <= theta <= LARGEST_THETA:
+    if not 2.0**-20 <= theta <= MAX_THETA:
         raise InternalError(f"binomial draws with θ = {theta!r}")
 
 
