@@ -1,4 +1,4 @@
-"""What is not noised, and made of the same columns as what is: a warning of each."""
+"""Warnings about data that leaves exact, and comes from the same columns as noised data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sqlfl.planner.query.lineage import Use
 
 
 def beware(setting: ReportSetting) -> Iterator[str]:
-    """A sentence for each label and each set of features that something else tells of."""
+    """Yield a warning for each label and each set of features that other, exact data discloses."""
     claimed = [
         use for use in setting.uses if use.what == lineage.FEATURE and use.slot in setting.claims
     ]
@@ -76,7 +76,7 @@ def _what(setting: ReportSetting, use: Use) -> str:
 
 
 def unseen(setting: ReportSetting) -> Iterator[str]:
-    """What this does not find."""
+    """Yield a sentence about relations between columns that these checks cannot see."""
     views = lineage.views(setting.plan.ucq)
     named = f" ({', '.join(views)})" if views else ""
     yield (

@@ -1,4 +1,4 @@
-"""The privacy report as data: what is released, to whom, and what is promised of it."""
+"""The privacy report as data: each release, its observer and its guarantee."""
 
 from __future__ import annotations
 
@@ -21,23 +21,24 @@ TRUSTED = "The coordinator and the parties are trusted to follow the plan."
 
 @dataclass(frozen=True)
 class Release:
-    """One kind of release, and one who sees it."""
+    """One kind of release and one observer."""
 
     kind: str
     """'labels', 'predictions' and so on."""
     observer: str
     mechanism: str
-    """With its numbers: clip, noise, how often; 'exact' where there is none."""
+    """The mechanism with its numbers: clip, noise, number of releases; 'exact' without noise."""
     unit: str
-    """Whose change ε is about, or what there is none for; empty where nothing has any."""
+    """The unit whose change ε is about, or has no guarantee; empty if nothing has one."""
     epsilon: float | None
-    """None: no differential privacy, or not known yet, see `pending`. It is that of all that is
-    noised of the unit, not of this kind alone: releases of one row add up."""
+    """None: no differential privacy, or not known yet, see `pending`. It covers all noised releases
+    of the unit, not of this kind alone: releases of one row add up.
+    """
     delta: float | None
-    """None where there is no ε."""
+    """None without an ε."""
     note: str = ""
     pending: bool = False
-    """There is an ε, known once the join is: of a plan with noise_multiplier."""
+    """Whether ε will be known after the join: true for a plan with noise_multiplier."""
 
     def __post_init__(self) -> None:
         known = self.epsilon is not None
@@ -48,7 +49,7 @@ class Release:
 
     @property
     def protection(self) -> str:
-        """ε and δ, or 'none'."""
+        """Return ε and δ, or 'none'."""
         if self.delta is None:
             return NONE
         shown = PENDING if self.epsilon is None else upwards(self.epsilon)
@@ -62,7 +63,7 @@ class Release:
 
 @dataclass(frozen=True)
 class PrivacyReport:
-    """What a run releases and to whom; ε and δ only where they hold.
+    """The releases of a run and their observers; ε and δ only where they hold.
 
     `str` is the report as text; a notebook shows its releases as a table.
     """
@@ -71,7 +72,7 @@ class PrivacyReport:
     promises: tuple[str, ...]
     """Sentences that hold, with their numbers."""
     assumptions: tuple[str, ...] = ()
-    """What they rest on, and what is not protected; empty where nothing is noised."""
+    """Conditions of the promises, and what is not protected; empty if nothing is noised."""
     noised: tuple[str, ...] = ()
     """Kinds among 'labels', 'predictions', 'columns' and 'moments' that history and metrics are
     made of, with noise."""
@@ -80,23 +81,23 @@ class PrivacyReport:
 
     @property
     def short(self) -> str:
-        """The summary as text; the promises where a file of before has none."""
+        """Return the summary as text; the promises for a file of an older version."""
         texts = self.summary or self.promises
         return "\n".join(line for text in texts for line in wrap(text, WIDTH))
 
     @property
     def sections(self) -> tuple[Section, ...]:
-        """All of it, as EXPLAIN (VERBOSE) has it too."""
+        """Return all sections, as in EXPLAIN (VERBOSE)."""
         cells = tuple(release.cells for release in self.releases)
         table = TextTable(HEADERS, cells, tuple(map(_sentence, self.releases)))
-        found = (
+        sections = (
             Section("What is promised", (Notes(self.promises),)),
             Section("What is released, to whom, and its protection", (table,)),
         )
-        if not self.assumptions:  # nothing is noised
-            return found
+        if not self.assumptions:  # no release is noised
+            return sections
         rests = "What this rests on, and what it does not cover"
-        return (*found, Section(rests, (Notes(self.assumptions),)))
+        return (*sections, Section(rests, (Notes(self.assumptions),)))
 
     def __str__(self) -> str:
         return str(Document("", self.sections)) if self.assumptions else sanitize.lines(self.short)
@@ -109,15 +110,14 @@ class PrivacyReport:
 
     @classmethod
     def from_json(cls, text: str) -> PrivacyReport:
-        """What `to_json` wrote, of this version or a later one, whose further fields are left out.
-
-        Raises ValueError where it is nothing of the kind.
+        """Read the output of `to_json`, of this version or a later one; unknown fields are ignored.
+        Raises ValueError for any other text.
         """
         return from_json(cls, text, finite=False, strict=False)
 
 
 def upwards(value: float) -> str:
-    """With four digits, rounded up: a reader is never told less than what holds.
+    """Format with four digits, rounded up, so that a guarantee is never overstated.
 
     >>> upwards(0.99999), upwards(1.00001), upwards(2.0), upwards(12345.6)
     ('1', '1.001', '2', '12350')

@@ -1,4 +1,4 @@
-"""What a plan protects and what it does not, in words, for EXPLAIN."""
+"""Sentences about what a plan protects and what it does not, for EXPLAIN."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STATISTICS = (
 
 
 def protects(plan: FederatedPlan) -> tuple[str, ...]:
-    """What holds without any noise."""
+    """Return the protections that hold without noise."""
     kinds = {disclosure.kind for disclosure in plan.disclosures}
     sent = "No feature value is sent as such; all"
     if "column" in kinds and "direction" not in kinds:
@@ -41,10 +41,7 @@ def protects(plan: FederatedPlan) -> tuple[str, ...]:
 
 
 def caveats(plan: FederatedPlan) -> tuple[str, ...]:
-    """Only what holds for this plan; what is not listed as protected is not.
-
-    What holds of noise, and what that rests on, is told by the privacy report beside it.
-    """
+    """Return what is not protected in this plan. The privacy report states guarantees of noise."""
     kinds = {disclosure.kind for disclosure in plan.disclosures}
     notes = _coordinator(plan)
     if kinds:
@@ -116,7 +113,7 @@ def _labels(plan: FederatedPlan) -> str:
 
 
 def _coordinator(plan: FederatedPlan) -> list[str]:
-    """What its place changes."""
+    """Return the consequences of the coordinator's place."""
     at = plan.at
     if at is None:
         return []
@@ -166,7 +163,7 @@ def _join_graph(plan: FederatedPlan) -> str:
 
 
 def _predictions(plan: FederatedPlan) -> str:
-    """What rounds of training tell of the columns and of the labels."""
+    """Return what training rounds disclose about columns and labels."""
     if plan.protection.predictions:
         return _residuals(plan)
     equal = "which rows have equal features, even where predictions would not tell them apart; "
@@ -194,23 +191,23 @@ def _predictions(plan: FederatedPlan) -> str:
 
 
 def _columns(plan: FederatedPlan, *, sketched: bool) -> str:
-    """What columns tell that clients choose."""
+    """Return what chosen columns disclose."""
     known = "which encoded columns have a weight, by their numbers, and the weights"
     if plan.protection.predictions:
         told = f"The coordinator knows {known}, as noised choices and sums tell them. "
         return told + _residuals(plan)
-    what = (
+    disclosed = (
         "random sums over the joined rows of each encoded column that is chosen leave in clear"
         if sketched
         else "each encoded column that is chosen leaves in clear, a value for each row: it is a "
         "feature, but for scale and shift, or which rows have a category"
     )
     equal = "which rows have equal features; " * plan.merges
-    return f"Not protected: {equal}{what}. The coordinator knows {known}. {_residuals(plan)}"
+    return f"Not protected: {equal}{disclosed}. The coordinator knows {known}. {_residuals(plan)}"
 
 
 def _sums(plan: FederatedPlan) -> str:
-    """What sums of embeddings over all slots tell."""
+    """Return what sums of embeddings over all slots disclose."""
     note = (
         "Of each joined row the coordinator gets the sum of all slots' embeddings, once an epoch: "
         "each client's are under masks (X25519, HKDF-SHA256, ChaCha20), which it shares with the "
@@ -228,7 +225,7 @@ def _sums(plan: FederatedPlan) -> str:
 
 
 def _residuals(plan: FederatedPlan) -> str:
-    """What rounds tell clients."""
+    """Return what rounds disclose to clients."""
     noised = bool(plan.protection.labels)
     note = (
         f"The aggregates Y that clients receive are sums of {'noised ' * noised}label residuals; "
@@ -254,7 +251,7 @@ def _into(plan: FederatedPlan) -> list[str]:
 
 
 def _unions(plan: FederatedPlan, kinds: set[str]) -> list[str]:
-    """Of slots that several clients hold."""
+    """Return notes on slots of several clients."""
     notes = _secret(plan)
     if "statistics" in kinds and plan.protection.statistics:
         notes.append(STATISTICS)
@@ -304,7 +301,7 @@ def _unions(plan: FederatedPlan, kinds: set[str]) -> list[str]:
 
 
 def _secret(plan: FederatedPlan) -> list[str]:
-    """Of sums that are made in secret."""
+    """Return notes on secure sums."""
     words = [_SUMMED[kind] for kind in _SUMMED if kind in plan.secret_sums]
     if not words:
         return []
@@ -339,7 +336,7 @@ _SUMMED = {
 
 
 def _combined(plan: FederatedPlan) -> list[str]:
-    """Of parties whose clients are one to the coordinator."""
+    """Return notes on parties that combine their clients."""
     names = ", ".join(plan.combining)
     if not names:
         return []
@@ -356,7 +353,9 @@ def _combined(plan: FederatedPlan) -> list[str]:
 
 
 def _noised_sums(protection: Protection, names: Sequence[str]) -> str:
-    """Of slots of several clients, where features are protected; `names` are what is summed."""
+    """Return a note on slots of several clients with protected features; `names` are the summed
+    quantities.
+    """
     said = f"each client's {' and '.join(names)} reach the coordinator"
     if protection.predictions:
         return (

@@ -1,4 +1,4 @@
-"""What the report says of columns that clients choose and tell of, in place of predictions."""
+"""Sentences of the report about chosen columns, which clients send in place of predictions."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ SUMS = "functions of chosen columns, in residuals"
 
 
 def seen(setting: ReportSetting) -> str:
-    """What the coordinator learns of a run without noise."""
-    what = "the values of the columns that are chosen, for each row,"
+    """Return what the coordinator learns from a run without noise."""
+    values = "the values of the columns that are chosen, for each row,"
     if setting.sketched:
-        what = "random sums of the columns that are chosen, over the joined rows,"
-    return f"keyed hashes of the join keys, the join graph, {what} and their weights."
+        values = "random sums of the columns that are chosen, over the joined rows,"
+    return f"keyed hashes of the join keys, the join graph, {values} and their weights."
 
 
 def exact(setting: ReportSetting) -> str:
-    """Why nothing holds of features."""
-    what = "exact random sums of" if setting.sketched else "the exact values of"
-    return f"the coordinator sees {what} the columns that are chosen, and which these are."
+    """Return why features have no guarantee."""
+    values = "exact random sums of" if setting.sketched else "the exact values of"
+    return f"the coordinator sees {values} the columns that are chosen, and which these are."
 
 
 def mechanism(setting: ReportSetting, slot: Slot) -> str:
-    """Of a slot's columns."""
+    """Return the mechanism that releases a slot's columns."""
     noise = setting.protection.features
     if not isinstance(noise, NoisedColumns):
         return "random sums of each, exact" if setting.sketched else "the values of each, exact"
@@ -57,7 +57,7 @@ def _told(
 
 
 def rests(setting: ReportSetting) -> Iterator[str]:
-    """What noised choices and columns rest on."""
+    """Yield the conditions of noised choices and columns."""
     yield (
         "A client tells of a choice which column it is and its direction, never the noised score. "
         "It works out by itself how far one row can move a score and a random sum: from how often "

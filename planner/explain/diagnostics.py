@@ -1,4 +1,4 @@
-"""What looking into a model discloses beside EVALUATE and PREDICT, in words, for EXPLAIN."""
+"""Sentences of EXPLAIN about what diagnostics disclose in addition to EVALUATE and PREDICT."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ EXPLAINED = (
 
 
 def looked(plan: FederatedPlan) -> list[str]:
-    """What is not protected of a look; empty where it exchanges what EVALUATE does."""
+    """Return what a diagnostic does not protect; empty if it exchanges the same as EVALUATE."""
     kinds = {disclosure.kind for disclosure in plan.disclosures}
     notes = [ROTATED + _known(plan)] if "rotated" in kinds else []
     notes += [NAMED] if "errors" in kinds else []
@@ -79,7 +79,7 @@ def looked(plan: FederatedPlan) -> list[str]:
 
 
 def _known(plan: FederatedPlan) -> str:
-    """Who else knows R."""
+    """Return who else knows R."""
     shared = [s.name for s in plan.ucq.slots if s.features and len(s.parties) > 1]
     if not shared:
         return ""
@@ -87,7 +87,9 @@ def _known(plan: FederatedPlan) -> str:
 
 
 def sent_of_features(plan: FederatedPlan) -> str | None:
-    """What is to be said instead of that no feature value is sent as such."""
+    """Return the sentence that replaces "No feature value is sent as such"; None where
+    that holds.
+    """
     kinds = {disclosure.kind for disclosure in plan.disclosures}
     if "contributions" in kinds:
         return "What features add to the scores of rows is sent; all"
@@ -97,7 +99,7 @@ def sent_of_features(plan: FederatedPlan) -> str | None:
 
 
 def join_words(plan: FederatedPlan) -> str | None:
-    """What the coordinator gathers, where that is not scores alone."""
+    """Return what the coordinator collects, if not scores alone."""
     if isinstance(plan.look, SkewOptions):
         return "the mapping alone"
     if isinstance(plan.look, Check):
@@ -108,7 +110,7 @@ def join_words(plan: FederatedPlan) -> str | None:
 
 
 def client_words(plan: FederatedPlan) -> str | None:
-    """What a client computes of its rows, where that is not scoring alone."""
+    """Return what a client computes from its rows, if not scores alone."""
     match plan.look:
         case Inference():
             return "X R of the saved block's columns; standard errors from the covariance of Rᵀ θ"

@@ -1,4 +1,4 @@
-"""EXPLAIN: what a plan does and what leaves the parties, in short and with all details."""
+"""EXPLAIN: what a plan does and what leaves the parties, as a summary and in detail."""
 
 from __future__ import annotations
 
@@ -37,9 +37,8 @@ WHERE = "in full: EXPLAIN (VERBOSE) ..., plan.details"
 def summary(
     plan: FederatedPlan, report: PrivacyReport | None, verdicts: Verdicts = NO_OWNERS
 ) -> Document:
-    """The plan in short; `report` is what is expected of PRIVACY.
-
-    Equal plans give equal documents, as for `details`.
+    """Return the summary; `report` states the expected privacy. Equal plans give equal documents,
+    as for `details`.
     """
     sections = (
         *owners(plan, verdicts),
@@ -56,7 +55,7 @@ def summary(
 def details(
     plan: FederatedPlan, report: PrivacyReport | None, verdicts: Verdicts = NO_OWNERS
 ) -> Document:
-    """Every message of each client with its size, and all SQL."""
+    """Return every message of each client with its size, and all SQL."""
     privacy = () if report is None else report.sections
     told = "" if report is None else " ".join(report.assumptions)
     rest = tuple(note for note in caveats(plan) if note not in told)
@@ -88,7 +87,7 @@ def details(
 def page(
     plan: FederatedPlan, report: PrivacyReport | None, verdicts: Verdicts = NO_OWNERS
 ) -> Document:
-    """For notebooks: a picture, in short, and the details folded below."""
+    """Return the page for notebooks: a picture, the summary, and the details folded below."""
     short, full = summary(plan, report, verdicts), details(plan, report, verdicts)
     titles = {section.title for section in short.sections}
     folded = [replace(s, folded=True) for s in full.sections if s.title not in titles]
@@ -101,9 +100,9 @@ def _title(plan: FederatedPlan) -> str:
     if plan.purpose == CHECK:
         of = f" of target {plan.ucq.target}" if plan.ucq.target else ""
         return f"CHECK{of}; {WHERE}"
-    what = plan.purpose.upper() if plan.look is None else f"{plan.look.word.upper()} OF"
-    what = what if plan.tuning is None else "TUNE"
-    return f"{what} MODEL {plan.name} ({plan.kind}); {WHERE}"
+    purpose = plan.purpose.upper() if plan.look is None else f"{plan.look.word.upper()} OF"
+    purpose = purpose if plan.tuning is None else "TUNE"
+    return f"{purpose} MODEL {plan.name} ({plan.kind}); {WHERE}"
 
 
 def _protection(plan: FederatedPlan, report: PrivacyReport | None) -> tuple[str, ...]:
@@ -114,7 +113,7 @@ def _protection(plan: FederatedPlan, report: PrivacyReport | None) -> tuple[str,
 
 
 def _leaving(plan: FederatedPlan) -> Iterable[Section]:
-    """What leaves each party in all, and all kinds of messages."""
+    """Yield the total that leaves each party, and all kinds of messages."""
     sums = totals(plan)
     rows = _sums(sums)
     if not rows:
@@ -132,22 +131,22 @@ def _leaving(plan: FederatedPlan) -> Iterable[Section]:
 
 
 def _sums(totals_: Sequence[Total]) -> tuple[tuple[str, ...], ...]:
-    """A row for each party; of many, one for all that the same is said of."""
-    found: dict[tuple[str, ...], list[str]] = {}
+    """Return a row for each party; with many parties, one row for those with equal sizes."""
+    groups: dict[tuple[str, ...], list[str]] = {}
     for item in totals_:
         name = item.party + (f", {item.clients} clients" if item.clients > 1 else "")
         key = str(item.messages), formula(item.of_rows), formula(item.others)
-        found.setdefault(key if len(totals_) > MANY else (*key, item.party), []).append(name)
-    said = ((names, key[:3]) for key, names in found.items())
+        groups.setdefault(key if len(totals_) > MANY else (*key, item.party), []).append(name)
+    said = ((names, key[:3]) for key, names in groups.items())
     return tuple((several(n) + ", each" * (len(n) > 1), *key) for n, key in said)
 
 
 def _messages(plan: FederatedPlan, direction: str) -> TextTable:
-    found = kinds(plan, direction)
-    everyone = {party for kind in found for party in kind.parties}
-    rows = tuple(_kind(kind, everyone) for kind in found)
+    kind_totals = kinds(plan, direction)
+    everyone = {party for kind in kind_totals for party in kind.parties}
+    rows = tuple(_kind(kind, everyone) for kind in kind_totals)
     end = "from" if direction == UP else "to"
-    said = "; ".join(f"{kind}{f' ({what})' * bool(what)}" for kind, what, *_ in rows)
+    said = "; ".join(f"{kind}{f' ({content})' * bool(content)}" for kind, content, *_ in rows)
     sentences = () if direction == UP else (f"{said}.",)
     return TextTable(("message", "what is in it", end, "times each"), rows, sentences)
 
@@ -168,7 +167,7 @@ def _legend(plan: FederatedPlan, symbols: Iterable[Symbol]) -> str:
 
 
 SIDE = r": |; |, | \("
-"""Behind this, the meaning of a symbol goes on with what details have."""
+"""The text after it explains the symbol further; only the details show it."""
 
 
 def _place(plan: FederatedPlan) -> str:
@@ -233,7 +232,7 @@ def _carried(plan: FederatedPlan, item: Disclosure, word: str) -> tuple[str, ...
 
 
 def _staying(plan: FederatedPlan, at: str) -> Section:
-    """What no border is between: the coordinator's own party's messages."""
+    """Return the messages of the coordinator's own party, which cross no border."""
     rows = [
         _carried(plan, item, "from " if item.direction == UP else "to ") for item in plan.staying
     ]

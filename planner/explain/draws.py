@@ -1,4 +1,6 @@
-"""What the report says of embeddings that the coordinator sees as sums over all tables."""
+"""Sentences of the report about embeddings, of which the coordinator receives sums over
+all tables.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ SEEN = (
 
 
 def mechanism(setting: ReportSetting, slot: Slot) -> str:
-    """Of a row's part of the sums."""
+    """Return the mechanism that releases a row's part of the sums."""
     noise, event = setting.protection.predictions, setting.draws(slot)
     if not isinstance(noise, BinomialSums):
         return EXACT
@@ -47,7 +49,7 @@ def _hidden(tables: int) -> str:
 
 
 def unclaimed(setting: ReportSetting) -> Iterator[str]:
-    """Draws without noise in the gradients: there is no ε of a run, and why."""
+    """Yield why draws without noised gradients have no ε for the run."""
     yield (
         "Features: none over the run. Embeddings are drawn and summed in secret, but gradients are "
         "exact: a row that is in one step moves its table's tower, as far as it likes, and every "
@@ -64,14 +66,14 @@ def unclaimed(setting: ReportSetting) -> Iterator[str]:
     from sqlfl.privacy.binomial import of_joined_row
 
     delta = setting.privacy.delta
-    found = {
+    epsilons = {
         s.index: epsilon_of([e], delta)
         for s in setting.slots
         if (e := setting.draws(s)) is not None
     }
     told = [
         f"({epsilon}, {delta:g}) for {features_of(slots, setting.plan.ucq.slots)}"
-        for epsilon, slots in _alike(setting.slots, found).items()
+        for epsilon, slots in _alike(setting.slots, epsilons).items()
     ]
     rounds, any_ = setting.calibration.rounds, setting.draws(setting.slots[0])
     assert any_ is not None
@@ -85,15 +87,15 @@ def unclaimed(setting: ReportSetting) -> Iterator[str]:
 
 
 def _alike(slots: Iterable[Slot], epsilons: dict[int, float]) -> dict[str, list[Slot]]:
-    """By what is read."""
-    found: dict[str, list[Slot]] = {}
+    """Group slots by their rounded ε."""
+    groups: dict[str, list[Slot]] = {}
     for slot in slots:
-        found.setdefault(upwards(epsilons[slot.index]), []).append(slot)
-    return found
+        groups.setdefault(upwards(epsilons[slot.index]), []).append(slot)
+    return groups
 
 
 def of_joined_rows(setting: ReportSetting) -> Iterator[str]:
-    """Where all features of a joined row change, of a run whose gradients are noised."""
+    """Yield the guarantee for a change of all features of a joined row, with noised gradients."""
     for held in _joined_rows(setting):
         yield (
             "For changing the features of the rows of all tables that one joined row is made of, "
@@ -133,7 +135,7 @@ def alone(setting: ReportSetting) -> Iterator[str]:
 
 
 def rests(setting: ReportSetting) -> Iterator[str]:
-    """What draws rest on."""
+    """Yield the conditions of draws."""
     at = setting.plan.at
     yield (
         "Clients add masks to their draws, which cancel in the sum over the clients of all tables "

@@ -1,4 +1,4 @@
-"""A plan that prints itself: what `explain` gives."""
+"""The plan that `explain` returns, which prints itself."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from sqlfl.planner.federated.plan import FederatedPlan
 
 @dataclass(frozen=True)
 class ExplainedPlan(FederatedPlan):
-    """A plan and the privacy that is to be expected of it; `str` is its EXPLAIN."""
+    """A plan and its expected privacy; `str` is its EXPLAIN."""
 
     report: PrivacyReport | None = None
     """None without PRIVACY."""
     verdicts: Mapping[Client, tuple[Verdict, ...]] = field(default_factory=dict)
-    """Of clients whose owners have training policies: what they refuse, or want to look at."""
+    """Client -> verdicts of its owner's training policies: what they refuse, or review first."""
 
     @property
     def details(self) -> Document:

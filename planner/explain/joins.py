@@ -10,7 +10,7 @@ HEADERS = ("slot", "clients", "rows, estimated", "features", "engine")
 
 
 def join(plan: FederatedPlan) -> Section:
-    """In short: which tables, joined on what."""
+    """Return the summary of the tables and their join keys."""
     rows = tuple(
         (
             slot.name,
@@ -44,7 +44,7 @@ def _narrowed(plan: FederatedPlan) -> tuple[str, ...]:
 
 
 def slots(plan: FederatedPlan) -> Section:
-    """With kinds of features, and why each has its engine."""
+    """Return the slots with kinds of features, and the reason for each engine."""
     rows = []
     for slot in plan.ucq.slots:
         choice = plan.engines[slot.index]
@@ -61,7 +61,7 @@ def slots(plan: FederatedPlan) -> Section:
 
 
 def transforms(plan: FederatedPlan) -> tuple[Section, ...]:
-    """What TRANSFORM makes, and where; nothing where there is none."""
+    """Return the features that TRANSFORM computes, and their parties; empty without TRANSFORM."""
     if not plan.ucq.transforms:
         return ()
     rows = []
@@ -86,7 +86,7 @@ KEPT = "as its block of the model has it"
 
 
 def joins(plan: FederatedPlan) -> Section:
-    """Block by block, with the keys and the rows of those without partner."""
+    """Return the joins block by block, with keys and rows without a partner."""
     ucq = plan.ucq
     names = [slot.name for slot in ucq.slots]
     blocks = []
@@ -130,8 +130,8 @@ def _left_join(names: list[str], left: LeftJoin) -> str:
     inside = [names[slot] for slot in left.slots]
     inside += [_equality(names, join) for join in left.joins]
     inside += [_left_join(names, inner) for inner in left.lefts]
-    what = inside[0] if len(inside) == 1 else f"({', '.join(inside)})"
-    return f"LEFT JOIN {what}: {', '.join(_equality(names, join) for join in left.on) or 'all'}"
+    right = inside[0] if len(inside) == 1 else f"({', '.join(inside)})"
+    return f"LEFT JOIN {right}: {', '.join(_equality(names, join) for join in left.on) or 'all'}"
 
 
 def _optional(plan: FederatedPlan) -> list[int]:
@@ -139,7 +139,9 @@ def _optional(plan: FederatedPlan) -> list[int]:
 
 
 def _without_partner(plan: FederatedPlan, index: int) -> tuple[str, str]:
-    """What joined rows get of a slot without a row for them, and which are dropped."""
+    """Return the row that joined rows without a partner get from a slot, and which rows are
+    dropped.
+    """
     slot = plan.ucq.slots[index]
     virtual = [f for f in slot.fragments if f.virtual]
     places = " and ".join(f"fragment {f.index} at {f.client}" for f in virtual)
@@ -152,21 +154,21 @@ def _without_partner(plan: FederatedPlan, index: int) -> tuple[str, str]:
 
 
 def _holders(slot: Slot) -> list[str]:
-    """The clients; those that their party combines in brackets."""
-    found = []
+    """Return the clients; a party's combined clients stand in brackets."""
+    holders = []
     for client in slot.clients:
-        own = [str(c) for c in slot.databases if c.combined and c.whole == client]
-        found.append(f"{client} ({', '.join(own)})" if own else str(client))
-    return found
+        combined = [str(c) for c in slot.databases if c.combined and c.whole == client]
+        holders.append(f"{client} ({', '.join(combined)})" if combined else str(client))
+    return holders
 
 
 def _estimates(slot: Slot) -> list[str]:
-    found = []
+    estimates = []
     for client in slot.clients:
         rows = [f.rows for f in slot.of(client) if not f.virtual]
         known = [r for r in rows if r is not None]
-        found.append(f"{sum(known):,}" if len(known) == len(rows) else "unknown")
-    return found
+        estimates.append(f"{sum(known):,}" if len(known) == len(rows) else "unknown")
+    return estimates
 
 
 def _in_short(estimates: list[str]) -> str:

@@ -15,13 +15,13 @@ from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.transport.network import Network
 
 BOUNDS = ("max_joined_rows", "memory_limit", "merge_equal_rows")
-"""Options that what is trained does not depend on, left to the details."""
+"""Options that do not change the trained model; only the details list them."""
 SHARES = ("dropout", "momentum", "validation_fraction")
-"""Options of which 0 is as good as none."""
+"""Options for which 0 means no effect."""
 
 
 def method(plan: FederatedPlan) -> Section:
-    """Without what details have: options that change nothing, and blocks by their number."""
+    """Return the model's properties in short, without options that have no effect and blocks."""
     chosen = {name: value for name, value in _options(plan).items() if _matters(name, value)}
     rows = tuple(_properties(plan, chosen))
     return Section("The model", (TextTable(("property", "value"), rows),) if rows else ())
@@ -33,7 +33,7 @@ def _matters(name: str, value: object) -> bool:
 
 
 def model(plan: FederatedPlan) -> Section:
-    """With all options."""
+    """Return the model's properties with all options."""
     rows = _properties(plan, _options(plan))
     started = plan.options.warm_start if isinstance(plan.options, TrainingOptions) else None
     for slot_index, block in plan.blocks.items():
@@ -91,30 +91,32 @@ def _tuning(tuning: Tuning) -> list[tuple[str, str]]:
 
 
 def _asked(privacy: Privacy) -> str:
-    """The clause as it is understood, defaults included."""
+    """Return the resolved PRIVACY clause, defaults included."""
     names = ["label_epsilon", "label_mechanism", "label_bounds", "label_classes"]
-    found = names if privacy.labels else []
+    shown_names = names if privacy.labels else []
     if privacy.features:
-        found = [*found, "epsilon", "noise_multiplier", "delta", "clip", "predictions"]
+        shown_names = [*shown_names, "epsilon", "noise_multiplier", "delta", "clip", "predictions"]
         if privacy.solved:
-            found += ["feature_bound"]
+            shown_names += ["feature_bound"]
         if privacy.predictions == "gaussian":
-            found += ["prediction_clip", "prediction_share"]
+            shown_names += ["prediction_clip", "prediction_share"]
         if privacy.chosen:
-            found += ["mechanism", "feature_bound", "label_bound", "prediction_share"]
+            shown_names += ["mechanism", "feature_bound", "label_bound", "prediction_share"]
         if privacy.drawn:
-            found += ["bins", "theta", "honest_parties"]
+            shown_names += ["bins", "theta", "honest_parties"]
             given = privacy.epsilon is None or (privacy.bins and privacy.theta)
-            found += [] if given else ["prediction_share"]
-        found += ["statistics"] + ["statistics_share"] * (privacy.statistics == "noised")
-        found += ["feature_bounds", "max_fan_out"]
-    values = {name: getattr(privacy, name) for name in found}
+            shown_names += [] if given else ["prediction_share"]
+        shown_names += ["statistics"] + ["statistics_share"] * (privacy.statistics == "noised")
+        shown_names += ["feature_bounds", "max_fan_out"]
+    values = {name: getattr(privacy, name) for name in shown_names}
     values["feature_bounds"] = dict(privacy.feature_bounds) or None
     return ", ".join(f"{n} = {shown(v)}" for n, v in values.items() if v is not None)
 
 
 def _options(plan: FederatedPlan) -> dict[str, object]:
-    """Those that matter, but the algorithm; of those that are tuned, all candidates' values."""
+    """Return the options that matter, except the algorithm; for tuned options, the values of all
+    candidates.
+    """
     if not isinstance(plan.options, TrainingOptions):
         return {"engine": plan.options.engine, "memory_limit": plan.options.memory_limit}
     values = {name: value for name, value in plan.options.listed().items() if name != "algorithm"}
@@ -124,8 +126,8 @@ def _options(plan: FederatedPlan) -> dict[str, object]:
     if tuning is None:
         return values
     for name in tuning.tuned:
-        found = [candidate.values[name] for candidate in tuning.candidates]
-        values[name] = [v for n, v in enumerate(found) if v not in found[:n]]
+        candidates = [candidate.values[name] for candidate in tuning.candidates]
+        values[name] = [v for n, v in enumerate(candidates) if v not in candidates[:n]]
     return values
 
 
@@ -135,19 +137,19 @@ def _towers(plan: FederatedPlan, tower: TowerOptions) -> list[tuple[str, str]]:
     bounded = bool(plan.algorithm) and spec_of(plan.algorithm).drawn
     shape = f"d columns → {widths} ({tower.activation}) → {outputs} outputs"
     shape += " in [-1, 1] (tanh)" if bounded else ""
-    found = [("tower", f"of each slot with features: {shape}")]
+    rows = [("tower", f"of each slot with features: {shape}")]
     if tower.outputs is not None:
         shape = f"{tower.outputs} sums of outputs → d_c scores"
-        found.append(("head", f"at the coordinator, linear: {shape}"))
+        rows.append(("head", f"at the coordinator, linear: {shape}"))
     method = plan.options.method if isinstance(plan.options, TrainingOptions) else None
     if method is not None and any(isinstance(value, Usual) for value in vars(method).values()):
         usual = f"from {MIN_ROWS} to {MAX_ROWS}"
-        found.append(("batch_size", f"a twentieth of the joined rows, but {usual}"))
+        rows.append(("batch_size", f"a twentieth of the joined rows, but {usual}"))
     if plan.algorithm:
         cuda = "CUDA in float32 at clients that have it, else the CPU in float64"
         device = {"auto": cuda, "cuda": "CUDA in float32", "cpu": "the CPU, in float64"}
-        found.append(("device", f"{tower.device}: {device[tower.device]}"))
-    return found
+        rows.append(("device", f"{tower.device}: {device[tower.device]}"))
+    return rows
 
 
 def _network(line: Network) -> str:

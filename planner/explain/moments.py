@@ -36,7 +36,7 @@ def two_rounds(setting: ReportSetting) -> bool:
 
 
 def rests(setting: ReportSetting) -> Iterator[str]:
-    """Say what the noise of moments rests on."""
+    """Yield the conditions of noised moments."""
     yield (
         "A client works out by itself how far one row can move its sums: from how many columns "
         "they have, and from what it clips values, weights and label sums to. How much a row "

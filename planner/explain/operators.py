@@ -1,4 +1,4 @@
-"""What the operators compute in each round, in words, for EXPLAIN."""
+"""Sentences of EXPLAIN about the operators' work in each round."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ONCE = "once"
 
 @dataclass(frozen=True)
 class PlanOperator:
-    """One operator of the plan: what it computes, where, and when."""
+    """One operator of the plan: its work, its place and its round."""
 
     when: str
     """'once', or the round: 'iteration', 'epoch', 'step'."""
@@ -28,9 +28,9 @@ class PlanOperator:
 
 
 def operators(plan: FederatedPlan) -> tuple[PlanOperator, ...]:
-    """In the order in which they act."""
-    found = [_snapshot(plan, slot) for slot in plan.ucq.slots]
-    found.append(
+    """Return the operators in the order in which they run."""
+    plan_operators = [_snapshot(plan, slot) for slot in plan.ucq.slots]
+    plan_operators.append(
         PlanOperator(
             ONCE, "all", "LoJ", "coordinator",
             "table mapping p_i by the mapping query; active rows and their cnt" + _dropped(plan),
@@ -39,7 +39,7 @@ def operators(plan: FederatedPlan) -> tuple[PlanOperator, ...]:
     if plan.purpose != "train":
         h = "h = X θ of the saved block" if plan.tower is None else "h of the saved tower"
         h = client_words(plan) or h
-        found += [
+        plan_operators += [
             PlanOperator(ONCE, s.name, "client", _where(plan, s), h)
             for s in plan.ucq.slots
             if s.features
@@ -49,21 +49,21 @@ def operators(plan: FederatedPlan) -> tuple[PlanOperator, ...]:
             outcome = plan.look.words
         scores = "E = Σ A_i h_i; H = E W0 + b" if has_head(plan.tower) else "H = b + Σ A_i h_i"
         gathered = f"gather {join_words(plan) or scores}; {outcome}"
-        found.append(PlanOperator(ONCE, "all", "LoJ", "coordinator", gathered))
+        plan_operators.append(PlanOperator(ONCE, "all", "LoJ", "coordinator", gathered))
         if plan.into is not None:
             where = ", ".join(str(client) for client in plan.into.clients)
             names = ", ".join(plan.ucq.slots[slot].name for slot in plan.into.slots)
             words = f"identifiers joined with predictions; the table {plan.into.path}"
-            found.append(PlanOperator(ONCE, names, "client", where, words))
-        return tuple(found)
+            plan_operators.append(PlanOperator(ONCE, names, "client", where, words))
+        return tuple(plan_operators)
     towers = [slot for slot in plan.ucq.slots if slot.features]
     kinds = {(s.kind, s.slot) for e in plan.exchanges for s in e.sends}
-    found += [_encoding(plan, s) for s in towers if ("set_encoding", s.index) in kinds]
+    plan_operators += [_encoding(plan, s) for s in towers if ("set_encoding", s.index) in kinds]
     each = spec_of(plan.algorithm).words(plan.training, plan.protection)
-    found.append(PlanOperator(each.every, "all", "LoJ", "coordinator", each.join))
+    plan_operators.append(PlanOperator(each.every, "all", "LoJ", "coordinator", each.join))
     for slot in towers:
-        found += _round(plan, slot, each)
-    return tuple(found)
+        plan_operators += _round(plan, slot, each)
+    return tuple(plan_operators)
 
 
 def _snapshot(plan: FederatedPlan, slot: Slot) -> PlanOperator:
@@ -108,7 +108,7 @@ def _round(plan: FederatedPlan, slot: Slot, words: Words) -> list[PlanOperator]:
 
 
 def _guarded(plan: FederatedPlan, words: str) -> str:
-    """What a client computes in a round, with what is done for privacy."""
+    """Return a client's work in a round, with its privacy steps."""
     noises = (plan.protection.features, plan.protection.predictions)
     return "; ".join(dict.fromkeys([words, *(noise.words for noise in noises if noise)]))
 

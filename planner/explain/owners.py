@@ -1,4 +1,4 @@
-"""What the owners of tables say of a run, by their training policies."""
+"""Verdicts of the tables' owners on a run, by their training policies."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ LATER = (
 
 
 def owners(plan: FederatedPlan, verdicts: Verdicts) -> tuple[Section, ...]:
-    """Nothing where no owner has a policy."""
+    """Return a section with the verdicts; empty if no owner has a policy."""
     rows = [
         row
-        for client, found in verdicts.items()
-        for row in ([_told(plan, client, item) for item in found] or [_allowed(client)])
+        for client, client_verdicts in verdicts.items()
+        for row in ([_told(plan, client, item) for item in client_verdicts] or [_allowed(client)])
     ]
     if not rows:
         return ()

@@ -1,4 +1,4 @@
-"""The plan as a picture, in SVG: parties as boxes, arrows with what leaves them and what comes."""
+"""The plan as a picture, in SVG: parties as boxes, and arrows with what they send and receive."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from sqlfl.planner.federated.plan import FederatedPlan
 _WIDTH, _PARTY, _COORDINATOR = 860, 220, 150
 _LINE, _PAD, _GAP = 17, 10, 22
 _LETTERS = 64
-"""Of a line of what is written at an arrow."""
+"""Maximum characters in a line of an arrow's text."""
 _STYLE = "font-family:sans-serif;font-size:12.5px;max-width:100%;height:auto"
-"""No colours: all is drawn in that of the page's text."""
+"""No colours: the picture takes the colour of the page's text."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class _Lane:
 
 
 def picture(plan: FederatedPlan) -> HtmlPicture | None:
-    """None where nothing leaves a party."""
+    """Return the picture; None if nothing leaves a party."""
     sums = {item.party: item for item in totals(plan)}
     if not sums:
         return None
@@ -47,12 +47,16 @@ def picture(plan: FederatedPlan) -> HtmlPicture | None:
 
 
 def _together(plan: FederatedPlan, lanes: list[_Lane]) -> list[_Lane]:
-    """Of many parties, one lane for all of which the same is said; the coordinator's is apart."""
-    found: dict[_Lane, list[str]] = {}
+    """Merge the lanes of parties with equal texts into one. The coordinator's party
+    keeps its own.
+    """
+    groups: dict[_Lane, list[str]] = {}
     for lane in lanes:
-        own = lane.party == plan.at
-        found.setdefault(lane if own else replace(lane, party=""), []).append(lane.party)
-    return [replace(lane, party=several(names, 1)) for lane, names in found.items()]
+        at_coordinator = lane.party == plan.at
+        groups.setdefault(lane if at_coordinator else replace(lane, party=""), []).append(
+            lane.party
+        )
+    return [replace(lane, party=several(names, 1)) for lane, names in groups.items()]
 
 
 def _lane(
@@ -68,7 +72,7 @@ def _lane(
 
 
 def _inside(plan: FederatedPlan, index: int, party: str) -> list[str]:
-    """What the party has of a slot."""
+    """Return the party's part of a slot as lines of text."""
     slot = plan.ucq.slots[index]
     fragments = [f for f in slot.evaluated if f.client.party == party and not f.virtual]
     if not fragments:
@@ -85,10 +89,10 @@ def _inside(plan: FederatedPlan, index: int, party: str) -> list[str]:
 
 
 def _wrapped(text: str, most: int) -> tuple[str, ...]:
-    found = textwrap.wrap(text, _LETTERS, break_on_hyphens=False)
-    if len(found) > most:
-        found = [*found[: most - 1], found[most - 1][: _LETTERS - 2].rstrip(" ,;+") + " …"]
-    return tuple(found)
+    lines = textwrap.wrap(text, _LETTERS, break_on_hyphens=False)
+    if len(lines) > most:
+        lines = [*lines[: most - 1], lines[most - 1][: _LETTERS - 2].rstrip(" ,;+") + " …"]
+    return tuple(lines)
 
 
 def _short(text: str, most: int = 32) -> str:
@@ -100,7 +104,7 @@ def _short(text: str, most: int = 32) -> str:
 
 
 def _drawn(plan: FederatedPlan, lanes: list[_Lane]) -> str:
-    own = [lane for lane in lanes if plan.at == lane.party]
+    coordinator_lanes = [lane for lane in lanes if plan.at == lane.party]
     height = sum(lane.height for lane in lanes) + _GAP * (len(lanes) - 1) + 2
     right = _WIDTH - _COORDINATOR
     pieces = [
@@ -109,7 +113,11 @@ def _drawn(plan: FederatedPlan, lanes: list[_Lane]) -> str:
         f"<title>{_escaped(_words(plan, lanes))}</title>",
         _box(right, 1, _COORDINATOR - 1, height - 2),
         _text(right + _PAD, _PAD + 14, "coordinator", bold=True),
-        *([_text(right + _PAD, _PAD + 14 + _LINE, f"at {own[0].party}")] if own else []),
+        *(
+            [_text(right + _PAD, _PAD + 14 + _LINE, f"at {coordinator_lanes[0].party}")]
+            if coordinator_lanes
+            else []
+        ),
     ]
     top = 1
     for lane in lanes:
@@ -119,26 +127,26 @@ def _drawn(plan: FederatedPlan, lanes: list[_Lane]) -> str:
             pieces.append(_text(1 + _PAD, top + _PAD + 12 + number * _LINE, text))
         if lane.up:
             pieces += _arrows(lane, top, right)
-        elif not own or lane is not own[0]:
+        elif not coordinator_lanes or lane is not coordinator_lanes[0]:
             pieces.append(_text(_PARTY + 16, top + _PAD + 12, "nothing leaves"))
         top += lane.height + _GAP
     return "".join([*pieces, "</svg>"])
 
 
 def _arrows(lane: _Lane, top: int, right: int) -> list[str]:
-    left, found = _PARTY + 6, []
+    left, shapes = _PARTY + 6, []
     at = top + _PAD + 12
     for text in lane.up:
-        found.append(_text(left + 10, at, text))
+        shapes.append(_text(left + 10, at, text))
         at += _LINE
-    found.append(_arrow(left, right - 5, at - 9))
+    shapes.append(_arrow(left, right - 5, at - 9))
     at += _LINE - 2
     for text in lane.down:
-        found.append(_text(left + 10, at, text, faint=True))
+        shapes.append(_text(left + 10, at, text, faint=True))
         at += _LINE
     if lane.down:
-        found.append(_arrow(right - 5, left, at - 9))
-    return found
+        shapes.append(_arrow(right - 5, left, at - 9))
+    return shapes
 
 
 def _box(x: int, y: int, width: int, height: int) -> str:

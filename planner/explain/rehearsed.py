@@ -1,4 +1,4 @@
-"""EXPLAIN ANALYZE: what a plan took over rows that were made up."""
+"""EXPLAIN ANALYZE: measured cost of a plan over synthetic rows."""
 
 from __future__ import annotations
 
@@ -24,34 +24,34 @@ OTHERWISE = (
 
 @dataclass(frozen=True)
 class ClientTraffic:
-    """What a client sent, or got, planning left out."""
+    """Messages that a client sent or received, without those of planning."""
 
     client: Client
     crosses: bool
-    """It left one party for another."""
+    """Whether they went from one party to another."""
     up: bool
     messages: int
     bytes: int
     formula: int | None
     """Bytes as EXPLAIN says; None where it has a quantity that messages do not tell."""
     differing: tuple[str, ...]
-    """Kinds of messages that were others than it says."""
+    """Bytes by EXPLAIN's formula; None if the formula has a quantity that messages do not show."""
 
 
 @dataclass(frozen=True)
 class RehearsalReport:
-    """How a rehearsal went."""
+    """Results of a rehearsal."""
 
     rows: int
-    """Of each table."""
+    """Rows of each table."""
     epochs: int
     exchanges: int
-    """Those in which the statement runs."""
+    """Exchanges in which the statement runs."""
     seconds: float
     interrupted: bool
     lines: tuple[ClientTraffic, ...]
     remarks: tuple[str, ...]
-    """What was odd while the statement was planned."""
+    """Warnings from planning."""
 
 
 def rehearsed(plan: FederatedPlan, account: RehearsalReport) -> Section:

@@ -27,7 +27,7 @@ SUMMED = "exact predictions are in the residuals that they get"
 
 
 def releases(setting: ReportSetting) -> tuple[Release, ...]:
-    """Of a plan or a run, in the order in which they happen."""
+    """Return the releases of a plan or a run, in the order in which they happen."""
     parts = [_joins, _weights, _identifiers, _labels, _statistics, _moments, _equal_rows]
     parts += [_predictions]
     if setting.plan.algorithm:
@@ -68,7 +68,7 @@ def _identifiers(setting: ReportSetting) -> Iterator[Release]:
 
 
 def _labels(setting: ReportSetting) -> Iterator[Release]:
-    """Whatever else is made of noised labels is no more than they are."""
+    """Yield the releases of labels. Anything computed from noised labels has the same guarantee."""
     if not any(slot.target for slot in setting.plan.ucq.slots):
         return
     epsilon = setting.label_epsilon
@@ -104,8 +104,8 @@ def _statistics(setting: ReportSetting) -> Iterator[Release]:
     def mechanism(slot: Slot) -> str:
         if not setting.protection.statistics:
             return EXACT
-        found = setting.multiplier(slot, STATISTICS)
-        size = "" if found is None else f" of {found:.4g} times what one row moves them by"
+        noise = setting.multiplier(slot, STATISTICS)
+        size = "" if noise is None else f" of {noise:.4g} times what one row moves them by"
         return f"sums within the bounds and counts, Gaussian noise{size}, once"
 
     shared = [slot for slot in setting.slots if len(slot.clients) > 1]
@@ -207,20 +207,20 @@ def _gradients(setting: ReportSetting) -> Iterator[Release]:
     kinds = {"partial_gradient", "consensus_part"} & setting.kinds
     if setting.solved:
         return
-    what = "parameters" if kinds == {"consensus_part"} else "gradients"
+    content = "parameters" if kinds == {"consensus_part"} else "gradients"
     shared = [slot for slot in setting.slots if len(slot.clients) > 1]
     if kinds:
         crossing = [slot for slot in shared if setting.leaves(slot)]
         how = partial(_gradient, setting)
         seen = _in_secret(setting, "partial_gradient", how)
-        yield from _of(setting, what, setting.coordinator, crossing, seen, why=KNOWN)
-        yield from _of(setting, what, CLIENTS, shared, how, why=SUMMED)
+        yield from _of(setting, content, setting.coordinator, crossing, seen, why=KNOWN)
+        yield from _of(setting, content, CLIENTS, shared, how, why=SUMMED)
 
 
 def _in_secret(
     setting: ReportSetting, kind: str, how: Callable[[Slot], str]
 ) -> Callable[[Slot], str]:
-    """What the coordinator gets of messages of this kind."""
+    """Describe secure sums, if messages of this kind reach the coordinator as such."""
     if not setting.secret(kind):
         return how
     return lambda slot: f"sums over the table's clients, made in secret: {how(slot)}"
@@ -251,7 +251,7 @@ def _gradient(setting: ReportSetting, slot: Slot) -> str:
 
 
 def _history(setting: ReportSetting) -> Iterator[Release]:
-    found = [
+    history = [
         word
         for word, noised in (
             ("labels", setting.protection.labels),
@@ -259,8 +259,8 @@ def _history(setting: ReportSetting) -> Iterator[Release]:
         )
         if noised
     ]
-    mechanism = f"of noised {' and '.join(found)}" if found else EXACT
-    if found and not setting.together:
+    mechanism = f"of noised {' and '.join(history)}" if history else EXACT
+    if history and not setting.together:
         mechanism += f" and exact {_told(setting)}"
     kind, readers = ("history and metrics", USERS) if setting.training else ("metrics", READERS)
     why = draws.LEARNING * setting.drawn
@@ -269,7 +269,7 @@ def _history(setting: ReportSetting) -> Iterator[Release]:
 
 
 def _told(setting: ReportSetting) -> str:
-    """What clients tell of rows."""
+    """Return the quantity that clients send about rows."""
     if setting.solved:
         return "moments"
     return "embeddings" if setting.summed else "columns" if setting.chosen else "predictions"
@@ -303,10 +303,10 @@ def _of(
     *,
     alone: bool = False,
 ) -> Iterator[Release]:
-    """A release for all slots of the same ε, and one for those without.
+    """Yield a release for all slots with the same ε, and one for those without.
 
-    `alone`: it is a part of the model, and so protected where nothing but that is seen. `note` is
-    said of an ε, `why` of none where noise was added.
+    `alone`: the release is part of the model, and protected against observers of the model only.
+    `note` comments on an ε; `why` explains the absence of one despite noise.
     """
     slots = list(slots)
     told = setting.drawn and (observer == CLIENTS or (observer == OTHERS and setting.telling == 0))
@@ -329,15 +329,15 @@ def _of(
 
 
 def _by_slot(slots: list[Slot], mechanism: Callable[[Slot], str]) -> str:
-    """Once where it is the same for all, else by name."""
-    found: dict[str, list[str]] = {}
+    """Return one text if it is the same for all slots, else a text for each."""
+    groups: dict[str, list[str]] = {}
     for slot in slots:
-        found.setdefault(mechanism(slot), []).append(slot.name)
-    if len(found) == 1:
-        return next(iter(found))
-    return "; ".join(f"{', '.join(names)}: {words}" for words, names in found.items())
+        groups.setdefault(mechanism(slot), []).append(slot.name)
+    if len(groups) == 1:
+        return next(iter(groups))
+    return "; ".join(f"{', '.join(names)}: {words}" for words, names in groups.items())
 
 
-def _times(setting: ReportSetting, slot: Slot, what: str) -> str:
-    count = setting.count(slot, what)
+def _times(setting: ReportSetting, slot: Slot, kind: str) -> str:
+    count = setting.count(slot, kind)
     return f", at most {count} times" if count and count > 1 else ", once" if count else ""

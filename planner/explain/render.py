@@ -35,12 +35,12 @@ class TextTable:
     headers: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     sentences: tuple[str, ...] = ()
-    """The rows as sentences, which text has instead of a table that is too wide for it."""
+    """The rows as sentences. They replace a table that is too wide for text."""
 
 
 @dataclass(frozen=True)
 class Code:
-    """SQL, kept as it is; `caption` says whose."""
+    """SQL, unchanged; `caption` names its place."""
 
     caption: str
     text: str
@@ -53,7 +53,7 @@ class Notes:
 
 @dataclass(frozen=True)
 class HtmlPicture:
-    """HTML shows it, and text has nothing of it."""
+    """A picture for HTML only."""
 
     svg: str
     """Markup, in which all that comes from outside is escaped."""
@@ -67,12 +67,12 @@ class Section:
     title: str
     parts: tuple[Part, ...]
     folded: bool = False
-    """In HTML only the title is shown until it is clicked."""
+    """Whether HTML shows only the title until the user clicks it."""
 
 
 @dataclass(frozen=True)
 class Document:
-    """`str` is its text; a notebook shows its HTML."""
+    """Text and tables under a title: `str` is the text; a notebook shows the HTML."""
 
     title: str
     sections: tuple[Section, ...]
@@ -87,18 +87,18 @@ class Document:
 def to_text(document: Document) -> str:
     """Lines of at most WIDTH characters; only SQL may be longer."""
     document = _printable(document)
-    found = [*_wrap(document.title, WIDTH)] if document.title else []
+    lines = [*_wrap(document.title, WIDTH)] if document.title else []
     for section in document.sections:
-        found += ["", section.title.upper()] if found else [section.title.upper()]
+        lines += ["", section.title.upper()] if lines else [section.title.upper()]
         for number, part in enumerate(section.parts):
             if number and not isinstance(section.parts[number - 1], Notes):
-                found.append("")
-            found += _part(part)
-    return "\n".join(text.rstrip().replace(JOINED, " ") for text in found)
+                lines.append("")
+            lines += _part(part)
+    return "\n".join(text.rstrip().replace(JOINED, " ") for text in lines)
 
 
 def to_html(document: Document) -> str:
-    """One self-contained element; everything in it is escaped."""
+    """Return one self-contained element, with everything escaped."""
     document = _printable(document)
     title = f"<h3>{_escape(document.title)}</h3>" if document.title else ""
     pieces = [f'<div class="sqlfl-plan">{title}']
@@ -159,11 +159,11 @@ def _items(items: tuple[str, ...]) -> list[str]:
 def _table(table: TextTable) -> list[str]:
     rows = [table.headers, *table.rows]
     widths = _widths(rows)
-    found = []
+    lines = []
     for number, row in enumerate(rows):
         cells = [_wrap(cell, width) for cell, width in zip(row, widths, strict=True)]
         for place in range(max(len(cell) for cell in cells)):
-            found.append(
+            lines.append(
                 "  "
                 + GAP.join(
                     (cell[place] if place < len(cell) else "").ljust(width)
@@ -171,8 +171,8 @@ def _table(table: TextTable) -> list[str]:
                 )
             )
         if number == 0:
-            found.append("  " + GAP.join("-" * width for width in widths))
-    return found
+            lines.append("  " + GAP.join("-" * width for width in widths))
+    return lines
 
 
 def _widths(rows: list[tuple[str, ...]]) -> list[int]:
@@ -198,25 +198,25 @@ def _widths(rows: list[tuple[str, ...]]) -> list[int]:
 
 
 def _wrap(text: str, width: int) -> list[str]:
-    """Broken at spaces; a word that is too long, behind '·', '@', '.', '_' or anywhere."""
-    found = [""]
+    """Break at spaces; break longer words after '·', '@', '.', '_' or anywhere."""
+    lines = [""]
     for word in text.split(" "):
-        joined = f"{found[-1]} {word}" if found[-1] else word
+        joined = f"{lines[-1]} {word}" if lines[-1] else word
         if len(joined) <= width:
-            found[-1] = joined
+            lines[-1] = joined
             continue
-        if found[-1]:
-            found.append("")
+        if lines[-1]:
+            lines.append("")
         for piece in re.findall(r"[^·@._]*[·@._]|[^·@._]+", word) if len(word) > width else [word]:
             while piece:
-                if len(found[-1]) + len(piece) <= width:
-                    found[-1] += piece
+                if len(lines[-1]) + len(piece) <= width:
+                    lines[-1] += piece
                     break
-                if found[-1]:
-                    found.append("")
+                if lines[-1]:
+                    lines.append("")
                 else:
-                    found[-1], piece = piece[:width], piece[width:]
-    return [part.rstrip(JOINED) for part in found]
+                    lines[-1], piece = piece[:width], piece[width:]
+    return [part.rstrip(JOINED) for part in lines]
 
 
 # Notebooks align cells to the right and give code the font of the text.

@@ -1,4 +1,4 @@
-"""The privacy report of a plan and of a model: what is released, and what holds of it."""
+"""The privacy report of a plan and of a model: the releases and their guarantees."""
 
 from __future__ import annotations
 
@@ -23,9 +23,8 @@ def expected_report(plan: FederatedPlan) -> PrivacyReport:
 
 
 def report_of(plan: FederatedPlan, calibration: NoiseCalibration | None) -> PrivacyReport:
-    """Of a run that has been trained as `plan` says, with the noise of `calibration`.
-
-    It is None where features are not protected; InternalError where that does not fit.
+    """Return the report of a run of `plan` with the noise of `calibration`, which is None if
+    features are not protected. Raise InternalError if the two do not fit.
     """
     asked = plan.protection.rows
     if asked != (calibration is not None):

@@ -1,4 +1,4 @@
-"""The report's sentences: what is promised, and what that rests on. Each only where it holds."""
+"""The report's sentences: the promises and their conditions, each only where it holds."""
 
 from __future__ import annotations
 
@@ -35,25 +35,25 @@ ALSO_SEEN = {
     "partial_gradient": "gradients by all parameters of each of a table's databases",
     "consensus_part": "parameters of each of a table's databases",
 }
-"""Kind of a message -> what the coordinator learns from it, beside what it always does."""
+"""Kind of message -> what it additionally discloses to the coordinator."""
 
 
 def promises(setting: ReportSetting) -> tuple[str, ...]:
-    """What holds, with its numbers; for labels and features apart, then together."""
+    """Return the promises with their numbers: labels, features, then both together."""
     if not setting.protection:
         return (_nothing(setting),)
     return (*_labels(setting), *_features(setting), *_both(setting), *_joined(setting))
 
 
 def _nothing(setting: ReportSetting) -> str:
-    """Without PRIVACY."""
+    """Return the sentence for a run without PRIVACY."""
     also = [words for kind, words in ALSO_SEEN.items() if kind in setting.kinds]
     more = f" It also sees {'; '.join(also)}." if also else ""
     return f"none: no differential privacy. {_seen_labels(setting)}{more}"
 
 
 def _seen_labels(setting: ReportSetting) -> str:
-    """And what else is seen of a run without noise."""
+    """Return what observers see of labels and features in a run without noise."""
     at = setting.plan.at
     learnt = draws.SEEN if setting.summed else columns.seen(setting) if setting.chosen else LEARNT
     learnt = learnt.replace("the join keys", "the others' join keys") if at else learnt
@@ -114,7 +114,7 @@ def _doing(setting: ReportSetting) -> str:
 
 
 def _again(setting: ReportSetting, epsilon: float) -> str:
-    """What asking once more costs."""
+    """Return the cost of a further run."""
     if not setting.fleeting:
         return (
             "Every further run that asks for the same label in the same way, with the same "
@@ -127,7 +127,7 @@ def _again(setting: ReportSetting, epsilon: float) -> str:
 
 
 def _drawn_by(setting: ReportSetting) -> str:
-    """What noise of labels follows from, and so what draws it anew."""
+    """Return the source of label noise, and so which changes draw new noise."""
     keyed = [table for table, held in setting.labelled.items() if held]
     whole = [table for table, held in setting.labelled.items() if not held]
     said = []
@@ -225,7 +225,7 @@ def _pair(claim: PrivacyClaim, more: float = 0.0) -> str:
 
 
 def _both(setting: ReportSetting) -> Iterator[str]:
-    """Of the rows that have a label, and features as well."""
+    """Yield the guarantee for rows that have both features and a label."""
     epsilon = setting.label_epsilon
     if epsilon is None:
         return
@@ -241,7 +241,7 @@ def _both(setting: ReportSetting) -> Iterator[str]:
 
 
 def _joined(setting: ReportSetting) -> Iterator[str]:
-    """Of a person who has a row in each table."""
+    """Yield the guarantee for a person who has a row in each table."""
     for held in _of_joined_row(setting):
         whom = "the same" if setting.together else "someone who sees nothing but the parameters"
         yield (
@@ -251,8 +251,9 @@ def _joined(setting: ReportSetting) -> Iterator[str]:
 
 
 def _of_joined_row(setting: ReportSetting) -> Iterator[str]:
-    """What holds of all its features, and of its label where that is noised: nothing where one
-    table alone has any, or where features of one are not protected. Of draws see `draws`."""
+    """Yield the guarantee for all features of a joined row, and for its label if noised. Yield none
+    if only one table has any, or if features of one are not protected. For draws, see `draws`.
+    """
     label, claims = (
         setting.label_epsilon,
         [setting.claims.get(slot.index) for slot in setting.slots],
@@ -263,21 +264,23 @@ def _of_joined_row(setting: ReportSetting) -> Iterator[str]:
     )
     if setting.drawn or not claims or None in claims or len(tables) < 2:
         return
-    what = "of its features and label" if label is not None else "of its features"
-    what += ", the label being exact" * exact
-    found = setting.joined
-    if found is None:
-        yield f"{_pair(PrivacyClaim(None, setting.privacy.delta), label or 0.0)}, {what}"
+    part = "of its features and label" if label is not None else "of its features"
+    part += ", the label being exact" * exact
+    joined = setting.joined
+    if joined is None:
+        yield f"{_pair(PrivacyClaim(None, setting.privacy.delta), label or 0.0)}, {part}"
     else:
-        epsilon, delta = found
-        yield f"{_pair(PrivacyClaim(epsilon, delta), label or 0.0)} {what}"
+        epsilon, delta = joined
+        yield f"{_pair(PrivacyClaim(epsilon, delta), label or 0.0)} {part}"
 
 
 # -- in short -------------------------------------------------------------------------------------
 
 
 def summary(setting: ReportSetting) -> tuple[str, ...]:
-    """A sentence each of labels and of features, and what neither covers; for the model's card."""
+    """Return a sentence for labels, one for features, and one for what neither covers; for the
+    model's card.
+    """
     if not setting.protection:
         return promises(setting)
     rest = "Not protected: which rows there are and are joined; several runs together"
@@ -361,7 +364,7 @@ def _joined_in_short(setting: ReportSetting) -> Iterator[str]:
 
 
 def assumptions(setting: ReportSetting) -> tuple[str, ...]:
-    """Empty where nothing is noised."""
+    """Return the conditions of the promises; empty if nothing is noised."""
     if not setting.protection:
         return ()
     parts: list[Iterable[str]] = [_rows(setting), _runs(setting)]
@@ -380,7 +383,7 @@ def assumptions(setting: ReportSetting) -> tuple[str, ...]:
 
 
 def _rows(setting: ReportSetting) -> Iterator[str]:
-    """Whose change it is about."""
+    """Yield the unit whose change the guarantee is about."""
     yield (
         "The join graph, row ids, multiplicities and table sizes are not protected, nor which rows "
         "there are: join keys, conditions of WHERE and ON, and whether a row has a label decide it."

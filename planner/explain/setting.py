@@ -1,4 +1,4 @@
-"""What the report's sentences depend on: the plan, and after a run what its noise was."""
+"""Facts that the report's sentences depend on: the plan, and after a run its noise."""
 
 from __future__ import annotations
 
@@ -28,16 +28,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PrivacyClaim:
-    """Of the features of one row of a slot."""
+    """The guarantee for the features of one row of a slot."""
 
     epsilon: float | None
-    """None: known once the join is."""
+    """None: known after the join."""
     delta: float
 
 
 @dataclass(frozen=True, eq=False)
 class ReportSetting:
-    """`calibration` is None before the run, and where features are not protected."""
+    """A plan and its noise. `calibration` is None before the run, and if features are not
+    protected.
+    """
 
     plan: FederatedPlan
     calibration: NoiseCalibration | None
@@ -48,22 +50,22 @@ class ReportSetting:
 
     @cached_property
     def slots(self) -> tuple[Slot, ...]:
-        """Those with features."""
+        """Slots with features."""
         return tuple(slot for slot in self.plan.ucq.slots if slot.features)
 
     @property
     def training(self) -> bool:
-        """Else it is EVALUATE, or PREDICT."""
+        """Whether the plan trains; else it is EVALUATE or PREDICT."""
         return bool(self.plan.algorithm)
 
     @cached_property
     def uses(self) -> tuple[Use, ...]:
-        """What the statement computes, and of which columns."""
+        """The statement's uses of columns."""
         return lineage.uses(self.plan.ucq)
 
     @cached_property
     def kinds(self) -> frozenset[str]:
-        """Of the messages that cross a border, and of those whose sums do."""
+        """Kinds of messages that cross a border, and of messages whose sums do."""
         kinds = {disclosure.kind for disclosure in self.plan.disclosures}
         return frozenset(kinds | self.plan.secret_sums if "masked" in kinds else kinds)
 
@@ -81,17 +83,17 @@ class ReportSetting:
 
     @property
     def together(self) -> bool:
-        """Predictions are noised, and so all that is calculated from them."""
+        """Whether predictions are noised, and with them everything computed from them."""
         return bool(self.protection.predictions)
 
     @property
     def summed(self) -> bool:
-        """Of predictions the coordinator sees sums over all slots."""
+        """Whether the coordinator receives predictions only as sums over all slots."""
         return self.training and spec_of(self.plan.algorithm).drawn
 
     @property
     def chosen(self) -> bool:
-        """Of predictions there are none: clients choose columns, and tell of these."""
+        """Whether clients choose columns and send them, in place of predictions."""
         return "column" in self.kinds
 
     @property
@@ -101,32 +103,37 @@ class ReportSetting:
 
     @property
     def sketched(self) -> bool:
-        """And of these random sums."""
+        """Whether clients send chosen columns as random sums."""
         return "direction" in self.kinds
 
     @property
     def drawn(self) -> bool:
-        """And of these sums draws."""
+        """Whether the sums of embeddings consist of draws."""
         return isinstance(self.protection.predictions, BinomialSums)
 
     @cached_property
     def telling(self) -> int | None:
-        """Parties, neither a row's own nor the coordinator's, that may tell their draws, whichever
-        row's: None where all may."""
+        """Number of other parties that may disclose their draws without breaking ε; None if all
+        may. The row's own party and the coordinator's are not counted.
+        """
         slots, at, asked = self.plan.ucq.slots, self.plan.at, self.privacy.honest_parties
-        most = {own: colluding(slots, own, at, asked) for s in self.slots for own in s.parties}
-        return min((m for own, m in most.items() if m < len(others(slots, own, at))), default=None)
+        most = {
+            party: colluding(slots, party, at, asked) for s in self.slots for party in s.parties
+        }
+        return min(
+            (m for party, m in most.items() if m < len(others(slots, party, at))), default=None
+        )
 
     @property
     def coordinator(self) -> str:
         return "coordinator" if self.plan.at is None else f"coordinator (at {self.plan.at})"
 
     def leaves(self, slot: Slot) -> bool:
-        """What the coordinator gets of the slot crosses a border."""
+        """Whether the coordinator's messages from the slot cross a border."""
         return any(self.plan.crosses(client) for client in slot.clients)
 
     def fixed(self, *also: str) -> str:
-        """What is no part of the change that an ε is about: `also`, and what is never."""
+        """List what the change that ε is about leaves fixed: `also`, and what never changes."""
         ucq = self.plan.ucq
         rest = ["the weights"] * (ucq.weight is not None)
         rest += ["the choice of rows for validation"] * any(slot.split for slot in ucq.slots)
@@ -136,26 +143,24 @@ class ReportSetting:
 
     @cached_property
     def claims(self) -> dict[int, PrivacyClaim]:
-        """Slot -> what holds of its features; empty where nothing does.
-
-        With exact statistics nothing does, whatever noise is added: they are in the encoding, and
-        a change of a row moves them.
+        """Slot -> guarantee for its features; empty if there is none. With exact statistics there
+        is none, whatever noise is added: the encoding uses them, and a change of a row moves them.
         """
         asked = self.privacy
         if not self.protection.bounded:
             return {}
         if self.calibration is None:
             return {slot.index: PrivacyClaim(asked.epsilon, asked.delta) for slot in self.slots}
-        found = self.calibration.epsilons
+        epsilons = self.calibration.epsilons
         return {
-            slot.index: PrivacyClaim(float(found[slot.index]), asked.delta)
+            slot.index: PrivacyClaim(float(epsilons[slot.index]), asked.delta)
             for slot in self.slots
-            if math.isfinite(found[slot.index])
+            if math.isfinite(epsilons[slot.index])
         }
 
     @cached_property
     def joined(self) -> tuple[float, float] | None:
-        """(ε, δ) of the features of a whole joined row; None where it is known once the join is."""
+        """(ε, δ) of the features of a whole joined row; None if known only after the join."""
         if self.calibration is not None:
             return joined_epsilon(self.privacy, self.calibration.events)
         if self.privacy.epsilon is None or self.chosen:
@@ -163,41 +168,45 @@ class ReportSetting:
         return joined_epsilon(self.privacy, len(self.slots))
 
     def claimed(self, slots: Iterable[Slot]) -> dict[PrivacyClaim, list[Slot]]:
-        """Those of which something holds, by what; an ε that reads the same is the same."""
-        found: dict[str, list[Slot]] = {}
+        """Group slots with a guarantee by it; equal printed ε count as the same."""
+        groups: dict[str, list[Slot]] = {}
         for slot in slots:
             if slot.index in self.claims:
                 epsilon = self.claims[slot.index].epsilon
-                found.setdefault("" if epsilon is None else upwards(epsilon), []).append(slot)
+                groups.setdefault("" if epsilon is None else upwards(epsilon), []).append(slot)
         return {
             max((self.claims[slot.index] for slot in alike), key=lambda c: c.epsilon or 0.0): alike
-            for alike in found.values()
+            for alike in groups.values()
         }
 
     def rounds(self, slot: Slot) -> RoundNoise | None:
-        """None before the run."""
+        """Return the noise of the rounds; None before the run."""
         return None if self.calibration is None else self.calibration.training.rounds[slot.index]
 
-    def count(self, slot: Slot, what: str) -> int | None:
-        """How often the plan lets a row of the slot take part in that, at most."""
+    def count(self, slot: Slot, kind: str) -> int | None:
+        """Return the maximum number of releases of this kind that a row of the slot
+        takes part in.
+        """
         if self.calibration is None:
             return None
-        return sum(event.count for event in self._events(slot, what))
+        return sum(event.count for event in self._events(slot, kind))
 
-    def multiplier(self, slot: Slot, what: str) -> float | None:
-        """Of a release that is made once: its noise, relative to what one row moves it by."""
-        found = self._events(slot, what) if self.calibration is not None else []
-        return found[0].multiplier if found else None
+    def multiplier(self, slot: Slot, kind: str) -> float | None:
+        """Return the noise of a single release, relative to the effect of one row on it."""
+        events = self._events(slot, kind) if self.calibration is not None else []
+        return events[0].multiplier if events else None
 
     def draws(self, slot: Slot) -> PoissonBinomial | None:
-        """Of a row of the slot, in the whole run; None before it, and where there are none."""
+        """Return the draws of a row of the slot in the whole run; None before the run, and without
+        draws.
+        """
         events = () if self.calibration is None else self.calibration.events[slot.index]
         return next((event for event in events if isinstance(event, PoissonBinomial)), None)
 
-    def _events(self, slot: Slot, what: str) -> list[Gaussian]:
+    def _events(self, slot: Slot, kind: str) -> list[Gaussian]:
         assert self.calibration is not None
         events = self.calibration.events[slot.index]
-        return [e for e in events if isinstance(e, Gaussian) and e.what == what]
+        return [e for e in events if isinstance(e, Gaussian) and e.what == kind]
 
     # -- labels -----------------------------------------------------------------------------------
 
@@ -218,7 +227,7 @@ class ReportSetting:
 
     @cached_property
     def labelled(self) -> dict[str, bool]:
-        """The tables with labels, and whether their owner has said what identifies a row."""
+        """Table with labels -> whether its owner has declared a key."""
         return {
             table: all(f.keyed for f in slot.evaluated if not f.virtual)
             for slot in self.plan.ucq.slots
@@ -228,14 +237,14 @@ class ReportSetting:
 
     @property
     def classes(self) -> int | None:
-        """K, of noised labels; None for numbers."""
+        """K, the number of classes of noised labels; None for numbers."""
         if self.plan.regression:
             return None
         return len(self.privacy.label_classes or ("false", "true"))
 
     @cached_property
     def label_epsilon(self) -> float | None:
-        """The one that holds; None where labels are not noised."""
+        """The actual ε of labels; None if labels are not noised."""
         label = self.protection.labels
         if not label:
             return None
@@ -245,13 +254,15 @@ class ReportSetting:
 
     @property
     def fleeting(self) -> str:
-        """The clients that draw their labels anew in each session, and why; empty without."""
+        """Clients that draw label noise anew in each session, with the reason; empty
+        without any.
+        """
         why = {str(client): reason for client, reason in self.plan.fleeting.items()}
         return ", ".join(f"{client} {reason}" for client, reason in why.items())
 
     @property
     def label_mechanism(self) -> str:
-        """In words, with its numbers."""
+        """The mechanism of label noise as text, with its numbers."""
         label, k = self.protection.labels, self.classes
         assert label
         if k is None:
@@ -265,17 +276,19 @@ class ReportSetting:
 
     @property
     def releasing(self) -> str:
-        """What noised features leave: a client, or the party that combines its clients."""
+        """The source of noised features: a client, or the party that combines its clients."""
         return "client or party" if self.plan.combining else "client"
 
     # -- who, in all ------------------------------------------------------------------------------
 
     def coalition(self) -> str:
-        """All against whom noised predictions and gradients hold together."""
+        """All observers against whom the guarantee of noised predictions and gradients holds
+        together.
+        """
         return listed(self._observers())
 
     def readers(self) -> str:
-        """All who get something that is made of labels."""
+        """All who receive anything computed from labels."""
         everyone = ["the users of the model" if self.training else "who gets the metrics"]
         if len(self.parties) > 1 and self.training:
             everyone.insert(0, "the other parties")

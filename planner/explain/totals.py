@@ -1,4 +1,4 @@
-"""What leaves each party in all, and by which messages: the tables of disclosures in short."""
+"""Totals of what leaves each party, and its kinds of messages: a summary of the disclosures."""
 
 from __future__ import annotations
 
@@ -26,24 +26,25 @@ OF_ROUNDS = frozenset(
 )
 """Roles of symbols that count how often something is repeated."""
 NAMES = ("tables", "columns")
-"""Kinds of messages of names and types, before there is a plan."""
+"""Kinds of messages with names and types, sent before there is a plan."""
 
 
 @dataclass(frozen=True)
 class Total:
-    """At most what leaves a party over the whole run, in bytes of values; names and types apart.
+    """Upper bound of what leaves a party over the whole run, in bytes of values, without names and
+    types.
 
-    Exact where the party's clients have fragments alike. A symbol without a client stands for the
-    sum over the clients of the party, and over keys or features.
+    It is exact if the party's clients have fragments alike. A symbol without a client stands for
+    the sum over the party's clients, and over keys or features.
     """
 
     party: str
     clients: int
     of_rows: Size
-    """What grows with its rows."""
+    """The part that grows with its rows."""
     others: Size
     messages: Size
-    """How many there are."""
+    """Number of messages."""
 
 
 @dataclass(frozen=True)
@@ -52,15 +53,15 @@ class KindTotal:
 
     kind: str
     what: tuple[str, ...]
-    """What is in them, each thing once."""
+    """Their contents, without repetition."""
     parties: tuple[str, ...]
     times: tuple[Size, ...]
-    """How often a client sends it of a slot, or gets it: all numbers that occur."""
+    """Numbers of messages that a client sends or receives for a slot: all numbers that occur."""
 
 
 def totals(plan: FederatedPlan) -> tuple[Total, ...]:
-    """Of each party that something leaves, in the order of the plan's clients."""
-    found = []
+    """Return the total of each party that sends anything, in the order of the plan's clients."""
+    party_totals = []
     number = Counter(client.party for client in plan.databases)
     crossing: dict[str, list[tuple[Size, Send]]] = {client.party: [] for client in plan.clients}
     for times, send in _crossing(plan, UP):
@@ -72,16 +73,16 @@ def totals(plan: FederatedPlan) -> tuple[Total, ...]:
             rows = {m: c for m, c in size.terms if any(s.role in OF_ROWS for s in m)}
             rest = {m: c for m, c in size.terms if m not in rows}
             messages = _summed(plan, [times for times, _ in sends])
-            found.append(Total(party, number[party], Size(rows), Size(rest), messages))
-    return tuple(found)
+            party_totals.append(Total(party, number[party], Size(rows), Size(rest), messages))
+    return tuple(party_totals)
 
 
 def kinds(plan: FederatedPlan, direction: str) -> tuple[KindTotal, ...]:
     """The kinds of messages that cross a border, in the order in which they first do."""
-    found: dict[str, list[tuple[Size, Send]]] = {}
+    by_kind: dict[str, list[tuple[Size, Send]]] = {}
     for times, send in _crossing(plan, direction):
-        found.setdefault(send.kind, []).append((times, send))
-    return tuple(_kind(plan, kind, sends) for kind, sends in found.items())
+        by_kind.setdefault(send.kind, []).append((times, send))
+    return tuple(_kind(plan, kind, sends) for kind, sends in by_kind.items())
 
 
 def _kind(plan: FederatedPlan, kind: str, sends: list[tuple[Size, Send]]) -> KindTotal:
@@ -96,9 +97,9 @@ def _kind(plan: FederatedPlan, kind: str, sends: list[tuple[Size, Send]]) -> Kin
 
 
 def _distinct(things: Iterable[str]) -> tuple[str, ...]:
-    """Each once; none that another begins with."""
-    found = list(dict.fromkeys(things))
-    return tuple(t for t in found if not any(o != t and o.startswith(f"{t},") for o in found))
+    """Remove repeated texts, and texts that another one begins with."""
+    distinct = list(dict.fromkeys(things))
+    return tuple(t for t in distinct if not any(o != t and o.startswith(f"{t},") for o in distinct))
 
 
 def _crossing(plan: FederatedPlan, direction: str) -> Iterator[tuple[Size, Send]]:
@@ -110,10 +111,10 @@ def _crossing(plan: FederatedPlan, direction: str) -> Iterator[tuple[Size, Send]
 
 
 def _summed(plan: FederatedPlan, sizes: Iterable[Size]) -> Size:
-    """A bound of their sum, over clients, keys and features.
+    """Return a bound of the sum, over clients, keys and features.
 
-    Of terms that differ in whose quantity they have, the largest coefficient holds for the sum of
-    the quantities; terms without such a quantity are added.
+    Terms that differ only in the client of a quantity: the largest coefficient holds for the sum of
+    the quantities. Terms without such a quantity are added.
     """
     terms: dict[Monomial, int] = {}
     for monomial, coefficient in total(sizes).terms:
@@ -136,7 +137,9 @@ def _monomial(plan: FederatedPlan, monomial: Monomial) -> Monomial:
 
 
 def _of_party(plan: FederatedPlan, symbol: Symbol) -> Symbol:
-    """Without client and part; of a slot by name where there are several that it may be of."""
+    """Remove client and part from the symbol. Keep the slot's name if several slots
+    could be meant.
+    """
     letter = ROLES[symbol.role][0].partition("[")[0]
     if symbol.slot is None:
         return Symbol(letter, symbol.role)
@@ -144,8 +147,9 @@ def _of_party(plan: FederatedPlan, symbol: Symbol) -> Symbol:
 
 
 def formula(size: Size) -> str:
-    """`4·(T + V + 1)·a[f]·d_c + 12·n[f]`: how often a thing is sent stands together, and a slot is
-    left out where all is of one."""
+    """Return `4·(T + V + 1)·a[f]·d_c + 12·n[f]`: terms are grouped by their number of messages, and
+    the slot is left out if there is only one.
+    """
     terms: dict[Monomial, dict[Monomial, int]] = {}
     for monomial, coefficient in size.terms:
         thing = tuple(symbol for symbol in monomial if symbol.role not in OF_ROUNDS)

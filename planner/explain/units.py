@@ -1,4 +1,4 @@
-"""Whose change is protected: the rows of a slot, and the tables that they are made of."""
+"""The unit of privacy: the rows of a slot, and the tables that they come from."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from sqlfl.planner.query.ucq import Slot
 
 @dataclass(frozen=True)
 class Unit:
-    """Whose change an ε is about: a part of one row, of any of these."""
+    """The unit whose change ε is about: a part of one row, of any of these."""
 
     part: Literal["features", "label"]
     rows: tuple[str, ...]
-    """Each as `unit_of` has it."""
+    """Each as `unit_of` returns it."""
 
     def __str__(self) -> str:
         return f"the {self.part} of {' or of '.join(self.rows)}"
 
     @property
     def alone(self) -> str:
-        """The rows, where the part is told before."""
+        """The rows, for a sentence that has named the part."""
         return " or ".join(self.rows)
 
 
@@ -36,23 +36,24 @@ def features_of(slots: Iterable[Slot], every: Iterable[Slot]) -> Unit:
 
 
 def label_of(every: Iterable[Slot]) -> Unit:
-    """Of those of the slots that have one."""
+    """Return the unit of labels among these slots."""
     among = tuple(every)
     return Unit("label", tuple(unit_of(slot, among) for slot in among if slot.target))
 
 
 def tables_of(slot: Slot) -> tuple[str, ...]:
     """`party.table` of all that the slot's fragments read, in the order of the clients."""
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     for fragment in slot.evaluated:
         for parts in _paths(fragment.select):
-            found[".".join((fragment.client.party, *parts))] = None
-    return tuple(found)
+            names[".".join((fragment.client.party, *parts))] = None
+    return tuple(names)
 
 
 def unit_of(slot: Slot, every: Iterable[Slot]) -> str:
-    """'one row of p (census.people)' where a row of a table is one row of the query at most, all
-    slots of which are `every`; else a row is told of that is no table's."""
+    """Return 'one row of p (census.people)' if a table's row is at most one row of the query; else
+    text about a row of the SELECT. `every` are all slots of the query.
+    """
     several = {table.lower() for table in repeated(every)}
     if derived(slot) or any(table.lower() in several for table in tables_of(slot)):
         return f"one row that this SELECT gives as {slot.name}"
@@ -62,9 +63,10 @@ def unit_of(slot: Slot, every: Iterable[Slot]) -> str:
 
 
 def derived(slot: Slot) -> bool:
-    """A row of the slot may not be one row of one table: it is aggregated, joined, computed over
-    others, picked by them, made by a function that nothing is known of, or that of a view, of
-    which the database tells no size."""
+    """Return whether a row of the slot may not be one row of one table. It may be aggregated,
+    joined, computed over or selected by other rows, or made by an unknown function; or it may come
+    from a view, for which the database reports no size.
+    """
     shapes = (
         exp.Join, exp.Lateral, exp.Group, exp.AggFunc, exp.Window, exp.Distinct, exp.Qualify,
         exp.Having, exp.SetOperation, exp.With, exp.Subquery, exp.UDTF, exp.Explode,
@@ -82,8 +84,9 @@ def derived(slot: Slot) -> bool:
 
 
 def repeated(slots: Iterable[Slot]) -> tuple[str, ...]:
-    """Tables of which a row may be several rows of the slots: at several of them, or in several of
-    the fragments that one client has of a slot, one for each part of a UNION."""
+    """Return tables whose rows may be several rows of the slots: of several slots, or of several
+    fragments of one client in a slot (parts of a UNION).
+    """
     counts = Counter(
         (fragment.client, ".".join((fragment.client.party, *parts)).lower())
         for slot in slots
@@ -96,12 +99,12 @@ def repeated(slots: Iterable[Slot]) -> tuple[str, ...]:
 
 def listed(words: Iterable[str]) -> str:
     """'a, b and c'."""
-    found = list(words)
-    return " and ".join([", ".join(found[:-1]), found[-1]] if len(found) > 1 else found)
+    items = list(words)
+    return " and ".join([", ".join(items[:-1]), items[-1]] if len(items) > 1 else items)
 
 
 def _paths(select: exp.Select) -> Iterable[tuple[str, ...]]:
-    """Of the tables that it reads, those of WITH left out."""
+    """Yield the paths of the tables that it reads, without those of WITH."""
     inner = {cte.alias for cte in select.find_all(exp.CTE)}
     for table in select.find_all(exp.Table):
         parts = tuple(part.name for part in table.parts)

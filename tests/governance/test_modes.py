@@ -330,8 +330,8 @@ def test_bounds_count_where_something_is_noised() -> None:
 @pytest.mark.parametrize(
     ("rule", "mode", "said"),
     [
-        ("metrics", "rounded", "the coordinator works metrics out"),
-        ("metrics", "noised", "the coordinator works metrics out"),
+        ("metrics", "rounded", "the coordinator computes metrics"),
+        ("metrics", "noised", "the coordinator computes metrics"),
         ("labels", "rounded", "rounding bounds nothing"),
         ("predictions", "rounded", "rounding bounds nothing"),
         ("moments", "rounded", "rounding bounds nothing"),
