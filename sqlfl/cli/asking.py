@@ -1,4 +1,4 @@
-"""Statements at a coordinator elsewhere, and what it is doing."""
+"""Commands for statements at a remote coordinator, and for its status."""
 
 from __future__ import annotations
 
@@ -71,10 +71,11 @@ DATABASES = click.argument("databases", nargs=-1, metavar="[PARTY=DATABASE]...")
 def opened(
     databases: Sequence[str], models: Path | None, **given: Any
 ) -> Iterator[Federation | RemoteFederation]:
-    """The federation of these databases, each PARTY=FILE, or without any the coordinator's.
+    """Open a federation of these databases, each PARTY=FILE; without any, connect to the
+    coordinator.
 
-    A party that is named several times has several databases. Raises Error where a file cannot be
-    attached, and where databases and a coordinator are given.
+    A party named several times has several databases. Raises Error if a file cannot be attached,
+    and if both databases and a coordinator are given.
     """
     if not databases and models is None:
         with connected(**given) as there:
@@ -93,15 +94,15 @@ def opened(
 
 
 def _parties(databases: Sequence[str]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    files: dict[str, list[str]] = {}
     for text in databases:
         name, equals, file = text.partition("=")
         if not (name and equals and file):
             raise click.UsageError(f"a database is PARTY=FILE, got {text!r:.80}")
         if not Path(file).exists():
             raise Error(f"there is no file {file}", hint="airline=airline.duckdb names one")
-        found.setdefault(name, []).append(file)
-    return found
+        files.setdefault(name, []).append(file)
+    return files
 
 
 @contextmanager
@@ -112,10 +113,10 @@ def connected(
     analyst: str | None,
     insecure: bool,
 ) -> Iterator[RemoteFederation]:
-    """Raises Error where what is given does not lead to a coordinator."""
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # errors say what its lines would
-    own = AnalystSettings() if config is None else read_settings(AnalystSettings, config)
-    place = to or own.coordinator
+    """Connect to the coordinator. Raise Error if the settings do not lead to one."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # errors carry the same information
+    settings = AnalystSettings() if config is None else read_settings(AnalystSettings, config)
+    place = to or settings.coordinator
     if place is None:
         raise Error(
             "no coordinator is named",
@@ -124,7 +125,7 @@ def connected(
             "airline=airline.duckdb",
         )
     check_location(place, insecure=insecure)
-    if insecure and not (analyst or own.name):
+    if insecure and not (analyst or settings.name):
         raise Error("nobody is said to ask", hint="--analyst NAME, or `name` in the settings")
     if config is None and not insecure:
         raise Error(
@@ -223,8 +224,8 @@ def status(form: str, **given: Any) -> None:
         ended = statements.column("ended")
         running = Result(statements.filter(ended.is_null()).drop_columns(["ended", "error"]))
         if form == formats.JSON:
-            found = {"parties": _objects(parties), "running": _objects(running)}
-            click.echo(json.dumps(found, allow_nan=False))
+            answer = {"parties": _objects(parties), "running": _objects(running)}
+            click.echo(json.dumps(answer, allow_nan=False))
             return
         click.echo(str(parties))
         click.echo(str(running) if len(running) else "nothing of yours is running")
@@ -239,8 +240,9 @@ def _objects(result: Result) -> list[dict[str, Any]]:
 
 @contextmanager
 def _answering(form: str) -> Iterator[list[str]]:
-    """Remarks of what runs in the block are collected, and said on standard error where the answer
-    does not have them; errors are JSON where the answer is to be."""
+    """Collect warnings of the block. Print them on standard error if the answer does not contain
+    them. Errors are JSON if the answer is.
+    """
     remarks: list[str] = []
 
     def remarked(message: Warning | str, *_: Any, **__: Any) -> None:
@@ -261,21 +263,21 @@ def _answering(form: str) -> Iterator[list[str]]:
 
 
 def values_of(given: tuple[str, ...]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for text in given:
         name, equals, value = text.partition("=")
         if not equals or not name.isidentifier():
             raise click.UsageError(f"a parameter is NAME=VALUE, got {text!r}")
-        if name in found:
+        if name in values:
             raise click.UsageError(f"the parameter {name} is given twice")
-        found[name] = value_of(value)
-    return found
+        values[name] = value_of(value)
+    return values
 
 
 def value_of(text: str) -> Any:
-    """A number, a truth value, NULL or a text, as it is written."""
+    """Read a number, a truth value, NULL or a text from its spelling."""
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except ValueError:
         return text
-    return text if isinstance(found, (list, dict)) else found
+    return text if isinstance(value, (list, dict)) else value

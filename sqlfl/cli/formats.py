@@ -1,4 +1,4 @@
-"""Results and errors as they are printed: for people, or for programs."""
+"""Output formats of results and errors, for people and for programs."""
 
 from __future__ import annotations
 
@@ -55,13 +55,15 @@ def told(result: Result) -> dict[str, Any]:
 
 
 def error_told(error: Error) -> str:
-    """JSON of an error: its kind, what it says with the place in a statement, and its hint."""
+    """Return an error as JSON: its kind, message with the place in the statement, and hint."""
     message = str(error).removesuffix(f"\nhint: {error.hint}")
     return json.dumps({"error": type(error).__name__, "message": message, "hint": error.hint})
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON has it: texts for what it has none for, also for numbers that are none."""
+    """Return a value as JSON has it; text for types without a JSON form, and for numbers that are
+    not finite.
+    """
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if value is None or isinstance(value, (bool, int, float, str)):
@@ -87,12 +89,12 @@ def _lines(result: Result) -> str:
 
 
 def _line(width: int, name: str, value: Any) -> str:
-    own = _cell(value)
-    text = sanitize.lines("NULL" if own is None else str(own))
+    cell = _cell(value)
+    text = sanitize.lines("NULL" if cell is None else str(cell))
     return f"{sanitize.line(name):{width}}" + text.replace("\n", "\n" + " " * width)
 
 
 def _cell(value: Any) -> Any:
-    """NULL is nothing between two commas; what is nested is JSON."""
-    own = plain(value)
-    return json.dumps(own) if isinstance(own, (list, dict)) else own
+    """Format a cell: NULL is empty, and nested values are JSON."""
+    json_value = plain(value)
+    return json.dumps(json_value) if isinstance(json_value, (list, dict)) else json_value

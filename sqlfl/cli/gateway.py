@@ -66,13 +66,13 @@ def gateway(
     with serving(log_format) as stop:
         from sqlfl.gateway.server import Gateway  # pyarrow.flight takes a while
 
-        own = _credentials(given["config"]) if not insecure else None
-        if own is not None and own.certificate is not None:
-            clients = clients or names_of(own.certificate)[:1]
+        credentials = _credentials(given["config"]) if not insecure else None
+        if credentials is not None and credentials.certificate is not None:
+            clients = clients or names_of(credentials.certificate)[:1]
         word = _token(token) if insecure else None
         with (
             opened(databases, models, **given) as fed,
-            Gateway(fed, listen, token=word, credentials=own, clients=clients) as served,
+            Gateway(fed, listen, token=word, credentials=credentials, clients=clients) as served,
         ):
             log.info("listening at %s, for %s", served.location, fed)
             if word is not None and token is None:
@@ -96,9 +96,9 @@ def _token(file: Path | None) -> str:
         return secrets.token_urlsafe(32)
     if not file.exists():
         write_private(file, f"{secrets.token_urlsafe(32)}\n".encode())
-    found = content(str(file), "token").decode("utf-8", "replace").strip()
-    if len(found) < LEAST_TOKEN:
+    word = content(str(file), "token").decode("utf-8", "replace").strip()
+    if len(word) < LEAST_TOKEN:
         raise Error(f"{file} has a token of less than {LEAST_TOKEN} characters")
     if os.name == "posix" and file.stat().st_mode & 0o077:
         log.warning("others on this machine can read the token %s: chmod 600 ends that", file)
-    return found
+    return word

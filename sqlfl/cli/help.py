@@ -1,4 +1,4 @@
-"""HELP: the form of a statement, and what an option must be."""
+"""HELP: the syntax of a statement, and the values of an option."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ WORD = re.compile(r"\s*HELP\b\s*(?P<of>[^;]*?)\s*;?\s*", re.IGNORECASE)
 """HELP as a statement, which no coordinator is asked for."""
 MORE = "sqlfl docs statements has examples; HELP epochs, or any other option, says what it must be"
 _PAGES = {"TUNE": "tune", "CHECK": "check", "EXPORT": "export", "IMPORT": "export"}
-"""Pages of statements that have one of their own."""
+"""Statements with a page of their own in the documentation."""
 _OF_KINDS = ("TRAIN", "TUNE", "CHECK")
 
 
 def help_on(text: str) -> str:
-    """The forms that begin with this word, or the option of that name; without one, all statements.
+    """Return the forms that begin with this word, or the option of that name; without a word, all
+    statements.
 
     Raises Error for what is neither.
 
@@ -35,12 +36,12 @@ def help_on(text: str) -> str:
     if not words:
         return "\n".join([*(form.splitlines()[0] for form in forms), "", MORE])
     word = words[0].upper()
-    own = [form for form in forms if word in _leading(form)]
+    matching = [form for form in forms if word in _leading(form)]
     entries = _options()
-    if own:
+    if matching:
         more = MORE.replace("docs statements", f"docs {_PAGES.get(word, 'statements')}")
         kinds = [f"\nkinds: {', '.join(KINDS)}"] if word in _OF_KINDS else []
-        return "\n".join([*own, *kinds, "", more])
+        return "\n".join([*matching, *kinds, "", more])
     if word.lower() in entries:
         return _option(entries[word.lower()])
     known = [*dict.fromkeys(w for form in forms for w in sorted(_leading(form))), *entries]
@@ -52,7 +53,7 @@ def help_on(text: str) -> str:
 
 
 def _forms() -> list[str]:
-    """The statements' forms, from the documentation's own list."""
+    """Return the statements' forms, from the list in the documentation."""
     block = page("statements").split("```sql\n", 1)[1].split("```", 1)[0]
     return [form.rstrip() for form in re.split(r"\n+(?=[A-Z\[])(?!FROM )", block) if form.strip()]
 

@@ -1,4 +1,4 @@
-"""Keys, certificates and the parties' secret: files, none of which is ever written over."""
+"""Commands for keys, certificates and the parties' secret. Existing files are never overwritten."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def keygen() -> None:
 @FOLDER
 def authority(name: str, folder: Path) -> None:
     """A private authority, for those who have none: authority.key and authority.crt."""
-    key, own = _new(folder / "authority.key", folder / "authority.crt")
+    key, public_file = _new(folder / "authority.key", folder / "authority.crt")
     private, public = ct.make_authority(name)
     ct.write_private(key, private)
-    ct.write_public(own, public)
+    ct.write_public(public_file, public)
     click.echo(f"{key}: stays here, and signs with sqlfl keygen sign")
-    click.echo(f"{own}: goes to all parties, analysts and the coordinator")
+    click.echo(f"{public_file}: goes to all parties, analysts and the coordinator")
 
 
 @keygen.command()
@@ -88,11 +88,11 @@ def sign(
             f"{csr} asks for more names than {first}: {', '.join(more)}",
             hint=f"{' '.join(f'--host {other}' for other in more)}, if they are its own",
         )
-    signer, own = _read(key), _read(certificate)
-    if ct.public_key(own) != ct.private_key(signer).public_key():
+    signer, signing_certificate = _read(key), _read(certificate)
+    if ct.public_key(signing_certificate) != ct.private_key(signer).public_key():
         raise Error(f"{key} is not the key of {certificate}")
     (made,) = _new(csr.with_name(f"{first}.crt"))
-    ct.write_public(made, ct.sign(asked, signer, own, days=days))
+    ct.write_public(made, ct.sign(asked, signer, signing_certificate, days=days))
     click.echo(f"{made}: of {', '.join((first, *others))}, for {days} days; it goes back")
 
 
@@ -144,7 +144,7 @@ def secret(
 
 def _named(paths: tuple[Path, ...]) -> dict[str, bytes]:
     """Certificates by their names."""
-    found: dict[str, bytes] = {}
+    by_name: dict[str, bytes] = {}
     for path in paths:
         data = _read(path)
         try:
@@ -156,10 +156,10 @@ def _named(paths: tuple[Path, ...]) -> dict[str, bytes]:
             raise Error(
                 f"{path}: {error.message}", hint="--to takes a party's certificate"
             ) from None
-        if name in found:
+        if name in by_name:
             raise Error(f"{path} is a certificate of {name}, and so is another one that is given")
-        found[name] = data
-    return found
+        by_name[name] = data
+    return by_name
 
 
 def _new(*paths: Path) -> tuple[Path, ...]:

@@ -1,4 +1,4 @@
-"""What services say of themselves, on standard error: a line for each event, as text or as JSON."""
+"""Log output of services on standard error: a line for each event, as text or as JSON."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ from sqlfl.base import sanitize
 
 FORMATS = ("text", "json")
 FIELDS = ("party", "study", "analyst", "statement", "run")
-"""What a record may say of itself by `extra`, and which party a process is of."""
+"""Fields that a record may have in `extra`; `party` also from the process."""
 FRAMES = 6
-"""Of the places where a fault was met, the last ones."""
+"""Maximum number of stack frames of an exception to log."""
 
 
 @contextmanager
 def logging_to(form: str, **fields: str) -> Iterator[None]:
-    """What sqlfl logs in the block goes to standard error, with these fields; Python warnings too.
+    """Send sqlfl's log records and Python warnings of the block to standard error, with these
+    fields.
 
-    Of exceptions their kind and place are told, never their text: it may hold values.
+    Exceptions appear with their kind and place, never with their text, which may hold values.
     """
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its own lines are of no format
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its own lines have no format
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Json(fields) if form == "json" else _Text(fields))
     log = logging.getLogger("sqlfl")
@@ -52,7 +53,7 @@ class _Fields(logging.Formatter):
         self._fields = fields
 
     def own(self, record: logging.LogRecord) -> dict[str, Any]:
-        """What the record says, with the fields that are known."""
+        """Return the record's contents, with the known fields."""
         at = dt.datetime.fromtimestamp(record.created, dt.UTC)
         told: dict[str, Any] = {
             "time": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),

@@ -24,13 +24,13 @@ HOMES = {
     "shell": ("shell", "enter statements at a prompt"),
     "gateway": ("gateway", "serve your statements to clients of Flight SQL: ADBC, JDBC, ODBC"),
 }
-"""Of each command the module, and what help says without loading it."""
+"""Command -> its module, and its help text, which needs no import."""
 INTERRUPTED = 130
 """The exit status after Ctrl-C, as shells have it."""
 
 
 class Commands(click.Group):
-    """Errors of sqlfl end the process with status 1, and are what it says."""
+    """Commands; an error of sqlfl is printed and ends the process with status 1."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(HOMES)
@@ -41,8 +41,8 @@ class Commands(click.Group):
             meant = f"; did you mean {close}?" if close else ""
             ctx.fail(f"there is no command {cmd_name!r}{meant}")
         module = import_module(f"sqlfl.cli.{HOMES[cmd_name][0]}")
-        found: click.Command = getattr(module, cmd_name)
-        return found
+        command: click.Command = getattr(module, cmd_name)
+        return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

@@ -29,17 +29,17 @@ def owner(database: str, statements: tuple[str, ...], store: str | None, form: s
     """
     texts = statements or (sys.stdin.read(),)
     place = door_of(database)
-    own: Callable[[str], Result | None]
+    run: Callable[[str], Result | None]
     with ExitStack() as stack:
         if through(place, "") is not None:
-            own = partial(through, place)
+            run = partial(through, place)
         else:
-            own = stack.enter_context(sqlfl.owner(database, store)).sql
+            run = stack.enter_context(sqlfl.owner(database, store)).sql
         for text in texts:
-            found = own(text)
-            if found is None:
+            result = run(text)
+            if result is None:
                 raise Error("the agent that had the database open has ended", hint="once more")
-            click.echo(formats.shown(found, form))
+            click.echo(formats.shown(result, form))
 
 
 @click.command()
@@ -50,8 +50,8 @@ def verify(party: str, coordinator: str | None) -> None:
 
     PARTY is its database file, COORDINATOR the coordinator's file, to compare with.
     """
-    found = sqlfl.verify(party, coordinator)
-    if found.fetchall():
-        print(found)
+    faults = sqlfl.verify(party, coordinator)
+    if faults.fetchall():
+        print(faults)
         sys.exit(1)
     print("nothing was changed, dropped, added or reordered")

@@ -24,14 +24,14 @@ def pages() -> list[str]:
 
 
 def page(name: str) -> str:
-    """The text of one of `pages`, as Markdown."""
+    """Return the text of one of `pages`, as Markdown."""
     if name == README:
         return str(metadata("sqlfl")["Description"])
     return (HOME / "docs" / f"{name}.md").read_text(encoding="utf-8")
 
 
 def copy_examples(folder: Path) -> None:
-    """The examples, with what they name by its place. Raises FileExistsError."""
+    """Copy the examples and the docs that they refer to. Raise FileExistsError."""
     folder.mkdir(parents=True)
     for name in ("examples", "docs"):
         shutil.copytree(HOME / name, folder / name, ignore=_LEFT)

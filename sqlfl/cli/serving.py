@@ -1,4 +1,4 @@
-"""What runs until it is told to end: the coordinator, and a party's agent."""
+"""Commands that run until a signal ends them: the coordinator, and a party's agent."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def coordinator(
     """Serve as the coordinator, until SIGTERM or Ctrl-C; twice, end at once."""
     gone = True
     with serving(log_format) as stop:
-        from sqlfl.service.service import Service  # an agent of a party loads nothing of it
+        from sqlfl.service.service import Service  # a party's agent does not load it
 
         settings = read_settings(CoordinatorSettings, config)
         service = Service(
@@ -103,16 +103,20 @@ def party(
     """Serve a party's database to a coordinator, until SIGTERM or Ctrl-C; twice, end at once."""
     with serving(log_format, party=name or "") as stop:
         check_location(join, insecure=insecure)
-        found = read_settings(PartySettings, config)
-        own = replace(found, name=name or found.name, database=database or found.database)
-        credentials = Credentials() if insecure else own.credentials(own.agent)
+        file_settings = read_settings(PartySettings, config)
+        settings = replace(
+            file_settings,
+            name=name or file_settings.name,
+            database=database or file_settings.database,
+        )
+        credentials = Credentials() if insecure else settings.credentials(settings.agent)
         with (
-            hosted(own, credentials) as host,
-            Door(door_of(own.database), Owner(*host.databases)),
+            hosted(settings, credentials) as host,
+            Door(door_of(settings.database), Owner(*host.databases)),
         ):
             agent = Agent(
-                join, own.name, 1, host, credentials, _said(own.name),
-                server=own.coordinator, called=own.agent, first=own.index,
+                join, settings.name, 1, host, credentials, _said(settings.name),
+                server=settings.coordinator, called=settings.agent, first=settings.index,
             )  # fmt: skip
             _run(agent, stop)
 
@@ -122,7 +126,7 @@ def _said(name: str) -> Callable[[str], None]:
 
 
 def _run(agent: Agent, stop: threading.Event) -> None:
-    """Until it is to stop, or is refused."""
+    """Run the agent until `stop` is set, or the coordinator refuses it."""
     ended: list[BaseException | None] = []
 
     def work() -> None:
@@ -147,8 +151,9 @@ def _run(agent: Agent, stop: threading.Event) -> None:
 
 @contextmanager
 def serving(log_format: str, **fields: str) -> Iterator[threading.Event]:
-    """An event that SIGTERM and Ctrl-C set; the second one ends the process. What goes wrong is
-    said in the log where that is for programs."""
+    """Yield an event that SIGTERM and Ctrl-C set; the second signal ends the process. Errors go to
+    the log in JSON format.
+    """
     stop = threading.Event()
 
     def told(number: int, frame: FrameType | None) -> None:

@@ -39,7 +39,7 @@ prompt it drops what is written.
 \\set name value  gives $name in statements from now on; \\set: all that are given
 \\?  this help          \\q  leave, as does Ctrl-D"""
 WORDS = {"exit": "\\q", "quit": "\\q", "help": "\\?"}
-"""What others call commands; none begins a statement."""
+"""Names of commands in other shells; no statement begins with them."""
 Opened: TypeAlias = "Federation | RemoteFederation"
 FIRST, FURTHER = "sqlfl> ", "  ...> "
 
@@ -66,7 +66,7 @@ def shell(databases: tuple[str, ...], models: Path | None, **given: Any) -> None
 
 
 def loop(fed: Opened, prompts: PromptSession[str]) -> None:
-    """Until \\q or the end of the input."""
+    r"""Read and run input until \q or its end."""
     values: dict[str, Any] = {}
     while True:
         try:
@@ -131,20 +131,22 @@ def _answering() -> Iterator[None]:
 
 
 def _run(fed: Opened, text: str, values: Mapping[str, Any]) -> None:
-    """Statements, with those of the variables that they name."""
+    """Run statements, with the variables that they name."""
     named = {place.name for place in places(text)}
-    own = {name: value for name, value in values.items() if name in named}
-    click.echo(str(fed.sql(text, own or None)))
+    used = {name: value for name, value in values.items() if name in named}
+    click.echo(str(fed.sql(text, used or None)))
 
 
 def ends(text: str) -> bool:
-    """Whether what is written is whole: a statement with ; behind it, a command, or nothing."""
+    """Return whether the input is complete: a statement with `;` at its end, a command,
+    or empty.
+    """
     first = text.strip()
     if not first or first.startswith("\\") or first.lower() in WORDS:
         return True
     try:
         tokens = tokenize(text)
-    except Error:  # what is not closed yet
+    except Error:  # an unclosed quote or comment
         return False
     return not tokens or tokens[-1].token_type is TokenType.SEMICOLON
 
@@ -218,7 +220,7 @@ def _completer(fed: Opened) -> Any:
             at = document.cursor_position
             try:
                 start, words = self.found(document.text, at)
-            except Error:  # the coordinator is away: nothing is known
+            except Error:  # the coordinator is away
                 return
             for word in words:
                 yield Completion(word, start_position=start - at)

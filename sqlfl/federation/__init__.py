@@ -1,1 +1,1 @@
-"""Federations, their statements, and what these run."""
+"""Federations and their statements."""

@@ -16,12 +16,13 @@ from sqlfl.options.types import LENGTH, written_length
 
 T = TypeVar("T")
 FIRST, PACE, LONGEST = 1.0, 1.5, 30.0
-"""Seconds until it is asked again, by what they grow each time, and up to which."""
+"""Seconds before the first new attempt, factor of growth, and maximum."""
 
 
 def wait_of(options: Iterable[Given]) -> float | None:
-    """The seconds that a WITH clause has a statement wait; None where it says nothing, or nothing
-    that can be read, of which who plans the statement tells."""
+    """Return the seconds that a WITH clause lets a statement wait; None without the option, and for
+    a value that planning will refuse.
+    """
     return next((LENGTH.read(option.value) for option in options if option.name == "wait"), None)
 
 
@@ -32,12 +33,12 @@ def approved(
     pause: Callable[[float], None],
     show: Callable[[], Progress],
 ) -> T:
-    """What `run` returns. Where it waits for owners it is run again once all of them have approved
-    it, within so many seconds: from the start, as what is granted may have changed.
+    """Return the result of `run`. If it waits for owners, run it again once all have approved it
+    within `seconds`. It starts from the beginning, because grants may have changed.
 
-    `asked` tells what owners say by now, and changes nothing; `pause` lets so many seconds pass;
-    `show` makes a bar that says for whom it waits. Raises ApprovalError when the time is over, and
-    at once what else `run`, `asked` and `pause` raise.
+    `asked` returns the current verdicts and changes nothing; `pause` waits for some seconds; `show`
+    makes a progress bar that names the owners. Raises ApprovalError when the time is over; other
+    errors of `run`, `asked` and `pause` pass at once.
     """
     end: float | None = None
     while True:
@@ -57,13 +58,13 @@ def _let_go(
     end: float, asked: Callable[[], Mapping[Client, Any]], pause: Callable[[float], None],
     bar: Progress,
 ) -> bool:  # fmt: skip
-    """Whether no owner has it wait any more, before the end; or one has refused it."""
+    """Return whether no owner keeps it waiting any more before `end`, or one has refused it."""
     step = FIRST
     while (rest := end - time.monotonic()) > 0:
         pause(min(step, rest))
         step = min(step * PACE, LONGEST)
         told = asked()
-        states = {item.state for found in told.values() for item in found}
+        states = {item.state for client_verdicts in told.values() for item in client_verdicts}
         if REFUSED in states or WAITING not in states:
             return True
         bar.stage(f"waits for the owners of {', '.join(_waiting(told))}")
@@ -73,7 +74,7 @@ def _let_go(
 def _waiting(told: Mapping[Client, tuple[Verdict, ...]]) -> list[str]:
     return [
         f"{client} ({item.rule})"
-        for client, found in told.items()
-        for item in found
+        for client, client_verdicts in told.items()
+        for item in client_verdicts
         if item.state == WAITING
     ]

@@ -1,4 +1,4 @@
-"""The slots of a query and the blocks of a model that it is to be scored by, or start from."""
+"""Match the slots of a query with the blocks of a model, for scoring or a warm start."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from sqlfl.store.registry import Model, ModelBlock
 
 
 def drifted(ucq: Ucq, model: Model) -> list[str]:
-    """Features whose values mean something else than in training, in words."""
+    """Return sentences about features whose values have another meaning than in training."""
     kinds = {name.lower(): kind for block in model.blocks for name, kind, _ in block.features}
-    found = []
+    notes = []
     for feature in (f for slot in ucq.slots for f in slot.features):
         was = kinds[feature.name.lower()]
         if (was, feature.kind) == (BOOLEAN, NUMERIC):
-            found.append(
+            notes.append(
                 f"feature {feature.name} is {feature.type} here and was a BOOLEAN when model "
                 f"{model.name} was trained: to it 0 is false and 1 is true, and other numbers are "
                 "beyond both"
             )
         elif (was, feature.kind) == (NUMERIC, BOOLEAN):
-            found.append(
+            notes.append(
                 f"feature {feature.name} is a BOOLEAN here and was a number when model "
                 f"{model.name} was trained: to it false is 0 and true is 1"
             )
-    return found
+    return notes
 
 
 def without(ucq: Ucq, names: tuple[str | None, ...], model: Model) -> Ucq:
@@ -64,9 +64,8 @@ def _picked(slot: Slot, places: list[int]) -> Slot:
 
 
 def matched_with(ucq: Ucq, model: Model, advice: str) -> tuple[Ucq, dict[int, int]]:
-    """The query's slots with their features in the model's order, and slot -> block.
-
-    `advice` says what to do about columns that the model does not have.
+    """Return the query's slots with features in the model's order, and slot -> block. `advice` is
+    the hint for columns that the model does not have.
     """
     wanted = {name.lower() for name in model.features}
     given = {f.name.lower(): f.name for slot in ucq.slots for f in slot.features}

@@ -21,9 +21,9 @@ from sqlfl.transport.base import Channel
 
 
 class FederationCatalog:
-    """Implements `sqlfl.contract.schema.Catalog` over a channel.
+    """Implementation of `sqlfl.contract.schema.Catalog` over a channel.
 
-    The parties whose tables the query names are asked for them at once.
+    It asks all parties that the query names for their tables at once.
     """
 
     def __init__(
@@ -35,8 +35,8 @@ class FederationCatalog:
         self._channel = channel
         self._parties = dict(parties)
         named = set() if query is None else _owners(query)
-        own = (clients for party, clients in parties.items() if party.lower() in named)
-        self._together = tuple(client for clients in own for client in clients)
+        members = (clients for party, clients in parties.items() if party.lower() in named)
+        self._together = tuple(client for clients in members for client in clients)
         self._listings: dict[Client, Listing] = {}
         self._columns: dict[tuple[Client, str], tuple[Column, ...]] = {}
 
@@ -68,8 +68,8 @@ class FederationCatalog:
                 try:
                     self._listings[address[0]] = listing_from_json(reply.tables)
                 except ValueError as error:
-                    what = f"is no listing of tables: {error}"
-                    raise refused(address[0], requests[address], what) from None
+                    fault = f"is no listing of tables: {error}"
+                    raise refused(address[0], requests[address], fault) from None
         return self._listings[client]
 
     def describe(self, client: Client, select: str) -> tuple[Column, ...]:
@@ -90,5 +90,5 @@ class FederationCatalog:
 
 def _owners(query: exp.Query) -> set[str]:
     """The first names of the tables that have several, in small letters."""
-    found = (table.parts for table in query.find_all(exp.Table))
-    return {parts[0].name.lower() for parts in found if len(parts) > 1}
+    paths = (table.parts for table in query.find_all(exp.Table))
+    return {parts[0].name.lower() for parts in paths if len(parts) > 1}

@@ -1,4 +1,4 @@
-"""What CHECK found, as a result: one table, shown part by part."""
+"""The result of CHECK: one table, printed in parts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PICTURE = Picture("check", "")
 
 
 def checked(table: pa.Table) -> Result:
-    """The rows of `sqlfl.coordinator.checking.check`, with what was found wrong below them."""
+    """Return the rows of `sqlfl.coordinator.checking.check`, with its findings below them."""
     findings = [text for text in table.column("finding").to_pylist() if text] or [CLEAN]
     shown = [(TITLES[name], part) for name, part in parts_of(table)]
 

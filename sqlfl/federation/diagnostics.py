@@ -1,4 +1,4 @@
-"""What the plan of a statement that looks into a model needs beside that of EVALUATE or PREDICT."""
+"""Additional planning for statements of diagnostics, beside that of EVALUATE and PREDICT."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ from sqlfl.planner.query.ucq import Ucq
 from sqlfl.store.registry import Model
 
 PROTECTING = ("epsilon", "noise_multiplier", "bins", "theta")
-"""Options of PRIVACY that are of features."""
+"""Options of PRIVACY that protect features."""
 
 
 def check_look(look: Diagnostic, model: Model) -> None:
-    """ModelError for what would lay open features that PRIVACY protected when the model was
-    trained: of rows, mixed or times a weight."""
+    """Raise ModelError for a diagnostic that would disclose, row by row, features that PRIVACY
+    protected in training, mixed or multiplied by a weight.
+    """
     if isinstance(look, SkewOptions) and _protects_features(model):
         raise ModelError(
             f"model {model.name} was trained with PRIVACY of features: its parties keep bounds, or "
@@ -34,10 +35,11 @@ def check_look(look: Diagnostic, model: Model) -> None:
         )
     each = isinstance(look, ContributionsOptions) and look.features
     if (each or isinstance(look, Inference | Importance)) and _protects_features(model):
-        what = f"{look.word.upper()}{' with features = true' * each}"
+        statement = f"{look.word.upper()}{' with features = true' * each}"
         towers = kind_of(model.kind).towers
         raise ModelError(
-            f"model {model.name} was trained with PRIVACY of features, and for {what} its parties "
+            f"model {model.name} was trained with PRIVACY of features, and for {statement} its "
+            f"parties "
             "would tell of every row what its features come to",
             hint=None if towers else f"WEIGHTS OF MODEL {model.name} shows what PRIVACY covers",
         )
@@ -45,10 +47,11 @@ def check_look(look: Diagnostic, model: Model) -> None:
 
 def check_combined(look: Diagnostic | None, ucq: Ucq) -> None:
     """PlanError where a party combines its databases, and SKEW is asked for."""
-    found = [s.name for s in ucq.slots if s.features and any(f.parts for f in s.fragments)]
-    if isinstance(look, SkewOptions) and found:
+    combined = [s.name for s in ucq.slots if s.features and any(f.parts for f in s.fragments)]
+    if isinstance(look, SkewOptions) and combined:
         raise PlanError(
-            f"SKEW is not built for databases that a party combines, as those of {listed(found)}",
+            f"SKEW is not built for databases that a party combines, as those of "
+            f"{listed(combined)}",
             hint="the party's own connections show what its rows are like",
         )
 
@@ -75,17 +78,16 @@ def _protects_features(model: Model) -> bool:
 
 
 def with_units(ucq: Ucq, alias: str, option: str) -> Ucq:
-    """The query, with the slot of that alias, which `option` names, told apart in every joined row.
-
-    Raises OptionError where there is no such slot.
+    """Return the query with the slot of this alias marked as a unit, identified in every joined
+    row. `option` names the option for errors. Raises OptionError for an unknown alias.
     """
     names = [slot.name for slot in ucq.slots]
-    found = next((name for name in names if folded(name) == folded(alias)), None)
-    if found is None:
+    unit = next((name for name in names if folded(name) == folded(alias)), None)
+    if unit is None:
         close = nearest(alias, names)
         raise OptionError(
             f"{option} = '{alias}', and the query has no such table position",
             hint=f"did you mean {close}?" if close else f"they are {', '.join(names)}",
         )
-    slots = (replace(s, units=True) if s.name == found else s for s in ucq.slots)
+    slots = (replace(s, units=True) if s.name == unit else s for s in ucq.slots)
     return replace(ucq, slots=tuple(slots))

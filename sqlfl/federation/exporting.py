@@ -42,14 +42,14 @@ from sqlfl.udfs.blocks.blocks import SavedBlock
 
 MANIFEST, HISTORY = "manifest.json", "history.arrow"
 VERSION = 1
-"""Of the folder."""
+"""Version of the folder's format."""
 LOADED = "safetensors"
-"""The format that is read again."""
+"""The format that IMPORT reads."""
 SCHEMA = pa.schema([(name, pa.string()) for name in ("part", "format", "file", "note")])
 
 
 def exported(statement: ExportModel, saving: Saving, holders: Mapping[Client, Holder]) -> Result:
-    """What the statement asks for, as `export_model` says."""
+    """Run EXPORT MODEL; see `export_model`."""
     formats = resolve_export(statement.options, statement.sql).formats
     with saving.held(statement.name) as model:
         saving.check_here(model)
@@ -63,16 +63,16 @@ def exported(statement: ExportModel, saving: Saving, holders: Mapping[Client, Ho
 
 
 def imported(statement: ImportModel, saving: Saving, holders: Mapping[Client, Holder]) -> Result:
-    """Likewise, as `import_model` and `place` say."""
-    found = import_model(statement.folder, statement.name)
-    return card(place(found, holders, saving, replacing=statement.replace).facts())
+    """Run IMPORT MODEL; see `import_model` and `place`."""
+    read_model = import_model(statement.folder, statement.name)
+    return card(place(read_model, holders, saving, replacing=statement.replace).facts())
 
 
 class Holder(Protocol):
-    """A client in this process, as what holds its blocks."""
+    """A client in this process that holds blocks."""
 
     def block(self, run: str, slot: int) -> SavedBlock:
-        """Raises ModelError where there is none."""
+        """Return the block. Raise ModelError if there is none."""
         ...
 
     def accept(self, run: str, slot: int, name: str, block: SavedBlock) -> None:
@@ -83,10 +83,11 @@ class Holder(Protocol):
 def export_model(
     model: Model, folder: object, formats: Sequence[str], holders: Mapping[Client, Holder]
 ) -> Result:
-    """Write the model into a new folder; a row for each file, or why there is none.
+    """Write the model into a new folder. Return a row for each file, or for the reason why it is
+    missing.
 
-    Raises Error where the folder cannot be made, is there already and not empty, or a package is
-    missing. Then nothing is left behind.
+    Raises Error if the folder cannot be made or is not empty, or if a package is missing. In that
+    case nothing is left behind.
     """
     path = _free(to_path(folder, "the folder"))
     files: dict[str, bytes] = {HISTORY: history_to_bytes(model.history)}
@@ -95,10 +96,10 @@ def export_model(
     for block in model.blocks:
         for party, client in _parties(block).items():
             saved = holders[client].block(model.run, block.slot)
-            own, reasons = block_files(saved, f"{model.name}_{block.name}", formats)
+            own_files, reasons = block_files(saved, f"{model.name}_{block.name}", formats)
             stem = f"{party}/{_file_name(block, model.blocks)}"
-            places = {kind: f"{stem}.{kind}" for kind in own}
-            files |= {places[kind]: data for kind, data in own.items()}
+            places = {kind: f"{stem}.{kind}" for kind in own_files}
+            files |= {places[kind]: data for kind, data in own_files.items()}
             blocks.append(_told(block, party, saved, places, reasons))
             rows += _rows(f"{party}: {block.name}", formats, places, reasons)
     joining = prediction_files(model, formats)
@@ -125,7 +126,7 @@ def _told(
     files: Mapping[str, str],
     reasons: Mapping[str, str],
 ) -> dict[str, Any]:
-    """What the manifest says of a block: SQL takes its `arguments`, ONNX its `inputs`."""
+    """Return the manifest's entry of a block: `arguments` for SQL, `inputs` for ONNX."""
     inputs = [
         {
             "name": feature.name,
@@ -158,14 +159,14 @@ def _rows(
 
 def _parties(block: ModelBlock) -> dict[str, Client]:
     """A client of each party: all of a slot's clients have the same block."""
-    found: dict[str, Client] = {}
+    by_party: dict[str, Client] = {}
     for client in block.clients:
-        found.setdefault(client.party, client)
-    return found
+        by_party.setdefault(client.party, client)
+    return by_party
 
 
 def _file_name(block: ModelBlock, blocks: Sequence[ModelBlock]) -> str:
-    """By the table's alias, where that is a name of files and no other block's."""
+    """Return the table's alias if it is a valid file name and unique; else a name with the slot."""
     name = re.sub(r"[^a-z0-9_]", "_", block.name.lower())
     same = [b for b in blocks if re.sub(r"[^a-z0-9_]", "_", b.name.lower()) == name]
     return name if len(same) == 1 and len(name) <= 100 else f"{name[:100]}_{block.slot}"
@@ -184,7 +185,7 @@ def _free(path: Path) -> Path:
 
 
 def _write(path: Path, files: Mapping[str, bytes]) -> None:
-    """All at once: what is not finished is never seen under the folder's name."""
+    """Write all files at once. Unfinished files never appear under the folder's name."""
     draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}.new")
     try:
         draft.mkdir(mode=0o700)
@@ -205,16 +206,15 @@ def _write(path: Path, files: Mapping[str, bytes]) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Imported:
-    """What a folder holds: the model, and the blocks of each client."""
+    """Contents of a folder: the model, and the blocks of each client."""
 
     model: Model
     blocks: Mapping[tuple[Client, int], SavedBlock]
 
 
 def import_model(folder: object, name: str) -> Imported:
-    """What EXPORT wrote, as a model of that name and of a run of its own.
-
-    Raises Error where the folder is none of EXPORT's, is damaged, or has no safetensors.
+    """Read a folder that EXPORT wrote, as a model of this name with a new run id. Raise Error if
+    EXPORT did not write the folder, if it is damaged, or if it has no safetensors.
     """
     path = to_path(folder, "the folder")
     try:
@@ -230,14 +230,14 @@ def import_model(folder: object, name: str) -> Imported:
         history = _read(path, manifest, HISTORY)
         model = model_from(json.dumps(manifest["model"]), history.read_bytes(), "")
         run = secrets.token_hex(8)
-        found = {block.slot: block for block in model.blocks}
+        by_slot = {block.slot: block for block in model.blocks}
         blocks: dict[tuple[Client, int], SavedBlock] = {}
         for told in manifest["blocks"]:
             block = _loaded(path, manifest, told, model.name)
-            for client in found[told["slot"]].clients:
+            for client in by_slot[told["slot"]].clients:
                 if client.party == told["party"]:
                     blocks[client, told["slot"]] = block
-        wanted = {(client, slot) for slot, block in found.items() for client in block.clients}
+        wanted = {(client, slot) for slot, block in by_slot.items() for client in block.clients}
         if blocks.keys() != wanted:
             raise ValueError("not all of the model's blocks are there")
     except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
@@ -255,7 +255,7 @@ def _loaded(path: Path, manifest: Mapping[str, Any], told: Any, name: str) -> Sa
 
 
 def _read(path: Path, manifest: Mapping[str, Any], name: str) -> Path:
-    """A file of the manifest, as it was written."""
+    """Return a file of the manifest after checking its hash."""
     place = (path / name).resolve()
     if path not in place.parents:
         raise ValueError(f"{name} lies outside of it")
@@ -267,9 +267,8 @@ def _read(path: Path, manifest: Mapping[str, Any], name: str) -> Path:
 def place(
     imported: Imported, holders: Mapping[Client, Holder], saving: Saving, *, replacing: bool
 ) -> Model:
-    """Have the clients hold their blocks, and keep the model.
-
-    Raises ModelError where a client of the model is not attached, or the name is taken.
+    """Have the clients store their blocks, and save the model. Raise ModelError if a client of the
+    model is not attached, or if the name is taken.
     """
     model = imported.model
     away = sorted(str(client) for client in model.clients if client not in holders)

@@ -1,4 +1,4 @@
-"""Who lets parties elsewhere dial in to a federation of this process."""
+"""Listeners that let remote parties dial in to a federation of this process."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from sqlfl.federation.parties import Parties
 
 
 class Listens(Protocol):
-    """As `sqlfl.service.listening.Listener`."""
+    """Protocol of `sqlfl.service.listening.Listener`."""
 
     @property
     def names(self) -> frozenset[str]:
-        """Of the parties that may dial in."""
+        """Names of the parties that may dial in."""
         ...
 
     @property
     def analyst(self) -> str:
-        """For whom these are asked."""
+        """The analyst who sends requests to these parties."""
         ...
 
     def hurry(self) -> None:
-        """Nobody waits any more for parties that are away."""
+        """Stop waiting for parties that are away."""
         ...
 
     def close(self) -> None:
@@ -35,9 +35,9 @@ class Listens(Protocol):
 
 
 class Listeners:
-    """Of a federation; safe to use from several threads.
+    """Listeners of a federation; safe to use from several threads.
 
-    at : the party that the coordinator is at. forget : is told of clients that are gone.
+    at : party of the coordinator. forget : called with clients that have left.
     """
 
     def __init__(
@@ -50,12 +50,14 @@ class Listeners:
 
     @property
     def keeper(self) -> str:
-        """As of `Parties`."""
+        """See `Parties.keeper`."""
         return self._parties.keeper
 
     def join(self, listener: Listens) -> None:
-        """Its parties may come, and are attached in no other way. Raises Error where join keys
-        could not be compared, a party of its names is there already, or it asks for somebody else.
+        """Admit the listener's parties, which cannot be attached in another way.
+
+        Raises Error if join keys could not be compared, if a party of the same name exists, or if
+        the listener works for another analyst.
         """
         at, analyst = self._at, self._parties.analyst
         if at is None or not self._parties.shares:
@@ -83,7 +85,7 @@ class Listeners:
             self._all.append(listener)
 
     def leave(self, listener: Listens) -> None:
-        """Its parties are gone, and it has ended."""
+        """Remove the parties of a listener that has ended."""
         with self._lock:
             if listener in self._all:
                 self._all.remove(listener)
@@ -93,13 +95,13 @@ class Listeners:
         """The federation is to be closed."""
         with self._lock:
             self._closed = True
-            found = tuple(self._all)
-        for listener in found:
+            listeners = tuple(self._all)
+        for listener in listeners:
             listener.hurry()
 
     def close(self) -> None:
         with self._lock:
-            found = tuple(self._all)
+            listeners = tuple(self._all)
         with ExitStack() as stack:
-            for listener in found:
+            for listener in listeners:
                 stack.callback(listener.close)

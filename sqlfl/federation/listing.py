@@ -1,4 +1,4 @@
-"""What parties and models consist of, as tables: names and types, never rows."""
+"""Tables that list the contents of parties and models: names and types, never rows."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class _Listed:
     """A table of a party, over all of its clients that have it."""
 
     path: tuple[str, ...]
-    """From the party on, as short as a query may write it."""
+    """The path from the party on, as short as a query may write it."""
     place: tuple[str, str]
     """Database and schema."""
     parts: tuple[tuple[Client, Table], ...]
@@ -41,8 +41,9 @@ class _Listed:
         return to_sql(exp.Dot.build([build.identifier(part) for part in self.path]))
 
     def columns(self) -> Iterator[tuple[str, str, int]]:
-        """Of each column of the table, in the first client's order: its name, its type, or the
-        types that clients have it with, and how many have it."""
+        """Yield each column in the first client's order: its name, its type or types, and the
+        number of clients that have it.
+        """
         names: dict[str, str] = {}
         types: dict[str, list[str]] = {}
         for column in (column for _, table in self.parts for column in table.columns):
@@ -81,16 +82,17 @@ def parties(clients: Mapping[str, tuple[Client, ...]]) -> pa.Table:
     return pa.table(
         {
             "party": list(clients),
-            "databases": [len(own) for own in clients.values()],
-            "combined": [own[0].combined for own in clients.values()],
+            "databases": [len(members) for members in clients.values()],
+            "combined": [members[0].combined for members in clients.values()],
         },
         PARTIES,
     )
 
 
 def columns(catalog: Catalog, path: Path, sql: str) -> pa.Table:
-    """A row per column of the table that `path` names in the text `sql`: its name and type, and
-    how many of the party's databases have it. Raises PlanError where there is no such table."""
+    """Return a row for each column of the table that `path` names in `sql`: name, type, and number
+    of the party's databases that have it. Raises PlanError for an unknown table.
+    """
     known = CatalogTables(catalog, sql)
     party = known.party_named(path.parts[0], path.span)
     node = _placed(path)
@@ -107,19 +109,20 @@ def columns(catalog: Catalog, path: Path, sql: str) -> pa.Table:
 
 
 def features(model: Model) -> pa.Table:
-    """A row per feature of the model, in the query's order: its name, the party and the tables that
-    it comes from, its kind, and of how many numbers it is (an array's elements, else 1)."""
-    found = {
+    """Return a row for each feature of the model, in the query's order: name, party, source tables,
+    kind and width (an array's elements, else 1).
+    """
+    by_name = {
         name: (block, kind, width) for block in model.blocks for name, kind, width in block.features
     }
-    own = [(name, *found[name]) for name in model.features if name in found]
+    rows = [(name, *by_name[name]) for name in model.features if name in by_name]
     return pa.table(
         {
-            "feature": [name for name, *_ in own],
-            "party": [_owners(block) for _, block, *_ in own],
-            "tables": [", ".join(block.tables) for _, block, *_ in own],
-            "kind": [kind for *_, kind, _ in own],
-            "width": [width for *_, width in own],
+            "feature": [name for name, *_ in rows],
+            "party": [_owners(block) for _, block, *_ in rows],
+            "tables": [", ".join(block.tables) for _, block, *_ in rows],
+            "kind": [kind for *_, kind, _ in rows],
+            "width": [width for *_, width in rows],
         },
         FEATURES,
     )
@@ -132,12 +135,12 @@ def _owners(block: ModelBlock) -> str:
 def _tables(catalog: Catalog) -> Iterator[_Listed]:
     known = CatalogTables(catalog, "")
     for party in catalog.parties():
-        found: dict[tuple[str, ...], list[tuple[Client, Table]]] = {}
+        by_path: dict[tuple[str, ...], list[tuple[Client, Table]]] = {}
         for client in catalog.clients(party):
             for table in known.of(client):
                 key = tuple(folded(part) for part in shortest(table))
-                found.setdefault(key, []).append((client, table))
-        for parts in found.values():
+                by_path.setdefault(key, []).append((client, table))
+        for parts in by_path.values():
             client, table = parts[0]
             place = known.place(client, table)
             where = ("", table.schema or "") if place is None else (place.catalog, place.schema)
@@ -145,7 +148,7 @@ def _tables(catalog: Catalog) -> Iterator[_Listed]:
 
 
 def _schema(listed: _Listed) -> str:
-    """With its database, where that is not the connection's own."""
+    """Return the schema, with the database if it is not the connection's own."""
     _, table = listed.parts[0]
     return listed.place[1] if table.catalog is None else ".".join(listed.place)
 
@@ -163,5 +166,8 @@ def _placed(path: Path) -> exp.Table:
 def _texts(names: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> pa.Table:
     values = zip(*rows, strict=True) if rows else ((),) * len(names)
     return pa.table(
-        {name: pa.array(list(own), pa.string()) for name, own in zip(names, values, strict=True)}
+        {
+            name: pa.array(list(texts), pa.string())
+            for name, texts in zip(names, values, strict=True)
+        }
     )

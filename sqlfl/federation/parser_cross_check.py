@@ -1,8 +1,8 @@
-"""A query is read twice: by the planner's parser, and by DuckDB's own, which has the last word.
+"""Cross-check of two parsers: the planner's and DuckDB's must read a query alike.
 
-The planner works on a tree that another parser made of the text. Where DuckDB reads that tree's
-text otherwise than the user's, the plan would be one of another query: it is refused. The fragments
-that the planner writes are read back too.
+The planner works on another parser's tree. If DuckDB reads the text of that tree differently from
+the user's text, the plan would belong to another query, and it is refused. The fragments that the
+planner writes are checked in the same way.
 """
 
 from __future__ import annotations
@@ -33,27 +33,27 @@ from sqlfl.planner.query.joins import CONDITION
 from sqlfl.planner.query.ucq import Ucq
 
 Tree: TypeAlias = Any
-"""Of the JSON that DuckDB gives for a query: objects, lists, texts, numbers, None."""
+"""JSON that DuckDB returns for a query: objects, lists, texts, numbers, None."""
 
 _VALUES = "valueslist"
-"""What DuckDB calls a VALUES that has no name."""
+"""DuckDB's name for a VALUES without a name."""
 _PLACE, _LENGTH = "query_location", "query_location_length"
 _lock = threading.Lock()
 _connections: list[duckdb.DuckDBPyConnection] = []
-"""At most one: an empty database, whose parser is asked."""
+"""At most one connection to an empty database, whose parser is used."""
 _confirmed: set[bytes] = set()
-"""Hashes of queries that both parsers read alike: what a text means to them never changes."""
+"""Hashes of queries that both parsers read alike. Their reading of a text never changes."""
 _MOST = 4096
 
 
 @dataclass(frozen=True)
 class _Fault:
-    """Why DuckDB does not read a text, and at which byte of it."""
+    """DuckDB's reason for rejecting a text, and the byte where it stands."""
 
     said: str
     at: int = 0
     parsed: bool = False
-    """It was read, and is no SELECT."""
+    """DuckDB parsed it, but it is no SELECT."""
 
 
 def confirm(statement: Statement) -> None:
@@ -84,10 +84,10 @@ def confirm(statement: Statement) -> None:
 
 
 def confirm_fragments(ucq: Ucq) -> None:
-    """Raise InternalError where DuckDB reads the text of a fragment otherwise than its tree says.
+    """Raise InternalError if DuckDB reads a fragment's text differently from its tree.
 
-    The text with parentheses around every operand says what the tree is. Texts that were read
-    before are not read again.
+    Text with parentheses around every operand expresses the tree. Texts that were checked before
+    are skipped.
     """
     selects = (f.select for slot in ucq.slots for f in slot.evaluated)
     texts = {to_sql(select): select for select in selects}
@@ -96,8 +96,8 @@ def confirm_fragments(ucq: Ucq) -> None:
     if not unread:
         return
     explained = [to_sql(explicit(texts[text])) for text in unread.values()]
-    found = _read(*unread.values(), *explained)
-    pairs = zip(unread.items(), found[: len(unread)], found[len(unread) :], strict=True)
+    trees = _read(*unread.values(), *explained)
+    pairs = zip(unread.items(), trees[: len(unread)], trees[len(unread) :], strict=True)
     for (digest, text), one, other in pairs:
         fault = isinstance(one, _Fault) or isinstance(other, _Fault)
         if fault or _difference(one, other, (0, 0)) is not None:
@@ -166,8 +166,8 @@ def _read(*texts: str) -> list[Tree | _Fault]:
     with _lock:
         if not _connections:
             _connections.append(duckdb.connect())
-        (found,) = _connections[0].execute(f"SELECT {wanted}", list(texts)).fetchall()
-    return [_tree(json.loads(answer)) for answer in found]
+        (answers,) = _connections[0].execute(f"SELECT {wanted}", list(texts)).fetchall()
+    return [_tree(json.loads(answer)) for answer in answers]
 
 
 def _tree(answer: dict[str, Any]) -> Tree | _Fault:
@@ -186,9 +186,8 @@ def _characters(text: str, byte: int) -> int:
 
 
 def _difference(left: Tree, right: Tree, place: tuple[int, int]) -> tuple[int, int] | None:
-    """(byte, length) in the text of `left` of the first node that is another; None if none is.
-
-    `place` is that of the node around.
+    """Return (byte, length) in the text of `left` of the first node that differs, or None. `place`
+    is the position of the node around it.
     """
     if isinstance(left, dict) and isinstance(right, dict):
         left, right = _plain(left), _plain(right)
@@ -196,9 +195,9 @@ def _difference(left: Tree, right: Tree, place: tuple[int, int]) -> tuple[int, i
         if 0 <= at < 1 << 32:
             place = at, left.get(_LENGTH, 0)
         for key in sorted((left.keys() | right.keys()) - {_PLACE, _LENGTH}):
-            found = _difference(left.get(key), right.get(key), place)
-            if found is not None:
-                return found
+            place_found = _difference(left.get(key), right.get(key), place)
+            if place_found is not None:
+                return place_found
         return None
     if isinstance(left, list) and isinstance(right, list):
         if len(left) != len(right):
@@ -209,7 +208,7 @@ def _difference(left: Tree, right: Tree, place: tuple[int, int]) -> tuple[int, i
 
 
 def _plain(node: dict[str, Tree]) -> dict[str, Tree]:
-    """The node as what it is short for."""
+    """Return the node in its long form."""
     kind, alias = node.get("type"), node.get("alias")
     if kind == "OPERATOR_IS_NOT_NULL":
         return _negation({**node, "type": "OPERATOR_IS_NULL", "alias": ""}, alias)

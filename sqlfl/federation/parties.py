@@ -1,4 +1,4 @@
-"""The parties that are attached to a federation: their databases, and what serves them."""
+"""The parties attached to a federation: their databases and servers."""
 
 from __future__ import annotations
 
@@ -28,15 +28,16 @@ from sqlfl.udfs.labels.label_secret import Holders
 
 
 class RemoteClient(Protocol):
-    """A client that serves elsewhere. It may have a `secret`: a text by which the secrets of those
-    that have one are told apart."""
+    """A remote client. Its optional text `secret` distinguishes the secrets of parties that have
+    one.
+    """
 
     def handle(self, data: pa.Buffer) -> pa.Buffer:
-        """The reply to one request. Raises LostError where none comes."""
+        """Return the reply to a request. Raise LostError if none arrives."""
         ...
 
     def interrupt(self) -> None:
-        """End what it serves; from any thread, and more than once."""
+        """Interrupt the current request; from any thread, and more than once."""
         ...
 
 
@@ -77,7 +78,7 @@ class Parties:
         self.interrupts: dict[Client, Callable[[], None]] = {}
         self.servers: dict[Client, PartyClient] = {}
         self._ends: dict[Client, RemoteClient] = {}
-        """Of those that serve elsewhere."""
+        """Remote clients."""
         self._combined: dict[Client, CombinedClient] = {}
         self.observers = Observers()
 
@@ -90,8 +91,9 @@ class Parties:
         *,
         combine: bool = False,
     ) -> None:
-        """`welcome` is told of the clients once they can be reached; where it raises, they are not
-        attached. Raises as `Federation.attach` says."""
+        """Attach a party. `welcome` is called with the clients once they can be reached; if it
+        raises, they are not attached. Raises the errors of `Federation.attach`.
+        """
         check_name(name, "party name")
         with self._lock:
             if self._known(name) is not None:
@@ -112,14 +114,14 @@ class Parties:
         *,
         combine: bool,
     ) -> None:
-        own = Secrets(self._secret, secrets.token_bytes(32), self._holders)
+        keys = Secrets(self._secret, secrets.token_bytes(32), self._holders)
         with Attachment(name, source, store, self._file, combine=combine) as attachment:
             places = {place.client: place for place in attachment.places}
             servers = {
                 client: PartyClient(
                     client,
                     place.con,
-                    own,
+                    keys,
                     place.blocks,
                     place.labels,
                     place.instance,
@@ -161,28 +163,31 @@ class Parties:
         ends: Mapping[int, RemoteClient],
         welcome: Callable[[Sequence[Client]], None],
     ) -> None:
-        """A party whose clients, by their numbers, serve elsewhere; `welcome` as in `attach`. One
-        that is known already stays as it is."""
+        """Admit a party with remote clients, by number; `welcome` as in `attach`. A known party
+        stays unchanged.
+        """
         check_name(name, "party name")
         with self._lock:
             if self._known(name) is not None:
                 return
-            own = {Client(name, number): end for number, end in sorted(ends.items())}
-            self.handlers |= {client: end.handle for client, end in own.items()}
-            self.interrupts |= {client: end.interrupt for client, end in own.items()}
+            new_clients = {Client(name, number): end for number, end in sorted(ends.items())}
+            self.handlers |= {client: end.handle for client, end in new_clients.items()}
+            self.interrupts |= {client: end.interrupt for client, end in new_clients.items()}
             try:
-                welcome(tuple(own))
+                welcome(tuple(new_clients))
             except BaseException:
-                for client in own:
+                for client in new_clients:
                     self.handlers.leave(client)
                     del self.interrupts[client]
                 raise
-            self._ends |= own
-            self.clients = {**self.clients, name: tuple(own)}
+            self._ends |= new_clients
+            self.clients = {**self.clients, name: tuple(new_clients)}
 
     @property
     def keeper(self) -> str:
-        """By which parties know blocks of this coordinator's models; empty where none lasts."""
+        """Id by which parties recognise blocks of this coordinator's models; empty if models do not
+        last.
+        """
         return "" if self._file is None else self._file.id
 
     def reserve(self, names: Iterable[str]) -> None:
@@ -198,27 +203,30 @@ class Parties:
             self._reserved |= {name.lower() for name in names}
 
     def dismiss(self, names: Iterable[str]) -> tuple[Client, ...]:
-        """The clients of those that have come; they serve no more. What is running goes on to ask
-        them, and is told so."""
+        """Remove the parties of these names and return their clients. Running statements get an
+        error at their next request to them.
+        """
         with self._lock:
             going = {name.lower() for name in names}
             self._reserved -= going
             gone = [name for name in self.clients if name.lower() in going]
             clients = tuple(client for name in gone for client in self.clients[name])
-            self.clients = {name: own for name, own in self.clients.items() if name not in gone}
+            self.clients = {
+                name: members for name, members in self.clients.items() if name not in gone
+            }
             for client in clients:
                 self._ends.pop(client, None)
         return clients
 
     def check_secrets(self, clients: Iterable[Client]) -> None:
         """Raises Error where some that serve elsewhere say that they have other secrets."""
-        found: dict[str, list[str]] = {}
+        groups_: dict[str, list[str]] = {}
         for client in clients:
             secret = getattr(self._ends.get(client), "secret", "")
             if secret:
-                found.setdefault(secret, []).append(str(client))
-        if len(found) > 1:
-            groups = "; ".join(", ".join(own) for own in found.values())
+                groups_.setdefault(secret, []).append(str(client))
+        if len(groups_) > 1:
+            groups = "; ".join(", ".join(names_) for names_ in groups_.values())
             raise Error(
                 "parties have different secrets, so that no join key of one would be found at "
                 f"another: {groups}",
@@ -227,10 +235,10 @@ class Parties:
             )
 
     def detach(self, name: str, leave: Callable[[Sequence[Client]], None]) -> None:
-        """Forget the party, and close what was opened for it.
+        """Remove the party, and close what was opened for it.
 
-        `leave` is told of its clients before; where it raises, all stays. Raises Error where there
-        is no such party, and where a run is in progress at it.
+        `leave` is called with its clients first; if it raises, nothing changes. Raises Error for an
+        unknown party, and while a run uses it.
         """
         with self._lock:
             known = self._known(name)
@@ -269,37 +277,40 @@ class Parties:
                 self._twins = {pair for pair in self._twins if pair.isdisjoint(clients)}
 
     def counted_twice(self, plan: FederatedPlan) -> list[str]:
-        """Unions of tables of two parties that are one table, in words."""
-        found = []
+        """Return sentences about unions over two parties with one database, which count
+        rows twice.
+        """
+        notes = []
         for slot in plan.ucq.slots:
             read = [f for f in slot.evaluated if not f.virtual]
             for place, fragment in enumerate(read):
                 for other in read[:place]:
                     pair = frozenset((fragment.client, other.client))
                     if pair in self._twins and fragment.sql == other.sql:
-                        found.append(
+                        notes.append(
                             f"{slot.name}: parties {other.client.party} and "
                             f"{fragment.client.party} have one database, so that each row counts "
                             "twice in the union of their tables"
                         )
-        return found
+        return notes
 
     def changed_since(self, model: Model, parties: Iterable[str]) -> list[str]:
-        """Those of the parties that have more or fewer databases than when the model was trained,
-        in words."""
+        """Return sentences about parties with more or fewer databases than when the model was
+        trained.
+        """
         known = model.databases or Counter(client.party for client in model.clients)
         trained = {name.lower(): number for name, number in known.items()}
-        found = []
+        notes = []
         for party in parties:
             before, now = trained.get(party.lower()), len(self.clients.get(party, ()))
             if before is None or before == now or not now:
                 continue
             rows = "rows of the others are missing" if now < before else "so rows of more are taken"
-            found.append(
+            notes.append(
                 f"party {party} had {_databases(before)} when model {model.name} was trained, and "
                 f"has {_databases(now)} now: {rows}"
             )
-        return found
+        return notes
 
     def close(self) -> None:
         with ExitStack() as stack:
@@ -312,7 +323,7 @@ class Parties:
                 stack.callback(combined.close)
 
     def _known(self, name: str) -> str | None:
-        """The party's name as it was given."""
+        """Return the party's name in its original spelling."""
         return next((n for n in self.clients if n.lower() == str(name).lower()), None)
 
 
@@ -327,11 +338,11 @@ def _databases(number: int) -> str:
     return "one database" if number == 1 else f"{number} databases"
 
 
-def check_name(name: object, what: str) -> None:
-    """Of a party."""
+def check_name(name: object, label: str) -> None:
+    """Raise Error unless the name is an identifier."""
     if isinstance(name, str) and name.isidentifier():
         return
     hint = "use letters, digits, _"
     if not isinstance(name, str):
         hint = 'the name comes first: fed.attach("airline", database)'
-    raise Error(f"{what} {name!r} is not an identifier", hint=hint)
+    raise Error(f"{label} {name!r} is not an identifier", hint=hint)

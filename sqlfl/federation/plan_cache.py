@@ -1,8 +1,7 @@
-"""Plans of statements that come again, while the parties answer what they answered then.
+"""Cache of plans for repeated statements, valid while the parties answer as before.
 
-A plan follows from the text of the statement, the model that it scores and what the parties say of
-their tables: so it is made once for each of these. The parties are asked anew each time, for the
-same things.
+A plan follows from the statement's text, the model that it scores, and the parties' answers about
+their tables. The parties are asked again each time, for the same facts.
 """
 
 from __future__ import annotations
@@ -22,35 +21,35 @@ from sqlfl.planner.query.clock import asks_the_time
 Answer = TypeVar("Answer")
 Planned: TypeAlias = TrainModel | EvaluateModel | PredictModel
 Question: TypeAlias = tuple[str, *tuple[Any, ...]]
-"""The method of the catalog, and what it is asked of."""
+"""A method of the catalog and its arguments."""
 
 MOST = 64
-"""Statements whose plans are kept."""
+"""Maximum number of cached plans."""
 WIDEST = 20_000
-"""Columns of all tables that parties have told of, beyond which a plan is not kept: their listings
-would take more memory than plans save time."""
+"""Maximum number of columns in the parties' listings. A plan with more is not cached, because the
+listings would cost more memory than plans save time.
+"""
 
 
 class _Told(Catalog, Protocol):
     def describe_each(self, selects: Mapping[Client, str]) -> None:
-        """`describe` of one query of each client has its answers then."""
+        """Fetch the answers of `describe` for one query of each client at once."""
 
 
 @dataclass
 class _Asked:
-    """A catalog that remembers what it was asked, and answered."""
+    """A catalog that records its questions and answers."""
 
     catalog: Catalog
     refused: Mapping[Question, ReplyError]
-    """What a party has been asked just now, with a reply that is none: to ask once more would hide
-    that."""
+    """Invalid replies that a party has just sent. A second request could hide them."""
     answers: dict[Question, Any] = field(default_factory=dict)
     failed: bool = False
-    """It had no answer once."""
+    """Whether a question had no answer."""
 
     @property
     def columns(self) -> int:
-        """Of the tables that were told of."""
+        """Number of columns in the listed tables."""
         listings = (
             tables for (question, *_), tables in self.answers.items() if question == "tables"
         )
@@ -96,7 +95,7 @@ class _Kept:
     remarks: tuple[str, ...]
 
     def holds(self, catalog: _Told, refused: dict[Question, ReplyError]) -> bool:
-        """Whether the parties answer as they did. A reply that is none is put into `refused`."""
+        """Return whether the parties answer as before. An invalid reply is put into `refused`."""
         described: dict[Client, deque[str]] = {}
         for (question, *of), answer in self.answers.items():
             if question == catalog.describe.__name__:
@@ -136,7 +135,7 @@ class _Kept:
 
 
 class Plans:
-    """Those that were made last; several threads may ask for one."""
+    """The latest plans; several threads may ask for one."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[Hashable, _Kept] = OrderedDict()
@@ -150,9 +149,12 @@ class Plans:
         make: Callable[[Catalog, Callable[[str], None]], FederatedPlan],
         run: str | None = None,
     ) -> FederatedPlan:
-        """What `make` makes of a catalog and what is told what is odd; `run` is that of the model
-        that is scored. A statement that asks for the time, or starts from a model, is planned each
-        time."""
+        """Return a cached plan, or make one with `make`, a function of a catalog and a callback for
+        warnings.
+
+        `run` is the run of the scored model. A statement that depends on the time or starts from a
+        model is planned each time.
+        """
         key, passing = (_text_of(statement), run), _is_of_the_moment(statement)
         with self._lock:
             kept = None if passing else self._kept.get(key)  # RESUME is not as its text says
@@ -183,7 +185,9 @@ def _is_of_the_moment(statement: Planned) -> bool:
 
 
 def _text_of(statement: Planned) -> Hashable:
-    """The statement's text but for the model's name, of which only the length shows in a plan."""
+    """Return the statement's text without the model's name; only the length of the name affects a
+    plan.
+    """
     start, end = statement.name.span
     name = str(statement.name)
     return statement.sql[:start], statement.sql[end:], end - start, len(name), len(name.encode())

@@ -1,4 +1,6 @@
-"""From a parsed statement to its federated plan: options, normal form, blocks of the model."""
+"""Plan a parsed statement: resolve its options, normalise its query, and match the
+model's blocks.
+"""
 
 from __future__ import annotations
 
@@ -76,11 +78,12 @@ def plan_training(
     at: str | None = None,
     remark: Callable[[str], None] = lambda _: None,
 ) -> FederatedPlan:
-    """`models` looks up the model of a warm start by its name; `at` is the party that the
-    coordinator runs at; `remark` is told of a spelling that is deprecated.
+    """Plan TRAIN or TUNE.
 
-    Raises OptionError and PlanError with the place in the statement, ModelError where the model of
-    a warm start is missing or does not fit, and PrivacyError where a budget cannot be met.
+    `models` returns the model of a warm start by name; `at` is the coordinator's party; `remark`
+    receives warnings, such as deprecated spellings. Raises OptionError and PlanError with the place
+    in the statement. Raises ModelError if the model of a warm start is missing or does not fit, and
+    PrivacyError if a budget cannot be met.
     """
     at = place_of_coordinator(at, catalog)
     privacy = _asked(statement)
@@ -95,8 +98,8 @@ def plan_training(
     else:
         options = resolve_training(statement.kind, statement.options, statement.sql, privacy)
     candidates = [options] if tuning is None else [c.options for c in tuning.candidates]
-    for own in candidates:
-        check_towers(statement, own)
+    for candidate in candidates:
+        check_towers(statement, candidate)
     transforms, notes = with_lines(transforms, statement.kind, privacy, candidates)
     ucq = to_ucq(
         statement.query,
@@ -121,8 +124,8 @@ def plan_training(
     check_mentioned(ucq, statement)
     check_fitted(ucq, transforms, privacy, options, statement.sql)
     check_stragglers(ucq, statement, options)
-    for own in [options] if tuning is None else [c.options for c in tuning.candidates]:
-        check_offset(statement, own)
+    for candidate in [options] if tuning is None else [c.options for c in tuning.candidates]:
+        check_offset(statement, candidate)
     told = None
     if privacy is not None:
         clause = Clause.of(statement.privacy or (), statement.sql)
@@ -167,20 +170,20 @@ def plan_training(
 def explain(
     plan: FederatedPlan, verdicts: Mapping[Client, tuple[Verdict, ...]] | None = None
 ) -> ExplainedPlan:
-    """The plan with what is to be expected of its privacy, and what owners say of it."""
+    """Return the plan with its expected privacy and the owners' verdicts."""
     report = None if plan.privacy is None else expected_report(plan)
     return explained(plan, report, verdicts)
 
 
 def _fleeting(ucq: Ucq, catalog: Catalog) -> Mapping[Client, str]:
-    """Clients with noised labels that keep no secret of them, and why."""
+    """Return clients with noised labels that keep no secret for them -> reason."""
     clients = [client for slot in ucq.slots if slot.noised for client in slot.databases]
     reasons = {client: catalog.fleeting(client) for client in clients}
     return {client: reason for client, reason in reasons.items() if reason}
 
 
 def _governed(ucq: Ucq, catalog: Catalog) -> frozenset[Client]:
-    """Clients whose owners have made training policies."""
+    """Return clients whose owners have training policies."""
     clients = {client for slot in ucq.slots for client in slot.databases}
     return frozenset(client for client in clients if catalog.governed(client))
 
@@ -199,10 +202,10 @@ def plan_scoring(
     at: str | None = None,
     remark: Callable[[str], None] = lambda _: None,
 ) -> FederatedPlan:
-    """`at` is the party that the coordinator runs at; `remark` is told what of the query is not as
-    it was in training.
+    """Plan EVALUATE, PREDICT or a diagnostic.
 
-    Raises PlanError for the query, and ModelError where it does not fit the model.
+    `at` is the coordinator's party; `remark` receives differences between the query and training.
+    Raises PlanError for the query, and ModelError if it does not fit the model.
     """
     at = place_of_coordinator(at, catalog)
     look, given = _look(statement, model)
@@ -297,7 +300,7 @@ def plan_scoring(
 
 
 def plan_check(statement: CheckQuery, catalog: Catalog, at: str | None = None) -> FederatedPlan:
-    """Of a query that is of no model. Raises OptionError and PlanError."""
+    """Plan CHECK, a query without a model. Raises OptionError and PlanError."""
     at = place_of_coordinator(at, catalog)
     look, given = resolve_check(statement.options, statement.sql)
     kind = statement.kind
@@ -337,11 +340,11 @@ def plan_check(statement: CheckQuery, catalog: Catalog, at: str | None = None) -
 
 
 NUMBERS, CLASSES = "linear_regression", "softmax_regression"
-"""Kinds of models for targets whose kind is not said."""
+"""Kinds of models to assume for a target if the statement names none."""
 
 
 def _kind_of(ucq: Ucq) -> str:
-    """By the type of the target."""
+    """Return the kind by the type of the target."""
     number = ucq.target is None or types.kind(ucq.target_type or "") == NUMERIC
     return NUMBERS if number else CLASSES
 
@@ -349,7 +352,7 @@ def _kind_of(ucq: Ucq) -> str:
 def _look(
     statement: EvaluateModel | PredictModel, model: Model
 ) -> tuple[Diagnostic | None, tuple[Option, ...]]:
-    """What is shown of the rows, and the options that are of scoring."""
+    """Return the diagnostic of the statement, and its options of scoring."""
     if not statement.look:
         return None, statement.options
     threshold = statement.threshold if isinstance(statement, EvaluateModel) else None
@@ -361,11 +364,11 @@ def _look(
 
 
 def place_of_coordinator(at: str | None, catalog: Catalog) -> str | None:
-    """`at` as the party is called; PlanError where there is no such party."""
+    """Return the party in its original spelling. Raise PlanError for an unknown party."""
     known = catalog.parties()
-    found = next((p for p in known if at is not None and p.lower() == at.lower()), None)
-    if at is None or found is not None:
-        return found
+    match = next((p for p in known if at is not None and p.lower() == at.lower()), None)
+    if at is None or match is not None:
+        return match
     meant = nearest(at, known)
     listed = f"the parties are {', '.join(known)}" if known else "no party is attached yet"
     raise PlanError(

@@ -18,7 +18,9 @@ PARTS = "parts"
 
 
 def prediction_files(model: Model, formats: Iterable[str]) -> dict[str, bytes]:
-    """By format the bytes; of safetensors nothing: the manifest has the intercept and the head."""
+    """Return format -> bytes. Safetensors need no file, because the manifest has intercept and
+    head.
+    """
     writers = {"sql": _to_sql, "onnx": _to_onnx}
     return {kind: writers[kind](model) for kind in formats if kind in writers}
 
@@ -27,15 +29,16 @@ def prediction_files(model: Model, formats: Iterable[str]) -> dict[str, bytes]:
 
 
 def _to_sql(model: Model) -> bytes:
-    """`<model>_prediction(parts)`, and of classes `<model>_probabilities(parts)`: `parts` is the
-    list of what the blocks' macros give for the row."""
+    """Write `<model>_prediction(parts)`, and for classes `<model>_probabilities(parts)`. `parts` is
+    the list of results of the blocks' macros for the row.
+    """
     scores = _scores(model)
-    found: list[exp.Create] = []
+    macros: list[exp.Create] = []
     if model.classes is None:
-        found.append(macro(f"{model.name}_prediction", [PARTS], _link(model, element(scores, 0))))
+        macros.append(macro(f"{model.name}_prediction", [PARTS], _link(model, element(scores, 0))))
     else:
         name = f"{model.name}_probabilities"
-        found.append(macro(name, [PARTS], _probabilities(model, scores)))
+        macros.append(macro(name, [PARTS], _probabilities(model, scores)))
         chances = exp.Anonymous(
             this=exp.to_identifier(name, quoted=True), expressions=[sql.column(PARTS)]
         )
@@ -54,8 +57,8 @@ def _to_sql(model: Model) -> bytes:
             ),
         )
         typed = sql.cast(best, model.target_type or "VARCHAR")
-        found.append(macro(f"{model.name}_prediction", [PARTS], typed))
-    return "".join(f"{sql.to_sql(create)};\n" for create in found).encode()
+        macros.append(macro(f"{model.name}_prediction", [PARTS], typed))
+    return "".join(f"{sql.to_sql(create)};\n" for create in macros).encode()
 
 
 def _scores(model: Model) -> exp.Expr:
@@ -128,8 +131,8 @@ def _to_onnx(model: Model) -> bytes:
     outputs: dict[str, tuple[str, str, int | None]]
     if model.classes is None:
         exponential = kind_of(model.kind).loss in ("poisson", "gamma")
-        found = graph.node("Exp", scores) if exponential else scores
-        outputs = {"prediction": (found, "double", 1)}
+        output = graph.node("Exp", scores) if exponential else scores
+        outputs = {"prediction": (output, "double", 1)}
     else:
         if kind_of(model.kind).loss == "logistic":
             zero = graph.node("Mul", scores, graph.constant([[0.0]]))

@@ -34,15 +34,16 @@ SCHEMA = pa.schema(
         ("crosses", pa.bool_()),
     ]
 )
-"""`explained`: bytes as EXPLAIN's formulas say, at the sizes of these rows; the other columns as
-those of the audit."""
+"""`explained`: bytes by EXPLAIN's formulas at these numbers of rows; other columns as
+in the audit.
+"""
 
 
 def check_rehearsed(statement: ExplainStatement) -> TrainModel | CheckQuery:
-    """The statement that is to be rehearsed. Raises OptionError where it takes a model."""
-    own = statement.statement
-    assert isinstance(own, TrainModel | CheckQuery)
-    for option in own.options:
+    """Return the statement to rehearse. Raise OptionError if it starts from a model."""
+    training = statement.statement
+    assert isinstance(training, TrainModel | CheckQuery)
+    for option in training.options:
         if option.name == "warm_start":
             raise OptionError(
                 "a rehearsal starts from no model, whose weights follow from rows",
@@ -50,7 +51,7 @@ def check_rehearsed(statement: ExplainStatement) -> TrainModel | CheckQuery:
                 sql=statement.sql,
                 span=option.name.span,
             )
-    return own
+    return training
 
 
 def rehearsed(
@@ -63,8 +64,9 @@ def rehearsed(
     *,
     verbose: bool,
 ) -> Result:
-    """Run the plan so, and leave nothing. `check` is called before each exchange. Raises what the
-    statement would."""
+    """Run the plan over synthetic rows, and leave nothing behind. `check` is called before each
+    exchange. Raises the statement's own errors.
+    """
     run, tally = f"{REHEARSAL}{secrets.token_hex(8)}", Tally()
     border.govern(plan.run.governed)
     started = time.perf_counter()
@@ -76,7 +78,7 @@ def rehearsed(
         progress.stage("making rows up")
         begin(plan, border.channel(check), run)
         try:
-            found = rehearse(plan, channel, run, progress, executor)
+            rehearsal_ = rehearse(plan, channel, run, progress, executor)
         except PolicyError:
             raise
         except Error as error:
@@ -84,11 +86,11 @@ def rehearsed(
             raise
     account = RehearsalReport(
         rows=MADE_UP,
-        epochs=found.epochs,
+        epochs=rehearsal_.epochs,
         exchanges=channel.rounds,
         seconds=time.perf_counter() - started,
-        interrupted=found.interrupted,
-        lines=_lines(plan, tally, found),
+        interrupted=rehearsal_.interrupted,
+        lines=_lines(plan, tally, rehearsal_),
         remarks=tuple(remarks),
     )
     shown = plan.rehearsed(account, verbose=verbose)
@@ -96,24 +98,26 @@ def rehearsed(
 
 
 def _where(empty: tuple[str, ...]) -> str:
-    """empty: tables of which the query takes no row."""
+    """Return a note on the rehearsal. empty : tables without any row that fulfils the query's
+    conditions.
+    """
     words = "in a rehearsal, over rows that are made up"
     if empty:
         words += f", of which none of {', '.join(empty)} fulfils the query's conditions"
     return f"{words}: real ones may be otherwise"
 
 
-def _lines(plan: ExplainedPlan, tally: Tally, found: Rehearsed) -> tuple[ClientTraffic, ...]:
-    outputs = found.outputs
+def _lines(plan: ExplainedPlan, tally: Tally, rehearsal_: Rehearsed) -> tuple[ClientTraffic, ...]:
+    outputs = rehearsal_.outputs
     if outputs is None:
         outputs = tally.of((SendExplained.kind,), None, None).largest.get("outputs", 1)
-    every = measured(plan, tally, found.epochs, outputs)
+    every = measured(plan, tally, rehearsal_.epochs, outputs)
     return tuple(
         ClientTraffic(
             client, plan.crosses(client), direction == UP,
-            own.messages, own.bytes, own.formula, own.differing,
+            messages.messages, messages.bytes, messages.formula, messages.differing,
         )
-        for (client, direction), own in every.items()
+        for (client, direction), messages in every.items()
     )  # fmt: skip
 
 

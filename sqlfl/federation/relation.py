@@ -19,7 +19,7 @@ from sqlfl.store.registry import Model, facts_to_text
 
 
 class Runs(Protocol):
-    """What runs the statements: a federation."""
+    """The federation that runs the statements."""
 
     def sql(self, text: str) -> Result: ...
 
@@ -42,13 +42,14 @@ class Relation:
     _columns: tuple[Column, ...] = field(repr=False)
     _fed: Runs = field(repr=False)
     _table: tuple[str, ...] = field(default=(), repr=False)
-    """The path of the table that it is; empty for a query."""
+    """The path of the relation's table; empty for a query."""
 
-    # -- what it is --------------------------------------------------------------------------------
+    # -- contents
+    # -------------------------------------------------------------------------------------
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Their names, as the parties told them when the relation was made."""
+        """Names of the columns, as the parties reported them when the relation was made."""
         return tuple(column.name for column in self._columns)
 
     @property
@@ -93,10 +94,10 @@ class Relation:
         if_not_exists: bool = False,
         **options: Any,
     ) -> Model:
-        """TRAIN MODEL: `target`, `weight`, `offset` and `exposure` are columns, all
+        """Train a model (TRAIN MODEL). `target`, `weight`, `offset` and `exposure` are columns; all
         others are features.
 
-        options : those of WITH, by their names; `privacy` has those of PRIVACY.
+        options : options of WITH, by name; `privacy` has those of PRIVACY.
         """
         beside = (weight, offset, exposure)
         given = (name, kind, target, beside, privacy, replace, if_not_exists, options)
@@ -117,7 +118,7 @@ class Relation:
         if_not_exists: bool = False,
         **options: Any,
     ) -> ExplainedPlan:
-        """The plan of `train` with these arguments, which is not run."""
+        """Return the plan of `train` with these arguments, without running it."""
         beside = (weight, offset, exposure)
         given = (name, kind, target, beside, privacy, replace, if_not_exists, options)
         return self._fed.explain(self._training(*given))
@@ -138,12 +139,12 @@ class Relation:
         replace: bool = False,
         **options: Any,
     ) -> Result:
-        """PREDICT MODEL: a row per joined row.
+        """Predict (PREDICT MODEL): a row for each joined row.
 
-        id : columns by which rows are known again, as `alias.column` or `party.table.column`; of a
-            table, also `column` alone. They leave their party, unless `into` names a table of it.
-        into : `party.table`, made by its party from the predictions and `id`; with `replace` also
-            where there is one.
+        id : columns that identify rows, as `alias.column` or `party.table.column`; for a table,
+        also `column` alone. They leave their party, unless `into` names a table of the same party.
+        into : `party.table`, which the party creates from the predictions and `id`; with `replace`,
+        it may exist.
         """
         text = self._statement(
             "PREDICT MODEL", _name(name), *self._identifiers(id), *_clause("WITH", options)
@@ -156,11 +157,15 @@ class Relation:
         return self._fed.sql(text)
 
     def metrics(self, name: str, *, at: float | None = None, **options: Any) -> Result:
-        """METRICS OF MODEL: `at` is the probability from which on a row is of the second class."""
+        """Return the metrics (METRICS OF MODEL). `at` is the probability from which a row counts as
+        the second class.
+        """
         return self._look("METRICS", name, at, options)
 
     def check(self, target: str | None = None, kind: str | None = None, **options: Any) -> Result:
-        """CHECK: of a model of this kind that is to tell the target, an output column."""
+        """Check the query (CHECK) for a model of this kind, which is to predict `target`, an output
+        column.
+        """
         clauses = [*(() if kind is None else ("USING", kind))]
         clauses += () if target is None else ("TARGET", _name(target))
         return self._fed.sql(self._statement("CHECK", *clauses, *_clause("WITH", options)))
@@ -219,19 +224,19 @@ class Relation:
         return f"{' '.join(words)}\nFROM (\n{self.sql}\n)"
 
     def _identifiers(self, given: str | Sequence[str]) -> tuple[str, ...]:
-        found = []
+        identifiers = []
         for text in [given] if isinstance(given, str) else given:
             least = 1 if self._table else 2
             parts = read_path(text, "an identifier column", least, 5)
-            found.append(written(*(self._table if len(parts) == 1 else ()), *parts))
-        return (f"ID ({', '.join(found)})",) if found else ()
+            identifiers.append(written(*(self._table if len(parts) == 1 else ()), *parts))
+        return (f"ID ({', '.join(identifiers)})",) if identifiers else ()
 
 
-def _name(text: object, what: str = "the name of the model") -> str:
+def _name(text: object, label: str = "the name of the model") -> str:
     if not isinstance(text, str):
-        raise Error(f"{what} must be text, got {type(text).__name__}")
+        raise Error(f"{label} must be text, got {type(text).__name__}")
     if not text:
-        raise Error(f"{what} is empty")
+        raise Error(f"{label} is empty")
     return written(text)
 
 

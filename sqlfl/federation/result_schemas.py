@@ -37,7 +37,7 @@ _BY_STATEMENT: dict[type, pa.Schema] = {
     st.DescribeTable: listing.COLUMNS,
     st.ShowFeatures: listing.FEATURES,
 }
-"""Statements whose results have the same columns each time."""
+"""Statements whose results always have the same columns."""
 
 
 def schema_of(
@@ -46,11 +46,11 @@ def schema_of(
     plan: Callable[[], FederatedPlan],
     catalog: Callable[[], Catalog],
 ) -> pa.Schema:
-    """The columns of the statement's result.
+    """Return the schema of the statement's result.
 
-    Only EVALUATE, PREDICT, their variants and TUNE are planned, for which `plan` asks parties for
-    names and types. Types of ID columns are those that the parties report, of their session's time
-    zone where they have one. Raises what planning raises, and ModelError for an unknown model.
+    Only EVALUATE, PREDICT, their variants and TUNE are planned; `plan` then asks parties for names
+    and types. ID columns have the types that the parties report, with the time zone of their
+    session. Raises planning errors, and ModelError for an unknown model.
     """
     match statement:
         case st.ExplainStatement():
@@ -101,16 +101,18 @@ def _of_prediction(plan: FederatedPlan, model: Model, catalog: Catalog) -> pa.Sc
 
 
 def _identifier_types(plan: FederatedPlan, catalog: Catalog) -> list[pa.DataType]:
-    """The type of each ID column; of a union the first type that holds those of all clients."""
-    found: dict[int, list[str]] = {}
+    """Return the type of each ID column; for a union, the first type that holds those of all
+    clients.
+    """
+    by_column: dict[int, list[str]] = {}
     for slot in (slot for slot in plan.ucq.slots if slot.identifiers):
         fragments = [f for f in slot.fragments if not f.virtual]
         for fragment in (part for f in fragments for part in f.parts or (f,)):
             columns = catalog.describe(fragment.client, fragment.sql)
             types = {folded(column.name): column.type for column in columns}
             for number in slot.identifiers:
-                found.setdefault(number, []).append(types[folded(identifier(number))])
-    return [_common(arrow_types(found[n])) for n in range(len(plan.ucq.identifiers))]
+                by_column.setdefault(number, []).append(types[folded(identifier(number))])
+    return [_common(arrow_types(by_column[n])) for n in range(len(plan.ucq.identifiers))]
 
 
 def _common(types: Sequence[pa.DataType]) -> pa.DataType:
@@ -128,10 +130,10 @@ def arrow_types(types: Sequence[str]) -> list[pa.DataType]:
 def _arrow_type(con: duckdb.DuckDBPyConnection, text: str) -> pa.DataType:
     try:
         known = duckdb.sqltype(text)  # reads types alone: no other SQL passes
-        found = con.sql(f"SELECT CAST(NULL AS {known}) AS x LIMIT 0").to_arrow_table()
+        table = con.sql(f"SELECT CAST(NULL AS {known}) AS x LIMIT 0").to_arrow_table()
     except duckdb.Error:
         return pa.string()
-    return _plain(found.schema.field(0).type)
+    return _plain(table.schema.field(0).type)
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:

@@ -1,4 +1,4 @@
-"""RESUME MODEL: what was ended in its midst goes on from the weights that were kept."""
+"""RESUME MODEL: continue an interrupted training from its saved weights."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from sqlfl.planner.grammar.statements import Option, TrainModel, TuneModel, Valu
 from sqlfl.store.registry import Cost, Model
 
 RUNNING = ("rounds", "bytes_up", "bytes_down", "comm_seconds", "seconds")
-"""Columns of a history that are sums since its beginning."""
+"""Columns of the history that are running totals."""
 
 
 def unfinished(models: Iterable[Model]) -> Iterator[str]:
-    """Sentences about those that RESUME MODEL goes on with."""
+    """Yield a sentence for each model that RESUME MODEL can continue."""
     for model in models:
         try:
             resumed(model)
@@ -35,8 +35,9 @@ def unfinished(models: Iterable[Model]) -> Iterator[str]:
 
 
 def resumed(model: Model) -> TrainModel:
-    """The statement that goes on with the model: that which has trained it, from its weights, for
-    the epochs that are left. Raises ModelError where nothing is."""
+    """Return the statement that continues the model: its TRAIN statement, from its weights, for the
+    remaining epochs. Raise ModelError if it cannot be continued.
+    """
     if not model.interrupted:
         raise ModelError(
             f"model {model.name} has been trained to its end",
@@ -75,9 +76,9 @@ def continued(model: Model, before: Model | None) -> Model:
     last = before.history.slice(before.history.num_rows - 1).to_pylist()[0]
     history = model.history
     for place, field in enumerate(history.schema):
-        own = last["epoch"] if field.name == "epoch" else last.get(field.name)
-        if field.name in (*RUNNING, "epoch") and own is not None:
-            column = pc.add(history.column(place), pa.scalar(own, field.type))
+        start = last["epoch"] if field.name == "epoch" else last.get(field.name)
+        if field.name in (*RUNNING, "epoch") and start is not None:
+            column = pc.add(history.column(place), pa.scalar(start, field.type))
             history = history.set_column(place, field, column)
     costs = model.cost, before.cost
     seconds = [cost.comm_seconds for cost in costs if cost.comm_seconds is not None]
@@ -107,9 +108,9 @@ class Checkpoints:
     saving: Saving
     remarks: Callable[[], tuple[str, ...]]
     before: Model | None = None
-    """The one that is resumed."""
+    """The model to resume."""
     kept: Model | None = None
-    """The last of them."""
+    """The latest saved version."""
 
     def keep(self, trained: Trained, name: str) -> None:
         model = model_of(self.statement, self.plan, trained, name, self.saving, self.remarks())
@@ -118,23 +119,25 @@ class Checkpoints:
         self.kept = model
 
     def whole(self, model: Model) -> Model:
-        """With what it goes on from; all that is kept of a run is one version of its name."""
+        """Return the model merged with the one that it continues. All saved versions of a run share
+        one version number.
+        """
         if self.kept is not None:
             model = replace(model, version=self.kept.version)
         return continued(model, self.before)
 
     @property
     def first(self) -> int:
-        """Epochs of the model that is resumed."""
+        """Epochs of the model to resume."""
         return 0 if self.before is None else _last(self.before)
 
     @property
     def replaces(self) -> bool:
-        """The model in the end replaces what has its name."""
+        """Whether the final model replaces another one of its name."""
         return self.statement.replace or self.kept is not None
 
     def told(self, error: Error) -> None:
-        """With an error that ends the run."""
+        """Add a note on the saved model to an error that ends the run."""
         if self.kept is not None:
             name, epoch = self.kept.name, _last(self.kept)
             error.say_where(f"model {name} is kept as of epoch {epoch}; RESUME MODEL {name}")
@@ -145,6 +148,6 @@ def _last(model: Model) -> int:
 
 
 def _epochs(model: Model) -> int:
-    found = model.options["epochs"]
-    assert isinstance(found, int)
-    return found
+    epochs = model.options["epochs"]
+    assert isinstance(epochs, int)
+    return epochs

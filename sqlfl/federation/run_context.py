@@ -1,4 +1,4 @@
-"""A run of a plan, which leaves nothing at the clients."""
+"""Context of a run, which leaves nothing at the clients."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from sqlfl.transport.base import Channel
 
 @contextmanager
 def running(plan: FederatedPlan, run: str, channel: Callable[[], Channel]) -> Iterator[None]:
-    """Compute with one thread of BLAS; in the end every client drops the run's snapshots.
+    """Run the block with one BLAS thread. At the end, every client drops the run's snapshots.
 
-    Each is told apart from the others, by a `channel` of its own, so that one that cannot answer
-    leaves no other with a snapshot; the first error is the one that the user sees.
+    Each client is notified through its own `channel`, so that one failing client does not keep
+    others from it. The user sees the first error.
     """
     failed: BaseException | None = None
     governed = plan.run.governed
@@ -40,8 +40,9 @@ def running(plan: FederatedPlan, run: str, channel: Callable[[], Channel]) -> It
 
 
 def _finish(client: Client, run: str, channel: Channel, *, sealed: bool) -> None:
-    """`sealed`: it keeps its messages, and is told of what is kept here, unless replies are
-    missing."""
+    """Finish the run at a client. `sealed`: the client keeps its messages, and receives the
+    coordinator's hash, unless replies are missing.
+    """
     address = client, CLIENT
     if sealed and channel.is_whole(client, run):
         heads = channel.heads(client, run)

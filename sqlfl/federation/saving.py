@@ -1,9 +1,8 @@
-"""Keeping and dropping models in two phases, so that each is there whole or not at all.
+"""Save and drop models in two phases, so that each model is complete or absent.
 
-Keeping: first every client writes its blocks under the run's id; then the coordinator writes its
-row, which alone says that there is the model; then the blocks of the model that it replaced go.
-Dropping: first the row, then the blocks. Blocks that no row knows are collected when their client
-is attached.
+Saving: every client writes its blocks under the run's id; then the coordinator writes its row,
+which makes the model exist; then the blocks of a replaced model are deleted. Dropping: first the
+row, then the blocks. Blocks without a row are deleted when their client is attached.
 """
 
 from __future__ import annotations
@@ -37,13 +36,13 @@ from sqlfl.transport.border import Border
 log = logging.getLogger("sqlfl.saving")
 
 LONGEST_REASON = 500
-"""Characters that are told of why a client keeps nothing."""
+"""Maximum characters of a client's reason for not keeping blocks."""
 
 
 class Saving:
-    """The models of a federation and where their blocks are.
+    """The models of a federation and the places of their blocks.
 
-    kept : what the card of a model that lasts says of where it is; None where none lasts.
+    kept : text of a lasting model's card about its place; None if models do not last.
     """
 
     def __init__(self, registry: Registry, border: Border, kept: str | None) -> None:
@@ -56,7 +55,9 @@ class Saving:
         self._waiting: dict[str, tuple[Client, ...]] = {}
 
     def collect(self, clients: Iterable[Client]) -> None:
-        """Have clients that are attached forget what no model needs, and say what they can keep."""
+        """Have attached clients delete blocks that no model needs, and report what they
+        can keep.
+        """
         clients = tuple(clients)
         if self._kept is None:
             self._reasons |= dict.fromkeys(clients, "")
@@ -86,7 +87,7 @@ class Saving:
             self._reasons.pop(client, None)
 
     def fate(self, clients: Iterable[Client]) -> tuple[bool, str]:
-        """Whether a model with blocks at these clients lasts, and what its card says of that."""
+        """Return whether a model with blocks at these clients lasts, and the text for its card."""
         if self._kept is None:
             return False, f"{TEMPORARY}: {CONNECT}"
         listed = self._cannot_keep(clients)
@@ -95,7 +96,7 @@ class Saving:
         return False, f"{TEMPORARY}: {listed}; attach(..., store=...) keeps it"
 
     def _cannot_keep(self, clients: Iterable[Client]) -> str:
-        """Which of the clients keep nothing, and why; empty where all do."""
+        """Return the clients that keep nothing, with reasons; empty if all keep blocks."""
         reasons = {client: self._reasons[client] for client in clients if self._reasons[client]}
         return ", ".join(f"{client} {reason}" for client, reason in reasons.items())
 
@@ -112,7 +113,7 @@ class Saving:
         )
 
     def check_attached(self, model: Model, query: exp.Query) -> None:
-        """Raise ModelError where the query names a party of the model that is not attached."""
+        """Raise ModelError if the query names a party of the model that is not attached."""
         attached = {client.party.lower() for client in self._reasons}
         away = {c.party.lower(): c.party for c in model.clients if c.party.lower() not in attached}
         for table in query.find_all(exp.Table):
@@ -128,9 +129,8 @@ class Saving:
 
     @contextmanager
     def held(self, name: str) -> Iterator[Model]:
-        """The model of that name, whose blocks stay until the block ends, whatever becomes of it.
-
-        Raises ModelError where there is no such model.
+        """Yield the model of this name. Its blocks stay until the block ends. Raises ModelError for
+        an unknown model.
         """
         with self._lock:
             model = self._registry.get(name)
@@ -149,10 +149,10 @@ class Saving:
                     self.discard(model.run, clients)
 
     def keep(self, model: Model, *, replace: bool) -> None:
-        """Make a model of what its clients have saved. ModelError where the name is taken.
+        """Save a model of the blocks that its clients hold.
 
-        Where this fails, and the registry does not have the model, the blocks are the caller's to
-        `discard`. Ctrl-C waits until it is done.
+        Raises ModelError if the name is taken. On failure without a row in the registry, the caller
+        must `discard` the blocks. Ctrl-C waits until it is done.
         """
         with deferred():
             if model.lasting:
@@ -165,17 +165,15 @@ class Saving:
                 self.discard(previous.run, previous.clients)
 
     def drop(self, name: str) -> Model:
-        """Remove the model of that name; ModelError where there is none."""
+        """Remove the model of this name. Raise ModelError for an unknown one."""
         with deferred():
             model = self._registry.remove(name)
             self.discard(model.run, model.clients)
             return model
 
     def discard(self, run: str, clients: Iterable[Client]) -> None:
-        """Have those of the clients that are attached forget a run's blocks, unless a model has it.
-
-        Where it is `held`, that is done at the end of that. Whom this does not reach keeps them
-        until it is attached again.
+        """Have attached clients delete a run's blocks, unless a model has them. While the run is
+        `held`, this waits. Clients that it cannot reach delete them when they are attached again.
         """
         with self._lock:
             if run in self._registry.runs():
@@ -213,7 +211,7 @@ def model_of(
     saving: Saving,
     remarks: tuple[str, ...] = (),
 ) -> Model:
-    """The model that a run has trained, and what the statement has warned of."""
+    """Return the model of a finished run, with the statement's warnings."""
     last = trained.history.slice(trained.history.num_rows - 1).to_pylist()[0]
     blocks = tuple(
         ModelBlock(

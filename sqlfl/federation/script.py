@@ -1,4 +1,4 @@
-"""What a user gives as text: one statement or several, with values for their parameters."""
+"""The user's text: one statement or several, with values for their parameters."""
 
 from __future__ import annotations
 
@@ -17,44 +17,46 @@ from sqlfl.planner.grammar.statements import PredictModel, Statement
 
 S = TypeVar("S", bound=Statement)
 Values: TypeAlias = Sequence[Any] | Mapping[str, Any] | None
-"""Of parameters."""
+"""Values of parameters."""
 TOO_DEEP = "the statement is nested too deeply"
 FLATTEN = "write long chains of OR as IN (...), and long expressions as views of the party"
 
 
 @dataclass(frozen=True)
 class ScriptPart:
-    """One statement of a text."""
+    """One statement of a script."""
 
     filled: Filled
     sql: str
     """Its own text, with values in the places of parameters."""
     offset: int = 0
-    """Where that stands in the text of `filled`."""
+    """Its position in the text of `filled`."""
     number: int = 1
     of: int = 1
 
     def statement(self) -> Statement:
-        """Raises ParseError where the text is none."""
+        """Parse the statement. Raise ParseError for invalid text."""
         return self._read(parse)
 
     def query(self) -> PredictModel:
-        """The text as a query, in a statement that has nothing else."""
+        """Parse the text as a query, in a statement without anything else."""
         return self._read(read_query)
 
     def _read(self, read: Callable[[str], S]) -> S:
         with self.placed():
             try:
-                found = read(self.sql)
-                self.filled.check(found, self.offset)
-                confirm(found)
-                return found
+                statement = read(self.sql)
+                self.filled.check(statement, self.offset)
+                confirm(statement)
+                return statement
             except RecursionError:
                 raise ParseError(TOO_DEEP, hint=FLATTEN) from None
 
     @contextmanager
     def placed(self, done: bool = False) -> Iterator[None]:
-        """Errors within say where in the user's own text they are; `done`: those before are."""
+        """Let errors in the block name the place in the user's own text. `done`: earlier statements
+        have run.
+        """
         try:
             yield
         except Error as error:
@@ -78,18 +80,19 @@ class ScriptPart:
 
 
 def pieces(text: str | bytes, parameters: Values = None) -> tuple[ScriptPart, ...]:
-    """The statements of the text in order, at least one; numbers and names of parameters are those
-    of the whole text. Raises Error where it is none, and as `fill` does."""
+    """Return the statements of the text in order, at least one. Numbers and names of parameters
+    belong to the whole text. Raises Error for an empty text, and the errors of `fill`.
+    """
     filled = _filled(text, parameters)
     spans = split(filled.sql) if ";" in filled.sql else ()
     if len(spans) < 2:
         return (_whole(filled),)
-    found = []
+    parts = []
     for number, (start, end) in enumerate(spans, 1):
-        own = filled.sql[start:end]
-        sql = own.strip()
-        found.append(ScriptPart(filled, sql, start + own.index(sql), number, len(spans)))
-    return tuple(found)
+        part_text = filled.sql[start:end]
+        sql = part_text.strip()
+        parts.append(ScriptPart(filled, sql, start + part_text.index(sql), number, len(spans)))
+    return tuple(parts)
 
 
 def whole(text: str | bytes, parameters: Values = None) -> ScriptPart:
@@ -106,8 +109,8 @@ def _filled(text: str | bytes, parameters: Values) -> Filled:
     return fill(text_of(text, "a statement"), parameters)
 
 
-def text_of(text: object, what: str) -> str:
-    """The decoded text. Raises Error for what is none, and ParseError as `decoded` does."""
+def text_of(text: object, label: str) -> str:
+    """Return the decoded text. Raise Error for other types, and ParseError as `decoded` does."""
     if not isinstance(text, str | bytes):
-        raise Error(f"{what} must be text, got {type(text).__name__}")
+        raise Error(f"{label} must be text, got {type(text).__name__}")
     return decoded(text)

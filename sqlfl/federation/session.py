@@ -219,26 +219,26 @@ class Federation(StatementsApi):
         return self._shown(statement)
 
     def model(self, name: str) -> Model:
-        """The model of that name. Raises ModelError where there is none."""
+        """Return the model of this name. Raise ModelError for an unknown one."""
         model = self._registry.get(name)
         changed = self._parties.changed_since(model, self._parties.clients)
-        found = replace(model, remarks=(*model.remarks, *changed))
-        return askable(found, self._registry, self.sql)
+        model_now = replace(model, remarks=(*model.remarks, *changed))
+        return askable(model_now, self._registry, self.sql)
 
     def close(self) -> None:
-        """Forget temporary models; close the coordinator's file and what was attached by path.
+        """Drop temporary models; close the coordinator's file and the files of attached parties.
 
-        Statements that other threads are running end with an error at their next exchange; a model
-        that is being saved is saved first.
+        Statements in other threads end with an error at their next exchange. A model that is being
+        saved is saved first.
         """
-        own = threading.get_ident()
+        this_thread = threading.get_ident()
         with self._state:
             self._closed = True
             self._state.notify_all()
         self.listeners.hurry()
         with self._state:
-            self._state.wait_for(lambda: all(thread == own for thread in self._working))
-        self.listeners.close()  # whose threads look at the state
+            self._state.wait_for(lambda: all(thread == this_thread for thread in self._working))
+        self.listeners.close()  # their threads use this state
         with self._state:
             if self._released:
                 return
@@ -290,7 +290,7 @@ class Federation(StatementsApi):
         models: Callable[[str], Model] | None = None,
         remark: Callable[[str], None] = lambda _: None,
     ) -> FederatedPlan:
-        """`models` looks up what the plan needs by its name; `remark` is told what is odd."""
+        """Plan a statement. `models` returns models by name; `remark` receives warnings."""
         models = self._registry.get if models is None else models
         channel, clients = self._channel(), self._parties.clients
         try:
@@ -329,7 +329,7 @@ class Federation(StatementsApi):
         return self._patiently(statement, lambda: self._train(statement, before))
 
     def _train(self, statement: st.TrainModel, before: Model | None = None) -> Result:
-        """`before`: the model that is resumed."""
+        """Run TRAIN or TUNE. `before`: the model to resume."""
         if statement.if_not_exists and statement.name in self._registry:
             return card(self._registry.get(statement.name).facts())
         verb = "TUNE" if isinstance(statement, st.TuneModel) else "TRAIN"
@@ -351,7 +351,7 @@ class Federation(StatementsApi):
             return self._run_training(statement, plan, warm[0] if warm else None, remarks, before)
 
     def _remark(self, plan: FederatedPlan, remarks: Remarks, model: Model | None = None) -> None:
-        """What is odd about the parties of the plan, and since `model` was trained."""
+        """Add warnings about the plan's parties, and about changes since `model` was trained."""
         parties = dict.fromkeys(client.party for client in plan.clients)
         changed = [] if model is None else self._parties.changed_since(model, parties)
         for text in (*self._parties.counted_twice(plan), *changed):
@@ -434,8 +434,8 @@ class Federation(StatementsApi):
             progress.close()
 
     def _rehearse(self, statement: st.ExplainStatement) -> Result:
-        own, remarks = check_rehearsed(statement), Remarks()
-        plan = self._plan(own, remark=remarks.add)
+        rehearsable, remarks = check_rehearsed(statement), Remarks()
+        plan = self._plan(rehearsable, remark=remarks.add)
         self._remark(plan, remarks)
         shown = explain(plan, verdicts(plan, self._channel()))
         name = f"{plan.name or 'CHECK'}, rehearsed"
@@ -456,11 +456,11 @@ class Federation(StatementsApi):
 
     @contextmanager
     def _statement(self) -> Iterator[None]:
-        """One piece of work, which `close` waits for. Raises Error where that has been called.
+        """Run one unit of work, which `close` waits for. Raise Error if the federation is closed.
 
-        The audit is written to the coordinator's file at the end, also where the block fails.
-        Where the file takes nothing (its disk is full), the records wait for the next statement,
-        so that what needs no writing still works; `close` raises if they are waiting then.
+        The audit is written to the coordinator's file at the end, also if the block fails. If the
+        file cannot be written (its disk is full), the records wait for the next statement, so that
+        reading still works. `close` raises if they still wait then.
         """
         thread = threading.get_ident()
         with self._state:
@@ -487,7 +487,7 @@ class Federation(StatementsApi):
         return Result(pa.table({"dropped": [model.name]}, DROPPED))
 
     def _channel(self, network: Network | None = None) -> Channel:
-        """One that carries nothing any more once the federation is being closed."""
+        """Return a channel that stops once the federation is being closed."""
         return self._border.channel(self._check_open, network)
 
     def _pause(self, seconds: float) -> None:

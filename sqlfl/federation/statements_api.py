@@ -1,4 +1,4 @@
-"""What a user calls of a federation, on top of what runs statements."""
+"""Public methods of a federation that run or list statements."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from sqlfl.transport.border import Border
 
 
 class StatementsApi(ABC):
-    """Statements as text, and what there is."""
+    """Statements as text, and listings of models and parties."""
 
     _border: Border
     _parties: Parties
@@ -56,7 +56,7 @@ class StatementsApi(ABC):
 
     @abstractmethod
     def _statement(self) -> AbstractContextManager[None]:
-        """One piece of work."""
+        """Run one unit of work."""
 
     @abstractmethod
     def _answer(self, statement: st.Statement) -> Result: ...
@@ -72,14 +72,15 @@ class StatementsApi(ABC):
         """Let time pass, in which other threads may run statements."""
 
     def sql(self, text: str | bytes, parameters: Values = None) -> Result:
-        """Run a statement (see docs/statements.md), or several with `;` between; the last's result.
+        """Run a statement (see docs/statements.md), or several separated by `;`. Return the last
+        one's result.
 
-        text : the bytes of a file too, in UTF-8, or in UTF-16 or UTF-32 with a byte order mark.
-        parameters : a list with the values of `?` or `$1`, or a dict with those of `$name`, which
-            stand in the text where a literal may (docs/python.md).
+        text : text, or the bytes of a file in UTF-8, or in UTF-16 or UTF-32 with a byte order mark.
+        parameters : a list with the values of `?` or `$1`, or a dict with those of `$name`. They
+        may stand wherever a literal may (docs/python.md).
 
-        A statement that fails changes nothing; of several, those before it are done. Nothing is
-        done where one of them cannot be read.
+        A failing statement changes nothing; earlier statements of a script have run. If one of them
+        cannot be parsed, none runs.
         """
         with self._statement():
             read = [(piece, piece.statement()) for piece in pieces(text, parameters)]
@@ -89,9 +90,9 @@ class StatementsApi(ABC):
         return result
 
     def explain(self, text: str, parameters: Values = None) -> ExplainedPlan:
-        """The plan of a TRAIN, EVALUATE or PREDICT statement, which is not run.
+        """Return the plan of a TRAIN, EVALUATE or PREDICT statement, without running it.
 
-        `print` shows it in short, its `details` in full; `parameters` as in `sql`.
+        `print` shows a summary, its `details` everything; `parameters` as in `sql`.
         """
         with self._statement():
             piece = whole(text, parameters)
@@ -104,7 +105,7 @@ class StatementsApi(ABC):
                 return self._explained(statement)
 
     def result_schema(self, text: str, parameters: Values = None) -> pa.Schema:
-        """The names and types of the result of one statement, which is not run.
+        """Return the names and types of a statement's result, without running it.
 
         text, parameters : as in `sql`. Parties may be asked for names and types of tables, as when
         the statement is planned. Raises what planning the statement raises.
@@ -140,30 +141,30 @@ class StatementsApi(ABC):
             return Result(listing.columns_of_tables(self._catalog()))
 
     def table(self, name: str) -> Relation:
-        """The table or view `party.table`, to train and predict with; its columns, never its rows.
-
-        Longer names are as in queries, and quoted as there. Raises PlanError where it is not there.
+        """Return the table or view `party.table` for training and prediction: its columns, never
+        its rows. Longer names are as in queries, and quoted as there. Raises PlanError for an
+        unknown table.
         """
         path = read_path(name, "a table", 2, 4)
         return self._relation(Filled(name, f"FROM {written(*path)}"), path)
 
     def query(self, text: str, parameters: Values = None) -> Relation:
-        """A query over tables of the parties, to train and predict with; its columns, never rows.
+        """Return a query over tables of the parties, for training and prediction: its columns,
+        never rows.
 
-        parameters : values for `?`, `$1` or `$name`, as in `sql`.
-
-        Raises ParseError where the text is no query, and PlanError where it is none that a
-        statement can have.
+        parameters : values for `?`, `$1` or `$name`, as in `sql`. Raises ParseError if the text is
+        no query, and PlanError if a statement cannot have this query.
         """
         return self._relation(fill(text_of(text, "a query"), parameters))
 
     def chain(self) -> Result:
-        """Every message to and from parties whose owners have policies, with its SHA-256, chained
-        by hashes: for `sqlfl.verify`. Times are µs since 1970, UTC."""
+        """Return every message to and from parties with policies, with its SHA-256, in a hash
+        chain: for `sqlfl.verify`. Times are µs since 1970, UTC.
+        """
         return chained(self._border.links())
 
     def audit(self) -> Result:
-        """Every message between the coordinator and a client, in order.
+        """Return every message between the coordinator and a client, in order.
 
         Columns: seq, at, run (NULL while planning), party, client, direction ('up': from the
         client), kind, rows, columns (of the largest array), bytes (of all values), crosses (a
@@ -209,7 +210,9 @@ class StatementsApi(ABC):
         statement: st.TrainModel | st.EvaluateModel | st.PredictModel | st.CheckQuery,
         run: Callable[[], Result],
     ) -> Result:
-        """What `run` returns, once owners have approved it where WITH says to wait for that."""
+        """Return the result of `run`, once owners have approved it if WITH has the
+        option `wait`.
+        """
         seconds = wait_of(statement.options)
         if seconds is None:
             return run()
@@ -236,7 +239,7 @@ class StatementsApi(ABC):
         return Relation(probe.sql[start:end], columns, self, path)
 
     def _shown(self, statement: st.Statement) -> Result:
-        """The answer to a statement that shows what there is."""
+        """Answer a SHOW, DESCRIBE or COMMENT statement."""
         match statement:
             case st.ShowModels():
                 notes = tuple(unfinished(self._registry.all()))
@@ -265,5 +268,5 @@ class StatementsApi(ABC):
 
 
 def figure_of(plan: FederatedPlan) -> Picture | None:
-    """What draws the rows that the plan's look shows; None where it has none."""
+    """Return the plot of the plan's diagnostic; None without one."""
     return None if plan.look is None else Picture(plan.look.word, plan.name)

@@ -25,30 +25,31 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class Ran:
-    """One statement that a client's database has run."""
+    """A statement that a client's database has run."""
 
     client: str
     """'airline/0': the party, and the client's number in it."""
     message: str
     """The kind of the message that it was run for, 'prepare'."""
     seconds: float
-    """Until its result was there; where that is read piece by piece, until the first one was."""
+    """Seconds until its result was complete, or until the first chunk of a streamed result."""
     rows: int | None
-    """Of the result; None where there is none, or it is read piece by piece."""
+    """Rows of the result; None without a result, and for a streamed one."""
     sql: str
-    """Its text; values that it is given, as keys are, stay `$name`."""
+    """Its text; parameter values, such as keys, stay `$name`."""
 
 
 class Trace:
-    """Statements in the order in which they ended; grows while it is open. Shows itself, and is
-    read, as a `Result` is."""
+    """Statements in the order in which they ended; it grows while it is open. It prints and reads
+    like a `Result`.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._statements: list[Ran] = []
 
     def add(self, client: Client, kind: str, text: str, seconds: float, rows: int | None) -> None:
-        """To be called from any thread."""
+        """Add a statement; from any thread."""
         with self._lock:
             self._statements.append(Ran(str(client), kind, seconds, rows, text))
 

@@ -1,4 +1,4 @@
-"""What a statement of training is refused for, once its query is known in names and types."""
+"""Checks of a training statement that need the query's names and types."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from sqlfl.store.registry import Model
 
 OFFSET_KINDS = ("poisson_regression", "gamma_regression", "logistic_regression")
 SHAPE = ("hidden", "activation", "head", "embedding")
-"""Options that say what a model's parameters are."""
+"""Options that define the shape of a model's parameters."""
 COPIES = 4
-"""Of a tower's parameters, in training: they, their gradient, and two moments of Adam."""
+"""Copies of a tower's parameters during training: values, gradient, and two moments of Adam."""
 
 
 def check_shape(model: Model, options: TrainingOptions) -> None:
-    """A warm start takes parameters over as they are."""
+    """Raise ModelError unless the towers have the same shape: a warm start copies parameters."""
     listed = options.listed()
     for name in SHAPE:
-        found, wanted = shown(model.options.get(name)), shown(listed.get(name))
-        if found != wanted:
-            had = f"{name} = {found}" if name in model.options else f"no {name}"
+        trained_value, wanted = shown(model.options.get(name)), shown(listed.get(name))
+        if trained_value != wanted:
+            had = f"{name} = {trained_value}" if name in model.options else f"no {name}"
             asked = f"{name} = {wanted}" if name in listed else f"no {name}"
             raise ModelError(
                 f"model {model.name} has {had}, and this statement {asked}: a warm start takes "
@@ -76,11 +76,14 @@ def with_lines(
     privacy: Privacy | None,
     candidates: Sequence[TrainingOptions],
 ) -> tuple[tuple[PlacedItem, ...], tuple[str, ...]]:
-    """The items, those of `auto` as columns where the run takes straight lines alone; and what is
-    to be said of it."""
+    """Return the items and notes. Where the run supports only straight lines, items of `auto`
+    become columns.
+    """
     if not any(item.transform.function == AUTO for item in transforms):
         return tuple(transforms), ()
-    reason = next((why for own in candidates if (why := _straight(kind, privacy, own))), "")
+    reason = next(
+        (why for candidate in candidates if (why := _straight(kind, privacy, candidate))), ""
+    )
     if not reason:
         return tuple(transforms), ()
     kept = tuple(
@@ -109,7 +112,7 @@ def _straight(kind: str, privacy: Privacy | None, options: TrainingOptions) -> s
 
 
 def divided_note(ucq: Ucq, transforms: Sequence[PlacedItem]) -> tuple[str, ...]:
-    """What is to be said where `auto` left columns of tables at several databases as they are."""
+    """Return a note if `auto` left columns of tables in several databases unchanged."""
     asked = any(item.transform.function == AUTO for item in transforms)
     names = [s.name for s in ucq.slots if len(s.databases) > 1 and s.features and not s.shrunken]
     if not asked or not names:
@@ -128,7 +131,9 @@ def check_fitted(
     options: TrainingOptions,
     sql: str,
 ) -> None:
-    """What is fitted needs all joined rows of its column in one place, and tells of them."""
+    """Raise PlanError for a fitted item whose column is spread over parties, or protected by
+    PRIVACY. Fitting needs all joined rows in one place and discloses values.
+    """
     spans = {item.transform.name: item.span for item in transforms if item.transform.fitted}
     for slot in ucq.slots:
         for feature in slot.features:
@@ -172,7 +177,7 @@ _WITH_BOUNDS = (
 
 
 def check_same(model: Model, transforms: tuple[Transform, ...]) -> None:
-    """A warm start takes over weights of columns that are made alike."""
+    """Raise ModelError unless a warm start has the same TRANSFORM as the model."""
     had, wanted = ({str(t).lower() for t in given} for given in (model.transforms, transforms))
     if had != wanted:
         written = ", ".join(map(str, model.transforms))
@@ -203,7 +208,7 @@ def check_towers(statement: TrainModel, options: TrainingOptions) -> None:
 
 
 def check_stragglers(ucq: Ucq, statement: TrainModel, options: TrainingOptions) -> None:
-    """There is something to go on with where a client is late."""
+    """Raise OptionError if a step cannot go on without a late client."""
     if options.method.waits is None:
         return
     slots = [slot for slot in ucq.slots if slot.features]

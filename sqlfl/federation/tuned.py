@@ -1,4 +1,4 @@
-"""What TUNE has compared, as a result."""
+"""The comparison of TUNE, as a result."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sqlfl.store.registry import Model
 
 
 def with_comparison(tuned: Tuned, tuning: Tuning) -> Trained:
-    """What was trained last, with what its options came to on rows that were held out."""
+    """Return the last fit, with the chosen candidate's metric on held-out rows."""
     mean = next(score.mean for score in tuned.scores if score.candidate is tuned.best)
     metrics = {**tuned.trained.metrics, f"held_out_{tuning.metric}": mean}
     return replace(tuned.trained, metrics=metrics)
@@ -68,7 +68,7 @@ def schema_of_tuning(tuning: Tuning) -> pa.Schema:
 
 
 def _column(values: list[object]) -> pa.Array:
-    """Of one type, or else as a statement has them."""
+    """Return an array of one type, or of texts as a statement writes them."""
     try:
         return pa.array(values)
     except (pa.ArrowInvalid, pa.ArrowTypeError):

@@ -1,7 +1,7 @@
-"""What a statement has to remark: Python warnings, once each, placed where the user called.
+"""Warnings of a statement: Python warnings, once each, at the user's call.
 
-`Remarks` collects them for the card of a model as well. Where warnings are errors, `add` raises
-one, so it is called before anything lasts.
+`Remarks` also collects them for the model's card. If warnings are errors, `add` raises, so it is
+called before anything is saved.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _heard: ContextVar[Callable[[str], None] | None] = ContextVar("sqlfl remarks", d
 
 @contextmanager
 def heard(by: Callable[[str], None]) -> Iterator[None]:
-    """What is remarked in the block is told to this function, for a user elsewhere."""
+    """Send warnings of the block to this function, for a remote user."""
     token = _heard.set(by)
     try:
         yield
@@ -33,7 +33,7 @@ def heard(by: Callable[[str], None]) -> Iterator[None]:
 
 
 class Remarks:
-    """The remarks of one statement, in order, each once."""
+    """The warnings of one statement, in order, each once."""
 
     def __init__(self) -> None:
         self._texts: list[str] = []
@@ -43,7 +43,7 @@ class Remarks:
         return tuple(self._texts)
 
     def add(self, text: str) -> None:
-        """Warn of it, unless that is done already. Raises it where warnings are errors."""
+        """Warn, unless the text was added before. Raises it if warnings are errors."""
         if text in self._texts:
             return
         self._texts.append(text)
@@ -51,7 +51,7 @@ class Remarks:
 
 
 def remark(text: str) -> None:
-    """Tell whoever has `heard`, or else warn."""
+    """Send the text to the function that `heard` set, or warn."""
     told = _heard.get()
     if told is not None:
         told(text)
@@ -60,12 +60,12 @@ def remark(text: str) -> None:
 
 
 def warn(text: str) -> None:
-    """Where the user called."""
+    """Warn at the line of the user's call."""
     warnings.warn(text, Warning, stacklevel=_levels())
 
 
 def _levels() -> int:
-    """How far up the stack the user's own code is, for whoever calls `warn`."""
+    """Return the stack level of the user's own code, for the caller of `warn`."""
     frame: FrameType | None = sys._getframe(2)
     level = 2
     while frame is not None and _package(frame) in _BETWEEN:

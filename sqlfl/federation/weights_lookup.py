@@ -1,4 +1,4 @@
-"""What is asked of the parties of a model outside of a run: weights of its blocks, and curves."""
+"""Requests to a model's parties outside of a run: weights of its blocks, and curves."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sqlfl.transport.base import Channel
 
 
 def askable(model: Model, registry: Registry, sql: Callable[[str], Result]) -> Model:
-    """The model, which runs statements about itself by `sql`, as long as it is there."""
+    """Return the model with a function that runs statements about it by `sql` while it exists."""
 
     def ask(text: str) -> Result:
         if registry.get(model.name).run != model.run:
@@ -32,9 +32,8 @@ def askable(model: Model, registry: Registry, sql: Callable[[str], Result]) -> M
 
 
 def weights_of(name: str, saving: Saving, channel: Channel) -> Result:
-    """What `WEIGHTS OF MODEL` shows.
-
-    Raises ModelError where there is no such model or it has none, and where a party is missing.
+    """Return the result of `WEIGHTS OF MODEL`. Raise ModelError for an unknown model, a model
+    without weights, or a missing party.
     """
     with saving.held(name) as model:
         saving.check_here(model)
@@ -44,10 +43,8 @@ def weights_of(name: str, saving: Saving, channel: Channel) -> Result:
 
 
 def curves_of(statement: CurvesOfModel, saving: Saving, channel: Channel) -> Result:
-    """What `CURVES OF MODEL` shows.
-
-    Raises ModelError where there is no such model or feature, or it has no curves, and where a
-    party is missing.
+    """Return the result of `CURVES OF MODEL`. Raise ModelError for an unknown model or feature, a
+    model without curves, or a missing party.
     """
     with saving.held(statement.name) as model:
         saving.check_here(model)
