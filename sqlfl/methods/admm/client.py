@@ -39,14 +39,16 @@ class AdmmStep(ClientStep[AdmmConfiguration]):
         self._weight = message.weight
 
     def advance(self, gradient: Array) -> tuple[Array, Array]:
-        own = self._configuration
-        slope = gradient / own.rows + own.l2 * self._theta
+        configuration = self._configuration
+        slope = gradient / configuration.rows + configuration.l2 * self._theta
         self._theta = self._theta - self._solver(self._weight).solve(slope)
-        return self._theta, penalty(self._theta, own)
+        return self._theta, penalty(self._theta, configuration)
 
     def probe(self, gradient: Array) -> Array:
-        own = self._configuration
-        return self._solver(own.rho).solve(gradient * (own.rho / own.rows))
+        configuration = self._configuration
+        return self._solver(configuration.rho).solve(
+            gradient * (configuration.rho / configuration.rows)
+        )
 
     def slope(self, gradient: Array) -> Array:
         if self._configuration.metric and self._gram is not None:
@@ -79,13 +81,13 @@ class AveragedAdmmStep(AdmmStep):
 
     def __init__(self, configuration: AdmmConfiguration, engine: Engine, theta: Array) -> None:
         super().__init__(configuration, engine, theta)
-        own, centre = configuration, engine.centre
+        options, centre = configuration, engine.centre
         variance = np.where(centre > 0, centre * (1.0 - centre), 1.0)
         for start, end in pairwise(engine.offsets):
             if not centre[start:end].any():  # by given categories, of unknown frequencies
                 variance[start:end] = 1.0 / max(end - start, 1)
         variance = np.maximum(variance, 1e-6 * variance.max(initial=1.0))
-        self._metric = variance / own.clients
+        self._metric = variance / options.clients
         self._dual = np.zeros_like(self._theta)
         """u^q, in the metric's units: D u."""
         self._projector: BlockSolver | None = None
@@ -93,18 +95,20 @@ class AveragedAdmmStep(AdmmStep):
         self._slope = self._theta
 
     def _ridge(self, weight: float) -> float | Array:
-        own = self._configuration
-        ridge: Array = own.l2 / own.clients + weight * self._metric
+        configuration = self._configuration
+        ridge: Array = configuration.l2 / configuration.clients + weight * self._metric
         return ridge
 
     def probe(self, gradient: Array) -> Array:
-        own = self._configuration
+        configuration = self._configuration
         if self._gram is None:
             raise InternalError("second moments are missing")
         if self._projector is None:
-            ridge = own.l2 / own.clients
-            self._projector = BlockSolver(self._gram, self._centre, own.total, own.rho, ridge)
-        return self._projector.solve(gradient * (own.rho / own.rows))
+            ridge = configuration.l2 / configuration.clients
+            self._projector = BlockSolver(
+                self._gram, self._centre, configuration.total, configuration.rho, ridge
+            )
+        return self._projector.solve(gradient * (configuration.rho / configuration.rows))
 
     def part(self, gradient: Array) -> Array:
         """The first inner round of an epoch: θ^q + u^q."""
@@ -125,10 +129,10 @@ class AveragedAdmmStep(AdmmStep):
         return mean, penalty(mean, self._configuration)
 
     def _minimise(self, mean: Array) -> Array:
-        own = self._configuration
+        configuration = self._configuration
         metric = (self._weight * self._metric)[:, None]
         anchor = self._theta
-        slope = self._slope + own.l2 / own.clients * anchor
+        slope = self._slope + configuration.l2 / configuration.clients * anchor
         slope = slope + metric * (anchor - mean) + self._dual
         self._local = anchor - self._solver(self._weight).solve(slope)
         local: Array = self._local + self._dual / metric

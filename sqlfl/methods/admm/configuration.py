@@ -1,4 +1,4 @@
-"""What clients are told of sharing ADMM."""
+"""Configuration of sharing ADMM that the coordinator sends to clients."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sqlfl.contract.configuration import Configuration
 
 @dataclass(frozen=True)
 class LocalSteps:
-    """The clients' own steps in the θ-update of towers."""
+    """Local steps of clients in the θ-update of towers."""
 
     epochs: int
     """Passes over a client's own rows."""
@@ -25,11 +25,13 @@ class AdmmConfiguration(Configuration):
     rho: float = 0.0
     """ρ of the power rounds."""
     consensus: bool = False
-    """Where several clients have the slot: rounds of consensus, not summed second moments."""
+    """Whether clients of a shared slot agree by rounds of consensus instead of summed second
+    moments.
+    """
     inner_rounds: int = 0
-    """Of consensus, in each step."""
+    """Rounds of consensus in each step."""
     local: LocalSteps | None = None
-    """Of towers; None for linear blocks."""
+    """Local steps of towers; None for linear blocks."""
 
     @property
     def averagings(self) -> int:

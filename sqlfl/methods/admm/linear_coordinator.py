@@ -32,7 +32,7 @@ PROBES = 5
 """Power rounds for κ, where there are several blocks."""
 DAMPING = 0.76
 SMALLEST = 0.1
-"""Of the loss's curvature bound: the least default ρ."""
+"""Minimum default ρ, as a share of the loss's curvature bound."""
 ADAPTING = 4
 """Epochs after which ρ may change."""
 
@@ -56,15 +56,15 @@ class Admm:
     def __init__(self, problem: Problem, channel: ReplyChannel) -> None:
         self._problem = problem
         self._conversation = Conversation(problem, channel)
-        own = problem.options.of(AdmmOptions)
-        self._consensus, self._inner_rounds = own.consensus, own.inner_rounds
+        options = problem.options.of(AdmmOptions)
+        self._consensus, self._inner_rounds = options.consensus, options.inner_rounds
         blocks = float(len(problem.slots))
         self._limit = 4.0 * blocks if self._consensus else blocks
         self._private = problem.privacy is not None
         self._relaxation = 1.0
         """r"""
         self._cautious = 1.0
-        """r once a step was late: it is of scores that others have moved since."""
+        """r after a late step, whose scores other blocks have changed since."""
         self._slowed = 1.0
         """r of the intercept."""
         if self._private:
@@ -74,7 +74,7 @@ class Admm:
         self._intercept: Array = self._begin.intercept
         self._scores = self._begin.scores
         self.first = 0.0
-        self._rho = own.rho or 0.0
+        self._rho = options.rho or 0.0
         self._adapting = 0 if self._rho > 0.0 else ADAPTING
         if self._adapting:
             self._rho = self._usual_rho()
@@ -92,11 +92,11 @@ class Admm:
         return self._scores
 
     def start(self) -> None:
-        """Start, the predictions of a warm start, second moments of shared slots (union = 'exact'),
-        and the power rounds for κ.
+        """Start: predictions of a warm start, second moments of shared slots (union = 'exact'), and
+        power rounds for κ.
 
-        In consensus each client probes with its own second moments: the clients of a slot then
-        count as blocks, whose κ bounds the slots' from above.
+        In consensus each client probes with its own second moments. The clients of a slot then
+        count as blocks, and their κ bounds the slots' κ from above.
         """
         problem, conversation = self._problem, self._conversation
         configuration = partial(
@@ -176,7 +176,7 @@ class Admm:
         whole, total = self._conversation.whole, self._problem.mapping.total
         weight, run = rho * self._relaxation, self._problem.run
         replies = self._conversation.step(
-            whole, renewed.slots, lambda to, own: AdmmResiduals(run, to[1], own, weight)
+            whole, renewed.slots, lambda to, residuals: AdmmResiduals(run, to[1], residuals, weight)
         )
         self._intercept = self._intercept - renewed.total / (total * rho * self._slowed)
         self._scores = Scores(by_output(whole.concatenate(replies)), self._intercept)

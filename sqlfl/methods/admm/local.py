@@ -23,7 +23,7 @@ from sqlfl.party.steps import Engine
 LEAST = 100
 """Steps of a θ-update at least, where the client's rows are few."""
 LEAST_INNER = 20
-"""Of an inner round: where these end too early, the duals drift, and consensus never settles."""
+"""Minimum steps of an inner round. With fewer, the duals drift and consensus never settles."""
 
 
 class LocalUpdate:
@@ -74,7 +74,7 @@ class LocalUpdate:
         self._penalty = network.tensor(ridge * penalised(network.shape))
         self._optimizer = optimizer_of("adam")
         self._updates = 0
-        """Minimisations so far: each shuffles its batches in its own way."""
+        """Number of minimisations so far: each shuffles its batches differently."""
         self._weight = 0.0
         self._values = self._anchor = network.tensor(np.zeros((0, configuration.outputs)))
         self._start = self._local = network.tensor(np.zeros(0))
@@ -112,14 +112,14 @@ class LocalUpdate:
         return self._local + self._dual / self._metric
 
     def _steps(self, start: Values, least: int, mean: Values | None) -> Values:
-        own = self._options
+        options = self._options
         if not len(self._rows):
             if mean is None:
                 return start
             return (self._metric * mean - self._dual) / (self._metric + self._penalty)
         self._updates += 1
         generator = np.random.default_rng([self._seed, self._updates])
-        batches = math.ceil(len(self._rows) / own.batch)
+        batches = math.ceil(len(self._rows) / options.batch)
         passes = self._passes
         if self._guard is None:
             passes = max(passes, math.ceil(least / batches))
@@ -136,57 +136,58 @@ class LocalUpdate:
             gradient = gradient + self._penalty * parameters
             if mean is not None:
                 gradient = gradient + self._metric * (parameters - mean) + self._dual
-            rate = 0.5 * own.rate * (1.0 + math.cos(math.pi * step / total))
+            rate = 0.5 * options.rate * (1.0 + math.cos(math.pi * step / total))
             parameters = self._optimizer.step(parameters, gradient, rate)
         return parameters
 
     def _gradient(self, parameters: Values, batch: Array, draw: int | None) -> Values:
-        """Of the sum over the client's rows, estimated from a batch of them."""
-        own = self._configuration
+        """Estimate the gradient of the sum over the client's rows from a batch."""
+        configuration = self._configuration
         rows = None if len(batch) == len(self._anchor) else batch
         forward = self._network.forward(parameters, rows, draw)
         chosen = slice(None) if rows is None else self._network.index(batch)
         moved = forward.outputs() - self._anchor[chosen]
-        slopes = self._values[chosen] / own.rows
-        slopes = slopes + (self._weight / own.total) * self._counts[chosen] * moved
+        slopes = self._values[chosen] / configuration.rows
+        slopes = slopes + (self._weight / configuration.total) * self._counts[chosen] * moved
         share = len(self._rows) / len(batch)
         if self._guard is None:
             return forward.backward(slopes * share)
-        found = self._network.numpy(forward.backward(slopes * own.rows, self._limit))
-        # whether a row takes part is a matter of the join: its slope may be 0 for what it holds
-        noised = self._guard.gradient(found, self._taking[batch], batch)
-        return self._network.tensor(noised * (share / own.rows))
+        gradient = self._network.numpy(forward.backward(slopes * configuration.rows, self._limit))
+        # the join decides whether a row takes part: its slope may be 0 because of its values
+        noised = self._guard.gradient(gradient, self._taking[batch], batch)
+        return self._network.tensor(noised * (share / configuration.rows))
 
 
 def sensitivities(shape: TowerShape, parameters: Sequence[Array], centre: Array) -> Array:
-    """(size,): about the mean of ‖∂f/∂θ_k‖² over rows, of every parameter k; positive.
+    """Return (size,), positive: about the mean of ‖∂f/∂θ_k‖² over rows, for every parameter k.
 
-    As if units were independent and half of them active: what is left of a layer's inputs is their
-    variance, ½ a unit's. `centre` (d,) is that of the one-hot columns.
+    It assumes independent units, half of them active: a layer's inputs then have their variance, or
+    ½ for a unit. `centre` (d,) is that of the one-hot columns.
     """
     variance = np.where(centre > 0, centre * (1.0 - centre), 1.0)
     squares = [p.reshape(-1, p.shape[-1]) ** 2 for p in parameters]
-    found: list[Array] = [np.full(shape.shapes[-1], 0.5)]
+    derivatives: list[Array] = [np.full(shape.shapes[-1], 0.5)]
     after = squares[-1].sum(axis=1)
     for layer in range(len(shape.hidden) - 1, -1, -1):
-        own = _floored(0.5 * after)
+        biases = _floored(0.5 * after)
         inputs = _floored(variance) if layer == 0 else np.full(shape.hidden[layer - 1], 0.5)
-        found = [np.outer(inputs, own), own, *found]
-        after = squares[2 * layer] @ own
-    return shape.pack(found)[:, 0]
+        derivatives = [np.outer(inputs, biases), biases, *derivatives]
+        after = squares[2 * layer] @ biases
+    return shape.pack(derivatives)[:, 0]
 
 
 def _frequencies(engine: Engine) -> Array:
-    """(d,): those of one-hot columns, 0 of numeric ones; of categories that are not centred, for
-    nothing may be known of their rows, as if all and `other` were equally frequent."""
-    found = np.array(engine.centre)
+    """Return (d,): frequencies of one-hot columns, 0 for numeric ones. Categories without a centre
+    count as equally frequent, `other` included, because nothing may be known about their rows.
+    """
+    frequencies = np.array(engine.centre)
     for start, end in pairwise(engine.offsets):
-        if not found[start:end].any():
-            found[start:end] = 1.0 / (end - start + 1)
-    return found
+        if not frequencies[start:end].any():
+            frequencies[start:end] = 1.0 / (end - start + 1)
+    return frequencies
 
 
 def _floored(values: Array) -> Array:
-    """Not far below the largest, so that one may divide by it."""
-    found: Array = np.maximum(values, max(1e-3 * values.max(initial=0.0), 1e-6))
-    return found
+    """Raise small values to a share of the largest, so that division by them is safe."""
+    floored: Array = np.maximum(values, max(1e-3 * values.max(initial=0.0), 1e-6))
+    return floored

@@ -1,4 +1,4 @@
-"""What a step of sharing ADMM needs to know."""
+"""Messages of a step of sharing ADMM."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The options of ADMM; those of local steps are of towers only."""
+"""The options of ADMM; the options of local steps are for towers only."""
 
 from __future__ import annotations
 
@@ -76,10 +76,11 @@ class AdmmOptions(MethodOptions):
 
 
 def local_rounds(local_epochs: int, inner_rounds: int, clients: int) -> tuple[int, int]:
-    """Of towers: minimisations in an epoch, and passes over a client's own rows in each.
+    """Return the minimisations in an epoch of towers, and the passes over a client's rows in each.
 
-    A single client makes one; several make one in each inner round, of one pass at least. Private
-    runs make exactly these passes: one noised gradient of each row a pass.
+    A single client makes one minimisation. Several clients make one in each inner round, with at
+    least one pass. Private runs make exactly these passes: one noised gradient of each row per
+    pass.
     """
     if clients == 1:
         return 1, local_epochs

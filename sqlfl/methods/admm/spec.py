@@ -21,12 +21,12 @@ from sqlfl.privacy.protection import Protection
 
 
 def _exchanges(run: Run) -> list[Exchange]:
-    """Towers have neither second moments nor a curvature that power rounds could tell."""
+    """Return the exchanges. Towers have no second moments, and no curvature for power rounds."""
     consensus = run.training.of(AdmmOptions).consensus and bool(rounds.shared(run))
-    found = [rounds.start(run), *rounds.first_predictions(run)]
+    exchanges = [rounds.start(run), *rounds.first_predictions(run)]
     if run.tower is None:
-        found += [] if consensus else rounds.grams(run)
-        found += (
+        exchanges += [] if consensus else rounds.grams(run)
+        exchanges += (
             rounds.probes(run, consensus)
             if len(run.towers) > 1 and not run.protection.features
             else []
@@ -42,10 +42,10 @@ def _exchanges(run: Run) -> list[Exchange]:
         return len(slot.clients) == 1 or not consensus
 
     if consensus:
-        found += _consensus_epochs(run, sent, answer)
+        exchanges += _consensus_epochs(run, sent, answer)
     else:
-        found += rounds.step(run, "epoch", sym.ROUNDS, sent, answer)
-    return [*found, *rounds.proof(run, measured)]
+        exchanges += rounds.step(run, "epoch", sym.ROUNDS, sent, answer)
+    return [*exchanges, *rounds.proof(run, measured)]
 
 
 def _consensus_epochs(
@@ -56,9 +56,9 @@ def _consensus_epochs(
     first, between, last = [], [], []
     for slot in run.towers:
         size = run.parameters(slot)
-        own = ", by clipped and noised gradients (Gaussian)" if run.protection.features else ""
-        what = f"θ + u of its own rows{own}"
-        part = content(ms.ConsensusPart, what, parameters=size, outputs=1)
+        noising = ", by clipped and noised gradients (Gaussian)" if run.protection.features else ""
+        words = f"θ + u of its own rows{noising}"
+        part = content(ms.ConsensusPart, words, parameters=size, outputs=1)
         average = content(ms.ConsensusAverage, parameters=size, outputs=1)
         for client in slot.clients:
             request, answered = sent(slot, client), answer(slot, client)
@@ -97,17 +97,20 @@ def _words(options: TrainingOptions, protection: Protection) -> Words:
 
 
 def _private(part: Part) -> Counts:
-    """A sum and a prediction an epoch. Of towers, a pass over the client's rows sums each row's
-    gradient once, in whatever batches: `local_rounds` says how many passes there are."""
-    own, epochs = part.options.of(AdmmOptions), part.options.epochs
+    """Count a sum and a prediction per epoch. For towers, each pass over the client's rows sums
+    each row's gradient once, in any batches; `local_rounds` gives the number of passes.
+    """
+    options, epochs = part.options.of(AdmmOptions), part.options.epochs
     if part.options.tower is None:
         return Counts(epochs, epochs, epochs)
-    inner, passes = local_rounds(own.local_epochs, own.inner_rounds, part.clients)
+    inner, passes = local_rounds(options.local_epochs, options.inner_rounds, part.clients)
     return Counts(epochs * inner * passes, epochs, epochs)
 
 
 def _merges(options: TrainingOptions) -> bool:
-    """Local steps of towers draw batches of the client's own rows."""
+    """Return whether equal rows may be merged: not where local steps of towers draw batches of
+    rows.
+    """
     return options.tower is None or isinstance(options.of(AdmmOptions).batch_size, Whole)
 
 

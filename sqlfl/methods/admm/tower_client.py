@@ -18,12 +18,14 @@ from sqlfl.party.steps import Engine
 
 
 class AdmmTower(TowerOperator[AdmmConfiguration]):
-    """By local steps: see `LocalUpdate`."""
+    """A tower that trains by local steps: see `LocalUpdate`."""
 
     def _prepare(self, engine: Engine) -> None:
-        own, options = self._configuration, self._options
+        configuration, options = self._configuration, self._options
         seed = seed_of(options.seed, self._slot, options.number, 1)
-        self._local = LocalUpdate(self._network, own, engine, seed, self._guard, self._limit)
+        self._local = LocalUpdate(
+            self._network, configuration, engine, seed, self._guard, self._limit
+        )
         self._inner = 0
 
     def _answer(self, message: Message) -> Message:

@@ -92,16 +92,16 @@ class TowerAdmm(Headed):
 
     def start(self) -> None:
         """Start, and the predictions of the towers as they are."""
-        problem, conversation, own = self._problem, self._conversation, self._options
+        problem, conversation, local = self._problem, self._conversation, self._options
         configuration = partial(
             AdmmConfiguration,
             rho=self._rho,
             consensus=True,
-            inner_rounds=own.inner_rounds,
+            inner_rounds=local.inner_rounds,
             local=LocalSteps(
-                epochs=own.local_epochs,
-                batch=_local_batch(own.batch_size, problem),
-                rate=own.learning_rate,
+                epochs=local.local_epochs,
+                batch=_local_batch(local.batch_size, problem),
+                rate=local.learning_rate,
             ),
         )
         conversation.start(configuration)
@@ -164,7 +164,9 @@ class TowerAdmm(Headed):
         values = problem.weighted(self._dual + gap)
         run = problem.run
         replies = self._conversation.step(
-            whole, whole.scatter(values), lambda to, own: AdmmResiduals(run, to[1], own, weight)
+            whole,
+            whole.scatter(values),
+            lambda to, residuals: AdmmResiduals(run, to[1], residuals, weight),
         )
         blocks = whole.concatenate(replies)
         self._embedding = whole.mapping.gather_sum(blocks)
@@ -224,12 +226,12 @@ class TowerAdmm(Headed):
 
 
 def _local_batch(batch: Batch, problem: Problem) -> int:
-    """Own rows of a local step; a client has no more than the largest table."""
+    """Return the own rows of a local step; a client has at most the largest table's rows."""
     return batch.number if isinstance(batch, BatchRows) else max(problem.mapping.sizes)
 
 
 def _counts(problem: Problem) -> list[Array]:
-    """What each row of each slot counts: float64 (n_i,)."""
+    """Return the weight of each row of each slot: float64 (n_i,)."""
     mapping = problem.mapping
     if problem.shares is None:
         return [mapping.counts(slot).astype(np.float64) for slot in range(len(mapping))]

@@ -1,4 +1,4 @@
-"""The client's part of Frank-Wolfe: an operator of its own, for linear blocks alone."""
+"""The client's part of Frank-Wolfe, an operator for linear blocks only."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""The columns that clients have told, as the coordinator knows them: their inner products over the
-joined rows, and the loss and its slopes at weights of them.
+"""Columns that clients have sent, as the coordinator stores them.
 
-With b at its best for the weights, the loss is ½ wᵀG w − cᵀw + ½ var(y), G and c being inner
-products of centred columns: b is never a variable. `JoinedColumns` have the values of columns;
-`SketchedColumns` their sketches, whose inner products are estimates of these.
+The cache holds their inner products over the joined rows, and gives the loss and its slopes at
+given weights. With b at its best for the weights, the loss is ½ wᵀG w − cᵀw + ½ var(y). G and c are
+inner products of centred columns: b is never a variable. `JoinedColumns` have the values of
+columns; `SketchedColumns` have their sketches, whose inner products are estimates.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from sqlfl.methods.frank_wolfe.sketch import Sketch
 
 
 class Told(ABC):
-    """Columns by their numbers in the order in which they were told, over all slots."""
+    """Columns, numbered over all slots in the order in which they arrived."""
 
     def __init__(self, slots: int) -> None:
         self.weights = np.zeros(0)
-        """w of every column told."""
+        """w of every column."""
         self.gram = np.zeros((0, 0))
         """G"""
         self.linear = np.zeros(0)
@@ -34,12 +34,13 @@ class Told(ABC):
         self._numbers: list[dict[int, int]] = [{} for _ in range(slots)]
 
     def find(self, slot: int, column: int) -> int | None:
-        """The number of a slot's column; None where it was not told."""
+        """Return the number of a slot's column; None if it has not arrived."""
         return self._numbers[slot].get(column)
 
     def add(self, slot: int, column: int, values: Array, noise: float = 0.0) -> int:
-        """The number of a column that is told now; its weight is 0. `noise`: standard deviation of
-        that in each value."""
+        """Add a column with weight 0 and return its number. `noise`: standard deviation of the
+        noise in each value.
+        """
         number = len(self.weights)
         self._numbers[slot][column] = number
         self.weights = np.append(self.weights, 0.0)
@@ -50,9 +51,9 @@ class Told(ABC):
         return number
 
     def of_slot(self, slot: int) -> Array:
-        """w of the slot's columns, in the order in which they were told."""
-        found: Array = self.weights[self._slots == slot]
-        return found
+        """Return w of the slot's columns, in the order in which they arrived."""
+        weights: Array = self.weights[self._slots == slot]
+        return weights
 
     @property
     def convex(self) -> Array:
@@ -61,7 +62,7 @@ class Told(ABC):
 
     @property
     def slopes(self) -> Array:
-        """∂loss/∂w of all columns told, by their inner products: (k,)"""
+        """Return ∂loss/∂w of all columns, by their inner products: (k,)"""
         slopes: Array = self.gram @ self.weights - self.linear
         return slopes
 
@@ -72,7 +73,7 @@ class Told(ABC):
     @property
     @abstractmethod
     def loss(self) -> float:
-        """At the weights."""
+        """Return the loss at the weights."""
 
     @property
     @abstractmethod
@@ -81,26 +82,26 @@ class Told(ABC):
     @property
     @abstractmethod
     def scores(self) -> Scores | None:
-        """Of the joined rows; None where sketches do not tell them."""
+        """Return the scores of the joined rows; None for sketches, which do not give them."""
 
 
 class JoinedColumns(Told):
-    """By their values."""
+    """Columns with their values."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(len(problem.slots))
         self._problem = problem
         sizes = problem.mapping.sizes
         self._values: list[tuple[int, Array]] = []
-        """Slot and float32 (n_i,) of every column: as they were told."""
+        """Slot and float32 (n_i,) of every column, in order of arrival."""
         zero = Scores(tuple(np.zeros((1, size)) for size in sizes), np.zeros(1))
         first = problem.passes.look(zero)
         self._total = problem.passes.total
         self._mean = -float(first.total[0]) / self._total
-        """Of y."""
+        """Mean of y."""
         self._first = first
         self._means = np.zeros(0)
-        """Of columns."""
+        """Means of columns."""
         self._seen: tuple[Array, PassResult, Array] | None = None
         """Weights, the joined rows at them, and the slopes of the columns."""
 
@@ -120,8 +121,8 @@ class JoinedColumns(Told):
         number = super().add(slot, column, values, noise)
         if self._seen is not None:  # a weight of 0 changes no score
             _, look, slopes = self._seen
-            own = float(self._values[number][1] @ look.slots[slot][0]) / self._total
-            self._seen = self.weights.copy(), look, np.append(slopes, own)
+            product = float(self._values[number][1] @ look.slots[slot][0]) / self._total
+            self._seen = self.weights.copy(), look, np.append(slopes, product)
         return number
 
     @property
@@ -133,9 +134,11 @@ class JoinedColumns(Told):
         return Scores(blocks, np.array([self.intercept]))
 
     def _products(self, images: Sequence[Array]) -> Array:
-        """Of all columns with what images (1, n_i) have of their slot, over N: (k,)"""
-        found = [float(column @ images[slot][0]) for slot, column in self._values]
-        return np.array(found) / self._total
+        """Return inner products of all columns with the images (1, n_i) of their slots, over N:
+        (k,)
+        """
+        products = [float(column @ images[slot][0]) for slot, column in self._values]
+        return np.array(products) / self._total
 
     @property
     def intercept(self) -> float:
@@ -157,18 +160,18 @@ class JoinedColumns(Told):
 
     @property
     def slopes(self) -> Array:
-        """By Y of every slot, as the clients see it."""
+        """Return the slopes by Y of every slot, as the clients see them."""
         return self._at_weights()[1]
 
 
 class SketchedColumns(Told):
-    """By their sketches. `order`: int (N,), the joined rows in the order that J has them in.
+    """Columns with their sketches. `order`: int (N,), the order of the joined rows in J.
 
     Noise of variance s_c² in each number of column c adds m s_c²/N to its inner product with
-    itself, which is taken off. What is left of noise in that of columns c and d has a deviation of
+    itself; this is subtracted. The remaining noise in that of columns c and d has a deviation of
     about s_c s_d √m/N. So in the units s_c m^¼/√N of each column, eigenvalues of k columns are
-    known no better than to about √k: to this those are raised that are less, or weights would be
-    fitted to noise. Each column has the noise of its own table, which follows from its fan-out.
+    known to about √k. Smaller ones are raised to it, because weights would otherwise fit noise.
+    Each column has the noise of its own table, which follows from its fan-out.
     """
 
     def __init__(self, problem: Problem, sketch: Sketch, order: Array) -> None:
@@ -181,10 +184,10 @@ class SketchedColumns(Told):
         self._columns = np.zeros((0, sketch.size))
         self._heights = np.zeros(0)
         self._variances = np.zeros(0)
-        """Of the noise in each number of each column's sketch, over N."""
+        """Variance of the noise in each number of each column's sketch, over N."""
 
     def _centred(self, vector: Array) -> tuple[Array, float]:
-        """What is left of it beside J1, and how many times J1 it has."""
+        """Return the vector without its part along J1, and the factor of J1 in it."""
         height = float(vector @ self._one) / self._length
         return vector - height * self._one, height
 
@@ -221,7 +224,9 @@ class SketchedColumns(Told):
 
     @property
     def loss(self) -> float:
-        """As far as sketches tell it: noise may make it too small, even less than 0."""
+        """Return the loss as estimated from sketches: noise may make it too small, even
+        negative.
+        """
         weights = self.weights
         linear = float(self.linear @ weights)
         return 0.5 * float(weights @ (self.gram @ weights) + self._target @ self._target) - linear

@@ -1,4 +1,4 @@
-"""The encoded columns of a client's rows, as Frank-Wolfe chooses among them and tells of them."""
+"""Encoded columns of a client's rows, from which Frank-Wolfe chooses and sends some."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ActiveColumns(Protocol):
 
 
 class EngineColumns:
-    """As they are."""
+    """Columns without changes."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -38,8 +38,10 @@ class EngineColumns:
 
 
 class ClippedColumns:
-    """Numeric ones clipped to [−B, B], of which a row's value changes by at most 2B; of one-hot
-    ones, which are centred by public or noised numbers, by at most 1."""
+    """Clipped columns: numeric ones to [−B, B], where a row's value changes by at most 2B.
+
+    Values of one-hot columns, centred by public or noised numbers, change by at most 1.
+    """
 
     def __init__(self, engine: Engine, bound: float) -> None:
         numeric, self._onehot = engine.columns()
@@ -48,7 +50,7 @@ class ClippedColumns:
         self._centre = engine.centre[engine.numeric :]
         changes = [2.0 * bound] * (engine.numeric > 0) + [1.0] * (engine.width > engine.numeric)
         self.change = max(changes, default=0.0)
-        """By which one row's value in a column changes, at most."""
+        """Maximum change of one row's value in a column."""
 
     def slopes(self, values: Array) -> Array:
         onehot = self._onehot.T @ values - self._centre * values.sum()
@@ -57,8 +59,8 @@ class ClippedColumns:
     def column(self, number: int) -> Array:
         p = self._numeric.shape[1]
         if number < p:
-            found: Array = self._numeric[:, number]
-            return found
-        own = number - p
-        found = self._onehot[:, [own]].toarray()[:, 0] - self._centre[own]
-        return found
+            values: Array = self._numeric[:, number]
+            return values
+        place = number - p
+        values = self._onehot[:, [place]].toarray()[:, 0] - self._centre[place]
+        return values

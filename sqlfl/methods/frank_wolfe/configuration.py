@@ -1,4 +1,4 @@
-"""What clients are told of Frank-Wolfe."""
+"""Configuration of Frank-Wolfe that the coordinator sends to clients."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ class FrankWolfeConfiguration(Configuration):
     radius: float
     """r"""
     sample: int = 0
-    """τ, columns that an iteration looks at; 0 for all."""
+    """τ, number of columns that an iteration considers; 0 for all."""
     sketch: int = 0
     """m, numbers that a column is sent as; 0: its values."""
     seed: int = 0
-    """Of the columns that are looked at; all clients of a slot draw them alike."""
+    """Seed of the considered columns; all clients of a slot draw the same ones."""
 
     def room(self, extent: Extent, most: int) -> Mapping[str, int]:
-        found = dict(super().room(extent, most))
-        found["sketch"] = 4 * NUMBER * self.sketch
+        sizes = dict(super().room(extent, most))
+        sizes["sketch"] = 4 * NUMBER * self.sketch
         if self.sketch:
-            found["rows"] = 6 * NUMBER * self.rows  # entries of the sketch, and their signs
-        return found
+            sizes["rows"] = 6 * NUMBER * self.rows  # entries of the sketch, and their signs
+        return sizes
 
     @property
     def metric(self) -> bool:

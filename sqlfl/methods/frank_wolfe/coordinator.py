@@ -1,8 +1,10 @@
 """Block-coordinate Frank-Wolfe for the LASSO (Lou and Cheung, 2018, algorithm 2), over a join.
 
-minimise 1/(2N) ‖b + Σ_i A_i X_i θ_i − y‖² with Σ|θ| ≤ r. Each slot tells the column by which the
-loss falls fastest, and what it is over the joined rows when it is told first. The coordinator goes
-towards the best of these candidates alone: the paper's sum of all of them leaves the ball.
+minimise 1/(2N) ‖b + Σ_i A_i X_i θ_i − y‖² with Σ|θ| ≤ r.
+
+Each slot sends the column along which the loss falls fastest, and its values over the joined rows
+the first time. The coordinator steps towards the best of these candidates alone: the paper's sum of
+all of them leaves the ball.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ from sqlfl.methods.frank_wolfe.sketch import Sketch
 ROUNDING = 1e-14
 """Share of the objective that an iteration may change it by and count as idle."""
 NOTHING = 1e-28
-"""Variance of a target that is constant, over the square of its mean."""
+"""Variance of a target that counts as constant, over the square of its mean."""
 NOISED = "noised columns prove no minimum"
 IDLE = 3
 """Iterations on which only rounding goes on."""
@@ -59,24 +61,24 @@ class FrankWolfe:
     def __init__(self, problem: Problem, channel: ReplyChannel) -> None:
         self._problem = problem
         self._conversation = Conversation(problem, channel)
-        own = problem.options.of(FrankWolfeOptions)
-        if own.radius is None:
+        options = problem.options.of(FrankWolfeOptions)
+        if options.radius is None:
             raise ModelError("the LASSO needs a radius", hint="WITH (radius = 10)")
-        if own.sketch and problem.weights is not None:
+        if options.sketch and problem.weights is not None:
             raise ModelError(
                 "joined rows that weigh differently have no sketch: clients would be told what "
                 "they weigh",
                 hint="leave sketch out, or the WEIGHT column",
             )
-        self._radius, self._step = own.radius, own.step
-        self._sample, self._size = own.sample or 0, own.sketch or 0
+        self._radius, self._step = options.radius, options.step
+        self._sample, self._size = options.sample or 0, options.sketch or 0
         self._generator = np.random.default_rng(problem.seed)
         self._told: Told
         self._sketched: SketchedColumns | None = None
         self._share = 1.0
-        """p, of a slot's columns, that are looked at, at least."""
+        """p, minimum share of a slot's columns that an iteration considers."""
         self._candidates: dict[int, int] = {}
-        """Numbers of the columns told last -> 1 where the loss falls as the weight rises, or -1."""
+        """Numbers of the latest candidates -> 1 if the loss falls as the weight rises, or -1."""
         self.first = 0.0
         self._flat = False
         """The target is constant, but for rounding."""
@@ -90,7 +92,7 @@ class FrankWolfe:
         return self._told.scores
 
     def start(self) -> None:
-        """Start, the sketch where there is one, and the first candidates."""
+        """Start: the sketch, if there is one, and the first candidates."""
         configuration = partial(
             FrankWolfeConfiguration,
             radius=self._radius,
@@ -129,7 +131,8 @@ class FrankWolfe:
             if ending is not None:
                 return
 
-    # -- what is asked -----------------------------------------------------------------------------
+    # -- requests
+    # -------------------------------------------------------------------------------------
 
     def _set_sketch(self) -> SketchedColumns:
         """J, and which of their rows is in which joined row: these are numbered by chance."""
@@ -156,13 +159,16 @@ class FrankWolfe:
         run, weights = self._problem.run, self._weights()
         if self._sketched is not None:
             direction = self._sketched.direction.astype(np.float32)
-            return {a: ColumnDirection(run, a[1], direction, own) for a, own in weights.items()}
+            return {
+                a: ColumnDirection(run, a[1], direction, block_weights)
+                for a, block_weights in weights.items()
+            }
         assert isinstance(self._told, JoinedColumns)
         split = self._conversation.whole.split(self._told.look.slots)
         return {a: ColumnResiduals(run, a[1], y, weights[a]) for a, y in split.items()}
 
     def _ask(self) -> None:
-        """Tell the weights; each slot's candidate at them."""
+        """Send the weights, and receive each slot's candidate at them."""
         questions = self._questions()
         replies: Mapping[Address, Column] = self._conversation.settle(questions, self._expected)
         self._candidates = {}
@@ -171,8 +177,8 @@ class FrankWolfe:
             first = parts[0]
             for address, part in zip(members.addresses, parts, strict=True):
                 if (part.column, part.rising) != (first.column, first.rising):
-                    what = "chooses another column than the first client of its slot"
-                    raise refused(address[0], questions[address], what)
+                    reason = "chooses another column than the first client of its slot"
+                    raise refused(address[0], questions[address], reason)
             number = self._told.find(slot, first.column)
             if number is None:
                 if not any(len(part.values) for part in parts):
@@ -188,15 +194,15 @@ class FrankWolfe:
         width = self._conversation.widths[address]
         size = self._size or self._conversation.whole.sizes[address]
 
-        def fault(own: Column) -> str | None:
+        def fault(column: Column) -> str | None:
             if not width:
-                return None if not own.values.size else "tells a column of none"
-            if own.column >= width:
-                return f"tells column {own.column} of {width}"
-            new = self._told.find(slot, own.column) is None
-            if len(own.values) != (size if new else 0):
+                return None if not column.values.size else "tells a column of none"
+            if column.column >= width:
+                return f"tells column {column.column} of {width}"
+            new = self._told.find(slot, column.column) is None
+            if len(column.values) != (size if new else 0):
                 told = "for the first time" if new else "again"
-                return f"tells column {own.column} {told}, with {len(own.values)} values"
+                return f"tells column {column.column} {told}, with {len(column.values)} values"
             return None
 
         return Expected(Column, fault=fault)
@@ -204,17 +210,19 @@ class FrankWolfe:
     def _settle(self) -> None:
         run = self._problem.run
         told: dict[Address, Message] = {
-            a: ColumnWeights(run, a[1], own) for a, own in self._weights().items()
+            a: ColumnWeights(run, a[1], block_weights)
+            for a, block_weights in self._weights().items()
         }
         self._conversation.tell(told)
 
-    # -- what is made of it ------------------------------------------------------------------------
+    # -- steps
+    # ----------------------------------------------------------------------------------------
 
     def _best(self, slopes: Array) -> tuple[int, int] | None:
-        """Of the candidates, that by which the loss falls fastest: its number, and 1 or -1."""
+        """Return the candidate along which the loss falls fastest: its number, and 1 or -1."""
         if not self._candidates:
             return None
-        return min(self._candidates.items(), key=lambda own: own[1] * slopes[own[0]])
+        return min(self._candidates.items(), key=lambda item: item[1] * slopes[item[0]])
 
     @property
     def _gap(self) -> float:
@@ -246,7 +254,7 @@ class FrankWolfe:
         told.weights = told.weights + length * way
 
     def _ending(self, loss: float, gap: float, *, last: bool, idle: bool) -> Ending | None:
-        """Where the run ends here: what is known of the minimum."""
+        """Return the ending, with the known bound of the minimum, if the run ends here."""
         told = relative(max(gap, 0.0), loss, self.first)
         proved = not self._size and self._share == 1.0
         tolerance = self._problem.options.tolerance

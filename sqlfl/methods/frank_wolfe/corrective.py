@@ -7,7 +7,7 @@ import numpy as np
 from sqlfl.base.arrays import Array
 
 TOLERANCE = 1e-12
-"""Of slopes, relative to the largest there is at 0."""
+"""Tolerance of slopes, relative to the largest one at weights of 0."""
 
 
 def corrected(gram: Array, linear: Array, weights: Array, radius: float) -> Array:
@@ -48,13 +48,14 @@ def _value(gram: Array, linear: Array, weights: Array) -> float:
 def _settled(
     gram: Array, linear: Array, weights: Array, held: Array, signs: Array, radius: float
 ) -> tuple[Array, Array, Array]:
-    """The best weights of the columns `held` of these signs, some of which may go; the last one
-    comes in with a weight of 0."""
+    """Return the best weights of the columns `held` with these signs, dropping some if needed. The
+    last column starts with a weight of 0.
+    """
     while len(held):
         target = _target(gram[np.ix_(held, held)], linear[held], signs, radius)
         now = weights[held]
         step = target - now
-        # a weight that is 0 and would move against its sign goes at once
+        # a weight of 0 that would move against its sign is dropped at once
         crossing = (target * signs < 0.0) | ((now == 0.0) & (step * signs < 0.0))
         if not crossing.any():
             weights = np.zeros_like(weights)
@@ -73,12 +74,14 @@ def _settled(
 
 
 def _target(gram: Array, linear: Array, signs: Array, radius: float) -> Array:
-    """Without regard to signs: the best of all where it is in the ball, else with σᵀw = r."""
+    """Return the optimum without regard to signs: unconstrained if it is in the ball, else with σᵀw
+    = r.
+    """
     free: Array = np.linalg.lstsq(gram, linear, rcond=1e-12)[0]
     if float(signs @ free) <= radius:
         return free
     size = len(linear)
     system = np.zeros((size + 1, size + 1))
     system[:size, :size], system[:size, size], system[size, :size] = gram, signs, signs
-    found: Array = np.linalg.lstsq(system, np.append(linear, radius), rcond=1e-14)[0]
-    return found[:size]
+    solution: Array = np.linalg.lstsq(system, np.append(linear, radius), rcond=1e-14)[0]
+    return solution[:size]

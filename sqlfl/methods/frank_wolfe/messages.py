@@ -1,4 +1,4 @@
-"""What Frank-Wolfe exchanges: the way to descend along, and the column that does it best."""
+"""Messages of Frank-Wolfe: the direction of descent, and the best column for it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class SetSketch(Message):
     rows: Array = field(metadata=array("uint32", "listed"))
     """Active rows, one may stand here several times."""
     places: Array = field(metadata=array("uint32", "places", ascending=True))
-    """The joined rows that these are in; empty where they are all of them."""
+    """The joined rows of these entries; empty if they are all of them."""
 
     def fault(self) -> str | None:
         return listing_fault(self.joined, self.rows, self.places)
@@ -43,7 +43,7 @@ class ColumnResiduals(Residuals):
     of_method = "frank_wolfe"
     words = f"{Residuals.words}; weights of the columns that were chosen"
     weights: Array = field(metadata=array("float64", "weights"))
-    """Of the block's columns that were told, in the order in which they were; others weigh 0."""
+    """Weights of the block's sent columns, in the order in which they were sent; others are 0."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +60,7 @@ class ColumnDirection(Message):
 
 @dataclass(frozen=True, eq=False)
 class ColumnWeights(Message):
-    """Coordinator to client: the last weights, where nothing more is to be asked of the rows."""
+    """Coordinator to client: the last weights, when no further answer is needed."""
 
     kind = "column_weights"
     of_method = "frank_wolfe"
@@ -70,8 +70,10 @@ class ColumnWeights(Message):
 
 @dataclass(frozen=True, eq=False)
 class Column(Message):
-    """Client to coordinator: the column by which the objective falls fastest, and, when it is told
-    for the first time, what it is over the joined rows."""
+    """Client to coordinator: the column along which the objective falls fastest.
+
+    The first time, its values over the joined rows follow.
+    """
 
     kind = "column"
     of_method = "frank_wolfe"
@@ -80,6 +82,6 @@ class Column(Message):
     rising: int = field(metadata=integer(most=1))
     """1: the objective falls as its weight rises; 0: as it sinks."""
     values: Array = field(metadata=array("float32", "part"))
-    """x̃ of the active rows, or J A x̃ (m,); empty where it was told before."""
+    """x̃ of the active rows, or J A x̃ (m,); empty if sent before."""
     noise: float = field(default=0.0, metadata=real(least=0))
-    """Standard deviation of the noise in each of them, which follows from the join alone."""
+    """Standard deviation of the noise in each value; it follows from the join alone."""

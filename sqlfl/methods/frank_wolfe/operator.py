@@ -1,8 +1,8 @@
 """The client's part of block-coordinate Frank-Wolfe (Lou and Cheung, 2018, algorithm 2).
 
-Where features are protected, what a row adds to a slope is bounded by clipping its column's value
-and its part v_r of the direction; choices are noised by the guard, and a column that is told is, as
-a sketch. Slopes are never told.
+With protected features, clipping bounds a row's part in a slope: its column's value and its part
+v_r of the direction. The guard noises choices, and each sent column, as a sketch. Slopes never
+leave.
 """
 
 from __future__ import annotations
@@ -58,28 +58,28 @@ class FrankWolfeOperator:
         *,
         entropy: Entropy = system,
     ) -> None:
-        own = configuration
+        options = configuration
         if parameters is not None:
             raise InternalError("Frank-Wolfe starts from weights of 0")
-        self._engine, self._configuration = engine, own
+        self._engine, self._configuration = engine, options
         self._run, self._slot = run, slot
-        self._held = SlotExpectations.of(engine, own)
+        self._held = SlotExpectations.of(engine, options)
         self._theta = np.zeros((engine.width, 1))
         self._told: list[int] = []
-        """Columns, in the order in which they were told."""
-        self._kept: deque[Array] = deque(maxlen=own.keep + 1)
+        """Columns, in the order in which they were sent."""
+        self._kept: deque[Array] = deque(maxlen=options.keep + 1)
         self._questions = 0
         self._rows: sparse.csr_array | None = None
         """(J A)ᵀ"""
         self._columns: ActiveColumns = EngineColumns(engine)
         self._guard: ReleaseGuard | None = None
         self._protected: _Protected | None = None
-        if own.privacy is not None:
-            if not own.sketch or own.shared:
+        if options.privacy is not None:
+            if not options.sketch or options.shared:
                 raise InternalError("protected columns are told by one client, as sketches")
-            clipped = ClippedColumns(engine, own.privacy.column_bound)
+            clipped = ClippedColumns(engine, options.privacy.column_bound)
             self._columns = clipped
-            self._guard = ReleaseGuard(own.privacy, engine.rows, entropy)
+            self._guard = ReleaseGuard(options.privacy, engine.rows, entropy)
             self._protected = _Protected(self._guard, clipped.change)
 
     @property
@@ -91,7 +91,9 @@ class FrankWolfeOperator:
         return self._guard
 
     def kept(self, back: int) -> tuple[Array, ...]:
-        """The parameters as they were `back` epochs ago: InternalError for more than are kept."""
+        """Return the parameters of `back` epochs ago. Raise InternalError if they are no longer
+        stored.
+        """
         if back == 0:
             return (np.array(self._theta),)
         if not 0 < back < len(self._kept):
@@ -99,8 +101,9 @@ class FrankWolfeOperator:
         return (self._kept[-1 - back],)
 
     def handle(self, message: Message) -> Message:
-        """The reply to a training message; InternalError where it does not belong here, or is of
-        other rows or columns."""
+        """Return the reply to a training message. Raise InternalError for a message that does not
+        belong here, or has other rows or columns.
+        """
         self._held.check(message, None)
         match message:
             case SetSketch():
@@ -138,7 +141,7 @@ class FrankWolfeOperator:
         return self._ready()
 
     def _set(self, weights: Array) -> None:
-        """θ, from the weights of the columns that were told."""
+        """Set θ from the weights of the sent columns."""
         if len(weights) != len(self._told):
             raise InternalError(f"{len(weights)} weights of {len(self._told)} columns")
         if not np.isfinite(weights).all():
@@ -162,7 +165,7 @@ class FrankWolfeOperator:
         return PartialGradient(self._run, self._slot, finite(slopes[:, None]))
 
     def _choose(self, slopes: Array) -> Message:
-        """The column with the steepest of the slot's slopes N g, among those looked at."""
+        """Return the column with the steepest of the slot's slopes N g, among those considered."""
         self._questions += 1
         looked = self._looked()
         if not len(looked):
@@ -181,11 +184,11 @@ class FrankWolfeOperator:
         return Column(self._run, self._slot, number, int(rising), predictions_of(values), noise)
 
     def _looked(self) -> Array:
-        own, width = self._configuration, self._engine.width
-        if not own.sample or own.sample >= width:
+        configuration, width = self._configuration, self._engine.width
+        if not configuration.sample or configuration.sample >= width:
             return np.arange(width)
-        generator = np.random.default_rng([own.seed, self._slot, self._questions])
-        return np.sort(generator.choice(width, own.sample, replace=False))
+        generator = np.random.default_rng([configuration.seed, self._slot, self._questions])
+        return np.sort(generator.choice(width, configuration.sample, replace=False))
 
     def _tell(self, number: int) -> Array:
         self._told.append(number)
@@ -197,7 +200,7 @@ class FrankWolfeOperator:
 
 
 class _Protected:
-    """What bounds a row's part in choices and sketches, by numbers that are worked out here."""
+    """Bounds of a row's part in choices and sketches, computed by the client itself."""
 
     def __init__(self, guard: ReleaseGuard, change: float) -> None:
         self._guard = guard

@@ -11,7 +11,9 @@ from sqlfl.options.types import choice, integer, number
 
 CORRECTIVE, SEARCH, FIXED = "corrective", "search", "fixed"
 LEAST_SKETCH, LARGEST_SKETCH = 8, 1 << 16
-"""With fewer numbers than these nothing is left of a column beside the constant."""
+"""Limits of the sketch's size. With fewer numbers, nothing remains of a column beside
+the constant.
+"""
 SKETCH = 256
 """Numbers that a column is sent as where features are protected."""
 

@@ -21,7 +21,7 @@ ENTRIES = 8
 
 
 class Sketch:
-    """J, of so many joined rows: entries (N, s) by joined row."""
+    """J for this number of joined rows: entries (N, s) by joined row."""
 
     def __init__(self, size: int, joined: int, seed: int) -> None:
         count = min(ENTRIES, size)
@@ -47,8 +47,8 @@ class Sketch:
         entries, signs = self._entries[chosen], self._signs(chosen)
         held = np.repeat(rows.astype(np.int64), entries.shape[1])
         shape = (size, self.size)
-        found = sparse.coo_array((signs.ravel(), (held, entries.ravel())), shape=shape)
-        return found.tocsr()
+        entries_of_rows = sparse.coo_array((signs.ravel(), (held, entries.ravel())), shape=shape)
+        return entries_of_rows.tocsr()
 
     def _signs(self, rows: Array | slice) -> Array:
         signs: Array = self._unit * (1.0 - 2.0 * self._negative[rows])

@@ -32,12 +32,13 @@ _STEPS = {
 
 
 def _exchanges(run: Run) -> list[Exchange]:
-    """Every iteration asks each slot for one column, the first before there are weights; the last
-    weights are told without a question where an answer would cost of a budget."""
+    """Return the exchanges: every iteration asks each slot for one column, the first before there
+    are weights. The last weights are sent without a request where an answer would cost budget.
+    """
     protected = bool(run.protection.features)
     asked = sym.ROUNDS + 1 + (-1 * sym.SETTLED if protected else 0)
-    found = [rounds.start(run), *_sketches(run), *_iterations(run, asked)]
-    return [*found, _settled(run)] if protected else found
+    exchanges = [rounds.start(run), *_sketches(run), *_iterations(run, asked)]
+    return [*exchanges, _settled(run)] if protected else exchanges
 
 
 def _iterations(run: Run, times: Size) -> list[Exchange]:
@@ -77,14 +78,14 @@ def _answer(run: Run) -> Callable[[Slot, Client], Content]:
     column = "the column's values, standardised or one-hot"
     if sketch is not None:
         column = f"{sketch} random sums of the column's values over the joined rows"
-    what = "which encoded column lowers the loss fastest, and which way"
-    what += f"; when it is told first, {column}"
+    words = "which encoded column lowers the loss fastest, and which way"
+    words += f"; when it is told first, {column}"
     if protected:
-        what = "which encoded column, by noised slopes, lowers the loss fastest, and which way; "
-        what += f"when it is told first, {column}, clipped and noised (Gaussian)"
+        words = "which encoded column, by noised slopes, lowers the loss fastest, and which way; "
+        words += f"when it is told first, {column}, clipped and noised (Gaussian)"
 
     def answer(slot: Slot, client: Client) -> Content:
-        return content(Column, what, part=sym.of_client("new_column", slot, client))
+        return content(Column, words, part=sym.of_client("new_column", slot, client))
 
     return answer
 
@@ -121,7 +122,7 @@ def _words(options: TrainingOptions, protection: Protection) -> Words:
 
 
 def _private(part: Part) -> Counts:
-    """A row is in every choice of its client, and in each column that is told, once."""
+    """Count a row in every choice of its client, and once in each column that is sent."""
     epochs = part.options.epochs
     return Counts(gradients=0, predictions=0, steps=epochs, selections=epochs)
 

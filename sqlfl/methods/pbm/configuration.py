@@ -1,4 +1,4 @@
-"""What clients are told of PBM-VFL."""
+"""Configuration of PBM-VFL that the coordinator sends to clients."""
 
 from __future__ import annotations
 
@@ -14,15 +14,19 @@ from sqlfl.models.towers import TowerShape
 class PbmConfiguration(StepConfiguration):
     method = "pbm"
     slots: int
-    """M, slots whose embeddings are summed: of each joined row, each adds one number per output."""
+    """M, number of slots whose embeddings are summed. For each joined row, each slot adds one
+    number per output.
+    """
 
     def room(self, extent: Extent, most: int) -> Mapping[str, int]:
-        """With the sums of embeddings, which are of all joined rows at most, and their masks."""
-        found = dict(super().room(extent, most))
-        found["rows"] = 3 * NUMBER * self.rows * self.outputs
-        return found
+        """Return the memory with the sums of embeddings, for at most all joined rows, and their
+        masks.
+        """
+        sizes = dict(super().room(extent, most))
+        sizes["rows"] = 3 * NUMBER * self.rows * self.outputs
+        return sizes
 
     def shape(self, width: int) -> TowerShape | None:
         """Outputs are in [−1, 1]."""
-        found = super().shape(width)
-        return None if found is None else replace(found, bounded=True)
+        tower = super().shape(width)
+        return None if tower is None else replace(tower, bounded=True)

@@ -57,17 +57,17 @@ class Pbm(Headed):
         rows = problem.training
         self._rows = np.arange(problem.mapping.total) if rows is None else rows
         self._others = np.setdiff1d(np.arange(problem.mapping.total), self._rows)
-        """Joined rows of weight 0, such as those for validation."""
+        """Joined rows of weight 0, such as validation rows."""
         self._batch = self._options.batch_size.of(len(self._rows))
         self._generator = np.random.default_rng(problem.seed)
         head = cold(problem).head
-        # the towers predict as they did in that model, which was trained with this constant
+        # the towers predict as in that model, which was trained with this constant
         warm = problem.constant if problem.warm else None
         head = head if warm is None else Head(np.array(warm, np.float64), head.weights)
-        own = self._options.steps
-        super().__init__(head, partial(optimizer_of, own.optimizer, own.momentum))
+        steps = self._options.steps
+        super().__init__(head, partial(optimizer_of, steps.optimizer, steps.momentum))
         self._embedding = np.zeros((problem.mapping.total, problem.embedding), np.float32)
-        """E as it was last estimated (N, P)."""
+        """The latest estimate of E (N, P)."""
         self.first = 0.0
         self._begun = False
 
@@ -106,7 +106,7 @@ class Pbm(Headed):
             self._summed(joined, training=False)
 
     def _note_first(self, joined: Array, embedding: Array) -> None:
-        """Towers do not begin at 0: what the first batch tells is where training began."""
+        """Record the objective at the start from the first batch: towers do not start at 0."""
         if self._begun:
             return
         self._begun, problem = True, self._problem
@@ -124,11 +124,11 @@ class Pbm(Headed):
 
         sums = self._sums.of(joined, problem.embedding, request)
         if self._bins:
-            found = estimate(sums, slots, 1.0, self._bins, self._theta)
+            embeddings = estimate(sums, slots, 1.0, self._bins, self._theta)
         else:
-            found = restored(sums, slots)
-        self._embedding[joined] = found
-        return found
+            embeddings = restored(sums, slots)
+        self._embedding[joined] = embeddings
+        return embeddings
 
     def _step(self, joined: Array, embedding: Array, *, last: bool) -> None:
         problem, rate = self._problem, self._options.learning_rate
@@ -140,7 +140,9 @@ class Pbm(Headed):
         self._conversation.advance(
             rows,
             sums,
-            lambda to, own: PbmResiduals(problem.run, to[1], own, rate, len(joined), int(last)),
+            lambda to, residuals: PbmResiduals(
+                problem.run, to[1], residuals, rate, len(joined), int(last)
+            ),
         )
 
     def _slopes(self, embedding: Array, joined: Array) -> Array:
@@ -156,7 +158,7 @@ class Pbm(Headed):
 
 
 def _parts(rows: Array, size: int) -> list[Array]:
-    """So many of the rows at a time, in their order; none of no rows."""
+    """Split rows into parts of this size, in their order; no parts for no rows."""
     return np.split(rows, range(size, len(rows), size)) if len(rows) else []
 
 

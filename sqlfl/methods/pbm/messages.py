@@ -1,4 +1,4 @@
-"""What PBM-VFL exchanges: steps, and rows whose embeddings are summed in secret."""
+"""Messages of PBM-VFL: steps, and rows whose embeddings are summed securely."""
 
 from __future__ import annotations
 
@@ -28,23 +28,24 @@ class PbmResiduals(Residuals):
 
 @dataclass(frozen=True, eq=False)
 class SendEmbeddings(Message):
-    """Coordinator to client: what to add to the sums of some joined rows, in their order.
+    """Coordinator to client: rows whose embeddings the client adds to the sums of some joined rows,
+    in order.
 
-    All clients of all slots are asked at once; of each joined row one client of each slot has the
-    row. The others add nothing that is not a mask.
+    All clients of all slots receive it at once. For each joined row, one client of each slot has
+    the row; the others add only a mask.
     """
 
     kind = "send_embeddings"
     of_method = "pbm"
     words = "the client's row of each joined row of the sums that has one"
     joined: int = field(metadata=integer(least=1, most=2**31 - 1))
-    """Joined rows that the sums are of."""
+    """Number of joined rows in the sums."""
     training: int = field(metadata=integer(most=1))
     """1: residuals follow, and units are dropped where they are."""
     rows: Array = field(metadata=array("uint32", "listed"))
     """Active rows, one may stand here several times."""
     places: Array = field(metadata=array("uint32", "places", ascending=True))
-    """Which of the joined rows these are in; empty where they are all of them."""
+    """The joined rows of these entries; empty if they are all of them."""
 
     def fault(self) -> str | None:
         return listing_fault(self.joined, self.rows, self.places)

@@ -1,4 +1,4 @@
-"""Numbers in [−1, 1] as unsigned integers that are summed where nothing is drawn: fixed point."""
+"""Fixed-point encoding of numbers in [−1, 1] as unsigned integers, for sums without draws."""
 
 from __future__ import annotations
 
@@ -22,9 +22,11 @@ def quantised(values: Array) -> npt.NDArray[np.uint32]:
 
 
 def restored(sums: npt.NDArray[np.unsignedinteger], summands: int) -> Array:
-    """The sums of so many values, from those of what they were quantised to: float64 of that shape,
-    each within summands/LEVELS of the true one. InternalError for sums that there are not."""
+    """Return the sums of `summands` values from sums of their quantised values. The result is
+    float64 of the same shape, each within summands/LEVELS of the true sum. Raise InternalError for
+    impossible sums.
+    """
     if sums.size and int(sums.max()) > summands * LEVELS:
         raise InternalError(f"a sum is not of {summands} numbers from 0 to {LEVELS}")
-    found: Array = sums * (2.0 / LEVELS) - summands
-    return found
+    values: Array = sums * (2.0 / LEVELS) - summands
+    return values

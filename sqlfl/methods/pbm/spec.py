@@ -22,7 +22,9 @@ from sqlfl.privacy.protection import Protection
 
 
 def _exchanges(run: Run) -> list[Exchange]:
-    """Each joined row is summed once an epoch; those for validation after the last step."""
+    """Return the exchanges: each joined row is summed once an epoch; validation rows after the last
+    step.
+    """
 
     def residuals(slot: Slot, client: Client) -> Content:
         rows = sym.of_client("stepped", slot, client)
@@ -43,12 +45,12 @@ def _keys(run: Run) -> list[Exchange]:
     places = [(client, slot) for slot in run.towers for client in slot.clients]
     names = tuple(str(client) for client, _ in places)
     request = content(ms.SetPeers, clients=names, peers=len(names))
-    own = [
+    key_exchanges = [
         RequestReply(c, s.index, content(ms.SendPublicKey), content(ms.PublicKey))
         for c, s in places
     ]
     told = [RequestReply(c, s.index, request, content(ms.Ready)) for c, s in places]
-    return [exchange("secure sums", 1, own), exchange("secure sums", 1, told)]
+    return [exchange("secure sums", 1, key_exchanges), exchange("secure sums", 1, told)]
 
 
 def _sums(run: Run) -> Exchange:
@@ -59,8 +61,8 @@ def _sums(run: Run) -> Exchange:
             places = listed if len(slot.clients) > 1 else 0
             request = content(SendEmbeddings, listed=listed, places=places)
             drawn = run.protection.predictions
-            what = ms.MaskedEmbeddings.words + (f"; {drawn.told}" if drawn else "")
-            reply = content(ms.MaskedEmbeddings, what, packed=sym.PACKED)
+            words = ms.MaskedEmbeddings.words + (f"; {drawn.told}" if drawn else "")
+            reply = content(ms.MaskedEmbeddings, words, packed=sym.PACKED)
             calls.append(RequestReply(client, slot.index, request, reply))
     return exchange("sums", sym.SUMS, calls)
 
@@ -79,8 +81,9 @@ def _words(options: TrainingOptions, protection: Protection) -> Words:
 
 
 def _private(part: Part) -> Counts:
-    """N rows in S = ⌈N/B⌉ batches: as of sgd; of a row is drawn for each joined row that it is in,
-    for validation too, once an epoch."""
+    """Count N rows in S = ⌈N/B⌉ batches, as in sgd. A row is drawn for each joined row that it is
+    in, for validation too, once an epoch.
+    """
     epochs = part.options.epochs
     batches = math.ceil(part.joined / part.options.of(PbmOptions).batch_size.of(part.joined))
     return Counts(

@@ -17,10 +17,10 @@ from sqlfl.party.steps import Engine
 
 
 class PbmTower(GradientTower[PbmConfiguration]):
-    """The tower embeds each row that is asked of once; what is drawn of it, is drawn for each
-    joined row anew. What it tells is masked on its way out (sqlfl.party.masked_run).
+    """A tower that embeds each requested row once; draws are fresh for each joined row.
 
-    Residuals are of the rows whose embeddings were last asked of in training.
+    Masks cover its output on the way out (sqlfl.party.masked_run). Residuals belong to the rows of
+    the latest request for embeddings in training.
     """
 
     def _prepare(self, engine: Engine) -> None:
@@ -51,8 +51,8 @@ class PbmTower(GradientTower[PbmConfiguration]):
         dropped = None
         if message.training and self._options.dropout > 0.0:
             self._draws += 1
-            own = self._options
-            dropped = seed_of(own.seed, self._slot, own.number, 2, self._draws)
+            options = self._options
+            dropped = seed_of(options.seed, self._slot, options.number, 2, self._draws)
         made = self._network.forward(self._network.tensor(self._flat), distinct, dropped)
         if message.training:
             self._pass = made

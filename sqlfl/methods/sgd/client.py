@@ -37,9 +37,11 @@ class SgdStep(ClientStep[SgdConfiguration]):
     def completed(self, values: Array, rows: Array | None) -> Array:
         counts = self._engine.counts if rows is None else self._engine.counts[rows]
         with np.errstate(over="ignore", invalid="ignore"):
-            found = values + self._scale * counts[:, None] * self._engine.predict(self._theta, rows)
-        # as those of predictions, rows that are not finite count as 0: an error would tell of them
-        whole: Array = np.where(np.isfinite(found).all(axis=1, keepdims=True), found, 0.0)
+            residuals = values + self._scale * counts[:, None] * self._engine.predict(
+                self._theta, rows
+            )
+        # rows that are not finite count as 0, as in predictions: an error would disclose them
+        whole: Array = np.where(np.isfinite(residuals).all(axis=1, keepdims=True), residuals, 0.0)
         return whole
 
     def begin(self, message: SgdResiduals) -> None:

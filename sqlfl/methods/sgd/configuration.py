@@ -13,7 +13,7 @@ Stepping = TypeVar("Stepping", bound="StepConfiguration")
 
 @dataclass(frozen=True, kw_only=True)
 class StepConfiguration(Configuration):
-    """Of methods whose blocks step along the slot's gradient."""
+    """Configuration of methods whose blocks step along the slot's gradient."""
 
     steps: Steps = Steps()
 
@@ -22,10 +22,11 @@ class StepConfiguration(Configuration):
 class SgdConfiguration(StepConfiguration):
     method = "sgd"
     feedback: float = field(default=0.0, metadata=LEFT_OUT)
-    """c: curvature by which a client adds its own scores to residuals that lack them; 0 where these
-    are whole."""
+    """c: curvature with which a client adds its own scores to residuals that lack them; 0 for whole
+    residuals.
+    """
 
     def fault(self) -> str | None:
-        """Return what is wrong with the feedback, which is of linear blocks."""
+        """Return the error of an invalid feedback, or None; only linear blocks may have one."""
         fine = math.isfinite(self.feedback) and self.feedback >= 0.0
         return None if fine and not (self.feedback and self.tower) else f"feedback {self.feedback}"

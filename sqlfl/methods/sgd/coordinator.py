@@ -87,16 +87,20 @@ class Sgd(Headed):
         self._estimated = False
         """Step lengths come from the curvature, and follow it where that changes."""
         self._begin = cold(problem)
-        own = self._options.steps
-        super().__init__(self._begin.head, partial(optimizer_of, own.optimizer, own.momentum))
+        steps = self._options.steps
+        super().__init__(self._begin.head, partial(optimizer_of, steps.optimizer, steps.momentum))
         self._blocks, self._scores = self._begin.blocks, self._begin.scores
         self._look: PassResult | None = None
-        """At these scores, with sums; None where steps are of batches, or made of noise."""
+        """The pass at these scores, with sums; None for steps of batches, and for steps
+        from noise.
+        """
         self._largest = self._highest = 0.0
         self.first = 0.0
         self._schedule, self._decay = "constant", 0.0
         self._surrogate: Surrogate | None = None
-        """Where noised predictions say little of the loss's slopes."""
+        """A replacement of the loss where noised predictions give little information on
+        its slopes.
+        """
         if problem.noise > 0.0 and not problem.linear_head:
             surrogate = Surrogate(problem)
             self._surrogate = surrogate if surrogate.applies else None
@@ -112,17 +116,17 @@ class Sgd(Headed):
     def start(self) -> None:
         """Start; the predictions of towers or of a warm start; the power rounds where the step
         length is to be estimated."""
-        problem, own = self._problem, self._options
+        problem, options = self._problem, self._options
         feedback = 0.0 if self._own is None else self._own.feedback
-        configuration = partial(SgdConfiguration, steps=own.steps, feedback=feedback)
+        configuration = partial(SgdConfiguration, steps=options.steps, feedback=feedback)
         self._conversation.start(configuration)
         self._begin = beginning(problem, self._conversation)
         self._head, self._blocks = self._begin.head, self._begin.blocks
         self._scores = self._begin.scores
         known = usual_rates(problem)
         usual = "inverse" if self._some and known is None else "constant"
-        self._schedule = own.schedule or usual
-        self._decay = own.falling(self._schedule)
+        self._schedule = options.schedule or usual
+        self._decay = options.falling(self._schedule)
         if known is None and problem.privacy is not None:
             batches = math.ceil(len(self._rows) / self._batch)
             steps = problem.options.epochs * batches
@@ -135,7 +139,7 @@ class Sgd(Headed):
 
     @property
     def _some(self) -> bool:
-        """Steps are of batches, not of all rows."""
+        """Whether steps use batches, not all rows."""
         return self._batch < len(self._rows)
 
     def _counting(self) -> float:
@@ -172,7 +176,7 @@ class Sgd(Headed):
                 return
 
     def _ending(self, still: bool, first: float) -> Ending:
-        """Of towers nothing is proved."""
+        """Return the ending; for towers nothing is proved."""
         problem = self._problem
         if problem.tower is not None:
             return stopping.untold(stopping.STILL if still else stopping.LIMIT, stopping.TOWERS)
@@ -180,7 +184,7 @@ class Sgd(Headed):
 
     @property
     def _lasts(self) -> bool:
-        """All epochs are made: without a tolerance, noise has paid for them."""
+        """Whether all epochs run: without a tolerance, the budget has paid for them."""
         problem = self._problem
         return problem.privacy is not None and not problem.options.tolerance > 0.0
 
@@ -210,11 +214,11 @@ class Sgd(Headed):
 
     @property
     def _plain(self) -> bool:
-        """Steps are of all rows, and of exact predictions."""
+        """Whether steps use all rows and exact predictions."""
         return not self._some and self._problem.privacy is None
 
     def _epoch(self, factor: float) -> float:
-        """One pass over the joined rows; returns the penalty."""
+        """Run one pass over the joined rows; return the penalty."""
         if self._own is not None:
             replies = self._step_apart(self._own, factor)
         else:
@@ -230,7 +234,7 @@ class Sgd(Headed):
         return penalty + self._head.penalty(self._problem.l2)
 
     def _step(self, factor: float) -> dict[Address, Predictions]:
-        """Of all rows."""
+        """Make a step of all rows."""
         problem, conversation, head = self._problem, self._conversation, self._head
         whole, blocks, scores = conversation.whole, self._blocks, self._scores
         if problem.dropout > 0.0:
@@ -245,14 +249,14 @@ class Sgd(Headed):
         self._step_head(gradient, pace * self._rates.head)
         residuals = self._residuals(pace * self._rates.blocks, rows, whole)
         return conversation.step(
-            whole, [head.pulled_back(own.T).T for own in look.slots], residuals, whole
+            whole, [head.pulled_back(slopes.T).T for slopes in look.slots], residuals, whole
         )
 
-    def _step_apart(self, own: OwnScores, factor: float) -> dict[Address, Predictions]:
-        """Make a step of all rows, whose residuals lack what each block's own scores add."""
+    def _step_apart(self, own_scores: OwnScores, factor: float) -> dict[Address, Predictions]:
+        """Make a step of all rows whose residuals lack each block's own scores."""
         whole, rows = self._conversation.whole, self._problem.mapping.total
         residuals = self._residuals(factor * self._rates.blocks, rows, whole)
-        return self._conversation.step(whole, own.sums(), residuals, whole)
+        return self._conversation.step(whole, own_scores.sums(), residuals, whole)
 
     def _batches(self, factor: float) -> dict[Address, Predictions]:
         problem, conversation = self._problem, self._conversation
@@ -286,8 +290,8 @@ class Sgd(Headed):
     ) -> Callable[[Address, Array], Residuals]:
         run, batches = self._problem.run, following.rows
         if batches is None:
-            return lambda to, own: SgdResiduals(run, to[1], own, rate, divisor, 1)
-        return lambda to, own: SgdResiduals(run, to[1], own, rate, divisor, 0, batches[to])
+            return lambda to, values: SgdResiduals(run, to[1], values, rate, divisor, 1)
+        return lambda to, values: SgdResiduals(run, to[1], values, rate, divisor, 0, batches[to])
 
     def _first(self, joined: Array) -> tuple[JoinedRows, Array]:
         """The rows that predict for the first batch of an epoch, and E of the batch (B, P)."""
@@ -310,7 +314,7 @@ class Sgd(Headed):
         return problem.loss.gradient(scores, problem.targets[joined], shares)
 
     def _weight(self, factor: float, joined: Array) -> float:
-        """What the batch's slopes count, so that its step goes no further than it may."""
+        """Return the factor of the batch's slopes that keeps its step within its bound."""
         problem, rates = self._problem, self._rates
         if not rates.factors:
             return 1.0
@@ -326,7 +330,7 @@ class Sgd(Headed):
         return problem.loss.flatness(scores, problem.targets[joined], shares)
 
     def _gradient(self, embedding: Array, slopes: Array) -> tuple[Array, ...]:
-        """Of the head's parameters, of a batch."""
+        """Return the gradient of the head's parameters over a batch."""
         if self._problem.parameters_only:
             return (self._noised_slope(slopes),)
         return self._head.gradient(embedding, slopes, self._problem.l2)

@@ -1,4 +1,4 @@
-"""What a step of gradient descent needs to know."""
+"""Messages of a step of gradient descent."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class SgdResiduals(Residuals):
     whole: int = field(metadata=integer(most=1))
     """1: all active rows are predicted next, an epoch being over."""
     batch: Array = field(default_factory=no_rows, metadata=array("uint32", "batch", ascending=True))
-    """Else those of the next batch."""
+    """Else the rows of the next batch."""
 
     @property
     def following(self) -> Array | None:

@@ -1,4 +1,4 @@
-"""Slopes of a loss whose scores carry the noise of private predictions."""
+"""Slopes of a loss whose scores have the noise of private predictions."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from sqlfl.contract.privacy_specification import RoundNoise
 from sqlfl.coordinator.rounds.problem import Problem
 
 FAINT = 0.25
-"""Noise of slopes, in units of their own spread, up to which they are taken as they are."""
+"""Maximum noise of slopes, in units of their own spread, for slopes used as they are."""
 USUAL = 0.1
-"""Square of a mean of predictions that is to be expected, in units of the clip's square."""
+"""Expected square of a mean of predictions, in units of the clip's square."""
 BOUND = 0.5
 """Noise that slopes may have, in these units."""
 
@@ -43,34 +43,36 @@ class OwnScores:
         self._blocks = tuple(np.zeros((size, problem.outputs)) for size in problem.mapping.sizes)
 
     def sums(self) -> list[Array]:
-        """Return Y of each slot's rows, without what its own scores add: (d_c, n_i) each."""
+        """Return Y of each slot's rows, without the contribution of its own scores: (d_c, n_i)
+        each.
+        """
         problem, mapping = self._problem, self._problem.mapping
         known = mapping.gather_sum(self._blocks)
-        found = []
-        for place, own in enumerate(self._blocks):
-            others = known - mapping.slots[place].part(own, slice(None)) - self._mean(place)
+        sums = []
+        for place, block in enumerate(self._blocks):
+            others = known - mapping.slots[place].part(block, slice(None)) - self._mean(place)
             slopes = self._start + self.feedback * problem.weighted(others)
-            found.append(mapping.scatter(place, slopes).T)
-        return found
+            sums.append(mapping.scatter(place, slopes).T)
+        return sums
 
     def take(self, blocks: tuple[Array, ...]) -> Array:
         """Take the noised predictions of all rows (n_i, d_c) after a step; return the intercept
         (d_c,)."""
         means, kept = [], []
-        for place, own in enumerate(blocks):
+        for place, block in enumerate(blocks):
             counts, noise = self._problem.counted[place], self._noise(place)
             whole = max(float(counts.sum()), 1e-300)
-            mean = counts @ own / whole
-            variance = counts @ np.square(own - mean) / whole
+            mean = counts @ block / whole
+            variance = counts @ np.square(block - mean) / whole
             rows = whole**2 / max(float(counts @ counts), 1e-300)
             taken = noise**2 * (1.0 + np.sqrt(2.0 / rows))
             share = np.clip(1.0 - taken / np.maximum(variance, 1e-300), 0.0, 1.0)
-            kept.append(share * (own - mean))
+            kept.append(share * (block - mean))
             means.append(mean)
         self._means.append(means)
         self._blocks = tuple(kept)
-        found: Array = self._constant - sum(self._mean(place) for place in range(len(blocks)))
-        return found
+        intercept: Array = self._constant - sum(self._mean(place) for place in range(len(blocks)))
+        return intercept
 
     def _mean(self, place: int) -> Array:
         """h̄ of a block (d_c,), shrunk by its noise."""
@@ -80,8 +82,8 @@ class OwnScores:
         counts, clip = self._problem.counted[place], self._rounds(place).prediction_clip
         shares = counts / max(float(counts.sum()), 1e-300)
         noise = self._noise(place) ** 2 * float(shares @ shares) / len(recent)
-        found: Array = np.mean(recent, axis=0) * (USUAL * clip**2 / (USUAL * clip**2 + noise))
-        return found
+        mean: Array = np.mean(recent, axis=0) * (USUAL * clip**2 / (USUAL * clip**2 + noise))
+        return mean
 
     def _noise(self, place: int) -> float:
         return self._rounds(place).prediction_noise
@@ -136,30 +138,32 @@ class Surrogate:
         recent = self._means[len(self._means) // 2 :]
         noise = self._variance() / len(recent)
         rounds = problem.privacy.rounds if problem.privacy is not None else {}
-        usual = USUAL * sum(own.prediction_clip**2 for own in rounds.values())
+        usual = USUAL * sum(noise_of_slot.prediction_clip**2 for noise_of_slot in rounds.values())
         mean: Array = np.mean(recent, axis=0)
         return self._constant - mean * (usual / (usual + noise))
 
     def _variance(self) -> float:
-        """Of the noise in each number of h̄."""
+        """Return the variance of the noise in each number of h̄."""
         problem = self._problem
         if problem.privacy is None:
             return 0.0
         shares = np.ones(problem.mapping.total) if problem.shares is None else problem.shares
-        found = 0.0
+        variance = 0.0
         for place, members in enumerate(problem.slots):
             parts = problem.mapping.scatter(place, shares[:, None])[:, 0] / problem.mapping.total
             noise = problem.privacy.rounds[members.slot].prediction_noise
-            found += noise**2 * float(parts @ parts)
-        return found
+            variance += noise**2 * float(parts @ parts)
+        return variance
 
     def slopes(self, embedding: Array, targets: Array, shares: Array | None) -> Array:
-        """Of rows that predict `embedding` (B, d_c), with weights `shares` (B,) of mean 1."""
+        """Return slopes of rows that predict `embedding` (B, d_c), with weights `shares` (B,) of
+        mean 1.
+        """
         problem = self._problem
         scores = np.broadcast_to(self._constant, embedding.shape)
         moved = self._feedback * (embedding - _mean(embedding, shares))
-        found: Array = problem.loss.gradient(scores, targets) + moved
-        return found if shares is None else found * shares[:, None]
+        gradient: Array = problem.loss.gradient(scores, targets) + moved
+        return gradient if shares is None else gradient * shares[:, None]
 
 
 def _mean(values: Array, shares: Array | None) -> Array:

@@ -14,11 +14,11 @@ from sqlfl.options.union import EXACT, SECRET, SECURE, UNION, summing
 LEARNING_RATE = 0.01
 """Default step of Adam in the unit of the scores, and of all steps of towers."""
 WHOLE_RATE = 0.03
-"""Of towers with private parameters and exact predictions, where an epoch is one step."""
+"""Rate for towers with private parameters and exact predictions, where an epoch is one step."""
 NOISED_RATE = 0.003
-"""Of towers with noised predictions: Adam makes long steps of noise too."""
+"""Rate for towers with noised predictions, where Adam makes long steps of noise too."""
 DECAY = {"inverse": 0.25, "exponential": 0.95}
-"""Of the schedules that have one."""
+"""Decay of the schedules that have one."""
 SCHEDULES = ("constant", *DECAY, "cosine")
 
 _OPTIMIZER = choice(
@@ -33,7 +33,7 @@ STEPS = {
     "momentum": "v ← m v + ∂ℓ/∂θ, θ ← θ − η v, m the momentum",
     "adam": "a step of Adam",
 }
-"""What each makes of the gradient, in words."""
+"""Optimizer -> its use of the gradient, in words."""
 
 
 def _batch(setting: Setting) -> Batch:
@@ -51,7 +51,7 @@ def _learning_rate(setting: Setting) -> float | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Steps:
-    """What clients are told: what a step makes of the gradient."""
+    """The optimizer, as sent to clients."""
 
     # fmt: off
     optimizer: str = option(_OPTIMIZER, "plain",
@@ -112,7 +112,7 @@ class SgdOptions(MethodOptions):
         return "decay", must, None
 
     def falling(self, schedule: str) -> float:
-        """The decay of this schedule; 0 where it has none."""
+        """Return the decay of this schedule; 0 without one."""
         return DECAY.get(schedule, 0.0) if self.decay is None else self.decay
 
 

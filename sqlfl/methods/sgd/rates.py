@@ -18,7 +18,9 @@ PROBES = 8
 """Power rounds for the step size, where `learning_rate` is not given."""
 MARGIN = 1.02
 NOISED_STEPS = 20.0
-"""Where noise drowns predictions: more only make parameters larger than they should be."""
+"""Total reach of steps where noise drowns predictions, in units of 1/L. More steps would only
+enlarge the parameters.
+"""
 
 
 @dataclass(frozen=True)
@@ -27,10 +29,11 @@ class Rates:
 
     blocks: float
     head: float
-    """Of the intercept, and of a linear head."""
+    """Rate of the intercept, and of a linear head."""
     factors: tuple[Array, ...] = ()
-    """Of each slot, (n_i, r): what the power rounds saw of its rows, where steps are of batches and
-    could run away; else none."""
+    """For each slot, (n_i, r): factors of its rows from the power rounds, where steps of batches
+    could diverge; else empty.
+    """
 
 
 def usual_rates(problem: Problem) -> Rates | None:
@@ -40,10 +43,10 @@ def usual_rates(problem: Problem) -> Rates | None:
     A step of Adam is as long whatever the gradient. In the unit of the scores it is a hundredth of
     them: 0.01 itself, where targets are of thousandths, would make any model worse than none.
     """
-    own = problem.options.of(SgdOptions)
-    if own.estimated:
+    options = problem.options.of(SgdOptions)
+    if options.estimated:
         return None
-    rate = own.learning_rate
+    rate = options.learning_rate
     if rate is None:
         rate = LEARNING_RATE * problem.loss.unit(problem.targets)
     return Rates(rate, rate)
@@ -87,7 +90,8 @@ def estimated_rates(
     generator: np.random.Generator,
     counting: float | None,
 ) -> Rates:
-    """From power rounds, for linear blocks; `counting`: rows of a batch that count, None for all.
+    """Estimate rates from power rounds, for linear blocks. `counting`: rows of a batch that count,
+    None for all.
 
     With L = curvature · λ_max(X̃ᵀX̃/N) + l2, and for batches of B rows curvature · tr(X̃ᵀX̃/N)/B more:
 
@@ -103,13 +107,13 @@ def estimated_rates(
     the loss's curvature for L.
     """
     curvature = problem.loss.curvature
-    found = spectrum(conversation.probe, problem.passes, PROBES, generator, problem.shares)
-    smoothness = curvature * MARGIN * found.top + problem.l2
+    powers = spectrum(conversation.probe, problem.passes, PROBES, generator, problem.shares)
+    smoothness = curvature * MARGIN * powers.top + problem.l2
     if counting is not None:
-        smoothness = max(smoothness + curvature * found.trace / counting, curvature)
+        smoothness = max(smoothness + curvature * powers.trace / counting, curvature)
         rate = _fresh(problem) / smoothness
         runs_away = problem.loss.quadratic or not problem.loss.bounded
-        return Rates(rate, rate, found.factors if runs_away else ())
+        return Rates(rate, rate, powers.factors if runs_away else ())
     factor = min(1.0, 2.0 * _fresh(problem))
     return Rates(factor / max(smoothness, 1e-12), factor / curvature)
 
@@ -129,19 +133,19 @@ def reach(problem: Problem, rates: Rates, rows: Array, shares: Array | None) -> 
     """
     whole = np.column_stack((rows * math.sqrt(problem.mapping.total), np.ones(len(rows))))
     weighted = whole if shares is None else whole * shares[:, None]
-    own = float(np.linalg.eigvalsh(whole.T @ weighted / len(rows))[-1])
-    longest = _fresh(problem) / (problem.loss.curvature * own + problem.l2)
+    curvature = float(np.linalg.eigvalsh(whole.T @ weighted / len(rows))[-1])
+    longest = _fresh(problem) / (problem.loss.curvature * curvature + problem.l2)
     return longest / rates.blocks
 
 
 def _fresh(problem: Problem) -> float:
-    """1 − μ, the share of a step that is not the last one's; 1 without momentum."""
-    own = problem.options.of(SgdOptions).steps
-    return 1.0 - own.momentum if own.optimizer == "momentum" else 1.0
+    """Return 1 − μ, the share of a step that is new; 1 without momentum."""
+    steps = problem.options.of(SgdOptions).steps
+    return 1.0 - steps.momentum if steps.optimizer == "momentum" else 1.0
 
 
 def step_factor(schedule: str, decay: float, epoch: int, epochs: int) -> float:
-    """By what `schedule` multiplies the step length in `epoch`, counted from 1, of `epochs`."""
+    """Return the factor of the step length in `epoch`, counted from 1, of `epochs`."""
     match schedule:
         case "constant":
             return 1.0

@@ -27,10 +27,9 @@ EXPANDED = (
 
 
 def _exchanges(run: Run) -> list[Exchange]:
-    """All rows travel once an epoch, around its end; between, those of the batches.
-
-    Where units drop, the first batch of an epoch is predicted anew, and only its rows' residuals go
-    down.
+    """Return the exchanges. All rows travel once an epoch, around its end; in between, the rows of
+    batches. With dropout, the first batch of an epoch is predicted again, and only its rows'
+    residuals are sent.
     """
     drops = run.tower is not None and run.tower.dropout > 0.0
     outputs = rounds.outputs_of(run)
@@ -45,24 +44,24 @@ def _exchanges(run: Run) -> list[Exchange]:
 
     def next_batch(slot: Slot, client: Client) -> Content:
         rows = sym.of_client("batch", slot, client)
-        what = f"{SgdResiduals.words}; rows of the next batch"
-        return content(SgdResiduals, what, rows=rows, outputs=run.outputs, batch=rows)
+        words = f"{SgdResiduals.words}; rows of the next batch"
+        return content(SgdResiduals, words, rows=rows, outputs=run.outputs, batch=rows)
 
     def batch_rows(slot: Slot, client: Client) -> Content:
         return rounds.predicted(run, slot, client, outputs, sym.of_client("batch", slot, client))
 
-    found = [rounds.start(run), *rounds.first_predictions(run)]
-    own = run.training.of(SgdOptions)
-    if own.estimated and not run.protection.features:
-        found += rounds.probes(run, consensus=False)
+    exchanges = [rounds.start(run), *rounds.first_predictions(run)]
+    options = run.training.of(SgdOptions)
+    if options.estimated and not run.protection.features:
+        exchanges += rounds.probes(run, consensus=False)
     if drops:
-        found.append(_dropping(run))
-    found += rounds.step(run, "epoch", sym.ROUNDS, first, all_rows)
-    if not isinstance(own.batch_size, Whole):
+        exchanges.append(_dropping(run))
+    exchanges += rounds.step(run, "epoch", sym.ROUNDS, first, all_rows)
+    if not isinstance(options.batch_size, Whole):
         between = sym.STEPS + -1 * sym.ROUNDS
-        found += rounds.step(run, "batch", between, next_batch, batch_rows)
+        exchanges += rounds.step(run, "batch", between, next_batch, batch_rows)
     return [
-        *found,
+        *exchanges,
         *rounds.proof(run, lambda slot: len(slot.clients) == 1 and run.training.l2 == 0.0),
     ]
 
@@ -102,10 +101,12 @@ def _words(options: TrainingOptions, protection: Protection) -> Words:
 
 
 def _private(part: Part) -> Counts:
-    """N rows in S = ⌈N/B⌉ batches: in an epoch a row is in at most min(F, S) batches, each of which
-    sums its gradient once. It is predicted at the end of an epoch and for each batch that it is in,
-    but for the first one, whose predictions are the last epoch's; with dropout for the first one
-    too. All rows at once: S = 1."""
+    """Count releases of N rows in S = ⌈N/B⌉ batches.
+
+    In an epoch a row is in at most min(F, S) batches, each of which sums its gradient once. It is
+    predicted at the end of an epoch and for each of its batches, except the first, whose
+    predictions are the last epoch's; with dropout for the first one too. All rows at once: S = 1.
+    """
     epochs, tower = part.options.epochs, part.options.tower
     batches = math.ceil(part.joined / part.options.of(SgdOptions).batch_size.of(part.joined))
     asked = batches if tower is not None and tower.dropout > 0.0 else batches - 1

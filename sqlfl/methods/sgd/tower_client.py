@@ -18,9 +18,9 @@ from sqlfl.party.steps import Engine
 
 
 class GradientTower(TowerOperator[Stepping], ABC):
-    """A tower that steps along its gradient: that of h·Y summed over the rows of the last pass
-    (eq. 14), and over the slot's clients (eq. 15). The optimizer's step is made from the sum, alike
-    at each of them."""
+    """A tower that steps along its gradient: h·Y summed over the rows of the last pass (eq. 14),
+    and over the slot's clients (eq. 15). Each client makes the same step from the sum.
+    """
 
     def _prepare(self, engine: Engine) -> None:
         steps = self._configuration.steps
@@ -33,8 +33,9 @@ class GradientTower(TowerOperator[Stepping], ABC):
         return super()._answer(message)
 
     def _descend(self, residuals: Array, rate: float, divisor: int) -> Message:
-        """To Y of the last pass's rows: what the step is answered by, or the client's part of the
-        slot's gradient."""
+        """Step along Y of the last pass's rows. Return the reply, or the client's part of the
+        slot's gradient.
+        """
         if self._pass is None:
             raise InternalError("residuals of a tower of which no rows were asked")
         self._rate, self._divisor = rate, divisor
@@ -48,14 +49,14 @@ class GradientTower(TowerOperator[Stepping], ABC):
 
     def _advance(self, gradient: Array) -> Message:
         """A step from the slot's gradient (size,)."""
-        own = self._configuration
-        slope = gradient / self._divisor + own.l2 * self._penalised * self._flat
+        configuration = self._configuration
+        slope = gradient / self._divisor + configuration.l2 * self._penalised * self._flat
         self._flat = self._optimizer.step(self._flat, slope, self._rate)
         return self._stepped()
 
     @abstractmethod
     def _stepped(self) -> Message:
-        """What a step is answered by."""
+        """Return the reply to a step."""
 
 
 class SgdTower(GradientTower[SgdConfiguration]):
@@ -72,5 +73,5 @@ class SgdTower(GradientTower[SgdConfiguration]):
         return super()._answer(message)
 
     def _stepped(self) -> Message:
-        # the next batch's residuals are of these predictions; after an epoch they are to be exact
+        # the next batch's residuals belong to these predictions; after an epoch they are exact
         return self._predictions(self._next, training=self._next is not None, step=True)
