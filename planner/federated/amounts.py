@@ -1,4 +1,4 @@
-"""How much a message carries: its kind's forms say it, once the sizes that they name are told."""
+"""Sizes of messages: the forms of their kinds, with the sizes that these name."""
 
 from __future__ import annotations
 
@@ -28,10 +28,9 @@ NOTHING = Amount(Size(), Size())
 NUMBER = Amount(Size(1), Size(8))
 
 Told: TypeAlias = Amount | Size | int | str | tuple[Size, ...] | tuple[str, ...]
-"""Of the name of a size: the number, or one for each item of a field, in order (`tags[k]`).
-
-Of the name of a field: a text, or its bytes of UTF-8; the texts; the one of several types of an
-array; the bytes of columns; of any field its Amount, NOTHING where it is left out.
+"""Values for the name of a size or a field. For a size: the number, or one for each item of a
+field, in order (`tags[k]`). For a field: a text or its UTF-8 bytes; texts; the type of an array
+with several; the bytes of columns; or its Amount, NOTHING if it is left out.
 """
 
 
@@ -40,23 +39,21 @@ class Content:
     """A message as the plan has it."""
 
     kind: str
-    """As in sqlfl.messages."""
+    """The message's kind, as in sqlfl.messages."""
     words: str
-    """What is in it; empty for a bare request."""
+    """A description of the contents; empty for a bare request."""
     amount: Amount
 
 
 def content(kind: type[Message], words: str | None = None, /, **told: Told) -> Content:
-    """A message of this kind; by default in the words of its kind.
-
-    Raises InternalError where a size or a field is not told that its forms need, or one that they
-    do not.
+    """Return a message of this kind, by default with the words of its kind. Raise InternalError for
+    a missing or an unknown size or field.
     """
     return Content(kind.kind, kind.words if words is None else words, _Sizes(kind, told).amount())
 
 
 class _Sizes:
-    """What is told of one message."""
+    """The values for one message."""
 
     def __init__(self, kind: type[Message], told: dict[str, Told]) -> None:
         self._kind = kind
@@ -109,12 +106,12 @@ class _Sizes:
         return Amount(count, count * width)
 
     def _number(self, name: forms.Size, item: int = 0) -> Size:
-        """What the name of a size stands for, in the field's item of that number."""
+        """Return the value of a size's name, in the field's item of this number."""
         if isinstance(name, int):
             return Size(name)
         if not name.endswith(forms.ITEM):
             told = self._of(name)
-            if isinstance(told, Amount):  # of the texts that there are so many of
+            if isinstance(told, Amount):  # for the number of these texts
                 return told.count
             return self._size(len(told) if isinstance(told, tuple) else told, name)
         several = self._of(name.removesuffix(forms.ITEM))
@@ -141,6 +138,6 @@ def _sum(amounts: Iterable[Amount]) -> Amount:
 
 
 def _tells(told: Told | None, form: forms.Form) -> bool:
-    """It is of a field of this form."""
+    """Return whether the value is one of a field of this form."""
     own = isinstance(form, (forms.Text, forms.Texts, forms.Columns))
     return own or isinstance(told, (Amount, str))

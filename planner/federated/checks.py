@@ -1,4 +1,4 @@
-"""What is exchanged where a query is checked."""
+"""Exchanges of CHECK."""
 
 from __future__ import annotations
 

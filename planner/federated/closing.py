@@ -1,4 +1,4 @@
-"""The last exchanges of a run: what is written, and how it ends."""
+"""The last exchanges of a run: writing results, and the end."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sqlfl.planner.federated.exchanges import WHOLE, Exchange, RequestReply, Run
 from sqlfl.planner.federated.into import Into
 
 HEAD = "0" * 64
-"""As long as any SHA-256 in hexadecimal digits."""
+"""A placeholder with the length of a SHA-256 in hexadecimal digits."""
 
 
 def writing(run: Run, into: Into) -> Exchange:
@@ -44,7 +44,9 @@ def commit(into: Into) -> Exchange:
 
 
 def ending(run: Run) -> list[Exchange]:
-    """Clients that keep what was said compare its hash; all forget the run."""
+    """Return the final exchanges: clients that keep an audit log compare its hash, and all forget
+    the run.
+    """
     heads = {"head": HEAD, "chain": HEAD}
     request, reply = content(ms.Seal, **heads), content(ms.Sealed, **heads)
     kept = [

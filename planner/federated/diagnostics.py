@@ -1,4 +1,4 @@
-"""What is exchanged of saved blocks where somebody looks into a model, and what that discloses."""
+"""Exchanges of diagnostics over saved blocks, and their disclosures."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def errors(run: Run, slot: Slot, client: Client) -> tuple[Content, Content]:
 
 
 def _compared(run: Run, slot: Slot) -> dict[str, tuple[str, ...]]:
-    """The features of the slot whose base category the statement names, and these."""
+    """Return the slot's features whose base category the statement names, and these categories."""
     names = tuple(feature.name for feature in slot.features)
     compared, bases = run.look.compared(names) if isinstance(run.look, Inference) else ((), ())
     return {"compared": compared, "bases": bases}

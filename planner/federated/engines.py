@@ -1,4 +1,4 @@
-"""Which engine computes a slot's local updates, and why."""
+"""Choice of the engine that computes a slot's local updates, with its reason."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class EngineChoice:
 
 
 def choose_engines(ucq: Ucq, options: Options) -> dict[int, EngineChoice]:
-    """Slot index -> engine.
+    """Return slot index -> engine.
 
-    With engine = 'auto', arrays where the encoded rows of each of the slot's clients, as the
-    catalog estimates them before any filter, fit the client's share of memory_limit, together with
-    the values of a tower's layers, which are beside the database with either engine. Where a
-    database gives no estimate (views, queries), sql: it is bounded by the database's own limit.
+    With engine = 'auto', a slot uses arrays if the encoded rows of each of its clients, as the
+    catalog estimates them before filters, fit the client's share of memory_limit. The values of a
+    tower's layers are included; they are outside the database with either engine. If a database
+    gives no estimate (views, queries), the engine is sql, which the database's own limit bounds.
     """
     wanted = options.engine
     if wanted != "auto":
@@ -52,9 +52,8 @@ def choose_engines(ucq: Ucq, options: Options) -> dict[int, EngineChoice]:
 
 
 def row_bytes(slot: Slot, tower: TowerOptions | None = None) -> int:
-    """Bytes of one encoded row: numbers, an indicator for each numeric feature, one-hot entries.
-
-    Of a tower also the values of its hidden units, and their derivatives.
+    """Return bytes of one encoded row: numbers, an indicator for each numeric feature, one-hot
+    entries; for a tower also hidden units and their derivatives.
     """
     categories = sum(1 for f in slot.features if f.kind == CATEGORY)
     numeric = [f.width + 1 for f in slot.features if f.kind != CATEGORY]
@@ -63,7 +62,7 @@ def row_bytes(slot: Slot, tower: TowerOptions | None = None) -> int:
 
 
 def bytes_of(limit: object) -> int | None:
-    """Bytes of a size as DuckDB writes it ('4GB', '512 MiB'); None where it is not one."""
+    """Return the bytes of a size that DuckDB writes ('4GB', '512 MiB'); None for other text."""
     if isinstance(limit, int):
         return limit
     found = re.fullmatch(r"\s*([0-9.]+)\s*([kmgt]?)(i?)b?(?:ytes)?\s*", str(limit).lower())

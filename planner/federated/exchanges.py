@@ -1,4 +1,4 @@
-"""What crosses the parties' borders, as data: exchanges of messages, and what they disclose."""
+"""Messages across the parties' borders, as data: exchanges and their disclosures."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ class Send:
     slot: int
     """WHOLE for the client as a whole."""
     kind: str
-    """Of the message, as in sqlfl.messages."""
+    """The message's kind, as in sqlfl.messages."""
     what: str
-    """What is in it, in words; empty for a bare request."""
+    """A description of the contents; empty for a bare request."""
     count: Size
     """Values in one message: numbers and texts."""
     bytes: Size
@@ -57,7 +57,7 @@ class Exchange:
 
     phase: str
     times: Size
-    """How often it happens in the run."""
+    """Number of times in the run."""
     sends: tuple[Send, ...]
 
 
@@ -71,11 +71,11 @@ class Disclosure:
     slot: int
     what: str
     values: Size
-    """In one message."""
+    """Values in one message."""
     bytes: Size
-    """Of one message."""
+    """Bytes of one message."""
     times: Size
-    """How often the message is sent in the run."""
+    """Number of times that the message is sent in the run."""
 
     @property
     def direction(self) -> str:
@@ -84,7 +84,7 @@ class Disclosure:
 
 @dataclass(frozen=True)
 class Run:
-    """What the protocol depends on; FederatedPlan without its conclusions."""
+    """Facts that the protocol depends on: FederatedPlan without derived values."""
 
     purpose: str
     model: str
@@ -98,15 +98,15 @@ class Run:
     into: Into | None = None
     protection: Protection = UNPROTECTED
     findings: bool = True
-    """Clients are asked what is odd about their features."""
+    """Whether clients report unusual features."""
     merges: bool = False
     """Clients may be asked which of their rows have equal features."""
     look: Diagnostic | None = None
-    """What is shown of rows that are scored."""
+    """The diagnostic of the scored rows."""
     tuning: Tuning | None = None
     """Candidates that are trained over the same rows, one after the other."""
     governed: frozenset[Client] = frozenset()
-    """Clients whose owners have made training policies."""
+    """Clients whose owners have training policies."""
     exact: bool = False
     """Scores of the model are sent in 8-byte numbers."""
     separates: bool = False
@@ -114,12 +114,12 @@ class Run:
 
     @property
     def clients(self) -> tuple[Client, ...]:
-        """In order of first occurrence, slot after slot."""
+        """Clients in order of first occurrence, slot after slot."""
         return tuple(self.specifications)
 
     @property
     def databases(self) -> tuple[Client, ...]:
-        """Likewise, those that evaluate fragments."""
+        """Clients that evaluate fragments, in order of first occurrence."""
         return tuple(dict.fromkeys(c for slot in self.ucq.slots for c in slot.databases))
 
     def specification(self, client: Client, slot: int) -> SlotSpecification:
@@ -132,7 +132,7 @@ class Run:
 
     @property
     def shrunken(self) -> tuple[Slot, ...]:
-        """The slots whose columns have strengths that training finds."""
+        """Slots with columns whose strengths training finds."""
         if self.purpose != "train":
             return ()
         return tuple(slot for slot in self.towers if slot.shrunken)
@@ -144,21 +144,22 @@ class Run:
 
     @property
     def separated(self) -> tuple[Slot, ...]:
-        """The slots that are asked which columns have no finite estimate: none of an owner who has
-        made policies, for it leaves before rare values are looked for."""
+        """Slots that report columns without a finite estimate. Clients with policies are excluded,
+        because the report precedes the search for rare values.
+        """
         if not self.separates:
             return ()
         return tuple(slot for slot in self.towers if not self.governed & set(slot.clients))
 
     @property
     def active(self) -> tuple[Slot, ...]:
-        """The slots that are more than a link in the mapping."""
+        """Slots that the mapping uses for more than a link."""
         mapped = self.ucq.mapped
         return tuple(s for s in self.ucq.slots if s.index in mapped)
 
     @property
     def training(self) -> TrainingOptions:
-        """Raises InternalError where nothing is trained."""
+        """Return the options of training. Raise InternalError if nothing is trained."""
         if not isinstance(self.options, TrainingOptions):
             raise InternalError(f"{self.purpose} trains nothing")
         return self.options
@@ -174,14 +175,16 @@ class Run:
         return sym.OUTPUTS if outputs is None else Size(outputs)
 
     def parameters(self, slot: Slot) -> Size:
-        """Of the slot's block."""
+        """Return the number of parameters of the slot's block."""
         columns = sym.of_slot("columns", slot)
         if self.tower is None:
             return columns * sym.OUTPUTS
         return parameters(self.tower.hidden, columns, self.outputs)
 
     def merged(self, client: Client, slot: int) -> bool:
-        """The clients' statistics of the slot are merged: it is shared, and bounds do not do."""
+        """Return whether the clients' statistics of the slot are merged: it is shared, and does not
+        rely on bounds alone.
+        """
         own = self.specification(client, slot)
         return own.shared and (own.privacy is None or own.privacy.statistics != "bounds")
 
@@ -211,7 +214,7 @@ class RequestReply:
 
 
 def exchange(phase: str, times: Size | int, calls: list[RequestReply]) -> Exchange:
-    """All requests, then all replies."""
+    """Make an exchange: all requests, then all replies."""
     sends = [call.send(direction) for direction in (DOWN, UP) for call in calls]
     return Exchange(phase, size(times), tuple(sends))
 
@@ -219,10 +222,10 @@ def exchange(phase: str, times: Size | int, calls: list[RequestReply]) -> Exchan
 def disclosures(
     exchanges: tuple[Exchange, ...], carried: Callable[[Client], bool]
 ) -> tuple[Disclosure, ...]:
-    """Messages with values, of clients that `carried` holds of: first what they send, then what
-    they get.
+    """Return messages with values of the clients that `carried` accepts: sent ones first, then
+    received ones.
 
-    Equal messages of several exchanges become one disclosure, their times added.
+    Equal messages of several exchanges become one disclosure, with the sum of their times.
     """
     times: dict[tuple[str, str, str, int, str, Size, Size], Size] = {}
     for item in exchanges:
@@ -237,7 +240,7 @@ def disclosures(
 
 
 def symbols(exchanges: tuple[Exchange, ...]) -> tuple[Symbol, ...]:
-    """All quantities that the sizes depend on, by name."""
+    """Return all quantities in the sizes, by name."""
     found = {
         symbol
         for item in exchanges

@@ -26,19 +26,20 @@ _SAME = ("BOOLEAN", "UBIGINT", "HUGEINT", "FLOAT", "DOUBLE")
 
 @dataclass(frozen=True)
 class Into:
-    """Where predictions go: beside identifiers, which do not leave their party."""
+    """The target of predictions, which stand beside identifiers that do not leave their party."""
 
     path: str
-    """As written."""
+    """The path as written."""
     tables: tuple[tuple[Client, tuple[str, str, str]], ...]
-    """(client, (database, schema, name)) of each table, in the clients' order: of a party that
-    combines, each of its own."""
+    """(client, (database, schema, name)) of each table, in the clients' order; for a combining
+    party, one for each of its own.
+    """
     slots: tuple[int, ...]
     """The slots that hold the identifiers."""
     names: tuple[str, ...]
     """The identifiers' columns."""
     classes: tuple[str, ...]
-    """The model's, as text; none for a regression."""
+    """The model's classes, as text; empty for a regression."""
     type: str
     """The DuckDB type of classes in `prediction`."""
     replace: bool = False
@@ -46,7 +47,7 @@ class Into:
 
     @property
     def requests(self) -> dict[Client, tuple[str, ...]]:
-        """Who is asked for tables, and database, schema and name of each of its tables."""
+        """Return client -> database, schema and name of each of its tables."""
         found: dict[Client, tuple[str, ...]] = {}
         for client, place in self.tables:
             asked = client.whole if client.combined else client
@@ -59,12 +60,12 @@ class Into:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Of the tables."""
+        """Columns of the tables."""
         return (*self.names, PREDICTION, *(PROBABILITY + name for name in self.classes))
 
 
 def class_type(target_type: str) -> str:
-    """The DuckDB type in which predictions give classes of a target: its own kind, or text."""
+    """Return the DuckDB type of predicted classes: the target's own type, or text."""
     if target_type in _INTEGERS:
         return "BIGINT"
     same = target_type in _SAME or target_type.startswith("DECIMAL(")
@@ -81,10 +82,11 @@ def plan_into(
     sql: str,
     replaced_by: exp.Query | None = None,
 ) -> Into:
-    """Raises PlanError, with the place, where the tables cannot be made there with these columns.
+    """Plan the tables of INTO.
 
-    `identifiers` are the ID clause's, as many as `ucq` has. With `replaced_by`, the query, tables
-    that are there may be replaced, but for those that it reads.
+    `identifiers` are the ID clause's, in number as in `ucq`. With `replaced_by`, the query,
+    existing tables may be replaced, except those that it reads. Raises PlanError, with the place,
+    if the tables cannot be made there with these columns.
     """
     target = _Target(path, sql, CatalogTables(catalog, sql), replaced_by)
     party = target.tables.party_named(path.parts[0], path.span)
@@ -118,8 +120,9 @@ class _Target:
         return plan_error(message, self.sql, span or self.path.span, hint)
 
     def place(self, client: Client) -> tuple[str, str, str]:
-        """Database, schema and name of the table at one client; PlanError where there is one
-        already and it is not to be replaced."""
+        """Return database, schema and name of the table at one client. Raise PlanError if a table
+        exists and must not be replaced.
+        """
         *before, name = self.path.parts[1:]
         if any(part.lower() == RESERVED_SCHEMA for part in before):
             raise self.error(
@@ -169,7 +172,7 @@ class _Target:
 
 
 def _holders(target: _Target, party: str, identifiers: Sequence[Path], ucq: Ucq) -> list[Slot]:
-    """The slots of the identifiers, all of which are the party's alone."""
+    """Return the slots of the identifiers. Raise PlanError unless all belong to the party alone."""
     slots: dict[int, Slot] = {}
     for number, path in enumerate(identifiers):
         slot = next(s for s in ucq.slots if number in s.identifiers)

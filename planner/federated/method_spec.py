@@ -1,4 +1,4 @@
-"""What a method is, as data: what the planner, EXPLAIN and the account of noise know of it."""
+"""Specification of a method, for the planner, EXPLAIN and the privacy account."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from sqlfl.privacy.protection import Protection
 
 @dataclass(frozen=True)
 class Words:
-    """What is computed in each round, for EXPLAIN."""
+    """Descriptions of the work in each round, for EXPLAIN."""
 
     every: str
-    """What a round is called: 'iteration', 'epoch', 'step'."""
+    """The name of a round: 'iteration', 'epoch', 'step'."""
     join: str
-    """At the coordinator, over the joined rows."""
+    """Work at the coordinator, over the joined rows."""
     client: str
     union: str
-    """At the coordinator, where a slot has several clients."""
+    """Work at the coordinator for a slot with several clients."""
     averaging: tuple[str, str] | None = None
-    """The last two of a slot whose clients average their parameters; None where they never do."""
+    """The last two for a slot whose clients average their parameters; None if they never do."""
 
 
 @dataclass(frozen=True)
@@ -33,30 +33,35 @@ class MethodSpec:
 
     name: str
     exchanges: Callable[[Run], list[Exchange]]
-    """Of its rounds, from `Start` to the last one."""
+    """Exchanges of its rounds, from `Start` to the last one."""
     words: Callable[[TrainingOptions, Protection], Words]
     private: Callable[[Part], Counts] | None = None
-    """How often its private rounds release something of a row; None where there are none."""
+    """Counts of a row's releases in its private rounds; None without private rounds."""
     row_bytes: Callable[[TrainingOptions, int], int] = lambda options, outputs: 16 + 96 * outputs
-    """What its rounds take of memory for each joined row of so many outputs, where arrays have a
-    row for each."""
+    """Memory of its rounds for each joined row with this number of outputs, if arrays have an
+    element for each row.
+    """
     sums_only: Callable[[TrainingOptions], bool] = lambda options: False
-    """Its rounds need of joined rows no more than sums over the rows of slots: of very many, no
-    array has a row for each."""
+    """Whether its rounds need only sums of joined rows over the rows of slots. Then no array has an
+    element for each joined row.
+    """
     moments: bool = False
-    """Its private rounds need second moments of linear blocks."""
+    """Whether its private rounds need second moments of linear blocks."""
     drawn: bool = False
     """Predictions leave clients under masks, as draws where PRIVACY asks for them: the coordinator
     gets their sums over all slots, joined row by joined row."""
     merges: Callable[[TrainingOptions], bool] = lambda options: False
-    """A client may train equal rows as one that counts as they do together: in its rounds, all that
-    a client makes of rows is sums over them and predictions."""
+    """Whether a client may train equal rows as one row of their total weight: its rounds use rows
+    only for sums and predictions.
+    """
     whole: Callable[[TrainingOptions, int], bool] = lambda options, rows: True
-    """Where it `merges`: a step is of all of so many joined rows, each by its weight."""
+    """Whether a step takes all of this number of joined rows, each by its weight, if it
+    `merges`.
+    """
 
 
 def spec_of(name: str) -> MethodSpec:
-    """Raises InternalError for a method that is not known."""
+    """Return the specification. Raise InternalError for an unknown method."""
     spec: MethodSpec = part_of(name, "spec")
     return spec
 
@@ -67,7 +72,7 @@ def has_head(tower: TowerOptions | None) -> bool:
 
 
 def summed(options: TrainingOptions, what: str = "partial gradients Xᵀ Y") -> str:
-    """At the coordinator, where a slot's clients sum their gradients."""
+    """Return the coordinator's work where a slot's clients sum their gradients."""
     words = f"sum of the clients' {what}, in client order, back to each of them"
     if options.method.secure:
         words = f"sum of the clients' masked {what}, which nobody sees apart, back to each of them"

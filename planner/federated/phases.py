@@ -1,4 +1,4 @@
-"""Which messages a statement exchanges, phase by phase, with the size of each."""
+"""The messages of a statement, phase by phase, with their sizes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Asked: TypeAlias = tuple[Content, Content]
 
 
 def protocol(run: Run) -> tuple[Exchange, ...]:
-    """All exchanges of a run in which nothing fails, in order; planning comes first."""
+    """Return all exchanges of a run without failures, in order; planning comes first."""
     phases = {
         "train": training,
         "evaluate": evaluation,
@@ -55,12 +55,14 @@ def training(run: Run) -> list[Exchange]:
 
 
 def rounds_of(run: Run) -> list[Exchange]:
-    """Of one fit."""
+    """Return the exchanges of one fit."""
     return spec_of(run.training.algorithm).exchanges(run)
 
 
 def fits(run: Run) -> list[Exchange]:
-    """In TUNE symbols are sums over all fits, or averages over what these exchange."""
+    """Return the exchanges of all fits. In TUNE, symbols are sums over all fits, or averages over
+    their exchanges.
+    """
     if run.tuning is None:
         return rounds_of(run)
     weighed = reweighing(run, run.tuning.splits + 1)
@@ -68,7 +70,9 @@ def fits(run: Run) -> list[Exchange]:
 
 
 def repeated(item: Exchange, fits: int) -> Exchange:
-    """`item` of all fits: what is a number of times in each, is so many times as often."""
+    """Return `item` for all fits: a constant number of times is multiplied by the
+    number of fits.
+    """
     constant = sum(number for symbols, number in item.times.terms if not symbols)
     return replace(item, times=item.times + (fits - 1) * constant)
 
@@ -119,8 +123,10 @@ def scoring(run: Run) -> list[Exchange]:
 
 
 def estimating(run: Run) -> list[Exchange]:
-    """Standard errors: what scores are made of takes their place. Of several classes those of each
-    but the first, less the first one's."""
+    """Return the exchanges of standard errors; the columns behind scores replace the scores.
+
+    With several classes they concern each class but the first, less the first one's.
+    """
     several = kind_of(run.kind).target == ANY_CLASSES
     return [
         over(run, "rotated columns", run.towers, rotated),
@@ -130,7 +136,7 @@ def estimating(run: Run) -> list[Exchange]:
 
 
 def permuting(run: Run, look: Importance) -> list[Exchange]:
-    """Each feature of each slot, as often as it is permuted."""
+    """Return the exchanges of permuted features: each feature of each slot, in every repetition."""
     return [
         exchange(
             "permuted features",
@@ -157,7 +163,7 @@ def weighted_encoding(run: Run) -> list[Exchange]:
 
 
 def planning(run: Run) -> list[Exchange]:
-    """What the coordinator asks before there is a plan: names and types, never values."""
+    """Return the coordinator's requests before there is a plan: names and types, never values."""
     several = Counter(client.party for client in run.databases)
     listed = []
     for client in run.databases:
@@ -183,7 +189,7 @@ def describing(client: Client) -> RequestReply:
 
 
 def proposing(run: Run) -> Exchange:
-    """The run as a whole is told to clients whose owners have policies."""
+    """Return the exchange that proposes the whole run to clients whose owners have policies."""
     calls = []
     for client in run.clients:
         if client not in run.governed:
@@ -234,7 +240,7 @@ def activation(run: Run) -> Exchange:
 
 
 def counted(run: Run, slot: Slot, client: Client) -> Content:
-    """The reply of a client that knows what its rows count from now on."""
+    """Return the reply of a client that has received the weights of its rows."""
     if not run.merged(client, slot.index):
         return content(ms.Ready)
     if fitted(slot):
@@ -300,7 +306,9 @@ def folds(run: Run) -> Exchange:
 
 
 def reweighing(run: Run, times: int) -> Exchange:
-    """What rows count where some are held out; they stay encoded as they are."""
+    """Return the exchange that sends new weights of rows where some are held out; the encoding
+    stays.
+    """
     calls = []
     for slot in run.towers:
         for client in slot.clients:
@@ -347,7 +355,7 @@ def set_encoding(run: Run, merged: list[Slot]) -> Exchange:
 
 
 def encoded(run: Run, slot: Slot, client: Client | None) -> dict[str, int | tuple[Size, ...]]:
-    """Sizes of the slot's statistics, of one client or merged over all of them."""
+    """Return sizes of the slot's statistics, of one client or merged over all of them."""
     numeric = [f for f in slot.features if f.kind != CATEGORY]
     entries = tuple(
         vocabulary(run, slot, position, client)
@@ -363,8 +371,9 @@ def encoded(run: Run, slot: Slot, client: Client | None) -> dict[str, int | tupl
 
 
 def vocabulary(run: Run, slot: Slot, position: int, client: Client | None) -> Size:
-    """Categories of which a count is sent: all that occur; in noised statistics all that are
-    listed, or are found."""
+    """Return the number of categories with a count: all that occur; in noised statistics, those
+    that are listed or found.
+    """
     name, role = slot.features[position].name, "vocabulary"
     own = run.specification(client or slot.clients[0], slot.index).privacy
     if own is not None and own.statistics == "noised":
@@ -399,7 +408,7 @@ def coded(what: str, active: Size, classes: Amount | tuple[str, ...]) -> Content
 
 
 def noised_labels(run: Run, slot: Slot, client: Client) -> Content | None:
-    """All public classes travel, whichever occur."""
+    """Return noised labels, if PRIVACY has them. All public classes travel, whichever occur."""
     own = run.specification(client, slot.index).privacy
     if own is None or own.label is None:
         return None
@@ -412,7 +421,7 @@ def noised_labels(run: Run, slot: Slot, client: Client) -> Content | None:
 
 
 def releases(run: Run) -> Exchange:
-    """What each client says that it has released, before its block is saved."""
+    """Return the exchange in which each client reports its releases, before its block is saved."""
     request, reply = content(ms.SendReleases), content(ms.Releases)
     slots = [slot for slot in run.ucq.slots if slot.features or slot.target]
     return over(run, "releases", slots, lambda run, slot, client: (request, reply))
@@ -461,7 +470,7 @@ def save(run: Run, slot: Slot, client: Client) -> Asked:
 
 
 def checkpoints(run: Run) -> list[Exchange]:
-    """Between epochs; listed after all of them."""
+    """Return checkpoints, which take place between epochs; they are listed after all of them."""
     if run.training.checkpoint is None:
         return []
     return [replace(over(run, "checkpoint", run.towers, save), times=sym.CHECKPOINTS)]

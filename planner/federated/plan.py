@@ -1,4 +1,4 @@
-"""The federated plan: what clients evaluate, what the coordinator joins, what is exchanged."""
+"""The federated plan: the clients' fragments, the coordinator's join, and the exchanges."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ CHECK = "check"
 
 @dataclass(frozen=True)
 class FederatedPlan:
-    """Everything that is decided before a statement runs."""
+    """All decisions that precede the run of a statement."""
 
     purpose: str
     """TRAIN, EVALUATE, PREDICT or CHECK."""
     name: str
-    """The model's; empty in CHECK, which is of no model."""
+    """The model's name; empty in CHECK."""
     kind: str
     """The model's: 'logistic_regression' and so on."""
     sql: str
@@ -66,46 +66,50 @@ class FederatedPlan:
     mapping: exp.Query
     """The coordinator's query over hashed keys; its result is the table mapping."""
     specifications: Mapping[Client, tuple[SlotSpecification, ...]]
-    """What each client is told of its slots, in slot order; clients as they first occur."""
+    """Specifications of its slots for each client, in slot order; clients in order of first
+    occurrence.
+    """
     blocks: Mapping[int, int]
-    """Slot of the query -> slot of the model that scores it, or that its training starts from;
-    empty where nothing was trained before."""
+    """Slot of the query -> slot of the model that scores it, or that training starts from; empty
+    without such a model.
+    """
     run: ex.Run
-    """What its exchanges follow from."""
+    """The facts that its exchanges follow from."""
     into: Into | None = None
     """The tables that PREDICT INTO makes."""
     exposure: bool = False
     """Offsets are logarithms of their column."""
     at: str | None = None
-    """The party that the coordinator runs at; None for none of them."""
+    """The coordinator's party; None for none of them."""
     privacy: Privacy | None = None
-    """What PRIVACY asks for, settled; None without the clause. In EVALUATE it is of labels only."""
+    """The resolved PRIVACY clause; None without the clause. In EVALUATE it protects labels only."""
     findings: bool = True
-    """Clients are asked what is odd about their features: not where these are protected."""
+    """Whether clients report unusual features: not where these are protected."""
     merges: bool = False
     """Clients may be asked which of their rows have equal features, to train them as one."""
     fleeting: Mapping[Client, str] = field(default_factory=lambda: MappingProxyType({}))
-    """Clients that draw noised labels anew in each session, and why ('is in memory')."""
+    """Clients that draw noised labels anew in each session -> reason ('is in memory')."""
     differences: tuple[Difference, ...] = ()
     """Differences between the databases of a party in the tables of the query; CHECK lists them."""
     notes: tuple[str, ...] = ()
-    """What is to be said beside the result."""
+    """Notes beside the result."""
     look: Diagnostic | None = None
-    """What is shown of the rows that are evaluated; None: their metrics, in one row."""
+    """The diagnostic of the evaluated rows; None for their metrics in one row."""
     tuning: Tuning | None = None
-    """The candidates of which TUNE takes the best; None for one model."""
+    """The candidates of TUNE; None for one model."""
 
     def fragments_sql(self, client: Client) -> tuple[str, ...]:
         """The SELECTs that `client` evaluates, slot after slot, as the Prepare message has them."""
         return _fragments(self.ucq, client, self.specifications[client])
 
     def request(self, client: Client) -> Request:
-        """What the client is told of the whole run, where its owner has policies."""
+        """Return the request of the whole run for a client whose owner has policies."""
         return request_of(self.run, self.exchanges, client, self.privacy)
 
     def renamed(self, name: str, sql: str) -> FederatedPlan:
-        """The plan of the same statement over a model of another name, which is as long: what was
-        worked out of its exchanges holds of this one too."""
+        """Return the plan for another model name of the same length. The derived exchanges stay
+        valid.
+        """
         if len(name) != len(self.name) or len(name.encode()) != len(self.name.encode()):
             raise InternalError("a name of another length makes other messages")
         found = replace(self, name=name, sql=sql, run=replace(self.run, model=name))
@@ -115,7 +119,7 @@ class FederatedPlan:
 
     @cached_property
     def protection(self) -> Protection:
-        """By what labels, features, predictions and statistics are protected."""
+        """The mechanisms that protect labels, features, predictions and statistics."""
         return protection_of(self.privacy)
 
     @property
@@ -124,12 +128,14 @@ class FederatedPlan:
 
     @property
     def databases(self) -> tuple[Client, ...]:
-        """Those that evaluate fragments: `clients`, but for each that stands for others."""
+        """Clients that evaluate fragments: `clients`, with combined clients in place of their
+        party's.
+        """
         return self.run.databases
 
     @property
     def combining(self) -> tuple[str, ...]:
-        """The parties whose clients are one to the coordinator."""
+        """Parties whose clients are one to the coordinator."""
         return tuple(client.party for client in self.clients if client.index == COMBINED)
 
     @property
@@ -148,28 +154,30 @@ class FederatedPlan:
 
     @property
     def algorithm(self) -> str:
-        """Empty where nothing is trained."""
+        """The algorithm; empty if nothing is trained."""
         return self.options.algorithm if isinstance(self.options, TrainingOptions) else ""
 
     @property
     def training(self) -> TrainingOptions:
-        """Raises InternalError where nothing is trained."""
+        """The options of training. Raises InternalError if nothing is trained."""
         if not isinstance(self.options, TrainingOptions):
             raise InternalError(f"{self.purpose} trains nothing")
         return self.options
 
     @property
     def epochs(self) -> int | None:
-        """At most; None where nothing is trained."""
+        """Maximum number of epochs; None if nothing is trained."""
         return self.options.epochs if isinstance(self.options, TrainingOptions) else None
 
     @property
     def tower(self) -> TowerOptions | None:
-        """None where blocks are linear."""
+        """The options of towers; None for linear blocks."""
         return self.options.tower
 
     def crosses(self, client: Client) -> bool:
-        """What the coordinator exchanges with `client` crosses a border between parties."""
+        """Return whether messages between the coordinator and `client` cross a border between
+        parties.
+        """
         return self.at is None or client.party.lower() != self.at.lower()
 
     @cached_property
@@ -179,17 +187,17 @@ class FederatedPlan:
 
     @cached_property
     def secret_sums(self) -> frozenset[str]:
-        """Kinds of messages of which the coordinator gets no client's, only what they come to."""
+        """Kinds of messages that reach the coordinator only as sums over clients."""
         return secret_kinds(self.run)
 
     @cached_property
     def disclosures(self) -> tuple[ex.Disclosure, ...]:
-        """What leaves a party (direction 'up'), then what is sent to one ('down')."""
+        """Messages that leave a party (direction 'up'), then messages to one ('down')."""
         return ex.disclosures(self.exchanges, self.crosses)
 
     @cached_property
     def staying(self) -> tuple[ex.Disclosure, ...]:
-        """What crosses no border: exchanged with the clients of the coordinator's own party."""
+        """Messages that cross no border: those with clients of the coordinator's own party."""
         return ex.disclosures(self.exchanges, lambda client: not self.crosses(client))
 
     @cached_property
@@ -200,8 +208,8 @@ class FederatedPlan:
     def totals(self) -> dict[tuple[Client, int, str, str], tuple[Size, Size]]:
         """(client, slot, message kind, 'up' or 'down') -> (messages, bytes) over the whole run.
 
-        All messages, of the coordinator's own party too. Slot -1 stands for messages to a client
-        as a whole.
+        All messages count, those of the coordinator's own party too. Slot -1 stands for messages to
+        a client as a whole.
         """
         return ex.totals(self.exchanges)
 
@@ -343,13 +351,15 @@ def plan(
 
 
 def _with_owners(ucq: Ucq, governed: frozenset[Client]) -> Ucq:
-    """The query, with the slots of which an owner hears which rows are joined."""
+    """Mark the slots whose owners receive information on joined rows."""
     slots = (replace(s, governed=bool(governed & {*s.clients, *s.databases})) for s in ucq.slots)
     return replace(ucq, slots=tuple(slots)) if governed else ucq
 
 
 def _check_candidates(run: ex.Run, tuning: Tuning) -> None:
-    """Sizes are reckoned for all fits at once."""
+    """Raise PlanError unless all candidates exchange the same messages: sizes are computed for all
+    fits at once.
+    """
     first = rounds_of(run)
     for candidate in tuning.candidates:
         if rounds_of(replace(run, options=candidate.options)) != first:
@@ -362,7 +372,7 @@ def _check_candidates(run: ex.Run, tuning: Tuning) -> None:
 
 
 SHAPES = ("hidden", "head", "embedding", "dropout", "batch_size", "inner_rounds", "learning_rate")
-"""Options on which it may depend what is exchanged."""
+"""Options that the exchanges may depend on."""
 
 
 def _check_union(ucq: Ucq) -> None:
@@ -439,28 +449,34 @@ def _combination(ucq: Ucq, slot: Slot, client: Client, training: bool) -> Combin
 
 
 def _separates(kind: str, options: TrainingOptions) -> bool:
-    """The first step tells clients the classes of their rows anyway, and no penalty makes all
-    estimates finite."""
+    """Return whether clients may report separation: the first step discloses the classes of their
+    rows anyway, and no penalty makes all estimates finite.
+    """
     plain = options.algorithm == "lbfgs" and options.tower is None and not options.method.secure
     return plain and options.l2 == 0.0 and kind_of(kind).separable
 
 
 def _tells_classes(look: Diagnostic | None, ucq: Ucq, kind: str) -> bool:
-    """CHECK tells clients the targets of their rows anyway, and a model of the kind may be trained
-    without a penalty."""
+    """Return whether clients may report separation in CHECK: it discloses the targets of their rows
+    anyway, and a model of this kind may be trained without a penalty.
+    """
     explains = isinstance(look, Check) and look.explains and ucq.target is not None
     return explains and kind_of(kind).separable
 
 
 def _merges(options: TrainingOptions, protection: Protection) -> bool:
-    """Each row that dropout leaves units out for, or that is noised, is one for itself."""
+    """Return whether equal rows may be merged: not with dropout or noise, which treat each row
+    separately.
+    """
     drops = options.tower is not None and options.tower.dropout > 0.0
     allowed = options.merge_equal_rows and not (drops or protection.rows)
     return allowed and spec_of(options.algorithm).merges(options)
 
 
 def _of_tables(ucq: Ucq, options: TrainingOptions) -> bool:
-    """Strengths are found for new rows of a table, so that its rows stay apart."""
+    """Return whether strengths are chosen for new rows of a table, so that its rows
+    stay separate.
+    """
     shrunken = any(slot.shrunken for slot in ucq.slots)
     return shrunken and getattr(options.method, "unit", None) == TABLE
 
@@ -484,6 +500,8 @@ def _fragments(
 
 
 def evaluated(slot: Slot, specification: SlotSpecification) -> tuple[Fragment, ...]:
-    """What databases evaluate of the slot at a client, in the order of `Prepare`."""
+    """Return the fragments of the slot that databases evaluate at a client, in the order of
+    `Prepare`.
+    """
     own = [slot.fragments[index] for index in specification.fragments]
     return tuple(part for fragment in own for part in fragment.parts or (fragment,))

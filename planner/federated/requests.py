@@ -1,4 +1,4 @@
-"""What a client is told of a run before it begins (sqlfl.contract.request), from its exchanges."""
+"""The request of a run (sqlfl.contract.request) for a client, from the run's exchanges."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sqlfl.planner.federated.sizes import Size
 ONCE = ("settled", "proofs", "mergers")
 """Roles of symbols that are 0 or 1."""
 UPDATED = "updates"
-"""Role of the symbol that counts how often strengths are found anew."""
+"""Role of the symbol that counts updates of strengths."""
 ROUNDS = ("rounds", "exact")
 """Roles of symbols that count epochs, or a part of them."""
 
@@ -52,7 +52,7 @@ def request_of(
 
 
 def at_most(run: Run, times: Size) -> int | None:
-    """A bound that follows from the options alone; None where there is none."""
+    """Return a bound that follows from the options alone; None without one."""
     total = 0
     for symbols, number in times.terms:
         if number < 0:
@@ -75,7 +75,7 @@ def at_most(run: Run, times: Size) -> int | None:
 
 
 def _epochs(run: Run) -> int:
-    """Of all fits."""
+    """Return the epochs of all fits."""
     if run.tuning is None:
         return run.training.epochs
     return run.tuning.fits * max(c.options.epochs for c in run.tuning.candidates)

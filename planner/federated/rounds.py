@@ -1,4 +1,4 @@
-"""The exchanges that the methods' rounds are made of; each method's own lie in its `spec`."""
+"""Exchanges that methods share in their rounds; a method's own are in its `spec`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sqlfl.planner.federated.sizes import Size
 from sqlfl.planner.query.ucq import Slot
 
 PENALTY = 1
-"""As in sqlfl.contract.configuration, which the planner does not load."""
+"""The constant of sqlfl.contract.configuration, which the planner does not load."""
 ENCODED = "number of encoded columns"
 
 
@@ -28,7 +28,9 @@ def start(run: Run) -> Exchange:
 
 
 def first_predictions(run: Run) -> list[Exchange]:
-    """Of the blocks that training starts from; nothing of linear ones that start from 0."""
+    """Return the first predictions of blocks that training starts from; nothing for linear ones
+    that start at 0.
+    """
     calls, phase = [], "first predictions"
     for slot in run.towers:
         for client in slot.clients:
@@ -54,7 +56,7 @@ def outputs_of_rows(run: Run) -> str:
 
 
 def predicted(run: Run, slot: Slot, client: Client, what: str, rows: Size | None = None) -> Content:
-    """The block's outputs of so many rows (all by default), and its penalty."""
+    """Return the block's outputs for these rows (all by default), and its penalty."""
     noise = run.protection.predictions
     what += f", {noise.told}" if noise else ""
     what += "; penalty of the block" if client == slot.clients[0] else ""
@@ -80,7 +82,7 @@ def grams(run: Run) -> list[Exchange]:
 
 
 def strengths(run: Run) -> list[Exchange]:
-    """Of groups of columns that `auto` made, found anew."""
+    """Return the exchange that updates strengths of column groups of `auto`."""
     calls = []
     for slot in run.shrunken:
         reply = content(ms.Strengths)
@@ -103,7 +105,9 @@ def active(slot: Slot, client: Client) -> Size:
 
 
 def trained(run: Run, slot: Slot, client: Client) -> Size:
-    """Rows that the rounds are of: active ones, equal ones once where the client told them."""
+    """Return the rows of the rounds: active ones, with equal ones merged if the client has reported
+    them.
+    """
     return sym.of_client("trained", slot, client) if run.merges else active(slot, client)
 
 
@@ -127,10 +131,11 @@ def step(
     answer: Callable[[Slot, Client], Content],
     parameters: Callable[[Slot], Size] | None = None,
 ) -> list[Exchange]:
-    """One step of every block: an exchange, and one more to sum the gradients of shared slots.
+    """Return one step of every block: an exchange, and one more that sums the gradients of shared
+    slots.
 
-    `sent` gives the request; `answer` the predictions; `parameters` how many numbers a gradient has
-    (the block's).
+    `sent` gives the request; `answer` the predictions; `parameters` the size of a gradient (the
+    block's).
     """
     first, second = [], []
     for slot in run.towers:
@@ -157,7 +162,9 @@ def predictions(
     outputs: Size | int = sym.OUTPUTS,
     rows: Size | None = None,
 ) -> Content:
-    """Of all rows by default; `products` numbers come from the slot's first client only."""
+    """Return predictions, of all rows by default; `products` numbers come from the slot's first
+    client only.
+    """
     rows = trained(run, slot, client) if rows is None else rows
     own = products if client == slot.clients[0] else 0
     return content(kind, what, rows=rows, outputs=outputs, products=own)
@@ -180,10 +187,10 @@ def scores(run: Run, phase: str, times: Size, *, exact: bool = True) -> Exchange
 
 
 def proof(run: Run, measured: Callable[[Slot], bool], *, exact: bool = True) -> list[Exchange]:
-    """How large the gradient is in the end, at refreshed scores. Of towers it would prove nothing;
-    of protected rows it is not told.
+    """Return the exchange that measures the gradient at the end, at refreshed scores.
 
-    measured: a slot's first client has its second moments, or makes them (`Configuration.metric`).
+    It proves nothing for towers, and protected rows must not disclose it. measured : whether a
+    slot's first client has its second moments, or computes them (`Configuration.metric`).
     """
     if run.tower is not None or run.protection.features:
         return []

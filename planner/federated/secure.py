@@ -1,4 +1,4 @@
-"""Exchanges under masks: what the coordinator sees of clients whose slot is summed in secret."""
+"""Exchanges under masks: the coordinator's view of clients whose slot uses secure sums."""
 
 from __future__ import annotations
 
@@ -21,13 +21,16 @@ from sqlfl.planner.query.ucq import CATEGORY, Slot
 from sqlfl.privacy.protection import NoisedMoments
 
 LIMBS, EXACT_LIMBS = 2, 16
-"""Of masked numbers, and of masked statistics: as in sqlfl.aggregation.fixed_point, which the
-planner does not load."""
+"""Limbs of masked numbers, and of masked statistics: as in sqlfl.aggregation.fixed_point, which the
+planner does not load.
+"""
 PHASE = "secure sums"
 
 
 def secured(run: Run, exchanges: tuple[Exchange, ...]) -> tuple[Exchange, ...]:
-    """The exchanges of a run, with masks around what is summed over the clients of a slot."""
+    """Return the exchanges of a run, with masks on the messages that are summed over a slot's
+    clients.
+    """
     slots = _slots(run)
     found: list[Exchange] = []
     for item in exchanges:
@@ -38,7 +41,7 @@ def secured(run: Run, exchanges: tuple[Exchange, ...]) -> tuple[Exchange, ...]:
 
 
 def secret_kinds(run: Run) -> frozenset[str]:
-    """Kinds of messages that are summed so; none where nothing is."""
+    """Return kinds of messages in secure sums; empty without such sums."""
     slots = _slots(run)
     if not slots:
         return frozenset()
@@ -69,7 +72,7 @@ def _keys(slots: list[Slot]) -> list[Exchange]:
 
 
 def _masked(run: Run, item: Exchange, slots: dict[int, Slot]) -> list[Exchange]:
-    """One exchange as it is with masks; and one more where statistics are summed."""
+    """Return an exchange with masks, and one more if statistics are summed."""
     sends: list[Send] = []
     statistics: list[Slot] = []
     for send in item.sends:

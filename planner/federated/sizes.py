@@ -17,15 +17,15 @@ Number: TypeAlias = int | Fraction
 
 @dataclass(frozen=True)
 class Symbol:
-    """A quantity that is known only when the plan runs, or not before the data is seen."""
+    """A quantity that is known only when the plan runs, or after the data is read."""
 
     name: str
-    """As printed, 'a[f@airline/0]'; unique in a plan."""
+    """The printed form, 'a[f@airline/0]'; unique in a plan."""
     role: str
-    """What it counts, 'active'; one of the roles listed in `sqlfl.planner.federated.symbols`."""
+    """The counted quantity, 'active'; one of the roles in `sqlfl.planner.federated.symbols`."""
     slot: int | None = None
     client: Client | None = None
-    """None where it is one number for the whole slot, or for the whole query."""
+    """None for a number of the whole slot, or of the whole query."""
     part: int | None = None
     """The key's index in the query, or the feature's position in the slot."""
 
@@ -36,8 +36,7 @@ class Symbol:
 class Size:
     """A polynomial in symbols; immutable, compared by value.
 
-    Terms print in descending degree, then by name, those that are taken off last:
-    `4·a[f@airline/0]·d_c + 8`.
+    Terms print in descending degree, then by name, negative ones last: `4·a[f@airline/0]·d_c + 8`.
     """
 
     __slots__ = ("_terms",)

@@ -1,7 +1,7 @@
-"""The quantities that size formulas are made of, and what each of them means.
+"""Quantities in size formulas, with their meanings.
 
-A test, or an auditor, binds a formula by going through the symbols of a plan: `role` says what
-to look up, `slot`, `client` and `part` where.
+A test, or an auditor, evaluates a formula by the symbols of a plan: `role` names the quantity;
+`slot`, `client` and `part` name its place.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ PROBES = Size(Symbol("P", "probes"))
 def of_client(
     role: str, slot: Slot, client: Client, part: int | None = None, what: str = ""
 ) -> Size:
-    """The quantity `role` of one client's rows of a slot; `what` names the part."""
+    """Return the quantity `role` of one client's rows of a slot; `what` names the part."""
     letter = ROLES[role][0].partition("[")[0]
     place = f"{slot.name}@{client}{'.' if what else ''}{what}"
     return Size(Symbol(f"{letter}[{place}]", role, slot.index, client, part))

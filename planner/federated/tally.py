@@ -1,4 +1,4 @@
-"""What a run's messages were, and what the formulas of EXPLAIN come to at their sizes."""
+"""Measured messages of a run, and the values of EXPLAIN's formulas at their sizes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Place: TypeAlias = tuple[Client, int, str, str]
 
 @dataclass
 class Sum:
-    """Messages of one place."""
+    """Messages at one place."""
 
     messages: int = 0
     bytes: int = 0
@@ -39,7 +39,7 @@ class Sum:
 
 
 class Tally:
-    """Of the messages that `note` is told of, from any thread of one run; only sizes stay."""
+    """Counter of the messages passed to `note`, from any thread of one run; it keeps only sizes."""
 
     def __init__(self) -> None:
         self.sums: defaultdict[Place, Sum] = defaultdict(Sum)
@@ -51,10 +51,11 @@ class Tally:
             self._taken[client] = message.rows.tolist()
         self.sums[client, message.slot, message.kind, direction].add(message)
 
-    # -- what is looked up of it -------------------------------------------------------------------
+    # -- lookups
+    # --------------------------------------------------------------------------------------
 
     def of(self, kinds: tuple[str, ...], client: Client | None, slot: int | None) -> Sum:
-        """All of these kinds, at a client and slot or at all of them."""
+        """Return the sum of all messages of these kinds, at a client and slot or at all of them."""
         found = Sum()
         for (at, own, kind, _), one in self.sums.items():
             if kind in kinds and client in (None, at) and slot in (None, own):
@@ -70,7 +71,7 @@ class Tally:
         return max((s.messages for place, s in self.sums.items() if place[2] == kind), default=0)
 
     def empty(self, plan: FederatedPlan) -> tuple[str, ...]:
-        """Slots of which no client had a row of a table."""
+        """Return slots where no client had a row of a table."""
         rows: Counter[int] = Counter()
         for client, counts in self._taken.items():
             told = iter(counts)
@@ -88,15 +89,17 @@ class MeasuredMessages:
     messages: int
     bytes: int
     formula: int | None
-    """Bytes as EXPLAIN says; None where it has a quantity that messages do not tell."""
+    """Bytes by EXPLAIN's formula; None if the formula has a quantity that messages do not show."""
     differing: tuple[str, ...]
-    """Kinds of messages that are more, fewer, or larger than it says."""
+    """Kinds of messages whose number or size differs from the formula."""
 
 
 def measured(
     plan: FederatedPlan, tally: Tally, epochs: int, outputs: int
 ) -> dict[tuple[Client, str], MeasuredMessages]:
-    """Of each client and direction, planning left out. `outputs` is d_c."""
+    """Return the measured messages of each client and direction, without planning. `outputs` is
+    d_c.
+    """
     values = _Values(plan, tally, epochs, outputs)
     exchanges = tuple(item for item in plan.exchanges if item.phase != "plan")
     said: dict[Place, tuple[int, int] | None] = {}
@@ -130,7 +133,7 @@ def measured(
 
 
 class _Values:
-    """By the roles of `sqlfl.planner.federated.symbols`."""
+    """Values of symbols by their roles in `sqlfl.planner.federated.symbols`."""
 
     def __init__(self, plan: FederatedPlan, tally: Tally, epochs: int, outputs: int) -> None:
         self._plan, self._tally = plan, tally
@@ -214,7 +217,7 @@ class _Values:
         return self._plan.ucq.slots[symbol.slot or 0].keys.index(symbol.part or 0)
 
     def _entries(self, symbol: Symbol, *kinds: str) -> int:
-        """Of a category, by its number among those of the slot."""
+        """Return the entries of a category, by its number among those of the slot."""
         before = self._plan.ucq.slots[symbol.slot or 0].features[: symbol.part]
         number = sum(feature.kind == CATEGORY for feature in before)
         return self._largest(symbol, f"tags.{number}", *kinds)
@@ -228,7 +231,7 @@ class _Values:
         return many * (many + 1) // 2
 
     def _between(self, symbol: Symbol, epochs: int) -> Fraction:
-        """Rows of a batch that is not an epoch's first."""
+        """Return the rows of a batch that is not an epoch's first."""
         return self._total(symbol, "batch", "residuals", self._tally.most("residuals") - epochs)
 
     def _first(self, symbol: Symbol, epochs: int) -> Fraction:
@@ -237,13 +240,15 @@ class _Values:
         return Fraction(rows, max(1, epochs))
 
     def _exact(self) -> int:
-        """Those that move the model: where scores are asked for anew, one moves nothing."""
+        """Return the number of exact iterations that move the model: a request for all scores moves
+        nothing.
+        """
         steps = self._tally.most("exact_residuals")
         return steps - self._tally.most("send_exact_predictions") if steps else 0
 
 
 def _facts(message: ms.Message) -> dict[str, int]:
-    """Its numbers, and the sizes of its texts and arrays, by the names of fields and of sizes."""
+    """Return the message's numbers, and the sizes of its texts and arrays, by name."""
     found: dict[str, int] = {}
     for name, form in message.forms().items():
         found |= _fact(name, getattr(message, name), form)

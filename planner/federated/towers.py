@@ -1,5 +1,4 @@
-"""Sizes of the towers of a neural model, for columns that are not known yet; see
-sqlfl.models.towers."""
+"""Sizes of a neural model's towers, for columns that are not known yet; see sqlfl.models.towers."""
 
 from __future__ import annotations
 
@@ -14,6 +13,6 @@ def inner_weights(hidden: tuple[int, ...]) -> int:
 
 
 def parameters(hidden: tuple[int, ...], columns: Size, outputs: Size) -> Size:
-    """Of a tower over so many encoded columns: W1, b1, W2, ..., W_out."""
+    """Return the parameters of a tower over these encoded columns: W1, b1, W2, ..., W_out."""
     first, last = hidden[0], hidden[-1]
     return columns * first + (first + inner_weights(hidden)) + outputs * last

@@ -10,7 +10,7 @@ from sqlfl.contract.schema import folded
 from sqlfl.planner.grammar.writing import Dialect
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# duckdb_keywords(): reserved, and those that are not a plain column name
+# duckdb_keywords(): reserved words, and words that cannot be plain column names
 _RESERVED = """
 all analyse analyze and any array as asc asymmetric both case cast check collate column
 constraint create default deferrable desc describe distinct do else end except false fetch for

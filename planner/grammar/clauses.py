@@ -15,7 +15,7 @@ from sqlfl.planner.grammar.tokens import QUOTED, Tokens
 from sqlfl.planner.grammar.writing import Dialect
 
 _EXPECTED = re.compile(r"Expect(?:ed|ing) ([A-Z)(\]}>][^'{]{0,30})$")
-"""What the parser of queries says that a user understands."""
+"""Expectations in the query parser's messages that users understand."""
 
 _NUMBER = re.compile(r"(\d[\d_]*\.?[\d_]*|\.\d[\d_]*)([eE][+-]?\d[\d_]*)?", re.ASCII)
 _MAX_DIGITS = 38
@@ -23,7 +23,7 @@ _MAX_DIGITS = 38
 
 
 class Clauses(Tokens):
-    """Reads what several statements have."""
+    """Parser of the clauses that several statements share."""
 
     def path(self, what: str, least: int, most: int) -> Path:
         words = [self.name(what)]
@@ -88,7 +88,7 @@ class Clauses(Tokens):
         raise self.fail(f"expected a value for option {option}, got {self.got()}", hint=hint)
 
     def checked_number(self, text: str, negative: bool, start: int) -> int | float:
-        """The value of a number; ParseError for what only begins as one."""
+        """Return the value of a number. Raise ParseError for text that only begins as one."""
         span = (start, self.span(self.tokens[self.at - 1])[1])
         if not _NUMBER.fullmatch(text):
             hint = "write 0.001 or 1e-3"

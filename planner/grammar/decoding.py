@@ -1,8 +1,8 @@
-"""Text of statements as it comes: from files of any encoding, and pasted from documents.
+"""Decode text of statements, from files in any encoding and text pasted from documents.
 
-What stands in quotes or comments stays as it is. Elsewhere blanks of Unicode are blanks, quotes of
-word processors are quotes, and invisible characters are left out. What could mean two things is
-refused with its place: an em dash may have been `-` or `--`.
+Text in quotes or comments stays unchanged. Elsewhere Unicode blanks become blanks, typographic
+quotes become quotes, and invisible characters are removed. Ambiguous characters are refused with
+their place: an em dash may have been `-` or `--`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
-"""Byte order marks; those of UTF-32 begin as those of UTF-16 do."""
+"""Byte order marks; those of UTF-32 come first, because UTF-16's are a prefix of one."""
 _SAVE = "save the file as UTF-8"
 
 _SINGLE, _DOUBLE = "‘’‚‛", "“”„‟"
@@ -29,7 +29,7 @@ _INVISIBLE = "\u200b\u2060\ufeff\u00ad\u180e"
 """Characters of no width, which DuckDB takes for blanks or for parts of names: within a word
 they are refused."""
 _TURNING = "\u200c-\u200f\u202a-\u202e\u2061-\u2069"
-"""Joiners and marks of the direction of writing: parts of names, and else left out."""
+"""Joiners and marks of writing direction: kept within names, removed elsewhere."""
 _HYPHENS = "\u2010\u2011\u2212\ufe63\uff0d"
 _DASHES = "\u2012-\u2015"
 _WIDE = "\uff08\uff09\uff0c\uff0e\uff1a\uff1b\uff1d\uff0a\uff0b\uff0f\uff1c\uff1e"
@@ -60,10 +60,8 @@ _EDGE = re.compile(r"/\*|\*/")
 
 
 def decoded(given: str | bytes) -> str:
-    """The text of statements, for the tokenizer.
-
-    Raises ParseError, with its place, for bytes that are no text in UTF-8, UTF-16 or UTF-32, and
-    for characters that may mean two things.
+    """Return the text of statements for the tokenizer. Raise ParseError, with its place, for bytes
+    that are not UTF-8, UTF-16 or UTF-32, and for ambiguous characters.
     """
     text = _of_bytes(bytes(given)) if isinstance(given, bytes | bytearray) else _of_text(given)
     if text.isascii() and "\0" not in text:
@@ -190,7 +188,7 @@ def _meant(text: str, found: re.Match[str], kind: str) -> str:
 
 
 def unclosed(text: str) -> tuple[int, str] | None:
-    """Place and kind of the quote or comment that the text does not close; None if it does."""
+    """Return place and kind of an unclosed quote or comment; None if all are closed."""
     at = 0
     while (found := _TOKEN.search(text, at)) is not None:
         at = found.end()

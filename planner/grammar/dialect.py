@@ -90,14 +90,13 @@ _TRAIN_FORM = (
 
 
 def parse(sql: str) -> Statement:
-    """The one statement that `sql` holds; ParseError says what was expected and what was got."""
+    """Return the one statement in `sql`. Raise ParseError with the expected and the actual text."""
     return _Reader(sql).statement()
 
 
 def split(sql: str) -> tuple[Span, ...]:
-    """The places of the statements that semicolons separate in `sql`, with their comments.
-
-    Raises ParseError for a string, a quoted name or a comment that is not closed.
+    """Return the places of the statements that semicolons separate in `sql`, with their comments.
+    Raise ParseError for an unclosed string, quoted name or comment.
     """
     tokens = tokenize(sql)
     ends = [t.start for t in tokens if t.token_type is TokenType.SEMICOLON]
@@ -352,7 +351,7 @@ class _Reader(ListingParser):
         return EvaluateModel(name, None, query, self.sql, options, place, look.lower(), threshold)
 
     def _threshold(self, form: str) -> float:
-        """Of a probability."""
+        """Read the threshold, a probability."""
         self.at += 1
         place = self.span()
         text = self.digits()

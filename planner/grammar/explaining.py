@@ -1,4 +1,4 @@
-"""What may stand between EXPLAIN and the statement that is explained."""
+"""Options between EXPLAIN and its statement."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Sequence
 
 VERBOSE, ANALYZE = "VERBOSE", "ANALYZE"
 REHEARSED = ("CHECK", "TRAIN", "TUNE")
-"""Statements that are run over rows that are made up."""
+"""Statements that can run over synthetic rows."""
 NO_ROWS = (
     "the weights of a model follow from rows, and what it makes of rows that everybody knows would "
     "tell them: EXPLAIN says what the statement exchanges"
 )
-"""Why those of a model that is there are not."""
+"""The reason why statements about an existing model cannot."""
 
 
 def leading(words: Sequence[str]) -> int:
-    """How many of the words of a statement, in upper case, are EXPLAIN and its options.
+    """Return the number of words, in upper case, of EXPLAIN and its options at a statement's start.
 
     >>> leading("EXPLAIN ( ANALYZE , VERBOSE ) TRAIN MODEL m".split()), leading(["TRAIN"])
     (6, 0)

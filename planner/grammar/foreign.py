@@ -1,4 +1,4 @@
-"""Statements and code of other tools, and what to write instead."""
+"""Hints for statements and code of other tools."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _KINDS: tuple[tuple[str, str, str], ...] = (
     (r"SELECT (\w+ \. )?PREDICT \(", "another database", _PREDICT),
     (r"ML \. ", "BigQuery ML", "SELECT * FROM ML.PREDICT(MODEL name, (SELECT ...))"),
 )  # fmt: skip
-"""Beginnings of statements in words with blanks between them, whose they are, what is ours."""
+"""Beginnings of statements as words separated by blanks, their tool, and our spelling."""
 _CODE: tuple[tuple[str, str, str], ...] = (
     (r"FED \. \w+ ?\(", "Python", "give the text between the quotes alone"),
     (r"(IMPORT|FROM) \w+( \. \w+)* (IMPORT|AS) ", "Python",
@@ -66,7 +66,7 @@ _FIRST_WORDS = 400
 
 
 def instead(tokens: list[Token]) -> str | None:
-    """A hint for a statement of another tool; None where it is none that is known."""
+    """Return a hint for a statement of another tool; None for an unknown one."""
     words = " ".join(
         "''" if token.token_type in QUOTED else token.text.upper()
         for token in tokens[:_FIRST_WORDS]

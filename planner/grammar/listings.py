@@ -1,4 +1,4 @@
-"""Statements that show what there is: SHOW, DESCRIBE, HISTORY and FEATURES OF MODEL."""
+"""Parser of statements that list or describe: SHOW, DESCRIBE, HISTORY and FEATURES OF MODEL."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sqlfl.planner.grammar.statements import (
 
 
 class ListingParser(Clauses):
-    """Each method reads what follows the first word of its statement."""
+    """Parser of listings; each method reads the words after a statement's first."""
 
     def _show(self) -> Statement:
         listed: dict[str, Callable[[str], Statement]] = {

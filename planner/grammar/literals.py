@@ -16,14 +16,14 @@ from sqlfl.planner.grammar.writing import to_sql
 IN_QUERIES = "int, float, Decimal, str, bool, None, date, datetime, bytes, and lists of these"
 IN_OPTIONS = "int, float, Decimal, str, bool, None, and lists and dicts of these"
 _DIGITS = 38
-"""Of a DECIMAL, and of the largest integer."""
+"""Maximum digits of a DECIMAL, and of the largest integer."""
 
 
 def literal(value: object, what: str) -> exp.Expr:
-    """The value as an expression of a query; `what` names it in errors.
+    """Return the value as an expression of a query; `what` names it in errors.
 
-    A float is a DOUBLE, a Decimal a DECIMAL, a date a DATE, a datetime a TIMESTAMP, with a time
-    zone a TIMESTAMPTZ, bytes a BLOB. Raises Error for what SQL has no literal of.
+    A float becomes a DOUBLE, a Decimal a DECIMAL, a date a DATE, a datetime a TIMESTAMP, with a
+    time zone a TIMESTAMPTZ, bytes a BLOB. Raises Error for a type without an SQL literal.
     """
     value = _plain(value)
     if isinstance(value, list | tuple):
@@ -44,7 +44,7 @@ def literal(value: object, what: str) -> exp.Expr:
 
 
 def written_option(value: object, what: str) -> str:
-    """The text of the value as that of an option; `what` names it in errors."""
+    """Return the text of the value as an option's value; `what` names it in errors."""
     value = _plain(value)
     if isinstance(value, Mapping):
         pairs = (
@@ -62,7 +62,7 @@ def written_option(value: object, what: str) -> str:
 
 
 def _plain(value: object) -> object:
-    """Python's own number or truth value for one of numpy."""
+    """Return Python's number or truth value for one of numpy."""
     if type(value).__module__ == "numpy" and getattr(value, "shape", None) == ():
         return value.item()  # type: ignore[attr-defined]
     return value
@@ -102,7 +102,7 @@ def _decimal(value: decimal.Decimal, what: str) -> exp.Expr:
 
 
 def _signed(digits: str, negative: bool) -> exp.Expr:
-    """In parentheses where it is negative: `x - ?` and `?::TEXT` mean the value."""
+    """Return a number, in parentheses if negative: `x - ?` and `?::TEXT` then use its value."""
     number = exp.Literal.number(digits)
     return exp.Paren(this=exp.Neg(this=number)) if negative else number
 

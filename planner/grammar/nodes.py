@@ -20,4 +20,4 @@ class Prefix(exp.Unary):
 
 
 class Verbatim(exp.Expression, exp.Condition):
-    """A literal, written as it came: `this` is its text."""
+    """A literal in its original spelling: `this` is its text."""

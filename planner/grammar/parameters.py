@@ -1,7 +1,7 @@
-"""Parameters of a text: `?`, `$1` and `$name`, with values written out as literals.
+"""Parameters of a text: `?`, `$1` and `$name`, replaced by literals of their values.
 
-The text with its values is what a statement is from then on: its spans, its plan and the model's
-own statement are those of that text. Each value is one literal there, token for token.
+From then on the statement is the text with values: spans, the plan and the model's statement refer
+to it. Each value is one literal, token for token.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sqlfl.planner.grammar.tokens import tokenize
 from sqlfl.planner.grammar.writing import Dialect, to_sql
 
 _OPTIONS = ("WITH", "PRIVACY", "OPTIONS")
-"""Clauses in whose parentheses values of options stand."""
+"""Clauses whose parentheses hold values of options."""
 _CALL = "fed.sql(text, [value, ...]) for ? and $1, fed.sql(text, {'name': value}) for $name"
 NO_NAME = "a parameter is a value: names of models, tables and columns are written"
 _STANDS = (
@@ -31,7 +31,7 @@ _STANDS = (
 
 
 _OF_NAMES = (exp.Dot, exp.Join, exp.Star)
-"""What has names right below it where others have values."""
+"""Nodes with names directly below them where others have values."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +39,12 @@ class ParameterPlace:
     """A parameter in a text."""
 
     name: str
-    """Of `$name`; '1' of `$1`; empty of `?`."""
+    """The name in `$name`; '1' of `$1`; empty of `?`."""
     span: Span
     option: bool
-    """It is the value of an option, or within one."""
+    """Whether it is the value of an option, or within one."""
     member: bool = False
-    """It stands alone in the parentheses of IN."""
+    """Whether it stands alone in the parentheses of IN."""
 
     @property
     def shown(self) -> str:
@@ -58,14 +58,14 @@ class Filled:
     original: str
     sql: str
     edits: tuple[tuple[Span, Span], ...] = ()
-    """Where each parameter stands in `original`, and its value in `sql`, in their order."""
+    """The place of each parameter in `original`, and of its value in `sql`, in order."""
 
     def original_span(self, span: Span) -> Span:
-        """Where a part of `sql` came from."""
+        """Return the original place of a part of `sql`."""
         return self._offset(span[0], 0), self._offset(span[1], 1)
 
     def is_value(self, span: Span) -> bool:
-        """Whether the part of `sql` is the value of a parameter, and nothing else."""
+        """Return whether the part of `sql` is exactly the value of a parameter."""
         return any(first <= span[0] < span[1] <= last for _, (first, last) in self.edits)
 
     def _offset(self, at: int, end: int) -> int:
@@ -79,8 +79,9 @@ class Filled:
         return at + shift
 
     def check(self, statement: Statement, offset: int) -> None:
-        """ParseError where a value is read as anything else than a literal; the statement was read
-        from `sql` at `offset`, and so does its error point there."""
+        """Raise ParseError if a value is not read as a literal. The statement was read from `sql`
+        at `offset`, and the error points there.
+        """
         query, place = getattr(statement, "query", None), getattr(statement, "place", (0, 0))
         own = [(a - offset, b - offset) for _, (a, b) in self.edits]
         own = [span for span in own if place[0] <= span[0] and span[1] <= place[1]]
@@ -142,11 +143,11 @@ def _unnamed(sql: str, token: Token) -> ParseError:
 
 
 def fill(sql: str, values: object = None) -> Filled:
-    """The text with `values` in the places of its parameters: a list for `?` and `$1`, a mapping
-    for `$name`; None where it has none.
+    """Replace the parameters in the text by `values`: a list for `?` and `$1`, a mapping for
+    `$name`, None for no parameters.
 
-    Raises ParseError for parameters without values and Error for values without parameters, and of
-    types that SQL has no literals of.
+    Raises ParseError for parameters without values, and Error for values without parameters or
+    without an SQL literal.
     """
     found = places(sql) if "?" in sql or "$" in sql else ()
     if values is None:
@@ -264,7 +265,7 @@ def _mismatch(sql: str, place: ParameterPlace, message: str) -> ParseError:
 
 
 def _check_tokens(filled: Filled) -> None:
-    """Each value is its own tokens, and all others are those of the original."""
+    """Check that each value has its own tokens, and that all other tokens are the original's."""
     expected, done = [], 0
     for (start, stop), (first, last) in filled.edits:
         expected += _kinds(filled.original, done, start)
@@ -280,8 +281,9 @@ def _kinds(sql: str, start: int, stop: int) -> list[tuple[TokenType, str]]:
 
 
 def _with_literals(tokens: Sequence[Token], sql: str, values: Sequence[Span]) -> exp.Query | None:
-    """The query with a number read at each of the places, which is no name anywhere, and then the
-    place's value put there; None where it cannot be read so."""
+    """Return the query read with a number, which is never a name, at each place, and then with the
+    place's value. None if it cannot be read so.
+    """
     read: list[Token] = []
     for token in tokens:
         start, stop = next((v for v in values if v[0] <= token.start < v[1]), (0, 0))

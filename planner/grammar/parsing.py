@@ -1,7 +1,7 @@
-"""DuckDB's grammar as sqlglot reads it, where the tree must keep what was written.
+"""Parts of DuckDB's grammar on sqlglot's parser, where the tree must keep the original text.
 
-sqlglot takes the columns before a method call (`n.abs()`) and the parameters of lambdas for plain
-words, may lose fields of the latter, and has a comma and a JOIN in one flat list.
+sqlglot reads the columns before a method call (`n.abs()`) and the parameters of lambdas as plain
+words. It may lose fields of lambdas, and has a comma and a JOIN in one flat list.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from sqlglot.tokenizer_core import TokenType
 COMMA = "sqlfl_comma"
 """Key in the meta of a join: it was written as a comma."""
 _DECORATIONS = (exp.Window, exp.Filter, exp.IgnoreNulls, exp.RespectNulls, exp.WithinGroup)
-"""What may stand around the call of a method: `x.sum() FILTER (...) OVER (...)`."""
+"""Nodes that may surround a method call: `x.sum() FILTER (...) OVER (...)`."""
 
 
 class Naming(DuckDBParser):
-    """Names stay columns until they are resolved; `x.f(y)` is `Dot(x, f(y))` whatever x is."""
+    """Names stay columns until they are resolved; `x.f(y)` is `Dot(x, f(y))` for any x."""
 
     COLUMN_OPERATORS: ClassVar[dict[TokenType, Any]] = {
         token: DuckDBParser.COLUMN_OPERATORS[token] for token in (TokenType.DOT, TokenType.DCOLON)
@@ -65,7 +65,7 @@ class Naming(DuckDBParser):
         return this
 
     def _member(self) -> exp.Expr | None:
-        """What stands after a dot; `t.true` and `t.null` are columns."""
+        """Read the word after a dot; `t.true` and `t.null` are columns."""
         word = self._curr
         if word.token_type in self.BRACKETS:
             self.raise_error("Expected A NAME", word)
@@ -110,7 +110,7 @@ def group_joins(query: exp.Query) -> None:
 
 
 def _grouped(joins: list[exp.Join]) -> list[exp.Join]:
-    """Those that follow a comma become joins of its item."""
+    """Attach joins that follow a comma to its item."""
     found: list[exp.Join] = []
     following: list[exp.Join] = []
     for join in joins:
@@ -129,16 +129,15 @@ def _take(found: list[exp.Join], following: list[exp.Join]) -> None:
         return
     item = found[-1].this
     if not isinstance(item, exp.Table | exp.Subquery):
-        item = exp.Table(this=item)  # a list, values, LATERAL: they have no joins of their own
+        item = exp.Table(this=item)  # a list, values or LATERAL has no joins of its own
     item.set("joins", [*(item.args.get("joins") or []), *following])
     found[-1].set("this", exp.Subquery(this=item))
 
 
 def unions_of(query: exp.SetOperation) -> list[exp.SetOperation]:
-    """The set operations of `a UNION ALL b UNION ALL c`, the last one first: each is the left
-    operand of the one before it, without parentheses.
-
-    There may be one for each of many parties, so nothing goes down it by calling itself.
+    """Return the set operations of `a UNION ALL b UNION ALL c`, the last one first. Each is the
+    left operand of the one before it, without parentheses. There may be one for each of many
+    parties, so this does not recurse.
     """
     found = [query]
     while isinstance(found[-1].this, exp.SetOperation):
@@ -147,14 +146,14 @@ def unions_of(query: exp.SetOperation) -> list[exp.SetOperation]:
 
 
 def is_from(node: exp.Expr) -> bool:
-    """Whether it is a table or joins, in parentheses or not, and no SELECT."""
+    """Return whether the node is a table or joins, in parentheses or not, and no SELECT."""
     if isinstance(node, exp.Subquery):
         return bool(node.args.get("joins") or node.alias) or is_from(node.this)
     return isinstance(node, exp.Table)
 
 
 def joins_of(item: exp.Expr) -> Iterator[exp.Join]:
-    """The joins of a SELECT or of an item of FROM, those in parentheses too."""
+    """Yield the joins of a SELECT or of an item of FROM, those in parentheses too."""
     from_ = item.args.get("from_")
     inner = item.this if from_ is None else from_.this
     if isinstance(inner, exp.Expr) and is_from(inner):
@@ -165,8 +164,9 @@ def joins_of(item: exp.Expr) -> Iterator[exp.Join]:
 
 
 def items_of(select: exp.Expr) -> Iterator[exp.Expr]:
-    """The tables, derived tables and calls in the FROM of a SELECT; parentheses before what stands
-    in them."""
+    """Yield the tables, derived tables and calls in the FROM of a SELECT; parentheses before their
+    contents.
+    """
     from_ = select.args.get("from_")
     for item in [] if from_ is None else [from_.this]:
         yield from _items(item)

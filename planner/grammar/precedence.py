@@ -1,7 +1,7 @@
-"""What binds to what in an expression, as in DuckDB's grammar from 2.0.1 on.
+"""Precedence of operators, as in DuckDB's grammar from 2.0.1 on.
 
-To 2.0.0, `@` and `!` bind less, and `->` least of all: the second reading refuses what it reads
-otherwise.
+Up to 2.0.0, `@` and `!` bind less, and `->` least of all: the cross-check with DuckDB refuses a
+text that it reads differently.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _TRUTHS: dict[str, exp.Expr] = {
 
 
 class Operators(Naming):
-    """Reads operators, each method those of one rank; the loosest first."""
+    """Parser of operators, one method for each rank; the loosest first."""
 
     _after_arrow = -1
-    """Where the right operand of a -> begins that is being read."""
+    """Start of the right operand of the -> that is being read."""
 
     def _parse_equality(self, parse_is: bool = True) -> Node:
-        """NOT, and what binds closer."""
+        """Read NOT, and operators that bind closer."""
         if self._curr.token_type is T.NOT and self._curr.text != "!":
             self._advance()
             return self.expression(exp.Not(this=self._parse_equality()))
@@ -165,14 +165,14 @@ class Operators(Naming):
         return self.expression(exp.In(this=this, field=self._parse_bitwise()))
 
     def _parse_bitwise(self) -> Node:
-        """What stands beside IN, BETWEEN and LIKE."""
+        """Read an operand of IN, BETWEEN and LIKE."""
         first, self._after_arrow = self._index == self._after_arrow, -1
         this = self._parse_bits()
         return this if first and self._curr.token_type in _ARROWS else self._operators(this)
 
     def _operators(self, this: Node, after_test: bool = False) -> Node:
         while self._curr.token_type in _OPERATORS or (
-            # a + ~b, and x IS NULL + 1, are of this rank
+            # a + ~b, and x IS NULL + 1, have this rank
             self._curr.token_type in _ARITHMETIC
             and (after_test or self._next.token_type is T.TILDE)
         ):
@@ -268,5 +268,5 @@ _LOOSE: tuple[type[exp.Expr], ...] = (
 
 
 def _operand(node: Node) -> Node:
-    """In parentheses where it binds less than most, so that its text says what it belongs to."""
+    """Add parentheses around loosely binding nodes, so that their text is unambiguous."""
     return exp.Paren(this=node) if isinstance(node, _LOOSE) else node

@@ -16,9 +16,8 @@ _FIRST = ("SELECT", "FROM", "WITH", "TABLE", "VALUES", "PIVOT", "UNPIVOT", "(")
 
 
 def read_query(sql: str) -> PredictModel:
-    """The query that the text is, with its place in it, as a statement that has nothing else.
-
-    Raises ParseError where it is no query, or more than one.
+    """Return the query in the text, with its place, as an otherwise empty statement. Raise
+    ParseError unless the text is exactly one query.
     """
     reader = Clauses(sql)
     if not reader.tokens:
@@ -39,7 +38,7 @@ def read_query(sql: str) -> PredictModel:
 
 
 def read_path(text: object, what: str, least: int, most: int) -> tuple[str, ...]:
-    """The parts of a dotted name, quoted or not. Raises ParseError for anything else."""
+    """Return the parts of a dotted name, quoted or not. Raise ParseError for other text."""
     if not isinstance(text, str):
         raise ParseError(f"{what} must be text, got {type(text).__name__}")
     reader = Clauses(decoded(text))

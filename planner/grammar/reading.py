@@ -1,7 +1,7 @@
-"""DuckDB's expressions as DuckDB reads them, on sqlglot's parser.
+"""Parser of DuckDB's expressions, on sqlglot's parser.
 
-Functions keep their names and arguments, types and literals their text: what sqlglot makes of some
-of them means something else.
+Functions keep their names and arguments; types and literals keep their text. sqlglot changes the
+meaning of some of them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LAMBDA_FUNCTIONS = frozenset((
     "apply", "array_apply", "array_filter", "array_reduce", "array_transform", "filter",
     "list_apply", "list_filter", "list_reduce", "list_transform", "reduce",
 ))  # fmt: skip
-"""In their arguments `x -> y` is a lambda, as before DuckDB 2; elsewhere `->` is JSON's."""
+"""In their arguments `x -> y` is a lambda, as before DuckDB 2; elsewhere `->` belongs to JSON."""
 
 
 NAMES = frozenset((
@@ -29,7 +29,7 @@ NAMES = frozenset((
     "CURRENT_TIMESTAMP", "CURRENT_USER", "DIV", "LOCALTIME", "LOCALTIMESTAMP", "REGEXP", "RLIKE",
     "SESSION_USER", "STRAIGHT_JOIN", "XOR",
 ))  # fmt: skip
-"""Keywords of sqlglot's that are names to DuckDB."""
+"""Keywords of sqlglot that DuckDB reads as names."""
 _UNITS = frozenset((
     "YEAR", "MONTH", "DAY", "HOUR", "MINUTE", "SECOND", "MILLISECOND", "MICROSECOND", "WEEK",
     "QUARTER", "DECADE", "CENTURY", "MILLENNIUM", "YEARS", "MONTHS", "DAYS", "HOURS", "MINUTES",
@@ -48,7 +48,7 @@ def _written(parser: Any, token: Token) -> exp.Expr:
 
 
 class Tokenizer(DuckDB.Tokenizer):
-    """DuckDB's words: what is a keyword to sqlglot only, is a name."""
+    """Tokenizer of DuckDB's words: keywords of sqlglot alone are names."""
 
     COMMANDS: ClassVar[set[T]] = set()
     HEX_STRINGS: ClassVar[list[Any]] = [("x'", "'"), ("X'", "'")]
@@ -62,7 +62,7 @@ class Tokenizer(DuckDB.Tokenizer):
 
 
 _QUANTIFIERS: dict[Any, type[exp.Expr]] = {T.ALL: exp.All, T.SOME: exp.Any}
-"""Reserved words of DuckDB: nothing else is called so, unless in quotes."""
+"""Reserved words of DuckDB: other things have such names only in quotes."""
 
 
 class Parser(Operators):
@@ -94,9 +94,10 @@ class Parser(Operators):
     TYPE_CONVERTERS: ClassVar[dict[Any, Any]] = {}
 
     _lambdas = False
-    """In the arguments of one of LAMBDA_FUNCTIONS."""
+    """Whether the parser is in the arguments of one of LAMBDA_FUNCTIONS."""
 
-    # -- what operators stand beside ---------------------------------------------------------------
+    # -- operands
+    # -------------------------------------------------------------------------------------
 
     def _parse_type(
         self, parse_interval: bool = True, fallback_to_identifier: bool = False
@@ -114,7 +115,7 @@ class Parser(Operators):
         return self._parse_id_var() if fallback_to_identifier else self._parse_column()
 
     def _parse_types(self, *given: Any, **options: Any) -> Node:
-        """The type by its text: DuckDB knows what it means."""
+        """Read the type by its text, whose meaning DuckDB knows."""
         start = self._index
         found = super()._parse_types(*given, **options)
         if not isinstance(found, exp.DataType):
@@ -192,7 +193,7 @@ class Parser(Operators):
         return read(self) if self._prev.text == "$" else None
 
     def _parse_ordered(self, parse_method: Any = None) -> exp.Ordered | None:
-        """An expression of ORDER BY, without an order of NULLs where none is written."""
+        """Read an expression of ORDER BY, without an order of NULLs if none is written."""
         this = parse_method() if parse_method else self._parse_disjunction()
         if this is None:
             return None
@@ -246,7 +247,7 @@ class Parser(Operators):
             self._lambdas = outer
         quantifier = None if name is None else _QUANTIFIERS.get(name.token_type)
         if quantifier is not None and isinstance(found, exp.Anonymous):
-            # over a list; over a query it is one already
+            # over a list; over a query it is an expression already
             values = found.expressions
             if len(values) == 1:
                 return quantifier(this=exp.Paren(this=values[0]))

@@ -1,4 +1,6 @@
-"""What is more than a select-project-join: it goes to one client whole, or is refused."""
+"""Query features beyond a select-project-join: one client evaluates such a query whole, or it is
+refused.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from sqlfl.planner.grammar.parsing import items_of, joins_of
 from sqlfl.planner.grammar.statements import Span
 from sqlfl.planner.grammar.writing import to_sql
 
-# Names that spare a question, and nothing more: what the party's database says, counts
+# A list of names that avoids some requests; the party's database decides
 AGGREGATES = frozenset((
     "any_value", "approx_count_distinct", "approx_quantile", "approx_top_k", "arbitrary", "arg_max",
     "arg_max_null", "arg_max_nulls_last", "arg_min", "arg_min_null", "arg_min_nulls_last", "argmax",
@@ -34,13 +36,13 @@ VOLATILE = frozenset((
     "uuidv4", "uuidv7", "write_log",
 ))  # fmt: skip
 CONNECTION = frozenset(("current_schemas", "getvariable", "in_search_path", "txid_current"))
-"""Functions of what each connection has for itself, which a party's own work does not see."""
+"""Functions of a connection's own state, which a party's connections do not share."""
 LOCAL_TABLE_FUNCTIONS = frozenset(("range", "generate_series", "unnest", "repeat", "repeat_row"))
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """What cannot be done over several databases, where, and what to write instead."""
+    """A feature that several databases cannot evaluate, with its place and an alternative."""
 
     what: str
     """A noun phrase: 'GROUP BY'."""
@@ -80,7 +82,7 @@ def is_volatile(node: exp.Expr) -> bool:
 
 
 def own_nodes(node: exp.Expr) -> Iterator[exp.Expr]:
-    """The node and what is below it, without the insides of subqueries."""
+    """Yield the node and the nodes below it, without the insides of subqueries."""
     yield node
     for child in node.iter_expressions():
         if not isinstance(child, exp.Query):
@@ -88,12 +90,12 @@ def own_nodes(node: exp.Expr) -> Iterator[exp.Expr]:
 
 
 def is_aggregate(node: exp.Expr) -> bool:
-    """Whether it is called like an aggregate of DuckDB's; a macro may be one all the same."""
+    """Return whether it has the name of an aggregate of DuckDB; a macro may have it too."""
     return isinstance(node, exp.Anonymous) and function_name(node) in AGGREGATES
 
 
 def has_hints(select: exp.Select) -> bool:
-    """Whether a column of the SELECT seems to be more than one value per row."""
+    """Return whether a column of the SELECT may have several values per row."""
     order = select.args.get("order")
     if order is not None and order.find(exp.Anonymous):
         return True
@@ -114,7 +116,7 @@ _CLAUSES = {
 _PLAIN = frozenset(
     ("with_", "expressions", "from_", "joins", "where", "order", "this", "expression", "by_name")
 )
-"""Arguments of a query that is a select-project-join; rows have no order in training."""
+"""Arguments of a select-project-join; rows have no order in training."""
 _PLAIN_TABLE = frozenset(("this", "alias", "db", "catalog", "joins", "pivots", "sample"))
 _PLAIN_JOIN = frozenset(("this", "on", "side", "kind", "using", "method", "pivots"))
 
@@ -187,6 +189,6 @@ _CHECKS: tuple[Callable[[exp.Query], Iterator[Refusal]], ...] = (_joins, _clause
 
 
 def refusals(select: exp.Query) -> Iterator[Refusal]:
-    """All that makes the query more than a select-project-join."""
+    """Yield all features that make the query more than a select-project-join."""
     for check in _CHECKS:
         yield from check(select)

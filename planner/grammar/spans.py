@@ -1,4 +1,4 @@
-"""Where in the text a syntax tree was written."""
+"""Places of syntax trees in the text."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def _place(node: exp.Expr) -> Span | None:
 
 
 def _with_keyword(span: Span, sql: str) -> Span:
-    """From SELECT on; a SELECT itself leaves no trace in its tree."""
+    """Extend the span to SELECT, which leaves no trace in its tree."""
     match = re.search(r"select(\s+distinct)?\s+\(*[\w.]*\(?$", sql[: span[0]], re.IGNORECASE)
     return (match.start(), span[1]) if match else span
 
 
 def _closed(span: Span, sql: str, call: bool) -> Span:
-    """Widened to the name of a call and to parentheses that are open at the end."""
+    """Widen the span to the name of a call, and to parentheses that are open at the end."""
     start, end = span
     before = sql[:start].rstrip()
     if call and before.endswith("("):

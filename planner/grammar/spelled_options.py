@@ -1,4 +1,4 @@
-"""What `OPTIONS (...)` of BigQuery's CREATE MODEL says, as a kind, a target and options of WITH."""
+"""Translate `OPTIONS (...)` of BigQuery's CREATE MODEL to a kind, a target and options of WITH."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ Written = list[Token]
 @dataclass(frozen=True)
 class SpelledOption:
     name: Word
-    """In lower case."""
+    """The name, in lower case."""
     value: tuple[Token, ...]
-    """At least one."""
+    """Its tokens, at least one."""
 
     @property
     def span(self) -> Span:
@@ -30,7 +30,7 @@ class SpelledOption:
 
     @property
     def word(self) -> str:
-        """A text or a constant in upper case; empty for all else."""
+        """The value, a text or a constant, in upper case; empty for other values."""
         return self.value[0].text.upper() if len(self.value) == 1 else ""
 
     @property
@@ -39,7 +39,7 @@ class SpelledOption:
         return f"'{self.value[0].text}'" if text else self.word
 
     def written(self, name: str, *value: Token) -> Written:
-        """As our option of that name; without a value, with the same."""
+        """Return our option of this name, with this value, or by default with the same value."""
         line, column, (start, end) = self.value[0].line, self.value[0].col, self.name.span
         own = Token(TokenType.VAR, name, line, column, start, end - 1)
         return [own, made("=", own), *(value or self.value)]
@@ -63,7 +63,7 @@ _NO_KINDS = (
     "ARIMA", "AUTOENCODER", "AUTOML", "BOOSTED_TREE", "CONTRIBUTION", "DNN_LINEAR", "KMEANS",
     "MATRIX", "ONNX", "PCA", "RANDOM_FOREST", "TENSORFLOW", "TRANSFORM", "XGBOOST",
 )  # fmt: skip
-"""What types of models that have no counterpart begin with."""
+"""Beginnings of model types without a counterpart."""
 _SAME = {
     "l2_reg": "l2",
     "max_iterations": "epochs",
@@ -72,7 +72,7 @@ _SAME = {
     "data_split_eval_fraction": "validation_fraction",
     "min_rel_progress": "tolerance",
 }
-"""Options whose value is ours."""
+"""Options with the same values as ours."""
 _CHOICES: Mapping[str, Mapping[str, tuple[str, str] | None]] = {
     "activation_fn": {
         "RELU": ("activation", "relu"),
@@ -101,7 +101,7 @@ _CHOICES: Mapping[str, Mapping[str, tuple[str, str] | None]] = {
     "calculate_p_values": {"FALSE": None},
     "warm_start": {"FALSE": None},
 }
-"""Options of a few values: what each is of ours; None where it is what is done in any case."""
+"""Options with few values: the counterpart of each; None for the default behaviour."""
 _NONE: Mapping[str, str] = {
     "l1_reg": "a model with few columns is USING lasso: model_type = 'lasso', radius = ...",
     "ls_init_learn_rate": "lbfgs, the usual algorithm, finds its own steps",
@@ -125,15 +125,15 @@ _NONE: Mapping[str, str] = {
     "optimizer": "there are 'adam', 'plain' and 'momentum'",
     "auto_class_weights": "it is TRUE or FALSE",
 }
-"""Options, or values of those above, without a counterpart: what to do instead."""
+"""Options, or values of those above, without a counterpart -> a hint."""
 
 
 def spelled_options(
     options: Sequence[SpelledOption], clause: Token, fail: Fail
 ) -> tuple[Token, Token | None, list[Written]]:
-    """The kind, the target (None where it is not said) and options of WITH, in tokens.
+    """Return the kind, the target (None without one) and options of WITH, in tokens.
 
-    Options of ours stand as they are. Raises ParseError for those without a counterpart.
+    Our own options stay unchanged. Raises ParseError for options without a counterpart.
     """
     named: dict[str, SpelledOption] = {}
     for option in options:

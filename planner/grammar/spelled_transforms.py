@@ -16,11 +16,11 @@ _FORM = "TRANSFORM (column, ML.FUNCTION(column, ...) OVER () AS name, ...)"
 @dataclass(frozen=True)
 class _Function:
     name: str
-    """Of ours."""
+    """Our name of the function."""
     arguments: int = 0
     """Behind the columns, at most."""
     struct: bool = False
-    """Its columns stand in STRUCT(...)."""
+    """Whether its columns stand in STRUCT(...)."""
 
 
 _FUNCTIONS = {
@@ -44,7 +44,7 @@ _MORE = {
     "one_hot": "categories at most: TRAIN MODEL ... TRANSFORM (one_hot(c, max => 50))",
     "robust_scale": "it takes the median, and the distance of the quartiles",
 }
-"""What further arguments are here."""
+"""Hints for further arguments."""
 
 
 @dataclass(frozen=True)
@@ -52,12 +52,12 @@ class SpelledTransforms:
     first: Token
     """The word TRANSFORM."""
     items: tuple[tuple[Token | None, tuple[Token, ...]], ...]
-    """Of a column alone the column, and each item in tokens of ours."""
+    """The column, for an item that is one, and each item in our tokens."""
     rest: bool
     """Columns that no item has are features too: `*`."""
 
     def written(self, target: Token, fail: Fail) -> list[Token]:
-        """The clause, without the target, which is no feature."""
+        """Return the clause, without the target, which is no feature."""
         own = [tokens for column, tokens in self.items if not _same(column, target)]
         if not own and self.rest:
             return []
@@ -77,7 +77,7 @@ def _same(column: Token | None, target: Token) -> bool:
 
 
 def read_spelled(tokens: Tokens) -> SpelledTransforms:
-    """What stands behind the word TRANSFORM, which is the token before."""
+    """Read the clause after the word TRANSFORM, the token before."""
     first = tokens.tokens[tokens.at - 1]
     tokens.expect("(", "after TRANSFORM", _FORM)
     items: list[tuple[Token | None, tuple[Token, ...]]] = []
@@ -200,7 +200,7 @@ def _arguments(tokens: Tokens, written: str, function: _Function) -> list[list[T
 
 
 def _check_cross(tokens: Tokens, columns: list[Token], arguments: list[list[Token]]) -> None:
-    """BigQuery's crosses of several columns are those of each pair, or of `degree` columns."""
+    """Raise ParseError unless crosses of several columns are pairs, or have `degree` columns."""
     degree = [token.text for argument in arguments for token in argument] or ["2"]
     if degree != [str(len(columns))]:
         raise tokens.fail(

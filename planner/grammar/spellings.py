@@ -1,8 +1,8 @@
-"""BigQuery ML's spellings, as the words of our own statements.
+"""Translate BigQuery ML's spellings to our statements.
 
 `CREATE MODEL m OPTIONS (...) AS query` and `SELECT * FROM ML.EVALUATE(MODEL m, (query))` become the
-tokens of `TRAIN MODEL m ...` and `EVALUATE MODEL m ...`. Each token keeps the place of what it
-stands for, so that errors mark the text that was written; from there on there is one grammar.
+tokens of `TRAIN MODEL m ...` and `EVALUATE MODEL m ...`. Each token keeps the place of the
+original, so that errors mark the user's text. After that there is one grammar.
 """
 
 from __future__ import annotations
@@ -32,9 +32,8 @@ _LABEL = "label"
 
 
 def respelled(tokens: list[Token], sql: str) -> list[Token]:
-    """The tokens of our statement; those that were given, where they are none of BigQuery ML's.
-
-    Raises ParseError for what has no counterpart, and says what is nearest.
+    """Return the tokens of our statement; unchanged tokens if they are not BigQuery ML's. Raise
+    ParseError, with the nearest form, for a statement without a counterpart.
     """
     words = [token.text.upper() for token in tokens[:8]]
     reader = _Spelling(tokens, sql, leading(words))
@@ -121,7 +120,7 @@ class _Spelling(Tokens):
         return found
 
     def _value(self) -> list[Token]:
-        """What stands before the next comma or the end of the options."""
+        """Read tokens up to the next comma or the end of the options."""
         depth, found = 0, []
         while self.token is not None:
             word = self.word()
@@ -145,7 +144,7 @@ class _Spelling(Tokens):
     # -- SELECT * FROM ML.FUNCTION(...) ------------------------------------------------------------
 
     def has_call(self) -> bool:
-        """Whether a function of ML stands in FROM."""
+        """Return whether a function of ML stands in FROM."""
         words = [token.text.upper() for token in self.tokens]
         return any(
             (words[n], words[n + 1], words[n + 3]) == ("ML", ".", "(")
@@ -288,7 +287,7 @@ _FUNCTIONS: dict[str, tuple[tuple[str, ...], bool]] = {
     "TRAINING_INFO": (("HISTORY", *_OF), False),
     "FEATURE_INFO": (("FEATURES", *_OF), False),
 }
-"""The words before the model's name, and whether it is of rows."""
+"""The words before the model's name, and whether it takes rows."""
 _THRESHOLDS = {"EVALUATE": ("METRICS", *_OF), "CONFUSION_MATRIX": ("CONFUSION", *_OF)}
 """The words where a threshold is given."""
 _INSTEAD = {

@@ -11,7 +11,7 @@ Span: TypeAlias = tuple[int, int]
 """Half-open range of characters of the statement's text."""
 
 Value: TypeAlias = "str | int | float | bool | tuple[Value, ...] | Pairs | None"
-"""Of an option."""
+"""The value of an option."""
 
 
 @dataclass(frozen=True)
@@ -19,11 +19,11 @@ class Pairs:
     """`{'key': value, ...}` as the value of an option, in the order written."""
 
     items: tuple[tuple[str, Value], ...]
-    """Each key as text: 'yes', 3, -1.5 and true are known by what they are written as."""
+    """Each key is text: 'yes', 3, -1.5 and true keep their spelling."""
 
 
 class Word(str):
-    """A name as it was written, with its place: equal to its text."""
+    """A name in its original spelling, with its place; it equals its text."""
 
     span: Span
 
@@ -40,12 +40,12 @@ class Option:
     name: Word
     value: Value
     span: Span
-    """Of the value."""
+    """Place of the value."""
 
 
 @dataclass(frozen=True)
 class Path:
-    """A dotted name, in parts as they were written."""
+    """A dotted name, in parts as written."""
 
     parts: tuple[str, ...]
     span: Span
@@ -56,28 +56,28 @@ class Path:
 
 @dataclass(frozen=True)
 class Argument:
-    """What stands behind the columns of an item of TRANSFORM."""
+    """An argument after the columns of an item of TRANSFORM."""
 
     name: Word | None
-    """Of `name => value`."""
+    """The name in `name => value`."""
     value: Value
     span: Span
-    """Of the value."""
+    """Place of the value."""
 
 
 @dataclass(frozen=True)
 class TransformItem:
-    """One item of TRANSFORM, as it is written."""
+    """One item of TRANSFORM, as written."""
 
     function: Word | None
-    """Lower case; None where the item is a column."""
+    """The function in lower case; None for a column."""
     columns: tuple[Word, ...]
-    """None of `auto` alone, which is of all columns that no other item has."""
+    """Empty for `auto` alone, which takes all columns without another item."""
     arguments: tuple[Argument, ...]
     name: Word | None
     """Behind AS."""
     span: Span
-    """Of all but AS."""
+    """Place of the item without AS."""
 
 
 @dataclass(frozen=True)
@@ -89,17 +89,17 @@ class TrainModel:
     weight: Word | None
     options: tuple[Option, ...]
     privacy: tuple[Option, ...] | None
-    """None where there is no PRIVACY clause."""
+    """None without a PRIVACY clause."""
     query: exp.Query
     replace: bool
     if_not_exists: bool
     sql: str = field(repr=False)
     """The whole text; spans refer to it."""
     place: Span = field(default=(0, 0), repr=False)
-    """Of the query, without its parentheses."""
+    """Place of the query, without its parentheses."""
     transforms: tuple[TransformItem, ...] = ()
     transforms_only: bool = False
-    """Each column of the query that is a feature is to stand in an item."""
+    """Whether each feature column of the query must stand in an item."""
     offset: Word | None = None
     """The column of OFFSET, or of EXPOSURE."""
     exposure: bool = False
@@ -108,23 +108,22 @@ class TrainModel:
 
 @dataclass(frozen=True)
 class TuneModel(TrainModel):
-    """TRAIN with lists of candidates among its options, of which the best is found."""
+    """TRAIN with lists of candidates among its options; the best one is kept."""
 
 
 @dataclass(frozen=True)
 class EvaluateModel:
     name: Word
     privacy: tuple[Option, ...] | None
-    """None where there is no PRIVACY clause."""
+    """None without a PRIVACY clause."""
     query: exp.Query
     sql: str = field(repr=False)
     options: tuple[Option, ...] = ()
     place: Span = field(default=(0, 0), repr=False)
     look: str = ""
-    """'roc' and so on: a statement `ROC OF MODEL`, which shows more of the same; empty of EVALUATE
-    itself."""
+    """The diagnostic: 'roc' in `ROC OF MODEL`; empty for EVALUATE itself."""
     threshold: float | None = None
-    """Of the probability from which on a row is taken for the second class; None for the usual."""
+    """The probability from which a row counts as the second class; None for the default."""
 
 
 @dataclass(frozen=True)
@@ -132,13 +131,13 @@ class CheckQuery:
     """`CHECK [USING kind] [TARGET column] ... FROM (query)`"""
 
     kind: Word | None
-    """Lower case; None: as the type of the target has it."""
+    """The kind in lower case; None: by the type of the target."""
     target: Word | None
     options: tuple[Option, ...]
     query: exp.Query
     sql: str = field(repr=False)
     place: Span = field(default=(0, 0), repr=False)
-    """Of the query, without its parentheses."""
+    """Place of the query, without its parentheses."""
 
 
 @dataclass(frozen=True)
@@ -150,7 +149,7 @@ class PredictModel:
     sql: str = field(repr=False)
     options: tuple[Option, ...] = ()
     replace: bool = False
-    """INTO takes the place of a table that is there."""
+    """Whether INTO replaces an existing table."""
     place: Span = field(default=(0, 0), repr=False)
     look: str = ""
     """'contributions': a statement `CONTRIBUTIONS OF MODEL`; empty of PREDICT itself."""
@@ -161,9 +160,9 @@ class ExplainStatement:
     statement: TrainModel | EvaluateModel | PredictModel | CheckQuery
     sql: str = field(repr=False)
     verbose: bool = False
-    """With all details."""
+    """Whether to print all details."""
     analyze: bool = False
-    """It is run, over rows that parties make up."""
+    """Whether to run it over synthetic rows."""
 
 
 @dataclass(frozen=True)
@@ -178,7 +177,7 @@ class CurvesOfModel:
 
     name: Word
     feature: Word | None
-    """None for all that have one."""
+    """None for all features with a curve."""
     sql: str = field(repr=False)
 
 

@@ -1,4 +1,4 @@
-"""Tokens of a statement on sqlglot's DuckDB dialect: what stands next, errors that mark it."""
+"""Tokens of a statement on sqlglot's DuckDB dialect: reading them, and errors that mark them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sqlfl.planner.grammar.statements import Span, Word
 from sqlfl.planner.grammar.writing import Dialect
 
 BRACES = 'in Python, a text with {names} to fill in starts with f: f"..."'
-"""The hint for braces where SQL has none."""
+"""The hint for braces that SQL does not allow."""
 QUOTED = (TokenType.STRING, TokenType.IDENTIFIER)
 
 
@@ -111,10 +111,10 @@ _KINDS = {
 
 
 def made(word: str, like: Token) -> Token:
-    """A word that was not written, at the place of what it stands for."""
+    """Make a token for an implied word, at the place of the token that implies it."""
     return at_place(_KINDS.get(word, TokenType.VAR), word, like, like)
 
 
 def at_place(kind: TokenType, text: str, first: Token, last: Token) -> Token:
-    """A token that stands for those from `first` to `last`."""
+    """Make a token in place of those from `first` to `last`."""
     return Token(kind, text, first.line, first.col, first.start, last.end)

@@ -1,4 +1,4 @@
-"""The items of TRANSFORM (...), as they are written."""
+"""The items of TRANSFORM (...), as written."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CONSTANTS = ("TRUE", "FALSE", "NULL")
 
 
 def read_items(tokens: Tokens, value: Callable[[str], Value]) -> tuple[TransformItem, ...]:
-    """What stands behind the word TRANSFORM; `value` reads a value at the tokens' place."""
+    """Read the items after the word TRANSFORM; `value` reads a value at the tokens' place."""
     tokens.expect("(", "after TRANSFORM", _FORM)
     items = [_item(tokens, value)]
     while tokens.accept(","):

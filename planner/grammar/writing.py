@@ -1,4 +1,4 @@
-"""Syntax trees written as SQL that DuckDB reads as what they are."""
+"""Writer of syntax trees as SQL that DuckDB reads with the same meaning."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ def _binary(operator: str) -> Callable[[Any, exp.Expr], str]:
 
 
 def _prefix(operator: str) -> Callable[[Any, exp.Expr], str]:
-    """Apart from an operator after it: `~-` and `-@` are operators of their own to DuckDB."""
+    """Write a prefix operator, separated from a following operator: DuckDB reads `~-` and `-@` as
+    operators.
+    """
 
     def written(self: Any, node: exp.Expr) -> str:
         inner: str = self.sql(node, "this")
@@ -36,7 +38,7 @@ def _listed(before: str, after: str) -> Callable[[Any, exp.Expr], str]:
 
 
 class Generator(DuckDBGenerator):
-    """Writes what `Parser` reads as it was written, but for spaces and case."""
+    """Writer that reproduces text read by `Parser`, except for spaces and case."""
 
     TRANSFORMS: ClassVar[dict[Any, Any]] = DuckDBGenerator.TRANSFORMS | {
         exp.Array: _listed("[", "]"),
@@ -96,7 +98,7 @@ class Generator(DuckDBGenerator):
 
 
 class Dialect(DuckDB):
-    """DuckDB's, read and written as DuckDB does; the index of `a[1]` stays as it is written."""
+    """DuckDB's dialect, read and written as DuckDB does; the index of `a[1]` stays unchanged."""
 
     INDEX_OFFSET = 0
 

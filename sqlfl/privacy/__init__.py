@@ -1,1 +1,1 @@
-"""Differential privacy: what is asked, the mechanisms, their accounting, and the report."""
+"""Differential privacy: options, mechanisms and accounting."""

@@ -28,28 +28,32 @@ from sqlfl.privacy.poisson_binomial.loss import (
 )
 
 LARGEST_MU = 1e6
-"""Beyond it, where nothing is private, ε is a bound: μ²/2 + μ √(2 log 1/δ), of zCDP."""
+"""Maximum μ for an exact ε. Beyond it, where nothing is private, ε is zCDP's bound μ²/2 + μ √(2 log
+1/δ).
+"""
 
 CONVOLVED = 2.0**-48
 """What a release adds to δ by rounding in Fourier transforms, at most: their powers multiply the
 relative error of about 2⁻⁵⁰ by the count, and of the Euclidean norm of the errors the sum over a
 tail has at most √points times, which the norm of a spread-out distribution makes up for."""
 POINTS = 1 << 12
-"""Of the grid, in a standard deviation of all losses together, at most."""
+"""Maximum grid points in a standard deviation of all losses together."""
 LARGEST_DEVIATION = 30.0
-"""Of all losses together, where binomial draws are among them: beyond it, where ε is above 450,
-and for more than MOST_DRAWS, they would need grids of many points, and Rényi DP alone is asked."""
+"""Maximum standard deviation of all losses together, with binomial draws among them. Beyond it,
+where ε is above 450, and for more than MOST_DRAWS, grids would need too many points, and only Rényi
+DP is used.
+"""
 MOST_DRAWS = 1 << 20
 
 
 def epsilon_of(events: Sequence[Event], delta: float) -> float:
-    """The ε at which the events together are (ε, delta)-DP; infinite where there is none.
+    """Return the ε at which the events together are (ε, delta)-DP; infinite if there is none.
 
-    Normal noise composes exactly, also where a sum depends on what was released before: μ² = Σ
-    (Δ/σ)², one release of multiplier 1/μ, whose ε is that of Balle and Wang (2018). The δ of
-    thresholds is taken off delta, and pure ε are added, which is never too little. With binomial
-    draws it is the smaller of what the two other ways say. InternalError for delta not between 0
-    and 1.
+    Normal noise composes exactly, also if a sum depends on earlier releases: μ² = Σ (Δ/σ)², one
+    release of multiplier 1/μ, with the ε of Balle and Wang (2018). The δ of thresholds is
+    subtracted from delta, and pure ε are added, which is an upper bound. With binomial draws it is
+    the smaller result of the two other methods. Raises InternalError unless delta is between 0 and
+    1.
     """
     left = _left(events, delta)
     if any(isinstance(event, PoissonBinomial) and event.count for event in events):
@@ -71,8 +75,9 @@ def epsilon_of(events: Sequence[Event], delta: float) -> float:
 
 
 def _of_choices(events: Sequence[Event], choices: Sequence[Selection], delta: float) -> float:
-    """The lesser of what two ways say: Rényi DP, and choices as pure ε. Privacy losses would take
-    seconds, for little."""
+    """Return the smaller result of two methods: Rényi DP, and choices as pure ε. Privacy losses
+    would take seconds, for a small gain.
+    """
     pure = [Pure(own.what, own.epsilon * own.count) for own in choices]
     others = [event for event in events if not isinstance(event, Selection)]
     return min(epsilon_by_rdp(events, delta), epsilon_of([*others, *pure], delta))
@@ -111,9 +116,12 @@ def epsilon_by_rdp(events: Sequence[Event], delta: float) -> float:
 
 
 def epsilon_by_pld(events: Sequence[Event], delta: float) -> float:
-    """The same by distributions of the privacy loss, rounded upwards to a grid; of pure ε the worst
-    there is. What rounding in the convolutions may amount to is taken off delta. Infinite for many
-    binomial draws: LARGEST_DEVIATION."""
+    """Return ε by distributions of the privacy loss, rounded upwards to a grid; pure ε have the
+    worst distribution.
+
+    The rounding errors of convolutions are subtracted from delta. The result is infinite for many
+    binomial draws: LARGEST_DEVIATION.
+    """
     counts = (e.count for e in events if isinstance(e, Gaussian | PoissonBinomial | Selection))
     left = _left(events, delta) - CONVOLVED * sum(counts)
     if left <= 0.0 or math.isinf(squared_mu(events)):
@@ -153,7 +161,7 @@ def epsilon_by_pld(events: Sequence[Event], delta: float) -> float:
 
 
 def squared_mu(events: Iterable[Event]) -> float:
-    """μ² = Σ (Δ/σ)² of the normal noise; infinite where one has none."""
+    """Return μ² = Σ (Δ/σ)² of the normal noise; infinite without noise."""
     found = 0.0
     for event in events:
         if isinstance(event, Gaussian) and event.count:
@@ -177,8 +185,9 @@ def _left(events: Sequence[Event], delta: float) -> float:
 
 
 def _interval(events: Iterable[Event]) -> float:
-    """Of the grid of losses: fine enough for one coordinate of binomial draws, but not finer than
-    the whole needs; infinite where there is no such grid."""
+    """Return the interval of the grid of losses: fine enough for one coordinate of binomial draws,
+    but not finer than all together need. Infinite if there is no such grid.
+    """
     draws = [(coordinate(e), e.count) for e in events if isinstance(e, PoissonBinomial) and e.count]
     if not draws:
         return 1e-4

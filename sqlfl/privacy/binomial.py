@@ -24,14 +24,14 @@ from sqlfl.privacy.poisson_binomial.choosing import choose, choose_bins
 from sqlfl.privacy.poisson_binomial.loss import MOST_COINS
 
 USED = 0.99
-"""Of ε, from which on a budget is taken for used up."""
+"""Share of ε from which a budget counts as used up."""
 PRECISION = 1e-4
-"""Of z, relatively."""
+"""Relative precision of z."""
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """How all slots draw, and the noise of their gradients."""
+    """The draws of all slots, and the noise of their gradients."""
 
     bins: int
     theta: float
@@ -39,17 +39,17 @@ class Drawing:
     """Slot -> z: the noise of a gradient sum over its clip; 0: gradients are exact."""
 
     def events(self, own: PlannedReleases) -> tuple[Event, ...]:
-        """What a row of the slot takes part in."""
+        """Return the releases that a row of the slot takes part in."""
         return (*_noised(own, self.multipliers[own.slot]), draws_of(own, self.bins, self.theta))
 
 
 def drawing_of(
     privacy: Privacy, slots: Sequence[PlannedReleases], beside: Sequence[Event], rest: float
 ) -> Drawing:
-    """With epsilon, no slot's ε is above it. `beside`: what else is released of a row, statistics;
-    rest: μ² that it leaves, with epsilon.
+    """Choose the draws; with epsilon, no slot's ε is above it.
 
-    Raises PrivacyError where a budget cannot be met.
+    beside : other releases of a row, such as statistics; rest : μ² that remains after them, with
+    epsilon. Raises PrivacyError if a budget cannot be met.
     """
     z = privacy.noise_multiplier
     if privacy.epsilon is None:
@@ -62,14 +62,15 @@ def drawing_of(
 
 
 def draws_of(own: PlannedReleases, bins: int, theta: float) -> PoissonBinomial:
-    """Of a row of the slot, with so many honest slots as the account can count."""
+    """Return the draws of a row of the slot, with as many honest slots as the account can count."""
     honest = max(min(own.honest, MOST_COINS // bins), 1)
     return PoissonBinomial(EMBEDDINGS, bins, theta, honest, own.draws * own.outputs)
 
 
 def of_joined_row(slots: Sequence[PlannedReleases], bins: int, theta: float) -> PoissonBinomial:
-    """Where the rows of all slots change that one joined row is made of: each sum that one of them
-    is in moves by all slots' draws at most, whoever colludes."""
+    """Return the draws for a change of all rows of one joined row, one of each slot. Each sum with
+    one of them moves by at most all slots' draws, whoever colludes.
+    """
     epochs = slots[0].epochs
     joined = epochs + sum(own.draws - epochs for own in slots)
     size = len(slots)
@@ -79,9 +80,9 @@ def of_joined_row(slots: Sequence[PlannedReleases], bins: int, theta: float) -> 
 def joined_row_epsilon(
     slots: Mapping[int, PlannedReleases], events: Mapping[int, Sequence[Event]], delta: float
 ) -> float:
-    """ε where the rows of all slots change that one joined row is made of: of all that is released
-    of each of them, its draws as `of_joined_row` has them. Infinite where thresholds of the slots
-    take all of delta."""
+    """Return ε for a change of all rows of one joined row: of all their releases, with draws as in
+    `of_joined_row`. Infinite if thresholds of the slots take all of delta.
+    """
     every = [event for own in events.values() for event in own]
     draws = next(event for event in every if isinstance(event, PoissonBinomial))
     whole = of_joined_row(tuple(slots.values()), draws.bins, draws.theta)
@@ -94,7 +95,7 @@ def _noised(own: PlannedReleases, z: float) -> tuple[Event, ...]:
 
 @dataclass(frozen=True)
 class _Budget:
-    """What draws and gradients of a row may have together."""
+    """The budget that draws and gradients of a row share."""
 
     privacy: Privacy
     epsilon: float
@@ -147,8 +148,9 @@ class _Budget:
         )  # fmt: skip
 
     def _multiplier(self, own: PlannedReleases, draws: PoissonBinomial) -> float:
-        """z with which the slot has no more than epsilon, and has used it up: the share's where
-        that is so already."""
+        """Return z with which the slot uses epsilon up and does not exceed it; the share's z if
+        that does so already.
+        """
         from scipy.optimize import brentq  # half a second, which most processes can do without
 
         usual, excess = self._shared(own), partial(self._excess, own, draws)
@@ -165,7 +167,7 @@ class _Budget:
         return z
 
     def _excess(self, own: PlannedReleases, draws: PoissonBinomial, z: float) -> float:
-        """Of the square roots of ε, which about 1/z adds to."""
+        """Return the excess, between square roots of ε: they grow about as 1/z."""
         events = (*self.beside, *_noised(own, z), draws)
         return math.sqrt(epsilon_of(events, self.privacy.delta)) - math.sqrt(self.epsilon)
 

@@ -23,13 +23,13 @@ from sqlfl.privacy.limits import check_noise
 from sqlfl.privacy.selection import GUMBEL
 
 WIDEST = 64.0
-"""By how much the noise may be smaller than that which shares of μ² give."""
+"""Maximum factor by which noise may be smaller than from shares of μ²."""
 PRECISION = 1e-4
 
 
 @dataclass(frozen=True)
 class Choosing:
-    """Of one slot."""
+    """The noise of choices and sketches of one slot."""
 
     epsilon: float
     """ε₀ of a choice."""
@@ -43,7 +43,7 @@ class Choosing:
         )
 
     def rounds(self, privacy: Privacy, own: PlannedReleases, slack: float) -> RoundNoise:
-        """What each client does; all noise is larger by `slack`, relatively."""
+        """Return the noise of each client, enlarged by `slack`, relatively."""
         if privacy.feature_bound is None:
             raise InternalError("columns without a bound")
         return RoundNoise(
@@ -60,11 +60,11 @@ class Choosing:
 def choosing_of(
     privacy: Privacy, own: PlannedReleases, beside: Sequence[Event], rest: float
 ) -> Choosing:
-    """With which the slot's ε is that asked for, and not above it.
+    """Choose the noise with which the slot's ε is at most the one asked for.
 
-    beside: what else is released of a row, statistics; rest: μ² that it leaves. Choices take their
-    share of it as zCDP, ρ = μ²/2; then both kinds of noise are made smaller alike, as far as ε
-    allows. Raises PrivacyError for more noise than there may be.
+    beside : other releases of a row, such as statistics; rest : μ² that remains after them. Choices
+    take their share of it as zCDP, ρ = μ²/2. Then both kinds of noise shrink alike as far as ε
+    allows. Raises PrivacyError for too much noise.
     """
     from scipy.optimize import brentq  # half a second, which most processes can do without
 
@@ -75,7 +75,7 @@ def choosing_of(
     alone = math.sqrt(parts * rest * (1.0 - share) / (2.0 * own.selections))
     noise = math.sqrt(own.sketches / (rest * share))
 
-    # what is refused in the end is refused before an ε is worked out of next to nothing
+    # a hopeless budget is refused before its tiny ε is computed
     check_noise(privacy, CHOICES, 1.0 / alone, own, own.selections)
     check_noise(privacy, COLUMNS, 0.5 * noise, own, own.sketches)
 
@@ -88,7 +88,7 @@ def choosing_of(
 
     low = 1.0
     while excess(low) > 0.0:
-        # what keeps to the budget has more noise than this
+        # the budget needs more noise than this
         check_noise(privacy, CHOICES, 2.0 / scaled(low).epsilon, own, own.selections)
         check_noise(privacy, COLUMNS, scaled(low).multiplier, own, own.sketches)
         low /= 2.0

@@ -1,10 +1,10 @@
-"""Whose draws nobody tells: what of a secret sum hides one row, where parties collude.
+"""Honest slots: the draws that hide a row in a secure sum if parties collude.
 
-The coordinator gets sums over all slots that draw. A party knows its own draws, and is told
-residuals, which are functions of these sums: one that colludes with the coordinator takes its part
-off them. The party that the coordinator is at always does, but for its own rows. Of the others at
-most m do, and n slots are left, the row's own among them. A slot of several parties is not left
-where one of them colludes, for a joined row's may be that one's.
+The coordinator receives sums over all slots that draw. A party knows its own draws, and receives
+residuals, which are functions of these sums. A party that colludes with the coordinator subtracts
+its draws. The coordinator's own party always does, except for its own rows. Of the others at most m
+do, and n slots remain, the row's own included. A slot of several parties does not remain if one of
+them colludes, because a joined row may have that one's row.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from sqlfl.planner.query.ucq import Slot
 
 
 def others(slots: Iterable[Slot], own: str, at: str | None) -> tuple[str, ...]:
-    """Parties with tables but a row's `own`, and the one that the coordinator is `at`."""
+    """Return parties with tables, without the row's `own` party and the coordinator's (`at`)."""
     found = dict.fromkeys(name for slot in slots for name in slot.parties)
     return tuple(name for name in found if name != own and not _same(name, at))
 
 
 def colluding(slots: Iterable[Slot], own: str, at: str | None, honest_parties: int | None) -> int:
-    """m, of the `others`: all that are not honest, where it is said how many are, the row's own
-    among them; else one, if there is one."""
+    """Return m of the `others`: all without the honest ones, if their number is given, the row's
+    own included; else one, if there is one.
+    """
     most = len(others(slots, own, at))
     return min(most, 1) if honest_parties is None else max(most + 1 - honest_parties, 0)
 
@@ -30,10 +31,10 @@ def colluding(slots: Iterable[Slot], own: str, at: str | None, honest_parties: i
 def honest_slots(
     slots: Iterable[Slot], slot: Slot, at: str | None, honest_parties: int | None
 ) -> int:
-    """n of a row of `slot`: at least so many slots draw in a sum, and are not told of.
+    """Return n for a row of `slot`: the minimum number of slots in a sum whose draws stay secret.
 
-    Those that have features draw, in each joined row. Whichever parties collude, each takes no
-    more slots than it is at: the m that are at most slots are taken.
+    Slots with features draw, in each joined row. A colluding party takes the slots where it has a
+    table; the m parties with most slots are assumed to collude.
     """
     slots = tuple(slots)
     return min(_left(slots, slot, own, at, honest_parties) for own in slot.parties)
@@ -42,7 +43,7 @@ def honest_slots(
 def _left(
     slots: tuple[Slot, ...], slot: Slot, own: str, at: str | None, honest_parties: int | None
 ) -> int:
-    """To a row that is the party `own`'s."""
+    """Return n for a row of the party `own`."""
     drawing = [other for other in slots if other.features and other.index != slot.index]
     if not _same(own, at):
         drawing = [other for other in drawing if not any(_same(p, at) for p in other.parties)]

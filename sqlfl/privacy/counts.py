@@ -1,4 +1,4 @@
-"""How often a row of a slot takes part in what a method's private rounds release."""
+"""Counts of a row's part in the releases of a method's private rounds."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from sqlfl.options.training import TrainingOptions
 
 @dataclass(frozen=True)
 class Part:
-    """A slot in a run, as far as it decides that."""
+    """Facts about a slot in a run that the counts depend on."""
 
     options: TrainingOptions
     joined: int
     """N, joined rows that train."""
     copies: int
-    """F: of these, those that a row of the slot is in, at most."""
+    """F: maximum number of them that a row of the slot is in."""
     clients: int
     summed: int = 0
     """Of all joined rows, those for validation too, those that a row of the slot is in, at most."""
@@ -25,15 +25,15 @@ class Part:
 
 @dataclass(frozen=True)
 class Counts:
-    """Of the whole run."""
+    """Counts for the whole run."""
 
     gradients: int
-    """Sums of gradients that a row is in, at most."""
+    """Maximum number of sums of gradients that a row is in."""
     predictions: int
     """Predictions of a row after steps, at most: that of a tower's first parameters apart."""
     steps: int
     selections: int = 0
-    """Choices of one of the slot's columns, of each of which its values may be told once."""
+    """Choices of one of the slot's columns; the values of each may be sent once."""
     crosses: int = 0
     """Releases of a block's moments with the label, and with another table's fits, beside one of
     its second moments."""

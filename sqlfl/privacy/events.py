@@ -1,4 +1,4 @@
-"""What a run releases of one row, as data: what the accountant adds up."""
+"""Releases of a run about one row, as data for the accountant."""
 
 from __future__ import annotations
 
@@ -16,24 +16,25 @@ EMBEDDINGS = "embeddings"
 CHOICES = "choices of columns"
 COLUMNS = "columns"
 CROSSES = "moments with the label"
-"""What events are of: `what`."""
+"""Names of events: `what`."""
 
 
 @dataclass(frozen=True)
 class Gaussian:
-    """Sums with normal noise, which the change of one row moves by at most Δ in ℓ2."""
+    """Sums with normal noise; a change of one row moves them by at most Δ in ℓ2."""
 
     what: str
     multiplier: float
     """σ/Δ"""
     count: int = 1
-    """So many of them, one after the other."""
+    """Number of such releases, one after the other."""
 
 
 @dataclass(frozen=True)
 class Threshold:
-    """Something that is shown where a noised count passes a threshold, and that one row alone
-    brings over it with probability `delta` at most."""
+    """A fact released if a noised count passes a threshold; one row alone has it pass with
+    probability at most `delta`.
+    """
 
     what: str
     delta: float
@@ -41,7 +42,7 @@ class Threshold:
 
 @dataclass(frozen=True)
 class Pure:
-    """A mechanism that is (ε, 0)-differentially private."""
+    """An (ε, 0)-differentially private mechanism."""
 
     what: str
     epsilon: float
@@ -58,13 +59,15 @@ class PoissonBinomial:
     theta: float
     """θ, not more than ¼: how far the coins' probability moves from ½."""
     honest: int
-    """n: slots whose draws are in the sum and that do not tell them, among them the row's own.
-    Masked zeros are no draws."""
+    """n: slots in the sum that keep their draws secret, the row's own included. Masked zeros are no
+    draws.
+    """
     count: int = 1
-    """Such sums that the row takes part in: dimensions × epochs × joined rows."""
+    """Number of such sums with the row: dimensions × epochs × joined rows."""
     moved: int = 1
-    """Of the honest slots, those whose number neighbours may differ in, each from any to any other
-    in its range: 1 of a slot's row, n of a whole joined row."""
+    """Number of honest slots whose numbers may differ between neighbours, each within its range: 1
+    for a slot's row, n for a whole joined row.
+    """
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,7 @@ class Selection:
 
     @property
     def rho(self) -> float:
-        """zCDP of one choice."""
+        """ρ of zCDP of one choice."""
         return self.epsilon**2 / (8.0 if self.mechanism == "gumbel" else 2.0)
 
 

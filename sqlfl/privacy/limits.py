@@ -1,4 +1,4 @@
-"""How much noise is too much."""
+"""Limits of noise."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from sqlfl.options.privacy import Privacy
 from sqlfl.privacy import events as of
 
 LARGEST_MULTIPLIER = 1000.0
-"""Noise relative to what it hides, beyond which a run is refused: it would learn nothing."""
+"""Maximum noise relative to the values that it hides. A run with more is refused, because it would
+learn nothing.
+"""
 
 
 def check_noise(
@@ -18,8 +20,9 @@ def check_noise(
     own: PlannedReleases | None = None,
     times: int = 0,
 ) -> None:
-    """Raises PrivacyError for more than LARGEST_MULTIPLIER; `times`: how often a row of the slot
-    takes part in `what`."""
+    """Raise PrivacyError for a multiplier above the limit; `times`: number of releases of `what`
+    with a row of the slot.
+    """
     if multiplier <= LARGEST_MULTIPLIER:
         return
     given = f"noise_multiplier = {privacy.noise_multiplier:g}" if privacy.noise_multiplier else ""

@@ -1,4 +1,4 @@
-"""Label noise: with what probability a class is kept, and the ε that then holds."""
+"""Label noise: the probability to keep a class, and the resulting ε."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ import numpy as np
 from sqlfl.base.errors import InternalError
 
 MOST = 1.0 - 2.0**-50
-"""Of the probability to keep a label: with more, what is left could not be told from nothing."""
+"""Maximum probability to keep a label. Above it, the remaining probability could not be
+distinguished from 0.
+"""
 
 
 def keep_probability(epsilon: float, classes: int) -> float:
-    """e^ε / (e^ε + K − 1) of randomised response, rounded down: its ε is never more than asked.
-
-    InternalError for fewer than 2 classes, or ε that is not positive.
+    """Return e^ε / (e^ε + K − 1) of randomised response, rounded down: its ε never exceeds the one
+    asked for. Raise InternalError for fewer than 2 classes, or ε that is not positive.
     """
     _check(epsilon, classes)
     return _floored(1.0 / (1.0 + (classes - 1) * math.exp(-epsilon)))
@@ -52,10 +53,10 @@ def true_epsilon(keep: float, classes: int) -> float:
 
 
 def label_epsilon(mechanism: str, epsilon: float, classes: int | None) -> float:
-    """The ε that holds of one label; `classes` is None for numbers.
+    """Return the actual ε of one label; `classes` is None for numbers.
 
-    Laplace over classes shows the largest score only, and so less than its nominal ε.
-    InternalError for another mechanism, or for randomised response of numbers.
+    Laplace over classes discloses only the class with the largest score, and so less than its
+    nominal ε. Raises InternalError for another mechanism, or for randomised response of numbers.
     """
     if mechanism == "laplace":
         return epsilon if classes is None else true_epsilon(laplace_keep(epsilon, classes), classes)
@@ -66,7 +67,7 @@ def label_epsilon(mechanism: str, epsilon: float, classes: int | None) -> float:
 
 
 def _floored(probability: float) -> float:
-    """Less than the exact one, of which `probability` has the rounding errors."""
+    """Round down to less than the exact probability; `probability` has rounding errors."""
     return min(MOST, (math.floor(probability * 2.0**52) - 1.0) * 2.0**-52)
 
 

@@ -1,4 +1,4 @@
-"""Where noise comes from: the operating system's generator."""
+"""The source of noise: the operating system's generator."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 Entropy: TypeAlias = Callable[[int], bytes]
-"""That many random bytes. Everything that draws takes one, so that tests can repeat a draw; the
-public interface has no way to set it."""
+"""A function that returns this many random bytes. Each sampler takes one, so that tests can repeat
+a draw; the public interface cannot set it.
+"""
 
 
 def system(count: int) -> bytes:

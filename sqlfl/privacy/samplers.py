@@ -27,8 +27,9 @@ GAUSSIAN_BITS = 40
 """The grid of normal noise is 2⁻⁴⁰ of its standard deviation, or somewhat finer."""
 LAPLACE_BITS = 40
 LAPLACE_SLACK = 2.0**-20
-"""What Laplace noise is larger by, relatively: makes up for the step by which rounding may move
-two values apart, for ε ≥ 2⁻²⁰."""
+"""Relative enlargement of Laplace noise. It makes up for the step by which rounding may move two
+values apart, for ε ≥ 2⁻²⁰.
+"""
 CHUNK = 1 << 16
 
 
@@ -115,10 +116,8 @@ def randomised_response(codes: Array, classes: int, keep: float, drawn: Words) -
 
 
 def grid(scale: float, bits: int) -> float:
-    """The step of the grid: the largest power of two that is at most 2⁻ᵇⁱᵗˢ of the scale.
-
-    InternalError unless the scale is positive and finite, and so large that the step is no
-    subnormal number.
+    """Return the step of the grid: the largest power of two that is at most 2⁻ᵇⁱᵗˢ of the scale.
+    Raise InternalError unless the scale is positive, finite, and large enough for a normal step.
     """
     if not (math.isfinite(scale) and scale > 2.0**-900):
         raise InternalError(f"noise of scale {scale!r}")
@@ -126,7 +125,7 @@ def grid(scale: float, bits: int) -> float:
 
 
 def _signed(values: Array, drawn: Words) -> Array:
-    """With the other sign where the lowest bit of the word is set."""
+    """Change the sign where the lowest bit of the word is set."""
     bits = values.view(np.uint64) ^ ((drawn & np.uint64(1)) << np.uint64(63))
     return bits.view(np.float64)
 
@@ -139,9 +138,9 @@ def _checked(values: Array) -> Array:
 
 
 def _rounded(values: Array, step: float) -> Array:
-    """To the nearest multiples of the step; exact, for the step is a power of two."""
+    """Round to the nearest multiples of the step; exact, because the step is a power of two."""
     with np.errstate(over="ignore"):
         rounded = np.rint(values / step) * step
-        # doubles beyond 2⁵³ steps are multiples of it as they are, and might overflow here
+        # doubles beyond 2⁵³ steps are multiples of it already, and might overflow here
         found: Array = np.where(np.abs(values) > 2.0**53 * step, values, rounded)
     return found

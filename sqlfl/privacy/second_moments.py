@@ -1,4 +1,4 @@
-"""What a row moves the second moments of its slot by."""
+"""Sensitivity of a slot's second moments to one row."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from sqlfl.base.errors import InternalError
 
 
 def row_bound(numeric: int) -> float:
-    """R of so many encoded numeric columns: the norm of a row whose columns are all 1 or −1."""
+    """Return R for this number of encoded numeric columns: the norm of a row with all columns 1 or
+    −1.
+    """
     return math.sqrt(numeric)
 
 

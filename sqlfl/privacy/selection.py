@@ -27,10 +27,11 @@ BITS = 40
 
 
 def noisy_max(scores: Array, scale: float, mechanism: str, entropy: Entropy = system) -> int:
-    """The place of the largest of the scores (k,) with noise; of equal ones any, all alike.
+    """Return the place of the largest of the scores (k,) with noise; among equal ones, each with
+    the same probability.
 
-    Scores that are no numbers count as 0. InternalError for none, for another mechanism, and unless
-    `scale` is positive and finite.
+    Scores that are not numbers count as 0. Raises InternalError for no scores, for another
+    mechanism, and unless `scale` is positive and finite.
     """
     if not len(scores):
         raise InternalError("a choice among no scores")

@@ -41,14 +41,18 @@ DOUBT = 4.0
 
 
 def sensitivity(features: Sequence[FeatureSpecification]) -> float:
-    """√(3 k + 2 c): ℓ2, of all that a client measures of a slot, for the change of one row."""
+    """Return √(3 k + 2 c): ℓ2 sensitivity of a client's measures of a slot to a change
+    of one row.
+    """
     numeric = sum(f.width for f in features if f.kind != "category")
     categories = sum(1 for f in features if f.kind == "category")
     return math.sqrt(3.0 * numeric + 2.0 * categories)
 
 
 def deviation(slot: SlotSpecification) -> float:
-    """Standard deviation of the noise that a client adds to each number; 0 where it adds none."""
+    """Return the standard deviation of the noise that a client adds to each number; 0 without
+    noise.
+    """
     own = slot.privacy
     if own is None or own.statistics != "noised":
         return 0.0
@@ -56,9 +60,8 @@ def deviation(slot: SlotSpecification) -> float:
 
 
 def threshold(sigma: float, delta: float, features: int) -> float:
-    """τ: a category of one row is above it with probability `delta`/2, in one of the features.
-
-    `features` of the slot have categories to be found, at least one.
+    """Return τ: a category of one row exceeds it with probability `delta`/2, in one of the
+    features. `features` of the slot, at least one, have categories to be found.
     """
     return 1.0 - sigma * float(ndtri(delta / (2.0 * features)))
 

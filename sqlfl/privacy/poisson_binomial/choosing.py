@@ -1,4 +1,4 @@
-"""How many bins and which θ a budget allows."""
+"""Choice of bins and θ for a budget."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from sqlfl.privacy.events import EMBEDDINGS, Event, PoissonBinomial
 from sqlfl.privacy.poisson_binomial.sampling import check
 
 BINS = (16, 32, 64, 128)
-"""Of which is chosen where none are given."""
+"""Candidates if bins are not given."""
 LARGEST_NOISE = 1000.0
-"""Standard deviation of an estimate by the bound of the number, with one slot; beyond it a run is
-refused: it would learn nothing."""
+"""Maximum standard deviation of an estimate relative to the number's bound, with one slot. A run
+with more is refused, because it would learn nothing.
+"""
 PRECISION = 1e-4
-"""Of θ, relatively."""
+"""Relative precision of θ."""
 
 
 def choose(
@@ -32,12 +33,12 @@ def choose(
     moved: int = 1,
     beside: Sequence[Event] = (),
 ) -> PoissonBinomial:
-    """The draws with which these, and the events beside them, have no more than epsilon at delta.
+    """Return the draws with which draws and `beside` together have at most epsilon at delta.
 
-    θ is as large as the budget allows, up to MAX_THETA. What an estimate varies by depends on
-    bins·θ² almost alone, and so does ε: of BINS, where bins are not given, the fewest are taken
-    with which the budget is used up, for they make the shortest messages. `count`, `honest` and
-    `moved` are as in `PoissonBinomial`. Raises PrivacyError for more noise than LARGEST_NOISE.
+    θ is as large as the budget allows, up to MAX_THETA. The variance of an estimate depends almost
+    only on bins·θ², and so does ε. If bins are not given, the smallest of BINS that uses up the
+    budget is taken: it makes the shortest messages. `count`, `honest` and `moved` are as in
+    `PoissonBinomial`. Raises PrivacyError for more noise than LARGEST_NOISE.
     """
     largest = PoissonBinomial(EMBEDDINGS, 0, MAX_THETA, honest, count, moved)
     for own in (bins,) if bins is not None else BINS:
@@ -105,6 +106,6 @@ def _fitted(
 def _excess(
     largest: PoissonBinomial, beside: Sequence[Event], epsilon: float, delta: float, theta: float
 ) -> float:
-    """Of the square roots of ε, which θ is about proportional to."""
+    """Return the excess, between square roots of ε, to which θ is about proportional."""
     found = epsilon_of((*beside, replace(largest, theta=theta)), delta)
     return math.sqrt(found) - math.sqrt(epsilon)

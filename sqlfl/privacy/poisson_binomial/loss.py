@@ -31,11 +31,11 @@ from sqlfl.privacy.events import PoissonBinomial
 from sqlfl.privacy.poisson_binomial.sampling import check
 
 MOST_COINS = 2 * MAX_BINS
-"""Of more the time would be long: then fewer slots count as honest, which tells the more."""
+"""Maximum coins. More would take long: fewer slots then count as honest, which gives a larger ε."""
 NEVER = -1e9
-"""The logarithm of no probability: finite, so that differences of it are numbers."""
+"""The logarithm of probability 0: finite, so that differences are numbers."""
 LEAST = 1e-200
-"""Of masses: to divide by it does not overflow."""
+"""Minimum mass, so that division by it does not overflow."""
 WORK = 1 << 20
 """Pairs times points of the grid, at most."""
 FINEST, COARSEST = 64, 8
@@ -44,7 +44,7 @@ FINEST, COARSEST = 64, 8
 
 @dataclass(frozen=True)
 class Coordinate:
-    """One release of a slot's number, of which the loss is asked."""
+    """One release of a slot's number, for the loss."""
 
     bins: int
     theta: float
@@ -57,24 +57,23 @@ class Coordinate:
 
     @property
     def apart(self) -> int:
-        """By how many high coins neighbours differ."""
+        """Number of high coins by which neighbours differ."""
         return self.bins * self.moved
 
     @property
     def pairs(self) -> int:
-        """How many s there are."""
+        """Number of values of s."""
         return self.coins - self.apart + 1
 
     @property
     def largest(self) -> float:
-        """The largest privacy loss there is."""
+        """The maximum privacy loss."""
         return self.apart * (math.log1p(2.0 * self.theta) - math.log1p(-2.0 * self.theta))
 
 
 def coordinate(event: PoissonBinomial) -> Coordinate:
-    """Of an event; so many slots count as honest as MOST_COINS allows.
-
-    InternalError for bins or theta that no draw has, or unless 1 ≤ moved ≤ honest.
+    """Return the coordinate of an event, with as many honest slots as MOST_COINS allows. Raise
+    InternalError for invalid bins or theta, or unless 1 ≤ moved ≤ honest.
     """
     check(event.bins, event.theta)
     if not 1 <= event.moved <= event.honest:
@@ -84,9 +83,9 @@ def coordinate(event: PoissonBinomial) -> Coordinate:
 
 
 def renyi(own: Coordinate, orders: Sequence[float], worst_of: Sequence[int] | None = None) -> Array:
-    """Rényi divergences of these orders, all above 1: float64 (orders,).
+    """Return Rényi divergences of these orders, all above 1: float64 (orders,).
 
-    The largest over all s, or over those of `worst_of`, which is a lower bound of it.
+    It is the maximum over all s, or over `worst_of`, which gives a lower bound.
     """
     logs = _log_masses(own)
     chosen = slice(None) if worst_of is None else np.asarray(worst_of)
@@ -146,7 +145,9 @@ def loss_masses(own: Coordinate, interval: float) -> tuple[int, Array]:
 
 
 def _largest_tails(own: Coordinate, grid: Array) -> tuple[Array, Array]:
-    """Of the pair whose hockey stick is the largest at each ε: P{loss > ε}, and e^ε Q{loss > ε}."""
+    """Return P{loss > ε} and e^ε Q{loss > ε} of the pair with the largest hockey stick
+    at each ε.
+    """
     logs, tails = _log_masses(own), _log_tails(own)
     worst = np.full(len(grid), -1.0)
     upper, lower = np.zeros(len(grid)), np.zeros(len(grid))

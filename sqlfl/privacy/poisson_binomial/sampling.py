@@ -62,7 +62,8 @@ def estimate(
 
 
 def variance(values: Array, bound: float, bins: int, theta: float) -> Array:
-    """Of the estimate of the sum of values (parties, …) over the first axis: float64 (…).
+    """Return the variance of the estimated sum of values (parties, …) over the first axis: float64
+    (…).
 
     It is bound²/(theta²·bins) Σ (¼ − theta²·value²/bound²).
     """
