@@ -103,7 +103,7 @@ class _Assembly:
     def _fragments(
         self, index: int, base: bool
     ) -> tuple[dict[tuple[object, ...], list[WrittenFragment]], tuple[Fragment, ...]]:
-        """The slot's fragments; what was written of each, by its identity, in their order."""
+        """Return the slot's fragments, and the written fragments by identity, in the same order."""
         catalog = self.draft.catalog
         every = (client for party in catalog.parties() for client in catalog.clients(party))
         order = {client: place for place, client in enumerate(every)}
@@ -194,14 +194,14 @@ class _Assembly:
 
 @dataclass(frozen=True)
 class _Taken:
-    """What takes part of one slot in one block."""
+    """The parts of one slot that take part in one block."""
 
     written: Mapping[tuple[object, ...], Sequence[WrittenFragment]]
     fragments: Sequence[Fragment]
     number: int
 
     def _numbers(self) -> list[int]:
-        """As often as the block has them."""
+        """Return the numbers, repeated as often as in the block."""
         return [
             place
             for place, found in enumerate(self.written.values())
@@ -237,7 +237,7 @@ def _feature(output: Output) -> Feature:
 
 
 def _types_of(kind: str, width: int) -> str:
-    """Of what is fitted."""
+    """Return the types of a fitted feature."""
     return {CATEGORY: "VARCHAR", ARRAY: f"DOUBLE[{width}]"}.get(kind, "DOUBLE")
 
 
@@ -253,7 +253,9 @@ def _unique(names: Iterable[str]) -> list[str]:
 
 
 def identifier_names(paths: Sequence[Path]) -> list[str]:
-    """Result columns of the ID clause: the column's name, the whole path where that is taken."""
+    """Return result columns of the ID clause: the column's name, or the whole path if that is
+    taken.
+    """
     last = [path.parts[-1].lower() for path in paths]
     taken = {name for name in last if last.count(name) > 1 or name.startswith("probability_")}
     taken.add("prediction")

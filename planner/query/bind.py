@@ -1,6 +1,7 @@
-"""From the syntax tree to blocks: names resolved, derived tables and CTEs taken apart.
+"""Bind the syntax tree to blocks: resolve names, and dissolve derived tables and CTEs.
 
-What one client can answer alone and is not a select-project-join goes to it whole, as one source.
+A query that one client can answer alone, and that is no select-project-join, goes to the client
+whole, as one source.
 """
 
 from __future__ import annotations
@@ -195,7 +196,7 @@ class Binder:
     # -- queries -----------------------------------------------------------------------------------
 
     def _whole_or(self, error: PlanError, query: exp.Query, known: Environment) -> DraftBlock:
-        """A query of one client that cannot be taken apart, as its database takes it."""
+        """Return a query of one client that cannot be dissolved, as its database runs it."""
         try:
             client = self.pusher.only_client(query, known)
             if client is not None:
@@ -207,7 +208,7 @@ class Binder:
     def _together(
         self, query: exp.Query, known: Environment, client: Client
     ) -> tuple[DraftBlock, ...]:
-        """The query as one relation, with the LEFT JOINs in its FROM; else as one source."""
+        """Return the query as one relation, with the LEFT JOINs in its FROM; else as one source."""
         try:
             assert isinstance(query, exp.Select)
             blocks = self._select(query, known)
@@ -308,7 +309,7 @@ class Binder:
     # -- functions ---------------------------------------------------------------------------------
 
     def _asked(self, select: exp.Select, known: Environment) -> tuple[DraftBlock, ...]:
-        """As `_select`, the parties having said what its functions are."""
+        """Bind as `_select`, after the parties have described its functions."""
         blocks = self._select(select, known)
         found = [self._others(block) for block in blocks]
         if not any(found):
@@ -329,7 +330,9 @@ class Binder:
         raise self._refuse(Refusal(kind, output.term.span, HINTS[kind]), select, known)
 
     def _order(self, select: exp.Select, scope: Scope, known: Environment) -> tuple[Output, ...]:
-        """What ORDER BY computes: rows need no order, but an aggregate there makes one of them."""
+        """Return the outputs that ORDER BY computes. Rows need no order, but an aggregate there
+        makes one row of all.
+        """
         order = select.args.get("order")
         if order is None:
             return ()
@@ -337,7 +340,7 @@ class Binder:
         return tuple(Output("", self.pusher.term(node, scope, known)) for node in called)
 
     def _others(self, block: DraftBlock) -> list[tuple[Output, str]]:
-        """Its columns that are not one value per row, and what they are."""
+        """Return the columns with other than one value per row, and their kinds."""
         kinds = (
             (output, self.asker.kind_over(block.relations, output.term))
             for output in (*block.outputs, *block.sorted_by)
@@ -516,7 +519,9 @@ class Binder:
     def _stacked(
         self, blocks: tuple[DraftBlock, ...], name: str, span: tuple[int, int] | None
     ) -> DraftBlock:
-        """A union of blocks of one relation each, as one relation with all their branches."""
+        """Return a union of blocks of one relation each, as one relation with all their
+        branches.
+        """
         id_ = self.sources.fresh("#")
         branches: list[ClientBranch] = []
         for block in blocks:

@@ -1,10 +1,9 @@
-"""Names that a macro's own variable captures.
+"""Find names that a macro's own variable captures.
 
-DuckDB puts the arguments of a macro into its text before it looks names up in WHERE and ON: with
-`MACRO total(n) AS list_sum(list_transform([1, 2], lambda k: k * n))`, the column in `WHERE
-total(k) = 6` is the lambda's k, while in `SELECT total(k)` and `WHERE t.k = total(t.k)` it is the
-table's. Only the database can expand its macros: it is asked whether the call has a meaning where
-there is no table.
+DuckDB inserts the arguments of a macro into its text before it resolves names in WHERE and ON. With
+`MACRO total(n) AS list_sum(list_transform([1, 2], lambda k: k * n))`, the column in `WHERE total(k)
+= 6` is the lambda's k. In `SELECT total(k)` and `WHERE t.k = total(t.k)` it is the table's. Only
+the database can expand its macros: a request checks whether the call has a meaning without a table.
 """
 
 from __future__ import annotations
@@ -48,7 +47,8 @@ def refuse_captured(draft: Draft) -> Draft:
             asked.add(probe)
             alone = _select(exp.column(name.copy()))
             wanted = folded(name.name)
-            # who has no such column evaluates the call only where the query itself gives the name
+            # a client without such a column evaluates the call only if the query itself gives the
+            # name
             own = [c for c, columns in held if wanted in columns or wanted in given]
             for client in dict.fromkeys(own or (client for client, _ in held)):
                 if _binds(draft, client, probe, name) and not _binds(draft, client, alone, name):
@@ -70,7 +70,9 @@ def _conditions(query: exp.Query) -> Iterator[exp.Expr]:
 
 
 def _calls(node: exp.Expr) -> Iterator[exp.Expr]:
-    """The outermost ones: what an inner macro captures, the outer call has no column for either."""
+    """Yield the outermost calls: if an inner macro captures a name, the outer call has no column
+    for it either.
+    """
     return (found for found in node.dfs(prune=_is_call) if _is_call(found))
 
 
@@ -80,7 +82,7 @@ def _is_call(node: exp.Expr) -> bool:
 
 
 def _bare(call: exp.Expr) -> list[exp.Identifier]:
-    """The columns below that are written without a table, once each."""
+    """Return the columns below that are written without a table, once each."""
     found: dict[str, exp.Identifier] = {}
     for column in call.find_all(exp.Column):
         chain = chain_of(column)
@@ -94,7 +96,7 @@ def _name(call: exp.Expr) -> str:
 
 
 def _is_variable(column: exp.Column) -> bool:
-    """Of a lambda or a comprehension around it."""
+    """Return whether the column is a variable of a lambda or comprehension around it."""
     node = column.parent
     while node is not None:
         names: list[exp.Expr] = []

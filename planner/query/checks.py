@@ -27,14 +27,16 @@ from sqlfl.planner.query.relations import (
 
 
 def refuse_parameters(draft: Draft) -> Draft:
-    """A statement is run as it stands; nothing is bound to it."""
+    """Refuse parameters: no values are bound to a planned statement."""
     for node in draft.query.find_all(exp.Placeholder, exp.Parameter):
         raise draft.error(f"the parameter {to_sql(node)} has no value", node, "write the value")
     return draft
 
 
 def refuse_volatile(draft: Draft) -> Draft:
-    """Each evaluation would give other rows; a fragment is evaluated more than once."""
+    """Refuse volatile functions. Each evaluation would give other rows, and a fragment is evaluated
+    more than once.
+    """
     for node in draft.query.find_all(exp.Anonymous):
         if is_volatile(node):
             raise draft.volatile(node, span_of(node, draft.sql))
@@ -65,13 +67,15 @@ def bind_names(draft: Draft) -> Draft:
     binder = Binder(draft.sql, draft.catalog, draft.clock, draft.careful)
     blocks = binder.bind(draft.query)
     if any(len(block.relations) > 1 and not block.together for block in blocks):
-        # blocks of a union have the same tables, whether or not one party holds all of one's
+        # blocks of a union have the same tables, also if one party holds all tables of one block
         blocks = tuple(replace(block, together=False) for block in blocks)
     return replace(draft, blocks=blocks, claims=tuple(binder.claims))
 
 
 def check_outputs(draft: Draft) -> Draft:
-    """Column names are distinct and free; the target is one of them; features are left."""
+    """Check that column names are distinct and free, that the target is one of them, and that
+    features remain.
+    """
     outputs = draft.blocks[0].outputs
     seen: dict[str, Output] = {}
     for output in outputs:
@@ -136,7 +140,7 @@ def check_outputs(draft: Draft) -> Draft:
 
 
 def locate_identifiers(draft: Draft) -> Draft:
-    """The columns of the ID clause, each found in every block; none twice."""
+    """Locate the columns of the ID clause in every block; refuse repeated ones."""
     seen: set[tuple[str, ...]] = set()
     for path in draft.identifiers:
         folded = tuple(part.lower() for part in path.parts)
@@ -214,7 +218,7 @@ def _hidden(number: int) -> str:
 
 
 def _expression(branch: ClientBranch, path: Path) -> exp.Expr | None:
-    """The identifier over the sources of one branch."""
+    """Return the identifier over the sources of one branch."""
     sources = _sources(branch, path)
     return column(path.parts[-1], sources[0].id) if len(sources) == 1 else None
 

@@ -29,7 +29,7 @@ from sqlfl.planner.query.relations import (
 
 
 def split_conjunctions(draft: Draft) -> Draft:
-    """Conditions in pieces: `a AND b` is two; what is always true is none."""
+    """Split conditions: `a AND b` becomes two; conditions that are always true are removed."""
 
     def pieces(terms: Iterable[Term]) -> tuple[Term, ...]:
         return tuple(p for term in terms for p in _conjuncts(draft, term))
@@ -51,11 +51,11 @@ def _conjuncts(draft: Draft, term: Term) -> list[Term]:
 
 
 def place_conditions(draft: Draft) -> Draft:
-    """Equalities between two relations become join conditions; outputs get their relation.
+    """Turn equalities between two relations into join conditions, and assign outputs to relations.
 
-    What is left in the groups are conditions over one of their own relations. A condition over a
-    table on the right of a LEFT JOIN, after that join, is kept for its fragments; in parentheses it
-    becomes an equality with a constant, and so does what an ON says of tables before it.
+    The remaining conditions of groups concern one of their own relations. A condition over a table
+    on the right of a LEFT JOIN, after that join, is kept for its fragments. In parentheses it
+    becomes an equality with a constant, and so does a condition of ON about earlier tables.
     """
     return draft.each_block(lambda block: _Placing(draft, block).block())
 
@@ -96,7 +96,7 @@ class _Placing:
         return replace(group, conditions=tuple(conditions), lefts=tuple(lefts))
 
     def _joins(self, group: Group, core: Sequence[int], term: Term) -> bool:
-        """Whether the condition is more than a filter of one relation of the core."""
+        """Return whether the condition is more than a filter of one relation of the core."""
         equal = self._sides(term)
         if equal:
             for sides in equal:
@@ -147,7 +147,7 @@ class _Placing:
         return replace(left, group=group, on=())
 
     def _sides(self, term: Term) -> list[tuple[Term, Term]]:
-        """The sides of the equalities that the term is; none where it is something else."""
+        """Return the sides of the condition's equalities; empty for other conditions."""
         sides = equality_sides(self.draft, self.old, term)
         if sides is None:
             return []
@@ -159,7 +159,9 @@ class _Placing:
     def _null_safe(
         self, sides: tuple[Term, Term], term: Term, equal: Equal
     ) -> list[tuple[Term, Term]]:
-        """NULL equals NULL: whether there is a value, and the value or else some constant."""
+        """Return two equalities that treat NULL as equal to NULL: presence of a value, and the
+        value or a constant.
+        """
         kinds = []
         for side in sides:
             found = self.draft.types(self.old.relations[self.old.reads(side)[0]], [side])[0]
@@ -211,7 +213,7 @@ class _Placing:
 
 
 def _flag(test: Term) -> tuple[Term, Term]:
-    """The test as an equality: TRUE where it holds, else NULL."""
+    """Return the test as an equality: TRUE if it holds, else NULL."""
     return _where(test, Term(exp.true(), test.span)), Term(exp.true(), test.span)
 
 
@@ -254,7 +256,7 @@ def _bare(group: Group) -> Group:
 
 
 def refuse_cross_products(draft: Draft) -> Draft:
-    """Every relation must be joined to the others by equalities, unless the user allows it."""
+    """Refuse relations without an equality to others, unless the user allows a cross join."""
     if draft.allow_cross_join:
         return draft
     for block in draft.blocks:
@@ -264,7 +266,7 @@ def refuse_cross_products(draft: Draft) -> Draft:
 
 
 def _refuse_cross_product(draft: Draft, block: DraftBlock, inside: Sequence[int]) -> None:
-    """What is joined in parentheses must hang together without the rest."""
+    """Refuse tables in parentheses that are not joined among themselves."""
     groups = DisjointSets(len(block.relations))
     for equality in block.equalities:
         linked = equality.terms[1].expression.find(exp.Column) is not None

@@ -1,7 +1,7 @@
-"""One time for a whole statement: `now()` and its like are told to the parties, and not asked.
+"""One time for a whole statement: the parties receive the value of `now()` and similar calls.
 
-In one database they have one value per query; each party's own clock would give another one to each
-fragment. What views and macros of a party do is evaluated there, when the party is asked.
+In one database these have one value per query; the clocks of parties would give each fragment
+another value. Views and macros of a party use its own clock when it evaluates them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _OWN_WORDS = {
     "current_role": "current_role", "current_catalog": "current_catalog",
     "current_schema": "current_schema",
 }  # fmt: skip
-"""Words that stand for a function of each party's own database."""
+"""Words for a function of each party's own database."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,9 @@ class Clock:
     """Aware."""
 
     def told(self, query: exp.Query) -> exp.Query:
-        """The query with the time in place of calls that ask for it; itself where none does."""
+        """Return the query with the time in place of calls for it; the same query if it
+        has none.
+        """
         if not any(_type_of_call(call) for call in query.find_all(exp.Anonymous)):
             return query
         copy = query.copy()
@@ -56,15 +58,16 @@ class Clock:
         return copy
 
     def word(self, name: str) -> exp.Expr | None:
-        """What a word stands for where no column has that name; None where it is no such word."""
+        """Return the meaning of a word that names no column; None for other words."""
         if folded(name) in _OWN_WORDS:
             return exp.Anonymous(this=_OWN_WORDS[folded(name)])
         type_ = _WORDS.get(folded(name))
         return None if type_ is None else self._as(type_)
 
     def _midnight(self, since: exp.Expr) -> exp.Expr:
-        """The date that an age is counted to: today's where the session is, of an instant, else
-        today's in UTC."""
+        """Return the date up to which an age is counted: the session's current date for an instant,
+        else the current date in UTC.
+        """
         instant = exp.EQ(
             this=exp.Anonymous(this="typeof", expressions=[since.copy()]),
             expression=exp.Literal.string("TIMESTAMP WITH TIME ZONE"),
@@ -82,8 +85,9 @@ class Clock:
 
 
 def tell_the_place(select: exp.Select, place: Place) -> None:
-    """Write the current database and schema of the client in place of calls that ask for them: a
-    party's cursors look names up among DuckDB's own first."""
+    """Write the client's current database and schema in place of calls for them: a party's cursors
+    would find DuckDB's own first.
+    """
     for call in list(select.find_all(exp.Anonymous)):
         wanted = _PLACES.get(function_name(call))
         if wanted is not None and not call.expressions:
@@ -94,7 +98,7 @@ _PLACES = {"current_catalog": "catalog", "current_database": "catalog", "current
 
 
 def asks_the_time(query: exp.Query) -> bool:
-    """The query may have to be told the time: its plan is another one each time."""
+    """Return whether the query may need the time: its plan then changes each time."""
     if any(folded(identifier.name) in _WORDS for identifier in query.find_all(exp.Identifier)):
         return True
     return any(_type_of_call(call) for call in query.find_all(exp.Anonymous))

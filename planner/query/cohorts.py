@@ -1,8 +1,9 @@
 """Cohorts: `x IN (SELECT ...)`, EXISTS and NOT EXISTS over another party's tables, as joins.
 
-A row passes EXISTS once, however many partners it has. So the subquery's table is joined as a link,
-whose rows with equal keys count as one (`Relation.once`); the coordinator sees to that by the keyed
-hashes that an inner join would send. NOT EXISTS is a LEFT JOIN that keeps rows without a partner.
+A row passes EXISTS once, for any number of partners. So the subquery's table is joined as a link,
+whose rows with equal keys count as one (`Relation.once`). The coordinator ensures this with the
+keyed hashes that an inner join would send. NOT EXISTS is a LEFT JOIN that keeps rows without a
+partner.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from sqlfl.planner.query.relations import (
 from sqlfl.planner.query.scopes import Scope
 
 _PLAIN = frozenset(("with_", "expressions", "from_", "joins", "where", "distinct", "order"))
-"""Clauses of a subquery of which it only matters whether it has a row."""
+"""Clauses of a subquery for which only the existence of a row matters."""
 _ALIAS = "sqlfl_cohort"
 """Name of a subquery that is joined as a derived table."""
 
@@ -49,7 +50,7 @@ class _Cohort:
 
 @dataclass(frozen=True)
 class Cohorts:
-    """Takes such conditions of one WHERE."""
+    """Converter of such conditions in one WHERE."""
 
     pusher: Pusher
     sql: str
@@ -60,10 +61,10 @@ class Cohorts:
     """Reads a derived table."""
 
     def taken(self, where: exp.Expr, state: State, scope: Scope) -> tuple[State, exp.Expr | None]:
-        """The joins with those that conditions ask for, and the rest of the conditions.
+        """Return the joins with those of the conditions, and the remaining conditions.
 
-        A subquery stays where it is if one database can evaluate it with the rest of its condition,
-        or if it is no such condition: then it is evaluated there, or refused.
+        A subquery stays in place if one database can evaluate it with the rest of its condition, or
+        if it is no such condition. It is then evaluated there, or refused.
         """
         parts = list(conjuncts(where))
         kept: list[exp.Expr] = []
@@ -93,7 +94,7 @@ class Cohorts:
         return bool(holders - {clients[0]})
 
     def _joined(self, cohort: _Cohort, state: State, scope: Scope) -> State | None:
-        """The joins with the cohort's; None where it is not of a form that is taken."""
+        """Return the joins with the cohort's; None for an unsupported form."""
         if cohort.value is not None and cohort.negated:
             raise plan_error(
                 "NOT IN over another party's table holds of no row if one of its values is NULL, "
@@ -144,7 +145,7 @@ class Cohorts:
         return [self.pusher.term(part, scope, known) for part in parts]
 
     def _shown(self, node: exp.Expr, scope: Scope, known: Environment) -> Term | None:
-        """An output; None of a star."""
+        """Return an output; None for a star."""
         if isinstance(node, exp.Star) or (isinstance(node, exp.Column) and node.is_star):
             return None
         return self.pusher.term(node.unalias(), scope, known)
@@ -173,9 +174,11 @@ class Cohorts:
 
 
 def without_semi_joins(select: exp.Select) -> exp.Select | None:
-    """The query with EXISTS for SEMI JOIN, and NOT EXISTS for ANTI JOIN; None where it has neither,
-    or where that would not be the same: columns without their table in ON could be the inner ones,
-    and a RIGHT JOIN after it adds rows that it did not see."""
+    """Return the query with EXISTS for SEMI JOIN, and NOT EXISTS for ANTI JOIN.
+
+    None if it has neither, or if the result would differ: columns without a table in ON could be
+    the inner ones, and a later RIGHT JOIN adds rows that the SEMI JOIN did not filter.
+    """
     joins: list[exp.Join] = select.args.get("joins") or []
     found = [join for join in joins if join.kind.upper() in _SEMI]
     if not found or any(join.side.upper() in ("RIGHT", "FULL") for join in joins):
@@ -222,7 +225,7 @@ def _test(join: exp.Join, others: list[exp.Expr]) -> exp.Expr | None:
 
 
 def _cohort(node: exp.Expr) -> _Cohort | None:
-    """Return the cohort that a condition asks for; None if it asks for none."""
+    """Return the cohort of a condition, or None."""
     inner = node.unnest()
     negated = isinstance(inner, exp.Not)
     if negated:
@@ -256,7 +259,7 @@ def _within(state: State, inner: State, terms: list[Term]) -> State:
 
 
 def _without(state: State, inner: State, terms: list[Term]) -> State:
-    """Rows that have none."""
+    """Keep rows without a partner."""
     (relation,) = inner.relations
     inside = frozenset(relation.ids)
     own = tuple(term for term in terms if ids_of(term) <= inside)

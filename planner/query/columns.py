@@ -18,7 +18,9 @@ from sqlfl.planner.query.relations import DraftBlock, Output, Term
 def with_column_aliases(
     outputs: Sequence[Output], aliases: Sequence[str], where: exp.Expr, sql: str
 ) -> tuple[tuple[str, Term], ...]:
-    """Columns as a derived table shows them: renamed by its alias, repeated names numbered."""
+    """Return the columns of a derived table: renamed by its alias, with numbers after repeated
+    names.
+    """
     if len(aliases) > len(outputs):
         raise plan_error(
             f"{len(aliases)} names are given to {len(outputs)} columns",
@@ -31,7 +33,7 @@ def with_column_aliases(
 
 
 def distinct(names: Sequence[str]) -> tuple[str, ...]:
-    """The names as DuckDB tells columns of a derived table apart: k, k_1, k_2."""
+    """Return distinct names as DuckDB makes them for a derived table: k, k_1, k_2."""
     seen: dict[str, int] = {}
     found = []
     for name in names:
@@ -101,8 +103,9 @@ def unify_blocks(
 
 
 def settled(block: DraftBlock) -> DraftBlock:
-    """A block in FROM, whose columns have the types of columns also where they are literals: those
-    take the type of what they stand beside, `'1' = 1` and all."""
+    """Return a block in FROM with typed columns, also for literals. Otherwise a literal would take
+    the type of its neighbour, as in `'1' = 1`.
+    """
     return replace(block, outputs=tuple(_settled(output) for output in block.outputs))
 
 
@@ -126,7 +129,7 @@ def _cast(output: Output, type_: str) -> Output:
 
 
 def _types(draft: Draft, block: DraftBlock) -> list[str]:
-    """Types of the outputs; the null type for those that two relations are needed for."""
+    """Return types of the outputs; the null type for outputs that need two relations."""
     found = [types.NULL_TYPE] * len(block.outputs)
     for index, relation in enumerate(block.relations):
         own = [n for n, o in enumerate(block.outputs) if block.reads(o.term) == (index,)]

@@ -1,7 +1,7 @@
-"""Parties that combine their clients: to the plan each is one client from here on.
+"""Combine the clients of a party: from here on the plan treats each such party as one client.
 
-Until here every client has been told apart, so that what is not the same on the union of their
-tables as on its parts has been refused.
+Before this rule all clients are separate, so that queries with another result on the union of their
+tables than on the parts have been refused.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from sqlfl.planner.query.draft import Draft
 from sqlfl.planner.query.ucq import Block, Fragment, Slot, Ucq
 
 Part: TypeAlias = tuple[object, ...]
-"""What is equal for fragments that clients of one party evaluate for each other's like."""
+"""Identity of fragments that clients of one party evaluate alike."""
 
 
 def combine_clients(draft: Draft) -> Draft:
-    """Fragments that take the same part in the query, at clients of one party, become one."""
+    """Merge fragments with the same part in the query, at clients of one party."""
     assert draft.ucq is not None
     return replace(draft, ucq=_combined(draft.ucq))
 
@@ -46,7 +46,7 @@ def _renumbered(block: Block, found: Sequence[_Combined]) -> Block:
 
 @dataclass(frozen=True)
 class _Combined:
-    """One slot's fragments, and where each of those before is among them."""
+    """One slot's merged fragments, and the place of each original among them."""
 
     fragments: tuple[Fragment, ...]
     places: tuple[int, ...]
@@ -71,7 +71,7 @@ class _Combined:
 
 
 def _part(ucq: Ucq, slot: Slot, fragment: Fragment) -> Part:
-    """The blocks that the fragment is in, and as what."""
+    """Return the blocks that use the fragment, and its role in each."""
     own: list[object] = [fragment.virtual]
     if fragment.beside is not None:
         own.append(_part(ucq, slot, slot.fragments[fragment.beside]))
@@ -84,7 +84,7 @@ def _part(ucq: Ucq, slot: Slot, fragment: Fragment) -> Part:
 
 
 def _one(parts: Sequence[Fragment], place: int, places: Sequence[int]) -> Fragment:
-    """The fragment of these parts, which is at this place."""
+    """Return the merged fragment of these parts, at this place."""
     first = parts[0]
     beside = None if first.beside is None else places[first.beside]
     if not first.client.combined:

@@ -1,4 +1,4 @@
-"""What every expression of a statement is read with: its tables, its text, its clock."""
+"""Context of all expressions in a statement: its tables, its text, its clock."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sqlfl.planner.query.names import CatalogTables
 from sqlfl.planner.query.relations import fitted
 
 _METHOD = "SELECT list_transform([1], lambda x: x.list_value()) AS found FROM (SELECT '' AS x)"
-"""Its type is INTEGER[][] where x is the variable, and VARCHAR[][] where it is the column."""
+"""A probe: INTEGER[][] where x is the variable, VARCHAR[][] where it is the column."""
 SYSTEM_SCHEMAS = frozenset(("main", "pg_catalog", "information_schema", "system", "temp"))
 
 
@@ -26,7 +26,7 @@ class Context:
     clock: Clock
 
     def placed(self, found: exp.Expr, original: exp.Expr) -> exp.Expr:
-        """What a name stands for, to be put in its place."""
+        """Return the replacement of a name, with the name's place in the text."""
         place = span_of(original, self.sql)
         for node in found.walk():
             node.meta.pop("start", None)
@@ -36,13 +36,14 @@ class Context:
         return fitted(found, original.parent)
 
     def is_schema(self, chain: DottedName) -> bool:
-        """Whether the words before a call name a schema, or a database and a schema."""
+        """Return whether the words before a call name a schema, or a database and a schema."""
         schemas = SYSTEM_SCHEMAS | self.tables.schemas(self.tables.asked())
         return all(folded(part) in schemas for part in chain.parts)
 
     def is_of_variable(self, chain: DottedName, original: exp.Expr) -> bool:
-        """Whether `x.f()` is of a lambda's variable x where there is a column x too: it is from
-        DuckDB 2.0.1 on, and of the column to 2.0.0."""
+        """Return whether `x.f()` refers to a lambda's variable x if there is a column x too: yes
+        from DuckDB 2.0.1 on; up to 2.0.0 it is the column.
+        """
         try:
             found = self.tables.catalog.describe(self.tables.asked()[0], _METHOD)
         except (LostError, ReplyError):
@@ -58,7 +59,9 @@ class Context:
         return [column.type for column in found] == ["INTEGER[][]"]
 
     def refuse_method(self, chain: DottedName, original: exp.Expr) -> None:
-        """Where DuckDB takes what stands before a call for something else than the column."""
+        """Refuse a method call if DuckDB reads the words before it as another object than the
+        column.
+        """
         name = _called(chain)
         if len(chain.words) > 2:
             raise plan_error(

@@ -1,4 +1,4 @@
-"""Common table expressions: what a name without party stands for, and where."""
+"""Common table expressions: the meaning of table names without a party."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class Cte:
     query: exp.Query
     columns: tuple[str, ...]
     environment: Environment
-    """Those that its own query can name, without itself."""
+    """CTEs that its own query can name, without itself."""
     node: exp.CTE
     recursive: bool
-    """It stands in WITH RECURSIVE."""
+    """Whether it is defined in WITH RECURSIVE."""
 
     @property
     def name(self) -> str:
@@ -35,17 +35,17 @@ class Cte:
 
     @property
     def inside(self) -> Environment:
-        """What its own query can name."""
+        """Return the CTEs that its own query can name."""
         own = {folded(self.name): self} if self.recursive else {}
         return {**self.environment, **own}
 
 
 Environment: TypeAlias = Mapping[str, Cte]
-"""Name in lower case -> what it stands for."""
+"""Name in lower case -> the CTE."""
 
 
 def with_ctes(query: exp.Expr, environment: Environment) -> Environment:
-    """What a query with a WITH of its own can name."""
+    """Return the CTEs that a query can name, those of its own WITH included."""
     with_ = query.args.get("with_")
     if with_ is None:
         return environment
@@ -60,10 +60,10 @@ def with_ctes(query: exp.Expr, environment: Environment) -> Environment:
 def tables_of(
     node: exp.Expr, environment: Mapping[str, Cte | None]
 ) -> Iterator[tuple[exp.Table, Cte | None]]:
-    """The tables that stand in FROM anywhere below, each with the CTE that it names.
+    """Yield the tables in all FROMs below, each with the CTE that it names.
 
-    None with a table of a party, a function, and a CTE that is defined below `node`. Raises
-    `Nameless` where a name stands for nothing.
+    The CTE is None for a party's table, a function, and a CTE that is defined below `node`. Raises
+    `Nameless` for an unknown name.
     """
     nodes = unions_of(node) if isinstance(node, exp.SetOperation) else [node]
     within: list[tuple[exp.Expr, Mapping[str, Cte | None]]] = []
@@ -84,7 +84,7 @@ def tables_of(
 def _defined(
     node: exp.Expr, environment: Mapping[str, Cte | None]
 ) -> Generator[tuple[exp.Table, Cte | None], None, Mapping[str, Cte | None]]:
-    """The tables in the WITH of a node; gives what stands for what beside it."""
+    """Yield the tables in the WITH of a node; return the CTEs that the node can name."""
     with_ = node.args.get("with_")
     if with_ is None:
         return environment
@@ -117,7 +117,7 @@ def _table(
 
 
 def local_names(node: exp.Expr) -> frozenset[str]:
-    """In lower case, of all CTEs that are defined in the query or below."""
+    """Return the names, in lower case, of all CTEs defined in the query or below."""
     return frozenset(folded(cte.alias) for cte in node.find_all(exp.CTE))
 
 
@@ -131,8 +131,9 @@ _BY_ORDER = frozenset((
 
 
 def repeated(query: exp.Expr, environment: Environment) -> Cte | None:
-    """A CTE that the query names more than once, and that may have other rows each time that it is
-    evaluated. To DuckDB it is one table."""
+    """Return a CTE that the query names more than once and that may have other rows at each
+    evaluation. DuckDB treats it as one table.
+    """
     known = with_ctes(query, environment)
     for name, cte in known.items():
         if len(_names(query, name)) > 1 and _is_unstable(cte, set()):

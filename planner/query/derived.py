@@ -40,13 +40,13 @@ _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
 def derive_conditions(draft: Draft) -> Draft:
-    """Conditions on one side of a join's equality hold of the other side too.
+    """Apply conditions on one side of a join's equality to the other side.
 
-    Only comparisons with constants are taken over, and only where both sides have one type in
-    which equal values compare alike. The right side of a LEFT JOIN takes them from its left side,
-    and never the other way. A table whose owner has made policies takes none: a condition is a
-    release there, and the statement has not asked for it. Nor does a table that several blocks of a
-    union share, where not all of them say the same of it: it would be sent once for each.
+    Only comparisons with constants are copied, and only if both sides have one type in which equal
+    values compare alike. The right side of a LEFT JOIN takes them from its left side, never the
+    reverse. A table with policies takes none: there a condition is a release that the statement has
+    not asked for. A table that several blocks of a union share takes none if the blocks differ,
+    because it would be sent once for each.
     """
     found = [_Deriving(draft, block).derived() for block in draft.blocks]
     said: dict[object, set[frozenset[str]]] = {}
@@ -145,7 +145,7 @@ class _Deriving:
             return None
         relation = self._old.relations[own]
         if own in self._old.optional and not is_null_over_nulls(side.expression, relation.ids):
-            return None  # the row that a LEFT JOIN adds has a key too, and fulfils nothing
+            return None  # the row that a LEFT JOIN adds has a key too, and fulfils no condition
         branches = self._old.relations[other].branches
         if any(self._draft.catalog.governed(branch.client) for branch in branches):
             return None
@@ -157,7 +157,8 @@ class _Deriving:
 
     def _is_sure(self, at: int, branch: ClientBranch, target: Term) -> bool:
         """Return whether the key is a column, or a cast of it that cannot fail: conditions of the
-        query may be there to keep rows from it."""
+        query may exclude rows from it.
+        """
         expression = substituted(target, branch).expression.unnest()
         if not isinstance(expression, exp.Cast) or isinstance(expression, exp.TryCast):
             return isinstance(expression, exp.Column)
@@ -213,7 +214,9 @@ def is_bytewise(catalog: Catalog, branch: ClientBranch, text: exp.Expr) -> bool:
 
 
 _COLLATED = tuple(parse_one(f"('' COLLATE {c})", dialect=Dialect) for c in ("nocase", "noaccent"))
-"""Texts that bind with none that has another collation: so with both of them none that has one."""
+"""Two collations. A text with either fails to bind beside a text with another collation, so only a
+text without collation binds with both.
+"""
 _DEFAULT = parse_one(
     "struct_extract({'bytewise': true, 'other': 0}, CASE WHEN 'B' < 'a' AND 'a' <> 'A' "
     "AND 'a' <> '\u00e1' AND '\u00e1' <> 'a\u0301' THEN 'bytewise' ELSE 'other' END)",
@@ -229,7 +232,7 @@ def _value(condition: exp.Expr) -> exp.Expr | None:
 
 
 def _atoms(condition: exp.Expr) -> list[tuple[exp.Expr, list[exp.Expr]]] | None:
-    """Each value that the condition compares, and the constants; None of any other condition."""
+    """Return each compared value with its constants; None for any other condition."""
     if isinstance(condition, exp.Paren | exp.Not):
         return _atoms(condition.this)
     if isinstance(condition, exp.And | exp.Or):

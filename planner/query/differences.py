@@ -24,14 +24,13 @@ class Difference:
     found: str
     """Each type or name with the databases that have it."""
     text: str
-    """A sentence with what follows from it."""
+    """A sentence with the consequence."""
 
 
 def differences(query: exp.Query, sql: str, catalog: Catalog) -> tuple[Difference, ...]:
-    """Differences between the databases of each party, in the tables that the query names.
+    """Return the differences between the databases of each party in the query's tables.
 
-    Asks the catalog for names and types. Tables and parties that are nowhere are the planner's to
-    refuse.
+    It asks the catalog for names and types. The planner refuses unknown tables and parties.
     """
     tables = CatalogTables(catalog, sql)
     found: dict[Difference, None] = {}

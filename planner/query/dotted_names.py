@@ -1,4 +1,4 @@
-"""Names as they are written: words between dots, then calls and fields."""
+"""Names in their original spelling: words between dots, then calls and fields."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class DottedName:
 
     words: tuple[exp.Identifier, ...]
     links: tuple[exp.Expr, ...] = ()
-    """From the first call on."""
+    """Nodes from the first call on."""
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -34,7 +34,7 @@ class DottedName:
 
 
 def chain_of(node: exp.Expr) -> DottedName | None:
-    """The names that a column, or dots above one, are made of; None for any other expression."""
+    """Return the names in a column, or in dots above one; None for any other expression."""
     links: list[exp.Expr] = []
     base = node
     while isinstance(base, exp.Dot):
@@ -80,5 +80,5 @@ def _called(target: exp.Expr, call: exp.Expr) -> exp.Expr:
     if isinstance(made, exp.Anonymous) and not any(isinstance(a, _WRAPPERS) for a in arguments):
         made.set("expressions", [target.copy(), *arguments])
         return made
-    # `x.list(ORDER BY y)`: what stands in the parentheses is no argument to put another before
+    # `x.list(ORDER BY y)`: the parentheses hold no argument that x could precede
     return exp.Dot(this=exp.Paren(this=target.copy()), expression=made)

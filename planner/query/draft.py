@@ -1,4 +1,4 @@
-"""The plan in the making: what one rule hands to the next."""
+"""The plan in progress, which each rule hands to the next."""
 
 from __future__ import annotations
 
@@ -33,27 +33,30 @@ class Draft:
     allow_cross_join: bool
     weight: str | None = None
     weight_may_lack: bool = False
-    """A query without a column of that name has no weight; else it is an error."""
+    """Whether a query without a column of that name has no weight; otherwise it is an error."""
     offset: str | None = None
     exposure: bool = False
     """`offset` is the column of EXPOSURE."""
     split: bool = False
-    """Validation rows are drawn: some slot shows the whole row of its sources."""
+    """Whether validation rows are drawn: some slot then has the whole row of its sources."""
     folds: bool = False
-    """Folds are drawn: by the target's slot, which shows its rows then, or by the coordinator."""
+    """Whether folds are drawn: by the target's slot, which then has its whole rows, or by the
+    coordinator.
+    """
     noised: bool = False
     """Labels are noised per row: so does the target's slot."""
     clock: Clock = field(default_factory=lambda: Clock(dt.datetime.now(dt.UTC)))
     transforms: tuple[PlacedItem, ...] = ()
     careful: bool = False
-    """Each SELECT asks at once whether its columns are one value per row."""
+    """Whether each SELECT is checked at once for columns with one value per row."""
     blocks: tuple[DraftBlock, ...] = ()
     claims: tuple[Term, ...] = ()
     """Terms over several relations that must be one value per row."""
     ucq: Ucq | None = None
     described: dict[tuple[str, ...], str] = field(default_factory=dict, compare=False, repr=False)
-    """Types that a party has told: (client, sources, expression) -> type; and, with "" before it,
-    conditions that it can bind."""
+    """Types that a party has reported: (client, sources, expression) -> type; with "" first,
+    conditions that it can bind.
+    """
 
     def error(
         self, message: str, where: exp.Expr | Span | None = None, hint: str | None = None
@@ -140,7 +143,7 @@ class Draft:
     def _refuse_culprit(
         self, relation: DraftRelation, branch: ClientBranch, terms: Sequence[Term]
     ) -> None:
-        """PlanError for the term that made a description fail; nothing where none did."""
+        """Raise PlanError for the term that made a description fail; return if none did."""
         claims = [Term(claim, relation.span) for claim in branch.claims]
         for term in (*(substituted(t, branch) for t in terms), *branch.filters, *claims):
             try:

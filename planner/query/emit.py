@@ -17,12 +17,12 @@ from sqlfl.planner.query.relations import LeftOn, Source
 from sqlfl.planner.query.ucq import Block, Join, LeftJoin, Ucq
 
 NAMES_MARK = "sqlfl_names"
-"""Key in the meta of a subquery: names, in lower case, that nothing around it may be called."""
+"""Key in the meta of a subquery: names, in lower case, that must not be aliases around it."""
 
 ROW = fragment_columns.ROW
 """In an expression, `Column(ROW, table='@n')` is the whole row of a source, as a struct."""
 MARKS = ("#", "@")
-"""What the names of relations and sources start with, while a query is worked on."""
+"""Prefixes of names of relations and sources in a plan in progress."""
 MARKED = re.compile(r"[#@][0-9]+")
 
 
@@ -48,15 +48,14 @@ def fragment_select(
     virtual: bool = False,
     alone: bool = False,
 ) -> exp.Select:
-    """SELECT the projections, each (expression, name), FROM the sources WHERE all filters.
+    """Return SELECT of the projections, each (expression, name), FROM the sources WHERE all
+    filters.
 
-    Expressions name sources by their ids. Each source has an alias that is no other name of the
-    SELECT, none of a column and none of a schema, and each column is written `alias.column`: so
-    nothing takes it for another. With `virtual`, all columns of the sources are NULL, in one row.
-
-    `alone` is for asking whether the SELECT binds: where an expression has a subquery, sources show
-    the columns that expressions name and no others, under names of their own, so that no name that
-    the subquery should have itself finds one.
+    Expressions name sources by their ids. Each source has an alias that differs from all other
+    names of the SELECT, columns and schemas, and each column is written `alias.column`. So no name
+    is ambiguous. With `virtual`, all columns of the sources are NULL, in one row. `alone` is for a
+    test whether the SELECT binds. If an expression has a subquery, sources then offer only the
+    named columns, under new names, so that no name of the subquery's own finds one.
     """
     shown = [(expression.copy(), name) for expression, name in projections]
     kept: dict[str, exp.Expr] = {}
@@ -107,7 +106,7 @@ def _with_joins(item: exp.Expr, joins: list[exp.Join]) -> exp.Expr:
 
 
 class _Names:
-    """What the sources of one SELECT are called in it, and their columns."""
+    """Names of the sources and their columns in one SELECT."""
 
     def __init__(
         self,
@@ -128,7 +127,7 @@ class _Names:
         rows = {column.table for column in named if column.name == ROW}
         hiding = (source.id for source in sources if alone and source.id not in rows)
         self._columns: dict[str, dict[str, exp.Alias]] = {id_: {} for id_ in hiding}
-        """Of sources that show these columns only: each under a name of its own."""
+        """Sources that offer only these columns, each under a new name."""
         for column in named:
             own = self._columns.get(column.table)
             if own is not None:
@@ -147,7 +146,7 @@ class _Names:
         return item
 
     def given(self, expression: exp.Expr) -> exp.Expr:
-        """The expression with its columns as they are called, in place."""
+        """Rename the expression's columns, in place."""
         for node in list(expression.find_all(exp.Column)):
             alias, columns = self._aliases.get(node.table), self._columns.get(node.table)
             if alias is not None and node.name == ROW:
@@ -161,7 +160,7 @@ class _Names:
 
 
 def _free(name: str, taken: set[str]) -> str:
-    """An alias that starts like the name, and is not among those that are taken: it is now."""
+    """Return an alias that starts like the name and is free; mark it as taken."""
     letter = next((c for c in folded(name) if c.isascii() and c.isalpha()), "t")
     alias, number = letter, 1
     while alias in taken:
@@ -181,12 +180,12 @@ def _projection(expression: exp.Expr, name: str) -> exp.Expr:
 
 
 def mapping_query(ucq: Ucq) -> exp.Query:
-    """The rows of the slots that each joined row comes from, over the slots' join keys.
+    """Return the query that maps each joined row to its slots' rows, over the slots' join keys.
 
-    Reads tables `slot_<i>(fragment USMALLINT, row INTEGER, key_<j> INTEGER, ...)` of every slot;
-    gives a column `slot_<i>` for every slot that a joined row needs something of, a row per joined
-    row, ordered by the target's slot, then by the others. A joined row that a LEFT JOIN found no
-    partner for comes from the virtual row of the slot.
+    It reads tables `slot_<i>(fragment USMALLINT, row INTEGER, key_<j> INTEGER, ...)` of every slot.
+    It returns a column `slot_<i>` for every slot that joined rows need; a row per joined row,
+    ordered by the target's slot, then by the others. A joined row without a partner in a LEFT JOIN
+    has the slot's virtual row.
     """
     shown = ucq.mapped
     if not shown:
@@ -228,9 +227,9 @@ def _placed(
     joins: Sequence[Join],
     lefts: Sequence[LeftJoin],
 ) -> tuple[exp.Expr, list[exp.Join], list[exp.Expr]]:
-    """Slots and LEFT JOINs in an order in which each finds what it joins before it.
+    """Order slots and LEFT JOINs so that each follows the tables that it joins.
 
-    Gives the first slot, the joins after it, and conditions that none of them could hold.
+    Returns the first slot, the joins after it, and conditions that none of them could hold.
     """
     virtual = dict(block.virtual)
     waiting, later, open_ = list(slots), list(lefts), list(joins)
@@ -295,7 +294,7 @@ def _is_one_of(slot: int, fragments: Sequence[int]) -> exp.Expr:
 
 
 def _virtual(slot: int, name: str, fragment: int) -> exp.Subquery:
-    """A column of the slot's virtual row; NULL where there is none."""
+    """Return a column of the slot's virtual row; NULL without one."""
     own = exp.to_table(f"slot_{slot}").as_("v")
     chosen = exp.EQ(this=exp.column("fragment", table="v"), expression=exp.Literal.number(fragment))
     return exp.select(exp.column(name, table="v")).from_(own).where(chosen).subquery()

@@ -1,4 +1,4 @@
-"""What is an equality, however it is written, and what it says of NULL."""
+"""Recognise equalities in all their forms, with their treatment of NULL."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ class Equal:
     nulls: bool = False
     """NULL equals NULL."""
     parts: bool = False
-    """They are parts of rows, which DuckDB does not bring to one type as it does values."""
+    """Whether the sides are parts of rows, which DuckDB does not cast to one type as it does
+    values.
+    """
 
 
 def equality(condition: exp.Expr) -> Equal | None:
@@ -67,7 +69,7 @@ def conjuncts(condition: exp.Expr) -> Iterator[exp.Expr]:
 
 
 def _opposite(condition: exp.Expr) -> list[exp.Expr] | None:
-    """What NOT condition is, without the NOT, as conditions that hold together."""
+    """Return the negated condition as conditions that hold together, without NOT."""
     if isinstance(condition, exp.Not):
         return [condition.this]
     if isinstance(condition, exp.Or):
@@ -83,7 +85,7 @@ def _negated(condition: exp.Expr) -> exp.Not:
 
 
 def _parts(condition: exp.Expr) -> Iterator[exp.Expr]:
-    """Rows compared part by part, each as a row of one: NULL equals NULL in rows."""
+    """Yield row comparisons part by part, each as a row of one: NULL equals NULL in rows."""
     if isinstance(condition, exp.In) and len(condition.expressions) == 1:
         condition = exp.EQ(this=condition.this, expression=condition.expressions[0])
     if isinstance(condition, exp.EQ):

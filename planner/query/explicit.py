@@ -1,4 +1,4 @@
-"""A query with parentheses around every operand, so that its text says what its tree is."""
+"""Add parentheses around every operand, so that a query's text expresses its tree."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from sqlglot import exp
 from sqlfl.planner.query.relations import binds, operand
 
 _BARE = (exp.Any, exp.All, exp.Exists)
-"""What stands after an operator without parentheses of its own."""
+"""Nodes that stand after an operator without parentheses of their own."""
 
 
 def explicit(query: exp.Expr) -> exp.Expr:
-    """A copy that does not rest on the precedence of operators.
+    """Return a copy that does not depend on the precedence of operators.
 
-    DuckDB reads the text of the copy as it reads the text that the query was parsed from, unless
-    the two parsers differ about it.
+    DuckDB reads the copy's text like the original text, unless the two parsers disagree about the
+    original.
     """
     copy = query.copy()
-    for node in reversed(list(copy.walk())):  # the innermost first: what is wrapped is a copy
+    for node in reversed(list(copy.walk())):  # innermost first, because wrapping copies a node
         parent = node.parent
         if parent is None or not binds(parent) or isinstance(node, _BARE):
             continue

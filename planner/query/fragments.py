@@ -1,4 +1,4 @@
-"""What each client evaluates for a slot, written out: fragments of one block of the union."""
+"""Write the fragments that each client evaluates for a slot, for one block of the union."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class WrittenFragment:
     virtual: bool = False
     links: bool = False
     repeat: int = 0
-    """How many equal ones of the block go before it, where each must give its rows for itself."""
+    """Number of equal fragments before it in the block, if each must give its own rows."""
     keyed: bool = False
 
     @property
@@ -58,7 +58,9 @@ class WrittenFragment:
 
     @property
     def kept(self) -> tuple[object, ...]:
-        """The identity of the one that is evaluated together with this one, which links."""
+        """Return the identity of the fragment that is evaluated together with this one, which
+        links.
+        """
         return (*self._shared, False)
 
     @property
@@ -68,12 +70,12 @@ class WrittenFragment:
 
 @dataclass(frozen=True)
 class FragmentWriter:
-    """Writes the fragments of one relation of one block, with the columns of its slot."""
+    """Writer of the fragments of one relation of one block, with the columns of its slot."""
 
     draft: Draft
     shared: Shared
     number: int
-    """Of the block."""
+    """Number of the block."""
     at: int
     """Index of the relation."""
     keys: tuple[int, ...]
@@ -81,7 +83,9 @@ class FragmentWriter:
     """Whether the whole row of the sources is a column."""
 
     def fragments(self, order: Mapping[Client, int]) -> Iterator[WrittenFragment]:
-        """Those of the branches; then, on the right of a LEFT JOIN, the virtual one."""
+        """Yield the fragments of the branches; then, on the right of a LEFT JOIN, the
+        virtual one.
+        """
         optional = self.at in self._block.optional
         kept = self._kept()
         seen: list[tuple[object, ...]] = []
@@ -133,8 +137,9 @@ class FragmentWriter:
         return kept
 
     def _real(self, branch: ClientBranch, kept: Sequence[Term]) -> exp.Select:
-        """Rows that pass the conditions, and those that do not: a source may give others each time
-        that it is read, so it is read once."""
+        """Return rows that pass the conditions, and those that do not. A source is read only once,
+        because it may give other rows each time.
+        """
         filters = [placed(f.expression.copy(), f.span) for f in branch.filters]
         filters += self._implied(branch)
         projections = self._columns(branch, branch)
@@ -157,7 +162,9 @@ class FragmentWriter:
         return emit.fragment_select(branch.sources, _or_row(projections), filters)
 
     def _virtual(self, branch: ClientBranch, kept: Sequence[Term]) -> exp.Select:
-        """The expressions over one row of NULLs, if it passes what the joined rows must."""
+        """Return the expressions over one row of NULLs, if it passes the conditions of
+        joined rows.
+        """
         nulls = replace(branch, columns=_over_nulls(branch))
         projections = self._columns(branch, nulls)
         for index in self.keys:

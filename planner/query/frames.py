@@ -1,4 +1,4 @@
-"""What names inside of a subquery refer to: its own tables first, then what stands around it."""
+"""Resolve names inside a subquery: first its own tables, then those around it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sqlfl.planner.query.dotted_names import chain_of
 from sqlfl.planner.query.scopes import LONGEST, Scope
 
 Columns: TypeAlias = tuple[str, ...] | None
-"""Names of columns in order; None where they are not known."""
+"""Names of columns in order; None if unknown."""
 Outputs: TypeAlias = Callable[[], Columns]
 """The columns of a query, asked of its database where only that knows them."""
 
@@ -27,23 +27,23 @@ class Inner:
     name: str
     columns: Callable[[], Columns]
     paths: frozenset[tuple[str, ...]] = frozenset()
-    """In lower case, other ways of writing its name: the ends of `party.schema.table`."""
+    """Other spellings of its name in lower case: the ends of `party.schema.table`."""
     native: tuple[exp.Expr, ...] = ()
-    """What its own database calls it, where it has `paths`."""
+    """Its name in its own database, if it has `paths`."""
     hidden: tuple[str, ...] = ()
-    """Columns that no star shows."""
+    """Columns that a star leaves out."""
     types: Callable[[], Sequence[str] | None] = lambda: None
-    """Of the columns, in order; None where they are not known."""
+    """Types of the columns, in order; None if unknown."""
 
     def goes_by(self, words: Sequence[str]) -> bool:
         return tuple(words) in self.paths or [*words] == [folded(self.name)]
 
     def has(self, column: str) -> bool:
-        """Whether it is known to have the column, in lower case."""
+        """Return whether it is known to have the column, in lower case."""
         return column in (_known(self) or ())
 
     def is_plain(self, column: str) -> bool:
-        """Whether the column is known to have no fields."""
+        """Return whether the column is known to have no fields."""
         columns, types = self.columns(), self.types()
         known = zip(columns, types, strict=False) if columns and types else ()
         found = [type_ for name, type_ in known if folded(name) == column]
@@ -62,25 +62,25 @@ def with_aliases(columns: Columns, aliases: Sequence[str]) -> Columns:
 
 @dataclass(frozen=True)
 class Match:
-    """A name is of an inner FROM."""
+    """A name of an inner FROM."""
 
     item: Inner | None = None
     words: int = 0
-    """How many words before the column name the item."""
+    """Number of words before the column that name the item."""
 
 
 UNSURE = Match()
-"""It may be: the columns of an item are not known."""
+"""A possible match: the columns of an item are unknown."""
 
 
 @dataclass(frozen=True, eq=False)
 class NameFrame:
-    """The items that a place of a subquery sees, and what is around them."""
+    """The items visible at a place of a subquery, and the scope around them."""
 
     items: tuple[Inner, ...]
     outer: NameFrame | Scope | None
     aliases: frozenset[str] = frozenset()
-    """In lower case, outputs of the SELECT that may be named; they go before names of outside."""
+    """Outputs of the SELECT that may be named, in lower case; they precede outer names."""
     within_aggregates: bool = True
     """They may be named in the arguments of aggregates too."""
 
@@ -88,7 +88,7 @@ class NameFrame:
         return replace(self, aliases=names)
 
     def find(self, parts: Sequence[str]) -> Match | None:
-        """What the words are here, looked up as DuckDB does; None where they are nothing."""
+        """Return the meaning of the words here, resolved as in DuckDB; None without one."""
         words = [folded(part) for part in parts]
         unsure = False
         for length in range(min(LONGEST, len(words) - 1), 0, -1):
@@ -122,7 +122,7 @@ def _known(item: Inner) -> frozenset[str] | None:
 
 
 def outputs_of(select: exp.Select, items: Sequence[Inner], merged: bool) -> Columns:
-    """The names of the SELECT's columns; None where only its database knows them."""
+    """Return the names of the SELECT's columns; None if only its database knows them."""
     names: list[str] = []
     for place, projection in enumerate(select.expressions):
         found = _output(projection, items, merged, f"\0{place}")
@@ -170,7 +170,9 @@ def joined(node: exp.Subquery, items: Sequence[Inner]) -> Inner:
 
 
 def series_name(node: exp.Expr) -> str | None:
-    """What the one column of `unnest`, `range` or `generate_series` is called; None for others."""
+    """Return the name of the one column of `unnest`, `range` or `generate_series`; None
+    for others.
+    """
     inner = node.this if isinstance(node, exp.Table | exp.Lateral) else node
     call = inner.this if isinstance(inner, exp.Table) else inner
     if isinstance(call, exp.Anonymous) and function_name(call) in ("range", "generate_series"):

@@ -1,4 +1,6 @@
-"""One relation for tables of one client that an expression or a non-equality needs together."""
+"""Fuse tables of one client that an expression or a non-equality needs together into
+one relation.
+"""
 
 from __future__ import annotations
 
@@ -42,23 +44,23 @@ class DisjointSets:
         return item
 
     def join(self, left: int, right: int) -> bool:
-        """Whether they were apart before."""
+        """Join the sets, and return whether they were separate."""
         low, high = sorted((self.find(left), self.find(right)))
         self._parent[high] = low
         return low != high
 
 
 def fuse_relations(draft: Draft) -> Draft:
-    """Relations of one client fused; what needs two parties is refused.
+    """Fuse relations of one client; refuse expressions that need two parties.
 
-    Tables that are LEFT JOINed to one another are fused into one FROM with the LEFT JOIN in it.
+    Tables joined by LEFT JOIN are fused into one FROM with the LEFT JOIN in it.
     """
     return draft.each_block(lambda block: _Fusion(draft, block).block())
 
 
 @dataclass(eq=False)
 class _Node:
-    """A group of the tree of joins, while LEFT JOINs of it move."""
+    """A group of the tree of joins, while LEFT JOINs move."""
 
     core: list[int]
     conditions: list[Term]
@@ -67,7 +69,7 @@ class _Node:
     on: tuple[Term, ...] = ()
     span: Span | None = None
     absorbed: bool = False
-    """It stands in the FROM of a fused relation of its parent."""
+    """Whether it stands in the FROM of a fused relation of its parent."""
 
     @property
     def all(self) -> list[int]:
@@ -103,7 +105,8 @@ class _Fusion:
             node.lefts.append(inner)
         return node
 
-    # -- what belongs together ---------------------------------------------------------------------
+    # -- grouping
+    # -------------------------------------------------------------------------------------
 
     def block(self) -> DraftBlock:
         position = self.draft.target_position
@@ -178,7 +181,7 @@ class _Fusion:
         self._fuse(reads, lambda wanted: self._one_client(term, wanted, what, reads))
 
     def _fuse(self, wanted: Sequence[int], check: Callable[[Sequence[int]], None]) -> None:
-        """Make the relations one, and LEFT JOINs between them a part of it."""
+        """Fuse the relations, with the LEFT JOINs between them."""
         while len(wanted) > 1:
             check(wanted)
             homes = {self._home(i) for i in wanted}
@@ -191,7 +194,9 @@ class _Fusion:
             self.changes += self.groups.join(wanted[0], index)
 
     def _absorbed(self, node: _Node, wanted: Sequence[int]) -> list[int]:
-        """The LEFT JOIN taken into the FROM of what it joins; with all that it then needs."""
+        """Move the LEFT JOIN into the FROM of its left side; return all relations that it then
+        needs.
+        """
         assert node.parent is not None
         needed = {i for term in node.on for i in self.old.reads(term)} - set(node.all)
         siblings = (s for s in node.parent.lefts if s is not node and not s.absorbed)
@@ -285,7 +290,7 @@ class _Fusion:
         return self.draft.error(message, term.span, hint)
 
     def _guards_others(self, term: Term) -> bool:
-        """Whether another relation's row decides if a column of one is there."""
+        """Return whether another relation's row decides if a column is present."""
         for case in term.expression.find_all(exp.Case):
             guarded = case.args["ifs"][0]
             if isinstance(guarded.this, exp.Column) and guarded.this.name == PRESENT:
@@ -374,7 +379,7 @@ def _with_present_column(relation: DraftRelation) -> DraftRelation:
 
 
 def equality_sides(draft: Draft, block: DraftBlock, term: Term) -> tuple[Term, Term] | None:
-    """Both sides of an equality between two parts of the block."""
+    """Return both sides of an equality between two parts of the block."""
     equal = equality(term.expression)
     if equal is None:
         return None

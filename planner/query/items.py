@@ -1,4 +1,4 @@
-"""The items of TRANSFORM: what they ask for, checked."""
+"""The items of TRANSFORM, checked."""
 
 from __future__ import annotations
 
@@ -26,14 +26,16 @@ from sqlfl.planner.grammar.statements import Argument, Span, TransformItem, Valu
 
 @dataclass(frozen=True)
 class PlacedItem:
-    """What an item asks for, and where that is written; None where it is a model's."""
+    """An item's transform, with its place; None for an item of a model."""
 
     transform: Transform
     span: Span | None = None
 
 
 def placed(items: Sequence[TransformItem], sql: str) -> tuple[PlacedItem, ...]:
-    """The items, with their arguments checked. PlanError says what is wrong of one, and where."""
+    """Return the items, with their arguments checked. Raise PlanError with the place of a wrong
+    one.
+    """
     return tuple(_resolved(item, sql) for item in items)
 
 

@@ -43,12 +43,12 @@ CONDITION = "JOIN ... ON a.x = b.y, or USING (column); each row with every row: 
 
 @dataclass(frozen=True)
 class State:
-    """A FROM while it is read: what has been joined so far."""
+    """A FROM during reading: the joins so far."""
 
     relations: tuple[DraftRelation, ...]
     tree: Group
     items: tuple[Item, ...] = ()
-    """In the order in which they are written, whatever is LEFT JOINed to what."""
+    """Items in the order of the text, independent of LEFT JOINs."""
     merged: tuple[Merged, ...] = ()
 
     def scope(self, sql: str, outer: Scope | None = None) -> Scope:
@@ -129,7 +129,7 @@ class Joiner:
     # -- names -------------------------------------------------------------------------------------
 
     def _pairs(self, left: State, right: State, join: exp.Join) -> list[_Pair]:
-        """The columns that are joined by their name, once each."""
+        """Return the columns that are joined by name, once each."""
         found: dict[str, _Pair] = {}
         for name, spot in self._using(left, right, join):
             if folded(name) not in found:
@@ -154,7 +154,9 @@ class Joiner:
         return [(name, join.this) for name in common]
 
     def _refuse_lacking(self, left: State, right: State, join: exp.Join) -> None:
-        """Where one client lacks a column, it is not told whether NATURAL joins on it."""
+        """Raise PlanError if one client lacks a column, because it is then unclear whether NATURAL
+        joins on it.
+        """
         for one, other in ((left, right), (right, left)):
             known = {folded(n) for i in other.items for n, _ in (*i.columns, *i.lacking)}
             for item in one.items:
@@ -205,8 +207,9 @@ class Joiner:
             )
 
     def _contained(self, state: State, join: exp.Join) -> tuple[State, tuple[Term, ...]]:
-        """The optional side of a LEFT JOIN, and what ON must hold of its conditions: those that
-        name tables before the parentheses."""
+        """Return the optional side of a LEFT JOIN, and its conditions for ON: those that name
+        tables before the parentheses.
+        """
         inside = set(state.tree.ids)
         moved = tuple(t for t in state.tree.conditions if not ids_of(t) <= inside)
         kept = tuple(t for t in state.tree.conditions if ids_of(t) <= inside)
@@ -276,7 +279,7 @@ def _without_partner(state: State, id_: str, span: Span | None) -> State:
 
 
 def _guarded(state: State) -> State:
-    """The right side of a LEFT JOIN, with columns that are NULL where it has no row."""
+    """Return the right side of a LEFT JOIN, with columns that are NULL without a row."""
     ids = frozenset(state.tree.ids)
     needed: set[str] = set()
 

@@ -15,11 +15,11 @@ from sqlfl.planner.query.relations import DraftBlock, DraftRelation, Equality, T
 
 @dataclass(frozen=True)
 class Class:
-    """Expressions of several slots that are all equal, compared as one type."""
+    """Equal expressions of several slots, compared as one type."""
 
     type: str
     terms: Mapping[int, tuple[Term, ...]]
-    """By index of the relation; the first one stands for the others."""
+    """By index of the relation; the first expression represents the others."""
 
 
 @dataclass(frozen=True)
@@ -29,10 +29,10 @@ class Key:
     classes: tuple[Class, ...]
     pairs: frozenset[tuple[int, int]]
     group: str = ""
-    """As of its equalities."""
+    """The group of its equalities."""
     on: bool = False
     left: int | None = None
-    """Of a key of one pair: the slot that keeps its rows whose key is NULL."""
+    """For a key of one pair: the slot that keeps its rows with a NULL key."""
     virtual: bool = False
     """The left slot is on the right of a LEFT JOIN, and its key is not NULL over NULLs."""
 
@@ -60,7 +60,7 @@ class _Elements:
 
 
 def classes_of(block: DraftBlock) -> tuple[Class, ...]:
-    """The classes of inner equalities, in an order that does not depend on how they are written.
+    """Return the classes of inner equalities, in an order independent of their spelling.
 
     Classes merge only over equalities of one type: '01' = 1 and '1' = 1 do not make '01' = '1'.
     """
@@ -147,7 +147,7 @@ def _own_keys(block: DraftBlock) -> tuple[Key, ...]:
             found.setdefault(place, []).append(equality)
     keys = []
     for (group, on, left, right), equalities in found.items():
-        # by their whole text: columns of one name may be of several tables of a fused relation
+        # by the whole text: columns of one name may belong to several tables of a fused relation
         once = {(*(to_sql(t.expression) for t in e.terms), e.type): e for e in equalities}
         ordered = sorted(once.values(), key=lambda e: _part_text(block, e))
         parts = [_part_text(block, e) for e in ordered]
@@ -169,7 +169,7 @@ def _part_text(block: DraftBlock, equality: Equality) -> tuple[str, str, str]:
 
 
 def implied_filters(block: DraftBlock, relation: int) -> tuple[tuple[Term, Term, str], ...]:
-    """Pairs of one relation's expressions that its classes make equal, with their type."""
+    """Return pairs of one relation's expressions that its classes make equal, with their type."""
     return tuple(
         (terms[0], other, c.type)
         for c in classes_of(block)

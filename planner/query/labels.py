@@ -1,4 +1,4 @@
-"""Labels that are noised once per row: of which slot, and what a row of it must be."""
+"""Labels that are noised once per row: their slot, and the requirements on its rows."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ ONCE = "labels are noised once per row"
 
 
 def noised_slot(draft: Draft) -> int | None:
-    """The target's slot, where labels are noised.
+    """Return the target's slot if labels are noised.
 
-    Its rows must be told from copies of them: a label that is noised once per copy is averaged out.
-    Raises PlanError where they cannot be.
+    Its rows must be distinguishable from their copies: noise per copy could be averaged out. Raises
+    PlanError if they are not.
     """
     position = draft.target_position
     if not draft.noised or position is None:

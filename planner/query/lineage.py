@@ -1,9 +1,9 @@
-"""What a query's features, label, weight, keys and conditions are made of: columns of tables.
+"""Origins of a query's features, label, weight, keys and conditions: columns of tables.
 
-Read off the fragments, where every name stands for what it was defined as. A column of a view is
-one of a table here: what the view makes it of is not seen, and neither is what a column's values
-were calculated from before they were stored. Where a query within a fragment is not understood,
-what comes of it counts as made of all that it reads.
+They are read from the fragments, where definitions replace all names. A column of a view counts as
+a table's column: its origin within the view is not visible, and neither is the origin of stored
+values. If a query within a fragment is not understood, its result depends on everything that it
+reads.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ WEIGHT = "weight"
 OFFSET = "offset"
 KEY = "key"
 CONDITION = "condition"
-"""What a `Use` is."""
+"""Kinds of a `Use`."""
 ALL = "*"
 _SPECIAL = {TARGET: LABEL, fragment_columns.WEIGHT: WEIGHT, fragment_columns.OFFSET: OFFSET}
 
@@ -40,7 +40,7 @@ class Origin:
     """ALL where the whole row is read; with a point between, a field of a struct."""
 
     def meets(self, other: Origin) -> bool:
-        """One is the other, or is within it."""
+        """Return whether one contains the other, or they are equal."""
         if (self.client, self.table) != (other.client, other.table):
             return False
         pair = (self.column, other.column)
@@ -54,13 +54,13 @@ NOTHING: Origins = frozenset()
 
 @dataclass(frozen=True)
 class Use:
-    """One thing that a slot's fragments compute of columns."""
+    """A quantity that a slot's fragments compute from columns."""
 
     what: str
     """FEATURE, LABEL, WEIGHT, OFFSET, KEY or CONDITION."""
     slot: int
     name: str
-    """Of a feature; else empty."""
+    """Name of a feature; else empty."""
     origins: Origins
 
     def meets(self, other: Use) -> bool:
@@ -69,7 +69,7 @@ class Use:
 
 
 def uses(ucq: Ucq) -> tuple[Use, ...]:
-    """All of them, slot by slot; of the conditions of a slot one, and of its keys."""
+    """Return all uses, slot by slot; one for the conditions of a slot, and one for its keys."""
     found: dict[tuple[str, int, str], set[Origin]] = {}
     for slot in ucq.slots:
         for fragment in slot.evaluated:
@@ -81,7 +81,7 @@ def uses(ucq: Ucq) -> tuple[Use, ...]:
 
 
 def views(ucq: Ucq) -> tuple[str, ...]:
-    """`party.table` of what the database tells no size of, as it does not of views."""
+    """Return `party.table` for tables without a known size, as views are."""
     found: dict[str, None] = {}
     for slot in ucq.slots:
         for fragment in slot.evaluated:
@@ -114,7 +114,9 @@ def _of_fragment(slot: Slot, fragment: Fragment) -> Iterator[tuple[str, str, Ori
 
 
 def _conditions(select: exp.Select) -> Iterator[exp.Expr]:
-    """Which rows there are, and which of them count; each part of an AND for itself."""
+    """Yield the conditions that decide which rows exist and count, each part of an AND
+    separately.
+    """
     clauses = (select.args.get(name) for name in ("where", "having", "qualify"))
     found = [clause.this for clause in clauses if clause is not None]
     found += [e.unalias() for e in select.expressions if e.alias_or_name.lower() == KEPT]
@@ -133,7 +135,9 @@ def _conditions(select: exp.Select) -> Iterator[exp.Expr]:
 
 
 def _presence(condition: exp.Expr, keys: Iterable[str]) -> bool:
-    """That a key is no NULL is part of being a key."""
+    """Return whether the condition only requires that a key is not NULL, which every
+    key implies.
+    """
     test = condition.this if isinstance(condition, exp.Not) else None
     if not isinstance(test, exp.Is) or not isinstance(test.expression, exp.Null):
         return False
@@ -141,17 +145,17 @@ def _presence(condition: exp.Expr, keys: Iterable[str]) -> bool:
 
 
 class _Source:
-    """What stands in a FROM."""
+    """An item of FROM."""
 
     def column(self, whole: str) -> Origins:
-        """Of a column, or with points between of a field of it."""
+        """Return the origins of a column, or, with dots, of a field of it."""
         return NOTHING
 
     def everything(self) -> Origins:
         return NOTHING
 
     def filtered(self) -> Origins:
-        """What decides which rows it has."""
+        """Return the origins that decide which rows it has."""
         return NOTHING
 
 
@@ -220,12 +224,12 @@ def _unwrapped(query: exp.Expr) -> exp.Expr:
 
 @dataclass(frozen=True)
 class _Scope:
-    """The names of a SELECT's FROM, and those of the queries around it."""
+    """The names of a SELECT's FROM, and of the queries around it."""
 
     client: str
     sources: Mapping[str, _Source] = field(default_factory=dict)
     known: Mapping[str, _Source] = field(default_factory=dict)
-    """What WITH defines."""
+    """CTEs that WITH defines."""
     outer: _Scope | None = None
 
     @classmethod
@@ -253,7 +257,7 @@ class _Scope:
         return _Computed(before.read(item))
 
     def read(self, expression: exp.Expr) -> Origins:
-        """The columns that it is made of."""
+        """Return the columns in the expression."""
         found: set[Origin] = set()
         waiting = [expression]
         while waiting:
@@ -280,7 +284,7 @@ class _Scope:
 
 
 def _items(select: exp.Select) -> Iterator[exp.Expr]:
-    """What stands in FROM, parentheses around joins taken off."""
+    """Yield the items of FROM, without parentheses around joins."""
     source = select.args.get("from_")
     waiting = [] if source is None else [source.this]
     waiting += [join.this for join in select.args.get("joins") or []]
@@ -295,7 +299,7 @@ def _items(select: exp.Select) -> Iterator[exp.Expr]:
 
 
 def _read(query: exp.Expr, outer: _Scope) -> Origins:
-    """All columns that a query reads."""
+    """Return all columns that a query reads."""
     found: set[Origin] = set()
     waiting = [query]
     while waiting:

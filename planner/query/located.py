@@ -22,7 +22,7 @@ class PlacedTable:
     client: Client
     table: Table
     paths: frozenset[tuple[str, ...]]
-    """In lower case, the ends of all that it can be called."""
+    """The ends of all its possible names, in lower case."""
 
 
 @dataclass(eq=False)
@@ -36,7 +36,7 @@ class Hoisted:
 
 @dataclass(eq=False)
 class LocatedQuery:
-    """What stands in the FROMs of a query and of the CTEs that it names."""
+    """The tables in the FROMs of a query and of the CTEs that it names."""
 
     tables: CatalogTables
     taken: set[str]
@@ -44,10 +44,10 @@ class LocatedQuery:
     placed: dict[int, PlacedTable] = field(default_factory=dict)
     """By the id of the node."""
     hoisted: dict[Cte, Hoisted] = field(default_factory=dict)
-    """Each after those that it names."""
+    """Each after the CTEs that it names."""
     _names: dict[Cte, str] = field(default_factory=dict)
     named: dict[int, Cte] = field(default_factory=dict)
-    """What the id of a node that names a CTE of outside stands for."""
+    """Id of a node that names an outer CTE -> the CTE."""
     _kept: list[exp.Expr] = field(default_factory=list)
 
     def read(self, node: exp.Expr, known: Environment) -> None:
@@ -88,7 +88,7 @@ class LocatedQuery:
             set_path(placed.node, emitted.parts)
 
     def hoist(self, query: exp.Query) -> None:
-        """Put the CTEs of outside before those of the query."""
+        """Put the outer CTEs before those of the query."""
         if not self.hoisted:
             return
         old = query.args.get("with_")
@@ -100,14 +100,16 @@ class LocatedQuery:
         query.set("with_", exp.With(expressions=ctes, recursive=recursive or None))
 
     def names(self) -> frozenset[str]:
-        """In lower case: columns of the tables, schemas and databases of their clients."""
+        """Return columns of the tables, and schemas and databases of their clients, in
+        lower case.
+        """
         columns = {folded(c.name) for p in self.placed.values() for c in p.table.columns}
         clients = {placed.client for placed in self.placed.values()}
         return frozenset(columns) | self.tables.schemas(clients)
 
     @property
     def client(self) -> Client | None:
-        """One that can be asked; any, of a query that reads no table of a party."""
+        """A client that can be asked; any client for a query that reads no table of a party."""
         placed = (p.client for p in self.placed.values())
         return next(placed, next(iter(self.tables.asked()), None))
 

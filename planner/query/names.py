@@ -33,7 +33,7 @@ def listed(names: Iterable[str]) -> str | None:
 
 
 def no_table(name: str, known: Sequence[str], governed: bool = False) -> str:
-    """The hint for a table that is not there; `governed`: its owner shows what is granted alone."""
+    """Return the hint for an unknown table; `governed`: its owner discloses only granted tables."""
     hint = nearest(name, known)
     if hint is not None and hint.startswith("did"):
         return hint
@@ -59,7 +59,7 @@ class CatalogTables:
     _tables: dict[Client, tuple[Table, ...]] = field(default_factory=dict)
     _places: dict[Client, tuple[Place, ...]] = field(default_factory=dict)
     _parties: dict[str, str] = field(default_factory=dict)
-    """By their names in lower case."""
+    """By name in lower case."""
 
     def parties(self) -> tuple[str, ...]:
         return tuple(self.catalog.parties())
@@ -94,7 +94,7 @@ class CatalogTables:
         return tuple(self.catalog.clients(self.party(node)))
 
     def check_apart(self, node: exp.Table, found: Sequence[tuple[Client, Table]]) -> None:
-        """PlanError where two clients of a party have found one and the same table."""
+        """Raise PlanError if two clients of a party have the same table."""
         known: dict[tuple[str, str, str], Client] = {}
         for client, table in found:
             place = self.place(client, table)
@@ -148,10 +148,11 @@ class CatalogTables:
     def located(
         self, client: Client, before: Sequence[str], where: exp.Expr | Span
     ) -> tuple[Place, ...]:
-        """The schemas that `before`, the names between party and table, may mean; first the likely.
+        """Return the schemas that `before`, the names between party and table, may mean; the
+        likeliest first.
 
-        As in DuckDB, one name is a schema of the current database or another database. PlanError
-        where it is both.
+        As in DuckDB, one name is a schema of the current database or another database. Raises
+        PlanError if it is both.
         """
         places = self.places(client)
         if not before:
@@ -173,7 +174,7 @@ class CatalogTables:
         return schemas or tuple(p for p in inside if p is places[0] or p.schema in DEFAULTS)
 
     def place(self, client: Client, table: Table) -> Place | None:
-        """Where a table of the client lies; None where it does not say of that place."""
+        """Return the place of a client's table; None if the client does not report it."""
         current = self.places(client)[0]
         if table.schema is None:
             return current
@@ -182,9 +183,8 @@ class CatalogTables:
         return next(found, None)
 
     def emitted(self, client: Client, table: Table, located: bool = False) -> exp.Table:
-        """The table as the client's database is to find it, whatever else is called so.
-
-        `located`: with its schema, where something else goes by the name alone.
+        """Return the table in a form that the client's database finds, whatever other objects have
+        the name. `located`: with its schema, if the name alone means another object.
         """
         current, places = self.places(client)[0], self.places(client)
         catalog = table.catalog
@@ -205,7 +205,7 @@ class CatalogTables:
         return tuple(self._tables)
 
     def paths(self, client: Client, table: Table) -> tuple[tuple[str, ...], ...]:
-        """Every path, from the party on, that names the table."""
+        """Return every path, from the party on, that names the table."""
         place, places = self.place(client, table), self.places(client)
         own = places[0]
         found = [(client.party, *shortest(table))]
@@ -220,7 +220,9 @@ class CatalogTables:
         return tuple(dict.fromkeys(found))
 
     def ends(self, client: Client, table: Table) -> frozenset[tuple[str, ...]]:
-        """In lower case, what may stand before a column of it; party.table too, as in DuckDB."""
+        """Return the words, in lower case, that may precede a column of it; party.table too, as in
+        DuckDB.
+        """
         paths = [*self.paths(client, table), (client.party, table.name)]
         lowered = [tuple(folded(part) for part in path) for path in paths]
         return frozenset(path[n:] for path in lowered for n in range(len(path) - 1))
@@ -231,7 +233,7 @@ SYSTEM_VIEWS = frozenset((
     "duckdb_schemas", "duckdb_tables", "duckdb_types", "duckdb_views", "pragma_database_list",
     "sqlite_master", "sqlite_schema", "sqlite_temp_master", "sqlite_temp_schema",
 ))  # fmt: skip
-"""DuckDB's own in `system.main`."""
+"""DuckDB's own views in `system.main`."""
 DEFAULTS = ("main", "public")
 """Schemas that `catalog.table` means: DuckDB's and SQLite's, PostgreSQL's."""
 
@@ -242,7 +244,7 @@ def shortest(table: Table) -> tuple[str, ...]:
 
 
 def _same(left: object, right: object) -> bool:
-    """Equal but for case: names, or tuples of them."""
+    """Return whether names, or tuples of names, are equal in lower case."""
     if isinstance(left, tuple) and isinstance(right, tuple):
         return all(_same(a, b) for a, b in zip(left, right, strict=True))
     return folded(str(left)) == folded(str(right))

@@ -1,8 +1,8 @@
-"""What an expression can be where relations have no row, and all their columns are NULL.
+"""Possible values of an expression if relations have no row, and all their columns are NULL.
 
-A small abstract interpreter: it knows what DuckDB's operators make of NULL, and takes anything to
-be possible of those that it does not know. It knows no function by its name. A test holds its
-operators to DuckDB, over all types.
+A small abstract interpreter: it knows how DuckDB's operators treat NULL, and assumes any value for
+unknown ones. It knows no function by name. A test compares its operators with DuckDB, over all
+types.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _SCALAR = re.compile(
 
 
 def outcomes(expression: exp.Expr, ids: Collection[str]) -> Outcomes:
-    """What `expression` can be where every column of the relations `ids` is NULL."""
+    """Return the possible values of `expression` if every column of the relations `ids` is NULL."""
     if isinstance(expression, exp.Column):
         return NULL if expression.table in ids else ANY
     if isinstance(expression, exp.Null):
@@ -69,12 +69,12 @@ def outcomes(expression: exp.Expr, ids: Collection[str]) -> Outcomes:
 
 
 def is_null_over_nulls(expression: exp.Expr, ids: Collection[str]) -> bool:
-    """Whether it is surely NULL where every column of the relations `ids` is."""
+    """Return whether it must be NULL if every column of the relations `ids` is."""
     return outcomes(expression, ids) == NULL
 
 
 def rejects_nulls(condition: exp.Expr, ids: Collection[str]) -> bool:
-    """Whether it surely is not true where every column of the relations `ids` is NULL."""
+    """Return whether it cannot be true if every column of the relations `ids` is NULL."""
     return not outcomes(condition, ids) & {True, VALUE}
 
 
@@ -113,7 +113,7 @@ def _between(node: exp.Expr, ids: Collection[str]) -> Outcomes:
 
 
 def _truth(found: Outcomes) -> Outcomes:
-    """As a condition; a number may be either."""
+    """Return the values as a condition; a number may be either."""
     return (found - {VALUE}) | {True, False} if VALUE in found else found
 
 
@@ -187,7 +187,7 @@ def _case(node: exp.Expr, ids: Collection[str]) -> Outcomes:
 
 
 def _if(node: exp.Expr, ids: Collection[str]) -> Outcomes:
-    """The function if(test, then, else)."""
+    """Return the results of the function if(test, then, else)."""
     if len(node.expressions) != 3:
         return ANY
     test, then, otherwise = node.expressions
@@ -216,7 +216,7 @@ def _inner(node: exp.Expr, ids: Collection[str]) -> Outcomes:
 
 
 def _part(node: exp.Expr, ids: Collection[str]) -> Outcomes:
-    """A field of a struct, an element of a list; what stands after a dot may be a call."""
+    """Return the values of a field or a list element; a node after a dot may be a call."""
     if isinstance(node, exp.Dot) and not isinstance(node.expression, exp.Identifier):
         return ANY
     return NULL if is_null_over_nulls(node.this, ids) else ANY
@@ -226,7 +226,7 @@ def _part(node: exp.Expr, ids: Collection[str]) -> Outcomes:
 
 
 def typed(node: exp.Column, types: Iterable[str]) -> exp.Column:
-    """The column, with the types that it has in the databases that it is read from."""
+    """Return the column, with its types in the databases that it is read from."""
     node.meta[TYPES] = tuple(types)
     return node
 
@@ -271,7 +271,7 @@ def _is_scalar_sum(node: exp.Expr) -> bool:
 
 
 def _is_named_type(cast: exp.Expr) -> bool:
-    """To a UNION, or to a type that its owner has named, which may be one."""
+    """Return whether it casts to a UNION, or to a user-defined type, which may be one."""
     kind = cast.args["to"]
     return not isinstance(kind, exp.DataType) or kind.this == exp.DType.USERDEFINED
 

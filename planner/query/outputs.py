@@ -1,4 +1,4 @@
-"""Names and types of a query's columns, as its parties tell them: what a plan begins with."""
+"""Names and types of a query's columns, as its parties report them: the start of a plan."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from sqlfl.planner.query.scalars import has_calls
 from sqlfl.planner.query.typing import type_terms
 
 _FIRST = RULES[: RULES.index(type_terms) + 1]
-"""Up to where columns have types; what they are good for is not looked at."""
+"""The rules up to the types of columns; the use of columns is not checked."""
 
 
 def outputs_of(query: exp.Query, sql: str, catalog: Catalog) -> tuple[Column, ...]:
-    """The columns of `query`, read from the text `sql`, in their order.
+    """Return the columns of `query`, read from the text `sql`, in their order.
 
-    Raises PlanError where no statement could have the query, whatever its options; nothing but
-    names and types is asked of the catalog.
+    Raises PlanError if no statement could have the query, whatever its options. The catalog is
+    asked only for names and types.
     """
     draft = Draft(query, sql, catalog, None, (), True)
     try:
@@ -43,5 +43,5 @@ def _outputs(draft: Draft) -> tuple[Column, ...]:
 
 
 def _type(found: tuple[str, ...]) -> str:
-    """Of a column of a union; all of its types, where they have none in common."""
+    """Return the type of a column of a union; all of its types if they have none in common."""
     return types.union_type(found) or ", ".join(dict.fromkeys(found))

@@ -1,4 +1,4 @@
-"""Where in the statement the expressions of a fragment were written."""
+"""Places in the statement of a fragment's expressions."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def placed(expression: Node, span: Span | None) -> Node:
 
 
 def found(ucq: Ucq, client: str, at: str) -> tuple[str, Span | None] | None:
-    """What `at`, of a client's Failure, is in words, and its place in the statement; None where it
-    is nothing of what `client` evaluates.
+    """Return the words for `at`, from a client's Failure, and its place in the statement; None if
+    `client` does not evaluate it.
 
     `at` is three numbers: slot, fragment, and part of its SELECT: the columns, then the conditions
     of WHERE.

@@ -20,7 +20,7 @@ from sqlfl.planner.query.scopes import Scope
 from sqlfl.planner.query.subqueries import localized
 
 FILES = (".parquet", ".csv", ".csv.gz", ".tsv", ".json", ".jsonl", ".ndjson")
-"""How names end that DuckDB reads as files."""
+"""Ends of names that DuckDB reads as files."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Pusher(Context):
     # -- which clients -----------------------------------------------------------------------------
 
     def clients(self, node: exp.Expr, known: Environment) -> tuple[Client, ...]:
-        """Every client that holds a table that the node reads, CTEs looked through."""
+        """Return every client with a table that the node reads, also through CTEs."""
         found: dict[Client, None] = {}
         self._collect(node, known, found, set())
         return tuple(found)
@@ -92,13 +92,13 @@ class Pusher(Context):
 
 @dataclass(frozen=True)
 class _Expression:
-    """An expression of the query, while its names are replaced by what they stand for."""
+    """An expression of the query, while its names are replaced."""
 
     pusher: Pusher
     scope: Scope
     known: Environment
     whole: exp.Expr
-    """As it is written."""
+    """The original expression."""
 
     def resolve(self, parent: exp.Expr, bound: frozenset[str]) -> None:
         """Replace the names below `parent`; `bound` are variables of lambdas around it."""
@@ -161,12 +161,12 @@ class _Expression:
         child.replace(self.pusher.placed(with_links(found, chain.links), child))
 
     def _is_variable(self, chain: DottedName, where: exp.Expr) -> bool:
-        """Whether a name alone that a lambda has as its variable is that, and no column."""
+        """Return whether a single name of a lambda's variable means the variable, not a column."""
         if len(chain.words) > 1 or not chain.is_method:
             return len(chain.words) == 1
         try:
             other = self.scope.near(chain, where) is not None
-        except PlanError:  # it is several columns, or a table
+        except PlanError:  # several columns, or a table
             other = True
         return not other or self.pusher.is_of_variable(chain, where)
 

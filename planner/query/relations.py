@@ -1,7 +1,7 @@
-"""What a query is while the rules work on it: blocks of relations, each with its branches.
+"""The query in progress: blocks of relations, each with its branches.
 
-Columns of a relation are written `Column(name, table='#n')`, columns of a source
-`Column(name, table='@n')`; `substitute` takes the former to the latter, branch by branch.
+Columns of a relation are written `Column(name, table='#n')`, columns of a source `Column(name,
+table='@n')`; `substitute` replaces the former by the latter, branch by branch.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ UNLIKE = "sqlfl_unlike"
 """Key in the meta of a column of a source: a party's databases have it in types that no one type
 holds."""
 PRESENT = "sqlfl_present"
-"""A column that relations may have: true in their rows, NULL in those that a LEFT JOIN adds."""
+"""An optional column of relations: true in their rows, NULL in rows that a LEFT JOIN adds."""
 
 
 @dataclass(frozen=True)
@@ -43,17 +43,19 @@ class LeftOn:
 
 @dataclass(frozen=True)
 class Source:
-    """What stands in the FROM of a fragment: a table, or a query that goes to the client whole."""
+    """An item in the FROM of a fragment: a table, or a query that goes to the client whole."""
 
     id: str
     item: exp.Table | exp.Subquery
     name: str
-    """What its alias in a fragment is made of."""
+    """The base of its alias in a fragment."""
     path: tuple[str, ...]
     """party, [catalog,] schema if any, table; only the party for a query."""
     rows: int | None
     names: frozenset[str]
-    """In lower case: its columns, and the schemas and databases of its client; no alias is one."""
+    """Its columns, and the schemas and databases of its client, in lower case; no alias
+    may be one.
+    """
     others: tuple[tuple[str, ...], ...] = ()
     """Other paths that name it."""
     copies: bool = False
@@ -61,7 +63,7 @@ class Source:
     lefts: tuple[LeftOn, ...] = ()
     """The LEFT JOINs of the fragment that it stands on the right of, the outermost first."""
     keyed: bool = False
-    """Its owner has said what identifies a row of the table."""
+    """Whether its owner has declared a key of the table."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ class DraftRelation:
     span: Span | None
     branches: tuple[ClientBranch, ...]
     once: bool = False
-    """Its rows only match, and those with equal keys count as one."""
+    """Whether its rows only match, and those with equal keys count as one."""
 
     @property
     def label(self) -> str:
@@ -97,7 +99,7 @@ class DraftRelation:
 
     @property
     def client(self) -> Client | None:
-        """Where there is a single branch."""
+        """The client, if there is a single branch."""
         return self.branches[0].client if len(self.branches) == 1 else None
 
     @property
@@ -112,13 +114,14 @@ class Item:
     name: str
     columns: tuple[tuple[str, Term], ...]
     paths: frozenset[tuple[str, ...]] = frozenset()
-    """In lower case, what may stand before its columns, of a table without an alias: the ends of
-    `party.schema.table`."""
+    """Words that may precede its columns, in lower case, for a table without an alias: the ends of
+    `party.schema.table`.
+    """
     lacking: tuple[tuple[str, str], ...] = ()
-    """(column, client that lacks it), of a table whose other clients have it."""
+    """(column, client that lacks it), for a table whose other clients have it."""
 
     hidden: tuple[tuple[str, Term], ...] = ()
-    """Columns that no star shows: the `rowid` of a table."""
+    """Columns that a star leaves out: the `rowid` of a table."""
 
     def find(self, name: str) -> Term | None:
         """The column `item.name`."""
@@ -128,13 +131,13 @@ class Item:
 
 @dataclass(frozen=True, eq=False)
 class Merged:
-    """A column that USING or NATURAL made of one column each of several items."""
+    """A column that USING or NATURAL made from one column each of several items."""
 
     name: str
     items: tuple[int, ...]
     """Their places among the items of FROM."""
     term: Term
-    """What the name alone stands for: the left one, or the right one of a RIGHT JOIN."""
+    """The meaning of the name alone: the left column, or the right one for a RIGHT JOIN."""
 
 
 @dataclass(frozen=True)
@@ -142,12 +145,12 @@ class Output:
     name: str
     term: Term
     relation: int = -1
-    """Index of the relation that it is evaluated on, once known."""
+    """Index of the relation that evaluates it, once known."""
     type: str = ""
     transform: Transform | None = None
-    """What TRANSFORM makes of columns here."""
+    """The transform of its columns."""
     made: Made | None = None
-    """How it is made of columns, once that is known; None where it is one."""
+    """Its derivation from columns, once known; None for a plain column."""
 
 
 @dataclass(frozen=True)
@@ -162,10 +165,13 @@ class Equality:
     group: str = ""
     """Id of the group that it joins within; of `on`, of the group on the right of the LEFT JOIN."""
     on: bool = False
-    """It stands in the ON of a LEFT JOIN: `left` is a relation before that, `right` one of it."""
+    """Whether it stands in the ON of a LEFT JOIN: `left` is a relation before that, `right` one of
+    it.
+    """
     own: bool = False
-    """Nothing follows from it for other equalities. `left` keeps its rows whose term is NULL; it
-    may be on the right of a LEFT JOIN, and is then compared after that join."""
+    """Whether it implies no other equalities. `left` keeps its rows with a NULL term; it may be on
+    the right of a LEFT JOIN, and is then compared after that join.
+    """
 
 
 @dataclass(frozen=True)
@@ -192,17 +198,17 @@ class Group:
 
     @property
     def ids(self) -> tuple[str, ...]:
-        """Of all relations, those of LEFT JOINs included."""
+        """Ids of all relations, those of LEFT JOINs included."""
         return (*self.core, *(i for left in self.lefts for i in left.group.ids))
 
     def groups(self) -> Iterator[Group]:
-        """This one and those within."""
+        """Yield this group and those within."""
         yield self
         for left in self.lefts:
             yield from left.group.groups()
 
     def terms(self) -> Iterator[Term]:
-        """All conditions, also those of ON and within."""
+        """Yield all conditions, those of ON and within included."""
         yield from self.conditions
         for left in self.lefts:
             yield from left.on
@@ -217,26 +223,26 @@ class DraftBlock:
     tree: Group
     outputs: tuple[Output, ...]
     items: tuple[Item, ...] = ()
-    """Of its own FROM; for the ID clause."""
+    """Items of its own FROM; for the ID clause."""
     span: Span | None = None
     together: bool = False
-    """All its relations are of one client, and become one."""
+    """Whether all its relations belong to one client, and are fused."""
     identifiers: tuple[Output, ...] = ()
     equalities: tuple[Equality, ...] = ()
     kept: tuple[tuple[int, Term], ...] = ()
     """(relation, condition): joined rows that fail it are dropped, after all LEFT JOINs."""
     derived: tuple[tuple[int, Term], ...] = ()
-    """(relation, condition) of those that follow from others over equal keys."""
+    """(relation, condition) of conditions that follow from others over equal keys."""
     slots: tuple[int, ...] = ()
     """Slot of each relation."""
     sorted_by: tuple[Output, ...] = ()
-    """What ORDER BY computes, beside the outputs."""
+    """Outputs that ORDER BY computes."""
 
     def of(self, id_: str) -> int:
         return next(i for i, r in enumerate(self.relations) if id_ in r.ids)
 
     def reads(self, term: Term) -> tuple[int, ...]:
-        """Indices of the relations whose columns the term reads."""
+        """Return indices of the relations whose columns the term reads."""
         return tuple(sorted({self.of(id_) for id_ in ids_of(term)}))
 
     @property
@@ -246,7 +252,7 @@ class DraftBlock:
 
 
 def ids_of(term: Term) -> frozenset[str]:
-    """Ids of the relations whose columns the term reads."""
+    """Return ids of the relations whose columns the term reads."""
     columns = term.expression.find_all(exp.Column)
     return frozenset(c.table for c in columns if c.table.startswith("#"))
 
@@ -256,13 +262,13 @@ def column(name: str, table: str) -> exp.Column:
 
 
 def clients_of(expression: exp.Expr) -> tuple[Client, ...]:
-    """The clients whose tables the subqueries of the expression read."""
+    """Return the clients whose tables the subqueries of the expression read."""
     found = (node.meta_get(CLIENT_MARK) for node in expression.walk())
     return tuple(dict.fromkeys(c for c in found if isinstance(c, Client)))
 
 
 def substitute(expression: exp.Expr, columns: Mapping[tuple[str, str], exp.Expr]) -> exp.Expr:
-    """The expression with each column of a relation replaced by what it stands for."""
+    """Return the expression with each column of a relation replaced by its definition."""
     holder = exp.Paren(this=expression.copy())
     for case in list(holder.find_all(exp.Case)):
         guarded = _guarded(case, columns)
@@ -277,12 +283,12 @@ def substitute(expression: exp.Expr, columns: Mapping[tuple[str, str], exp.Expr]
 
 
 def guard(expression: exp.Expr, id_: str) -> exp.Expr:
-    """The expression, NULL where a LEFT JOIN found no row of the relation."""
+    """Return the expression, NULL if a LEFT JOIN found no row of the relation."""
     return exp.Case(ifs=[exp.If(this=column(PRESENT, id_), true=expression.copy())])
 
 
 def _guarded(case: exp.Case, columns: Mapping[tuple[str, str], exp.Expr]) -> exp.Expr | None:
-    """What is guarded, where the relation's rows are all its own."""
+    """Return the guarded expression, if all rows of the relation are its own."""
     test = case.args["ifs"][0].this
     if not isinstance(test, exp.Column) or test.name != PRESENT:
         return None
@@ -304,7 +310,7 @@ def with_presence(relation: DraftRelation) -> DraftRelation:
 def fitted(
     expression: exp.Expr, parent: exp.Expr | None, holder: exp.Expr | None = None
 ) -> exp.Expr:
-    """The expression as it can stand below `parent`; alone where that is `holder`."""
+    """Return the expression in a form that fits below `parent`; unchanged if that is `holder`."""
     if parent is None or parent is holder:
         return expression
     if _is_constant(expression) and _is_position(parent):
@@ -319,7 +325,7 @@ def _is_constant(expression: exp.Expr) -> bool:
 
 
 def _is_position(parent: exp.Expr | None) -> bool:
-    """Whether a constant would stand for a column of the SELECT list."""
+    """Return whether a constant would mean a column of the SELECT list."""
     while isinstance(parent, exp.Paren | exp.Tuple):
         parent = parent.parent
     places = (exp.Group, exp.Ordered, exp.Distinct, exp.Rollup, exp.Cube, exp.GroupingSets)
@@ -336,7 +342,7 @@ def operand(expression: exp.Expr) -> exp.Expr:
 
 
 def binds(parent: exp.Expr | None) -> bool:
-    """Whether what stands below `parent` is an operand of it."""
+    """Return whether a node below `parent` is an operand of it."""
     operators = exp.Binary | exp.Unary | exp.Predicate | exp.Bracket | exp.Cast | exp.AtTimeZone
     return isinstance(parent, operators) and not isinstance(parent, exp.Paren)
 

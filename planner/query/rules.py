@@ -1,4 +1,4 @@
-"""From a query's syntax tree to its normal form, rule by rule."""
+"""Rules that bring a query's syntax tree to its normal form, in order."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def to_ucq(
     offset: str | None = None,
     exposure: bool = False,
 ) -> Ucq:
-    """The normal form of `query`, read from the text `sql`, over the tables of `catalog`.
+    """Return the normal form of `query`, read from the text `sql`, over the tables of `catalog`.
 
     `identifiers` are PREDICT's ID columns: (parts of the name, place in the text) or `Path`;
     `weight` is the output column of WEIGHT, which with `weight_may_lack` the query need not have;
@@ -123,7 +123,7 @@ def to_ucq(
     except PlanError:
         if not has_calls(query):
             raise
-    # what a function is, only its database knows; it was taken for one value per row
+    # only its database knows a function's kind; the first attempt assumed one value per row
     return _ruled(replace(draft, careful=True), rules)
 
 

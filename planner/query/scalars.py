@@ -1,8 +1,8 @@
-"""Whether an expression gives one value per row, and the same one whenever it is evaluated.
+"""Check that an expression has one value per row, the same at each evaluation.
 
-The party's database decides, by binding it: in WHERE it binds what is no aggregate, no window
-function, and gives one row; in TRY what is not volatile. It looks through macros, and knows the
-functions of its extensions.
+The party's database decides, by binding it. WHERE binds expressions without aggregates, window
+functions and several rows; TRY binds those that are not volatile. The database expands macros, and
+knows the functions of its extensions.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _ONE = exp.Literal.number(1)
 
 
 def has_calls(expression: exp.Expr) -> bool:
-    """Whether it may be something else than one value per row: operators are."""
+    """Return whether it may have other than one value per row; operators have one."""
     return any(not isinstance(n, Infix | Prefix) for n in expression.find_all(*_CALLS))
 
 
@@ -63,7 +63,9 @@ def one_value(expression: exp.Expr) -> exp.Expr:
 
 
 def _tried(node: exp.Expr) -> Iterator[exp.Expr]:
-    """The largest values that TRY may hold: without subqueries and what only SELECT may have."""
+    """Yield the largest values that TRY may hold: without subqueries and parts that only SELECT may
+    have.
+    """
     if not has_calls(node) or isinstance(node, (exp.Lambda, *_OF_SELECT)):
         return
     if isinstance(node, exp.Table) and isinstance(node.this, exp.Func):
@@ -79,7 +81,7 @@ def _tried(node: exp.Expr) -> Iterator[exp.Expr]:
 
 @dataclass(frozen=True)
 class Asker:
-    """Asks the databases what an expression over sources of one client is."""
+    """Requests to databases about the kind of an expression over one client's sources."""
 
     catalog: Catalog
 
@@ -90,13 +92,15 @@ class Asker:
         expressions: Iterable[exp.Expr],
         conditions: Iterable[exp.Expr],
     ) -> tuple[Column, ...]:
-        """What SELECT expressions FROM sources WHERE conditions gives; PartyError if nothing."""
+        """Return the columns of SELECT expressions FROM sources WHERE conditions. Raise PartyError
+        if it does not bind.
+        """
         shown = [(e, f"c{i}") for i, e in enumerate(expressions)]
         select = emit.fragment_select(sources, shown, conditions, alone=True)
         return self.catalog.describe(client, to_sql(select))
 
     def kind(self, client: Client, sources: Sequence[Source], expression: exp.Expr) -> str:
-        """SCALAR, or what the expression is instead."""
+        """Return SCALAR, or another kind."""
         test = exp.Is(this=operand(expression.copy()), expression=exp.Null())
         if self._binds(client, sources, test, exp.Where):
             return SCALAR
@@ -169,9 +173,8 @@ class Asker:
         return self._kind_of_typed(read, term)
 
     def _kind_of_typed(self, read: Sequence[DraftRelation], term: Term) -> str:
-        """Of a term over several parties, which none evaluates: over a row of its columns' types.
-
-        UNBOUND where none of them binds it.
+        """Return the kind of a term over several parties, none of which can evaluate it: over a row
+        of its columns' types. UNBOUND if no party binds it.
         """
         holder = exp.Paren(this=term.expression.copy())
         shown: list[exp.Expr] = []
@@ -196,9 +199,8 @@ _TYPED = "@typed"
 
 
 def _readers(relations: Sequence[DraftRelation], term: Term) -> list[int]:
-    """The relations that the term reads; of one that reads none, the first that can evaluate it.
-
-    There is none where the term has a subquery over a party that no relation is of.
+    """Return the relations that the term reads; if it reads none, the first that can evaluate it.
+    Empty if the term has a subquery over a party without a relation.
     """
     read = [n for n, r in enumerate(relations) if ids_of(term) & {*r.ids}]
     if read:
@@ -210,10 +212,11 @@ def _readers(relations: Sequence[DraftRelation], term: Term) -> list[int]:
 def claimed(
     relations: Sequence[DraftRelation], outputs: Iterable[Output]
 ) -> tuple[tuple[DraftRelation, ...], tuple[Term, ...]]:
-    """The relations, whose parties are to say that outputs over them are one value per row.
+    """Return the relations with claims, by which their parties check that outputs have one value
+    per row, and the outputs over several relations.
 
-    Also gives the outputs over several relations. A derived table's column counts that nobody
-    reads: an aggregate makes one row of many all the same.
+    A derived table's column counts even if it is not used: an aggregate makes one row of many
+    anyway.
     """
     found, left = list(relations), []
     for output in outputs:

@@ -1,4 +1,4 @@
-"""What a name in an expression refers to, in the order in which DuckDB looks it up."""
+"""Resolve a name in an expression, in DuckDB's order."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LONGEST = 4
 
 @dataclass(frozen=True)
 class Scope:
-    """What the names of one SELECT, or of one ON, can refer to."""
+    """The names visible in one SELECT, or in one ON."""
 
     items: tuple[Item, ...]
     sql: str
@@ -29,11 +29,11 @@ class Scope:
     aliases: tuple[tuple[str, Term], ...] = ()
     """Outputs that may be named; columns go before them, and of equal names the last is meant."""
     later: frozenset[str] = frozenset()
-    """In lower case, outputs that are defined further on."""
+    """Outputs that are defined later, in lower case."""
     closed: frozenset[str] = frozenset()
-    """In lower case, outputs that have a subquery, which DuckDB lets none name."""
+    """Outputs with a subquery, in lower case; DuckDB allows no reference to them."""
     outer: Scope | None = None
-    """What stands before a comma or a JOIN, for the ON in parentheses behind it."""
+    """Tables before a comma or a JOIN, for the ON in parentheses behind it."""
 
     def with_aliases(
         self,
@@ -44,14 +44,14 @@ class Scope:
         return replace(self, aliases=tuple(aliases), later=later, closed=closed)
 
     def resolve(self, chain: DottedName, where: exp.Expr | Span) -> exp.Expr:
-        """The expression that the words stand for; PlanError where there is no such column."""
+        """Return the expression that the words mean. Raise PlanError for an unknown column."""
         found = self.lookup(chain, where)
         if found is None:
             raise self._unknown(chain, where)
         return found
 
     def lookup(self, chain: DottedName, where: exp.Expr | Span) -> exp.Expr | None:
-        """As `resolve`; None where there is no such column."""
+        """Resolve like `resolve`; return None for an unknown column."""
         found = self.near(chain, where)
         if found is None and len(chain.words) == 1:
             found = self._alias(chain.parts[0], where)
@@ -60,7 +60,7 @@ class Scope:
         return found
 
     def near(self, chain: DottedName, where: exp.Expr | Span) -> exp.Expr | None:
-        """As `lookup`, in the items alone: a column of a table that is named, or of any."""
+        """Resolve like `lookup`, in the items alone: a column of a named table, or of any."""
         words = chain.words
         for length in range(min(LONGEST, len(words) - 1), 0, -1):
             term = self._under(chain, length, where)
@@ -138,10 +138,10 @@ class Scope:
         ]
 
     def shown(self, excluded: frozenset[tuple[int, str]] = frozenset()) -> Iterator[StarColumn]:
-        """The columns that `*` stands for, in the order of FROM.
+        """Yield the columns of `*`, in the order of FROM.
 
-        A column that USING made stands where the first item has it that is not `excluded`: pairs
-        of an item and a column in lower case.
+        A column made by USING stands at the first item with it that is not `excluded`: pairs of an
+        item and a column in lower case.
         """
         made = {(place, folded(m.name)): m for m in self.merged for place in m.items}
         seen: list[Merged] = []
@@ -182,7 +182,9 @@ class Scope:
         return term
 
     def _refuse_row(self, chain: DottedName, where: exp.Expr | Span) -> None:
-        """To DuckDB, a table's name alone is its row, and goes before an output of that name."""
+        """Refuse a table's name alone: in DuckDB it means the row, and precedes an output of that
+        name.
+        """
         places = self.named(chain.parts)
         if places:
             item = self.items[places[0]]
@@ -240,7 +242,7 @@ def _fields(term: Term, words: Sequence[exp.Expr]) -> exp.Expr:
 
 
 def _meant(chain: DottedName, close: str | None) -> str | None:
-    """The hint for a column that is not there; who quotes it doubly may have meant a text."""
+    """Return the hint for an unknown column; double quotes may have been meant for a text."""
     word = chain.words[-1]
     if not word.quoted or len(chain.words) > 1:
         return close

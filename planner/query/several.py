@@ -1,6 +1,6 @@
 """Functions that give several rows, in the select list of a query over tables of several clients.
 
-They are evaluated where their own table is: it is replaced by one with a row for each of theirs.
+They are evaluated with their own table, which is replaced by one with a row for each of theirs.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ UNROLLED = "sqlfl_rows"
 def unrolled(
     block: DraftBlock, outputs: Sequence[Output], fresh: Callable[[str], str]
 ) -> DraftBlock | None:
-    """The block with the several-row functions of `outputs` as columns of their relation.
+    """Return the block with the several-row functions of `outputs` as columns of their relation.
 
-    None where they read no relation or more than one, whose rows they would take in step, or one on
-    the right of a LEFT JOIN, whose missing rows give none. `fresh` makes ids.
+    None if they read no relation or more than one, whose rows they would pair up, or one on the
+    right of a LEFT JOIN, whose missing rows give none. `fresh` makes ids.
     """
     read = {block.reads(output.term) for output in outputs}
     if len(read) != 1 or len(next(iter(read))) != 1:

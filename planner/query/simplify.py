@@ -20,9 +20,10 @@ from sqlfl.planner.query.relations import (
 
 
 def simplify_joins(draft: Draft) -> Draft:
-    """Conditions of ON that only the right side decides move there; LEFT JOINs become inner joins.
+    """Move conditions of ON that only the right side decides to it, and turn LEFT JOINs into inner
+    joins where possible.
 
-    Rows without a label are left out, so that the target is such a condition too.
+    Rows without a label are left out, so the target is such a condition too.
     """
     position = draft.target_position
 
@@ -38,7 +39,7 @@ def simplify_joins(draft: Draft) -> Draft:
 
 
 def _simplified(block: DraftBlock, group: Group, after: tuple[Term, ...]) -> Group:
-    """`after` are conditions on the group's rows that stand outside of it."""
+    """Simplify the group; `after` are outer conditions on its rows."""
     lefts = [_with_own_conditions(block, left) for left in group.lefts]
     conditions = list(group.conditions)
     core = list(group.core)
@@ -55,7 +56,7 @@ def _simplified(block: DraftBlock, group: Group, after: tuple[Term, ...]) -> Gro
 
 
 def _inner(lefts: list[OuterJoin], conditions: tuple[Term, ...]) -> int | None:
-    """The first LEFT JOIN whose unmatched rows fail a condition."""
+    """Return the first LEFT JOIN whose unmatched rows fail a condition."""
     for place, left in enumerate(lefts):
         ids = frozenset(left.group.ids)
         if any(rejects_nulls(condition.expression, ids) for condition in conditions):

@@ -1,4 +1,4 @@
-"""What a party has, as relations: a table of it, or a query that it runs whole."""
+"""Relations from a party: one of its tables, or a query that it runs whole."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ROWID = "rowid"
 
 @dataclass(frozen=True)
 class Sources:
-    """Makes relations of one source each, and numbers them."""
+    """Factory of relations with one source each, which it numbers."""
 
     pusher: Pusher
     sql: str
@@ -59,7 +59,7 @@ class Sources:
         parts: list[tuple[Client, Source]],
         types: Sequence[Mapping[str, str]],
     ) -> tuple[DraftRelation, tuple[Output, ...]]:
-        """`types` are of each part, by the columns' names in lower case."""
+        """Make a relation. `types` belong to each part, by the columns' names in lower case."""
         id_ = self.fresh("#")
         wanted = {n: union_type(tuple(own.get(folded(n), "") for own in types)) for n in columns}
         branches = tuple(
@@ -120,7 +120,9 @@ class Sources:
     def _columns(
         self, found: list[tuple[Client, Table]]
     ) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
-        """The columns that all clients have, and for others one of those that lack it."""
+        """Return the columns that all clients have, and for each other column one client that lacks
+        it.
+        """
         all_ = {folded(c.name): c.name for _, table in reversed(found) for c in table.columns}
         own = [{folded(c.name) for c in table.columns} for _, table in found]
         common = [c.name for c in found[0][1].columns if all(folded(c.name) in o for o in own)]
@@ -132,7 +134,7 @@ class Sources:
         return tuple(common), tuple(lacking)
 
     def whole(self, query: exp.Query, known: Environment, client: Client) -> DraftBlock:
-        """The query as one source of one relation."""
+        """Return the query as one source of one relation."""
         for pivot in query.find_all(exp.Pivot):
             if _finds_columns(pivot):
                 raise self.no_select(pivot)
@@ -174,10 +176,10 @@ class Sources:
 
 
 def _united(name: str, source: str, own: str, wanted: str | None) -> exp.Expr:
-    """A column of one of a party's databases, cast to the type that it has over all of them.
+    """Return a column of one of a party's databases, cast to its type over all of them.
 
-    Without that `x // 2` would mean another division in each database. Where there is no such type
-    (`wanted` is None), the column is marked: only a cast of the query's own may read it.
+    Without the cast, `x // 2` would mean another division in each database. If there is no such
+    type (`wanted` is None), the column is marked: only a cast of the query may read it.
     """
     found = typed(column(name, source), [own])
     if wanted is None:
@@ -195,7 +197,7 @@ def _hidden(found: list[tuple[Client, Table]]) -> tuple[str, ...]:
 
 
 def _finds_columns(query: exp.Expr) -> bool:
-    """Whether it is a PIVOT whose columns are named after values of the table."""
+    """Return whether it is a PIVOT whose columns are named after values of the table."""
     if not isinstance(query, exp.Pivot) or query.args.get("unpivot"):
         return False
     return (

@@ -51,7 +51,7 @@ class _Star:
             name = shown.name
             if folded(name) in replaced:
                 if folded(name) in used:
-                    continue  # DuckDB shows it once, however many tables have it
+                    continue  # DuckDB lists it once, however many tables have it
                 used.add(folded(name))
                 term = pusher.term(replaced[folded(name)].this, self.scope, known)
             pair = (shown.item, folded(name))
@@ -60,7 +60,7 @@ class _Star:
         return found
 
     def _places(self) -> list[int]:
-        """Of the items that the star is of."""
+        """Return the places of the star's items."""
         if not isinstance(self.node, exp.Column):
             return list(range(len(self.scope.items)))
         words = [part.name for part in self.node.parts[:-1]]
@@ -93,7 +93,7 @@ class _Star:
         ]
 
     def _listed(self, written: list[exp.Expr], places: list[int]) -> frozenset[tuple[int, str]]:
-        """(item, column in lower case) of columns that are written `column` or `table.column`."""
+        """Return (item, column in lower case) of columns written `column` or `table.column`."""
         found: set[tuple[int, str]] = set()
         for node in written:
             words = [p.name for p in node.parts] if isinstance(node, exp.Column) else [node.name]

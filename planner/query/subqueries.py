@@ -1,5 +1,6 @@
-"""Queries made ready for the one client that runs them: tables as its database calls them, names
-from outside replaced by what they stand for."""
+"""Prepare queries for the one client that runs them: with its database's table names, and outer
+names replaced.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ from sqlfl.planner.query.scopes import Scope
 _WITHOUT = ("qualify", "limit", "offset")
 """Clauses in which names of outside go before outputs of the SELECT."""
 _OUTSIDE = "sqlfl_outside"
-"""Of an expression that stands for a name of outside; it may be a constant there."""
+"""Mark of an expression that replaces an outer name; it may be a constant there."""
 Local: TypeAlias = Mapping[str, Outputs]
 """Columns of the CTEs that are defined in the query itself, by name in lower case."""
 
@@ -47,11 +48,10 @@ Local: TypeAlias = Mapping[str, Outputs]
 def localized(
     context: Context, query: exp.Query, known: Environment, outer: Scope | None
 ) -> exp.Query:
-    """The query as its one client runs it: without party names, with the CTEs that it reads.
+    """Return the query as its one client runs it: without party names, with the CTEs that it reads.
 
-    Names that its own tables do not have are looked up in `outer`, which is what stands around it;
-    None for a query that goes to its client for itself. Raises PlanError where it cannot be told
-    whether a name is its own.
+    Names that its own tables lack are resolved in `outer`, the scope around it; None for an
+    independent query. Raises PlanError if it is unclear whether a name is its own.
     """
     own = query.copy()
     if isinstance(own, exp.Subquery) and not own.args.get("with_") and not own.alias:
@@ -91,7 +91,7 @@ class _Names:
     def _union(
         self, node: exp.SetOperation, local: Local, outer: NameFrame | Scope | None
     ) -> Outputs:
-        """`local` has what a WITH of the node's own says."""
+        """Read a union; `local` has the node's own WITH."""
         unions = [(node, local)]
         for union in unions_of(node)[1:]:
             local = self._with(union, local, outer)
@@ -111,7 +111,7 @@ class _Names:
         for cte in with_.expressions:
             aliases = tuple(cte.alias_column_names)
             inside = dict(known)
-            if recursive:  # the columns of one that calls itself are those of its first part
+            if recursive:  # the columns of a recursive one are those of its first part
                 found: list[Outputs] = []
                 inside[folded(cte.alias)] = late(found, aliases)
                 found.append(self.query(cte.this, inside, outer))
@@ -140,7 +140,7 @@ class _Names:
         return cache(lambda: outputs_of(node, items, merged) or self._asked(node)())
 
     def _refuse_lifted(self, node: exp.Select) -> None:
-        """To SQL, an aggregate over columns of outside alone is one of the query outside."""
+        """Refuse an aggregate over outer columns alone, which belongs to the outer query in SQL."""
         for part in own_nodes(node):
             call = part.this if isinstance(part, exp.Filter) else part
             if not is_aggregate(call) or isinstance(part.parent, exp.Filter | exp.Window):
@@ -165,7 +165,7 @@ class _Names:
         local: Local,
         outer: NameFrame | Scope | None,
     ) -> tuple[Inner, ...]:
-        """The items; each sees those before it, and `outer` behind them."""
+        """Return the items; each sees those before it, and `outer` behind them."""
         items = self._item(first, local, outer)
         for join in joins:
             before = NameFrame(items, outer) if items else outer
@@ -283,7 +283,9 @@ class _Names:
         return None if found is None else tuple(column.type for column in found)
 
     def _described(self, query: exp.Expr) -> Callable[[], Sequence[Column] | None]:
-        """What the query's own database says of it; None where it cannot say."""
+        """Return a function that asks the query's database for its columns; None if it
+        cannot tell.
+        """
 
         def ask() -> Sequence[Column] | None:
             client = self.tables.client
@@ -378,13 +380,13 @@ class _Names:
             return
         found = at.lookup(chain, child)
         if found is None:
-            return  # a function's schema, or nothing: its database will tell
+            return  # a function's schema, or unknown: its database will report it
         if chain.is_method:
             self.context.refuse_method(chain, child)
         self._place(child, with_links(found, chain.links), chain)
 
     def _place(self, child: exp.Expr, found: exp.Expr, chain: DottedName) -> None:
-        """Put what a name stands for in its place; a column keeps its name."""
+        """Replace a name by its meaning; a column keeps its name."""
         whole = child
         while isinstance(whole.parent, exp.Paren):
             whole = whole.parent
@@ -398,7 +400,9 @@ class _Names:
     def _is_outside(
         self, match: Match, chain: DottedName, at: NameFrame, frame: NameFrame, child: exp.Expr
     ) -> bool:
-        """Whether `x.y` is a table of outside, a column x having no fields."""
+        """Return whether `x.y` is a column of an outer table x, because a column x has
+        no fields.
+        """
         if match.item is None or match.words or len(chain.words) == 1:
             return False
         first = folded(chain.parts[0])
@@ -422,7 +426,7 @@ class _Names:
         return found and match.item.is_plain(first)
 
     def _refuse_unsure(self, child: exp.Expr, chain: DottedName, frame: NameFrame) -> None:
-        """Only where something outside has the name too."""
+        """Raise PlanError for an ambiguous name, if an outer scope has it too."""
         at = frame.outer
         while isinstance(at, NameFrame):
             at = at.outer
@@ -436,7 +440,7 @@ class _Names:
 
 
 def _beside(item: exp.Expr) -> Iterator[exp.Table]:
-    """The tables of an item or a join, without those in subqueries."""
+    """Yield the tables of an item or a join, without those in subqueries."""
     if isinstance(item, exp.Table):
         yield item
     for child in [item.this, *(item.args.get("joins") or [])]:
@@ -447,7 +451,9 @@ def _beside(item: exp.Expr) -> Iterator[exp.Table]:
 
 
 def _is_filter(child: exp.Expr, select: exp.Select) -> bool:
-    """Whether it stands in WHERE or ON: elsewhere DuckDB does not look outside for `x.y` either."""
+    """Return whether it stands in WHERE or ON: elsewhere DuckDB does not search outer scopes for
+    `x.y`.
+    """
     at = child
     while at.parent is not None and at.parent is not select:
         at = at.parent

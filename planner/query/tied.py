@@ -1,4 +1,4 @@
-"""Table positions that wait for one another, as clients hold rows of several of them."""
+"""Table positions that wait for one another, because clients hold rows of several of them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from sqlfl.contract.schema import Client
 
 
 def tied(clients: Sequence[Collection[Client]]) -> tuple[tuple[int, ...], ...]:
-    """Positions by what they have in common, from the clients of each: every position once, in the
-    order of the first ones.
+    """Group positions that share clients: every position once, in the order of the first ones.
 
     >>> a, b, c = Client("a"), Client("b"), Client("c")
     >>> tied([{a, b}, {c}, {b}])

@@ -1,4 +1,4 @@
-"""The expressions that functions of TRANSFORM are, and what is left to fit at the party."""
+"""Expressions of TRANSFORM's functions, and the steps that the party must fit."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Transformed:
     type: str
     """The DuckDB type of the expression."""
     made: Made | None
-    """None where a feature is the column itself."""
+    """None if a feature is the column itself."""
 
 
 def made_of(transform: Transform, given: Sequence[tuple[exp.Expr, str]]) -> Transformed:
-    """What the transform makes of these expressions, one a column, of these types."""
+    """Return the transform of these expressions, one for each column, with these types."""
     kinds = [types.kind(type_) for _, type_ in given]
     text = _text_of(transform, kinds[0] or "")
     type_ = _type_of(transform, given[0][1], kinds[0] or "")
@@ -45,14 +45,14 @@ def made_of(transform: Transform, given: Sequence[tuple[exp.Expr, str]]) -> Tran
 
 
 def _is_plain(transform: Transform) -> bool:
-    """The feature is the column as it is."""
+    """Return whether the feature is the column as it is."""
     return transform.function in (COLUMN, "standardize") or (
         transform.function == AUTO and transform.value is None
     )
 
 
 def _argument_type(trained: str, kind: str | None, type_: str) -> str:
-    """What a value given by hand is cast to: where its text counts, to the type of training."""
+    """Return the type for a value given by hand: the training type if its text counts."""
     if kind == CATEGORY:
         return "VARCHAR"
     if kind == ARRAY:
@@ -112,8 +112,9 @@ _LOG1P = """CASE
   THEN ln(1 + CAST(x0 AS DOUBLE)) * (CAST(x0 AS DOUBLE) / (1 + CAST(x0 AS DOUBLE) - 1))
   ELSE ln(1 + CAST(x0 AS DOUBLE))
 END"""
-"""With the digits that ln(1 + x) loses of small numbers (Kahan's). Below -1 there is no logarithm:
-what is infinite is refused, of rows that are joined."""
+"""log1p with the digits that ln(1 + x) loses for small numbers (Kahan). Below -1 there is no
+logarithm: infinite values of joined rows are refused.
+"""
 
 
 def _double(value: float) -> str:
@@ -130,7 +131,7 @@ def _buckets(bounds: Sequence[float]) -> str:
 
 
 def _powers(transform: Transform) -> list[tuple[int, ...]]:
-    """Which columns are multiplied for each column, in the order of scikit-learn."""
+    """Return the columns multiplied for each column, in scikit-learn's order."""
     places = range(len(transform.columns))
     degrees = range(1, transform.degree + 1)
     return [c for d in degrees for c in combinations_with_replacement(places, d)]

@@ -19,14 +19,14 @@ from sqlfl.planner.query.typing import one_type_of
 from sqlfl.planner.query.ucq import ARRAY, BOOLEAN, CATEGORY, NUMERIC
 
 _PART = "sqlfl_part_"
-"""Begins the names of outputs that are there until the parts of an item have types."""
+"""Prefix of temporary outputs, until the parts of an item have types."""
 
 
 def name_transforms(draft: Draft) -> Draft:
-    """Outputs are those of TRANSFORM, in its order, and then those that it does not mention.
+    """Order outputs: those of TRANSFORM first, then unmentioned ones.
 
-    An item of one column is that column still, and one of several columns a row of them, behind
-    which its parts stand at the end: `apply_transforms` makes of them what is asked for.
+    An item of one column is still that column. An item of several columns is a row of them,
+    followed at the end by its parts; `apply_transforms` makes the feature of them.
     """
     if not draft.transforms:
         return draft
@@ -41,10 +41,10 @@ def name_transforms(draft: Draft) -> Draft:
 
 
 def _with_auto(draft: Draft) -> Draft:
-    """`auto` written alone becomes an item for each feature that no other item mentions.
+    """Replace `auto` alone by an item for each feature that no other item mentions.
 
-    Knots are quantiles, which do not follow from what several databases tell: columns of tables
-    that several databases hold stay as they are, but where a model was trained on curves.
+    Knots are quantiles, which cannot be computed from several databases' summaries. Columns of
+    tables in several databases stay unchanged, unless a model was trained on curves.
     """
     first = draft.blocks[0].outputs
     mentioned = {c.lower() for item in draft.transforms for c in item.transform.columns}
@@ -68,7 +68,7 @@ def _with_auto(draft: Draft) -> Draft:
 
 
 def _is_divided(draft: Draft, column: str) -> bool:
-    """The column is of several databases, in one block or in several."""
+    """Return whether the column comes from several databases, in one block or in several."""
     clients = set()
     place = [output.name.lower() for output in draft.blocks[0].outputs]
     if column.lower() not in place:
@@ -172,7 +172,7 @@ def _named(
 
 
 def apply_transforms(draft: Draft) -> Draft:
-    """Features as TRANSFORM makes them of columns whose types are known."""
+    """Apply TRANSFORM to columns whose types are known."""
     if not draft.transforms:
         return draft
     columns = [
@@ -226,7 +226,7 @@ def _check_input(
 ) -> None:
     function = FUNCTIONS[transform.function]
     if type_ == types.NULL_TYPE:
-        return  # the feature is refused, whatever it is made of
+        return  # the feature is refused anyway
     kind = types.kind(type_)
     wanted = "a number" if function.of == NUMBER else "a number, a boolean or a text"
     allowed = [NUMERIC, BOOLEAN] + [CATEGORY] * (function.of != NUMBER) + [ARRAY] * function.array

@@ -1,6 +1,6 @@
-"""DuckDB's types as the planner sees them: which compare as what, and which can be learnt from.
+"""DuckDB's types in the planner: comparisons, and types that models can learn from.
 
-The tables were read off DuckDB's own plans; `tests/planner/test_types.py` holds them to it.
+The tables were derived from DuckDB's own plans; `tests/planner/test_types.py` checks them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _EPOCH = {"DATE": "1970-01-01", "TIME": "00:00:00", "UUID": "00000000-0000-0000-
 
 
 def normal(type_: str) -> str:
-    """One spelling per type."""
+    """Return one spelling per type."""
     text = type_.strip()
     if text.upper().startswith(("ENUM", "STRUCT", "MAP", "UNION")):
         return text
@@ -58,13 +58,13 @@ def is_number(type_: str) -> bool:
 
 
 def array_width(type_: str) -> int | None:
-    """k of a one-dimensional array T[k] of numbers, else None."""
+    """Return k of a one-dimensional array T[k] of numbers, else None."""
     match = re.fullmatch(r"([^\[\]]+)\[(\d+)\]", normal(type_))
     return int(match[2]) if match and is_number(match[1]) else None
 
 
 def kind(type_: str) -> str | None:
-    """NUMERIC, BOOLEAN, ARRAY or CATEGORY; None for a type that cannot be a feature."""
+    """Return NUMERIC, BOOLEAN, ARRAY or CATEGORY; None for a type that cannot be a feature."""
     if normal(type_) == "BOOLEAN":
         return BOOLEAN
     if is_number(type_):
@@ -75,7 +75,7 @@ def kind(type_: str) -> str | None:
 
 
 def feature_hint(type_: str) -> str:
-    """What to write instead of a column that cannot be a feature."""
+    """Return an alternative for a column that cannot be a feature."""
     name = normal(type_)
     if name == "DATE":
         return "take numbers from it: year(column), dayofweek(column), or epoch(column)"
@@ -99,9 +99,10 @@ def feature_hint(type_: str) -> str:
 
 
 def comparison_type(left: str, right: str) -> str | None:
-    """The type that DuckDB casts both sides of `left = right` to; None where none is sensible.
+    """Return the type to which DuckDB casts both sides of `left = right`; None without a sensible
+    one.
 
-    DuckDB binds more than is given here (a date with a number, say) and fails when it runs.
+    DuckDB binds more than this (a date with a number, say), and fails at run time.
     """
     left, right = normal(left), normal(right)
     if left == right:
@@ -123,7 +124,7 @@ def comparison_type(left: str, right: str) -> str | None:
 
 
 def union_type(types: tuple[str, ...]) -> str | None:
-    """The type of a column whose branches have `types`; None where they are incompatible."""
+    """Return the type of a column whose branches have `types`; None if they are incompatible."""
     known = [normal(t) for t in types if t != NULL_TYPE]
     if not known:
         return NULL_TYPE
@@ -137,7 +138,7 @@ def union_type(types: tuple[str, ...]) -> str | None:
 
 
 def lossless(left: str, right: str) -> str | None:
-    """A type in which values of both compare as they do in either; None where there is none."""
+    """Return a type in which values of both compare as in either; None without one."""
     if left == right:
         return left
     if is_integer(left) and is_integer(right):
@@ -147,14 +148,14 @@ def lossless(left: str, right: str) -> str | None:
 
 
 def can_be_key(type_: str) -> bool:
-    """Whether values of this type have a canonical form that can be hashed."""
+    """Return whether values of this type have a canonical form that can be hashed."""
     name = normal(type_)
     plain = is_number(name) or is_text(name) or name in ("BOOLEAN", "TIME", "UUID", "BLOB")
     return plain or name in _TEMPORAL
 
 
 def neutral(type_: str) -> str:
-    """Text of some value of a key type, for rows whose key plays no part."""
+    """Return text of a value of a key type, for rows whose key does not matter."""
     name = normal(type_)
     if is_number(name):
         return "0"
@@ -203,7 +204,7 @@ def _integer(left: str, right: str) -> str:
     signed, unsigned = (left, right) if left in _SIGNED else (right, left)
     place, other = _SIGNED.index(signed), _UNSIGNED.index(unsigned)
     if unsigned == "UHUGEINT":
-        # DuckDB takes the next signed type whatever the width of the unsigned one
+        # DuckDB takes the next signed type for any width of the unsigned one
         return "DOUBLE" if signed == "HUGEINT" else _SIGNED[place + 1]
     return _SIGNED[max(place, other + 1)]
 

@@ -1,4 +1,4 @@
-"""Types of the columns and keys, as the parties' own databases give them."""
+"""Types of the columns and keys, as the parties' own databases report them."""
 
 from __future__ import annotations
 
@@ -61,8 +61,9 @@ def _terms(block: DraftBlock) -> list[Term]:
 
 
 def _check_unlike(draft: Draft, block: DraftBlock) -> None:
-    """PlanError for what reads a column whose types differ between a party's databases, but for a
-    cast to one type and IS NULL: `x > '5'` compares texts in one and numbers in the other."""
+    """Raise PlanError for expressions over a column whose types differ between a party's databases,
+    except a cast to one type and IS NULL: `x > '5'` compares texts in one and numbers in the other.
+    """
     marked = (
         node.meta_get(UNLIKE)
         for relation in block.relations
@@ -84,7 +85,7 @@ def _check_unlike(draft: Draft, block: DraftBlock) -> None:
 
 
 def _is_typed(column: exp.Column) -> bool:
-    """Return whether what reads the column has a type that does not depend on the column's."""
+    """Return whether the expression around the column has a type independent of the column's."""
     parent = column.parent
     while isinstance(parent, exp.Paren):
         parent = parent.parent
@@ -159,7 +160,7 @@ def type_terms(draft: Draft) -> Draft:
 
 
 def _check_claims(draft: Draft, block: DraftBlock) -> None:
-    """Columns of derived tables over several relations, which nothing else may read."""
+    """Check columns of derived tables over several relations, which may be unused otherwise."""
     asker = Asker(draft.catalog)
     for term in draft.claims:
         read = [r for r in block.relations if ids_of(term) & {*r.ids}]
@@ -186,7 +187,7 @@ def _typed(draft: Draft, block: DraftBlock) -> DraftBlock:
         ]
         terms = [outputs[i].term for i in own]
         terms += [block.equalities[n].terms[s] for n, s in keys]
-        # identifiers and conditions are bound here too, so that a fault of theirs is found
+        # identifiers and conditions are bound here too, so that their errors are found
         terms += [o.term for o in block.identifiers if o.relation == index]
         terms += [condition for at, condition in block.kept if at == index]
         found = draft.types(relation, terms or [Term(exp.Literal.number(1), relation.span)])
@@ -287,7 +288,7 @@ def unify_outputs(draft: Draft) -> Draft:
 
 
 def one_type_of(draft: Draft, outputs: Sequence[Output]) -> list[Output]:
-    """A column of all blocks, cast to one type. PlanError where there is none."""
+    """Return a column of all blocks, cast to one type. Raise PlanError without one."""
     found = tuple(o.type for o in outputs)
     wanted = types.union_type(found)
     if wanted is None:

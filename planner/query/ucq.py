@@ -30,9 +30,9 @@ class Feature:
     width: int = 1
     """k of an array feature FLOAT[k], else 1."""
     transform: Transform | None = None
-    """What of TRANSFORM it is."""
+    """Its transform, if it is from TRANSFORM."""
     made: Made | None = None
-    """How it is made of output columns; None where it is one."""
+    """Its derivation from output columns; None if it is one."""
 
     @property
     def pairs(self) -> int:
@@ -57,16 +57,16 @@ class Identifier:
     """A column that PREDICT returns beside each prediction."""
 
     name: str
-    """Name in the result: the column's, or the whole path of the ID clause where that is taken."""
+    """Name in the result: the column's, or the whole path of the ID clause if that is taken."""
 
 
 @dataclass(frozen=True)
 class Fragment:
-    """What one client evaluates for one slot: a single SELECT on its own database.
+    """A single SELECT that one client evaluates for one slot, on its own database.
 
     Its columns are those of `sqlfl.contract.fragment_columns`, keys cast to the key's type. Rows
-    with a NULL in a part of a key that is not among the slot's `nullable` are filtered out. Keys of
-    the slot that the fragment takes no part in are constants.
+    with a NULL in a part of a key are filtered out, unless the key is among the slot's `nullable`.
+    Keys of the slot that the fragment does not use are constants.
     """
 
     index: int
@@ -76,22 +76,25 @@ class Fragment:
     rows: int | None
     """Estimated rows, from the catalog."""
     virtual: bool = False
-    """Its rows are not the table's: at most one, the expressions over an all-NULL row, which the
-    joined rows that a LEFT JOIN found no partner for come from."""
+    """Whether its rows are virtual: at most one, the expressions over an all-NULL row, for joined
+    rows without a partner in a LEFT JOIN.
+    """
     beside: int | None = None
-    """The fragment of the same SELECT that is evaluated together with this one, once: the rows are
-    that one's where `sqlfl_kept` is true, else this one's, and only match."""
+    """The fragment of the same SELECT that is evaluated once, together with this one. Rows with
+    true `sqlfl_kept` belong to that one; others belong to this one, and only match.
+    """
     parts: tuple[Fragment, ...] = ()
-    """Of a party that combines: what its clients evaluate, each with its own `client` and `select`,
-    and the index that it has here. This one's rows are all of theirs, and its `select` is one of
-    them."""
+    """For a combining party: the fragments of its clients, each with its own `client` and `select`,
+    and the index of this one. Its rows are all of theirs, and its `select` is one of them.
+    """
     keyed: bool = False
-    """Its rows are those of a table whose owner has said what identifies one: noise of labels
-    follows from that."""
+    """Whether its rows belong to a table with a declared key, which label noise follows from."""
 
     @property
     def links(self) -> bool:
-        """Its rows only match: joined rows that they take part in fail a WHERE or have no label."""
+        """Return whether its rows only match: joined rows with them fail a WHERE or
+        have no label.
+        """
         return self.beside is not None
 
     @property
@@ -116,29 +119,34 @@ class Slot:
     """Ordered by client (parties in order of attachment), then by block; virtual ones last of
     their client's."""
     nullable: tuple[int, ...] = ()
-    """Those of `keys` that rows may have a NULL of: they join nothing on it, and stay."""
+    """Indices among `keys` that rows may have a NULL in: such rows join nothing on the key, and
+    stay.
+    """
     weight: bool = False
-    """It holds the column of WEIGHT."""
+    """Whether it holds the column of WEIGHT."""
     offset: bool = False
-    """It holds the column of OFFSET."""
+    """Whether it holds the column of OFFSET."""
     split: bool = False
     """Validation rows are drawn per row of this slot."""
     noised: bool = False
-    """It holds the target, and labels are noised per row of it."""
+    """Whether it holds the target, and labels are noised per row of it."""
     units: bool = False
-    """Joined rows of one of its rows may depend on each other: they are told apart by it."""
+    """Whether joined rows of one of its rows may depend on each other, so that its rows are
+    identified.
+    """
     governed: bool = False
     """An owner of its tables has made a policy, and hears which of its rows are joined."""
     once: bool = False
-    """Its rows only match, and those with equal keys, of all its clients, count as one: the table
-    of a subquery in EXISTS or IN."""
+    """Whether its rows only match, and rows of all its clients with equal keys count as one: the
+    table of a subquery in EXISTS or IN.
+    """
     derived: tuple[str, ...] = ()
     """Conditions of its fragments that the query does not have, and that follow from others over
     equal keys; as text."""
 
     @property
     def shrunken(self) -> bool:
-        """`auto` made some feature of it."""
+        """Return whether `auto` made some feature of it."""
         made = (feature.transform for feature in self.features)
         return any(item is not None and item.function == AUTO for item in made)
 
@@ -150,7 +158,7 @@ class Slot:
 
     @property
     def base(self) -> bool:
-        """Its fragments have `sqlfl_base`."""
+        """Return whether its fragments have `sqlfl_base`."""
         return self.split or self.noised
 
     @cached_property
@@ -158,7 +166,7 @@ class Slot:
         return tuple(self._by_client)
 
     def of(self, client: Client) -> tuple[Fragment, ...]:
-        """Its fragments at a client; none where it has none."""
+        """Return its fragments at a client; empty without any."""
         return self._by_client.get(client, ())
 
     @cached_property
@@ -170,12 +178,14 @@ class Slot:
 
     @cached_property
     def evaluated(self) -> tuple[Fragment, ...]:
-        """As databases evaluate them: the parts of what a party combines."""
+        """Return the fragments that databases evaluate: the parts, for a combining party."""
         return tuple(part for f in self.fragments for part in f.parts or (f,))
 
     @cached_property
     def databases(self) -> tuple[Client, ...]:
-        """Those that evaluate the fragments: `clients`, but for each that stands for others."""
+        """Return the clients that evaluate the fragments: `clients`, with combined clients in place
+        of their party's.
+        """
         return tuple(dict.fromkeys(f.client for f in self.evaluated))
 
     @cached_property
@@ -185,22 +195,22 @@ class Slot:
 
 @dataclass(frozen=True)
 class Join:
-    """Rows of two slots join where their tags of `key` are equal; a NULL equals nothing."""
+    """A join of two slots' rows with equal tags of `key`; a NULL equals nothing."""
 
     left: int
-    """Where the key is among its slot's `nullable`, the slot whose rows stay."""
+    """The slot whose rows stay, if the key is among its `nullable`."""
     right: int
     key: int
     virtual: bool = False
-    """`left` is on the right of a LEFT JOIN, and its virtual row has a key of its own."""
+    """Whether `left` is on the right of a LEFT JOIN, and its virtual row has a key of its own."""
 
 
 @dataclass(frozen=True)
 class LeftJoin:
-    """LEFT JOIN (slots joined among themselves) ON equalities with what stands before it."""
+    """A LEFT JOIN of slots, themselves joined, ON equalities with earlier slots."""
 
     slots: tuple[int, ...]
-    """The slots joined by inner joins; those of `lefts` are not among them."""
+    """Slots joined by inner joins, without those of `lefts`."""
     joins: tuple[Join, ...]
     """Inner joins among `slots`; where virtual, `left` is a slot of `lefts`."""
     lefts: tuple[LeftJoin, ...]
@@ -210,7 +220,7 @@ class LeftJoin:
 
     @property
     def within(self) -> tuple[int, ...]:
-        """All slots in the parentheses."""
+        """Return all slots in the parentheses."""
         return (*self.slots, *(slot for left in self.lefts for slot in left.within))
 
 
@@ -219,16 +229,17 @@ class Block:
     """One select-project-join query of the union."""
 
     members: tuple[tuple[int, tuple[int, ...]], ...]
-    """(slot, indices of the slot's fragments that take part), in join order; none is virtual."""
+    """(slot, indices of its fragments in the block), in join order; none is virtual."""
     joins: tuple[Join, ...]
-    """Inner joins of the slots that are in no LEFT JOIN; where virtual, `left` is one that is."""
+    """Inner joins of slots outside LEFT JOINs; if virtual, `left` is inside one."""
     lefts: tuple[LeftJoin, ...] = ()
-    """In order; each may refer to slots of those before it."""
+    """In order; each may refer to slots of earlier ones."""
     virtual: tuple[tuple[int, int], ...] = ()
     """(slot, its virtual fragment) for each slot in a LEFT JOIN."""
     kept: tuple[tuple[int, tuple[int, ...]], ...] = ()
-    """(slot in a LEFT JOIN, fragments): joined rows whose row of the slot is in another fragment
-    are dropped, and those without partner if the virtual fragment is empty."""
+    """(slot in a LEFT JOIN, fragments): joined rows with a row of another fragment of the slot are
+    dropped, and those without a partner if the virtual fragment is empty.
+    """
 
     @property
     def optional(self) -> frozenset[int]:
@@ -262,7 +273,7 @@ class Ucq:
 
     @property
     def mapped(self) -> tuple[int, ...]:
-        """The slots that are more than a link in the mapping."""
+        """Slots that the mapping uses for more than a link."""
         return tuple(
             s.index
             for s in self.slots

@@ -88,7 +88,7 @@ def _is_constant(block: DraftBlock, place: int) -> bool:
 
 
 def _parts(block: DraftBlock) -> list[frozenset[int]]:
-    """For each relation the positions of its output columns, identifiers after them."""
+    """Return the positions of each relation's output columns, with identifiers after them."""
     columns = [*block.outputs, *block.identifiers]
     return [
         frozenset(n for n, o in enumerate(columns) if o.relation == i)
@@ -212,7 +212,9 @@ def merge_blocks(draft: Draft) -> Draft:
 
 
 def _check_apart(draft: Draft, blocks: list[ucq.Block], slot: int) -> None:
-    """Rows with equal keys count as one in all blocks that have them, or in none."""
+    """Raise PlanError unless rows with equal keys count as one in all blocks that have them, or in
+    none.
+    """
     taken = {frozenset(fragments) for b in blocks for own, fragments in b.members if own == slot}
     if any(one & other and one != other for one in taken for other in taken):
         raise draft.error(
@@ -228,9 +230,8 @@ def _order(block: ucq.Block) -> tuple[object, ...]:
 
 
 def _without_repeats(block: ucq.Block, once: frozenset[int]) -> list[ucq.Block]:
-    """A fragment that stands twice in a slot gives its rows twice: one more block for it.
-
-    On the right of a LEFT JOIN such a fragment was written twice.
+    """Add a block for each fragment that stands twice in a slot, and so gives its rows twice. On
+    the right of a LEFT JOIN such a fragment was written twice.
     """
     blocks = [block.members[:0]]
     for slot, fragments in block.members:
