@@ -1,4 +1,4 @@
-"""What runs inside a party's DuckDB; every function takes a connection."""
+"""Functions that run inside a party's DuckDB; each takes a connection."""
 
 from sqlfl.udfs.blocks.register import register
 

@@ -1,6 +1,5 @@
-"""What is asked of a connection while DuckDB binds a query on it, which is not run.
-
-So a result that the connection's owner has open stays open.
+"""Facts that DuckDB reports while it binds a query, without running it. A result that the
+connection's owner has open stays open.
 """
 
 from __future__ import annotations
@@ -13,10 +12,10 @@ from sqlfl.udfs import sql
 
 
 def choosing(names: Sequence[str], chosen: Sequence[exp.Expr]) -> str:
-    """A query whose columns are those of `names` that one of `chosen` is, which are constant texts.
+    """Return a query whose columns are the `names` among `chosen`, which are constant texts.
 
-    DuckDB takes names for the same that differ in case only: of these `names` has one. Each of
-    `chosen` must be one of them.
+    DuckDB ignores the case of names, so `names` must differ in more than case. Each of `chosen`
+    must be one of them.
     """
     wanted = exp.Columns(this=sql.own_call("list_value", *chosen))
     given = sql.query("SELECT $ones", ones=[sql.named(sql.number(1), name) for name in names])

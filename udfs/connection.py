@@ -1,7 +1,8 @@
-"""What a party's connection is: which database it has open, and what its cursors do not share.
+"""Properties of a party's connection: its current database, and settings that its cursors do not
+share.
 
-Nothing here changes a database, and nothing ends a result that the owner has open: names and
-settings are asked while DuckDB binds a query that is not run.
+Nothing here changes a database, or ends a result that the owner has open: DuckDB reports names and
+settings while it binds a query that is not run.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ MEANING = (
     "legacy_disable_null_type", "order_by_non_integer_literal", "pivot_limit",
     "regex_match_operator_semantics", "scalar_subquery_error_on_multiple_rows",
 )  # fmt: skip
-"""Settings of a connection that change what an expression is, or which file a path names."""
+"""Settings of a connection that change the meaning of an expression, or the file that a
+path names.
+"""
 
 _ROUNDS = 3
 _NOTHING = "-"
@@ -35,19 +38,21 @@ _NOTHING = "-"
 
 @dataclass(frozen=True)
 class TableLocation:
-    """Which schema of which database the tables of a client are of."""
+    """The database and schema of a client's tables."""
 
     catalog: str
     schema: str
     file: str
-    """Of the database, the same for every way to it; empty where it is in memory."""
+    """The database's file, the same for every path to it; empty for one in memory."""
 
     @property
     def name(self) -> str:
         return f"{self.catalog}.{self.schema}"
 
     def is_same(self, other: TableLocation, *, one_instance: bool) -> bool:
-        """Both name the same tables. `one_instance`: of DuckDB, which has both open."""
+        """Return whether both name the same tables. `one_instance`: one DuckDB instance has both
+        open.
+        """
         if self.schema.lower() != other.schema.lower():
             return False
         if self.file or other.file:
@@ -61,10 +66,10 @@ def located(database: Database) -> TableLocation:
 
 
 def files(con: sql.Connection) -> dict[str, str]:
-    """By name, the databases of the connection that are not in memory: what tells each apart.
+    """Return name -> identity of the connection's databases, without those in memory.
 
-    For a file that is where it is on its disk, so that links and other spellings count as one; for
-    a database on a server, its type and how it was named.
+    A file's identity is its resolved path, so that links and other spellings count as one; a
+    server's database has its type and name.
     """
     columns = [sql.column(name) for name in ("database_name", "path", "type")]
     query = sql.select(exp.Table(this=sql.call("duckdb_databases")), columns)
@@ -72,10 +77,10 @@ def files(con: sql.Connection) -> dict[str, str]:
 
 
 def instances(connections: Sequence[sql.Connection]) -> list[int]:
-    """For each connection the place of the first one that is of the same instance of DuckDB.
+    """Return for each connection the place of the first one of the same DuckDB instance.
 
-    An instance numbers its connections as they are opened. Cursors of one open in the order in
-    which they are made here, and between two of its own another instance has room for none.
+    An instance numbers its connections as they are opened. Cursors made here in sequence have
+    consecutive numbers only within one instance.
     """
     first, second = numbers(connections), numbers(connections)
     found = list(range(len(connections)))
@@ -90,16 +95,16 @@ def instances(connections: Sequence[sql.Connection]) -> list[int]:
 
 
 def numbers(connections: Iterable[sql.Connection]) -> list[int]:
-    """What its instance numbers a connection that is opened now, for each.
+    """Return for each connection the number that its instance gives to a new connection.
 
-    The next number comes next where none was opened in between: so one look at many others, which
-    opens a connection of each, tells whether any is of the same instance.
+    Consecutive numbers mean that no other connection was opened in between. So one pass over many
+    others, which opens a connection of each, shows whether any is of the same instance.
     """
     return [_number(con) for con in connections]
 
 
 def idle(con: sql.Connection) -> bool:
-    """It is open, and no thread works on it just now."""
+    """Return whether it is open and no thread uses it now."""
     try:
         con.cursor().close()
     except (duckdb.ConnectionException, duckdb.ResourceInUseException):
@@ -108,7 +113,9 @@ def idle(con: sql.Connection) -> bool:
 
 
 def session_settings(con: sql.Connection) -> dict[str, str]:
-    """Those of `MEANING` that `con` has set for itself, with the values on its cursors."""
+    """Return the settings of `MEANING` that `con` has set itself, with the values on
+    its cursors.
+    """
     with closing(sql.cursor(con)) as cursor:
         shared = _shared(cursor)
     given = tuple((name, shared[name]) for name in MEANING if name in shared)
@@ -117,9 +124,8 @@ def session_settings(con: sql.Connection) -> dict[str, str]:
 
 
 def has_open_transaction(con: sql.Connection) -> bool:
-    """Whether the connection's owner has begun a transaction and not ended it.
-
-    False where a result of the connection has not been read to its end: nobody can tell then.
+    """Return whether the connection's owner has an open transaction. False if a result of the
+    connection is unread, because it is then unknown.
     """
     number = bound(con, _transaction())
     if any(bound(con, _transaction()) != number for _ in range(_ROUNDS)):
@@ -134,7 +140,7 @@ def has_open_transaction(con: sql.Connection) -> bool:
 
 
 def size_of(text: str) -> int | None:
-    """Bytes, of a size as DuckDB shows it; None for what is more than there is of anything."""
+    """Return bytes of a size as DuckDB prints it; None for larger units than exist."""
     number, _, unit = text.partition(" ")
     power = _UNITS.find(unit[:1])
     return None if power < 0 else int(float(number) * 1024**power)
@@ -162,7 +168,7 @@ def _same_instance(one: sql.Connection, other: sql.Connection) -> bool:
 
 
 def _shared(cursor: sql.Connection) -> dict[str, str | None]:
-    """The values of `MEANING`, of those that there are: some come with extensions."""
+    """Return the values of those `MEANING` settings that exist: some come with extensions."""
     try:
         return dict(zip(MEANING, sql.fetch(cursor, _meaning())[0], strict=True))
     except duckdb.CatalogException:
@@ -179,7 +185,7 @@ def _meaning() -> exp.Var:
 
 @lru_cache(maxsize=64)
 def _differing(shared: tuple[tuple[str, str | None], ...]) -> str:
-    """A query whose columns are the settings that are not as given, and `_NOTHING`."""
+    """Return a query whose columns are the settings with other values, and `_NOTHING`."""
     chosen: list[exp.Expr] = [sql.string(_NOTHING)]
     for name, value in shared:
         setting = sql.text(sql.own_call("current_setting", sql.string(name)))
@@ -191,7 +197,8 @@ def _differing(shared: tuple[tuple[str, str | None], ...]) -> str:
 
 @lru_cache(maxsize=1)
 def _transaction() -> str:
-    """A query whose column is the last digit of the transaction's number, which is another for each
-    query where none has been begun."""
+    """Return a query whose column is the last digit of the transaction's number, which changes with
+    each query outside a transaction.
+    """
     digit = sql.own_call("mod", sql.own_call("txid_current"), sql.number(10))
     return choosing(list(string.digits), [sql.text(digit)])

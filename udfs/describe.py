@@ -1,4 +1,4 @@
-"""What a party tells a planner of its tables: names and types, never values."""
+"""Descriptions of a party's tables for the planner: names and types, never values."""
 
 from __future__ import annotations
 
@@ -23,18 +23,17 @@ _ENUM = re.compile(r"ENUM\((?:'(?:[^']|'')*'(?:, )?)*\)")
 
 
 class ListingCache:
-    """The listing of a connection's cursors, kept while nothing that it tells of has changed.
+    """Cache of a connection's listing, valid while the listed objects are unchanged.
 
-    What tells that a table was changed, on any connection, is how it would be made. What the
-    columns of a view are follows from more than the database tells: where there is one, nothing is
-    kept.
+    A changed definition shows that a table has changed, on any connection. The columns of a view
+    depend on more than the database reports, so nothing is cached if there is a view.
     """
 
     def __init__(self) -> None:
         self._kept: tuple[_Rows, Listing] | None = None
 
     def listing(self, con: sql.Connection) -> Listing:
-        """As `listing`."""
+        """Return the listing, as the function `listing` does."""
         entries = _sorted(_others(con, _entries()))
         if self._kept is not None and self._kept[0] == entries:
             return self._kept[1]
@@ -48,19 +47,19 @@ _Rows: TypeAlias = list[tuple[Any, ...]]
 
 
 def listing(con: sql.Connection) -> Listing:
-    """The schemas of all databases of the connection, and the tables and views in them, of one
-    instant; those of the current schema, and of its database, first.
+    """Return the schemas of all databases of the connection, with their tables and views, at one
+    instant; the current schema and database first.
 
-    Tables of the current schema have neither schema nor catalog, those of the current database's
-    other schemas have no catalog. `rows` is the database's estimate; None for views. Left out are
-    the databases `system` and `temp`, what is internal or temporary, DuckDB's own schemas and those
-    called `sqlfl`.
+    Tables of the current schema have neither schema nor catalog; those in other schemas of the
+    current database have no catalog. `rows` is the database's estimate; None for views. The
+    databases `system` and `temp`, internal and temporary objects, DuckDB's own schemas and those
+    called `sqlfl` are left out.
     """
     return _listed(con, _sorted(_others(con, _entries())))[1]
 
 
 def _listed(con: sql.Connection, entries: _Rows) -> tuple[_Rows, Listing]:
-    """With the entries that it is of: these, or newer ones."""
+    """Return the listing with its entries: these, or newer ones."""
     columns = _columns_of(con, entries)
     if columns is None:
         found = list(_others(con, _with_columns()))
@@ -82,11 +81,11 @@ def _listed(con: sql.Connection, entries: _Rows) -> tuple[_Rows, Listing]:
 
 
 def _columns_of(con: sql.Connection, entries: _Rows) -> _Rows | None:
-    """Those of a few tables, each asked for by its name: catalog, schema, table, column, type,
-    number.
+    """Return the columns of a few tables, each requested by name: catalog, schema, table, column,
+    type, number.
 
-    DuckDB binds its own views, all of them, before it tells the columns of all that there is. None
-    where there are views, which may be broken, or many tables, or one has gone in the meantime.
+    DuckDB binds all of its own views before it lists the columns of everything. None if there are
+    views, which may be broken, or many tables, or if one has gone meanwhile.
     """
     named = tuple(row[1:4] for row in entries if row[0] == "table")
     if len(named) > _FEW or any(row[0] == "view" for row in entries):
@@ -105,8 +104,9 @@ def _sorted(rows: Iterable[tuple[Any, ...]]) -> _Rows:
 
 
 def _others(con: sql.Connection, query: exp.Expr) -> Iterator[tuple[Any, ...]]:
-    """The current place and the query's rows, but for what is in a database or a schema of DuckDB's
-    or sqlfl's own."""
+    """Yield the current place and the query's rows, without databases and schemas of DuckDB's or
+    sqlfl's own.
+    """
     rows = sql.fetch(con, query)
     yield ("current", *place_of(con), *[None] * (len(rows[0]) - 3))
     for row in rows:
@@ -133,15 +133,14 @@ def _tables(
         for catalog, schema, name, rows in sorted(
             tables, key=lambda row: (row[0] != current[0], row[:3])
         )
-        # a view over a table that is gone has no columns
+        # a view over a missing table has no columns
         if (catalog, schema, name) in found
     )
 
 
 def describe(con: sql.Connection, select: str) -> tuple[Column, ...]:
-    """Names and types of the columns of a query; it is bound, not run.
-
-    Raises ModelError if the text is not one SELECT, duckdb.Error if it cannot be bound.
+    """Return names and types of a query's columns; it is bound, not run. Raise ModelError unless
+    the text is one SELECT, and duckdb.Error if it cannot be bound.
     """
     query = exp.Describe(this=sql.verbatim(con, select))
     return described((row[0], row[1]) for row in sql.fetch(con, query))
@@ -161,10 +160,10 @@ def types_of(con: sql.Connection, table: tuple[str, str, str]) -> dict[str, str]
 
 
 def current_place(con: sql.Connection) -> tuple[str, str]:
-    """Database and schema that names without them mean on `con`, as USE has set them.
+    """Return the database and schema that USE has set on `con`.
 
-    Nothing runs on `con`, so that a result that its owner has open stays open: DuckDB decides
-    while it binds which of the columns of a SELECT have the current name.
+    No query runs on `con`, so a result that its owner has open stays open: while binding, DuckDB
+    decides which columns of a SELECT have the current name.
     """
     with closing(sql.cursor(con)) as cursor:
         known = sql.fetch(cursor, _schemas())
@@ -179,11 +178,11 @@ def current_place(con: sql.Connection) -> tuple[str, str]:
 
 
 def use(con: sql.Connection, place: tuple[str, str]) -> None:
-    """Let names of functions and operators mean DuckDB's own, and others those of `place`.
+    """Make names of functions and operators mean DuckDB's own, and other names objects of `place`.
 
-    A macro of the database that has the name of a function hides nothing; the bodies of views have
-    the macros of their own schema. `schema.table` means one of the place's database.
-    Raises duckdb.CatalogException where there is no such place any more.
+    A macro of the database with the name of a function then hides nothing; views still use the
+    macros of their own schema. `schema.table` means one of the place's database. Raises
+    duckdb.CatalogException if the place no longer exists.
     """
     sql.search(con, [place])
     known = sql.fetch(con, _schemas())
@@ -191,7 +190,7 @@ def use(con: sql.Connection, place: tuple[str, str]) -> None:
 
 
 def place_of(con: sql.Connection) -> tuple[str, str]:
-    """Database and schema that names without them mean on a cursor, after DuckDB's own."""
+    """Return the database and schema of a cursor's search path, after DuckDB's own."""
     ((path, catalog, schema),) = sql.fetch(con, _path())
     own, _, rest = path.partition(",")
     if own != sql.OWN_PLACE or not rest:
@@ -226,7 +225,7 @@ def _schemas() -> exp.Var:
 
 @lru_cache(maxsize=64)
 def _current(names: tuple[str, ...]) -> str:
-    """A query whose columns are those of the current database, after d, and schema, after s."""
+    """Return a query whose columns are the current database, after d, and schema, after s."""
     current = {"d": "current_database", "s": "current_schema"}
     return choosing(
         names,
@@ -237,15 +236,18 @@ def _current(names: tuple[str, ...]) -> str:
 _TYPED = sql.constant(sql.query("SELECT name, type FROM pragma_table_info($name) ORDER BY cid"))
 _KINDS = ("current", "database", "schema", "table", "view")
 _FEW = 16
-"""Tables whose columns are asked for one by one."""
+"""Maximum tables whose columns are requested one by one."""
 _ENTRY = 7
-"""Values of an entry: its kind; names; of a table how many rows there are, about, of a database
-whether it is only read; what else tells that a table is another one, and how it would be made."""
+"""Number of values of an entry: its kind; names; a table's approximate rows, or whether a database
+is read-only; and facts that reveal a change, with the definition.
+"""
 
 
 @lru_cache(maxsize=1)
 def _entries() -> exp.Var:
-    """What there is, but for columns, in one query: each takes DuckDB as long as a small join."""
+    """Return everything except columns in one query: each query costs DuckDB as much as a small
+    join.
+    """
     return sql.constant(_all_but_columns())
 
 

@@ -1,4 +1,6 @@
-"""Which part of a fragment a database fails on, told without a word of what it said."""
+"""Find the part of a fragment on which a database fails, without disclosing the
+database's message.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from sqlfl.udfs import sql
 from sqlfl.udfs.describe import describe
 
 QUERIES = 200
-"""At most so many are run to find it."""
+"""Maximum queries to run for the search."""
 KINDS: dict[type[duckdb.Error], str] = {
     duckdb.ConversionException: "a value cannot be cast to the type that is asked for",
     duckdb.OutOfRangeException: "a result is beyond the range of its type",
@@ -23,7 +25,7 @@ KINDS: dict[type[duckdb.Error], str] = {
 
 
 def kind_of(error: duckdb.Error) -> str | None:
-    """In words what fails; None where it is nothing that an expression does to the data."""
+    """Return the kind of failure in words; None for errors that no expression causes."""
     if "More than one row returned by a subquery" in str(error):
         return "a subquery gives more than one row, where it stands for one value"
     return next((words for kind, words in KINDS.items() if type(error) is kind), None)
@@ -35,10 +37,11 @@ def place_of(
     fragments: Sequence[str],
     error: duckdb.Error,
 ) -> str:
-    """'slot fragment part': the first part whose evaluation fails as `error` did; empty where none
-    does alone. Parts are the columns of a fragment, then the conditions of its WHERE.
+    """Return 'slot fragment part': the first part whose evaluation fails as `error` did; empty if
+    none does alone.
 
-    Nothing but that is kept of what the queries give.
+    Parts are the columns of a fragment, then the conditions of its WHERE. Results of the queries
+    are not kept.
     """
     left = QUERIES
     numbered = ((item.slot, index) for item in slots for index in item.fragments)
@@ -56,7 +59,9 @@ def place_of(
 
 
 def _queries(con: sql.Connection, text: str) -> Iterator[tuple[int, exp.Select]]:
-    """(part, what fails only if it fails, all before it being well)."""
+    """Yield (part, a query that fails only if the part fails, given that all parts before it
+    succeed).
+    """
     columns = len(describe(con, text))
     names = [exp.to_identifier(f"c{n}", quoted=True) for n in range(columns)]
     alias = exp.TableAlias(this=exp.to_identifier("f"), columns=names)
@@ -69,7 +74,7 @@ def _queries(con: sql.Connection, text: str) -> Iterator[tuple[int, exp.Select]]
 
 
 def _conditions(text: str, columns: int) -> Iterator[tuple[int, exp.Select]]:
-    """Each condition of WHERE, over the rows that pass those before it."""
+    """Yield each condition of WHERE, over the rows that pass those before it."""
     try:
         query = parse_one(text, dialect="duckdb")
     except SqlglotError:

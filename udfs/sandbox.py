@@ -1,4 +1,4 @@
-"""A database in memory of tables that are made up, from which nothing else can be reached."""
+"""A database in memory with synthetic tables, isolated from everything else."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ SETTINGS: Mapping[str, str] = MappingProxyType(
         "python_enable_replacements": "false",
     }
 )
-"""Few rows take little; and it is not to load, nor to find, anything."""
+"""Settings for few rows; they forbid loading extensions and reading files."""
 _IN_MEMORY = "memory"
-"""What DuckDB calls the first database of such a connection."""
+"""DuckDB's name for the first database of such a connection."""
 
 
 def staged(
     tables: Mapping[tuple[str, str, str], Mapping[str, tuple[str, ColumnUse]]],
     place: tuple[str, str],
 ) -> sql.Connection:
-    """A connection to a database of its own that has these tables: (database, schema, name) -> name
-    of a column -> type and use. Names without them are of `place`, a database and a schema.
+    """Return a connection to a new database with these tables: (database, schema, name) -> column
+    name -> type and use.
 
-    Raises Error for a type of which no values are made.
+    Names without them belong to `place`, a database and a schema. Raises Error for a type without
+    synthetic values.
     """
     con = duckdb.connect(":memory:", config=dict(SETTINGS))
     try:

@@ -35,8 +35,9 @@ Tree = TypeVar("Tree", bound=exp.Expr)
 Place: TypeAlias = exp.Expr | Sequence[exp.Expr]
 
 Observer: TypeAlias = Callable[[str, float, "int | None"], None]
-"""Told of a query that has run: its text, without the values of its parameters; seconds; and the
-rows of its result, None where these are not counted."""
+"""A callback for each query that has run: its text, without parameter values; seconds; and the rows
+of its result, None if not counted.
+"""
 _here = threading.local()
 
 PATIENCE = 30.0
@@ -44,10 +45,10 @@ PATIENCE = 30.0
 
 
 def waiting(work: Callable[[], Found]) -> Found:
-    """What `work` returns, done as soon as its connection is in no other thread's call.
+    """Return the result of `work`, run as soon as no other thread uses its connection.
 
-    DuckDB does not wait: it refuses even to make a cursor then. Raises Error where the connection
-    is still busy after `PATIENCE`.
+    DuckDB does not wait: it refuses even to make a cursor then. Raises Error if the connection is
+    still busy after `PATIENCE`.
     """
     until = time.monotonic() + PATIENCE
     while True:
@@ -63,9 +64,8 @@ def waiting(work: Callable[[], Found]) -> Found:
 
 
 def cursor(con: Connection) -> Connection:
-    """A cursor of `con` on which names of functions and operators mean DuckDB's own.
-
-    A macro of the database may have the name of a function, or of an operator: `"+"` is one.
+    """Return a cursor of `con` on which names of functions and operators mean DuckDB's own. A macro
+    of the database may have such a name, even `"+"`.
     """
     made = waiting(con.cursor)
     try:
@@ -78,9 +78,8 @@ def cursor(con: Connection) -> Connection:
 
 
 def search(con: Connection, places: Sequence[tuple[str, str]]) -> None:
-    """Look names up among DuckDB's own, then in these places, each a database and a schema.
-
-    Raises duckdb.CatalogException where one of them is not there.
+    """Look up names among DuckDB's own, then in these places, each a database and a schema. Raise
+    duckdb.CatalogException for a missing place.
     """
     written = [to_sql(exp.table_(schema, db=catalog, quoted=True)) for catalog, schema in places]
     path = to_sql(string(",".join([OWN_PLACE, *written])))
@@ -88,14 +87,15 @@ def search(con: Connection, places: Sequence[tuple[str, str]]) -> None:
 
 
 OWN_PLACE = "system.main"
-"""Where DuckDB has its own functions and operators."""
+"""The place of DuckDB's own functions and operators."""
 _DEFAULT = f"SELECT {OWN_PLACE}.current_database()"
 
 
 @contextmanager
 def observed(observer: Observer | None) -> Iterator[None]:
-    """`observer` is told of what the functions below run in this thread, in the block; None: nobody
-    is."""
+    """Send the queries that the functions below run in this thread, in the block, to `observer`;
+    None for no observer.
+    """
     previous = getattr(_here, "observer", None)
     _here.observer = observer
     try:
@@ -105,7 +105,7 @@ def observed(observer: Observer | None) -> Iterator[None]:
 
 
 class PlainFunctions(DuckDB):
-    """DuckDB's grammar with functions as they are called: sqlglot is not to rewrite any."""
+    """DuckDB's grammar with functions as written: sqlglot must not rewrite them."""
 
     class Parser(DuckDBParser):
         FUNCTIONS: ClassVar[dict[str, Any]] = {}
@@ -124,12 +124,14 @@ def query(text: str, /, **places: Place) -> exp.Select:
 
 
 def expression(text: str, /, **places: Place) -> exp.Expr:
-    """As `query`, of an expression."""
+    """Parse an expression with places, as `query` does."""
     return _filled(text, places)
 
 
 def parsed(text: str) -> exp.Expr:
-    """The tree of an expression that comes as text, its names as they are; the caller's own."""
+    """Return the tree of an expression given as text, with its names unchanged; the
+    caller owns it.
+    """
     return parse_one(text, dialect=PlainFunctions)
 
 
@@ -140,7 +142,7 @@ def _parsed(text: str) -> exp.Expr:
         identifier.set("quoted", True)
     for term in tree.find_all(exp.Ordered):
         if not term.args.get("nulls_first"):
-            term.set("nulls_first", None)  # as sqlglot says of a term that says nothing of NULLs
+            term.set("nulls_first", None)  # sqlglot's form of a term without NULLS FIRST or LAST
     return tree
 
 
@@ -153,8 +155,9 @@ def _filled(text: str, places: Mapping[str, Place]) -> exp.Expr:
 
 
 class _Filling:
-    """Copies a tree with what has a place in it; a value is copied where it is part of another tree
-    or of this one already: wide lists take long to copy."""
+    """Copy of a tree with its places filled. A value is copied only if it is part of another tree
+    or used before, because copies of wide lists take long.
+    """
 
     def __init__(self, places: Mapping[str, Place]) -> None:
         self._places = places
@@ -177,7 +180,7 @@ class _Filling:
         return tree.__class__(**parts)
 
     def _items(self, item: object) -> list[object]:
-        """What comes in a list for one of its items, which may be a term of ORDER BY."""
+        """Return the values for one item of a list, which may be a term of ORDER BY."""
         if self._is_place(item):
             return list(self._values(item))
         term = item.this if isinstance(item, exp.Ordered) else None
@@ -202,7 +205,9 @@ class _Filling:
 
 
 def copied(tree: Tree) -> Tree:
-    """As `tree.copy()`, in a third of the time: no comments and places in a text come along."""
+    """Return a copy like `tree.copy()`, in a third of the time, without comments and places in a
+    text.
+    """
     found = _Filling({}).copied(tree)
     assert isinstance(found, type(tree))
     return found
@@ -245,13 +250,17 @@ def call(function: str, *arguments: exp.Expr) -> exp.Anonymous:
 
 
 def own_call(function: str, *arguments: exp.Expr) -> exp.Dot:
-    """DuckDB's own function, also on a connection of the owner's, where macros may hide it."""
+    """Return a call of DuckDB's own function, also on an owner's connection, where macros may hide
+    it.
+    """
     place = exp.Dot(this=exp.to_identifier("system"), expression=exp.to_identifier("main"))
     return exp.Dot(this=place, expression=call(function, *arguments))
 
 
 def select(source: exp.Expr, expressions: Iterable[exp.Expr]) -> exp.Select:
-    """SELECT `expressions` FROM `source`, for wide lists: sqlglot's builders copy what they get."""
+    """Return SELECT `expressions` FROM `source`, for wide lists: sqlglot's builders copy their
+    arguments.
+    """
     return exp.Select(expressions=list(expressions)).from_(source, copy=False)
 
 
@@ -331,7 +340,7 @@ def clipped(value: exp.Expr, low: exp.Expr, high: exp.Expr) -> exp.Expr:
 
 
 def add(terms: Sequence[exp.Expr]) -> exp.Expr:
-    """Their sum as a balanced tree: DuckDB limits the depth of an expression to 1000."""
+    """Return the sum as a balanced tree: DuckDB limits the depth of an expression to 1000."""
     if len(terms) == 1:
         return terms[0]
     middle = len(terms) // 2
@@ -344,10 +353,10 @@ def total(expression: exp.Expr) -> exp.Expr:
 
 
 def verbatim(con: Connection, select: str) -> exp.Var:
-    """A query that came as text, to be put into a tree exactly as it came.
+    """Return a query given as text, for use in a tree without changes.
 
-    Parsing and writing it once more could change it. DuckDB's own parser says that it is one
-    SELECT and nothing else; ModelError if not.
+    Parsing and writing it again could change it. DuckDB's own parser checks that it is exactly one
+    SELECT; raises ModelError if not.
     """
     try:
         statements = con.extract_statements(select)
@@ -360,15 +369,16 @@ def verbatim(con: Connection, select: str) -> exp.Var:
 
 
 def constant(query: exp.Expr) -> exp.Var:
-    """The query as text, for one that is run again and again: DuckDB takes it apart once."""
+    """Return the query as text, for repeated runs: DuckDB parses it once."""
     text = to_sql(query)
     _CONSTANTS.add(text)
     return exp.Var(this=text)
 
 
 def again(con: Connection, text: str) -> duckdb.Statement:
-    """One statement that is run again and again, of the program's own text, as DuckDB's parser has
-    it: a tree of no connection, of which each run takes a copy."""
+    """Return one parsed statement for repeated runs, of the program's own text. It belongs to no
+    connection, and each run takes a copy.
+    """
     found = _parses.get(text)
     if found is None:
         (found,) = con.extract_statements(text)
@@ -388,8 +398,8 @@ def _runnable(con: Connection, text: str) -> str | duckdb.Statement:
 
 
 _DUCKDB = Dialect.get_or_raise("duckdb")
-# sqlglot would copy the tree, which takes as long as to write it, lest it changes something: of
-# what is built here, it changes nothing
+# sqlglot would copy the tree as a precaution, which takes as long as writing; it does not change
+# trees built here
 
 
 def to_sql(query: exp.Expr) -> str:
@@ -423,7 +433,7 @@ def columns(
 
 def types(con: Connection, query: exp.Expr) -> dict[str, str]:
     """The types of the result's columns by name; the query is bound, and not run."""
-    # a relation of a query that calls nextval is run when it is made
+    # DuckDB runs a relation of a query with nextval when it is made
     return {row[0]: row[1] for row in fetch(con, exp.Describe(this=query))}
 
 
@@ -440,14 +450,13 @@ def reader(
 def batches(
     con: Connection, query: exp.Expr, rows: int = 65536, parameters: Parameters | None = None
 ) -> Iterator[pa.RecordBatchReader]:
-    """As `reader`, which is closed with the context: else the cursor has an unfinished result.
-
-    An error of the database while its rows are read is a duckdb.Error, as elsewhere.
+    """Yield a `reader` that is closed with the context; otherwise the cursor would have an
+    unfinished result. A database error while rows are read is a duckdb.Error, as elsewhere.
     """
     found = reader(con, query, rows, parameters)
     try:
         yield found
-    except OSError as error:  # all that Arrow makes of it
+    except OSError as error:  # Arrow turns all errors into this one
         text = str(error)
         kinds = (kind for start, kind in _KINDS.items() if text.startswith(start))
         raise next(kinds, duckdb.Error)(text) from error
@@ -467,8 +476,9 @@ _KINDS = {
 
 @contextmanager
 def _told(text: str) -> Iterator[tuple[str, Callable[[int], None]]]:
-    """Of the query `text`, run in the block, the observer is told, also where it fails; the second
-    value is to be told the number of rows."""
+    """Report the query `text`, run in the block, to the observer, also on failure. The second value
+    is a callback for the number of rows.
+    """
     observer: Observer | None = getattr(_here, "observer", None)
     if observer is None:
         yield text, lambda rows: None
@@ -495,7 +505,7 @@ def drop(con: Connection, *names: str) -> None:
 
 
 def drop_as(con: Connection, template: str, what: exp.Table) -> None:
-    """Run the statement, of which a DROP is all or part, with `what` for its t."""
+    """Run a DROP statement, or one with a DROP in it, with `what` for its t."""
     # sqlglot's releases differ in where a Drop keeps its table, so one is parsed and filled in
     statement = parse_one(template, dialect="duckdb")
     for table in list(statement.find_all(exp.Table)):
@@ -510,7 +520,7 @@ def registered(con: Connection, name: str, table: pa.Table) -> Iterator[exp.Tabl
     try:
         yield temp(name)
     except BaseException:
-        with suppress(duckdb.Error):  # in a transaction that has failed nothing else is done
+        with suppress(duckdb.Error):  # a failed transaction permits no other statement
             con.unregister(name)
         raise
     con.unregister(name)

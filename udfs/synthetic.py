@@ -1,7 +1,7 @@
-"""Rows that are made up, by the types of a table's columns and what a query says of them alone.
+"""Synthetic rows, made from a table's column types and the query alone.
 
 They follow from names, types, and constants of the query: two databases with tables of the same
-types have the same ones, whatever is in the tables.
+types have the same rows, whatever the tables contain.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from sqlfl.udfs import sql
 from sqlfl.udfs.type_parsing import TypeTree, kind_of
 
 MOST_CONSTANTS = 100
-"""Of what is said of a column, among its values."""
+"""Maximum constants of the query among a column's values."""
 TEXTS = 5
-"""Distinct values of what is no number."""
+"""Distinct values of a column that is no number."""
 NOTHING = "sqlfl_nothing"
-"""The column of a table of which no column is read."""
+"""The column of a table without used columns."""
 _ROOM = {"TINYINT": 100, "UTINYINT": 100, "SMALLINT": 30_000, "USMALLINT": 30_000}
 """Numbers that small types have."""
 _WHOLE = (
@@ -38,9 +38,8 @@ _PLAIN = ("VARCHAR", "BLOB", "JSON", "VARIANT")
 
 @dataclass(frozen=True)
 class ColumnUse:
-    """What a query makes of a column, which says how its values are made up.
-
-    A key's are all distinct, and the same at every party; others are drawn.
+    """A query's use of a column, which decides its synthetic values. A key's values are all
+    distinct, and the same at every party; others are drawn.
     """
 
     key: bool = False
@@ -49,13 +48,12 @@ class ColumnUse:
     listed: tuple[str, ...] = ()
     """All values, as texts."""
     beside: tuple[str | None, ...] = ()
-    """Constants of the query that some values are, as texts; None for NULL."""
+    """Constants of the query that some values take, as texts; None for NULL."""
 
 
 def made_up(columns: Mapping[str, tuple[str, ColumnUse]], table: str) -> exp.Select:
-    """A SELECT of MADE_UP rows with these columns: name -> type and use.
-
-    Raises Error for a type of which no values are made.
+    """Return a SELECT of MADE_UP rows with these columns: name -> type and use. Raise Error for a
+    type without synthetic values.
     """
     every = [
         sql.named(_column(name, kind_of(told), use, f"{table}.{name}"), name)
@@ -92,7 +90,7 @@ def _key(kind: TypeTree, use: ColumnUse, salt: str) -> exp.Expr:
 
 
 def _numbered(kind: TypeTree, number: exp.Expr) -> exp.Expr:
-    """The value of that number, from 0 up: others for others, as long as the type has so many."""
+    """Return the value of that number, from 0 up; values differ as long as the type has enough."""
     if kind.name in _ROOM:
         number = sql.expression("$n % $room", n=number, room=sql.number(_ROOM[kind.name]))
     if kind.name == "DECIMAL":
@@ -129,8 +127,9 @@ def _numbered(kind: TypeTree, number: exp.Expr) -> exp.Expr:
 
 
 def _drawn(kind: TypeTree, chance: exp.Expr, bounds: tuple[float, float] | None = None) -> exp.Expr:
-    """By a whole number that is drawn. Numbers are above 0, as logarithms and roots take them,
-    where nothing else is said."""
+    """Return a value from a random whole number. Numbers are positive by default, for logarithms
+    and roots.
+    """
     if kind.name in (*_WHOLE, *_BROKEN):
         usual = _between(kind, chance, *_range(kind))
         if bounds is None:
@@ -170,7 +169,9 @@ def _between(kind: TypeTree, chance: exp.Expr, low: float, high: float) -> exp.E
 def _of_parts(
     kind: TypeTree, number: exp.Expr, make: Callable[[TypeTree, exp.Expr], exp.Expr]
 ) -> exp.Expr:
-    """What is made of parts, each by a number of its own, the first by the number itself."""
+    """Return a value made of parts, each from a number of its own, the first from the number
+    itself.
+    """
 
     def part(place: int) -> exp.Expr:
         return make(kind.parts[place], _hashed(number, sql.number(place)) if place else number)
@@ -226,13 +227,14 @@ def _pick(texts: tuple[str, ...], salt: str) -> exp.Expr:
 
 
 def _one_of(texts: tuple[str, ...], kind: TypeTree, otherwise: exp.Expr, salt: str) -> exp.Expr:
-    """The value of one of the texts; where it is none of the type, `otherwise`."""
+    """Return the value of one of the texts, or `otherwise` if it does not fit the type."""
     return sql.call("coalesce", _try(_pick(texts, salt), kind), otherwise)
 
 
 def _beside(kind: TypeTree, value: exp.Expr, use: ColumnUse, salt: str) -> exp.Expr:
-    """Half of the values are constants of the query, or lie beside them: in each fourth row those
-    of all columns, so that rows fulfil conditions on several."""
+    """Return a value; half of them are constants of the query, or lie near them. In each fourth row
+    all columns take constants, so that rows fulfil conditions on several.
+    """
     texts = _texts(use)
     if texts:
         pick = _pick(texts, salt)
@@ -250,7 +252,7 @@ def _texts(use: ColumnUse) -> tuple[str, ...]:
 
 
 def _same(kind: TypeTree, pick: exp.Expr) -> exp.Expr:
-    """The constant as a value of the type, NULL where it is none; of a year a day in it."""
+    """Return the constant as a value of the type, or NULL; for a year, a day in it."""
     same: exp.Expr = _try(pick, kind)
     if kind.name not in _DAYS:
         return same

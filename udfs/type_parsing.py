@@ -1,4 +1,4 @@
-"""DuckDB's types taken apart, as it writes them."""
+"""Parser of DuckDB's types, in the form in which it writes them."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ _QUOTED = re.compile(r"""("(?:[^"]|"")*"|'(?:[^']|'')*')""")
 
 @dataclass(frozen=True)
 class TypeTree:
-    """A type, and those that it is made of."""
+    """A type and its parts."""
 
     text: str
-    """As DuckDB reads it."""
+    """The type as DuckDB reads it."""
     name: str
     """'DECIMAL', 'LIST', 'ARRAY', 'STRUCT', 'MAP', 'UNION' and so on, in upper case."""
     numbers: tuple[int, ...] = ()
-    """Of DECIMAL(9,2) both, of an array its length."""
+    """The numbers of DECIMAL(9,2), or the length of an array."""
     parts: tuple[TypeTree, ...] = ()
     labels: tuple[str, ...] = ()
     """Names of the parts."""
 
 
 def kind_of(text: str) -> TypeTree:
-    """Of an ENUM its values are left out: it is a text.
+    """Parse a type. The values of an ENUM are left out: it is a text.
 
     >>> kind_of("STRUCT(a DECIMAL(4,1)[], \\"b c\\" ENUM('x, y'))").text
     'STRUCT("a" DECIMAL(4,1)[], "b c" VARCHAR)'
@@ -59,7 +59,7 @@ def kind_of(text: str) -> TypeTree:
 
 
 def _pieces(text: str) -> Iterator[str]:
-    """What commas separate that are in no brackets and no quotes."""
+    """Yield the parts between commas outside brackets and quotes."""
     depth, piece = 0, ""
     for token in _QUOTED.split(text):
         if token[:1] in ("'", '"'):

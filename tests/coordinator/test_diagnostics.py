@@ -271,7 +271,9 @@ def test_contributions_of_towers(database: Open) -> None:
         np.testing.assert_allclose(total, found["score"], atol=1e-6)
         merged = found.merge(predicted, on="id", suffixes=("", "_told"))
         np.testing.assert_allclose(merged["score"], merged["prediction_told"], atol=1e-5)
-        with pytest.raises(OptionError, match="only all features of a table together add to the score"):
+        with pytest.raises(
+            OptionError, match="only all features of a table together add to the score"
+        ):
             fed.sql(f"CONTRIBUTIONS OF MODEL t WITH (features = true) FROM ({QUERY})")
         fed.sql("TRAIN MODEL p USING linear_regression TARGET y PRIVACY (epsilon = 8, delta = 1e-3,"
                 f" statistics = 'none') FROM ({QUERY})")  # fmt: skip

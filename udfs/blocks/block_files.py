@@ -20,9 +20,8 @@ from sqlfl.udfs.encoding.features import Encoding
 def block_files(
     block: SavedBlock, name: str, formats: Iterable[str]
 ) -> tuple[dict[str, bytes], dict[str, str]]:
-    """By format the bytes, and why there are none of those that cannot be.
-
-    Raises Error where a package is missing.
+    """Return format -> bytes, and format -> reason for formats that cannot be written. Raise Error
+    if a package is missing.
     """
     files: dict[str, bytes] = {}
     reasons: dict[str, str] = {}
@@ -39,7 +38,7 @@ def _to_sql(block: SavedBlock, name: str) -> bytes:
 
 
 def _to_safetensors(block: SavedBlock, name: str) -> bytes:
-    """Tensors θ and, of a tower, those after it; encoding and shape in the metadata."""
+    """Write the tensors θ and, for a tower, the others; encoding and shape go to the metadata."""
     metadata = {
         "format": str(block.format),
         "encoding": block.encoding.to_bytes().decode(),
@@ -55,7 +54,7 @@ def _to_safetensors(block: SavedBlock, name: str) -> bytes:
 
 
 def block_from_safetensors(path: str) -> SavedBlock:
-    """The block of a file that `block_files` wrote. Raises ValueError for anything else."""
+    """Read the block from a file that `block_files` wrote. Raise ValueError for other files."""
     safetensors_numpy()
     from safetensors import SafetensorError, safe_open
 

@@ -1,4 +1,4 @@
-"""What a block is asked of in SQL: arguments, and features made of them."""
+"""Inputs of a block in SQL: arguments, and features computed from them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sqlfl.udfs.encoding.features import Encoding
 
 
 def arguments_of(encoding: Encoding) -> tuple[str, ...]:
-    """Columns of the query, each once: TRANSFORM makes features of them."""
+    """Return the columns of the query, each once; TRANSFORM makes features of them."""
     names: dict[str, str] = {}
     for feature in encoding.features:
         inputs = [name for name, _ in feature.made.inputs] if feature.made else [feature.name]

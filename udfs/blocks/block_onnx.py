@@ -19,7 +19,7 @@ from sqlfl.udfs.blocks.blocks import SavedBlock
 from sqlfl.udfs.blocks.terms import Buckets, NumberTerm, Spline, TextTerm, pieces_of
 
 OPSET, ML_OPSET, IR = 20, 3, 9
-"""Of 2023: onnxruntime has them from 1.17 on."""
+"""Versions from 2023, which onnxruntime supports from 1.17 on."""
 
 
 def onnx_module() -> Any:
@@ -34,13 +34,14 @@ def onnx_module() -> Any:
 
 
 NULL_TEXT = "\ufdd0"
-"""No character: Unicode keeps it free for such use."""
+"""A code point that Unicode reserves for internal use."""
 
 
 def block_to_onnx(block: SavedBlock, name: str) -> bytes:
-    """Raises ModelError where categories are known by keyed hashes only, which ONNX cannot make,
-    and Error without the package onnx. Infinite numbers make what they make: there are no errors
-    in ONNX."""
+    """Return the block as ONNX. Raise ModelError if categories are known only by keyed hashes,
+    which ONNX cannot compute, and Error without the package onnx. Infinite numbers give arbitrary
+    results: ONNX has no errors.
+    """
     graph = Graph()
     parts = pieces_of(block)
     width = len(parts.base)
@@ -141,7 +142,7 @@ def _spline(graph: Graph, spline: Spline, x: str) -> str:
 
 
 class Graph:
-    """An ONNX graph that is being written; values are known by their names."""
+    """An ONNX graph under construction; values have names."""
 
     def __init__(self) -> None:
         self._onnx = onnx_module()

@@ -19,11 +19,12 @@ from sqlfl.udfs.numbering import keys
 
 
 def block_macro(name: str, block: SavedBlock) -> exp.Create:
-    """A macro of that name: what the block sends in PREDICT, a DOUBLE, or a DOUBLE[] of several.
+    """Return a macro that computes what the block sends in PREDICT: a DOUBLE, or a DOUBLE[] for
+    several outputs.
 
-    Its arguments are the columns that features are made of. NULL, NaN and categories that training
-    did not see count as in scoring; infinite values are an error. Raises ModelError for what SQL
-    cannot say.
+    Its arguments are the columns that features are made of. NULL, NaN and unknown categories count
+    as in scoring; infinite values are an error. Raises ModelError for a block that SQL cannot
+    express.
     """
     _check_size(block)
     return macro(name, arguments_of(block.encoding), _Writing(block).whole())
@@ -60,7 +61,7 @@ def inner(values: exp.Expr, weights: Iterable[float]) -> exp.Expr:
 
 
 def bound(value: exp.Expr, name: str, body: exp.Expr) -> exp.Expr:
-    """`body`, in which the column `name` is the value: it is worked out once."""
+    """Return `body`, in which the column `name` is the value, computed once."""
     return sql.expression(
         f'list_extract(list_transform(list_value($value), lambda "{name}": $body), 1)',
         value=value,
@@ -112,7 +113,9 @@ class _Writing:
         return bound(made, row, sql.call("list_value", *outputs))
 
     def _vector(self, piece: Piece) -> exp.Expr:
-        """Of numbers what the weights are times of; of others the weights themselves."""
+        """Return the factors of the weights for numbers, and the weights themselves for other
+        features.
+        """
         if isinstance(piece, NumberTerm):
             return self._given(piece.feature, lambda x: self._standardised(piece, x))
         return self._chosen(piece, doubles)
@@ -170,7 +173,7 @@ class _Writing:
     def _given(
         self, feature: FeatureSpecification, body: Callable[[exp.Expr], exp.Expr]
     ) -> exp.Expr:
-        """`body` of the feature as it is given, NaN being NULL."""
+        """Return `body` applied to the given feature, with NaN as NULL."""
         value = given_of(feature)
         if feature.raw.kind not in ("category", "array"):
             value = sql.call("nullif", value, sql.cast(sql.string("nan"), "DOUBLE"))
@@ -180,7 +183,7 @@ class _Writing:
         return bound(value, name, body(sql.column(name)))
 
     def _centred(self, piece: NumberTerm, x: exp.Expr) -> list[exp.Expr]:
-        """x' − mean of each number, 0 where it is missing."""
+        """Return x' − mean of each number, 0 if it is missing."""
         name = piece.feature.name
         if piece.feature.raw.kind == "array":
             nan = sql.cast(sql.string("nan"), "DOUBLE")
@@ -255,9 +258,9 @@ class _Writing:
 
 
 def _finite(value: exp.Expr, name: str) -> exp.Expr:
-    """The value; an error where it is infinite."""
+    """Return the value, with an error if it is infinite."""
     words = sql.string(f"column {name} has infinite values: ")
-    # of the value too, or else the error is folded when the query is planned
+    # depends on the value, or the error would be evaluated at planning time
     fail = sql.call("error", sql.join_text(words, sql.text(value.copy())))
     return sql.when(sql.call("isinf", value.copy()), fail, value)
 
@@ -301,4 +304,4 @@ def _check_size(block: SavedBlock) -> None:
 
 
 MOST = 100_000
-"""Numbers of an expression, which is parsed and planned as a whole."""
+"""Maximum numbers in an expression, which is parsed and planned as a whole."""

@@ -32,7 +32,7 @@ BLOCKS = {
     "block": "BLOB",
 }
 OBJECTS = ("table", "view", "function", "type", "sequence")
-"""What a schema may hold, as in the name of DuckDB's function that lists it."""
+"""Kinds of objects in a schema, named as in the DuckDB function that lists them."""
 SECRETS = {"coordinator": "VARCHAR", "client": "VARCHAR", "purpose": "VARCHAR", "secret": "BLOB"}
 
 _WRITING = threading.Lock()
@@ -158,9 +158,8 @@ class DatabaseBlocks(MemoryBlocks):
     # -- statements -------------------------------------------------------------------------------
 
     def _remove(self, runs: Collection[str], *, tidy: bool = False) -> None:
-        """Delete the blocks of these runs, and with the client's last block its secrets.
-
-        `tidy`: also where there is nothing to delete, remove empty tables.
+        """Delete the blocks of these runs, and with the client's last block its secrets. `tidy`:
+        remove empty tables even if there is nothing to delete.
         """
         if self.reason:
             return
@@ -178,23 +177,23 @@ class DatabaseBlocks(MemoryBlocks):
                 self._drop_tables(cursor)
 
     def _drop_tables(self, cursor: sql.Connection) -> None:
-        """And the schema, unless the owner has put something of his own into it."""
+        """Drop the tables, and the schema unless the owner has put other objects into it."""
         for name in ("blocks", "secrets"):
             sql.drop_as(cursor, "DROP TABLE t", self._table(name))
         if not any(self._names(cursor, kind) for kind in OBJECTS):
             sql.drop_as(cursor, "DROP SCHEMA t", exp.table_(SCHEMA, db=self._catalog, quoted=True))
 
     def _tables(self, cursor: sql.Connection) -> bool:
-        """Whether the schema's tables are there."""
+        """Return whether the schema's tables exist."""
         return self._names(cursor, "table") >= {"blocks", "secrets"}
 
     def _names(self, cursor: sql.Connection, kind: str) -> set[str]:
-        """What the schema holds of a kind of object, in small letters."""
+        """Return the names of a kind of object in the schema, in lower case."""
         rows = _listed(cursor, self._catalog, kind, [f"{kind}_name"])
         return {row[0].lower() for row in rows}
 
     def _refuse_foreign(self, cursor: sql.Connection) -> None:
-        """Tables and views of the names of ours that its owner has made for something else."""
+        """Raise Error if the owner has made other tables or views with our names."""
         found = own_tables(cursor, self._catalog)
         for name, wanted in (("blocks", BLOCKS), ("secrets", SECRETS)):
             missing = wanted.keys() - found.get(name, wanted.keys())
@@ -219,7 +218,7 @@ class DatabaseBlocks(MemoryBlocks):
         columns: Sequence[str],
         place: dict[str, object] | None = None,
     ) -> list[tuple[Any, ...]]:
-        """The client's rows of a table, those at `place` only."""
+        """Return the client's rows of a table, or only those at `place`."""
         found = self._owner | (place or {})
         query = _selecting(self._catalog, table, tuple(columns), tuple(found))
         return sql.fetch(cursor, query, found)
@@ -236,7 +235,7 @@ class DatabaseBlocks(MemoryBlocks):
 
     @contextmanager
     def _reading(self) -> Iterator[sql.Connection]:
-        """In one transaction: nobody removes the tables between one query and the next."""
+        """Yield a cursor in one transaction, so that tables cannot disappear between queries."""
         cursor = sql.cursor(self._con)
         try:
             cursor.begin()
@@ -259,10 +258,10 @@ class Database:
     catalog: str
     schema: str
     path: str | None
-    """None in memory."""
+    """None for a database in memory."""
     read_only: bool
     kind: str
-    """'duckdb', or what else the connection has attached."""
+    """'duckdb', or the type of another attached database."""
 
     @property
     def reason(self) -> str:
@@ -275,7 +274,7 @@ class Database:
 
 
 def current_database(con: sql.Connection) -> Database:
-    """The one that tables named without a database are of."""
+    """Return the database of tables named without one."""
     return database_of(con, *current_place(con))
 
 
@@ -323,11 +322,12 @@ def blocks_of(
 def _listed(
     cursor: sql.Connection, catalog: str, kind: str, columns: Sequence[str]
 ) -> list[tuple[Any, ...]]:
-    """What the database lists of the schema `sqlfl`, whose name may be written in any case."""
+    """Return the database's listing of the schema `sqlfl`, whose name may be in any case."""
     return sql.fetch(cursor, _listing(catalog, kind, tuple(columns)))
 
 
-# -- statements, of which a client runs the same ones again and again -----------------------------
+# -- statements, which a client runs repeatedly
+# ------------------------------------------------------
 
 
 @lru_cache(maxsize=64)

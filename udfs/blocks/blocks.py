@@ -1,4 +1,4 @@
-"""A client's blocks of models: what one is, and those that are kept in memory."""
+"""A client's blocks of models, and their storage in memory."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class SavedBlock:
     theta: Float
     """(d, d_c); of a tower W₁ (d, h)"""
     name: str = ""
-    """Of its slot: the table's alias in the statement that trained it."""
+    """Name of its slot: the table's alias in the training statement."""
     tower: TowerShape | None = None
     upper: tuple[Float, ...] = ()
-    """Of a tower: b₁, W₂, …, W_out."""
+    """Upper parameters of a tower: b₁, W₂, …, W_out."""
     reference: Reference | None = None
-    """What SKEW compares with; None in blocks of before, and in such as were imported."""
+    """The distributions that SKEW compares with; None for older and imported blocks."""
 
     @property
     def parameters(self) -> tuple[Float, ...]:
@@ -53,7 +53,7 @@ class SavedBlock:
 
     @property
     def format(self) -> int:
-        """The oldest format that has all of it: an older sqlfl reads what it can."""
+        """Return the oldest format that can store it, so that an older sqlfl reads what it can."""
         if self.encoding.pairs:
             return 6
         if self.encoding.strengths is not None:
@@ -65,12 +65,12 @@ class SavedBlock:
         return 1 if self.tower is None else 2
 
     def to_bytes(self) -> bytes:
-        """An Arrow IPC stream: θ row by row in one column, encoding and shape in the metadata.
+        """Return an Arrow IPC stream: θ row by row in one column, encoding and shape in the
+        metadata.
 
-        Format 2: of a tower its upper parameters follow θ, and its shape is in the metadata.
-        Format 3: the encoding has limits. Format 4: features are made of columns by TRANSFORM.
-        Format 5: groups of columns have strengths of their own. Format 6: the last features are
-        pairs of those before.
+        Format 2 adds a tower's upper parameters after θ, and its shape. Format 3: the encoding has
+        limits. Format 4: TRANSFORM makes features of columns. Format 5: groups of columns have
+        strengths. Format 6: the last features are pairs of earlier ones.
         """
         metadata = {
             b"encoding": self.encoding.to_bytes(),
@@ -91,7 +91,7 @@ class SavedBlock:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> SavedBlock:
-        """What `to_bytes` wrote. Raises ValueError, KeyError or TypeError for anything else."""
+        """Read the output of `to_bytes`. Raise ValueError, KeyError or TypeError for other data."""
         table = read_numbers(data, largest_schema=None)
         metadata = table.schema.metadata or {}
         values = table.column("theta").to_numpy()
@@ -115,17 +115,19 @@ class ClientBlocks(Protocol):
 
     @property
     def lasting(self) -> bool:
-        """What `keep` keeps outlives the federation."""
+        """Whether kept blocks outlive the federation."""
         ...
 
     @property
     def reason(self) -> str:
-        """Why nothing lasts, to follow the party's name ('is read-only'); empty if it does."""
+        """Why nothing lasts, as text after the party's name ('is read-only'); empty if
+        blocks last.
+        """
         ...
 
     @property
     def runs(self) -> frozenset[str]:
-        """Those that have blocks here, of this coordinator."""
+        """Return the runs of this coordinator with blocks here."""
         ...
 
     def save(self, run: str, slot: int, name: str, block: SavedBlock) -> None:
@@ -137,17 +139,16 @@ class ClientBlocks(Protocol):
         ...
 
     def load(self, run: str, slot: int) -> SavedBlock | None:
-        """None where there is none. Raises ModelError where it cannot be read."""
+        """Return the block, or None. Raise ModelError if it cannot be read."""
         ...
 
     def drop(self, run: str) -> None:
-        """Forget the run's blocks; nothing happens where there are none."""
+        """Delete the run's blocks, if any."""
         ...
 
     def collect(self, keep: Collection[str]) -> None:
-        """Drop what this coordinator has left here of other runs than these.
-
-        Raises Error where the blocks' place is taken by what is not sqlfl's.
+        """Delete this coordinator's blocks of all other runs. Raise Error if other objects occupy
+        the place of blocks.
         """
         ...
 
@@ -159,7 +160,7 @@ class ClientBlocks(Protocol):
 
 
 class MemoryBlocks:
-    """Blocks that are gone with the object."""
+    """Blocks that exist as long as the object."""
 
     def __init__(self, reason: str = "") -> None:
         self.reason = reason
@@ -172,7 +173,7 @@ class MemoryBlocks:
 
     @property
     def runs(self) -> frozenset[str]:
-        """Those that have blocks here."""
+        """Return the runs with blocks here."""
         return frozenset(self._blocks)
 
     def save(self, run: str, slot: int, name: str, block: SavedBlock) -> None:

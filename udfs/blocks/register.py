@@ -68,7 +68,9 @@ def register(
 
 
 def _refuse_transaction(con: sql.Connection) -> None:
-    """Its roll-back would bring back functions without their Python side: DuckDB crashes."""
+    """Raise Error in an open transaction: its roll-back would restore functions without their
+    Python part, and DuckDB would crash.
+    """
     number = exp.select(sql.call("txid_current"))
     try:  # a BEGIN to see would abort it
         open_ = sql.fetch(con, number) == sql.fetch(con, number)
@@ -150,9 +152,8 @@ def _open(path: object) -> sql.Connection:
 
 
 def _newest(rows: Iterable[_Row]) -> dict[str, list[_Row]]:
-    """Model -> the blocks of its newest run, one per slot.
-
-    Clients of one slot that share a database have the same block.
+    """Return model -> the blocks of its newest run, one per slot. Clients of one slot that share a
+    database have the same block.
     """
     models: dict[str, list[_Row]] = defaultdict(list)
     for row in rows:
@@ -199,10 +200,10 @@ def _named(models: Mapping[str, Sequence[_Row]]) -> dict[str, SavedBlock]:
 
 
 def _make(con: sql.Connection, name: str, block: SavedBlock) -> None:
-    """A macro of the connection over an Arrow function, which casts as training did.
+    """Make a macro of the connection over an Arrow function, with casts as in training.
 
-    DuckDB shows functions in Python to all connections of a database, and fails hard where one
-    outlives the connection that it was made with; so they have names that nobody guesses.
+    DuckDB shares Python functions between all connections of a database, and crashes if one
+    outlives its connection. So they have random names.
     """
     hidden = f"{_OWN}{secrets.token_hex(8)}"
     scorer = BlockFunction(block)
@@ -229,7 +230,7 @@ _OWN = "sqlfl_block_"
 
 
 def _forget(con: sql.Connection) -> None:
-    """Remove what an earlier call has made on this connection."""
+    """Remove the functions that an earlier call made on this connection."""
     listing = exp.Table(this=sql.call("duckdb_functions"))
     query = sql.select(listing, [sql.column("function_name"), sql.column("function_type")])
     cursor = sql.cursor(con)
@@ -243,7 +244,7 @@ def _forget(con: sql.Connection) -> None:
             macro = exp.table_(name, db="main", catalog="temp", quoted=True)
             sql.drop_as(con, "DROP MACRO IF EXISTS t", macro)
     for name in functions:
-        # those of other connections stay: DuckDB knows them as none of this one's
+        # DuckDB does not count those of other connections as this one's, so they stay
         with contextlib.suppress(duckdb.InvalidInputException):
             con.remove_function(name)
 
@@ -317,7 +318,7 @@ class BlockFunction:
         return np.asarray(found[encoded.indices.to_numpy()], np.int64)
 
     def _entry(self, number: int, value: str | bytes | None) -> str:
-        """Of a text, or of a canonical one that TRANSFORM has made."""
+        """Return the vocabulary entry of a text, or of a canonical one from TRANSFORM."""
         canonical = value if isinstance(value, bytes) else _canonical(value)
         text = canonical.decode()
         secret = self.encoding.vocabulary_key

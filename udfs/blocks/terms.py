@@ -37,8 +37,9 @@ class Spline:
 
 @dataclass(frozen=True, eq=False)
 class NumberTerm:
-    """A feature of w numbers x, which adds Σ (x' − mean) / scale · weights, x' being x, filled,
-    moved, made a spline of and clipped, in this order, as far as there is anything to do it by."""
+    """A feature of w numbers x, which adds Σ (x' − mean) / scale · weights. Where present, filling,
+    shifting, a spline and clipping turn x into x', in this order.
+    """
 
     feature: FeatureSpecification
     mean: Float
@@ -47,9 +48,9 @@ class NumberTerm:
     weights: Float
     """(w, h)"""
     missing: Float | None
-    """(h,): what is added where the feature is missing; None for nothing."""
+    """(h,): the addition if the feature is missing; None for nothing."""
     fill: float | None = None
-    """What a missing number becomes."""
+    """The replacement of a missing number."""
     affine: tuple[float, float] | None = None
     """(x − first) / second."""
     spline: Spline | None = None
@@ -59,7 +60,7 @@ class NumberTerm:
 
 @dataclass(frozen=True, eq=False)
 class Buckets:
-    """A number that adds the weights of the bucket that it is in."""
+    """A number that adds the weights of its bucket."""
 
     feature: FeatureSpecification
     bounds: Float
@@ -81,10 +82,11 @@ class TextTerm:
     missing: Float
     """(h,): of NULL"""
     other: Float
-    """(h,): of what is none of the texts"""
+    """(h,): for other values than the texts"""
     key: bytes | None = None
-    """Of keyed hashes (`sqlfl.udfs.numbering.keys.tag`), in hexadecimal, which the texts then are:
-    of 'v' and the text itself; None where they are in clear."""
+    """The key of keyed hashes (`sqlfl.udfs.numbering.keys.tag`) of 'v' and the text, in
+    hexadecimal, if the texts are hashes; None for clear texts.
+    """
 
 
 Piece: TypeAlias = "NumberTerm | Buckets | TextTerm"
@@ -166,7 +168,7 @@ def _curve_of(
 
 
 def _curve(places: Float, table: Float) -> Spline:
-    """Between and beyond bounds a number for each of few values; else polynomials."""
+    """Return a constant between the bounds for few values; else polynomials."""
     if curves.is_smooth(places, table):
         ends = np.array([places[0], places[-1]])
         return _polynomials(curves.spline_of(places, table), ends)
@@ -175,8 +177,7 @@ def _curve(places: Float, table: Float) -> Spline:
 
 
 def _frequent(feature: FeatureSpecification, kept: Float, weights: Float) -> Buckets:
-    """Values that have a weight of their own: each is a bucket up to the next number that there
-    is."""
+    """Return values with weights of their own: each is a bucket up to the next double."""
     nothing = np.zeros(weights.shape[1])
     rows = np.zeros((2 * len(kept) + 1, weights.shape[1]))
     rows[1::2] = weights

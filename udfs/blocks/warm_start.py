@@ -65,7 +65,7 @@ def carry_block(old: SavedBlock, new: Encoding, tower: TowerShape | None) -> tup
 
 
 def _at_zero(encoding: Encoding, theta: Float) -> Float:
-    """(c,): X̃ θ of a row whose numbers are 0 and whose categories are `other`."""
+    """Return (c,): X̃ θ of a row with all numbers 0 and all categories `other`."""
     numbers = -encoding.centres / encoding.scales
     found: Float = numbers @ theta[: encoding.numeric] - encoding.centre @ theta
     return found
@@ -108,7 +108,7 @@ def _first_columns(encoding: Encoding) -> Sequence[int]:
 
 
 def _entries(own: Encoding, number: int, other: Encoding) -> tuple[str, ...]:
-    """The vocabulary in the form that both have: texts, or tags if one of them has only these."""
+    """Return the vocabulary in a common form: texts, or tags if one side has only these."""
     vocabulary = own.vocabularies[number]
     if own.vocabulary_key is not None:
         if other.vocabulary_key not in (None, own.vocabulary_key):

@@ -1,1 +1,1 @@
-"""Encoded columns: statistics, transforms, and what is known of them."""
+"""Encoded columns: statistics, transforms, and diagnostics of them."""

@@ -19,19 +19,19 @@ from sqlfl.udfs.numbering import keys
 from sqlfl.udfs.numbering.arrow_snapshot import HeldRows
 
 BATCH_BYTES = 1 << 22
-"""Of the numeric columns of a batch, which are turned into rows where they stay in the cache."""
+"""Bytes of a batch's numeric columns, which are transposed in the cache."""
 
 
 @dataclass(frozen=True, eq=False)
 class EncodedColumns:
-    """X, before the one-hot columns are centred, and what its rows count."""
+    """X, before the one-hot columns are centred, and the weights of its rows."""
 
     counts: Float
     """(a,)"""
     numeric: Numeric
     """(a, p)"""
     onehot: sparse.csr_array
-    """(a, q) with a 1 for each known category; a row has none where its value is unknown."""
+    """(a, q) with a 1 for each known category; a row with an unknown value has none."""
 
 
 def read_columns(
@@ -41,7 +41,7 @@ def read_columns(
     encoding: Encoding,
     plain: Collection[int] = (),
 ) -> EncodedColumns:
-    """From a query with the columns of `encode` for rows 0..rows-1, in any order."""
+    """Read the columns from the query of `encode` for rows 0..rows-1, in any order."""
     categories = len(encoding.vocabularies)
     counts = np.empty(rows)
     numeric = Numeric.empty(rows, encoding, plain)
@@ -65,7 +65,7 @@ def read_columns(
 
 
 def held_columns(held: HeldRows, encoding: Encoding, plain: Collection[int] = ()) -> EncodedColumns:
-    """What `read_columns` makes of the same rows in temporary tables."""
+    """Return the columns that `read_columns` gives for the same rows in temporary tables."""
     rows, given = len(held.counts), held.numbers
     numeric = Numeric.empty(rows, encoding, plain)
     missing = False
@@ -93,7 +93,7 @@ def held_columns(held: HeldRows, encoding: Encoding, plain: Collection[int] = ()
 
 
 def known_codes(encoding: Encoding, number: int, texts: Sequence[bytes]) -> npt.NDArray[np.int32]:
-    """Of each canonical text its entry of a vocabulary, −1 where it has none."""
+    """Return the vocabulary entry of each canonical text, −1 without one."""
     shared = encoding.vocabulary_key
     entries = [text.decode() for text in texts] if shared is None else []
     if shared is not None:

@@ -18,11 +18,11 @@ from sqlfl.udfs.numbering.rows import Snapshot
 
 
 def encode(snapshot: Snapshot, encoding: Encoding, plain: Collection[int] = ()) -> exp.Select:
-    """A query for the encoded active rows: r, cnt, x<p> DOUBLE, k<c> INTEGER (−1: other).
+    """Return a query for the encoded active rows: r, cnt, x<p> DOUBLE, k<c> INTEGER (−1: other).
 
     k<c> is an entry of vocabulary c, counted over the category features. The numeric columns
-    `plain` are as they are in the snapshot, of its type, and NULL where missing. The query reads
-    tables of the snapshot that `end_encode` removes. Raises ModelError if the features do not fit.
+    `plain` keep the snapshot's values and type, NULL if missing. The query reads tables of the
+    snapshot that `end_encode` removes. Raises ModelError if the features do not fit.
     """
     features = snapshot.specification.features
     check_features(features, encoding.features)
@@ -51,7 +51,7 @@ def encode(snapshot: Snapshot, encoding: Encoding, plain: Collection[int] = ()) 
 def check_features(
     given: Sequence[FeatureSpecification], trained: Sequence[FeatureSpecification]
 ) -> None:
-    """ModelError unless the features have the kinds and widths of those that were trained on."""
+    """Raise ModelError unless the features have the kinds and widths of the training features."""
     if _layout(given) != _layout(trained):
         raise ModelError(
             "the features do not fit the model: "
@@ -60,14 +60,16 @@ def check_features(
 
 
 def end_encode(snapshot: Snapshot) -> None:
-    """Remove what the query of `encode` reads."""
+    """Remove the tables that the query of `encode` reads."""
     snapshot.drop_part("constants")
     for number, _ in categories_of(snapshot.specification.features):
         snapshot.drop_part(f"codes{number}")
 
 
 def _constants(encoding: Encoding) -> pa.Table:
-    """One row: mean m<p> and scale s<p> of every column that is not one-hot; limits l<p>, h<p>."""
+    """Return one row: mean m<p> and scale s<p> of every column that is not one-hot; limits l<p>,
+    h<p>.
+    """
     fields: dict[str, list[float]] = {"one": [1.0]}
     for p in range(encoding.numeric):
         fields[f"m{p}"] = [float(encoding.centres[p])]

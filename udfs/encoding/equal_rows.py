@@ -1,8 +1,8 @@
-"""Active rows that are equal in all features, found by the client's own database; of few rows that
-are held as columns, in these.
+"""Active rows with equal features, found by the client's database; few rows held as columns are
+compared in Python.
 
-Encoding is a function of the values that the snapshot keeps, so rows that are equal in these have
-equal encoded rows, and the same predictions whatever the parameters are.
+Encoding is a function of the snapshot's values. Rows with equal values have equal encoded rows, and
+equal predictions for any parameters.
 """
 
 from __future__ import annotations
@@ -19,17 +19,19 @@ from sqlfl.udfs.numbering.arrow_snapshot import HeldRows
 from sqlfl.udfs.numbering.rows import Snapshot
 
 WORTH = 2 / 3
-"""Of the active rows: as many distinct ones make it worth to train each once."""
+"""Maximum share of distinct rows among active rows for which merging is worth it."""
 FEW = 1 << 18
-"""Values that are compared here: of more, the database sees sooner that few rows are equal."""
+"""Maximum values to compare in Python. With more, the database is faster to see that few rows are
+equal.
+"""
 
 
 def merge_equal_rows(snapshot: Snapshot) -> Array:
-    """The class of every active row, uint32 (a,), numbered as they first come; the active rows of
-    the snapshot are the classes from then on. Empty, and nothing is changed, where so few rows are
-    equal that it is not worth it.
+    """Merge equal active rows. Return the class of every active row, uint32 (a,), numbered in order
+    of appearance; the snapshot's active rows then are the classes.
 
-    NULL equals NULL, and 0 equals -0. Raises InternalError for a slot without features.
+    Returns an empty array, and changes nothing, if too few rows are equal. NULL equals NULL, and 0
+    equals -0. Raises InternalError for a slot without features.
     """
     names = snapshot.feature_columns
     if not names:
@@ -42,7 +44,7 @@ def merge_equal_rows(snapshot: Snapshot) -> Array:
         return np.zeros(0, np.uint32)
     else:
         classes, counts = _of_database(snapshot, names)
-    # the first row of a class has a number beyond those of all rows before
+    # the first row of a class has a larger number than all rows before
     heads = np.flatnonzero(np.diff(np.maximum.accumulate(classes), prepend=-1))
     if len(heads) > WORTH * snapshot.active:
         return np.zeros(0, np.uint32)
@@ -63,7 +65,7 @@ def _of_columns(held: HeldRows) -> Array:
 
 
 def _comparable(held: HeldRows) -> Iterator[pa.Array]:
-    """The columns of features, with equal values where encoding does not tell them apart."""
+    """Yield the columns of features, with equal values where encoding does not distinguish them."""
     arrays = iter(held.missing)
     for position, feature in enumerate(held.features):
         if feature.kind == "category":
@@ -89,7 +91,7 @@ def _estimated(snapshot: Snapshot, names: list[str]) -> int:
 
 
 def _of_database(snapshot: Snapshot, names: list[str]) -> tuple[Array, Array]:
-    """The class of every active row, int64, and what the row counts, float64."""
+    """Return the class of every active row, int64, and its weight, float64."""
     query = sql.query(
         "SELECT list(r) AS r FROM $active GROUP BY $columns",
         columns=sql.columns_of(names),

@@ -1,8 +1,8 @@
 """From the columns of a snapshot to numbers: statistics, encoding, the encoded columns.
 
 Columns of the encoded matrix, in this order: numeric and boolean features and the elements of
-arrays, standardised; an indicator per feature that was NULL in training, standardised; the
-one-hot columns of every category feature, which are centred by `Encoding.centre` and never made.
+arrays, standardised; an indicator per feature that was NULL in training, standardised; the one-hot
+columns of every category feature, which `Encoding.centre` centres and which are never stored.
 """
 
 from __future__ import annotations
@@ -28,58 +28,62 @@ from sqlfl.udfs.numbering.rows import Snapshot
 CHUNK = 128
 """Numeric columns that one statement aggregates."""
 CONSTANT = 1e-12
-"""A deviation below this share of the mean (or of 1) is none."""
+"""Relative deviation, to the mean or to 1, below which a column counts as constant."""
 
 
 @dataclass(frozen=True, eq=False)
 class Effect:
-    """What a feature adds to scores at m of its values, as it was when the block was saved."""
+    """A feature's contribution to scores at m of its values, at the time when the block
+    was saved.
+    """
 
     feature: str
     kinds: Float
     """(m,): as in `sqlfl.messages.curves`."""
     numbers: Float
-    """(m,): 0 of what is no number."""
+    """(m,): 0 for values that are no numbers."""
     texts: tuple[str, ...]
-    """The values as they are written; empty of NULL."""
+    """The values as text; empty for NULL."""
     effects: Float
     """(m, outputs)"""
     errors: Float
     """(m, outputs)"""
     rows: Float
-    """(m,): rows of the table that are at the value, or in its cell."""
+    """(m,): rows of the table at the value, or in its cell."""
 
 
 @dataclass(frozen=True, eq=False)
 class Encoding:
-    """How a slot's features become numbers; fixed in training, applied again in scoring."""
+    """The encoding of a slot's features; fixed in training, applied again in scoring."""
 
     features: tuple[FeatureSpecification, ...]
     mean: Float
-    """(numeric,): weighted mean of the present values, also what a missing one counts as."""
+    """(numeric,): weighted mean of the present values; it also replaces missing ones."""
     scale: Float
-    """(numeric,): standard deviation of the imputed column; 1 where it is constant."""
+    """(numeric,): standard deviation of the imputed column; 1 for a constant column."""
     missing: Float
     """(numeric features,): Σ cnt over rows where the feature is NULL."""
     vocabularies: tuple[tuple[str, ...], ...]
-    """Per category feature: canonical texts, or hexadecimal tags if there is a vocabulary key."""
+    """Per category feature: canonical texts, or hexadecimal tags with a vocabulary key."""
     counts: tuple[Float, ...]
     """Per category feature (v,): Σ cnt of each entry."""
     total: float
-    """Σ cnt: the joined rows that the statistics are of, or the sum of their weights."""
+    """Σ cnt: the number of joined rows in the statistics, or the sum of their weights."""
     vocabulary_key: bytes | None
-    """The secret that the clients of a shared slot hash categories with; None for one client, and
-    where the categories are public."""
+    """The secret with which the clients of a shared slot hash categories; None for one client, and
+    for public categories.
+    """
     limits: Float | None = field(default=None, metadata=LEFT_OUT)
-    """(2, numeric): public bounds that values are clipped to; None where there are none."""
+    """(2, numeric): public bounds that values are clipped to; None without bounds."""
     fitted: tuple[Fitted | None, ...] | None = field(default=None, metadata=LEFT_OUT)
-    """Of each feature what TRANSFORM has fitted; None where nothing is."""
+    """The fitted transform of each feature; None without any."""
     strengths: Float | None = field(default=None, metadata=LEFT_OUT)
-    """(groups,): the ridge of each group of columns, as a multiple of l2; None where it is l2 for
-    all."""
+    """(groups,): the ridge of each group of columns, as a multiple of l2; None if it is
+    l2 for all.
+    """
 
     effects: tuple[Effect, ...] | None = field(default=None, metadata=LEFT_OUT)
-    """Of the features that `auto` made; None where their strengths were not found."""
+    """Effects of the features that `auto` made; None without chosen strengths."""
     pairs: tuple[Pair, ...] = field(default=(), metadata=LEFT_OUT)
     """Pairs of features whose cells are the last features."""
 
@@ -109,13 +113,15 @@ class Encoding:
 
     @cached_property
     def centres(self) -> Float:
-        """(p,): what standardising subtracts; of an indicator, the share of missing values."""
+        """(p,): means that standardisation subtracts; for an indicator, the share of missing
+        values.
+        """
         return np.concatenate([self.mean, self._shares])
 
     @cached_property
     def scales(self) -> Float:
-        """(p,): what standardising divides by."""
-        # sums of weights are rounded: a share of all of them may come out beside 1
+        """(p,): divisors of standardisation."""
+        # sums of weights have rounding errors: the share of all rows may differ from 1
         constant = 1.0 - self._shares <= CONSTANT
         spread = np.sqrt(np.where(constant, 0.0, self._shares * (1.0 - self._shares)))
         return np.concatenate([self.scale, np.where(spread > CONSTANT, spread, 1.0)])
@@ -126,7 +132,7 @@ class Encoding:
 
     @property
     def numeric(self) -> int:
-        """p, the columns that are not one-hot."""
+        """p, the number of columns that are not one-hot."""
         return len(self.mean) + len(self.indicators)
 
     @cached_property
@@ -142,15 +148,16 @@ class Encoding:
 
     @cached_property
     def centre(self) -> Float:
-        """(d,): what centring subtracts; the frequency of a category, 0 for other columns."""
+        """(d,): centres; the frequency of a category, 0 for other columns."""
         frequencies = [counts / _divisor(self.total) for counts in self.counts]
         return np.concatenate([np.zeros(self.numeric), *frequencies])
 
     @cached_property
     def groups(self) -> Array:
-        """int (d,): columns that share a strength of their own, by a number from 0; −1 of those
-        that are penalised by l2: a curve, a missing indicator and the categories of a feature that
-        is `shrunken`."""
+        """int (d,): the group of columns with a common strength, from 0; −1 for columns with
+        penalty l2. A group is a curve, a missing indicator, or the categories of a `shrunken`
+        feature.
+        """
         found: list[Array] = []
         number = 0
 
@@ -171,7 +178,7 @@ class Encoding:
 
     @property
     def shrinkage(self) -> Float:
-        """(d,): what a weight is multiplied with so that its penalty is l2's."""
+        """(d,): factors of weights that make their penalty l2's."""
         if self.strengths is None:
             return np.ones(self.width)
         every = np.append(self.strengths, 1.0)  # the last one is that of group −1
@@ -206,7 +213,7 @@ class Encoding:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Encoding:
-        """What `to_bytes` wrote. Raises ValueError for anything else."""
+        """Read the output of `to_bytes`. Raise ValueError for other data."""
         found = from_json(cls, data.decode(), finite=False, strict=False)
         fault = None if found.fitted is None else fault_of(found.features, found.fitted)
         if found.strengths is not None:
@@ -237,9 +244,8 @@ def _are_pairs(encoding: Encoding) -> bool:
 
 
 def statistics(snapshot: Snapshot, vocabulary_key: bytes) -> Statistics:
-    """What a client of a shared slot tells of its active rows, categories as keyed hashes.
-
-    Raises ModelError, naming the column, if a numeric feature has infinite values.
+    """Return the statistics that a client of a shared slot sends of its active rows, with hashed
+    categories. Raise ModelError, naming the column, for infinite values of a numeric feature.
     """
     weight, mean, m2, missing = _moments(snapshot)
     tags, counts = [], []
@@ -276,9 +282,8 @@ def shared_encoding(
 
 
 def local_encoding(snapshot: Snapshot) -> Encoding:
-    """The encoding of a slot of one client, from its active rows.
-
-    Raises ModelError, naming the column, if a numeric feature has infinite values.
+    """Return the encoding of a slot with one client, from its active rows. Raise ModelError, naming
+    the column, for infinite values of a numeric feature.
     """
     _, mean, m2, missing = _moments(snapshot)
     total = snapshot.weight
@@ -385,7 +390,7 @@ def _is_infinite(snapshot: Snapshot, column: int) -> bool:
 
 
 def _divisor(weight: Float | float) -> Float:
-    """The weight, or 1 where nothing weighs: sums over it are 0 then."""
+    """Return the weight, or 1 if it is 0: sums over it are 0 then."""
     return np.where(np.asarray(weight) > 0, weight, 1.0)
 
 
@@ -414,14 +419,14 @@ def _missing(snapshot: Snapshot) -> Float:
 
 
 def frequencies(snapshot: Snapshot, position: int) -> list[tuple[bytes, float]]:
-    """Entry and Σ cnt, of those that weigh anything."""
+    """Return entry and Σ cnt of the entries with weight."""
     if snapshot.held is not None:
         return snapshot.held.frequencies(position)
     return [(entry, n) for entry, n in sql.fetch(snapshot.con, _counting(snapshot, position))]
 
 
 def _tagged(snapshot: Snapshot, position: int, key: bytes) -> list[tuple[bytes, float]]:
-    """As `frequencies`, with the entries' tags."""
+    """Return `frequencies` with the entries' tags."""
     if snapshot.held is not None:
         found = snapshot.held.frequencies(position)
         tags = keys.tags(key, (entry for entry, _ in found))
@@ -446,7 +451,9 @@ def _counting(snapshot: Snapshot, position: int) -> exp.Select:
 
 
 def vocabulary_key_of(vocabulary_key: bytes, number: int) -> bytes:
-    """Each category feature has a key of its own: equal values of two do not show as equal."""
+    """Return the key of a category feature. Each has its own, so that equal values of two features
+    have different hashes.
+    """
     return keys.derive(vocabulary_key, "vocabulary", str(number))
 
 

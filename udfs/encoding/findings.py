@@ -1,4 +1,4 @@
-"""What is odd about the features of a snapshot's active rows, and the user is warned of."""
+"""Unusual features in a snapshot's active rows, for warnings to the user."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ Flags = npt.NDArray[np.uint8]
 Counts = npt.NDArray[np.int64]
 
 NULL = b"n"
-"""The canonical text of a category that is NULL."""
+"""The canonical text of a NULL category."""
 SAME = 1e-9
 """Values that differ by less than this share of their mean (or of 1) are one."""
 
 
 def of_training(snapshot: Snapshot, encoding: Encoding, joined: int) -> tuple[Flags, Flags, Flags]:
-    """Per feature: NULL in all rows that count; never NULL and one value in all of them; nearly a
-    category for each of the `joined` rows.
+    """Return flags per feature: NULL in all rows that count; never NULL and one value in all of
+    them; nearly one category for each of the `joined` rows.
 
-    Of a slot of several clients: this client's rows alone have no other value than the merged
-    statistics have; the others must say the same.
+    For a slot of several clients: this client's rows have only the value of the merged statistics;
+    the other clients must report the same.
     """
     features = encoding.features
     empty, constant, identifying = (np.zeros(len(features), np.uint8) for _ in range(3))
@@ -60,7 +60,7 @@ def of_training(snapshot: Snapshot, encoding: Encoding, joined: int) -> tuple[Fl
 
 
 def of_scoring(snapshot: Snapshot, encoding: Encoding) -> tuple[Flags, Counts]:
-    """Per feature: NULL in all rows; joined rows whose category the encoding does not know."""
+    """Return per feature: NULL in all rows; joined rows with a category unknown to the encoding."""
     features = encoding.named
     unseen = np.zeros(len(features), np.int64)
     for number, position in categories_of(features):
@@ -96,7 +96,7 @@ def _empty(held: HeldRows) -> Flags:
 
 
 def _is_null(entry: str, key: bytes | None, number: int) -> bool:
-    """Whether an entry of a vocabulary stands for NULL."""
+    """Return whether an entry of a vocabulary stands for NULL."""
     if key is None:
         return entry == NULL.decode()
     own = vocabulary_key_of(key, number)
@@ -138,7 +138,9 @@ def _alike(held: HeldRows, encoding: Encoding, columns: range) -> bool:
 
 
 def _same(column: int) -> exp.Expr:
-    """Up to rounding it is the mean, which is a value and so a parameter."""
+    """Return the test whether it is the mean, up to rounding. The mean is a value, and so a
+    parameter.
+    """
     return sql.expression(
         "abs(CAST($value AS DOUBLE) - $mean) <= $most",
         value=sql.column(f"x{column}"),
@@ -148,7 +150,7 @@ def _same(column: int) -> exp.Expr:
 
 
 def _unseen(snapshot: Snapshot, encoding: Encoding, number: int, position: int) -> int:
-    """Σ cnt over the rows whose category is in no entry of the vocabulary."""
+    """Return Σ cnt over the rows whose category is not in the vocabulary."""
     if snapshot.held is not None:
         found = snapshot.held.frequencies(position)
         codes = known_codes(encoding, number, [text for text, _ in found])

@@ -1,4 +1,4 @@
-"""What the encoded columns of a block are, in the words of the table that they come from."""
+"""Names of a block's encoded columns, in terms of their table."""
 
 from __future__ import annotations
 
@@ -15,30 +15,32 @@ from sqlfl.udfs.numbering import keys
 from sqlfl.udfs.numbering.rows import Snapshot
 
 DIGITS = 8
-"""Of a hash that are shown."""
+"""Digits of a hash to print."""
 _NULL = "n"
 _WHOLE = {_NULL: NULL, "o": OTHER}
-"""Canonical texts of NULL and of what `one_hot` takes as one; others begin with another letter."""
+"""Canonical texts of NULL and of the rest of `one_hot`; others begin with another letter."""
 
 Texts = Mapping[str, str]
-"""Of a shared slot's category feature: canonical texts by the hash that stands for them."""
+"""Hash -> canonical text, for a shared slot's category feature."""
 
 
 @dataclass(frozen=True, eq=False)
 class ColumnNames:
-    """Of the encoded columns of a block, in order."""
+    """Names of a block's encoded columns, in order."""
 
     kinds: Array
     """uint8 (d,): NUMBER and so on, of `sqlfl.messages.diagnostics`."""
     features: tuple[str, ...]
     categories: tuple[str, ...]
-    """Empty of what is no category."""
+    """Empty for columns that are no category."""
     places: Array
     """int (d,): of each column its feature, by its place among the block's."""
 
 
 def columns_of(encoding: Encoding, texts: Sequence[Texts] | None = None) -> ColumnNames:
-    """`texts`: what the client knows of hashed categories, of each category feature."""
+    """Return the names. `texts`: the client's texts of hashed categories, for each category
+    feature.
+    """
     found: list[tuple[int, str, str, int]] = []
     missing: list[tuple[int, str, str, int]] = []
     indicated, number = set(encoding.indicators), 0
@@ -72,7 +74,7 @@ def _category(entry: str, known: Texts, *, hashed: bool, name: str) -> tuple[int
 
 
 def own_texts(snapshot: Snapshot, encoding: Encoding) -> tuple[Texts, ...] | None:
-    """What the client's active rows tell of hashed categories; None where none are hashed."""
+    """Return texts of hashed categories from the client's active rows; None without hashes."""
     key = encoding.vocabulary_key
     if key is None:
         return None
@@ -87,12 +89,12 @@ def own_texts(snapshot: Snapshot, encoding: Encoding) -> tuple[Texts, ...] | Non
 
 
 def centres_of(encoding: Encoding) -> Float:
-    """(d,): what is subtracted from each column; of a category its share."""
+    """Return (d,): the centre of each column; for a category its share."""
     return np.concatenate([encoding.centres, encoding.centre[encoding.numeric :]])
 
 
 def scales_of(encoding: Encoding) -> Float:
-    """(d,): what each column is divided by."""
+    """Return (d,): the divisor of each column."""
     return np.concatenate([encoding.scales, np.ones(encoding.width - encoding.numeric)])
 
 
@@ -154,8 +156,7 @@ def padding_of(encoding: Encoding) -> Array:
 
 
 def _place_of(encoding: Encoding, number: int, text: str) -> int | None:
-    """The place of a canonical text in the vocabulary of a category feature; None where it is not
-    there."""
+    """Return the place of a canonical text in the vocabulary of a category feature, or None."""
     entry, key = text, encoding.vocabulary_key
     if key is not None:
         entry = keys.tags(vocabulary_key_of(key, number), [text.encode()])[0].tobytes().hex()

@@ -32,7 +32,9 @@ from sqlfl.udfs.numbering.rows import Snapshot
 
 
 def bounds_encoding(snapshot: Snapshot) -> Encoding:
-    """By public bounds alone: the same at all clients of a slot, whatever their rows."""
+    """Return the encoding by public bounds alone: the same at all clients of a slot, whatever their
+    rows.
+    """
     wanted = snapshot.specification
     limits = limits_of(wanted)
     lists = [_listed(wanted, position) for _, position in categories_of(wanted.features)]
@@ -53,7 +55,7 @@ def bounds_encoding(snapshot: Snapshot) -> Encoding:
 
 
 def noised_encoding(snapshot: Snapshot, entropy: Entropy = system) -> Encoding:
-    """Of a slot of one client, from noised statistics of its active rows."""
+    """Return the encoding of a slot with one client, from noised statistics of its active rows."""
     wanted = snapshot.specification
     measured = _noised(_measured(snapshot), wanted, entropy)
     mean, scale, missing = settle(
@@ -80,10 +82,10 @@ def noised_encoding(snapshot: Snapshot, entropy: Entropy = system) -> Encoding:
 def noised_statistics(
     snapshot: Snapshot, vocabulary_key: bytes, entropy: Entropy = system
 ) -> Statistics:
-    """What a client of a shared slot tells of its active rows, with noise of its own.
+    """Return the statistics that a client of a shared slot sends, with noise of its own.
 
-    As `Statistics`, but `weight`, `mean` and `m2` are the noised sums Σ 1, Σ u and Σ u². The
-    coordinator adds up, see sqlfl.aggregation.slot_aggregation.merge_noised.
+    The fields are those of `Statistics`, but `weight`, `mean` and `m2` are the noised sums Σ 1, Σ u
+    and Σ u². The coordinator adds them: sqlfl.aggregation.slot_aggregation.merge_noised.
     """
     exact = bounded_statistics(snapshot, vocabulary_key)
     return add_noise(exact, snapshot.specification, snapshot.active, entropy)
@@ -92,8 +94,9 @@ def noised_statistics(
 def add_noise(
     exact: Statistics, wanted: SlotSpecification, rows: int, entropy: Entropy = system
 ) -> Statistics:
-    """What leaves a party of the `exact` sums over `rows` active rows: with noise in each number,
-    and without categories that are rare, up to noise, where nobody has listed them."""
+    """Return the noised form of the `exact` sums over `rows` active rows. Each number has noise;
+    rare categories, up to noise, are left out unless they are listed.
+    """
     tags = [tuple(bytes(tag) for tag in own) for own in exact.tags]
     measured = _noised(
         MeasuredNumbers(
@@ -144,7 +147,9 @@ def _as_array(tags: Iterable[bytes]) -> Array:
 def shared_noised_encoding(
     wanted: SlotSpecification, message: SetEncoding, vocabulary_key: bytes
 ) -> Encoding:
-    """Of a slot of several clients, from what the coordinator made of their statistics."""
+    """Return the encoding of a slot with several clients, from the coordinator's merged
+    statistics.
+    """
     return _encoding(
         wanted,
         np.array(message.mean, np.float64),
@@ -211,8 +216,9 @@ class MeasuredNumbers:
     second: Array
     """(numeric,): Σ u²"""
     categories: tuple[tuple[tuple[Any, ...], Array], ...]
-    """Per category feature, canonical texts or tags, and rows of each: all listed ones, or those
-    found."""
+    """Per category feature, canonical texts or tags, and their rows: all listed ones, or those
+    found.
+    """
 
 
 def _measured(snapshot: Snapshot) -> MeasuredNumbers:
@@ -221,7 +227,7 @@ def _measured(snapshot: Snapshot) -> MeasuredNumbers:
 
 
 def _noised(exact: MeasuredNumbers, wanted: SlotSpecification, entropy: Entropy) -> MeasuredNumbers:
-    """With noise in each number. Of categories that nobody has listed those above τ."""
+    """Return the numbers with noise, and of categories that are not listed only those above τ."""
     sigma = deviation(wanted)
     sums = np.array([exact.present, exact.first, exact.second])
     present, first, second = add_gaussian(sums, sigma, entropy)
@@ -272,7 +278,7 @@ def _sums(snapshot: Snapshot) -> Array:
 
 
 def _categories(snapshot: Snapshot) -> Iterator[tuple[tuple[str, ...], Array]]:
-    """Of each category feature what is listed, or what there is, and how often."""
+    """Yield for each category feature its listed or present categories, with their rows."""
     wanted = snapshot.specification
     for _, position in categories_of(wanted.features):
         entry = sql.column(f"c{position}")
@@ -285,7 +291,7 @@ def _categories(snapshot: Snapshot) -> Iterator[tuple[tuple[str, ...], Array]]:
 
 
 def _listed(wanted: SlotSpecification, position: int) -> tuple[str, ...] | None:
-    """Canonical texts of the categories that a feature is given; None: they are to be found."""
+    """Return canonical texts of a feature's listed categories; None if they must be found."""
     given = _privacy(wanted).bounds[position]
     return None if given is None else tuple(dict.fromkeys(f"v{name}" for name in given))
 

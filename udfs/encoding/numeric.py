@@ -1,4 +1,4 @@
-"""The numeric columns of X̃ in memory, those of 4-byte numbers in 4 bytes."""
+"""The numeric columns of X̃ in memory; FLOAT columns stay in 4 bytes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sqlfl.base.interrupts import checkpoint
 from sqlfl.udfs.encoding.features import Encoding
 
 _VALUES = 1 << 16
-"""Numbers that are made 8 bytes wide at once: they stay in the processor's cache."""
+"""Numbers to widen to 8 bytes at once, so that they stay in the processor's cache."""
 _BLOCK = 1 << 21
 """Numbers of a block that is multiplied by itself."""
 _FAR = 100.0
@@ -43,7 +43,7 @@ class Numeric:
 
     @classmethod
     def empty(cls, rows: int, encoding: Encoding, single: Collection[int]) -> Numeric:
-        """To be filled; `single` are the columns that are to be held as they are."""
+        """Return empty columns; `single` are those to store unchanged."""
         at = np.array(sorted(single), np.int64)
         beside = np.setdiff1d(np.arange(encoding.numeric), at)
         return cls(
@@ -91,7 +91,7 @@ class Numeric:
         return found
 
     def blocks(self) -> Iterator[tuple[slice, Float]]:
-        """All rows, some thousands at a time: where they are, and (rows, p)."""
+        """Yield all rows in blocks of some thousands: the slice, and (rows, p)."""
         size = min(max(_BLOCK // max(self.width, 1), 16), 16384)
         for start in range(0, len(self), size):
             checkpoint()
@@ -121,8 +121,9 @@ class Numeric:
 
     @cached_property
     def _origin(self) -> Float:
-        """(s,): what is subtracted from `single` before it is multiplied, and not after it, which
-        takes half the time: 0 where no digits are lost by that."""
+        """(s,): the part of the centre that is subtracted from `single` before a product.
+        Subtraction afterwards takes half the time, so this is 0 where it loses no digits.
+        """
         near = not self.missing and (np.abs(self.centre) <= _FAR * self.scale).all()
         return np.zeros_like(self.centre) if near else self.centre
 
@@ -135,7 +136,7 @@ class Numeric:
             yield part, self._minus(self._origin, piece)
 
     def _minus(self, origin: Float, single: npt.NDArray[np.float32]) -> Float:
-        """What is missing counts as the centre."""
+        """Subtract the origin; missing values count as the centre."""
         found = single.astype(np.float64)
         if origin.any():
             found -= origin

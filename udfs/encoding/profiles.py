@@ -1,4 +1,4 @@
-"""What the features of active rows are like, and how well each alone tells the target."""
+"""Profiles of the features of active rows, and how well each alone predicts the target."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from sqlfl.udfs.encoding.transforming import absent, column_of, counts_of
 from sqlfl.udfs.numbering.rows import Snapshot
 
 GROUPS = 20
-"""Of the values of a number, at most."""
+"""Maximum groups of a number's values."""
 FEWEST = 10
-"""Joined rows of a category that is a group of its own."""
+"""Minimum joined rows of a category with a group of its own."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Targets:
-    """Of active rows, whose counts are (a,): by how much their joined rows' targets are above the
-    client's mean."""
+    """Targets of active rows with counts (a,): the amount by which their joined rows' targets
+    exceed the client's mean.
+    """
 
     counts: Float
     above: Float
@@ -37,10 +38,10 @@ class _Targets:
 
 
 def profile(snapshot: Snapshot, request: SendProfile) -> Profile:
-    """Of the snapshot's features, by its active rows.
+    """Return the profile of the snapshot's features, over its active rows.
 
-    Ranges and means are of `request.least` rows at least: a range is from the value that so many
-    rows have or are below, to that which so many have or are above.
+    Each mean, and each end of a range, is based on at least `request.least` rows: that many rows
+    lie at or beyond the end.
     """
     counts = counts_of(snapshot)
     total = float(counts.sum())
@@ -109,7 +110,7 @@ def _numbers(values: Float, counts: Float, least: int) -> list[float]:
         return [*found, np.nan, np.nan, np.nan]
     ends = np.partition(present, (least - 1, len(present) - least))
     low, high = ends[least - 1], ends[len(present) - least]
-    if low > high:  # of less than twice so many rows
+    if low > high:  # fewer than twice that many rows
         low = high = np.nan
     mean = np.inf
     if np.isfinite(present).all():
@@ -119,10 +120,10 @@ def _numbers(values: Float, counts: Float, least: int) -> list[float]:
 
 
 def groups_of(values: Values, counts: Float) -> Array:
-    """int (a,): of each row its group; rows of one are alike in the feature.
+    """Return int (a,): each row's group; rows of a group are alike in the feature.
 
-    Of numbers each value, or GROUPS quantiles of the rows where there are more; NULL is a group.
-    Of categories those of FEWEST joined rows or more, and one of all others.
+    For numbers: each value, or GROUPS quantiles if there are more; NULL is a group. For categories:
+    those with at least FEWEST joined rows, and one group of all others.
     """
     if isinstance(values, Categories):
         often = np.bincount(values.codes, counts, len(values.entries)) >= FEWEST

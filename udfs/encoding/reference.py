@@ -1,7 +1,7 @@
-"""Distributions of a slot's features in training, which SKEW compares other rows with.
+"""Distributions of a slot's features in training, with which SKEW compares other rows.
 
-They count joined rows as the column of WEIGHT says, or once each: class weights and rows that are
-held out for validation say nothing of what the rows are like.
+They count joined rows by the column of WEIGHT, or once each. Class weights and validation rows do
+not describe the rows, so they are ignored.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from sqlfl.udfs.updates.update import LinearEngine
 
 BINS = 10
 SAMPLED = 1 << 16
-"""Rows that the ends of bins are found from, about: shares of bins are of all."""
+"""Approximate number of rows for the ends of bins; the shares of bins use all rows."""
 AT_ONCE = 16
-"""Encoded columns that are in memory."""
+"""Encoded columns in memory at once."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,17 +36,17 @@ class Counted:
     shifts: Float
     """(numeric,): means of the present encoded values."""
     missing: Float
-    """(numeric features,): Σ of what rows count whose feature is NULL."""
+    """(numeric features,): Σ of the weights of rows with a NULL feature."""
     counts: tuple[Float, ...]
-    """Per category feature (v,): Σ of what rows of each entry of the vocabulary count."""
+    """Per category feature (v,): Σ of the weights of rows of each vocabulary entry."""
 
 
 @dataclass(frozen=True, eq=False)
 class Reference:
     effective: float
-    """(Σ c)²/Σ c² of what active rows count: as many rows as they are worth."""
+    """(Σ c)²/Σ c² of the weights of active rows: the effective number of rows."""
     ends: tuple[Float, ...]
-    """Per numeric feature: ascending upper ends of all bins but the last; none of arrays."""
+    """Per numeric feature: ascending upper ends of all bins except the last; empty for arrays."""
     shares: tuple[Float, ...]
     """Per numeric feature: of the rows that have a value."""
     counted: Counted | None = field(default=None, metadata=LEFT_OUT)
@@ -59,8 +59,9 @@ def reference(
     counts: Float,
     make_engine: Callable[[], LinearEngine],
 ) -> Reference:
-    """`seen` (a,) is what active rows count here, and `counts` what the encoding is of. The engine
-    is made where these differ."""
+    """Return the reference. `seen` (a,) are the weights of active rows here, and `counts` those of
+    the encoding. The engine is made if they differ.
+    """
     ends, shares = [], []
     for place, feature in enumerate(encoding.features):
         if feature.kind == "category":
@@ -83,7 +84,7 @@ def reference(
 
 
 def effective_rows(counts: Float) -> float:
-    """(Σ c)²/Σ c²; 0 of rows that count nothing."""
+    """Return (Σ c)²/Σ c²; 0 for rows without weight."""
     most = counts.max(initial=0.0)
     if not most > 0.0:
         return 0.0
@@ -94,8 +95,9 @@ def effective_rows(counts: Float) -> float:
 def present(
     snapshot: Snapshot, feature: FeatureSpecification, place: int, counts: Float
 ) -> tuple[Float, Float]:
-    """Values of a numeric feature as the query has them, and what their rows count: of the rows
-    that count, and have one."""
+    """Return the present values of a numeric feature, as in the query, with the weights of their
+    rows, for rows that count.
+    """
     values = column_of(snapshot, replace(feature, made=None), place)
     assert not isinstance(values, Categories)
     some = ~np.isnan(values) & (counts > 0.0)
@@ -138,8 +140,9 @@ def missing(snapshot: Snapshot, encoding: Encoding, place: int) -> Float:
 
 
 def column_sums(engine: LinearEngine, counts: Float, columns: int) -> Float:
-    """Of the first encoded columns, those of numbers, the sums over joined rows; what is NULL is 0
-    in them."""
+    """Return the sums over joined rows of the first encoded columns, those of numbers; NULL counts
+    as 0.
+    """
     found = np.zeros(columns)
     for start in range(0, columns, AT_ONCE):
         part = np.eye(engine.width, min(AT_ONCE, columns - start), -start)
@@ -155,9 +158,9 @@ class Entries:
     """Categories, as the encoding's vocabulary has them."""
     null: str
     counts: Float
-    """Σ of what rows of each count."""
+    """Σ of the weights of each one's rows."""
     rows: Array
-    """Active rows of each, of those that count."""
+    """Active rows of each that count."""
 
 
 def entries(

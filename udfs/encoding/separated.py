@@ -1,7 +1,7 @@
-"""Encoded columns of whose rows all, or none, are of a class: there is no finite estimate of these.
+"""Encoded columns whose rows are all, or none, of a class: they have no finite estimate.
 
-A category, NULL or not, is alone in its columns: all its rows are of one class where these are.
-Whether several columns together tell classes apart is not found here.
+A category, NULL included, is alone in its columns, so all its rows belong to one class. Separation
+by several columns together is not detected here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BOTH = NOT_OF_CLASS | OF_CLASS
 
 
 def separated(snapshot: Snapshot, encoding: Encoding, request: SendSeparated) -> Separated:
-    """Return which columns have active rows of one class only; the request has the classes."""
+    """Return the columns with active rows of one class only; the request has the classes."""
     states = _states(snapshot, encoding, request)
     alike = ((states == NOT_OF_CLASS) | (states == OF_CLASS)).any(axis=1)
     found = columns_of(encoding, own_texts(snapshot, encoding))
@@ -71,7 +71,7 @@ def _states(snapshot: Snapshot, encoding: Encoding, request: SendSeparated) -> S
 
 
 def _of_categories(codes: Array, size: int, classes: States) -> States:
-    """(size, outputs); codes of −1 are of no category."""
+    """Return (size, outputs); codes of −1 belong to no category."""
     found = np.zeros((size, classes.shape[1]), np.uint8)
     for output, own in enumerate(classes.T):
         for flag in (NOT_OF_CLASS, OF_CLASS):
@@ -81,7 +81,9 @@ def _of_categories(codes: Array, size: int, classes: States) -> States:
 
 
 def _of_number(values: Float, classes: States, *, counts: bool) -> States:
-    """(outputs,): of one of two values; of more values whether a threshold tells rows apart."""
+    """Return (outputs,): for one of two values; for more values, whether a threshold separates the
+    classes.
+    """
     found = np.full(classes.shape[1], BOTH, np.uint8)
     counted = (classes > 0).any(axis=1)
     values, classes = values[counted], classes[counted]

@@ -1,4 +1,6 @@
-"""How the active rows differ from those that a saved block was trained on, feature by feature."""
+"""Differences between the active rows and the training rows of a saved block, feature
+by feature.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ _NAN = float("nan")
 
 
 def skew(snapshot: Snapshot, block: SavedBlock, engine: LinearEngine, request: SendSkew) -> Skew:
-    """`engine` is of the active rows as the block encodes them."""
+    """Return the differences. `engine` has the active rows in the block's encoding."""
     encoding, reference, least = block.encoding, block.reference, request.least
     counts = counts_of(snapshot)
     if reference is not None and reference.effective < least:
@@ -89,8 +91,9 @@ def _binned(
 
 
 def _groups(rows: Array, least: int) -> Array:
-    """int (k,): the group of each bin, so that each has no rows or enough: bins of too few are one
-    with the next that has any, the last of them with those before."""
+    """Return int (k,): the group of each bin, so that each group has enough rows or none. Bins with
+    too few join the next that has any; the last of them join those before.
+    """
     groups = np.zeros(len(rows), np.int64)
     group, held = 0, 0
     for place, count in enumerate(rows.tolist()):
@@ -156,6 +159,6 @@ def _category(
 
 
 def now_of(found: Entries) -> list[float]:
-    """Shares of the rows that are compared."""
+    """Return shares of the compared rows."""
     shares: list[float] = (found.counts / found.counts.sum()).tolist()
     return shares

@@ -1,4 +1,4 @@
-"""A snapshot whose columns become what TRANSFORM fits to its active rows."""
+"""Apply the functions of TRANSFORM to a snapshot's columns, fitted to its active rows."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from sqlfl.udfs.numbering.arrow_snapshot import HeldRows
 from sqlfl.udfs.numbering.rows import Snapshot
 
 SCALED = ("minmax", "robust_scale", AUTO)
-"""What gives a column its scale: it is centred, and not divided by its deviation."""
+"""Functions that scale a column: it is then centred, and not divided by its deviation."""
 
 
 def raw(features: Sequence[FeatureSpecification]) -> tuple[FeatureSpecification, ...]:
@@ -48,12 +48,12 @@ def transform(
     pairs: tuple[Pair, ...] = (),
     limits: CellLimits | None = None,
 ) -> tuple[Fitted | None, ...] | None:
-    """Make `features` of the active rows' columns, once; by `fitted`, or by what is found in them,
-    of which so many rows are joined, within the `limits` of cells. The last features are `pairs` of
-    those before.
+    """Make `features` of the active rows' columns, once; by `fitted`, or by a fit to these rows, of
+    which `joined` rows are joined, within the `limits` of cells. The last features are `pairs` of
+    earlier ones.
 
-    Returns what they were made by, for each feature that is fitted; None where none is. Raises
-    ModelError where there is nothing to fit to, and for infinite values.
+    Returns the fit of each fitted feature; None without any. Raises ModelError if there is nothing
+    to fit to, and for infinite values.
     """
     places = [place for place, feature in enumerate(features) if feature.step is not None]
     if not places and not pairs:
@@ -90,7 +90,9 @@ def transform(
 
 
 def ranges(snapshot: Snapshot, features: tuple[FeatureSpecification, ...]) -> Ranges:
-    """What a client of a shared slot tells before `transform`, of each feature that is fitted."""
+    """Return the ranges that a client of a shared slot sends before `transform`, for each fitted
+    feature.
+    """
     counts = counts_of(snapshot)
     found = [
         own_range(feature, column_of(snapshot, feature, place), counts)
@@ -103,7 +105,7 @@ def ranges(snapshot: Snapshot, features: tuple[FeatureSpecification, ...]) -> Ra
 
 
 def of_ranges(features: tuple[FeatureSpecification, ...], ends: Float) -> tuple[Fitted | None, ...]:
-    """What the merged ranges say of each feature. InternalError for those of others."""
+    """Return the fits from merged ranges. Raise InternalError for ranges of other features."""
     if len(ends) != sum(feature.fitted for feature in features):
         raise InternalError(f"ranges of {len(ends)} features came")
     rows = iter(ends)
@@ -111,7 +113,7 @@ def of_ranges(features: tuple[FeatureSpecification, ...], ends: Float) -> tuple[
 
 
 def encoding_of(encoding: Encoding, fitted: tuple[Fitted | None, ...] | None) -> Encoding:
-    """With what was fitted; columns that have a scale by that keep it."""
+    """Return the encoding with the fits; columns that these scale keep their scale."""
     if fitted is None:
         return encoding
     scale, start = encoding.scale.copy(), 0
@@ -125,7 +127,7 @@ def encoding_of(encoding: Encoding, fitted: tuple[Fitted | None, ...] | None) ->
 
 
 def counts_of(snapshot: Snapshot) -> Float:
-    """(a,): what each active row counts."""
+    """Return (a,): the weight of each active row."""
     if snapshot.held is not None:
         return snapshot.held.weights
     return snapshot.of_active_rows(sql.column("cnt"), None, np.float64)
@@ -140,7 +142,7 @@ def absent(snapshot: Snapshot, place: int) -> Array:
 
 
 def column_of(snapshot: Snapshot, feature: FeatureSpecification, place: int) -> Values:
-    """Of the active rows the column of a feature, which is no array."""
+    """Return the column of a feature over the active rows; the feature is no array."""
     if snapshot.held is not None:
         return _held_column(snapshot.held, feature, place)
     before = snapshot.specification.features[:place]

@@ -1,1 +1,1 @@
-"""Labels: their noise, its secret, and what a statement releases of them."""
+"""Labels: their noise, its secret, and the release that a statement makes of them."""

@@ -26,7 +26,7 @@ from sqlfl.udfs import sql
 from sqlfl.udfs.describe import describe, place_of
 
 Node: TypeAlias = "Mapping[str, Any]"
-"""Of DuckDB's syntax tree, as JSON."""
+"""A node of DuckDB's syntax tree, as JSON."""
 Form: TypeAlias = "tuple[Any, ...]"
 """A kind, then its parts: forms, texts, numbers."""
 
@@ -43,7 +43,7 @@ _OPPOSITE = {"=": ("<>", False), "<>": ("=", False), "<": ("<=", True), "<=": ("
 _JOINED = {"CONJUNCTION_AND": "and", "CONJUNCTION_OR": "or"}
 _BOOLEAN = ("=", "<>", "<", "<=", "and", "or", "not", "is null", "BOOLEAN")
 _NUMBERS = ("INTEGER", "NUMERIC")
-"""Constants that are one."""
+"""Types of numeric constants."""
 _NUMERIC = (
     "TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UTINYINT", "USMALLINT", "UINTEGER",
     "UBIGINT", "UHUGEINT", "FLOAT", "DOUBLE",
@@ -65,18 +65,19 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class NamePlace:
-    """What names of tables mean where a fragment is evaluated, all in small letters."""
+    """Meaning of table names at a fragment's evaluation, all in lower case."""
 
     catalog: str
     schema: str
     """The current ones."""
     schemas: frozenset[str]
-    """Of the current database."""
+    """Schemas of the current database."""
 
 
 def way_to_label(con: sql.Connection, fragment: str) -> str:
-    """The way to the label of a fragment that `con` can evaluate, as text; the fragment itself
-    where it is not read as one plain SELECT."""
+    """Return the way to the label of a fragment that `con` can evaluate, as text; the fragment
+    itself unless it is one plain SELECT.
+    """
     place, select = _parsed(con, fragment)
     if select is None:
         return fragment
@@ -90,7 +91,7 @@ def way_to_label(con: sql.Connection, fragment: str) -> str:
 
 
 def _parsed(con: sql.Connection, fragment: str) -> tuple[NamePlace, Node | None]:
-    """The fragment, if it is a SELECT with one label, as DuckDB's parser reads it."""
+    """Return the fragment as DuckDB's parser reads it, if it is a SELECT with one label."""
     here = place_of(con)
     schemas = exp.select(sql.call("list", sql.call("lower", sql.column("schema_name"))))
     schemas = schemas.from_(exp.Table(this=sql.call("duckdb_schemas")))
@@ -126,14 +127,18 @@ def _source(select: Node) -> str | None:
 class _Reader:
     place: NamePlace
     source: str | None
-    """The name of the one source, in small letters; None where names are taken as they stand."""
+    """Name of the single source, in lower case; None if names are taken literally."""
     types: Mapping[str, str] = field(default_factory=dict)
-    """Of its columns."""
+    """Types of its columns."""
     inner: bool = False
-    """In a query or a lambda within the expression, where a name alone may be that one's own."""
+    """Whether it is in a query or lambda within the expression, where a single name may
+    be local.
+    """
 
     def way(self, select: Node) -> Form:
-        """Of a label that a window is in, the rows that there are decide: WHERE is part of it."""
+        """Return the way of a label. With a window, the set of rows decides the label, so WHERE is
+        included.
+        """
         (target,) = _targets(select)
         label = {name: part for name, part in target.items() if name != "alias"}
         left_out = {"type", "select_list", "from_table"}
@@ -145,7 +150,7 @@ class _Reader:
         return ("label", self.form(label), self.form(source), self._rest(rest))
 
     def form(self, node: Node) -> Form:
-        """A node and what is below it."""
+        """Return the form of a node and its children."""
         kind, type_ = node.get("class"), str(node.get("type"))
         match kind or type_:
             case "COLUMN_REF":
@@ -173,7 +178,9 @@ class _Reader:
         return (type_, self._rest(node, "type"))
 
     def _column(self, names: Sequence[str]) -> Form:
-        """Of the source, where that is sure; a field's names stand behind the column's."""
+        """Return a column of the source, where that is certain; a field's names follow the
+        column's.
+        """
         if self.source is not None and len(names) > 1 and names[0] == self.source:
             return ("column", *names[1:])
         return ("name" if self.inner or self.source is None else "column", *names)
@@ -200,7 +207,9 @@ class _Reader:
         return (type_, *parts)
 
     def _cast(self, node: Node) -> Form:
-        """Not to the type that a column has anyway; of a text it may take a collation away."""
+        """Return a cast, unless the column has the type already. A cast of a text may remove a
+        collation.
+        """
         value = self.form(node["child"])
         name = str(node["type_expr"].get("type_name")).lower()
         kind = _KINDS.get(name, name.upper())
@@ -209,7 +218,7 @@ class _Reader:
         return ("cast", value, self._rest(node, "type", "child"))
 
     def _call(self, node: Node) -> Form:
-        """Of a function; `r.text.upper()` is one with three names."""
+        """Return a function call; `r.text.upper()` is one with three names."""
         names = [str(name).lower() for name in node["qualified_name"]["path"]]
         if len(names) > 1 and names[0] == self.source:
             names = ["column", *names[1:]]
@@ -223,7 +232,7 @@ class _Reader:
         return ("call", tuple(names), given, rest)
 
     def _rest(self, node: Node, *without: str) -> Form:
-        """All that is there but for these parts, by name."""
+        """Return all other parts by name."""
         parts = (
             (name, self._part(name, part))
             for name, part in sorted(node.items())
@@ -241,7 +250,7 @@ class _Reader:
     # -- equalities -------------------------------------------------------------------------------
 
     def _compared(self, operator: str, left: Form, right: Form) -> Form:
-        """A comparison. What is true or false is itself where it is compared with true."""
+        """Return a comparison. A boolean compared with true is the boolean itself."""
         if operator not in ("=", "<>"):
             return (operator, left, right)
         for one, other in ((left, right), (right, left)):
@@ -251,7 +260,7 @@ class _Reader:
         return (operator, *sorted((left, right), key=repr))
 
     def _between(self, value: Form, low: Form, high: Form) -> Form:
-        """Of numbers: DuckDB compares the three as one type."""
+        """Return BETWEEN of numbers: DuckDB compares the three as one type."""
         if self._type(value) in _NUMERIC and low[0] in _NUMBERS and high[0] in _NUMBERS:
             return self._joined("and", [("<=", low, value), ("<=", value, high)])
         return ("between", value, low, high)
@@ -269,7 +278,7 @@ class _Reader:
         return ("not", form)
 
     def _joined(self, operator: str, parts: Sequence[Form]) -> Form:
-        """Conditions by AND or OR: in any order, each once, without what decides nothing."""
+        """Return conditions under AND or OR: in any order, each once, without neutral ones."""
         flat = {p for part in parts for p in (part[1:] if part[0] == operator else (part,))}
         nothing = ("BOOLEAN", "true" if operator == "and" else "false")
         found = sorted(flat - {nothing}, key=repr) or [nothing]
@@ -279,5 +288,5 @@ class _Reader:
         return form[0] in _BOOLEAN or self._type(form) == "BOOLEAN"
 
     def _type(self, form: Form) -> str | None:
-        """Of a column of the source."""
+        """Return the type of a column of the source."""
         return self.types.get(form[1]) if form[0] == "column" and len(form) == 2 else None

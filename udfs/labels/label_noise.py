@@ -38,15 +38,16 @@ from sqlfl.udfs.numbering import keys
 from sqlfl.udfs.numbering.rows import Snapshot
 
 RowKeys: TypeAlias = "Sequence[tuple[str, ...]]"
-"""Of each fragment the columns that identify a row; none for its whole content."""
+"""Columns that identify a row, for each fragment; empty for its whole content."""
 
 
 def noised_labels(snapshot: Snapshot) -> tuple[Array, tuple[str, ...], Array]:
-    """What `Labels` carries for the active rows: (values, classes, codes), as `Snapshot.labels`.
+    """Return the noised labels of the active rows, as `Labels` carries them: (values, classes,
+    codes).
 
-    Classes are all public ones, whether they occur or not; codes uint32 (a,) by randomised
-    response. Numbers are clipped to the bounds, infinite ones too, and have Laplace noise: float64
-    (a,). Raises ModelError, without values, where a label is not among the classes.
+    Classes are all public ones, present or not; codes uint32 (a,) are by randomised response.
+    Numbers are clipped to the bounds, infinite ones too, and have Laplace noise: float64 (a,).
+    Raises ModelError, without values, for a label that is not among the classes.
     """
     privacy = snapshot.specification.privacy
     label = None if privacy is None else privacy.label
@@ -92,8 +93,9 @@ def _words(snapshot: Snapshot, label: LabelNoise) -> npt.NDArray[np.uint64]:
 
 
 def drawn_rows(snapshot: Snapshot) -> tuple[Array, Array]:
-    """What labels are drawn from, of all rows that have one, whether they are active or not yet:
-    uint64 (n,) each, a hash of what stands for the row, and one of that and its label."""
+    """Return the sources of label draws, for all rows with a label, active or not: uint64 (n,)
+    each. The first is a hash of the row's identity; the second also covers the label.
+    """
     query = sql.query(
         """SELECT md5_number_lower(hex(draw)) AS who,
         md5_number_lower(hex(draw) || ' ' || CAST(y AS VARCHAR)) AS what
@@ -114,7 +116,7 @@ def draw_of(secret: bytes, label: LabelNoise, ways: Sequence[str], row_keys: Row
 def _key(secret: bytes, label: LabelNoise, way: str, row_key: Sequence[str]) -> bytes:
     bounds = None if label.bounds is None else [float(bound) for bound in label.bounds]
     how = [label.mechanism, float(label.epsilon), bounds, sorted(label.classes)]
-    # before there were keys of rows this had no such part, and labels are to stay as they are
+    # without row keys this part is absent, as in older versions, so that labels stay the same
     told = [json.dumps(row_key)] if row_key else []
     return keys.derive(secret, "labels", json.dumps(how), way, *told)
 

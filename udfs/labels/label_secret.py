@@ -37,30 +37,35 @@ BYTES = 32
 TABLE = "label_secrets"
 COLUMNS = {"client": "VARCHAR", "made_at": "TIMESTAMPTZ", "secret": "BLOB"}
 SUFFIX = ".label-secret"
-"""Of the file beside a database, after its whole name."""
+"""Suffix of the file beside a database, after its whole name."""
 OWN = ""
-"""In the column `client`: the secret is of the database that it lies in."""
+"""In the column `client`: the secret belongs to the database that holds it."""
 LOST = "restore it from a backup; where there is none, remove it: labels are then drawn anew once"
 
 _MAKING = threading.Lock()
-"""Clients of one process look and make one after the other; DuckDB lets no other process write."""
+"""Clients of one process search and make a secret one after the other; DuckDB excludes other
+processes.
+"""
 
 
 class SecretPlace(Protocol):
-    """Where a secret may lie."""
+    """A possible place of a secret."""
 
     def find(self) -> bytes | None:
-        """None where there is none. Raises Error for what cannot be read or is no secret."""
+        """Return the secret, or None. Raise Error if it cannot be read or is invalid."""
         ...
 
     def keep(self, secret: bytes) -> bytes:
-        """Keep it, and return the one that is there: another's, who was quicker. Raises Error."""
+        """Store it, and return the stored one: another client's, if it was faster. Raise Error on
+        failure.
+        """
         ...
 
 
 class LabelSecret:
-    """Of one client. `places` are looked into, in order; `home` is where it is made, None where
-    it goes with the session, for `reason`, which follows the client's name."""
+    """The secret of one client. `places` are searched in order; `home` is where it is made. None
+    means that it ends with the session, for `reason`, text after the client's name.
+    """
 
     def __init__(
         self,
@@ -75,10 +80,10 @@ class LabelSecret:
 
     @property
     def fleeting(self) -> str:
-        """Why labels are drawn anew in each session; empty where they are not."""
+        """Return why labels are drawn anew in each session; empty if they are not."""
         try:
             lasts = self._home is not None or any(place.find() for place in self._places)
-        except Error:  # which is for the statement that needs it
+        except Error:  # the statement that needs the secret will report it
             lasts = True
         return "" if lasts else self._reason
 
@@ -137,13 +142,13 @@ def label_secret(
 
 @dataclass(frozen=True)
 class _Content:
-    """Of a file beside a database."""
+    """Contents of the file beside a database."""
 
     label_secret: bytes
 
 
 class BesideFile:
-    """A file of its own beside the database's, for its owner only, which appears whole."""
+    """A separate file beside the database's, readable by its owner only, which appears complete."""
 
     def __init__(self, database: str) -> None:
         self._database = Path(os.path.realpath(database))
@@ -195,9 +200,8 @@ class BesideFile:
 
 
 class InDatabase:
-    """A row of the schema `sqlfl` of a database: its own, or of the client that it is a store of.
-
-    `con` is worked on by cursors only.
+    """A row in the schema `sqlfl` of a database: its own secret, or that of a client whose store it
+    is. `con` is used by cursors only.
     """
 
     def __init__(self, con: sql.Connection, database: Database, client: str) -> None:
@@ -239,7 +243,7 @@ class InDatabase:
 
     @contextmanager
     def _cursor(self) -> Iterator[sql.Connection]:
-        """In a transaction, which is rolled back unless it was committed."""
+        """Yield a cursor in a transaction, which is rolled back unless it was committed."""
         cursor = sql.cursor(self._con)
         try:
             cursor.begin()
@@ -292,11 +296,11 @@ class InDatabase:
 
 
 class Holders:
-    """The clients of a federation, by the secret that they have.
+    """The clients of a federation, by their secret.
 
-    Copies of a database have one secret, and so have two connections to it. Under one key their
-    equal rows would have equal noise, and it would show whether two labels are equal: so each
-    client has a number of its own beside the secret, the first one 0.
+    Copies of a database share one secret, and so do two connections to it. Under one key their
+    equal rows would have equal noise, which would disclose whether two labels are equal. So each
+    client has a number beside the secret, the first one 0.
     """
 
     def __init__(self) -> None:
@@ -327,7 +331,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _sync(folder: Path) -> None:
-    """Its entries too."""
+    """Write the folder's entries to disk too."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,8 +1,8 @@
-"""The rows of a slot as Arrow columns beside the database, for the arrays engine.
+"""Rows of a slot as Arrow columns beside the database, for the arrays engine.
 
-A statement costs a database a millisecond or more, however few rows it is about, and temporary
-tables several. So one query fetches the rows, and what the temporary tables are asked otherwise is
-worked out from these columns: the same numbers, up to the order in which sums add up.
+A statement costs a database a millisecond or more, however few its rows, and temporary tables
+several. So one query fetches the rows, and these columns answer what temporary tables would: the
+same numbers, up to the order of summation.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from sqlfl.udfs.numbering import keys
 from sqlfl.udfs.numbering.fragments import AS_BLOB, WHOLE
 
 LARGEST = 1 << 28
-"""Bytes of columns that are held; more of them are kept in temporary tables."""
+"""Maximum bytes of columns in memory; larger ones stay in temporary tables."""
 _PLAIN = re.compile(WHOLE.pattern + "|BOOLEAN|FLOAT|DOUBLE|DATE|TIMESTAMP|BLOB")
 """Types that Arrow has as DuckDB has them: texts would lose their collation, the order of ENUMs
 and the width of others is another there."""
 _JOINING = re.compile(r"p\d+_\d+|h|exact|fragment|mark")
-"""Columns that are of no use once the rows are numbered."""
+"""Columns that are needed only for numbering rows."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,9 +40,9 @@ class HeldRows:
 
     features: tuple[FeatureSpecification, ...]
     columns: Mapping[str, pa.Array]
-    """By name, those of `raw`; parts of keys are whole numbers or canonical bytes."""
+    """Columns of `raw` by name; parts of keys are whole numbers or canonical bytes."""
     counts: Array = field(default_factory=lambda: np.zeros(0))
-    """(a,): what each active row counts; whole numbers until they are weighed."""
+    """(a,): the weight of each active row; whole numbers until `weighed`."""
 
     @property
     def size(self) -> int:
@@ -51,7 +51,7 @@ class HeldRows:
 
     @property
     def labelled(self) -> npt.NDArray[np.bool_]:
-        """(n,): the row has a target, or there is none."""
+        """(n,): whether the row has a target, or there is none."""
         if "y" not in self.columns or not self.columns["y"].null_count:
             return np.ones(self.size, bool)
         return np.asarray(self.columns["y"].is_valid().to_numpy(zero_copy_only=False), bool)
@@ -63,7 +63,7 @@ class HeldRows:
         return replace(self, columns=columns)
 
     def without_keys(self) -> HeldRows:
-        """The rows without what only their numbering needs."""
+        """Return the rows without columns that only numbering needs."""
         columns = {n: column for n, column in self.columns.items() if not _JOINING.fullmatch(n)}
         return replace(self, columns=columns)
 
@@ -92,7 +92,7 @@ class HeldRows:
 
     @cached_property
     def missing(self) -> tuple[npt.NDArray[np.bool_], ...]:
-        """(a,) of each feature that is no category: whether it is NULL."""
+        """(a,) for each feature that is no category: whether it is NULL."""
         found = []
         for position, feature in enumerate(self.features):
             if feature.kind != "category":
@@ -102,8 +102,9 @@ class HeldRows:
 
     @cached_property
     def categories(self) -> Mapping[int, tuple[Array, list[bytes]]]:
-        """By position among the features, of each category feature: int64 (a,), which of the
-        entries a row has; and the entries, canonical texts that occur."""
+        """Position of a category feature -> int64 (a,), each row's entry; and the entries,
+        canonical texts that occur.
+        """
         found = {}
         for position, feature in enumerate(self.features):
             if feature.kind == "category":
@@ -113,7 +114,7 @@ class HeldRows:
         return found
 
     def is_whole(self, name: str) -> bool:
-        """The column is of whole numbers, or BOOLEAN."""
+        """Return whether the column has whole numbers or BOOLEAN."""
         kind = self.columns[name].type
         return bool(pa.types.is_integer(kind) or pa.types.is_boolean(kind))
 
@@ -123,8 +124,9 @@ class HeldRows:
         return found
 
     def classes(self, name: str) -> tuple[list[int], Array]:
-        """The distinct values of whole numbers or a BOOLEAN, ascending; uint32 (a,), which of them
-        a row has."""
+        """Return the distinct values of whole numbers or a BOOLEAN, ascending; and each row's value
+        as uint32 (a,).
+        """
         encoded = self.columns[name].dictionary_encode()
         values = encoded.dictionary.to_pylist()
         order = sorted(range(len(values)), key=values.__getitem__)
@@ -174,11 +176,11 @@ class HeldRows:
         return found
 
     def absent(self) -> Float:
-        """Σ cnt of the rows where a feature is NULL, for each that is no category."""
+        """Return Σ cnt of the rows with a NULL feature, for each that is no category."""
         return np.array([self.weights @ missing for missing in self.missing], np.float64)
 
     def frequencies(self, position: int) -> list[tuple[bytes, float]]:
-        """Entry and Σ cnt, of those that weigh anything."""
+        """Return entry and Σ cnt of the entries with weight."""
         codes, entries = self.categories[position]
         sums = np.bincount(codes, self.weights, len(entries))
         return [(entry, n) for entry, n in zip(entries, sums.tolist(), strict=True) if n > 0]
@@ -187,8 +189,9 @@ class HeldRows:
 def held_rows(
     con: sql.Connection, wanted: SlotSpecification, raw: exp.Query, content: Mapping[str, exp.Expr]
 ) -> HeldRows | None:
-    """The rows of the query `raw`; None where they are too large to be held, or of types that
-    Arrow has not. `content` are further columns, of its row t."""
+    """Return the rows of the query `raw`; None if they are too large, or have types without an
+    Arrow form. `content` are further columns, of its row t.
+    """
     in_columns = wanted.engine == "arrays" or not wanted.features
     if (
         not in_columns
@@ -231,7 +234,7 @@ def _types_are_plain(con: sql.Connection, wanted: SlotSpecification, raw: exp.Qu
 
 
 def _part(value: exp.Expr, kind: str) -> exp.Expr:
-    """Part of a key as it is held."""
+    """Return a part of a key in its stored form."""
     if WHOLE.fullmatch(kind) or kind in AS_BLOB:
         return value
     return keys.canonical_bytes(value, kind)

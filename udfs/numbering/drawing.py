@@ -1,4 +1,4 @@
-"""Rows that are drawn by the owner of the labels: for validation, or into folds."""
+"""Draws of rows by the owner of the labels: for validation, or into folds."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def folds_of(snapshot: Snapshot) -> Array:
         return np.zeros(0, np.uint8)
     blocks = np.zeros((len(hashes), 2), "<u8")
     blocks[:, 0] = hashes
-    # each block by itself: a random function of what is in it, and nobody reads it again
+    # each block separately: a random function of its content, and the key is used only here
     cipher = Cipher(AES(key), ECB()).encryptor()
     chance = np.frombuffer(cipher.update(blocks.tobytes()), "<u8").reshape(-1, 2)[:, 0]
     classes = snapshot.labels()[2] if own.target and own.classes else np.zeros(len(chance), int)
@@ -68,7 +68,7 @@ def folds_of(snapshot: Snapshot) -> Array:
     strata = np.minimum.reduceat(classes[order], np.flatnonzero(new))
     dealt = deal(strata, own.folds, own.split)
     if len(own.fragments) > 1:
-        # they may read a row twice, with two labels: whoever merges folds must not tell these apart
+        # they may hold a row twice, with two labels, and must not be distinguishable at the merge
         (dealt,) = merge_folds([dealt], [strata], own.folds, own.split, onward=True)
     found = np.empty(len(order), np.uint8)
     found[order] = dealt[np.cumsum(new) - 1]
@@ -76,7 +76,7 @@ def folds_of(snapshot: Snapshot) -> Array:
 
 
 def _draw(snapshot: Snapshot) -> tuple[exp.Expr, dict[str, object]]:
-    """Of each row the bytes of its draw, and the parameters of the expression."""
+    """Return the bytes of each row's draw, and the parameters of the expression."""
     draw: exp.Expr = sql.column("draw")
     if snapshot.specification.privacy is not None:
         draw = keys.first_bytes(snapshot.numbered(), DRAW_BYTES)

@@ -15,10 +15,10 @@ from sqlfl.udfs.describe import describe
 from sqlfl.udfs.numbering import keys
 
 AS_BLOB = ("VARCHAR", "JSON")
-"""Types of key parts that are kept as BLOB, so that no collation merges two texts."""
+"""Types of key parts that are stored as BLOB, so that no collation merges two texts."""
 DRAW_BYTES = 8
 _SINGLE = ("FLOAT", "BOOLEAN", "TINYINT", "UTINYINT", "SMALLINT", "USMALLINT")
-"""Types of numbers whose values are all numbers of 4 bytes."""
+"""Types whose values are all exact in 4 bytes."""
 WHOLE = re.compile(r"U?(TINYINT|SMALLINT|INTEGER|BIGINT)")
 ZONED = "TIMESTAMP WITH TIME ZONE"
 
@@ -111,7 +111,7 @@ def _no_nan(value: exp.Expr) -> exp.Expr:
 
 
 def _hashed_alike(now: str, planned: str) -> bool:
-    """Equal values of both types have equal hashes, by what the planned type says of them."""
+    """Return whether equal values of both types have equal hashes, by the planned type."""
     whole = WHOLE.fullmatch(now) and WHOLE.fullmatch(planned)
     enums = now == "ENUM" and planned.startswith("ENUM(")  # described without its values
     return bool(now == planned or whole or enums)
@@ -123,8 +123,8 @@ def _feature(value: exp.Expr, column: Column, feature: FeatureSpecification) -> 
         return sql.call("coalesce", known, sql.call("encode", sql.string("n")))
     if feature.kind == "array":
         kind = "FLOAT" if column.type == f"FLOAT[{feature.width}]" else "DOUBLE"
-        # here for all elements at once: the time that DuckDB plans for is the square of how many
-        # expressions read theirs twice
+        # one list function for all elements: DuckDB's planning time is quadratic in the number of
+        # expressions that read theirs twice
         element = exp.to_identifier("element")
         each = exp.Lambda(this=_no_nan(sql.column("element")), expressions=[element])
         return sql.cast(sql.call("list_transform", value, each), f"{kind}[{feature.width}]")
@@ -151,7 +151,7 @@ def _number(value: exp.Expr) -> exp.Expr:
 
 
 def _draw(base: exp.Expr, column: Column) -> exp.Expr:
-    """A keyed hash of the whole row: a uniform number, as DRAW_BYTES that order as it does."""
+    """Return a keyed hash of the whole row: a uniform number, as DRAW_BYTES in the same order."""
     if ZONED in column.type:
         base = _without_zone(base, exp.DataType.build(column.type, dialect="duckdb"))
     row = sql.call("encode", sql.call("coalesce", sql.text(base), sql.string("")))
@@ -159,7 +159,7 @@ def _draw(base: exp.Expr, column: Column) -> exp.Expr:
 
 
 def _by_key(base: exp.Expr, column: Column, key: Sequence[str]) -> tuple[exp.Expr, Column]:
-    """The values of these columns of a row, which is `base`, as a row of their own."""
+    """Return the values of these columns of a row, `base`, as a row of their own."""
     parts: list[exp.Expr] = [
         sql.call("struct_extract", base.copy(), sql.string(name)) for name in key
     ]
@@ -173,8 +173,9 @@ def _by_key(base: exp.Expr, column: Column, key: Sequence[str]) -> tuple[exp.Exp
 
 
 def _without_zone(value: exp.Expr, kind: exp.DataType) -> exp.Expr:
-    """The value with its times that have a zone as numbers: their text is that of the session's
-    zone, and a row's draw is to be the same in all of them. Those in lists stay."""
+    """Return the value with zoned times as numbers: their text depends on the session's zone, and a
+    row's draw must not. Those in lists stay.
+    """
     if kind.is_type(exp.DType.TIMESTAMPTZ):
         return keys.canonical_text(value, ZONED)
     if not kind.is_type(exp.DType.STRUCT):

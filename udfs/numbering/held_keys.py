@@ -1,4 +1,4 @@
-"""Join keys of rows that are held as columns: their distinct values, and the tags of these."""
+"""Join keys of rows held as columns: their distinct values, and the tags of these."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ from sqlfl.udfs.numbering import keys
 from sqlfl.udfs.numbering.arrow_snapshot import HeldRows
 
 FEW = 1 << 16
-"""Distinct values that are hashed here: it takes as long as the database's statement takes for more
-of them, which hashes in several threads."""
+"""Maximum distinct values to hash in Python. With more, the database, which hashes in several
+threads, is faster.
+"""
 
 
 def held_key(
     con: sql.Connection, held: HeldRows, position: int, key: KeySpecification, secret: bytes
 ) -> tuple[Array, Array] | None:
-    """Of a key the tag of each distinct value, uint8 (u, 16), and (n,), which of them a row has: u
-    where a part is NULL. None where that is so and the key is not nullable."""
+    """Return the tag of each distinct value of a key, uint8 (u, 16), and each row's value, (n,): u
+    if a part is NULL. None if a part is NULL and the key is not nullable.
+    """
     parts = [held.columns[f"p{position}_{p}"] for p in range(len(key.types))]
     if not any(part.null_count for part in parts):
         codes, distinct = _distinct(parts)

@@ -43,17 +43,18 @@ def derive(secret: bytes, *info: str) -> bytes:
 
 
 def run_key(secret: bytes, run: str, nonces: Array) -> bytes:
-    """Of one run, whose clients have drawn these nonces, uint8 (clients, 16), told in one order:
-    who asks again under the same run's id, of a client that has drawn anew, gets another key."""
+    """Return the key of one run, whose clients have drawn these nonces, uint8 (clients, 16), in
+    order. A repeated run id, with a newly drawn nonce, gives another key.
+    """
     return derive(secret, run, *(bytes(nonce).hex() for nonce in nonces))
 
 
 def check_value(secret: bytes, session: str) -> str:
-    """What tells two secrets apart, and nothing else of them: 32 hexadecimal digits.
+    """Return 32 hexadecimal digits that distinguish two secrets in one session, and disclose
+    nothing else.
 
-    Of one session. Whoever sees it can try secrets against it, of which there are 2²⁵⁶. Its label
-    has a line break, which no run's id may have: it is no run's key, whatever the session is said
-    to be.
+    An observer can test secrets against it, of which there are 2²⁵⁶. Its label has a line break,
+    which no run's id may have: so it never equals a run's key.
     """
     return derive(secret, "whether secrets\nare equal", session)[:TAG_BYTES].hex()
 
@@ -85,7 +86,9 @@ def first_bytes(blob: exp.Expr, count: int) -> exp.Expr:
 
 
 def tags(key: bytes, messages: Iterable[bytes]) -> Array:
-    """uint8 (n, 16): what `tag` makes of these messages under `pads(key)`, without a database."""
+    """Return uint8 (n, 16): the result of `tag` for these messages under `pads(key)`, without a
+    database.
+    """
     inside, outside = (hashlib.sha256(pads(key)[name]).copy for name in ("ipad", "opad"))
     found = []
     for message in messages:
@@ -98,17 +101,16 @@ def tags(key: bytes, messages: Iterable[bytes]) -> Array:
 
 
 def key_message(key: KeySpecification, parts: list[exp.Expr]) -> exp.Expr:
-    """The BLOB that is hashed for a composite key: its domain, then every part with its length.
-
-    The domain (index and types of the key) keeps the tags of different keys apart. ModelError
-    where a part's type has no canonical bytes.
+    """Return the BLOB to hash for a composite key: its domain, then every part with its length. The
+    domain (index and types of the key) separates the tags of different keys. Raise ModelError if a
+    part's type has no canonical bytes.
     """
     pairs = zip(parts, key.types, strict=True)
     return message_of(key, [canonical_bytes(part, kind) for part, kind in pairs])
 
 
 def message_of(key: KeySpecification, values: Iterable[exp.Expr]) -> exp.Expr:
-    """As `key_message`, of the parts' canonical bytes."""
+    """Return `key_message` for the parts' canonical bytes."""
     pieces: list[exp.Expr] = [sql.call("encode", sql.string(_domain(key)))]
     for value in values:
         length = "encode(CAST(octet_length($value) AS VARCHAR) || ':')"
@@ -117,7 +119,9 @@ def message_of(key: KeySpecification, values: Iterable[exp.Expr]) -> exp.Expr:
 
 
 def messages_of(key: KeySpecification, parts: Iterable[Iterable[bytes]]) -> Iterator[bytes]:
-    """What `message_of` makes of the values of each part, n of each, without a database."""
+    """Return the results of `message_of` for the values of each part, n of each, without a
+    database.
+    """
     domain = _domain(key).encode()
     if len(key.types) == 1:
         (own,) = parts
@@ -134,9 +138,8 @@ def _domain(key: KeySpecification) -> str:
 
 
 def canonical_bytes(value: exp.Expr, kind: str) -> exp.Expr:
-    """A BLOB that is equal for two values of DuckDB type `kind` exactly if DuckDB holds them equal.
-
-    ModelError for nested types, which have no such bytes here.
+    """Return a BLOB that is equal for two values of DuckDB type `kind` exactly if DuckDB treats
+    them as equal. Raise ModelError for nested types, which have no such bytes here.
     """
     if kind == "BLOB":
         return value
@@ -174,7 +177,7 @@ def positive_zero(value: exp.Expr, kind: str) -> exp.Expr:
 
 
 def _interval_microseconds(value: exp.Expr) -> exp.Expr:
-    """As DuckDB compares intervals: a month has 30 days, a day 24 hours."""
+    """Return microseconds as DuckDB compares intervals: a month has 30 days, a day 24 hours."""
     units = {
         "year": 360 * 86_400_000_000,
         "month": 30 * 86_400_000_000,

@@ -32,12 +32,13 @@ from sqlfl.udfs.numbering.held_keys import held_key
 from sqlfl.udfs.numbering.tables import SlotTables
 
 _DRAWN = 1 << 16
-"""Random numbers that are drawn at once: few enough for the processor's cache."""
+"""Random numbers to draw at once: few enough for the processor's cache."""
 _APART = 6
-"""Bits of chance beyond those that number the rows of a tag: of 64 rows one, about, draws another's
-number."""
+"""Bits of chance beyond those that number the rows of a tag: about one in 64 rows draws another's
+number.
+"""
 _LARGE = 1 << 20
-"""Rows whose keys are worth a statement to let go of, once they are codes."""
+"""Rows for which a statement that drops coded keys is worth it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,19 +54,18 @@ class Numbering:
     codes: tuple[Array, ...]
     """Per key uint32 (n,): the row's tag; u where a part of the key is NULL."""
     salt: bytes
-    """The key of chance: random, or with a seed what follows from that and from the rows."""
+    """The key of chance: random, or with a seed a function of the seed and the rows."""
     marks: Array
-    """uint64 (n,), or (0,) where rows have none."""
+    """uint64 (n,), or (0,) without marks."""
 
 
 def number_rows(
     tables: SlotTables, secret: bytes, rows: int, held: HeldRows | None = None
 ) -> Numbering:
-    """Of all rows of `raw` that are kept, `rows` of them; tags are keyed with the `secret`. Of
-    large tables, `raw` loses its keys. `held`: the rows that are kept, where these are not in
-    `raw`.
+    """Number all kept rows of `raw`, `rows` of them; tags are keyed with the `secret`.
 
-    Raises ModelError where a key that is not nullable has a NULL, so that there are fewer.
+    Large tables lose their keys in `raw`. `held`: the kept rows, if they are not in `raw`. Raises
+    ModelError for a NULL in a key that is not nullable.
     """
     wanted = tables.specification
     if held is None:
@@ -81,7 +81,7 @@ def number_rows(
     elif wanted.seed is None:
         finest = int(np.argmax([len(own) for own in tags]))
         name, size = f"k{finest}", len(tags[finest]) + 1
-    # it is in order then, which need not be looked up
+    # it is in order already, so no lookup is needed
     leading = None if name is None else found.pop(name, None)
     _bring(found, shuffled(rows, leading, size, salt))
     if name is not None and leading is not None:
@@ -122,7 +122,7 @@ def origins(tables: SlotTables, rows: int, held: HeldRows | None) -> tuple[Array
 
 
 def content(tables: SlotTables) -> dict[str, exp.Expr]:
-    """Of row t of `raw`, what the order of seeded rows follows: nothing without a seed."""
+    """Return the content of row t of `raw` that orders seeded rows; empty without a seed."""
     if tables.specification.seed is None:
         return {}
     return {name: _content(tables, rounded=name == "h") for name in ("h", "exact")}
@@ -131,7 +131,7 @@ def content(tables: SlotTables) -> dict[str, exp.Expr]:
 def _from_tables(
     tables: SlotTables, secret: bytes, rows: int
 ) -> tuple[tuple[Array, ...], dict[str, Array]]:
-    """Per key its tags, ascending; and by name, of each row, what `_read` has."""
+    """Return per key its tags, ascending; and the columns of `_read` by name."""
     wanted = tables.specification
     pairs = [_hash_key(tables, k, key, secret) for k, key in enumerate(wanted.keys)]
     found = _read(tables, [len(tags) for tags, _ in pairs], rows)
@@ -148,7 +148,7 @@ def _from_tables(
 def _from_columns(
     tables: SlotTables, secret: bytes, held: HeldRows
 ) -> tuple[tuple[Array, ...], dict[str, Array]]:
-    """The same of rows that are held, which lie as they are counted: without `pos`."""
+    """Return the same for rows in columns, whose position needs no `pos`."""
     wanted = tables.specification
     names = ["fragment"] * (len(wanted.fragments) > 1) + list(content(tables))
     names += ["mark"] * wanted.marked
@@ -220,8 +220,9 @@ def ascending(tags: Array) -> Array:
 
 
 def _read(tables: SlotTables, sizes: list[int], rows: int) -> dict[str, Array]:
-    """By name, of each row: pos, fragment where there are several, the place k<k> of its keys in
-    their tables; with a seed also hashes of its content, h and exact."""
+    """Return by name, for each row: pos, fragment if there are several, the place k<k> of its keys
+    in their tables; with a seed also hashes of its content, h and exact.
+    """
     wanted = tables.specification
     position = sql.expression(
         "CAST(t.rowid - $first AS UINTEGER)", first=sql.number(_first_row(tables))
@@ -258,7 +259,7 @@ def _read(tables: SlotTables, sizes: list[int], rows: int) -> dict[str, Array]:
 
 
 def _first_row(tables: SlotTables) -> int:
-    """In the transaction that makes a table, its rowids do not begin at 0."""
+    """Return the first rowid: in the transaction that makes a table, rowids do not begin at 0."""
     found = sql.query("SELECT min(rowid) FROM $raw", raw=tables.table("raw"))
     ((first,),) = sql.fetch(tables.con, found)
     return int(first or 0)
@@ -267,8 +268,9 @@ def _first_row(tables: SlotTables) -> int:
 def _filled(
     tables: SlotTables, query: exp.Select, kinds: Mapping[str, type[np.generic]], rows: int
 ) -> dict[str, Array]:
-    """By name, what the query gives of the rows of `raw` that are kept. ModelError where there are
-    fewer than `rows`."""
+    """Return by name the query's columns for the kept rows of `raw`. Raise ModelError for fewer
+    than `rows`.
+    """
     found = {name: np.empty(rows, kind) for name, kind in kinds.items()}
     filled = 0
     with sql.batches(tables.con, tables.kept(query)) as reader:
@@ -283,11 +285,9 @@ def _filled(
 
 
 def _by_content(found: dict[str, Array], seed: int, slot: int) -> bytes:
-    """Bring the rows into the order of what they hold; and a key of 32 bytes that follows from the
-    seed and all of them.
+    """Sort the rows by their content. Return a key of 32 bytes from the seed and all rows.
 
-    The key is of `h` alone: a database that adds up in several threads may give the last bits of a
-    sum one way or the other.
+    The key uses `h` alone: a database that sums in several threads may vary the last bits.
     """
     h, exact = found.pop("h"), found.pop("exact")
     order = np.lexsort((exact, h))
@@ -304,11 +304,12 @@ def _bring(found: dict[str, Array], order: Array) -> None:
 
 
 def shuffled(rows: int, leading: Array | None, size: int, salt: bytes) -> Array:
-    """int64 (rows,): an order by `leading`, numbers below `size`, and by chance among equal ones.
+    """Return int64 (rows,): an order by `leading`, numbers below `size`, and random among equal
+    ones.
 
-    One sort of 64 bits: the number, chance, the place in a shuffled order. Chance has the bits that
-    are left: so many that few rows of a number draw the same, and follow that order; else there are
-    two sorts.
+    One sort of 64 bits: the number, random bits, and the place in a shuffled order. Random bits
+    fill the rest: enough that few rows of a number draw the same, and follow that order; otherwise
+    there are two sorts.
     """
     low = max(rows - 1, 1).bit_length()
     high = 0 if leading is None else (size - 1).bit_length()
@@ -350,7 +351,7 @@ def shuffled(rows: int, leading: Array | None, size: int, salt: bytes) -> Array:
 
 
 def _shuffled_twice(rows: int, leading: Array | None, salt: bytes) -> Array:
-    """As `shuffled`, for any number of rows: by chance, and then by `leading`."""
+    """Return the order as `shuffled`, for any number of rows: random, and then by `leading`."""
     parts = [part for _, part in _random(rows, salt, 64)]
     drawn = np.concatenate(parts or [np.zeros(0, np.uint64)])
     order = np.argsort(drawn, kind="stable")
@@ -360,8 +361,9 @@ def _shuffled_twice(rows: int, leading: Array | None, salt: bytes) -> Array:
 
 
 def _random(count: int, salt: bytes, bits: int) -> Iterator[tuple[int, Array]]:
-    """Numbers of 32 or 64 bits, and the place of the first: who lacks the salt cannot tell them
-    from random ones."""
+    """Yield numbers of 32 or 64 bits, and the place of the first; without the salt they are
+    indistinguishable from random ones.
+    """
     for start in range(0, count, _DRAWN):
         size = min(_DRAWN, count - start)
         yield start, np.frombuffer(_stream(salt, start, size, bits), f"<u{bits // 8}")
@@ -372,10 +374,10 @@ def _stream(salt: bytes, number: int, size: int, bits: int = 64) -> bytes:
 
 
 def _content(tables: SlotTables, *, rounded: bool) -> exp.Expr:
-    """A hash of row t of `raw`, 8 bytes that follow from all its columns.
+    """Return a hash of row t of `raw`, 8 bytes from all its columns. With `rounded`, numbers count
+    to 24 bits, else to the last.
 
-    With `rounded` numbers count to 24 bits, else to the last one. It is DuckDB's own hash, which is
-    fast over wide rows, and may change from version to version.
+    It is DuckDB's own hash, which is fast over wide rows, and may change between versions.
     """
     wanted = tables.specification
     columns: list[exp.Expr] = [sql.column("fragment", "t")]

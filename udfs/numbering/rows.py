@@ -24,24 +24,24 @@ from sqlfl.udfs.numbering.tables import SlotTables
 
 NOTHING = np.zeros(0, np.uint16)
 _CHUNK = 1 << 16
-"""Rows that are looked up at once."""
+"""Rows to look up at once."""
 _WHOLE = re.compile(r"BOOLEAN|U?(TINYINT|SMALLINT|INTEGER|BIGINT|HUGEINT)")
-"""Types whose values are equal where their texts are."""
+"""Types whose values are equal exactly if their texts are."""
 
 
 @dataclass
 class Snapshot(SlotTables):
     """A client's rows of one slot, in temporary tables of its cursor or held as columns beside it.
 
-    First `take`, then of a slot with keys `number` and `keys`, then `activate`; labels, weights,
-    split, identifiers, statistics and engines read the active rows, in the order that `activate`
-    was given.
+    First `take`, then for a slot with keys `number` and `keys`, then `activate`. Labels, weights,
+    split, identifiers, statistics and engines read the active rows, in the order given to
+    `activate`.
     """
 
     rows: tuple[int, ...] = ()
-    """Rows of each fragment, without those whose target is NULL unless its rows only match."""
+    """Rows of each fragment, without rows of NULL target unless they only match."""
     null_targets: tuple[int, ...] = ()
-    """Rows of each fragment whose target is NULL (or NaN), even where they are kept to match."""
+    """Rows of each fragment with NULL (or NaN) target, even if they are kept to match."""
     active: int = 0
     """a, the number of active rows; 0 before `activate`."""
     weight: float = 0.0
@@ -49,12 +49,12 @@ class Snapshot(SlotTables):
     fragments: tuple[str, ...] = ()
     """SQL, in the order of the specification's."""
     draws: bytes = field(default=b"", repr=False)
-    """The client's own key of what is drawn by a row's content; empty where nothing is."""
+    """The client's own key for draws from a row's content; empty without draws."""
     _numbering: Numbering | None = field(default=None, repr=False)
-    """Until `activate`."""
+    """Present until `activate`."""
     _numbered: bool = False
     _salt: bytes = field(default=b"", repr=False)
-    """The key of chance: random, or with a seed what follows from that and from the rows."""
+    """The key of chance: random, or with a seed a function of the seed and the rows."""
     _size: int = 0
     """Rows of `raw`."""
     _rows: str = "active"
@@ -62,7 +62,7 @@ class Snapshot(SlotTables):
     held: HeldRows | None = field(default=None, repr=False)
     """The rows where they are not in temporary tables: active ones after `activate`."""
     _shown: pa.Table | None = field(default=None, repr=False)
-    """What queries read as the active rows that are held."""
+    """The table that queries read for held active rows."""
 
     @classmethod
     def take(
@@ -75,10 +75,10 @@ class Snapshot(SlotTables):
     ) -> Snapshot:
         """Evaluate the fragments (SQL, in the order of `specification.fragments`).
 
-        The caller opens the transaction that makes all snapshots of a client consistent. `draws`
-        is the client's own key for drawing validation rows and the noise of labels, without which a
-        specification with `base` is an InternalError, unless it has a seed, which they follow then.
-        Raises ModelError if a fragment does not have the columns that the specification calls for.
+        The caller opens the transaction that makes all snapshots of a client consistent. `draws` is
+        the client's own key for validation rows and label noise; a specification with `base` and
+        without a seed needs it, else this raises InternalError. Raises ModelError if a fragment
+        lacks the specification's columns.
         """
         seed = specification.seed
         if seed is not None:
@@ -91,15 +91,14 @@ class Snapshot(SlotTables):
             if not specification.keys:
                 snapshot._number(b"")
         except BaseException:
-            # in a failed transaction nothing can be dropped; its roll-back takes the tables along
+            # a failed transaction permits no DROP; its roll-back removes the tables
             snapshot._tables.clear()
             raise
         return snapshot
 
     def number(self, secret: bytes) -> None:
-        """Give the rows of a slot with keys their ids; `secret` is the run's key for join keys.
-
-        Raises ModelError where a key that is not nullable has a NULL.
+        """Number the rows of a slot with keys; `secret` is the run's key for join keys. Raise
+        ModelError for a NULL in a key that is not nullable.
         """
         if self._numbered:
             raise InternalError("keys are asked for once, of a slot that has any")
@@ -112,32 +111,33 @@ class Snapshot(SlotTables):
         self._numbering, self._salt, self._numbered = found, found.salt, True
 
     def keys(self) -> tuple[Array, tuple[Array, ...], tuple[Array, ...]]:
-        """What `JoinKeys` carries, rows in row-id order; it is here once.
+        """Return the contents of `JoinKeys`, rows in row-id order; only once.
 
-        Returns fragments uint16 (n,), or (0,) if there is one fragment; per key the distinct tags
-        uint8 (u, 16), sorted; per key the codes uint32 (n,), u where a part of the key is NULL.
+        Returns fragments uint16 (n,), or (0,) for one fragment; per key the distinct tags uint8 (u,
+        16), sorted; per key the codes uint32 (n,), u for a NULL part.
         """
         numbering = self._numbered_rows()
         if len(numbering.codes) != len(self.specification.keys):
             raise InternalError("keys are asked for once")
-        # they take as much memory as the join's, which is made next
+        # they take as much memory as the join's arrays, which follow
         self._numbering = replace(numbering, fragments=NOTHING, tags=(), codes=())
         return numbering.fragments, numbering.tags, numbering.codes
 
     def taken(self) -> tuple[Array, Array]:
-        """Of all rows, in row-id order once they have ids: the fragment, uint16 (n,), or (0,) if
-        there is one; the mark, uint64 (n,), or (0,) where the specification has none. After `keys`
-        the fragments are gone."""
+        """Return for all rows, in row-id order once numbered: the fragment, uint16 (n,), or (0,)
+        for one fragment; the mark, uint64 (n,), or (0,) without marks. `keys` removes the
+        fragments.
+        """
         if not self._numbered:
             return origins(self, sum(self.rows), self.held)
         numbering = self._numbered_rows()
         return numbering.fragments, numbering.marks
 
     def activate(self, rows: Array, counts: Array) -> None:
-        """Keep the rows that occur in the join; active row r is `rows[r]`.
+        """Keep the rows of the join; active row r is `rows[r]`.
 
-        rows: (a,) row ids, strictly ascending; counts: (a,) how often each occurs, at least 1.
-        What is not active is dropped, so this is done once.
+        rows : (a,) row ids, strictly ascending; counts : (a,) number of joined rows of each, at
+        least 1. Other rows are dropped, so this is done once.
         """
         positions = self._numbered_rows().positions
         size = len(positions)
@@ -148,7 +148,7 @@ class Snapshot(SlotTables):
         self.active, self.weight = len(rows), float(counts.sum())
         self._numbering = None
         if self.held is not None:
-            # ascending row ids, as many as there are, are all of them
+            # ascending row ids in full number are all of them
             places = positions if len(rows) == size else positions[rows]
             self.held = self.held.taken(places, counts.astype(np.uint32))
             return
@@ -162,7 +162,7 @@ class Snapshot(SlotTables):
             *active_features(self.specification.features),
             *sql.columns_of(self.plain_columns(), "t"),
         ]
-        # `raw` and what is beside it are read in the order of raw's rowid
+        # `raw` and the table beside it are read in the order of raw's rowid
         with sql.registered(self.con, self.name("occurring"), pa.table(occurring)) as beside:
             query = sql.query(
                 """SELECT a.r, a.cnt, $chosen FROM $raw AS t
@@ -175,10 +175,10 @@ class Snapshot(SlotTables):
         self._forget(*(self._tables - {self.name("active")}))
 
     def weigh(self, counts: Array) -> None:
-        """Let active row r count `counts[r]` from now on, instead of as often as it occurs.
+        """Set the weight of active row r to `counts[r]`, instead of its number of joined rows.
 
-        counts: (a,), finite and not negative; a row of 0 is encoded and predicted, but weighs
-        nothing. Engines and statistics that are there already do not change.
+        counts : (a,), finite and not negative; a row of 0 is encoded and predicted, but has no
+        weight. Existing engines and statistics do not change.
         """
         counts = np.asarray(counts, np.float64)
         if counts.shape != (self.active,) or not (np.isfinite(counts) & (counts >= 0)).all():
@@ -194,10 +194,9 @@ class Snapshot(SlotTables):
         self._recount(query, {"cnt": counts[order]})
 
     def merge(self, rows: Array, counts: Array) -> None:
-        """Keep these of the active rows, (n,) ascending, whose features those of all others have:
-        row k is `rows[k]` from now on, and counts `counts[k]`.
-
-        A row is no longer a table's then: labels, weights, split and identifiers are gone.
+        """Keep these active rows, (n,) ascending, which have the features of all others: row k is
+        `rows[k]`, with weight `counts[k]`. Such a row is no table's row any more, so labels,
+        weights, split and identifiers are dropped.
         """
         self.specification = replace(
             self.specification,
@@ -218,7 +217,9 @@ class Snapshot(SlotTables):
         self.active = len(rows)
 
     def _recount(self, text: str, given: Mapping[str, Array]) -> None:
-        """Active rows that count what `given` says, with the columns that `text` chooses."""
+        """Replace the active rows by those with the weights in `given`, with the columns that
+        `text` chooses.
+        """
         with sql.registered(self.con, self.name("counts"), pa.table(dict(given))) as table:
             query = sql.query(
                 text,
@@ -230,13 +231,13 @@ class Snapshot(SlotTables):
         self.weight = float(given["cnt"].sum())
 
     def replace_active(self, query: exp.Query) -> None:
-        """What the query gives as the active rows, in a table."""
+        """Replace the active rows by the query's result, in a table."""
         before, self._rows = self._rows, self.fresh("active")
         self.create(self._rows, query)
         self.drop_part(before)
 
     def hold(self, rows: HeldRows) -> None:
-        """These as the active rows, instead of those that were."""
+        """Replace the active rows by these."""
         self._hide()
         self.held, self.weight = rows, float(rows.counts.sum())
 
@@ -247,7 +248,7 @@ class Snapshot(SlotTables):
 
     @property
     def salt(self) -> bytes:
-        """The key of chance: random, or with a seed what follows from that and from the rows."""
+        """The key of chance: random, or with a seed a function of the seed and the rows."""
         return self._salt
 
     @property
@@ -266,7 +267,7 @@ class Snapshot(SlotTables):
 
     @property
     def single(self) -> tuple[int, ...]:
-        """The numeric columns of the active rows that are FLOAT."""
+        """Numbers of the FLOAT columns of the active rows."""
         if self.held is not None:
             return tuple(p for p, n in enumerate(self.held.numbers) if n.dtype == np.float32)
         width = sum(f.width for f in self.specification.features if f.kind != "category")
@@ -325,13 +326,13 @@ class Snapshot(SlotTables):
         return np.zeros(0), tuple(name.decode() for (name,) in names), codes
 
     def weights(self) -> Array:
-        """float64 (a,): the column of weights of the active rows, NaN where it is NULL."""
+        """Return float64 (a,): the weights of the active rows, NaN for NULL."""
         if not self.specification.weight:
             raise InternalError(f"slot {self.specification.slot} does not hold the weight")
         return self._plain("w")
 
     def offsets(self) -> Array:
-        """float64 (a,): the column of offsets of the active rows, NaN where it is NULL."""
+        """Return float64 (a,): the offsets of the active rows, NaN for NULL."""
         if not self.specification.offset:
             raise InternalError(f"slot {self.specification.slot} does not hold the offset")
         return self._plain("o")
@@ -354,7 +355,7 @@ class Snapshot(SlotTables):
             values = table.column(name).combine_chunks()
             if isinstance(values, pa.ChunkedArray):
                 values = pa.concat_arrays(values.chunks)
-            # also that nothing lies under a NULL, or beside the rows
+            # this also removes values under NULLs, or beside the rows
             arrays.append(values.take(pa.array(order)))
         return tuple(arrays)
 
@@ -376,10 +377,10 @@ class Snapshot(SlotTables):
             return reader.read_all().combine_chunks()
 
     def numbered(self, *values: exp.Expr) -> exp.Expr:
-        """16 bytes of HMAC per active row: of its `draw`, of `values` (BLOBs), and of its number
-        among the rows that are equal in these, which are taken in the order of fragment and r.
+        """Return 16 bytes of HMAC per active row: of its `draw`, of `values` (BLOBs), and of its
+        number among the rows that are equal in these, in the order of fragment and r.
 
-        Equal rows have different bytes then, and the same ones in each run. The query takes
+        Equal rows then have different bytes, the same ones in each run. The query takes
         `keys.pads(key)` as parameters.
         """
         alike = [sql.column("draw"), *values]
@@ -430,7 +431,7 @@ class Snapshot(SlotTables):
         return self.specification.base and not self.specification.folds
 
     def _count_held(self, held: HeldRows) -> None:
-        """Count the rows, and leave out those that are not kept."""
+        """Count the rows, and drop those that are not kept."""
         indices, kept = self.specification.fragments, held.labelled
         sizes, owns = [len(kept)], [int(np.count_nonzero(kept))]
         if len(indices) > 1:
@@ -456,7 +457,7 @@ class Snapshot(SlotTables):
             raise InternalError("the rows of a snapshot do not lie side by side")
 
     def _settle(self, counts: Mapping[int, tuple[int, int]]) -> None:
-        """`counts`: by fragment its rows, and those that have a target."""
+        """Set the sizes. `counts`: fragment -> its rows, and its rows with a target."""
         links = {link for _, link in self.specification.links}
         sizes = [counts.get(index, (0, 0)) for index in self.specification.fragments]
         self._size = sum(size for size, _ in sizes)
@@ -477,7 +478,7 @@ class Snapshot(SlotTables):
 
     @property
     def feature_columns(self) -> list[str]:
-        """Those of the active rows that hold features."""
+        """Return the columns of active rows that hold features."""
         return [item.alias_or_name for item in active_features(self.specification.features)]
 
     def plain_columns(self) -> list[str]:
@@ -490,7 +491,7 @@ class Snapshot(SlotTables):
     def of_active_rows(
         self, value: exp.Expr, parameters: sql.Parameters | None, kind: npt.DTypeLike
     ) -> Array:
-        """One value per active row, which is never NULL."""
+        """Return one value per active row, which must not be NULL."""
         query = sql.query(
             "SELECT r, $value AS value FROM $rows", value=value, rows=self.active_table
         )

@@ -40,7 +40,7 @@ class SlotTables:
         return f"sqlfl_{self.run}_{self.specification.slot}_{part}"
 
     def kept(self, query: exp.Select) -> exp.Select:
-        """Of `raw` without the rows that have no target, unless they are there to match."""
+        """Return `raw` without rows of NULL target, unless they are kept to match."""
         if not self.specification.target:
             return query
         links = [sql.number(link) for _, link in self.specification.links]

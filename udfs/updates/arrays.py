@@ -20,7 +20,7 @@ from sqlfl.udfs.updates.update import Index, check_theta, check_values
 _SMALL = 1 << 20
 """Numbers of the centred columns up to which they are held densely, where categories are few."""
 _FEW = 64
-"""One-hot columns that are few."""
+"""Maximum one-hot columns that count as few."""
 
 
 class ArraysEngine:

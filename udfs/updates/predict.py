@@ -29,9 +29,8 @@ def make_engine(
 
 
 def ready(snapshot: Snapshot, encoding: Encoding) -> None:
-    """Make of the snapshot's columns, once, the features that a saved encoding is of.
-
-    Raises ModelError if they do not fit it, or are infinite where it does not clip them.
+    """Make the features of a saved encoding from the snapshot's columns, once. Raise ModelError if
+    they do not fit it, or are infinite without clipping.
     """
     if encoding.fitted is not None and snapshot.specification.features != encoding.features:
         transform(snapshot, encoding.features, encoding.fitted, pairs=encoding.pairs)

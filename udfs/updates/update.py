@@ -30,8 +30,10 @@ _BLOCK = 64
 
 
 class LinearEngine(Protocol):
-    """Linear algebra with X̃, wherever it is done. `batch` holds distinct active rows (b,), in any
-    order, which is also the order of the values; None means all rows, 0..a-1.
+    """Linear algebra with X̃, in any place.
+
+    `batch` holds distinct active rows (b,), in any order, which is also the order of the values;
+    None means all rows, 0..a-1.
     """
 
     name: str
@@ -49,7 +51,7 @@ class LinearEngine(Protocol):
 
     @property
     def counts(self) -> Float:
-        """(a,): cnt of every active row, what its joined rows count in all."""
+        """Return (a,): the total weight of each active row's joined rows."""
         ...
 
     def predict(self, theta: Float, batch: Index | None = None) -> Float:
@@ -78,7 +80,7 @@ class LinearEngine(Protocol):
 
 
 def check_theta(engine: LinearEngine, theta: Float) -> Float:
-    """`theta` as float64; InternalError unless it is (d, c)."""
+    """Return `theta` as float64. Raise InternalError unless it is (d, c)."""
     theta = np.asarray(theta, np.float64)
     if theta.ndim != 2 or len(theta) != engine.width:
         raise InternalError(f"θ must be ({engine.width}, c); got {theta.shape}")
@@ -86,7 +88,9 @@ def check_theta(engine: LinearEngine, theta: Float) -> Float:
 
 
 def check_values(engine: LinearEngine, values: Float, batch: Index | None) -> Float:
-    """`values` as float64; InternalError unless there is a row for each active (batch) row."""
+    """Return `values` as float64. Raise InternalError unless there is a row for each active (batch)
+    row.
+    """
     values = np.asarray(values, np.float64)
     size = engine.rows if batch is None else len(batch)
     if values.ndim != 2 or len(values) != size:
@@ -262,7 +266,9 @@ class SqlEngine:
             numeric[found["i"], j] = numeric[j, found["i"]] = found[f"x{j}"]
 
     def _add_cross(self, number: int, cross: Float, moments: Float) -> None:
-        """Sums of every numeric column, and of one, by the entries of one category feature."""
+        """Add the sums of every numeric column, and of 1, by the entries of one
+        category feature.
+        """
         size, offset = self._encoding.numeric, self._encoding.offsets[number]
         code = sql.column(f"k{number}")
         for start in range(0, max(size, 1), CHUNK):

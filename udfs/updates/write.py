@@ -19,13 +19,12 @@ from sqlfl.udfs.numbering.rows import Snapshot
 
 
 def write(con: sql.Connection, request: Write, snapshots: Sequence[Snapshot]) -> int:
-    """Make the table in a transaction that stays open on `con`; returns its rows.
+    """Make the table in a transaction that stays open on `con`; return its rows.
 
-    snapshots : those of `request.slots`, their rows activated, in that order.
-
-    Identifiers keep their types. Raises duckdb.CatalogException where a table of the name is there
-    and may not be replaced, ModelError where a view is or another is being made, and InternalError
-    where the request does not fit the snapshots.
+    snapshots : those of `request.slots`, their rows activated, in that order. Identifiers keep
+    their types. Raises duckdb.CatalogException if a table of the name exists and may not be
+    replaced, ModelError if a view does or another table is being made, and InternalError if the
+    request does not fit the snapshots.
     """
     size = len(request.prediction)
     if len(request.table) != 3:
