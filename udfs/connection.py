@@ -83,15 +83,15 @@ def instances(connections: Sequence[sql.Connection]) -> list[int]:
     consecutive numbers only within one instance.
     """
     first, second = numbers(connections), numbers(connections)
-    found = list(range(len(connections)))
+    firsts = list(range(len(connections)))
     for place, con in enumerate(connections):
         if second[place] == first[place] + 1:
             continue
         for other in range(place):
-            if found[other] == other and _same_instance(connections[other], con):
-                found[place] = other
+            if firsts[other] == other and _same_instance(connections[other], con):
+                firsts[place] = other
                 break
-    return found
+    return firsts
 
 
 def numbers(connections: Iterable[sql.Connection]) -> list[int]:

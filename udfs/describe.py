@@ -37,9 +37,9 @@ class ListingCache:
         entries = _sorted(_others(con, _entries()))
         if self._kept is not None and self._kept[0] == entries:
             return self._kept[1]
-        entries, found = _listed(con, entries)
-        self._kept = None if any(kind == "view" for kind, *_ in entries) else (entries, found)
-        return found
+        entries, tables = _listed(con, entries)
+        self._kept = None if any(kind == "view" for kind, *_ in entries) else (entries, tables)
+        return tables
 
 
 Listing: TypeAlias = tuple[tuple[Place, ...], tuple[Table, ...]]
@@ -93,10 +93,10 @@ def _columns_of(con: sql.Connection, entries: _Rows) -> _Rows | None:
     if not named:
         return []
     try:
-        found = sql.fetch(con, _of_tables(named))
+        rows = sql.fetch(con, _of_tables(named))
     except (duckdb.CatalogException, duckdb.BinderException):
         return None
-    return [(*named[place], *row) for place, *row in found]
+    return [(*named[place], *row) for place, *row in rows]
 
 
 def _sorted(rows: Iterable[tuple[Any, ...]]) -> _Rows:
@@ -155,8 +155,8 @@ def types_of(con: sql.Connection, table: tuple[str, str, str]) -> dict[str, str]
     """The columns of a table or view, by its database, schema and name, and their types."""
     catalog, schema, name = table
     quoted = sql.to_sql(exp.table_(name, db=schema, catalog=catalog, quoted=True))
-    found = sql.fetch(con, _TYPED, {"name": quoted})
-    return {column: _type(kind) for column, kind in found}
+    rows = sql.fetch(con, _TYPED, {"name": quoted})
+    return {column: _type(kind) for column, kind in rows}
 
 
 def current_place(con: sql.Connection) -> tuple[str, str]:
@@ -192,8 +192,8 @@ def use(con: sql.Connection, place: tuple[str, str]) -> None:
 def place_of(con: sql.Connection) -> tuple[str, str]:
     """Return the database and schema of a cursor's search path, after DuckDB's own."""
     ((path, catalog, schema),) = sql.fetch(con, _path())
-    own, _, rest = path.partition(",")
-    if own != sql.OWN_PLACE or not rest:
+    first_place, _, rest = path.partition(",")
+    if first_place != sql.OWN_PLACE or not rest:
         return catalog, schema
     first, second = _PART.match(rest), None
     if first is not None:
@@ -229,7 +229,10 @@ def _current(names: tuple[str, ...]) -> str:
     current = {"d": "current_database", "s": "current_schema"}
     return choosing(
         names,
-        [sql.own_call("concat", sql.string(a), sql.own_call(own)) for a, own in current.items()],
+        [
+            sql.own_call("concat", sql.string(a), sql.own_call(function))
+            for a, function in current.items()
+        ],
     )
 
 

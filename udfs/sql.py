@@ -117,10 +117,10 @@ class PlainFunctions(DuckDB):
 
 def query(text: str, /, **places: Place) -> exp.Select:
     """The SELECT that `text` is, with these in the places that it names."""
-    found = _filled(text, places)
-    if not isinstance(found, exp.Select):
+    tree = _filled(text, places)
+    if not isinstance(tree, exp.Select):
         raise InternalError(f"no SELECT: {text}")
-    return found
+    return tree
 
 
 def expression(text: str, /, **places: Place) -> exp.Expr:
@@ -208,9 +208,9 @@ def copied(tree: Tree) -> Tree:
     """Return a copy like `tree.copy()`, in a third of the time, without comments and places in a
     text.
     """
-    found = _Filling({}).copied(tree)
-    assert isinstance(found, type(tree))
-    return found
+    copy = _Filling({}).copied(tree)
+    assert isinstance(copy, type(tree))
+    return copy
 
 
 def _source(place: exp.Expr, alias: str) -> exp.Expr:
@@ -379,13 +379,13 @@ def again(con: Connection, text: str) -> duckdb.Statement:
     """Return one parsed statement for repeated runs, of the program's own text. It belongs to no
     connection, and each run takes a copy.
     """
-    found = _parses.get(text)
-    if found is None:
-        (found,) = con.extract_statements(text)
+    statement = _parses.get(text)
+    if statement is None:
+        (statement,) = con.extract_statements(text)
         if len(_parses) >= MOST_PARSES:
             _parses.clear()  # of other threads too
-        _parses[text] = found
-    return found
+        _parses[text] = statement
+    return statement
 
 
 MOST_PARSES = 1024
@@ -426,9 +426,9 @@ def columns(
 ) -> dict[str, Any]:
     """The result as numpy arrays by name (masked arrays where there are NULLs)."""
     with _told(to_sql(query)) as (text, count):
-        found = con.execute(text, dict(parameters) if parameters else None).fetchnumpy()
-        count(len(next(iter(found.values()), ())))
-        return found
+        arrays = con.execute(text, dict(parameters) if parameters else None).fetchnumpy()
+        count(len(next(iter(arrays.values()), ())))
+        return arrays
 
 
 def types(con: Connection, query: exp.Expr) -> dict[str, str]:
@@ -442,8 +442,8 @@ def reader(
 ) -> pa.RecordBatchReader:
     """The result as Arrow batches of at most `rows` rows, in no promised order."""
     with _told(to_sql(query)) as (text, _):
-        found = con.sql(text, params=dict(parameters)) if parameters else con.sql(text)
-        return found.to_arrow_reader(rows)
+        relation = con.sql(text, params=dict(parameters)) if parameters else con.sql(text)
+        return relation.to_arrow_reader(rows)
 
 
 @contextmanager
@@ -453,15 +453,15 @@ def batches(
     """Yield a `reader` that is closed with the context; otherwise the cursor would have an
     unfinished result. A database error while rows are read is a duckdb.Error, as elsewhere.
     """
-    found = reader(con, query, rows, parameters)
+    batches_ = reader(con, query, rows, parameters)
     try:
-        yield found
+        yield batches_
     except OSError as error:  # Arrow turns all errors into this one
         text = str(error)
         kinds = (kind for start, kind in _KINDS.items() if text.startswith(start))
         raise next(kinds, duckdb.Error)(text) from error
     finally:
-        found.close()
+        batches_.close()
 
 
 _KINDS = {

@@ -51,9 +51,9 @@ def kind_of(text: str) -> TypeTree:
     if name == "MAP":
         parts = tuple(kind_of(piece) for piece in pieces)
         return TypeTree(f"MAP({', '.join(p.text for p in parts)})", name, (), parts)
-    found = [match for piece in pieces if (match := _NAMED.fullmatch(piece.strip()))]
-    labels = tuple(_plain(match[1]) for match in found)
-    parts = tuple(kind_of(match[2]) for match in found)
+    fields = [match for piece in pieces if (match := _NAMED.fullmatch(piece.strip()))]
+    labels = tuple(_plain(match[1]) for match in fields)
+    parts = tuple(kind_of(match[2]) for match in fields)
     named = (f"{_quoted(a)} {b.text}" for a, b in zip(labels, parts, strict=True))
     return TypeTree(f"{name}({', '.join(named)})", name, (), parts, labels)
 

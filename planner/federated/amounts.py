@@ -139,5 +139,5 @@ def _sum(amounts: Iterable[Amount]) -> Amount:
 
 def _tells(told: Told | None, form: forms.Form) -> bool:
     """Return whether the value is one of a field of this form."""
-    own = isinstance(form, (forms.Text, forms.Texts, forms.Columns))
-    return own or isinstance(told, (Amount, str))
+    takes_texts = isinstance(form, (forms.Text, forms.Texts, forms.Columns))
+    return takes_texts or isinstance(told, (Amount, str))

@@ -65,11 +65,11 @@ def bytes_of(limit: object) -> int | None:
     """Return the bytes of a size that DuckDB writes ('4GB', '512 MiB'); None for other text."""
     if isinstance(limit, int):
         return limit
-    found = re.fullmatch(r"\s*([0-9.]+)\s*([kmgt]?)(i?)b?(?:ytes)?\s*", str(limit).lower())
-    if found is None:
+    match = re.fullmatch(r"\s*([0-9.]+)\s*([kmgt]?)(i?)b?(?:ytes)?\s*", str(limit).lower())
+    if match is None:
         return None
-    base = 1024 if found[3] else 1000
-    return int(float(found[1]) * base ** _UNITS[found[2] or "b"])
+    base = 1024 if match[3] else 1000
+    return int(float(match[1]) * base ** _UNITS[match[2] or "b"])
 
 
 def _choose(slot: Slot, share: int, tower: TowerOptions | None) -> EngineChoice:

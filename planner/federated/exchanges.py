@@ -185,8 +185,10 @@ class Run:
         """Return whether the clients' statistics of the slot are merged: it is shared, and does not
         rely on bounds alone.
         """
-        own = self.specification(client, slot)
-        return own.shared and (own.privacy is None or own.privacy.statistics != "bounds")
+        specification = self.specification(client, slot)
+        return specification.shared and (
+            specification.privacy is None or specification.privacy.statistics != "bounds"
+        )
 
     @property
     def weighted(self) -> bool:
@@ -206,10 +208,10 @@ class RequestReply:
     def send(self, direction: str) -> Send:
         ends = (COORDINATOR, str(self.client))
         sender, receiver = ends if direction == DOWN else ends[::-1]
-        own = self.request if direction == DOWN else self.reply
+        content = self.request if direction == DOWN else self.reply
         return Send(
             sender, receiver, self.client, self.slot,
-            own.kind, own.words, own.amount.count, own.amount.bytes,
+            content.kind, content.words, content.amount.count, content.amount.bytes,
         )  # fmt: skip
 
 
@@ -235,29 +237,29 @@ def disclosures(
             )  # fmt: skip
             if send.bytes and carried(send.client):
                 times[key] = times.get(key, Size()) + item.times
-    found = [Disclosure(*key, often) for key, often in times.items()]
-    return tuple(sorted(found, key=lambda d: d.direction == DOWN))
+    listed = [Disclosure(*key, often) for key, often in times.items()]
+    return tuple(sorted(listed, key=lambda d: d.direction == DOWN))
 
 
 def symbols(exchanges: tuple[Exchange, ...]) -> tuple[Symbol, ...]:
     """Return all quantities in the sizes, by name."""
-    found = {
+    names = {
         symbol
         for item in exchanges
         for formula in (item.times, *(f for s in item.sends for f in (s.count, s.bytes)))
         for symbol in formula.symbols
     }
-    return tuple(sorted(found, key=lambda symbol: symbol.name))
+    return tuple(sorted(names, key=lambda symbol: symbol.name))
 
 
 def totals(
     exchanges: tuple[Exchange, ...],
 ) -> dict[tuple[Client, int, str, str], tuple[Size, Size]]:
     """(client, slot, kind, direction) -> (messages, bytes) over the whole run."""
-    found: dict[tuple[Client, int, str, str], tuple[Size, Size]] = {}
+    sizes: dict[tuple[Client, int, str, str], tuple[Size, Size]] = {}
     for item in exchanges:
         for send in item.sends:
             key = (send.client, send.slot, send.kind, send.direction)
-            messages, amount = found.get(key, (Size(), Size()))
-            found[key] = (messages + item.times, amount + item.times * send.bytes)
-    return found
+            messages, amount = sizes.get(key, (Size(), Size()))
+            sizes[key] = (messages + item.times, amount + item.times * send.bytes)
+    return sizes

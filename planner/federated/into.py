@@ -48,11 +48,11 @@ class Into:
     @property
     def requests(self) -> dict[Client, tuple[str, ...]]:
         """Return client -> database, schema and name of each of its tables."""
-        found: dict[Client, tuple[str, ...]] = {}
+        places: dict[Client, tuple[str, ...]] = {}
         for client, place in self.tables:
             asked = client.whole if client.combined else client
-            found[asked] = (*found.get(asked, ()), *place)
-        return found
+            places[asked] = (*places.get(asked, ()), *place)
+        return places
 
     @property
     def clients(self) -> tuple[Client, ...]:
@@ -128,8 +128,8 @@ class _Target:
             raise self.error(
                 f"the schema {RESERVED_SCHEMA} is sqlfl's own", "choose another schema"
             )
-        found = self.tables.located(client, before, self.path.span)
-        if not found:
+        schemas = self.tables.located(client, before, self.path.span)
+        if not schemas:
             places = self.tables.places(client)
             known = [p.schema for p in places if p.catalog == places[0].catalog]
             known += [p.catalog for p in places]
@@ -137,7 +137,7 @@ class _Target:
                 f"{self.tables.owner(client)} has no schema or database {'.'.join(before)}",
                 nearest(before[0], known) or f"CREATE SCHEMA {before[0]} in its database first",
             )
-        place = found[0]
+        place = schemas[0]
         if not place.writable:
             raise self.error(
                 f"the database {place.catalog} of {self.tables.owner(client)} is open for reading "
@@ -167,8 +167,8 @@ class _Target:
         named = [
             t for t in query.find_all(exp.Table) if t.db and isinstance(t.this, exp.Identifier)
         ]
-        own = [t for t in named if t.parts[0].name.lower() == client.party.lower()]
-        return [self.tables.table(t, client) for t in own]
+        tables = [t for t in named if t.parts[0].name.lower() == client.party.lower()]
+        return [self.tables.table(t, client) for t in tables]
 
 
 def _holders(target: _Target, party: str, identifiers: Sequence[Path], ucq: Ucq) -> list[Slot]:
@@ -202,9 +202,9 @@ def _holders(target: _Target, party: str, identifiers: Sequence[Path], ucq: Ucq)
 def _check_columns(
     target: _Target, identifiers: Sequence[Path], ucq: Ucq, classes: Sequence[str]
 ) -> None:
-    own = [PREDICTION, *(PROBABILITY + name for name in classes)]
+    added = [PREDICTION, *(PROBABILITY + name for name in classes)]
     taken: dict[str, str] = {}
-    for name in own:
+    for name in added:
         if name.lower() in taken:
             raise target.error(
                 f"the columns {taken[name.lower()]} and {name} would differ in case only",

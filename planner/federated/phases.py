@@ -109,12 +109,12 @@ def prediction(run: Run) -> list[Exchange]:
             over(run, "skew", run.towers, skew),
             *ending(run),
         ]
-    found = [*preparation(run), offsets(run), *scoring(run)]
+    exchanges = [*preparation(run), offsets(run), *scoring(run)]
     if isinstance(run.look, ContributionsOptions) and run.look.features:
-        found.append(over(run, "contributions", run.towers, contributions))
+        exchanges.append(over(run, "contributions", run.towers, contributions))
     if run.into is None:
-        return [*found, identifiers(run), *ending(run)]
-    return [*found, writing(run, run.into), commit(run.into), *ending(run)]
+        return [*exchanges, identifiers(run), *ending(run)]
+    return [*exchanges, writing(run, run.into), commit(run.into), *ending(run)]
 
 
 def scoring(run: Run) -> list[Exchange]:
@@ -152,8 +152,8 @@ def permuting(run: Run, look: Importance) -> list[Exchange]:
 
 def preparation(run: Run) -> list[Exchange]:
     """Planning, the snapshot, its join keys, and the rows that occur in the join."""
-    found = [*planning(run), proposing(run), snapshot(run), keys(run), activation(run)]
-    return [item for item in found if item.sends]
+    exchanges = [*planning(run), proposing(run), snapshot(run), keys(run), activation(run)]
+    return [item for item in exchanges if item.sends]
 
 
 def weighted_encoding(run: Run) -> list[Exchange]:
@@ -329,8 +329,8 @@ def own_statistics(run: Run, slot: Slot, client: Client) -> Content:
         f.kind == CATEGORY for f in slot.features
     ):
         what += " (by the key of the model that training starts from)"
-    own = run.specification(client, slot.index).privacy
-    if own is not None and own.statistics == "noised":
+    privacy = run.specification(client, slot.index).privacy
+    if privacy is not None and privacy.statistics == "noised":
         what = "noised statistics within public bounds; hashed categories that are not rare"
     return content(ms.Statistics, what, **encoded(run, slot, client))
 
@@ -375,9 +375,9 @@ def vocabulary(run: Run, slot: Slot, position: int, client: Client | None) -> Si
     that are listed or found.
     """
     name, role = slot.features[position].name, "vocabulary"
-    own = run.specification(client or slot.clients[0], slot.index).privacy
-    if own is not None and own.statistics == "noised":
-        listed, role = own.bounds[position], "frequent"
+    privacy = run.specification(client or slot.clients[0], slot.index).privacy
+    if privacy is not None and privacy.statistics == "noised":
+        listed, role = privacy.bounds[position], "frequent"
         if listed is not None:
             return Size(len(listed))
     if client is None:
@@ -409,10 +409,10 @@ def coded(what: str, active: Size, classes: Amount | tuple[str, ...]) -> Content
 
 def noised_labels(run: Run, slot: Slot, client: Client) -> Content | None:
     """Return noised labels, if PRIVACY has them. All public classes travel, whichever occur."""
-    own = run.specification(client, slot.index).privacy
-    if own is None or own.label is None:
+    privacy = run.specification(client, slot.index).privacy
+    if privacy is None or privacy.label is None:
         return None
-    label, active = own.label, sym.of_client("active", slot, client)
+    label, active = privacy.label, sym.of_client("active", slot, client)
     what = f"targets, noised: {label.words}, once per row"
     if label.bounds is not None:
         return targets(what, active)

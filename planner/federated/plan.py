@@ -112,10 +112,10 @@ class FederatedPlan:
         """
         if len(name) != len(self.name) or len(name.encode()) != len(self.name.encode()):
             raise InternalError("a name of another length makes other messages")
-        found = replace(self, name=name, sql=sql, run=replace(self.run, model=name))
+        renamed_plan = replace(self, name=name, sql=sql, run=replace(self.run, model=name))
         known = {key: self.__dict__[key] for key in _WORKED_OUT if key in self.__dict__}
-        found.__dict__.update(known)
-        return found
+        renamed_plan.__dict__.update(known)
+        return renamed_plan
 
     @cached_property
     def protection(self) -> Protection:
@@ -503,5 +503,5 @@ def evaluated(slot: Slot, specification: SlotSpecification) -> tuple[Fragment, .
     """Return the fragments of the slot that databases evaluate at a client, in the order of
     `Prepare`.
     """
-    own = [slot.fragments[index] for index in specification.fragments]
-    return tuple(part for fragment in own for part in fragment.parts or (fragment,))
+    fragments = [slot.fragments[index] for index in specification.fragments]
+    return tuple(part for fragment in fragments for part in fragment.parts or (fragment,))

@@ -166,8 +166,8 @@ def predictions(
     client only.
     """
     rows = trained(run, slot, client) if rows is None else rows
-    own = products if client == slot.clients[0] else 0
-    return content(kind, what, rows=rows, outputs=outputs, products=own)
+    numbers = products if client == slot.clients[0] else 0
+    return content(kind, what, rows=rows, outputs=outputs, products=numbers)
 
 
 def scores(run: Run, phase: str, times: Size, *, exact: bool = True) -> Exchange:

@@ -32,12 +32,12 @@ def secured(run: Run, exchanges: tuple[Exchange, ...]) -> tuple[Exchange, ...]:
     clients.
     """
     slots = _slots(run)
-    found: list[Exchange] = []
+    exchanges_: list[Exchange] = []
     for item in exchanges:
-        found += _masked(run, item, slots)
+        exchanges_ += _masked(run, item, slots)
         if item.phase == "snapshot" and slots:
-            found += _keys(list(slots.values()))
-    return tuple(found)
+            exchanges_ += _keys(list(slots.values()))
+    return tuple(exchanges_)
 
 
 def secret_kinds(run: Run) -> frozenset[str]:
@@ -58,7 +58,7 @@ def _slots(run: Run) -> dict[int, Slot]:
 
 
 def _keys(slots: list[Slot]) -> list[Exchange]:
-    own = [
+    key_exchanges = [
         RequestReply(client, slot.index, content(ms.SendPublicKey), content(ms.PublicKey))
         for slot in slots
         for client in slot.clients
@@ -68,7 +68,7 @@ def _keys(slots: list[Slot]) -> list[Exchange]:
         names = tuple(str(client) for client in slot.clients)
         request = content(ms.SetPeers, clients=names, peers=len(names))
         told += [RequestReply(c, slot.index, request, content(ms.Ready)) for c in slot.clients]
-    return [exchange(PHASE, 1, own), exchange(PHASE, 1, told)]
+    return [exchange(PHASE, 1, key_exchanges), exchange(PHASE, 1, told)]
 
 
 def _masked(run: Run, item: Exchange, slots: dict[int, Slot]) -> list[Exchange]:
@@ -93,9 +93,11 @@ def _masked(run: Run, item: Exchange, slots: dict[int, Slot]) -> list[Exchange]:
 _MASKED = (ms.PartialGradient.kind, ms.Gram.kind, ms.Statistics.kind)
 
 
-def _replaced(send: Send, own: Content) -> Send:
-    amount = own.amount
-    return replace(send, kind=own.kind, what=own.words, count=amount.count, bytes=amount.bytes)
+def _replaced(send: Send, content_: Content) -> Send:
+    amount = content_.amount
+    return replace(
+        send, kind=content_.kind, what=content_.words, count=amount.count, bytes=amount.bytes
+    )
 
 
 def _content(run: Run, send: Send, slot: Slot) -> Content:
@@ -121,12 +123,14 @@ def _of(kind: str, what: str, axes: Size | int, numbers: Size, limbs: int) -> Co
 def _statistics(run: Run, item: Exchange, slots: list[Slot]) -> Exchange:
     calls = []
     for slot in slots:
-        own = encoded(run, slot, None)
+        sizes = encoded(run, slot, None)
         privacy = run.specification(slot.clients[0], slot.index).privacy
         bounded = privacy is not None and privacy.statistics == "noised"
         kind = "bounded_statistics" if bounded else ms.Statistics.kind
-        numbers = 3 * _total(own["numeric"]) + _total(own["features"]) + _total(own["entries"])
-        axes = 2 + _total(own["categories"])
+        numbers = (
+            3 * _total(sizes["numeric"]) + _total(sizes["features"]) + _total(sizes["entries"])
+        )
+        axes = 2 + _total(sizes["categories"])
         what = "weighted sums of values and their squares, missing values and categories, masked"
         what = f"noised {what}" if bounded else what
         reply = _of(kind, what, axes, numbers, EXACT_LIMBS)
@@ -140,5 +144,5 @@ def _total(told: int | tuple[Size, ...]) -> Size:
 
 
 def _categories(run: Run, slot: Slot, client: Client | None) -> dict[str, int | tuple[Size, ...]]:
-    found = encoded(run, slot, client)
-    return {name: found[name] for name in ("categories", "entries")}
+    sizes = encoded(run, slot, client)
+    return {name: sizes[name] for name in ("categories", "entries")}

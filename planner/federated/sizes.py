@@ -55,8 +55,8 @@ class Size:
     @property
     def symbols(self) -> tuple[Symbol, ...]:
         """The symbols that occur, by name."""
-        found = {symbol for monomial in self._terms for symbol in monomial}
-        return tuple(sorted(found, key=lambda symbol: symbol.name))
+        symbols = {symbol for monomial in self._terms for symbol in monomial}
+        return tuple(sorted(symbols, key=lambda symbol: symbol.name))
 
     @property
     def terms(self) -> tuple[tuple[Monomial, int], ...]:

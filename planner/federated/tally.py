@@ -56,15 +56,15 @@ class Tally:
 
     def of(self, kinds: tuple[str, ...], client: Client | None, slot: int | None) -> Sum:
         """Return the sum of all messages of these kinds, at a client and slot or at all of them."""
-        found = Sum()
-        for (at, own, kind, _), one in self.sums.items():
-            if kind in kinds and client in (None, at) and slot in (None, own):
-                found.messages += one.messages
-                found.bytes += one.bytes
-                found.total += one.total
+        sums = Sum()
+        for (at, place, kind, _), one in self.sums.items():
+            if kind in kinds and client in (None, at) and slot in (None, place):
+                sums.messages += one.messages
+                sums.bytes += one.bytes
+                sums.total += one.total
                 for name, number in one.largest.items():
-                    found.largest[name] = max(number, found.largest.get(name, 0))
-        return found
+                    sums.largest[name] = max(number, sums.largest.get(name, 0))
+        return sums
 
     def most(self, kind: str) -> int:
         """Times that any client was sent it for a slot."""
@@ -109,24 +109,24 @@ def measured(
         known = {name: value for name, value in bound.items() if value is not None}
         told = None if len(known) < len(bound) else tuple(size.evaluate(known) for size in sizes)
         said[place] = None if told is None else (told[0], told[1])
-    found = {}
+    by_end = {}
     for client in plan.clients:
         for direction in (UP, DOWN):
             places = [p for p in {**said, **tally.sums} if p[0] == client and p[3] == direction]
-            own = [tally.sums.get(place, Sum()) for place in places]
+            counted = [tally.sums.get(place, Sum()) for place in places]
             formulas = [said.get(place, (0, 0)) for place in places]
             known_all = [formula[1] for formula in formulas if formula is not None]
             differing = tuple(
-                place[2] for place, one, formula in zip(places, own, formulas, strict=True)
+                place[2] for place, one, formula in zip(places, counted, formulas, strict=True)
                 if formula is not None and formula != (one.messages, one.bytes)
             )  # fmt: skip
-            found[client, direction] = MeasuredMessages(
-                sum(one.messages for one in own),
-                sum(one.bytes for one in own),
+            by_end[client, direction] = MeasuredMessages(
+                sum(one.messages for one in counted),
+                sum(one.bytes for one in counted),
                 sum(known_all) if len(known_all) == len(formulas) else None,
                 tuple(dict.fromkeys(differing)),
             )
-    return found
+    return by_end
 
 
 # -- the quantities of the formulas ----------------------------------------------------------------
@@ -192,8 +192,8 @@ class _Values:
         self._roles = here
 
     def of(self, symbol: Symbol) -> Value | None:
-        found = self._roles.get(symbol.role)
-        return None if found is None else found(symbol)
+        lookup = self._roles.get(symbol.role)
+        return None if lookup is None else lookup(symbol)
 
     def _sum(self, symbol: Symbol | None, *kinds: str) -> Sum:
         client = None if symbol is None else symbol.client
@@ -203,8 +203,8 @@ class _Values:
         return self._sum(symbol, *kinds).largest.get(name, 0)
 
     def _mean(self, symbol: Symbol | None, name: str, *kinds: str) -> Fraction:
-        found = self._sum(symbol, *kinds)
-        return Fraction(found.total[name], max(1, found.messages))
+        counted = self._sum(symbol, *kinds)
+        return Fraction(counted.total[name], max(1, counted.messages))
 
     def _total(self, symbol: Symbol, name: str, kind: str, times: int) -> Fraction:
         return Fraction(self._sum(symbol, kind).total[name], max(1, times))
@@ -235,8 +235,10 @@ class _Values:
         return self._total(symbol, "batch", "residuals", self._tally.most("residuals") - epochs)
 
     def _first(self, symbol: Symbol, epochs: int) -> Fraction:
-        found = self._sum(symbol, "send_predictions").total
-        rows = found["first whole"] * self._largest(symbol, "active", "activate") + found["first"]
+        numbers = self._sum(symbol, "send_predictions").total
+        rows = (
+            numbers["first whole"] * self._largest(symbol, "active", "activate") + numbers["first"]
+        )
         return Fraction(rows, max(1, epochs))
 
     def _exact(self) -> int:
@@ -249,14 +251,14 @@ class _Values:
 
 def _facts(message: ms.Message) -> dict[str, int]:
     """Return the message's numbers, and the sizes of its texts and arrays, by name."""
-    found: dict[str, int] = {}
+    facts: dict[str, int] = {}
     for name, form in message.forms().items():
-        found |= _fact(name, getattr(message, name), form)
+        facts |= _fact(name, getattr(message, name), form)
     if isinstance(message, ms.SendPredictions) and message.training:
-        found |= {"first": int(message.batch.size), "first whole": message.whole}
+        facts |= {"first": int(message.batch.size), "first whole": message.whole}
     if isinstance(message, ms.EqualRows) and message.classes.size:
-        found["distinct"] = int(message.classes.max()) + 1
-    return found
+        facts["distinct"] = int(message.classes.max()) + 1
+    return facts
 
 
 def _fact(name: str, value: Any, form: Form) -> dict[str, int]:

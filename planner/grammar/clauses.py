@@ -168,18 +168,18 @@ class Clauses(Tokens):
         if not tokens:
             raise self.fail("expected a query, got ()", span=self.span(opening))
         try:
-            found = Dialect().parser().parse(tokens, self.sql)
+            queries = Dialect().parser().parse(tokens, self.sql)
         except SqlglotParseError as error:
             raise self._misparsed(error) from error
-        if len(found) != 1 or not isinstance(found[0], exp.Query):
+        if len(queries) != 1 or not isinstance(queries[0], exp.Query):
             span = self.span(tokens[0])
             raise self.fail(
                 f"expected a query, got {self.sql[span[0] : span[1]]}",
                 hint="write SELECT ... FROM ...; what else gives a table stands in FROM",
                 span=span,
             )
-        group_joins(found[0])
-        return found[0], (self.span(opening)[1], self.span(self.tokens[self.at - 1])[0])
+        group_joins(queries[0])
+        return queries[0], (self.span(opening)[1], self.span(self.tokens[self.at - 1])[0])
 
     def _misparsed(self, error: SqlglotParseError) -> ParseError:
         detail = error.errors[0] if error.errors else {}

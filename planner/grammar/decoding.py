@@ -128,18 +128,18 @@ def _refuse(text: str, start: int, end: int, message: str, hint: str) -> NoRetur
 def _cleaned(text: str) -> str:
     parts: list[str] = []
     at = 0
-    while (found := _TOKEN.search(text, at)) is not None:
-        parts.append(text[at : found.start()])
-        kind = next(name for name in _KINDS if found[name] is not None)
+    while (match := _TOKEN.search(text, at)) is not None:
+        parts.append(text[at : match.start()])
+        kind = next(name for name in _KINDS if match[name] is not None)
         if kind == "open":  # not closed: the tokenizer says so
-            at = found.start()
+            at = match.start()
             break
-        at = found.end()
+        at = match.end()
         if kind == "comment":
             at = _end_of_comment(text, at)
-            parts.append(text[found.start() : at])
+            parts.append(text[match.start() : at])
         else:
-            parts.append(_meant(text, found, kind))
+            parts.append(_meant(text, match, kind))
     parts.append(text[at:])
     return "".join(parts)
 
@@ -150,14 +150,14 @@ _KINDS = (
 )
 
 
-def _meant(text: str, found: re.Match[str], kind: str) -> str:
-    written = found[0]
+def _meant(text: str, match: re.Match[str], kind: str) -> str:
+    written = match[0]
     if kind in ("kept", "turning"):
         return written
     if kind == "single":
-        return "'" + found["text"].replace("''", "'").replace("'", "''") + "'"
+        return "'" + match["text"].replace("''", "'").replace("'", "''") + "'"
     if kind == "double":
-        return '"' + found["name"].replace('""', '"').replace('"', '""') + '"'
+        return '"' + match["name"].replace('""', '"').replace('"', '""') + '"'
     if kind in ("blank", "hyphen"):
         return " " if kind == "blank" else "-"
     if kind == "wide":
@@ -184,21 +184,21 @@ def _meant(text: str, found: re.Match[str], kind: str) -> str:
             "read the file in its encoding, as open(path, encoding='utf-16') does",
         ),
     }[kind]
-    _refuse(text, found.start(), found.end(), message, hint)
+    _refuse(text, match.start(), match.end(), message, hint)
 
 
 def unclosed(text: str) -> tuple[int, str] | None:
     """Return place and kind of an unclosed quote or comment; None if all are closed."""
     at = 0
-    while (found := _TOKEN.search(text, at)) is not None:
-        at = found.end()
-        if found["open"] is not None:
-            what = "the string" if found["open"] == "'" else "the quoted name"
-            return found.start(), what
-        if found["comment"] is not None:
+    while (match := _TOKEN.search(text, at)) is not None:
+        at = match.end()
+        if match["open"] is not None:
+            what = "the string" if match["open"] == "'" else "the quoted name"
+            return match.start(), what
+        if match["comment"] is not None:
             at = _end_of_comment(text, at)
             if at == len(text) and not text.endswith("*/"):
-                return found.start(), "the comment"
+                return match.start(), "the comment"
     return None
 
 

@@ -113,12 +113,12 @@ class _Reader(ListingParser):
         if not self.tokens:
             raise self.fail(f"expected a statement ({', '.join(STATEMENTS)}), got nothing")
         self.tokens = respelled(self.tokens, self.sql)
-        found = self._statement()
+        read = self._statement()
         if self.token is not None:
             if self.token.token_type is TokenType.SEMICOLON:
                 raise self.fail("expected one statement, got several", hint="run them one by one")
             raise self.fail(f"expected the end of the statement, got {self.got()}")
-        return found
+        return read
 
     def _statement(self) -> Statement:
         first = self.word()
@@ -180,19 +180,19 @@ class _Reader(ListingParser):
 
     def _asked(self) -> set[str]:
         """The options in parentheses."""
-        found: set[str] = set()
+        words: set[str] = set()
         if not self.accept("("):
-            return found
-        while not found or self.accept(","):
+            return words
+        while not words or self.accept(","):
             word = self.word()
-            if word not in (VERBOSE, ANALYZE) or word in found:
+            if word not in (VERBOSE, ANALYZE) or word in words:
                 raise self.fail(
                     f"expected {VERBOSE} or {ANALYZE} in EXPLAIN (...), got {self.got()}"
                 )
-            found.add(word)
+            words.add(word)
             self.at += 1
         self.expect(")", "after the options of EXPLAIN")
-        return found
+        return words
 
     def _train(self) -> TrainModel:
         verb, replace = self.word(-1), False
@@ -412,14 +412,14 @@ class _Reader(ListingParser):
         return PredictModel(name, (), query, None, self.sql, options, place=place, look="skew")
 
     def _identifiers(self, form: str) -> tuple[Path, ...]:
-        found: list[Path] = []
+        paths: list[Path] = []
         if self.accept("ID"):
             self.expect("(", "after ID", form)
-            found.append(self.path("an identifier column", 2, 5))
+            paths.append(self.path("an identifier column", 2, 5))
             while self.accept(","):
-                found.append(self.path("an identifier column", 2, 5))
+                paths.append(self.path("an identifier column", 2, 5))
             self.expect(")", "after the identifier columns", form)
-        return tuple(found)
+        return tuple(paths)
 
     def _weights(self) -> WeightsOfModel:
         look = self.word(-1)

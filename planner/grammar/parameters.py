@@ -83,15 +83,15 @@ class Filled:
         at `offset`, and the error points there.
         """
         query, place = getattr(statement, "query", None), getattr(statement, "place", (0, 0))
-        own = [(a - offset, b - offset) for _, (a, b) in self.edits]
-        own = [span for span in own if place[0] <= span[0] and span[1] <= place[1]]
-        if not own or not isinstance(query, exp.Query):
+        inside = [(a - offset, b - offset) for _, (a, b) in self.edits]
+        inside = [span for span in inside if place[0] <= span[0] and span[1] <= place[1]]
+        if not inside or not isinstance(query, exp.Query):
             return
         text = self.sql[offset:]
         tokens = [t for t in tokenize(text) if place[0] <= t.start < place[1]]
-        if _with_literals(tokens, text, own) == query:
+        if _with_literals(tokens, text, inside) == query:
             return
-        odd = (span for span in own if _with_literals(tokens, text, [span]) != query)
+        odd = (span for span in inside if _with_literals(tokens, text, [span]) != query)
         raise ParseError(
             "a parameter is a value, and here stands a name or a part of a literal",
             hint=_STANDS,
@@ -102,7 +102,7 @@ class Filled:
 
 def places(sql: str) -> tuple[ParameterPlace, ...]:
     """The parameters of a text, in their order."""
-    tokens, found = tokenize(sql), []
+    tokens, parameters = tokenize(sql), []
     depth, clause = 0, ""
     for at, token in enumerate(tokens):
         if token.token_type is TokenType.L_PAREN:
@@ -114,7 +114,7 @@ def places(sql: str) -> tuple[ParameterPlace, ...]:
             depth = 0
         option = depth > 0 and clause in _OPTIONS
         if token.token_type is TokenType.PLACEHOLDER:
-            found.append(
+            parameters.append(
                 ParameterPlace("", (token.start, token.end + 1), option, _is_member(tokens, at, at))
             )
         elif token.token_type is TokenType.PARAMETER and token.text == "$":
@@ -124,8 +124,10 @@ def places(sql: str) -> tuple[ParameterPlace, ...]:
             if not named.text.replace("_", "a").isalnum():
                 raise _unnamed(sql, token)
             member = _is_member(tokens, at, at + 1)
-            found.append(ParameterPlace(named.text, (token.start, named.end + 1), option, member))
-    return tuple(found)
+            parameters.append(
+                ParameterPlace(named.text, (token.start, named.end + 1), option, member)
+            )
+    return tuple(parameters)
 
 
 def _is_member(tokens: Sequence[Token], first: int, last: int) -> bool:
@@ -149,18 +151,18 @@ def fill(sql: str, values: object = None) -> Filled:
     Raises ParseError for parameters without values, and Error for values without parameters or
     without an SQL literal.
     """
-    found = places(sql) if "?" in sql or "$" in sql else ()
+    parameters = places(sql) if "?" in sql or "$" in sql else ()
     if values is None:
-        if found:
+        if parameters:
             raise ParseError(
-                f"the parameter {found[0].shown} has no value",
+                f"the parameter {parameters[0].shown} has no value",
                 hint=f"write the value, or give it: {_CALL}",
                 sql=sql,
-                span=found[0].span,
+                span=parameters[0].span,
             )
         return Filled(sql, sql)
     pieces, edits, done, length = [], [], 0, 0
-    for place, value in zip(found, _values(sql, found, values), strict=True):
+    for place, value in zip(parameters, _values(sql, parameters, values), strict=True):
         start, stop = place.span
         text = _text(place, value, sql)
         before = sql[done:start]
@@ -191,10 +193,10 @@ def _text(place: ParameterPlace, value: object, sql: str) -> str:
         raise ParseError(error.message, hint=error.hint, sql=sql, span=place.span) from None
 
 
-def _values(sql: str, found: Sequence[ParameterPlace], values: object) -> list[object]:
+def _values(sql: str, parameters: Sequence[ParameterPlace], values: object) -> list[object]:
     """The value of each place."""
     if isinstance(values, Mapping):
-        return _named(sql, found, values)
+        return _named(sql, parameters, values)
     kind = type(values).__name__
     if isinstance(values, str | bytes) or not isinstance(values, Sequence):
         listed = getattr(values, "tolist", None)
@@ -204,43 +206,47 @@ def _values(sql: str, found: Sequence[ParameterPlace], values: object) -> list[o
                 f"values of parameters must be a list or a dict, got {kind}",
                 hint=_CALL,
             )
-    for place in found:
+    for place in parameters:
         if place.name and not place.name.isdecimal():
             raise _mismatch(sql, place, f"{place.shown} is a name, and a list has none")
-    numbered = [place for place in found if place.name]
-    if numbered and len(numbered) < len(found):
-        bare = next(place for place in found if not place.name)
+    numbered = [place for place in parameters if place.name]
+    if numbered and len(numbered) < len(parameters):
+        bare = next(place for place in parameters if not place.name)
         raise _mismatch(sql, bare, f"? and {numbered[0].shown} stand in one text")
-    numbers = [int(place.name) for place in found] if numbered else [*range(1, len(found) + 1)]
+    numbers = (
+        [int(place.name) for place in parameters] if numbered else [*range(1, len(parameters) + 1)]
+    )
     if numbers and min(numbers) < 1:
-        raise _mismatch(sql, found[numbers.index(min(numbers))], "parameters count from $1")
+        raise _mismatch(sql, parameters[numbers.index(min(numbers))], "parameters count from $1")
     if set(numbers) != set(range(1, len(values) + 1)):
-        raise _wrong_number(sql, found, numbers, len(values))
+        raise _wrong_number(sql, parameters, numbers, len(values))
     return [values[number - 1] for number in numbers]
 
 
 def _wrong_number(
-    sql: str, found: Sequence[ParameterPlace], numbers: Sequence[int], given: int
+    sql: str, parameters: Sequence[ParameterPlace], numbers: Sequence[int], given: int
 ) -> Error:
     wanted = len(set(numbers))
     said = f"{wanted} parameter{'s' * (wanted != 1)}" if wanted else "no parameters"
     message = f"the text has {said}, and {given} value{'s are' if given != 1 else ' is'} given"
-    beyond = next((p for p, n in zip(found, numbers, strict=True) if n > given), None)
+    beyond = next((p for p, n in zip(parameters, numbers, strict=True) if n > given), None)
     if beyond is not None:
         return _mismatch(sql, beyond, message)
     unused = sorted(set(range(1, given + 1)) - set(numbers))
-    hint = f"nothing takes the value of ${unused[0]}" if found and found[0].name else _CALL
+    hint = (
+        f"nothing takes the value of ${unused[0]}" if parameters and parameters[0].name else _CALL
+    )
     return Error(message, hint=hint)
 
 
 def _named(
-    sql: str, found: Sequence[ParameterPlace], values: Mapping[object, object]
+    sql: str, parameters: Sequence[ParameterPlace], values: Mapping[object, object]
 ) -> list[object]:
-    for place in found:
+    for place in parameters:
         if not place.name or place.name.isdecimal():
             raise _mismatch(sql, place, f"{place.shown} has no name, and a dict gives names")
     names = {str(name): value for name, value in values.items()}
-    for place in found:
+    for place in parameters:
         if place.name not in names:
             close = nearest(place.name, names)
             listed = f"values are given of: {', '.join(names) or 'none'}"
@@ -248,16 +254,16 @@ def _named(
             raise ParseError(
                 f"the parameter {place.shown} has no value", hint=hint, sql=sql, span=place.span
             )
-    surplus = next((name for name in names if name not in {p.name for p in found}), None)
+    surplus = next((name for name in names if name not in {p.name for p in parameters}), None)
     if surplus is not None:
-        known = [place.name for place in found]
+        known = [place.name for place in parameters]
         close = nearest(surplus, known)
         listed = ", ".join(dict.fromkeys(f"${name}" for name in known)) or "none, as $name"
         raise Error(
             f"the text has no parameter ${surplus}",
             hint=f"did you mean ${close}?" if close else f"its parameters are: {listed}",
         )
-    return [names[place.name] for place in found]
+    return [names[place.name] for place in parameters]
 
 
 def _mismatch(sql: str, place: ParameterPlace, message: str) -> ParseError:
@@ -298,9 +304,9 @@ def _with_literals(tokens: Sequence[Token], sql: str, values: Sequence[Span]) ->
     if not isinstance(query, exp.Query):
         return None
     group_joins(query)
-    found = {node.meta_get("start"): node for node in query.find_all(exp.Literal)}
+    literals = {node.meta_get("start"): node for node in query.find_all(exp.Literal)}
     for start, stop in values:
-        node = found.get(start)
+        node = literals.get(start)
         if node is None or isinstance(node.parent, _OF_NAMES):
             return None
         (value,) = Dialect().parse(sql[start:stop])

@@ -58,10 +58,10 @@ class Naming(DuckDBParser):
 
     def _bracketed(self, this: exp.Expr | None) -> exp.Expr | None:
         while self._curr and self._curr.token_type in self.BRACKETS:
-            found = self._parse_bracket(this)
-            if found is this:
+            bracketed = self._parse_bracket(this)
+            if bracketed is this:
                 break
-            this = found
+            this = bracketed
         return this
 
     def _member(self) -> exp.Expr | None:
@@ -111,27 +111,27 @@ def group_joins(query: exp.Query) -> None:
 
 def _grouped(joins: list[exp.Join]) -> list[exp.Join]:
     """Attach joins that follow a comma to its item."""
-    found: list[exp.Join] = []
+    grouped: list[exp.Join] = []
     following: list[exp.Join] = []
     for join in joins:
-        if found and found[-1].meta_get(COMMA) and not join.meta_get(COMMA):
+        if grouped and grouped[-1].meta_get(COMMA) and not join.meta_get(COMMA):
             following.append(join)
             continue
-        _take(found, following)
+        _take(grouped, following)
         following = []
-        found.append(join)
-    _take(found, following)
-    return found
+        grouped.append(join)
+    _take(grouped, following)
+    return grouped
 
 
-def _take(found: list[exp.Join], following: list[exp.Join]) -> None:
+def _take(grouped: list[exp.Join], following: list[exp.Join]) -> None:
     if not following:
         return
-    item = found[-1].this
+    item = grouped[-1].this
     if not isinstance(item, exp.Table | exp.Subquery):
         item = exp.Table(this=item)  # a list, values or LATERAL has no joins of its own
     item.set("joins", [*(item.args.get("joins") or []), *following])
-    found[-1].set("this", exp.Subquery(this=item))
+    grouped[-1].set("this", exp.Subquery(this=item))
 
 
 def unions_of(query: exp.SetOperation) -> list[exp.SetOperation]:
@@ -139,10 +139,10 @@ def unions_of(query: exp.SetOperation) -> list[exp.SetOperation]:
     left operand of the one before it, without parentheses. There may be one for each of many
     parties, so this does not recurse.
     """
-    found = [query]
-    while isinstance(found[-1].this, exp.SetOperation):
-        found.append(found[-1].this)
-    return found
+    unions = [query]
+    while isinstance(unions[-1].this, exp.SetOperation):
+        unions.append(unions[-1].this)
+    return unions
 
 
 def is_from(node: exp.Expr) -> bool:

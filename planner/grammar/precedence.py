@@ -146,10 +146,10 @@ class Operators(Naming):
         else:
             self._retreat(index)
             return this
-        found: exp.Expr = self.expression(kind(this=left, expression=self._parse_bitwise()))
+        like: exp.Expr = self.expression(kind(this=left, expression=self._parse_bitwise()))
         if self._match(T.ESCAPE):
-            found = self.expression(exp.Escape(this=found, expression=self._parse_bitwise()))
-        return self._negated(found, negative)
+            like = self.expression(exp.Escape(this=like, expression=self._parse_bitwise()))
+        return self._negated(like, negative)
 
     def _negated(self, this: exp.Expr, negative: bool) -> exp.Expr:
         inner = this.this if isinstance(this, exp.Escape) else this

@@ -117,9 +117,9 @@ class Parser(Operators):
     def _parse_types(self, *given: Any, **options: Any) -> Node:
         """Read the type by its text, whose meaning DuckDB knows."""
         start = self._index
-        found = super()._parse_types(*given, **options)
-        if not isinstance(found, exp.DataType):
-            return found
+        type_ = super()._parse_types(*given, **options)
+        if not isinstance(type_, exp.DataType):
+            return type_
         tokens = self._tokens[start : self._index]
         text = self.sql[tokens[0].start : tokens[-1].end + 1]
         return exp.DataType(this=exp.DType.USERDEFINED, kind=text)
@@ -242,23 +242,23 @@ class Parser(Operators):
         outer, name = self._lambdas, self._curr
         self._lambdas = name is not None and name.text.lower() in LAMBDA_FUNCTIONS
         try:
-            found = super()._parse_function_call(*given, **options)
+            call = super()._parse_function_call(*given, **options)
         finally:
             self._lambdas = outer
         quantifier = None if name is None else _QUANTIFIERS.get(name.token_type)
-        if quantifier is not None and isinstance(found, exp.Anonymous):
+        if quantifier is not None and isinstance(call, exp.Anonymous):
             # over a list; over a query it is an expression already
-            values = found.expressions
+            values = call.expressions
             if len(values) == 1:
                 return quantifier(this=exp.Paren(this=values[0]))
-        return found
+        return call
 
     def _parse_lambda(self, alias: bool = False) -> Node:
         """An argument of a function."""
         index = self._index
-        found = super()._parse_lambda(alias)
+        lambda_ = super()._parse_lambda(alias)
         keyword = self._tokens[index].text.upper() == "LAMBDA"
-        if isinstance(found, exp.Lambda) and not self._lambdas and not keyword:
+        if isinstance(lambda_, exp.Lambda) and not self._lambdas and not keyword:
             self._retreat(index)
             return self._parse_disjunction()
-        return found
+        return lambda_

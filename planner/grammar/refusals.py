@@ -141,9 +141,11 @@ def _functions(select: exp.Query) -> Iterator[Refusal]:
 
 def _joins(select: exp.Query) -> Iterator[Refusal]:
     for join in joins_of(select):
-        found = _join(join)
-        if found is not None:
-            yield Refusal(found[0], join.this if join.this.find(exp.Identifier) else join, found[1])
+        refusal = _join(join)
+        if refusal is not None:
+            yield Refusal(
+                refusal[0], join.this if join.this.find(exp.Identifier) else join, refusal[1]
+            )
     for item in items_of(select):
         odd = {key for key, value in item.args.items() if value} - _PLAIN_TABLE
         if isinstance(item, exp.Table) and odd:

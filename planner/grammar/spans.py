@@ -17,10 +17,10 @@ def span_of(node: exp.Expr | None, sql: str) -> Span | None:
         places = [_place(n) for n in inner.walk()] if isinstance(inner, exp.Expr) else []
         known = [p for p in places if p is not None]
         if known:
-            found = min(s for s, _ in known), max(e for _, e in known)
+            span = min(s for s, _ in known), max(e for _, e in known)
             if isinstance(inner, exp.Select):
-                found = _with_keyword(found, sql)
-            return _closed(found, sql, isinstance(inner, exp.Func))
+                span = _with_keyword(span, sql)
+            return _closed(span, sql, isinstance(inner, exp.Func))
         node = node.parent
     return None
 

@@ -41,8 +41,8 @@ class SpelledOption:
     def written(self, name: str, *value: Token) -> Written:
         """Return our option of this name, with this value, or by default with the same value."""
         line, column, (start, end) = self.value[0].line, self.value[0].col, self.name.span
-        own = Token(TokenType.VAR, name, line, column, start, end - 1)
-        return [own, made("=", own), *(value or self.value)]
+        token = Token(TokenType.VAR, name, line, column, start, end - 1)
+        return [token, made("=", token), *(value or self.value)]
 
     def literal(self, text: str) -> Token:
         """A text in the place of the value."""
@@ -142,7 +142,11 @@ def spelled_options(
         named[option.name] = option
     kind = _kind(named, clause, fail)
     target = _target(named, fail)
-    given = [found for option in named.values() for found in _given(option, named, fail)]
+    given = [
+        written_option
+        for option in named.values()
+        for written_option in _given(option, named, fail)
+    ]
     return kind, target, given
 
 

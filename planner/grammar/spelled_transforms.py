@@ -58,17 +58,17 @@ class SpelledTransforms:
 
     def written(self, target: Token, fail: Fail) -> list[Token]:
         """Return the clause, without the target, which is no feature."""
-        own = [tokens for column, tokens in self.items if not _same(column, target)]
-        if not own and self.rest:
+        kept = [tokens for column, tokens in self.items if not _same(column, target)]
+        if not kept and self.rest:
             return []
-        if not own:
+        if not kept:
             raise fail(
                 "TRANSFORM has no feature",
                 hint="name the columns that are to be features, or * for all",
                 span=(self.first.start, self.first.end + 1),
             )
         head = ["TRANSFORM", *(() if self.rest else ("ONLY",)), "("]
-        items = [t for tokens in own for t in (made(",", self.first), *tokens)]
+        items = [t for tokens in kept for t in (made(",", self.first), *tokens)]
         return [*(made(word, self.first) for word in head), *items[1:], made(")", self.first)]
 
 
@@ -160,12 +160,12 @@ def _columns(tokens: Tokens, written: str, function: _Function) -> list[Token]:
         raise tokens.fail(f"expected {wanted} in ML.{written}(, got {tokens.got()}", hint=_FORM)
     if struct:
         tokens.expect("(", "after STRUCT")
-    found = [_column(tokens, written)]
+    columns = [_column(tokens, written)]
     while struct and tokens.accept(","):
-        found.append(_column(tokens, written))
+        columns.append(_column(tokens, written))
     if struct:
         tokens.expect(")", "after the columns of STRUCT")
-    return found
+    return columns
 
 
 def _column(tokens: Tokens, written: str) -> Token:
@@ -180,23 +180,23 @@ def _column(tokens: Tokens, written: str) -> Token:
 
 def _arguments(tokens: Tokens, written: str, function: _Function) -> list[list[Token]]:
     """Up to the closing parenthesis."""
-    found: list[list[Token]] = []
+    groups: list[list[Token]] = []
     while tokens.accept(","):
         start, depth = tokens.at, 0
         while tokens.token is not None and (depth or tokens.word() not in (",", ")")):
             depth += {"(": 1, "[": 1, ")": -1, "]": -1}.get(tokens.word(), 0)
             tokens.at += 1
-        found.append(tokens.tokens[start : tokens.at])
-        if not found[-1]:
+        groups.append(tokens.tokens[start : tokens.at])
+        if not groups[-1]:
             raise tokens.fail(f"expected an argument of ML.{written}, got {tokens.got()}")
-        if len(found) > function.arguments:
+        if len(groups) > function.arguments:
             raise tokens.fail(
                 f"ML.{written} takes no further argument here",
                 hint=_MORE.get(function.name, _FORM),
-                span=(found[-1][0].start, found[-1][-1].end + 1),
+                span=(groups[-1][0].start, groups[-1][-1].end + 1),
             )
     tokens.expect(")", f"after the arguments of ML.{written}", _FORM)
-    return found
+    return groups
 
 
 def _check_cross(tokens: Tokens, columns: list[Token], arguments: list[list[Token]]) -> None:

@@ -107,29 +107,29 @@ class _Spelling(Tokens):
 
     def _options(self) -> list[SpelledOption]:
         self.expect("(", "after OPTIONS", _CREATE_FORM)
-        found: list[SpelledOption] = []
+        options: list[SpelledOption] = []
         while not self.accept(")"):
-            if found:
+            if options:
                 self.expect(",", "or ) after an option", _CREATE_FORM)
             name = self.name("the name of an option")
             self.expect("=", f"after {name}", _CREATE_FORM)
             value = self._value()
             if not value:
                 raise self.fail(f"expected a value for option {name}, got {self.got()}")
-            found.append(SpelledOption(Word(name.lower(), name.span), tuple(value)))
-        return found
+            options.append(SpelledOption(Word(name.lower(), name.span), tuple(value)))
+        return options
 
     def _value(self) -> list[Token]:
         """Read tokens up to the next comma or the end of the options."""
-        depth, found = 0, []
+        depth, tokens = 0, []
         while self.token is not None:
             word = self.word()
             if depth == 0 and word in (",", ")", "AS"):
                 break
             depth += {"(": 1, "[": 1, ")": -1, "]": -1}.get(word, 0)
-            found.append(self.token)
+            tokens.append(self.token)
             self.at += 1
-        return found
+        return tokens
 
     def _usual_target(self, clause: Token, query: list[Token]) -> Token:
         """`label`, as in BigQuery, where the query may have a column of that name."""
@@ -168,8 +168,8 @@ class _Spelling(Tokens):
         if self.accept(","):
             struct = self._struct(function)
         self.expect(")", f"after the arguments of ML.{function}", _form(function))
-        own, rest = self._up_to_semicolon()
-        if own:
+        statement, rest = self._up_to_semicolon()
+        if statement:
             raise self.fail(
                 f"only SELECT * FROM ML.{function}(...) is taken, got {self.got()} after it",
                 hint=_AROUND,
@@ -232,10 +232,10 @@ class _Spelling(Tokens):
                 f"expected (SELECT ...) or TABLE party.table, got {self.got()}",
                 hint=_form(function),
             )
-        found = self._value()
-        if found[-1].text != ")":
-            raise self.fail("the parenthesis of the query is not closed", span=self.span(found[0]))
-        return found[1:-1] or found
+        tokens = self._value()
+        if tokens[-1].text != ")":
+            raise self.fail("the parenthesis of the query is not closed", span=self.span(tokens[0]))
+        return tokens[1:-1] or tokens
 
     def _struct(self, function: str) -> Token:
         """The number of STRUCT(number AS threshold)."""

@@ -106,19 +106,19 @@ def _is_column(tokens: Tokens) -> bool:
 
 
 def _column(tokens: Tokens, function: Word) -> Word:
-    found = tokens.name(f"a column of {function}")
+    column = tokens.name(f"a column of {function}")
     if tokens.word() == "(":
         raise tokens.fail(
             "functions of TRANSFORM do not stand in one another",
-            hint=f"compute {found}(...) in the query, and name the column here",
-            span=found.span,
+            hint=f"compute {column}(...) in the query, and name the column here",
+            span=column.span,
         )
     if tokens.word() == ".":
         raise tokens.fail(
             f"{function} takes an output column of the query, without its table",
-            hint=f"give it an alias in the query, and write it in place of {found}.…",
+            hint=f"give it an alias in the query, and write it in place of {column}.…",
         )
-    return found
+    return column
 
 
 def _argument(tokens: Tokens, value: Callable[[str], Value], function: Word) -> Argument:
@@ -135,5 +135,5 @@ def _argument(tokens: Tokens, value: Callable[[str], Value], function: Word) -> 
     if not starts:
         raise tokens.fail(f"expected an argument of {function}, got {tokens.got()}", hint=_FORM)
     start = tokens.span()[0]
-    found = value(name or str(function))
-    return Argument(name, found, (start, tokens.span(tokens.tokens[tokens.at - 1])[1]))
+    argument = value(name or str(function))
+    return Argument(name, argument, (start, tokens.span(tokens.tokens[tokens.at - 1])[1]))

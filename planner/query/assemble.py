@@ -44,7 +44,7 @@ class _Assembly:
         if self.draft.folds and target is not None and split != first.outputs[target].relation:
             # its clients do not know the classes that each fold is to have a share of
             split, units = None, split
-        slots, found = [], []
+        slots, fragments_ = [], []
         for index, name in enumerate(_unique(r.name for r in first.relations)):
             written, fragments = self._fragments(index, index in (split, noised))
             slot = self._slot(index, name, fragments)
@@ -52,9 +52,11 @@ class _Assembly:
             slots.append(replace(slot, split=index == split))
             if index == noised:
                 refuse_twice(self.draft, slots[index])
-            found.append(written)
+            fragments_.append(written)
         blocks = tuple(
-            self._joined(n, [_Taken(w, s.fragments, n) for w, s in zip(found, slots, strict=True)])
+            self._joined(
+                n, [_Taken(w, s.fragments, n) for w, s in zip(fragments_, slots, strict=True)]
+            )
             for n in range(len(self.draft.blocks))
         )
         return Ucq(
@@ -95,8 +97,8 @@ class _Assembly:
             key.index
             for key in self.shared.keys
             if any(
-                key.index in own and any(index in pair for pair in own[key.index].pairs)
-                for own in self.shared.of_block
+                key.index in keys and any(index in pair for pair in keys[key.index].pairs)
+                for keys in self.shared.of_block
             )
         )
 
@@ -162,20 +164,20 @@ class _Assembly:
 
     def _derived(self, index: int) -> tuple[str, ...]:
         """Conditions that follow for the slot, of all blocks."""
-        found = (
+        conditions = (
             text_of(block.relations[at], term)
             for block in self.draft.blocks
             for at, term in block.derived
             if block.slots[at] == index
         )
-        return tuple(dict.fromkeys(found))
+        return tuple(dict.fromkeys(conditions))
 
     def _joined(self, number: int, taken: Sequence[_Taken]) -> normal.Block:
         block = self.draft.blocks[number]
         optional = sorted(block.slots[at] for at in block.optional)
         kept = [slot for slot in optional if taken[slot].some_link]
         return normal.Block(
-            tuple((slot, own.real) for slot, own in enumerate(taken)),
+            tuple((slot, taken_part.real) for slot, taken_part in enumerate(taken)),
             joins_of(self.shared, number, block.tree.id),
             tuple(self._left(number, block, left) for left in block.tree.lefts),
             tuple((slot, taken[slot].virtual) for slot in optional),
@@ -204,8 +206,8 @@ class _Taken:
         """Return the numbers, repeated as often as in the block."""
         return [
             place
-            for place, found in enumerate(self.written.values())
-            for w in found
+            for place, group in enumerate(self.written.values())
+            for w in group
             if w.block == self.number
         ]
 

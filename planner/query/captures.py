@@ -49,8 +49,8 @@ def refuse_captured(draft: Draft) -> Draft:
             wanted = folded(name.name)
             # a client without such a column evaluates the call only if the query itself gives the
             # name
-            own = [c for c, columns in held if wanted in columns or wanted in given]
-            for client in dict.fromkeys(own or (client for client, _ in held)):
+            holders = [c for c, columns in held if wanted in columns or wanted in given]
+            for client in dict.fromkeys(holders or (client for client, _ in held)):
                 if _binds(draft, client, probe, name) and not _binds(draft, client, alone, name):
                     raise draft.error(
                         f"{name.name} in {named}(...) may be the column, or a variable of a macro "
@@ -73,7 +73,7 @@ def _calls(node: exp.Expr) -> Iterator[exp.Expr]:
     """Yield the outermost calls: if an inner macro captures a name, the outer call has no column
     for it either.
     """
-    return (found for found in node.dfs(prune=_is_call) if _is_call(found))
+    return (call_node for call_node in node.dfs(prune=_is_call) if _is_call(call_node))
 
 
 def _is_call(node: exp.Expr) -> bool:
@@ -83,12 +83,12 @@ def _is_call(node: exp.Expr) -> bool:
 
 def _bare(call: exp.Expr) -> list[exp.Identifier]:
     """Return the columns below that are written without a table, once each."""
-    found: dict[str, exp.Identifier] = {}
+    columns: dict[str, exp.Identifier] = {}
     for column in call.find_all(exp.Column):
         chain = chain_of(column)
         if chain is not None and len(chain.words) == 1 and not _is_variable(column):
-            found.setdefault(folded(column.name), chain.words[0])
-    return list(found.values())
+            columns.setdefault(folded(column.name), chain.words[0])
+    return list(columns.values())
 
 
 def _name(call: exp.Expr) -> str:

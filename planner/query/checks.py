@@ -248,8 +248,8 @@ def _holds_some(relation: DraftRelation, path: Path) -> bool:
 def _with_column(relation: DraftRelation, number: int, path: Path) -> DraftRelation:
     branches = []
     for branch in relation.branches:
-        found = _expression(branch, path)
+        expression = _expression(branch, path)
         key = (relation.ids[0], _hidden(number))
-        added = {} if found is None else {key: found}
+        added = {} if expression is None else {key: expression}
         branches.append(replace(branch, columns={**branch.columns, **added}))
     return replace(relation, branches=tuple(branches))

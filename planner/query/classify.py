@@ -164,8 +164,8 @@ class _Placing:
         """
         kinds = []
         for side in sides:
-            found = self.draft.types(self.old.relations[self.old.reads(side)[0]], [side])[0]
-            kinds.append(types.union_type(found) or types.NULL_TYPE)
+            branch_types = self.draft.types(self.old.relations[self.old.reads(side)[0]], [side])[0]
+            kinds.append(types.union_type(branch_types) or types.NULL_TYPE)
         left, right = kinds
         type_ = types.comparison_type(left, right)
         if type_ is None or not types.can_be_key(type_):
@@ -200,8 +200,8 @@ class _Placing:
         on: bool = False,
         own: bool = False,
     ) -> None:
-        found = Equality(at[0], at[1], sides, "", term.span, group.id, on, own)
-        self.equalities.append(found)
+        equality = Equality(at[0], at[1], sides, "", term.span, group.id, on, own)
+        self.equalities.append(equality)
 
     def _nowhere(self, term: Term) -> PlanError:
         parties = dict.fromkeys(m.party for m in clients_of(term.expression))

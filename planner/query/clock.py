@@ -73,8 +73,8 @@ class Clock:
             expression=exp.Literal.string("TIMESTAMP WITH TIME ZONE"),
         )
         utc = exp.Literal.string(f"{self.now.astimezone(dt.UTC):%Y-%m-%d}")
-        found = exp.If(this=instant, true=self._as("DATE"))
-        return exp.Case(ifs=[found], default=build.cast(utc, "DATE"))
+        midnight = exp.If(this=instant, true=self._as("DATE"))
+        return exp.Case(ifs=[midnight], default=build.cast(utc, "DATE"))
 
     def _as(self, type_: str) -> exp.Expr:
         if type_ == "TIME":

@@ -70,13 +70,13 @@ class Cohorts:
         kept: list[exp.Expr] = []
         for part in parts:
             cohort = _cohort(part)
-            found = None
+            joined = None
             if cohort is not None and self._is_apart(part, cohort, state, scope):
-                found = self._joined(cohort, state, scope)
-            if found is None:
+                joined = self._joined(cohort, state, scope)
+            if joined is None:
                 kept.append(part)
             else:
-                state = found
+                state = joined
         if len(kept) == len(parts):
             return state, where
         return state, exp.and_(*(part.copy() for part in kept), copy=False) if kept else None
@@ -118,9 +118,9 @@ class Cohorts:
             states = self.read(first, joins, known, None)
             if len(states) != 1 or len(states[0].relations) != 1:
                 return None, []
-            own = replace(states[0].scope(self.sql), outer=scope)
-            terms = self._conditions(select, own, known)
-            shown = [self._shown(node, own, known) for node in select.expressions]
+            scope_ = replace(states[0].scope(self.sql), outer=scope)
+            terms = self._conditions(select, scope_, known)
+            shown = [self._shown(node, scope_, known) for node in select.expressions]
         elif cohort.value is None:
             return None, []
         else:
@@ -180,13 +180,13 @@ def without_semi_joins(select: exp.Select) -> exp.Select | None:
     the inner ones, and a later RIGHT JOIN adds rows that the SEMI JOIN did not filter.
     """
     joins: list[exp.Join] = select.args.get("joins") or []
-    found = [join for join in joins if join.kind.upper() in _SEMI]
-    if not found or any(join.side.upper() in ("RIGHT", "FULL") for join in joins):
+    semi_joins = [join for join in joins if join.kind.upper() in _SEMI]
+    if not semi_joins or any(join.side.upper() in ("RIGHT", "FULL") for join in joins):
         return None
-    others = [select.args["from_"].this, *(join.this for join in joins if join not in found)]
+    others = [select.args["from_"].this, *(join.this for join in joins if join not in semi_joins)]
     where = select.args.get("where")
     tests = [] if where is None else [where.this.copy()]
-    for join in found:
+    for join in semi_joins:
         test = _test(join, others)
         if test is None:
             return None
@@ -194,7 +194,7 @@ def without_semi_joins(select: exp.Select) -> exp.Select | None:
         exists: exp.Expr = exp.Exists(this=rows)
         tests.append(exists if join.kind.upper() == "SEMI" else exp.Not(this=exists))
     whole = select.copy()
-    whole.set("joins", [join.copy() for join in joins if join not in found] or None)
+    whole.set("joins", [join.copy() for join in joins if join not in semi_joins] or None)
     return whole.where(*(operand(test) for test in tests), append=False, copy=False)
 
 
@@ -262,9 +262,9 @@ def _without(state: State, inner: State, terms: list[Term]) -> State:
     """Keep rows without a partner."""
     (relation,) = inner.relations
     inside = frozenset(relation.ids)
-    own = tuple(term for term in terms if ids_of(term) <= inside)
+    inner_terms = tuple(term for term in terms if ids_of(term) <= inside)
     on = tuple(term for term in terms if not ids_of(term) <= inside)
-    group: Group = replace(inner.tree, conditions=(*inner.tree.conditions, *own))
+    group: Group = replace(inner.tree, conditions=(*inner.tree.conditions, *inner_terms))
     missing = exp.Is(this=operand(guard(exp.true(), relation.ids[0])), expression=exp.Null())
     tree = replace(
         state.tree,

@@ -25,21 +25,22 @@ def combine_clients(draft: Draft) -> Draft:
 
 
 def _combined(ucq: Ucq) -> Ucq:
-    found = [_Combined.of(ucq, slot) for slot in ucq.slots]
+    merged = [_Combined.of(ucq, slot) for slot in ucq.slots]
     slots = tuple(
-        replace(slot, fragments=own.fragments) for slot, own in zip(ucq.slots, found, strict=True)
+        replace(slot, fragments=slot_parts.fragments)
+        for slot, slot_parts in zip(ucq.slots, merged, strict=True)
     )
-    return replace(ucq, slots=slots, blocks=tuple(_renumbered(b, found) for b in ucq.blocks))
+    return replace(ucq, slots=slots, blocks=tuple(_renumbered(b, merged) for b in ucq.blocks))
 
 
-def _renumbered(block: Block, found: Sequence[_Combined]) -> Block:
+def _renumbered(block: Block, merged: Sequence[_Combined]) -> Block:
     def of_slot(slot: int, numbers: tuple[int, ...]) -> tuple[int, ...]:
-        return tuple(dict.fromkeys(found[slot].places[number] for number in numbers))
+        return tuple(dict.fromkeys(merged[slot].places[number] for number in numbers))
 
     return replace(
         block,
         members=tuple((slot, of_slot(slot, numbers)) for slot, numbers in block.members),
-        virtual=tuple((slot, found[slot].places[number]) for slot, number in block.virtual),
+        virtual=tuple((slot, merged[slot].places[number]) for slot, number in block.virtual),
         kept=tuple((slot, of_slot(slot, numbers)) for slot, numbers in block.kept),
     )
 
@@ -72,15 +73,15 @@ class _Combined:
 
 def _part(ucq: Ucq, slot: Slot, fragment: Fragment) -> Part:
     """Return the blocks that use the fragment, and its role in each."""
-    own: list[object] = [fragment.virtual]
+    identity: list[object] = [fragment.virtual]
     if fragment.beside is not None:
-        own.append(_part(ucq, slot, slot.fragments[fragment.beside]))
+        identity.append(_part(ucq, slot, slot.fragments[fragment.beside]))
     for block in ucq.blocks:
         for among in (block.members, block.kept):
             numbers = dict(among).get(slot.index, ())
-            own.append(numbers.count(fragment.index))
-        own.append(dict(block.virtual).get(slot.index) == fragment.index)
-    return tuple(own)
+            identity.append(numbers.count(fragment.index))
+        identity.append(dict(block.virtual).get(slot.index) == fragment.index)
+    return tuple(identity)
 
 
 def _one(parts: Sequence[Fragment], place: int, places: Sequence[int]) -> Fragment:

@@ -25,15 +25,15 @@ class Context:
     sql: str
     clock: Clock
 
-    def placed(self, found: exp.Expr, original: exp.Expr) -> exp.Expr:
+    def placed(self, replacement: exp.Expr, original: exp.Expr) -> exp.Expr:
         """Return the replacement of a name, with the name's place in the text."""
         place = span_of(original, self.sql)
-        for node in found.walk():
+        for node in replacement.walk():
             node.meta.pop("start", None)
             node.meta.pop("end", None)
         if place is not None:
-            found.meta.update(start=place[0], end=place[1] - 1)
-        return fitted(found, original.parent)
+            replacement.meta.update(start=place[0], end=place[1] - 1)
+        return fitted(replacement, original.parent)
 
     def is_schema(self, chain: DottedName) -> bool:
         """Return whether the words before a call name a schema, or a database and a schema."""
@@ -45,7 +45,7 @@ class Context:
         from DuckDB 2.0.1 on; up to 2.0.0 it is the column.
         """
         try:
-            found = self.tables.catalog.describe(self.tables.asked()[0], _METHOD)
+            columns = self.tables.catalog.describe(self.tables.asked()[0], _METHOD)
         except (LostError, ReplyError):
             raise
         except PartyError as error:  # its owner does not let it be asked
@@ -56,7 +56,7 @@ class Context:
                 original,
                 f"write {name}({chain.written}), which is of the variable",
             ) from error
-        return [column.type for column in found] == ["INTEGER[][]"]
+        return [column.type for column in columns] == ["INTEGER[][]"]
 
     def refuse_method(self, chain: DottedName, original: exp.Expr) -> None:
         """Refuse a method call if DuckDB reads the words before it as another object than the

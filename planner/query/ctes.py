@@ -36,8 +36,8 @@ class Cte:
     @property
     def inside(self) -> Environment:
         """Return the CTEs that its own query can name."""
-        own = {folded(self.name): self} if self.recursive else {}
-        return {**self.environment, **own}
+        itself = {folded(self.name): self} if self.recursive else {}
+        return {**self.environment, **itself}
 
 
 Environment: TypeAlias = Mapping[str, Cte]
@@ -67,16 +67,16 @@ def tables_of(
     """
     nodes = unions_of(node) if isinstance(node, exp.SetOperation) else [node]
     within: list[tuple[exp.Expr, Mapping[str, Cte | None]]] = []
-    for own in nodes:
-        environment = yield from _defined(own, environment)
-        within.append((own, environment))
+    for part in nodes:
+        environment = yield from _defined(part, environment)
+        within.append((part, environment))
     if isinstance(nodes[-1], exp.SetOperation):
         yield from tables_of(nodes[-1].left, environment)
-    for own, known in reversed(within):
-        if isinstance(own, exp.Table):
-            yield from _table(own, known)
-        done = [own.args.get("with_"), own.this if isinstance(own, exp.SetOperation) else None]
-        for child in own.iter_expressions():
+    for part, known in reversed(within):
+        if isinstance(part, exp.Table):
+            yield from _table(part, known)
+        done = [part.args.get("with_"), part.this if isinstance(part, exp.SetOperation) else None]
+        for child in part.iter_expressions():
             if not any(child is other for other in done):
                 yield from tables_of(child, known)
 

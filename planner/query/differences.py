@@ -33,7 +33,7 @@ def differences(query: exp.Query, sql: str, catalog: Catalog) -> tuple[Differenc
     It asks the catalog for names and types. The planner refuses unknown tables and parties.
     """
     tables = CatalogTables(catalog, sql)
-    found: dict[Difference, None] = {}
+    differences_: dict[Difference, None] = {}
     for node in query.find_all(exp.Table):
         if len(node.parts) < 2 or not isinstance(node.this, exp.Identifier):
             continue
@@ -42,8 +42,8 @@ def differences(query: exp.Query, sql: str, catalog: Catalog) -> tuple[Differenc
         except PlanError:
             continue
         if len(clients) > 1:
-            found |= dict.fromkeys(_of_table(tables, node, clients))
-    return tuple(found)
+            differences_ |= dict.fromkeys(_of_table(tables, node, clients))
+    return tuple(differences_)
 
 
 def _of_table(
@@ -95,24 +95,24 @@ def _of_column(
         names.setdefault(own.name, []).append(client)
         types.setdefault(normal(own.type), []).append(client)
     if len(names) > 1:
-        found = _each(names)
+        texts = _each(names)
         yield Difference(
-            table, column, found,
-            f"{table}: a column is {found}; DuckDB takes these names for one",
+            table, column, texts,
+            f"{table}: a column is {texts}; DuckDB takes these names for one",
         )  # fmt: skip
     if len(types) > 1:
-        found, wanted = _each(types), union_type(tuple(types))
-        text = f"{table}: column {column} is {found}"
+        texts, wanted = _each(types), union_type(tuple(types))
+        text = f"{table}: column {column} is {texts}"
         if wanted is None:
             kind = next((t for t in types if t not in ("VARCHAR", NULL_TYPE)), "VARCHAR")
             text += f"; cast it wherever the query reads it: {column}::{kind}"
         else:
             text += f"; it is read as {wanted}"
-        yield Difference(table, column, found, text)
+        yield Difference(table, column, texts, text)
 
 
-def _each(found: dict[str, list[Client]]) -> str:
-    return ", ".join(f"{what} at {_listed(clients)}" for what, clients in found.items())
+def _each(holders: dict[str, list[Client]]) -> str:
+    return ", ".join(f"{what} at {_listed(clients)}" for what, clients in holders.items())
 
 
 _MAX_LISTED = 4

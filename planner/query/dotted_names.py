@@ -52,12 +52,12 @@ def chain_of(node: exp.Expr) -> DottedName | None:
 def column_of(words: Sequence[exp.Expr]) -> exp.Expr:
     """The words with dots between them; a column, as the parser has it, where they are few."""
     names = [word.copy() for word in words]
-    found: exp.Expr = exp.Column(
+    column: exp.Expr = exp.Column(
         **dict(zip(("this", "table", "db", "catalog"), reversed(names[:4]), strict=False))
     )
     for name in names[4:]:
-        found = exp.Dot(this=found, expression=name)
-    return found
+        column = exp.Dot(this=column, expression=name)
+    return column
 
 
 def with_links(target: exp.Expr, links: Sequence[exp.Expr]) -> exp.Expr:

@@ -103,7 +103,7 @@ class Draft:
         if missing or tests.keys() - self.described.keys():
             asked = [*missing.values()] or [_ONE]
             try:
-                found = self._describe(branch, asked, branch.filters, True)
+                described = self._describe(branch, asked, branch.filters, True)
             except LostError:
                 raise
             except ReplyError as error:
@@ -111,12 +111,12 @@ class Draft:
             except PartyError as error:
                 self._refuse_culprit(relation, branch, terms)
                 try:
-                    found = self._describe(branch, asked, branch.filters, False)
+                    described = self._describe(branch, asked, branch.filters, False)
                 except LostError:
                     raise
                 except PartyError:
                     raise self._unable(branch, Term(_ONE, relation.span), error) from error
-            self.described.update(zip(missing, found, strict=False))
+            self.described.update(zip(missing, described, strict=False))
             self.described.update(tests)
         return tuple(self.described[key] for key in keys)
 
@@ -162,8 +162,8 @@ class Draft:
 
     def _refuse_term(self, branch: ClientBranch, term: Term, error: PartyError) -> None:
         asker = Asker(self.catalog)
-        found = asker.kind(branch.client, branch.sources, term.expression)
-        if found != SCALAR:
+        kind = asker.kind(branch.client, branch.sources, term.expression)
+        if kind != SCALAR:
             raise self._unable(branch, term, error) from error
         volatile = asker.volatile(branch.client, branch.sources, term.expression)
         if volatile is not None:

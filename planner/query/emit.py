@@ -129,11 +129,11 @@ class _Names:
         self._columns: dict[str, dict[str, exp.Alias]] = {id_: {} for id_ in hiding}
         """Sources that offer only these columns, each under a new name."""
         for column in named:
-            own = self._columns.get(column.table)
-            if own is not None:
-                name = f"sqlfl_column_{len(own)}"
+            columns = self._columns.get(column.table)
+            if columns is not None:
+                name = f"sqlfl_column_{len(columns)}"
                 shown = exp.Alias(this=exp.column(column.this.copy()), alias=identifier(name))
-                own.setdefault(folded(column.name), shown)
+                columns.setdefault(folded(column.name), shown)
 
     def item(self, source: Source) -> exp.Expr:
         item: exp.Expr = source.item.copy()
@@ -234,27 +234,27 @@ def _placed(
     virtual = dict(block.virtual)
     waiting, later, open_ = list(slots), list(lefts), list(joins)
     placed: list[int] = []
-    found: list[exp.Join] = []
+    joined: list[exp.Join] = []
     while waiting or later:
         slot = next((s for s in waiting if _linked(s, open_, placed, False)), None)
         if slot is None and placed:
             ready = next((n for n in later if _outside(n) <= {*placed}), None)
             if ready is not None and (not waiting or any(j.virtual for j in open_)):
                 later.remove(ready)
-                found.append(_left_join(ucq, block, ready))
+                joined.append(_left_join(ucq, block, ready))
                 placed += ready.within
                 continue
             slot = next((s for s in waiting if _linked(s, open_, placed, True)), None)
         slot = waiting[0] if slot is None else slot
         waiting.remove(slot)
         placed.append(slot)
-        own = [j for j in open_ if slot in (j.left, j.right) and {j.left, j.right} <= {*placed}]
-        open_ = [j for j in open_ if j not in own]
+        usable = [j for j in open_ if slot in (j.left, j.right) and {j.left, j.right} <= {*placed}]
+        open_ = [j for j in open_ if j not in usable]
         if len(placed) > 1:
             item = exp.to_table(f"slot_{slot}")
-            on = exp.and_(*(_equal(j, virtual) for j in own)) if own else None
-            found.append(exp.Join(this=item, on=on) if on else exp.Join(this=item, kind="CROSS"))
-    return exp.to_table(f"slot_{placed[0]}"), found, [_equal(j, virtual) for j in open_]
+            on = exp.and_(*(_equal(j, virtual) for j in usable)) if usable else None
+            joined.append(exp.Join(this=item, on=on) if on else exp.Join(this=item, kind="CROSS"))
+    return exp.to_table(f"slot_{placed[0]}"), joined, [_equal(j, virtual) for j in open_]
 
 
 def _linked(slot: int, joins: Sequence[Join], placed: Sequence[int], virtual: bool) -> bool:
@@ -295,9 +295,9 @@ def _is_one_of(slot: int, fragments: Sequence[int]) -> exp.Expr:
 
 def _virtual(slot: int, name: str, fragment: int) -> exp.Subquery:
     """Return a column of the slot's virtual row; NULL without one."""
-    own = exp.to_table(f"slot_{slot}").as_("v")
+    table = exp.to_table(f"slot_{slot}").as_("v")
     chosen = exp.EQ(this=exp.column("fragment", table="v"), expression=exp.Literal.number(fragment))
-    return exp.select(exp.column(name, table="v")).from_(own).where(chosen).subquery()
+    return exp.select(exp.column(name, table="v")).from_(table).where(chosen).subquery()
 
 
 def _row(slot: int, virtual: Mapping[int, int]) -> exp.Expr:
@@ -319,7 +319,7 @@ def _keeps(slot: int, fragments: Sequence[int], virtual: int) -> exp.Expr:
 def _equal(join: Join, virtual: Mapping[int, int]) -> exp.EQ:
     left: exp.Expr = exp.column(f"key_{join.key}", table=f"slot_{join.left}")
     if join.virtual:
-        own = _virtual(join.left, f"key_{join.key}", virtual[join.left])
-        left = exp.Case(ifs=[exp.If(this=_missing(join.left), true=own)], default=left)
+        virtual_key = _virtual(join.left, f"key_{join.key}", virtual[join.left])
+        left = exp.Case(ifs=[exp.If(this=_missing(join.left), true=virtual_key)], default=left)
     right = exp.column(f"key_{join.key}", table=f"slot_{join.right}")
     return exp.EQ(this=left, expression=right)

@@ -233,15 +233,15 @@ class FragmentWriter:
 def _over_nulls(branch: ClientBranch) -> dict[tuple[str, str], exp.Expr]:
     """The relation's columns where it has no row: NULL, of their type, also computed ones."""
     ids = frozenset(source.id for source in branch.sources)
-    found: dict[tuple[str, str], exp.Expr] = {}
+    nulls: dict[tuple[str, str], exp.Expr] = {}
     for key, expression in branch.columns.items():
         if is_null_over_nulls(expression, ids):
-            found[key] = expression
+            nulls[key] = expression
         elif key[1] == PRESENT:
-            found[key] = exp.false()
+            nulls[key] = exp.false()
         else:
-            found[key] = exp.Case(ifs=[exp.If(this=exp.false(), true=expression.copy())])
-    return found
+            nulls[key] = exp.Case(ifs=[exp.If(this=exp.false(), true=expression.copy())])
+    return nulls
 
 
 def _constant(type_: str) -> exp.Expr:

@@ -125,10 +125,10 @@ def outputs_of(select: exp.Select, items: Sequence[Inner], merged: bool) -> Colu
     """Return the names of the SELECT's columns; None if only its database knows them."""
     names: list[str] = []
     for place, projection in enumerate(select.expressions):
-        found = _output(projection, items, merged, f"\0{place}")
-        if found is None:
+        outputs = _output(projection, items, merged, f"\0{place}")
+        if outputs is None:
             return None
-        names += found
+        names += outputs
     return tuple(names)
 
 
@@ -141,9 +141,9 @@ def _output(
         return None if not plain or None in parts else [n for part in parts for n in part or ()]
     if isinstance(projection, exp.Column) and isinstance(projection.this, exp.Star):
         words = [folded(part.name) for part in projection.parts[:-1]]
-        found = [item for item in items if item.goes_by(words)]
-        plain = len(found) == 1 and not any(projection.this.args.values())
-        return found[0].columns() if plain else None
+        matching = [item for item in items if item.goes_by(words)]
+        plain = len(matching) == 1 and not any(projection.this.args.values())
+        return matching[0].columns() if plain else None
     if isinstance(projection, exp.Alias):
         return [projection.alias]
     if projection.find(exp.Star, exp.Columns, exp.Explode, exp.Unnest, exp.PositionalColumn):

@@ -294,9 +294,9 @@ class _Fusion:
         for case in term.expression.find_all(exp.Case):
             guarded = case.args["ifs"][0]
             if isinstance(guarded.this, exp.Column) and guarded.this.name == PRESENT:
-                own = self.old.of(guarded.this.table)
+                relation = self.old.of(guarded.this.table)
                 value = Term(guarded.args["true"], term.span)  # its subqueries read columns too
-                if any(other != own for other in self.old.reads(value)):
+                if any(other != relation for other in self.old.reads(value)):
                     return True
         return False
 

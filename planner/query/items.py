@@ -62,16 +62,16 @@ def _resolved(item: TransformItem, sql: str) -> PlacedItem:
         raise plan_error(f"{called} has a column twice", sql, item.span, "name each column once")
     given: Any = _arguments(called, function, item, sql)
     name = "_".join(columns) if item.name is None else str(item.name)
-    found = Transform(called, columns, name, **given)
-    width = math.comb(len(columns) + found.degree, found.degree) - 1
+    transform = Transform(called, columns, name, **given)
+    width = math.comb(len(columns) + transform.degree, transform.degree) - 1
     if called == "polynomial" and width > WIDEST:
         raise plan_error(
-            f"{found.call} makes {width:,} columns, and at most {WIDEST:,} are taken",
+            f"{transform.call} makes {width:,} columns, and at most {WIDEST:,} are taken",
             sql,
             item.span,
             "fewer columns, or a lower degree",
         )
-    return PlacedItem(found, item.span)
+    return PlacedItem(transform, item.span)
 
 
 def _columns(function: Function) -> str:
@@ -85,7 +85,7 @@ def _arguments(called: str, function: Function, item: TransformItem, sql: str) -
     """Fields of `Transform`, by name."""
     known = {parameter.name: parameter for parameter in function.parameters}
     free = list(function.parameters)
-    found: dict[str, object] = {}
+    arguments: dict[str, object] = {}
     for argument in item.arguments:
         if argument.name is None and not free:
             takes = f"{', '.join(known)} behind its column" if known else "a column, and no more"
@@ -100,17 +100,17 @@ def _arguments(called: str, function: Function, item: TransformItem, sql: str) -
         if parameter not in free:
             raise plan_error(f"{called} has {parameter.name} twice", sql, argument.span)
         free.remove(parameter)
-        found[parameter.field] = _value(called, parameter, argument, sql)
+        arguments[parameter.field] = _value(called, parameter, argument, sql)
     for parameter in free:
         if parameter.default is not None:
-            found[parameter.field] = parameter.default
+            arguments[parameter.field] = parameter.default
         elif not parameter.optional:
             form = _FORMS.get(parameter.field, "k")
             raise plan_error(
                 f"{called} needs {parameter.name}", sql, item.span,
                 f"{called}({', '.join(item.columns)}, {form})",
             )  # fmt: skip
-    return found
+    return arguments
 
 
 _FORMS = {"bounds": "[b1, b2, ...]", "value": "'median'"}
@@ -143,9 +143,9 @@ def _value(called: str, parameter: Parameter, argument: Argument, sql: str) -> o
 
 def _bounds(what: str, value: Value, span: Span, sql: str) -> tuple[float, ...]:
     numbers = value if isinstance(value, tuple) else ()
-    found = tuple(float(v) for v in numbers if _is_number(v))  # type: ignore[arg-type]
-    rising = all(low < high for low, high in pairwise(found))
-    if not found or len(found) < len(numbers) or not rising or len(found) > WIDEST:
+    bounds = tuple(float(v) for v in numbers if _is_number(v))  # type: ignore[arg-type]
+    rising = all(low < high for low, high in pairwise(bounds))
+    if not bounds or len(bounds) < len(numbers) or not rising or len(bounds) > WIDEST:
         raise plan_error(
             f"{what} must be a list of numbers, each larger than the one before, got "
             f"{_shown(value)}",
@@ -153,7 +153,7 @@ def _bounds(what: str, value: Value, span: Span, sql: str) -> tuple[float, ...]:
             span,
             "[0, 10, 100]",
         )
-    return found
+    return bounds
 
 
 def _is_number(value: Value) -> bool:

@@ -130,22 +130,22 @@ class Joiner:
 
     def _pairs(self, left: State, right: State, join: exp.Join) -> list[_Pair]:
         """Return the columns that are joined by name, once each."""
-        found: dict[str, _Pair] = {}
+        pairs: dict[str, _Pair] = {}
         for name, spot in self._using(left, right, join):
-            if folded(name) not in found:
+            if folded(name) not in pairs:
                 sides = [self._side(s, name, spot) for s in (left, right)]
-                found[folded(name)] = _Pair(name, sides[0], sides[1], span_of(spot, self.sql))
-        return list(found.values())
+                pairs[folded(name)] = _Pair(name, sides[0], sides[1], span_of(spot, self.sql))
+        return list(pairs.values())
 
     def _using(
         self, left: State, right: State, join: exp.Join
     ) -> list[tuple[str, exp.Identifier | exp.Expr]]:
         if join.method.upper() != "NATURAL":
             return [(u.name, u) for u in join.args.get("using") or []]
-        own = {folded(shown.name) for shown in right.scope(self.sql).shown()}
+        right_names = {folded(shown.name) for shown in right.scope(self.sql).shown()}
         names = [shown.name for shown in left.scope(self.sql).shown()]
         self._refuse_lacking(left, right, join)
-        common = [n for n in dict.fromkeys(names) if folded(n) in own]
+        common = [n for n in dict.fromkeys(names) if folded(n) in right_names]
         if not common:
             raise plan_error(
                 "NATURAL JOIN finds no column that both sides have", self.sql, join.this,
@@ -170,13 +170,13 @@ class Joiner:
                         )
 
     def _side(self, state: State, name: str, spot: exp.Expr) -> Term:
-        found = state.scope(self.sql).bare(name, spot)
-        if found is None:
+        column = state.scope(self.sql).bare(name, spot)
+        if column is None:
             sides = " and ".join(item.name for item in state.items)
             known = (n for item in state.items for n, _ in item.columns)
             message = f"USING ({name}): {sides} has no column {name}"
             raise plan_error(message, self.sql, spot, nearest(name, known))
-        return found
+        return column
 
     # -- conditions --------------------------------------------------------------------------------
 

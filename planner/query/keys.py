@@ -73,12 +73,12 @@ def classes_of(block: DraftBlock) -> tuple[Class, ...]:
     groups = DisjointSets(len(elements.terms))
     for left, right in edges:
         groups.join(left, right)
-    found: dict[int, dict[int, list[Term]]] = {}
+    members: dict[int, dict[int, list[Term]]] = {}
     for number, (relation, term, _) in enumerate(elements.terms):
-        found.setdefault(groups.find(number), {}).setdefault(relation, []).append(term)
+        members.setdefault(groups.find(number), {}).setdefault(relation, []).append(term)
     classes = [
         Class(elements.terms[root][2], {r: _sorted(block.relations[r], t) for r, t in by.items()})
-        for root, by in found.items()
+        for root, by in members.items()
     ]
     return tuple(sorted(classes, key=lambda c: _order(block, c)))
 
@@ -133,20 +133,20 @@ def _inner_keys(block: DraftBlock) -> tuple[Key, ...]:
     groups = {block.slots[e.right]: e.group for e in block.equalities if not e.own}
     groups |= {block.slots[e.left]: e.group for e in block.equalities if not e.own}
     return tuple(
-        Key(tuple(classes[n] for n in numbers), frozenset(found), groups[min(found)[0]])
-        for numbers, found in keys.items()
+        Key(tuple(classes[n] for n in numbers), frozenset(terms), groups[min(terms)[0]])
+        for numbers, terms in keys.items()
     )
 
 
 def _own_keys(block: DraftBlock) -> tuple[Key, ...]:
     """A key for each pair of slots that an ON, or a condition after a LEFT JOIN, compares."""
-    found: dict[tuple[str, bool, int, int], list[Equality]] = {}
+    groups: dict[tuple[str, bool, int, int], list[Equality]] = {}
     for equality in block.equalities:
         if equality.own:
             place = (equality.group, equality.on, equality.left, equality.right)
-            found.setdefault(place, []).append(equality)
+            groups.setdefault(place, []).append(equality)
     keys = []
-    for (group, on, left, right), equalities in found.items():
+    for (group, on, left, right), equalities in groups.items():
         # by the whole text: columns of one name may belong to several tables of a fused relation
         once = {(*(to_sql(t.expression) for t in e.terms), e.type): e for e in equalities}
         ordered = sorted(once.values(), key=lambda e: _part_text(block, e))

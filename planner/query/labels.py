@@ -78,5 +78,5 @@ def refuse_twice(draft: Draft, slot: Slot) -> None:
 
 
 def _tables(item: exp.Expr) -> list[str]:
-    found = item.find_all(exp.Table)
-    return [".".join(part.name.lower() for part in table.parts) for table in found]
+    tables = item.find_all(exp.Table)
+    return [".".join(part.name.lower() for part in table.parts) for table in tables]

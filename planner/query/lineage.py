@@ -70,27 +70,27 @@ class Use:
 
 def uses(ucq: Ucq) -> tuple[Use, ...]:
     """Return all uses, slot by slot; one for the conditions of a slot, and one for its keys."""
-    found: dict[tuple[str, int, str], set[Origin]] = {}
+    by_use: dict[tuple[str, int, str], set[Origin]] = {}
     for slot in ucq.slots:
         for fragment in slot.evaluated:
             if fragment.virtual:
                 continue  # over a row of NULLs
             for what, name, origins in _of_fragment(slot, fragment):
-                found.setdefault((what, slot.index, name), set()).update(origins)
-    return tuple(Use(*key, frozenset(origins)) for key, origins in found.items() if origins)
+                by_use.setdefault((what, slot.index, name), set()).update(origins)
+    return tuple(Use(*key, frozenset(origins)) for key, origins in by_use.items() if origins)
 
 
 def views(ucq: Ucq) -> tuple[str, ...]:
     """Return `party.table` for tables without a known size, as views are."""
-    found: dict[str, None] = {}
+    paths: dict[str, None] = {}
     for slot in ucq.slots:
         for fragment in slot.evaluated:
             source = fragment.select.args["from_"].this
             alone = isinstance(source, exp.Table) and not fragment.select.args.get("joins")
             if alone and fragment.rows is None and not fragment.virtual:
                 path = ".".join(part.name for part in source.parts)
-                found[f"{fragment.client.party}.{path}"] = None
-    return tuple(found)
+                paths[f"{fragment.client.party}.{path}"] = None
+    return tuple(paths)
 
 
 def _of_fragment(slot: Slot, fragment: Fragment) -> Iterator[tuple[str, str, Origins]]:
@@ -118,9 +118,9 @@ def _conditions(select: exp.Select) -> Iterator[exp.Expr]:
     separately.
     """
     clauses = (select.args.get(name) for name in ("where", "having", "qualify"))
-    found = [clause.this for clause in clauses if clause is not None]
-    found += [e.unalias() for e in select.expressions if e.alias_or_name.lower() == KEPT]
-    for part in found:
+    conditions = [clause.this for clause in clauses if clause is not None]
+    conditions += [e.unalias() for e in select.expressions if e.alias_or_name.lower() == KEPT]
+    for part in conditions:
         yield from part.flatten() if isinstance(part, exp.And) else [part]
     for name in ("group", "distinct", "order", "limit", "offset", "sample"):
         part = select.args.get(name)
@@ -239,12 +239,12 @@ class _Scope:
         clause = select.args.get("with_")
         for cte in clause.expressions if clause is not None else ():
             known[cte.alias.lower()] = _Query(cte.this, cls(client, {}, dict(known), outer))
-        found: dict[str, _Source] = {}
+        sources: dict[str, _Source] = {}
         for item in _items(select):
-            alias = item.alias_or_name.lower() or f"#{len(found)}"
-            before = cls(client, dict(found), known, outer)
-            found[alias] = base._source(item, before)
-        return cls(client, found, known, outer)
+            alias = item.alias_or_name.lower() or f"#{len(sources)}"
+            before = cls(client, dict(sources), known, outer)
+            sources[alias] = base._source(item, before)
+        return cls(client, sources, known, outer)
 
     def _source(self, item: exp.Expr, before: _Scope) -> _Source:
         if isinstance(item, exp.Table) and isinstance(item.this, exp.Identifier):
@@ -258,29 +258,31 @@ class _Scope:
 
     def read(self, expression: exp.Expr) -> Origins:
         """Return the columns in the expression."""
-        found: set[Origin] = set()
+        origins: set[Origin] = set()
         waiting = [expression]
         while waiting:
             node = waiting.pop()
             if isinstance(node, exp.Query):
-                found |= _read(node, self)
+                origins |= _read(node, self)
             elif isinstance(node, exp.Column):
-                found |= self._column([part.name.lower() for part in node.parts])
+                origins |= self._column([part.name.lower() for part in node.parts])
             else:
                 waiting += node.iter_expressions()
-        return frozenset(found)
+        return frozenset(origins)
 
     def _column(self, names: list[str]) -> Origins:
         """A name alone may be a column of each source; one of a source may be its whole row."""
         scope: _Scope | None = self
         while scope is not None:
             if names[0] in scope.sources:
-                own = scope.sources[names[0]]
-                return own.column(".".join(names[1:])) if len(names) > 1 else own.everything()
+                source = scope.sources[names[0]]
+                return source.column(".".join(names[1:])) if len(names) > 1 else source.everything()
             scope = scope.outer
         name = ".".join(names)
-        found = {o for s in self.sources.values() for o in s.column(name)}
-        return frozenset(found | (self.outer._column(names) if self.outer is not None else NOTHING))
+        origins = {o for s in self.sources.values() for o in s.column(name)}
+        return frozenset(
+            origins | (self.outer._column(names) if self.outer is not None else NOTHING)
+        )
 
 
 def _items(select: exp.Select) -> Iterator[exp.Expr]:
@@ -300,30 +302,30 @@ def _items(select: exp.Select) -> Iterator[exp.Expr]:
 
 def _read(query: exp.Expr, outer: _Scope) -> Origins:
     """Return all columns that a query reads."""
-    found: set[Origin] = set()
+    origins: set[Origin] = set()
     waiting = [query]
     while waiting:
         one = _unwrapped(waiting.pop())
         if isinstance(one, exp.Select):
-            found |= _read_by(one, outer)
+            origins |= _read_by(one, outer)
         else:
             waiting += [part for part in one.iter_expressions() if isinstance(part, exp.Query)]
-    return frozenset(found)
+    return frozenset(origins)
 
 
 def _read_by(query: exp.Select, outer: _Scope) -> Origins:
     scope = _Scope.of(query, outer.client, outer)
-    found: set[Origin] = set()
+    origins: set[Origin] = set()
     for name, part in query.args.items():
         if name in ("from_", "joins", "laterals", "with_"):
             continue
         for item in part if isinstance(part, list) else [part]:
             if isinstance(item, exp.Expr):
-                found |= scope.read(item)
+                origins |= scope.read(item)
     for condition in _conditions(query):
-        found |= scope.read(condition)
+        origins |= scope.read(condition)
     for source in scope.sources.values():
-        found |= source.filtered()
+        origins |= source.filtered()
         if query.find(exp.Star) is not None:
-            found |= source.everything()
-    return frozenset(found)
+            origins |= source.everything()
+    return frozenset(origins)

@@ -123,10 +123,10 @@ def _rename(table: exp.Table, name: str) -> None:
 
 def set_path(table: exp.Table, parts: Sequence[exp.Expr]) -> None:
     """Name the table by up to four parts; where there are four, as the parser has them."""
-    own = [part.copy() for part in parts]
-    last = own.pop()
-    if len(own) == 3:
-        last = exp.Dot(this=own.pop(), expression=last)
+    path = [part.copy() for part in parts]
+    last = path.pop()
+    if len(path) == 3:
+        last = exp.Dot(this=path.pop(), expression=last)
     table.set("this", last)
-    table.set("db", own[-1] if own else None)
-    table.set("catalog", own[-2] if len(own) > 1 else None)
+    table.set("db", path[-1] if path else None)
+    table.set("catalog", path[-2] if len(path) > 1 else None)

@@ -19,9 +19,9 @@ _LISTED = 8
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """A hint that names the nearest known name, or all of a few."""
     names = sorted(dict.fromkeys(known))
-    found = nearest_name(name, names)
-    if found is not None:
-        return f"did you mean {found}?"
+    closest = nearest_name(name, names)
+    if closest is not None:
+        return f"did you mean {closest}?"
     return f"there is {', '.join(names)}" if 0 < len(names) <= _LISTED else None
 
 
@@ -93,10 +93,10 @@ class CatalogTables:
     def clients(self, node: exp.Table) -> tuple[Client, ...]:
         return tuple(self.catalog.clients(self.party(node)))
 
-    def check_apart(self, node: exp.Table, found: Sequence[tuple[Client, Table]]) -> None:
+    def check_apart(self, node: exp.Table, holders: Sequence[tuple[Client, Table]]) -> None:
         """Raise PlanError if two clients of a party have the same table."""
         known: dict[tuple[str, str, str], Client] = {}
-        for client, table in found:
+        for client, table in holders:
             place = self.place(client, table)
             if place is None or not place.database:
                 continue
@@ -132,11 +132,11 @@ class CatalogTables:
         places = self.located(client, written[:-1], node)
         tables = self.of(client)
         for place in places:
-            for found in tables:
-                if self.place(client, found) == place and _same(found.name, written[-1]):
-                    return found
+            for candidate in tables:
+                if self.place(client, candidate) == place and _same(candidate.name, written[-1]):
+                    return candidate
         owner = self.owner(client)
-        names = [".".join(shortest(found)) for found in tables]
+        names = [".".join(shortest(candidate)) for candidate in tables]
         governed = self.catalog.governed(client)
         raise plan_error(
             f"{owner} has no table {'.'.join(written)}",
@@ -160,15 +160,15 @@ class CatalogTables:
         if len(before) == 2:
             wanted = (before[0], before[1])
             return tuple(p for p in places if _same((p.catalog, p.schema), wanted))
-        own = places[0].catalog
-        schemas = tuple(p for p in places if _same((p.catalog, p.schema), (own, before[0])))
+        current = places[0].catalog
+        schemas = tuple(p for p in places if _same((p.catalog, p.schema), (current, before[0])))
         inside = [p for p in places if _same(p.catalog, before[0])]
         if schemas and inside:
             raise plan_error(
                 f"{before[0]} is a schema and a database of {client.party}",
                 self.sql,
                 where,
-                f"write {client.party}.{own}.{schemas[0].schema}.table, or "
+                f"write {client.party}.{current}.{schemas[0].schema}.table, or "
                 f"{client.party}.{inside[0].catalog}.{inside[0].schema}.table",
             )
         return schemas or tuple(p for p in inside if p is places[0] or p.schema in DEFAULTS)
@@ -179,8 +179,8 @@ class CatalogTables:
         if table.schema is None:
             return current
         wanted = (table.catalog or current.catalog, table.schema)
-        found = (p for p in self.places(client) if (p.catalog, p.schema) == wanted)
-        return next(found, None)
+        matching = (p for p in self.places(client) if (p.catalog, p.schema) == wanted)
+        return next(matching, None)
 
     def emitted(self, client: Client, table: Table, located: bool = False) -> exp.Table:
         """Return the table in a form that the client's database finds, whatever other objects have
@@ -207,17 +207,17 @@ class CatalogTables:
     def paths(self, client: Client, table: Table) -> tuple[tuple[str, ...], ...]:
         """Return every path, from the party on, that names the table."""
         place, places = self.place(client, table), self.places(client)
-        own = places[0]
-        found = [(client.party, *shortest(table))]
+        current = places[0]
+        named_paths = [(client.party, *shortest(table))]
         if place is not None:
-            if place == own:
-                found.append((client.party, table.name))
-            if place.catalog == own.catalog:
-                found.append((client.party, place.schema, table.name))
-            if place == own or (place.schema in DEFAULTS):
-                found.append((client.party, place.catalog, table.name))
-            found.append((client.party, place.catalog, place.schema, table.name))
-        return tuple(dict.fromkeys(found))
+            if place == current:
+                named_paths.append((client.party, table.name))
+            if place.catalog == current.catalog:
+                named_paths.append((client.party, place.schema, table.name))
+            if place == current or (place.schema in DEFAULTS):
+                named_paths.append((client.party, place.catalog, table.name))
+            named_paths.append((client.party, place.catalog, place.schema, table.name))
+        return tuple(dict.fromkeys(named_paths))
 
     def ends(self, client: Client, table: Table) -> frozenset[tuple[str, ...]]:
         """Return the words, in lower case, that may precede a column of it; party.table too, as in

@@ -112,33 +112,33 @@ def _between(node: exp.Expr, ids: Collection[str]) -> Outcomes:
     return frozenset((False, None)) if one else frozenset((True, False, None))
 
 
-def _truth(found: Outcomes) -> Outcomes:
+def _truth(values: Outcomes) -> Outcomes:
     """Return the values as a condition; a number may be either."""
-    return (found - {VALUE}) | {True, False} if VALUE in found else found
+    return (values - {VALUE}) | {True, False} if VALUE in values else values
 
 
 def _logic(node: exp.Expr, ids: Collection[str], decides: bool) -> Outcomes:
     """AND (one FALSE decides) and OR (one TRUE decides)."""
     left, right = (_truth(outcomes(side, ids)) for side in (node.this, node.expression))
-    found: set[bool | str | None] = set()
+    results: set[bool | str | None] = set()
     for pair in product(left, right):
-        found.add(decides if decides in pair else None if None in pair else not decides)
-    return frozenset(found)
+        results.add(decides if decides in pair else None if None in pair else not decides)
+    return frozenset(results)
 
 
 def _not(node: exp.Expr, ids: Collection[str]) -> Outcomes:
-    found = _truth(outcomes(node.this, ids))
-    return frozenset(None if value is None else not value for value in found)
+    values = _truth(outcomes(node.this, ids))
+    return frozenset(None if value is None else not value for value in values)
 
 
 def _is(node: exp.Expr, ids: Collection[str]) -> Outcomes:
     """x IS NULL, x IS TRUE, x IS FALSE; sqlglot has IS NOT as NOT (x IS ...)."""
-    found = outcomes(node.this, ids)
+    values = outcomes(node.this, ids)
     if isinstance(node.expression, exp.Null):
-        return frozenset(value is None for value in found)
+        return frozenset(value is None for value in values)
     if isinstance(node.expression, exp.Boolean):
         wanted = bool(node.expression.this)
-        return frozenset(value is wanted for value in _truth(found))
+        return frozenset(value is wanted for value in _truth(values))
     return ANY
 
 
@@ -155,23 +155,23 @@ def _distinct(same: bool) -> Callable[[exp.Expr, Collection[str]], Outcomes]:
 
 
 def _coalesce(node: exp.Expr, ids: Collection[str]) -> Outcomes:
-    found: Outcomes = frozenset()
+    values: Outcomes = frozenset()
     parts = node.expressions if isinstance(node, exp.Anonymous) else (node.this, *node.expressions)
     for part in parts:
         one = outcomes(part, ids)
-        found |= one - NULL
+        values |= one - NULL
         if None not in one:
-            return found
-    return found | NULL
+            return values
+    return values | NULL
 
 
 def _nullif(node: exp.Expr, ids: Collection[str]) -> Outcomes:
-    found = outcomes(node.this, ids)
-    return found | NULL
+    values = outcomes(node.this, ids)
+    return values | NULL
 
 
 def _case(node: exp.Expr, ids: Collection[str]) -> Outcomes:
-    found: Outcomes = frozenset()
+    values: Outcomes = frozenset()
     subject = node.this
     for branch in node.args["ifs"]:
         test = branch.this
@@ -179,11 +179,11 @@ def _case(node: exp.Expr, ids: Collection[str]) -> Outcomes:
             test = exp.EQ(this=subject.copy(), expression=test.copy())
         possible = _truth(outcomes(test, ids))
         if True in possible:
-            found |= outcomes(branch.args["true"], ids)
+            values |= outcomes(branch.args["true"], ids)
         if possible == {True}:
-            return found
+            return values
     default = node.args.get("default")
-    return found | (NULL if default is None else outcomes(default, ids))
+    return values | (NULL if default is None else outcomes(default, ids))
 
 
 def _if(node: exp.Expr, ids: Collection[str]) -> Outcomes:
@@ -192,12 +192,12 @@ def _if(node: exp.Expr, ids: Collection[str]) -> Outcomes:
         return ANY
     test, then, otherwise = node.expressions
     possible = _truth(outcomes(test, ids))
-    found: Outcomes = frozenset()
+    values: Outcomes = frozenset()
     if True in possible:
-        found |= outcomes(then, ids)
+        values |= outcomes(then, ids)
     if possible != {True}:
-        found |= outcomes(otherwise, ids)
-    return found
+        values |= outcomes(otherwise, ids)
+    return values
 
 
 def _in(node: exp.Expr, ids: Collection[str]) -> Outcomes:

@@ -39,9 +39,9 @@ def _outputs(draft: Draft) -> tuple[Column, ...]:
         if rule is not refuse_cross_products:
             draft = rule(draft)
     columns = zip(*(block.outputs for block in draft.blocks), strict=True)
-    return tuple(Column(own[0].name, _type(tuple(o.type for o in own))) for own in columns)
+    return tuple(Column(column[0].name, _type(tuple(o.type for o in column))) for column in columns)
 
 
-def _type(found: tuple[str, ...]) -> str:
+def _type(branch_types: tuple[str, ...]) -> str:
     """Return the type of a column of a union; all of its types if they have none in common."""
-    return types.union_type(found) or ", ".join(dict.fromkeys(found))
+    return types.union_type(branch_types) or ", ".join(dict.fromkeys(branch_types))

@@ -40,10 +40,10 @@ def found(ucq: Ucq, client: str, at: str) -> tuple[str, Span | None] | None:
     slot, fragment, part = (int(number) for number in match.groups())
     if slot >= len(ucq.slots) or fragment >= len(ucq.slots[slot].fragments):
         return None
-    own = ucq.slots[slot].fragments[fragment]
-    columns = own.select.expressions
-    parts = [*columns, *_conditions(own.select)]
-    if str(own.client) != client or part >= len(parts):
+    evaluated = ucq.slots[slot].fragments[fragment]
+    columns = evaluated.select.expressions
+    parts = [*columns, *_conditions(evaluated.select)]
+    if str(evaluated.client) != client or part >= len(parts):
         return None
     words = "a condition"
     if part < len(columns):

@@ -29,12 +29,12 @@ class Pusher(Context):
 
     def clients(self, node: exp.Expr, known: Environment) -> tuple[Client, ...]:
         """Return every client with a table that the node reads, also through CTEs."""
-        found: dict[Client, None] = {}
-        self._collect(node, known, found, set())
-        return tuple(found)
+        holders: dict[Client, None] = {}
+        self._collect(node, known, holders, set())
+        return tuple(holders)
 
     def _collect(
-        self, node: exp.Expr, known: Environment, found: dict[Client, None], seen: set[Cte]
+        self, node: exp.Expr, known: Environment, holders: dict[Client, None], seen: set[Cte]
     ) -> None:
         try:
             tables = list(tables_of(node, known))
@@ -43,11 +43,11 @@ class Pusher(Context):
         for table, cte in tables:
             if cte is not None and cte not in seen:
                 seen.add(cte)
-                self._collect(cte.query, cte.inside, found, seen)
+                self._collect(cte.query, cte.inside, holders, seen)
             elif table.db:
                 clients = self.tables.clients(table)
                 self.tables.table(table, clients[0])
-                found |= dict.fromkeys(clients)
+                holders |= dict.fromkeys(clients)
             elif isinstance(table.this, exp.Func):
                 self._check_function(table)
 
@@ -119,8 +119,8 @@ class _Expression:
         elif isinstance(child, exp.Column | exp.Star | exp.Columns):
             self._refuse(child, "a star inside an expression is not taken")
         elif isinstance(child, exp.PositionalColumn):
-            found = self.scope.at(int(child.this.name), self.whole)
-            child.replace(self.pusher.placed(found, child))
+            output = self.scope.at(int(child.this.name), self.whole)
+            child.replace(self.pusher.placed(output, child))
         elif isinstance(child, exp.Query):
             child.replace(self._subquery(child))
         elif isinstance(child, exp.Comprehension):
@@ -144,21 +144,21 @@ class _Expression:
         if folded(first.name) in bound and self._is_variable(chain, child):
             child.replace(_variable(chain))
             return
-        found = self.scope.near(chain, child)
-        if found is None and folded(first.name) in bound:
+        meaning = self.scope.near(chain, child)
+        if meaning is None and folded(first.name) in bound:
             child.replace(_variable(chain))
             return
-        if found is None:
+        if meaning is None:
             if chain.is_method and len(chain.words) <= 2 and self.pusher.is_schema(chain):
                 return  # a function of that schema
             word = self.pusher.clock.word(first.name) if len(chain.words) == 1 else None
             if word is None:
-                found = self.scope.resolve(chain, child)
+                meaning = self.scope.resolve(chain, child)
             else:
-                found = self.scope.lookup(chain, child) or word
+                meaning = self.scope.lookup(chain, child) or word
         if chain.is_method:
             self.pusher.refuse_method(chain, child)
-        child.replace(self.pusher.placed(with_links(found, chain.links), child))
+        child.replace(self.pusher.placed(with_links(meaning, chain.links), child))
 
     def _is_variable(self, chain: DottedName, where: exp.Expr) -> bool:
         """Return whether a single name of a lambda's variable means the variable, not a column."""

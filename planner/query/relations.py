@@ -263,8 +263,8 @@ def column(name: str, table: str) -> exp.Column:
 
 def clients_of(expression: exp.Expr) -> tuple[Client, ...]:
     """Return the clients whose tables the subqueries of the expression read."""
-    found = (node.meta_get(CLIENT_MARK) for node in expression.walk())
-    return tuple(dict.fromkeys(c for c in found if isinstance(c, Client)))
+    marks = (node.meta_get(CLIENT_MARK) for node in expression.walk())
+    return tuple(dict.fromkeys(c for c in marks if isinstance(c, Client)))
 
 
 def substitute(expression: exp.Expr, columns: Mapping[tuple[str, str], exp.Expr]) -> exp.Expr:
@@ -275,9 +275,9 @@ def substitute(expression: exp.Expr, columns: Mapping[tuple[str, str], exp.Expr]
         if guarded is not None:
             case.replace(fitted(guarded, case.parent, holder))
     for node in list(holder.find_all(exp.Column)):
-        found = columns.get((node.table, folded(node.name)))
-        if found is not None:
-            node.replace(fitted(found.copy(), node.parent, holder))
+        definition = columns.get((node.table, folded(node.name)))
+        if definition is not None:
+            node.replace(fitted(definition.copy(), node.parent, holder))
     result: exp.Expr = holder.this
     return result
 

@@ -109,12 +109,12 @@ class Asker:
         if self._binds(client, sources, test, exp.Qualify):
             return WINDOW
         try:
-            found = self.columns(client, sources, [expression], ())
+            columns = self.columns(client, sources, [expression], ())
         except (LostError, ReplyError):
             raise
         except PartyError:
             return UNBOUND
-        return ROWS if len(found) == 1 else UNBOUND
+        return ROWS if len(columns) == 1 else UNBOUND
 
     def volatile(
         self, client: Client, sources: Sequence[Source], expression: exp.Expr
@@ -218,18 +218,18 @@ def claimed(
     A derived table's column counts even if it is not used: an aggregate makes one row of many
     anyway.
     """
-    found, left = list(relations), []
+    checked_relations, left = list(relations), []
     for output in outputs:
         if not has_calls(output.term.expression):
             continue
-        read = _readers(found, output.term)
+        read = _readers(checked_relations, output.term)
         if len(read) > 1:
             left.append(output.term)
         if len(read) != 1:
             continue
         branches = tuple(
             replace(b, claims=(*b.claims, substituted(output.term, b).expression))
-            for b in found[read[0]].branches
+            for b in checked_relations[read[0]].branches
         )
-        found[read[0]] = replace(found[read[0]], branches=branches)
-    return tuple(found), tuple(left)
+        checked_relations[read[0]] = replace(checked_relations[read[0]], branches=branches)
+    return tuple(checked_relations), tuple(left)

@@ -45,19 +45,19 @@ class Scope:
 
     def resolve(self, chain: DottedName, where: exp.Expr | Span) -> exp.Expr:
         """Return the expression that the words mean. Raise PlanError for an unknown column."""
-        found = self.lookup(chain, where)
-        if found is None:
+        expression = self.lookup(chain, where)
+        if expression is None:
             raise self._unknown(chain, where)
-        return found
+        return expression
 
     def lookup(self, chain: DottedName, where: exp.Expr | Span) -> exp.Expr | None:
         """Resolve like `resolve`; return None for an unknown column."""
-        found = self.near(chain, where)
-        if found is None and len(chain.words) == 1:
-            found = self._alias(chain.parts[0], where)
-        if found is None and self.outer is not None:
+        expression = self.near(chain, where)
+        if expression is None and len(chain.words) == 1:
+            expression = self._alias(chain.parts[0], where)
+        if expression is None and self.outer is not None:
             return self.outer.lookup(chain, where)
-        return found
+        return expression
 
     def near(self, chain: DottedName, where: exp.Expr | Span) -> exp.Expr | None:
         """Resolve like `lookup`, in the items alone: a column of a named table, or of any."""
@@ -82,15 +82,15 @@ class Scope:
                 "define it further to the left, or write out what it stands for",
             )
         named = (term for n, term in reversed(self.aliases) if folded(n) == folded(name))
-        found = next((term.expression.copy() for term in named), None)
-        if found is not None and folded(name) in self.closed:
+        output = next((term.expression.copy() for term in named), None)
+        if output is not None and folded(name) in self.closed:
             raise plan_error(
                 f"output {name} has a subquery, and cannot be named in the SELECT list",
                 self.sql,
                 where,
                 "write the subquery again, or name it outside: FROM (SELECT ... AS column) AS t",
             )
-        return found
+        return output
 
     def bare(self, name: str, where: exp.Expr | Span) -> Term | None:
         """The column `name`, written alone; one that USING made goes before others."""
@@ -235,10 +235,10 @@ def _lacks(item: Item, name: str) -> str | None:
 
 
 def _fields(term: Term, words: Sequence[exp.Expr]) -> exp.Expr:
-    found = term.expression.copy()
+    value = term.expression.copy()
     for word in words:
-        found = field(found, word)
-    return found
+        value = field(value, word)
+    return value
 
 
 def _meant(chain: DottedName, close: str | None) -> str | None:

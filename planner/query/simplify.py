@@ -66,9 +66,9 @@ def _inner(lefts: list[OuterJoin], conditions: tuple[Term, ...]) -> int | None:
 
 def _with_own_conditions(block: DraftBlock, left: OuterJoin) -> OuterJoin:
     ids = frozenset(left.group.ids)
-    own = tuple(term for term in left.on if _belongs(block, left.group, ids, term))
-    group = replace(left.group, conditions=(*left.group.conditions, *own))
-    return replace(left, group=group, on=tuple(term for term in left.on if term not in own))
+    moved = tuple(term for term in left.on if _belongs(block, left.group, ids, term))
+    group = replace(left.group, conditions=(*left.group.conditions, *moved))
+    return replace(left, group=group, on=tuple(term for term in left.on if term not in moved))
 
 
 def _belongs(block: DraftBlock, group: Group, ids: frozenset[str], term: Term) -> bool:

@@ -61,20 +61,27 @@ class Sources:
     ) -> tuple[DraftRelation, tuple[Output, ...]]:
         """Make a relation. `types` belong to each part, by the columns' names in lower case."""
         id_ = self.fresh("#")
-        wanted = {n: union_type(tuple(own.get(folded(n), "") for own in types)) for n in columns}
+        wanted = {
+            n: union_type(tuple(by_name.get(folded(n), "") for by_name in types)) for n in columns
+        }
         branches = tuple(
             ClientBranch(
                 client,
                 (source,),
                 {
-                    (id_, folded(n)): _united(n, source.id, own.get(folded(n), ""), wanted[n])
+                    (id_, folded(n)): _united(n, source.id, by_name.get(folded(n), ""), wanted[n])
                     for n in columns
                 },
             )
-            for (client, source), own in zip(parts, types, strict=True)
+            for (client, source), by_name in zip(parts, types, strict=True)
         )
         outputs = tuple(
-            Output(n, Term(typed(column(n, id_), [own.get(folded(n), "") for own in types]), span))
+            Output(
+                n,
+                Term(
+                    typed(column(n, id_), [by_name.get(folded(n), "") for by_name in types]), span
+                ),
+            )
             for n in columns
         )
         return DraftRelation((id_,), name, span, branches), outputs
@@ -82,9 +89,9 @@ class Sources:
     def table(self, node: exp.Table) -> State:
         parts: list[tuple[Client, Source]] = []
         clients = self.tables.clients(node)
-        found = [(client, self.tables.table(node, client)) for client in clients]
-        self.tables.check_apart(node, found)
-        for client, table in found:
+        holders = [(client, self.tables.table(node, client)) for client in clients]
+        self.tables.check_apart(node, holders)
+        for client, table in holders:
             paths = self.tables.paths(client, table)
             item = self.tables.emitted(client, table)
             names = {folded(c.name) for c in table.columns} | self.tables.schemas([client])
@@ -93,10 +100,10 @@ class Sources:
                 paths[1:], keyed=table.keyed,
             )  # fmt: skip
             parts.append((client, source))
-        common, lacking = self._columns(found)
-        hidden = _hidden(found)
+        common, lacking = self._columns(holders)
+        hidden = _hidden(holders)
         span = span_of(node, self.sql)
-        types = [{folded(c.name): c.type for c in table.columns} for _, table in found]
+        types = [{folded(c.name): c.type for c in table.columns} for _, table in holders]
         relation, outputs = self.relation(
             node.alias_or_name, span, (*common, *hidden), parts, types
         )
@@ -111,24 +118,28 @@ class Sources:
                 "name them in a derived table: FROM (SELECT a AS b FROM party.table) AS t",
             )
         shown = with_column_aliases(outputs, aliases, node, self.sql)
-        ends = frozenset() if node.alias else self.tables.ends(*found[0])
+        ends = frozenset() if node.alias else self.tables.ends(*holders[0])
         item_ = Item(
             node.alias_or_name, shown, ends, lacking, tuple((o.name, o.term) for o in unseen)
         )
         return State((relation,), Group(relation.ids), (item_,))
 
     def _columns(
-        self, found: list[tuple[Client, Table]]
+        self, holders: list[tuple[Client, Table]]
     ) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
         """Return the columns that all clients have, and for each other column one client that lacks
         it.
         """
-        all_ = {folded(c.name): c.name for _, table in reversed(found) for c in table.columns}
-        own = [{folded(c.name) for c in table.columns} for _, table in found]
-        common = [c.name for c in found[0][1].columns if all(folded(c.name) in o for o in own)]
+        all_ = {folded(c.name): c.name for _, table in reversed(holders) for c in table.columns}
+        column_names = [{folded(c.name) for c in table.columns} for _, table in holders]
+        common = [
+            c.name for c in holders[0][1].columns if all(folded(c.name) in o for o in column_names)
+        ]
         lacking = []
         for key, name in all_.items():
-            away = [client for (client, _), o in zip(found, own, strict=True) if key not in o]
+            away = [
+                client for (client, _), o in zip(holders, column_names, strict=True) if key not in o
+            ]
             if away:
                 lacking.append((name, self.tables.owner(away[0])))
         return tuple(common), tuple(lacking)
@@ -175,25 +186,25 @@ class Sources:
         )
 
 
-def _united(name: str, source: str, own: str, wanted: str | None) -> exp.Expr:
+def _united(name: str, source: str, type_: str, wanted: str | None) -> exp.Expr:
     """Return a column of one of a party's databases, cast to its type over all of them.
 
     Without the cast, `x // 2` would mean another division in each database. If there is no such
     type (`wanted` is None), the column is marked: only a cast of the query may read it.
     """
-    found = typed(column(name, source), [own])
+    typed_column = typed(column(name, source), [type_])
     if wanted is None:
-        found.meta[UNLIKE] = True
-        return found
-    same = not own or own == NULL_TYPE or normal(own) == normal(wanted)
-    return found if same else build.cast(found, wanted)
+        typed_column.meta[UNLIKE] = True
+        return typed_column
+    same = not type_ or type_ == NULL_TYPE or normal(type_) == normal(wanted)
+    return typed_column if same else build.cast(typed_column, wanted)
 
 
-def _hidden(found: list[tuple[Client, Table]]) -> tuple[str, ...]:
+def _hidden(holders: list[tuple[Client, Table]]) -> tuple[str, ...]:
     """Columns that the database adds to a table; not to a view, which has no size."""
-    own = {folded(c.name) for _, table in found for c in table.columns}
-    whole = len(found) == 1 and found[0][1].rows is not None
-    return (ROWID,) if whole and ROWID not in own else ()
+    names = {folded(c.name) for _, table in holders for c in table.columns}
+    whole = len(holders) == 1 and holders[0][1].rows is not None
+    return (ROWID,) if whole and ROWID not in names else ()
 
 
 def _finds_columns(query: exp.Expr) -> bool:

@@ -43,7 +43,7 @@ class _Star:
         for name, expression in replaced.items():
             self._refuse_none(name, expression, self._columns(name, places))
         self._refuse_lacking(places, left_out)
-        found: list[Output] = []
+        outputs: list[Output] = []
         used: set[str] = set()
         span = span_of(self.node, self.scope.sql)
         for shown in self._shown(places, left_out):
@@ -56,8 +56,8 @@ class _Star:
                 term = pusher.term(replaced[folded(name)].this, self.scope, known)
             pair = (shown.item, folded(name))
             name = next((e.alias for e, pairs in names.items() if pair in pairs), name)
-            found.append(Output(name, term))
-        return found
+            outputs.append(Output(name, term))
+        return outputs
 
     def _places(self) -> list[int]:
         """Return the places of the star's items."""
@@ -94,14 +94,14 @@ class _Star:
 
     def _listed(self, written: list[exp.Expr], places: list[int]) -> frozenset[tuple[int, str]]:
         """Return (item, column in lower case) of columns written `column` or `table.column`."""
-        found: set[tuple[int, str]] = set()
+        pairs_listed: set[tuple[int, str]] = set()
         for node in written:
             words = [p.name for p in node.parts] if isinstance(node, exp.Column) else [node.name]
             among = [p for p in self.scope.named(words[:-1]) if p in places]
             pairs = self._columns(words[-1], among if len(words) > 1 else places)
             self._refuse_none(".".join(words), node, pairs)
-            found |= pairs
-        return frozenset(found)
+            pairs_listed |= pairs
+        return frozenset(pairs_listed)
 
     def _columns(self, name: str, places: list[int]) -> set[tuple[int, str]]:
         items = {place: self.scope.items[place] for place in places}

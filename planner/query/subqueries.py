@@ -53,19 +53,23 @@ def localized(
     Names that its own tables lack are resolved in `outer`, the scope around it; None for an
     independent query. Raises PlanError if it is unclear whether a name is its own.
     """
-    own = query.copy()
-    if isinstance(own, exp.Subquery) and not own.args.get("with_") and not own.alias:
-        own = own.this
-    tables = LocatedQuery(context.tables, set(local_names(own)))
-    tables.read(own, known)
+    local_query = query.copy()
+    if (
+        isinstance(local_query, exp.Subquery)
+        and not local_query.args.get("with_")
+        and not local_query.alias
+    ):
+        local_query = local_query.this
+    tables = LocatedQuery(context.tables, set(local_names(local_query)))
+    tables.read(local_query, known)
     tables.rename()
     names = _Names(context, tables)
     for hoisted in tables.hoisted.values():
         hoisted.outputs = names.query(hoisted.node.this, {}, None)
-    names.query(own, {}, outer)
-    tables.hoist(own)
-    own.meta[NAMES_MARK] = tables.names()
-    return own
+    names.query(local_query, {}, outer)
+    tables.hoist(local_query)
+    local_query.meta[NAMES_MARK] = tables.names()
+    return local_query
 
 
 # -- names -----------------------------------------------------------------------------------------
@@ -96,11 +100,11 @@ class _Names:
         for union in unions_of(node)[1:]:
             local = self._with(union, local, outer)
             unions.append((union, local))
-        found = self.query(unions[-1][0].left, local, outer)
+        columns = self.query(unions[-1][0].left, local, outer)
         for union, known in reversed(unions):
             self.query(union.right, known, outer)
-            found = self._asked(union) if union.args.get("by_name") else found
-        return found
+            columns = self._asked(union) if union.args.get("by_name") else columns
+        return columns
 
     def _with(self, node: exp.Expr, local: Local, outer: NameFrame | Scope | None) -> Local:
         with_ = node.args.get("with_")
@@ -112,10 +116,10 @@ class _Names:
             aliases = tuple(cte.alias_column_names)
             inside = dict(known)
             if recursive:  # the columns of a recursive one are those of its first part
-                found: list[Outputs] = []
-                inside[folded(cte.alias)] = late(found, aliases)
-                found.append(self.query(cte.this, inside, outer))
-                known[folded(cte.alias)] = late(found, aliases)
+                outputs: list[Outputs] = []
+                inside[folded(cte.alias)] = late(outputs, aliases)
+                outputs.append(self.query(cte.this, inside, outer))
+                known[folded(cte.alias)] = late(outputs, aliases)
             else:
                 known[folded(cte.alias)] = late([self.query(cte.this, inside, outer)], aliases)
         return known
@@ -237,11 +241,11 @@ class _Names:
         name, aliases = node.alias_or_name, tuple(node.alias_column_names)
         placed, cte = self.tables.placed.get(id(node)), self.tables.named.get(id(node))
         if placed is not None:
-            found = tuple(c.name for c in placed.table.columns)
+            names = tuple(c.name for c in placed.table.columns)
             paths, native = (frozenset(), ()) if node.alias else (placed.paths, tuple(node.parts))
             hidden = () if placed.table.rows is None else ("rowid",)
             types = tuple(c.type for c in placed.table.columns)
-            columns = partial(with_aliases, found, aliases)
+            columns = partial(with_aliases, names, aliases)
             return Inner(name, columns, paths, native, hidden, lambda: types)
         if cte is not None:
             hoisted = self.tables.hoisted.get(cte)
@@ -253,34 +257,34 @@ class _Names:
 
     def _tell_apart(self, first: exp.Expr, joins: Sequence[exp.Join]) -> None:
         """Write tables of one name in one FROM with their schemas."""
-        found = [p for p in self.tables.placed.values() if not p.node.alias]
+        located = [p for p in self.tables.placed.values() if not p.node.alias]
         within = {id(table) for node in (first, *joins) for table in _beside(node)}
-        found = [placed for placed in found if id(placed.node) in within]
-        names = [folded(placed.table.name) for placed in found]
-        for placed, name in zip(found, names, strict=True):
+        located = [placed for placed in located if id(placed.node) in within]
+        names = [folded(placed.table.name) for placed in located]
+        for placed, name in zip(located, names, strict=True):
             if names.count(name) > 1:
                 emitted = self.context.tables.emitted(placed.client, placed.table, located=True)
                 set_path(placed.node, emitted.parts)
 
     def _all(self, item: exp.Expr) -> Outputs:
         """The columns of an item that only its database knows."""
-        own = item.copy()
-        if own.args.get("joins"):
-            own.set("joins", None)
-        return self._asked(exp.select("*").from_(own, copy=False))
+        copy = item.copy()
+        if copy.args.get("joins"):
+            copy.set("joins", None)
+        return self._asked(exp.select("*").from_(copy, copy=False))
 
     def _asked(self, query: exp.Expr) -> Outputs:
         described = self._described(query)
 
         def names() -> Columns:
-            found = described()
-            return None if found is None else tuple(column.name for column in found)
+            columns = described()
+            return None if columns is None else tuple(column.name for column in columns)
 
         return names
 
     def _types(self, query: exp.Expr) -> Sequence[str] | None:
-        found = self._described(query)()
-        return None if found is None else tuple(column.type for column in found)
+        columns = self._described(query)()
+        return None if columns is None else tuple(column.type for column in columns)
 
     def _described(self, query: exp.Expr) -> Callable[[], Sequence[Column] | None]:
         """Return a function that asks the query's database for its columns; None if it
@@ -291,11 +295,11 @@ class _Names:
             client = self.tables.client
             if client is None or any(c.table.startswith("#") for c in query.find_all(exp.Column)):
                 return None
-            own = query.copy()
-            if isinstance(own, exp.Query):
-                self.tables.hoist(own)
+            local_query = query.copy()
+            if isinstance(local_query, exp.Query):
+                self.tables.hoist(local_query)
             try:
-                return tuple(self.context.tables.catalog.describe(client, to_sql(own)))
+                return tuple(self.context.tables.catalog.describe(client, to_sql(local_query)))
             except (LostError, ReplyError):
                 raise
             except PartyError:
@@ -378,19 +382,19 @@ class _Names:
             at = at.outer
         if at is None:
             return
-        found = at.lookup(chain, child)
-        if found is None:
+        meaning = at.lookup(chain, child)
+        if meaning is None:
             return  # a function's schema, or unknown: its database will report it
         if chain.is_method:
             self.context.refuse_method(chain, child)
-        self._place(child, with_links(found, chain.links), chain)
+        self._place(child, with_links(meaning, chain.links), chain)
 
-    def _place(self, child: exp.Expr, found: exp.Expr, chain: DottedName) -> None:
+    def _place(self, child: exp.Expr, meaning: exp.Expr, chain: DottedName) -> None:
         """Replace a name by its meaning; a column keeps its name."""
         whole = child
         while isinstance(whole.parent, exp.Paren):
             whole = whole.parent
-        placed = self.context.placed(found, child)
+        placed = self.context.placed(meaning, child)
         placed.meta[_OUTSIDE] = True
         child.replace(placed)
         if isinstance(whole.parent, exp.Select) and not chain.is_method:
@@ -420,10 +424,10 @@ class _Names:
                 return match.item.is_plain(first)
             outer = outer.outer
         try:
-            found = outer is not None and outer.lookup(chain, child) is not None
+            is_outer = outer is not None and outer.lookup(chain, child) is not None
         except PlanError:
-            found = True
-        return found and match.item.is_plain(first)
+            is_outer = True
+        return is_outer and match.item.is_plain(first)
 
     def _refuse_unsure(self, child: exp.Expr, chain: DottedName, frame: NameFrame) -> None:
         """Raise PlanError for an ambiguous name, if an outer scope has it too."""

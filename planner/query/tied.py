@@ -15,10 +15,10 @@ def tied(clients: Sequence[Collection[Client]]) -> tuple[tuple[int, ...], ...]:
     ((0, 2), (1,))
     """
     groups: list[tuple[list[int], set[Client]]] = []
-    for position, own in enumerate(clients):
-        meeting = [group for group in groups if group[1] & set(own)]
+    for position, members in enumerate(clients):
+        meeting = [group for group in groups if group[1] & set(members)]
         positions = sorted([position, *(p for group in meeting for p in group[0])])
-        held = set(own).union(*(group[1] for group in meeting))
+        held = set(members).union(*(group[1] for group in meeting))
         groups = [group for group in groups if group not in meeting]
         groups.append((positions, held))
     return tuple(sorted(tuple(positions) for positions, _ in groups))

@@ -38,8 +38,8 @@ def made_of(transform: Transform, given: Sequence[tuple[exp.Expr, str]]) -> Tran
         return Transformed(expression, type_, None)
     of_texts = transform.function in ("one_hot", "hash_bucket", "cross")
     inputs = tuple(
-        (name, _argument_type(type_ if of_texts else "", own, type_))
-        for name, (_, type_), own in zip(transform.columns, given, kinds, strict=True)
+        (name, _argument_type(type_ if of_texts else "", kind_, type_))
+        for name, (_, type_), kind_ in zip(transform.columns, given, kinds, strict=True)
     )
     return Transformed(expression, type_, Made(inputs, to_sql(_filled(text, columns)), step))
 
@@ -140,7 +140,7 @@ def _powers(transform: Transform) -> list[tuple[int, ...]]:
 def _polynomial(transform: Transform) -> str:
     numbers = [_NUMBER.replace("x0", f"x{k}") for k in range(len(transform.columns))]
     missing = " OR ".join(f"{value} IS NULL" for value in numbers)
-    terms = (" * ".join(f"CAST(x{k} AS DOUBLE)" for k in own) for own in _powers(transform))
+    terms = (" * ".join(f"CAST(x{k} AS DOUBLE)" for k in powers) for powers in _powers(transform))
     return f"CASE WHEN {missing} THEN NULL ELSE array_value({', '.join(terms)}) END"
 
 

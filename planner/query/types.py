@@ -128,13 +128,13 @@ def union_type(types: tuple[str, ...]) -> str | None:
     known = [normal(t) for t in types if t != NULL_TYPE]
     if not known:
         return NULL_TYPE
-    found = known[0]
+    common = known[0]
     for type_ in known[1:]:
-        joined = _union_pair(found, type_)
+        joined = _union_pair(common, type_)
         if joined is None:
             return None
-        found = joined
-    return found
+        common = joined
+    return common
 
 
 def lossless(left: str, right: str) -> str | None:
@@ -142,8 +142,10 @@ def lossless(left: str, right: str) -> str | None:
     if left == right:
         return left
     if is_integer(left) and is_integer(right):
-        found = comparison_type(left, right)
-        return found if found is not None and all(_holds(found, t) for t in (left, right)) else None
+        common = comparison_type(left, right)
+        return (
+            common if common is not None and all(_holds(common, t) for t in (left, right)) else None
+        )
     return None
 
 

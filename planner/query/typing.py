@@ -104,25 +104,30 @@ def _unlike(draft: Draft, block: DraftBlock, node: exp.Column, span: Span | None
     )
     path = own.sources[place].path
     peers = [b for b in relation.branches if [s.path for s in b.sources[place:]][:1] == [path]]
-    found: list[str] = []
+    per_branch: list[str] = []
     for branch in peers:
         term = Term(column(node.name, branch.sources[place].id), span)
-        found += draft.types(replace(relation, branches=(branch,)), [term])[0]
+        per_branch += draft.types(replace(relation, branches=(branch,)), [term])[0]
     whole = replace(relation, branches=tuple(peers))
-    return _conflict(draft, whole, node.name, span, tuple(found))
+    return _conflict(draft, whole, node.name, span, tuple(per_branch))
 
 
 def _conflict(
-    draft: Draft, relation: DraftRelation, name: str, span: Span | None, found: tuple[str, ...]
+    draft: Draft,
+    relation: DraftRelation,
+    name: str,
+    span: Span | None,
+    branch_types: tuple[str, ...],
 ) -> PlanError:
-    left, right = types.first_conflict(found)
+    left, right = types.first_conflict(branch_types)
     places = [relation.branches[i].client for i in (left, right)]
-    wanted = next((t for t in found if not types.is_text(t)), "VARCHAR")
+    wanted = next((t for t in branch_types if not types.is_text(t)), "VARCHAR")
     hint = "cast it to one type in each part of the union"
     if len(relation.parties) == 1:
         hint = f"cast it wherever the query reads it: {name}::{wanted}"
     return draft.error(
-        f"column {name} of {relation.name} is {found[left]} at {places[0]} and {found[right]} at "
+        f"column {name} of {relation.name} is {branch_types[left]} at {places[0]} and "
+        f"{branch_types[right]} at "
         f"{places[1]}",
         span,
         hint,
@@ -132,9 +137,9 @@ def _conflict(
 def _unified_relation(
     draft: Draft, relation: DraftRelation, used: dict[tuple[str, str], Term]
 ) -> DraftRelation:
-    found = draft.types(relation, list(used.values()))
+    types_ = draft.types(relation, list(used.values()))
     casts: list[dict[tuple[str, str], exp.Expr]] = [dict(b.columns) for b in relation.branches]
-    for (key, term), branch_types in zip(used.items(), found, strict=True):
+    for (key, term), branch_types in zip(used.items(), types_, strict=True):
         wanted = types.union_type(branch_types)
         if wanted is None:
             if all(columns[key].meta_get(UNLIKE) for columns in casts):
@@ -143,8 +148,10 @@ def _unified_relation(
             if name.startswith(RESERVED):
                 name = relation.branches[0].columns[key].name
             raise _conflict(draft, relation, name, term.span, branch_types)
-        for columns, own in zip(casts, branch_types, strict=True):
-            if types.normal(own) != types.normal(wanted):  # a NULL too has the union's type
+        for columns, types_of_branch in zip(casts, branch_types, strict=True):
+            if types.normal(types_of_branch) != types.normal(
+                wanted
+            ):  # a NULL too has the union's type
                 columns[key] = build.cast(columns[key], wanted)
     branches: list[ClientBranch] = [
         replace(b, columns=c) for b, c in zip(relation.branches, casts, strict=True)
@@ -178,23 +185,23 @@ def _typed(draft: Draft, block: DraftBlock) -> DraftBlock:
     outputs = list(block.outputs)
     sides: dict[tuple[int, int], str] = {}
     for index, relation in enumerate(block.relations):
-        own = [i for i, o in enumerate(outputs) if o.relation == index]
+        numbers = [i for i, o in enumerate(outputs) if o.relation == index]
         keys = [
             (n, s)
             for n, e in enumerate(block.equalities)
             for s, at in enumerate((e.left, e.right))
             if at == index
         ]
-        terms = [outputs[i].term for i in own]
+        terms = [outputs[i].term for i in numbers]
         terms += [block.equalities[n].terms[s] for n, s in keys]
         # identifiers and conditions are bound here too, so that their errors are found
         terms += [o.term for o in block.identifiers if o.relation == index]
         terms += [condition for at, condition in block.kept if at == index]
-        found = draft.types(relation, terms or [Term(exp.Literal.number(1), relation.span)])
-        joined = [_one_type(draft, relation, t, f) for t, f in zip(terms, found, strict=False)]
-        for i, type_ in zip(own, joined, strict=False):
+        types_ = draft.types(relation, terms or [Term(exp.Literal.number(1), relation.span)])
+        joined = [_one_type(draft, relation, t, f) for t, f in zip(terms, types_, strict=False)]
+        for i, type_ in zip(numbers, joined, strict=False):
             outputs[i] = replace(outputs[i], type=type_)
-        sides |= dict(zip(keys, joined[len(own) :], strict=False))
+        sides |= dict(zip(keys, joined[len(numbers) :], strict=False))
     equalities = tuple(
         _compared(draft, e, sides[n, 0], sides[n, 1]) for n, e in enumerate(block.equalities)
     )
@@ -226,13 +233,15 @@ def _widened(equalities: tuple[Equality, ...]) -> tuple[Equality, ...]:
     )
 
 
-def _one_type(draft: Draft, relation: DraftRelation, term: Term, found: tuple[str, ...]) -> str:
-    joined = types.union_type(found)
+def _one_type(
+    draft: Draft, relation: DraftRelation, term: Term, branch_types: tuple[str, ...]
+) -> str:
+    joined = types.union_type(branch_types)
     if joined is None:
-        left, right = types.first_conflict(found)
+        left, right = types.first_conflict(branch_types)
         raise draft.error(
-            f"an expression over {relation.name} is {found[left]} at "
-            f"{relation.branches[left].client} and {found[right]} at "
+            f"an expression over {relation.name} is {branch_types[left]} at "
+            f"{relation.branches[left].client} and {branch_types[right]} at "
             f"{relation.branches[right].client}",
             term.span,
             "cast it to one type",
@@ -289,13 +298,13 @@ def unify_outputs(draft: Draft) -> Draft:
 
 def one_type_of(draft: Draft, outputs: Sequence[Output]) -> list[Output]:
     """Return a column of all blocks, cast to one type. Raise PlanError without one."""
-    found = tuple(o.type for o in outputs)
-    wanted = types.union_type(found)
+    types_ = tuple(o.type for o in outputs)
+    wanted = types.union_type(types_)
     if wanted is None:
-        left, right = types.first_conflict(found)
+        left, right = types.first_conflict(types_)
         raise draft.error(
-            f"column {outputs[0].name} is {found[left]} in block {left + 1} of the union and "
-            f"{found[right]} in block {right + 1}",
+            f"column {outputs[0].name} is {types_[left]} in block {left + 1} of the union and "
+            f"{types_[right]} in block {right + 1}",
             outputs[right].term.span,
             "cast it to one type in each block",
         )

@@ -171,10 +171,10 @@ class Slot:
 
     @cached_property
     def _by_client(self) -> dict[Client, tuple[Fragment, ...]]:
-        found: dict[Client, list[Fragment]] = {}
+        by_client: dict[Client, list[Fragment]] = {}
         for fragment in self.fragments:
-            found.setdefault(fragment.client, []).append(fragment)
-        return {client: tuple(own) for client, own in found.items()}
+            by_client.setdefault(fragment.client, []).append(fragment)
+        return {client: tuple(fragments) for client, fragments in by_client.items()}
 
     @cached_property
     def evaluated(self) -> tuple[Fragment, ...]:

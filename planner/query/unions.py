@@ -164,19 +164,19 @@ def share_keys(blocks: tuple[DraftBlock, ...]) -> Shared:
     pairs: list[frozenset[tuple[int, int]]] = []
     of_block: list[dict[int, Key]] = []
     for block in blocks:
-        own: dict[int, Key] = {}
+        keys_of_block: dict[int, Key] = {}
         for key in keys_of(block):
             for index, known in enumerate(types):
                 wide = _widened(known, key.types)
-                if wide is not None and pairs[index] == key.pairs and index not in own:
+                if wide is not None and pairs[index] == key.pairs and index not in keys_of_block:
                     types[index] = wide
-                    own[index] = key
+                    keys_of_block[index] = key
                     break
             else:
-                own[len(types)] = key
+                keys_of_block[len(types)] = key
                 types.append(key.types)
                 pairs.append(key.pairs)
-        of_block.append(own)
+        of_block.append(keys_of_block)
     return Shared(tuple(JoinKey(i, t) for i, t in enumerate(types)), tuple(of_block))
 
 
@@ -184,8 +184,8 @@ def _widened(left: tuple[str, ...], right: tuple[str, ...]) -> tuple[str, ...] |
     if len(left) != len(right):
         return None
     wide = [lossless(a, b) for a, b in zip(left, right, strict=True)]
-    found = tuple(t for t in wide if t is not None)
-    return found if len(found) == len(left) else None
+    types_ = tuple(t for t in wide if t is not None)
+    return types_ if len(types_) == len(left) else None
 
 
 # -- blocks ----------------------------------------------------------------------------------------
@@ -201,8 +201,8 @@ def merge_blocks(draft: Draft) -> Draft:
     once = frozenset(slot.index for slot in draft.ucq.slots if slot.once)
     blocks = [b for block in draft.ucq.blocks for b in _without_repeats(block, once)]
     blocks.sort(key=_order)
-    while (found := _mergeable(blocks, once)) is not None:
-        left, right, merged = found
+    while (pair := _mergeable(blocks, once)) is not None:
+        left, right, merged = pair
         blocks[left] = merged
         del blocks[right]
     blocks.sort(key=_order)
@@ -215,7 +215,9 @@ def _check_apart(draft: Draft, blocks: list[ucq.Block], slot: int) -> None:
     """Raise PlanError unless rows with equal keys count as one in all blocks that have them, or in
     none.
     """
-    taken = {frozenset(fragments) for b in blocks for own, fragments in b.members if own == slot}
+    taken = {
+        frozenset(fragments) for b in blocks for member, fragments in b.members if member == slot
+    }
     if any(one & other and one != other for one in taken for other in taken):
         raise draft.error(
             "parts of a union have a subquery over the same table, and over others beside it",
@@ -271,10 +273,10 @@ def _mergeable(blocks: list[ucq.Block], once: frozenset[int]) -> tuple[int, int,
 
 def joins_of(shared: Shared, number: int, group: str, on: bool = False) -> tuple[Join, ...]:
     """The joins of a group of a block, or of the ON of its LEFT JOIN, in order of their slots."""
-    found = []
+    joins = []
     for index, key in shared.of_block[number].items():
         if (key.group, key.on) == (group, on):
             for pair in key.pairs:
                 left, right = pair if key.left in (None, pair[0]) else pair[::-1]
-                found.append(Join(left, right, index, key.virtual))
-    return tuple(sorted(found, key=lambda j: (j.right, j.left, j.key)))
+                joins.append(Join(left, right, index, key.virtual))
+    return tuple(sorted(joins, key=lambda j: (j.right, j.left, j.key)))

@@ -78,7 +78,7 @@ def _of_choices(events: Sequence[Event], choices: Sequence[Selection], delta: fl
     """Return the smaller result of two methods: Rényi DP, and choices as pure ε. Privacy losses
     would take seconds, for a small gain.
     """
-    pure = [Pure(own.what, own.epsilon * own.count) for own in choices]
+    pure = [Pure(choice.what, choice.epsilon * choice.count) for choice in choices]
     others = [event for event in events if not isinstance(event, Selection)]
     return min(epsilon_by_rdp(events, delta), epsilon_of([*others, *pure], delta))
 
@@ -109,9 +109,9 @@ def epsilon_by_rdp(events: Sequence[Event], delta: float) -> float:
     if not draws:
         return float(accountant.get_epsilon(left))
     orders, others = accountant.orders, accountant.rdp
-    guessed = others + sum(count * renyi(own, orders, ends(own)) for own, count in draws)
+    guessed = others + sum(count * renyi(draw, orders, ends(draw)) for draw, count in draws)
     _, order = dp_accounting.rdp.compute_epsilon(orders, guessed, left)
-    exact = others[orders == order] + sum(count * renyi(own, [order]) for own, count in draws)
+    exact = others[orders == order] + sum(count * renyi(draw, [order]) for draw, count in draws)
     return float(dp_accounting.rdp.compute_epsilon([order], exact, left)[0])
 
 
@@ -162,13 +162,13 @@ def epsilon_by_pld(events: Sequence[Event], delta: float) -> float:
 
 def squared_mu(events: Iterable[Event]) -> float:
     """Return μ² = Σ (Δ/σ)² of the normal noise; infinite without noise."""
-    found = 0.0
+    squares = 0.0
     for event in events:
         if isinstance(event, Gaussian) and event.count:
             if event.multiplier <= 0.0:
                 return math.inf
-            found += event.count / event.multiplier**2
-    return found
+            squares += event.count / event.multiplier**2
+    return squares
 
 
 def budget(epsilon: float, delta: float) -> float:
@@ -191,8 +191,8 @@ def _interval(events: Iterable[Event]) -> float:
     draws = [(coordinate(e), e.count) for e in events if isinstance(e, PoissonBinomial) and e.count]
     if not draws:
         return 1e-4
-    variances = math.fsum(count * deviation(own) ** 2 for own, count in draws)
+    variances = math.fsum(count * deviation(draw) ** 2 for draw, count in draws)
     whole = math.sqrt(variances + squared_mu(events))
     if whole > LARGEST_DEVIATION or sum(count for _, count in draws) > MOST_DRAWS:
         return math.inf
-    return max(min(step(own) for own, _ in draws), whole / POINTS)
+    return max(min(step(draw) for draw, _ in draws), whole / POINTS)

@@ -38,9 +38,12 @@ class Drawing:
     multipliers: Mapping[int, float]
     """Slot -> z: the noise of a gradient sum over its clip; 0: gradients are exact."""
 
-    def events(self, own: PlannedReleases) -> tuple[Event, ...]:
+    def events(self, planned: PlannedReleases) -> tuple[Event, ...]:
         """Return the releases that a row of the slot takes part in."""
-        return (*_noised(own, self.multipliers[own.slot]), draws_of(own, self.bins, self.theta))
+        return (
+            *_noised(planned, self.multipliers[planned.slot]),
+            draws_of(planned, self.bins, self.theta),
+        )
 
 
 def drawing_of(
@@ -55,16 +58,16 @@ def drawing_of(
     if privacy.epsilon is None:
         if privacy.bins is None or privacy.theta is None:
             raise InternalError(f"draws of bins = {privacy.bins}, theta = {privacy.theta}")
-        return Drawing(privacy.bins, privacy.theta, {own.slot: z or 0.0 for own in slots})
+        return Drawing(privacy.bins, privacy.theta, {planned.slot: z or 0.0 for planned in slots})
     budget = _Budget(privacy, privacy.epsilon, tuple(beside), rest)
     bins, theta = budget.common(slots)
     return Drawing(bins, theta, budget.multipliers(slots, bins, theta))
 
 
-def draws_of(own: PlannedReleases, bins: int, theta: float) -> PoissonBinomial:
+def draws_of(planned: PlannedReleases, bins: int, theta: float) -> PoissonBinomial:
     """Return the draws of a row of the slot, with as many honest slots as the account can count."""
-    honest = max(min(own.honest, MOST_COINS // bins), 1)
-    return PoissonBinomial(EMBEDDINGS, bins, theta, honest, own.draws * own.outputs)
+    honest = max(min(planned.honest, MOST_COINS // bins), 1)
+    return PoissonBinomial(EMBEDDINGS, bins, theta, honest, planned.draws * planned.outputs)
 
 
 def of_joined_row(slots: Sequence[PlannedReleases], bins: int, theta: float) -> PoissonBinomial:
@@ -72,7 +75,7 @@ def of_joined_row(slots: Sequence[PlannedReleases], bins: int, theta: float) -> 
     one of them moves by at most all slots' draws, whoever colludes.
     """
     epochs = slots[0].epochs
-    joined = epochs + sum(own.draws - epochs for own in slots)
+    joined = epochs + sum(planned.draws - epochs for planned in slots)
     size = len(slots)
     return PoissonBinomial(EMBEDDINGS, bins, theta, size, joined * slots[0].outputs, size)
 
@@ -83,14 +86,14 @@ def joined_row_epsilon(
     """Return ε for a change of all rows of one joined row: of all their releases, with draws as in
     `of_joined_row`. Infinite if thresholds of the slots take all of delta.
     """
-    every = [event for own in events.values() for event in own]
+    every = [event for releases in events.values() for event in releases]
     draws = next(event for event in every if isinstance(event, PoissonBinomial))
     whole = of_joined_row(tuple(slots.values()), draws.bins, draws.theta)
     return epsilon_of([*(e for e in every if not isinstance(e, PoissonBinomial)), whole], delta)
 
 
-def _noised(own: PlannedReleases, z: float) -> tuple[Event, ...]:
-    return (Gaussian(GRADIENTS, z / 2.0, own.gradients),) if z else ()
+def _noised(planned: PlannedReleases, z: float) -> tuple[Event, ...]:
+    return (Gaussian(GRADIENTS, z / 2.0, planned.gradients),) if z else ()
 
 
 @dataclass(frozen=True)
@@ -107,58 +110,60 @@ class _Budget:
         asked = self.privacy
         if asked.bins is not None and asked.theta is not None:
             return asked.bins, asked.theta
-        first, *others = sorted(slots, key=lambda own: own.honest / (own.draws * own.outputs))
-        found = self._chosen(first)
-        for own in others:
-            draws = draws_of(own, found.bins, found.theta)
-            if self._excess(own, draws, self._shared(own)) > 0.0:
-                found = self._chosen(own)
-        return found.bins, found.theta
+        first, *others = sorted(
+            slots, key=lambda planned: planned.honest / (planned.draws * planned.outputs)
+        )
+        chosen_draws = self._chosen(first)
+        for planned in others:
+            draws = draws_of(planned, chosen_draws.bins, chosen_draws.theta)
+            if self._excess(planned, draws, self._shared(planned)) > 0.0:
+                chosen_draws = self._chosen(planned)
+        return chosen_draws.bins, chosen_draws.theta
 
     def multipliers(
         self, slots: Sequence[PlannedReleases], bins: int, theta: float
     ) -> dict[int, float]:
         """Slot -> z."""
         known: dict[tuple[int, PoissonBinomial], float] = {}
-        found = {}
-        for own in slots:
-            draws = draws_of(own, bins, theta)
-            like = own.gradients, draws
+        multipliers = {}
+        for planned in slots:
+            draws = draws_of(planned, bins, theta)
+            like = planned.gradients, draws
             if like not in known:
-                known[like] = self._multiplier(own, draws)
-            found[own.slot] = known[like]
-        return found
+                known[like] = self._multiplier(planned, draws)
+            multipliers[planned.slot] = known[like]
+        return multipliers
 
-    def _shared(self, own: PlannedReleases) -> float:
+    def _shared(self, planned: PlannedReleases) -> float:
         """z by the share of μ² that draws leave."""
         share = 1.0 - self.privacy.prediction_share
-        return 2.0 * math.sqrt(own.gradients / (self.rest * share))
+        return 2.0 * math.sqrt(planned.gradients / (self.rest * share))
 
-    def _chosen(self, own: PlannedReleases) -> PoissonBinomial:
-        asked, count = self.privacy, own.draws * own.outputs
-        beside = (*self.beside, *_noised(own, self._shared(own)))
+    def _chosen(self, planned: PlannedReleases) -> PoissonBinomial:
+        asked, count = self.privacy, planned.draws * planned.outputs
+        beside = (*self.beside, *_noised(planned, self._shared(planned)))
         if asked.theta is not None:
             return choose_bins(
-                self.epsilon, asked.delta, theta=asked.theta, count=count, honest=own.honest,
+                self.epsilon, asked.delta, theta=asked.theta, count=count, honest=planned.honest,
                 beside=beside,
             )  # fmt: skip
         return choose(
-            self.epsilon, asked.delta, count=count, honest=own.honest, bins=asked.bins,
+            self.epsilon, asked.delta, count=count, honest=planned.honest, bins=asked.bins,
             beside=beside,
         )  # fmt: skip
 
-    def _multiplier(self, own: PlannedReleases, draws: PoissonBinomial) -> float:
+    def _multiplier(self, planned: PlannedReleases, draws: PoissonBinomial) -> float:
         """Return z with which the slot uses epsilon up and does not exceed it; the share's z if
         that does so already.
         """
         from scipy.optimize import brentq  # half a second, which most processes can do without
 
-        usual, excess = self._shared(own), partial(self._excess, own, draws)
+        usual, excess = self._shared(planned), partial(self._excess, planned, draws)
         if math.sqrt(USED) - 1.0 < excess(usual) / math.sqrt(self.epsilon) <= 0.0:
             return usual
         if excess(LARGEST_MULTIPLIER) > 0.0:
             raise _beyond(self.privacy, draws, (*self.beside, draws))
-        least = 2.0 * math.sqrt(own.gradients / self.rest)
+        least = 2.0 * math.sqrt(planned.gradients / self.rest)
         if excess(least) <= 0.0:
             return least
         z: float = brentq(excess, least, LARGEST_MULTIPLIER, rtol=PRECISION, xtol=PRECISION * least)
@@ -166,9 +171,9 @@ class _Budget:
             z = min(z * (1.0 + PRECISION), LARGEST_MULTIPLIER)
         return z
 
-    def _excess(self, own: PlannedReleases, draws: PoissonBinomial, z: float) -> float:
+    def _excess(self, planned: PlannedReleases, draws: PoissonBinomial, z: float) -> float:
         """Return the excess, between square roots of ε: they grow about as 1/z."""
-        events = (*self.beside, *_noised(own, z), draws)
+        events = (*self.beside, *_noised(planned, z), draws)
         return math.sqrt(epsilon_of(events, self.privacy.delta)) - math.sqrt(self.epsilon)
 
 

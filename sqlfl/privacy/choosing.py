@@ -36,13 +36,13 @@ class Choosing:
     multiplier: float
     """Standard deviation of a sketch's noise over its sensitivity."""
 
-    def events(self, own: PlannedReleases, mechanism: str) -> tuple[Event, ...]:
+    def events(self, planned: PlannedReleases, mechanism: str) -> tuple[Event, ...]:
         return (
-            Selection(CHOICES, mechanism, self.epsilon, own.selections),
-            Gaussian(COLUMNS, self.multiplier, own.sketches),
+            Selection(CHOICES, mechanism, self.epsilon, planned.selections),
+            Gaussian(COLUMNS, self.multiplier, planned.sketches),
         )
 
-    def rounds(self, privacy: Privacy, own: PlannedReleases, slack: float) -> RoundNoise:
+    def rounds(self, privacy: Privacy, planned: PlannedReleases, slack: float) -> RoundNoise:
         """Return the noise of each client, enlarged by `slack`, relatively."""
         if privacy.feature_bound is None:
             raise InternalError("columns without a bound")
@@ -52,13 +52,13 @@ class Choosing:
             mechanism=privacy.mechanism,
             selection_noise=2.0 / self.epsilon * (1.0 + slack),
             column_bound=privacy.feature_bound,
-            residual_bound=own.residual_bound,
+            residual_bound=planned.residual_bound,
             sketch_noise=self.multiplier * (1.0 + slack),
         )
 
 
 def choosing_of(
-    privacy: Privacy, own: PlannedReleases, beside: Sequence[Event], rest: float
+    privacy: Privacy, planned: PlannedReleases, beside: Sequence[Event], rest: float
 ) -> Choosing:
     """Choose the noise with which the slot's ε is at most the one asked for.
 
@@ -72,25 +72,25 @@ def choosing_of(
         raise InternalError("columns are chosen by a budget")
     share, mechanism = privacy.prediction_share, privacy.mechanism
     parts = 8.0 if mechanism == GUMBEL else 2.0
-    alone = math.sqrt(parts * rest * (1.0 - share) / (2.0 * own.selections))
-    noise = math.sqrt(own.sketches / (rest * share))
+    alone = math.sqrt(parts * rest * (1.0 - share) / (2.0 * planned.selections))
+    noise = math.sqrt(planned.sketches / (rest * share))
 
     # a hopeless budget is refused before its tiny ε is computed
-    check_noise(privacy, CHOICES, 1.0 / alone, own, own.selections)
-    check_noise(privacy, COLUMNS, 0.5 * noise, own, own.sketches)
+    check_noise(privacy, CHOICES, 1.0 / alone, planned, planned.selections)
+    check_noise(privacy, COLUMNS, 0.5 * noise, planned, planned.sketches)
 
     def scaled(by: float) -> Choosing:
         return Choosing(alone * by, noise / by)
 
     def excess(by: float) -> float:
-        events = (*beside, *scaled(by).events(own, mechanism))
+        events = (*beside, *scaled(by).events(planned, mechanism))
         return math.sqrt(epsilon_of(events, privacy.delta)) - math.sqrt(privacy.epsilon or 0.0)
 
     low = 1.0
     while excess(low) > 0.0:
         # the budget needs more noise than this
-        check_noise(privacy, CHOICES, 2.0 / scaled(low).epsilon, own, own.selections)
-        check_noise(privacy, COLUMNS, scaled(low).multiplier, own, own.sketches)
+        check_noise(privacy, CHOICES, 2.0 / scaled(low).epsilon, planned, planned.selections)
+        check_noise(privacy, COLUMNS, scaled(low).multiplier, planned, planned.sketches)
         low /= 2.0
     high = 2.0 * low
     while excess(high) <= 0.0 and high < WIDEST:
@@ -98,7 +98,7 @@ def choosing_of(
     best = high if excess(high) <= 0.0 else float(brentq(excess, low, high, rtol=PRECISION))
     while excess(best) > 0.0:
         best *= 1.0 - PRECISION
-    found = scaled(best)
-    check_noise(privacy, CHOICES, 2.0 / found.epsilon, own, own.selections)
-    check_noise(privacy, COLUMNS, found.multiplier, own, own.sketches)
-    return found
+    choosing = scaled(best)
+    check_noise(privacy, CHOICES, 2.0 / choosing.epsilon, planned, planned.selections)
+    check_noise(privacy, COLUMNS, choosing.multiplier, planned, planned.sketches)
+    return choosing

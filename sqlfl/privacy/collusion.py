@@ -14,17 +14,17 @@ from collections.abc import Iterable
 from sqlfl.planner.query.ucq import Slot
 
 
-def others(slots: Iterable[Slot], own: str, at: str | None) -> tuple[str, ...]:
+def others(slots: Iterable[Slot], owner: str, at: str | None) -> tuple[str, ...]:
     """Return parties with tables, without the row's `own` party and the coordinator's (`at`)."""
-    found = dict.fromkeys(name for slot in slots for name in slot.parties)
-    return tuple(name for name in found if name != own and not _same(name, at))
+    parties = dict.fromkeys(name for slot in slots for name in slot.parties)
+    return tuple(name for name in parties if name != owner and not _same(name, at))
 
 
-def colluding(slots: Iterable[Slot], own: str, at: str | None, honest_parties: int | None) -> int:
+def colluding(slots: Iterable[Slot], owner: str, at: str | None, honest_parties: int | None) -> int:
     """Return m of the `others`: all without the honest ones, if their number is given, the row's
     own included; else one, if there is one.
     """
-    most = len(others(slots, own, at))
+    most = len(others(slots, owner, at))
     return min(most, 1) if honest_parties is None else max(most + 1 - honest_parties, 0)
 
 
@@ -37,21 +37,21 @@ def honest_slots(
     table; the m parties with most slots are assumed to collude.
     """
     slots = tuple(slots)
-    return min(_left(slots, slot, own, at, honest_parties) for own in slot.parties)
+    return min(_left(slots, slot, owner, at, honest_parties) for owner in slot.parties)
 
 
 def _left(
-    slots: tuple[Slot, ...], slot: Slot, own: str, at: str | None, honest_parties: int | None
+    slots: tuple[Slot, ...], slot: Slot, owner: str, at: str | None, honest_parties: int | None
 ) -> int:
     """Return n for a row of the party `own`."""
     drawing = [other for other in slots if other.features and other.index != slot.index]
-    if not _same(own, at):
+    if not _same(owner, at):
         drawing = [other for other in drawing if not any(_same(p, at) for p in other.parties)]
-    there = others(slots, own, at)
+    there = others(slots, owner, at)
     sizes = sorted(
         (sum(name in other.parties for other in drawing) for name in there), reverse=True
     )
-    taken = sum(sizes[: colluding(slots, own, at, honest_parties)])
+    taken = sum(sizes[: colluding(slots, owner, at, honest_parties)])
     return 1 + max(len(drawing) - taken, 0)
 
 

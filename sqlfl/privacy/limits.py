@@ -17,7 +17,7 @@ def check_noise(
     privacy: Privacy,
     what: str,
     multiplier: float,
-    own: PlannedReleases | None = None,
+    planned: PlannedReleases | None = None,
     times: int = 0,
 ) -> None:
     """Raise PrivacyError for a multiplier above the limit; `times`: number of releases of `what`
@@ -32,15 +32,15 @@ def check_noise(
     size = "they are clipped to" if clipped else "one row can change"
     where = ""
     hints = ["a smaller noise_multiplier" if privacy.epsilon is None else "a larger epsilon"]
-    if own is None:
+    if planned is None:
         hints += ["a larger statistics_share", "feature_bounds, for statistics = 'bounds'"]
     else:
-        where = f", where a row of table position {own.slot + 1} takes part "
+        where = f", where a row of table position {planned.slot + 1} takes part "
         where += "once" if times == 1 else f"{times} times"
-        hints += ["fewer epochs"] if own.steps > 1 else []
+        hints += ["fewer epochs"] if planned.steps > 1 else []
         if not privacy.together:
-            where += f", and is in {own.copies} joined row{'s' if own.copies > 1 else ''}"
-            hints += ["a smaller max_fan_out"] if own.copies > 1 else []
+            where += f", and is in {planned.copies} joined row{'s' if planned.copies > 1 else ''}"
+            hints += ["a smaller max_fan_out"] if planned.copies > 1 else []
             hints += ["predictions = 'gaussian'"]
     raise PrivacyError(
         f"PRIVACY {given}: the noise of the {what} would be {multiplier:.4g} times what {size}"

@@ -113,13 +113,13 @@ def _numbers(graph: Graph, piece: NumberTerm) -> str:
     centred = graph.node("Sub", x, graph.constant(piece.mean.reshape(1, -1)))
     scaled = graph.node("Div", centred, graph.constant(piece.scale.reshape(1, -1)))
     present = graph.node("Where", missing, graph.constant([[0.0]]), scaled)
-    found = graph.node("MatMul", present, graph.constant(piece.weights))
+    product = graph.node("MatMul", present, graph.constant(piece.weights))
     if piece.missing is None:
-        return found
+        return product
     flags = graph.node("Cast", missing, to=graph.double)
     every = graph.node("ReduceMin", flags, graph.integers([1]), keepdims=1)
     return graph.node(
-        "Add", found, graph.node("MatMul", every, graph.constant(piece.missing.reshape(1, -1)))
+        "Add", product, graph.node("MatMul", every, graph.constant(piece.missing.reshape(1, -1)))
     )
 
 
@@ -133,12 +133,16 @@ def _spline(graph: Graph, spline: Spline, x: str) -> str:
     distance = graph.node("Sub", flat, left)
     tall = graph.node("Unsqueeze", distance, graph.integers([1]))
     coefficients = graph.node("Gather", graph.constant(spline.coefficients), interval, axis=0)
-    found = ""
+    curve = ""
     for power in range(spline.coefficients.shape[1]):
         place = graph.integers(power)
-        own = graph.node("Gather", coefficients, place, axis=1)
-        found = own if not found else graph.node("Add", graph.node("Mul", found, tall), own)
-    return found
+        coefficient = graph.node("Gather", coefficients, place, axis=1)
+        curve = (
+            coefficient
+            if not curve
+            else graph.node("Add", graph.node("Mul", curve, tall), coefficient)
+        )
+    return curve
 
 
 class Graph:

@@ -101,13 +101,13 @@ class _Writing:
         for k, base in enumerate(self._sum.base):
             terms = [double(base)]
             for n, piece in enumerate(pieces):
-                own = sql.column(f"p{n}", row)
+                product = sql.column(f"p{n}", row)
                 if isinstance(piece, NumberTerm):
                     weights = piece.weights[:, k].tolist()
                     weights += [] if piece.missing is None else [piece.missing[k]]
-                    terms.append(inner(own, weights))
+                    terms.append(inner(product, weights))
                 else:
-                    terms.append(element(own, k))
+                    terms.append(element(product, k))
             outputs.append(sql.add(terms))
         made = exp.Struct(expressions=fields)
         return bound(made, row, sql.call("list_value", *outputs))
@@ -122,8 +122,8 @@ class _Writing:
 
     def _standardised(self, piece: NumberTerm, x: exp.Expr) -> exp.Expr:
         numbers: list[exp.Expr] = [
-            sql.divide(exp.paren(found), double(scale))
-            for found, scale in zip(self._centred(piece, x), piece.scale, strict=True)
+            sql.divide(exp.paren(value), double(scale))
+            for value, scale in zip(self._centred(piece, x), piece.scale, strict=True)
         ]
         if piece.missing is not None:
             numbers.append(sql.when(sql.is_null(x.copy()), double(1.0), double(0.0)))
@@ -158,8 +158,8 @@ class _Writing:
         def written(x: exp.Expr) -> exp.Expr:
             factors = piece.weights[:, 0] / piece.scale
             terms: list[exp.Expr] = [
-                sql.times(exp.paren(found), double(factor))
-                for found, factor in zip(self._centred(piece, x), factors, strict=True)
+                sql.times(exp.paren(value), double(factor))
+                for value, factor in zip(self._centred(piece, x), factors, strict=True)
             ]
             if piece.missing is not None:
                 missing = double(piece.missing[0])
@@ -266,10 +266,10 @@ def _finite(value: exp.Expr, name: str) -> exp.Expr:
 
 
 def _horner(coefficients: Float, t: exp.Expr) -> exp.Expr:
-    found = double(coefficients[0])
+    polynomial = double(coefficients[0])
     for coefficient in coefficients[1:]:
-        found = exp.paren(sql.add([sql.times(found, t.copy()), double(coefficient)]))
-    return found
+        polynomial = exp.paren(sql.add([sql.times(polynomial, t.copy()), double(coefficient)]))
+    return polynomial
 
 
 def _hashed(value: exp.Expr, key: bytes) -> exp.Expr:

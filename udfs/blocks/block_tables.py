@@ -116,15 +116,15 @@ class DatabaseBlocks(MemoryBlocks):
             rows = self._select(cursor, "blocks", ["format", "block"], place)
         if not rows:
             return None
-        found, data = rows[0]
-        if found is not None and found > FORMAT:
+        name, data = rows[0]
+        if name is not None and name > FORMAT:
             raise ModelError(
-                f"the block was saved by a newer sqlfl, in format {found}; this one reads {FORMAT}",
+                f"the block was saved by a newer sqlfl, in format {name}; this one reads {FORMAT}",
                 hint="upgrade sqlfl",
             )
         try:
             block = SavedBlock.from_bytes(data)
-            if len(rows) > 1 or found != block.format:
+            if len(rows) > 1 or name != block.format:
                 raise ValueError
             return block
         except (KeyError, TypeError, ValueError, AttributeError, pa.ArrowException) as error:
@@ -194,9 +194,9 @@ class DatabaseBlocks(MemoryBlocks):
 
     def _refuse_foreign(self, cursor: sql.Connection) -> None:
         """Raise Error if the owner has made other tables or views with our names."""
-        found = own_tables(cursor, self._catalog)
+        tables = own_tables(cursor, self._catalog)
         for name, wanted in (("blocks", BLOCKS), ("secrets", SECRETS)):
-            missing = wanted.keys() - found.get(name, wanted.keys())
+            missing = wanted.keys() - tables.get(name, wanted.keys())
             if missing:
                 raise Error(
                     f"its {SCHEMA}.{name} is not the table that sqlfl keeps models in: the columns "
@@ -219,16 +219,16 @@ class DatabaseBlocks(MemoryBlocks):
         place: dict[str, object] | None = None,
     ) -> list[tuple[Any, ...]]:
         """Return the client's rows of a table, or only those at `place`."""
-        found = self._owner | (place or {})
-        query = _selecting(self._catalog, table, tuple(columns), tuple(found))
-        return sql.fetch(cursor, query, found)
+        conditions = self._owner | (place or {})
+        query = _selecting(self._catalog, table, tuple(columns), tuple(conditions))
+        return sql.fetch(cursor, query, conditions)
 
     def _insert(self, cursor: sql.Connection, table: str, row: dict[str, object]) -> None:
         sql.run(cursor, _inserting(self._catalog, table, tuple(row)), row)
 
     def _delete(self, cursor: sql.Connection, table: str, place: dict[str, object]) -> None:
-        found = self._owner | place
-        sql.run(cursor, _deleting(self._catalog, table, tuple(found)), found)
+        conditions = self._owner | place
+        sql.run(cursor, _deleting(self._catalog, table, tuple(conditions)), conditions)
 
     def _table(self, name: str) -> exp.Table:
         return _table(self._catalog, name)
@@ -298,10 +298,10 @@ def _one_database() -> exp.Var:
 
 def own_tables(cursor: sql.Connection, catalog: str) -> dict[str, set[str]]:
     """The tables and views of the schema `sqlfl`, each with its columns, in small letters."""
-    found: dict[str, set[str]] = {}
+    columns: dict[str, set[str]] = {}
     for table, column in _listed(cursor, catalog, "column", ["table_name", "column_name"]):
-        found.setdefault(table.lower(), set()).add(column.lower())
-    return found
+        columns.setdefault(table.lower(), set()).add(column.lower())
+    return columns
 
 
 def blocks_of(

@@ -183,8 +183,8 @@ class MemoryBlocks:
         raise InternalError(f"the blocks of run {run} cannot outlive the federation here")
 
     def load(self, run: str, slot: int) -> SavedBlock | None:
-        found = self._blocks.get(run, {}).get(slot)
-        return None if found is None else found[1]
+        entry = self._blocks.get(run, {}).get(slot)
+        return None if entry is None else entry[1]
 
     def drop(self, run: str) -> None:
         self._blocks.pop(run, None)

@@ -60,11 +60,11 @@ def register(
     sqlfl; Error where there is no such store, or a transaction is open on `con`.
     """
     _refuse_transaction(con)
-    found = _named(_newest(_read(con, store, coordinator)))
+    blocks = _named(_newest(_read(con, store, coordinator)))
     _forget(con)
-    for name, block in found.items():
+    for name, block in blocks.items():
         _make(con, name, block)
-    return {name: arguments_of(block.encoding) for name, block in found.items()}
+    return {name: arguments_of(block.encoding) for name, block in blocks.items()}
 
 
 def _refuse_transaction(con: sql.Connection) -> None:
@@ -158,7 +158,7 @@ def _newest(rows: Iterable[_Row]) -> dict[str, list[_Row]]:
     models: dict[str, list[_Row]] = defaultdict(list)
     for row in rows:
         models[row.model.lower()].append(row)
-    found = {}
+    newest = {}
     for several in models.values():
         owners = sorted({row.coordinator for row in several})
         if len(owners) > 1:
@@ -169,12 +169,12 @@ def _newest(rows: Iterable[_Row]) -> dict[str, list[_Row]]:
             )
         run = max(several, key=lambda row: row.saved_at).run
         by_slot = {row.slot: row for row in reversed(several) if row.run == run}
-        found[several[0].model] = sorted(by_slot.values(), key=lambda row: row.slot)
-    return found
+        newest[several[0].model] = sorted(by_slot.values(), key=lambda row: row.slot)
+    return newest
 
 
 def _named(models: Mapping[str, Sequence[_Row]]) -> dict[str, SavedBlock]:
-    found: dict[str, SavedBlock] = {}
+    named: dict[str, SavedBlock] = {}
     origin: dict[str, str] = {}
     for model, rows in models.items():
         for row in rows:
@@ -192,8 +192,8 @@ def _named(models: Mapping[str, Sequence[_Row]]) -> dict[str, SavedBlock]:
                     hint="train one of them under another name",
                 )
             origin[name.lower()] = model
-            found[name] = block
-    return found
+            named[name] = block
+    return named
 
 
 # -- the functions --------------------------------------------------------------------------------
@@ -238,8 +238,10 @@ def _forget(con: sql.Connection) -> None:
         functions = {name for name, kind in sql.fetch(cursor, query) if name.startswith(_OWN)}
     finally:
         cursor.close()
-    own = sql.fetch(con, query.where(sql.equal(sql.column("database_name"), sql.string("temp"))))
-    for name, _ in own:
+    functions_here = sql.fetch(
+        con, query.where(sql.equal(sql.column("database_name"), sql.string("temp")))
+    )
+    for name, _ in functions_here:
         if name.startswith(PREFIX):
             macro = exp.table_(name, db="main", catalog="temp", quoted=True)
             sql.drop_as(con, "DROP MACRO IF EXISTS t", macro)
@@ -269,8 +271,8 @@ class BlockFunction:
     def __call__(self, *columns: Any) -> pa.Array:
         parts = [_whole(column) for column in columns]
         if self.encoding.fitted is not None:
-            own = zip(self.encoding.features, self.encoding.fitted, parts, strict=True)
-            parts = [p if found is None else _fitted(f, found, p) for f, found, p in own]
+            triples = zip(self.encoding.features, self.encoding.fitted, parts, strict=True)
+            parts = [p if fit is None else _fitted(f, fit, p) for f, fit, p in triples]
         numeric = self._standardised(parts)
         scores = numeric @ self.theta[: self.encoding.numeric]
         for number, position in categories_of(self.encoding.features):
@@ -308,14 +310,14 @@ class BlockFunction:
         """(n,) entries of a vocabulary, −1 for others; each distinct value is looked up once."""
         encoded = part.dictionary_encode("encode")
         entries = self._entries[number]
-        found = np.array(
+        codes = np.array(
             [
                 entries.get(self._entry(number, value), -1)
                 for value in encoded.dictionary.to_pylist()
             ],
             np.int64,
         )
-        return np.asarray(found[encoded.indices.to_numpy()], np.int64)
+        return np.asarray(codes[encoded.indices.to_numpy()], np.int64)
 
     def _entry(self, number: int, value: str | bytes | None) -> str:
         """Return the vocabulary entry of a text, or of a canonical one from TRANSFORM."""
@@ -335,14 +337,14 @@ class BlockFunction:
         )
 
 
-def _fitted(feature: FeatureSpecification, found: Fitted, part: pa.Array) -> pa.Array:
+def _fitted(feature: FeatureSpecification, fit: Fitted, part: pa.Array) -> pa.Array:
     if feature.raw.kind != "category":
-        return apply(feature, found, _numbers(part, 1)[:, 0])
+        return apply(feature, fit, _numbers(part, 1)[:, 0])
     encoded = part.dictionary_encode("encode")
     texts = encoded.dictionary.to_pylist()
     entries = tuple(_canonical(text) for text in texts)
     codes = encoded.indices.to_numpy().astype(np.int64)
-    return apply(feature, found, Categories(codes, entries))
+    return apply(feature, fit, Categories(codes, entries))
 
 
 def _canonical(text: str | None) -> bytes:
@@ -362,6 +364,6 @@ def _numbers(part: pa.Array, width: int) -> Float:
     if not pa.types.is_fixed_size_list(part.type):
         return np.asarray(part.to_numpy(zero_copy_only=False), np.float64).reshape(-1, 1)
     values = part.values.slice(part.offset * width, len(part) * width)
-    found = np.array(values.to_numpy(zero_copy_only=False), np.float64).reshape(-1, width)
-    found[_nulls(part)] = np.nan
-    return found
+    numbers = np.array(values.to_numpy(zero_copy_only=False), np.float64).reshape(-1, width)
+    numbers[_nulls(part)] = np.nan
+    return numbers

@@ -104,12 +104,12 @@ def pieces_of(block: SavedBlock) -> Terms:
     encoding, theta = block.encoding, np.asarray(block.theta, np.float64)
     base = -(encoding.centre @ theta)
     fitted = encoding.fitted or (None,) * len(encoding.features)
-    found: list[Piece] = []
+    pieces: list[Piece] = []
     numbered = {place: number for number, place in categories_of(encoding.features)}
     start = number = 0
-    for place, (feature, own) in enumerate(zip(encoding.features, fitted, strict=True)):
+    for place, (feature, fit) in enumerate(zip(encoding.features, fitted, strict=True)):
         if place in numbered:
-            found.append(_category(encoding, theta, numbered[place], feature, own))
+            pieces.append(_category(encoding, theta, numbered[place], feature, fit))
             continue
         columns = slice(start, start + feature.width)
         start = columns.stop
@@ -119,8 +119,8 @@ def pieces_of(block: SavedBlock) -> Terms:
             missing = theta[column] / encoding.scales[column]
             base -= encoding.centres[column] * missing
         number += 1
-        found.append(_numbers(encoding, theta, columns, feature, own, missing))
-    return Terms(base, tuple(found))
+        pieces.append(_numbers(encoding, theta, columns, feature, fit, missing))
+    return Terms(base, tuple(pieces))
 
 
 def _numbers(
@@ -128,21 +128,21 @@ def _numbers(
     theta: Float,
     columns: slice,
     feature: FeatureSpecification,
-    own: Fitted | None,
+    fit: Fitted | None,
     missing: Float | None,
 ) -> NumberTerm:
     step = feature.step
-    if own is not None and own.table is not None:
-        return _curve_of(encoding, theta, columns, feature, own)
+    if fit is not None and fit.table is not None:
+        return _curve_of(encoding, theta, columns, feature, fit)
     fill = affine = spline = None
-    if step is not None and own is not None:
+    if step is not None and fit is not None:
         match step.function:
             case "impute":
-                fill = float(own.numbers[0])
+                fill = float(fit.numbers[0])
             case "spline":
-                spline = _polynomials(spline_of(step, own.numbers), own.numbers)
+                spline = _polynomials(spline_of(step, fit.numbers), fit.numbers)
             case _:
-                affine = float(own.numbers[0]), float(own.numbers[1])
+                affine = float(fit.numbers[0]), float(fit.numbers[1])
     return NumberTerm(
         feature,
         encoding.mean[columns],
@@ -157,13 +157,13 @@ def _numbers(
 
 
 def _curve_of(
-    encoding: Encoding, theta: Float, columns: slice, feature: FeatureSpecification, own: Fitted
+    encoding: Encoding, theta: Float, columns: slice, feature: FeatureSpecification, fit: Fitted
 ) -> NumberTerm:
     """A curve as one function for each output, with the weights in it."""
-    assert own.table is not None
+    assert fit.table is not None
     weights = theta[columns] / encoding.scale[columns, None]
     mean = encoding.mean[columns] @ weights
-    ones, spline = np.ones(len(mean)), _curve(own.numbers, own.table @ weights)
+    ones, spline = np.ones(len(mean)), _curve(fit.numbers, fit.table @ weights)
     return NumberTerm(feature, mean, ones, np.eye(len(mean)), None, spline=spline)
 
 
@@ -193,7 +193,7 @@ def _polynomials(spline: BSpline, ends: Float) -> Spline:
     each = [PPoly.from_spline((np.asarray(spline.t), column, int(spline.k))) for column in columns]
     knots = each[0].x
     inside = (knots[:-1] >= ends[0]) & (knots[:-1] < ends[1]) & (knots[:-1] < knots[1:])
-    coefficients = np.stack([own.c[:, inside].T for own in each], axis=2)
+    coefficients = np.stack([polynomial.c[:, inside].T for polynomial in each], axis=2)
     return Spline(np.append(knots[:-1][inside], ends[1]), coefficients)
 
 
@@ -202,7 +202,7 @@ def _category(
     theta: Float,
     number: int,
     feature: FeatureSpecification,
-    own: Fitted | None,
+    fit: Fitted | None,
 ) -> Buckets | TextTerm:
     entries = encoding.vocabularies[number]
     weights = theta[encoding.offsets[number] : encoding.offsets[number + 1]]
@@ -217,22 +217,22 @@ def _category(
         return nothing if text not in places else np.asarray(weights[places[text]])
 
     step = feature.step
-    if own is not None and feature.frequent_values:
-        values = [f"v{_text(float(value))}" for value in own.numbers]
+    if fit is not None and feature.frequent_values:
+        values = [f"v{_text(float(value))}" for value in fit.numbers]
         rows = np.array([of(value.encode()) for value in values]).reshape(-1, theta.shape[1])
-        return _frequent(feature, own.numbers, rows)
-    if own is not None and step is not None and step.function == "quantile_bucketize":
-        names = bucket_names(own.numbers)
+        return _frequent(feature, fit.numbers, rows)
+    if fit is not None and step is not None and step.function == "quantile_bucketize":
+        names = bucket_names(fit.numbers)
         return Buckets(
-            feature, own.numbers, np.array([of(f"v{n}".encode()) for n in names]), of(NULL)
+            feature, fit.numbers, np.array([of(f"v{n}".encode()) for n in names]), of(NULL)
         )
-    if own is not None and step is not None and step.function == "one_hot" and own.texts:
+    if fit is not None and step is not None and step.function == "one_hot" and fit.texts:
         other = of(OTHER)
-        kept = tuple(text[1:] for text in own.texts if text.startswith("v"))
+        kept = tuple(text[1:] for text in fit.texts if text.startswith("v"))
         known = np.array([of(f"v{text}".encode()) for text in kept]).reshape(-1, theta.shape[1])
-        null = of(NULL) if NULL.decode() in own.texts else other
+        null = of(NULL) if NULL.decode() in fit.texts else other
         return TextTerm(feature, kept, known, null, other)
-    null = of(own.texts[0].encode() if own is not None and own.texts else NULL)
+    null = of(fit.texts[0].encode() if fit is not None and fit.texts else NULL)
     if key is not None:
         return TextTerm(feature, entries, weights, null, nothing, key)
     clear = [code for code, entry in enumerate(entries) if entry.startswith("v")]

@@ -67,8 +67,8 @@ def carry_block(old: SavedBlock, new: Encoding, tower: TowerShape | None) -> tup
 def _at_zero(encoding: Encoding, theta: Float) -> Float:
     """Return (c,): X̃ θ of a row with all numbers 0 and all categories `other`."""
     numbers = -encoding.centres / encoding.scales
-    found: Float = numbers @ theta[: encoding.numeric] - encoding.centre @ theta
-    return found
+    scores: Float = numbers @ theta[: encoding.numeric] - encoding.centre @ theta
+    return scores
 
 
 def _layers(tower: TowerShape | None) -> tuple[object, ...] | None:
@@ -94,11 +94,11 @@ def _indicators(old: Encoding, raw: Float, new: Encoding) -> Float:
     before = dict(zip(old.indicators, raw[values:], strict=True))
     moved = raw[:values] * (old.mean - new.mean)[:, None]
     first = _first_columns(old)
-    found = np.zeros((len(new.indicators), raw.shape[1]))
+    shares = np.zeros((len(new.indicators), raw.shape[1]))
     for place, feature in enumerate(new.indicators):
-        found[place] = moved[first[feature] : first[feature + 1]].sum(axis=0)
-        found[place] += before.get(feature, 0.0)
-    return found
+        shares[place] = moved[first[feature] : first[feature + 1]].sum(axis=0)
+        shares[place] += before.get(feature, 0.0)
+    return shares
 
 
 def _first_columns(encoding: Encoding) -> Sequence[int]:
@@ -107,11 +107,11 @@ def _first_columns(encoding: Encoding) -> Sequence[int]:
     return [int(c) for c in np.cumsum([0, *widths])]
 
 
-def _entries(own: Encoding, number: int, other: Encoding) -> tuple[str, ...]:
+def _entries(old: Encoding, number: int, other: Encoding) -> tuple[str, ...]:
     """Return the vocabulary in a common form: texts, or tags if one side has only these."""
-    vocabulary = own.vocabularies[number]
-    if own.vocabulary_key is not None:
-        if other.vocabulary_key not in (None, own.vocabulary_key):
+    vocabulary = old.vocabularies[number]
+    if old.vocabulary_key is not None:
+        if other.vocabulary_key not in (None, old.vocabulary_key):
             raise InternalError("the vocabularies are hashed with different keys")
         return vocabulary
     if other.vocabulary_key is None:

@@ -86,8 +86,8 @@ def held_columns(held: HeldRows, encoding: Encoding, plain: Collection[int] = ()
         numeric.wide[:, k] = values
     codes = np.empty((rows, len(encoding.vocabularies)), np.int32)
     for number, position in categories_of(encoding.features):
-        own, entries = held.categories[position]
-        codes[:, number] = known_codes(encoding, number, entries)[own]
+        codes_of_rows, entries = held.categories[position]
+        codes[:, number] = known_codes(encoding, number, entries)[codes_of_rows]
     counts = held.counts.astype(np.float64)
     return EncodedColumns(counts, replace(numeric, missing=missing), _onehot(codes, encoding))
 

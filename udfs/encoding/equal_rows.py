@@ -49,17 +49,17 @@ def merge_equal_rows(snapshot: Snapshot) -> Array:
     if len(heads) > WORTH * snapshot.active:
         return np.zeros(0, np.uint32)
     snapshot.merge(heads, np.bincount(classes, counts))
-    found: Array = classes.astype(np.uint32)
-    return found
+    row_classes: Array = classes.astype(np.uint32)
+    return row_classes
 
 
 def _of_columns(held: HeldRows) -> Array:
     """The class of every row, int64."""
     classes = np.zeros(held.size, np.int64)
     for column in _comparable(held):
-        own = column.dictionary_encode(null_encoding="encode")
-        classes *= len(own.dictionary)
-        classes += own.indices.to_numpy()
+        encoded = column.dictionary_encode(null_encoding="encode")
+        classes *= len(encoded.dictionary)
+        classes += encoded.indices.to_numpy()
         classes = pa.array(classes).dictionary_encode().indices.to_numpy().astype(np.int64)
     return classes
 

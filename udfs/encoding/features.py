@@ -158,13 +158,13 @@ class Encoding:
         penalty l2. A group is a curve, a missing indicator, or the categories of a `shrunken`
         feature.
         """
-        found: list[Array] = []
+        parts: list[Array] = []
         number = 0
 
-        def group(size: int, own: bool) -> None:
+        def group(size: int, shares_strength: bool) -> None:
             nonlocal number
-            found.append(np.full(size, number if own and size else -1))
-            number += bool(own and size)
+            parts.append(np.full(size, number if shares_strength and size else -1))
+            number += bool(shares_strength and size)
 
         numeric = [feature for feature in self.features if feature.kind != "category"]
         for feature in numeric:
@@ -174,7 +174,7 @@ class Encoding:
         categories = [feature for feature in self.features if feature.kind == "category"]
         for feature, entries in zip(categories, self.vocabularies, strict=True):
             group(len(entries), feature.shrunken)
-        return np.concatenate([np.zeros(0, np.int64), *found])
+        return np.concatenate([np.zeros(0, np.int64), *parts])
 
     @property
     def shrinkage(self) -> Float:
@@ -182,8 +182,8 @@ class Encoding:
         if self.strengths is None:
             return np.ones(self.width)
         every = np.append(self.strengths, 1.0)  # the last one is that of group −1
-        found: Float = 1.0 / np.sqrt(every[self.groups])
-        return found
+        factors: Float = 1.0 / np.sqrt(every[self.groups])
+        return factors
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -214,17 +214,17 @@ class Encoding:
     @classmethod
     def from_bytes(cls, data: bytes) -> Encoding:
         """Read the output of `to_bytes`. Raise ValueError for other data."""
-        found = from_json(cls, data.decode(), finite=False, strict=False)
-        fault = None if found.fitted is None else fault_of(found.features, found.fitted)
-        if found.strengths is not None:
-            size = (int(found.groups.max(initial=-1)) + 1,)
-            known = found.strengths.shape == size and bool((found.strengths > 0).all())
+        encoding = from_json(cls, data.decode(), finite=False, strict=False)
+        fault = None if encoding.fitted is None else fault_of(encoding.features, encoding.fitted)
+        if encoding.strengths is not None:
+            size = (int(encoding.groups.max(initial=-1)) + 1,)
+            known = encoding.strengths.shape == size and bool((encoding.strengths > 0).all())
             fault = fault if known else "strengths are of other groups of columns"
-        if fault is None and not _are_pairs(found):
+        if fault is None and not _are_pairs(encoding):
             fault = "pairs are of other features"
         if fault is not None:
             raise ValueError(fault)
-        return found
+        return encoding
 
 
 def _are_pairs(encoding: Encoding) -> bool:
@@ -250,9 +250,9 @@ def statistics(snapshot: Snapshot, vocabulary_key: bytes) -> Statistics:
     weight, mean, m2, missing = _moments(snapshot)
     tags, counts = [], []
     for number, position in categories_of(snapshot.specification.features):
-        found = sorted(_tagged(snapshot, position, vocabulary_key_of(vocabulary_key, number)))
-        tags.append(np.frombuffer(b"".join(t for t, _ in found), np.uint8).reshape(-1, 16))
-        counts.append(np.array([n for _, n in found], np.float64))
+        entries = sorted(_tagged(snapshot, position, vocabulary_key_of(vocabulary_key, number)))
+        tags.append(np.frombuffer(b"".join(t for t, _ in entries), np.uint8).reshape(-1, 16))
+        counts.append(np.array([n for _, n in entries], np.float64))
     return Statistics(
         run=snapshot.run,
         slot=snapshot.specification.slot,
@@ -291,11 +291,11 @@ def local_encoding(snapshot: Snapshot) -> Encoding:
     constant = deviation <= CONSTANT * np.maximum(1.0, np.abs(mean))
     vocabularies, counts = [], []
     for _, position in categories_of(snapshot.specification.features):
-        found = sorted(frequencies(snapshot, position))
+        entries = sorted(frequencies(snapshot, position))
         if snapshot.specification.features[position].frequent_values:
-            found = [(entry, n) for entry, n in found if entry != OTHER]
-        vocabularies.append(tuple(entry.decode() for entry, _ in found))
-        counts.append(np.array([n for _, n in found], np.float64))
+            entries = [(entry, n) for entry, n in entries if entry != OTHER]
+        vocabularies.append(tuple(entry.decode() for entry, _ in entries))
+        counts.append(np.array([n for _, n in entries], np.float64))
     return Encoding(
         features=snapshot.specification.features,
         mean=mean,
@@ -327,10 +327,10 @@ def _moments(snapshot: Snapshot) -> tuple[Float, Float, Float, Float]:
     for start in range(0, size, CHUNK):
         part = slice(start, min(start + CHUNK, size))
         weight[part], mean[part] = _first_pass(snapshot, start)
-        found = _distances(snapshot, range(part.start, part.stop), mean[part])
+        squares = _distances(snapshot, range(part.start, part.stop), mean[part])
         present = _divisor(weight[part])
-        mean[part] += found[:, 0] / present
-        m2[part] = np.maximum(found[:, 1] - found[:, 0] ** 2 / present, 0.0)
+        mean[part] += squares[:, 0] / present
+        m2[part] = np.maximum(squares[:, 1] - squares[:, 0] ** 2 / present, 0.0)
     if not np.isfinite(m2).all():
         name = _numeric_names(snapshot.specification.features)[int(np.argmin(np.isfinite(m2)))]
         raise ModelError(f"column {name} has values too large to standardise")
@@ -378,8 +378,8 @@ def _sums(snapshot: Snapshot, columns: range) -> tuple[Float, Float]:
         present = sql.when(sql.is_null(value), sql.number(0), sql.column("cnt"))
         terms.append(sql.total(present))
         terms.append(sql.total(sql.times(sql.column("cnt"), sql.cast(value.copy(), "DOUBLE"))))
-    found = sql.fetch(snapshot.con, sql.select(snapshot.active_table, terms))[0]
-    return np.array(found[::2], np.float64), np.array(found[1::2], np.float64)
+    sums = sql.fetch(snapshot.con, sql.select(snapshot.active_table, terms))[0]
+    return np.array(sums[::2], np.float64), np.array(sums[1::2], np.float64)
 
 
 def _is_infinite(snapshot: Snapshot, column: int) -> bool:
@@ -428,13 +428,13 @@ def frequencies(snapshot: Snapshot, position: int) -> list[tuple[bytes, float]]:
 def _tagged(snapshot: Snapshot, position: int, key: bytes) -> list[tuple[bytes, float]]:
     """Return `frequencies` with the entries' tags."""
     if snapshot.held is not None:
-        found = snapshot.held.frequencies(position)
-        tags = keys.tags(key, (entry for entry, _ in found))
-        return [(tag.tobytes(), n) for tag, (_, n) in zip(tags, found, strict=True)]
+        entries = snapshot.held.frequencies(position)
+        tags = keys.tags(key, (entry for entry, _ in entries))
+        return [(tag.tobytes(), n) for tag, (_, n) in zip(tags, entries, strict=True)]
     tag = sql.named(keys.tag(sql.column(f"c{position}")), "tag")
     counting = _counting(snapshot, position).subquery("g")
     query = exp.select(tag, sql.column("n")).from_(counting)
-    return [(own, n) for own, n in sql.fetch(snapshot.con, query, keys.pads(key))]
+    return [(tag_bytes, n) for tag_bytes, n in sql.fetch(snapshot.con, query, keys.pads(key))]
 
 
 def _counting(snapshot: Snapshot, position: int) -> exp.Select:
@@ -463,8 +463,8 @@ def vocabulary_pads(vocabulary_key: bytes, number: int) -> dict[str, bytes]:
 
 def categories_of(features: Sequence[FeatureSpecification]) -> list[tuple[int, int]]:
     """(number among the category features, position among all features)"""
-    found = [p for p, feature in enumerate(features) if feature.kind == "category"]
-    return list(enumerate(found))
+    positions = [p for p, feature in enumerate(features) if feature.kind == "category"]
+    return list(enumerate(positions))
 
 
 def _numeric_names(features: Sequence[FeatureSpecification]) -> list[str]:

@@ -79,28 +79,28 @@ def of_scoring(snapshot: Snapshot, encoding: Encoding) -> tuple[Flags, Counts]:
             value = sql.call("nullif", sql.column(f"m{position}"), exp.true())
         numeric += feature.width if feature.kind != "category" else 0
         present.append(sql.call("count", value))
-    found = sql.fetch(snapshot.con, sql.select(snapshot.active_table, present))[0]
-    return (np.array(found) == 0).astype(np.uint8), unseen
+    present_rows = sql.fetch(snapshot.con, sql.select(snapshot.active_table, present))[0]
+    return (np.array(present_rows) == 0).astype(np.uint8), unseen
 
 
 def _empty(held: HeldRows) -> Flags:
     """Per feature: NULL in all rows."""
     missing = iter(held.missing)
-    found = [
+    empty = [
         set(held.categories[position][1]) <= {NULL}
         if feature.kind == "category"
         else next(missing).all()
         for position, feature in enumerate(held.features)
     ]
-    return np.array(found, np.uint8)
+    return np.array(empty, np.uint8)
 
 
 def _is_null(entry: str, key: bytes | None, number: int) -> bool:
     """Return whether an entry of a vocabulary stands for NULL."""
     if key is None:
         return entry == NULL.decode()
-    own = vocabulary_key_of(key, number)
-    return bytes.fromhex(entry) == hmac.digest(own, NULL, "sha256")[: keys.TAG_BYTES]
+    feature_key = vocabulary_key_of(key, number)
+    return bytes.fromhex(entry) == hmac.digest(feature_key, NULL, "sha256")[: keys.TAG_BYTES]
 
 
 def _constant(
@@ -109,8 +109,8 @@ def _constant(
     if not candidates:
         return np.zeros(0, np.uint8)
     if snapshot.held is not None:
-        found = [_alike(snapshot.held, encoding, columns) for columns in candidates.values()]
-        return np.array(found, np.uint8)
+        constants = [_alike(snapshot.held, encoding, columns) for columns in candidates.values()]
+        return np.array(constants, np.uint8)
     terms: list[exp.Expr] = []
     given: dict[str, object] = {}
     for columns in candidates.values():

@@ -41,7 +41,7 @@ def columns_of(encoding: Encoding, texts: Sequence[Texts] | None = None) -> Colu
     """Return the names. `texts`: the client's texts of hashed categories, for each category
     feature.
     """
-    found: list[tuple[int, str, str, int]] = []
+    named: list[tuple[int, str, str, int]] = []
     missing: list[tuple[int, str, str, int]] = []
     indicated, number = set(encoding.indicators), 0
     for place, feature in enumerate(encoding.features):
@@ -50,18 +50,18 @@ def columns_of(encoding: Encoding, texts: Sequence[Texts] | None = None) -> Colu
         names = [feature.name]
         if feature.kind == "array":
             names = [f"{feature.name}[{k}]" for k in range(1, feature.width + 1)]
-        found += [(NUMBER, name, "", place) for name in names]
+        named += [(NUMBER, name, "", place) for name in names]
         if number in indicated:
             missing.append((MISSING, feature.name, "", place))
         number += 1
-    found += missing
+    named += missing
     for number, place in categories_of(encoding.features):
         name = encoding.features[place].name
         known = texts[number] if texts else None
         hashed = encoding.vocabulary_key is not None
         for entry in encoding.vocabularies[number]:
-            found.append((*_category(entry, known or {}, hashed=hashed, name=name), place))
-    kinds, features, categories, places = zip(*found, strict=True) if found else ((),) * 4
+            named.append((*_category(entry, known or {}, hashed=hashed, name=name), place))
+    kinds, features, categories, places = zip(*named, strict=True) if named else ((),) * 4
     return ColumnNames(np.array(kinds, np.uint8), features, categories, np.array(places, np.int64))
 
 
@@ -78,14 +78,14 @@ def own_texts(snapshot: Snapshot, encoding: Encoding) -> tuple[Texts, ...] | Non
     key = encoding.vocabulary_key
     if key is None:
         return None
-    found = []
+    texts = []
     for number, position in categories_of(snapshot.specification.features):
         entries = [entry for entry, _ in frequencies(snapshot, position)]
         tags = keys.tags(vocabulary_key_of(key, number), entries)
-        found.append({
+        texts.append({
             tag.tobytes().hex(): entry.decode() for tag, entry in zip(tags, entries, strict=True)
         })  # fmt: skip
-    return tuple(found)
+    return tuple(texts)
 
 
 def centres_of(encoding: Encoding) -> Float:
@@ -105,9 +105,11 @@ def bases_of(encoding: Encoding, chosen: Mapping[str, str] | None = None) -> Arr
     training, the first of several. NULL is the base only where there is no other category. Columns
     of numbers have −1. Raises ModelError for a chosen category that the model does not know.
     """
-    found = np.full(encoding.width, -1)
-    own = {encoding.features[place].name for _, place in categories_of(encoding.features)}
-    numbers = [name for name in chosen or {} if name not in own]
+    bases = np.full(encoding.width, -1)
+    with_categories = {
+        encoding.features[place].name for _, place in categories_of(encoding.features)
+    }
+    numbers = [name for name in chosen or {} if name not in with_categories]
     if numbers:
         raise ModelError(f"feature {numbers[0]} has no categories", hint="leave it out of base")
     for number, place in categories_of(encoding.features):
@@ -127,18 +129,18 @@ def bases_of(encoding: Encoding, chosen: Mapping[str, str] | None = None) -> Arr
                     hint="WEIGHTS OF MODEL shows its categories",
                 )
             start = encoding.offsets[number]
-            found[start : start + len(counts)] = start + base
-    return found
+            bases[start : start + len(counts)] = start + base
+    return bases
 
 
 def missing_of(encoding: Encoding) -> Array:
     """bool (d,): the columns that say that a feature is NULL, categories of NULL among them."""
-    found: Array = columns_of(encoding).kinds == MISSING
+    missing: Array = columns_of(encoding).kinds == MISSING
     for number, _ in categories_of(encoding.features):
         place = _place_of(encoding, number, _NULL)
         if place is not None:
-            found[encoding.offsets[number] + place] = True
-    return found
+            missing[encoding.offsets[number] + place] = True
+    return missing
 
 
 def padding_of(encoding: Encoding) -> Array:

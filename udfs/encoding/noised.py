@@ -38,9 +38,9 @@ def bounds_encoding(snapshot: Snapshot) -> Encoding:
     wanted = snapshot.specification
     limits = limits_of(wanted)
     lists = [_listed(wanted, position) for _, position in categories_of(wanted.features)]
-    if any(found is None for found in lists):
+    if any(texts is None for texts in lists):
         raise InternalError(f"slot {wanted.slot} has categories that nobody has listed")
-    vocabularies = tuple(found for found in lists if found is not None)
+    vocabularies = tuple(texts for texts in lists if texts is not None)
     return Encoding(
         features=wanted.features,
         mean=limits.mean(axis=0),
@@ -66,14 +66,14 @@ def noised_encoding(snapshot: Snapshot, entropy: Entropy = system) -> Encoding:
         snapshot.active,
         deviation(wanted),
     )
-    found = [sorted(zip(*category, strict=True)) for category in measured.categories]
+    categories = [sorted(zip(*category, strict=True)) for category in measured.categories]
     return _encoding(
         wanted,
         mean,
         scale,
         missing,
-        tuple(tuple(entry for entry, _ in category) for category in found),
-        tuple(np.array([count for _, count in category]) for category in found),
+        tuple(tuple(entry for entry, _ in category) for category in categories),
+        tuple(np.array([count for _, count in category]) for category in categories),
         float(snapshot.active),
         None,
     )
@@ -97,7 +97,7 @@ def add_noise(
     """Return the noised form of the `exact` sums over `rows` active rows. Each number has noise;
     rare categories, up to noise, are left out unless they are listed.
     """
-    tags = [tuple(bytes(tag) for tag in own) for own in exact.tags]
+    tags = [tuple(bytes(tag) for tag in feature_tags) for feature_tags in exact.tags]
     measured = _noised(
         MeasuredNumbers(
             exact.weight, exact.mean, exact.m2, tuple(zip(tags, exact.counts, strict=True))
@@ -164,16 +164,16 @@ def shared_noised_encoding(
 
 def limits_of(wanted: SlotSpecification) -> Array:
     """(2, numeric): the bounds of every numeric column; of a BOOLEAN they are 0 and 1."""
-    own = _privacy(wanted)
-    found = []
-    for feature, given in zip(wanted.features, own.bounds, strict=True):
+    privacy = _privacy(wanted)
+    limits = []
+    for feature, given in zip(wanted.features, privacy.bounds, strict=True):
         if feature.kind == "category":
             continue
         bounds = (0.0, 1.0) if given is None and feature.kind == "boolean" else given
         if bounds is None or not float(bounds[0]) < float(bounds[1]):
             raise InternalError(f"the bounds of feature {feature.name} are {bounds}")
-        found += [(float(bounds[0]), float(bounds[1]))] * feature.width
-    return np.array(found, np.float64).reshape(-1, 2).T
+        limits += [(float(bounds[0]), float(bounds[1]))] * feature.width
+    return np.array(limits, np.float64).reshape(-1, 2).T
 
 
 def _encoding(
@@ -283,8 +283,8 @@ def _categories(snapshot: Snapshot) -> Iterator[tuple[tuple[str, ...], Array]]:
     for _, position in categories_of(wanted.features):
         entry = sql.column(f"c{position}")
         query = exp.select(entry, sql.call("count", exp.Star())).from_(snapshot.active_table)
-        found = sorted(sql.fetch(snapshot.con, query.group_by(entry.copy())))
-        rows = {name.decode(): float(count) for name, count in found}
+        entries = sorted(sql.fetch(snapshot.con, query.group_by(entry.copy())))
+        rows = {name.decode(): float(count) for name, count in entries}
         listed = _listed(wanted, position)
         names = tuple(rows) if listed is None else listed
         yield names, np.array([rows.get(name, 0.0) for name in names])

@@ -70,25 +70,25 @@ class Numeric:
     def dot(self, theta: Float, rows: Array | None = None) -> Float:
         """(p, c) -> (a, c), or (b, c) of these rows."""
         wide = self.wide if rows is None else self.wide[rows]
-        found: Float = wide @ theta[self.beside]
+        product: Float = wide @ theta[self.beside]
         if len(self.at):
             weights = theta[self.at] / self.scale[:, None]
             for part, numbers in self._pieces(rows):
-                found[part] += numbers @ weights
-            found -= (self.centre - self._origin) @ weights
-        return found
+                product[part] += numbers @ weights
+            product -= (self.centre - self._origin) @ weights
+        return product
 
     def transposed_dot(self, values: Float, rows: Array | None = None) -> Float:
         """(a, c), or (b, c) of these rows -> (p, c)."""
-        found = np.empty((self.width, values.shape[1]))
+        product = np.empty((self.width, values.shape[1]))
         wide = self.wide if rows is None else self.wide[rows]
-        found[self.beside] = wide.T @ values
+        product[self.beside] = wide.T @ values
         if len(self.at):
             sums = -np.outer(self.centre - self._origin, values.sum(axis=0))
             for part, numbers in self._pieces(rows):
                 sums += numbers.T @ values[part]
-            found[self.at] = sums / self.scale[:, None]
-        return found
+            product[self.at] = sums / self.scale[:, None]
+        return product
 
     def blocks(self) -> Iterator[tuple[slice, Float]]:
         """Yield all rows in blocks of some thousands: the slice, and (rows, p)."""
@@ -106,18 +106,18 @@ class Numeric:
         standard /= self.scale
         if not len(self.beside):
             return standard
-        found = np.empty((len(standard), self.width))
-        found[:, self.beside], found[:, self.at] = self.wide[rows], standard
-        return found
+        values_ = np.empty((len(standard), self.width))
+        values_[:, self.beside], values_[:, self.at] = self.wide[rows], standard
+        return values_
 
     def whole(self, kind: npt.DTypeLike = np.float64) -> Array:
         """(a, p) of numbers of this kind."""
         if not len(self.at):
             return self.wide.astype(kind, copy=False)
-        found: Array = np.empty((len(self), self.width), kind)
+        columns: Array = np.empty((len(self), self.width), kind)
         for part, block in self.blocks():
-            found[part] = block
-        return found
+            columns[part] = block
+        return columns
 
     @cached_property
     def _origin(self) -> Float:
@@ -137,9 +137,9 @@ class Numeric:
 
     def _minus(self, origin: Float, single: npt.NDArray[np.float32]) -> Float:
         """Subtract the origin; missing values count as the centre."""
-        found = single.astype(np.float64)
+        shifted = single.astype(np.float64)
         if origin.any():
-            found -= origin
+            shifted -= origin
         if self.missing:
-            np.copyto(found, self.centre - origin, where=np.isnan(found))
-        return found
+            np.copyto(shifted, self.centre - origin, where=np.isnan(shifted))
+        return shifted

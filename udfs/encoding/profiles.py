@@ -85,13 +85,13 @@ def _of_feature(
         return [float(counts @ absent(snapshot, place)), 0, np.nan, np.nan, np.nan, np.nan, 0]
     values = column_of(snapshot, feature, place)
     if isinstance(values, Categories):
-        found = [*_categories(values, counts), np.nan, np.nan, np.nan]
+        figures = [*_categories(values, counts), np.nan, np.nan, np.nan]
     else:
-        found = _numbers(values, counts, least)
+        figures = _numbers(values, counts, least)
     if targets is None:
-        return [*found, np.nan, 0]
+        return [*figures, np.nan, 0]
     groups = groups_of(values, counts)
-    return [*found, targets.explained(groups), float(len(np.unique(groups)))]
+    return [*figures, targets.explained(groups), float(len(np.unique(groups)))]
 
 
 def _categories(values: Categories, counts: Float) -> list[float]:
@@ -105,9 +105,9 @@ def _numbers(values: Float, counts: Float, least: int) -> list[float]:
     """missing, distinct, low, high, mean"""
     gone = np.isnan(values)
     present = values[~gone]
-    found = [float(counts @ gone), float(len(np.unique(present)))]
+    figures = [float(counts @ gone), float(len(np.unique(present)))]
     if len(present) < least:
-        return [*found, np.nan, np.nan, np.nan]
+        return [*figures, np.nan, np.nan, np.nan]
     ends = np.partition(present, (least - 1, len(present) - least))
     low, high = ends[least - 1], ends[len(present) - least]
     if low > high:  # fewer than twice that many rows
@@ -116,7 +116,7 @@ def _numbers(values: Float, counts: Float, least: int) -> list[float]:
     if np.isfinite(present).all():
         with np.errstate(over="ignore"):
             mean = counts[~gone] @ present / counts[~gone].sum()
-    return [*found, float(low), float(high), float(mean)]
+    return [*figures, float(low), float(high), float(mean)]
 
 
 def groups_of(values: Values, counts: Float) -> Array:
@@ -128,13 +128,13 @@ def groups_of(values: Values, counts: Float) -> Array:
     if isinstance(values, Categories):
         often = np.bincount(values.codes, counts, len(values.entries)) >= FEWEST
         kept = np.where(often, np.arange(len(often)), len(often))
-        found: Array = kept[values.codes]
-        return found
+        groups: Array = kept[values.codes]
+        return groups
     gone = np.isnan(values)
     distinct, codes = np.unique(values[~gone], return_inverse=True)
     if len(distinct) > GROUPS:
         ends = np.sort(values[~gone])[np.arange(1, GROUPS) * int((~gone).sum()) // GROUPS]
         codes = np.searchsorted(np.unique(ends), values[~gone], side="right")
-    found = np.full(len(values), codes.max(initial=-1) + 1)
-    found[~gone] = codes
-    return found
+    groups = np.full(len(values), codes.max(initial=-1) + 1)
+    groups[~gone] = codes
+    return groups

@@ -66,15 +66,15 @@ def reference(
     for place, feature in enumerate(encoding.features):
         if feature.kind == "category":
             continue
-        own = np.zeros(0)
+        ends_of_bins = np.zeros(0)
         if feature.kind != "array":
             values, weights = present(snapshot, feature, place, seen)
-            own = quantiles(values, weights)
-            ends.append(own)
-            shares.append(_shares(binned(values, own), weights, len(own) + 1))
+            ends_of_bins = quantiles(values, weights)
+            ends.append(ends_of_bins)
+            shares.append(_shares(binned(values, ends_of_bins), weights, len(ends_of_bins) + 1))
         else:
-            ends.append(own)
-            shares.append(own)
+            ends.append(ends_of_bins)
+            shares.append(ends_of_bins)
     counted = None
     if not np.array_equal(seen, counts):
         engine = make_engine()
@@ -88,8 +88,8 @@ def effective_rows(counts: Float) -> float:
     most = counts.max(initial=0.0)
     if not most > 0.0:
         return 0.0
-    own = counts / most
-    return float(own.sum() ** 2 / (own @ own))
+    relative = counts / most
+    return float(relative.sum() ** 2 / (relative @ relative))
 
 
 def present(
@@ -107,14 +107,14 @@ def present(
 def quantiles(values: Float, weights: Float) -> Float:
     """Ends of bins of about as many rows each; equal ones are one."""
     step = max(len(values) // SAMPLED, 1)
-    some, own = values[::step], weights[::step]
+    some, weights_ = values[::step], weights[::step]
     if not len(some):
         return np.zeros(0)
     order = np.argsort(some, kind="stable")
-    below = np.cumsum(own[order])
+    below = np.cumsum(weights_[order])
     places = np.searchsorted(below, below[-1] * np.arange(1, BINS) / BINS)
-    found: Float = np.unique(some[order[np.minimum(places, len(order) - 1)]])
-    return found
+    ends: Float = np.unique(some[order[np.minimum(places, len(order) - 1)]])
+    return ends
 
 
 def binned(values: Float, ends: Float) -> Array:
@@ -125,8 +125,8 @@ def binned(values: Float, ends: Float) -> Array:
 def _shares(codes: Array, weights: Float, size: int) -> Float:
     sums: Float = np.bincount(codes, weights, size).astype(np.float64)
     total = sums.sum()
-    found: Float = sums / total if total > 0.0 else sums
-    return found
+    shares: Float = sums / total if total > 0.0 else sums
+    return shares
 
 
 def missing(snapshot: Snapshot, encoding: Encoding, place: int) -> Float:
@@ -143,11 +143,11 @@ def column_sums(engine: LinearEngine, counts: Float, columns: int) -> Float:
     """Return the sums over joined rows of the first encoded columns, those of numbers; NULL counts
     as 0.
     """
-    found = np.zeros(columns)
+    sums = np.zeros(columns)
     for start in range(0, columns, AT_ONCE):
         part = np.eye(engine.width, min(AT_ONCE, columns - start), -start)
-        found[start : start + part.shape[1]] = counts @ engine.predict(part)
-    return found
+        sums[start : start + part.shape[1]] = counts @ engine.predict(part)
+    return sums
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,15 +167,15 @@ def entries(
     snapshot: Snapshot, encoding: Encoding, place: int, number: int, counts: Float
 ) -> Entries:
     """Return the entries of category feature `number`, at `place`."""
-    found = column_of(snapshot, replace(encoding.features[place], made=None), place)
-    assert isinstance(found, Categories)
-    texts, key = list(found.entries), encoding.vocabulary_key
+    column = column_of(snapshot, replace(encoding.features[place], made=None), place)
+    assert isinstance(column, Categories)
+    texts, key = list(column.entries), encoding.vocabulary_key
     names, null = [entry.decode() for entry in texts], NULL.decode()
     if key is not None:
         tags = keys.tags(vocabulary_key_of(key, number), [*texts, NULL])
         *names, null = (tag.tobytes().hex() for tag in tags)
-    sums: Float = np.bincount(found.codes, counts, len(texts)).astype(np.float64)
-    rows = np.bincount(found.codes[counts > 0.0], minlength=len(texts))
+    sums: Float = np.bincount(column.codes, counts, len(texts)).astype(np.float64)
+    rows = np.bincount(column.codes[counts > 0.0], minlength=len(texts))
     return Entries(tuple(names), null, sums, rows)
 
 
@@ -184,9 +184,9 @@ def _counted(snapshot: Snapshot, encoding: Encoding, seen: Float, engine: Linear
     gone, counts, start, number = [], [], 0, 0
     for place, feature in enumerate(encoding.features):
         if feature.kind == "category":
-            own = entries(snapshot, encoding, place, number, seen)
-            found = dict(zip(own.names, own.counts.tolist(), strict=True))
-            counts.append(np.array([found.get(n, 0.0) for n in encoding.vocabularies[number]]))
+            listed = entries(snapshot, encoding, place, number, seen)
+            weights = dict(zip(listed.names, listed.counts.tolist(), strict=True))
+            counts.append(np.array([weights.get(n, 0.0) for n in encoding.vocabularies[number]]))
             number += 1
             continue
         rows = missing(snapshot, encoding, place)

@@ -26,13 +26,17 @@ def separated(snapshot: Snapshot, encoding: Encoding, request: SendSeparated) ->
     """Return the columns with active rows of one class only; the request has the classes."""
     states = _states(snapshot, encoding, request)
     alike = ((states == NOT_OF_CLASS) | (states == OF_CLASS)).any(axis=1)
-    found = columns_of(encoding, own_texts(snapshot, encoding))
+    names = columns_of(encoding, own_texts(snapshot, encoding))
     return Separated(
         request.run,
         request.slot,
-        np.where(alike, found.kinds, 0).astype(np.uint8),
-        tuple(name if own else "" for name, own in zip(found.features, alike, strict=True)),
-        tuple(text if own else "" for text, own in zip(found.categories, alike, strict=True)),
+        np.where(alike, names.kinds, 0).astype(np.uint8),
+        tuple(
+            name if is_alike else "" for name, is_alike in zip(names.features, alike, strict=True)
+        ),
+        tuple(
+            text if is_alike else "" for text, is_alike in zip(names.categories, alike, strict=True)
+        ),
         states,
     )
 
@@ -40,7 +44,7 @@ def separated(snapshot: Snapshot, encoding: Encoding, request: SendSeparated) ->
 def _states(snapshot: Snapshot, encoding: Encoding, request: SendSeparated) -> States:
     """(d, outputs)"""
     classes = request.classes
-    found = np.full((encoding.width, classes.shape[1]), BOTH, np.uint8)
+    states = np.full((encoding.width, classes.shape[1]), BOTH, np.uint8)
     start = number = 0
     alone = not snapshot.specification.shared
     for place, feature in enumerate(encoding.features):
@@ -53,12 +57,12 @@ def _states(snapshot: Snapshot, encoding: Encoding, request: SendSeparated) -> S
             assert not isinstance(values, Categories)
             gone = np.isnan(values)
             if alone:
-                found[start] = _of_number(
+                states[start] = _of_number(
                     values[~gone], classes[~gone], counts=bool(request.counts)
                 )
         if number in encoding.indicators:
             column = len(encoding.mean) + encoding.indicators.index(number)
-            found[column] = _either(classes[gone])
+            states[column] = _either(classes[gone])
         start += feature.width
         number += 1
     for index, place in categories_of(encoding.features):
@@ -66,46 +70,49 @@ def _states(snapshot: Snapshot, encoding: Encoding, request: SendSeparated) -> S
         assert isinstance(own, Categories)
         codes = known_codes(encoding, index, own.entries)[own.codes]
         size, first = len(encoding.vocabularies[index]), encoding.offsets[index]
-        found[first : first + size] = _of_categories(codes, size, classes)
-    return found
+        states[first : first + size] = _of_categories(codes, size, classes)
+    return states
 
 
 def _of_categories(codes: Array, size: int, classes: States) -> States:
     """Return (size, outputs); codes of −1 belong to no category."""
-    found = np.zeros((size, classes.shape[1]), np.uint8)
-    for output, own in enumerate(classes.T):
+    states = np.zeros((size, classes.shape[1]), np.uint8)
+    for output, class_states in enumerate(classes.T):
         for flag in (NOT_OF_CLASS, OF_CLASS):
-            rows = (codes >= 0) & ((own & flag) > 0)
-            found[np.bincount(codes[rows], minlength=size) > 0, output] |= flag
-    return found
+            rows = (codes >= 0) & ((class_states & flag) > 0)
+            states[np.bincount(codes[rows], minlength=size) > 0, output] |= flag
+    return states
 
 
 def _of_number(values: Float, classes: States, *, counts: bool) -> States:
     """Return (outputs,): for one of two values; for more values, whether a threshold separates the
     classes.
     """
-    found = np.full(classes.shape[1], BOTH, np.uint8)
+    states = np.full(classes.shape[1], BOTH, np.uint8)
     counted = (classes > 0).any(axis=1)
     values, classes = values[counted], classes[counted]
     if not len(values) or values.min() == values.max():
-        return found
+        return states
     low, high = values.min(), values.max()
     if ((values == low) | (values == high)).all():
         ends = np.stack([_either(classes[values == end]) for end in (low, high)])
         none, every = (ends == NOT_OF_CLASS).any(axis=0), (ends == OF_CLASS).any(axis=0)
         return np.where(none, NOT_OF_CLASS, np.where(every, OF_CLASS, BOTH)).astype(np.uint8)
-    for output, own in enumerate(() if counts else classes.T):
-        without, within = values[(own & NOT_OF_CLASS) > 0], values[(own & OF_CLASS) > 0]
+    for output, class_states in enumerate(() if counts else classes.T):
+        without, within = (
+            values[(class_states & NOT_OF_CLASS) > 0],
+            values[(class_states & OF_CLASS) > 0],
+        )
         if (
             len(without)
             and len(within)
             and (without.max() <= within.min() or within.max() <= without.min())
         ):
-            found[output] = NOT_OF_CLASS
-    return found
+            states[output] = NOT_OF_CLASS
+    return states
 
 
 def _either(classes: States) -> States:
     """(outputs,)"""
-    found: States = np.bitwise_or.reduce(classes, axis=0, initial=0).astype(np.uint8)
-    return found
+    states: States = np.bitwise_or.reduce(classes, axis=0, initial=0).astype(np.uint8)
+    return states

@@ -188,12 +188,12 @@ class _Reader:
     def table(self, node: Node) -> Form:
         """('table', database, schema, name); the current database is '', for files are renamed."""
         catalog, schema, name = (str(node.get(part) or "").lower() for part in _OF_TABLE)
-        own = self.place
+        here = self.place
         if not catalog and not schema:
-            return ("table", "", own.schema, name)
-        if not catalog and schema not in own.schemas:
+            return ("table", "", here.schema, name)
+        if not catalog and schema not in here.schemas:
             catalog, schema = schema, "main"
-        return ("table", "" if catalog == own.catalog else catalog, schema, name)
+        return ("table", "" if catalog == here.catalog else catalog, schema, name)
 
     def _operator(self, type_: str, parts: list[Form]) -> Form:
         if type_ == "OPERATOR_NOT":
@@ -281,8 +281,8 @@ class _Reader:
         """Return conditions under AND or OR: in any order, each once, without neutral ones."""
         flat = {p for part in parts for p in (part[1:] if part[0] == operator else (part,))}
         nothing = ("BOOLEAN", "true" if operator == "and" else "false")
-        found = sorted(flat - {nothing}, key=repr) or [nothing]
-        return found[0] if len(found) == 1 and self._boolean(found[0]) else (operator, *found)
+        parts_ = sorted(flat - {nothing}, key=repr) or [nothing]
+        return parts_[0] if len(parts_) == 1 and self._boolean(parts_[0]) else (operator, *parts_)
 
     def _boolean(self, form: Form) -> bool:
         return form[0] in _BOOLEAN or self._type(form) == "BOOLEAN"

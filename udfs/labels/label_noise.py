@@ -86,9 +86,9 @@ def _words(snapshot: Snapshot, label: LabelNoise) -> npt.NDArray[np.uint64]:
         snapshot.create("noise", query, keys.pads(_key(snapshot.draws, label, way, row_key)))
         listing = sql.query("SELECT r, noise FROM $made", made=snapshot.table("noise"))
         with sql.batches(snapshot.con, listing) as reader:
-            found = reader.read_all()
+            table = reader.read_all()
         snapshot.drop_part("noise")
-        words[found.column("r").to_numpy()] = keys.tag_bytes(found.column("noise")).view("<u8")
+        words[table.column("r").to_numpy()] = keys.tag_bytes(table.column("noise")).view("<u8")
     return words
 
 
@@ -102,8 +102,8 @@ def drawn_rows(snapshot: Snapshot) -> tuple[Array, Array]:
         FROM $raw WHERE y IS NOT NULL""",
         raw=snapshot.table("raw"),
     )
-    found = sql.columns(snapshot.con, query)
-    return found["who"].astype(np.uint64), found["what"].astype(np.uint64)
+    columns = sql.columns(snapshot.con, query)
+    return columns["who"].astype(np.uint64), columns["what"].astype(np.uint64)
 
 
 def draw_of(secret: bytes, label: LabelNoise, ways: Sequence[str], row_keys: RowKeys) -> str:
@@ -137,8 +137,8 @@ def _codes(snapshot: Snapshot, classes: tuple[str, ...]) -> Array:
             active=snapshot.active_table,
             given=given,
         )
-        found = sql.columns(snapshot.con, query)
-        codes[found["r"]] = found["code"]
+        columns = sql.columns(snapshot.con, query)
+        codes[columns["r"]] = columns["code"]
     if (codes < 0).any():
         raise ModelError(
             "the target has values that are not among its classes",

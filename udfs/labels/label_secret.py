@@ -99,11 +99,11 @@ class LabelSecret:
 
     def _find_or_make(self) -> bytes:
         for number, place in enumerate(self._places):
-            found = place.find()
-            if found is not None:
+            secret = place.find()
+            if secret is not None:
                 if self._home in self._places[:number]:
-                    self._home.keep(found)  # where it moves with the database
-                return found
+                    self._home.keep(secret)  # where it moves with the database
+                return secret
         made = secrets.token_bytes(BYTES)
         return made if self._home is None else self._home.keep(made)
 
@@ -188,9 +188,9 @@ class BesideFile:
                 f"{self.path.name}: {error.strerror}",
                 hint="make room for it, or give attach(..., store=...)",
             ) from error
-        found = self.find()
-        assert found is not None
-        return found
+        stored = self.find()
+        assert stored is not None
+        return stored
 
     def _damaged(self, why: str) -> Error:
         return Error(
@@ -225,12 +225,12 @@ class InDatabase:
         try:
             with self._cursor() as cursor:
                 self._make_table(cursor)
-                found = self._row(cursor)
-                if found is None:
+                stored = self._row(cursor)
+                if stored is None:
                     self._insert(cursor, secret)
                     private_log(self._path)
                     cursor.commit()
-                return found or secret
+                return stored or secret
         except duckdb.Error as error:
             raise Error(
                 f"the secret of its labels' noise cannot be written into {self._named}: {error}",

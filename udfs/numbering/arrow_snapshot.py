@@ -81,37 +81,37 @@ class HeldRows:
     @cached_property
     def numbers(self) -> tuple[npt.NDArray[np.floating], ...]:
         """(a,) of each numeric column, float32 or float64, NaN where missing."""
-        found: list[npt.NDArray[np.floating]] = []
+        columns: list[npt.NDArray[np.floating]] = []
         for position, feature in enumerate(self.features):
             column = self.columns[f"f{position}"]
             if feature.kind == "array":
-                found += list(_elements(column, feature.width))
+                columns += list(_elements(column, feature.width))
             elif feature.kind != "category":
-                found.append(column.to_numpy(zero_copy_only=False))
-        return tuple(found)
+                columns.append(column.to_numpy(zero_copy_only=False))
+        return tuple(columns)
 
     @cached_property
     def missing(self) -> tuple[npt.NDArray[np.bool_], ...]:
         """(a,) for each feature that is no category: whether it is NULL."""
-        found = []
+        masks = []
         for position, feature in enumerate(self.features):
             if feature.kind != "category":
                 column = self.columns[f"f{position}"]
-                found.append(np.asarray(column.is_null().to_numpy(zero_copy_only=False), bool))
-        return tuple(found)
+                masks.append(np.asarray(column.is_null().to_numpy(zero_copy_only=False), bool))
+        return tuple(masks)
 
     @cached_property
     def categories(self) -> Mapping[int, tuple[Array, list[bytes]]]:
         """Position of a category feature -> int64 (a,), each row's entry; and the entries,
         canonical texts that occur.
         """
-        found = {}
+        encoded_columns = {}
         for position, feature in enumerate(self.features):
             if feature.kind == "category":
                 encoded = self.columns[f"f{position}"].dictionary_encode()
                 codes = encoded.indices.to_numpy().astype(np.int64)
-                found[position] = codes, encoded.dictionary.to_pylist()
-        return found
+                encoded_columns[position] = codes, encoded.dictionary.to_pylist()
+        return encoded_columns
 
     def is_whole(self, name: str) -> bool:
         """Return whether the column has whole numbers or BOOLEAN."""
@@ -120,8 +120,8 @@ class HeldRows:
 
     def plain(self, name: str) -> Array:
         """(a,) of the target or the weights, which have no NULL."""
-        found: Array = self.columns[name].to_numpy(zero_copy_only=False)
-        return found
+        values: Array = self.columns[name].to_numpy(zero_copy_only=False)
+        return values
 
     def classes(self, name: str) -> tuple[list[int], Array]:
         """Return the distinct values of whole numbers or a BOOLEAN, ascending; and each row's value
@@ -166,14 +166,14 @@ class HeldRows:
 
     def distances(self, columns: range, mean: Float) -> Float:
         """(k, 2): Σ cnt·(x − mean) and Σ cnt·(x − mean)² of these numeric columns."""
-        found = np.zeros((len(columns), 2))
+        distances = np.zeros((len(columns), 2))
         for place, column in enumerate(columns):
             values = self.numbers[column].astype(np.float64, copy=False)
             with np.errstate(over="ignore", invalid="ignore"):
                 distance = np.where(np.isnan(values), 0.0, values - mean[place])
                 weighted = self.weights * distance
-                found[place] = weighted.sum(), weighted @ distance
-        return found
+                distances[place] = weighted.sum(), weighted @ distance
+        return distances
 
     def absent(self) -> Float:
         """Return Σ cnt of the rows with a NULL feature, for each that is no category."""
@@ -241,13 +241,13 @@ def _part(value: exp.Expr, kind: str) -> exp.Expr:
 
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:
-    found = column.combine_chunks()
-    return pa.concat_arrays(found.chunks) if isinstance(found, pa.ChunkedArray) else found
+    whole = column.combine_chunks()
+    return pa.concat_arrays(whole.chunks) if isinstance(whole, pa.ChunkedArray) else whole
 
 
 def _elements(column: pa.Array, width: int) -> npt.NDArray[np.floating]:
     """(width, n), NaN where the element or the array is NULL."""
     values = column.values.slice(column.offset * width, len(column) * width)
-    found = np.array(values.to_numpy(zero_copy_only=False)).reshape(-1, width)
-    found[column.is_null().to_numpy(zero_copy_only=False)] = np.nan
-    return found.T
+    elements = np.array(values.to_numpy(zero_copy_only=False)).reshape(-1, width)
+    elements[column.is_null().to_numpy(zero_copy_only=False)] = np.nan
+    return elements.T

@@ -46,10 +46,10 @@ def folds_of(snapshot: Snapshot) -> Array:
     same rows are dealt alike under the same key and version of DuckDB. Equal rows count as one row
     and share its fold, even where their labels differ. With a seed the key is as of `split_of`.
     """
-    own = snapshot.specification
-    if not own.base or own.privacy is not None or not own.folds:
-        raise InternalError(f"slot {own.slot} draws no folds")
-    key = keys.derive(snapshot.draws if own.seed is None else snapshot.salt, "folds")
+    specification = snapshot.specification
+    if not specification.base or specification.privacy is not None or not specification.folds:
+        raise InternalError(f"slot {specification.slot} draws no folds")
+    key = keys.derive(snapshot.draws if specification.seed is None else snapshot.salt, "folds")
     if snapshot.held is not None:
         hashes = snapshot.held.plain("draw")
     else:
@@ -61,18 +61,24 @@ def folds_of(snapshot: Snapshot) -> Array:
     # each block separately: a random function of its content, and the key is used only here
     cipher = Cipher(AES(key), ECB()).encryptor()
     chance = np.frombuffer(cipher.update(blocks.tobytes()), "<u8").reshape(-1, 2)[:, 0]
-    classes = snapshot.labels()[2] if own.target and own.classes else np.zeros(len(chance), int)
+    classes = (
+        snapshot.labels()[2]
+        if specification.target and specification.classes
+        else np.zeros(len(chance), int)
+    )
     order = np.argsort(chance)
     new = np.ones(len(order), bool)
     new[1:] = chance[order[1:]] != chance[order[:-1]]
     strata = np.minimum.reduceat(classes[order], np.flatnonzero(new))
-    dealt = deal(strata, own.folds, own.split)
-    if len(own.fragments) > 1:
+    dealt = deal(strata, specification.folds, specification.split)
+    if len(specification.fragments) > 1:
         # they may hold a row twice, with two labels, and must not be distinguishable at the merge
-        (dealt,) = merge_folds([dealt], [strata], own.folds, own.split, onward=True)
-    found = np.empty(len(order), np.uint8)
-    found[order] = dealt[np.cumsum(new) - 1]
-    return found
+        (dealt,) = merge_folds(
+            [dealt], [strata], specification.folds, specification.split, onward=True
+        )
+    folds = np.empty(len(order), np.uint8)
+    folds[order] = dealt[np.cumsum(new) - 1]
+    return folds
 
 
 def _draw(snapshot: Snapshot) -> tuple[exp.Expr, dict[str, object]]:

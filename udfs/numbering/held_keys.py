@@ -51,10 +51,10 @@ def _distinct(parts: Sequence[pa.Array]) -> tuple[Array, list[pa.Array]]:
         both = codes.astype(np.int64) * size + further.indices.to_numpy()
         both = pa.array(both).dictionary_encode()
         codes = both.indices.to_numpy()
-        before, own = np.divmod(both.dictionary.to_numpy(), size)
+        before, second = np.divmod(both.dictionary.to_numpy(), size)
         places = pa.array(before)
         distinct = [values.take(places) for values in distinct]
-        distinct.append(further.dictionary.take(pa.array(own)))
+        distinct.append(further.dictionary.take(pa.array(second)))
     return codes, distinct
 
 

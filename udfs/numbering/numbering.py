@@ -69,31 +69,31 @@ def number_rows(
     """
     wanted = tables.specification
     if held is None:
-        tags, found = _from_tables(tables, secret, rows)
+        tags, columns = _from_tables(tables, secret, rows)
     else:
-        tags, found = _from_columns(tables, secret, held)
+        tags, columns = _from_columns(tables, secret, held)
     salt = os.urandom(32)
     if wanted.seed is not None:
-        salt = _by_content(found, wanted.seed, wanted.slot)
+        salt = _by_content(columns, wanted.seed, wanted.slot)
     name, size = None, 1
     if not tags:
         name, size = "fragment", max(wanted.fragments) + 1
     elif wanted.seed is None:
-        finest = int(np.argmax([len(own) for own in tags]))
+        finest = int(np.argmax([len(key_tags) for key_tags in tags]))
         name, size = f"k{finest}", len(tags[finest]) + 1
     # it is in order already, so no lookup is needed
-    leading = None if name is None else found.pop(name, None)
-    _bring(found, shuffled(rows, leading, size, salt))
+    leading = None if name is None else columns.pop(name, None)
+    _bring(columns, shuffled(rows, leading, size, salt))
     if name is not None and leading is not None:
         often = np.bincount(leading, minlength=size)
-        found[name] = np.repeat(np.arange(size, dtype=leading.dtype), often)
+        columns[name] = np.repeat(np.arange(size, dtype=leading.dtype), often)
     return Numbering(
-        found["pos"],
-        found.get("fragment", np.zeros(0, np.uint16)),
+        columns["pos"],
+        columns.get("fragment", np.zeros(0, np.uint16)),
         tags,
-        tuple(found[f"k{k}"] for k in range(len(tags))),
+        tuple(columns[f"k{k}"] for k in range(len(tags))),
         salt,
-        found.get("mark", np.zeros(0, np.uint64)),
+        columns.get("mark", np.zeros(0, np.uint64)),
     )
 
 
@@ -107,18 +107,18 @@ def origins(tables: SlotTables, rows: int, held: HeldRows | None) -> tuple[Array
     if wanted.marked:
         kinds["mark"] = np.uint64
     if held is not None:
-        found = {name: held.columns[name].to_numpy() for name in kinds}
+        columns = {name: held.columns[name].to_numpy() for name in kinds}
     elif kinds:
         query = sql.query(
             "SELECT $columns FROM $raw AS t",
             columns=sql.columns_of(kinds, "t"),
             raw=tables.table("raw"),
         )
-        found = _filled(tables, query, kinds, rows)
+        columns = _filled(tables, query, kinds, rows)
     else:
-        found = {}
+        columns = {}
     none = np.zeros(0, np.uint16), np.zeros(0, np.uint64)
-    return found.get("fragment", none[0]), found.get("mark", none[1])
+    return columns.get("fragment", none[0]), columns.get("mark", none[1])
 
 
 def content(tables: SlotTables) -> dict[str, exp.Expr]:
@@ -134,15 +134,15 @@ def _from_tables(
     """Return per key its tags, ascending; and the columns of `_read` by name."""
     wanted = tables.specification
     pairs = [_hash_key(tables, k, key, secret) for k, key in enumerate(wanted.keys)]
-    found = _read(tables, [len(tags) for tags, _ in pairs], rows)
+    columns = _read(tables, [len(tags) for tags, _ in pairs], rows)
     for k, (_, ranks) in enumerate(pairs):
         tables.drop_part(f"tags{k}")
-        found[f"k{k}"] = ranks[found[f"k{k}"]]
+        columns[f"k{k}"] = ranks[columns[f"k{k}"]]
     if rows >= _LARGE:
         for k, key in enumerate(wanted.keys):
             for name in _parts(k, key):
                 sql.drop_as(tables.con, f"ALTER TABLE t DROP COLUMN {name}", tables.table("raw"))
-    return tuple(tags for tags, _ in pairs), found
+    return tuple(tags for tags, _ in pairs), columns
 
 
 def _from_columns(
@@ -152,7 +152,7 @@ def _from_columns(
     wanted = tables.specification
     names = ["fragment"] * (len(wanted.fragments) > 1) + list(content(tables))
     names += ["mark"] * wanted.marked
-    found = {name: held.columns[name].to_numpy() for name in names}
+    columns = {name: held.columns[name].to_numpy() for name in names}
     ascending_tags = []
     for k, key in enumerate(wanted.keys):
         pair = held_key(tables.con, held, k, key, secret)
@@ -160,8 +160,8 @@ def _from_columns(
             raise _null_keys(wanted.slot)
         tags, ranks = _sorted(pair[0])
         ascending_tags.append(tags)
-        found[f"k{k}"] = ranks[pair[1]]
-    return tuple(ascending_tags), found
+        columns[f"k{k}"] = ranks[pair[1]]
+    return tuple(ascending_tags), columns
 
 
 def _sorted(tags: Array) -> tuple[Array, Array]:
@@ -204,9 +204,9 @@ def _hash_key(
     tables.create(made, query, keys.pads(secret))
     listing = sql.query("SELECT place, tag FROM $tags", tags=tables.table(made))
     with sql.batches(tables.con, listing) as reader:
-        found = reader.read_all()
-    tags = np.empty((found.num_rows, keys.TAG_BYTES), np.uint8)
-    tags[found.column("place").to_numpy()] = keys.tag_bytes(found.column("tag"))
+        table = reader.read_all()
+    tags = np.empty((table.num_rows, keys.TAG_BYTES), np.uint8)
+    tags[table.column("place").to_numpy()] = keys.tag_bytes(table.column("tag"))
     return _sorted(tags)
 
 
@@ -260,8 +260,8 @@ def _read(tables: SlotTables, sizes: list[int], rows: int) -> dict[str, Array]:
 
 def _first_row(tables: SlotTables) -> int:
     """Return the first rowid: in the transaction that makes a table, rowids do not begin at 0."""
-    found = sql.query("SELECT min(rowid) FROM $raw", raw=tables.table("raw"))
-    ((first,),) = sql.fetch(tables.con, found)
+    query = sql.query("SELECT min(rowid) FROM $raw", raw=tables.table("raw"))
+    ((first,),) = sql.fetch(tables.con, query)
     return int(first or 0)
 
 
@@ -271,36 +271,36 @@ def _filled(
     """Return by name the query's columns for the kept rows of `raw`. Raise ModelError for fewer
     than `rows`.
     """
-    found = {name: np.empty(rows, kind) for name, kind in kinds.items()}
+    columns = {name: np.empty(rows, kind) for name, kind in kinds.items()}
     filled = 0
     with sql.batches(tables.con, tables.kept(query)) as reader:
         for batch in reader:
             part = slice(filled, filled + batch.num_rows)
-            for name, values in found.items():
+            for name, values in columns.items():
                 values[part] = batch.column(name).to_numpy()
             filled = part.stop
     if filled != rows:
         raise _null_keys(tables.specification.slot)
-    return found
+    return columns
 
 
-def _by_content(found: dict[str, Array], seed: int, slot: int) -> bytes:
+def _by_content(columns: dict[str, Array], seed: int, slot: int) -> bytes:
     """Sort the rows by their content. Return a key of 32 bytes from the seed and all rows.
 
     The key uses `h` alone: a database that sums in several threads may vary the last bits.
     """
-    h, exact = found.pop("h"), found.pop("exact")
+    h, exact = columns.pop("h"), columns.pop("exact")
     order = np.lexsort((exact, h))
     digest = hashlib.sha256(h[order].tobytes()).digest()
-    _bring(found, order)
+    _bring(columns, order)
     return keys.derive(digest, "rows", str(seed), str(slot))
 
 
-def _bring(found: dict[str, Array], order: Array) -> None:
+def _bring(columns: dict[str, Array], order: Array) -> None:
     """Bring the rows into an order."""
-    for name in found:
-        found[name] = found[name][order]
-    found.setdefault("pos", order.astype(np.uint32))
+    for name in columns:
+        columns[name] = columns[name][order]
+    columns.setdefault("pos", order.astype(np.uint32))
 
 
 def shuffled(rows: int, leading: Array | None, size: int, salt: bytes) -> Array:

@@ -105,10 +105,10 @@ class Snapshot(SlotTables):
         self._number(secret)
 
     def _number(self, secret: bytes) -> None:
-        found = number_rows(self, secret, sum(self.rows), self.held)
+        numbering = number_rows(self, secret, sum(self.rows), self.held)
         if self.held is not None:
             self.held = self.held.without_keys()
-        self._numbering, self._salt, self._numbered = found, found.salt, True
+        self._numbering, self._salt, self._numbered = numbering, numbering.salt, True
 
     def keys(self) -> tuple[Array, tuple[Array, ...], tuple[Array, ...]]:
         """Return the contents of `JoinKeys`, rows in row-id order; only once.
@@ -187,9 +187,9 @@ class Snapshot(SlotTables):
             self.hold(self.held.weighed(counts))
             return
         lying = sql.query("SELECT rowid AS place, r FROM $rows", rows=self.active_table)
-        found = sql.columns(self.con, lying)
+        columns = sql.columns(self.con, lying)
         order = np.empty(self.active, np.int64)
-        order[found["place"]] = found["r"]
+        order[columns["place"]] = columns["r"]
         query = "SELECT t.r, a.cnt, $chosen FROM $before AS t POSITIONAL JOIN $given AS a"
         self._recount(query, {"cnt": counts[order]})
 
@@ -300,13 +300,13 @@ class Snapshot(SlotTables):
         (kind,) = sql.types(self.con, sql.select(self.active_table, [sql.column("y")])).values()
         text = sql.expression("encode(CAST(y AS VARCHAR))")
         # of others, a collation or another equality may take two texts for one
-        own = sql.column("y") if _WHOLE.fullmatch(kind) else text
+        label = sql.column("y") if _WHOLE.fullmatch(kind) else text
         ordered = sql.query(
             """SELECT own, name, row_number() OVER (ORDER BY y, name) - 1 AS code
             FROM (
               SELECT $own AS own, min($text) AS name, min(y) AS y FROM $active GROUP BY $own
             ) AS g""",
-            own=own,
+            own=label,
             text=text,
             active=self.active_table,
         )
@@ -316,7 +316,7 @@ class Snapshot(SlotTables):
         names = sql.fetch(self.con, listing)
         query = sql.query(
             "SELECT r, code FROM $active JOIN $classes AS g ON $own = g.own",
-            own=own,
+            own=label,
             active=self.active_table,
             classes=classes_of,
         )
@@ -435,10 +435,10 @@ class Snapshot(SlotTables):
         indices, kept = self.specification.fragments, held.labelled
         sizes, owns = [len(kept)], [int(np.count_nonzero(kept))]
         if len(indices) > 1:
-            found, most = held.columns["fragment"].to_numpy(), max(indices) + 1
-            sizes = np.bincount(found, minlength=most)[list(indices)].tolist()
-            owns = np.bincount(found[kept], minlength=most)[list(indices)].tolist()
-            kept = kept | np.isin(found, [link for _, link in self.specification.links])
+            fragments, most = held.columns["fragment"].to_numpy(), max(indices) + 1
+            sizes = np.bincount(fragments, minlength=most)[list(indices)].tolist()
+            owns = np.bincount(fragments[kept], minlength=most)[list(indices)].tolist()
+            kept = kept | np.isin(fragments, [link for _, link in self.specification.links])
         self._settle(dict(zip(indices, zip(sizes, owns, strict=True), strict=True)))
         if not kept.all():
             self.held = held.kept(np.flatnonzero(kept))
@@ -450,10 +450,10 @@ class Snapshot(SlotTables):
             GROUP BY fragment""",
             raw=self.table("raw"),
         )
-        found = sql.fetch(self.con, query)
-        self._settle({index: (size, own) for index, size, own, *_ in found})
-        first = min((first for *_, first, _ in found), default=0)
-        if max((last for *_, last in found), default=-1) - first + 1 != self._size:
+        rows_of_fragments = sql.fetch(self.con, query)
+        self._settle({index: (size, targets) for index, size, targets, *_ in rows_of_fragments})
+        first = min((first for *_, first, _ in rows_of_fragments), default=0)
+        if max((last for *_, last in rows_of_fragments), default=-1) - first + 1 != self._size:
             raise InternalError("the rows of a snapshot do not lie side by side")
 
     def _settle(self, counts: Mapping[int, tuple[int, int]]) -> None:
@@ -461,10 +461,10 @@ class Snapshot(SlotTables):
         links = {link for _, link in self.specification.links}
         sizes = [counts.get(index, (0, 0)) for index in self.specification.fragments]
         self._size = sum(size for size, _ in sizes)
-        self.null_targets = tuple(size - own for size, own in sizes)
+        self.null_targets = tuple(size - targets for size, targets in sizes)
         self.rows = tuple(
-            size if index in links else own
-            for index, (size, own) in zip(self.specification.fragments, sizes, strict=True)
+            size if index in links else targets
+            for index, (size, targets) in zip(self.specification.fragments, sizes, strict=True)
         )
 
     def _numbered_rows(self) -> Numbering:
@@ -483,10 +483,10 @@ class Snapshot(SlotTables):
 
     def plain_columns(self) -> list[str]:
         wanted = self.specification
-        own = ["y"] * wanted.target + ["w"] * wanted.weight + ["o"] * wanted.offset
-        own += ["draw"] * wanted.base
-        own += ["fragment"] * (wanted.base and wanted.privacy is not None)
-        return [*own, *(f"id{k}" for k in wanted.identifiers)]
+        names = ["y"] * wanted.target + ["w"] * wanted.weight + ["o"] * wanted.offset
+        names += ["draw"] * wanted.base
+        names += ["fragment"] * (wanted.base and wanted.privacy is not None)
+        return [*names, *(f"id{k}" for k in wanted.identifiers)]
 
     def of_active_rows(
         self, value: exp.Expr, parameters: sql.Parameters | None, kind: npt.DTypeLike

@@ -37,8 +37,8 @@ class ArraysEngine:
         self.numeric = encoding.numeric
         self.offsets = encoding.offsets
         plain = () if encoding.limits is not None else snapshot.single
-        found = _columns(con, snapshot, encoding, plain)
-        self.counts, self._numeric, self._onehot = found.counts, found.numeric, found.onehot
+        columns = _columns(con, snapshot, encoding, plain)
+        self.counts, self._numeric, self._onehot = columns.counts, columns.numeric, columns.onehot
         self._has_onehot = self.width > self.numeric
         self._dense: Float | None = None
         small = self.rows * self.width <= _SMALL and self.width - self.numeric <= _FEW
@@ -119,6 +119,6 @@ def _columns(
     if snapshot.held is not None:
         return held_columns(snapshot.held, encoding, plain)
     query = encode(snapshot, encoding, plain)
-    found = read_columns(con, query, snapshot.active, encoding, plain)
+    columns = read_columns(con, query, snapshot.active, encoding, plain)
     end_encode(snapshot)
-    return found
+    return columns

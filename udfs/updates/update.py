@@ -121,9 +121,9 @@ class SqlEngine:
     def counts(self) -> Float:
         if self._counts is None:
             columns = [sql.column("r"), sql.column("cnt")]
-            found = self._run(sql.select(self._snapshot.table(self._table), columns), {})
+            rows = self._run(sql.select(self._snapshot.table(self._table), columns), {})
             self._counts = np.empty(self.rows)
-            self._counts[found["r"]] = found["cnt"]
+            self._counts[rows["r"]] = rows["cnt"]
         return self._counts
 
     def predict(self, theta: Float, batch: Index | None = None) -> Float:
@@ -158,9 +158,9 @@ class SqlEngine:
             )
             other = self._given(f"theta{number}", f"w{number}")
             query = query.join(other, on=match, join_type="left")
-        found = self._run(query, tables)
+        rows = self._run(query, tables)
         h = np.empty((self.rows if batch is None else len(batch), outputs))
-        h[found["position"], found["k"]] = found["value"]
+        h[rows["position"], rows["k"]] = rows["value"]
         return h
 
     def gradient(self, values: Float, batch: Index | None = None) -> Float:
@@ -226,16 +226,16 @@ class SqlEngine:
             match = sql.equal(sql.column(f"k{number}", "t"), sql.column("code", f"w{number}"))
             query = query.join(other, on=match, join_type="left")
             terms.append(sql.call("coalesce", sql.column("value", f"w{number}"), zero.copy()))
-        found = self._run(query.select(sql.named(sql.add([*terms, zero]), "square")), tables)
+        rows = self._run(query.select(sql.named(sql.add([*terms, zero]), "square")), tables)
         squares = np.empty(self.rows)
-        squares[found["r"]] = found["square"] + self.centre @ self.centre
+        squares[rows["r"]] = rows["square"] + self.centre @ self.centre
         norms: Float = np.sqrt(np.maximum(squares, 0.0))
         return norms
 
     def columns(self, kind: npt.DTypeLike = np.float64) -> tuple[Array, sparse.csr_array]:
         query = exp.select(exp.Star()).from_(self._snapshot.table(self._table))
-        found = read_columns(self._con, query, self.rows, self._encoding)
-        return found.numeric.whole(kind), found.onehot
+        encoded = read_columns(self._con, query, self.rows, self._encoding)
+        return encoded.numeric.whole(kind), encoded.onehot
 
     def close(self) -> None:
         self._snapshot.drop_part(self._table)
@@ -276,12 +276,12 @@ class SqlEngine:
             sums = [sql.named(_weighted(sql.column(f"x{p}")), f"x{p}") for p in chunk]
             query = exp.select(sql.named(code, "code"), sql.named(_weighted(), "one"), *sums)
             query = query.from_(self._snapshot.table(self._table)).group_by(code.copy())
-            found = self._run(query, {})
-            known = found["code"] >= 0
-            entries = found["code"][known] + offset
-            moments[entries] = found["one"][known]
+            rows = self._run(query, {})
+            known = rows["code"] >= 0
+            entries = rows["code"][known] + offset
+            moments[entries] = rows["one"][known]
             for p in chunk:
-                cross[entries - size, p] = found[f"x{p}"][known]
+                cross[entries - size, p] = rows[f"x{p}"][known]
 
     def _onehot(self) -> sparse.csr_array:
         encoding, size = self._encoding, self._encoding.numeric

@@ -55,13 +55,13 @@ def write(con: sql.Connection, request: Write, snapshots: Sequence[Snapshot]) ->
         _keep_log_private(con, request.table[0])
         con.begin()
         try:
-            found = _make(con, request, query)
-            if found != size:
-                raise InternalError(f"{size} rows were to be written, and {found} were")
+            made = _make(con, request, query)
+            if made != size:
+                raise InternalError(f"{size} rows were to be written, and {made} were")
         except BaseException:
             con.rollback()  # here: a view of a failed transaction cannot be unregistered
             raise
-    return found
+    return made
 
 
 def _keep_log_private(con: sql.Connection, catalog: str) -> None:

@@ -41,9 +41,9 @@ def choose(
     `PoissonBinomial`. Raises PrivacyError for more noise than LARGEST_NOISE.
     """
     largest = PoissonBinomial(EMBEDDINGS, 0, MAX_THETA, honest, count, moved)
-    for own in (bins,) if bins is not None else BINS:
-        check(own, MAX_THETA)
-        largest = replace(largest, bins=own)
+    for candidate in (bins,) if bins is not None else BINS:
+        check(candidate, MAX_THETA)
+        largest = replace(largest, bins=candidate)
         if _excess(largest, beside, epsilon, delta, MAX_THETA) > 0.0:
             return _fitted(largest, beside, epsilon, delta)
     return largest
@@ -107,5 +107,5 @@ def _excess(
     largest: PoissonBinomial, beside: Sequence[Event], epsilon: float, delta: float, theta: float
 ) -> float:
     """Return the excess, between square roots of ε, to which θ is about proportional."""
-    found = epsilon_of((*beside, replace(largest, theta=theta)), delta)
-    return math.sqrt(found) - math.sqrt(epsilon)
+    reached = epsilon_of((*beside, replace(largest, theta=theta)), delta)
+    return math.sqrt(reached) - math.sqrt(epsilon)

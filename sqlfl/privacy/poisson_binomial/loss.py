@@ -82,46 +82,48 @@ def coordinate(event: PoissonBinomial) -> Coordinate:
     return Coordinate(event.bins, event.theta, honest, event.moved)
 
 
-def renyi(own: Coordinate, orders: Sequence[float], worst_of: Sequence[int] | None = None) -> Array:
+def renyi(
+    release: Coordinate, orders: Sequence[float], worst_of: Sequence[int] | None = None
+) -> Array:
     """Return Rényi divergences of these orders, all above 1: float64 (orders,).
 
     It is the maximum over all s, or over `worst_of`, which gives a lower bound.
     """
-    logs = _log_masses(own)
+    logs = _log_masses(release)
     chosen = slice(None) if worst_of is None else np.asarray(worst_of)
-    low = logs[: own.pairs][chosen]
-    losses = logs[-own.pairs :][chosen] - low
-    found = np.empty(len(orders))
+    low = logs[: release.pairs][chosen]
+    losses = logs[-release.pairs :][chosen] - low
+    divergences = np.empty(len(orders))
     for place, order in enumerate(orders):
         terms = low + order * losses
         largest = terms.max(axis=1)
         sums = largest + np.log(np.exp(terms - largest[:, None]).sum(axis=1))
-        found[place] = sums.max() / (order - 1.0)
-    return np.maximum(found, 0.0)
+        divergences[place] = sums.max() / (order - 1.0)
+    return np.maximum(divergences, 0.0)
 
 
-def ends(own: Coordinate) -> tuple[int, int]:
+def ends(release: Coordinate) -> tuple[int, int]:
     """The s where all others are low, and where all are high: of Rényi's divergences these have
     been the worst wherever all were looked at."""
-    return 0, own.pairs - 1
+    return 0, release.pairs - 1
 
 
-def deviation(own: Coordinate) -> float:
+def deviation(release: Coordinate) -> float:
     """The standard deviation of the loss, of the pair where all others are low."""
-    low, high = _log_masses(own)[[0, -own.pairs]]
+    low, high = _log_masses(release)[[0, -release.pairs]]
     losses, masses = high - low, np.exp(high)
     return float(np.sqrt(masses @ np.square(losses - masses @ losses)))
 
 
-def step(own: Coordinate) -> float:
+def step(release: Coordinate) -> float:
     """The step of the grid of losses: as fine as WORK allows."""
-    spread = deviation(own)
-    points = 2.0 * own.largest / spread * own.pairs
+    spread = deviation(release)
+    points = 2.0 * release.largest / spread * release.pairs
     return spread / min(FINEST, max(COARSEST, WORK / points))
 
 
 @lru_cache(maxsize=32)
-def loss_masses(own: Coordinate, interval: float) -> tuple[int, Array]:
+def loss_masses(release: Coordinate, interval: float) -> tuple[int, Array]:
     """A distribution of losses that dominates every pair of neighbours: the place of its first
     mass on the grid, in intervals, and the masses (points,).
 
@@ -132,9 +134,9 @@ def loss_masses(own: Coordinate, interval: float) -> tuple[int, Array]:
     to point is split between both, so that both sides keep it ("connect the dots", Doroshenko et
     al., 2022).
     """
-    reach = math.ceil(own.largest / interval * (1.0 + 1e-12))
+    reach = math.ceil(release.largest / interval * (1.0 + 1e-12))
     grid = np.arange(-reach, reach + 1) * interval
-    upper, lower = _largest_tails(own, grid)
+    upper, lower = _largest_tails(release, grid)
     lost = np.append(upper[:-1] - upper[1:], upper[-1])
     lost_below = np.append(lower[:-1] - lower[1:] * math.exp(-interval), lower[-1])
     to_next = np.clip((lost - lost_below) / -math.expm1(-interval), 0.0, None)
@@ -144,15 +146,15 @@ def loss_masses(own: Coordinate, interval: float) -> tuple[int, Array]:
     return -reach, masses
 
 
-def _largest_tails(own: Coordinate, grid: Array) -> tuple[Array, Array]:
+def _largest_tails(release: Coordinate, grid: Array) -> tuple[Array, Array]:
     """Return P{loss > ε} and e^ε Q{loss > ε} of the pair with the largest hockey stick
     at each ε.
     """
-    logs, tails = _log_masses(own), _log_tails(own)
+    logs, tails = _log_masses(release), _log_tails(release)
     worst = np.full(len(grid), -1.0)
     upper, lower = np.zeros(len(grid)), np.zeros(len(grid))
-    for s in range(own.pairs):
-        t = s - own.pairs  # from the end, where the rows of s + apart are
+    for s in range(release.pairs):
+        t = s - release.pairs  # from the end, where the rows of s + apart are
         first = np.searchsorted(logs[t] - logs[s], grid, side="right")
         above, below = tails[t][first], tails[s][first] + grid
         own_upper = np.exp(above)
@@ -165,7 +167,7 @@ def _largest_tails(own: Coordinate, grid: Array) -> tuple[Array, Array]:
 
 
 @lru_cache(maxsize=1)
-def _log_masses(own: Coordinate) -> Array:
+def _log_masses(release: Coordinate) -> Array:
     """log R_t(x), the mass of x among t high coins and N − t low ones: float64 (rows, x).
 
     A row of each t that is an s, the first `pairs`, or an s + apart, the last ones. Of g = R_t,
@@ -174,8 +176,8 @@ def _log_masses(own: Coordinate) -> Array:
     (t p² + (N − t) q² − (p² + q²) x) g(x) + p q (N − x + 1) g(x − 1). Where the first factor is
     positive nothing cancels; beyond, R_t(x) = R_{N−t}(N − x) is used, where it is positive.
     """
-    p, q, coins = 0.5 + own.theta, 0.5 - own.theta, own.coins
-    t = np.union1d(np.arange(own.pairs), np.arange(own.apart, coins + 1)).astype(np.float64)
+    p, q, coins = 0.5 + release.theta, 0.5 - release.theta, release.coins
+    t = np.union1d(np.arange(release.pairs), np.arange(release.apart, coins + 1)).astype(np.float64)
     start, squares = t * p * p + (coins - t) * q * q, p * p + q * q
     ratios = np.empty((coins, len(t)))  # [x, t]: g(x + 1) / g(x)
     before = np.full(len(t), np.inf)
@@ -191,9 +193,9 @@ def _log_masses(own: Coordinate) -> Array:
     return np.cumsum(logs, axis=1, out=logs)
 
 
-def _log_tails(own: Coordinate) -> Array:
+def _log_tails(release: Coordinate) -> Array:
     """log R_t{sum ≥ x}: float64 (rows, x), x from 0 to N + 1."""
-    logs = _log_masses(own)
-    found = np.full((len(logs), own.coins + 2), NEVER)
-    np.logaddexp.accumulate(logs[:, ::-1], axis=1, out=found[:, own.coins :: -1])
-    return found
+    logs = _log_masses(release)
+    log_tails = np.full((len(logs), release.coins + 2), NEVER)
+    np.logaddexp.accumulate(logs[:, ::-1], axis=1, out=log_tails[:, release.coins :: -1])
+    return log_tails

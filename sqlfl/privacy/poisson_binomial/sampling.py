@@ -35,11 +35,11 @@ def draw(
     """
     check(bins, theta)
     thresholds = _thresholds(_checked(values, bound), bound, theta).reshape(-1)
-    found = np.zeros(len(thresholds), np.int64)
-    for start in range(0, len(found), CHUNK):
+    draws = np.zeros(len(thresholds), np.int64)
+    for start in range(0, len(draws), CHUNK):
         part = slice(start, start + CHUNK)
-        found[part] = _heads(thresholds[part], bins, entropy)
-    return found.reshape(np.shape(values))
+        draws[part] = _heads(thresholds[part], bins, entropy)
+    return draws.reshape(np.shape(values))
 
 
 def estimate(
@@ -69,8 +69,8 @@ def variance(values: Array, bound: float, bins: int, theta: float) -> Array:
     """
     check(bins, theta)
     shares = _checked(values, bound) / bound
-    found: Array = (0.25 - (theta * shares) ** 2).sum(axis=0) * bound**2 / (theta**2 * bins)
-    return found
+    variances: Array = (0.25 - (theta * shares) ** 2).sum(axis=0) * bound**2 / (theta**2 * bins)
+    return variances
 
 
 def check(bins: int, theta: float) -> None:
@@ -83,10 +83,10 @@ def check(bins: int, theta: float) -> None:
 
 def _checked(values: Array, bound: float) -> Array:
     _check_bound(bound)
-    own = np.asarray(values, np.float64)
-    if not (np.abs(own) <= bound).all():  # false of NaN
+    numbers = np.asarray(values, np.float64)
+    if not (np.abs(numbers) <= bound).all():  # false of NaN
         raise InternalError("values to be drawn of are not within their bound")
-    return own
+    return numbers
 
 
 def _check_bound(bound: float) -> None:
@@ -98,8 +98,10 @@ def _thresholds(values: Array, bound: float, theta: float) -> npt.NDArray[np.uin
     """2³² times the probabilities; theta·STEPS is exact, and so are both ends."""
     half, reach = STEPS // 2, math.floor(theta * STEPS)
     nearest = np.rint(half + values / bound * (theta * STEPS))
-    found: npt.NDArray[np.uint32] = np.clip(nearest, half - reach, half + reach).astype(np.uint32)
-    return found
+    thresholds: npt.NDArray[np.uint32] = np.clip(nearest, half - reach, half + reach).astype(
+        np.uint32
+    )
+    return thresholds
 
 
 def _heads(
@@ -131,9 +133,9 @@ def _ones(coins: npt.NDArray[np.int16], entropy: Entropy) -> npt.NDArray[np.int1
     most = int(coins.max(initial=0))
     size = next((size for size in (8, 16, 32) if most <= size), 64)
     kind = np.dtype(f"u{size // 8}")
-    found = np.zeros(len(coins), np.int16)
+    ones = np.zeros(len(coins), np.int16)
     for start in range(0, most, size):
         drawn = words(-(-len(coins) * kind.itemsize // 8), entropy).view(kind)[: len(coins)]
         spare = np.clip(size + start - coins, 0, size).astype(kind)
-        found += np.bitwise_count(drawn >> spare)  # all bits are shifted out where all are spare
-    return found
+        ones += np.bitwise_count(drawn >> spare)  # all bits are shifted out where all are spare
+    return ones
