@@ -1,4 +1,4 @@
-"""The statements of a database's owner, and whether what it has kept of messages is as it was."""
+"""Commands for a database's owner: statements, and the check of its audit log."""
 
 from __future__ import annotations
 

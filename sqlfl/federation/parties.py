@@ -42,21 +42,20 @@ class RemoteClient(Protocol):
 
 
 class Parties:
-    """Attaches and detaches; safe to use from several threads.
+    """The attached parties; safe to use from several threads.
 
-    file : the coordinator's; None where no model lasts.
-    analyst : who uses the coordinator, as parties are told.
-    secret : under which join keys are hashed, where parties elsewhere have it too; None: one of its
-        own.
+    file : the coordinator's file; None if models do not last.
+    analyst : the coordinator's user, as parties see it.
+    secret : the secret for hashing join keys, if remote parties share it; None: a new one.
 
     Attributes
     ----------
     clients : party -> its clients, in order; replaced as a whole, never changed.
-    handlers : what a transport serves the clients by; grows and shrinks.
-    interrupts : what ends the request that a client is serving.
-    servers : the clients' ends, of those that are in this process.
-    observers : who is told of what the clients run.
-    shares : the secret was given.
+    handlers : handlers of clients for a transport; clients come and go.
+    interrupts : functions that end a client's current request.
+    servers : servers of the clients in this process.
+    observers : receivers of the clients' queries.
+    shares : whether the secret was given.
     """
 
     def __init__(

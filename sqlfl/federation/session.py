@@ -62,25 +62,25 @@ log = logging.getLogger("sqlfl.federation.session")
 class Federation(StatementsApi):
     """A coordinator in this process and the parties attached to it.
 
-    Use `sqlfl.connect()`. Also a context manager: leaving it closes what the federation opened.
+    Use `sqlfl.connect()`. As a context manager, it closes everything that the federation opened.
 
     Parameters
     ----------
-    path : the coordinator's file, which keeps models, their history and the audit; made where it is
-        not there. None: all is gone with the federation.
-    progress : show progress of long statements; None: only in a terminal and in a notebook; or what
-        is told of it.
-    at : the party that the coordinator is at: what goes between it and that party's clients crosses
-        no border. None: it is with none of the parties.
-    transport : what carries messages: 'local', all parties being in this process, or one that
-        another package offers (`sqlfl.transport.named` says how).
-    executor : as in `connect`; an object stays the caller's.
+    path : the coordinator's file, which keeps models, their history and the audit; created if it
+        does not exist. None: nothing outlives the federation.
+    progress : whether to show progress of long statements; None: only in a terminal and in a
+        notebook; or a callable that receives it.
+    at : the coordinator's party: messages between the two cross no border. None: the coordinator
+        is at none of the parties.
+    transport : 'local', with all parties in this process, or a transport that another package
+        offers (see `sqlfl.transport.named`).
+    executor : as in `connect`; the caller keeps the ownership of an object.
     analyst : as in `connect`.
-    secret : of all parties, under which join keys are hashed; None: one of its own.
-    wrap : given the transport, returns the one to use instead (to record or to disturb it).
+    secret : the parties' common secret for hashing join keys; None: a new one.
+    wrap : a function of the transport that returns the one to use (to record or to disturb it).
 
-    Raises Error where the file cannot be opened, is open already, is another database, or was
-    written by a newer sqlfl, where `at` is no identifier, and for an unknown transport or executor.
+    Raises Error if the file cannot be opened, is open already, is another database, or was written
+    by a newer sqlfl; if `at` is no identifier; and for an unknown transport or executor.
     """
 
     def __init__(
@@ -135,50 +135,50 @@ class Federation(StatementsApi):
     ) -> None:
         """Make the database `source` a party, under `name` in SQL.
 
-        source : an open DuckDB connection, the path of a database file, or tables by their names,
+        source : an open DuckDB connection, the path of a database file, or tables by name,
             {"tests": df}, which are copied: pandas (without the index), polars, Arrow or Ibis
-            tables. A list of these is one party with several clients, whose tables are the unions
-            of theirs.
-        store : a database that keeps the party's blocks of models instead of the source: a path
-            (made where it is not there), an open connection, or a list with one for each client.
-            Where the party's owner has made policies in it (`sqlfl.owner(source, store=...)`),
-            these hold, and all that is kept under them is kept there. A coordinator without a file
-            takes a store with policies only.
-        combine : the party is one domain of trust: its clients hand what they would tell the
-            coordinator to the party, which sums gradients, second moments and statistics over them
-            before they leave, and noises the sum once where a statement has PRIVACY. The
-            coordinator sees one client, and is not told which of them has a row.
+            tables. A list makes one party with several clients, whose tables are unions.
+        store : a database that keeps the party's model blocks instead of the source: a path
+            (created if it does not exist), an open connection, or a list with one for each client.
+            Policies that the party's owner has made in it (`sqlfl.owner(source, store=...)`) hold,
+            and their records are kept there. A coordinator without a file takes a store only if it
+            has policies.
+        combine : whether the party is one domain of trust. Its clients then send their messages to
+            the party, which sums gradients, second moments and statistics before they leave. A
+            statement with PRIVACY noises the sum once. The coordinator sees one client, and does
+            not learn which of them has a row.
 
-        An open connection stays the caller's: sqlfl works on cursors of it and never closes it.
-        What its transaction has not committed, and its temporary tables, are not seen. A path is
-        opened to be read only, unless the coordinator has a file and the source is to keep the
-        blocks: then to be written, where the file may be.
+        The caller keeps an open connection: sqlfl uses cursors of it and never closes it.
+        Uncommitted changes and temporary tables are not visible. A path is opened read-only, unless
+        the coordinator has a file and the source must keep the blocks; then it is opened for
+        writing, if the file permits it.
 
-        Raises Error for a name in use or not an identifier, and PartyError for a closed connection,
-        a file that is not a database, is locked by another process, or is open here otherwise; and
-        for policies that cannot be relied on: in a store that is only read, or that queries over
-        the tables could read, and in source and store. Policies that lie in the source alone, where
-        it is only read, refuse every statement.
-        Then nothing stays open, and no file is left behind.
+        Raises Error for a name in use or not an identifier. Raises PartyError for a closed
+        connection, and for a file that is no database, is locked by another process, or is open
+        here in another mode. Raises PartyError also for unreliable policies: in a store that is
+        read-only, or that queries over the tables could read, and in source and store at once.
+        Policies in a read-only source alone refuse every statement. After an error nothing stays
+        open, and no file is left behind.
         """
         with self._statement():
             self._parties.attach(name, source, store, self._saving.collect, combine=combine)
 
     def detach(self, name: str) -> None:
-        """Let the party go: statements no longer see its tables; what was opened by path is closed.
+        """Remove the party: statements no longer see its tables, and files opened by path are
+        closed.
 
-        Models that last stay, and can be used again once the party is attached again, under any
-        case of its name. Raises Error where there is no such party, where another thread runs a
-        statement with it, and where a model that does not last has its part there.
+        Lasting models stay, and work again once the party is attached under the same name, in any
+        case. Raises Error for an unknown party, while another thread runs a statement with it, and
+        if a temporary model has a block there.
         """
         with self._statement():
             self._parties.detach(name, self._saving.leave)
 
     def admit(self, name: str, ends: Mapping[int, RemoteClient]) -> None:
-        """A party whose clients, by their numbers from 0, serve elsewhere, under `name` in SQL.
+        """Admit a party with remote clients, by number from 0, under `name` in SQL.
 
-        It is admitted once; what serves it is the caller's. Raises Error for what is no identifier,
-        and where it does not answer.
+        A party is admitted once; the caller runs the connections. Raises Error for a name that is
+        no identifier, and if the party does not answer.
         """
         with self._statement():
             self._parties.admit(name, ends, self._saving.collect)

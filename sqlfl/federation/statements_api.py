@@ -108,7 +108,7 @@ class StatementsApi(ABC):
         """Return the names and types of a statement's result, without running it.
 
         text, parameters : as in `sql`. Parties may be asked for names and types of tables, as when
-        the statement is planned. Raises what planning the statement raises.
+        the statement is planned. Raises planning errors.
 
         >>> import sqlfl
         >>> with sqlfl.connect() as fed:
@@ -184,10 +184,9 @@ class StatementsApi(ABC):
     def trace(self) -> Iterator[Trace]:
         """Collect the SQL that clients run in answer to messages, while the context is open.
 
-        A statement's text is as it is run, with what your own statements say in them; keys and the
-        like are parameters, of which it has the names. Of parties in this process: a client that is
-        elsewhere says nothing of what it runs. Not what `attach` asks a connection first, and not
-        the coordinator's own queries, which join hashed keys.
+        Texts appear as they run, with the constants of your statements; keys and other secrets are
+        parameters, which appear by name. Only clients in this process are traced. The requests of
+        `attach`, and the coordinator's own queries over hashed keys, are left out.
 
         >>> import duckdb, sqlfl
         >>> with duckdb.connect() as con, sqlfl.connect(progress=False) as fed:

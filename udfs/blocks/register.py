@@ -40,24 +40,24 @@ def register(
     store: sql.Connection | str | os.PathLike[str] | None = None,
     coordinator: str | None = None,
 ) -> dict[str, tuple[str, ...]]:
-    """Make a function in `con` for every block of a model that its database keeps.
+    """Make a function in `con` for every model block that its database keeps.
 
-    `sqlfl_predict_<model>(feature, ...)` is the block's part of the model's score, in full: X̃ θ, or
-    what its tower gives, a DOUBLE, or DOUBLE[K] for a model of K outputs (with a head: its
-    embedding). It is what the party sends in PREDICT: other parties' parts, the intercept and a
-    head are not in it. Where a database has several blocks of one model, their functions are
+    `sqlfl_predict_<model>(feature, ...)` returns the block's part of the model's score: X̃ θ, or the
+    output of its tower. It is a DOUBLE, or DOUBLE[K] for a model of K outputs (with a head: its
+    embedding), and equals the party's message in PREDICT: other parties' parts, the intercept and a
+    head are not in it. Several blocks of one model in a database have functions
     `sqlfl_predict_<model>_<table's alias>`.
 
-    con : the functions are this connection's own, for as long as it is open; a second call brings
-        them up to date. Its cursors do not have them.
-    store : the database that keeps the blocks, open or as a path, where it is not the current
+    con : the functions belong to this connection, for as long as it is open; a second call updates
+        them. Its cursors do not have them.
+    store : the database that keeps the blocks, open or as a path, if it is not the current
         database of `con` (`fed.attach(..., store=...)`).
-    coordinator : take only the models of this coordinator; needed where several have a model of
-        the same name here.
+    coordinator : take only this coordinator's models; needed if several have a model of the same
+        name here.
 
-    Returns the functions' names, each with the names of its arguments in order; they may be given
-    by name too. Raises ModelError where a name would stand for two models, or a block is of a newer
-    sqlfl; Error where there is no such store, or a transaction is open on `con`.
+    Returns the functions' names, each with the names of its arguments in order; arguments may be
+    given by name too. Raises ModelError if a name would mean two models, or a block is of a newer
+    sqlfl; Error for an unknown store, and if a transaction is open on `con`.
     """
     _refuse_transaction(con)
     blocks = _named(_newest(_read(con, store, coordinator)))

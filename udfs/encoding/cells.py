@@ -15,7 +15,7 @@ from sqlfl.udfs.encoding.transforming import absent, column_of
 from sqlfl.udfs.numbering.rows import Snapshot
 
 ROUNDING = 1e-24
-"""Relative: what is left of the squares of a column that others make."""
+"""Relative square of a column below which other columns explain it."""
 VALUE = "too few have one of its values, or NULL"
 UNMATCHED = "too few find no partner in the join"
 LEANING = "it is computed, and tells of too few"
@@ -144,7 +144,9 @@ def _leans(columns: list[tuple[bool, Float]], copies: Array, least: int) -> int 
 
 
 def _leverage(design: Float, number: int, least: int) -> float:
-    """The share that the `least` - 1 rows with most of it have of what a column adds to others."""
+    """Return the share that the `least` - 1 rows with the largest parts have of a column's addition
+    to others.
+    """
     own = design[:, number]
     left = own
     others = np.delete(design, number, axis=1)

@@ -37,7 +37,7 @@ SINGULAR = 1e-10
 
 @dataclass(frozen=True)
 class CellLimits:
-    """What an owner's policies say of cells that are made of values."""
+    """Limits of an owner's policies for cells made of values."""
 
     least: int = 1
     """Rows that a cell must have."""

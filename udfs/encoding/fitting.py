@@ -1,4 +1,4 @@
-"""Functions of TRANSFORM that are fitted to joined rows: what is found, and columns made by it.
+"""Functions of TRANSFORM that are fitted to joined rows: the fit, and the columns made by it.
 
 A column is numbers, NaN where missing, or categories: for each row which of the entries it has,
 canonical texts as the snapshot keeps them. Each row counts as often as it is joined.
@@ -34,7 +34,7 @@ NARROW = 1e-8
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """What was found of one feature."""
+    """The fit of one feature."""
 
     numbers: Float
     """minmax: least value and range; robust_scale: median and distance of the quartiles; impute:
@@ -42,7 +42,9 @@ class Fitted:
     auto: the knots of its curve or the bounds between its values, or the values that have a weight
     of their own."""
     texts: tuple[str, ...] = ()
-    """Of categories: canonical texts that stay (one_hot), or what a NULL becomes (impute)."""
+    """For categories: canonical texts that stay (one_hot), or the replacement of a NULL
+    (impute).
+    """
     table: Float | None = field(default=None, metadata=LEFT_OUT)
     """(K, w): coefficients of the columns of auto's curve."""
 
@@ -129,7 +131,7 @@ def _fit_numbers(
 
 
 def _stand_in(step: FittedStep, values: Float, counts: Float) -> float:
-    """What a missing number is to be."""
+    """Return the replacement of a missing number."""
     if step.value == "mean":
         return float(values @ counts / counts.sum())
     if step.value == "median":
@@ -204,7 +206,8 @@ def own_range(feature: FeatureSpecification, values: Values, counts: Float) -> F
 
 
 def of_range(feature: FeatureSpecification, ends: Float) -> Fitted:
-    """What `fit` finds in all rows, whose values are between these ends, or have this mean.
+    """Return the result of `fit` for all rows, whose values lie between these ends, or have this
+    mean.
 
     Raises ModelError where a spline has one value.
     """
@@ -322,7 +325,7 @@ def _step(feature: FeatureSpecification) -> FittedStep:
 def fault_of(
     features: Sequence[FeatureSpecification], fitted: Sequence[Fitted | None]
 ) -> str | None:
-    """What is wrong of what was fitted to these features; None where it is what `apply` needs."""
+    """Return the error in fits to these features; None if `apply` can use them."""
     if len(features) != len(fitted):
         return f"what TRANSFORM has fitted is of {len(fitted)} features, of {len(features)}"
     for feature, found in zip(features, fitted, strict=True):

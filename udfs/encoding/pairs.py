@@ -61,7 +61,7 @@ class Crossing:
     vocabularies: tuple[tuple[str, ...], ...]
     """Canonical texts of each pair's cells."""
     counts: tuple[Float, ...]
-    """What their rows count."""
+    """Weights of their rows."""
     rows: tuple[Array, ...]
     """How many rows of the table they have."""
     codes: Array
@@ -114,7 +114,7 @@ def cells_of(side: Side, values: Values) -> Array:
 
 
 def names_of(side: Side, *, of_texts: bool) -> list[str]:
-    """What the cells of a side are called."""
+    """Return the names of a side's cells."""
     if of_texts:
         return ["NULL", *(written(text[1:]) for text in side.texts), "another"]
     return ["NULL", *bucket_names(side.bounds)]

@@ -1,15 +1,15 @@
-"""The way to a label: what a statement releases, told apart from how it is written.
+"""The way to a label: an identity of the released label, independent of the statement's spelling.
 
-A label that is asked for in two ways is noised twice, and the ε add up; asked for again in the same
-way, it has the noise that it had. So the way has as little as can be of how a statement is written.
-It is the label's expression over the columns of its table, without the case of names, aliases,
-parentheses and the order of what may be exchanged; and the table, by its whole name. The other
-columns of the statement, and which of the rows it takes, are not in it.
+A label requested in two ways is noised twice, and the ε add up. Requested again in the same way,
+it has the same noise. So the way depends as little as possible on the spelling. It consists of the
+label's expression over the columns of its table, without the case of names, aliases, parentheses
+and the order of exchangeable parts, and of the table's whole name. The statement's other columns,
+and its choice of rows, are not in it.
 
-Two expressions may only have one way if they give the same label for every row that there could be.
-Else one noised label would tell whether two labels are equal. So a rule here looks at no row; each
-is an equality that holds of all values, NULL and NaN too; what no rule knows is taken as it stands;
-and a text is read by DuckDB's own parser, as it is evaluated by DuckDB.
+Two expressions may share a way only if they give the same label for every possible row. Otherwise
+one noised label would disclose whether two labels are equal. So no rule here reads a row; each is
+an equality for all values, NULL and NaN included. Other expressions stay unchanged, and DuckDB's
+own parser reads the text.
 """
 
 from __future__ import annotations

@@ -276,7 +276,7 @@ class Snapshot(SlotTables):
         return tuple(p for p, kind in enumerate(kinds.values()) if kind == "FLOAT")
 
     def labels(self, classes: bool | None = None) -> tuple[Array, tuple[str, ...], Array]:
-        """What `Labels` carries for the active rows: (values, classes, codes).
+        """Return the contents of `Labels` for the active rows: (values, classes, codes).
 
         With classes (by default as the specification says): values is empty, the distinct classes
         as text in their type's order, codes uint32 (a,). Else values float64 (a,), the others

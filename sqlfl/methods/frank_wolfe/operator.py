@@ -40,7 +40,8 @@ GUMBEL_DEVIATION = 1.28
 
 
 class FrankWolfeOperator:
-    """Of one slot's linear block at one client. θ starts at 0, and only what was told is not 0.
+    """Operator of one slot's linear block at one client. θ starts at 0, and is 0 for columns that
+    were not sent.
 
     Raises InternalError for a block to start from, for features that are to be protected without a
     sketch or where the slot has several clients, and for options out of range.

@@ -68,7 +68,7 @@ class Basis:
         self._step = np.zeros(theta.size)
 
     def direction(self, coefficients: Array) -> Array:
-        """What the coefficients describe: (d, c)."""
+        """Return the direction with these coefficients: (d, c)."""
         if len(coefficients) != coefficients_length(self._memory):
             raise InternalError(f"a step of {len(coefficients)} coefficients")
         m = self._memory

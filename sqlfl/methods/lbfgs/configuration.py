@@ -1,4 +1,4 @@
-"""What clients are told of L-BFGS."""
+"""Configuration of L-BFGS that the coordinator sends to clients."""
 
 from __future__ import annotations
 

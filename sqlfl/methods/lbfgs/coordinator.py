@@ -50,8 +50,9 @@ DROWNED = 1e-4
 IDLE = 5
 """Iterations without progress, after which rounding is all there is."""
 NEAR = 1e-4
-"""Of what a search has gained, what it may leave: the next one is along the same directions, too,
-and gains many times that by its new ones."""
+"""Share of a search's gain that it may leave. The next search includes the same directions, and
+gains many times that by new ones.
+"""
 INNER = 8
 """Iterations, at most, until strengths are found anew."""
 ROUGHLY = 1e-4
@@ -80,11 +81,11 @@ class Move:
 
     to: StepTrial
     intercept: Array
-    """What it moves by: (d_c,)."""
+    """Change of the intercept: (d_c,)."""
     coefficients: Array
     """Of the blocks' steps in their basis, as `LbfgsResiduals` carry them: (slots, 1 + 2m)."""
     rounding: float
-    """Mean square of the rounding in what it does to H."""
+    """Mean square of the step's rounding error in H."""
     any: bool
     """Something moves."""
 
@@ -125,7 +126,7 @@ class Lbfgs:
         self._pending = dict(problem.paired)
         """Slots to which pairs of features are still to be added, and how many."""
         self._ripe = False
-        """Strengths of what there is have been found: pairs are added next."""
+        """The strengths of the present columns are chosen: pairs are added next."""
         self._freedom = 0.0
         """Degrees of freedom of all blocks, by the last strengths."""
         self._of_slots: dict[int, float] = {}
@@ -336,7 +337,7 @@ class Lbfgs:
         return relative(gap, self._objective, self.first) <= level
 
     def _proved(self, last: bool) -> Ending | None:
-        """What ends the run: that the optimum is proved, or that this is the last iteration."""
+        """Return the ending: the optimum is proved, or this is the last iteration."""
         if not self._problem.proved:
             return stopping.untold(stopping.LIMIT if last else stopping.STILL, stopping.NOT_ASKED)
         found = self._examined()
@@ -448,8 +449,9 @@ class Lbfgs:
         return False
 
     def _drowns(self, move: Move) -> bool:
-        """The rounding of 4-byte numbers would show in the objective after this step, or is too
-        large a part of what the step does to H."""
+        """Return whether the rounding of 4-byte numbers would show in the objective after this
+        step, or is too large a part of the change of H.
+        """
         problem, change = self._problem, Scores(move.to.step, np.zeros_like(move.intercept))
         square = problem.passes.square(change, sampled=True) / problem.outputs
         if move.rounding > DROWNED**2 * square:

@@ -1,4 +1,4 @@
-"""What a step of L-BFGS needs to know."""
+"""Messages of a step of L-BFGS."""
 
 from __future__ import annotations
 

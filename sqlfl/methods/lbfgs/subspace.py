@@ -49,7 +49,7 @@ class Ways:
     parts: tuple[Mapping[Key, float], ...]
     """Of each the images that it is made of."""
     coefficients: Array
-    """Of each what it is in the blocks' basis (sqlfl.methods.lbfgs.basis): (ways, 3 + 3m)."""
+    """Coefficients of each way in the blocks' basis (sqlfl.methods.lbfgs.basis): (ways, 3 + 3m)."""
 
 
 class Images:
@@ -74,7 +74,7 @@ class Images:
         """Mean square of the rounding of H that the steps so far have left."""
 
     def forget(self) -> None:
-        """What comes is float64, and H has been refreshed; what was there is no longer used."""
+        """Drop the images: new ones are float64, and H has been refreshed."""
         self._images.clear()
         self._exact, self._dropped, self.noise = True, False, 0.0
 
@@ -171,7 +171,7 @@ class Images:
         return tuple(found)
 
     def rounding(self, ways: Ways, lengths: Array) -> float:
-        """What a step of `lengths` (slots, ways) adds to `noise`."""
+        """Return the rounding that a step of `lengths` (slots, ways) adds to `noise`."""
         own = [
             sum(w * w * self._images[key].squares for key, w in part.items()) for part in ways.parts
         ]
@@ -186,7 +186,7 @@ class Images:
 
 @dataclass(frozen=True, eq=False)
 class StepTrial:
-    """What the joined rows are like after a step."""
+    """The joined rows' scores after a step."""
 
     step: tuple[Array, ...]
     """X̃ s of every slot (d_c, n_i)."""

@@ -1,4 +1,4 @@
-"""Labels as the solution takes them: columns less their means, without what their noise does."""
+"""Labels for the solution: columns less their means, corrected for noise."""
 
 from __future__ import annotations
 

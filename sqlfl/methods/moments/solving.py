@@ -36,13 +36,13 @@ import numpy as np
 from sqlfl.base.arrays import Array
 
 MOST = 0.995
-"""Largest squared correlation: more would be what noise makes of it."""
+"""Maximum squared correlation: a larger one would be an effect of noise."""
 LEAST = 1e-3
 """Least squared correlation, for the ridge."""
 RIDGE = 0.5
-"""Share of what noise may do to the smallest eigenvalue."""
+"""Share of the possible effect of noise on the smallest eigenvalue."""
 DOUBT = 1.5
-"""Deviations of what noise adds to a squared correlation, that are taken off it with the mean."""
+"""Deviations of noise that are subtracted from a squared correlation, with its mean."""
 ROUNDING = 1e-9
 """Share of the largest eigenvalue below which a direction is none."""
 
@@ -98,7 +98,7 @@ class TableSolution:
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """θ_i of every table in units of the target (d_i, r), with what they explain."""
+    """θ_i of every table in units of the target (d_i, r), with the variance that they explain."""
 
     weights: tuple[Array, ...]
     """Each table's part of D⁻¹ U, shrunk."""
