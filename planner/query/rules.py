@@ -89,16 +89,16 @@ def to_ucq(
 ) -> Ucq:
     """Return the normal form of `query`, read from the text `sql`, over the tables of `catalog`.
 
-    `identifiers` are PREDICT's ID columns: (parts of the name, place in the text) or `Path`;
-    `weight` is the output column of WEIGHT, which with `weight_may_lack` the query need not have;
-    `offset` is that of OFFSET, or of EXPOSURE if `exposure`;
-    with `split`, a slot shows the whole row of its sources, from which validation rows are drawn;
-    with `folds` too, folds are drawn from it where the target is the slot's, and else its rows are
-    told apart (`units`); with `noised`, the target's slot shows it, from which the noise of labels
-    is drawn; `transforms` are made of output columns; `now` is the time that the query is told,
-    None for the clock's.
-    Raises PlanError, with the place and what to write instead; the catalog is only asked for
-    names and types.
+    `identifiers` are PREDICT's ID columns: (parts of the name, place in the text) or `Path`.
+    `weight` is the output column of WEIGHT; with `weight_may_lack` the query may lack it. `offset`
+    is that of OFFSET, or of EXPOSURE if `exposure`. With `split`, a slot has the whole row of its
+    sources, from which validation rows are drawn. With `folds` too, folds are drawn from it if the
+    target is the slot's; else its rows are identified (`units`). With `noised`, the target's slot
+    has it, and the noise of labels is drawn from it. `transforms` are made of output columns. `now`
+    is the query's time, None for the clock's.
+
+    Raises PlanError, with the place and an alternative; the catalog is asked only for names and
+    types.
     """
     paths = tuple(i if isinstance(i, Path) else Path(tuple(i[0]), i[1]) for i in identifiers)
     draft = Draft(

@@ -226,15 +226,15 @@ class Privacy:
         choice("exact", "gaussian", "binomial", "sketch", "moments",
                spellings={FORMER_EXACT: EXACT}), EXACT,
         "'gaussian': each row's predictions are clipped and noised in every round, so that ε holds "
-        "against the coordinator and the other parties; 'exact': nothing noises them, and ε holds "
-        "for the parameters alone, against the model's users ('none', as it was called, is "
-        "deprecated); 'binomial', of algorithm 'pbm': each joined row's are drawn, and "
-        "the coordinator sees sums of all table positions' draws; 'sketch', of algorithm "
-        "'frank_wolfe': none are told, choices of columns and sketches of these are noised; "
-        "'moments', of algorithm 'moments': each table's moments are noised once, and with "
-        "rounds = 2 one table's fits; nothing else is told of rows",
-        default_text="'moments' of algorithm 'moments'; 'gaussian' of 'sgd' and 'admm'; 'binomial' "
-        "of 'pbm'; 'sketch' of 'frank_wolfe'",
+        "against the coordinator and the other parties; 'exact': predictions are sent without "
+        "noise, and ε holds only for the parameters, against the model's users (the older name "
+        "'none' is deprecated); 'binomial', with algorithm 'pbm': clients send draws, and the "
+        "coordinator receives only their sums over all table positions; 'sketch', with algorithm "
+        "'frank_wolfe': clients send no predictions, but noised choices and sketches of columns; "
+        "'moments', with algorithm 'moments': clients send moments of their tables, noised once, "
+        "and with rounds = 2 one table's noised fits; they send nothing else about rows",
+        default_text="'moments' with algorithm 'moments'; 'gaussian' with 'sgd' and 'admm'; "
+        "'binomial' with 'pbm'; 'sketch' with 'frank_wolfe'",
         chosen=_predictions, needs=_OF_FEATURES)
     prediction_clip: float | None = option(CLIP, None,
         "B: bound to which the norm of a row's prediction is clipped",

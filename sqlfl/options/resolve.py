@@ -436,7 +436,7 @@ def _check_chosen(written: Mapping[str, Given], sql: str | None) -> None:
     """
     for name, why in (
         ("noise_multiplier", "choices and sketches are noised by a budget"),
-        ("clip", "no gradients are told"),
+        ("clip", "clients send no gradients"),
     ):
         if name in written:
             message = f"PRIVACY option {name} does not go with algorithm 'frank_wolfe': {why}"
@@ -444,7 +444,7 @@ def _check_chosen(written: Mapping[str, Given], sql: str | None) -> None:
     given = written.get("predictions")
     if given is not None and given.value != "sketch":
         message = f"PRIVACY option predictions = {shown(given.value)} does not go with algorithm "
-        message += "'frank_wolfe', whose clients tell no row's prediction"
+        message += "'frank_wolfe', whose clients send no row's prediction"
         raise error(message, given, sql, hint="leave it out")
 
 
@@ -454,9 +454,9 @@ def _check_solved(written: Mapping[str, Given], sql: str | None) -> None:
     """
     for name, why in (
         ("noise_multiplier", "what it releases is noised by a budget"),
-        ("clip", "no gradients are told"),
-        ("prediction_clip", "no predictions are told"),
-        ("prediction_share", "no predictions are told"),
+        ("clip", "clients send no gradients"),
+        ("prediction_clip", "clients send no predictions"),
+        ("prediction_share", "clients send no predictions"),
         ("max_fan_out", "how much a row counts follows from how often rows are joined"),
     ):
         if name in written:
