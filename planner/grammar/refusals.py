@@ -183,7 +183,7 @@ def _join(join: exp.Join) -> tuple[str, str] | None:
 
 
 def has_outer_join(select: exp.Query) -> bool:
-    """Whether its FROM has a LEFT, RIGHT or FULL JOIN."""
+    """Return whether its FROM has a LEFT, RIGHT or FULL JOIN."""
     return any(join.side.upper() in ("LEFT", "RIGHT", "FULL") for join in joins_of(select))
 
 

@@ -113,8 +113,9 @@ class Binder:
     def _of_one_client(
         self, query: exp.Query, known: Environment, derived: bool
     ) -> tuple[DraftBlock, ...] | None:
-        """The query as it goes to its one client, where it must; None where it can be taken apart.
-        Raises PlanError where neither is so."""
+        """Return the query as its one client runs it, if it must; None if it can be dissolved.
+        Raise PlanError if neither is possible.
+        """
         found = [*refusals(query)]
         others = [r for r in found if not (r.of_rows and self._is_constant(r.node, known))]
         blocker = next(iter(others), None) or self._distinct_union(query)
@@ -357,13 +358,13 @@ class Binder:
         known: Environment,
         outer: Scope | None,
     ) -> list[State]:
-        """`outer` is what stands before this FROM, where it stands in parentheses."""
+        """Read FROM. `outer` is the FROM before the parentheses around this one."""
         homes = self._homes(first, joins, known)
         states = self._placed(first, homes, known, outer)
         for place, join in enumerate(joins):
             if join.side.upper() == "FULL":
                 self._refuse_unstable([first, *(j.this for j in joins[: place + 1])], known)
-            own = any(joins_of(join.this))  # their ON may name what stands before
+            own = any(joins_of(join.this))  # their ON may name earlier tables
             others = [] if own else self._placed(join.this, homes, known, outer)
             joined = []
             for state in states:

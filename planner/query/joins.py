@@ -86,9 +86,10 @@ class Joiner:
         known: Environment,
         outer: Scope | None,
     ) -> list[State]:
-        """What the join is a union of: two of a FULL JOIN, which is a LEFT JOIN and the rows on its
-        right that find no partner. `outer` is what stands before, and can be named in ON where
-        neither side has it."""
+        """Return the parts whose union is the join. A FULL JOIN has two: a LEFT JOIN, and the rows
+        on its right without a partner. `outer` holds earlier tables that ON may name if neither
+        side has the name.
+        """
         if join.side.upper() != "FULL":
             return [self._joined(left, right, join, known, outer)]
         sides = [join.copy(), join.copy()]
@@ -271,7 +272,7 @@ def _left_join(
 
 
 def _without_partner(state: State, id_: str, span: Span | None) -> State:
-    """The rows in which a relation on the right of a LEFT JOIN has none."""
+    """Keep the rows without a row of a relation on the right of a LEFT JOIN."""
     missing = exp.Is(this=operand(guard(exp.true(), id_)), expression=exp.Null())
     tree = replace(state.tree, conditions=(*state.tree.conditions, Term(missing, span)))
     relations = tuple(with_presence(r) if id_ in r.ids else r for r in state.relations)

@@ -14,7 +14,7 @@ from sqlfl.planner.query.ucq import Join, JoinKey
 
 
 def match_slots(draft: Draft) -> Draft:
-    """Each relation gets its slot: blocks agree on which output columns lie together."""
+    """Assign slots to relations: blocks agree on the output columns of each slot."""
     found = _constants_placed(draft.blocks)
     first = found[0]
     wanted = _parts(first)

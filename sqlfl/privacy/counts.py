@@ -18,7 +18,7 @@ class Part:
     """F: maximum number of them that a row of the slot is in."""
     clients: int
     summed: int = 0
-    """Of all joined rows, those for validation too, those that a row of the slot is in, at most."""
+    """Maximum number of all joined rows, validation included, that a row of the slot is in."""
     leads: bool = False
     """True of the query's leading slot (`Ucq.leading`)."""
 
