@@ -125,7 +125,7 @@ def with_constants(random: Random) -> str:
         item, common = _rows(random, alias)
         before = f"WITH {common} " if common and not before else before
         if common and not before.startswith(f"WITH {common}"):
-            item = f"(VALUES (1, 2, 'a')) AS {alias}(k, x, s)"
+            item = f"(VALUES (1, 1, 2, 'a')) AS {alias}(k, m, x, s)"
         kind = random.choice(("JOIN", "JOIN", "LEFT JOIN", "RIGHT JOIN"))
         other = random.choice(names)
         on = f"{alias}.k = {query.key((other, ''))}"
