@@ -7,9 +7,11 @@ import json
 from contextlib import closing
 from dataclasses import dataclass
 
+from sqlfl.base.codec import from_json, to_json
 from sqlfl.base.errors import ApprovalError, Error, PolicyError
 from sqlfl.contract.request import REFUSED, WAITING, Request, request_from_json
 from sqlfl.governance.records import Records, time_of
+from sqlfl.governance.request_columns import SlotColumns
 from sqlfl.options.policies import ALWAYS
 from sqlfl.udfs import sql
 
@@ -32,6 +34,10 @@ class Filed:
     asked_at: dt.datetime | None = None
     state: str = WAITING
     because: str = ""
+    specification: str = ""
+    """JSON of the slots' specifications; empty for a request of an earlier version."""
+    columns: tuple[SlotColumns, ...] = ()
+    """Columns by role, as the party has read them; none likewise."""
 
 
 class Approvals:
@@ -108,6 +114,8 @@ class Approvals:
                 asked.state, asked.because, None,
             )  # fmt: skip
             self._records.insert(cursor, "requests", row)
+            read = (number, asked.specification, to_json(asked.columns))
+            self._records.insert(cursor, "request_columns", read)
             return number
 
     def _decide(self, cursor: sql.Connection, number: int | None, state: str, because: str) -> None:
@@ -139,6 +147,12 @@ class Approvals:
             "state, because FROM t ORDER BY number",
             "requests",
         )
+        read = {
+            number: (specification, from_json(tuple[SlotColumns, ...], columns))
+            for number, specification, columns in self._records.rows(
+                cursor, "SELECT number, specification, columns FROM t", "request_columns"
+            )
+        }
         return tuple(
             Filed(
                 digest,
@@ -150,6 +164,7 @@ class Approvals:
                 time_of(asked),
                 state,
                 because,
+                *read.get(number, ("", ())),
             )
             for number, digest, analyst, tables, request, fragments, asked, state, because in rows
         )

@@ -61,6 +61,7 @@ from sqlfl.governance.proposals import (
     with_marks,
 )
 from sqlfl.governance.records import Records
+from sqlfl.governance.request_columns import columns_of
 from sqlfl.governance.runs import GovernedRun, GuardedSlots, Serve
 from sqlfl.governance.scopes import ASK, ScopeColumn, Table, unknown
 from sqlfl.governance.tree import SelectReading
@@ -445,7 +446,11 @@ class Guard:
             raise PolicyError("a run of this name was there before: each has one of its own")
         if every.approval != NEVER:
             names = tuple(sorted(".".join(table[1:]) for table in tables))
-            self._approvals.check(Filed(told, self._analyst, names, request, propose.fragments))
+            asking = Filed(
+                told, self._analyst, names, request, propose.fragments,
+                specification=propose.specification, columns=columns_of(found),
+            )  # fmt: skip
+            self._approvals.check(asking)
         allowed = {
             item.slot: most
             for item in found.slots

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import math
 import os
+from collections.abc import Iterable
 from contextlib import ExitStack, closing
 from dataclasses import asdict
 from pathlib import Path
@@ -13,9 +15,10 @@ from typing import TypeAlias
 import duckdb
 import pyarrow as pa
 
+from sqlfl.base.codec import to_json
 from sqlfl.base.errors import Error, StatementError, nearest
 from sqlfl.base.result import Result
-from sqlfl.contract.request import REFUSED, Request
+from sqlfl.contract.request import REFUSED, WAITING, Request
 from sqlfl.contract.schema import folded
 from sqlfl.databases.files import (
     Connection,
@@ -28,7 +31,7 @@ from sqlfl.databases.files import (
 )
 from sqlfl.databases.sources import database_path
 from sqlfl.governance import statements as st
-from sqlfl.governance.approvals import APPROVED, Approvals
+from sqlfl.governance.approvals import APPROVED, Approvals, Filed
 from sqlfl.governance.ledger import Budget, Ledger, days
 from sqlfl.governance.message_log import left
 from sqlfl.governance.models import locks_of, models_of
@@ -37,9 +40,11 @@ from sqlfl.governance.noising import budgets_of
 from sqlfl.governance.policies import PREDICT, Governance, Roles, definition_of
 from sqlfl.governance.policy_store import check_single, one_instance, reachable
 from sqlfl.governance.records import Records
+from sqlfl.governance.request_summary import summarise
 from sqlfl.governance.scopes import Table
+from sqlfl.governance.table_facts import TableFacts, measure
 from sqlfl.options.entries import entries_of
-from sqlfl.options.policies import DELTA, TrainingPolicy, resolve_policy
+from sqlfl.options.policies import DELTA, TrainingPolicy, resolve_policy, strictest
 from sqlfl.options.types import shown
 from sqlfl.planner.grammar.decoding import decoded
 from sqlfl.planner.grammar.dialect import split
@@ -195,6 +200,8 @@ class Owner:
                     "disclosures": self._disclosures,
                 }
                 return shown[what]()
+            case st.ShowRequest(number):
+                return self._requests(number)
 
     def _make(self, path: Path, statement: st.OwnersStatement) -> None:
         """Make the store, for its first policy. Another statement about a missing store is an
@@ -346,9 +353,48 @@ class Owner:
         rows = [asdict(item) for item in left(self._records)]
         return Result(pa.Table.from_pylist(rows, schema=_DISCLOSURES))
 
-    def _requests(self) -> Result:
+    def _requests(self, number: int | None = None) -> Result:
+        """Return all requests in sentences, or one with its details too."""
+        every = self._approvals.all()
+        if number is None:
+            rows = self._summaries(every)
+            return Result(pa.Table.from_pylist(rows, schema=_REQUESTS))
+        chosen = [item for item in every if item.number == number]
+        if not chosen:
+            raise Error(f"there is no request {number}", hint="SHOW REQUESTS lists them all")
         rows = [
-            {
+            row | {
+                "leaves": _leaving(item.request),
+                "sql": "; ".join(item.fragments),
+                "options": item.request.options,
+                "privacy": item.request.privacy,
+                "messages": to_json(item.request.asked),
+                "hash": item.digest,
+            }
+            for item, row in zip(chosen, self._summaries(chosen), strict=True)
+        ]  # fmt: skip
+        return Result(pa.Table.from_pylist(rows, schema=_REQUEST))
+
+    def _summaries(self, every: Iterable[Filed]) -> list[dict[str, object]]:
+        """Return the rows of requests, with sentences about each."""
+        rulings = {a: self._governance.ruling(a) for a in {item.analyst for item in every}}
+        grants = self._governance.grants()
+        measured: dict[Table, TableFacts | None] = {}
+        now, rows = dt.datetime.now(dt.UTC), []
+        for item in every:
+            tables = {table for slot in item.columns for table in slot.tables}
+            own = [g for g in grants if g.analyst == item.analyst and g.table in tables]
+            # tables are counted for those that are yet to be decided, once each
+            for table in tables - measured.keys() if item.state == WAITING else ():
+                named = {n for g in grants if g.table == table
+                         for names in g.roles.columns.values() for n in names}  # fmt: skip
+                uses = {use.name for slot in item.columns for use in slot.uses}
+                measured[table] = measure(self._con, table, named | uses)
+            ruling = rulings[item.analyst]
+            rules = [] if ruling is None else ruling.rules(tables)
+            facts = {t: measured[t] for t in tables if item.state == WAITING}
+            said = summarise(item, strictest(rules) if rules else None, own, facts, now)
+            rows.append({
                 "request": item.number,
                 "state": item.state,
                 "because": item.because,
@@ -356,15 +402,10 @@ class Owner:
                 "asked": item.asked_at,
                 "tables": ", ".join(item.tables),
                 "run": _run(item.request),
-                "leaves": _leaving(item.request),
-                "sql": "; ".join(item.fragments),
-                "options": item.request.options,
-                "privacy": item.request.privacy,
-                "hash": item.digest,
-            }
-            for item in self._approvals.all()
-        ]
-        return Result(pa.Table.from_pylist(rows, schema=_REQUESTS))
+                "summary": "\n".join(said.sentences),
+                "warnings": "\n".join(said.warnings),
+            })  # fmt: skip
+        return rows
 
 
 _POLICIES = pa.schema([("policy", pa.string()), ("version", pa.int64()), ("rules", pa.string())])
@@ -413,13 +454,12 @@ _REQUESTS = pa.schema(
         ("asked", pa.timestamp("us", tz="UTC")),
         ("tables", pa.string()),
         ("run", pa.string()),
-        ("leaves", pa.string()),
-        ("sql", pa.string()),
-        ("options", pa.string()),
-        ("privacy", pa.string()),
-        ("hash", pa.string()),
+        ("summary", pa.string()),
+        ("warnings", pa.string()),
     ]
 )
+_DETAILS = ("leaves", "sql", "options", "privacy", "messages", "hash")
+_REQUEST = pa.schema([*_REQUESTS, *((name, pa.string()) for name in _DETAILS)])
 
 
 def _run(request: Request) -> str:

@@ -57,6 +57,8 @@ REQUESTS = {
     "because": "VARCHAR",
     "decided_at": "TIMESTAMPTZ",
 }
+REQUEST_COLUMNS = {"number": "INTEGER", "specification": "VARCHAR", "columns": "VARCHAR"}
+"""Specification of each request, and its columns by role; none for those of earlier versions."""
 RUNS = {
     "run": "VARCHAR",
     "analyst": "VARCHAR",
@@ -130,6 +132,7 @@ TABLES = {
     "policies": POLICIES,
     "grants": GRANTS,
     "requests": REQUESTS,
+    "request_columns": REQUEST_COLUMNS,
     "runs": RUNS,
     "ledger": LEDGER,
     "draws": DRAWS,

@@ -85,7 +85,12 @@ class Show:
     """'policies', 'grants', 'requests', 'budgets' or 'disclosures'."""
 
 
-OwnersStatement = CreatePolicy | DropPolicy | GrantOn | RevokeOn | Decide | Show
+@dataclass(frozen=True)
+class ShowRequest:
+    number: int
+
+
+OwnersStatement = CreatePolicy | DropPolicy | GrantOn | RevokeOn | Decide | Show | ShowRequest
 
 
 def parse_owners(sql: str) -> OwnersStatement:
@@ -121,7 +126,11 @@ class _Reader(Clauses):
             for what in _SHOWN:
                 if self.accept(what):
                     return Show(what.lower())
-            raise self.fail(f"expected {', '.join(_SHOWN)} after SHOW, got {self.got()}")
+            if self.accept("REQUEST"):
+                return ShowRequest(self._number())
+            raise self.fail(
+                f"expected {', '.join((*_SHOWN, 'REQUEST'))} after SHOW, got {self.got()}"
+            )
         if self.accept("APPROVE"):
             self.expect("REQUEST", "after APPROVE", _APPROVE)
             return Decide(self._number(), approve=True, because="")

@@ -76,7 +76,7 @@ def test_a_run_waits_until_it_is_approved(
             fed.sql(TRAIN)
     assert not fed.models
     assert states(owner) == ["waiting"]
-    shown = owner.sql("SHOW REQUESTS").arrow().to_pylist()[0]
+    shown = owner.sql("SHOW REQUEST 1").arrow().to_pylist()[0]
     assert shown["run"] == "train linear_regression by lbfgs"
     assert "send_labels (1 times): targets in clear" in shown["leaves"]
     assert shown["tables"] == "main.patients"

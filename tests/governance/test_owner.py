@@ -136,7 +136,10 @@ def test_it_is_kept_in_the_file(tmp_path: Path) -> None:
         ("REVOKE ALL ON patients FROM 'acme'", "nothing of that is granted on patients"),
         ("REVOKE TRAIN (age) ON patients FROM 'acme'", "REVOKE ends a whole role"),
         ("REVOKE ON patients FROM 'acme'", "expected ALL or what was granted"),
-        ("SHOW TABLES", "expected POLICIES, GRANTS, REQUESTS, BUDGETS, DISCLOSURES after SHOW"),
+        (
+            "SHOW TABLES",
+            "expected POLICIES, GRANTS, REQUESTS, BUDGETS, DISCLOSURES, REQUEST after SHOW",
+        ),
         ("APPROVE REQUEST 3", "there is no request 3"),
         ("APPROVE 3", "expected REQUEST after APPROVE"),
         ("APPROVE REQUEST three", "expected the number of a request"),

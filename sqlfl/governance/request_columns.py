@@ -1,0 +1,71 @@
+"""Columns that a request reads, by role: the party's own reading of its fragments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from sqlfl.contract.schema import SlotSpecification
+from sqlfl.governance.fragments import roles_of
+from sqlfl.governance.policies import FILTER, IDENTIFY, JOIN, LABEL, TRAIN
+from sqlfl.governance.proposals import Read
+from sqlfl.governance.scopes import ScopeColumn, Table
+from sqlfl.governance.tree import SelectReading
+
+WEIGHT, OFFSET = "weight", "offset"
+"""Roles in a request beside those of grants; both take a grant of LABEL."""
+
+
+@dataclass(frozen=True, order=True)
+class ColumnUse:
+    """Use of one column."""
+
+    role: str
+    """TRAIN, LABEL, WEIGHT, OFFSET, IDENTIFY, JOIN or FILTER."""
+    table: Table
+    name: str
+    bare: bool = True
+    """True if the value is the column's own, up to its type or case; False if it is computed."""
+
+
+@dataclass(frozen=True)
+class SlotColumns:
+    """Tables and columns that one slot of a request reads."""
+
+    slot: int
+    tables: tuple[Table, ...]
+    uses: tuple[ColumnUse, ...]
+    chosen: tuple[str, ...] = ()
+    """Clauses that choose among rows by something other than values, such as LIMIT."""
+
+    def names(self, role: str) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(use.name for use in self.uses if use.role == role))
+
+
+def columns_of(found: Read) -> tuple[SlotColumns, ...]:
+    """Return the columns of each slot of a request."""
+    return tuple(_of_slot(item, found) for item in found.slots)
+
+
+def _of_slot(item: SlotSpecification, found: Read) -> SlotColumns:
+    readings = found.readings[item.slot]
+    uses = {use for reading in readings for use in _uses(item, reading)}
+    chosen = {clause for reading in readings for clause in reading.chosen}
+    tables = tuple(sorted(found.tables[item.slot]))
+    return SlotColumns(item.slot, tables, tuple(sorted(uses)), tuple(sorted(chosen)))
+
+
+def _uses(item: SlotSpecification, reading: SelectReading) -> Iterator[ColumnUse]:
+    labels = iter([LABEL] * item.target + [WEIGHT] * item.weight + [OFFSET] * item.offset)
+    for role, output in zip(roles_of(item, reading.outputs), reading.outputs, strict=True):
+        if role not in (TRAIN, LABEL, IDENTIFY, JOIN):
+            continue
+        named = next(labels) if role == LABEL else role
+        for column in output.reads:
+            yield _use(named, column, bare=output.same == column)
+    for column in reading.filters:
+        yield _use(FILTER, column, bare=True)
+
+
+def _use(role: str, column: ScopeColumn, *, bare: bool) -> ColumnUse:
+    return ColumnUse(role, column.table, column.name, bare)
