@@ -90,11 +90,10 @@ def _inside(
             columns.append(_column(tokens, function))
         else:
             arguments.append(_argument(tokens, value, function))
-    tokens.expect(
-        ")",
-        f"after the arguments of {function}",
-        "what is computed of columns stands in the query: SELECT expression AS name",
-    )
+    hint = "what is computed of columns stands in the query: SELECT expression AS name"
+    if tokens.word() == "=":
+        hint = "an argument is written name => value"
+    tokens.expect(")", f"after the arguments of {function}", hint)
     return tuple(columns), tuple(arguments)
 
 

@@ -16,6 +16,7 @@ from sqlfl.federation.block_matching import drifted, matched_with, without
 from sqlfl.federation.diagnostics import check_bases, check_combined, check_look, with_units
 from sqlfl.federation.parser_cross_check import confirm_fragments
 from sqlfl.federation.training_checks import (
+    auto_notes,
     check_fitted,
     check_mentioned,
     check_offset,
@@ -24,7 +25,6 @@ from sqlfl.federation.training_checks import (
     check_stragglers,
     check_target,
     check_towers,
-    divided_note,
     with_lines,
     with_tables,
 )
@@ -161,7 +161,7 @@ def plan_training(
         slots=told,
         fleeting=_fleeting(ucq, catalog),
         governed=_governed(ucq, catalog),
-        notes=(*notes, *divided_note(ucq, transforms)),
+        notes=(*notes, *auto_notes(ucq, transforms)),
         tuning=tuning,
         exposure=statement.exposure,
     )

@@ -111,12 +111,23 @@ def _straight(kind: str, privacy: Privacy | None, options: TrainingOptions) -> s
     return ""
 
 
-def divided_note(ucq: Ucq, transforms: Sequence[PlacedItem]) -> tuple[str, ...]:
-    """Return a note if `auto` left columns of tables in several databases unchanged."""
+def auto_notes(ucq: Ucq, transforms: Sequence[PlacedItem]) -> tuple[str, ...]:
+    """Return warnings if `auto` leaves columns of tables in several databases unchanged, or adds no
+    pairs."""
     asked = any(item.transform.function == AUTO for item in transforms)
     names = [s.name for s in ucq.slots if len(s.databases) > 1 and s.features and not s.shrunken]
-    if not asked or not names:
+    if not asked:
         return ()
+    if not names:
+        paired = any(
+            item.transform.function == AUTO and item.transform.count for item in transforms
+        )
+        if not paired or any(slot.pairs for slot in ucq.slots):
+            return ()
+        return (
+            "TRANSFORM (auto) adds no pairs: no table has two numbers, booleans or categories that "
+            "auto has with pairs. Features of two tables are in none",
+        )
     tables = ", ".join(names)
     return (
         f"TRANSFORM (auto) made no curves of {tables}, whose rows are at several databases: "

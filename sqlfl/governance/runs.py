@@ -37,9 +37,12 @@ class GuardedSlots(Protocol):
     def categories(self, run: str, slot: int) -> int:
         """Return the maximum number of categories of a feature of an encoded slot."""
 
-    def govern(self, run: str, slot: int, least: int, most: int, ratio: float | None) -> None:
+    def govern(
+        self, run: str, slot: int, least: int, most: int, ratio: float | None, rows: Array
+    ) -> None:
         """Limit cells that TRANSFORM makes of the values of an active slot: rows of each, cells of
-        a feature, and columns to rows; None without a limit."""
+        a feature, and columns to rows; None without a limit. rows: (a,), rows of a table that each
+        active row stands for."""
 
     def rare(
         self, run: str, slot: int, counted: Counted, computed: Collection[int], least: int
@@ -198,11 +201,11 @@ class GovernedRun:
         if isinstance(request, MEASURING):
             self.left.add(FEATURES)
         if isinstance(request, ms.Activate):
-            most, ratio = rules.max_categories, rules.max_parameter_ratio
-            self._slots.govern(request.run, request.slot, rules.min_cell, most, ratio)
             self._active[request.slot] = request.rows
             somebodys = self._taken[request.slot].somebodys[request.rows]
-            self._counted[request.slot] = Counted.of(somebodys, request.counts)
+            counted = self._counted[request.slot] = Counted.of(somebodys, request.counts)
+            limits = rules.min_cell, rules.max_categories, rules.max_parameter_ratio
+            self._slots.govern(request.run, request.slot, *limits, counted.own)
         if isinstance(reply, ms.JoinKeys):
             size = len(self._taken[request.slot].somebodys)
             _, marks = self._slots.taken(request.run, request.slot)

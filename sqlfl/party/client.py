@@ -243,7 +243,7 @@ class ClientOperator:
             raise InternalError("no column of the block has a strength of its own")
         self._told = message
         self._updates += 1
-        most = updates(pairs=self._finder is not None)
+        most = updates(pairs=True)  # another table may have pairs where this one has none
         if self._updates > most:
             raise InternalError(f"strengths are found {most} times at most")
         theta = self.theta

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 
+import numpy as np
+
 from sqlfl.base.arrays import Array
 from sqlfl.base.errors import InternalError
 from sqlfl.contract.configuration import NUMBER, Extent
@@ -33,12 +35,16 @@ class SlotLimits:
         """Return the maximum number of categories of a feature of the slot."""
         return max(map(len, self._find(run, slot).encoded().vocabularies), default=0)
 
-    def govern(self, run: str, slot: int, least: int, most: int, ratio: float | None) -> None:
-        """Cells of values that the client makes of active rows have `least` rows, a feature has at
-        most so many, and all of them are `ratio` of the rows at most."""
-        state = self._find(run, slot)
-        columns = None if ratio is None else int(ratio * state.snapshot.active)
-        state.limits = CellLimits(least, most, columns)
+    def govern(
+        self, run: str, slot: int, least: int, most: int, ratio: float | None, rows: Array
+    ) -> None:
+        """Limit cells that the client makes of the values of active rows: `least` rows of a table
+        in each, at most `most` of a feature; all columns are at most `ratio` of the active rows.
+
+        rows: (a,), rows of a table that each active row stands for.
+        """
+        columns = None if ratio is None else int(ratio * np.count_nonzero(rows))
+        self._find(run, slot).limits = CellLimits(least, most, columns, rows)
 
     def rare(
         self, run: str, slot: int, counted: Counted, computed: Collection[int], least: int

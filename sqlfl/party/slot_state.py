@@ -213,8 +213,10 @@ class SlotState:
         if self.joined < CURVE_ROWS or not most:
             return None
         given = () if self.warm is None else self.warm.encoding.pairs
-        self.encoded()
-        return PairFinder(self.snapshot, features, most, self.limits, given)
+        width, limits = self.encoded().width, self.limits
+        if limits.columns is not None:
+            limits = replace(limits, columns=max(limits.columns - width, 0))
+        return PairFinder(self.snapshot, features, most, limits, given)
 
     def shrinkage(
         self, configuration: Configuration, finder: PairFinder | None = None
@@ -299,7 +301,11 @@ class SlotState:
             raise InternalError(f"features of slot {spec.slot} are protected: nothing is said")
         if self.operator is not None:
             raise InternalError(f"slot {spec.slot} has been started")
-        return ms.EqualRows(self.snapshot.run, spec.slot, merge_equal_rows(self.snapshot))
+        classes = merge_equal_rows(self.snapshot)
+        if len(classes):
+            rows = np.bincount(classes, self.limits.rows)
+            self.limits = replace(self.limits, rows=rows.astype(np.float64))
+        return ms.EqualRows(self.snapshot.run, spec.slot, classes)
 
     def releases(self, request: ms.SendReleases) -> ms.Releases:
         """Return the operator's report on its releases, if there is one, with labels and

@@ -16,7 +16,7 @@ from scipy.interpolate import BSpline
 import sqlfl
 from sqlfl.base.errors import InternalError, ModelError, PlanError
 from sqlfl.contract.schema import Client
-from sqlfl.contract.transforms import MAX_UPDATES
+from sqlfl.contract.transforms import updates
 from sqlfl.messages import SetStrengths
 from sqlfl.methods.lbfgs.client import CLIENT
 from sqlfl.methods.lbfgs.configuration import LbfgsConfiguration
@@ -476,7 +476,7 @@ def test_a_client_finds_strengths_so_often_and_where_they_are_asked_for() -> Non
         plain.handle(message)
     shrunken = Shrinkage.first(np.array([-1, 0, 0]), 300, L2)
     operator = CLIENT.operator(engine, own, "r", 0, None, shrunken)
-    for _ in range(MAX_UPDATES):
+    for _ in range(updates(pairs=True)):
         operator.handle(message)
     with pytest.raises(InternalError, match="times at most"):
         operator.handle(message)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import duckdb
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 
@@ -24,7 +26,7 @@ from sqlfl.udfs.blocks.blocks import SavedBlock
 from sqlfl.udfs.encoding import pairs
 from sqlfl.udfs.encoding.curves import CellLimits
 from sqlfl.udfs.encoding.features import Encoding
-from tests.federations import federation
+from tests.federations import federation, merging
 from tests.methods.harness import DenseEngine
 from tests.open_databases import in_memory
 from tests.test_border import assert_disclosed, tapped
@@ -285,11 +287,62 @@ def test_an_owner_bounds_the_cells(case: Case) -> None:
             assert cells.groupby("feature").size().max() <= 30
 
 
+@contextlib.contextmanager
+def governed(
+    rules: str, items: str, case: Case, one: pa.Table, clauses: str = ""
+) -> Iterator[tuple[Encoding, pd.DataFrame]]:
+    """The encoding of table a under a policy of these rules, and curves of a model over it."""
+    with contextlib.ExitStack() as stack:
+        first, second = stack.enter_context(in_memory()), stack.enter_context(in_memory())
+        put(first, "a", one)
+        put(second, "b", case.two)
+        with sqlfl.owner(first) as owner:
+            owner.sql(f"CREATE TRAINING POLICY p WITH ({rules})")
+            granted = "TRAIN (x, z, c, flag, d), JOIN (k), LABEL (number)"
+            owner.sql(f"GRANT {granted} ON a TO 'acme' UNDER p")
+        fed = stack.enter_context(sqlfl.connect(analyst="acme", progress=False))
+        fed.attach("one", first)
+        fed.attach("two", second)
+        query = f"SELECT {items}, b.w, a.number AS y FROM one.a a JOIN two.b b USING (k)"
+        fed.sql(TRAIN.format("linear_regression", PAIRS, clauses, query))
+        holder = fed._parties.servers[Client("one", 0)]
+        yield holder.block(fed.model("m").run, 0).encoding, fed.sql("CURVES OF MODEL m").df()
+
+
+@pytest.mark.parametrize("ratio", [0.02, 0.03, 0.06])
+def test_an_owner_bounds_all_columns(case: Case, ratio: float) -> None:
+    """max_parameter_ratio is of a table's columns with those of its pairs."""
+    rules = f"min_rows = 100, max_parameter_ratio = {ratio}"
+    with governed(rules, "a.x, a.z, a.c", case, case.one.append_column("d", case.one["c"])) as (
+        encoding, _,
+    ):  # fmt: skip
+        assert encoding.width <= ratio * ROWS
+        assert bool(encoding.pairs) == (ratio > 0.02)
+
+
+def test_merged_rows_are_as_many_as_they_were(case: Case) -> None:
+    """Rows of a cell are those of the table, also where equal ones are trained as one."""
+    rng = np.random.default_rng(5)
+    d = rng.integers(0, 6, ROWS)
+    c = np.array([int(text[5]) for text in case.one["c"].to_pylist()])
+    number = np.where((c + d) % 2, 1.0, -1.0) + rng.normal(size=ROWS)
+    one = case.one.append_column("d", pa.array([f"d{n}" for n in d]))
+    one = one.set_column(one.column_names.index("number"), "number", pa.array(number))
+    with (
+        merging(),
+        governed("min_cell = 20", "a.c, a.d", case, one, "WITH (unit = 'rows')") as (_, curves),
+    ):
+        cells = curves[curves.feature == "c × d"]
+        assert len(cells) == 36
+        assert sorted(cells.rows) == sorted(np.bincount(c * 6 + d).tolist())
+
+
 @pytest.mark.parametrize(
     ("items", "said"),
     [
         ("auto(pairs => 0)", "from 1 to 200"),
         ("auto(pairs => 'x')", "from 1 to 200"),
+        ("auto(pairs = 3)", "an argument is written name => value"),
         ("auto(paars => 3)", "did you mean pairs"),
         ("auto(pairs => 3) AS x", "has no name"),
         ("auto()", "a column of auto"),
@@ -298,6 +351,18 @@ def test_an_owner_bounds_the_cells(case: Case) -> None:
 def test_what_is_no_number_of_pairs_is_refused(case: Case, items: str, said: str) -> None:
     with pytest.raises((ParseError, PlanError), match=said):
         case.train(items)
+
+
+@pytest.mark.parametrize(
+    "items", ["auto(x, pairs => 3)", "auto(x, pairs => 3), auto(w, pairs => 3)"]
+)
+def test_pairs_of_one_feature_are_warned_of(case: Case, items: str) -> None:
+    case.train(items)
+    assert "adds no pairs: no table has two" in " ".join(
+        str(case.fed.sql("DESCRIBE MODEL m")).split()
+    )
+    case.train("auto(pairs => 3)")
+    assert "adds no pairs" not in " ".join(str(case.fed.sql("DESCRIBE MODEL m")).split())
 
 
 def test_a_client_chooses_no_more_pairs_than_it_was_told() -> None:

@@ -51,8 +51,10 @@ class Held:
     def categories(self, run: str, slot: int) -> int:
         return self.largest
 
-    def govern(self, run: str, slot: int, least: int, most: int, ratio: float | None) -> None:
-        self.governed = least, most, ratio
+    def govern(
+        self, run: str, slot: int, least: int, most: int, ratio: float | None, rows: Array
+    ) -> None:
+        self.governed = least, most, ratio, rows
 
     def rare(
         self, run: str, slot: int, counted: Counted, computed: Collection[int], least: int

@@ -96,6 +96,30 @@ def test_cells_keep_to_the_limits(least: int, most: int) -> None:
     )
 
 
+def test_rows_are_those_that_active_rows_stand_for() -> None:
+    """Equal rows that were merged count each, and the row of a missing partner is none."""
+    given, counts, rows = columns(), np.full(ROWS, 9.0), np.full(ROWS, 20)
+    rows[np.isnan(given[0])] = 0
+    limits = CellLimits(12, 40, rows=rows)
+    chosen = pairs.pairs_of([(0, 2)], given, counts, limits)
+    (own,) = pairs.crossed(chosen, FEATURES, given, counts, limits).rows
+    assert own.sum() == 20 * np.sum(~np.isnan(given[0]))
+    assert not pairs.crossed(
+        chosen, FEATURES, given, counts, CellLimits(12, 40, rows=rows * 0)
+    ).pairs
+
+
+def test_pairs_of_another_block_have_no_more_cells_than_there_is_room_for() -> None:
+    given, counts = columns(), np.ones(ROWS)
+    chosen = pairs.pairs_of([(0, 2), (0, 3)], given, counts, CellLimits())
+    found = pairs.crossed(chosen, FEATURES, given, counts, CellLimits(), whole=True)
+    room = CellLimits(columns=found.sizes[0] + 3)
+    some = pairs.crossed(chosen, FEATURES, given, counts, room, whole=True)
+    assert some.sizes == (found.sizes[0], 3)
+    none = pairs.crossed(chosen, FEATURES, given, counts, CellLimits(columns=0), whole=True)
+    assert none.sizes == (0, 0)
+
+
 def test_the_pair_that_acts_together_is_chosen() -> None:
     """Gain over chance by hand: of cells of eight bins at most."""
     given, rng = columns(), np.random.default_rng(4)

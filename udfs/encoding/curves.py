@@ -9,13 +9,13 @@ columns; these times √(s_1 / s_j) have the penalty s_1 |β|².
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy import linalg
 
-from sqlfl.base.arrays import Float
+from sqlfl.base.arrays import Array, Float
 from sqlfl.contract.transforms import CURVE_COLUMNS
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ SINGULAR = 1e-10
 """Relative mean square below which a combination of B-splines is 0 in all rows."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class CellLimits:
     """Limits of an owner's policies for cells made of values."""
 
@@ -45,6 +45,17 @@ class CellLimits:
     """Cells of one feature, or of one pair of features."""
     columns: int | None = None
     """Cells of all pairs; None for any number."""
+    rows: Array | None = None
+    """(a,): rows of a table that each active row stands for: 0 of the row that a LEFT JOIN takes
+    where it finds no partner, more of equal rows that were merged. None for one each."""
+
+    def at(self, chosen: Array) -> CellLimits:
+        """Return the limits of these active rows alone."""
+        return self if self.rows is None else replace(self, rows=self.rows[chosen])
+
+    def rows_of(self, size: int) -> Array:
+        """Return rows of a table (size,) that the active rows stand for."""
+        return np.ones(size) if self.rows is None else self.rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,12 +180,12 @@ def frequent(values: Float, counts: Float, limits: CellLimits) -> Float:
     distinct, sums = _counted(values, counts)
     if len(distinct) < 3:
         return np.zeros(0)
-    rows = _counted(values, np.ones(len(values)))[1]
-    fewest = max(SHARE * len(values), LEAST_COUNT, limits.least)
+    rows = _counted(values, limits.rows_of(len(values)))[1]
+    fewest = max(SHARE * rows.sum(), LEAST_COUNT, limits.least)
     often = np.flatnonzero((sums >= SHARE * sums.sum()) & (rows >= fewest))
     most = often[np.argsort(-sums[often], kind="stable")]
     most = most[: min(MOST_VALUES, limits.most - 1)]
-    if 0 < len(values) - rows[most].sum() < limits.least:
+    if 0 < rows.sum() - rows[most].sum() < limits.least:
         most = most[:-1]
     return np.sort(distinct[most])
 

@@ -79,7 +79,8 @@ def fit(
     _check_finite(feature, values)
     known = ~np.isnan(values) & (counts > 0)
     if step.function == AUTO:
-        return _fit_auto(step, values[known], counts[known], joined, limits or curves.CellLimits())
+        own = (limits or curves.CellLimits()).at(known)
+        return _fit_auto(step, values[known], counts[known], joined, own)
     if not known.any():
         raise ModelError(
             f"column {feature.name} has no values to fit {step.function} to",

@@ -181,16 +181,18 @@ def crossed(
     *,
     whole: bool = False,
 ) -> Crossing:
-    """The pairs' cells in these rows, without those of too few: unless they are to be `whole`,
-    pairs of fewer than two cells, and those beyond the room for columns, are left out."""
+    """The pairs' cells in these rows, without those of too few. Pairs of fewer than two cells, and
+    those beyond the room for columns, are left out; of a `whole` pair only the cells beyond it."""
     kept: list[tuple[FeatureSpecification, Pair, tuple[str, ...], Float, Array, Array]] = []
-    room = limits.columns
+    room, known = limits.columns, counts > 0
+    own_rows = limits.rows_of(len(counts))[known]
     for pair in pairs:
         texts, cells = _texts(pair, features), _cells(pair, columns)
         sums = np.bincount(cells, counts, len(texts)).astype(np.float64)
-        rows = np.bincount(cells[counts > 0], minlength=len(texts))
+        rows = np.bincount(cells[known], own_rows, len(texts)).astype(np.int64)
         often = np.flatnonzero((sums >= LEAST) & (rows >= limits.least))
-        most = np.sort(often[np.argsort(-sums[often], kind="stable")[: limits.most]])
+        often = often[np.argsort(-sums[often], kind="stable")][: limits.most]
+        most = np.sort(often[:room] if whole else often)
         if not whole and (len(most) < 2 or (room is not None and len(most) > room)):
             continue
         room = None if room is None else room - len(most)
