@@ -30,7 +30,7 @@ from sqlfl.messages import Message, Ready, Start
 from sqlfl.methods.pbm.coordinator import Pbm
 from sqlfl.models.losses import loss_of
 from sqlfl.options.resolve import training_options
-from sqlfl.party.masking import MaskedRun
+from sqlfl.party.masked_run import MaskedRun
 from sqlfl.party.operator import client_of
 from sqlfl.privacy.poisson_binomial.sampling import draw, estimate
 

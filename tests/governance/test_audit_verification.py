@@ -269,7 +269,7 @@ def test_at_the_command_line(
 
 
 def test_a_file_that_may_only_be_read(written: Files, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("audit_verification", "places"):
+    for module in ("audit_verification", "owner"):
         monkeypatch.setattr(f"sqlfl.governance.{module}.may_be_written", lambda path: False)
     with duckdb.connect(written.party, read_only=True):  # beside which none can be opened to write
         assert written.faults(alone=True) == []

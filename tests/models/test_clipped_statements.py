@@ -250,7 +250,7 @@ def test_what_they_refuse(fed: sqlfl.Federation, kind: str, clauses: str, words:
 def test_what_looks_into_them(fed: sqlfl.Federation, tmp_path: object) -> None:
     train(fed, "quantile_regression", quantile=0.75)
     assert fed.sql("WEIGHTS OF MODEL m").arrow().num_rows > 4
-    with pytest.raises(sqlfl.Error, match="compares means"):
+    with pytest.raises(sqlfl.Error, match="compares the mean of predictions"):
         fed.sql(f"CALIBRATION OF MODEL m FROM ({JOINED})")
     assert fed.sql(f"INFERENCE OF MODEL m FROM ({JOINED})").arrow().num_rows > 4
     assert fed.sql(f"IMPORTANCE OF MODEL m FROM ({JOINED})").arrow().num_rows >= 4

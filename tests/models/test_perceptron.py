@@ -10,7 +10,7 @@ from sqlfl.models import perceptron
 from sqlfl.models.neural import TowerNetwork
 from sqlfl.models.perceptron import Perceptron, derivative, suits
 from sqlfl.models.towers import TowerShape
-from sqlfl.party.neural import EngineLayer
+from sqlfl.party.first_layer import EngineLayer
 from tests.methods.harness import DenseEngine
 
 SHAPES = [

@@ -1,4 +1,4 @@
-/* Joined rows of a tree that are counted and not written down. sqlfl.coordinator.join.counting and
+/* Joined rows of a tree that are counted and not written down. sqlfl.coordinator.join.equal_rows and
    sqlfl.coordinator.join.factorised say what is computed, in numpy, and call it; as in compiled.c, the
    arrays are the caller's. */
 
