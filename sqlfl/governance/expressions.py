@@ -33,6 +33,8 @@ _SEARCHES = ("~~", "!~~", "contains", "starts_with", "ends_with", "prefix", "suf
 _PARTS_OF_DATES = ("year", "month", "day", "quarter", "dayofweek", "isodow", "dayofyear")
 _ROWS = ("row", "struct_pack")
 """Functions that fail for no value of their arguments."""
+_COUNTS = ("count", "count_star")
+"""Aggregates that are never NULL."""
 _STRICT = ("OPERATOR_NOT", "OPERATOR_IS_NULL", "OPERATOR_IS_NOT_NULL", "COMPARE_IN")
 
 
@@ -198,6 +200,8 @@ class Expressions:
                 parts.append(node["else_expr"])
             case "OPERATOR" if node.get("type") in _STRICT:
                 parts = node["children"]
+            case "FUNCTION" if str(node["function_name"]).lower() in _COUNTS:
+                return True
             case _:
                 return False
         return all(self.strict(part, scope) for part in parts)

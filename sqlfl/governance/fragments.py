@@ -119,7 +119,7 @@ class Fragments:
         """Return the reading with columns of links in `links`, and those of all other conditions in
         `filters`.
         """
-        filters = dict(reading.filters)
+        filters, chosen = dict(reading.filters), reading.chosen
         linked: set[ScopeColumn] = set()
         keys = {
             output.bare.column
@@ -146,7 +146,9 @@ class Fragments:
         if item.target:
             reads = self._label_tested(reading.outputs[label], ruling)
             filters |= dict.fromkeys(reads, "a target that may be NULL")
-        return replace(reading, filters=filters, links=frozenset(linked))
+            if reading.outputs[label].of_rows_alone and not reading.outputs[label].strict:
+                chosen |= {"a target that may be NULL"}
+        return replace(reading, filters=filters, links=frozenset(linked), chosen=chosen)
 
     def _is_link(self, left: Bare, right: Bare) -> bool:
         """Return True if different values stay different, and no comparison fails."""

@@ -68,6 +68,13 @@ class SelectOutput:
     """Bound of its values' size."""
     joined: bool = False
     """True if its rows may be more than those of any table."""
+    of_rows: bool = False
+    """True if it follows from rows, whatever their values: their number, or the place of one."""
+
+    @property
+    def of_rows_alone(self) -> bool:
+        """True if it follows from rows, and from no column's values."""
+        return self.of_rows and not self.reads
 
 
 @dataclass(frozen=True)
@@ -116,7 +123,8 @@ def meanings(
             elif source is not None and len(parts) == 1:
                 reads = frozenset().union(*(o.reads for o in source.outputs))
                 size = total([o.size for o in source.outputs], 16.0 * len(source.outputs) + 16.0)
-                found.append(SelectOutput("", reads, size=size))
+                of_rows = any(o.of_rows for o in source.outputs)
+                found.append(SelectOutput("", reads, size=size, of_rows=of_rows))
         for other in own.sources.values():
             found += named(other.outputs, first)
             unsure += [output for output in other.outputs if not output.name]
@@ -173,6 +181,7 @@ def merged(parts: tuple[SelectOutput, ...]) -> SelectOutput:
         computed=any(part.computed for part in parts),
         strict=all(part.strict for part in parts),
         joined=any(part.joined for part in parts),
+        of_rows=any(part.of_rows for part in parts),
         size=sizes.pop() if len(sizes) == 1 else largest([part.size for part in parts]),
     )
 

@@ -288,6 +288,7 @@ class _Reader:
             if node["setop_type"] != "UNION" or not node.get("setop_all"):
                 # which rows there are follows from all values of all parts
                 self._decide(node["setop_type"], *(output.reads for output in found))
+                self._choose(node["setop_type"], found)
         elif kind == "SELECT_NODE":
             if node.get("sample") is not None:
                 raise _refused("TABLESAMPLE")
@@ -329,7 +330,11 @@ class _Reader:
                 self._decide(place, self.named)
             if modifier["type"] == "DISTINCT_MODIFIER" and not modifier.get("distinct_on_targets"):
                 for output in found:
-                    self._apart(output.bare, output.reads, place)
+                    self._apart(output, place)
+            elif modifier["type"] == "DISTINCT_MODIFIER" and self._follows_from_rows(
+                modifier["distinct_on_targets"], scope
+            ):
+                self.chosen.add(place)
         return found
 
     def _decide(self, place: str, *reads: Iterable[ScopeColumn]) -> None:
@@ -337,12 +342,18 @@ class _Reader:
         for column in frozenset().union(*reads):
             self.filters.setdefault(column, place)
 
-    def _apart(self, bare: Bare | None, reads: Reads, place: str) -> None:
+    def _choose(self, place: str, outputs: Iterable[SelectOutput]) -> None:
+        """Record that these decide the rows, for those that follow from no column's values."""
+        if any(output.of_rows_alone for output in outputs):
+            self.chosen.add(place)
+
+    def _apart(self, output: SelectOutput, place: str) -> None:
         """Record that rows equal in it become one."""
-        if bare is None or self._opaque:
-            self._decide(place, reads)
+        self._choose(place, [output])
+        if output.bare is None or self._opaque:
+            self._decide(place, output.reads)
         else:
-            self.pairs[bare, bare] = None
+            self.pairs[output.bare, output.bare] = None
 
     @contextmanager
     def _hidden(self) -> Iterator[None]:
@@ -419,6 +430,7 @@ class _Reader:
                         computed=any(o.reads for o in own),
                         strict=all(o.strict for o in own),
                         size=largest([o.size for o in own]),
+                        of_rows=any(o.of_rows for o in own),
                     )
                     for n, own in enumerate(zip(*rows, strict=True))
                 )
@@ -446,6 +458,7 @@ class _Reader:
         """Record columns of USING."""
         reads: Reads = frozenset().union(*(output.reads for output in found))
         self.named |= reads
+        self._choose("USING", found)
         bare = [output.bare for output in found if output.bare is not None]
         if len(bare) < len(found) or join not in _EQUATING or self._opaque:
             self._decide("USING", reads)
@@ -514,6 +527,9 @@ class _Reader:
                 outputs = self.query(node["subquery"]["node"], scope)
                 own = self.reads(node["child"], scope)
                 reads = own.union(*(output.reads for output in outputs))
+                self._choose(place, outputs)
+                if not own and self._follows_from_rows(node["child"], scope):
+                    self.chosen.add(place)
                 sides = [self._made.bare(node["child"], scope), *(o.bare for o in outputs)]
                 return self._equality(sides, reads, place)
             case "COMPARE_EQUAL", _:
@@ -524,6 +540,8 @@ class _Reader:
                 reads, bare = self.reads(node, scope), self._made.bare(tested, scope)
                 same = (n for n, text in enumerate(self._texts) if text == _text(tested))
                 column = None if bare is None else bare.column
+                if not reads and not self._made.strict(tested, scope):
+                    self._decided(tested, scope, place)
                 self.tests.append(NullTest(reads, place, column, frozenset(same)))
                 return reads
         return self._decided(node, scope, place)
@@ -541,14 +559,25 @@ class _Reader:
         with self._hidden():
             reads = self.reads(node, scope)
         self._decide(place, reads)
-        if not reads and any(self._made.varies(inner) for inner in nodes(node)):
+        if not reads and self._follows_from_rows(node, scope):
             self.chosen.add(place)
         return reads
+
+    def _follows_from_rows(self, node: object, scope: SelectScope) -> bool:
+        """Return whether an expression may follow from rows, whatever their values."""
+        return any(
+            self._made.varies(inner)
+            or (
+                inner.get("class") == "COLUMN_REF"
+                and any(output.of_rows for output in self._made.meant(inner, scope))
+            )
+            for inner in nodes(node)
+        )
 
     def _group(self, node: Node, scope: SelectScope, outputs: tuple[SelectOutput, ...]) -> None:
         placed = _placed(node, outputs)
         output = self.output(node, scope) if placed is None else placed
-        self._apart(output.bare, output.reads, "GROUP BY")
+        self._apart(output, "GROUP BY")
 
     # -- expressions -------------------------------------------------------------------------------
 
@@ -571,6 +600,7 @@ class _Reader:
             bool(reads) and bare is None and source is None and not self._made.passed(node, scope),
             self._made.strict(node, scope),
             size,
+            of_rows=self._follows_from_rows(node, scope),
         )
 
     def _plain(self, node: Node, scope: SelectScope) -> ScopeColumn | None:

@@ -116,6 +116,20 @@ def test_an_aggregate_is_under_the_policies_of_its_table(
             train(MEAN.format("p.ward = o.ward"))  # four groups
 
 
+def test_numbers_of_rows_decide_nothing_under_never(
+    owned: tuple[duckdb.DuckDBPyConnection, sqlfl.Federation],
+) -> None:
+    """A count names no column, and yet is a condition where rows follow from it."""
+    con, fed = owned
+    rules = "min_rows = 5, conditions = 'never'"
+    ruled(con, rules, "GRANT JOIN (pid), TRAIN (age) ON patients TO 'acme' UNDER r")
+    count = MEAN.format("p.pid = o.pid").replace("avg(p.age)", "count(*)").removesuffix(" AS age")
+    text = OF_OWN.format(MEAN.format("p.pid = o.pid"), f"lab.own o WHERE {count} = 1")
+    told = "'never', and WHERE decides which rows there are"
+    with fed, pytest.raises(PolicyError, match=told):
+        fed.sql(text)
+
+
 def test_constants_are_no_way_to_ask_an_owner_for_keys(
     owned: tuple[duckdb.DuckDBPyConnection, sqlfl.Federation],
 ) -> None:

@@ -225,6 +225,31 @@ def test_conditions_are_of_columns_that_are_granted_for_them(
         ("FROM t HAVING count(*) > 1", "HAVING"),
         ("FROM t QUALIFY row_number() OVER () = 1", "QUALIFY"),
         ("FROM t WHERE 1 = 1", ""), ("FROM t WHERE FALSE", ""),
+        # by the name of what says nothing of values
+        ("FROM (SELECT a, row_number() OVER () AS n FROM t) AS t WHERE n <= 5", "WHERE"),
+        ("FROM (SELECT a, count(*) OVER () AS n FROM t) AS t WHERE t.n % 2 = 0", "WHERE"),
+        ("FROM (SELECT k, max(a) AS a, count(*) AS n FROM t GROUP BY k) AS t WHERE n > 2", "WHERE"),
+        ("FROM t JOIN (SELECT k, count(*) + 1 AS n FROM t GROUP BY k) AS o ON t.k = o.k AND n = 4",
+         "a join"),
+        ("FROM t JOIN (SELECT count(*) AS n FROM t) AS o ON 3 = (o.n)", "a join"),
+        ("FROM (SELECT a, nullif(row_number() OVER (), 7) AS n FROM t) AS t WHERE n IS NOT NULL",
+         "WHERE"),
+        ("FROM (SELECT a, n FROM (SELECT a, 1 AS n FROM t) AS o JOIN (SELECT count(*) AS n FROM t) "
+         "AS u USING (n)) AS t", "USING"),
+        ("FROM (SELECT DISTINCT k, n, 1 AS a FROM (SELECT k, count(*) AS n FROM t GROUP BY k) o) "
+         "AS t", "DISTINCT"),
+        ("FROM (SELECT n, 1 AS a FROM (SELECT k, count(*) AS n FROM t GROUP BY k) AS o GROUP BY n) "
+         "AS t", "GROUP BY"),
+        ("FROM (SELECT count(*) AS a FROM t GROUP BY k EXCEPT SELECT 3) AS t", "EXCEPT"),
+        ("FROM t WHERE 3 IN (SELECT count(*) FROM t GROUP BY k)", "WHERE"),
+        ("FROM (WITH c AS (SELECT a, row_number() OVER () AS n FROM t) SELECT a FROM c "
+         "WHERE c.n <= 5) AS t", "WHERE"),
+        ("FROM (SELECT 1 AS a FROM (VALUES ((SELECT count(*) FROM t))) AS v(n) WHERE v.n > 3) AS t",
+         "WHERE"),
+        ("FROM (SELECT a, count(*) FILTER (WHERE n > 3) OVER () AS m FROM (SELECT a, "
+         "row_number() OVER () AS n FROM t) AS o) AS t", "FILTER"),
+        ("FROM (SELECT k, max(a) AS a, count(*) AS n FROM t GROUP BY k) AS t WHERE n IS NOT NULL",
+         ""),
     ],
 )  # fmt: skip
 def test_rows_that_are_chosen_by_no_value(
@@ -235,6 +260,17 @@ def test_rows_that_are_chosen_by_no_value(
     never = replace(RULING, policies={"r": TrainingPolicy(labels="never")})
     told = f"its owner's policy has conditions = 'never', and {place} decides which rows there are"
     assert said(con, text, never, features=(ONE,)) == told * bool(place)
+
+
+def test_a_number_of_rows_as_a_target(con: duckdb.DuckDBPyConnection) -> None:
+    """Rows without a target are left out: none is without a count."""
+    never = replace(RULING, policies={"r": TrainingPolicy(labels="never")})
+    inner = "(SELECT k, max(a) AS a, {} AS n FROM t GROUP BY k)"
+    told = "its owner's policy has conditions = 'never', and a target that may be NULL decides"
+    for value, refused in (("count(*)", False), ("nullif(count(*), 3)", True)):
+        text = f"SELECT a, n AS sqlfl_target FROM {inner.format(value)} AS t"
+        found = said(con, text, never, features=(ONE,), target=True)
+        assert (told in found) == refused, found
 
 
 def test_join_keys_that_are_not_null(con: duckdb.DuckDBPyConnection) -> None:
