@@ -52,6 +52,13 @@ class Pusher(Context):
                 self._check_function(table)
 
     def nameless(self, table: exp.Table) -> Exception:
+        if not table.name:
+            return plan_error(
+                "this SELECT reads rows of constants alone, and no party evaluates it",
+                self.sql,
+                table,
+                "make the rows a table in a party's database, or join them with one by an equality",
+            )
         parties = ", ".join(self.tables.parties())
         hint = f"write party.{table.name}; the parties are {parties}"
         if table.name.lower().endswith(FILES):

@@ -79,6 +79,15 @@ def test_others_are_refused(query: str, catalog: DatabaseCatalog) -> None:
     assert caught.value.hint
 
 
+def test_constants_as_a_part_of_a_union_are_refused_by_what_they_are(
+    catalog: DatabaseCatalog,
+) -> None:
+    with pytest.raises(PlanError, match="rows of constants alone, and no party") as caught:
+        plan(catalog, "SELECT amount FROM shop.orders UNION ALL SELECT i FROM range(3) r(i)")
+    assert caught.value.line
+    assert caught.value.hint
+
+
 # -- random queries --------------------------------------------------------------------------------
 
 STATEMENTS = 3000 if THOROUGH else 30
