@@ -70,17 +70,18 @@ def labels_change(numeric: int, categories: int) -> float:
 
 def fits_change(theta: Array, offsets: Sequence[int]) -> float:
     """Δ of a row's fit: ℓ2. theta : (d, c), of bounded columns. offsets : first column of each
-    category feature, at the end d; numeric columns stand before.
+    category feature, at the end d; numeric columns stand before. It may be infinite.
 
     >>> fits_change(np.array([[1.0], [-2.0], [3.0]]), (1, 3))
     7.0
     """
     numeric = offsets[0]
-    moved = 2.0 * np.abs(theta[:numeric]).sum(axis=0)
-    for start, end in pairwise(offsets):
-        entries = theta[start:end]
-        moved += entries.max(axis=0, initial=0.0) - entries.min(axis=0, initial=0.0)
-    return float(np.linalg.norm(moved))
+    with np.errstate(over="ignore"):
+        moved = 2.0 * np.abs(theta[:numeric]).sum(axis=0)
+        for start, end in pairwise(offsets):
+            entries = theta[start:end]
+            moved += entries.max(axis=0, initial=0.0) - entries.min(axis=0, initial=0.0)
+        return float(np.linalg.norm(moved))
 
 
 def weight_cap(counts: Array, columns: int, change: float, multiplier: float) -> float:

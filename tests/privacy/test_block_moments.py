@@ -320,6 +320,21 @@ def test_no_release_beyond_those_of_the_plan(
         operator.handle(asked[-1])
 
 
+@pytest.mark.parametrize("size", [1.2e308, 1e300, 1e39])
+@pytest.mark.parametrize("row", [[0.9, 0.9], [0.3, 0.4]])
+def test_whether_fits_are_beyond_all_numbers_tells_nothing_of_rows(
+    size: float, row: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Weights are refused that a coordinator chose such that only some rows' fits overflow."""
+    client = Client(monkeypatch, np.ones(2), 2, (), rounds=2, fits=1.0)
+    operator = client.operator(np.array([[0.1, 0.1], row]))
+    operator.handle(SetParameters("run", 0, np.full((2, 1), size)))
+    for _ in range(2):
+        with pytest.raises(InternalError, match="fits of weights by which two rows may be"):
+            operator.handle(FITS)
+    assert not client.put
+
+
 def test_rounds_are_one_or_two(monkeypatch: pytest.MonkeyPatch) -> None:
     client = Client(monkeypatch, np.ones(2), 1, (), rounds=3)
     with pytest.raises(InternalError, match="3 rounds of moments"):

@@ -42,6 +42,9 @@ from sqlfl.privacy.block_moments import (
 )
 from sqlfl.privacy.randomness import Entropy, system
 
+LARGEST = float(np.finfo(np.float32).max)
+"""How far two rows' fits may be apart at most, to be sent."""
+
 
 class MomentsOperator:
     """Operator of one slot's linear block at one client. θ is 0 until it is sent.
@@ -220,12 +223,18 @@ class MomentsOperator:
         return PartialGradient(self._run, self._slot, noised)
 
     def _fits(self) -> Message:
-        """Return x θ of each row, and beside them the noise in each number."""
+        """Return x θ of each row, and beside them the noise in each number.
+
+        Raise InternalError, before rows are looked at, for θ of which fits may be beyond all
+        numbers: whether those of the rows are would tell of them.
+        """
+        change = fits_change(self._weights, self._engine.offsets) or 1.0  # where θ is 0
+        if change > LARGEST:
+            raise InternalError(f"fits of weights by which two rows may be {change:.3g} apart")
         numeric, onehot = self._bounded()
         p = self._engine.numeric
         values = numeric @ self._weights[:p] + np.asarray(onehot @ self._weights[p:])
-        change = fits_change(self._weights, self._engine.offsets) or 1.0  # where θ is 0
-        noised, noise = self._guard.fits(finite(values), change)
+        noised, noise = self._guard.fits(values, change)
         told = np.full(int(self._leader), noise)
         return Predictions(self._run, self._slot, predictions_of(noised), told)
 
