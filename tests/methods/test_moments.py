@@ -181,6 +181,23 @@ def test_classes_of_correlated_tables_are_fishers_discriminant(classes: int) -> 
     np.testing.assert_allclose(np.exp(logs), np.exp(wanted), atol=0.03)
 
 
+@pytest.mark.parametrize("leading", [0, 1])
+def test_a_table_without_columns_adds_nothing_in_the_second_round(leading: int) -> None:
+    """As of a category of which no value was often enough to be told."""
+    rng = np.random.default_rng(8)
+    x = rng.normal(size=(500, 2))
+    y = x @ [1.0, 0.5] + rng.normal(size=500)
+    target = Target.of(np.array([[y.var()]]))
+    blocks = exact(x, np.zeros((500, 0)), labels=y[:, None])
+    parts = [table_solution(block, target, 0.0) for block in blocks]
+    other = 1 - leading
+    told = FitMoments(np.zeros((len(parts[other].slopes), 1)), 0.1, 0.1)
+    found = solve_correlated(parts, leading, {other: told})
+    for one, two in zip(found.weights, solve(parts).weights, strict=True):
+        np.testing.assert_allclose(one, two)
+    assert found.strength == pytest.approx(solve(parts).strength)
+
+
 @pytest.mark.parametrize("noise", [0.3, 1.0, 1e3])
 def test_noise_of_the_second_round_leaves_the_first(noise: float) -> None:
     """Nothing is correlated: most measures are shrunk to nothing, and none passes a covariance."""
@@ -400,6 +417,17 @@ def test_tiny_tables_give_a_constant_and_a_warning(kind: str, rows: int, databas
             values = predicted.column("prediction").to_numpy()
             assert np.isfinite(values).all()
             assert np.ptp(values) < 10
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_a_constant_target_gives_a_constant(rounds: int, database: Open) -> None:
+    text = query("two tables", NUMBERS).replace("o.price", "2 + 0 * o.price")
+    with federation(shop(database)) as fed:
+        with pytest.warns(UserWarning, match="hardly more than a constant"):
+            fed.sql(statement(NUMBERS, text, options=f", rounds = {rounds}"))
+        assert fed.model("m").metrics["explained"] == 0.0
+        found = fed.sql(f"PREDICT MODEL m FROM ({text})").df()["prediction"]
+    np.testing.assert_allclose(found, 2.0)
 
 
 def test_an_empty_join_is_told(database: Open) -> None:

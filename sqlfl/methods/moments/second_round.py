@@ -38,7 +38,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sqlfl.base.arrays import Array
-from sqlfl.methods.moments.solving import Solution, TableSolution, power
+from sqlfl.methods.moments.solving import Solution, TableSolution, power, solve
 
 MOST = 0.98
 """Largest correlation between a table and another one's fits, given the target."""
@@ -65,6 +65,8 @@ def solve_correlated(
     are correlated with its fits. Tables are numbered by their place.
     """
     leader = tables[leading]
+    if not len(leader.strength):  # a target that is constant
+        return solve(tables)
     theta = leader.weights
     root = power(theta.T @ leader.within @ theta, -0.5)
     weights = [own.weights for own in tables]

@@ -106,7 +106,10 @@ class Solution:
     """τ = Uᵀ D⁻¹ U (r, r): without correlations between tables Σ τ_i"""
 
     def explained(self, target: Target) -> float:
-        """The share of the target's variance, from what was released: at least 0."""
+        """The share of the target's variance, from what was released: at least 0, and 0 of a target
+        that is constant."""
+        if not len(target.spread):
+            return 0.0
         whole = self.strength
         share = whole @ np.linalg.inv(np.eye(len(whole)) + whole)
         return float(np.clip(np.diag(share) @ target.spread / target.spread.sum(), 0.0, 1.0))
@@ -119,7 +122,9 @@ def solve(tables: Sequence[TableSolution]) -> Solution:
 
 
 def regression(solution: Solution, target: Target) -> tuple[Array, ...]:
-    """θ_i (d_i, 1) of a target that is a number."""
+    """θ_i (d_i, 1) of a target that is a number: 0 of one that is constant."""
+    if not len(target.spread):
+        return tuple(np.zeros((len(own), 1)) for own in solution.weights)
     scale = float(np.sqrt(target.spread[0])) / (1.0 + float(solution.strength[0, 0]))
     return tuple(scale * own for own in solution.weights)
 
@@ -145,9 +150,9 @@ def discriminants(
 def table_solution(block: TableMoments, target: Target, ridge: float) -> TableSolution:
     """ridge: of the objective, in units of the columns' covariance."""
     d, r = len(block.covariance), len(target.spread)
-    if not d:
-        none = np.zeros((0, r))
-        return TableSolution(none, np.zeros((r, r)), np.zeros((0, 0)), none, none)
+    if not (d and r):  # without columns, or for a target that is constant
+        none = np.zeros((d, r))
+        return TableSolution(none, np.zeros((r, r)), np.zeros((d, d)), none, none)
     u = block.slopes @ target.directions
     noise = np.square(block.slopes_noise * target.directions).sum(axis=0)  # s² / λ
     values, vectors = np.linalg.eigh((block.covariance + block.covariance.T) / 2.0)
@@ -192,7 +197,7 @@ def _positive(values: Array) -> Array:
 def power(values: Array, exponent: float) -> Array:
     """Return a power of a symmetric matrix without negative eigenvalues; what vanishes stays 0."""
     own, vectors = np.linalg.eigh((values + values.T) / 2.0)
-    known = own > 1e-14 * max(float(own[-1]), 1e-300)
+    known = own > 1e-14 * own.max(initial=1e-300)
     powers = np.where(known, np.where(known, own, 1.0) ** exponent, 0.0)
     found: Array = (vectors * powers) @ vectors.T
     return found
