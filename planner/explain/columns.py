@@ -61,7 +61,8 @@ def rests(setting: ReportSetting) -> Iterator[str]:
     yield (
         "A client tells of a choice which column it is and its direction, never the noised score. "
         "It works out by itself how far one row can move a score and a random sum: from how often "
-        "its rows are joined, the public seed of the sums, and the bounds, to which it clips."
+        "its rows are joined, the residuals and the public seed that it is sent, and the bounds, "
+        "to which it clips."
     )
     yield (
         "Which columns are looked at (sample) is not counted as secret. Weights, intercept and "

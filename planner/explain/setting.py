@@ -98,7 +98,7 @@ class ReportSetting:
 
     @property
     def solved(self) -> bool:
-        """Return whether clients release noised moments of their columns, and no prediction."""
+        """Return whether clients release noised moments of their columns, and at most fits."""
         return isinstance(self.protection.predictions, NoisedMoments)
 
     @property

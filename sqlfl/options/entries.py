@@ -83,8 +83,8 @@ class Defaults:
     receives draws.
     """
     solved: bool = False
-    """The model is solved from moments. Clients noise them and send them once; they send no row's
-    prediction. This needs protected features.
+    """The model is solved from moments. Clients noise them and send them once. In a second round,
+    one table's clients send noised fits of its rows too. This needs protected features.
     """
     sketched: bool = False
     """Clients choose columns and send sketches of them, and no row's prediction. With protected

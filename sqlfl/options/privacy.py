@@ -328,7 +328,7 @@ class Privacy:
 
     @property
     def solved(self) -> bool:
-        """Return whether the model is solved from noised moments, without any prediction."""
+        """Return whether the model is solved from noised moments and fits."""
         return self.features and self.predictions == "moments"
 
     @property
