@@ -104,3 +104,16 @@ def _plain(node: dict[str, Any], aggregates: frozenset[str]) -> bool:
         or str(inner.get("function_name", "")).lower() in several
         for inner in nodes(node)
     )
+
+
+def placeless_text(node: dict[str, Any]) -> str:
+    """Return one text for expressions that differ in their place or their alias alone."""
+    return json.dumps(_placeless({**node, "alias": ""}), sort_keys=True)
+
+
+def _placeless(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_placeless(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    return {name: _placeless(item) for name, item in value.items() if name not in PLACES}

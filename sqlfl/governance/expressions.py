@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from sqlfl.contract.schema import folded
 from sqlfl.governance.canonical import nodes
-from sqlfl.governance.constants import is_null
+from sqlfl.governance.constants import is_null, literal
 from sqlfl.governance.scopes import Bare, ScopeColumn, SelectOutput, SelectScope, meanings
 from sqlfl.governance.value_types import (
     NULL,
@@ -26,6 +26,11 @@ from sqlfl.governance.value_types import (
 )
 
 Node: TypeAlias = "dict[str, Any]"
+
+NORMALISING = ("lower", "upper", "lcase", "ucase", "trim", "ltrim", "rtrim", "strip_accents")
+"""Functions of a column alone that a join key may have: they make no chosen value."""
+NEUTRAL = ("", "0", "false", "1970-01-01", "00:00:00", "00000000-0000-0000-0000-000000000000")
+"""Constants that a key may be, or that may replace NULL: one value of each type."""
 
 _REALS = ("abs", "ceil", "ceiling", "floor", "round", "exp")
 _TEXTS = ("lower", "upper", "lcase", "ucase", "trim", "ltrim", "rtrim", "strip_accents")
@@ -210,3 +215,50 @@ class Expressions:
 def bytewise(node: Node) -> bool:
     """Return True if it is a text as it is, compared byte by byte."""
     return node["class"] == "COLLATE" and folded(node["collation"]) == "binary"
+
+
+def inside_normalising(node: Node) -> Node | None:
+    """Return the expression inside one that normalises a key; None for any other."""
+    match node["class"]:
+        case "CAST":
+            return dict(node["child"])
+        case "COLLATE" if bytewise(node):
+            return dict(node["child"])
+        case "FUNCTION":
+            inner = node.get("arguments") or []
+            alone = len(inner) == 1 and node["function_name"] in NORMALISING
+            return inner[0]["expression"] if alone else None
+        case "OPERATOR" if node.get("type") == "OPERATOR_COALESCE":
+            first, *others = node["children"]
+            return first if all(literal(o) in NEUTRAL for o in others) else None
+        case "CASE":
+            checks, otherwise = node.get("case_checks") or [], node.get("else_expr")
+            empty = otherwise is None or is_null(otherwise)
+            never = len(checks) == 1 and literal(checks[0]["when_expr"]) == "false"
+            return checks[0]["then_expr"] if never and empty else None
+    return None
+
+
+def asserted(node: Node) -> Node:
+    """Return the condition without `IS TRUE`, which changes no row: `x` of `x IS TRUE`."""
+    truth = {"kind": "BOOLEAN", "text": "true"}
+    while node.get("type") == "COMPARE_NOT_DISTINCT_FROM" and node["right"].get("literal") == truth:
+        node = node["left"]
+        if node["class"] == "CAST" and type_of(node["type_expr"]) == "BOOLEAN":
+            node = node["child"]
+    return node
+
+
+def null_tested(node: Node) -> Node | None:
+    """Return the expression that is neither NULL nor NaN where the condition holds; None for other
+    conditions."""
+    inner: Node = node["children"][0] if node.get("type") == "OPERATOR_NOT" else node
+    kind = "OPERATOR_IS_NULL" if inner is not node else "OPERATOR_IS_NOT_NULL"
+    if inner.get("type") == kind:
+        found: Node = inner["children"][0]
+        return found
+    call = inner.get("arguments") or []
+    if inner is not node and inner.get("function_name") == "isnan" and len(call) == 1:
+        found = call[0]["expression"]
+        return found
+    return None

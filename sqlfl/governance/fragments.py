@@ -10,6 +10,7 @@ from typing import TypeAlias
 from sqlfl.base.errors import PolicyError
 from sqlfl.contract.fragment_columns import BASE, KEPT, ROW
 from sqlfl.contract.schema import SlotSpecification
+from sqlfl.governance.expressions import NEUTRAL
 from sqlfl.governance.functions import Functions, functions_of
 from sqlfl.governance.names import Listed, NameLookup
 from sqlfl.governance.policies import (
@@ -32,7 +33,7 @@ from sqlfl.governance.scopes import (
     Table,
     unknown,
 )
-from sqlfl.governance.tree import NEUTRAL, SelectReading, read
+from sqlfl.governance.tree import SelectReading, read
 from sqlfl.governance.value_types import comparable, lossless
 from sqlfl.options.policies import EXACT, strictest
 from sqlfl.udfs import sql

@@ -20,9 +20,21 @@ import duckdb
 from sqlfl.base.errors import PolicyError
 from sqlfl.contract.fragment_columns import KEPT
 from sqlfl.contract.schema import folded
-from sqlfl.governance.canonical import PLACES, canonical, nobodys, nodes, stable, unmatched
-from sqlfl.governance.constants import WIDEST, beside, is_null, literal
-from sqlfl.governance.expressions import Expressions, bytewise
+from sqlfl.governance.canonical import (
+    canonical,
+    nobodys,
+    nodes,
+    placeless_text,
+    stable,
+    unmatched,
+)
+from sqlfl.governance.constants import WIDEST, beside, literal
+from sqlfl.governance.expressions import (
+    Expressions,
+    asserted,
+    inside_normalising,
+    null_tested,
+)
 from sqlfl.governance.functions import Functions
 from sqlfl.governance.measuring import SizeMeasures
 from sqlfl.governance.scopes import (
@@ -44,7 +56,6 @@ from sqlfl.governance.scopes import (
     with_aliases,
 )
 from sqlfl.governance.sizes import DATA, SizeBound, largest, size_of_column
-from sqlfl.governance.value_types import type_of
 from sqlfl.udfs import sql
 
 LONGEST = 200_000
@@ -55,10 +66,6 @@ MOST = 20_000
 """Maximum number of nodes."""
 MOST_GROUPINGS = 64
 """Maximum number of sets by which CUBE and the like group rows."""
-NORMALISING = ("lower", "upper", "lcase", "ucase", "trim", "ltrim", "rtrim", "strip_accents")
-"""Functions of a column alone that a join key may have: they make no chosen value."""
-NEUTRAL = ("", "0", "false", "1970-01-01", "00:00:00", "00000000-0000-0000-0000-000000000000")
-"""Constants that a key may be, or that may replace NULL: one value of each type."""
 DECIDED = " in a query that a policy decides on"
 PARSE = sql.constant(sql.query("SELECT json_serialize_sql($text)"))
 _EXPRESSIONS = (
@@ -294,7 +301,7 @@ class _Reader:
                 raise _refused("TABLESAMPLE")
             self._from(node["from_table"], scope)
             if self._deep == 1:
-                self._texts = [_text(item) for item in node["select_list"]]
+                self._texts = [placeless_text(item) for item in node["select_list"]]
             found = self._outputs(node["select_list"], scope)
             if is_joined(scope):
                 found = tuple(replace(output, joined=True) for output in found)
@@ -514,7 +521,7 @@ class _Reader:
         if node["class"] == "CONJUNCTION" and node.get("type") == "CONJUNCTION_AND":
             parts = (self._condition(part, scope, place) for part in node["children"])
             return frozenset().union(*parts)
-        node = _asserted(node)
+        node = asserted(node)
         if self._opaque:
             return self._decided(node, scope, place)
         if node["class"] == "CONJUNCTION" and node.get("type") == "CONJUNCTION_AND":
@@ -536,9 +543,9 @@ class _Reader:
                 sides = [self._made.bare(node[name], scope) for name in ("left", "right")]
                 if None not in sides:
                     return self._equality(sides, self.reads(node, scope), place)
-            case _ if self._deep == 1 and (tested := _tested(node)) is not None:
+            case _ if self._deep == 1 and (tested := null_tested(node)) is not None:
                 reads, bare = self.reads(node, scope), self._made.bare(tested, scope)
-                same = (n for n, text in enumerate(self._texts) if text == _text(tested))
+                same = (n for n, text in enumerate(self._texts) if text == placeless_text(tested))
                 column = None if bare is None else bare.column
                 if not reads and not self._made.strict(tested, scope):
                     self._decided(tested, scope, place)
@@ -608,7 +615,7 @@ class _Reader:
         in place of NULL, may stand beside it.
         """
         while node["class"] != "COLUMN_REF":
-            inner = _inside(node)
+            inner = inside_normalising(node)
             if inner is None:
                 return None
             node = inner
@@ -718,29 +725,6 @@ class _Reader:
             raise PolicyError(f"type {'.'.join(path) or name} is not one that is allowed")
 
 
-def _inside(node: Node) -> Node | None:
-    """What a normalising expression is of."""
-    match node["class"]:
-        case "CAST":
-            found: Node = node["child"]
-            return found
-        case "COLLATE" if bytewise(node):
-            return dict(node["child"])
-        case "FUNCTION":
-            inner = node.get("arguments") or []
-            alone = len(inner) == 1 and node["function_name"] in NORMALISING
-            return inner[0]["expression"] if alone else None
-        case "OPERATOR" if node.get("type") == "OPERATOR_COALESCE":
-            first, *others = node["children"]
-            return first if all(literal(o) in NEUTRAL for o in others) else None
-        case "CASE":
-            checks, otherwise = node.get("case_checks") or [], node.get("else_expr")
-            empty = otherwise is None or is_null(otherwise)
-            never = len(checks) == 1 and literal(checks[0]["when_expr"]) == "false"
-            return checks[0]["then_expr"] if never and empty else None
-    return None
-
-
 def _in_order(node: Node) -> bool:
     """Rows come in the order of one table. Else that follows from what they are made of, and so
     does which are the first."""
@@ -751,43 +735,6 @@ def _apart(node: Node) -> bool:
     """A SELECT that groups rows, or whose equal rows are one."""
     alike = any(m["type"] == "DISTINCT_MODIFIER" for m in node.get("modifiers") or ())
     return bool(node.get("group_expressions")) or alike
-
-
-def _asserted(node: Node) -> Node:
-    """What has to hold where the condition does: `x` of `x IS TRUE`."""
-    truth = {"kind": "BOOLEAN", "text": "true"}
-    while node.get("type") == "COMPARE_NOT_DISTINCT_FROM" and node["right"].get("literal") == truth:
-        node = node["left"]
-        if node["class"] == "CAST" and type_of(node["type_expr"]) == "BOOLEAN":
-            node = node["child"]
-    return node
-
-
-def _tested(node: Node) -> Node | None:
-    """What must not be NULL, or NaN, where the condition holds."""
-    inner: Node = node["children"][0] if node.get("type") == "OPERATOR_NOT" else node
-    kind = "OPERATOR_IS_NULL" if inner is not node else "OPERATOR_IS_NOT_NULL"
-    if inner.get("type") == kind:
-        found: Node = inner["children"][0]
-        return found
-    call = inner.get("arguments") or []
-    if inner is not node and inner.get("function_name") == "isnan" and len(call) == 1:
-        found = call[0]["expression"]
-        return found
-    return None
-
-
-def _text(node: Node) -> str:
-    """The same for expressions that differ in their place or their alias alone."""
-    return json.dumps(_placeless({**node, "alias": ""}), sort_keys=True)
-
-
-def _placeless(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_placeless(item) for item in value]
-    if not isinstance(value, dict):
-        return value
-    return {name: _placeless(item) for name, item in value.items() if name not in PLACES}
 
 
 def _placed(node: Node, outputs: tuple[SelectOutput, ...]) -> SelectOutput | None:
