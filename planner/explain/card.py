@@ -38,7 +38,7 @@ class Release:
     """None without an ε."""
     note: str = ""
     pending: bool = False
-    """Whether ε will be known after the join: true for a plan with noise_multiplier."""
+    """True if ε will be known after the join: true for a plan with noise_multiplier."""
 
     def __post_init__(self) -> None:
         known = self.epsilon is not None

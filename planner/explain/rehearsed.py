@@ -28,7 +28,7 @@ class ClientTraffic:
 
     client: Client
     crosses: bool
-    """Whether they went from one party to another."""
+    """True if they went from one party to another."""
     up: bool
     messages: int
     bytes: int

@@ -67,7 +67,7 @@ class Section:
     title: str
     parts: tuple[Part, ...]
     folded: bool = False
-    """Whether HTML shows only the title until the user clicks it."""
+    """True if HTML shows only the title until the user clicks it."""
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ class ReportSetting:
 
     @property
     def training(self) -> bool:
-        """Whether the plan trains; else it is EVALUATE or PREDICT."""
+        """True if the plan trains; else it is EVALUATE or PREDICT."""
         return bool(self.plan.algorithm)
 
     @cached_property
@@ -83,17 +83,17 @@ class ReportSetting:
 
     @property
     def together(self) -> bool:
-        """Whether predictions are noised, and with them everything computed from them."""
+        """True if predictions are noised, and with them everything computed from them."""
         return bool(self.protection.predictions)
 
     @property
     def summed(self) -> bool:
-        """Whether the coordinator receives predictions only as sums over all slots."""
+        """True if the coordinator receives predictions only as sums over all slots."""
         return self.training and spec_of(self.plan.algorithm).drawn
 
     @property
     def chosen(self) -> bool:
-        """Whether clients choose columns and send them, in place of predictions."""
+        """True if clients choose columns and send them, in place of predictions."""
         return "column" in self.kinds
 
     @property
@@ -103,12 +103,12 @@ class ReportSetting:
 
     @property
     def sketched(self) -> bool:
-        """Whether clients send chosen columns as random sums."""
+        """True if clients send chosen columns as random sums."""
         return "direction" in self.kinds
 
     @property
     def drawn(self) -> bool:
-        """Whether the sums of embeddings consist of draws."""
+        """True if the sums of embeddings consist of draws."""
         return isinstance(self.protection.predictions, BinomialSums)
 
     @cached_property
@@ -129,7 +129,7 @@ class ReportSetting:
         return "coordinator" if self.plan.at is None else f"coordinator (at {self.plan.at})"
 
     def leaves(self, slot: Slot) -> bool:
-        """Whether the coordinator's messages from the slot cross a border."""
+        """Return True if the coordinator's messages from the slot cross a border."""
         return any(self.plan.crosses(client) for client in slot.clients)
 
     def fixed(self, *also: str) -> str:

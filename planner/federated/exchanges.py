@@ -98,7 +98,7 @@ class Run:
     into: Into | None = None
     protection: Protection = UNPROTECTED
     findings: bool = True
-    """Whether clients report unusual features."""
+    """True if clients report unusual features."""
     merges: bool = False
     """Clients may be asked which of their rows have equal features."""
     look: Diagnostic | None = None

@@ -42,20 +42,20 @@ class MethodSpec:
     element for each row.
     """
     sums_only: Callable[[TrainingOptions], bool] = lambda options: False
-    """Whether its rounds need only sums of joined rows over the rows of slots. Then no array has an
+    """True if its rounds need only sums of joined rows over the rows of slots. Then no array has an
     element for each joined row.
     """
     moments: bool = False
-    """Whether its private rounds need second moments of linear blocks."""
+    """True if its private rounds need second moments of linear blocks."""
     drawn: bool = False
     """Predictions leave clients under masks, as draws where PRIVACY asks for them: the coordinator
     gets their sums over all slots, joined row by joined row."""
     merges: Callable[[TrainingOptions], bool] = lambda options: False
-    """Whether a client may train equal rows as one row of their total weight: its rounds use rows
+    """True if a client may train equal rows as one row of their total weight: its rounds use rows
     only for sums and predictions.
     """
     whole: Callable[[TrainingOptions, int], bool] = lambda options, rows: True
-    """Whether a step takes all of this number of joined rows, each by its weight, if it
+    """True if a step takes all of this number of joined rows, each by its weight, if it
     `merges`.
     """
 

@@ -84,7 +84,7 @@ class FederatedPlan:
     privacy: Privacy | None = None
     """The resolved PRIVACY clause; None without the clause. In EVALUATE it protects labels only."""
     findings: bool = True
-    """Whether clients report unusual features: not where these are protected."""
+    """True if clients report unusual features: not where these are protected."""
     merges: bool = False
     """Clients may be asked which of their rows have equal features, to train them as one."""
     fleeting: Mapping[Client, str] = field(default_factory=lambda: MappingProxyType({}))

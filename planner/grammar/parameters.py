@@ -42,9 +42,9 @@ class ParameterPlace:
     """The name in `$name`; '1' of `$1`; empty of `?`."""
     span: Span
     option: bool
-    """Whether it is the value of an option, or within one."""
+    """True if it is the value of an option, or within one."""
     member: bool = False
-    """Whether it stands alone in the parentheses of IN."""
+    """True if it stands alone in the parentheses of IN."""
 
     @property
     def shown(self) -> str:

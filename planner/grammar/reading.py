@@ -94,7 +94,7 @@ class Parser(Operators):
     TYPE_CONVERTERS: ClassVar[dict[Any, Any]] = {}
 
     _lambdas = False
-    """Whether the parser is in the arguments of one of LAMBDA_FUNCTIONS."""
+    """True if the parser is in the arguments of one of LAMBDA_FUNCTIONS."""
 
     # -- operands
     # -------------------------------------------------------------------------------------

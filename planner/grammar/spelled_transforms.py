@@ -20,7 +20,7 @@ class _Function:
     arguments: int = 0
     """Behind the columns, at most."""
     struct: bool = False
-    """Whether its columns stand in STRUCT(...)."""
+    """True if its columns stand in STRUCT(...)."""
 
 
 _FUNCTIONS = {

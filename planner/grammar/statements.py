@@ -99,7 +99,7 @@ class TrainModel:
     """Place of the query, without its parentheses."""
     transforms: tuple[TransformItem, ...] = ()
     transforms_only: bool = False
-    """Whether each feature column of the query must stand in an item."""
+    """True if each feature column of the query must stand in an item."""
     offset: Word | None = None
     """The column of OFFSET, or of EXPOSURE."""
     exposure: bool = False
@@ -149,7 +149,7 @@ class PredictModel:
     sql: str = field(repr=False)
     options: tuple[Option, ...] = ()
     replace: bool = False
-    """Whether INTO replaces an existing table."""
+    """True if INTO replaces an existing table."""
     place: Span = field(default=(0, 0), repr=False)
     look: str = ""
     """'contributions': a statement `CONTRIBUTIONS OF MODEL`; empty of PREDICT itself."""
@@ -160,9 +160,9 @@ class ExplainStatement:
     statement: TrainModel | EvaluateModel | PredictModel | CheckQuery
     sql: str = field(repr=False)
     verbose: bool = False
-    """Whether to print all details."""
+    """True to print all details."""
     analyze: bool = False
-    """Whether to run it over synthetic rows."""
+    """True to run it over synthetic rows."""
 
 
 @dataclass(frozen=True)

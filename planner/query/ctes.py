@@ -23,7 +23,7 @@ class Cte:
     """CTEs that its own query can name, without itself."""
     node: exp.CTE
     recursive: bool
-    """Whether it is defined in WITH RECURSIVE."""
+    """True if it is defined in WITH RECURSIVE."""
 
     @property
     def name(self) -> str:

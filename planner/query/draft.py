@@ -33,14 +33,14 @@ class Draft:
     allow_cross_join: bool
     weight: str | None = None
     weight_may_lack: bool = False
-    """Whether a query without a column of that name has no weight; otherwise it is an error."""
+    """True if a query without a column of that name has no weight; otherwise it is an error."""
     offset: str | None = None
     exposure: bool = False
     """`offset` is the column of EXPOSURE."""
     split: bool = False
-    """Whether validation rows are drawn: some slot then has the whole row of its sources."""
+    """True if validation rows are drawn: some slot then has the whole row of its sources."""
     folds: bool = False
-    """Whether folds are drawn: by the target's slot, which then has its whole rows, or by the
+    """True if folds are drawn: by the target's slot, which then has its whole rows, or by the
     coordinator.
     """
     noised: bool = False
@@ -48,7 +48,7 @@ class Draft:
     clock: Clock = field(default_factory=lambda: Clock(dt.datetime.now(dt.UTC)))
     transforms: tuple[PlacedItem, ...] = ()
     careful: bool = False
-    """Whether each SELECT is checked at once for columns with one value per row."""
+    """True if each SELECT is checked at once for columns with one value per row."""
     blocks: tuple[DraftBlock, ...] = ()
     claims: tuple[Term, ...] = ()
     """Terms over several relations that must be one value per row."""

@@ -20,7 +20,7 @@ class Equal:
     nulls: bool = False
     """NULL equals NULL."""
     parts: bool = False
-    """Whether the sides are parts of rows, which DuckDB does not cast to one type as it does
+    """True if the sides are parts of rows, which DuckDB does not cast to one type as it does
     values.
     """
 

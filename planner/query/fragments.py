@@ -80,7 +80,7 @@ class FragmentWriter:
     """Index of the relation."""
     keys: tuple[int, ...]
     base: bool
-    """Whether the whole row of the sources is a column."""
+    """True if the whole row of the sources is a column."""
 
     def fragments(self, order: Mapping[Client, int]) -> Iterator[WrittenFragment]:
         """Yield the fragments of the branches; then, on the right of a LEFT JOIN, the

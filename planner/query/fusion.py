@@ -69,7 +69,7 @@ class _Node:
     on: tuple[Term, ...] = ()
     span: Span | None = None
     absorbed: bool = False
-    """Whether it stands in the FROM of a fused relation of its parent."""
+    """True if it stands in the FROM of a fused relation of its parent."""
 
     @property
     def all(self) -> list[int]:

@@ -63,7 +63,7 @@ class Source:
     lefts: tuple[LeftOn, ...] = ()
     """The LEFT JOINs of the fragment that it stands on the right of, the outermost first."""
     keyed: bool = False
-    """Whether its owner has declared a key of the table."""
+    """True if its owner has declared a key of the table."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class DraftRelation:
     span: Span | None
     branches: tuple[ClientBranch, ...]
     once: bool = False
-    """Whether its rows only match, and those with equal keys count as one."""
+    """True if its rows only match, and those with equal keys count as one."""
 
     @property
     def label(self) -> str:
@@ -165,11 +165,11 @@ class Equality:
     group: str = ""
     """Id of the group that it joins within; of `on`, of the group on the right of the LEFT JOIN."""
     on: bool = False
-    """Whether it stands in the ON of a LEFT JOIN: `left` is a relation before that, `right` one of
+    """True if it stands in the ON of a LEFT JOIN: `left` is a relation before that, `right` one of
     it.
     """
     own: bool = False
-    """Whether it implies no other equalities. `left` keeps its rows with a NULL term; it may be on
+    """True if it implies no other equalities. `left` keeps its rows with a NULL term; it may be on
     the right of a LEFT JOIN, and is then compared after that join.
     """
 
@@ -226,7 +226,7 @@ class DraftBlock:
     """Items of its own FROM; for the ID clause."""
     span: Span | None = None
     together: bool = False
-    """Whether all its relations belong to one client, and are fused."""
+    """True if all its relations belong to one client, and are fused."""
     identifiers: tuple[Output, ...] = ()
     equalities: tuple[Equality, ...] = ()
     kept: tuple[tuple[int, Term], ...] = ()

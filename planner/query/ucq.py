@@ -76,7 +76,7 @@ class Fragment:
     rows: int | None
     """Estimated rows, from the catalog."""
     virtual: bool = False
-    """Whether its rows are virtual: at most one, the expressions over an all-NULL row, for joined
+    """True if its rows are virtual: at most one, the expressions over an all-NULL row, for joined
     rows without a partner in a LEFT JOIN.
     """
     beside: int | None = None
@@ -88,7 +88,7 @@ class Fragment:
     and the index of this one. Its rows are all of theirs, and its `select` is one of them.
     """
     keyed: bool = False
-    """Whether its rows belong to a table with a declared key, which label noise follows from."""
+    """True if its rows belong to a table with a declared key, which label noise follows from."""
 
     @property
     def links(self) -> bool:
@@ -123,21 +123,21 @@ class Slot:
     stay.
     """
     weight: bool = False
-    """Whether it holds the column of WEIGHT."""
+    """True if it holds the column of WEIGHT."""
     offset: bool = False
-    """Whether it holds the column of OFFSET."""
+    """True if it holds the column of OFFSET."""
     split: bool = False
     """Validation rows are drawn per row of this slot."""
     noised: bool = False
-    """Whether it holds the target, and labels are noised per row of it."""
+    """True if it holds the target, and labels are noised per row of it."""
     units: bool = False
-    """Whether joined rows of one of its rows may depend on each other, so that its rows are
+    """True if joined rows of one of its rows may depend on each other, so that its rows are
     identified.
     """
     governed: bool = False
     """An owner of its tables has made a policy, and hears which of its rows are joined."""
     once: bool = False
-    """Whether its rows only match, and rows of all its clients with equal keys count as one: the
+    """True if its rows only match, and rows of all its clients with equal keys count as one: the
     table of a subquery in EXISTS or IN.
     """
     derived: tuple[str, ...] = ()
@@ -202,7 +202,7 @@ class Join:
     right: int
     key: int
     virtual: bool = False
-    """Whether `left` is on the right of a LEFT JOIN, and its virtual row has a key of its own."""
+    """True if `left` is on the right of a LEFT JOIN, and its virtual row has a key of its own."""
 
 
 @dataclass(frozen=True)

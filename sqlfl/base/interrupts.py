@@ -84,7 +84,7 @@ def _heeded() -> Interrupts | None:
 
 
 def asked_to_stop() -> bool:
-    """Whether the `Interrupts` that this thread heeds have come; each is reported once."""
+    """Return True if the `Interrupts` that this thread heeds have come; each is reported once."""
     heeded = _heeded()
     return heeded is not None and heeded.taken()
 

@@ -45,7 +45,7 @@ class _Asked:
     """Invalid replies that a party has just sent. A second request could hide them."""
     answers: dict[Question, Any] = field(default_factory=dict)
     failed: bool = False
-    """Whether a question had no answer."""
+    """True if a question had no answer."""
 
     @property
     def columns(self) -> int:

@@ -133,7 +133,7 @@ class Checkpoints:
 
     @property
     def replaces(self) -> bool:
-        """Whether the final model replaces another one of its name."""
+        """True if the final model replaces another one of its name."""
         return self.statement.replace or self.kept is not None
 
     def told(self, error: Error) -> None:

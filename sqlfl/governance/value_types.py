@@ -133,7 +133,7 @@ def kind_of_cast(kind: str | None, node: dict[str, Any], target: str) -> str | N
 
 
 def _reads(text: str, kind: str) -> bool:
-    """Whether DuckDB reads the text of a constant as a value of the kind."""
+    """Return True if DuckDB reads the text of a constant as a value of the kind."""
     match kind:
         case "VARCHAR":
             return True

@@ -47,7 +47,7 @@ class Diagnostic:
     of: ClassVar[str] = CLASSES
     """The targets that it applies to: ANY, CLASSES or NUMBERS."""
     at: ClassVar[bool] = False
-    """Whether the statement takes AT threshold."""
+    """True if the statement takes AT threshold."""
     kinds: ClassVar[tuple[str, ...]] = KINDS
     """Kinds of models that it applies to."""
     refusal: ClassVar[tuple[str, str]] = ("", "")

@@ -46,7 +46,7 @@ class Needs:
     """Instead of the usual one."""
     hint: str | None = None
     hides: bool = True
-    """Whether the option is left out of lists while the need is not met."""
+    """True if the option is left out of lists while the need is not met."""
 
     def met(self, values: Mapping[str, object]) -> bool:
         present = [values.get(name) for name in self.options]

@@ -316,7 +316,7 @@ class TrainingPolicy:
 
     @property
     def noises_features(self) -> bool:
-        """Whether a rule requires noise on features, independent of any account."""
+        """True if a rule requires noise on features, independent of any account."""
         return NOISED in (self.predictions, self.moments)
 
 

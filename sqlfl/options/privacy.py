@@ -308,7 +308,7 @@ class Privacy:
 
     @property
     def features(self) -> bool:
-        """Whether noise protects anything computed from features: gradients or embeddings."""
+        """True if noise protects anything computed from features: gradients or embeddings."""
         return self.gradients or self.bins is not None or self.theta is not None
 
     @property
@@ -318,12 +318,12 @@ class Privacy:
 
     @property
     def drawn(self) -> bool:
-        """Whether the coordinator receives predictions only as sums of draws."""
+        """True if the coordinator receives predictions only as sums of draws."""
         return self.features and self.predictions == "binomial"
 
     @property
     def chosen(self) -> bool:
-        """Whether clients send no predictions, but chosen columns and sketches of them."""
+        """True if clients send no predictions, but chosen columns and sketches of them."""
         return self.features and self.predictions == "sketch"
 
     @property
@@ -333,7 +333,7 @@ class Privacy:
 
     @property
     def together(self) -> bool:
-        """Whether predictions are noised or drawn, and with them everything computed from them."""
+        """True if predictions are noised or drawn, and with them everything computed from them."""
         return self.features and self.predictions != EXACT
 
 

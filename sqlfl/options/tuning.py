@@ -112,7 +112,7 @@ class Tuning:
 
     @property
     def greater(self) -> bool:
-        """Whether a larger metric is better."""
+        """True if a larger metric is better."""
         return self.metric in GREATER
 
     @property

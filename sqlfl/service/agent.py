@@ -44,7 +44,7 @@ class Replies:
         self._size = 0
 
     def begin(self, number: int) -> tuple[bool, Frame | None]:
-        """Whether it has come before, and its reply, where there is one by now."""
+        """Return whether the request has come before, and its reply if there is one by now."""
         with self._lock:
             if number in self._done:
                 return True, self._done[number]

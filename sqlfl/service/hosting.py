@@ -169,8 +169,9 @@ class Host:
             end.interrupt()
 
     def _left(self, data: pa.Buffer, study: str, speaker: str) -> bool:
-        """Whether it is to end a run of the analyst whose pass this was, which would stay open here
-        until its own time is over. All else needs a pass that holds."""
+        """Return True if it is to end a run of the analyst whose pass this was. The run would stay
+        open here until its own time is over. All else needs a pass that holds.
+        """
         try:
             ends = isinstance(received(data), ms.Finish)
         except WireError:

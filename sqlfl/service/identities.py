@@ -1,4 +1,4 @@
-"""Whether a key, a certificate and an authority go together, said before anything is connected."""
+"""True if a key, a certificate and an authority go together, said before anything is connected."""
 
 from __future__ import annotations
 

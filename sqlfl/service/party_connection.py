@@ -89,8 +89,9 @@ class PartyConnection:
         return other
 
     def carries(self, sender: Sender, boot: str) -> bool:
-        """Whether this stream is the party's; one that had been given up is so again, where no
-        other one has come."""
+        """Return True if this stream is the party's. A stream that had been given up is the party's
+        again if no other one has come.
+        """
         with self._lock:
             if self._sender is not None:
                 return self._sender is sender

@@ -222,7 +222,7 @@ class Service:
 
 
 def _make(folder: Path) -> bool:
-    """Whether it was not there. Raises Error where it cannot be used."""
+    """Return True if it was not there. Raises Error where it cannot be used."""
     new = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -131,7 +131,7 @@ def test_a_model_is_bit_equal_to_that_of_attached_parties(place: Place, database
         model = fed.model("m")
         with pytest.raises(Error, match="lab"):
             fed.sql(f"PREDICT MODEL m FROM ({QUERY})")
-    assert threads() == before
+    assert not threads() - before  # those of other tests may end meanwhile
     assert ordered(found).equals(ordered(expected))
     assert found.num_rows == 400  # and not none
     assert model.history.column("train_loss").equals(own.history.column("train_loss"))
@@ -189,7 +189,7 @@ def test_where_nobody_is_listened_to(place: Place, database: Open, what: str) ->
         with pytest.raises(Error, match=message):
             place.listen(fed, **listens)
         fed.attach("lab", database(own=True))  # it may not have dialled in
-    assert threads() == before
+    assert not threads() - before
 
 
 def test_an_analyst_of_another_authority(place: Place, database: Open, tmp_path: Path) -> None:

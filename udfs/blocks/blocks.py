@@ -115,7 +115,7 @@ class ClientBlocks(Protocol):
 
     @property
     def lasting(self) -> bool:
-        """Whether kept blocks outlive the federation."""
+        """True if kept blocks outlive the federation."""
         ...
 
     @property

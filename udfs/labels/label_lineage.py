@@ -131,7 +131,7 @@ class _Reader:
     types: Mapping[str, str] = field(default_factory=dict)
     """Types of its columns."""
     inner: bool = False
-    """Whether it is in a query or lambda within the expression, where a single name may
+    """True if it is in a query or lambda within the expression, where a single name may
     be local.
     """
 

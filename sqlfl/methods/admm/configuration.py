@@ -25,7 +25,7 @@ class AdmmConfiguration(Configuration):
     rho: float = 0.0
     """ρ of the power rounds."""
     consensus: bool = False
-    """Whether clients of a shared slot agree by rounds of consensus instead of summed second
+    """True if clients of a shared slot agree by rounds of consensus instead of summed second
     moments.
     """
     inner_rounds: int = 0

@@ -509,7 +509,7 @@ class Lbfgs:
 
 
 class _Progress:
-    """Whether iterations still lower the objective, or at least the gradient."""
+    """True if iterations still lower the objective, or at least the gradient."""
 
     def __init__(self) -> None:
         self._objective = self._square = np.inf

@@ -139,7 +139,7 @@ class Sgd(Headed):
 
     @property
     def _some(self) -> bool:
-        """Whether steps use batches, not all rows."""
+        """True if steps use batches, not all rows."""
         return self._batch < len(self._rows)
 
     def _counting(self) -> float:
@@ -184,7 +184,7 @@ class Sgd(Headed):
 
     @property
     def _lasts(self) -> bool:
-        """Whether all epochs run: without a tolerance, the budget has paid for them."""
+        """True if all epochs run: without a tolerance, the budget has paid for them."""
         problem = self._problem
         return problem.privacy is not None and not problem.options.tolerance > 0.0
 
@@ -214,7 +214,7 @@ class Sgd(Headed):
 
     @property
     def _plain(self) -> bool:
-        """Whether steps use all rows and exact predictions."""
+        """True if steps use all rows and exact predictions."""
         return not self._some and self._problem.privacy is None
 
     def _epoch(self, factor: float) -> float:
