@@ -67,6 +67,7 @@ def fed() -> Iterator[sqlfl.Federation]:
          "JOIN ... ON a.x = b.y"),
         ("SHOW TABELS", "did you mean TABLES?"),
         ("SHOW MODEL m", "DESCRIBE MODEL name shows one"),
+        ("SHOW REQUESTS", "an owner's statement: sqlfl.owner(connection).sql('SHOW REQUESTS')"),
         ("DROP m", "DROP MODEL [IF EXISTS] name"),
         (train(more="WITH (cv = 5)").replace("TRAIN", "TUNE"), "it is called folds here"),
         (train(more="WITH (scoring = 'r2')").replace("TRAIN", "TUNE"), "it is called metric here"),

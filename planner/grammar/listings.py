@@ -17,6 +17,9 @@ from sqlfl.planner.grammar.statements import (
     Statement,
 )
 
+_OWNERS = ("POLICIES", "GRANTS", "REQUESTS", "REQUEST", "BUDGETS", "DISCLOSURES")
+"""Lists that an owner's database has, and no federation."""
+
 
 class ListingParser(Clauses):
     """Parser of listings; each method reads the words after a statement's first."""
@@ -33,6 +36,8 @@ class ListingParser(Clauses):
             hint = f"did you mean {close}?" if close else None
             if self.word() == "MODEL":
                 hint = "DESCRIBE MODEL name shows one; SHOW MODELS all"
+            elif self.word() in _OWNERS:
+                hint = f"an owner's statement: sqlfl.owner(connection).sql('SHOW {self.word()}')"
             raise self.fail(
                 f"expected MODELS, TABLES or PARTIES after SHOW, got {self.got()}", hint=hint
             )

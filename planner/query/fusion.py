@@ -240,9 +240,11 @@ class _Fusion:
                 term.span,
                 "join the tables in FROM, or write the subquery in each part of the union",
             )
-        readers = " and ".join(r.label for r in relations) or "no table of FROM"
+        read = " and ".join(dict.fromkeys(parties))
+        users = " and ".join(r.label for r in relations)
+        used = f"is used with {users}" if users else "no equality ties it to a table of FROM"
         return self.draft.error(
-            f"a subquery reads {' and '.join(dict.fromkeys(parties))}, and stands with {readers}",
+            f"a subquery reads tables of {read}, and {used}",
             term.span,
             INSTEAD_OF_SUBQUERY,
         )
