@@ -250,7 +250,10 @@ def _runs(policy: TrainingPolicy | None) -> str:
 
 def _inferred(left: _Leaving) -> str:
     if not left.learnt:
-        return "An insider at the coordinator could infer nothing about single rows."
+        return (
+            "No number that leaves is of a single row; exact counts and sums may still tell an "
+            "insider at the coordinator of rows in small groups."
+        )
     found = listed(f"({chr(ord('a') + n)}) {one}" for n, one in enumerate(left.learnt))
     return f"An insider at the coordinator could learn {found}."
 
@@ -308,7 +311,10 @@ def _of_slot(
                      "more than these sentences say")  # fmt: skip
 
 
+_EXTREMES = "the smallest and the largest value of each number, which single rows may have"
 _LEARNT = {
+    ms.SendProfile.kind: _EXTREMES,
+    ms.SendExplained.kind: _EXTREMES,
     ms.SendEqualRows.kind: "which rows have equal features",
     ms.SendRotated.kind: (
         "how similar the features of any two rows are and, from a few rows that it knows, those of "
@@ -385,7 +391,8 @@ def _features(
         if item.secure and item.shared:
             left.add(left.masked, told)
         else:
-            left.add(where, f"{told}{noise}", bound)
+            infer = bound or "what exact sums tell of rows in small groups"
+            left.add(where, f"{told}{noise}", infer)
 
 
 def _feature_noise(request: Request, item: SlotSpecification, enforced: bool) -> tuple[str, str]:
