@@ -40,7 +40,7 @@ from sqlfl.planner.query.scopes import Scope
 from sqlfl.planner.query.sources import Sources
 
 _CLAUSES = frozenset(("with_", "expressions", "from_", "joins", "where", "having", "distinct"))
-_OVER_NONE = {
+OVER_NONE = {
     "approx_count_distinct": 0,
     "count": 0,
     "count_star": 0,
@@ -409,7 +409,7 @@ def _over_none(call: exp.Expr, value: exp.Expr) -> exp.Expr:
     """The column of an aggregate; its value over no rows where the LEFT JOIN finds none."""
     while isinstance(call, exp.Filter | exp.WithinGroup):
         call = call.this
-    found = _OVER_NONE.get(function_name(call))
+    found = OVER_NONE.get(function_name(call))
     if found is None:
         return value
     return exp.Coalesce(this=value, expressions=[exp.Literal.number(found)])

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from random import Random
 
 import duckdb
 import pytest
 
 from sqlfl.base.errors import PlanError
+from sqlfl.planner.query.correlated import OVER_NONE
 from sqlfl.planner.query.ucq import Ucq
 from tests.contradictions import contradicts_itself, note_contradiction
 from tests.depth import SEED, THOROUGH
@@ -180,6 +181,31 @@ def test_texts_are_grouped_byte_by_byte() -> None:
     query = "SELECT t.y, (SELECT sum(z) FROM b.u WHERE u.s = t.s) AS total FROM a.t"
     found = planned_rows(plan(catalog, query), catalog.databases)
     assert found == ordered([(1, 2), (2, 5), (3, None), (4, None)])
+
+
+ARGUMENTS = (
+    "", "*", "i", "d", "s", "b", "l", "day", "bits", "price", "d, d", "i, i", "s, ','", "d, 0.5",
+    "i, 2", "i, 0, 5", "d, [0.5]", "s, d", "i, i, i",
+)  # fmt: skip
+
+
+def test_values_over_no_rows_are_those_of_duckdb() -> None:
+    """All aggregates that DuckDB has, with arguments of many types."""
+    con = database("""CREATE TABLE t (
+        i INTEGER, d DOUBLE, s VARCHAR, b BOOLEAN, l INTEGER[], day DATE, bits BIT,
+        price DECIMAL(9, 2))""")
+    listed = con.execute(
+        "SELECT DISTINCT function_name FROM duckdb_functions() WHERE function_type = 'aggregate'"
+    )
+    names = {name for (name,) in listed.fetchall()} - {"combine_aggr"}  # takes states, not rows
+    values: dict[str, set[object]] = {}
+    for name in names:
+        for arguments in ARGUMENTS:
+            with suppress(duckdb.Error):
+                (value,) = con.execute(f'SELECT "{name}"({arguments}) FROM t').fetchall()[0]
+                values.setdefault(name, set()).add(value)
+    assert values.keys() == names
+    assert values == {name: {OVER_NONE.get(name)} for name in names}
 
 
 # -- random queries --------------------------------------------------------------------------------
