@@ -21,7 +21,13 @@ from sqlfl.coordinator.estimates import Estimation, Part, Resolved, Rotations
 from sqlfl.coordinator.findings import remark_on_features
 from sqlfl.coordinator.inference_result import say, table
 from sqlfl.coordinator.preparation import Joined
-from sqlfl.coordinator.scoring import Labelled, Scoring, labelled, loss_of_model
+from sqlfl.coordinator.scoring import (
+    Labelled,
+    Scoring,
+    class_values,
+    labelled,
+    loss_of_model,
+)
 from sqlfl.coordinator.weighting import class_weights
 from sqlfl.messages import (
     Errors,
@@ -357,6 +363,13 @@ def _check_target(model: Model, rows: Labelled) -> None:
         raise ModelError(
             f"target {model.target} is the same in all {len(counted):,} joined rows, which tell "
             "nothing of the coefficients",
+            hint="take the query that the model was trained on",
+        )
+    if len(model.intercept) > 1 and not (counted == 0).any():
+        first = class_values(model)[0].as_py()
+        raise ModelError(
+            f"no joined row has target {model.target} = {first!r}, the class that coefficients of "
+            "the others are compared with",
             hint="take the query that the model was trained on",
         )
 

@@ -15,7 +15,7 @@ import pytest
 import statsmodels.api as sm
 
 import sqlfl
-from sqlfl.base.errors import OptionError
+from sqlfl.base.errors import ModelError, OptionError
 from tests import oracle
 from tests.coordinator.test_inference import as_shown, independent, measures
 from tests.depth import SEED, spread
@@ -249,6 +249,14 @@ def test_messages_are_those_that_explain_lists() -> None:
     errors = [row for row in sent if row["kind"] == "errors"]
     assert len(errors) == (classes - 1) * len(clients)
     assert len({row["class"] for row in result.arrow().to_pylist()}) == classes
+
+
+def test_rows_without_the_first_class_are_refused() -> None:
+    _, tables, query = drawn(0)
+    with opened(tables, 2) as (fed, _):
+        trained(fed, query)
+        with pytest.raises(ModelError, match="no joined row has target y = 'c0', the class that"):
+            fed.sql(f"INFERENCE OF MODEL m FROM ({query} WHERE t.y <> 'c0')")
 
 
 @pytest.mark.parametrize("option", ["firth = true", "quasi = true"])
