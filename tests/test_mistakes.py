@@ -57,7 +57,7 @@ def fed() -> Iterator[sqlfl.Federation]:
         (train(source=f'{JOIN} WHERE a.ward = "wart"'), "did you mean ward?"),
         (train("a.age, b.premium, a.cost, a.age * b.premium AS w", more="WEIGHT w"),
          "WEIGHT one party's column"),
-        (train("a.age * b.premium AS x, a.cost"), "the model adds them up"),
+        (train("a.age * b.premium AS x, a.cost"), "the model adds up"),
         (train("x, cost", "FROM empty.t"), "there is none; temporary tables"),
         (train("x, cost", "FROM 'rows/*.parquet'"), "CREATE VIEW t AS FROM 'rows/*.parquet'"),
         (train("x, cost", "FROM 'it''s.csv'"), "CREATE VIEW t AS FROM 'it''s.csv'"),

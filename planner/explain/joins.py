@@ -40,7 +40,11 @@ def _narrowed(plan: FederatedPlan) -> tuple[str, ...]:
         for slot in plan.ucq.slots
         if slot.once
     ]
-    return (*narrowed, *once)
+    parted = [
+        f"Tests of several parties part the rows: {text}. The coordinator sees the part of each row"
+        for text in plan.ucq.parted
+    ]
+    return (*narrowed, *once, *parted)
 
 
 def slots(plan: FederatedPlan) -> Section:

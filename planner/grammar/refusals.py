@@ -129,7 +129,14 @@ def _clauses(select: exp.Query) -> Iterator[Refusal]:
             continue
         node = clause[0] if isinstance(clause, list) else clause
         where = node if isinstance(node, exp.Expr) else select
-        yield Refusal(_CLAUSES.get(key, key.upper().strip("_")), where, INSIDE)
+        hint = _GROUPED if key == "group" else INSIDE
+        yield Refusal(_CLAUSES.get(key, key.upper().strip("_")), where, hint)
+
+
+_GROUPED = (
+    "aggregate one party's rows by the key before the join: JOIN (SELECT key, avg(x) AS x FROM "
+    "party.table GROUP BY key) AS u ON u.key = t.key"
+)
 
 
 def _functions(select: exp.Query) -> Iterator[Refusal]:

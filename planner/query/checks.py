@@ -13,6 +13,7 @@ from sqlfl.planner.grammar.spans import span_of
 from sqlfl.planner.grammar.statements import Path
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query.bind import Binder
+from sqlfl.planner.query.columns import distinct
 from sqlfl.planner.query.draft import Draft
 from sqlfl.planner.query.names import listed, nearest
 from sqlfl.planner.query.relations import (
@@ -73,9 +74,10 @@ def bind_names(draft: Draft) -> Draft:
 
 
 def check_outputs(draft: Draft) -> Draft:
-    """Check that column names are distinct and free, that the target is one of them, and that
-    features remain.
+    """Make column names distinct. Check that they are free, that the target is one of them, and
+    that features remain.
     """
+    draft = _with_distinct_names(draft)
     outputs = draft.blocks[0].outputs
     seen: dict[str, Output] = {}
     for output in outputs:
@@ -85,12 +87,6 @@ def check_outputs(draft: Draft) -> Draft:
                 f"column {output.name}: names that start with {RESERVED} are reserved",
                 output.term.span,
                 "give it another alias",
-            )
-        if name in seen:
-            raise draft.error(
-                f"two columns are named {output.name}",
-                output.term.span,
-                "give one an alias, or leave it out: * EXCLUDE (column)",
             )
         seen[name] = output
     if draft.weight_may_lack and draft.weight is not None and draft.weight.lower() not in seen:
@@ -137,6 +133,32 @@ def check_outputs(draft: Draft) -> Draft:
             "every other column of the query is a feature; select some",
         )
     return draft
+
+
+def _with_distinct_names(draft: Draft) -> Draft:
+    """Number repeated names of columns as DuckDB does: k, k_1. The target and its like must be
+    distinct."""
+    names = [output.name for output in draft.blocks[0].outputs]
+    special = [n.lower() for n in (draft.target, draft.weight, draft.offset) if n is not None]
+    seen: set[str] = set()
+    for output in draft.blocks[0].outputs:
+        name = output.name.lower()
+        if name in seen and name in special:
+            raise draft.error(
+                f"two columns are named {output.name}",
+                output.term.span,
+                "give one an alias, or leave it out: * EXCLUDE (column)",
+            )
+        seen.add(name)
+    made = distinct(names)
+    if list(made) == names:
+        return draft
+
+    def named(block: DraftBlock) -> DraftBlock:
+        pairs = zip(block.outputs, made, strict=True)
+        return replace(block, outputs=tuple(replace(o, name=name) for o, name in pairs))
+
+    return draft.each_block(named)
 
 
 def locate_identifiers(draft: Draft) -> Draft:

@@ -285,10 +285,15 @@ class _Fusion:
             "the weight": "the weight is computed by one party; WEIGHT one party's column",
             "the offset": "the offset is computed by one party; OFFSET one party's column",
             "the exposure": "the exposure is computed by one party; EXPOSURE one party's column",
-            "a condition": "parties join only on equalities, a.x = b.y, and filter their own rows; "
-            "for near values join on a bucket: date_trunc('week', a.t) = date_trunc('week', b.t)",
+            "a condition": "parties join on equalities, a.x = b.y, and test their own rows, as in "
+            "a.x > 1 OR b.y < 2; for near values join on a bucket: date_trunc('week', a.t) = "
+            "date_trunc('week', b.t)",
             "one side of an equality": "each side of a join's equality belongs to one party",
-        }.get(what, "give each party's part a column of its own; the model adds them up")
+        }.get(
+            what,
+            "give each party's part a column of its own, which the model adds up; or let the other "
+            "party's columns only decide: CASE WHEN b.y > 2 THEN a.x ELSE 0 END",
+        )
         return self.draft.error(message, term.span, hint)
 
     def _guards_others(self, term: Term) -> bool:

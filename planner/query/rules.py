@@ -33,6 +33,7 @@ from sqlfl.planner.query.derived import derive_conditions
 from sqlfl.planner.query.draft import Draft
 from sqlfl.planner.query.fusion import fuse_relations
 from sqlfl.planner.query.items import PlacedItem
+from sqlfl.planner.query.parting import part_blocks
 from sqlfl.planner.query.scalars import has_calls
 from sqlfl.planner.query.simplify import simplify_joins
 from sqlfl.planner.query.transforms import apply_transforms, name_transforms
@@ -52,6 +53,7 @@ RULES: tuple[Rule, ...] = (
     name_transforms,
     locate_identifiers,
     split_conjunctions,
+    part_blocks,
     simplify_joins,
     fuse_relations,
     place_conditions,

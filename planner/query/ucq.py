@@ -262,6 +262,8 @@ class Ucq:
     transforms: tuple[Transform, ...] = ()
     offset: str | None = None
     """The column of OFFSET or EXPOSURE; neither feature nor target."""
+    parted: tuple[str, ...] = ()
+    """Expressions of several parties by whose tests the rows were parted into blocks."""
 
     @property
     def leading(self) -> int | None:

@@ -26,7 +26,7 @@ HINTS = {
     f"SELECT nothing, z, y {JOIN}": ("y", "leave it out"),
     f"SELECT z, y, x * z AS ww {JOIN}": ("y WEIGHT ww", "WEIGHT one party's column"),
     f"SELECT z, x * z AS y {JOIN}": ("y", "TARGET one party's column"),
-    f"SELECT x * z AS f, y {JOIN}": ("y", "the model adds them up"),
+    f"SELECT x * z AS f, y {JOIN}": ("y", "the model adds up"),
     "SELECT y, z FROM 'x/flights.parquet' t JOIN b.u u ON t.id = u.id": ("y", "CREATE VIEW"),
     "SELECT y, z FROM frame t JOIN b.u u ON t.id = u.id": ("y", "write party.frame"),
     "SELECT {x}, y FROM a.t t JOIN b.u u ON t.id = u.id": ("y", "starts with f"),

@@ -140,6 +140,7 @@ def test_statements(case: goldens.Case) -> None:
 
 
 CHANGED_WITHOUT = {
+    "part_blocks": "tests of two parties",
     "refuse_parameters": "parameter",
     "refuse_volatile": "volatile function",
     "tell_the_time": "one time for all parties",

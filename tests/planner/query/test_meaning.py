@@ -12,6 +12,9 @@ from tests.planner.central import ordered, planned_rows
 from tests.planner.conftest import DatabaseCatalog
 
 QUERIES = {
+    "columns of one name": """
+        SELECT *, o.id FROM (SELECT id, customer, amount FROM shop.orders) o
+        JOIN (SELECT id, age, age AS amount FROM register.people) p ON o.customer = p.id""",
     "one table": "SELECT amount, code FROM shop.orders",
     "two parties": """
         SELECT o.amount, p.age FROM shop.orders o JOIN register.people p ON o.customer = p.id""",

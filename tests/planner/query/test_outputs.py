@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import duckdb
 import pytest
 from sqlglot import exp
 
@@ -41,3 +42,14 @@ def test_types_that_no_feature_can_have_are_told(catalog: DatabaseCatalog) -> No
     assert "DATE" in found[0].type
     with pytest.raises(PlanError, match="nowhere"):
         outputs_of(query_of("EVALUATE MODEL m FROM (FROM nowhere.t)"), sql, catalog)
+
+
+def test_repeated_names_are_numbered_as_duckdb_does(
+    catalog: DatabaseCatalog, central: duckdb.DuckDBPyConnection
+) -> None:
+    query = """SELECT *, o.id, p.city AS id_1 FROM shop.archive.orders o
+        JOIN register.people p ON o.customer = p.id"""
+    names = [column[0] for column in central.execute(f"FROM ({query})").description]
+    sql = f"EVALUATE MODEL m FROM ({query})"
+    assert list(to_ucq(query_of(sql), sql, catalog).columns) == names
+    assert [column.name for column in outputs_of(query_of(sql), sql, catalog)] == names
