@@ -40,11 +40,7 @@ def _narrowed(plan: FederatedPlan) -> tuple[str, ...]:
         for slot in plan.ucq.slots
         if slot.once
     ]
-    parted = [
-        f"Tests of several parties part the rows: {text}. The coordinator sees the part of each row"
-        for text in plan.ucq.parted
-    ]
-    return (*narrowed, *once, *parted)
+    return (*narrowed, *once, *plan.ucq.remarks)
 
 
 def slots(plan: FederatedPlan) -> Section:

@@ -70,7 +70,7 @@ class _Assembly:
             None if weight is None else first.outputs[weight].name,
             tuple(item.transform for item in self.draft.transforms),
             None if offset is None else first.outputs[offset].name,
-            self.draft.parted,
+            self.draft.remarks,
         )
 
     def _split(self) -> int | None:

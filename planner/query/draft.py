@@ -52,8 +52,8 @@ class Draft:
     blocks: tuple[DraftBlock, ...] = ()
     claims: tuple[Term, ...] = ()
     """Terms over several relations that must be one value per row."""
-    parted: tuple[str, ...] = ()
-    """Texts of expressions by whose tests blocks were parted."""
+    remarks: tuple[str, ...] = ()
+    """Sentences for EXPLAIN about forms that are planned as others."""
     ucq: Ucq | None = None
     described: dict[tuple[str, ...], str] = field(default_factory=dict, compare=False, repr=False)
     """Types that a party has reported: (client, sources, expression) -> type; with "" first,

@@ -36,8 +36,12 @@ def part_blocks(draft: Draft) -> Draft:
     for block in draft.blocks:
         parts += _parts(draft, block, terms)
     spans = dict.fromkeys(term.span for term in terms if term.span is not None)
-    parted = tuple(dict.fromkeys(" ".join(draft.sql[a:b].split()) for a, b in spans))
-    return replace(draft, blocks=tuple(parts), parted=parted)
+    remarks = (
+        f"Tests of several parties part the rows: {' '.join(draft.sql[a:b].split())}. The "
+        "coordinator sees the part of each row"
+        for a, b in spans
+    )
+    return replace(draft, blocks=tuple(parts), remarks=tuple(dict.fromkeys(remarks)))
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,7 @@ from sqlfl.planner.query.transforms import apply_transforms, name_transforms
 from sqlfl.planner.query.typing import type_terms, unify_branches, unify_outputs
 from sqlfl.planner.query.ucq import Ucq
 from sqlfl.planner.query.unions import match_slots, merge_blocks
+from sqlfl.planner.query.windows import join_windows
 
 Rule = Callable[[Draft], Draft]
 
@@ -55,6 +56,7 @@ RULES: tuple[Rule, ...] = (
     split_conjunctions,
     part_blocks,
     simplify_joins,
+    join_windows,
     fuse_relations,
     place_conditions,
     refuse_cross_products,

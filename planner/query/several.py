@@ -41,12 +41,27 @@ def unrolled(
     index = next(iter(read))[0]
     if index in block.optional:
         return None
+    block, columns = with_rows(block, index, [output.term for output in outputs], fresh)
+    names = dict(zip(map(id, outputs), columns, strict=True))
+    shown = tuple(
+        replace(o, term=Term(names[id(o)], o.term.span)) if id(o) in names else o
+        for o in block.outputs
+    )
+    return replace(block, outputs=shown)
+
+
+def with_rows(
+    block: DraftBlock, index: int, terms: Sequence[Term], fresh: Callable[[str], str]
+) -> tuple[DraftBlock, list[exp.Column]]:
+    """Return the block with a row of the relation for each row that several-row functions over it
+    give, and the columns of `terms`. `fresh` makes ids.
+    """
     relation = block.relations[index]
     taken = {name for branch in relation.branches for _, name in branch.columns}
     free = (name for n in count() if (name := f"{UNROLLED}_{n}") not in taken)
-    names = {id(output): next(free) for output in outputs}
+    names = [next(free) for _ in terms]
     branches = tuple(
-        _branch(branch, relation, [(o.term, names[id(o)]) for o in outputs], fresh("@"))
+        _branch(branch, relation, list(zip(terms, names, strict=True)), fresh("@"))
         for branch in relation.branches
     )
     relations = (
@@ -54,13 +69,7 @@ def unrolled(
         replace(relation, branches=branches),
         *block.relations[index + 1 :],
     )
-    shown = tuple(
-        replace(o, term=Term(column(names[id(o)], relation.ids[0]), o.term.span))
-        if id(o) in names
-        else o
-        for o in block.outputs
-    )
-    return replace(block, relations=relations, outputs=shown)
+    return replace(block, relations=relations), [column(n, relation.ids[0]) for n in names]
 
 
 def _branch(

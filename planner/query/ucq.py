@@ -262,8 +262,8 @@ class Ucq:
     transforms: tuple[Transform, ...] = ()
     offset: str | None = None
     """The column of OFFSET or EXPOSURE; neither feature nor target."""
-    parted: tuple[str, ...] = ()
-    """Expressions of several parties by whose tests the rows were parted into blocks."""
+    remarks: tuple[str, ...] = ()
+    """Sentences for EXPLAIN about forms that are planned as others."""
 
     @property
     def leading(self) -> int | None:

@@ -141,6 +141,7 @@ def test_statements(case: goldens.Case) -> None:
 
 CHANGED_WITHOUT = {
     "part_blocks": "tests of two parties",
+    "join_windows": "a window of days",
     "refuse_parameters": "parameter",
     "refuse_volatile": "volatile function",
     "tell_the_time": "one time for all parties",

@@ -1,0 +1,444 @@
+"""Windows between two parties' days or whole numbers, as equalities.
+
+`l.day BETWEEN v.day - 7 AND v.day` holds where one of `l.day`, `l.day + 1`, ..., `l.day + 7` equals
+`v.day`, and then exactly one does. So the rows of one table are repeated with each of these keys,
+and joined by equality: each pair of rows within the window is there once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+
+from sqlglot import exp
+
+from sqlfl.contract.schema import folded
+from sqlfl.planner.grammar import build
+from sqlfl.planner.grammar.refusals import function_name
+from sqlfl.planner.grammar.writing import to_sql
+from sqlfl.planner.query import types
+from sqlfl.planner.query.draft import Draft
+from sqlfl.planner.query.relations import DraftBlock, Group, OuterJoin, Term, operand
+from sqlfl.planner.query.several import with_rows
+
+MAX_WIDTH = 400
+"""Days or whole numbers of a window."""
+_MIRRORED: dict[type[exp.Expr], type[exp.Expr]] = {
+    exp.GT: exp.LT,
+    exp.GTE: exp.LTE,
+    exp.LT: exp.GT,
+    exp.LTE: exp.GTE,
+}
+"""The comparison that holds with its sides exchanged."""
+_DAYS = re.compile(r"(-?\d{1,6}) ?(days?|weeks?)", re.IGNORECASE)
+_WHOLE = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER")
+"""Types whose values are a BIGINT."""
+
+
+def join_windows(draft: Draft) -> Draft:
+    """Replace conditions that bound the difference of two parties' values by equalities.
+
+    Both values have the type DATE, or one of whole numbers, and the window is of at most MAX_WIDTH
+    values. The conditions are those of an inner join, or of the ON of a LEFT JOIN, whose right side
+    is then repeated. Others are left to the rules that refuse them.
+    """
+    blocks = []
+    remarks: list[str] = list(draft.remarks)
+    for block in draft.blocks:
+        found: DraftBlock | None = block
+        while found is not None:
+            block = found
+            found = _with_one_window(draft, block, remarks)
+        blocks.append(block)
+    return replace(draft, blocks=tuple(blocks), remarks=tuple(dict.fromkeys(remarks)))
+
+
+@dataclass(frozen=True)
+class _Window:
+    """`low <= plus - minus <= high`; None for no bound."""
+
+    plus: exp.Expr
+    minus: exp.Expr
+    low: int | None
+    high: int | None
+    has_days: bool
+    """True if it names an INTERVAL, so that its values are days."""
+    at_infinity: bool
+    """True if it holds of two infinite days that are equal."""
+
+    @property
+    def pair(self) -> tuple[str, str]:
+        return to_sql(self.plus), to_sql(self.minus)
+
+    @property
+    def turned(self) -> _Window:
+        """The same for `minus - plus`."""
+        low = None if self.high is None else -self.high
+        high = None if self.low is None else -self.low
+        return _Window(self.minus, self.plus, low, high, self.has_days, self.at_infinity)
+
+    def within(self, other: _Window) -> _Window:
+        """Return the window in which both hold."""
+        lows = [w.low for w in (self, other) if w.low is not None]
+        highs = [w.high for w in (self, other) if w.high is not None]
+        low, high = max(lows, default=None), min(highs, default=None)
+        return replace(
+            self,
+            low=low,
+            high=high,
+            has_days=self.has_days or other.has_days,
+            at_infinity=self.at_infinity and other.at_infinity,
+        )
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Conditions that hold together, and how the tree has others in their place."""
+
+    conditions: tuple[Term, ...]
+    inside: frozenset[int]
+    """Relations that a window may be of: of ON one of them, else two."""
+    is_on: bool
+    put: Callable[[tuple[Term, ...]], Group]
+
+
+def _with_one_window(draft: Draft, block: DraftBlock, remarks: list[str]) -> DraftBlock | None:
+    for place in _places(block, block.tree):
+        windows: dict[tuple[str, str], tuple[_Window, list[Term]]] = {}
+        for term in place.conditions:
+            window = _window(block, term.expression)
+            if window is None or not _is_apart(block, place, window):
+                continue
+            window = min(window, window.turned, key=lambda w: w.pair)
+            known, terms = windows.get(window.pair, (window, []))
+            windows[window.pair] = known.within(window), [*terms, term]
+        for window, terms in windows.values():
+            done = _joined(draft, block, place, window, terms, remarks)
+            if done is not None:
+                return done
+    return None
+
+
+def _places(block: DraftBlock, tree: Group) -> Iterator[_Place]:
+    """Yield the conditions of the tree's groups and ONs."""
+
+    def of_group(group: Group, put: Callable[[Group], Group]) -> Iterator[_Place]:
+        core = frozenset(block.of(id_) for id_ in group.core)
+        yield _Place(
+            group.conditions, core, False, lambda terms: put(replace(group, conditions=terms))
+        )
+        for number, left in enumerate(group.lefts):
+            put_left = _put_left(group, number, put)
+            right = frozenset(block.of(id_) for id_ in left.group.core)
+            yield _Place(left.on, right, True, _put_on(left, put_left))
+            yield from of_group(left.group, _put_group(left, put_left))
+
+    return of_group(tree, lambda group: group)
+
+
+def _put_left(
+    group: Group, number: int, put: Callable[[Group], Group]
+) -> Callable[[OuterJoin], Group]:
+    before, after = group.lefts[:number], group.lefts[number + 1 :]
+    return lambda left: put(replace(group, lefts=(*before, left, *after)))
+
+
+def _put_on(
+    left: OuterJoin, put: Callable[[OuterJoin], Group]
+) -> Callable[[tuple[Term, ...]], Group]:
+    return lambda terms: put(replace(left, on=terms))
+
+
+def _put_group(left: OuterJoin, put: Callable[[OuterJoin], Group]) -> Callable[[Group], Group]:
+    return lambda group: put(replace(left, group=group))
+
+
+def _is_apart(block: DraftBlock, place: _Place, window: _Window) -> bool:
+    """Return whether two databases have the values, and the conditions join their tables."""
+    ends = [_relation(block, value) for value in (window.plus, window.minus)]
+    holders = {block.relations[at].client for at in ends}
+    if len(holders) == 1 and None not in holders:
+        return False
+    inside = sum(at in place.inside for at in ends)
+    return inside == (1 if place.is_on else 2)
+
+
+def _relation(block: DraftBlock, value: exp.Expr) -> int:
+    return block.reads(Term(value, None))[0]
+
+
+def _joined(
+    draft: Draft,
+    block: DraftBlock,
+    place: _Place,
+    window: _Window,
+    terms: Sequence[Term],
+    remarks: list[str],
+) -> DraftBlock | None:
+    """Return the block with an equality in place of the window's conditions; None where that is
+    not possible."""
+    low, high = window.low, window.high
+    if low is None or high is None or high - low >= MAX_WIDTH:
+        return None
+    ends = [_relation(block, value) for value in (window.plus, window.minus)]
+    kind = _kind(draft, block, [window.plus, window.minus], ends)
+    if kind is None or (window.has_days and kind != "DATE"):
+        return None
+    target = None if draft.target_position is None else block.outputs[draft.target_position].term
+    repeated = min(ends, key=lambda at: _cost(draft, block, place, at, target))
+    if _is_governed(draft, block, repeated):
+        raise draft.error(
+            f"a window needs computed keys of {block.relations[repeated].label}, and under its "
+            "owner's policies a join compares columns as they are",
+            terms[0].span,
+            "compare columns of the tables, a.x = b.y; a view with a column for the week or month "
+            "may be granted for JOIN",
+        )
+    if repeated == ends[0]:
+        window = window.turned  # the values of `minus` are repeated
+        low, high = -high, -low
+    span = terms[0].span
+    key = Term(_shifted(window, kind, low, high), span)
+    block = _with_used_columns(block, repeated)
+    block, (name,) = with_rows(block, repeated, [key], _fresh(block))
+    sides = operand(window.plus.copy()), name
+    equality = Term(exp.EQ(this=sides[0], expression=sides[1]), span)
+    kept = tuple(term for term in place.conditions if term not in terms)
+    remarks.append(
+        f"{block.relations[repeated].name} sends {high - low + 1} keys for each row: one for each "
+        f"{'day' if kind == 'DATE' else 'number'} of a window"
+    )
+    return replace(block, tree=place.put((*kept, equality)))
+
+
+def _with_used_columns(block: DraftBlock, at: int) -> DraftBlock:
+    """Return the block with no columns of the relation that it does not read."""
+    relation = block.relations[at]
+    shown = (*block.outputs, *block.identifiers, *block.sorted_by)
+    terms = (*(o.term for o in shown), *block.tree.terms(), *(term for _, term in block.kept))
+    used = {
+        (node.table, folded(node.name))
+        for term in terms
+        for node in term.expression.find_all(exp.Column)
+    }
+    branches = tuple(
+        replace(b, columns={key: e for key, e in b.columns.items() if key in used})
+        for b in relation.branches
+    )
+    relation = replace(relation, branches=branches)
+    return replace(block, relations=(*block.relations[:at], relation, *block.relations[at + 1 :]))
+
+
+def _is_governed(draft: Draft, block: DraftBlock, at: int) -> bool:
+    return any(draft.catalog.governed(branch.client) for branch in block.relations[at].branches)
+
+
+def _cost(
+    draft: Draft, block: DraftBlock, place: _Place, at: int, target: Term | None
+) -> tuple[bool, bool, bool, int]:
+    """Return what speaks against repeating the rows of a relation, most weighty first."""
+    rows = [source.rows for b in block.relations[at].branches for source in b.sources]
+    known = [number for number in rows if number is not None]
+    size = sum(known) if len(known) == len(rows) else 10**9
+    has_target = target is not None and at in block.reads(target)
+    is_outside = place.is_on and at not in place.inside
+    return is_outside, has_target, _is_governed(draft, block, at), size
+
+
+def _kind(
+    draft: Draft, block: DraftBlock, values: Iterable[exp.Expr], ends: Iterable[int]
+) -> str | None:
+    """Return DATE or BIGINT, if both values are of it at each database."""
+    kinds = set()
+    for value, at in zip(values, ends, strict=True):
+        told = draft.types(block.relations[at], [Term(value, block.relations[at].span)])[0]
+        kinds |= {types.normal(type_) for type_ in told}
+    if kinds == {"DATE"}:
+        return "DATE"
+    return "BIGINT" if kinds <= set(_WHOLE) else None
+
+
+def _shifted(window: _Window, kind: str, low: int, high: int) -> exp.Expr:
+    """Return the value that is subtracted plus each number from low to high, a row for each."""
+    numbers = _call("range", exp.Literal.number(low), exp.Literal.number(high + 1))
+    if kind != "DATE":
+        value = build.cast(window.minus, "BIGINT")
+        return exp.Add(this=value, expression=_call("unnest", numbers))
+    finite = _call("isfinite", window.minus.copy())
+    itself = _call("range", exp.Literal.number(int(window.at_infinity)))  # one row with 0, or none
+    numbers = exp.Case(ifs=[exp.If(this=finite, true=numbers)], default=itself)
+    each = build.cast(_call("unnest", numbers), "INTEGER")
+    return exp.Add(this=operand(window.minus.copy()), expression=each)
+
+
+def _call(name: str, *arguments: exp.Expr) -> exp.Expr:
+    return exp.Dot.build(
+        [exp.to_identifier("system"), exp.to_identifier("main"),
+         exp.Anonymous(this=name, expressions=list(arguments))]
+    )  # fmt: skip
+
+
+def _fresh(block: DraftBlock) -> Callable[[str], str]:
+    """Return a factory of ids that no source of the block has."""
+    ids = {s.id for r in block.relations for b in r.branches for s in b.sources}
+    free = (n for n in count() if f"@{n}" not in ids)
+    return lambda prefix: f"{prefix}{next(free)}"
+
+
+# -- conditions ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Sum:
+    """A sum of values of relations, some of them subtracted, and a number."""
+
+    plus: tuple[exp.Expr, ...] = ()
+    minus: tuple[exp.Expr, ...] = ()
+    number: int = 0
+    has_days: bool = False
+    is_diff: bool = False
+    """True if date_diff() is in it."""
+
+    def __add__(self, other: _Sum) -> _Sum:
+        return _Sum(
+            (*self.plus, *other.plus),
+            (*self.minus, *other.minus),
+            self.number + other.number,
+            self.has_days or other.has_days,
+            self.is_diff or other.is_diff,
+        )
+
+    def __neg__(self) -> _Sum:
+        return replace(self, plus=self.minus, minus=self.plus, number=-self.number)
+
+
+def _window(block: DraftBlock, condition: exp.Expr) -> _Window | None:
+    """Return the window that a condition is; None for other conditions."""
+    condition = condition.unnest()
+    if isinstance(condition, exp.Between):
+        if condition.args.get("symmetric"):
+            return None
+        value, bounds = condition.this, (condition.args["low"], condition.args["high"])
+        low = _compared(block, exp.GTE, value, bounds[0])
+        high = _compared(block, exp.LTE, value, bounds[1])
+        if low is None or high is None or low.pair != high.pair:
+            return None
+        return low.within(high)
+    if type(condition) not in _MIRRORED:
+        return None
+    kind, sides = type(condition), (condition.this, condition.expression)
+    for (side, other), way in ((sides, kind), (sides[::-1], _MIRRORED[kind])):
+        size = _size(block, side)
+        if size is not None:
+            bound = _sum(block, other) if way in (exp.LT, exp.LTE) else None
+            if bound is None or bound.plus or bound.minus:
+                return None
+            found = _compared(block, way, size, _number(bound.number))
+            return None if found is None else found.within(_negative(found))
+    return _compared(block, kind, *sides)
+
+
+def _negative(window: _Window) -> _Window:
+    """Return the window of which the absolute value is within the other."""
+    assert window.high is not None
+    return replace(window, low=-window.high, high=None)
+
+
+def _number(value: int) -> exp.Expr:
+    literal = exp.Literal.number(abs(value))
+    return exp.Neg(this=literal) if value < 0 else literal
+
+
+def _size(block: DraftBlock, node: exp.Expr) -> exp.Expr | None:
+    """Return x of `abs(x)`, if several relations decide it."""
+    inner = node.unnest()
+    if not isinstance(inner, exp.Anonymous) or function_name(inner) != "abs":
+        return None
+    several = len(inner.expressions) == 1 and len(block.reads(Term(inner, None))) > 1
+    return inner.expressions[0] if several else None
+
+
+def _compared(
+    block: DraftBlock, kind: type[exp.Expr], left: exp.Expr, right: exp.Expr
+) -> _Window | None:
+    sums = _sum(block, left), _sum(block, right)
+    if sums[0] is None or sums[1] is None:
+        return None
+    found = sums[0] + -sums[1]
+    if len(found.plus) != 1 or len(found.minus) != 1:
+        return None
+    plus, minus = found.plus[0], found.minus[0]
+    if _relation(block, plus) == _relation(block, minus):
+        return None
+    least = -found.number
+    bounds: dict[type[exp.Expr], tuple[int | None, int | None]] = {
+        exp.GTE: (least, None),
+        exp.GT: (least + 1, None),
+        exp.LTE: (None, least),
+        exp.LT: (None, least - 1),
+    }
+    low, high = bounds[kind]
+    if found.is_diff:  # which is NULL
+        at_infinity = False
+    elif len(sums[0].plus) + len(sums[0].minus) == 1:  # infinity plus a number is infinity
+        at_infinity = kind in (exp.GTE, exp.LTE)
+    else:
+        at_infinity = (low is None or low <= 0) and (high is None or high >= 0)
+    return _Window(plus, minus, low, high, found.has_days, at_infinity)
+
+
+def _sum(block: DraftBlock, node: exp.Expr) -> _Sum | None:
+    """Return the expression as a sum; None for other forms."""
+    node = node.unnest()
+    found = _parts(block, node)
+    if len(block.reads(Term(node, None))) != 1:
+        return found
+    single = found is not None and len(found.plus) == 1 and not found.minus
+    return found if single else _Sum((node,))
+
+
+def _parts(block: DraftBlock, node: exp.Expr) -> _Sum | None:
+    if isinstance(node, exp.Literal):
+        return _Sum(number=int(node.this)) if node.is_int and len(node.this) < 9 else None
+    if isinstance(node, exp.Interval):
+        return _days(node)
+    if isinstance(node, exp.Neg):
+        inner = _sum(block, node.this)
+        return None if inner is None else -inner
+    if isinstance(node, exp.Add | exp.Sub):
+        left, right = _sum(block, node.left), _sum(block, node.right)
+        if left is None or right is None:
+            return None
+        return left + (right if isinstance(node, exp.Add) else -right)
+    if isinstance(node, exp.Anonymous) and function_name(node) in ("date_diff", "datediff"):
+        return _difference(block, node)
+    return None
+
+
+def _difference(block: DraftBlock, node: exp.Anonymous) -> _Sum | None:
+    """Return days between two dates: `date_diff('day', a, b)` is `b - a`."""
+    if len(node.expressions) != 3:
+        return None
+    unit, first, last = node.expressions
+    days = isinstance(unit, exp.Literal) and unit.is_string and unit.this.lower() in ("day", "days")
+    sums = (_sum(block, last), _sum(block, first)) if days else (None, None)
+    if sums[0] is None or sums[1] is None:
+        return None
+    return replace(sums[0] + -sums[1], has_days=True, is_diff=True)
+
+
+def _days(node: exp.Interval) -> _Sum | None:
+    value, unit = node.this.unnest(), node.args.get("unit")
+    sign = 1
+    if isinstance(value, exp.Neg):
+        value, sign = value.this.unnest(), -1
+    if not isinstance(value, exp.Literal):
+        return None
+    text = value.this if unit is None else f"{value.this} {unit.name}"
+    found = _DAYS.fullmatch(text.strip())
+    if found is None:
+        return None
+    size = 7 if found[2].lower().startswith("week") else 1
+    return _Sum(number=sign * size * int(found[1]), has_days=True)

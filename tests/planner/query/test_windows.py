@@ -1,0 +1,192 @@
+"""Windows of days or whole numbers between two parties: plans give the rows of one database."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from random import Random
+
+import duckdb
+import pytest
+
+from sqlfl.base.errors import PlanError
+from tests.contradictions import contradicts_itself, note_contradiction
+from tests.depth import SEED, THOROUGH
+from tests.planner.central import ordered, planned_rows
+from tests.planner.conftest import DatabaseCatalog
+from tests.planner.query.test_meaning import plan
+from tests.planner.trees import Query, catalog_of, central_of
+
+FROM = "FROM shop.orders o JOIN register.weather w ON"
+QUERIES = {
+    "between days": f"SELECT o.id, w.temp {FROM} o.day BETWEEN w.day - 1 AND w.day + 1",
+    "with a key": """SELECT o.id, w.temp, p.age FROM shop.orders o
+        JOIN register.people p ON o.customer = p.id
+        JOIN register.weather w ON w.city = p.city AND w.day BETWEEN o.day - 1 AND o.day""",
+    "intervals": f"""SELECT o.id, w.temp {FROM}
+        w.day BETWEEN o.day - INTERVAL 1 DAY AND o.day + INTERVAL '1 week'""",
+    "comparisons": f"SELECT o.id, w.temp {FROM} w.day >= o.day AND w.day < o.day + 2",
+    "the other way round": f"SELECT o.id, w.temp {FROM} o.day <= w.day AND o.day + 2 > w.day",
+    "in WHERE": """SELECT o.id, w.temp FROM shop.orders o, register.weather w
+        WHERE w.day - o.day BETWEEN 0 AND 1""",
+    "an absolute value": f"SELECT o.id, w.temp {FROM} abs(o.day - w.day) <= 1",
+    "an absolute value, on the right": f"SELECT o.id, w.temp {FROM} 2 > abs(w.day - o.day)",
+    "date_diff": f"SELECT o.id, w.temp {FROM} date_diff('day', o.day, w.day) BETWEEN 0 AND 1",
+    "days of times": f"""SELECT o.id, w.temp {FROM}
+        w.moment::DATE BETWEEN o.moment::DATE AND o.moment::DATE + 1""",
+    "numbers": """SELECT o.amount, p.age FROM shop.orders o
+        JOIN register.people p ON o.customer BETWEEN p.id - 1 AND p.id""",
+    "computed numbers": """SELECT o.amount, p.age FROM shop.orders o
+        JOIN register.people p ON p.age // 10 - o.id BETWEEN -1 AND 1""",
+    "a window that is only in the future": f"""SELECT o.id, w.temp {FROM}
+        w.day BETWEEN o.day + 1 AND o.day + 2""",
+    "an empty window": f"SELECT o.id, w.temp {FROM} w.day BETWEEN o.day + 2 AND o.day + 1",
+    "of several databases": """SELECT v.cost, p.age FROM clinic.visits v
+        JOIN register.people p ON v.person BETWEEN p.id - 1 AND p.id""",
+    "both of several databases": """SELECT v.cost, u.cost AS other FROM clinic.visits v
+        JOIN (SELECT person, cost FROM clinic.visits) u ON abs(v.person - u.person) <= 1""",
+    "a LEFT JOIN": """SELECT o.id, w.temp, w.day IS NULL AS none FROM shop.orders o
+        LEFT JOIN register.weather w ON w.day BETWEEN o.day - 1 AND o.day""",
+    "a LEFT JOIN, with conditions": """SELECT o.id, coalesce(w.temp, 99) AS t FROM shop.orders o
+        LEFT JOIN register.weather w ON w.day BETWEEN o.day - 1 AND o.day AND w.city = 'Bonn'
+        AND o.paid WHERE coalesce(w.temp, 0) < 2""",
+    "a LEFT JOIN that WHERE makes inner": """SELECT o.id, w.temp FROM shop.orders o
+        LEFT JOIN register.weather w ON o.customer = 10
+        WHERE w.day BETWEEN o.day - 1 AND o.day""",
+    "two windows": """SELECT o.id, w.temp, p.age FROM shop.orders o
+        JOIN register.weather w ON w.day BETWEEN o.day - 1 AND o.day
+        JOIN register.people p ON p.id BETWEEN o.customer - 1 AND o.customer + 1""",
+    "two windows of one table": """SELECT o.id, w.temp, u.cost FROM register.weather w
+        JOIN shop.orders o ON w.day BETWEEN o.day - 1 AND o.day
+        JOIN north.visits u ON u.person BETWEEN o.customer - 1 AND o.customer + 1""",
+    "an interval twice": f"SELECT o.id, w.temp {FROM} w.day > o.day - 3 AND w.day >= o.day - 1"
+    " AND w.day <= o.day + 5 AND w.day < o.day + 1",
+    "of one database": """SELECT w.temp, x.temp AS other, o.id FROM register.weather w
+        JOIN register.weather x ON x.day BETWEEN w.day - 1 AND w.day
+        JOIN shop.orders o ON o.day = w.day""",
+    "in a part by tests": f"""SELECT o.id, w.temp {FROM} w.day BETWEEN o.day - 1 AND o.day
+        WHERE o.paid OR w.temp > 0""",
+    "in a derived table": """SELECT o.amount, d.temp FROM shop.orders o JOIN (
+          SELECT w.temp, v.person FROM register.weather w
+          JOIN north.visits v ON v.person - 9 BETWEEN day(w.day) AND day(w.day) + 1) d
+        ON d.person = o.customer""",
+}
+
+
+@pytest.mark.parametrize("query", QUERIES.values(), ids=QUERIES)
+def test_rows_are_those_of_the_query(
+    query: str, catalog: DatabaseCatalog, central: duckdb.DuckDBPyConnection
+) -> None:
+    found = planned_rows(plan(catalog, query), catalog.databases)
+    assert found == ordered(central.execute(query).fetchall())
+
+
+def test_infinite_days_are_near_themselves_alone() -> None:
+    catalog = DatabaseCatalog({name: (duckdb.connect(),) for name in ("a", "b")})
+    whole = duckdb.connect()
+    days = "(DATE '2024-01-01'), ('infinity'), ('-infinity'), (NULL), (DATE '2024-01-03')"
+    for party, con in zip(("a", "b"), catalog.databases.values(), strict=True):
+        for each, name in ((con, "t"), (whole, f"{party}.t")):
+            each.execute(f"CREATE SCHEMA IF NOT EXISTS {party}")
+            each.execute(f"CREATE TABLE {name} AS SELECT d, d::VARCHAR s FROM (VALUES {days}) v(d)")
+    for window in (
+        "y.d BETWEEN x.d - 2 AND x.d",
+        "y.d BETWEEN x.d + 1 AND x.d + 2",
+        "y.d BETWEEN x.d - INTERVAL 2 DAY AND x.d",
+        "y.d > x.d - 2 AND y.d < x.d + 2",
+        "y.d - x.d BETWEEN -2 AND 2",
+        "y.d - x.d BETWEEN 1 AND 2",
+        "date_diff('day', x.d, y.d) BETWEEN -2 AND 2",
+        "abs(x.d - y.d) < 3",
+    ):
+        query = f"SELECT x.s AS one, y.s AS two FROM a.t x JOIN b.t y ON {window}"
+        expected = ordered(whole.execute(query).fetchall())
+        assert planned_rows(plan(catalog, query), catalog.databases) == expected, query
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "w.moment BETWEEN o.moment - INTERVAL 1 DAY AND o.moment",
+        "w.day BETWEEN o.day - INTERVAL 1 MONTH AND o.day",
+        "w.day >= o.day",
+        "w.day BETWEEN o.day - 999 AND o.day",
+        "w.temp BETWEEN o.amount - 1 AND o.amount",
+        "NOT (w.day BETWEEN o.day - 1 AND o.day)",
+    ],
+)
+def test_others_are_refused(condition: str, catalog: DatabaseCatalog) -> None:
+    with pytest.raises(PlanError) as caught:
+        plan(catalog, f"SELECT o.id, w.temp {FROM} {condition}")
+    assert caught.value.line
+    assert "compare days" in str(caught.value.hint)
+
+
+# -- random queries --------------------------------------------------------------------------------
+
+STATEMENTS = 3000 if THOROUGH else 30
+EACH = 10
+"""Queries over the same parties."""
+
+
+def test_rows_of_random_queries() -> None:
+    random, planned = Random(SEED), 0
+    for number in range(STATEMENTS // EACH):
+        catalog = catalog_of(SEED + number)
+        with closing(central_of(catalog)) as central:
+            for _ in range(EACH):
+                query = with_windows(random)
+                if contradicts_itself(central, query):
+                    note_contradiction(query)
+                    continue
+                expected = ordered(central.execute(query).fetchall())
+                try:
+                    ucq = plan(catalog, query)
+                except PlanError:
+                    continue
+                assert planned_rows(ucq, catalog.databases) == expected, query
+                planned += 1
+        for con in catalog.databases.values():
+            con.close()
+    assert planned > STATEMENTS / 3
+
+
+def with_windows(random: Random) -> str:
+    """A query whose joins have windows beside equalities, or alone."""
+    query = Query.of(random)
+    text, places = query.source()
+    for _ in range(random.randint(1, 2)):
+        item, more = query.source()
+        window = _window(random, random.choice(places)[0], random.choice(more)[0])
+        if random.random() < 0.5:
+            text += f" {query.join(places, item, more)} AND {window}"
+        else:
+            text += f" {random.choice(('JOIN', 'LEFT JOIN', 'RIGHT JOIN'))} {item} ON {window}"
+        places = [*places, *more]
+    names = [place[0] for place in places]
+    columns = ", ".join(f"{name}.{random.choice('xs')} AS v{n}" for n, name in enumerate(names))
+    tests = []
+    if random.random() < 0.4:
+        tests.append(query.test(random.choice(places)))
+    if random.random() < 0.2:
+        tests.append(_window(random, *random.sample(names, 2)))
+    where = f" WHERE {' AND '.join(tests)}" if tests else ""
+    return f"SELECT {columns} FROM {text}{where}"
+
+
+def _window(random: Random, one: str, other: str) -> str:
+    low = random.randint(-3, 2)
+    high = low + random.randint(-1, 4)
+    name = random.choice("kmx")
+    if random.random() < 0.4:
+        left, right = (f"(DATE '2024-02-27' + {alias}.{name})" for alias in (one, other))
+    else:
+        left, right = f"{one}.{name}", f"{other}.{random.choice('kmx')}"
+    return random.choice(
+        (
+            f"{left} BETWEEN {right} + {low} AND {right} + {high}",
+            f"{left} >= {right} + {low} AND {right} + {high} >= {left}",
+            f"{left} - {right} > {low} AND {left} < {right} + {high}",
+            f"abs({left} - {right}) <= {high}",
+            f"{left} - {right} BETWEEN {low} AND {high}",
+        )
+    )
