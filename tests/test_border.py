@@ -26,6 +26,7 @@ from sqlfl.messages import (
     MaskedEmbeddings,
     Message,
     Named,
+    OpenJoin,
     Prepare,
     Ready,
     Rotated,
@@ -107,7 +108,8 @@ def by_place(recorded: list[Recorded]) -> dict[Place, list[Message]]:
 
 def of_the_run(recorded: list[Recorded]) -> list[Recorded]:
     """Without what goes to databases about models that others have taken the place of."""
-    runs = {m.run for m in (decode(item.data) for item in recorded) if isinstance(m, Prepare)}
+    messages = (decode(item.data) for item in recorded)
+    runs = {m.run for m in messages if isinstance(m, Prepare | OpenJoin)}
     return [item for item in recorded if decode(item.data).run in ("", *runs)]
 
 

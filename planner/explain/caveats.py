@@ -8,7 +8,7 @@ from sqlfl.base.sanitize import listed
 from sqlfl.models.kinds import kind_of
 from sqlfl.planner.explain.card import TRUSTED
 from sqlfl.planner.explain.diagnostics import looked, sent_of_features
-from sqlfl.planner.federated.plan import FederatedPlan
+from sqlfl.planner.federated.plan import JOIN, FederatedPlan
 from sqlfl.privacy.protection import Protection
 
 NOTHING = "No noise is added: nothing here is differentially private."
@@ -31,7 +31,8 @@ def protects(plan: FederatedPlan) -> tuple[str, ...]:
     notes = [f"{sent} that leaves a party is listed above."]
     if any(disclosure.kind == "join_keys" for disclosure in plan.disclosures):
         notes.append(
-            "Join keys leave as HMAC-SHA256 tags under a key derived for this run from the "
+            "Join keys leave as HMAC-SHA256 tags under a key derived for this "
+            f"{'run' if plan.join is None else 'join'} from the "
             "federation's secret. Whoever has that key can test guesses. In one process every "
             "party and the coordinator share memory: there it is discipline, not protection."
         )
@@ -40,12 +41,20 @@ def protects(plan: FederatedPlan) -> tuple[str, ...]:
     return tuple(notes) if plan.protection else (*notes, NOTHING)
 
 
+LASTING = (
+    "Not protected: rows have the same numbers and hashed keys in all statements over a join that "
+    "lasts. The coordinator can put together what these statements tell of a row."
+)
+
+
 def caveats(plan: FederatedPlan) -> tuple[str, ...]:
     """Return what is not protected in this plan. The privacy report states guarantees of noise."""
     kinds = {disclosure.kind for disclosure in plan.disclosures}
     notes = _coordinator(plan)
-    if kinds:
+    if kinds and plan.purpose != JOIN:
         notes.append(_join_graph(plan))
+    if plan.join is not None:
+        notes.append(LASTING)
     notes += _outer_joins(plan)
     if "labels" in kinds and not plan.protection.labels:
         notes.append(_labels(plan))

@@ -26,7 +26,7 @@ from sqlfl.planner.explain.render import (
 )
 from sqlfl.planner.explain.totals import KindTotal, Total, formula, kinds, totals
 from sqlfl.planner.federated.exchanges import DOWN, UP, WHOLE, Disclosure
-from sqlfl.planner.federated.plan import CHECK, FederatedPlan, evaluated
+from sqlfl.planner.federated.plan import CHECK, JOIN, FederatedPlan, evaluated
 from sqlfl.planner.federated.sizes import Size, Symbol
 from sqlfl.planner.federated.symbols import ROLES
 from sqlfl.planner.grammar.writing import to_sql
@@ -46,7 +46,7 @@ def summary(
         Section("What protects it", (Notes(_protection(plan, report)),)),
         join(plan),
         *transforms(plan),
-        method(plan),
+        *([] if plan.purpose == JOIN else [method(plan)]),
         Section("What is not protected", (Notes(caveats(plan)),)),
     )
     return Document(_title(plan), sections)
@@ -62,7 +62,7 @@ def details(
     sections = (
         Section("Statement", (Code("", plan.sql.strip()),)),
         *owners(plan, verdicts),
-        model(plan),
+        *([] if plan.purpose == JOIN else [model(plan)]),
         slots(plan),
         *transforms(plan),
         joins(plan),
@@ -71,7 +71,7 @@ def details(
             "Mapping query, at the coordinator, over hashed keys",
             (Code("", to_sql(plan.mapping, pretty=True)),),
         ),
-        _operators(plan),
+        *([] if plan.purpose == JOIN else [_operators(plan)]),
         _exchanges(plan),
         _border(plan, UP, f"What leaves the parties, to the coordinator{_place(plan)}"),
         _border(plan, DOWN, "What the coordinator sends to the parties"),
@@ -100,6 +100,8 @@ def _title(plan: FederatedPlan) -> str:
     if plan.purpose == CHECK:
         of = f" of target {plan.ucq.target}" if plan.ucq.target else ""
         return f"CHECK{of}; {WHERE}"
+    if plan.purpose == JOIN:
+        return f"CREATE JOIN {plan.name}; {WHERE}"
     purpose = plan.purpose.upper() if plan.look is None else f"{plan.look.word.upper()} OF"
     purpose = purpose if plan.tuning is None else "TUNE"
     return f"{purpose} MODEL {plan.name} ({plan.kind}); {WHERE}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sqlfl.planner.explain.render import MANY, Notes, Section, TextTable, several
-from sqlfl.planner.federated.plan import FederatedPlan
+from sqlfl.planner.federated.plan import JOIN, FederatedPlan
 from sqlfl.planner.query.ucq import ARRAY, Block, Feature, Join, LeftJoin, Slot
 
 HEADERS = ("slot", "clients", "rows, estimated", "features", "engine")
@@ -40,7 +40,28 @@ def _narrowed(plan: FederatedPlan) -> tuple[str, ...]:
         for slot in plan.ucq.slots
         if slot.once
     ]
-    return (*narrowed, *once, *plan.ucq.remarks)
+    return (*narrowed, *once, *plan.ucq.remarks, *_lasting(plan))
+
+
+def _lasting(plan: FederatedPlan) -> tuple[str, ...]:
+    """The join that lasts: what was sent for it before."""
+    if plan.purpose == JOIN:
+        return (
+            "each party keeps its tables as they are now, until DROP JOIN, the end of the session, "
+            "or its owner's time limit; of their rows nothing leaves yet: the first statement over "
+            "the join that needs a table's keys sends them, once",
+        )
+    if plan.join is None:
+        return ()
+    keyed = [slot for slot in plan.ucq.slots if slot.keys]
+    sent = [slot.name for slot in keyed if slot.index in plan.join.kept]
+    left = [slot.name for slot in keyed if slot.index not in plan.join.kept]
+    rows = f"the rows are those of join {plan.join.name}, made {plan.join.made}"
+    return (
+        rows,
+        *([f"keys of {', '.join(sent)} were sent already, and do not leave again"] * bool(sent)),
+        *([f"keys of {', '.join(left)} leave now, once for the join"] * bool(left)),
+    )
 
 
 def slots(plan: FederatedPlan) -> Section:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from sqlfl.base.errors import InternalError
+from sqlfl.contract.joins import JoinUse
 from sqlfl.contract.schema import Client, SlotSpecification
 from sqlfl.messages import CLIENT
 from sqlfl.options.diagnostics import Diagnostic
@@ -111,6 +112,8 @@ class Run:
     """Scores of the model are sent in 8-byte numbers."""
     separates: bool = False
     """Clients are asked, before the first step, which columns have no finite estimate."""
+    join: JoinUse | None = None
+    """The join that lasts whose rows are used; None for a run that makes its own."""
 
     @property
     def clients(self) -> tuple[Client, ...]:

@@ -34,6 +34,7 @@ def protocol(run: Run) -> tuple[Exchange, ...]:
         "evaluate": evaluation,
         "predict": prediction,
         "check": checking,
+        "join": opening,
     }[run.purpose]
     return tuple(item for item in phases(run) if item.sends)
 
@@ -199,6 +200,7 @@ def proposing(run: Run) -> Exchange:
             request=sym.of_database("request_text", client),
             specification=specifications_to_json(run.specifications[client]),
             fragments=run.fragments[client],
+            join=_join_of(run),
         )
         calls.append(RequestReply(client, WHOLE, request, content(ms.Proposed, verdicts="[]")))
     return exchange("proposal", 1, calls)
@@ -209,15 +211,44 @@ def snapshot(run: Run) -> Exchange:
     for client in run.clients:
         specification = specifications_to_json(run.specifications[client])
         fragments = run.fragments[client]
-        request = content(ms.Prepare, specification=specification, fragments=fragments)
+        slots = 0 if run.join is None else len(run.specifications[client])
+        request = content(
+            ms.Prepare,
+            specification=specification,
+            fragments=fragments,
+            join=_join_of(run),
+            joined=slots,
+        )
         number = sum(len(item.fragments) for item in run.specifications[client])
-        reply = content(ms.Prepared, fragments=number)
+        reply = content(ms.Prepared, fragments=number, joins=0 if run.join is None else 1)
         calls.append(RequestReply(client, WHOLE, request, reply))
     return exchange("snapshot", 1, calls)
 
 
+def _join_of(run: Run) -> str | Amount:
+    return NOTHING if run.join is None else run.join.id
+
+
 def keys(run: Run) -> Exchange:
-    return over(run, "join keys", [slot for slot in run.ucq.slots if slot.keys], join_keys)
+    """Return the keys of the slots whose rows no earlier statement over the join has numbered."""
+    kept = frozenset() if run.join is None else run.join.kept
+    slots = [slot for slot in run.ucq.slots if slot.keys and slot.index not in kept]
+    return over(run, "join keys", slots, join_keys)
+
+
+def opening(run: Run) -> list[Exchange]:
+    """Return the exchanges of CREATE JOIN: of rows, nothing leaves."""
+    assert run.join is not None
+    calls = [
+        RequestReply(
+            client,
+            WHOLE,
+            content(ms.OpenJoin, name=run.join.name, fragments=run.fragments[client]),
+            content(ms.JoinOpened),
+        )
+        for client in run.clients
+    ]
+    return [*planning(run), exchange("join", 1, calls)]
 
 
 def join_keys(run: Run, slot: Slot, client: Client) -> Asked:

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from sqlglot import exp
 
 from sqlfl.base.errors import InternalError, PlanError
+from sqlfl.contract.joins import JoinUse
 from sqlfl.contract.methods import methods
 from sqlfl.contract.privacy_specification import SnapshotPrivacy
 from sqlfl.contract.request import Request
@@ -45,6 +46,7 @@ TRAIN = "train"
 EVALUATE = "evaluate"
 PREDICT = "predict"
 CHECK = "check"
+JOIN = "join"
 
 
 @dataclass(frozen=True)
@@ -52,9 +54,9 @@ class FederatedPlan:
     """All decisions that precede the run of a statement."""
 
     purpose: str
-    """TRAIN, EVALUATE, PREDICT or CHECK."""
+    """TRAIN, EVALUATE, PREDICT, CHECK or JOIN."""
     name: str
-    """The model's name; empty in CHECK."""
+    """The model's name, or the join's in JOIN; empty in CHECK."""
     kind: str
     """The model's: 'logistic_regression' and so on."""
     sql: str
@@ -104,7 +106,21 @@ class FederatedPlan:
 
     def request(self, client: Client) -> Request:
         """Return the request of the whole run for a client whose owner has policies."""
-        return request_of(self.run, self.exchanges, client, self.privacy)
+        # an owner allows the same messages, whether or not keys of the join were sent before
+        run, exchanges = self.run, self.exchanges
+        if run.join is not None:
+            run = replace(run, join=None)
+            exchanges = secured(run, protocol(run))
+        return request_of(run, exchanges, client, self.privacy)
+
+    def over(self, join: JoinUse) -> FederatedPlan:
+        """Return the plan over the rows of a join that lasts."""
+        return replace(self, run=replace(self.run, join=join))
+
+    @property
+    def join(self) -> JoinUse | None:
+        """The join that lasts whose rows are used; None without one."""
+        return self.run.join
 
     def renamed(self, name: str, sql: str) -> FederatedPlan:
         """Return the plan for another model name of the same length. The derived exchanges stay
@@ -250,9 +266,9 @@ def plan(
     `look` and `tuning` are as the plan has them, and `governed` and `exact` are as the run has
     them. Raises InternalError where these do not hold.
     """
-    if purpose not in (TRAIN, EVALUATE, PREDICT, CHECK):
+    if purpose not in (TRAIN, EVALUATE, PREDICT, CHECK, JOIN):
         raise InternalError(
-            f"the purpose of a plan is to train, evaluate, predict or check: {purpose}"
+            f"the purpose of a plan is to train, evaluate, predict, check or join: {purpose}"
         )
     scored = MappingProxyType(dict(model_slots or {}))
     ucq = _with_owners(ucq, governed)

@@ -22,6 +22,12 @@ _MAX_DIGITS = 38
 """Digits of the largest integer that DuckDB has."""
 
 
+_AFTER = (
+    *("INTO", "USING", "TARGET", "WEIGHT", "OFFSET", "EXPOSURE", "TRANSFORM", "WITH", "PRIVACY"),
+)
+"""Words that may follow the name of a join, in the right place or in a wrong one."""
+
+
 class Clauses(Tokens):
     """Parser of the clauses that several statements share."""
 
@@ -148,12 +154,22 @@ class Clauses(Tokens):
             hint=f"{option} = {{'key': value, ...}}",
         )
 
-    def query(self) -> tuple[exp.Query, Span]:
+    def source(self) -> tuple[exp.Query, Span, Word | None]:
+        """Return the query in parentheses as `query` does, or the name of a join with its place."""
+        token = self.token
+        ends = self.at + 1 == len(self.tokens) or self.word(1) in _AFTER
+        if token is None or not ends or not self.is_name(token):
+            return (*self.query(), None)
+        name = self.name("the name of a join")
+        table = exp.to_identifier(str(name), quoted=True)
+        return exp.select("*").from_(exp.Table(this=table)), name.span, name
+
+    def query(self, after: str = "FROM") -> tuple[exp.Query, Span]:
         """The query between parentheses, and its place; its nodes have places in the whole text."""
         if self.word() != "(":
             raise self.fail(
-                f"expected ( query ) after FROM, got {self.got()}",
-                hint="FROM is followed by a query in parentheses: FROM ( SELECT ... )",
+                f"expected ( query ) after {after}, got {self.got()}",
+                hint=f"{after} is followed by a query in parentheses: {after} ( SELECT ... )",
             )
         opening = self.token
         depth, start = 0, self.at + 1
@@ -163,7 +179,7 @@ class Clauses(Tokens):
             if depth == 0:
                 break
         if depth:
-            raise self.fail("the parenthesis of FROM ( is not closed", span=self.span(opening))
+            raise self.fail(f"the parenthesis of {after} ( is not closed", span=self.span(opening))
         tokens = self.tokens[start : self.at - 1]
         if not tokens:
             raise self.fail("expected a query, got ()", span=self.span(opening))

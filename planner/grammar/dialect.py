@@ -15,7 +15,9 @@ from sqlfl.planner.grammar.spellings import respelled
 from sqlfl.planner.grammar.statements import (
     CheckQuery,
     CommentOnModel,
+    CreateJoin,
     CurvesOfModel,
+    DropJoin,
     DropModel,
     EvaluateModel,
     ExplainStatement,
@@ -144,6 +146,9 @@ class _Reader(ListingParser):
             "IMPORT": self._import,
             "COMMENT": self._comment,
         }
+        if first == "CREATE" and self.makes_join():
+            self.at += 1
+            return self._create()
         if first in readers:
             self.at += 1
             return readers[first]()
@@ -160,6 +165,10 @@ class _Reader(ListingParser):
             f"expected a statement ({', '.join(STATEMENTS)}), got {self.got()}", hint=hint
         )
 
+    def makes_join(self) -> bool:
+        """Return whether the statement is CREATE JOIN, among the others that begin with CREATE."""
+        return "JOIN" in (self.word(1), self.word(3) if self.word(1) == "OR" else "")
+
     def _explain(self) -> ExplainStatement:
         self.at += 1
         asked = {ANALYZE} if self.accept(ANALYZE) else self._asked()
@@ -167,7 +176,8 @@ class _Reader(ListingParser):
             *(*REHEARSED, "EVALUATE", "PREDICT"),
             *(*_QUALITY, "CONTRIBUTIONS", "SKEW", "VALIDATE"),
         )
-        if self.word() not in (REHEARSED if ANALYZE in asked else planned):
+        joins = self.word() == "CREATE" and self.makes_join() and ANALYZE not in asked
+        if not joins and self.word() not in (REHEARSED if ANALYZE in asked else planned):
             of = "EXPLAIN ANALYZE" if ANALYZE in asked else "EXPLAIN"
             known = REHEARSED if ANALYZE in asked else planned
             raise self.fail(
@@ -175,7 +185,9 @@ class _Reader(ListingParser):
                 hint=NO_ROWS if ANALYZE in asked and self.word() in planned else None,
             )
         explained = self._statement()
-        assert isinstance(explained, TrainModel | EvaluateModel | PredictModel | CheckQuery)
+        assert isinstance(
+            explained, TrainModel | EvaluateModel | PredictModel | CheckQuery | CreateJoin
+        )
         return ExplainStatement(explained, self.sql, VERBOSE in asked, ANALYZE in asked)
 
     def _asked(self) -> set[str]:
@@ -227,7 +239,7 @@ class _Reader(ListingParser):
         privacy = self.options("PRIVACY") if self.accept("PRIVACY") else None
         done = ["USING", "TARGET"]
         self._clause("FROM", "before the query", tuple(done), last=True)
-        query, place = self.query()
+        query, place, join = self.source()
         if self.word() in _TRAIN_CLAUSES[:-1]:
             raise self.fail(
                 f"{self.word()} stands before FROM ( query ), not after it",
@@ -256,6 +268,7 @@ class _Reader(ListingParser):
             only,
             offset,
             exposure,
+            join,
         )
 
     def _output(self, clause: str) -> Word:
@@ -300,13 +313,13 @@ class _Reader(ListingParser):
         privacy = self.options("PRIVACY") if self.accept("PRIVACY") else None
         given = bool(options) or privacy is not None
         self.expect("FROM", "before the query" if given else "after the name of the model", form)
-        query, place = self.query()
+        query, place, join = self.source()
         if self.word() == "PRIVACY":
             if privacy is not None:
                 raise self.fail("PRIVACY is given twice", hint=form)
             self.at += 1
             privacy = self.options("PRIVACY")
-        return EvaluateModel(name, privacy, query, self.sql, options, place)
+        return EvaluateModel(name, privacy, query, self.sql, options, place, join=join)
 
     def _check(self) -> CheckQuery:
         form = "CHECK [USING kind] [TARGET column] [WITH (option = value, ...)] FROM ( query )"
@@ -319,9 +332,9 @@ class _Reader(ListingParser):
             raise self.fail(f"CHECK takes no {self.word()}: it is of the query alone", hint=form)
         if kind or target or options or self.word() != "(":
             self.expect("FROM", "before the query", form)
-        query, place = self.query()
+        query, place, join = self.source()
         lowered = None if kind is None else Word(kind.lower(), kind.span)
-        return CheckQuery(lowered, target, options, query, self.sql, place)
+        return CheckQuery(lowered, target, options, query, self.sql, place, join)
 
     def _of_model(self, look: str, form: str) -> Word:
         self.expect("OF", f"after {look}", form)
@@ -347,8 +360,9 @@ class _Reader(ListingParser):
             )
         given = bool(options) or threshold is not None
         self.expect("FROM", "before the query" if given else "after the name of the model", form)
-        query, place = self.query()
-        return EvaluateModel(name, None, query, self.sql, options, place, look.lower(), threshold)
+        query, place, join = self.source()
+        look = look.lower()
+        return EvaluateModel(name, None, query, self.sql, options, place, look, threshold, join)
 
     def _threshold(self, form: str) -> float:
         """Read the threshold, a probability."""
@@ -374,14 +388,16 @@ class _Reader(ListingParser):
         identifiers = self._identifiers(form)
         options = self.options("WITH") if self.accept("WITH") else ()
         self.expect("FROM", "before the query", form)
-        query, place = self.query()
+        query, place, join = self.source()
         into, replace = None, False
         if self.accept("INTO"):
             replace = self.accept("OR")
             if replace:
                 self.expect("REPLACE", "after INTO OR", form)
             into = self.path("a table", 2, 4)
-        return PredictModel(name, identifiers, query, into, self.sql, options, replace, place)
+        return PredictModel(
+            name, identifiers, query, into, self.sql, options, replace, place, join=join
+        )
 
     def _contributions(self) -> PredictModel:
         look = self.word(-1)
@@ -393,11 +409,11 @@ class _Reader(ListingParser):
         identifiers = self._identifiers(form)
         options = self.options("WITH") if self.accept("WITH") else ()
         self.expect("FROM", "before the query", form)
-        query, place = self.query()
+        query, place, join = self.source()
         if self.word() == "INTO":
             raise self.fail(f"{look} makes no table", hint="PREDICT takes INTO")
         return PredictModel(
-            name, identifiers, query, None, self.sql, options, place=place, look=look.lower()
+            name, identifiers, query, None, self.sql, options, False, place, look.lower(), join
         )
 
     def _skew(self) -> PredictModel:
@@ -408,8 +424,8 @@ class _Reader(ListingParser):
         name = self._of_model("SKEW", form)
         options = self.options("WITH") if self.accept("WITH") else ()
         self.expect("FROM", "before the query", form)
-        query, place = self.query()
-        return PredictModel(name, (), query, None, self.sql, options, place=place, look="skew")
+        query, place, join = self.source()
+        return PredictModel(name, (), query, None, self.sql, options, False, place, "skew", join)
 
     def _identifiers(self, form: str) -> tuple[Path, ...]:
         paths: list[Path] = []
@@ -474,7 +490,22 @@ class _Reader(ListingParser):
         self.expect("MODEL", "after RESUME", "RESUME MODEL name")
         return ResumeModel(self.name("the name of the model"), self.sql)
 
-    def _drop(self) -> DropModel:
-        self.expect("MODEL", "after DROP", "DROP MODEL [IF EXISTS] name")
+    def _drop(self) -> DropModel | DropJoin:
+        if self.accept("JOIN"):
+            if_exists = self.accept("IF", "EXISTS")
+            return DropJoin(self.name("the name of the join"), if_exists, self.sql)
+        form = "DROP MODEL [IF EXISTS] name, or DROP JOIN [IF EXISTS] name"
+        self.expect("MODEL", "after DROP", form)
         if_exists = self.accept("IF", "EXISTS")
         return DropModel(self.name("the name of the model"), if_exists, self.sql)
+
+    def _create(self) -> CreateJoin:
+        form = "CREATE [OR REPLACE] JOIN name AS ( query )"
+        replace = self.accept("OR")
+        if replace:
+            self.expect("REPLACE", "after CREATE OR", form)
+        self.expect("JOIN", "after CREATE OR REPLACE" if replace else "after CREATE", form)
+        name = self.name("the name of the join")
+        self.expect("AS", "after the name of the join", form)
+        query, place = self.query("AS")
+        return CreateJoin(name, query, replace, self.sql, place)

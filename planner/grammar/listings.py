@@ -11,6 +11,7 @@ from sqlfl.planner.grammar.statements import (
     DescribeTable,
     ShowFeatures,
     ShowHistory,
+    ShowJoins,
     ShowModels,
     ShowParties,
     ShowTables,
@@ -27,6 +28,7 @@ class ListingParser(Clauses):
     def _show(self) -> Statement:
         listed: dict[str, Callable[[str], Statement]] = {
             "MODELS": ShowModels,
+            "JOINS": ShowJoins,
             "TABLES": ShowTables,
             "PARTIES": ShowParties,
         }
@@ -39,7 +41,7 @@ class ListingParser(Clauses):
             elif self.word() in _OWNERS:
                 hint = f"an owner's statement: sqlfl.owner(connection).sql('SHOW {self.word()}')"
             raise self.fail(
-                f"expected MODELS, TABLES or PARTIES after SHOW, got {self.got()}", hint=hint
+                f"expected MODELS, JOINS, TABLES or PARTIES after SHOW, got {self.got()}", hint=hint
             )
         self.at += 1
         return made(self.sql)

@@ -104,6 +104,10 @@ class TrainModel:
     """The column of OFFSET, or of EXPOSURE."""
     exposure: bool = False
     """The offset is the column's logarithm."""
+    join: Word | None = None
+    """The join whose name stands in place of the query; `query` is then `SELECT * FROM name`, until
+    the join's own takes its place.
+    """
 
 
 @dataclass(frozen=True)
@@ -124,6 +128,8 @@ class EvaluateModel:
     """The diagnostic: 'roc' in `ROC OF MODEL`; empty for EVALUATE itself."""
     threshold: float | None = None
     """The probability from which a row counts as the second class; None for the default."""
+    join: Word | None = None
+    """As in TrainModel."""
 
 
 @dataclass(frozen=True)
@@ -138,6 +144,8 @@ class CheckQuery:
     sql: str = field(repr=False)
     place: Span = field(default=(0, 0), repr=False)
     """Place of the query, without its parentheses."""
+    join: Word | None = None
+    """As in TrainModel."""
 
 
 @dataclass(frozen=True)
@@ -153,11 +161,39 @@ class PredictModel:
     place: Span = field(default=(0, 0), repr=False)
     look: str = ""
     """'contributions': a statement `CONTRIBUTIONS OF MODEL`; empty of PREDICT itself."""
+    join: Word | None = None
+    """As in TrainModel."""
+
+
+@dataclass(frozen=True)
+class CreateJoin:
+    """`CREATE [OR REPLACE] JOIN name AS ( query )`"""
+
+    name: Word
+    query: exp.Query
+    replace: bool
+    sql: str = field(repr=False)
+    place: Span = field(default=(0, 0), repr=False)
+    """Place of the query, without its parentheses."""
+
+
+@dataclass(frozen=True)
+class DropJoin:
+    """`DROP JOIN [IF EXISTS] name`"""
+
+    name: Word
+    if_exists: bool
+    sql: str = field(repr=False)
+
+
+@dataclass(frozen=True)
+class ShowJoins:
+    sql: str = field(repr=False)
 
 
 @dataclass(frozen=True)
 class ExplainStatement:
-    statement: TrainModel | EvaluateModel | PredictModel | CheckQuery
+    statement: TrainModel | EvaluateModel | PredictModel | CheckQuery | CreateJoin
     sql: str = field(repr=False)
     verbose: bool = False
     """True to print all details."""
@@ -273,6 +309,9 @@ Statement: TypeAlias = (
     | EvaluateModel
     | PredictModel
     | CheckQuery
+    | CreateJoin
+    | DropJoin
+    | ShowJoins
     | ExplainStatement
     | WeightsOfModel
     | CurvesOfModel

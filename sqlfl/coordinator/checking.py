@@ -77,7 +77,7 @@ def check(plan: FederatedPlan, channel: ReplyChannel, run: str, said: Scoring) -
     and feature.
     """
     seen: dict[int, SlotCodes] = {}
-    joined = prepare(plan, channel, run, said.tell, seen=seen.update)
+    joined = prepare(plan, channel, run, said.tell, seen=seen.update, lasting=said.lasting)
     target = None
     if joined.total and any(slot.target for slot in plan.ucq.slots):
         target = labels(plan, joined, channel, run)

@@ -40,7 +40,7 @@ def contributions(
 ) -> pa.Table:
     """A row per joined row: identifiers, prediction, score, intercept, and what each table, and
     each feature where that is asked for, adds to the score; of several outputs, each for each."""
-    joined = prepare(plan, channel, run, said.tell)
+    joined = prepare(plan, channel, run, said.tell, lasting=said.lasting)
     remark_on_join(plan, joined, said.remark)
     joined = with_offsets(plan, joined, channel, run)
     said.tell("scoring")

@@ -54,14 +54,14 @@ CLASSES = {
 """Patterns of DuckDB's text for the values of a type other than text."""
 
 
-def prepared(fragments: int) -> Expected[Prepared]:
+def prepared(fragments: int, joins: int = 0) -> Expected[Prepared]:
     def fault(reply: Prepared) -> str | None:
         rows = int(reply.rows.sum(dtype=np.float64))
         if rows > MAX_TABLE_ROWS:
             return f"has {rows} rows; at most {MAX_TABLE_ROWS} can be numbered"
         return None
 
-    return Expected(Prepared, {"fragments": fragments}, fault)
+    return Expected(Prepared, {"fragments": fragments, "joins": joins}, fault)
 
 
 def join_keys(item: SlotSpecification, rows: Sequence[int]) -> Expected[JoinKeys]:

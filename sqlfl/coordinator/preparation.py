@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,6 +14,7 @@ from sqlfl.base.errors import PartyError, PlanError
 from sqlfl.contract.schema import Address, SlotSpecification, specifications_to_json
 from sqlfl.coordinator import expected
 from sqlfl.coordinator.executors.base import Executor
+from sqlfl.coordinator.join.factorised import Factorised
 from sqlfl.coordinator.join.fan_out import limit_fan_out
 from sqlfl.coordinator.join.join_limits import RowStorage, check_join, check_keys, database_memory
 from sqlfl.coordinator.join.join_size import JoinSize, SlotCodes, join_size, once_each
@@ -20,6 +22,7 @@ from sqlfl.coordinator.join.key_trees import factorised
 from sqlfl.coordinator.join.mapping_query import Room, SlotRows, key_codes, run_mapping_query
 from sqlfl.coordinator.join.row_mapping import RowMapping, WrittenMapping
 from sqlfl.coordinator.join.scratch import Scratch
+from sqlfl.coordinator.lasting import KeptMapping, LastingJoin
 from sqlfl.coordinator.proposing import propose
 from sqlfl.messages import (
     CLIENT,
@@ -33,7 +36,7 @@ from sqlfl.messages import (
     SetRanges,
     Statistics,
 )
-from sqlfl.messages.replies import ReplyChannel, ask
+from sqlfl.messages.replies import ReplyChannel, ask, refused
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.query import places
 from sqlfl.privacy.statistics import deviation
@@ -167,13 +170,15 @@ def prepare(
     scratch: Scratch | None = None,
     executor: Executor | None = None,
     seen: Callable[[Mapping[int, SlotCodes]], None] = lambda _: None,
+    lasting: LastingJoin | None = None,
 ) -> Joined:
     """Take snapshots at all clients, make the table mapping here, and send the clients their active
     rows.
 
     tell: reports progress. seen: receives the keys of all rows. scratch: files for joined rows that
     do not fit memory, if the next steps can read them there. executor: its workers make the join if
-    they can.
+    they can. lasting: the join that lasts whose rows the plan uses; what earlier statements over it
+    have done is not done again.
 
     If the statement limits how often a row may be joined, joined rows beyond the limit are dropped
     before a client learns of the join.
@@ -181,12 +186,22 @@ def prepare(
     Raise PartyError if a client's query fails, and ModelError if the join is too large.
     """
     tell("taking snapshots")
-    slots, null_targets, nonces = _snapshots(plan, channel, run)
+    slots, null_targets, nonces = _snapshots(plan, channel, run, lasting)
     tell("joining keys")
-    codes = _codes(plan, slots, nonces, channel, run)
+    found = _found(plan, lasting, tell, stored=scratch is not None)
+    codes: Mapping[int, SlotCodes]
+    if found is None:
+        codes = _codes(plan, slots, nonces, channel, run, lasting)
+        rows = None
+    else:
+        codes, rows = found.codes, found.rows
     seen(codes)
     virtual, labelled = _virtual(plan, codes), _labelled(plan, codes)
-    rows = _join(plan, codes, tell, scratch, executor)
+    if rows is None:
+        kept_codes = None if lasting is None else deepcopy(codes)
+        rows = _join(plan, codes, tell, scratch, executor)
+        if lasting is not None and kept_codes is not None:
+            lasting.keep(plan, kept_codes, rows)
     del codes
     total = rows.total
     unjoined = _unjoined(plan, rows, labelled)
@@ -207,10 +222,52 @@ def prepare(
     )
 
 
+def _found(
+    plan: FederatedPlan,
+    lasting: LastingJoin | None,
+    tell: Callable[[str], None],
+    *,
+    stored: bool,
+) -> KeptMapping | None:
+    """Return the joined rows of an earlier statement over the join. They are checked as if they
+    were made now.
+    """
+    if lasting is None or plan.join is None:
+        return None
+    if any(slot.index not in plan.join.kept for slot in plan.ucq.slots):
+        return None
+    found = lasting.mapping(plan)
+    if found is None:
+        return None
+    tree = found.rows if isinstance(found.rows, Factorised) else None
+    size, total = JoinSize(found.rows.total, exact=True), found.rows.total
+    place = check_join(
+        plan, found.codes, size, lambda most: min(most, total), tell, found=tree, stored=stored
+    )
+    # it may be that these rows are to be in files, by this statement's options
+    return found if tree is not None or place.written else None
+
+
 def _codes(
-    plan: FederatedPlan, slots: tuple[SlotRows, ...], nonces: Array, channel: ReplyChannel, run: str
+    plan: FederatedPlan,
+    slots: tuple[SlotRows, ...],
+    nonces: Array,
+    channel: ReplyChannel,
+    run: str,
+    lasting: LastingJoin | None,
 ) -> dict[int, SlotCodes]:
-    keys = _keys(plan, slots, nonces, channel, run)
+    kept = frozenset[int]() if plan.join is None else plan.join.kept
+    asked = [slot for slot in slots if slot.slot not in kept]
+    nonces = nonces if lasting is None else lasting.nonces
+    keys = _keys(plan, asked, nonces, channel, run)
+    if lasting is not None:
+        keys |= lasting.keys(plan, kept)
+        rows = {
+            address: counts
+            for slot in slots
+            for address, counts in zip(slot.addresses, slot.fragment_rows, strict=True)
+        }
+        lasting.remember(plan, rows, keys)
     check_keys(plan, keys.values())
     codes = key_codes(slots, keys)
     once = (slot for slot in plan.ucq.slots if slot.once)
@@ -254,7 +311,7 @@ def _unmatched(plan: FederatedPlan, joined: Mapping[int, JoinedSlot]) -> dict[in
 
 
 def _keys(
-    plan: FederatedPlan, slots: tuple[SlotRows, ...], nonces: Array, channel: ReplyChannel, run: str
+    plan: FederatedPlan, slots: Sequence[SlotRows], nonces: Array, channel: ReplyChannel, run: str
 ) -> dict[Address, JoinKeys]:
     """Return the keys of all clients that join by keys."""
     rows = {
@@ -321,7 +378,7 @@ def _unjoined(plan: FederatedPlan, rows: RowMapping, labelled: Array | None) -> 
 
 
 def _snapshots(
-    plan: FederatedPlan, channel: ReplyChannel, run: str
+    plan: FederatedPlan, channel: ReplyChannel, run: str, lasting: LastingJoin | None
 ) -> tuple[tuple[SlotRows, ...], int, Array]:
     """Return the slots' rows, the number of rows without a label, and the clients' random nonces,
     uint8 (clients, 16).
@@ -329,14 +386,20 @@ def _snapshots(
     fragments = {client: plan.fragments_sql(client) for client in plan.specifications}
     requests = {
         (client, CLIENT): Prepare(
-            run, CLIENT, specifications_to_json(specification), fragments[client]
+            run,
+            CLIENT,
+            specifications_to_json(specification),
+            fragments[client],
+            "" if plan.join is None else plan.join.id,
+            _kept(plan, specification),
         )
         for client, specification in plan.specifications.items()
     }
     propose(plan, channel, run)
     numbers = {c: sum(len(item.fragments) for item in plan.specifications[c]) for c in fragments}
     try:
-        replies = ask(channel, requests, lambda a: expected.prepared(numbers[a[0]]))
+        joins = 0 if plan.join is None else 1
+        replies = ask(channel, requests, lambda a: expected.prepared(numbers[a[0]], joins))
     except PartyError as error:
         raise _in_words(plan, error) from error
     rows: dict[Address, tuple[int, ...]] = {}
@@ -349,6 +412,13 @@ def _snapshots(
             end = start + len(item.fragments)
             rows[client, item.slot] = tuple(reply.rows[start:end].tolist())
             start = end
+            address = client, item.slot
+            kept = plan.join is not None and item.slot in plan.join.kept
+            if lasting and kept and not lasting.is_known(plan, address, rows[address]):
+                what = "has other rows of the join than before"
+                raise refused(client, requests[client, CLIENT], what)
+        if lasting is not None:
+            lasting.changed[str(client)] = int(reply.changed[0])
     slots = []
     for slot in plan.ucq.slots:
         addresses = tuple((client, slot.index) for client in slot.clients)
@@ -357,6 +427,14 @@ def _snapshots(
         slots.append(SlotRows(slot.index, addresses, fragment_numbers, counted, slot.keys))
     nonces = np.unique([reply.nonce for reply in replies.values()], axis=0)
     return tuple(slots), null_targets, nonces
+
+
+def _kept(plan: FederatedPlan, specifications: tuple[SlotSpecification, ...]) -> Array:
+    """Return which slots have rows of earlier statements, as `Prepare` has it."""
+    join = plan.join
+    if join is None:
+        return np.zeros(0, np.uint8)
+    return np.array([item.slot in join.kept for item in specifications], np.uint8)
 
 
 def _in_words(plan: FederatedPlan, error: PartyError) -> PartyError:

@@ -24,6 +24,7 @@ from sqlfl.coordinator.join.labels import labels
 from sqlfl.coordinator.join.mapping import CountedMapping, SlotMapping, TableMapping
 from sqlfl.coordinator.join.scratch import Scratch
 from sqlfl.coordinator.join.slot_members import SlotMembers
+from sqlfl.coordinator.lasting import LastingJoin
 from sqlfl.coordinator.measures import measured_rows
 from sqlfl.coordinator.offsets import with_offsets
 from sqlfl.coordinator.preparation import Joined, JoinedSlot, Targets, Weighting, prepare
@@ -71,11 +72,12 @@ def begin(
     remark: Callable[[str], None],
     executor: Executor | None,
     scratch: Scratch,
+    lasting: LastingJoin | None = None,
 ) -> Begun:
     """Join the tables and get the targets. Raise ModelError for an empty join, unsuitable targets,
     and joins beyond memory.
     """
-    joined = prepare(plan, channel, run, progress.stage, scratch, executor)
+    joined = prepare(plan, channel, run, progress.stage, scratch, executor, lasting=lasting)
     if joined.total == 0:
         raise ModelError(
             "the join has no rows, so there is nothing to train on",
@@ -125,6 +127,7 @@ def prepared_for(
     remark: Callable[[str], None],
     executor: Executor | None,
     scratch: Scratch,
+    lasting: LastingJoin | None = None,
 ) -> PreparedProblem:
     warm = {item.warm[0] for s in plan.specifications.values() for item in s if item.warm}
     if warm != (set() if start is None else {start.run}):
@@ -132,7 +135,7 @@ def prepared_for(
             f"model {plan.training.warm_start} has been replaced since this was planned",
             hint="run the statement again, to start from the new one",
         )
-    begun = begin(plan, channel, run, progress, remark, executor, scratch)
+    begun = begin(plan, channel, run, progress, remark, executor, scratch, lasting)
     joined, target, loss, written = begun.joined, begun.target, begun.loss, begun.written
     if start is not None and start.classes != target.classes:
         raise ModelError(

@@ -39,6 +39,7 @@ def _proposals(plan: FederatedPlan, run: str) -> dict[Address, Propose]:
             plan.request(client).to_json(),
             specifications_to_json(plan.specifications[client]),
             plan.fragments_sql(client),
+            "" if plan.join is None else plan.join.id,
         )
         for client in plan.clients
         if client in plan.run.governed

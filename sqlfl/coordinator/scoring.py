@@ -16,6 +16,7 @@ from sqlfl.contract.schema import Address
 from sqlfl.coordinator import expected
 from sqlfl.coordinator.findings import remark_on_features, remark_on_join
 from sqlfl.coordinator.join.labels import targets
+from sqlfl.coordinator.lasting import LastingJoin
 from sqlfl.coordinator.offsets import with_offsets
 from sqlfl.coordinator.preparation import Joined, Targets, prepare, told
 from sqlfl.coordinator.privacy_evaluation import accuracy_estimate, true_label_epsilon
@@ -54,6 +55,8 @@ class Scoring:
     remark: Callable[[str], None] = lambda _: None
     note: Callable[[str], None] = lambda _: None
     """What is to be said below the result."""
+    lasting: LastingJoin | None = None
+    """The join that lasts whose rows the plan uses."""
 
 
 def predict(
@@ -63,7 +66,7 @@ def predict(
 
     Where the plan says INTO, tables of these at the clients instead, and a row per table.
     """
-    joined = prepare(plan, channel, run, said.tell)
+    joined = prepare(plan, channel, run, said.tell, lasting=said.lasting)
     remark_on_join(plan, joined, said.remark)
     joined = with_offsets(plan, joined, channel, run)
     said.tell("scoring")
@@ -155,7 +158,7 @@ def labelled(
     plan: FederatedPlan, model: Model, channel: ReplyChannel, run: str, said: Scoring
 ) -> Labelled:
     """What EVALUATE begins with; raises ModelError as `evaluate` says."""
-    joined = prepare(plan, channel, run, said.tell)
+    joined = prepare(plan, channel, run, said.tell, lasting=said.lasting)
     if joined.total == 0:
         raise ModelError(
             f"the join has no rows to evaluate model {model.name} on",

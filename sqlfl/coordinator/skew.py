@@ -49,7 +49,7 @@ def skew(
     """Return a row for each feature of each database. Unknown numbers, and numbers of too few rows,
     are NULL. Raise ModelError for an empty join.
     """
-    joined = prepare(plan, channel, run, said.tell)
+    joined = prepare(plan, channel, run, said.tell, lasting=said.lasting)
     remark_on_join(plan, joined, said.remark)
     if not joined.total:
         raise ModelError("the join is empty: there are no rows to compare with those of training")

@@ -23,6 +23,7 @@ from sqlfl.contract.request import checkpoint_of
 from sqlfl.contract.stopping import Ending
 from sqlfl.coordinator.executors.base import Executor
 from sqlfl.coordinator.join.scratch import Scratch
+from sqlfl.coordinator.lasting import LastingJoin
 from sqlfl.coordinator.leaks import remark_on_leaks
 from sqlfl.coordinator.measures import Measures
 from sqlfl.coordinator.preparation import Joined, Targets
@@ -141,12 +142,14 @@ def train(
     remark: Callable[[str], None] = lambda _: None,
     executor: Executor | None = None,
     checkpoint: Checkpoint | None = None,
+    lasting: LastingJoin | None = None,
 ) -> Trained:
     """Run `plan` and leave each block saved at its clients under the name `run`.
 
     start: the model of a warm start, whose run the plan names. remark: takes warnings about the
     join and the features, before the first round. executor: computes on the joined rows; by default
     threads that end with this call. checkpoint: called as often as the option says, or never.
+    lasting: the join that lasts whose rows the plan uses.
 
     In the rounds, Ctrl-C ends the training after the current one, and the model so far is kept.
 
@@ -160,7 +163,9 @@ def train(
     if plan.training.method.secure:
         line = SecureChannel(channel, run, plan.specifications)
     with Scratch() as scratch:
-        prepared = prepared_for(plan, line, run, progress, start, remark, executor, scratch)
+        prepared = prepared_for(
+            plan, line, run, progress, start, remark, executor, scratch, lasting
+        )
         problem = prepared.problem
         late = nullcontext() if problem.lateness is None else closing(problem.lateness)
         with closing(problem.passes), late:

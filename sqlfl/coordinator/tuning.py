@@ -24,6 +24,7 @@ from sqlfl.coordinator.executors.joined_rows import PartitionedRows
 from sqlfl.coordinator.findings import remark_on_features
 from sqlfl.coordinator.join.equal_rows import EqualRowGroups, merge_equal_rows, numbered, with_rows
 from sqlfl.coordinator.join.scratch import Scratch
+from sqlfl.coordinator.lasting import LastingJoin
 from sqlfl.coordinator.preparation import Joined, Targets, Weighting
 from sqlfl.coordinator.problems import Begun, PreparedProblem, begin, problem_of, written_data
 from sqlfl.coordinator.rounds.chunks import WrittenChunks
@@ -87,6 +88,7 @@ def tune(
     progress: Progress,
     remark: Callable[[str], None] = lambda _: None,
     executor: Executor | None = None,
+    lasting: LastingJoin | None = None,
 ) -> Tuned:
     """Train the best candidate as `train` does. Of equal means the first one wins.
 
@@ -97,7 +99,7 @@ def tune(
         raise InternalError("nothing to tune")
     started = time.perf_counter()
     with Scratch() as scratch:
-        begun = begin(plan, channel, run, progress, remark, executor, scratch)
+        begun = begin(plan, channel, run, progress, remark, executor, scratch, lasting)
         rows = _rows(plan, begun, channel, run, progress, remark)
         scores = _compared(plan, plan.tuning, begun, rows, channel, run, progress, executor)
         for score in scores:

@@ -20,6 +20,7 @@ from sqlfl.base.errors import InternalError, ParseError
 from sqlfl.planner.grammar.parsing import COMMA
 from sqlfl.planner.grammar.spans import span_of
 from sqlfl.planner.grammar.statements import (
+    CreateJoin,
     EvaluateModel,
     ExplainStatement,
     PredictModel,
@@ -60,8 +61,10 @@ def confirm(statement: Statement) -> None:
     """Raises ParseError where DuckDB cannot read the statement's query, or reads it otherwise."""
     if isinstance(statement, ExplainStatement):
         statement = statement.statement
-    if not isinstance(statement, TrainModel | EvaluateModel | PredictModel):
+    if not isinstance(statement, TrainModel | EvaluateModel | PredictModel | CreateJoin):
         return
+    if not isinstance(statement, CreateJoin) and statement.join is not None:
+        return  # the query was confirmed when the join was made
     start, end = statement.place
     digest = hashlib.sha256(statement.sql[start:end].encode()).digest()
     if digest in _confirmed:
@@ -112,7 +115,9 @@ def _remember(digest: bytes) -> None:
 
 
 def _unreadable(
-    fault: _Fault, written: str, statement: TrainModel | EvaluateModel | PredictModel
+    fault: _Fault,
+    written: str,
+    statement: TrainModel | EvaluateModel | PredictModel | CreateJoin,
 ) -> ParseError:
     start = statement.place[0] + _characters(written, fault.at)
     if fault.parsed:

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from sqlfl.base.errors import ModelError, PlanError, nearest
 from sqlfl.contract.request import Verdict
-from sqlfl.contract.schema import Catalog, Client
+from sqlfl.contract.schema import COMBINED, Catalog, Client
 from sqlfl.coordinator.privacy_evaluation import notes_of, resolve_evaluation, settled_evaluation
 from sqlfl.coordinator.privacy_planning import Clause, check_budget, settled, slots_of
 from sqlfl.federation.block_matching import drifted, matched_with, without
@@ -51,6 +51,7 @@ from sqlfl.planner.federated.into import plan_into
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.grammar.statements import (
     CheckQuery,
+    CreateJoin,
     EvaluateModel,
     Option,
     PredictModel,
@@ -58,6 +59,7 @@ from sqlfl.planner.grammar.statements import (
     TuneModel,
 )
 from sqlfl.planner.query import types
+from sqlfl.planner.query.clock import asks_the_time
 from sqlfl.planner.query.differences import differences
 from sqlfl.planner.query.items import PlacedItem, placed
 from sqlfl.planner.query.rules import to_ucq
@@ -337,6 +339,41 @@ def plan_check(statement: CheckQuery, catalog: Catalog, at: str | None = None) -
         governed=_governed(ucq, catalog),
     )
     return replace(plan, differences=unlike)
+
+
+def plan_join(statement: CreateJoin, catalog: Catalog, at: str | None = None) -> FederatedPlan:
+    """Plan CREATE JOIN, whose output columns may have any role in later statements. Raises
+    PlanError.
+    """
+    at = place_of_coordinator(at, catalog)
+    if asks_the_time(statement.query):
+        raise PlanError(
+            "a join that lasts cannot depend on the time: its statements run at different times",
+            hint="write the time as a constant, such as DATE '2026-01-31'",
+            sql=statement.sql,
+            span=statement.place,
+        )
+    ucq = to_ucq(statement.query, statement.sql, catalog, allow_cross_join=True)
+    confirm_fragments(ucq)
+    combined = sorted({c.party for slot in ucq.slots for c in slot.clients if c.index == COMBINED})
+    if combined:
+        raise PlanError(
+            "a join that lasts is not built for parties that combine their databases: "
+            f"{combined[0]}",
+            hint="write FROM ( query ) in each statement, or attach it without combine = True",
+        )
+    options = resolve_scoring(NUMBERS, {}, (), statement.sql)
+    return federated.plan(
+        federated.JOIN,
+        statement.name,
+        NUMBERS,
+        ucq,
+        options,
+        statement.sql,
+        at=at,
+        findings=False,
+        governed=_governed(ucq, catalog),
+    )
 
 
 NUMBERS, CLASSES = "linear_regression", "softmax_regression"

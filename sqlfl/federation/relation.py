@@ -43,6 +43,8 @@ class Relation:
     _fed: Runs = field(repr=False)
     _table: tuple[str, ...] = field(default=(), repr=False)
     """The path of the relation's table; empty for a query."""
+    join: str = ""
+    """The join that lasts whose rows its statements use; empty without one."""
 
     # -- contents
     # -------------------------------------------------------------------------------------
@@ -77,6 +79,16 @@ class Relation:
         return facts_to_html(
             [("query", self.sql.strip()), *zip(self.columns, self.types, strict=True)]
         )
+
+    # -- a join that lasts -------------------------------------------------------------------------
+
+    def keep(self, name: str, *, replace: bool = False) -> Relation:
+        """Return the same query as a join that lasts (CREATE JOIN name), whose rows and keys the
+        statements share. `DROP JOIN name` ends it. With `replace`, there may be one of this name.
+        """
+        verb = "CREATE OR REPLACE JOIN" if replace else "CREATE JOIN"
+        self._fed.sql(f"{verb} {_name(name, 'the name of the join')} AS (\n{self.sql}\n)")
+        return Relation(self.sql, self._columns, self._fed, self._table, name)
 
     # -- models ------------------------------------------------------------------------------------
 
@@ -220,6 +232,8 @@ class Relation:
         )
 
     def _statement(self, *words: str) -> str:
+        if self.join:
+            return f"{' '.join(words)}\nFROM {_name(self.join)}"
         # the query may end in a comment
         return f"{' '.join(words)}\nFROM (\n{self.sql}\n)"
 

@@ -24,6 +24,7 @@ from sqlfl.coordinator.checking import check
 from sqlfl.coordinator.diagnostics import evaluate, predict
 from sqlfl.coordinator.executors.base import Executor
 from sqlfl.coordinator.executors.named import THREADS, executor_of
+from sqlfl.coordinator.lasting import LastingJoin
 from sqlfl.coordinator.proposing import verdicts
 from sqlfl.coordinator.scoring import Scoring
 from sqlfl.coordinator.training import train
@@ -31,10 +32,17 @@ from sqlfl.coordinator.tuning import tune
 from sqlfl.federation.catalog import FederationCatalog
 from sqlfl.federation.checked import checked
 from sqlfl.federation.exporting import exported, imported
+from sqlfl.federation.joins import LastingJoins, opened
 from sqlfl.federation.listeners import Listeners
 from sqlfl.federation.parties import Parties, RemoteClient, check_name
 from sqlfl.federation.plan_cache import Plans
-from sqlfl.federation.planning import explain, plan_check, plan_scoring, plan_training
+from sqlfl.federation.planning import (
+    explain,
+    plan_check,
+    plan_join,
+    plan_scoring,
+    plan_training,
+)
 from sqlfl.federation.rehearsal import check_rehearsed, rehearsed
 from sqlfl.federation.result_schemas import DROPPED, PLAN
 from sqlfl.federation.resuming import Checkpoints, resumed, unfinished
@@ -120,6 +128,7 @@ class Federation(StatementsApi):
             raise
         kept = None if self._file is None else self._file.kept
         self._plans = Plans()
+        self._joins = LastingJoins(lambda: self._border.channel())
         self._saving = Saving(self._registry, self._border, kept)
         self.listeners = Listeners(self._parties, at, self._saving.forget)
 
@@ -186,6 +195,7 @@ class Federation(StatementsApi):
     # -- statements -------------------------------------------------------------------------------
 
     def _answer(self, statement: st.Statement) -> Result:
+        statement = self._joins.expanded(statement)
         match statement:
             case st.ExplainStatement(analyze=True):
                 return self._rehearse(statement)
@@ -216,6 +226,12 @@ class Federation(StatementsApi):
                 return imported(statement, self._saving, self._servers)
             case st.DropModel():
                 return self._drop(statement)
+            case st.CreateJoin():
+                return self._create_join(statement)
+            case st.DropJoin():
+                return Result(self._joins.drop(statement))
+            case st.ShowJoins():
+                return Result(self._joins.listing())
         return self._shown(statement)
 
     def model(self, name: str) -> Model:
@@ -246,6 +262,7 @@ class Federation(StatementsApi):
             self._release()
 
     def _release(self) -> None:
+        self._joins.close()
         with ExitStack() as stack:
             if self._file is not None:
                 stack.callback(self._file.close)
@@ -291,6 +308,16 @@ class Federation(StatementsApi):
         remark: Callable[[str], None] = lambda _: None,
     ) -> FederatedPlan:
         """Plan a statement. `models` returns models by name; `remark` receives warnings."""
+        statement = self._joins.expanded(statement)
+        return self._joins.over(statement, self._planned(statement, models, remark))
+
+    def _planned(
+        self,
+        statement: st.Statement,
+        models: Callable[[str], Model] | None,
+        remark: Callable[[str], None],
+    ) -> FederatedPlan:
+        """Plan a statement, as if its join were made for it alone."""
         models = self._registry.get if models is None else models
         channel, clients = self._channel(), self._parties.clients
         try:
@@ -317,9 +344,12 @@ class Federation(StatementsApi):
                 case st.CheckQuery():
                     catalog = FederationCatalog(channel, clients, statement.query)
                     return plan_check(statement, catalog, self._at)
+                case st.CreateJoin():
+                    catalog = FederationCatalog(channel, clients, statement.query)
+                    return opened(statement, plan_join(statement, catalog, self._at))
         except RecursionError:
             raise Error(TOO_DEEP, hint=FLATTEN) from None
-        raise Error("only CHECK, TRAIN, EVALUATE and PREDICT have a plan to explain")
+        raise Error("only CHECK, TRAIN, EVALUATE, PREDICT and CREATE JOIN have a plan to explain")
 
     # -- running ----------------------------------------------------------------------------------
 
@@ -342,13 +372,15 @@ class Federation(StatementsApi):
                 return warm[-1]
 
             remarks = Remarks()
+            lasting = stack.enter_context(self._joins.using(statement))
             plan = self._plan(statement, models, remarks.add)
             self._remark(plan, remarks)
             for note in plan.notes:
                 remarks.add(note)
             if not statement.if_not_exists:
                 self._saving.check_name(statement, plan)
-            return self._run_training(statement, plan, warm[0] if warm else None, remarks, before)
+            start = warm[0] if warm else None
+            return self._run_training(statement, plan, start, remarks, before, lasting)
 
     def _remark(self, plan: FederatedPlan, remarks: Remarks, model: Model | None = None) -> None:
         """Add warnings about the plan's parties, and about changes since `model` was trained."""
@@ -364,6 +396,7 @@ class Federation(StatementsApi):
         start: Model | None,
         remarks: Remarks,
         before: Model | None,
+        lasting: LastingJoin | None,
     ) -> Result:
         run = secrets.token_hex(8)
         channel = self._channel(plan.training.network)
@@ -377,13 +410,17 @@ class Federation(StatementsApi):
                 try:
                     if plan.tuning is None:
                         told = progress, start, remarks.add
-                        trained = train(plan, channel, run, *told, self._executor, points.keep)
+                        rest = self._executor, points.keep, lasting
+                        trained = train(plan, channel, run, *told, *rest)
                     else:
-                        tuned = tune(plan, channel, run, progress, remarks.add, self._executor)
+                        told_ = progress, remarks.add, self._executor, lasting
+                        tuned = tune(plan, channel, run, *told_)
                         trained = with_comparison(tuned, plan.tuning)
                         plan = replace(plan, options=tuned.best.options)
                 finally:
                     progress.close()
+            for text in () if lasting is None else lasting.used():
+                remarks.add(text)
             model = model_of(statement, plan, trained, run, self._saving, remarks.texts)
             model = points.whole(model)
             self._saving.keep(model, replace=points.replaces)
@@ -406,7 +443,10 @@ class Federation(StatementsApi):
         work: Callable[[FederatedPlan, Model, Channel, str, Scoring], pa.Table],
     ) -> Result:
         run = secrets.token_hex(8)
-        with self._saving.held(statement.name) as model:
+        with (
+            self._saving.held(statement.name) as model,
+            self._joins.using(statement) as lasting,
+        ):
             remarks = Remarks()
             plan = self._plan(statement, lambda _: model, remarks.add)
             self._remark(plan, remarks, model)
@@ -415,26 +455,32 @@ class Federation(StatementsApi):
             try:
                 with self._running(plan, run):
                     notes = list(plan.notes)
-                    said = Scoring(progress.stage, remarks.add, notes.append)
+                    said = Scoring(progress.stage, remarks.add, notes.append, lasting)
                     table = work(plan, model, channel, run, said)
+                    notes += () if lasting is None else lasting.used()
                     return Result(table, notes=notes, figure=figure_of(plan))
             finally:
                 progress.close()
 
     def _check(self, statement: st.CheckQuery) -> Result:
         run, remarks = secrets.token_hex(8), Remarks()
-        plan = self._plan(statement)
-        self._remark(plan, remarks)
-        channel = self._channel()
-        progress = Progress("CHECK", None, self._progress, sent=channel.sent)
-        try:
-            with self._running(plan, run):
-                return checked(check(plan, channel, run, Scoring(progress.stage)))
-        finally:
-            progress.close()
+        with self._joins.using(statement) as lasting:
+            plan = self._plan(statement)
+            self._remark(plan, remarks)
+            channel = self._channel()
+            progress = Progress("CHECK", None, self._progress, sent=channel.sent)
+            try:
+                with self._running(plan, run):
+                    table = check(plan, channel, run, Scoring(progress.stage, lasting=lasting))
+                    for text in () if lasting is None else lasting.used():
+                        remarks.add(text)
+                    return checked(table)
+            finally:
+                progress.close()
 
     def _rehearse(self, statement: st.ExplainStatement) -> Result:
         rehearsable, remarks = check_rehearsed(statement), Remarks()
+        rehearsable = replace(rehearsable, join=None)  # nothing is kept of made-up rows
         plan = self._plan(rehearsable, remark=remarks.add)
         self._remark(plan, remarks)
         shown = explain(plan, verdicts(plan, self._channel()))
@@ -477,6 +523,13 @@ class Federation(StatementsApi):
                 with self._state:
                     self._working.remove(thread)
                     self._state.notify_all()
+
+    def _create_join(self, statement: st.CreateJoin) -> Result:
+        self._joins.check_free(statement)
+        plan = self._plan(statement)
+        self._parties.check_secrets(plan.clients)
+        self._border.govern(plan.run.governed)
+        return Result(self._joins.create(statement, plan))
 
     # -- models -----------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import math
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import closing
@@ -62,7 +63,7 @@ from sqlfl.governance.proposals import (
 )
 from sqlfl.governance.records import Records
 from sqlfl.governance.request_columns import columns_of
-from sqlfl.governance.runs import GovernedRun, GuardedSlots, Serve
+from sqlfl.governance.runs import GovernedRun, GuardedJoins, GuardedSlots, Serve
 from sqlfl.governance.scopes import ASK, ScopeColumn, Table, unknown
 from sqlfl.governance.tree import SelectReading
 from sqlfl.governance.trial import Trial, Tried, named_columns
@@ -71,7 +72,7 @@ from sqlfl.options.types import written_length
 from sqlfl.udfs import sql
 from sqlfl.udfs.describe import current_place, described
 
-AFTER = (ms.Finish, ms.Seal, ms.Keep, ms.Drop, ms.Collect)
+AFTER = (ms.Finish, ms.Seal, ms.Keep, ms.Drop, ms.Collect, ms.CloseJoin)
 """Requests that may still come of a run that has ended."""
 
 
@@ -157,7 +158,7 @@ MOST_PROPOSALS = 64
 """Maximum proposals that are kept until their runs begin."""
 LASTING = 1.0
 """Seconds for which a ruling serves the rest of a statement."""
-ANEW = (ms.ListTables, ms.SendBlock)
+ANEW = (ms.ListTables, ms.SendBlock, ms.OpenJoin)
 """Requests that begin a statement."""
 OUTSIDE = (ms.Keep, ms.Drop, ms.Collect)
 """Requests about models, not about a run."""
@@ -182,12 +183,14 @@ class Guard:
         slots: GuardedSlots,
         blocks: Callable[[], Collection[str]],
         store: Records | None = None,
+        joins: GuardedJoins | None = None,
         *,
         required: bool = False,
         trial: Trial | None = None,
     ) -> None:
         self._required, self._trial = required, trial
         self._con, self._analyst, self._ends, self._slots = con, analyst, ends, slots
+        self._joins = joins
         self._place = current_place(con)
         self._home = Home(Records(con, self._place[0]), store)
         records = self._home.records
@@ -205,6 +208,8 @@ class Guard:
         self._seen: set[str] = set()
         self._rehearsed = ""
         """Description of the rehearsal that has just begun."""
+        self._opened_join = ""
+        """Description of the join that was made last."""
 
     def serve(self, request: ms.Message, answer: Serve, *, combined: bool) -> ms.Message:
         self._runs.check(request)
@@ -250,6 +255,11 @@ class Guard:
                 return self._proposed(request, ruling)
             case ms.Prepare():
                 return self._prepared(request, answer, ruling)
+            case ms.OpenJoin():
+                return self._opened(request, answer, ruling)
+            case ms.SendJoinState():
+                # as in Prepared
+                return ms.JoinState(request.run, request.slot, ms.NOT_KNOWN)
             case ms.SendBlock():
                 if strictest_of(ruling, None).weights == NEVER:
                     raise refusal("weights = 'never'")
@@ -310,6 +320,8 @@ class Guard:
             what = self._proposals[request.run].told
         elif isinstance(request, ms.Rehearse):
             what = self._rehearsed
+        elif isinstance(request, ms.OpenJoin) and isinstance(told[0], ms.JoinOpened):
+            what = self._opened_join
         self._keeping.keep(asked, told, what)
 
     def accept(self, run: str) -> None:
@@ -379,16 +391,70 @@ class Guard:
             reading = self._reader.read(cursor, request.select, ruling)
         if not reading.tables:
             raise PolicyError("a query that reads no table that is granted", hint=ASK)
-        every = {c for output in reading.outputs for c in output.reads}
-        for column in sorted({*every, *reading.filters, *reading.links}):
-            if not ruling.may_any(column):
-                raise unknown(column.name)
+        _check_known(reading, ruling)
         if self._trial is None:
             return self._bound(lambda: answer(request))
         tried = Tried(self._place, (request.select,), self._named([reading], ruling), run=False)
         columns = described(self._trial.describe(self._con, tried, strictest_of(ruling, None)))
         names, types = tuple(c.name for c in columns), tuple(c.type for c in columns)
         return ms.Columns(request.run, request.slot, names, types)
+
+    # -- joins that last --------------------------------------------------------------------------
+
+    def _opened(self, request: ms.OpenJoin, answer: Serve, ruling: Ruling) -> ms.Message:
+        """Keep the tables for later runs, each of which is proposed by itself. All columns must be
+        granted for something, and every policy must let joins last.
+        """
+        if len(request.fragments) > MOST_FRAGMENTS:
+            raise PolicyError(f"{len(request.fragments)} fragments; {MOST_FRAGMENTS} are taken")
+        with closing(sql.cursor(self._con)) as cursor:
+            readings = [self._reader.read(cursor, text, ruling) for text in request.fragments]
+        for reading in readings:
+            _check_known(reading, ruling)
+        tables = frozenset().union(*(reading.tables for reading in readings))
+        every = strictest_of(ruling, tables)
+        if every.join_time is None:
+            raise PolicyError(
+                "its owner's policy has no join_time: no join may last",
+                hint="write FROM ( query ) in each statement, or ask its owner",
+            )
+        if every.hours is not None and not within(every.hours, dt.datetime.now()):
+            raise refusal(f"hours = '{every.hours}'")
+        assert self._joins is not None
+        reply = self._bound(lambda: answer(request))
+        assert isinstance(reply, ms.JoinOpened)
+        self._joins.limit(request.run, every.join_time)
+        named = ", ".join(".".join(table[1:]) for table in sorted(tables))
+        self._opened_join = f"join {request.name} of {named}"
+        return replace(reply, seconds=math.ceil(every.join_time))
+
+    def _check_join(self, proposal: Proposal, join: str) -> None:
+        """Raise PolicyError unless the run may use what is kept of the join: its tables as they
+        were must be the granted ones, and no older than their policies allow.
+        """
+        assert self._joins is not None
+        _, age = self._joins.told(join)
+        every = proposal.run.every
+        if every.join_time is None or age > every.join_time:
+            said = "no join_time"
+            if every.join_time is not None:
+                said = f"join_time = '{written_length(every.join_time)}'"
+            raise PolicyError(
+                f"its owner's policy has {said}, and the join is {written_length(age)} old",
+                hint="CREATE OR REPLACE JOIN makes it anew; or write FROM ( query )",
+            )
+        cursor = self._joins.cursor(join)
+        if proposal.keys:
+            raise PolicyError(
+                "labels whose noise follows from the KEY of their rows are not built over a join "
+                "that lasts",
+                hint="write FROM ( query )",
+            )
+        if any(definition_of(cursor, table) != known for table, known in proposal.views.items()):
+            raise PolicyError(
+                "its owner has changed a view or a macro since the join was made",
+                hint="CREATE OR REPLACE JOIN makes it anew",
+            )
 
     def _named(
         self, readings: Iterable[SelectReading], ruling: Ruling
@@ -478,8 +544,9 @@ class Guard:
         )
         read_ = [reading for own in found.readings.values() for reading in own]
         self._proposals[propose.run] = Proposal(
-            ruling, run, propose, told, views, asked, keys, trained, self._named(read_, ruling)
-        )
+            ruling, run, propose, told, views, asked, keys, trained, self._named(read_, ruling),
+            self._joins.told(propose.join)[0] if self._joins and propose.join else "",
+        )  # fmt: skip
         return ms.Proposed(propose.run, propose.slot, verdicts_to_json(()))
 
     def _answered(
@@ -530,6 +597,10 @@ class Guard:
             proposed.specification, proposed.fragments,
         ):  # fmt: skip
             raise PolicyError("the run that begins is another one than was proposed")
+        if request.join != proposed.join:
+            raise PolicyError("the run that begins is over another join than was proposed")
+        if request.join:
+            self._check_join(proposal, request.join)
         with closing(sql.cursor(self._con)) as cursor:
             same = all(
                 definition_of(cursor, table) == known for table, known in proposal.views.items()
@@ -547,6 +618,10 @@ class Guard:
         if len(self._runs) >= run.every.open_runs:
             raise refusal(f"open_runs = {run.every.open_runs}")
         check_keys(self._con, proposal.keys)
+        slots = specifications_from_json(request.specification)
+        if request.join:
+            pairs = zip(slots, request.kept.tolist(), strict=True)
+            run.keeps([item.slot for item, kept in pairs if kept])
         start = 0
         try:
             if run.every.runs_per_day is not None:
@@ -558,6 +633,8 @@ class Guard:
                 self._trial.check(self._con, tried, run.every)
             reply = self._bound(lambda: answer(with_marks(self._con, request, run.parts)))
             assert isinstance(reply, ms.Prepared)
+            # whether a table has changed would tell of values, also of those that are not granted
+            reply = replace(reply, changed=np.full_like(reply.changed, ms.NOT_KNOWN))
             # of the rows as they are now; nothing has left
             if proposal.asked:
                 run.reserved = self._reserved(request.run, proposal)
@@ -602,7 +679,18 @@ class Guard:
             ) from error
 
 
-_ASKED = (ms.ListTables, ms.Describe, ms.Propose, ms.Prepare, ms.SendBlock)
+def _check_known(reading: SelectReading, ruling: Ruling) -> None:
+    """Raise PolicyError for a column that is not granted for anything."""
+    every = {c for output in reading.outputs for c in output.reads}
+    for column in sorted({*every, *reading.filters, *reading.links}):
+        if not ruling.may_any(column):
+            raise unknown(column.name)
+
+
+_ASKED = (
+    *(ms.ListTables, ms.Describe, ms.Propose, ms.Prepare, ms.SendBlock),
+    *(ms.OpenJoin, ms.SendJoinState),
+)
 """Requests for which grants are read anew."""
 
 

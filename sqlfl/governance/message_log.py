@@ -24,7 +24,7 @@ log = logging.getLogger("sqlfl.party")
 
 WITHOUT = tuple(kind.kind for kind in (ms.Ready, ms.Sealed, ms.Saved, ms.Proposed))
 """Replies that disclose nothing about tables."""
-LAST = (ms.Finish, ms.SendBlock)
+LAST = (ms.Finish, ms.SendBlock, ms.OpenJoin, ms.SendJoinState, ms.CloseJoin)
 """Requests after which a long pause may follow, and the connection is its owner's again."""
 Sent: TypeAlias = tuple[ms.Message, pa.Buffer]
 """A message, and its bytes as received or sent."""
@@ -153,4 +153,5 @@ _LEFT = f"""SELECT analyst, run, kind, count(*), sum(bytes)::BIGINT, epoch_us(mi
     epoch_us(max(noted_at)) FROM t WHERE direction = '{UP}' AND kind NOT IN {WITHOUT}
     GROUP BY ALL ORDER BY min(seq)"""
 _TOLD = f"""SELECT run, told FROM t
-    WHERE kind IN ('{ms.Propose.kind}', '{ms.Rehearse.kind}') AND told <> ''"""
+    WHERE kind IN ('{ms.Propose.kind}', '{ms.Rehearse.kind}', '{ms.OpenJoin.kind}')
+    AND told <> ''"""

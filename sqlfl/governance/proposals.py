@@ -115,11 +115,14 @@ class Proposal:
     """Tables of the features of the run's model."""
     columns: Mapping[Table, tuple[str, ...]]
     """Columns that its fragments name, by their tables."""
+    join: str = ""
+    """Name of the join whose rows it uses; empty without one."""
 
     @property
     def told(self) -> str:
         """Return its description, for readers of the disclosures."""
-        return told_of(self.run.request, self.views)
+        over = f", over join {self.join}" if self.join else ""
+        return told_of(self.run.request, self.views) + over
 
 
 def check_keys(con: sql.Connection, tables: Mapping[Table, Sequence[str]]) -> None:

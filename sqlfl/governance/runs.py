@@ -21,6 +21,7 @@ from sqlfl.governance.policy_evaluation import has, refusal
 from sqlfl.governance.scopes import Table
 from sqlfl.options.policies import SECURE_SUM, TrainingPolicy, modes, written_size
 from sqlfl.udfs.encoding.cells import Counted
+from sqlfl.udfs.sql import Connection
 
 Serve: TypeAlias = Callable[[ms.Message], ms.Message]
 NUMBER = 8
@@ -29,6 +30,23 @@ BEFORE = (ms.SendKeys, ms.Activate)
 """Requests that may come before a slot's active rows are known."""
 MEASURING = (ms.Activate, ms.Weigh, ms.SetRanges, ms.SetEncoding, ms.Start)
 """Requests from which on noised data of features may leave."""
+
+
+class GuardedJoins(Protocol):
+    """A client's joins that last, by their ids."""
+
+    def limit(self, join: str, seconds: float) -> None:
+        """End the join after so many seconds."""
+
+    def close(self, join: str) -> None:
+        """End the join."""
+
+    def cursor(self, join: str) -> Connection:
+        """Return the cursor on which tables are as they were when the join was made. Raise Error
+        if it is not there any more."""
+
+    def told(self, join: str) -> tuple[str, float]:
+        """Return its name, and its age in seconds. Raise Error if it is not there any more."""
 
 
 class GuardedSlots(Protocol):
@@ -135,6 +153,12 @@ class GovernedRun:
         """Rows for which the active rows stand, also once equal rows are merged."""
         self._barred: set[int] = set()
         """Slots whose start has come, and has not passed the checks."""
+        self._kept: frozenset[int] = frozenset()
+        """Slots whose rows a join keeps, with ids and keys of an earlier run."""
+
+    def keeps(self, slots: Collection[int]) -> None:
+        """Take the rows of these slots as those of earlier runs over its join."""
+        self._kept = frozenset(slots)
 
     def prepared(self, run: str, slot: int, size: int) -> None:
         """Check the slot's snapshot of `size` rows. Raise PolicyError if they are few, or differ by
@@ -167,7 +191,8 @@ class GovernedRun:
         ):
             raise PolicyError(f"{request.kind} before the rows that are joined are told")
         if isinstance(request, ms.Activate):
-            if self.parts[request.slot].keyed and not self._asked[request.slot, ms.SendKeys.kind]:
+            sent = self._asked[request.slot, ms.SendKeys.kind] or request.slot in self._kept
+            if self.parts[request.slot].keyed and not sent:
                 raise PolicyError("rows are told active before their join keys are asked for")
             self._check_active(request, rules)
             if self.parts[request.slot].made:

@@ -60,6 +60,8 @@ class Propose(Message):
     """Specification, as it comes in `Prepare` later."""
     fragments: tuple[str, ...] = field(metadata=texts("fragments"))
     """Fragments, as they come in `Prepare` later."""
+    join: str = field(default="", metadata=text())
+    """The join, as it comes in `Prepare` later."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,6 +22,13 @@ def no_nonces() -> Array:
     return np.zeros((0, NONCE_BYTES), np.uint8)
 
 
+def no_marks() -> Array:
+    """Return no marks, of a statement without a join."""
+    import numpy as np
+
+    return np.zeros(0, np.uint8)
+
+
 @dataclass(frozen=True, eq=False)
 class Prepare(Message):
     """Coordinator to client: take a snapshot of all your fragments, in one transaction."""
@@ -32,6 +39,12 @@ class Prepare(Message):
     """JSON of `SlotSpecification`s, one for each slot of this client (sqlfl.contract.schema)."""
     fragments: tuple[str, ...] = field(metadata=texts("fragments"))
     """SQL, slot after slot in the order of the specification."""
+    join: str = field(default="", metadata=text())
+    """Id of the join whose rows the statement uses; empty without one."""
+    kept: Array = field(default_factory=no_marks, metadata=array("uint8", "joined", most=1))
+    """For each slot, 1 if its rows are to be those of an earlier statement over the join, whose
+    keys the coordinator has. Empty without a join.
+    """
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +57,10 @@ class Prepared(Message):
     """Rows whose target is NULL. They are left out unless they are needed for matching."""
     nonce: Array = field(metadata=array("uint8", NONCE_BYTES))
     """Random number of the client. The keys of the run are made of all clients' nonces."""
+    changed: Array = field(default_factory=no_marks, metadata=array("uint8", "joins", most=2))
+    """Whether a table of the join has changed since it was made (sqlfl.messages.joins). Empty
+    without a join.
+    """
 
 
 def no_samples() -> Array:

@@ -224,6 +224,13 @@ class TrainingPolicy:
         8,
         "maximum number of the analyst's runs that are open at once, in one federation",
     )
+    join_time: float | None = option(
+        LENGTH,
+        None,
+        "how long a join that lasts (CREATE JOIN) may keep the tables as they were when it was "
+        "made, and their rows under the same numbers and hashed keys for several runs",
+        default_text="none may last",
+    )
     memory: int | None = option(
         OptionType(SIZE.text, _read_bytes, SIZE.advise, written_size),
         None,
@@ -377,6 +384,7 @@ def _strictest(policies: tuple[TrainingPolicy, ...]) -> TrainingPolicy:
         seconds=min(p.seconds for p in policies),
         lease=min(p.lease for p in policies),
         open_runs=min(p.open_runs for p in policies),
+        join_time=_shortest([p.join_time for p in policies]),
         memory=_least(p.memory for p in policies),
         threads=_least(p.threads for p in policies),
         folders=tuple(sorted({folder for p in policies for folder in p.folders or ()})) or None,
@@ -408,6 +416,12 @@ def _longest(lengths: list[float | None]) -> float | None:
     """Return the longest length; None means for ever."""
     known = [length for length in lengths if length is not None]
     return max(known) if known and len(known) == len(lengths) else None
+
+
+def _shortest(lengths: list[float | None]) -> float | None:
+    """Return the shortest length; None means none at all."""
+    known = [length for length in lengths if length is not None]
+    return min(known) if len(known) == len(lengths) else None
 
 
 def _least(values: Iterable[N | None]) -> N | None:

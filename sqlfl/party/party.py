@@ -33,6 +33,7 @@ from sqlfl.party.crossing import PairFinder
 from sqlfl.party.cursors import Cursors
 from sqlfl.party.effects import effects_of
 from sqlfl.party.failures import failed
+from sqlfl.party.joins import Joins
 from sqlfl.party.observers import Observers
 from sqlfl.party.operator import check_device, client_of
 from sqlfl.party.rehearsals import StandIn, standing_in
@@ -64,6 +65,8 @@ class RunState:
     """Random number drawn here. With it, keys of this run differ from those of all others, whatever
     the run is called.
     """
+    join: str = ""
+    """Id of the join that it uses; empty without one."""
     _nonces: Array | None = field(default=None, repr=False)
 
     def agree(self, nonces: Array) -> None:
@@ -167,12 +170,14 @@ class PartyClient(Server):
         slots = limits.SlotLimits(lambda run, slot: self._runs[run].slots[slot], self._draws)
         try:
             self._cursors = Cursors(con)
+            self._joins = Joins(self._cursors, self._expire)
             told = str(client), analyst, self._end, self.interrupt, slots
             self._guard = Guard(
                 con,
                 *told,
                 lambda: self._blocks.runs,
                 store,
+                self._joins,
                 required=required,
                 trial=self._trial,
             )
@@ -201,6 +206,7 @@ class PartyClient(Server):
         super().close()
         for run in list(self._runs):
             self._end(run)
+        self._joins.close_all()
         self._guard.close()
         self._blocks.close()
 
@@ -233,6 +239,14 @@ class PartyClient(Server):
                 return self._describe(request)
             case ms.Prepare():
                 return self._prepare(request)
+            case ms.OpenJoin():
+                return self._joins.open(request)
+            case ms.SendJoinState():
+                changed = self._joins.changed(request.run)
+                return ms.JoinState(request.run, request.slot, changed)
+            case ms.CloseJoin():
+                self._joins.close(request.run)
+                return ms.Ready(request.run, request.slot)
             case ms.Keep():
                 self._blocks.keep(request.model)
                 return ms.Saved(request.run, request.slot, 1)
@@ -342,7 +356,11 @@ class PartyClient(Server):
             if item.device is not None:
                 # before anything is computed or leaves
                 check_device(item.device, private=protected(item))
-        run = self._runs[request.run] = RunState(self._cursors.begin())
+        if request.join:
+            self._joins.get(request.join)
+        if len(request.kept) != (len(slots) if request.join else 0):
+            raise InternalError(f"{len(request.kept)} marks of kept rows came for {len(slots)}")
+        run = self._runs[request.run] = RunState(self._cursors.begin(), join=request.join)
         try:
             return self._take_snapshots(request, slots, run)
         except BaseException as error:
@@ -375,16 +393,11 @@ class PartyClient(Server):
         null_targets: list[int] = []
         start = 0
         run.cursor.begin()
-        for item in slots:
+        kept = request.kept.astype(bool).tolist() if request.join else [False] * len(slots)
+        for item, known in zip(slots, kept, strict=True):
             fragments = request.fragments[start : start + len(item.fragments)]
             start += len(item.fragments)
-            snapshot = Snapshot.take(
-                run.cursor,
-                replace(item, features=raw(item.features)),
-                fragments,
-                request.run,
-                self._draws(item),
-            )
+            snapshot = self._snapshot(request, run, item, fragments, known=known)
             check_delta(item, sum(snapshot.rows))
             warm = None if item.warm is None else self.block(*item.warm)
             run.slots[item.slot] = SlotState(item, snapshot, warm, bare=self.client.combined)
@@ -393,7 +406,34 @@ class PartyClient(Server):
         run.cursor.commit()
         counts = np.array(rows, np.int64), np.array(null_targets, np.int64)
         nonce = np.frombuffer(run.nonce, np.uint8)
-        return ms.Prepared(request.run, request.slot, *counts, nonce)
+        changed = [self._joins.changed(request.join)] if request.join else []
+        changes = np.array(changed, np.uint8)
+        return ms.Prepared(request.run, request.slot, *counts, nonce, changes)
+
+    def _snapshot(
+        self,
+        request: ms.Prepare,
+        run: RunState,
+        item: SlotSpecification,
+        fragments: Sequence[str],
+        *,
+        known: bool,
+    ) -> Snapshot:
+        """Return a slot's rows. known: they are those that its join keeps."""
+        own, draws = replace(item, features=raw(item.features)), self._draws(item)
+        if not request.join:
+            return Snapshot.take(run.cursor, own, fragments, request.run, draws)
+        if known:
+            kept = self._joins.get(request.join).find(own, fragments, draws)
+            return kept.fork(run.cursor, request.run, own)
+        taken = self._joins.take(request.join, own, fragments, request.run, draws)
+        return taken if own.keys else self._shared(request.run, run, taken)
+
+    def _shared(self, name: str, run: RunState, numbered: Snapshot) -> Snapshot:
+        """Let the run's join keep rows that are numbered, and return the run's own copy."""
+        own = numbered.specification
+        kept = self._joins.get(run.join).keep(own, numbered)
+        return kept.fork(run.cursor, name, own)
 
     def _draws(self, item: SlotSpecification) -> bytes:
         """Return the key of draws by a row's content. Before labels are noised, it is on disk."""
@@ -407,10 +447,15 @@ class PartyClient(Server):
         return self._blocks.secret("split") if item.base and item.seed is None else b""
 
     def _send_keys(self, request: ms.SendKeys, state: SlotState) -> ms.JoinKeys:
-        run = self._run(request)
-        run.agree(request.nonces)
-        state.snapshot.number(run.key(self._secrets.federation, request.run, "join"))
-        fragment, tags, codes = state.snapshot.keys()
+        run, snapshot, secret = self._run(request), state.snapshot, self._secrets.federation
+        if run.join:
+            # the nonces of the join: its rows have one key in all statements
+            snapshot.number(self._joins.get(run.join).key(secret, run.join, request.nonces))
+            state.snapshot = self._shared(request.run, run, snapshot)
+        else:
+            run.agree(request.nonces)
+            snapshot.number(run.key(secret, request.run, "join"))
+        fragment, tags, codes = snapshot.keys()
         return ms.JoinKeys(request.run, request.slot, fragment, tags, codes)
 
     def _activate(self, request: ms.Activate, state: SlotState) -> ms.Message:
@@ -614,7 +659,15 @@ class PartyClient(Server):
         for state in run.slots.values():
             if state.engine is not None:
                 state.engine.close()
+        if run.join:
+            # rows that were evaluated, and not kept, lie on the join's cursor
+            taken = [s.snapshot for s in run.slots.values() if s.snapshot.con is not run.cursor]
+            self._joins.forget(run.join, taken)
         self._cursors.end(run.cursor)
+
+    def _expire(self, join: str) -> None:
+        """End a join whose time is over, from a thread of its own."""
+        self.work(ms.CloseJoin.kind, lambda: self._joins.expire(join))
 
 
 def _predicted(request: ms.Score | ms.ScorePermuted, values: Array) -> ms.Predictions:

@@ -50,6 +50,11 @@ class HeldRows:
         return len(next(iter(self.columns.values())))
 
     @property
+    def nbytes(self) -> int:
+        """Bytes of the columns."""
+        return sum(column.nbytes for column in self.columns.values())
+
+    @property
     def labelled(self) -> npt.NDArray[np.bool_]:
         """(n,): whether the row has a target, or there is none."""
         if "y" not in self.columns or not self.columns["y"].null_count:

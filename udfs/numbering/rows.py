@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +27,8 @@ from sqlfl.udfs.numbering.tables import SlotTables
 NOTHING = np.zeros(0, np.uint16)
 _CHUNK = 1 << 16
 """Rows to look up at once."""
+_PART = re.compile(r"p\d+_\d+")
+"""Columns of `raw` with parts of keys."""
 _WHOLE = re.compile(r"BOOLEAN|U?(TINYINT|SMALLINT|INTEGER|BIGINT|HUGEINT)")
 """Types whose values are equal exactly if their texts are."""
 
@@ -132,6 +136,64 @@ class Snapshot(SlotTables):
             return origins(self, sum(self.rows), self.held)
         numbering = self._numbered_rows()
         return numbering.fragments, numbering.marks
+
+    def to_keep(self) -> Snapshot:
+        """Return the numbered rows, for `fork`. This snapshot may still be asked for its keys, and
+        is not to be used for anything else."""
+        numbering = replace(self._numbered_rows(), tags=(), codes=())
+        return replace(self, _numbering=numbering)
+
+    def fork(self, con: sql.Connection, run: str, specification: SlotSpecification) -> Snapshot:
+        """Return a copy of kept rows for a run of its own, on its own cursor.
+
+        specification : that of the run, over the same rows. Raises ModelError for columns of types
+        that cannot be copied.
+        """
+        forked = replace(
+            self, con=con, run=run, specification=specification, _tables=set(), _numbers=count()
+        )
+        if specification.seed is None:
+            forked._salt = os.urandom(32)  # chance is the run's own
+        if self.held is None:
+            forked._copy(self)
+        else:
+            forked.held = replace(self.held, features=specification.features)
+        return forked
+
+    def _copy(self, kept: Snapshot) -> None:
+        """Copy `raw` from another cursor, in its order, without the parts of keys."""
+        raw = kept.table("raw")
+        kinds = sql.types(kept.con, sql.select(raw, [exp.Star()]))
+        kinds = {name: kind for name, kind in kinds.items() if not _PART.fullmatch(name)}
+        rows = sql.select(raw, sql.columns_of(kinds))
+        with sql.batches(kept.con, rows) as reader:
+            self.con.register(self.name("given"), reader)
+            try:
+                given = sql.temp(self.name("given"))
+                had = sql.types(self.con, sql.select(given, [exp.Star()]))
+                columns = [
+                    sql.column(name)
+                    if had[name] == kind
+                    else sql.named(sql.cast(sql.column(name), kind), name)
+                    for name, kind in kinds.items()
+                ]
+                self.create("raw", sql.select(given, columns))
+            finally:
+                self.con.unregister(self.name("given"))
+        found = sql.types(self.con, sql.select(self.table("raw"), [exp.Star()]))
+        odd = [kind for name, kind in kinds.items() if found[name] != kind]
+        if odd:
+            raise ModelError(
+                f"a column of type {odd[0]} is not built for statements over a join that lasts",
+                hint="CAST it in the query, or write FROM ( query )",
+            )
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of the rows and their numbers beside the database."""
+        numbering = self._numbering
+        size = 0 if numbering is None else numbering.positions.nbytes + numbering.marks.nbytes
+        return size + (0 if self.held is None else self.held.nbytes)
 
     def activate(self, rows: Array, counts: Array) -> None:
         """Keep the rows of the join; active row r is `rows[r]`.

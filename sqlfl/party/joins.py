@@ -1,0 +1,321 @@
+"""Joins that last at a client: tables as they were, and rows that several statements share.
+
+A join holds a transaction open on a cursor of its own, so that fragments see the tables as they
+were when it was made. Rows that were numbered and hashed once stay, for statements with the same
+fragments. A statement works on its own copy, with its own cursor.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import duckdb
+import numpy as np
+import sqlglot
+from sqlglot import exp
+
+from sqlfl import messages as ms
+from sqlfl.base.arrays import Array
+from sqlfl.base.errors import Error, InternalError, ModelError
+from sqlfl.contract.joins import rows_of
+from sqlfl.contract.schema import SlotSpecification, folded
+from sqlfl.messages.preparation import NONCE_BYTES
+from sqlfl.party.cursors import Cursors
+from sqlfl.udfs import sql
+from sqlfl.udfs.describe import place_of
+from sqlfl.udfs.numbering import keys
+from sqlfl.udfs.numbering.rows import Snapshot
+
+MAX_JOINS = 16
+"""Maximum joins of one analyst at a client."""
+MAX_KEPT_BYTES = 1 << 30
+"""Maximum bytes of rows that one analyst's joins keep in memory beside the database, whose own
+memory_limit bounds its temporary tables.
+"""
+MAX_KEPT = 64
+"""Maximum snapshots of one join."""
+MAX_REASONS = 64
+ANEW = "CREATE OR REPLACE JOIN makes it anew"
+
+
+@dataclass(eq=False)
+class HeldJoin:
+    """A join that lasts, at one client."""
+
+    name: str
+    cursor: duckdb.DuckDBPyConnection
+    """Cursor with the open transaction."""
+    fragments: tuple[str, ...]
+    limit: float | None = None
+    """Seconds for which the client's owner lets it last; None without a limit."""
+    made: float = field(default_factory=time.monotonic)
+    nonce: bytes = field(default_factory=lambda: os.urandom(NONCE_BYTES), repr=False)
+    kept: dict[Hashable, Snapshot] = field(default_factory=dict, repr=False)
+    _nonces: Array | None = field(default=None, repr=False)
+    _before: dict[str, tuple[object, ...]] | None = field(default=None, repr=False)
+    """Fingerprints of the tables as they were, once they are needed."""
+
+    @property
+    def age(self) -> float:
+        return time.monotonic() - self.made
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of the kept rows beside the database."""
+        return sum(snapshot.kept_bytes for snapshot in self.kept.values())
+
+    def key(self, secret: bytes, join: str, nonces: Array) -> bytes:
+        """Return the key of the join's hashes, made of all clients' nonces, uint8 (clients, 16).
+        Raise InternalError if this client's is missing, and if they differ from earlier ones.
+        """
+        if not (nonces == np.frombuffer(self.nonce, np.uint8)).all(axis=1).any():
+            raise InternalError("keys are asked for without what this client has drawn for them")
+        if self._nonces is not None and not np.array_equal(self._nonces, nonces):
+            raise InternalError("other numbers are said to be drawn for this join than before")
+        self._nonces = np.array(nonces)
+        return keys.derive(keys.run_key(secret, f"join {join}", nonces), "join")
+
+    def keep(self, item: SlotSpecification, snapshot: Snapshot) -> Snapshot:
+        """Keep the numbered rows for later statements, and return them."""
+        of = _rows(item, snapshot.fragments, snapshot.draws)
+        if of not in self.kept and len(self.kept) >= MAX_KEPT:
+            raise ModelError(
+                f"join {self.name} keeps the rows of {MAX_KEPT} different statements, which is the "
+                "most",
+                hint=ANEW,
+            )
+        before = self.kept.pop(of, None)
+        if before is not None:
+            before.drop()
+        kept = self.kept[of] = snapshot.to_keep()
+        return kept
+
+    def find(self, item: SlotSpecification, fragments: Sequence[str], draws: bytes) -> Snapshot:
+        """Return the kept rows of these fragments. Raise Error if there are none."""
+        found = self.kept.get(_rows(item, tuple(fragments), draws))
+        if found is None:
+            raise Error(
+                f"join {self.name} has no rows of this statement here, though their keys were sent",
+                hint=f"its owner's rules have changed since, or a statement failed: {ANEW}",
+            )
+        return found
+
+    def changed(self, cursor: duckdb.DuckDBPyConnection) -> int:
+        """Return whether a table has changed since: SAME, CHANGED or NOT_KNOWN. `cursor` sees the
+        tables as they are now.
+        """
+        names = None if self.limit else _tables(self.cursor, self.fragments)
+        if names is None:
+            return ms.NOT_KNOWN  # under policies it is not said
+        if self._before is None:
+            self._before = _fingerprints(self.cursor, names)
+        now = _fingerprints(cursor, names)
+        if self._before is None or now is None:
+            return ms.CHANGED if now is None and self._before is not None else ms.NOT_KNOWN
+        return ms.SAME if now == self._before else ms.CHANGED
+
+
+class Joins:
+    """The joins of one analyst at one client. `expire`: called in a thread of its own when the time
+    of the join with this id is over.
+    """
+
+    def __init__(self, cursors: Cursors, expire: Callable[[str], None]) -> None:
+        self._cursors, self._expire = cursors, expire
+        self._held: dict[str, HeldJoin] = {}
+        self._gone: OrderedDict[str, str] = OrderedDict()
+        """Ids of joins that have ended here -> the reason."""
+        self._timers: dict[str, threading.Timer] = {}
+
+    def open(self, request: ms.OpenJoin) -> ms.JoinOpened:
+        """Keep the tables of the fragments as they are now. Raise Error for too many joins."""
+        if not request.run or request.run in self._held or request.run in self._gone:
+            raise InternalError("a join of this id was there before: each has one of its own")
+        if len(self._held) >= MAX_JOINS:
+            raise Error(f"{MAX_JOINS} joins are kept already", hint="DROP JOIN one of them")
+        cursor = self._cursors.begin()
+        try:
+            cursor.begin()
+            for text in dict.fromkeys(request.fragments):
+                # a database takes part in the transaction once it is read
+                select = exp.Subquery(this=sql.verbatim(cursor, text), alias=_alias("f"))
+                sql.fetch(cursor, sql.select(select, [exp.Star()]).limit(0))
+        except BaseException:
+            self._cursors.end(cursor)
+            raise
+        join = self._held[request.run] = HeldJoin(request.name, cursor, request.fragments)
+        nonce = np.frombuffer(join.nonce, np.uint8)
+        return ms.JoinOpened(request.run, request.slot, nonce)
+
+    def limit(self, join: str, seconds: float) -> None:
+        self._held[join].limit = seconds
+        timer = self._timers[join] = threading.Timer(seconds, self._expire, [join])
+        timer.daemon = True
+        timer.start()
+
+    def cursor(self, join: str) -> duckdb.DuckDBPyConnection:
+        return self.get(join).cursor
+
+    def told(self, join: str) -> tuple[str, float]:
+        held = self.get(join)
+        return held.name, held.age
+
+    def get(self, join: str) -> HeldJoin:
+        """Return the join. Raise Error if it is not here any more."""
+        held = self._held.get(join)
+        if held is not None and held.limit is not None and held.age > held.limit:
+            self.expire(join)
+            held = None
+        if held is None:
+            raise Error(
+                "the join is not kept here any more: "
+                + self._gone.get(join, "the party was started again, or attached anew, since"),
+                hint=ANEW,
+            )
+        return held
+
+    def take(
+        self,
+        join: str,
+        item: SlotSpecification,
+        fragments: Sequence[str],
+        run: str,
+        draws: bytes,
+    ) -> Snapshot:
+        """Evaluate the fragments over the tables as they were. If that fails in the database, the
+        join ends: DuckDB ends the transaction.
+        """
+        held = self.get(join)
+        try:
+            if sum(other.kept_bytes for other in self._held.values()) > MAX_KEPT_BYTES:
+                raise ModelError(
+                    f"the joins keep more than {MAX_KEPT_BYTES:,} bytes of rows",
+                    hint="DROP JOIN one of them",
+                )
+            return Snapshot.take(held.cursor, item, fragments, run, draws)
+        except BaseException:
+            self.check(join)
+            raise
+
+    def check(self, join: str) -> None:
+        """End the join if its transaction has ended."""
+        held = self._held.get(join)
+        if held is None:
+            return
+        try:
+            held.cursor.execute("SELECT 1").fetchall()
+        except duckdb.Error:
+            self.close(join, "a statement failed or was stopped while it read the tables")
+
+    def forget(self, join: str, snapshots: Iterable[Snapshot]) -> None:
+        """Drop rows that were evaluated for a run that ends, and that are not kept."""
+        if join in self._held:
+            with suppress(duckdb.Error):
+                for snapshot in snapshots:
+                    snapshot.drop()
+            self.check(join)
+
+    def changed(self, join: str) -> int:
+        """Return whether a table of the join has changed since it was made."""
+        held = self.get(join)
+        cursor = self._cursors.begin()
+        try:
+            return held.changed(cursor)
+        finally:
+            self._cursors.end(cursor)
+            self.check(join)
+
+    def expire(self, join: str) -> None:
+        """End the join because its time is over."""
+        self.close(join, "its owner's time limit has passed")
+
+    def close(self, join: str, reason: str = "it was dropped") -> None:
+        """Forget what is kept of the join, if it is here."""
+        timer = self._timers.pop(join, None)
+        if timer is not None:
+            timer.cancel()
+        held = self._held.pop(join, None)
+        if held is None:
+            return
+        self._gone[join] = reason
+        while len(self._gone) > MAX_REASONS:
+            self._gone.popitem(last=False)
+        held.kept.clear()
+        with suppress(duckdb.Error):
+            self._cursors.end(held.cursor)
+
+    def close_all(self) -> None:
+        for join in list(self._held):
+            self.close(join)
+
+
+def _rows(item: SlotSpecification, fragments: tuple[str, ...], draws: bytes) -> Hashable:
+    # the party's own additions count too: marks of rows, and keys of noised labels
+    return rows_of(item, fragments), b"" if item.seed is not None else draws
+
+
+def _alias(name: str) -> exp.TableAlias:
+    return exp.TableAlias(this=exp.to_identifier(name))
+
+
+def _tables(con: sql.Connection, fragments: Iterable[str]) -> tuple[exp.Table, ...] | None:
+    """Return the tables that the fragments read; None if they read anything else, of which changes
+    are not known: views, functions that give tables.
+    """
+    found: dict[str, exp.Table] = {}
+    for text in fragments:
+        tree = sqlglot.parse_one(text, dialect="duckdb")
+        named = {folded(each.alias) for each in tree.find_all(exp.CTE)}
+        for table in tree.find_all(exp.Table):
+            if not isinstance(table.this, exp.Identifier):
+                return None
+            table = exp.table_(table.name, table.db or None, table.catalog or None, quoted=True)
+            is_table = _is_table(con, table)
+            if not table.db and folded(table.name) in named and not is_table:
+                continue
+            if not is_table or (not table.db and folded(table.name) in named):
+                return None
+            found[sql.to_sql(table)] = table
+    return tuple(found[name] for name in sorted(found))
+
+
+def _is_table(con: sql.Connection, table: exp.Table) -> bool:
+    # `a.t` is a table of the schema a, or of the main schema of the database a
+    query = sql.query(
+        """SELECT count(*) AS n FROM duckdb_tables() WHERE lower(table_name) = lower($name)
+        AND CASE WHEN $database <> '' THEN lower(schema_name) = lower($schema)
+          AND lower(database_name) = lower($database)
+        WHEN $schema <> '' THEN lower(schema_name) = lower($schema)
+          AND database_name = $here OR lower(database_name) = lower($schema)
+        ELSE schema_name = $main AND database_name = $here END
+        AND NOT temporary"""
+    )
+    here, main = place_of(con)
+    parts = {"name": table.name, "schema": table.db, "database": table.catalog}
+    parts |= {"here": here, "main": main}
+    ((number,),) = sql.fetch(con, query, parts)
+    return bool(number == 1)
+
+
+def _fingerprints(
+    con: sql.Connection, tables: Iterable[exp.Table]
+) -> dict[str, tuple[object, ...]] | None:
+    """Return for each table its number of rows and a sum of hashes of whole rows; None if one is
+    not there any more, or not readable.
+    """
+    found: dict[str, tuple[object, ...]] = {}
+    for table in tables:
+        query = sql.query(
+            "SELECT count(*) AS n, sum(hash(t)) AS h FROM $table AS t", table=table.copy()
+        )
+        try:
+            (found[sql.to_sql(table)],) = sql.fetch(con, query)
+        except duckdb.Error:
+            return None
+    return found
