@@ -4,17 +4,30 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from sqlglot import exp
+
 from sqlfl.planner.query import ucq
 from sqlfl.planner.query.draft import Draft
 from sqlfl.planner.query.fusion import DisjointSets
 from sqlfl.planner.query.keys import Key, keys_of
-from sqlfl.planner.query.relations import DraftBlock, clients_of
+from sqlfl.planner.query.relations import (
+    DraftBlock,
+    Group,
+    OuterJoin,
+    Term,
+    clients_of,
+    with_filters,
+)
 from sqlfl.planner.query.types import lossless
 from sqlfl.planner.query.ucq import Join, JoinKey
 
 
 def match_slots(draft: Draft) -> Draft:
-    """Assign slots to relations: blocks agree on the output columns of each slot."""
+    """Assign slots to relations: blocks agree on the output columns of each slot.
+
+    A block that lacks a table whose columns are constants in it gets the table without rows, by a
+    LEFT JOIN.
+    """
     found = _constants_placed(draft.blocks)
     first = found[0]
     wanted = _parts(first)
@@ -36,9 +49,38 @@ def _constants_placed(blocks: tuple[DraftBlock, ...]) -> tuple[DraftBlock, ...]:
             for place in own[1:]:
                 columns.join(own[0], place)
     told = _told(blocks, columns)
-    while len(told) > len(blocks[0].relations) and _join_one(blocks, columns, told):
+    most = max(len(block.relations) for block in blocks)
+    while len(told) > most and _join_one(blocks, columns, told):
         told = _told(blocks, columns)
-    return tuple(_with_constants(block, columns, told) for block in blocks)
+    wide = tuple(_with_tables(block, blocks, columns, told, most) for block in blocks)
+    return tuple(_with_constants(block, columns, told) for block in wide)
+
+
+def _with_tables(
+    block: DraftBlock,
+    blocks: tuple[DraftBlock, ...],
+    columns: DisjointSets,
+    told: set[int],
+    most: int,
+) -> DraftBlock:
+    """The block with each table that it lacks, without rows, so that it has as many as others."""
+    lacking = sorted(told - _held(block, columns).keys())
+    if not lacking or len(block.relations) + len(lacking) != most:
+        return block
+    outputs, relations, lefts = list(block.outputs), [*block.relations], [*block.tree.lefts]
+    for set_ in lacking:
+        other = next(b for b in blocks if set_ in _held(b, columns))
+        relation = other.relations[_held(other, columns)[set_]]
+        if {*relation.ids} & {id_ for known in relations for id_ in known.ids}:
+            return block
+        relation = with_filters(relation, [Term(exp.false(), relation.span)])
+        for place, output in enumerate(outputs):
+            if columns.find(place) == set_:
+                outputs[place] = replace(output, relation=len(relations))
+        relations.append(relation)
+        lefts.append(OuterJoin(Group(relation.ids), (), relation.span))
+    tree = replace(block.tree, lefts=tuple(lefts))
+    return replace(block, relations=tuple(relations), tree=tree, outputs=tuple(outputs))
 
 
 def _told(blocks: tuple[DraftBlock, ...], columns: DisjointSets) -> set[int]:

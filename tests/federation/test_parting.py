@@ -1,4 +1,5 @@
-"""Tests of several parties under OR and CASE: models as of one database, and what leaves."""
+"""Tests of several parties under OR and CASE, and parts of a union that lack a table: models as of
+one database, and what leaves."""
 
 from __future__ import annotations
 
@@ -24,6 +25,9 @@ STATEMENTS = {
     "an interaction, after a LEFT JOIN": """
         SELECT v.label, v.days * (t.result > 2)::INTEGER AS high, t.result FROM clinic.visits v
         LEFT JOIN lab.tests t ON t.patient = v.patient WHERE NOT (v.days > 4 AND t.result > 8)""",
+    "a part that lacks a table": """
+        SELECT v.label, v.days, w.beds FROM clinic.visits v JOIN town.wards w ON w.ward = v.ward
+        UNION ALL BY NAME SELECT label, days FROM clinic.visits WHERE days > 2""",
 }
 
 
