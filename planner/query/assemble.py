@@ -71,6 +71,7 @@ class _Assembly:
             tuple(item.transform for item in self.draft.transforms),
             None if offset is None else first.outputs[offset].name,
             self.draft.remarks,
+            self.draft.parted,
         )
 
     def _split(self) -> int | None:

@@ -52,6 +52,8 @@ class Draft:
     blocks: tuple[DraftBlock, ...] = ()
     claims: tuple[Term, ...] = ()
     """Terms over several relations that must be one value per row."""
+    parted: bool = False
+    """True if blocks were parted by tests of several parties."""
     remarks: tuple[str, ...] = ()
     """Sentences for EXPLAIN about forms that are planned as others."""
     ucq: Ucq | None = None

@@ -41,7 +41,12 @@ def part_blocks(draft: Draft) -> Draft:
         "coordinator sees the part of each row"
         for a, b in spans
     )
-    return replace(draft, blocks=tuple(parts), remarks=tuple(dict.fromkeys(remarks)))
+    return replace(
+        draft,
+        blocks=tuple(parts),
+        parted=bool(terms),
+        remarks=tuple(dict.fromkeys(remarks)),
+    )
 
 
 @dataclass(frozen=True)

@@ -264,6 +264,8 @@ class Ucq:
     """The column of OFFSET or EXPOSURE; neither feature nor target."""
     remarks: tuple[str, ...] = ()
     """Sentences for EXPLAIN about forms that are planned as others."""
+    parted: bool = False
+    """True if tests of several parties part the rows: a table's row may be in several fragments."""
 
     @property
     def leading(self) -> int | None:

@@ -324,8 +324,12 @@ def _counts(
     return {
         "rows": measures.training_rows,
         **({} if held_out is None else {"valid_rows": held_out}),
-        "null_targets": joined.null_targets,
-        "unjoined": joined.unjoined,
+        # counted over fragments, of which several may have one row
+        **(
+            {}
+            if plan.ucq.parted
+            else {"null_targets": joined.null_targets, "unjoined": joined.unjoined}
+        ),
         **{f"unjoined_{plan.ucq.slots[slot].name}": n for slot, n in joined.unmatched.items()},
         **({} if not _limited(plan) else {"dropped": joined.dropped}),
     }

@@ -49,6 +49,14 @@ def test_what_leaves_is_what_explain_says(database: Open) -> None:
         assert_disclosed(plan, recorded, parties, epochs=fed.model("m").history.num_rows)
 
 
+def test_rows_of_several_parts_are_not_counted_for_each(database: Open) -> None:
+    parties, _ = parties_of(database, 1)
+    with tapped(parties) as (fed, _):
+        fed.sql(train_sql("m", "linear_regression", "label", STATEMENTS["case"]))
+        assert not {"unjoined", "null_targets"} & fed.model("m").metrics.keys()
+        assert "unjoined" not in str(fed.sql("DESCRIBE MODEL m"))
+
+
 OWN = "CREATE TABLE own AS SELECT i AS pid, cos(i) AS crp, sin(2 * i) AS y FROM range(200) AS r(i)"
 
 
