@@ -7,13 +7,11 @@ the SQL, and the specification of the snapshot. The coordinator's own words are 
 from __future__ import annotations
 
 import datetime as dt
-import itertools
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from sqlfl import messages as ms
 from sqlfl.contract.request import Request
 from sqlfl.contract.schema import SlotSpecification, specifications_from_json
 from sqlfl.governance import noising
@@ -23,6 +21,8 @@ from sqlfl.governance.request_columns import OFFSET, WEIGHT, SlotColumns
 from sqlfl.governance.scopes import Table
 from sqlfl.governance.sizes import TEXT, kind_of_name
 from sqlfl.governance.table_facts import ColumnFacts, TableFacts
+from sqlfl.messages import SendLabels
+from sqlfl.messages.disclosed import ColumnNames, Disclosed, SlotNoise, guess, listed
 from sqlfl.options.policies import ALWAYS, NOISED, TrainingPolicy, modes
 from sqlfl.options.privacy import EXACT, Privacy
 
@@ -39,54 +39,6 @@ EARLIER = (
     "REQUEST {number}, or refuse it and let {analyst} ask again."
 )
 
-SILENT = frozenset(
-    kind.kind
-    for kind in (
-        ms.Propose, ms.Prepare, ms.Finish, ms.Seal, ms.Commit, ms.Activate, ms.Weigh, ms.SetRanges,
-        ms.SetEncoding, ms.SetGram, ms.Start, ms.Save, ms.SendReleases, ms.SendSplit, ms.SendFolds,
-        ms.SendPublicKey, ms.SetPeers, ms.Repeat, ms.Write,
-    )
-) | {"set_sketch", "column_weights"}  # fmt: skip
-"""Requests whose replies hold no value of a row: counts, acknowledgements, random draws, keys."""
-ROW_BY_ROW = frozenset(
-    kind.kind
-    for kind in (
-        ms.Residuals, ms.SumGradient, ms.SendPredictions, ms.SendExactPredictions, ms.Probe,
-        ms.ConsensusAverage, ms.SetParameters, ms.Score, ms.ScoreExactly, ms.ScorePermuted,
-        ms.PermuteExactly,
-    )
-) | {"exact_residuals", "direction"}  # fmt: skip
-"""Requests for numbers that a model makes of the features of each row."""
-MASKED = frozenset(("send_embeddings",))
-"""Requests that are answered in sums under masks alone."""
-SUMS = frozenset((ms.SendGram.kind, ms.SendStatistics.kind))
-"""Requests for sums over rows."""
-OTHERS: Mapping[str, str] = {
-    ms.SendFindings.kind: "remarks on features, such as which are empty or hold one value",
-    ms.SendEqualRows.kind: "which rows have equal features",
-    ms.SendProfile.kind: "of each feature the range, the mean and counts of values",
-    ms.SendExplained.kind: (
-        "of each feature the range, the mean, counts of values and how much of the label it "
-        "explains"
-    ),
-    ms.SendSeparated.kind: "which categories have rows of one class only",
-    ms.SendRotated.kind: "the features of each row, mixed by a secret rotation",
-    ms.SendErrors.kind: "the model's coefficients with their errors, and names of categories",
-    ms.SendContributions.kind: "for each row the part that each feature has in its score",
-    ms.SendExactContributions.kind: "for each row the part that each feature has in its score",
-    ms.SendSlope.kind: "a number that tells how far training has come",
-    ms.SetStrengths.kind: "how many degrees of freedom its curves and categories have",
-    ms.SendSkew.kind: "how the values of each feature are distributed",
-}
-"""What leaves with other requests."""
-CHOOSING = "frank_wolfe"
-"""Algorithm that sends columns, not numbers that a model makes of them."""
-KNOWN = (
-    SILENT | ROW_BY_ROW | MASKED | SUMS | OTHERS.keys()
-    | {k.kind for k in (ms.SendKeys, ms.SendLabels, ms.SendWeights, ms.SendOffsets)}
-    | {ms.SendIdentifiers.kind}
-)  # fmt: skip
-
 
 @dataclass(frozen=True)
 class Summary:
@@ -94,25 +46,6 @@ class Summary:
 
     sentences: tuple[str, ...]
     warnings: tuple[str, ...]
-
-
-@dataclass
-class _Leaving:
-    """What leaves of all slots, in the order in which it is said."""
-
-    clear: list[str]
-    noised: list[str]
-    masked: list[str]
-    learnt: list[str]
-    rounds: float = 0.0
-    labels: bool = False
-    """True if labels leave: what other parties get then follows from them."""
-
-    def add(self, where: list[str], words: str, learnt: str = "") -> None:
-        if words not in where:
-            where.append(words)
-        if learnt and learnt not in self.learnt:
-            self.learnt.append(learnt)
 
 
 def summarise(
@@ -131,14 +64,14 @@ def summarise(
     if not filed.columns:
         said = EARLIER.format(number=filed.number, analyst=filed.analyst)
         return Summary((said,), ())
-    left = _leaving(filed, policy)
+    left = _disclosed(filed, policy)
     return Summary(
         (
             _whose(filed, facts),
             _roles(filed.columns),
-            _what_leaves(left),
+            left.leaves(),
             _how_often(filed, left, policy),
-            _inferred(left),
+            left.inferred(),
         ),
         tuple(_warnings(filed, policy, grants, facts, now)),
     )
@@ -204,22 +137,7 @@ def _roles(slots: Sequence[SlotColumns]) -> str:
     return f"It uses {'; '.join(told)}." if told else "It uses no column of them."
 
 
-def _what_leaves(left: _Leaving) -> str:
-    numbers = itertools.count(1)
-    parts = [
-        f"{where} {listed(f'({next(numbers)}) {one}' for one in words)}"
-        for where, words in (
-            ("in clear leave", left.clear),
-            ("with noise leave", left.noised),
-            ("only in sums under masks leave", left.masked),
-        )
-        if words
-    ]
-    found = "; ".join(parts)
-    return f"{found[0].upper()}{found[1:]}."
-
-
-def _how_often(filed: Filed, left: _Leaving, policy: TrainingPolicy | None) -> str:
+def _how_often(filed: Filed, left: Disclosed, policy: TrainingPolicy | None) -> str:
     request = filed.request
     gets = {
         "train": "lets {} use the model",
@@ -248,151 +166,43 @@ def _runs(policy: TrainingPolicy | None) -> str:
     return f"an approval is for every repetition of this run, until you refuse it{limit}"
 
 
-def _inferred(left: _Leaving) -> str:
-    if not left.learnt:
-        return (
-            "No number that leaves is of a single row; exact counts and sums may still tell an "
-            "insider at the coordinator of rows in small groups."
-        )
-    found = listed(f"({chr(ord('a') + n)}) {one}" for n, one in enumerate(left.learnt))
-    return f"An insider at the coordinator could learn {found}."
-
-
 # -- what leaves -----------------------------------------------------------------------------------
 
 
-def _leaving(filed: Filed, policy: TrainingPolicy | None) -> _Leaving:
+def _disclosed(filed: Filed, policy: TrainingPolicy | None) -> Disclosed:
     request = filed.request
-    left = _Leaving(["how many rows take part"], [], [], [])
+    disclosed = Disclosed()
     columns = {own.slot: own for own in filed.columns}
     for item in specifications_from_json(filed.specification):
         often = {
             kind: most for (slot, kind), most in request.often().items()
             if slot == item.slot and most
         }  # fmt: skip
-        _of_slot(left, request, item, columns[item.slot], often, policy)
-    return left
+        names = _names(columns[item.slot])
+        noise = _noise(request, item, policy)
+        disclosed.add_slot(item, often, request.algorithm, names, noise)
+    return disclosed
 
 
-def _of_slot(
-    left: _Leaving,
-    request: Request,
-    item: SlotSpecification,
-    columns: SlotColumns,
-    often: Mapping[str, float],
-    policy: TrainingPolicy | None,
-) -> None:
-    if ms.SendKeys.kind in often and columns.names(JOIN):
-        keys = listed(columns.names(JOIN))
-        left.add(
-            left.clear,
-            f"a keyed hash of {keys} for each row",
-            "which of your rows have a partner in the other tables",
-        )
-    conditions = columns.names(FILTER)
-    if conditions:
-        told = f"that the conditions on {listed(conditions)} hold for each row that takes part"
-        left.learnt.append(told)
-    if ms.SendLabels.kind in often:
-        _labels(left, item, columns)
-    for kind, role in ((ms.SendWeights.kind, WEIGHT), (ms.SendOffsets.kind, OFFSET)):
-        if kind in often:
-            names = listed(columns.names(role)) or "a constant"
-            left.add(left.clear, f"the {role} {names} of each row", f"each row's {role}")
-    if ms.SendIdentifiers.kind in often:
-        names = listed(columns.names(IDENTIFY))
-        left.add(left.clear, f"{names} of each row as it is", f"{names} of each row")
-    _features(left, request, item, columns, often, policy)
-    for kind in sorted(often):
-        if kind in OTHERS:
-            left.add(left.clear, OTHERS[kind], _LEARNT.get(kind, ""))
-        elif kind not in KNOWN:
-            left.add(left.clear, f"replies to {kind}, which sqlfl has no words for",
-                     "more than these sentences say")  # fmt: skip
-
-
-_EXTREMES = "the smallest and the largest value of each number, which single rows may have"
-_LEARNT = {
-    ms.SendProfile.kind: _EXTREMES,
-    ms.SendExplained.kind: _EXTREMES,
-    ms.SendEqualRows.kind: "which rows have equal features",
-    ms.SendRotated.kind: (
-        "how similar the features of any two rows are and, from a few rows that it knows, those of "
-        "all rows"
-    ),
-    ms.SendContributions.kind: "features row by row, up to the scale of each",
-    ms.SendExactContributions.kind: "features row by row, up to the scale of each",
-}
-"""What an insider learns about single rows from some of these."""
-
-
-def _labels(left: _Leaving, item: SlotSpecification, columns: SlotColumns) -> None:
-    left.labels = True
-    names = listed(columns.names(LABEL)) or "a constant"
-    label = None if item.privacy is None else item.privacy.label
-    if label is None:
-        left.add(left.clear, f"the label {names} of each row", "labels row by row")
-        return
-    epsilon = noising.epsilon_of(label)
-    told = f"ε = {epsilon:.3g}"
-    left.add(
-        left.noised,
-        f"the label {names} of each row (your database draws the noise, {told})",
-        f"which of two likely values a label has, {_guess(epsilon, 0.0)} ({told})",
+def _names(columns: SlotColumns) -> ColumnNames:
+    return ColumnNames(
+        keys=columns.names(JOIN),
+        conditions=columns.names(FILTER),
+        features=columns.names(TRAIN),
+        label=columns.names(LABEL),
+        weight=columns.names(WEIGHT),
+        offset=columns.names(OFFSET),
+        identifiers=columns.names(IDENTIFY),
     )
 
 
-def _guess(epsilon: float, delta: float) -> str:
-    """Return how good a guess between two equally likely values can be: a test of (ε, δ)-DP is
-    right with probability at most (exp(ε) + δ) / (exp(ε) + 1).
-    """
-    odds = math.exp(min(epsilon, 700.0))
-    return f"right at most {math.ceil(100 * (odds + delta) / (odds + 1))} times of 100"
-
-
-def _features(
-    left: _Leaving,
-    request: Request,
-    item: SlotSpecification,
-    columns: SlotColumns,
-    often: Mapping[str, float],
-    policy: TrainingPolicy | None,
-) -> None:
-    """Add what leaves of the slot's features, and count its rounds."""
-    if not item.features:
-        return
-    names = listed(columns.names(TRAIN)) or "constants"
-    masked = MASKED & often.keys()
-    rows = (ROW_BY_ROW & often.keys()) if not masked else frozenset()
-    left.rounds = max(left.rounds, sum(often[kind] for kind in rows | masked))
-    sums = SUMS & often.keys()
-    if masked:
-        noise = _binomial(noising.privacy_of(request))
-        left.add(left.masked, f"numbers that the model makes of {names} for each row{noise}",
-                 "sums of such numbers over one row of each table, from which features can be "
-                 "estimated, better with the help of other parties" + noise)  # fmt: skip
-    bounded = item.privacy is not None and item.privacy.statistics == "bounds"
-    merged = item.shared and not bounded
-    noise, bound = _feature_noise(request, item, _enforced(policy, rows=bool(rows)))
-    where = left.noised if noise else left.clear
-    if rows:
-        if request.algorithm == CHOOSING:
-            told = f"those of {names} that training chooses, row by row"
-            infer = bound or f"{names} row by row, where training chooses them"
-        elif left.rounds == 1:
-            told = f"for each row, numbers that the model makes of {names}"
-            infer = bound or f"what one round of such numbers tells of {names} row by row"
-        else:
-            told = f"for each row and round, numbers that the model makes of {names}"
-            infer = bound or f"estimates of {names} row by row, better with every round"
-        left.add(where, f"{told}{noise}", infer)
-    if sums or merged:
-        told = f"sums, means and counts over rows of {names}"
-        if item.secure and item.shared:
-            left.add(left.masked, told)
-        else:
-            infer = bound or "what exact sums tell of rows in small groups"
-            left.add(where, f"{told}{noise}", infer)
+def _noise(request: Request, item: SlotSpecification, policy: TrainingPolicy | None) -> SlotNoise:
+    label = None if item.privacy is None else item.privacy.label
+    return SlotNoise(
+        None if label is None else noising.epsilon_of(label),
+        lambda rows: _feature_noise(request, item, _enforced(policy, rows=rows)),
+        _binomial(noising.privacy_of(request)),
+    )
 
 
 def _feature_noise(request: Request, item: SlotSpecification, enforced: bool) -> tuple[str, str]:
@@ -406,10 +216,10 @@ def _feature_noise(request: Request, item: SlotSpecification, enforced: bool) ->
     assert privacy.epsilon is not None
     told = f"ε = {privacy.epsilon:g} at δ = {privacy.delta:g}"
     by = "which your policy enforces" if enforced else "which no rule of your policy enforces"
-    guess = _guess(privacy.epsilon, privacy.delta)
+    chance = guess(privacy.epsilon, privacy.delta)
     kept = "" if enforced else ", if the coordinator keeps to it"
     return f" (your database draws the noise, {told}, {by})", (
-        f"from one run, which of two likely sets of features a row has, {guess} ({told}{kept})"
+        f"from one run, which of two likely sets of features a row has, {chance} ({told}{kept})"
     )
 
 
@@ -528,7 +338,7 @@ def is_grouped(found: ColumnFacts, most: int) -> bool:
 def _labels_in_clear(filed: Filed) -> bool:
     often = filed.request.often()
     return any(
-        bool(often.get((item.slot, ms.SendLabels.kind)))
+        bool(often.get((item.slot, SendLabels.kind)))
         and (item.privacy is None or item.privacy.label is None)
         for item in specifications_from_json(filed.specification)
     )
@@ -588,9 +398,3 @@ def _tables(slots: Iterable[SlotColumns]) -> list[Table]:
 
 def _name(table: Table) -> str:
     return ".".join(table[1:])
-
-
-def listed(words: Iterable[str]) -> str:
-    """Return the words with commas, and 'and' before the last one."""
-    *first, last = tuple(words) or ("",)
-    return f"{', '.join(first)} and {last}" if first else last

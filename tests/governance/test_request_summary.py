@@ -20,15 +20,13 @@ from sqlfl.governance.policies import Governance
 from sqlfl.governance.policy_evaluation import ONCE, SCORES
 from sqlfl.governance.records import Records
 from sqlfl.governance.request_summary import (
-    KNOWN,
-    SILENT,
     is_free_text,
     is_grouped,
     is_identifier,
-    listed,
     summarise,
 )
 from sqlfl.governance.table_facts import ColumnFacts, measure
+from sqlfl.messages.disclosed import KNOWN, SILENT, listed
 from tests import goldens
 from tests.conftest import Open
 from tests.governance.clinic import PATIENTS, QUERY, SICK, TRAIN, ruled

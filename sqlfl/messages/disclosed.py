@@ -1,0 +1,261 @@
+"""Plain words for the data that a run sends, by the kinds of its messages.
+
+An owner reads them in SHOW REQUESTS, and an analyst in EXPLAIN. They follow from the requests that
+a client answers, never from the coordinator's own words.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from sqlfl import messages as ms
+from sqlfl.contract.schema import SlotSpecification
+
+SILENT = frozenset(
+    kind.kind
+    for kind in (
+        ms.Propose, ms.Prepare, ms.Finish, ms.Seal, ms.Commit, ms.Activate, ms.Weigh, ms.SetRanges,
+        ms.SetEncoding, ms.SetGram, ms.Start, ms.Save, ms.SendReleases, ms.SendSplit, ms.SendFolds,
+        ms.SendPublicKey, ms.SetPeers, ms.Repeat, ms.Write,
+    )
+) | {"set_sketch", "column_weights"}  # fmt: skip
+"""Requests whose replies hold no value of a row: counts, acknowledgements, random draws, keys."""
+ROW_BY_ROW = frozenset(
+    kind.kind
+    for kind in (
+        ms.Residuals, ms.SumGradient, ms.SendPredictions, ms.SendExactPredictions, ms.Probe,
+        ms.ConsensusAverage, ms.SetParameters, ms.Score, ms.ScoreExactly, ms.ScorePermuted,
+        ms.PermuteExactly,
+    )
+) | {"exact_residuals", "direction"}  # fmt: skip
+"""Requests for numbers that a model makes of the features of each row."""
+MASKED = frozenset(("send_embeddings",))
+"""Requests that are answered in sums under masks alone."""
+SUMS = frozenset((ms.SendGram.kind, ms.SendStatistics.kind))
+"""Requests for sums over rows."""
+OTHERS: Mapping[str, str] = {
+    ms.SendFindings.kind: "remarks on features, such as which are empty or hold one value",
+    ms.SendEqualRows.kind: "which rows have equal features",
+    ms.SendProfile.kind: "of each feature the range, the mean and counts of values",
+    ms.SendExplained.kind: (
+        "of each feature the range, the mean, counts of values and how much of the label it "
+        "explains"
+    ),
+    ms.SendSeparated.kind: "which categories have rows of one class only",
+    ms.SendRotated.kind: "the features of each row, mixed by a secret rotation",
+    ms.SendErrors.kind: "the model's coefficients with their errors, and names of categories",
+    ms.SendContributions.kind: "for each row the part that each feature has in its score",
+    ms.SendExactContributions.kind: "for each row the part that each feature has in its score",
+    ms.SendSlope.kind: "a number that tells how far training has come",
+    ms.SetStrengths.kind: "how many degrees of freedom its curves and categories have",
+    ms.SendSkew.kind: "how the values of each feature are distributed",
+}
+"""What leaves with other requests."""
+CHOOSING = "frank_wolfe"
+"""Algorithm that sends columns, not numbers that a model makes of them."""
+KNOWN = (
+    SILENT | ROW_BY_ROW | MASKED | SUMS | OTHERS.keys()
+    | {k.kind for k in (ms.SendKeys, ms.SendLabels, ms.SendWeights, ms.SendOffsets)}
+    | {ms.SendIdentifiers.kind}
+)  # fmt: skip
+
+_EXTREMES = "the smallest and the largest value of each number, which single rows may have"
+_LEARNT = {
+    ms.SendProfile.kind: _EXTREMES,
+    ms.SendExplained.kind: _EXTREMES,
+    ms.SendEqualRows.kind: "which rows have equal features",
+    ms.SendRotated.kind: (
+        "how similar the features of any two rows are and, from a few rows that it knows, those of "
+        "all rows"
+    ),
+    ms.SendContributions.kind: "features row by row, up to the scale of each",
+    ms.SendExactContributions.kind: "features row by row, up to the scale of each",
+}
+"""What an insider learns about single rows from some of these."""
+
+
+@dataclass(frozen=True)
+class ColumnNames:
+    """Names of the columns that a slot reads, by their use."""
+
+    keys: tuple[str, ...] = ()
+    conditions: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
+    label: tuple[str, ...] = ()
+    weight: tuple[str, ...] = ()
+    offset: tuple[str, ...] = ()
+    identifiers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class SlotNoise:
+    """Noise of what leaves a slot, in words; empty texts where it leaves in clear."""
+
+    label: float | None = None
+    """ε of the label; None in clear."""
+    features: Callable[[bool], tuple[str, str]] = lambda rows: ("", "")
+    """Whether numbers leave for each row -> the noise of features, and what it bounds."""
+    embeddings: str = ""
+    """Noise of sums under masks."""
+
+
+@dataclass
+class Disclosed:
+    """What leaves of all slots, in the order in which it is said."""
+
+    owner: str = "your"
+    """The reader's word for the owner of the data: 'your' or 'its'."""
+    clear: list[str] = field(default_factory=lambda: ["how many rows take part"])
+    noised: list[str] = field(default_factory=list)
+    masked: list[str] = field(default_factory=list)
+    learnt: list[str] = field(default_factory=list)
+    rounds: float = 0.0
+    labels: bool = False
+    """True if labels leave: what other parties get then follows from them."""
+
+    def add_slot(
+        self,
+        item: SlotSpecification,
+        often: Mapping[str, float],
+        algorithm: str,
+        names: ColumnNames,
+        noise: SlotNoise,
+    ) -> None:
+        """Add what leaves of a slot.
+
+        often : kind of request -> the maximum number of them, above 0.
+        algorithm : the algorithm of training; empty elsewhere.
+        """
+        if ms.SendKeys.kind in often and names.keys:
+            keys = listed(names.keys)
+            learnt = f"which of {self.owner} rows have a partner in the other tables"
+            self._add(self.clear, f"a keyed hash of {keys} for each row", learnt)
+        if names.conditions:
+            conditions = listed(names.conditions)
+            self.learnt.append(
+                f"that the conditions on {conditions} hold for each row that takes part"
+            )
+        if ms.SendLabels.kind in often:
+            self._add_label(listed(names.label) or "a constant", noise.label)
+        for kind, role, columns in (
+            (ms.SendWeights.kind, "weight", names.weight),
+            (ms.SendOffsets.kind, "offset", names.offset),
+        ):
+            if kind in often:
+                column = listed(columns) or "a constant"
+                self._add(self.clear, f"the {role} {column} of each row", f"each row's {role}")
+        if ms.SendIdentifiers.kind in often:
+            columns = listed(names.identifiers)
+            self._add(self.clear, f"{columns} of each row as it is", f"{columns} of each row")
+        if item.features:
+            self._add_features(item, often, algorithm, listed(names.features), noise)
+        for kind in sorted(often):
+            if kind in OTHERS:
+                self._add(self.clear, OTHERS[kind], _LEARNT.get(kind, ""))
+            elif kind not in KNOWN:
+                words = f"replies to {kind}, which sqlfl has no words for"
+                self._add(self.clear, words, "more than these sentences say")
+
+    def leaves(self) -> str:
+        """Return the sentence of what leaves: in clear, with noise, and in sums under masks."""
+        numbers = itertools.count(1)
+        parts = [
+            f"{where} {listed(f'({next(numbers)}) {one}' for one in words)}"
+            for where, words in (
+                ("in clear leave", self.clear),
+                ("with noise leave", self.noised),
+                ("only in sums under masks leave", self.masked),
+            )
+            if words
+        ]
+        text = "; ".join(parts)
+        return f"{text[0].upper()}{text[1:]}."
+
+    def inferred(self) -> str:
+        """Return the sentence of what an insider at the coordinator could learn of single rows."""
+        if not self.learnt:
+            return (
+                "No number that leaves is of a single row; exact counts and sums may still tell an "
+                "insider at the coordinator of rows in small groups."
+            )
+        learnt = listed(f"({chr(ord('a') + n)}) {one}" for n, one in enumerate(self.learnt))
+        return f"An insider at the coordinator could learn {learnt}."
+
+    def _add(self, where: list[str], words: str, learnt: str = "") -> None:
+        if words not in where:
+            where.append(words)
+        if learnt and learnt not in self.learnt:
+            self.learnt.append(learnt)
+
+    def _add_label(self, names: str, epsilon: float | None) -> None:
+        self.labels = True
+        if epsilon is None:
+            self._add(self.clear, f"the label {names} of each row", "labels row by row")
+            return
+        amount = f"ε = {epsilon:.3g}"
+        self._add(
+            self.noised,
+            f"the label {names} of each row ({self.owner} database draws the noise, {amount})",
+            f"which of two likely values a label has, {guess(epsilon, 0.0)} ({amount})",
+        )
+
+    def _add_features(
+        self,
+        item: SlotSpecification,
+        often: Mapping[str, float],
+        algorithm: str,
+        names: str,
+        noise: SlotNoise,
+    ) -> None:
+        """Add what leaves of the slot's features, and count its rounds."""
+        names = names or "constants"
+        masked = MASKED & often.keys()
+        rows = (ROW_BY_ROW & often.keys()) if not masked else frozenset()
+        self.rounds = max(self.rounds, sum(often[kind] for kind in rows | masked))
+        if masked:
+            words = f"numbers that the model makes of {names} for each row{noise.embeddings}"
+            learnt = (
+                "sums of such numbers over one row of each table, from which features can be "
+                f"estimated, better with the help of other parties{noise.embeddings}"
+            )
+            self._add(self.masked, words, learnt)
+        told, bound = noise.features(bool(rows))
+        where = self.noised if told else self.clear
+        if rows:
+            if algorithm == CHOOSING:
+                words = f"those of {names} that training chooses, row by row"
+                learnt = bound or f"{names} row by row, where training chooses them"
+            elif self.rounds == 1:
+                words = f"for each row, numbers that the model makes of {names}"
+                learnt = bound or f"what one round of such numbers tells of {names} row by row"
+            else:
+                words = f"for each row and round, numbers that the model makes of {names}"
+                learnt = bound or f"estimates of {names} row by row, better with every round"
+            self._add(where, f"{words}{told}", learnt)
+        merged = item.shared and not (
+            item.privacy is not None and item.privacy.statistics == "bounds"
+        )
+        if SUMS & often.keys() or merged:
+            words = f"sums, means and counts over rows of {names}"
+            if item.secure and item.shared:
+                self._add(self.masked, words)
+            else:
+                learnt = bound or "what exact sums tell of rows in small groups"
+                self._add(where, f"{words}{told}", learnt)
+
+
+def guess(epsilon: float, delta: float) -> str:
+    """Return how good a guess between two equally likely values can be: a test of (ε, δ)-DP is
+    right with probability at most (exp(ε) + δ) / (exp(ε) + 1).
+    """
+    odds = math.exp(min(epsilon, 700.0))
+    return f"right at most {math.ceil(100 * (odds + delta) / (odds + 1))} times of 100"
+
+
+def listed(words: Iterable[str]) -> str:
+    """Return the words with commas, and 'and' before the last one."""
+    *first, last = tuple(words) or ("",)
+    return f"{', '.join(first)} and {last}" if first else last
