@@ -115,8 +115,8 @@ def test_what_is_said_of_many_parties_is_said_once(many: sqlfl.Federation) -> No
     """All are named in full."""
     plan = many.explain(TRAIN.format(options="", query=UNION))
     short, full = str(plan), str(plan.details)
-    assert "p1, p2, p3 and 10" in short
-    assert "p0/0, p1/0, p2/0 and 11 others  280 in all" in short
+    assert "p0 and 13 others: in clear leave" in short
+    assert "14 databases, 280 rows" in short
     assert "p9" not in short
     assert all(f"p{n}/0" in full for n in range(PARTIES))
     picture = plan._repr_html_()

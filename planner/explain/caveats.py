@@ -19,8 +19,10 @@ STATISTICS = (
 )
 
 
-def protects(plan: FederatedPlan) -> tuple[str, ...]:
-    """Return the protections that hold without noise."""
+def protects(plan: FederatedPlan, *, here: bool = True) -> tuple[str, ...]:
+    """Return the protections that hold without noise. `here`: whether a party may be in the
+    coordinator's process.
+    """
     kinds = {disclosure.kind for disclosure in plan.disclosures}
     sent = "No feature value is sent as such; all"
     if "column" in kinds and "direction" not in kinds:
@@ -32,9 +34,10 @@ def protects(plan: FederatedPlan) -> tuple[str, ...]:
     if any(disclosure.kind == "join_keys" for disclosure in plan.disclosures):
         notes.append(
             "Join keys leave as HMAC-SHA256 tags under a key derived for this "
-            f"{'run' if plan.join is None else 'join'} from the "
-            "federation's secret. Whoever has that key can test guesses. In one process every "
-            "party and the coordinator share memory: there it is discipline, not protection."
+            f"{'run' if plan.join is None else 'join'} from the federation's secret. Whoever has "
+            "that key can test guesses."
+            + " In one process every party and the coordinator share memory: there it is "
+            "discipline, not protection." * here
         )
     if plan.disclosures and any(item.kind == "labels" for item in plan.staying):
         notes.append(f"The labels of {plan.at} do not leave it.")

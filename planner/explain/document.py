@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from sqlfl.models.kinds import ANY_CLASSES, kind_of
+from sqlfl.planner.explain.brief import HERE, NO_LINKS, brief
 from sqlfl.planner.explain.card import PrivacyReport
 from sqlfl.planner.explain.caveats import caveats, protects
-from sqlfl.planner.explain.joins import join, joins, slots, transforms
-from sqlfl.planner.explain.model import method, model
+from sqlfl.planner.explain.joins import joins, slots, transforms
+from sqlfl.planner.explain.model import model
 from sqlfl.planner.explain.operators import operators
 from sqlfl.planner.explain.owners import NO_OWNERS, Verdicts, owners
 from sqlfl.planner.explain.picture import picture
@@ -35,25 +36,22 @@ WHERE = "in full: EXPLAIN (VERBOSE) ..., plan.details"
 
 
 def summary(
-    plan: FederatedPlan, report: PrivacyReport | None, verdicts: Verdicts = NO_OWNERS
+    plan: FederatedPlan,
+    report: PrivacyReport | None,
+    verdicts: Verdicts = NO_OWNERS,
+    links: Mapping[str, str] = NO_LINKS,
 ) -> Document:
-    """Return the summary; `report` states the expected privacy. Equal plans give equal documents,
-    as for `details`.
+    """Return EXPLAIN in short; arguments as in `brief`. Equal plans give equal documents, as for
+    `details`.
     """
-    sections = (
-        *owners(plan, verdicts),
-        *_leaving(plan),
-        Section("What protects it", (Notes(_protection(plan, report)),)),
-        join(plan),
-        *transforms(plan),
-        *([] if plan.purpose == JOIN else [method(plan)]),
-        Section("What is not protected", (Notes(caveats(plan)),)),
-    )
-    return Document(_title(plan), sections)
+    return Document(_title(plan), brief(plan, report, verdicts, links))
 
 
 def details(
-    plan: FederatedPlan, report: PrivacyReport | None, verdicts: Verdicts = NO_OWNERS
+    plan: FederatedPlan,
+    report: PrivacyReport | None,
+    verdicts: Verdicts = NO_OWNERS,
+    links: Mapping[str, str] = NO_LINKS,
 ) -> Document:
     """Return every message of each client with its size, and all SQL."""
     privacy = () if report is None else report.sections
@@ -62,6 +60,7 @@ def details(
     sections = (
         Section("Statement", (Code("", plan.sql.strip()),)),
         *owners(plan, verdicts),
+        *_leaving(plan),
         *([] if plan.purpose == JOIN else [model(plan)]),
         slots(plan),
         *transforms(plan),
@@ -77,7 +76,7 @@ def details(
         _border(plan, DOWN, "What the coordinator sends to the parties"),
         *([] if plan.at is None else [_staying(plan, plan.at)]),
         _symbols(plan),
-        Section("What protects it", (Notes(protects(plan)),)),
+        Section("What protects it", (Notes(_protection(plan, report, links)),)),
         *privacy,
         Section("What is not protected", (Notes(rest),)),
     )
@@ -85,12 +84,15 @@ def details(
 
 
 def page(
-    plan: FederatedPlan, report: PrivacyReport | None, verdicts: Verdicts = NO_OWNERS
+    plan: FederatedPlan,
+    report: PrivacyReport | None,
+    verdicts: Verdicts = NO_OWNERS,
+    links: Mapping[str, str] = NO_LINKS,
 ) -> Document:
-    """Return the page for notebooks: a picture, the summary, and the details folded below."""
-    short, full = summary(plan, report, verdicts), details(plan, report, verdicts)
-    titles = {section.title for section in short.sections}
-    folded = [replace(s, folded=True) for s in full.sections if s.title not in titles]
+    """Return the page for notebooks: a picture, EXPLAIN in short, and the details folded below."""
+    short = summary(plan, report, verdicts, links)
+    full = details(plan, report, verdicts, links)
+    folded = [replace(section, folded=True) for section in full.sections]
     drawn = picture(plan)
     first = [] if drawn is None else [Section("The plan", (drawn,))]
     return replace(short, sections=(*first, *short.sections, *folded))
@@ -107,11 +109,14 @@ def _title(plan: FederatedPlan) -> str:
     return f"{purpose} MODEL {plan.name} ({plan.kind}); {WHERE}"
 
 
-def _protection(plan: FederatedPlan, report: PrivacyReport | None) -> tuple[str, ...]:
-    return (*protects(plan), *(() if report is None else report.summary))
+def _protection(
+    plan: FederatedPlan, report: PrivacyReport | None, links: Mapping[str, str]
+) -> tuple[str, ...]:
+    here = not links or HERE in links.values()
+    return (*protects(plan, here=here), *(() if report is None else report.summary))
 
 
-# -- in short -------------------------------------------------------------------------------------
+# -- totals ---------------------------------------------------------------------------------------
 
 
 def _leaving(plan: FederatedPlan) -> Iterable[Section]:

@@ -2,30 +2,11 @@
 
 from __future__ import annotations
 
-from sqlfl.planner.explain.render import MANY, Notes, Section, TextTable, several
+from sqlfl.planner.explain.render import Notes, Section, TextTable, several
 from sqlfl.planner.federated.plan import JOIN, FederatedPlan
 from sqlfl.planner.query.ucq import ARRAY, Block, Feature, Join, LeftJoin, Slot
 
 HEADERS = ("slot", "clients", "rows, estimated", "features", "engine")
-
-
-def join(plan: FederatedPlan) -> Section:
-    """Return the summary of the tables and their join keys."""
-    rows = tuple(
-        (
-            slot.name,
-            several(_holders(slot)),
-            _in_short(_estimates(slot)),
-            ", ".join(feature.name for feature in slot.features) or "none",
-            plan.engines[slot.index].engine if slot.features else "none",
-        )
-        for slot in plan.ucq.slots
-    )
-    table = TextTable(HEADERS, rows)
-    blocks = dict.fromkeys(_of_block(plan, block) for block in plan.ucq.blocks)
-    joined = tuple(text for text in blocks if text)
-    notes = (*joined, *_narrowed(plan))
-    return Section("The join", (table, *([Notes(notes)] if notes else [])))
 
 
 def _narrowed(plan: FederatedPlan) -> tuple[str, ...]:
@@ -40,11 +21,11 @@ def _narrowed(plan: FederatedPlan) -> tuple[str, ...]:
         for slot in plan.ucq.slots
         if slot.once
     ]
-    return (*narrowed, *once, *plan.ucq.remarks, *_lasting(plan))
+    return (*narrowed, *once, *plan.ucq.remarks, *lasting(plan))
 
 
-def _lasting(plan: FederatedPlan) -> tuple[str, ...]:
-    """The join that lasts: what was sent for it before."""
+def lasting(plan: FederatedPlan) -> tuple[str, ...]:
+    """Return what was sent before for the join that lasts, and what will be; empty without one."""
     if plan.purpose == JOIN:
         return (
             "each party keeps its tables as they are now, until DROP JOIN, the end of the session, "
@@ -190,14 +171,6 @@ def _estimates(slot: Slot) -> list[str]:
         known = [r for r in rows if r is not None]
         estimates.append(f"{sum(known):,}" if len(known) == len(rows) else "unknown")
     return estimates
-
-
-def _in_short(estimates: list[str]) -> str:
-    if len(estimates) <= MANY:
-        return " + ".join(estimates)
-    known = [int(text.replace(",", "")) for text in estimates if text != "unknown"]
-    missing = len(estimates) - len(known)
-    return f"{sum(known):,} in all" + (f", and those of {missing} unknown" if missing else "")
 
 
 def _member(slot: Slot, fragments: tuple[int, ...]) -> str:

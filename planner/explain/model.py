@@ -14,23 +14,6 @@ from sqlfl.planner.federated.method_spec import spec_of
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.transport.network import Network
 
-BOUNDS = ("max_joined_rows", "memory_limit", "merge_equal_rows")
-"""Options that do not change the trained model; only the details list them."""
-SHARES = ("dropout", "momentum", "validation_fraction")
-"""Options for which 0 means no effect."""
-
-
-def method(plan: FederatedPlan) -> Section:
-    """Return the model's properties in short, without options that have no effect and blocks."""
-    chosen = {name: value for name, value in _options(plan).items() if _matters(name, value)}
-    rows = tuple(_properties(plan, chosen))
-    return Section("The model", (TextTable(("property", "value"), rows),) if rows else ())
-
-
-def _matters(name: str, value: object) -> bool:
-    off = value is None or value is False or value in ("none", "auto")
-    return not (off or name in BOUNDS or (name in SHARES and value == 0))
-
 
 def model(plan: FederatedPlan) -> Section:
     """Return the model's properties with all options."""

@@ -58,6 +58,10 @@ class MethodSpec:
     """True if a step takes all of this number of joined rows, each by its weight, if it
     `merges`.
     """
+    usual_epochs: tuple[int, int] | None = None
+    """Least and greatest number of epochs that training usually runs until it meets its default
+    tolerance; None if it usually runs all. EXPLAIN estimates bytes by the greatest.
+    """
 
 
 def spec_of(name: str) -> MethodSpec:

@@ -16,10 +16,12 @@ from sqlfl.base.interrupts import deferred
 from sqlfl.contract.schema import Client
 from sqlfl.databases.files import Connection
 from sqlfl.federation.user_warnings import Remarks
+from sqlfl.messages.disclosed import listed
 from sqlfl.party.attachment import Attachment, ClientPlace, Source, Store
 from sqlfl.party.combined import CombinedClient
 from sqlfl.party.observers import Observers
 from sqlfl.party.party import PartyClient, Secrets
+from sqlfl.planner.explain.brief import ELSEWHERE, HERE
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.store.coordinator_file import CoordinatorFile
 from sqlfl.store.registry import Model
@@ -29,7 +31,7 @@ from sqlfl.udfs.labels.label_secret import Holders
 
 class RemoteClient(Protocol):
     """A remote client. Its optional text `secret` distinguishes the secrets of parties that have
-    one.
+    one. Its optional text `link` says how it is reached: 'over TLS'.
     """
 
     def handle(self, data: pa.Buffer) -> pa.Buffer:
@@ -216,6 +218,18 @@ class Parties:
             for client in clients:
                 self._ends.pop(client, None)
         return clients
+
+    def links(self) -> dict[str, str]:
+        """Return party -> how the coordinator reaches it, for EXPLAIN."""
+        return {
+            party: listed({self._link(client): None for client in clients})
+            for party, clients in self.clients.items()
+        }
+
+    def _link(self, client: Client) -> str:
+        if client in self.servers:
+            return HERE
+        return getattr(self._ends.get(client), "link", "") or ELSEWHERE
 
     def check_secrets(self, clients: Iterable[Client]) -> None:
         """Raises Error where some that serve elsewhere say that they have other secrets."""

@@ -170,11 +170,13 @@ def plan_training(
 
 
 def explain(
-    plan: FederatedPlan, verdicts: Mapping[Client, tuple[Verdict, ...]] | None = None
+    plan: FederatedPlan,
+    verdicts: Mapping[Client, tuple[Verdict, ...]] | None = None,
+    links: Mapping[str, str] | None = None,
 ) -> ExplainedPlan:
-    """Return the plan with its expected privacy and the owners' verdicts."""
+    """Return the plan with its expected privacy, the owners' verdicts and the parties' links."""
     report = None if plan.privacy is None else expected_report(plan)
-    return explained(plan, report, verdicts)
+    return explained(plan, report, verdicts, links)
 
 
 def _fleeting(ucq: Ucq, catalog: Catalog) -> Mapping[Client, str]:

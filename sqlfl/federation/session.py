@@ -483,7 +483,7 @@ class Federation(StatementsApi):
         rehearsable = replace(rehearsable, join=None)  # nothing is kept of made-up rows
         plan = self._plan(rehearsable, remark=remarks.add)
         self._remark(plan, remarks)
-        shown = explain(plan, verdicts(plan, self._channel()))
+        shown = explain(plan, verdicts(plan, self._channel()), self._parties.links())
         name = f"{plan.name or 'CHECK'}, rehearsed"
         return rehearsed(
             shown,

@@ -226,7 +226,7 @@ class StatementsApi(ABC):
 
     def _explained(self, statement: st.Statement) -> ExplainedPlan:
         plan = self._plan(statement)
-        return explain(plan, verdicts(plan, self._channel()))
+        return explain(plan, verdicts(plan, self._channel()), self._parties.links())
 
     def _relation(self, filled: Filled, path: tuple[str, ...] = ()) -> Relation:
         piece = ScriptPart(filled, filled.sql)

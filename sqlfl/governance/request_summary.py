@@ -200,6 +200,7 @@ def _noise(request: Request, item: SlotSpecification, policy: TrainingPolicy | N
     label = None if item.privacy is None else item.privacy.label
     return SlotNoise(
         None if label is None else noising.epsilon_of(label),
+        "your database draws the noise, ",
         lambda rows: _feature_noise(request, item, _enforced(policy, rows=rows)),
         _binomial(noising.privacy_of(request)),
     )

@@ -17,9 +17,10 @@ from sqlfl.contract.schema import SlotSpecification
 SILENT = frozenset(
     kind.kind
     for kind in (
-        ms.Propose, ms.Prepare, ms.Finish, ms.Seal, ms.Commit, ms.Activate, ms.Weigh, ms.SetRanges,
+        ms.Propose, ms.Prepare, ms.Finish, ms.Seal, ms.Commit, ms.Activate, ms.Weigh,
         ms.SetEncoding, ms.SetGram, ms.Start, ms.Save, ms.SendReleases, ms.SendSplit, ms.SendFolds,
-        ms.SendPublicKey, ms.SetPeers, ms.Repeat, ms.Write,
+        ms.SendPublicKey, ms.SetPeers, ms.Repeat, ms.Write, ms.OpenJoin, ms.SendJoinState,
+        ms.CloseJoin,
     )
 ) | {"set_sketch", "column_weights"}  # fmt: skip
 """Requests whose replies hold no value of a row: counts, acknowledgements, random draws, keys."""
@@ -39,6 +40,9 @@ SUMS = frozenset((ms.SendGram.kind, ms.SendStatistics.kind))
 OTHERS: Mapping[str, str] = {
     ms.SendFindings.kind: "remarks on features, such as which are empty or hold one value",
     ms.SendEqualRows.kind: "which rows have equal features",
+    ms.SetRanges.kind: (
+        "the smallest and the largest value, or the mean, of each column that TRANSFORM fits"
+    ),
     ms.SendProfile.kind: "of each feature the range, the mean and counts of values",
     ms.SendExplained.kind: (
         "of each feature the range, the mean, counts of values and how much of the label it "
@@ -56,6 +60,8 @@ OTHERS: Mapping[str, str] = {
 """What leaves with other requests."""
 CHOOSING = "frank_wolfe"
 """Algorithm that sends columns, not numbers that a model makes of them."""
+SOLVING = "moments"
+"""Algorithm that sends sums over rows, and numbers for each row only as predictions."""
 KNOWN = (
     SILENT | ROW_BY_ROW | MASKED | SUMS | OTHERS.keys()
     | {k.kind for k in (ms.SendKeys, ms.SendLabels, ms.SendWeights, ms.SendOffsets)}
@@ -64,6 +70,7 @@ KNOWN = (
 
 _EXTREMES = "the smallest and the largest value of each number, which single rows may have"
 _LEARNT = {
+    ms.SetRanges.kind: _EXTREMES,
     ms.SendProfile.kind: _EXTREMES,
     ms.SendExplained.kind: _EXTREMES,
     ms.SendEqualRows.kind: "which rows have equal features",
@@ -96,6 +103,8 @@ class SlotNoise:
 
     label: float | None = None
     """ε of the label; None in clear."""
+    drawn: str = ""
+    """Who draws the label's noise, before its ε; empty if that need not be said."""
     features: Callable[[bool], tuple[str, str]] = lambda rows: ("", "")
     """Whether numbers leave for each row -> the noise of features, and what it bounds."""
     embeddings: str = ""
@@ -134,12 +143,10 @@ class Disclosed:
             learnt = f"which of {self.owner} rows have a partner in the other tables"
             self._add(self.clear, f"a keyed hash of {keys} for each row", learnt)
         if names.conditions:
-            conditions = listed(names.conditions)
-            self.learnt.append(
-                f"that the conditions on {conditions} hold for each row that takes part"
-            )
+            learnt = f"that the conditions on {listed(names.conditions)} hold for each row that "
+            self._add(self.learnt, f"{learnt}takes part")
         if ms.SendLabels.kind in often:
-            self._add_label(listed(names.label) or "a constant", noise.label)
+            self._add_label(listed(names.label) or "a constant", noise)
         for kind, role, columns in (
             (ms.SendWeights.kind, "weight", names.weight),
             (ms.SendOffsets.kind, "offset", names.offset),
@@ -148,8 +155,8 @@ class Disclosed:
                 column = listed(columns) or "a constant"
                 self._add(self.clear, f"the {role} {column} of each row", f"each row's {role}")
         if ms.SendIdentifiers.kind in often:
-            columns = listed(names.identifiers)
-            self._add(self.clear, f"{columns} of each row as it is", f"{columns} of each row")
+            identifiers = f"{listed(names.identifiers)} of each row"
+            self._add(self.clear, f"{identifiers} as it is", identifiers)
         if item.features:
             self._add_features(item, often, algorithm, listed(names.features), noise)
         for kind in sorted(often):
@@ -190,16 +197,16 @@ class Disclosed:
         if learnt and learnt not in self.learnt:
             self.learnt.append(learnt)
 
-    def _add_label(self, names: str, epsilon: float | None) -> None:
+    def _add_label(self, names: str, noise: SlotNoise) -> None:
         self.labels = True
-        if epsilon is None:
+        if noise.label is None:
             self._add(self.clear, f"the label {names} of each row", "labels row by row")
             return
-        amount = f"ε = {epsilon:.3g}"
+        amount = f"ε = {noise.label:.3g}"
         self._add(
             self.noised,
-            f"the label {names} of each row ({self.owner} database draws the noise, {amount})",
-            f"which of two likely values a label has, {guess(epsilon, 0.0)} ({amount})",
+            f"the label {names} of each row ({noise.drawn}{amount})",
+            f"which of two likely values a label has, {guess(noise.label, 0.0)} ({amount})",
         )
 
     def _add_features(
@@ -213,7 +220,7 @@ class Disclosed:
         """Add what leaves of the slot's features, and count its rounds."""
         names = names or "constants"
         masked = MASKED & often.keys()
-        rows = (ROW_BY_ROW & often.keys()) if not masked else frozenset()
+        rows = frozenset() if masked else row_by_row(algorithm) & often.keys()
         self.rounds = max(self.rounds, sum(often[kind] for kind in rows | masked))
         if masked:
             words = f"numbers that the model makes of {names} for each row{noise.embeddings}"
@@ -245,6 +252,11 @@ class Disclosed:
             else:
                 learnt = bound or "what exact sums tell of rows in small groups"
                 self._add(where, f"{words}{told}", learnt)
+
+
+def row_by_row(algorithm: str) -> frozenset[str]:
+    """Return the requests for numbers that a model makes of the features of each row."""
+    return frozenset((ms.SendPredictions.kind,)) if algorithm == SOLVING else ROW_BY_ROW
 
 
 def guess(epsilon: float, delta: float) -> str:

@@ -68,6 +68,10 @@ class RemoteEnd:
     def secret(self) -> str:
         return self.line.secret
 
+    @property
+    def link(self) -> str:
+        return self.line.link
+
     def interrupt(self) -> None:
         self.line.interrupt(0, self.study, self.speaker(), self.analyst)
 

@@ -68,6 +68,8 @@ class PartyConnection:
         self._boot = ""
         self.secret = ""
         """By what the party's secret is told apart from others'; empty where it has not said."""
+        self.link = ""
+        """How the party is reached, 'over TLS'; empty before its first stream."""
         self._away_since = time.monotonic()
         self._closed = False
         self._interrupted: dict[tuple[int, str, str], float] = {}

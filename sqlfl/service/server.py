@@ -179,6 +179,7 @@ class CoordinatorServer(flight.FlightServerBase):  # type: ignore[misc]
             )
         )
         boot = hello.text("boot")
+        line.link = "over gRPC without TLS" if self._insecure else "over TLS"
         receiver.most_bytes = self._most_bytes
         with self._watched(lambda: line.disconnect(sender)) as watch:
             before = receiver.heard

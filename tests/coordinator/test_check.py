@@ -327,5 +327,5 @@ def test_separation_is_named(kind: str, target: str, why: str | None) -> None:
                     f"c (rare) (of t), of which all joined rows, or those of one value, {why}."
                     in text
                 )
-            asked = "send_separated" in str(fed.explain(f"EXPLAIN (VERBOSE) {statement}"))
+            asked = "send_separated" in str(fed.explain(f"EXPLAIN (VERBOSE) {statement}").details)
             assert asked == bool(told)

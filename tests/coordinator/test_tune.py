@@ -280,7 +280,7 @@ def test_rows_of_a_group_are_in_one_fold(fed: sqlfl.Federation) -> None:
     by_places = fed.sql(tune(query, "l2 = [1e-6], folds = 3, seed = 1, groups = 'p'")).arrow()
     assert by_rows.column("loss")[0].as_py() < 0.1
     assert by_places.column("loss")[0].as_py() > 1.0
-    plan = str(fed.explain(tune(query, "l2 = [1e-6], folds = 3, groups = 'p'")))
+    plan = str(fed.explain(tune(query, "l2 = [1e-6], folds = 3, groups = 'p'")).details)
     assert "on 3 folds of p" in plan
     assert "the fold of each active row" not in plan
 
@@ -405,7 +405,7 @@ def test_every_fold_has_rows_of_both_classes(database: Open, run: int) -> None:
     )
     with federation({"a": [con]}) as fed:
         text = tune("SELECT x, n FROM a.t", "l2 = [0.001], metric = 'auc'", "logistic_regression")
-        said = " ".join(str(fed.explain(text)).split())
+        said = " ".join(str(fed.explain(text).details).split())
         assert "may tell which of its rows are held out together, by folds with as many" in said
         assert None not in fed.sql(text).arrow().column("folds")[0].as_py()
 
@@ -526,7 +526,7 @@ def test_labels_right_of_a_left_join_are_dealt_by_the_rows_of_the_left(
     query = "SELECT p.x, e.k IS NOT NULL AS n FROM a.p p LEFT JOIN b.e e ON p.k = e.k"
     text = tune(query, f"l2 = [0.1], metric = 'auc'{clauses}", "logistic_regression")
     with tapped(parties) as (fed, transport):
-        plan = str(fed.explain(text))
+        plan = str(fed.explain(text).details)
         assert None not in fed.sql(text).arrow().column("folds")[0].as_py()
         assert "of p" in plan
         assert "the fold of each active row" not in plan

@@ -165,7 +165,7 @@ def test_keys_that_are_sent_for_nothing(database: Open, monkeypatch: pytest.Monk
             "condition on columns of w itself leave the others out?"
         ]
         train = TRAIN.format(f"{join} AND w.week = t.week WHERE t.week IN (3, 4)")
-        assert "w sends keys of rows with week IN (3, 4) only" in str(fed.explain(train))
+        assert "w sends keys of rows with week IN (3, 4) only" in str(fed.explain(train).details)
         by_hand = TRAIN.format(
             f"{join} AND w.week = t.week AND w.week IN (3, 4) WHERE t.week IN (3, 4)"
         )
@@ -203,7 +203,7 @@ def test_what_is_asked_for_it_is_what_explain_says(parties: Parties, weight: str
             assert "findings" in {decode(item.data).kind for item in recorded}
             epochs = fed.model("m").history.num_rows if statement is train else 1
             assert_disclosed(plan, recorded, parties, epochs=epochs)
-        assert "what the user is warned of" in str(plan)
+        assert "what the user is warned of" in str(plan.details)
 
 
 def test_features_that_are_protected_are_not_asked_about(parties: Parties) -> None:

@@ -174,7 +174,7 @@ def test_what_leaves_without_noise_is_refused(
     with pytest.raises(PolicyError, match=rf"{by} .*{said}"):
         fed.sql(text)
     assert booked(clinic) == []
-    assert "refused" in str(fed.explain(text))
+    assert "the owner refuses" in str(fed.explain(text))
 
 
 FITTED = Made((("age", "DOUBLE"),), "age", FittedStep("minmax", "numeric"))

@@ -681,7 +681,7 @@ def test_plans_of_these_statements_are_explained(shared) -> None:
         {"warm_start": "m"},
     ):
         given = statement(kind, query(kind), "w", **options)
-        text = str(fed.sql("EXPLAIN " + given))
+        text = str(fed.sql("EXPLAIN (VERBOSE) " + given))
         phases = {exchange.phase for exchange in fed.explain(given).exchanges}
         assert all(name in text for name in options), options
         assert ("warm start" in phases) == ("warm_start" in options), options

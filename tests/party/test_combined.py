@@ -184,7 +184,8 @@ def test_the_report_says_that_the_party_is_one_domain_of_trust(database: Open) -
             assert "all that leaves its client or party in training" in shown
             assert "at each client" not in shown
         assert "they are one domain of trust" in " ".join(str(plan.details).split())
-        assert "shop (shop/0, shop/1)" in str(plan)
+        assert "shop (shop/0, shop/1)" in str(plan.details)
+        assert "shop and crm combine their databases" in " ".join(str(plan).split())
 
 
 # -- one client to the coordinator -----------------------------------------------------------------

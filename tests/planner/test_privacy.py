@@ -227,7 +227,7 @@ def test_all_rows_are_in_a_step_unless_a_batch_size_is_given() -> None:
     assert "batch" in [e.phase for e in some.exchanges]
 
 
-def test_a_plan_of_privacy_needs_what_slots_are_told() -> None:
+def test_a_plan_of_privacy_needs_what_slots_are_said() -> None:
     ucq = plans.flights()
     usual = training_options("linear_regression", plans.OPTIONS)
     with pytest.raises(InternalError, match="slots \\[\\] are told"):
@@ -239,10 +239,6 @@ def test_a_plan_of_privacy_needs_what_slots_are_told() -> None:
 
 
 def said(plan: FederatedPlan) -> str:
-    return " ".join(str(explain(plan)).split())
-
-
-def told(plan: FederatedPlan) -> str:
     return " ".join(str(explain(plan).details).split())
 
 
@@ -257,7 +253,7 @@ def test_what_is_said_of_noise_is_what_there_is() -> None:
     )
     assert f"No noise is added: {NOTHING}" in none
     for text in (labels, mode_a, mode_b):
-        assert "No noise is added" not in text
+        assert "No noise is added:" not in text
     assert CLEAR not in labels
     assert "Features: none, predictions and gradients are exact" in labels
     assert "sums of noised label residuals" in labels
@@ -292,11 +288,11 @@ def test_exact_statistics_are_never_called_protected() -> None:
 def test_rows_that_are_dropped_are_mentioned() -> None:
     for statistics in ("bounds", "none"):
         plan = cards(replace(BOUND, max_fan_out=3, statistics=statistics), **SGD)
-        text = told(plan)
+        text = said(plan)
         assert "No row is in more than 3 joined rows: the coordinator drops further ones" in text
         assert "joined rows beyond 3 of a table row dropped at random" in text
         assert "max_fan_out = 3" in said(plan)
-    assert "dropped at random" not in told(cards(BOUND, **SGD))
+    assert "dropped at random" not in said(cards(BOUND, **SGD))
 
 
 def test_the_expected_report_is_in_both_forms(catalog: DatabaseCatalog) -> None:

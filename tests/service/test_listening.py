@@ -125,7 +125,8 @@ def test_a_model_is_bit_equal_to_that_of_attached_parties(place: Place, database
             assert fed.parties == ("clinic", "lab")
             fed.sql(TRAIN)
             found = fed.sql(f"PREDICT MODEL m FROM ({QUERY})").arrow()
-            said = " ".join(str(fed.explain(TRAIN.replace("MODEL m", "MODEL n"))).split())
+            plan = fed.explain(TRAIN.replace("MODEL m", "MODEL n"))
+            said, short = (" ".join(str(text).split()) for text in (plan.details, plan))
             door.close()
         assert fed.parties == ("clinic",)
         model = fed.model("m")
@@ -135,6 +136,8 @@ def test_a_model_is_bit_equal_to_that_of_attached_parties(place: Place, database
     assert ordered(found).equals(ordered(expected))
     assert found.num_rows == 400  # and not none
     assert model.history.column("train_loss").equals(own.history.column("train_loss"))
+    assert "The coordinator reaches lab over TLS: it sees its messages alone." in short
+    assert "clinic runs in the coordinator's process" in short
     assert "As a party it also has the federation's secret, and so can test guesses" in said
 
 

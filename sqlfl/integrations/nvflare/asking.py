@@ -68,6 +68,8 @@ class FlareClient:
     need not arrive.
     """
 
+    link = "through NVFlare"
+
     def __init__(
         self, client: Client, call: CarriedCall, tell: Callable[[], None], lease: float = 60.0
     ) -> None:

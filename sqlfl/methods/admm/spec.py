@@ -126,4 +126,5 @@ SPEC = MethodSpec(
     row_bytes=_row_bytes,
     moments=True,
     merges=_merges,
+    usual_epochs=(10, 60),
 )

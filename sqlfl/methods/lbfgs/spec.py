@@ -74,4 +74,5 @@ SPEC = MethodSpec(
     row_bytes=lambda options, outputs: 0,
     sums_only=lambda options: True,
     merges=lambda options: True,
+    usual_epochs=(6, 28),
 )

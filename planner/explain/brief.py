@@ -1,0 +1,433 @@
+"""EXPLAIN in short, for people: what is done, who takes part, what leaves and what protects it.
+
+Names of messages and formulas of sizes are in EXPLAIN (VERBOSE).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from types import MappingProxyType
+
+from sqlglot import exp
+
+from sqlfl.contract import fragment_columns
+from sqlfl.contract.schema import Client, SlotSpecification
+from sqlfl.messages.disclosed import ColumnNames, Disclosed, SlotNoise, guess, listed
+from sqlfl.options.training import TrainingOptions
+from sqlfl.planner.explain.card import PrivacyReport
+from sqlfl.planner.explain.caveats import LASTING, NOTHING
+from sqlfl.planner.explain.estimates import estimated, rows_of
+from sqlfl.planner.explain.joins import lasting
+from sqlfl.planner.explain.owners import Verdicts, sentences
+from sqlfl.planner.explain.render import JOINED, MANY, Notes, Section, several
+from sqlfl.planner.explain.setting import ReportSetting
+from sqlfl.planner.explain.units import tables_of
+from sqlfl.planner.federated.exchanges import DOWN
+from sqlfl.planner.federated.plan import CHECK, EVALUATE, JOIN, PREDICT, FederatedPlan
+from sqlfl.planner.federated.requests import at_most
+from sqlfl.planner.query import lineage
+from sqlfl.planner.query.ucq import CATEGORY, Join, LeftJoin, Slot
+
+HERE = "in this process"
+"""Link of a party whose database this process has open."""
+ELSEWHERE = "over a network"
+"""Link of a party elsewhere that does not say how it is reached."""
+NO_LINKS: Mapping[str, str] = MappingProxyType({})
+EPSILON = f"ε{JOINED}={JOINED}"
+MAX_NAMES = 8
+"""Columns beyond which not all are named."""
+TRUSTED = "All of this rests on a coordinator and parties that follow the plan."
+HASHED = "Join keys leave as keyed hashes: whoever has the parties' secret can test guesses."
+
+
+def brief(
+    plan: FederatedPlan,
+    report: PrivacyReport | None,
+    verdicts: Verdicts,
+    links: Mapping[str, str] = NO_LINKS,
+) -> tuple[Section, ...]:
+    """Return the sections of EXPLAIN in short.
+
+    links : party -> how it is reached, HERE or 'over TLS'; empty if that is not known.
+    """
+    words = _Brief(plan)
+    titled = (
+        (
+            "What is done",
+            (words.purpose(), *words.tables(), *words.joins(), *words.places(links)),
+        ),
+        ("What the owners allow", tuple(sentences(plan, verdicts))),
+        (f"What leaves, to the coordinator{words.at}", tuple(words.leaving())),
+        ("What comes back", (*words.parties_get(), *words.users_get())),
+        ("What protects it", tuple(words.protection(report))),
+        ("Warnings", tuple(words.warnings())),
+    )
+    return tuple(
+        Section(title, (Notes(tuple(text.replace("ε = ", EPSILON) for text in texts)),))
+        for title, texts in titled
+        if texts
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Brief:
+    """Sentences about a plan."""
+
+    plan: FederatedPlan
+
+    @property
+    def at(self) -> str:
+        return "" if self.plan.at is None else f" at {self.plan.at}"
+
+    @cached_property
+    def kinds(self) -> frozenset[str]:
+        """Kinds of messages that cross a border."""
+        return frozenset(disclosure.kind for disclosure in self.plan.disclosures)
+
+    @cached_property
+    def setting(self) -> ReportSetting:
+        return ReportSetting(self.plan, None)
+
+    # -- what is done -----------------------------------------------------------------------------
+
+    def purpose(self) -> str:
+        plan, kind = self.plan, self.plan.kind.replace("_", " ")
+        target = f" of {plan.ucq.target}" if plan.ucq.target else ""
+        if plan.purpose == JOIN:
+            return f"It makes a join that lasts, {plan.name}."
+        if plan.tuning is not None:
+            return f"It compares models ({kind}{target}): {plan.tuning.words}."
+        if plan.algorithm:
+            return f"It trains a model ({kind}{target}, by the algorithm {plan.algorithm})."
+        if plan.purpose == CHECK:
+            return f"It checks the tables{f' and the target{target[3:]}' if target else ''}."
+        if plan.look is not None:
+            return f"It looks into the model ({kind}): {plan.look.words}."
+        if plan.purpose == EVALUATE:
+            return f"It measures the model ({kind}{target})."
+        if plan.into is not None:
+            return f"It predicts by the model ({kind}) and writes {plan.into.path}."
+        return f"It predicts by the model ({kind})."
+
+    def tables(self) -> Iterator[str]:
+        """Yield the tables of each slot, their rows, and what they give."""
+        for slot in self.plan.ucq.slots:
+            names = tables_of(slot)
+            same = len(names) == 1 and names[0].split(".")[-1] == slot.name
+            table = several(names) if same else f"{slot.name} is {several(names)}"
+            gives = [
+                *(["the label"] if slot.target else []),
+                *(["the weight"] if slot.weight else []),
+                *(["the offset"] if slot.offset else []),
+                *_features(slot),
+            ]
+            role = f"with {listed(gives)}" if gives else "for the join alone"
+            yield f"{table} ({self._rows(slot)}), {role}."
+
+    def _rows(self, slot: Slot) -> str:
+        clients = len(slot.databases)
+        places = f"{clients} databases, " if clients > 1 else ""
+        rows = rows_of(slot)
+        if rows is None:
+            return f"{places}rows unknown"
+        some = "up to " * bool(self._columns(slot, lineage.CONDITION))
+        return f"{places}{some}{_number(rows, 'row')}"
+
+    def joins(self) -> Iterator[str]:
+        """Yield the joins, each once."""
+        blocks = self.plan.ucq.blocks
+        texts = dict.fromkeys(
+            text for block in blocks for text in self._block(block.joins, block.lefts)
+        )
+        if len(texts) > MANY:
+            yield f"These tables join in {len(texts)} ways, which EXPLAIN (VERBOSE) lists."
+            return
+        yield from texts
+
+    def _block(self, joins: Iterable[Join], lefts: Iterable[LeftJoin]) -> Iterator[str]:
+        for join in joins:
+            yield f"{self._pair(join)}."
+        for left in lefts:
+            yield from self._block(left.joins, left.lefts)
+            on = listed(self._pair(join) for join in left.on) or "All rows join"
+            yield f"{on}; rows of the left without a partner stay (LEFT JOIN)."
+
+    def _pair(self, join: Join) -> str:
+        left, right = (self.plan.ucq.slots[index] for index in (join.left, join.right))
+        parts = range(len(self.plan.ucq.keys[join.key].types))
+        ends = [[_key(slot, join.key, part) for part in parts] for slot in (left, right)]
+        if any(name is None for names in ends for name in names):
+            return f"{left.name} joins {right.name} on {_number(len(parts), 'equal value')}"
+        pairs = [
+            one if one == other else f"{one} = {other}" for one, other in zip(*ends, strict=True)
+        ]
+        return f"{left.name} joins {right.name} on {listed(map(str, pairs))}"
+
+    def _columns(self, slot: Slot, what: str) -> tuple[str, ...]:
+        """Return the columns that a slot reads for a use, in small letters."""
+        origins = [
+            origin for use in self.setting.uses for origin in use.origins
+            if use.slot == slot.index and use.what == what
+        ]  # fmt: skip
+        names = sorted({origin.column for origin in origins})
+        return tuple("all columns" if name == lineage.ALL else name for name in names)
+
+    # -- where it runs ----------------------------------------------------------------------------
+
+    def places(self, links: Mapping[str, str]) -> Iterator[str]:
+        """Yield how the parties are reached."""
+        if self.plan.at is not None:
+            stays = self.plan.at in self.setting.parties
+            yield f"The coordinator runs at {self.plan.at}" + (
+                f": what {self.plan.at} sends it stays there, and {self.plan.at} learns what is "
+                "said here of the coordinator." if stays else ", which has no table here."
+            )  # fmt: skip
+        by_link: dict[str, list[str]] = {}
+        for party in dict.fromkeys(client.party for client in self.plan.databases):
+            if party in links:
+                by_link.setdefault(links[party], []).append(party)
+        for link, parties in by_link.items():
+            names = several(parties) if len(parties) > MANY else listed(parties)
+            if link == HERE:
+                does = "run" if len(parties) > 1 else "runs"
+                yield (
+                    f"{names} {does} in the coordinator's process: whoever holds it can read "
+                    "everything there."
+                )
+            else:
+                its = "their" if len(parties) > 1 else "its"
+                yield f"The coordinator reaches {names} {link}: it sees {its} messages alone."
+
+    # -- what leaves ------------------------------------------------------------------------------
+
+    def leaving(self) -> Iterator[str]:
+        """Yield what leaves each party, what that tells, and about how much it is."""
+        plan = self.plan
+        if not plan.disclosures:
+            yield f"Nothing leaves {plan.at}, where all tables and the coordinator are."
+            return
+        for text in lasting(plan):
+            yield f"{text[0].upper()}{text[1:]}."
+        if plan.purpose == JOIN:
+            return
+        groups: dict[str, list[str]] = {}
+        for party, disclosed in self._disclosed(lambda client: client.party).items():
+            groups.setdefault(disclosed.leaves(), []).append(party)
+        for leaves, parties in groups.items():
+            yield f"{several(parties, 1)}: {leaves[0].lower()}{leaves[1:]}"
+        for disclosed in self._disclosed(lambda client: "").values():
+            yield disclosed.inferred()
+        yield self._amount()
+
+    def _disclosed(self, group: Callable[[Client], str]) -> dict[str, Disclosed]:
+        """Return group of clients -> what leaves its clients."""
+        plan, often = self.plan, self._often
+        groups: dict[str, Disclosed] = {}
+        names = {slot.index: self._names(slot) for slot in plan.ucq.slots}
+        for client, items in plan.specifications.items():
+            if not plan.crosses(client):
+                continue
+            disclosed = groups.setdefault(group(client), Disclosed("a party's"))
+            for item in items:
+                requests = often.get((client, item.slot), {})
+                disclosed.add_slot(
+                    item, requests, plan.algorithm, names[item.slot], self._noise(item)
+                )
+        return groups
+
+    @cached_property
+    def _often(self) -> dict[tuple[Client, int], dict[str, float]]:
+        """Return (client, slot) -> kind of request -> the maximum number of them."""
+        often: dict[tuple[Client, int], dict[str, float]] = {}
+        for item in self.plan.exchanges:
+            most = at_most(self.plan.run, item.times)
+            if item.phase == "plan" or most == 0:
+                continue
+            for send in item.sends:
+                if send.direction == DOWN:
+                    counts = often.setdefault((send.client, send.slot), {})
+                    number = float("inf") if most is None else most
+                    counts[send.kind] = counts.get(send.kind, 0) + number
+        return often
+
+    def _names(self, slot: Slot) -> ColumnNames:
+        ucq = self.plan.ucq
+        return ColumnNames(
+            keys=_few(self._columns(slot, lineage.KEY)),
+            conditions=_few(self._columns(slot, lineage.CONDITION)),
+            features=_few([feature.name for feature in slot.features]),
+            label=() if ucq.target is None else (ucq.target,),
+            weight=() if ucq.weight is None else (ucq.weight,),
+            offset=() if ucq.offset is None else (ucq.offset,),
+            identifiers=_few([ucq.identifiers[index].name for index in slot.identifiers]),
+        )
+
+    def _noise(self, item: SlotSpecification) -> SlotNoise:
+        privacy, protection = self.plan.privacy, self.plan.protection
+        label = self.setting.label_epsilon if item.target else None
+        if privacy is None or not protection.predictions:
+            return SlotNoise(label)
+        if privacy.epsilon is None:
+            known = "ε is known once the join is"
+            words, bound = f" ({known})", f"features as far as the noise allows ({known})"
+        else:
+            amount = f"ε = {privacy.epsilon:g}"
+            chance = guess(privacy.epsilon, privacy.delta)
+            words = f" ({amount})"
+            bound = f"from one run, which of two likely sets of features a row has, {chance}"
+        if not protection.features:
+            return SlotNoise(label, embeddings=" (with noise, beside exact gradients)")
+        if not protection.statistics:
+            bound = "features, as means and scales are exact"
+        return SlotNoise(label, "", lambda rows: (words, bound), words)
+
+    def _amount(self) -> str:
+        """Return the estimated bytes and rounds."""
+        estimates = estimated(self.plan)
+        few, many = estimates.rounds
+        rounds = ""
+        if many > 1:
+            rounds = f" in {few} to {_number(many, 'round')}"
+            rounds = rounds if few < many else f" in {_number(many, 'round')}"
+            most = estimates.most_rounds
+            rounds += "" if most is None else f" ({most:,} at most)"
+        parties = {client.party for client in self.plan.clients if self.plan.crosses(client)}
+        if len(estimates.bytes) < len(parties):
+            return f"How much leaves{rounds} depends on rows that no catalog counts."
+        sizes = dict(estimates.bytes)
+        if len(sizes) > MANY:
+            low, high = (sum(size) for size in zip(*sizes.values(), strict=True))
+            return f"About {_range(low, high)} leave {len(sizes)} parties{rounds}."
+        (first, size), *rest = sizes.items()
+        words = [f"{_range(*size)} leave {first}", *(f"{_range(*n)} {name}" for name, n in rest)]
+        return f"About {listed(words)}{rounds}."
+
+    # -- what comes back --------------------------------------------------------------------------
+
+    def parties_get(self) -> Iterator[str]:
+        plan = self.plan
+        down = {d.kind for d in plan.disclosures if d.direction == DOWN}
+        if not down:
+            return
+        if plan.purpose == JOIN:
+            yield "Each party gets the name of the join, and its SQL."
+            return
+        labels = f"{'noised ' * bool(plan.protection.labels)}labels"
+        if "residuals" in down or "exact_residuals" in down:
+            yield (
+                "Each party gets which of its rows join, and sums of residuals, which may tell "
+                f"{labels}."
+            )
+        elif "send_explained" in down:
+            yield "Each party gets which of its rows join, and the scaled target of these."
+        else:
+            yield "Each party gets which of its rows join, and how often."
+        if plan.into is not None:
+            party = plan.into.clients[0].party
+            yield f"{party} gets the predictions of its rows, beside its own identifiers."
+
+    def users_get(self) -> Iterator[str]:
+        plan = self.plan
+        if plan.algorithm:
+            weights = " WEIGHTS gives them coefficients." if plan.tower is None else ""
+            yield f"Users of the model get its history, measures and predictions.{weights}"
+        elif plan.purpose == CHECK or plan.look is not None:
+            yield "Whoever runs the statement gets a report."
+        elif plan.purpose == EVALUATE:
+            yield "Whoever runs the statement gets the measures."
+        elif plan.purpose == PREDICT and plan.into is None:
+            names = listed(_few([item.name for item in plan.ucq.identifiers]))
+            beside = f", beside {names}" if names else ""
+            yield f"Whoever runs the statement gets a prediction for each joined row{beside}."
+
+    # -- what protects it -------------------------------------------------------------------------
+
+    def protection(self, report: PrivacyReport | None) -> Iterator[str]:
+        if not self.plan.disclosures:
+            return
+        if self.plan.protection and report is not None:
+            yield from report.summary
+        else:
+            yield NOTHING
+        if "join_keys" in self.kinds:
+            yield HASHED
+        yield TRUSTED
+
+    def warnings(self) -> Iterator[str]:
+        plan = self.plan
+        exact = "predictions" in self.kinds and not plan.protection.predictions
+        for slot in plan.ucq.slots:
+            (*features,) = slot.features
+            alone = len(features) == 1 and features[0].kind != CATEGORY and features[0].width == 1
+            if exact and plan.tower is None and alone and self.setting.leaves(slot):
+                yield (
+                    f"{slot.name} has one feature: the numbers that leave for each row are "
+                    f"{features[0].name}, up to scale and shift."
+                )
+        if plan.join is not None and plan.purpose != JOIN:
+            yield f"R{LASTING.removeprefix('Not protected: r')}"
+        if plan.combining:
+            several_ = len(plan.combining) > 1
+            yield (
+                f"{listed(plan.combining)} combine{'' if several_ else 's'} "
+                f"{'their' if several_ else 'its'} databases: what these hand to each other is "
+                "neither counted nor noised."
+            )
+        training = plan.options if isinstance(plan.options, TrainingOptions) else None
+        if training is not None and training.method.waits is not None:
+            yield (
+                f"After {training.method.waits:g} s a step goes on without late parties: the model "
+                "depends on who was late."
+            )
+        yield from plan.notes
+
+
+def _key(slot: Slot, key: int, part: int) -> str | None:
+    """Return the column that a part of a slot's join key is, up to its type; None for others."""
+    alias = fragment_columns.key_part(key, part)
+    for fragment in slot.evaluated:
+        for output in () if fragment.virtual else fragment.select.expressions:
+            if output.alias_or_name == alias:
+                columns = list(output.find_all(exp.Column))
+                return columns[0].name if len(columns) == 1 else None
+    return None
+
+
+def _few(names: Iterable[str]) -> tuple[str, ...]:
+    every = tuple(names)
+    if len(every) <= MAX_NAMES:
+        return every
+    return (*every[: MAX_NAMES - 1], f"{len(every) - MAX_NAMES + 1} others")
+
+
+def _features(slot: Slot) -> Iterator[str]:
+    names = _few([feature.name for feature in slot.features])
+    if names:
+        yield f"the feature{'s' * (len(slot.features) > 1)} {', '.join(names)}"
+
+
+def _number(number: int, thing: str) -> str:
+    return f"{number:,} {thing}{'s' * (number != 1)}"
+
+
+def _range(low: int, high: int) -> str:
+    """Return sizes in bytes with two digits, in one unit.
+
+    >>> _range(12, 12), _range(3_249_000, 12_000_000), _range(45_000, 3_000_000)
+    ('12 bytes', '3.2 to 12 MB', '0.045 to 3 MB')
+    """
+    unit, exponent = next(
+        ((unit, exponent) for unit, exponent in UNITS if high >= 0.995 * 10**exponent), UNITS[-1]
+    )
+    first, last = (_two_digits(size / 10**exponent) for size in (low, high))
+    return f"{last} {unit}" if first == last else f"{first} to {last} {unit}"
+
+
+UNITS = (("GB", 9), ("MB", 6), ("kB", 3), ("bytes", 0))
+
+
+def _two_digits(value: float) -> str:
+    rounded = float(f"{value:.2g}")
+    return f"{rounded:,.0f}" if rounded >= 10 else f"{rounded:g}"
