@@ -175,7 +175,7 @@ def test_the_page_on_transformations_runs(capsys: pytest.CaptureFixture[str]) ->
         exec(compile(block, "docs/transform.md", "exec"), namespace)
     assert "x (curve)" not in namespace["fed"].model("spending").features
     assert "income (curve)" in namespace["fed"].model("curves").features
-    assert "as its block of the model has it" in capsys.readouterr().out
+    assert "TRANSFORM makes " in capsys.readouterr().out
     for function in FUNCTIONS:
         assert function == COLUMN or f"`{function}(" in (ROOT / "docs/transform.md").read_text()
     for name in ("fed", "shop", "office"):

@@ -56,7 +56,13 @@ def brief(
     titled = (
         (
             "What is done",
-            (words.purpose(), *words.tables(), *words.joins(), *words.places(links)),
+            (
+                words.purpose(),
+                *words.tables(),
+                *words.transforms(),
+                *words.joins(),
+                *words.places(links),
+            ),
         ),
         ("What the owners allow", tuple(sentences(plan, verdicts))),
         (f"What leaves, to the coordinator{words.at}", tuple(words.leaving())),
@@ -125,6 +131,13 @@ class _Brief:
             ]
             role = f"with {listed(gives)}" if gives else "for the join alone"
             yield f"{table} ({self._rows(slot)}), {role}."
+
+    def transforms(self) -> Iterator[str]:
+        """Yield the features that TRANSFORM makes."""
+        made = [feature.transform for slot in self.plan.ucq.slots for feature in slot.features]
+        calls = dict.fromkeys(transform.call for transform in made if transform is not None)
+        if calls:
+            yield f"TRANSFORM makes {listed(_few(calls))}, each at the party of its columns."
 
     def _rows(self, slot: Slot) -> str:
         clients = len(slot.databases)
