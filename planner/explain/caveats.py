@@ -58,6 +58,8 @@ def caveats(plan: FederatedPlan) -> tuple[str, ...]:
         notes.append(_join_graph(plan))
     if plan.join is not None:
         notes.append(LASTING)
+        if plan.join.labels:
+            notes.append("Not protected: labels are in clear at the coordinator, since before.")
     notes += _outer_joins(plan)
     if "labels" in kinds and not plan.protection.labels:
         notes.append(_labels(plan))

@@ -42,6 +42,7 @@ def lasting(plan: FederatedPlan) -> tuple[str, ...]:
         rows,
         *([f"keys of {', '.join(sent)} were sent already, and do not leave again"] * bool(sent)),
         *([f"keys of {', '.join(left)} leave now, once for the join"] * bool(left)),
+        *(["the targets were sent already, and do not leave again"] * plan.join.labels),
     )
 
 

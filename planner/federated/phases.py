@@ -417,7 +417,10 @@ def vocabulary(run: Run, slot: Slot, position: int, client: Client | None) -> Si
 
 
 def labels(run: Run) -> Exchange:
-    return over(run, "labels", [slot for slot in run.ucq.slots if slot.target], own_labels)
+    """Return the targets, unless an earlier statement over the join has had them sent."""
+    sent = run.join is not None and run.join.labels
+    slots = [slot for slot in run.ucq.slots if slot.target and not sent]
+    return over(run, "labels", slots, own_labels)
 
 
 def own_labels(run: Run, slot: Slot, client: Client) -> Asked:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
 
-from sqlfl.contract.schema import Client, SlotSpecification
+from sqlfl.contract.schema import SlotSpecification
 
 
 @dataclass(frozen=True)
@@ -18,8 +18,8 @@ class JoinUse:
     """Time at which the join was made, in words."""
     kept: frozenset[int] = frozenset()
     """Slots whose rows are those of earlier statements, and whose keys were sent for them."""
-    clients: tuple[Client, ...] = ()
-    """Clients that have the tables of the join."""
+    labels: bool = False
+    """True if the coordinator has the targets of these rows from an earlier statement."""
 
 
 def rows_of(item: SlotSpecification, fragments: tuple[str, ...]) -> Hashable:

@@ -80,7 +80,7 @@ def check(plan: FederatedPlan, channel: ReplyChannel, run: str, said: Scoring) -
     joined = prepare(plan, channel, run, said.tell, seen=seen.update, lasting=said.lasting)
     target = None
     if joined.total and any(slot.target for slot in plan.ucq.slots):
-        target = labels(plan, joined, channel, run)
+        target = labels(plan, joined, channel, run, said.lasting)
     said.tell("looking at features")
     profiles = _profiles(plan, joined, target, channel, run)
     separated: dict[int, str] = {}

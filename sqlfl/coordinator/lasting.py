@@ -14,7 +14,7 @@ from sqlfl.contract.joins import JoinUse, rows_of
 from sqlfl.contract.schema import Address, Client
 from sqlfl.coordinator.join.join_size import SlotCodes
 from sqlfl.coordinator.join.row_mapping import RowMapping, StoredMapping
-from sqlfl.messages import CHANGED, NOT_KNOWN, JoinKeys
+from sqlfl.messages import CHANGED, NOT_KNOWN, JoinKeys, Labels
 from sqlfl.planner.federated.plan import FederatedPlan, evaluated
 
 MAX_MAPPINGS = 4
@@ -61,6 +61,9 @@ class LastingJoin:
     lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
     _rows: dict[tuple[Address, Hashable], KeptRows] = field(default_factory=dict, repr=False)
     _mappings: OrderedDict[Hashable, KeptMapping] = field(default_factory=OrderedDict, repr=False)
+    _labels: OrderedDict[Hashable, dict[Address, Labels]] = field(
+        default_factory=OrderedDict, repr=False
+    )
 
     @property
     def made_words(self) -> str:
@@ -74,7 +77,8 @@ class LastingJoin:
             for slot in plan.ucq.slots
             if all((a, rows[a]) in self._rows for a in _addresses(slot.clients, slot.index))
         )
-        return JoinUse(self.id, self.name, self.made_words, kept, self.clients)
+        labels = _may_keep_labels(plan) and _joined(plan) in self._labels
+        return JoinUse(self.id, self.name, self.made_words, kept, labels)
 
     # -- rows -------------------------------------------------------------------------------------
 
@@ -116,6 +120,21 @@ class LastingJoin:
         self._mappings[_joined(plan)] = KeptMapping(codes, deepcopy(rows))
         while len(self._mappings) > MAX_MAPPINGS:
             self._mappings.popitem(last=False)
+
+    # -- targets ----------------------------------------------------------------------------------
+
+    def labels(self, plan: FederatedPlan) -> dict[Address, Labels]:
+        """Return copies of the targets that were sent for an earlier statement."""
+        return deepcopy(self._labels[_joined(plan)])
+
+    def keep_labels(self, plan: FederatedPlan, labels: Mapping[Address, Labels]) -> None:
+        """Keep the targets for statements that join the same rows: where they are in clear, and
+        no policy decides who may have them.
+        """
+        if _may_keep_labels(plan):
+            self._labels[_joined(plan)] = dict(labels)
+            while len(self._labels) > MAX_MAPPINGS:
+                self._labels.popitem(last=False)
 
     # -- words ------------------------------------------------------------------------------------
 
@@ -159,3 +178,8 @@ def _joined(plan: FederatedPlan) -> Hashable:
     """Return what the joined rows follow from."""
     rows = tuple(_slots(plan).items())
     return plan.mapping_sql, repr(plan.ucq.blocks), plan.ucq.mapped, rows
+
+
+def _may_keep_labels(plan: FederatedPlan) -> bool:
+    clients = {c for slot in plan.ucq.slots if slot.target for c in slot.databases}
+    return bool(clients) and plan.privacy is None and not clients & plan.run.governed

@@ -90,7 +90,7 @@ def begin(
             f"TRANSFORM (auto) made no curves: {joined.total:,} joined rows are fewer than "
             f"{CURVE_ROWS}. Numbers are straight lines"
         )
-    target = labels(plan, joined, channel, run)
+    target = labels(plan, joined, channel, run, lasting)
     joined = with_offsets(plan, joined, channel, run)
     loss = _loss(plan, target)
     written = is_written(plan, joined.mapping)

@@ -166,7 +166,7 @@ def labelled(
             "the target is not NULL in all rows",
         )
     remark_on_join(plan, joined, said.remark)
-    target = targets(plan, joined, channel, run)
+    target = targets(plan, joined, channel, run, said.lasting)
     weights = None if plan.ucq.weight is None else sample_weights(plan, joined, channel, run)
     if weights is not None and not weights.any():
         raise ModelError(

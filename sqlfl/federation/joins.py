@@ -178,8 +178,7 @@ class LastingJoins:
         joins = list(self._joins.values())
         lost = {}
         for join in joins:
-            with join.lock:
-                lost[join.id] = self._look(join)
+            lost[join.id] = self._look(join)
         return _table(joins, lost)
 
     def close(self) -> None:
@@ -203,15 +202,16 @@ class LastingJoins:
 
     def _close(self, join: str, clients: tuple[Client, ...]) -> None:
         """Let the clients forget the join. One that cannot be reached forgets it by itself."""
-        for client in clients:
-            with suppress(Error):
-                request: dict[Address, Message] = {(client, CLIENT): CloseJoin(join, CLIENT)}
-                ask(self.channel(), request, lambda _: Expected(Ready))
+        requests: dict[Address, Message] = {
+            (client, CLIENT): CloseJoin(join, CLIENT) for client in clients
+        }
+        with suppress(Error):
+            ask(self.channel(), requests, lambda _: Expected(Ready))
 
 
 def opened(statement: st.CreateJoin, plan: FederatedPlan) -> FederatedPlan:
     """Return the plan of CREATE JOIN with what it makes."""
-    return plan.over(JoinUse("", statement.name, "", frozenset(), plan.clients))
+    return plan.over(JoinUse("", statement.name, ""))
 
 
 def _table(joins: list[LastingJoin], lost: dict[str, str] | None = None) -> pa.Table:

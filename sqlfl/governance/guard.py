@@ -421,6 +421,10 @@ class Guard:
         if every.hours is not None and not within(every.hours, dt.datetime.now()):
             raise refusal(f"hours = '{every.hours}'")
         assert self._joins is not None
+        if self._trial is not None:
+            for text, reading in zip(request.fragments, readings, strict=True):
+                tried = Tried(self._place, (text,), self._named([reading], ruling), run=False)
+                self._trial.describe(self._con, tried, every)
         reply = self._bound(lambda: answer(request))
         assert isinstance(reply, ms.JoinOpened)
         self._joins.limit(request.run, every.join_time)

@@ -6,11 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
 import sqlfl
+from sqlfl.base.errors import Error, PartyError, PlanError
 from sqlfl.federation.statements_api import StatementsApi
 from sqlfl.service.federation import RemoteFederation
 from tests.conftest import Open
+from tests.governance.clinic import ruled
 from tests.service.study import studied
 
 PATIENTS = """CREATE TABLE patients AS SELECT i AS pid, 20 + i * i % 60 AS age, sin(i) AS bmi,
@@ -43,6 +46,59 @@ def test_a_model_is_bit_equal_to_that_of_one_process(database: Open, tmp_path: P
     assert ordered(found).equals(ordered(expected))
     assert model.history.column("train_loss").equals(own.history.column("train_loss"))
     np.testing.assert_array_equal(model.intercept, own.intercept)
+
+
+def test_a_join_lasts_at_parties_elsewhere(database: Open, tmp_path: Path) -> None:
+    clinic, lab = database(PATIENTS, own=True), database(TESTS, own=True)
+    over = TRAIN.replace(f"({QUERY})", "j").replace("TRAIN", "TRAIN OR REPLACE", 1)
+    with studied(tmp_path, {"clinic": clinic, "lab": lab}) as study, study.analyst() as fed:
+        fed.sql(TRAIN)
+        without = fed.model("m").history.column("train_loss")
+        relation = fed.query(QUERY).keep("j")
+        sent = []
+        for _ in range(2):
+            before = len(fed.audit())
+            fed.sql(over)
+            kinds = fed.audit().arrow().slice(before).column("kind").to_pylist()
+            sent.append(kinds.count("join_keys"))
+            assert fed.model("m").history.column("train_loss").equals(without)
+        assert sent == [2, 0]
+        assert len(relation.metrics("m"))
+        assert "were sent already" in str(fed.explain("METRICS OF MODEL m FROM j"))
+        # another analyst has joins of her own
+        with study.analyst("carol") as other, pytest.raises(PlanError, match="there is no join j"):
+            other.sql("CHECK FROM j")
+        # a party that is started anew keeps nothing
+        for end in study.hosts["clinic"]._ends.values():
+            end._joins.close_all()
+            end._joins._gone.clear()
+        with pytest.raises(PartyError, match="the party was started again"):
+            fed.sql(over)
+        (row,) = fed.sql("SHOW JOINS").arrow().to_pylist()
+        assert row["changed"].startswith("lost: party clinic/0")
+        fed.sql("DROP JOIN j")
+        ends = [end for host in study.hosts.values() for end in host._ends.values()]
+        assert not any(end._joins._held for end in ends)
+
+
+def test_a_join_lasts_at_a_party_with_policies(database: Open, tmp_path: Path) -> None:
+    clinic, lab = database(PATIENTS, own=True), database(TESTS, own=True)
+    grant = """GRANT TRAIN (age, bmi, ward), JOIN (pid), LABEL (ill), PREDICT ON patients
+      TO 'alice' UNDER r"""
+    ruled(clinic, "join_time = '1 hour', min_difference = 3", grant)
+    over = TRAIN.replace(f"({QUERY})", "j").replace("TRAIN", "TRAIN OR REPLACE", 1)
+    with studied(tmp_path, {"clinic": clinic, "lab": lab}) as study, study.analyst() as fed:
+        fed.sql(TRAIN)
+        without = fed.model("m").history.column("train_loss")
+        fed.sql(f"CREATE JOIN j AS ({QUERY})")
+        for _ in range(2):
+            fed.sql(over)
+            assert fed.model("m").history.column("train_loss").equals(without)
+        fed.sql("METRICS OF MODEL m FROM j")
+        with sqlfl.owner(clinic) as owner:
+            owner.sql("REVOKE ALL ON patients FROM 'alice'")
+        with pytest.raises(Error):
+            fed.sql(over)
 
 
 def test_it_has_the_methods_of_one_in_this_process() -> None:

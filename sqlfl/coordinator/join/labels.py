@@ -7,6 +7,7 @@ import numpy as np
 from sqlfl.aggregation.slot_aggregation import merge_classes
 from sqlfl.base.errors import ModelError
 from sqlfl.coordinator import expected
+from sqlfl.coordinator.lasting import LastingJoin
 from sqlfl.coordinator.preparation import Joined, Targets, told
 from sqlfl.messages import SendLabels
 from sqlfl.messages.replies import ReplyChannel, ask
@@ -16,22 +17,41 @@ from sqlfl.planner.federated.plan import FederatedPlan
 LARGEST_TARGET = 1e30
 
 
-def targets(plan: FederatedPlan, joined: Joined, channel: ReplyChannel, run: str) -> Targets:
+def targets(
+    plan: FederatedPlan,
+    joined: Joined,
+    channel: ReplyChannel,
+    run: str,
+    lasting: LastingJoin | None = None,
+) -> Targets:
     """Return the target of every joined row, in clear, from the clients of the target's slot."""
-    return labels(plan, joined, channel, run).spread(joined)
+    return labels(plan, joined, channel, run, lasting).spread(joined)
 
 
-def labels(plan: FederatedPlan, joined: Joined, channel: ReplyChannel, run: str) -> Targets:
+def labels(
+    plan: FederatedPlan,
+    joined: Joined,
+    channel: ReplyChannel,
+    run: str,
+    lasting: LastingJoin | None = None,
+) -> Targets:
     """Return the targets of the active rows of their slot. Raise ModelError for a value that the
     model or the messages do not take.
+
+    lasting: the join that lasts whose rows the plan uses.
     """
     index = next(slot.index for slot in plan.ucq.slots if slot.target)
     slot = joined.slots[index]
     requests = {a: SendLabels(run, index) for a in slot.addresses}
     type_ = plan.ucq.target_type or "VARCHAR"
-    replies = ask(
-        channel, requests, lambda a: expected.labels(told(plan, a), slot.active[a], type_)
-    )
+    if lasting is not None and plan.join is not None and plan.join.labels:
+        replies = lasting.labels(plan)
+    else:
+        replies = ask(
+            channel, requests, lambda a: expected.labels(told(plan, a), slot.active[a], type_)
+        )
+        if lasting is not None:
+            lasting.keep_labels(plan, replies)
     parts = [replies[address] for address in slot.addresses]
     if plan.regression:
         every = [part.values for part in parts]
