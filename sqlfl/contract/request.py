@@ -18,6 +18,11 @@ is a warm start.)
 OWN = ("engine", "memory_limit", "max_joined_rows", "network", "warm_start", "wait")
 """Options that do not change what leaves."""
 
+EVALUATE, QUALITY = "evaluate", "threshold"
+"""Purpose, and a field of the diagnostics, of METRICS, ROC, CONFUSION, CALIBRATION and RESIDUALS.
+They are computed from the messages of EVALUATE.
+"""
+
 
 def checkpoint_of(run: str, number: int) -> str:
     """Return the name under which the blocks of a run's checkpoint are kept, counted from 1."""
@@ -118,16 +123,26 @@ def request_from_json(text: str) -> Request:
 
 def digest(request: str, specification: str, fragments: tuple[str, ...]) -> str:
     """Return the digest of the whole, 64 hexadecimal digits. It changes with everything that may
-    change what leaves.
+    change what leaves. It is the same for diagnostics that send the same messages as EVALUATE.
 
     `fragments` are in the party's normal form.
     """
     description = loads(request)
     options = loads(description.pop("options"))
+    if measures(description["purpose"], description["look"]):
+        description["look"] = "null"
     text = to_json(
         [description, _without(options, OWN), _without(loads(specification), SAME), fragments]
     )
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def measures(purpose: str, look: str) -> bool:
+    """Return True for EVALUATE, and for diagnostics that the coordinator computes from the same
+    messages. look : JSON of the diagnostic.
+    """
+    told = loads(look)
+    return purpose == EVALUATE and (told is None or (isinstance(told, dict) and QUALITY in told))
 
 
 def _without(value: object, names: tuple[str, ...]) -> object:

@@ -96,6 +96,27 @@ def test_a_run_waits_until_it_is_approved(
         fed.sql(TRAIN)
 
 
+def test_diagnostics_of_the_messages_of_evaluate_are_one_permission(
+    fed: sqlfl.Federation, clinic: duckdb.DuckDBPyConnection, owner: sqlfl.Owner
+) -> None:
+    binary = TRAIN.replace("linear_", "logistic_").replace("TARGET days", "TARGET ill")
+    binary = binary.replace("p.days", "p.ill")
+    fed.sql(binary)
+    ruled(clinic, "approval = 'first_time'")
+    over = binary[binary.index("FROM (") :]
+    with pytest.raises(ApprovalError, match="request 1"):
+        fed.sql(f"ROC OF MODEL m WITH (points = 7) {over}")
+    owner.sql("APPROVE REQUEST 1")
+    fed.sql(f"EVALUATE MODEL m {over}")
+    for look in ("METRICS", "CONFUSION", "CALIBRATION", "ROC"):
+        fed.sql(f"{look} OF MODEL m {over}")
+    assert states(owner) == ["approved"]
+    with pytest.raises(ApprovalError, match="request 2"):
+        fed.sql(f"IMPORTANCE OF MODEL m {over}")
+    with pytest.raises(ApprovalError, match="request 3"):
+        fed.sql(f"EVALUATE MODEL m PRIVACY (label_epsilon = 1) {over}")
+
+
 def test_each_run_may_need_an_approval_of_its_own(
     fed: sqlfl.Federation, clinic: duckdb.DuckDBPyConnection, owner: sqlfl.Owner
 ) -> None:
