@@ -24,23 +24,25 @@ def beware(setting: ReportSetting) -> Iterator[str]:
     for label in labels:
         told = _named(setting, label, exact)
         if told:
-            yield f"Beware: {_what(setting, label)} is told of by {told}{_TOLD.format('its')}"
+            yield _warning(_what(setting, label), told)
     yield from _of_features(setting, claimed, exact)
     for label in labels:
         both = [use for use in claimed if use.meets(label)]
         if both:
             features = listed(_what(setting, use) for use in both)
             yield (
-                f"{_what(setting, label).capitalize()} and {features} are made of the "
-                f"same column: a "
-                "change of that changes both, and their ε add up."
+                f"{_what(setting, label).capitalize()} and {features} share a column: a change of "
+                "its values changes both, and their ε add up."
             )
 
 
-_TOLD = (
-    ", made of the same column and not noised with it: {} ε is of changes that leave these as they "
-    "are."
-)
+def _warning(name: str, exact: str, *, several: bool = False) -> str:
+    """Return the warning that `exact` data is made of the same column as noised data."""
+    share, whose = ("share", "Their") if several else ("shares", "Its")
+    return (
+        f"Beware: {name} {share} a column with {exact}, which this noise does not cover. {whose} ε "
+        f"is about changes that leave {exact} as it is."
+    )
 
 
 def _of_features(
@@ -52,10 +54,8 @@ def _of_features(
         if told:
             groups.setdefault(told, []).append(feature)
     for told, features in groups.items():
-        several = len(features) > 1
         names = listed(_what(setting, use) for use in features)
-        told += _TOLD.format("their" if several else "its")
-        yield f"Beware: {names} {'are' if several else 'is'} told of by {told}"
+        yield _warning(names, told, several=len(features) > 1)
 
 
 def _named(setting: ReportSetting, use: Use, others: Iterable[Use]) -> str:
@@ -80,6 +80,6 @@ def unseen(setting: ReportSetting) -> Iterator[str]:
     views = lineage.views(setting.plan.ucq)
     named = f" ({', '.join(views)})" if views else ""
     yield (
-        "What else is made of the same columns is told by the statement alone: what a view"
-        f"{named} makes of its tables, and columns that copy or follow from others, are not seen."
+        "These warnings follow from the statement alone. They do not see how a view"
+        f"{named} computes its columns, nor which columns copy or determine others."
     )

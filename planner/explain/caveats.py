@@ -24,13 +24,13 @@ def protects(plan: FederatedPlan, *, here: bool = True) -> tuple[str, ...]:
     coordinator's process.
     """
     kinds = {disclosure.kind for disclosure in plan.disclosures}
-    sent = "No feature value is sent as such; all"
+    sent = "No feature value is sent as such."
     if "column" in kinds and "direction" not in kinds:
-        sent = "Values of features are sent, of the columns that are chosen; all"
+        sent = "Values of features are sent, of the columns that are chosen."
     sent = sent_of_features(plan) or sent
     if "ranges" in kinds:
-        sent = "Of features, least and greatest values or means leave, for TRANSFORM; all"
-    notes = [f"{sent} that leaves a party is listed above."]
+        sent = "Of features, least and greatest values or means leave, for TRANSFORM."
+    notes = [f"{sent} The tables above list all that leaves a party."]
     if any(disclosure.kind == "join_keys" for disclosure in plan.disclosures):
         notes.append(
             "Join keys leave as HMAC-SHA256 tags under a key derived for this "
@@ -73,7 +73,7 @@ def caveats(plan: FederatedPlan) -> tuple[str, ...]:
         notes.append("Not protected: offsets are in clear at the coordinator.")
     if "findings" in kinds:
         notes.append(
-            "Not protected: what the user is warned of. The coordinator learns, without a value, "
+            "Not protected: warnings about features. The coordinator learns, without a value, "
             "which features are NULL in every row"
             + (
                 ", the same in every row, or a text for nearly every row."
@@ -134,15 +134,15 @@ def _coordinator(plan: FederatedPlan) -> list[str]:
     if not plan.disclosures:
         return [f"Nothing crosses a border: all tables are {at}'s, and so is the coordinator."]
     notes = [
-        f"The coordinator runs at {at}: what it exchanges with {at} stays there, and what is said "
-        f"here of the coordinator, {at} learns of the other parties. As a party it also has the "
+        f"The coordinator runs at {at}. Messages between the two stay there, and {at} learns of "
+        "the other parties all that this text says of the coordinator. As a party it also has the "
         "federation's secret, and so can test guesses of the values behind the tags that it gets."
     ]
     joins = any(slot.keys for slot in plan.ucq.slots for c in slot.clients if not plan.crosses(c))
     if joins and any(item.kind == "join_keys" for item in plan.disclosures):
         notes.append(
             f"Not protected: {at} can tell which of its own rows are joined with which rows of the "
-            "others. It knows the join keys of those, then, and whom their predictions are about."
+            "others. So it knows the join keys of these rows, and whom their predictions are about."
         )
     return notes
 
@@ -291,16 +291,17 @@ def _unions(plan: FederatedPlan, kinds: set[str]) -> list[str]:
         )
         if kind in kinds
     ]
-    if sums and plan.protection.features:
+    shared = any(len(slot.clients) > 1 for slot in plan.ucq.slots)
+    if sums and shared and plan.protection.features:
         notes.append(_noised_sums(plan.protection, sums))
-    elif sums:
+    elif sums and shared:
         note = (
             f"Not protected: for slots of several clients, each client's {' and '.join(sums)} "
-            "reach the coordinator in clear, without secure aggregation. It sends what they come "
-            "to together back to each of them: one of two clients knows the other's."
+            "reach the coordinator in clear, without secure aggregation. It sends the sums back "
+            "to each of them: one of two clients can compute the other's."
         )
         if tower and "consensus_part" in kinds:
-            note += " It knows the towers of these slots, then: their parameters are the averages."
+            note += " So it knows the towers of these slots: their parameters are the averages."
         elif tower:
             note += (
                 " A gradient of one row, as of a small batch, is that row's columns up to scale."
@@ -322,10 +323,10 @@ def _secret(plan: FederatedPlan) -> list[str]:
     sums = listed(words)
     note = (
         f"For slots of several clients, {sums} reach the coordinator as sums over all clients of "
-        "the slot: each client's are under masks (X25519, HKDF-SHA256, ChaCha20), which it shares "
-        "with every other one and which cancel in the sum. What the sums are goes back to each of "
-        "them: one of two clients knows the other's. Public keys are sealed by the federation's "
-        f"secret; who has that, and the coordinator's place, can take a client's{_has_both(plan)}."
+        "the slot. Each client adds masks (X25519, HKDF-SHA256, ChaCha20), which it shares with "
+        "every other one and which cancel in the sum. Each client gets the sums back: one of two "
+        "clients can compute the other's. The federation's secret seals public keys; who has that, "
+        f"and the coordinator's place, can take a client's{_has_both(plan)}."
     )
     if plan.protection.features:
         note += (

@@ -92,9 +92,9 @@ def sent_of_features(plan: FederatedPlan) -> str | None:
     """
     kinds = {disclosure.kind for disclosure in plan.disclosures}
     if "contributions" in kinds:
-        return "What features add to the scores of rows is sent; all"
+        return "Parts of rows' scores are sent, one for each feature."
     if "errors" in kinds:
-        return "No row's feature value is sent as such, but names of categories are; all"
+        return "No row's feature value is sent as such, but names of categories are."
     return None
 
 

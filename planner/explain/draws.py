@@ -15,8 +15,8 @@ from sqlfl.privacy.protection import BinomialSums
 
 KIND = "sums of embeddings"
 EXACT = "exact, of each joined row over all tables"
-LEARNING = "gradients are exact: what towers learn from a row shows in later sums of other rows"
-OWN_DRAWS = "a party knows its own draws: of these sums less is left than ε is of"
+LEARNING = "gradients are exact: towers learn from a row, and later sums of other rows show it"
+OWN_DRAWS = "a party knows its own draws, so that this ε does not hold against it"
 SEEN = (
     "keyed hashes of the join keys, the join graph, and exact sums of all tables' embeddings, of "
     "each joined row."

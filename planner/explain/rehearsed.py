@@ -10,15 +10,14 @@ from sqlfl.planner.explain.render import Notes, Section, TextTable
 from sqlfl.planner.federated.plan import FederatedPlan
 
 SAID = (
-    "Each party made {rows:,} rows up for each of its tables, by names, types and what the "
-    "statement says: no row of a table was read, and nothing is kept. Counted are the messages of "
-    "the run, without planning and without what has the parties make rows up."
+    "Each party made up {rows:,} rows for each of its tables, from names, types and the statement. "
+    "No row of a table was read, and nothing is kept. The numbers count the messages of the run, "
+    "without planning and without the making of rows."
 )
-OWNERS = "A rehearsal counts against no policy. Whether owners let the statement run is told below."
+OWNERS = "A rehearsal counts against no policy. EXPLAIN says below whether owners allow the run."
 OTHERWISE = (
-    "Over real rows there may be more or fewer rows, categories and rounds: the formulas below "
-    "hold of them too. What the model comes to over rows that were made up says nothing, and is "
-    "not shown."
+    "Real tables may have more or fewer rows, categories and rounds. The formulas of EXPLAIN "
+    "(VERBOSE) hold for these too. A model of made-up rows says nothing, and is not shown."
 )
 
 
@@ -33,9 +32,9 @@ class ClientTraffic:
     messages: int
     bytes: int
     formula: int | None
-    """Bytes as EXPLAIN says; None where it has a quantity that messages do not tell."""
-    differing: tuple[str, ...]
     """Bytes by EXPLAIN's formula; None if the formula has a quantity that messages do not show."""
+    differing: tuple[str, ...]
+    """Kinds of messages whose number or size differs from the formula."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ def rehearsed(plan: FederatedPlan, account: RehearsalReport) -> Section:
             "sent" if line.up else "got",
             f"{line.messages:,}",
             f"{line.bytes:,}",
-            "not told" if line.formula is None else f"{line.formula:,}",
+            "unknown" if line.formula is None else f"{line.formula:,}",
         )
         for line in account.lines
     )
@@ -79,6 +78,7 @@ def _said(plan: FederatedPlan, account: RehearsalReport) -> Iterator[str]:
     for line in account.lines:
         if line.differing:
             yield (
-                f"EXPLAIN says otherwise of what {line.client} {'sent' if line.up else 'got'}: "
+                f"EXPLAIN says otherwise about the messages that {line.client} "
+                f"{'sent' if line.up else 'got'}: "
                 f"{', '.join(line.differing)}. That is a fault of sqlfl; please report it."
             )

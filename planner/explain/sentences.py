@@ -338,7 +338,7 @@ def _exact(setting: ReportSetting) -> str:
     if setting.chosen:
         return f"{'random sums' if setting.sketched else 'values'} of chosen columns are exact"
     if setting.drawn:
-        return "as gradients are exact: what towers learn shows in later sums"
+        return "as gradients are exact: later sums show the towers that learned from them"
     if setting.summed:
         return "sums of embeddings are exact"
     return f"predictions{' and gradients' * setting.training} are exact"

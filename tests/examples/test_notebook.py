@@ -198,7 +198,8 @@ def test_models_are_compared_from_top_to_bottom(
 
 
 def printed(outputs: dict[str, Any], cell: str) -> str:
-    return "".join(output.text for output in outputs[cell] if output.output_type == "stream")
+    text = "".join(output.text for output in outputs[cell] if output.output_type == "stream")
+    return text.replace("\n    ", " ")  # wrapped lines of EXPLAIN
 
 
 @pytest.mark.slow

@@ -369,7 +369,7 @@ def test_other_ways_to_write_it(fed: sqlfl.Federation, text: str) -> None:
     assert "THE REHEARSAL" in repr(result)
     assert ("MAPPING QUERY" in repr(result)) is ("VERBOSE" in text)
     assert "<strong>The rehearsal</strong>" in result._repr_html_()
-    said = "What the model comes to over rows that were made up says nothing, and is not shown"
+    said = "A model of made-up rows says nothing, and is not shown"
     assert said in " ".join(repr(result).split())
 
 

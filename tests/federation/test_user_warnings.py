@@ -203,7 +203,7 @@ def test_what_is_asked_for_it_is_what_explain_says(parties: Parties, weight: str
             assert "findings" in {decode(item.data).kind for item in recorded}
             epochs = fed.model("m").history.num_rows if statement is train else 1
             assert_disclosed(plan, recorded, parties, epochs=epochs)
-        assert "what the user is warned of" in str(plan.details)
+        assert "warnings about features" in str(plan.details)
 
 
 def test_features_that_are_protected_are_not_asked_about(parties: Parties) -> None:

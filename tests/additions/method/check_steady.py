@@ -48,7 +48,7 @@ def told(
 
 def test_explain_has_its_words_and_options(database: Open) -> None:
     assert "θ ← θ − η (Xᵀ Y / N + l2 θ)" in told(database, "", verbose=True)
-    assert "learning_rate" in told(database, "")
+    assert "learning_rate" in told(database, "", verbose=True)
 
 
 def test_statements_that_do_not_go_with_it_are_refused(database: Open) -> None:

@@ -230,7 +230,7 @@ def test_who_is_not_covered_is_told() -> None:
     report = reported(plan_of(private(**WAYS["a budget"], honest_parties=3)), True)
     assert "Against another party, which knows its own draws" in told(report)
     (other,) = [r for r in report.releases if (r.kind, r.observer) == (NUMBERS[0], "other parties")]
-    assert other.note == "a party knows its own draws: of these sums less is left than ε is of"
+    assert other.note == "a party knows its own draws, so that this ε does not hold against it"
     text = " ".join(report.assumptions)
     assert "Beside the coordinator no party may tell draws" in text
     usual = " ".join(reported(plan_of(private(**WAYS["a budget"])), True).assumptions)

@@ -441,7 +441,7 @@ def test_the_place_of_the_coordinator_is_said() -> None:
     assert "labels are in clear at the coordinator" in free
     labels = said(plans.train(plans.flights(), "logistic_regression", at="airline"))
     assert "coordinator at airline: what it exchanges with airline/0 stays there" in labels
-    assert "airline learns of the other parties" in labels
+    assert "airline learns of the other parties all that this text says" in labels
     assert "can test guesses of the values behind the tags" in labels
     assert "airline can tell which of its own rows are joined with which rows" in labels
     assert "The labels of airline do not leave it." in labels

@@ -481,39 +481,39 @@ BESIDE: tuple[tuple[str, Privacy, str], ...] = (
     (
         f"SELECT a + b AS distance, carrier, t.B > 15 AS sqlfl_target, {KEYS} FROM t",
         LABELS,
-        "Beware: the label of f is told of by feature distance of f, made of the same column",
+        "Beware: the label of f shares a column with feature distance of f, which this noise",
     ),
     (
         f"SELECT distance, carrier, b > 15 AS sqlfl_target, {KEYS} FROM t WHERE NOT b IS NULL",
         LABELS,
-        "Beware: the label of f is told of by a condition of WHERE or ON over f, made of the same",
+        "Beware: the label of f shares a column with a condition of WHERE or ON over f, which",
     ),
     (
         "SELECT distance, carrier, ill AS sqlfl_target, CASE WHEN ill THEN k END AS "
         "sqlfl_key_0_0, h AS sqlfl_key_0_1 FROM t",
         LABELS,
-        "Beware: the label of f is told of by a join key of f, made of the same column",
+        "Beware: the label of f shares a column with a join key of f, which this noise",
     ),
     (
         f"SELECT distance, carrier, distance > 50 AS sqlfl_target, {KEYS} FROM t",
         PROTECTED,
-        "Beware: feature distance of f is told of by the label of f, made of the same column",
+        "Beware: feature distance of f shares a column with the label of f, which this noise",
     ),
     (
         f"SELECT a AS distance, a || b AS carrier, late AS sqlfl_target, {KEYS} FROM t WHERE a > 3",
         PROTECTED,
-        "Beware: feature distance of f and feature carrier of f are told of by a condition of "
-        "WHERE or ON over f, made of the same column and not noised with it: their ε is of",
+        "Beware: feature distance of f and feature carrier of f share a column with a condition "
+        "of WHERE or ON over f, which this noise does not cover. Their ε is about changes",
     ),
     (
         f"SELECT distance, h AS carrier, late AS sqlfl_target, {KEYS} FROM t",
         PROTECTED,
-        "Beware: feature carrier of f is told of by a join key of f, made of the same column",
+        "Beware: feature carrier of f shares a column with a join key of f, which this noise",
     ),
     (
         f"SELECT distance, carrier, distance > 50 AS sqlfl_target, {KEYS} FROM t",
         BOTH,
-        "The label of f and feature distance of f are made of the same column: a change of that "
+        "The label of f and feature distance of f share a column: a change of its values "
         "changes both, and their ε add up.",
     ),
 )
@@ -530,8 +530,8 @@ def test_what_is_not_noised_and_of_the_same_column(
     long, short = (" ".join(text.split()) for text in (str(report), report.short))
     assert expected in long
     assert expected in short
-    told = "told of by" in long or "both, and their" in long
-    assert told == bool(expected) == ("told of by" in short or "both, and their" in short)
+    told = "not cover." in long or "both, and their" in long
+    assert told == bool(expected) == ("not cover." in short or "both, and their" in short)
 
 
 def test_what_a_row_may_count_in_is_said() -> None:
