@@ -21,6 +21,7 @@ import numpy as np
 from sqlfl import messages as ms
 from sqlfl.base.errors import Error, PolicyError
 from sqlfl.base.interrupts import limited
+from sqlfl.base.sanitize import line
 from sqlfl.contract.request import (
     REFUSED,
     WAITING,
@@ -429,7 +430,7 @@ class Guard:
         assert isinstance(reply, ms.JoinOpened)
         self._joins.limit(request.run, every.join_time)
         named = ", ".join(".".join(table[1:]) for table in sorted(tables))
-        self._opened_join = f"join {request.name} of {named}"
+        self._opened_join = f"join {line(request.name)} of {named}"
         return replace(reply, seconds=math.ceil(every.join_time))
 
     def _check_join(self, proposal: Proposal, join: str) -> None:
@@ -549,7 +550,7 @@ class Guard:
         read_ = [reading for own in found.readings.values() for reading in own]
         self._proposals[propose.run] = Proposal(
             ruling, run, propose, told, views, asked, keys, trained, self._named(read_, ruling),
-            self._joins.told(propose.join)[0] if self._joins and propose.join else "",
+            line(self._joins.told(propose.join)[0]) if self._joins and propose.join else "",
         )  # fmt: skip
         return ms.Proposed(propose.run, propose.slot, verdicts_to_json(()))
 

@@ -19,6 +19,7 @@ import duckdb
 import numpy as np
 import sqlglot
 from sqlglot import exp
+from sqlglot.errors import SqlglotError
 
 from sqlfl import messages as ms
 from sqlfl.base.arrays import Array
@@ -32,6 +33,7 @@ from sqlfl.udfs.describe import place_of
 from sqlfl.udfs.numbering import keys
 from sqlfl.udfs.numbering.rows import Snapshot
 
+MAX_NAME = 200
 MAX_JOINS = 16
 """Maximum joins of one analyst at a client."""
 MAX_KEPT_BYTES = 1 << 30
@@ -137,6 +139,8 @@ class Joins:
         """Keep the tables of the fragments as they are now. Raise Error for too many joins."""
         if not request.run or request.run in self._held or request.run in self._gone:
             raise InternalError("a join of this id was there before: each has one of its own")
+        if len(request.name) > MAX_NAME:
+            raise Error(f"the name of a join has {MAX_NAME} characters at most")
         if len(self._held) >= MAX_JOINS:
             raise Error(f"{MAX_JOINS} joins are kept already", hint="DROP JOIN one of them")
         cursor = self._cursors.begin()
@@ -270,7 +274,10 @@ def _tables(con: sql.Connection, fragments: Iterable[str]) -> tuple[exp.Table, .
     """
     found: dict[str, exp.Table] = {}
     for text in fragments:
-        tree = sqlglot.parse_one(text, dialect="duckdb")
+        try:
+            tree = sqlglot.parse_one(text, dialect="duckdb")
+        except SqlglotError:
+            return None
         named = {folded(each.alias) for each in tree.find_all(exp.CTE)}
         for table in tree.find_all(exp.Table):
             if not isinstance(table.this, exp.Identifier):

@@ -130,6 +130,31 @@ def test_training_over_it_has_equal_bits(
             assert alike(facts(fed), without, several)
 
 
+@pytest.mark.parametrize(
+    "model",
+    [
+        "linear_regression TARGET n TRANSFORM (auto) WITH (seed = 1)",
+        "linear_regression TARGET n TRANSFORM (minmax(x), spline(z), one_hot(s)) WITH (seed = 1)",
+        "poisson_regression TARGET n OFFSET w WITH (seed = 1)",
+        "lasso TARGET n WITH (seed = 1, radius = 10, epochs = 20)",
+        "softmax_regression TARGET n WITH (seed = 1, class_weight = 'balanced')",
+        "mlp_regressor TARGET n WITH (seed = 1, epochs = 2, hidden = [4])",
+    ],
+)
+def test_models_of_all_kinds_over_it_have_equal_bits(database: Open, model: str) -> None:
+    query = INNER.replace("p.y", "p.k % 7 AS n")
+    query = query.replace("p.s,", "p.s, p.w,") if "OFFSET" in model else query
+    with opened(parties(database), query) as (fed, tap):
+        found, sent = [], []
+        for source in (f"({query})", "j", "j"):
+            with tap.taken() as recorded:
+                fed.sql(f"TRAIN OR REPLACE MODEL m USING {model} FROM {source}")
+            found.append(fed.model("m").metrics)
+            sent.append(kinds(recorded).count("send_keys"))
+        assert found[0] == found[1] == found[2]
+        assert sent == [2, 2, 0]
+
+
 @pytest.mark.parametrize("several", [1, 2])
 @pytest.mark.parametrize("query", [INNER, LEFT, UNION], ids=["inner", "left", "union"])
 def test_looks_at_a_model_over_it_are_as_without(database: Open, several: int, query: str) -> None:
@@ -431,6 +456,13 @@ def test_a_failed_statement_leaves_it_as_it_is(database: Open) -> None:
         assert facts(fed) == without
         with pytest.raises(Error, match="max_joined_rows"):
             fed.sql(f"{TRAIN.format(more='', options='seed = 1, max_joined_rows = 5')}j")
+
+
+def test_a_name_is_bounded(database: Open) -> None:
+    with tapped(parties(database)) as (fed, _):
+        with pytest.raises(PartyError, match="200 characters at most"):
+            fed.sql(f"CREATE JOIN {'j' * 201} AS ({INNER})")
+        fed.sql(f"CREATE JOIN {'j' * 200} AS ({INNER})")
 
 
 def test_threads_take_turns_over_it(database: Open) -> None:
