@@ -205,8 +205,13 @@ class LastingJoins:
         requests: dict[Address, Message] = {
             (client, CLIENT): CloseJoin(join, CLIENT) for client in clients
         }
-        with suppress(Error):
+        try:
             ask(self.channel(), requests, lambda _: Expected(Ready))
+        except Error:
+            # where one is not attached any more, nobody was asked
+            for address, request in requests.items():
+                with suppress(Error):
+                    ask(self.channel(), {address: request}, lambda _: Expected(Ready))
 
 
 def opened(statement: st.CreateJoin, plan: FederatedPlan) -> FederatedPlan:

@@ -433,6 +433,16 @@ def test_a_party_that_is_attached_anew_has_lost_it(database: Open) -> None:
         fed.sql("CHECK FROM j")
 
 
+def test_it_is_dropped_at_the_parties_that_are_left(database: Open) -> None:
+    with opened(parties(database)) as (fed, _):
+        fed.sql("CHECK FROM j")
+        fed.detach("b")
+        (row,) = fed.sql("SHOW JOINS").arrow().to_pylist()
+        assert row["changed"] == "lost: party b/0: it is not attached"
+        fed.sql("DROP JOIN j")
+        assert not any(server._joins._held for server in fed._servers.values())
+
+
 def test_a_statement_that_fails_in_the_database_ends_it_there(database: Open) -> None:
     given_ = parties(database)
     with opened(given_) as (fed, _):

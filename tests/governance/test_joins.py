@@ -245,6 +245,21 @@ def test_a_budget_is_charged_for_each_run_over_it(
             fed.sql(private + source)
 
 
+def test_noise_that_follows_from_a_key_is_not_built(
+    fed: sqlfl.Federation, clinic: duckdb.DuckDBPyConnection
+) -> None:
+    ruled(
+        clinic,
+        f"{LASTS}, labels = 'noised'",
+        GRANT.replace("PREDICT", "KEY (pid), PREDICT"),
+    )
+    private = OVER.replace("FROM j", "PRIVACY (label_epsilon = 1, label_bounds = [-2, 5]) FROM j")
+    fed.sql(CREATE)
+    with pytest.raises(PolicyError, match=r"follows from the KEY .*\nhint: write FROM"):
+        fed.sql(private)
+    fed.sql(private.replace("FROM j", f"FROM ({QUERY})"))
+
+
 # -- time and memory -------------------------------------------------------------------------------
 
 
