@@ -756,7 +756,7 @@ def test_identifiers_are_disclosed_only_where_asked_for(session: Session) -> Non
     assert kinds == {"identifiers"}
     plan = session.fed.explain(PREDICT)
     assert any(d.kind == "identifiers" for d in plan.disclosures)
-    assert "identifiers in clear: name" in str(plan)
+    assert "identifiers in clear: name" in str(plan.details)
 
 
 def order_of(recorded: list[Recorded], kind: type[Message]) -> list[list[object]]:

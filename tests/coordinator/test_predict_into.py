@@ -308,7 +308,7 @@ def test_the_table_is_what_predict_shows_and_no_identifier_crosses(
     kinds = {decode(r.data).kind for r in recorded}
     assert "identifiers" not in kinds
     assert {"write", "written", "commit"} <= kinds
-    text = str(plan)
+    text = str(plan.details)
     assert "Identifiers do not leave a:" in text
     assert "into" in text
     assert not any(d.kind == "identifiers" for d in plan.disclosures)

@@ -228,7 +228,7 @@ def test_the_traffic_is_what_explain_says(
             sent = [m for m in (decode(item.data) for item in recorded) if isinstance(m, Offsets)]
             clients = 1 if combine else 2
             assert len(sent) == (0 if "SKEW" in statement else clients)
-            told = "offsets in clear: e" in str(plan)
+            told = "offsets in clear: e" in str(plan.details)
             assert told == bool(sent)
 
 

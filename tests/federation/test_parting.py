@@ -43,7 +43,7 @@ def test_what_leaves_is_what_explain_says(database: Open) -> None:
         text = train_sql("m", "linear_regression", "label", STATEMENTS["or"])
         plan = fed.explain(text)
         said = "Tests of several parties part the rows: v.days > 2 OR w.beds > 6."
-        assert said in " ".join(str(plan).split())
+        assert said in " ".join(str(plan.details).split())
         with tap.taken() as recorded:
             fed.sql(text)
         assert_disclosed(plan, recorded, parties, epochs=fed.model("m").history.num_rows)

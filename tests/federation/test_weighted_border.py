@@ -107,7 +107,7 @@ def test_the_traffic_of_weights_is_what_explain_says(
             fed.sql(statement)
         epochs = fed.model("m").history.num_rows
         assert_disclosed(plan, recorded, parties, epochs=epochs, draws=DRAWS)
-        assert "weights in clear: w" in str(plan)
+        assert "weights in clear: w" in str(plan.details)
         names = fed.model("m").features
         assert "w" not in names
         for purpose in ("PREDICT", "EVALUATE"):

@@ -51,7 +51,7 @@ def test_what_leaves_is_what_explain_says(database: Open) -> None:
     with tapped(parties) as (fed, tap):
         text = train_sql("m", "linear_regression", "label", QUERY.format(JOINS["inner"]))
         plan = fed.explain(text)
-        assert "l sends 8 keys for each row: one for each day of a window" in str(plan)
+        assert "l sends 8 keys for each row: one for each day of a window" in str(plan.details)
         with tap.taken() as recorded:
             fed.sql(text)
         assert_disclosed(plan, recorded, parties, epochs=fed.model("m").history.num_rows)
