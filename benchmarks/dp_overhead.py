@@ -40,7 +40,7 @@ from sqlfl.methods.sgd.configuration import SgdConfiguration
 from sqlfl.methods.sgd.messages import SgdResiduals
 from sqlfl.udfs.encoding.features import local_encoding
 from sqlfl.udfs.numbering.rows import Snapshot
-from sqlfl.udfs.updates.arrays import ArraysEngine
+from sqlfl.udfs.updates.predict import ArraysEngine
 
 NUMERIC, KINDS = 20, (12, 100)
 """Numeric columns, and the values of each category."""

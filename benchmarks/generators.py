@@ -29,7 +29,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 import sqlfl
-from sqlfl.models.area import area_under_curve
+from sqlfl.models.metrics import area_under_curve
 
 Array: TypeAlias = npt.NDArray[Any]
 Columns: TypeAlias = dict[str, Array | pa.Array]

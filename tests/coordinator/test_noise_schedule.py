@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from sqlfl.base.errors import InternalError
 from sqlfl.contract.privacy_specification import PlannedReleases
-from sqlfl.coordinator.noise_schedule import planned_releases
+from sqlfl.coordinator.protection import planned_releases
 from sqlfl.messages import ExactPredictions, Message, Predictions, Residuals, SendPredictions
 from sqlfl.options.resolve import training_options
 from sqlfl.privacy.second_moments import moments_sensitivity, row_bound

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from sqlfl.contract.privacy_specification import RoundNoise, RunNoise
-from sqlfl.coordinator.noise_schedule import planned_releases
+from sqlfl.coordinator.protection import planned_releases
 from sqlfl.coordinator.rounds.problem import coordinator_of
 from sqlfl.messages import Gram, PartialGradient, Predictions, SendPredictions, Start
 from sqlfl.planner.federated.method_spec import spec_of

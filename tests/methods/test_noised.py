@@ -16,7 +16,7 @@ from sqlfl.coordinator.join.slot_members import SlotMembers
 from sqlfl.coordinator.rounds.problem import Problem
 from sqlfl.methods.sgd.client import SgdStep
 from sqlfl.methods.sgd.configuration import SgdConfiguration
-from sqlfl.methods.sgd.noised import BOUND, OwnScores, Surrogate
+from sqlfl.methods.sgd.coordinator import BOUND, OwnScores, Surrogate
 from sqlfl.models.losses import Logistic, Loss, Softmax, Squared
 from sqlfl.options.resolve import training_options
 from tests.conftest import Open

@@ -10,11 +10,11 @@ import pytest
 from sqlfl.base.errors import ModelError
 from sqlfl.contract import stopping
 from sqlfl.contract.privacy_specification import RoundNoise, RunNoise
-from sqlfl.coordinator.noise_schedule import planned_releases
+from sqlfl.coordinator.protection import planned_releases
 from sqlfl.coordinator.rounds.problem import Algorithm, Step, coordinator_of
 from sqlfl.coordinator.rounds.search import Newton
 from sqlfl.messages import SendSlope, Slope
-from sqlfl.methods.sgd.rates import public_rates
+from sqlfl.methods.sgd.coordinator import public_rates
 from sqlfl.models.losses import Squared
 from sqlfl.options.resolve import training_options
 from sqlfl.options.training import TrainingOptions

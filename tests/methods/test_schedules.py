@@ -7,7 +7,7 @@ import pytest
 
 from sqlfl.base.errors import InternalError
 from sqlfl.messages import Residuals
-from sqlfl.methods.sgd.rates import step_factor
+from sqlfl.methods.sgd.coordinator import step_factor
 from tests.methods.harness import random_join, train
 
 E = np.arange(6.0)

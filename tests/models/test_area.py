@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
 from sqlfl.base.arrays import Array
-from sqlfl.models.area import Area, area_under_curve
+from sqlfl.models.metrics import Area, area_under_curve
 from tests.depth import in_turn
 
 SCORES = st.sampled_from([0.0, -0.0, 1.0, 1.0 + 2**-52, -3.5, 1e300, -1e300, 5e-324, 0.25])

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pytest
 
 from sqlfl.contract.privacy_specification import RoundNoise
-from sqlfl.coordinator.noise_schedule import planned_releases
+from sqlfl.coordinator.protection import planned_releases
 from sqlfl.options.privacy import Privacy
 from sqlfl.options.resolve import training_options
 from sqlfl.party import guard

@@ -10,9 +10,9 @@ from scipy import stats
 
 from sqlfl.base.errors import InternalError
 from sqlfl.contract.privacy_specification import RoundNoise
+from sqlfl.methods.frank_wolfe.client import FrankWolfeOperator
 from sqlfl.methods.frank_wolfe.configuration import FrankWolfeConfiguration
 from sqlfl.methods.frank_wolfe.messages import ColumnDirection, SetSketch
-from sqlfl.methods.frank_wolfe.operator import FrankWolfeOperator
 from sqlfl.party.guard import ReleaseGuard
 from sqlfl.privacy.accountant import epsilon_by_pld, epsilon_by_rdp, epsilon_of
 from sqlfl.privacy.events import CHOICES, COLUMNS, Gaussian, Pure, Selection

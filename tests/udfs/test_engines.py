@@ -20,7 +20,7 @@ from sqlfl.messages import SetEncoding
 from sqlfl.models.neural import TowerNetwork
 from sqlfl.models.towers import TowerShape
 from sqlfl.party.first_layer import EngineLayer
-from sqlfl.udfs.encoding import numeric
+from sqlfl.udfs.encoding import columns
 from sqlfl.udfs.encoding.features import (
     CHUNK,
     Encoding,
@@ -30,9 +30,8 @@ from sqlfl.udfs.encoding.features import (
 )
 from sqlfl.udfs.numbering.keys import derive
 from sqlfl.udfs.numbering.rows import Snapshot
-from sqlfl.udfs.updates import arrays, update
-from sqlfl.udfs.updates.arrays import ArraysEngine
-from sqlfl.udfs.updates.predict import ENGINES, make_engine, score
+from sqlfl.udfs.updates import predict, update
+from sqlfl.udfs.updates.predict import ENGINES, ArraysEngine, make_engine, score
 from sqlfl.udfs.updates.update import LinearEngine
 from tests.depth import THOROUGH, combinations
 from tests.open_databases import in_memory
@@ -504,9 +503,9 @@ class TestSparseArraysEngine(EngineConformance):
     def no_table_is_small(cls) -> Iterator[None]:
         """And all steps take several pieces."""
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(arrays, "_SMALL", 0)
-            patch.setattr(numeric, "_VALUES", 16)
-            patch.setattr(numeric, "_BLOCK", 16)
+            patch.setattr(predict, "_SMALL", 0)
+            patch.setattr(columns, "_VALUES", 16)
+            patch.setattr(columns, "_BLOCK", 16)
             yield
 
     def test_numbers_of_four_bytes_take_four(self, case: Case) -> None:

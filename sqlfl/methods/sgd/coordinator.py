@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -19,6 +20,7 @@ import numpy as np
 from sqlfl.base.arrays import Array
 from sqlfl.base.errors import InternalError
 from sqlfl.contract import stopping
+from sqlfl.contract.privacy_specification import RoundNoise
 from sqlfl.contract.schema import Address
 from sqlfl.contract.stopping import Ending
 from sqlfl.coordinator.join.scatter_gather import JoinedRows, batch_of
@@ -26,6 +28,7 @@ from sqlfl.coordinator.rounds.conversation import Conversation
 from sqlfl.coordinator.rounds.divergence import check_objective, check_scores, relative
 from sqlfl.coordinator.rounds.evidence import conclusion
 from sqlfl.coordinator.rounds.heads import Headed
+from sqlfl.coordinator.rounds.lanczos import spectrum
 from sqlfl.coordinator.rounds.passes import PassResult
 from sqlfl.coordinator.rounds.problem import Problem, Step
 from sqlfl.coordinator.rounds.scores import Scores, by_output
@@ -34,16 +37,7 @@ from sqlfl.messages import Predictions, Residuals
 from sqlfl.messages.replies import ReplyChannel
 from sqlfl.methods.sgd.configuration import SgdConfiguration
 from sqlfl.methods.sgd.messages import SgdResiduals
-from sqlfl.methods.sgd.noised import OwnScores, Surrogate
-from sqlfl.methods.sgd.options import SgdOptions
-from sqlfl.methods.sgd.rates import (
-    Rates,
-    estimated_rates,
-    public_rates,
-    reach,
-    step_factor,
-    usual_rates,
-)
+from sqlfl.methods.sgd.options import LEARNING_RATE, SgdOptions
 from sqlfl.models.optimizers import optimizer_of
 from sqlfl.privacy.samplers import add_gaussian
 
@@ -357,3 +351,309 @@ def _spread(values: Array, joined: Array, total: int) -> Array:
 
 
 COORDINATOR = Sgd
+
+
+FAINT = 0.25
+"""Maximum noise of slopes, in units of their own spread, for slopes used as they are."""
+USUAL = 0.1
+"""Expected square of a mean of predictions, in units of the clip's square."""
+BOUND = 0.5
+"""Noise that slopes may have, in these units."""
+
+
+class OwnScores:
+    """Slopes of steps of all rows, of linear blocks whose clients add their own scores.
+
+    A block's own noised prediction need not stand in its own residual: the client knows its scores
+    without noise. So block i is sent the slopes of the expansion (see `Surrogate`) at
+    b + Σ_{k≠i} h_k, and adds c h_i itself: g_i = ∂ℓ(b₀) + c (b_i + Σ_{k≠i} ĥ_k), b_i = −h̄_i. The
+    row's own noise, most of all noise, is gone, and parameters end where the block's least squares
+    are, however many steps there are.
+
+    ĥ_k are the other blocks' noised predictions, centred and shrunk by what their noise is known to
+    be: where it has drowned them they count as 0. h̄_i is the mean of the block's noised
+    predictions, over epochs as `Surrogate.intercept` has it. For numbers the expansion is exact.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        loss, total = problem.loss, problem.mapping.total
+        self._constant = np.array(loss.initial_intercept(problem.targets, problem.shares))
+        scores = np.tile(self._constant, (total, 1))
+        self.feedback = float(loss.mean_curvature(scores[:1]))
+        self._start = problem.weighted(loss.gradient(scores, problem.targets))
+        self._means: list[list[Array]] = []
+        """Mean of each block's predictions in each epoch."""
+        self._blocks = tuple(np.zeros((size, problem.outputs)) for size in problem.mapping.sizes)
+
+    def sums(self) -> list[Array]:
+        """Return Y of each slot's rows, without the contribution of its own scores: (d_c, n_i)
+        each.
+        """
+        problem, mapping = self._problem, self._problem.mapping
+        known = mapping.gather_sum(self._blocks)
+        sums = []
+        for place, block in enumerate(self._blocks):
+            others = known - mapping.slots[place].part(block, slice(None)) - self._mean(place)
+            slopes = self._start + self.feedback * problem.weighted(others)
+            sums.append(mapping.scatter(place, slopes).T)
+        return sums
+
+    def take(self, blocks: tuple[Array, ...]) -> Array:
+        """Take the noised predictions of all rows (n_i, d_c) after a step; return the intercept
+        (d_c,)."""
+        means, kept = [], []
+        for place, block in enumerate(blocks):
+            counts, noise = self._problem.counted[place], self._noise(place)
+            whole = max(float(counts.sum()), 1e-300)
+            mean = counts @ block / whole
+            variance = counts @ np.square(block - mean) / whole
+            rows = whole**2 / max(float(counts @ counts), 1e-300)
+            taken = noise**2 * (1.0 + np.sqrt(2.0 / rows))
+            share = np.clip(1.0 - taken / np.maximum(variance, 1e-300), 0.0, 1.0)
+            kept.append(share * (block - mean))
+            means.append(mean)
+        self._means.append(means)
+        self._blocks = tuple(kept)
+        intercept: Array = self._constant - sum(self._mean(place) for place in range(len(blocks)))
+        return intercept
+
+    def _mean(self, place: int) -> Array:
+        """h̄ of a block (d_c,), shrunk by its noise."""
+        recent = [means[place] for means in self._means[len(self._means) // 2 :]]
+        if not recent:
+            return np.zeros(self._problem.outputs)
+        counts, clip = self._problem.counted[place], self._rounds(place).prediction_clip
+        shares = counts / max(float(counts.sum()), 1e-300)
+        noise = self._noise(place) ** 2 * float(shares @ shares) / len(recent)
+        mean: Array = np.mean(recent, axis=0) * (USUAL * clip**2 / (USUAL * clip**2 + noise))
+        return mean
+
+    def _noise(self, place: int) -> float:
+        return self._rounds(place).prediction_noise
+
+    def _rounds(self, place: int) -> RoundNoise:
+        privacy = self._problem.privacy
+        if privacy is None:
+            raise InternalError("noised scores without privacy")
+        return privacy.rounds[self._problem.slots[place].slot]
+
+
+class Surrogate:
+    """The loss by its second-order expansion at the best constant scores b₀.
+
+    Noise of several times the scores makes any curved loss's slopes useless: σ(h + noise) is 0 or
+    1, whatever h. The expansion is linear in h, so that noise stays additive and averages out over
+    rows: g = ∂ℓ(b₀) + s c (h − h̄), c the mean curvature at b₀ and h̄ the mean over the rows, which
+    the intercept b₀ − h̄ takes up. Slopes then add up to 0, and a column that is not centred acts
+    as if it were.
+
+    s ≤ 1 bounds the noise of a slope to BOUND of the slopes' own spread: rows are clipped to about
+    that, and a sum of clipped rows keeps of the labels what noise leaves of each row's direction.
+    With s below 1 the model is larger than the expansion's minimum, by 1/s in the limit of many
+    steps; without any feedback, s = 0, its direction is that of the labels' covariance with the
+    columns. All of it is post-processing of noised predictions.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        self._constant = np.array(
+            problem.loss.initial_intercept(problem.targets, problem.shares), np.float64
+        )
+        scores = np.tile(self._constant, (problem.mapping.total, 1))
+        curvature = problem.loss.mean_curvature(scores[:1])
+        spread = problem.norm(problem.loss.gradient(scores, problem.targets))
+        spread = spread / np.sqrt(problem.mapping.total) or 1.0
+        noise = curvature * problem.noise / spread
+        self.applies = noise > FAINT
+        self._feedback = curvature * min(1.0, BOUND / noise) if self.applies else curvature
+        self._means: list[Array] = []
+        """h̄ after each epoch."""
+
+    def intercept(self, embedding: Array) -> Array:
+        """b₀ − h̄ after an epoch, whose rows predict (N, d_c): (d_c,)
+
+        The mean of a table with few rows is noisy itself. h̄ is that of the last half of the epochs,
+        which the parameters do not leave far behind, shrunk as a number of about a third of the
+        clip is to be expected from a measurement with that noise.
+        """
+        problem = self._problem
+        self._means.append(_mean(embedding, problem.shares))
+        recent = self._means[len(self._means) // 2 :]
+        noise = self._variance() / len(recent)
+        rounds = problem.privacy.rounds if problem.privacy is not None else {}
+        usual = USUAL * sum(noise_of_slot.prediction_clip**2 for noise_of_slot in rounds.values())
+        mean: Array = np.mean(recent, axis=0)
+        return self._constant - mean * (usual / (usual + noise))
+
+    def _variance(self) -> float:
+        """Return the variance of the noise in each number of h̄."""
+        problem = self._problem
+        if problem.privacy is None:
+            return 0.0
+        shares = np.ones(problem.mapping.total) if problem.shares is None else problem.shares
+        variance = 0.0
+        for place, members in enumerate(problem.slots):
+            parts = problem.mapping.scatter(place, shares[:, None])[:, 0] / problem.mapping.total
+            noise = problem.privacy.rounds[members.slot].prediction_noise
+            variance += noise**2 * float(parts @ parts)
+        return variance
+
+    def slopes(self, embedding: Array, targets: Array, shares: Array | None) -> Array:
+        """Return slopes of rows that predict `embedding` (B, d_c), with weights `shares` (B,) of
+        mean 1.
+        """
+        problem = self._problem
+        scores = np.broadcast_to(self._constant, embedding.shape)
+        moved = self._feedback * (embedding - _mean(embedding, shares))
+        gradient: Array = problem.loss.gradient(scores, targets) + moved
+        return gradient if shares is None else gradient * shares[:, None]
+
+
+def _mean(values: Array, shares: Array | None) -> Array:
+    mean: Array = np.average(values, axis=0, weights=shares)
+    return mean
+
+
+PROBES = 8
+"""Power rounds for the step size, where `learning_rate` is not given."""
+MARGIN = 1.02
+NOISED_STEPS = 20.0
+"""Total reach of steps where noise drowns predictions, in units of 1/L. More steps would only
+enlarge the parameters.
+"""
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Step lengths before the schedule."""
+
+    blocks: float
+    head: float
+    """Rate of the intercept, and of a linear head."""
+    factors: tuple[Array, ...] = ()
+    """For each slot, (n_i, r): factors of its rows from the power rounds, where steps of batches
+    could diverge; else empty.
+    """
+
+
+def usual_rates(problem: Problem) -> Rates | None:
+    """`learning_rate`, or Adam's; None for what is to be estimated, or where features are
+    protected public.
+
+    A step of Adam is as long whatever the gradient. In the unit of the scores it is a hundredth of
+    them: 0.01 itself, where targets are of thousandths, would make any model worse than none.
+    """
+    options = problem.options.of(SgdOptions)
+    if options.estimated:
+        return None
+    rate = options.learning_rate
+    if rate is None:
+        rate = LEARNING_RATE * problem.loss.unit(problem.targets)
+    return Rates(rate, rate)
+
+
+def public_rates(problem: Problem, steps: int, *, held: bool = False) -> Rates:
+    """Without a look at the rows, for linear blocks whose features are protected.
+
+    Power rounds would be exact functions of the features. The trace of X̃ᵀX̃/N bounds λ_max, and is
+    at most 1 for every numeric column, standardised or between −1 and 1, and for every category
+    feature: a row has one category. Columns that are not centred are not orthogonal to the
+    intercept, which is one more column of ones then. Clipping a row's gradient does not add
+    curvature: along the row's own direction it cuts a slope that rises with the score, as Huber's
+    loss does. A step 1/L with L = curvature · trace + l2 descends, and does so even where the trace
+    is twice as large, as columns of missing indicators and noised scales may make it.
+
+    With momentum as in `estimated_rates`.
+
+    Where noise of more than 1 lies on the scores of a classifier, or of more than the targets'
+    deviation on those of a regression, slopes hardly tell any more whether scores are large enough,
+    and the parameters would grow with every one of the run's `steps`. Then all of them together go
+    as far as `NOISED_STEPS` of 1/L; since noise grows with the root of the number of steps, their
+    direction is as good for any number.
+
+    held : the clients' own scores hold the parameters back, and the intercept makes no steps.
+    """
+    fresh, curvature = _fresh(problem), problem.loss.curvature
+    factor = min(1.0, 2.0 * fresh)
+    if not held and problem.noise > problem.loss.spread(problem.targets):
+        reach = NOISED_STEPS * (fresh / factor)
+        factor *= min(1.0, reach / steps)
+    apart = problem.centred or held
+    trace = max(problem.trace, 1.0) if apart else problem.trace + 1.0
+    rate = factor / (curvature * trace + problem.l2)
+    return Rates(rate, factor / curvature if apart else rate)
+
+
+def estimated_rates(
+    problem: Problem,
+    conversation: Conversation,
+    generator: np.random.Generator,
+    counting: float | None,
+) -> Rates:
+    """Estimate rates from power rounds, for linear blocks. `counting`: rows of a batch that count,
+    None for all.
+
+    With L = curvature · λ_max(X̃ᵀX̃/N) + l2, and for batches of B rows curvature · tr(X̃ᵀX̃/N)/B more:
+
+    plain      1/L.
+    momentum   all rows min(1, 2(1 − μ))/L, up to which the heavy ball converges on any convex
+               function (Ghadimi, Feyzmahdavian and Johansson, 2015); batches (1 − μ)/L, whose
+               steps add up to those of 1/L.
+
+    Batches have `factors` too, by which `reach` bounds the step of each. Of classes they need none:
+    slopes are at most 1, and the curvature vanishes where a step has gone too far.
+
+    The intercept is orthogonal to the centred columns: with all rows it has the same formula with
+    the loss's curvature for L.
+    """
+    curvature = problem.loss.curvature
+    powers = spectrum(conversation.probe, problem.passes, PROBES, generator, problem.shares)
+    smoothness = curvature * MARGIN * powers.top + problem.l2
+    if counting is not None:
+        smoothness = max(smoothness + curvature * powers.trace / counting, curvature)
+        rate = _fresh(problem) / smoothness
+        runs_away = problem.loss.quadratic or not problem.loss.bounded
+        return Rates(rate, rate, powers.factors if runs_away else ())
+    factor = min(1.0, 2.0 * _fresh(problem))
+    return Rates(factor / max(smoothness, 1e-12), factor / curvature)
+
+
+def reach(problem: Problem, rates: Rates, rows: Array, shares: Array | None) -> float:
+    """The longest step of a batch, by `rates.blocks`, at which its own loss falls.
+
+    rows : (B, r) the batch's rows of Σ_i A_i F_i, F_i the `rates.factors`.
+    shares : (B,) their weights, of mean 1 in the batch.
+
+    A batch with a row that is far from the others has a curvature L_B of its own, however small it
+    is over all rows, and a step of more than 2/L_B takes it away from its minimum. So no batch's
+    step is to be longer than 1/L_B. The intercept is one more column, of ones.
+
+    It is a lower bound of L_B where there are more columns than power rounds. Since steps fall with
+    the epochs, in the end no batch counts for less than others.
+    """
+    whole = np.column_stack((rows * math.sqrt(problem.mapping.total), np.ones(len(rows))))
+    weighted = whole if shares is None else whole * shares[:, None]
+    curvature = float(np.linalg.eigvalsh(whole.T @ weighted / len(rows))[-1])
+    longest = _fresh(problem) / (problem.loss.curvature * curvature + problem.l2)
+    return longest / rates.blocks
+
+
+def _fresh(problem: Problem) -> float:
+    """Return 1 − μ, the share of a step that is new; 1 without momentum."""
+    steps = problem.options.of(SgdOptions).steps
+    return 1.0 - steps.momentum if steps.optimizer == "momentum" else 1.0
+
+
+def step_factor(schedule: str, decay: float, epoch: int, epochs: int) -> float:
+    """Return the factor of the step length in `epoch`, counted from 1, of `epochs`."""
+    match schedule:
+        case "constant":
+            return 1.0
+        case "inverse":
+            return 1.0 / (1.0 + decay * (epoch - 1))
+        case "exponential":
+            return float(decay ** (epoch - 1))
+        case "cosine":
+            return 0.5 * (1.0 + math.cos(math.pi * (epoch - 1) / epochs))
+    raise InternalError(f"there is no schedule {schedule!r}")

@@ -24,8 +24,8 @@ from sqlfl.coordinator.rounds.chunks import Chunks, FoundChunks, WrittenChunks
 from sqlfl.coordinator.rounds.measured import EVERY, MeasuredRows
 from sqlfl.coordinator.rounds.passes import Passes, PassResult
 from sqlfl.coordinator.rounds.scores import Scores, by_output
-from sqlfl.models.area import KEPT
 from sqlfl.models.losses import Logistic, Loss, Softmax, Squared
+from sqlfl.models.metrics import KEPT
 from sqlfl.models.poisson import Poisson
 from tests.coordinator.test_factorised import TREES, query
 
