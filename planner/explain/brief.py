@@ -19,7 +19,7 @@ from sqlfl.options.training import TrainingOptions
 from sqlfl.planner.explain.card import PrivacyReport
 from sqlfl.planner.explain.caveats import LASTING, NOTHING
 from sqlfl.planner.explain.estimates import estimated, rows_of
-from sqlfl.planner.explain.joins import lasting
+from sqlfl.planner.explain.joins import lasting, sent_keys
 from sqlfl.planner.explain.owners import Verdicts, sentences
 from sqlfl.planner.explain.render import JOINED, MANY, Notes, Section, several
 from sqlfl.planner.explain.setting import ReportSetting
@@ -230,6 +230,7 @@ class _Brief:
             groups.setdefault(disclosed.leaves(), []).append(party)
         for leaves, parties in groups.items():
             yield f"{several(parties, 1)}: {leaves[0].lower()}{leaves[1:]}"
+        yield from (f"{text}." for text in sent_keys(plan))
         for disclosed in self._disclosed(lambda client: "").values():
             yield disclosed.inferred()
         yield self._amount()

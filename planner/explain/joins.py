@@ -9,8 +9,8 @@ from sqlfl.planner.query.ucq import ARRAY, Block, Feature, Join, LeftJoin, Slot
 HEADERS = ("slot", "clients", "rows, estimated", "features", "engine")
 
 
-def _narrowed(plan: FederatedPlan) -> tuple[str, ...]:
-    """Tables that send keys of fewer rows than the query says, or are there for keys only."""
+def sent_keys(plan: FederatedPlan) -> tuple[str, ...]:
+    """Return which tables send keys of fewer or more rows than the query says, or only keys."""
     narrowed = [
         f"{slot.name} sends keys of rows with {' and '.join(slot.derived)} only: equal keys say so"
         for slot in plan.ucq.slots
@@ -21,7 +21,7 @@ def _narrowed(plan: FederatedPlan) -> tuple[str, ...]:
         for slot in plan.ucq.slots
         if slot.once
     ]
-    return (*narrowed, *once, *plan.ucq.remarks, *lasting(plan))
+    return (*narrowed, *once, *plan.ucq.remarks)
 
 
 def lasting(plan: FederatedPlan) -> tuple[str, ...]:
@@ -113,7 +113,7 @@ def joins(plan: FederatedPlan) -> Section:
     if added:
         headers = ("slot", "joined rows without partner get", "WHERE then drops")
         parts.append(TextTable(headers, tuple(added)))
-    if narrowed := _narrowed(plan):
+    if narrowed := (*sent_keys(plan), *lasting(plan)):
         parts.append(Notes(narrowed))
     return Section("Joins", tuple(parts))
 

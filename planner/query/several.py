@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import count
+from itertools import chain, count
 
 from sqlglot import exp
 
@@ -51,14 +51,19 @@ def unrolled(
 
 
 def with_rows(
-    block: DraftBlock, index: int, terms: Sequence[Term], fresh: Callable[[str], str]
+    block: DraftBlock,
+    index: int,
+    terms: Sequence[Term],
+    fresh: Callable[[str], str],
+    name: str = "",
 ) -> tuple[DraftBlock, list[exp.Column]]:
     """Return the block with a row of the relation for each row that several-row functions over it
-    give, and the columns of `terms`. `fresh` makes ids.
+    give, and the columns of `terms`, of which the first is called `name`. `fresh` makes ids.
     """
     relation = block.relations[index]
-    taken = {name for branch in relation.branches for _, name in branch.columns}
-    free = (name for n in count() if (name := f"{UNROLLED}_{n}") not in taken)
+    taken = {known for branch in relation.branches for _, known in branch.columns}
+    names_ = chain([name] if name else [], (f"{UNROLLED}_{n}" for n in count()))
+    free = (made for made in names_ if made not in taken)
     names = [next(free) for _ in terms]
     branches = tuple(
         _branch(branch, relation, list(zip(terms, names, strict=True)), fresh("@"))

@@ -202,13 +202,14 @@ def _joined(
     span = terms[0].span
     key = Term(_shifted(window, kind, low, high), span)
     block = _with_used_columns(block, repeated)
-    block, (name,) = with_rows(block, repeated, [key], _fresh(block))
+    unit = "day" if kind == "DATE" else "number"
+    block, (name,) = with_rows(block, repeated, [key], _fresh(block), f"a {unit} of the window")
     sides = operand(window.plus.copy()), name
     equality = Term(exp.EQ(this=sides[0], expression=sides[1]), span)
     kept = tuple(term for term in place.conditions if term not in terms)
     remarks.append(
         f"{block.relations[repeated].name} sends {high - low + 1} keys for each row: one for each "
-        f"{'day' if kind == 'DATE' else 'number'} of a window"
+        f"{unit} of a window"
     )
     return replace(block, tree=place.put((*kept, equality)))
 

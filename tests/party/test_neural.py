@@ -28,8 +28,8 @@ from sqlfl.messages import (
     SendPredictions,
     SumGradient,
 )
-from sqlfl.methods.admm.tower_client import LEAST, LocalUpdate, sensitivities
 from sqlfl.methods.admm.messages import AdmmResiduals
+from sqlfl.methods.admm.tower_client import LEAST, LocalUpdate, sensitivities
 from sqlfl.methods.sgd.messages import SgdResiduals
 from sqlfl.models import neural
 from sqlfl.models.neural import TowerNetwork, device_of
