@@ -317,7 +317,7 @@ def _forking(folder: Path, files: Sequence[str], pipe: Connection) -> None:
 
 
 def _prepared(folder: Path) -> None:
-    os.environ |= {"OPENBLAS_NUM_THREADS": "1", "SQLFL_SEED": "0"}
+    os.environ |= {"OPENBLAS_NUM_THREADS": "1"}
     os.chdir(folder)
     sys.path[:] = [str(folder), *(path for path in sys.path if path not in ("", str(ROOT)))]
     for name in [name for name in sys.modules if name.partition(".")[0] in ("tests", "sqlfl")]:
