@@ -26,6 +26,7 @@ from sqlfl.options.diagnostics import (
     looks_markdown,
 )
 from sqlfl.options.policies import policies_markdown
+from sqlfl.options.studies import studies_markdown
 from sqlfl.options.training import options_markdown
 from sqlfl.options.tuning import tuning_markdown
 from sqlfl.planner.grammar.dialect import STATEMENTS
@@ -225,6 +226,7 @@ def test_statements_and_public_names_are_documented() -> None:
         return [name for name in names if not re.search(rf"\b{name}\b", text)]
 
     assert not missing(STATEMENTS, pages["statements.md"])
+    assert studies_markdown() in pages["statements.md"]
     assert not missing(KINDS, pages["statements.md"])
     assert not missing((name for name in sqlfl.__all__ if name != "__version__"), every)
     for kind in (sqlfl.Federation, sqlfl.Relation, sqlfl.Result, sqlfl.Model):

@@ -207,6 +207,7 @@ BOTTOM = [
     "sqlfl.contract.request",
     "sqlfl.contract.methods",
     "sqlfl.contract.schema",
+    "sqlfl.contract.study",
     "sqlfl.methods",
     "sqlfl.methods.admm.options",
     "sqlfl.methods.frank_wolfe.options",

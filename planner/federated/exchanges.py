@@ -112,6 +112,8 @@ class Run:
     """Scores of the model are sent in 8-byte numbers."""
     separates: bool = False
     """Clients are asked, before the first step, which columns have no finite estimate."""
+    study: str | None = None
+    """The study within which the statement runs."""
     join: JoinUse | None = None
     """The join that lasts whose rows are used; None for a run that makes its own."""
 

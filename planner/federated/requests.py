@@ -48,6 +48,7 @@ def request_of(
         warm=training and run.training.warm_start is not None,
         into=run.into is not None,
         asked=tuple(Asked(*key, often) for key, often in sorted(most.items())),
+        study=run.study,
     )
 
 

@@ -19,6 +19,7 @@ from sqlfl.planner.grammar.statements import (
     CurvesOfModel,
     DropJoin,
     DropModel,
+    DropStudy,
     EvaluateModel,
     ExplainStatement,
     ExportModel,
@@ -31,9 +32,11 @@ from sqlfl.planner.grammar.statements import (
     TrainModel,
     TransformItem,
     TuneModel,
+    UseStudy,
     WeightsOfModel,
     Word,
 )
+from sqlfl.planner.grammar.studies import read_study
 from sqlfl.planner.grammar.tokens import tokenize
 from sqlfl.planner.grammar.transforms import read_items
 
@@ -149,6 +152,14 @@ class _Reader(ListingParser):
         if first == "CREATE" and self.makes_join():
             self.at += 1
             return self._create()
+        if self.accept("CREATE", "STUDY"):
+            return read_study(self, replace=False)
+        if self.accept("CREATE", "OR", "REPLACE", "STUDY"):
+            return read_study(self, replace=True)
+        if self.accept("USE", "NO", "STUDY"):
+            return UseStudy(None, self.sql)
+        if self.accept("USE", "STUDY"):
+            return UseStudy(self.name("the name of the study"), self.sql)
         if first in readers:
             self.at += 1
             return readers[first]()
@@ -490,11 +501,14 @@ class _Reader(ListingParser):
         self.expect("MODEL", "after RESUME", "RESUME MODEL name")
         return ResumeModel(self.name("the name of the model"), self.sql)
 
-    def _drop(self) -> DropModel | DropJoin:
+    def _drop(self) -> DropModel | DropJoin | DropStudy:
         if self.accept("JOIN"):
             if_exists = self.accept("IF", "EXISTS")
             return DropJoin(self.name("the name of the join"), if_exists, self.sql)
-        form = "DROP MODEL [IF EXISTS] name, or DROP JOIN [IF EXISTS] name"
+        if self.accept("STUDY"):
+            if_exists = self.accept("IF", "EXISTS")
+            return DropStudy(self.name("the name of the study"), if_exists, self.sql)
+        form = "DROP MODEL [IF EXISTS] name; DROP JOIN and DROP STUDY have the same form"
         self.expect("MODEL", "after DROP", form)
         if_exists = self.accept("IF", "EXISTS")
         return DropModel(self.name("the name of the model"), if_exists, self.sql)

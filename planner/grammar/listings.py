@@ -14,6 +14,7 @@ from sqlfl.planner.grammar.statements import (
     ShowJoins,
     ShowModels,
     ShowParties,
+    ShowStudies,
     ShowTables,
     Statement,
 )
@@ -29,6 +30,7 @@ class ListingParser(Clauses):
         listed: dict[str, Callable[[str], Statement]] = {
             "MODELS": ShowModels,
             "JOINS": ShowJoins,
+            "STUDIES": ShowStudies,
             "TABLES": ShowTables,
             "PARTIES": ShowParties,
         }
@@ -41,7 +43,8 @@ class ListingParser(Clauses):
             elif self.word() in _OWNERS:
                 hint = f"an owner's statement: sqlfl.owner(connection).sql('SHOW {self.word()}')"
             raise self.fail(
-                f"expected MODELS, JOINS, TABLES or PARTIES after SHOW, got {self.got()}", hint=hint
+                f"expected MODELS, JOINS, STUDIES, TABLES or PARTIES after SHOW, got {self.got()}",
+                hint=hint,
             )
         self.at += 1
         return made(self.sql)

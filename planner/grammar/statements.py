@@ -248,6 +248,47 @@ class CommentOnModel:
 
 
 @dataclass(frozen=True)
+class TableUse:
+    """`role (column, ...), ... ON party.table` in CREATE STUDY."""
+
+    roles: tuple[tuple[str, tuple[Word, ...]], ...]
+    """Roles in lower case, with their columns."""
+    table: Path
+
+
+@dataclass(frozen=True)
+class CreateStudy:
+    """`CREATE STUDY name PURPOSE 'text' FOR role (column, ...) ON table [AND ...] WITH (...)`"""
+
+    name: Word
+    purpose: str
+    tables: tuple[TableUse, ...]
+    options: tuple[Option, ...]
+    replace: bool
+    sql: str = field(repr=False)
+
+
+@dataclass(frozen=True)
+class DropStudy:
+    name: Word
+    if_exists: bool
+    sql: str = field(repr=False)
+
+
+@dataclass(frozen=True)
+class UseStudy:
+    """`USE STUDY name`, or `USE NO STUDY`"""
+
+    name: Word | None
+    sql: str = field(repr=False)
+
+
+@dataclass(frozen=True)
+class ShowStudies:
+    sql: str = field(repr=False)
+
+
+@dataclass(frozen=True)
 class ShowModels:
     sql: str = field(repr=False)
 
@@ -322,6 +363,10 @@ Statement: TypeAlias = (
     | DescribeModel
     | DropModel
     | ResumeModel
+    | CreateStudy
+    | DropStudy
+    | UseStudy
+    | ShowStudies
     | ShowTables
     | ShowParties
     | DescribeTable

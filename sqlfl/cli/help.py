@@ -28,6 +28,7 @@ def help_on(text: str) -> str:
 
     >>> print(help_on("drop model"))
     DROP JOIN [IF EXISTS] name
+    DROP STUDY [IF EXISTS] name
     DROP MODEL [IF EXISTS] name
     <BLANKLINE>
     sqlfl docs statements has examples; HELP epochs, or any other option, says what it must be

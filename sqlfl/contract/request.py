@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
-from sqlfl.base.codec import from_json, loads, to_json
+from sqlfl.base.codec import LEFT_OUT, from_json, loads, to_json
 from sqlfl.base.errors import InternalError
 
 SAME = ("engine", "name", "device", "warm")
@@ -66,6 +66,8 @@ class Request:
     into: bool
     """True if predictions are written into tables."""
     asked: tuple[Asked, ...]
+    study: str | None = field(default=None, metadata=LEFT_OUT)
+    """Name of the study within which the analyst runs it; None for none."""
 
     def to_json(self) -> str:
         return to_json(self)
@@ -129,6 +131,7 @@ def digest(request: str, specification: str, fragments: tuple[str, ...]) -> str:
     """
     description = loads(request)
     options = loads(description.pop("options"))
+    description.pop("study", None)
     if measures(description["purpose"], description["look"]):
         description["look"] = "null"
     text = to_json(

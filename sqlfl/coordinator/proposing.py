@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from sqlfl.contract.request import Verdict, verdicts_from_json
 from sqlfl.contract.schema import Address, Client, specifications_to_json
-from sqlfl.messages import CLIENT, Propose, Proposed
+from sqlfl.contract.study import Study
+from sqlfl.messages import CLIENT, Propose, Proposed, ProposeStudy
 from sqlfl.messages.replies import Expected, ReplyChannel, ask, refused
 from sqlfl.planner.federated.plan import FederatedPlan
 
@@ -20,7 +23,24 @@ def propose(plan: FederatedPlan, channel: ReplyChannel, run: str) -> None:
 
 def verdicts(plan: FederatedPlan, channel: ReplyChannel) -> dict[Client, tuple[Verdict, ...]]:
     """Return each owner's verdicts on the run, which does not begin."""
-    requests = _proposals(plan, "")
+    return _verdicts(_proposals(plan, ""), channel)
+
+
+def propose_study(
+    studies: Mapping[Client, Study], channel: ReplyChannel
+) -> dict[Client, tuple[Verdict, ...]]:
+    """Propose a study, each client with its own tables. Return each owner's verdicts, none where
+    it is approved or needs no approval.
+    """
+    return _verdicts(
+        {(c, CLIENT): ProposeStudy("", CLIENT, own.to_json()) for c, own in studies.items()},
+        channel,
+    )
+
+
+def _verdicts(
+    requests: Mapping[Address, Propose | ProposeStudy], channel: ReplyChannel
+) -> dict[Client, tuple[Verdict, ...]]:
     replies = ask(channel, requests, lambda _: Expected(Proposed)) if requests else {}
     by_client = {}
     for address, reply in replies.items():

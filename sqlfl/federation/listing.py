@@ -93,11 +93,7 @@ def columns(catalog: Catalog, path: Path, sql: str) -> pa.Table:
     """Return a row for each column of the table that `path` names in `sql`: name, type, and number
     of the party's databases that have it. Raises PlanError for an unknown table.
     """
-    known = CatalogTables(catalog, sql)
-    party = known.party_named(path.parts[0], path.span)
-    node = _placed(path)
-    parts = tuple((client, known.table(node, client)) for client in catalog.clients(party))
-    rows = list(_Listed(path.parts, ("", ""), parts).columns())
+    rows = list(_Listed(path.parts, ("", ""), tables_at(catalog, path, sql)).columns())
     return pa.table(
         {
             "column": [name for name, _, _ in rows],
@@ -106,6 +102,16 @@ def columns(catalog: Catalog, path: Path, sql: str) -> pa.Table:
         },
         COLUMNS,
     )
+
+
+def tables_at(catalog: Catalog, path: Path, sql: str) -> tuple[tuple[Client, Table], ...]:
+    """Return the table that `path` names in `sql`, at each client of its party. Raises PlanError
+    for an unknown table.
+    """
+    known = CatalogTables(catalog, sql)
+    party = known.party_named(path.parts[0], path.span)
+    node = _placed(path)
+    return tuple((client, known.table(node, client)) for client in catalog.clients(party))
 
 
 def features(model: Model) -> pa.Table:

@@ -14,7 +14,7 @@ from sqlfl.coordinator import checking, importance, inference_result, skew, writ
 from sqlfl.coordinator.contributions import added_columns
 from sqlfl.coordinator.scoring import Outcome, measured, prediction_columns
 from sqlfl.coordinator.weights import schema_of_weights
-from sqlfl.federation import exporting, joins, listing, rehearsal
+from sqlfl.federation import exporting, joins, listing, rehearsal, studies
 from sqlfl.federation.tuned import schema_of_tuning
 from sqlfl.options.diagnostics import ContributionsOptions, Importance, Inference, SkewOptions
 from sqlfl.planner.federated.plan import FederatedPlan
@@ -36,6 +36,7 @@ _BY_STATEMENT: dict[type, pa.Schema] = {
     st.ShowParties: listing.PARTIES,
     st.CreateJoin: joins.SCHEMA,
     st.ShowJoins: joins.SCHEMA,
+    **dict.fromkeys((st.CreateStudy, st.DropStudy, st.UseStudy, st.ShowStudies), studies.SCHEMA),
     st.DropJoin: DROPPED,
     st.DescribeTable: listing.COLUMNS,
     st.ShowFeatures: listing.FEATURES,

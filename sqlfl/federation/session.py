@@ -6,7 +6,7 @@ import logging
 import os
 import secrets
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from types import TracebackType
@@ -50,6 +50,7 @@ from sqlfl.federation.run_context import running
 from sqlfl.federation.saving import Saving, model_of
 from sqlfl.federation.script import FLATTEN, TOO_DEEP
 from sqlfl.federation.statements_api import StatementsApi, figure_of
+from sqlfl.federation.studies import KeptStudy, Studies
 from sqlfl.federation.tuned import tuned_result, with_comparison
 from sqlfl.federation.user_warnings import Remarks
 from sqlfl.federation.weights_lookup import askable, curves_of, weights_of
@@ -129,6 +130,7 @@ class Federation(StatementsApi):
         kept = None if self._file is None else self._file.kept
         self._plans = Plans()
         self._joins = LastingJoins(lambda: self._border.channel())
+        self._studies = Studies(self._file)
         self._saving = Saving(self._registry, self._border, kept)
         self.listeners = Listeners(self._parties, at, self._saving.forget)
 
@@ -232,6 +234,8 @@ class Federation(StatementsApi):
                 return Result(self._joins.drop(statement))
             case st.ShowJoins():
                 return Result(self._joins.listing())
+            case st.CreateStudy() | st.UseStudy() | st.DropStudy() | st.ShowStudies():
+                return self._study(statement)
         return self._shown(statement)
 
     def model(self, name: str) -> Model:
@@ -309,7 +313,8 @@ class Federation(StatementsApi):
     ) -> FederatedPlan:
         """Plan a statement. `models` returns models by name; `remark` receives warnings."""
         statement = self._joins.expanded(statement)
-        return self._joins.over(statement, self._planned(statement, models, remark))
+        plan = self._joins.over(statement, self._planned(statement, models, remark))
+        return self._studies.within(plan)
 
     def _planned(
         self,
@@ -530,6 +535,25 @@ class Federation(StatementsApi):
         self._parties.check_secrets(plan.clients)
         self._border.govern(plan.run.governed)
         return Result(self._joins.create(statement, plan))
+
+    def _study(
+        self, statement: st.CreateStudy | st.UseStudy | st.DropStudy | st.ShowStudies
+    ) -> Result:
+        """Answer a statement about studies, with a row for each client that has tables of one."""
+        catalog = self._catalog()
+        match statement:
+            case st.CreateStudy():
+                shown: Iterable[KeptStudy] = (self._studies.create(statement, catalog),)
+            case st.UseStudy(name):
+                self._studies.use(name)
+                shown = self._studies.current
+            case st.DropStudy():
+                self._studies.drop(statement)
+                shown = ()
+            case st.ShowStudies():
+                shown = self._studies.all
+        govern = self._border.govern
+        return Result(self._studies.listing(shown, self._channel(), catalog, govern))
 
     # -- models -----------------------------------------------------------------------------------
 

@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from sqlfl.base.codec import from_json, to_json
 from sqlfl.base.errors import ApprovalError, Error, PolicyError
 from sqlfl.contract.request import REFUSED, WAITING, Request, request_from_json
+from sqlfl.contract.study import ApprovedStudy, Study, study_from_json
 from sqlfl.governance.records import Records, time_of
 from sqlfl.governance.request_columns import SlotColumns
 from sqlfl.options.policies import ALWAYS
 from sqlfl.udfs import sql
 
-APPROVED, USED = "approved", "used"
+APPROVED, USED, REPLACED = "approved", "used", "replaced"
+"""States of a request. An approved study is replaced by a later one of its name."""
 MOST_WAITING = 100
 """Maximum waiting requests of one analyst."""
 
@@ -38,6 +40,10 @@ class Filed:
     """JSON of the slots' specifications; empty for a request of an earlier version."""
     columns: tuple[SlotColumns, ...] = ()
     """Columns by role, as the party has read them; none likewise."""
+    study: Study | None = None
+    """The study, where the request is for one."""
+    outside: tuple[str, ...] = ()
+    """Differences between the run and the study that it names."""
 
 
 class Approvals:
@@ -55,19 +61,61 @@ class Approvals:
         with closing(self._records.cursor()) as cursor:
             return self._state(cursor, analyst, digest)
 
-    def check(self, asked: Filed) -> None:
-        """Return if the run is approved. Raise PolicyError if it was refused, and ApprovalError if
-        it waits; it is filed then.
+    def check(self, asked: Filed, *, within: bool = False) -> None:
+        """Return if the run is approved, or is `within` an approved study. Raise PolicyError if it
+        was refused, and ApprovalError if it waits; it is filed then.
         """
         state, number, because = self.state(asked.analyst, asked.digest)
         if state == REFUSED:
             raise PolicyError(f"its owner has refused this run, request {number}: {because}")
-        if state == APPROVED:
+        if state == APPROVED or within:
             return
+        number = number or self._file(asked)
+        outside = f": {'; '.join(asked.outside)}" if asked.outside else ""
         raise ApprovalError(
-            f"the run waits for its owner, as request {number or self._file(asked)}",
+            f"the run waits for its owner, as request {number}{outside}",
             hint="run the same statement again once it is approved",
         )
+
+    def ask(self, asked: Filed) -> tuple[str, int, str]:
+        """Return the state of a request for a study, its number, and the reason of a refusal. It is
+        filed if it was not.
+        """
+        state, number, because = self.state(asked.analyst, asked.digest)
+        return state, number or self._file(asked), because
+
+    def studies(self) -> tuple[ApprovedStudy, ...]:
+        """Return the approved studies, also those that have ended."""
+        with closing(self._records.cursor()) as cursor:
+            return self._studies(cursor)
+
+    def study(self, analyst: str, name: str) -> ApprovedStudy | None:
+        """Return the analyst's approved study of this name."""
+        own = (s for s in self.studies() if s.analyst == analyst and s.study.name == name)
+        return next(own, None)
+
+    def use_study(self, number: int, run: str, digest: str) -> None:
+        """Count a run that begins within the study. Raise PolicyError if the study is not approved
+        any more, has ended, or has no run left.
+        """
+        now = dt.datetime.now(dt.UTC)
+        with self._records.writing() as cursor:
+            found = next((s for s in self._studies(cursor) if s.number == number), None)
+            if found is None or now >= found.study.until or found.used >= found.study.runs:
+                raise PolicyError(
+                    "the study does not allow this run any more", hint="run the statement again"
+                )
+            self._records.insert(cursor, "study_runs", (number, run, digest, now))
+
+    def end_study(self, analyst: str, name: str, because: str) -> None:
+        """End the analyst's study of this name. Raise Error if none is approved."""
+        found = self.study(analyst, name)
+        if found is None:
+            raise Error(
+                f"no study {name} of {analyst} is approved",
+                hint="SHOW STUDIES lists those that are",
+            )
+        self.decide(found.number, REFUSED, because)
 
     def use(self, analyst: str, digest: str, approval: str) -> None:
         """Use the approval as the run begins. If each run needs its own, no other one can begin by
@@ -90,12 +138,34 @@ class Approvals:
                     f"there is no request {number}",
                     hint=f"waiting are: {listed}" if listed else "SHOW REQUESTS lists them all",
                 )
+            if found[number].state == REPLACED:
+                raise Error(
+                    f"request {number} is of a study that a later one has replaced",
+                    hint="SHOW STUDIES lists those that are approved",
+                )
             if found[number].state == USED:
                 raise Error(
                     f"request {number} was approved, and its run has begun",
                     hint="REVOKE what is granted, to allow no further one",
                 )
+            study = found[number].study
+            if state == APPROVED and study is not None:
+                for other in self._studies(cursor):
+                    same = (other.analyst, other.study.name) == (found[number].analyst, study.name)
+                    if same and other.number != number:
+                        self._decide(cursor, other.number, REPLACED, "")
             self._decide(cursor, number, state, because)
+
+    def _studies(self, cursor: sql.Connection) -> tuple[ApprovedStudy, ...]:
+        rows = self._records.rows(
+            cursor, "SELECT number, count(*) FROM t GROUP BY number", "study_runs"
+        )
+        used = dict(rows)
+        return tuple(
+            ApprovedStudy(item.number, item.analyst, item.study, used.get(item.number, 0))
+            for item in self._found(cursor)
+            if item.study is not None and item.state == APPROVED
+        )
 
     def _file(self, asked: Filed) -> int:
         """File the request and return its number."""
@@ -116,6 +186,12 @@ class Approvals:
             self._records.insert(cursor, "requests", row)
             read = (number, asked.specification, to_json(asked.columns))
             self._records.insert(cursor, "request_columns", read)
+            if asked.study is not None:
+                study = (number, asked.study.name, asked.study.to_json())
+                self._records.insert(cursor, "studies", study)
+            if asked.outside:
+                told = (number, asked.request.study, json.dumps(asked.outside))
+                self._records.insert(cursor, "outside", told)
             return number
 
     def _decide(self, cursor: sql.Connection, number: int | None, state: str, because: str) -> None:
@@ -133,7 +209,7 @@ class Approvals:
         rows = self._records.rows(
             cursor,
             "SELECT number, state, because FROM t "
-            "WHERE analyst = $analyst AND digest = $digest AND state <> 'used' "
+            "WHERE analyst = $analyst AND digest = $digest AND state NOT IN ('used', 'replaced') "
             "ORDER BY number DESC",
             "requests",
             {"analyst": analyst, "digest": digest},
@@ -153,6 +229,13 @@ class Approvals:
                 cursor, "SELECT number, specification, columns FROM t", "request_columns"
             )
         }
+        studies = {
+            number: study_from_json(study)
+            for number, study in self._records.rows(
+                cursor, "SELECT number, study FROM t", "studies"
+            )
+        }
+        outside = dict(self._records.rows(cursor, "SELECT number, differences FROM t", "outside"))
         return tuple(
             Filed(
                 digest,
@@ -165,6 +248,8 @@ class Approvals:
                 state,
                 because,
                 *read.get(number, ("", ())),
+                studies.get(number),
+                tuple(json.loads(outside.get(number, "[]"))),
             )
             for number, digest, analyst, tables, request, fragments, asked, state, because in rows
         )

@@ -36,6 +36,7 @@ from sqlfl.contract.schema import (
     listing_to_json,
     specifications_from_json,
 )
+from sqlfl.contract.study import TRAIN, ApprovedStudy, study_from_json
 from sqlfl.governance import noising
 from sqlfl.governance.accounting import Accounting, strictest_of
 from sqlfl.governance.approvals import Approvals, Filed
@@ -64,8 +65,9 @@ from sqlfl.governance.proposals import (
 )
 from sqlfl.governance.records import Records
 from sqlfl.governance.request_columns import columns_of
-from sqlfl.governance.runs import GovernedRun, GuardedJoins, GuardedSlots, Serve
+from sqlfl.governance.runs import GovernedRun, GuardedJoins, GuardedSlots, RoundLimit, Serve
 from sqlfl.governance.scopes import ASK, ScopeColumn, Table, unknown
+from sqlfl.governance.studies import differences, filed_study, noised
 from sqlfl.governance.tree import SelectReading
 from sqlfl.governance.trial import Trial, Tried, named_columns
 from sqlfl.options.policies import NEVER, TrainingPolicy, within
@@ -159,7 +161,7 @@ MOST_PROPOSALS = 64
 """Maximum proposals that are kept until their runs begin."""
 LASTING = 1.0
 """Seconds for which a ruling serves the rest of a statement."""
-ANEW = (ms.ListTables, ms.SendBlock, ms.OpenJoin)
+ANEW = (ms.ListTables, ms.SendBlock, ms.OpenJoin, ms.ProposeStudy)
 """Requests that begin a statement."""
 OUTSIDE = (ms.Keep, ms.Drop, ms.Collect)
 """Requests about models, not about a run."""
@@ -235,7 +237,7 @@ class Guard:
             return reply
         ruling = self._ruling(anew=isinstance(request, ANEW))
         if ruling is None:
-            if isinstance(request, ms.Propose):
+            if isinstance(request, ms.Propose | ms.ProposeStudy):
                 return ms.Proposed(request.run, request.slot, verdicts_to_json(()))
             return answer(request)
         proposal = self._proposals.get(request.run) if isinstance(request, ms.Prepare) else None
@@ -254,6 +256,8 @@ class Guard:
                 return self._described(request, answer, ruling)
             case ms.Propose():
                 return self._proposed(request, ruling)
+            case ms.ProposeStudy():
+                return self._proposed_study(request, ruling)
             case ms.Prepare():
                 return self._prepared(request, answer, ruling)
             case ms.OpenJoin():
@@ -505,9 +509,21 @@ class Guard:
         told = ""
         if every.approval != NEVER or every.runs_per_day is not None:
             told = digest(propose.request, propose.specification, found.canonical)
+        asking, study, limit = None, None, None
+        if every.approval != NEVER and not verdicts:
+            asking = Filed(
+                told, self._analyst, _names(tables), request, propose.fragments,
+                specification=propose.specification, columns=columns_of(found),
+            )  # fmt: skip
+            if request.study is not None:
+                study = self._approvals.study(self._analyst, request.study)
+                may = partial(ruling.may, JOIN)
+                outside = differences(study, asking, found, rules, every, may)
+                asking = replace(asking, outside=outside)
+                study = None if outside else study
         if not propose.run:
             said = (
-                *self._answered(verdicts, told, every.approval),
+                *(verdicts if asking is None else self._answered(asking, every.approval, study)),
                 *self._accounting.remains(asked),
             )
             return ms.Proposed("", propose.slot, verdicts_to_json(said))
@@ -515,13 +531,12 @@ class Guard:
             raise PolicyError(verdicts[0].rule, hint=ASK)
         if propose.run in self._seen or self._models.is_known(propose.run):
             raise PolicyError("a run of this name was there before: each has one of its own")
-        if every.approval != NEVER:
-            names = tuple(sorted(".".join(table[1:]) for table in tables))
-            asking = Filed(
-                told, self._analyst, names, request, propose.fragments,
-                specification=propose.specification, columns=columns_of(found),
-            )  # fmt: skip
-            self._approvals.check(asking)
+        if study is not None:
+            rules = noised(study.study, rules, trains=request.purpose == TRAIN)
+            if study.study.rounds is not None:
+                limit = RoundLimit(study.study.name, study.study.rounds)
+        if asking is not None:
+            self._approvals.check(asking, within=study is not None)
         allowed = {
             item.slot: most
             for item in found.slots
@@ -532,8 +547,9 @@ class Guard:
         } | dict(allowances(request, found, rules))
         parts = {item.slot: parts_of(item, found, rules, ruling) for item in found.slots}
         run = GovernedRun(
-            request, rules, every, self._slots, allowed, parts, self._differencing, self._place[0]
-        )
+            request, rules, every, self._slots, allowed, parts, self._differencing, self._place[0],
+            limit,
+        )  # fmt: skip
         while len(self._proposals) >= MOST_PROPOSALS:
             self._proposals.pop(next(iter(self._proposals)))
         keys = {
@@ -550,23 +566,48 @@ class Guard:
         read_ = [reading for own in found.readings.values() for reading in own]
         self._proposals[propose.run] = Proposal(
             ruling, run, propose, told, views, asked, keys, trained, self._named(read_, ruling),
-            line(self._joins.told(propose.join)[0]) if self._joins and propose.join else "",
+            line(self._joins.told(propose.join)[0]) if self._joins and propose.join else "", study,
         )  # fmt: skip
         return ms.Proposed(propose.run, propose.slot, verdicts_to_json(()))
 
+    def _proposed_study(self, propose: ms.ProposeStudy, ruling: Ruling) -> ms.Message:
+        """Ask the owner about a study. The reply has no verdict if it is approved, or if no run
+        over its tables needs an approval.
+        """
+        if len(propose.study) > LONGEST_REQUEST:
+            raise PolicyError(f"a study of {len(propose.study):,} characters")
+        study = study_from_json(propose.study)
+        try:
+            asked, tables = filed_study(study, self._analyst, self._place, ruling)
+        except PolicyError as error:
+            verdicts: tuple[Verdict, ...] = (Verdict(ms.CLIENT, "", REFUSED, error.message),)
+        else:
+            approval = strictest_of(ruling, tables).approval
+            verdicts = () if approval == NEVER else self._decided(asked)
+        return ms.Proposed(propose.run, propose.slot, verdicts_to_json(verdicts))
+
+    def _decided(self, asked: Filed) -> tuple[Verdict, ...]:
+        """Return the owner's decision on a study, which is filed if it was not."""
+        state, number, because = self._approvals.ask(asked)
+        if state == REFUSED:
+            rule = f"its owner has refused this study, request {number}: {because}"
+            return (Verdict(ms.CLIENT, "", REFUSED, rule),)
+        if state == WAITING:
+            return (Verdict(ms.CLIENT, "", WAITING, f"this is request {number}"),)
+        return ()
+
     def _answered(
-        self, verdicts: tuple[Verdict, ...], told: str, approval: str
+        self, asked: Filed, approval: str, study: ApprovedStudy | None
     ) -> tuple[Verdict, ...]:
-        """Return these verdicts, or the owner's decision on this very run."""
-        if verdicts or approval == NEVER:
-            return verdicts
-        state, number, because = self._approvals.state(self._analyst, told)
+        """Return the owner's decision on this very run, or on the study that it is within."""
+        state, number, because = self._approvals.state(self._analyst, asked.digest)
         if state == REFUSED:
             rule = f"its owner has refused this run, request {number}: {because}"
             return (Verdict(ms.CLIENT, "", REFUSED, rule),)
-        if state == WAITING:
+        if state == WAITING and study is None:
             rule = has(f"approval = '{approval}'")
             rule += "" if number is None else f", and this is request {number}"
+            rule += f": {'; '.join(asked.outside)}" if asked.outside else ""
             return (Verdict(ms.CLIENT, "", WAITING, rule),)
         return ()
 
@@ -644,7 +685,9 @@ class Guard:
             if proposal.asked:
                 run.reserved = self._reserved(request.run, proposal)
             # last, because a run that does not begin leaves the approval unused
-            if run.every.approval != NEVER:
+            if proposal.study is not None:
+                self._approvals.use_study(proposal.study.number, request.run, proposal.digest)
+            elif run.every.approval != NEVER:
                 self._approvals.use(self._analyst, proposal.digest, run.every.approval)
             for item in specifications_from_json(request.specification):
                 counted = reply.rows[start : start + len(item.fragments)]
@@ -694,9 +737,13 @@ def _check_known(reading: SelectReading, ruling: Ruling) -> None:
 
 _ASKED = (
     *(ms.ListTables, ms.Describe, ms.Propose, ms.Prepare, ms.SendBlock),
-    *(ms.OpenJoin, ms.SendJoinState),
+    *(ms.OpenJoin, ms.SendJoinState, ms.ProposeStudy),
 )
 """Requests for which grants are read anew."""
+
+
+def _names(tables: Iterable[Table]) -> tuple[str, ...]:
+    return tuple(sorted(".".join(table[1:]) for table in tables))
 
 
 def _check_length(request: ms.Propose | ms.Rehearse) -> None:

@@ -42,6 +42,7 @@ from sqlfl.governance.policy_store import check_single, one_instance, reachable
 from sqlfl.governance.records import Records
 from sqlfl.governance.request_summary import summarise
 from sqlfl.governance.scopes import Table
+from sqlfl.governance.study_summary import summarise_study
 from sqlfl.governance.table_facts import TableFacts, measure
 from sqlfl.options.entries import entries_of
 from sqlfl.options.policies import DELTA, TrainingPolicy, resolve_policy, strictest
@@ -188,6 +189,9 @@ class Owner:
                         hint="SHOW GRANTS lists what is",
                     )
                 return self._grants()
+            case st.RevokeStudy(name, analyst, because):
+                self._approvals.end_study(analyst, folded(name), because)
+                return self._studies()
             case st.Decide(number, approve, because):
                 self._approvals.decide(number, APPROVED if approve else REFUSED, because)
                 return self._requests()
@@ -196,6 +200,7 @@ class Owner:
                     "policies": self._policies,
                     "grants": self._grants,
                     "requests": self._requests,
+                    "studies": self._studies,
                     "budgets": self._budgets,
                     "disclosures": self._disclosures,
                 }
@@ -353,6 +358,23 @@ class Owner:
         rows = [asdict(item) for item in left(self._records)]
         return Result(pa.Table.from_pylist(rows, schema=_DISCLOSURES))
 
+    def _studies(self) -> Result:
+        """Return the approved studies, also those that have ended."""
+        rows = [
+            {
+                "request": item.number,
+                "analyst": item.analyst,
+                "study": item.study.name,
+                "purpose": item.study.purpose,
+                "tables": ", ".join(".".join(own.table[1:]) for own in item.study.tables),
+                "runs_used": item.used,
+                "runs": item.study.runs,
+                "until": item.study.until,
+            }
+            for item in self._approvals.studies()
+        ]
+        return Result(pa.Table.from_pylist(rows, schema=_STUDIES))
+
     def _requests(self, number: int | None = None) -> Result:
         """Return all requests in sentences, or one with its details too."""
         every = self._approvals.all()
@@ -393,7 +415,11 @@ class Owner:
             ruling = rulings[item.analyst]
             rules = [] if ruling is None else ruling.rules(tables)
             facts = {t: measured[t] for t in tables if item.state == WAITING}
-            said = summarise(item, strictest(rules) if rules else None, own, facts, now)
+            policy = strictest(rules) if rules else None
+            if item.study is None:
+                said = summarise(item, policy, own, facts, now)
+            else:
+                said = summarise_study(item, item.study, policy, own, facts, now)
             rows.append({
                 "request": item.number,
                 "state": item.state,
@@ -401,7 +427,7 @@ class Owner:
                 "analyst": item.analyst,
                 "asked": item.asked_at,
                 "tables": ", ".join(item.tables),
-                "run": _run(item.request),
+                "run": _run(item.request) if item.study is None else f"study {item.study.name}",
                 "summary": "\n".join(said.sentences),
                 "warnings": "\n".join(said.warnings),
             })  # fmt: skip
@@ -456,6 +482,18 @@ _REQUESTS = pa.schema(
         ("run", pa.string()),
         ("summary", pa.string()),
         ("warnings", pa.string()),
+    ]
+)
+_STUDIES = pa.schema(
+    [
+        ("request", pa.int64()),
+        ("analyst", pa.string()),
+        ("study", pa.string()),
+        ("purpose", pa.string()),
+        ("tables", pa.string()),
+        ("runs_used", pa.int64()),
+        ("runs", pa.int64()),
+        ("until", pa.timestamp("us", tz="UTC")),
     ]
 )
 _DETAILS = ("leaves", "sql", "options", "privacy", "messages", "hash")

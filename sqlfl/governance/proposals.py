@@ -20,6 +20,7 @@ from sqlfl.contract.schema import (
     specifications_from_json,
     specifications_to_json,
 )
+from sqlfl.contract.study import ApprovedStudy
 from sqlfl.governance import noising
 from sqlfl.governance.ledger import Asking
 from sqlfl.governance.policies import Ruling
@@ -117,12 +118,15 @@ class Proposal:
     """Columns that its fragments name, by their tables."""
     join: str = ""
     """Name of the join whose rows it uses; empty without one."""
+    study: ApprovedStudy | None = None
+    """The study within which it runs; None for a run that was approved by itself."""
 
     @property
     def told(self) -> str:
         """Return its description, for readers of the disclosures."""
         over = f", over join {self.join}" if self.join else ""
-        return told_of(self.run.request, self.views) + over
+        within = "" if self.study is None else f", in study {self.study.study.name}"
+        return told_of(self.run.request, self.views) + over + within
 
 
 def check_keys(con: sql.Connection, tables: Mapping[Table, Sequence[str]]) -> None:

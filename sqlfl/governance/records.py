@@ -59,6 +59,17 @@ REQUESTS = {
 }
 REQUEST_COLUMNS = {"number": "INTEGER", "specification": "VARCHAR", "columns": "VARCHAR"}
 """Specification of each request, and its columns by role; none for those of earlier versions."""
+STUDIES = {"number": "INTEGER", "name": "VARCHAR", "study": "VARCHAR"}
+"""Studies, by the numbers of their requests."""
+STUDY_RUNS = {
+    "number": "INTEGER",
+    "run": "VARCHAR",
+    "digest": "VARCHAR",
+    "begun_at": "TIMESTAMPTZ",
+}
+"""Runs that have begun within a study."""
+OUTSIDE = {"number": "INTEGER", "study": "VARCHAR", "differences": "VARCHAR"}
+"""Requests of runs that exceeded the study which they named, with the differences."""
 RUNS = {
     "run": "VARCHAR",
     "analyst": "VARCHAR",
@@ -133,6 +144,9 @@ TABLES = {
     "grants": GRANTS,
     "requests": REQUESTS,
     "request_columns": REQUEST_COLUMNS,
+    "studies": STUDIES,
+    "study_runs": STUDY_RUNS,
+    "outside": OUTSIDE,
     "runs": RUNS,
     "ledger": LEDGER,
     "draws": DRAWS,

@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from sqlfl.base import sanitize
 from sqlfl.contract.request import Request
 from sqlfl.contract.schema import SlotSpecification, specifications_from_json
 from sqlfl.governance import noising
@@ -68,12 +69,12 @@ def summarise(
     return Summary(
         (
             _whose(filed, facts),
-            _roles(filed.columns),
+            roles_in_words(filed.columns),
             left.leaves(),
             _how_often(filed, left, policy),
             left.inferred(),
         ),
-        tuple(_warnings(filed, policy, grants, facts, now)),
+        tuple(warnings_of(filed, policy, grants, facts, now)),
     )
 
 
@@ -81,7 +82,7 @@ def summarise(
 
 
 def _whose(filed: Filed, facts: Mapping[Table, TableFacts | None]) -> str:
-    request, tables = filed.request, _tables(filed.columns)
+    request, tables = filed.request, tables_of(filed.columns)
     kind = request.kind.replace("_", " ")
     by = f" by the algorithm {request.algorithm}" if request.algorithm else ""
     look = json.loads(request.look)
@@ -95,12 +96,12 @@ def _whose(filed: Filed, facts: Mapping[Table, TableFacts | None]) -> str:
         aim = f"look into a model ({kind})"
     if request.into:
         aim += " and to write the predictions into a table"
-    rows = listed(_rows(table, facts) for table in tables)
+    rows = listed(rows_in_words(table, facts) for table in tables)
     yours = "your table" if len(tables) == 1 else "your tables"
     return f"{filed.analyst} asks to {aim}, with rows of {yours} {rows}."
 
 
-def _rows(table: Table, facts: Mapping[Table, TableFacts | None]) -> str:
+def rows_in_words(table: Table, facts: Mapping[Table, TableFacts | None]) -> str:
     name = _name(table)
     if table not in facts:
         return name
@@ -112,8 +113,8 @@ def _count(rows: int) -> str:
     return f"{rows:,} row{'s' * (rows != 1)}"
 
 
-def _roles(slots: Sequence[SlotColumns]) -> str:
-    several = len(_tables(slots)) > 1
+def roles_in_words(slots: Sequence[SlotColumns]) -> str:
+    several = len(tables_of(slots)) > 1
     words = {
         TRAIN: ("as a feature", "as features"),
         LABEL: ("as the label", "for the label"),
@@ -245,13 +246,16 @@ def _binomial(privacy: Privacy | None) -> str:
 # -- warnings --------------------------------------------------------------------------------------
 
 
-def _warnings(
+def warnings_of(
     filed: Filed,
     policy: TrainingPolicy | None,
     grants: Sequence[Grant],
     facts: Mapping[Table, TableFacts | None],
     now: dt.datetime,
 ) -> Iterator[str]:
+    if filed.outside:
+        named = sanitize.clipped(sanitize.line(filed.request.study or ""), 80)
+        yield f"It exceeds study {named}: {'; '.join(filed.outside)}."
     keys = _keys(filed.columns, grants)
     most = MANY_VALUES if policy is None else policy.max_categories
     least = SMALL_GROUP if policy is None else max(SMALL_GROUP, policy.min_cell)
@@ -337,6 +341,9 @@ def is_grouped(found: ColumnFacts, most: int) -> bool:
 
 
 def _labels_in_clear(filed: Filed) -> bool:
+    if filed.study is not None:
+        labels = any(use.role == LABEL for slot in filed.columns for use in slot.uses)
+        return labels and filed.study.label_epsilon is None
     often = filed.request.often()
     return any(
         bool(often.get((item.slot, SendLabels.kind)))
@@ -354,7 +361,7 @@ def _wide_grants(
     """Yield grants of all columns of a table in a role that lets values leave, if some of these
     columns are free text or identifiers.
     """
-    for table in _tables(filed.columns):
+    for table in tables_of(filed.columns):
         found = facts.get(table)
         if found is None:
             continue
@@ -377,7 +384,7 @@ def _wide_grants(
 
 
 def _ended(filed: Filed, grants: Sequence[Grant], now: dt.datetime) -> Iterator[str]:
-    for table in _tables(filed.columns):
+    for table in tables_of(filed.columns):
         own = [grant for grant in grants if grant.table == table]
         for grant in own:
             if grant.until is not None and grant.until <= now:
@@ -393,7 +400,7 @@ def _ended(filed: Filed, grants: Sequence[Grant], now: dt.datetime) -> Iterator[
 # -- words -----------------------------------------------------------------------------------------
 
 
-def _tables(slots: Iterable[SlotColumns]) -> list[Table]:
+def tables_of(slots: Iterable[SlotColumns]) -> list[Table]:
     return sorted({table for slot in slots for table in slot.tables})
 
 

@@ -19,6 +19,7 @@ from sqlfl.governance.ledger import FEATURES, LABELS
 from sqlfl.governance.masked import in_clear
 from sqlfl.governance.policy_evaluation import has, refusal
 from sqlfl.governance.scopes import Table
+from sqlfl.messages.disclosed import ROUNDS
 from sqlfl.options.policies import SECURE_SUM, TrainingPolicy, modes, written_size
 from sqlfl.udfs.encoding.cells import Counted
 from sqlfl.udfs.sql import Connection
@@ -30,6 +31,14 @@ BEFORE = (ms.SendKeys, ms.Activate)
 """Requests that may come before a slot's active rows are known."""
 MEASURING = (ms.Activate, ms.Weigh, ms.SetRanges, ms.SetEncoding, ms.Start)
 """Requests from which on noised data of features may leave."""
+
+
+@dataclass(frozen=True)
+class RoundLimit:
+    """Maximum rounds of a run within a study."""
+
+    study: str
+    rounds: int
 
 
 class GuardedJoins(Protocol):
@@ -121,8 +130,8 @@ class GovernedRun:
 
     rules, every : for each slot the strictest of its tables' policies, and that of all. allowed :
     μ² that training may release of a row of a slot under an account. database : the client's own,
-    of the connection's databases. left : kinds of releases, in the ledger's words, of which
-    something has left.
+    of the connection's databases. limit : of its study; None without one. left : kinds of releases,
+    in the ledger's words, of which something has left.
     """
 
     def __init__(
@@ -135,10 +144,13 @@ class GovernedRun:
         parts: Mapping[int, Parts],
         differencing: Differencing,
         database: str,
+        limit: RoundLimit | None = None,
     ) -> None:
         self.rules, self.every, self.parts = rules, every, parts
         self.request, self._slots, self._allowed = request, slots, allowed
         self._differencing, self._database = differencing, database
+        self._limit = limit
+        self._rounds: Counter[int] = Counter()
         self.left: set[str] = set()
         self.reserved: tuple[int, ...] = ()
         """Numbers of its entries in the ledger."""
@@ -266,6 +278,14 @@ class GovernedRun:
         self._asked[key] += 1
         if self._asked[key] > self._most[key]:
             raise _beyond(f"message {request.kind} more than {self._most[key]:g} times")
+        if self._limit is not None and request.kind in ROUNDS:
+            self._rounds[request.slot] += 1
+            if self._rounds[request.slot] > self._limit.rounds:
+                raise PolicyError(
+                    f"study {self._limit.study} allows at most {self._limit.rounds:,} rounds in a "
+                    "run",
+                    hint="ask for fewer epochs; or USE NO STUDY, and the run asks its owner",
+                )
         self._of_slot[request.slot] += 1
         if self._of_slot[request.slot] > rules.rounds:
             raise refusal(f"rounds = {rules.rounds}")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from sqlglot.tokenizer_core import TokenType
 
 from sqlfl.base.errors import nearest
+from sqlfl.options.studies import read_until
 from sqlfl.planner.grammar.clauses import Clauses
 from sqlfl.planner.grammar.statements import Option, Path, Span, Word
 
@@ -16,7 +17,7 @@ ROLES = ("TRAIN", "FILTER", "JOIN", "LABEL", "IDENTIFY", "KEY")
 identify its rows.
 """
 STATEMENTS = ("CREATE", "DROP", "GRANT", "REVOKE", "APPROVE", "REFUSE", "SHOW")
-_SHOWN = ("POLICIES", "GRANTS", "REQUESTS", "BUDGETS", "DISCLOSURES")
+_SHOWN = ("POLICIES", "GRANTS", "REQUESTS", "STUDIES", "BUDGETS", "DISCLOSURES")
 _CREATE = "CREATE [OR REPLACE] TRAINING POLICY name [WITH (rule = value, ...)]"
 _GRANT = (
     "GRANT TRAIN (column, ...), FILTER (column, ...), JOIN (column, ...), LABEL (column), PREDICT, "
@@ -25,6 +26,7 @@ _GRANT = (
 )
 _APPROVE = "APPROVE REQUEST 17"
 _REFUSE = "REFUSE REQUEST 17 BECAUSE 'no free text'"
+_REVOKE_STUDY = "REVOKE STUDY name FROM 'acme' [BECAUSE 'it has ended']"
 _REVOKE = "REVOKE ALL | TRAIN, JOIN, ... ON table FROM 'analyst' [AND MODELS]"
 
 
@@ -72,6 +74,13 @@ class RevokeOn:
 
 
 @dataclass(frozen=True)
+class RevokeStudy:
+    name: Word
+    analyst: str
+    because: str
+
+
+@dataclass(frozen=True)
 class Decide:
     number: int
     approve: bool
@@ -82,7 +91,7 @@ class Decide:
 @dataclass(frozen=True)
 class Show:
     what: str
-    """'policies', 'grants', 'requests', 'budgets' or 'disclosures'."""
+    """'policies', 'grants', 'requests', 'studies', 'budgets' or 'disclosures'."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +99,9 @@ class ShowRequest:
     number: int
 
 
-OwnersStatement = CreatePolicy | DropPolicy | GrantOn | RevokeOn | Decide | Show | ShowRequest
+OwnersStatement = (
+    CreatePolicy | DropPolicy | GrantOn | RevokeOn | RevokeStudy | Decide | Show | ShowRequest
+)
 
 
 def parse_owners(sql: str) -> OwnersStatement:
@@ -120,6 +131,8 @@ class _Reader(Clauses):
             return DropPolicy(self.name("the name of the policy"), exists)
         if self.accept("GRANT"):
             return self._grant()
+        if self.accept("REVOKE", "STUDY"):
+            return self._revoke_study()
         if self.accept("REVOKE"):
             return self._revoke()
         if self.accept("SHOW"):
@@ -223,6 +236,15 @@ class _Reader(Clauses):
         ended = None if roles is None else tuple(roles)
         return RevokeOn(ended, table, analyst, self.sql, models)
 
+    def _revoke_study(self) -> RevokeStudy:
+        name = self.name("the name of the study")
+        self.expect("FROM", "after the name of the study", _REVOKE_STUDY)
+        analyst = self._analyst("FROM")
+        because = "its owner has revoked it"
+        if self.accept("BECAUSE"):
+            because = self._text("BECAUSE", "the reason", _REVOKE_STUDY)
+        return RevokeStudy(name, analyst, because)
+
     def _analyst(self, after: str) -> str:
         return self._text(after, "the analyst's name", f"{after} 'acme'")
 
@@ -253,11 +275,7 @@ class _Reader(Clauses):
         return self._time(token.text, (start[0], token.end + 1))
 
     def _time(self, text: str, span: Span) -> dt.datetime:
-        try:
-            found = dt.datetime.fromisoformat(text)
-        except ValueError:
-            raise self.fail(f"'{text}' is no date", hint="UNTIL DATE '2027-06-30'",
-                            span=span) from None  # fmt: skip
-        # a grant UNTIL a day holds on that day
-        whole = found + dt.timedelta(days=1) if len(text) <= len("2027-06-30") else found
-        return whole if whole.tzinfo else whole.astimezone()
+        found = read_until(text)  # a grant UNTIL a day holds on that day
+        if found is None:
+            raise self.fail(f"'{text}' is no date", hint="UNTIL DATE '2027-06-30'", span=span)
+        return found

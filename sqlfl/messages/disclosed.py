@@ -20,7 +20,7 @@ SILENT = frozenset(
         ms.Propose, ms.Prepare, ms.Finish, ms.Seal, ms.Commit, ms.Activate, ms.Weigh,
         ms.SetEncoding, ms.SetGram, ms.Start, ms.Save, ms.SendReleases, ms.SendSplit, ms.SendFolds,
         ms.SendPublicKey, ms.SetPeers, ms.Repeat, ms.Write, ms.OpenJoin, ms.SendJoinState,
-        ms.CloseJoin,
+        ms.CloseJoin, ms.ProposeStudy,
     )
 ) | {"set_sketch", "column_weights"}  # fmt: skip
 """Requests whose replies hold no value of a row: counts, acknowledgements, random draws, keys."""
@@ -35,6 +35,8 @@ ROW_BY_ROW = frozenset(
 """Requests for numbers that a model makes of the features of each row."""
 MASKED = frozenset(("send_embeddings",))
 """Requests that are answered in sums under masks alone."""
+ROUNDS = ROW_BY_ROW | MASKED
+"""Requests that are rounds of training or scoring."""
 SUMS = frozenset((ms.SendGram.kind, ms.SendStatistics.kind))
 """Requests for sums over rows."""
 OTHERS: Mapping[str, str] = {
@@ -82,6 +84,11 @@ _LEARNT = {
     ms.SendExactContributions.kind: "features row by row, up to the scale of each",
 }
 """What an insider learns about single rows from some of these."""
+
+
+def learnt_from(kind: str) -> str:
+    """Return what an insider learns about single rows from a request of OTHERS; '' for nothing."""
+    return _LEARNT.get(kind, "")
 
 
 @dataclass(frozen=True)
@@ -161,7 +168,7 @@ class Disclosed:
             self._add_features(item, often, algorithm, listed(names.features), noise)
         for kind in sorted(often):
             if kind in OTHERS:
-                self._add(self.clear, OTHERS[kind], _LEARNT.get(kind, ""))
+                self._add(self.clear, OTHERS[kind], learnt_from(kind))
             elif kind not in KNOWN:
                 words = f"replies to {kind}, which sqlfl has no words for"
                 self._add(self.clear, words, "more than these sentences say")

@@ -65,6 +65,16 @@ class Propose(Message):
 
 
 @dataclass(frozen=True, eq=False)
+class ProposeStudy(Message):
+    """Coordinator to client: a study, for the client's owner to approve. No run begins."""
+
+    kind = "propose_study"
+    words = "a study as a whole: its purpose, tables, columns by role, and limits"
+    study: str = field(metadata=text())
+    """JSON of a `sqlfl.contract.study.Study`."""
+
+
+@dataclass(frozen=True, eq=False)
 class Rehearse(Message):
     """Coordinator to client: make synthetic rows, by names, types and this message. They serve the
     rest of the run, whose name begins with `REHEARSAL`.

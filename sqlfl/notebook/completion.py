@@ -105,7 +105,7 @@ def _likely(own: list[Token], names: KnownNames, written: str) -> Iterable[str]:
     if opened:
         return _inside(words, opened, names, written)
     if words == [verb] and verb in ("SHOW", "DESCRIBE", "DROP", "EXPLAIN"):
-        return ("MODELS", "JOINS", "TABLES", "PARTIES") if verb == "SHOW" else ("MODEL",)
+        return ("MODELS", "JOINS", "STUDIES", "TABLES", "PARTIES") if verb == "SHOW" else ("MODEL",)
     if words == [verb] and verb != "CHECK":
         return ("OF",) if verb in _OF else ("MODEL", *(["OR REPLACE MODEL"] * (verb in _MADE)))
     if last in ("OF", "REPLACE") or words == ["COMMENT", "ON"]:

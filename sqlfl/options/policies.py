@@ -29,7 +29,9 @@ times in 100; a larger ε gives hardly any protection.
 ALWAYS, FIRST_TIME = "always", "first_time"
 
 
-def _listed(things: str, choices: Callable[[], tuple[str, ...]]) -> OptionType[tuple[str, ...]]:
+def listed_names(
+    things: str, choices: Callable[[], tuple[str, ...]]
+) -> OptionType[tuple[str, ...]]:
     def read(value: object) -> tuple[str, ...] | None:
         given = (value,) if isinstance(value, str) else value
         if not isinstance(given, tuple) or not given:
@@ -146,13 +148,13 @@ class TrainingPolicy:
         default_text="no limit",
     )
     algorithms: tuple[str, ...] | None = option(
-        _listed("algorithms", lambda: tuple(methods())),
+        listed_names("algorithms", lambda: tuple(methods())),
         None,
         "permitted training methods",
         default_text="all",
     )
     kinds: tuple[str, ...] | None = option(
-        _listed("kinds of models", lambda: KINDS),
+        listed_names("kinds of models", lambda: KINDS),
         None,
         "permitted kinds of models, as the proposal of the run declares",
         default_text="all",

@@ -96,6 +96,8 @@ _MIGRATION = "ALTER TABLE audit ADD COLUMN IF NOT EXISTS crosses BOOLEAN DEFAULT
 """Older files lack the column. Their writers knew no message within the coordinator's own party."""
 _CHAIN = f"CREATE TABLE IF NOT EXISTS chain ({', '.join(f'{n} {t}' for n, t in COLUMNS.items())})"
 """Older files lack it."""
+_STUDIES = "CREATE TABLE IF NOT EXISTS studies (name VARCHAR, document VARCHAR)"
+"""Older files lack it."""
 _LINKS = ", ".join("epoch_us(noted_at)" if name == "noted_at" else name for name in COLUMNS)
 _LINK = "INSERT INTO chain SELECT " + ", ".join(
     "make_timestamptz(?)" if name == "noted_at" else "?" for name in COLUMNS
@@ -191,6 +193,25 @@ class CoordinatorFile:
     def remove(self, model: Model) -> None:
         self._change(lambda con: con.execute("DELETE FROM models WHERE run = ?", [model.run]))
 
+    # -- studies ----------------------------------------------------------------------------------
+
+    def studies(self) -> dict[str, str]:
+        """Return the studies' documents by name."""
+        rows = self._read("SELECT name, document FROM studies ORDER BY rowid").to_pylist()
+        return {str(row["name"]): str(row["document"]) for row in rows}
+
+    def put_study(self, name: str, document: str) -> None:
+        """Keep the study's document, in place of an earlier one of the name."""
+
+        def work(con: Connection) -> None:
+            con.execute("DELETE FROM studies WHERE name = ?", [name])
+            con.execute("INSERT INTO studies (name, document) VALUES (?, ?)", [name, document])
+
+        self._change(work)
+
+    def remove_study(self, name: str) -> None:
+        self._change(lambda con: con.execute("DELETE FROM studies WHERE name = ?", [name]))
+
     # -- audit ------------------------------------------------------------------------------------
 
     def append(self, records: pa.Table) -> None:
@@ -250,6 +271,7 @@ class CoordinatorFile:
             )
         self._con.execute(_MIGRATION)
         self._con.execute(_CHAIN)
+        self._con.execute(_STUDIES)
         return str(name)
 
     def _check_objects(self, objects: Mapping[str, list[Any]]) -> None:
@@ -285,6 +307,7 @@ class CoordinatorFile:
             self._con.execute(_definition(table, columns))
         self._con.execute(_MIGRATION)
         self._con.execute(_CHAIN)
+        self._con.execute(_STUDIES)
         self._con.execute(
             "INSERT INTO coordinator (id, format, written_by, created_at) VALUES (?, ?, ?, ?)",
             [name, FORMAT, self._version, dt.datetime.now(dt.UTC)],

@@ -160,7 +160,7 @@ def test_a_whole_table_is_a_query(fed: sqlfl.Federation) -> None:
 
 
 MISTAKES: dict[str, tuple[str, type[sqlfl.Error], str]] = {
-    "an unknown thing": ("SHOW COLUMNS", sqlfl.ParseError, "MODELS, TABLES or PARTIES"),
+    "an unknown thing": ("SHOW COLUMNS", sqlfl.ParseError, "STUDIES, TABLES or PARTIES"),
     "an unknown party": ("DESCRIBE airlines.flights", sqlfl.PlanError, "did you mean airline"),
     "an unknown table": ("DESCRIBE meteo.wether", sqlfl.PlanError, "did you mean weather"),
     "a table alone": ("DESCRIBE flights", sqlfl.ParseError, r"DESCRIBE party\.table"),

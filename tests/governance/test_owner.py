@@ -138,7 +138,7 @@ def test_it_is_kept_in_the_file(tmp_path: Path) -> None:
         ("REVOKE ON patients FROM 'acme'", "expected ALL or what was granted"),
         (
             "SHOW TABLES",
-            "expected POLICIES, GRANTS, REQUESTS, BUDGETS, DISCLOSURES, REQUEST after SHOW",
+            "expected POLICIES, GRANTS, REQUESTS, STUDIES, BUDGETS, DISCLOSURES, REQUEST after",
         ),
         ("APPROVE REQUEST 3", "there is no request 3"),
         ("APPROVE 3", "expected REQUEST after APPROVE"),

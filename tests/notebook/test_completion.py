@@ -68,7 +68,7 @@ def offered(text: str) -> tuple[str, ...]:
          ("carrier",)),
         (f"TRAIN MODEL m USING lasso TARGET y {FROM} WHERE w.v|", ("visib",)),
         ("TRAIN MODEL m USING lasso TARGET y FROM (|", ("SELECT", "FROM")),
-        ("SHOW |", ("MODELS", "JOINS", "TABLES", "PARTIES")),
+        ("SHOW |", ("MODELS", "JOINS", "STUDIES", "TABLES", "PARTIES")),
         ("DROP MODEL de|", ("delay",)),
         ("EXPORT MODEL delay TO 'fo|", ()),
         ("SHOW MODELS -- and the|", ()),

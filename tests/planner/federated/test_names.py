@@ -83,8 +83,9 @@ PLANS = {
 NAMES = {kind.kind for kind in KINDS.values()}
 OUTSIDE = {"keep", "drop", "failure", "collect", "collected", "repeat", "send_block", "block"}
 OUTSIDE |= {"send_curves", "curves"}
+OUTSIDE |= {"open_join", "join_opened", "send_join_state", "join_state", "close_join"}
 """And, as no owner of these plans has a policy:"""
-OUTSIDE |= {"propose", "proposed", "rehearse", "seal", "sealed"}
+OUTSIDE |= {"propose", "proposed", "propose_study", "rehearse", "seal", "sealed"}
 """Kinds of no plan: of other statements, and of failures."""
 
 

@@ -1,0 +1,110 @@
+"""Limits of `CREATE STUDY ... WITH (...)`."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from sqlfl.base.errors import OptionError
+from sqlfl.contract.methods import methods
+from sqlfl.contract.study import EVALUATE, STATEMENTS, TRAIN
+from sqlfl.models.kinds import KINDS
+from sqlfl.options.entries import Given, OptionTable, entries_of, error, markdown, option
+from sqlfl.options.policies import DELTA, listed_names
+from sqlfl.options.types import OptionType, integer, number
+
+
+def read_until(text: str) -> dt.datetime | None:
+    """Return the time until which something holds; None for text that is no time. A day is
+    included. A time without a zone is local.
+
+    >>> read_until("2030-06-30") == read_until("2030-07-01 00:00:00")
+    True
+    """
+    try:
+        found = dt.datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    whole = found + dt.timedelta(days=1) if len(text) <= len("2027-06-30") else found
+    return whole if whole.tzinfo else whole.astimezone()
+
+
+def _read(value: object) -> dt.datetime | None:
+    return read_until(value) if isinstance(value, str) else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyOptions:
+    """The limits of one study."""
+
+    statements: tuple[str, ...] = option(
+        listed_names("statements", lambda: STATEMENTS),
+        (TRAIN, EVALUATE),
+        "kinds of statement; 'evaluate' stands for METRICS, ROC, CONFUSION, CALIBRATION and "
+        "RESIDUALS too, which send the same messages",
+        default_text="['train', 'evaluate']",
+    )
+    kinds: tuple[str, ...] | None = option(
+        listed_names("kinds of models", lambda: KINDS), None, "kinds of models", default_text="all"
+    )
+    algorithms: tuple[str, ...] | None = option(
+        listed_names("algorithms", lambda: tuple(methods())),
+        None,
+        "methods of training",
+        default_text="all",
+    )
+    epsilon: float | None = option(
+        number(0, above=True),
+        None,
+        "maximum ε of a row's features in one training; without it they leave in clear",
+        default_text="no noise",
+    )
+    delta: float = option(number(0, above=True, most=0.5), DELTA, "the δ at which epsilon holds")
+    label_epsilon: float | None = option(
+        number(0, above=True),
+        None,
+        "maximum ε of a row's label in one run; without it labels leave in clear",
+        default_text="no noise",
+    )
+    rounds: int | None = option(
+        integer(1),
+        None,
+        "maximum number of rounds of training or scoring in one run; a run whose rounds follow "
+        "from the data is ended there",
+        default_text="those of the owners' policies",
+    )
+    runs: int = option(
+        integer(1), 0, "maximum number of runs of all statements together", default_text="required"
+    )
+    until: dt.datetime | None = option(
+        OptionType("a day or a time, as '2030-06-30'", _read),
+        None,
+        "when the study ends; a day is included",
+        default_text="required",
+    )
+
+
+TABLE = OptionTable("limit", {entry.name: entry for entry in entries_of(StudyOptions)}, {})
+
+
+def resolve_study(given: Iterable[Given], sql: str, now: dt.datetime) -> StudyOptions:
+    """Resolve the limits of a study. Raise OptionError for an unknown or a missing limit, for a
+    wrong value, and for a study that has ended.
+    """
+    written = TABLE.read(tuple(given), sql)
+    for name, example in (("runs", "30"), ("until", "'2030-06-30'")):
+        if name not in written.places:
+            raise OptionError(f"a study takes the limit {name}", hint=f"WITH ({name} = {example})")
+    found = StudyOptions(**written.values)
+    if found.until is not None and found.until <= now:
+        raise error("the study would have ended already", written.places["until"], sql)
+    return found
+
+
+def studies_markdown() -> str:
+    """The limits as Markdown, for the documentation."""
+    return markdown(
+        ("limit", "must be", "default", "meaning"),
+        ((e.name, e.type.text, e.usually, e.doc) for e in TABLE.entries.values()),
+    )
