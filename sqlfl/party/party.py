@@ -590,6 +590,7 @@ class PartyClient(Server):
         run, slot = request.run, request.slot
         block = self.block(request.model, request.block)
         if isinstance(request, ms.SendErrors):
+            state.check_errors(request)
             return diagnostics.errors(
                 block, state.snapshot, self._slot_key(run, state, "rotation"), request
             )

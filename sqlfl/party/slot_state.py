@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -14,6 +15,7 @@ from sqlfl.contract.privacy_specification import LabelNoise
 from sqlfl.contract.schema import SlotSpecification
 from sqlfl.contract.transforms import CURVE_ROWS
 from sqlfl.messages.checks import mismatch, sizes_of
+from sqlfl.messages.wire import encode
 from sqlfl.party.crossing import PairFinder
 from sqlfl.party.guard import releases_of
 from sqlfl.party.operator import Operator
@@ -86,12 +88,41 @@ class SlotState:
     """What the owner's policies say of cells of values that the client makes."""
     noised_statistics: float = 0.0
     """Noise of the measured statistics, relative to their sensitivity; 0 without noise."""
+    told_errors: dict[tuple[int, int], bytes] = field(default_factory=dict)
+    """Classes of which standard errors were told -> digest of what was asked; (-1, -1) -> digest of
+    the columns, which are the same for all classes.
+    """
 
     def check(self, message: ms.Message, **sizes: int) -> None:
         """Raise InternalError if the message has other sizes."""
         fault = mismatch(sizes_of(message), sizes)
         if fault is not None:
             raise InternalError(f"{message.kind} of other sizes: {fault}")
+
+    def check_errors(self, request: ms.SendErrors) -> None:
+        """Raise InternalError if errors were told of other columns, or of the same classes by
+        another covariance: the difference of two answers tells more than both say.
+        """
+        none = np.zeros_like(request.covariance), np.zeros_like(request.shift)
+        columns = replace(
+            request,
+            output=0,
+            reference=-1,
+            covariance=none[0],
+            endless=none[0],
+            shift=none[1],
+            crossed=none[1],
+        )
+        asked = {
+            (-1, -1): _digest(columns),
+            (request.output, request.reference): _digest(request),
+        }
+        if any(self.told_errors.get(of, told) != told for of, told in asked.items()):
+            raise InternalError(
+                f"standard errors of slot {request.slot} are told once in a run, and are asked for "
+                "again of other columns or by another covariance"
+            )
+        self.told_errors |= asked
 
     def weigh(self, request: ms.Weigh, vocabulary_key: bytes) -> ms.Message:
         """Set the weights of the active rows. If training comes several times, they are encoded by
@@ -368,3 +399,7 @@ def check_delta(specification: SlotSpecification, rows: int) -> None:
 def protected(specification: SlotSpecification) -> bool:
     """Return True if gradients of the slot must be clipped and noised."""
     return specification.privacy is not None and specification.privacy.delta is not None
+
+
+def _digest(message: ms.Message) -> bytes:
+    return hashlib.sha256(encode(replace(message, number=0))).digest()

@@ -141,6 +141,34 @@ def test_a_slot_without_keys_has_its_own_by_the_rows_that_are_active(database: O
     assert not np.allclose(bases[0], bases[1])
 
 
+def test_standard_errors_are_told_once(database: Open) -> None:
+    """Two answers for other columns could be subtracted. Each class has errors of its own."""
+    own = specifications_to_json((replace(SLOT, keys=(), shared=False),))
+    with closing(PartyClient(Client("a"), database(TABLE), SHARED)) as client:
+        ask(client, ms.Prepare("r", -1, own, ("SELECT x, c FROM t",)))
+        ask(client, ms.Activate("r", 0, ROWS, ONES, 40))
+        encoding = client._runs["r"].slots[0].encoded()
+        d = encoding.width
+        client.accept("m", 0, "m", SavedBlock(encoding, np.ones((d, 3)), "t"))
+        square, line = np.zeros((d, d)), np.zeros(d)
+        first = ms.SendErrors(
+            "r", 0, "m", 0, 1, 0, (), (), 0, np.eye(d), *4 * (square,), *5 * (line,)
+        )
+        for told in (first, first, replace(first, output=2, covariance=2 * np.eye(d))):
+            assert isinstance(ask(client, told), ms.Errors)
+        for other in (
+            replace(first, within=np.eye(d)),
+            replace(first, between=np.eye(d), output=2),
+            replace(first, constants=np.ones(d)),
+            replace(first, partnerless=np.ones(d)),
+            replace(first, partner=np.ones(d)),
+            replace(first, penalised=1),
+            replace(first, covariance=2 * np.eye(d)),
+            replace(first, shift=np.ones(d)),
+        ):
+            refused(ask(client, other), "are told once in a run")
+
+
 def test_clients_that_are_combined_draw_as_one(database: Open) -> None:
     with ExitStack() as stack:
         members = [
