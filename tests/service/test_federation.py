@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import sqlfl
-from sqlfl.base.errors import Error, PartyError, PlanError
+from sqlfl.base.errors import ApprovalError, Error, PartyError, PlanError
 from sqlfl.federation.statements_api import StatementsApi
 from sqlfl.service.federation import RemoteFederation
 from tests.conftest import Open
@@ -46,6 +46,36 @@ def test_a_model_is_bit_equal_to_that_of_one_process(database: Open, tmp_path: P
     assert ordered(found).equals(ordered(expected))
     assert model.history.column("train_loss").equals(own.history.column("train_loss"))
     np.testing.assert_array_equal(model.intercept, own.intercept)
+
+
+def test_a_study_of_parties_elsewhere(database: Open, tmp_path: Path) -> None:
+    clinic, lab = database(PATIENTS, own=True), database(TESTS, own=True)
+    under = "PREDICT ON {} TO 'alice' UNDER r"
+    rules = "approval = 'first_time'"
+    ruled(clinic, rules, f"GRANT TRAIN (age), JOIN (pid), LABEL (ill), {under.format('patients')}")
+    ruled(lab, rules, f"GRANT TRAIN (crp), JOIN (pid), {under.format('tests')}")
+    query = "SELECT p.age, t.crp, p.ill FROM clinic.patients p JOIN lab.tests t ON p.pid = t.pid"
+    train = f"TRAIN OR REPLACE MODEL m USING logistic_regression TARGET ill FROM ({query})"
+    with studied(tmp_path, {"clinic": clinic, "lab": lab}, open=False) as study:
+        with study.analyst() as fed:
+            fed.sql(
+                "CREATE STUDY s PURPOSE 'p' FOR TRAIN (age), JOIN (pid), LABEL (ill) ON "
+                "clinic.patients AND TRAIN (crp), JOIN (pid) ON lab.tests "
+                "WITH (runs = 2, until = '2100-01-01')"
+            )
+            for con in (clinic, lab):
+                with sqlfl.owner(con) as owner:
+                    owner.sql("APPROVE REQUEST 1")
+            fed.sql("USE STUDY s; SHOW STUDIES")
+            fed.sql(train)
+            fed.sql(f"ROC OF MODEL m FROM ({query})")
+            with pytest.raises(ApprovalError, match="the study allows 2 runs, and 2 have begun"):
+                fed.sql(train)
+        with study.analyst("carol") as fed:
+            with pytest.raises(Error, match="there is no study s"):
+                fed.sql("USE STUDY s")
+            with pytest.raises(PlanError, match="no table patients"):
+                fed.sql(train)
 
 
 def test_a_join_lasts_at_parties_elsewhere(database: Open, tmp_path: Path) -> None:
