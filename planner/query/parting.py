@@ -38,7 +38,7 @@ def part_blocks(draft: Draft) -> Draft:
     spans = dict.fromkeys(term.span for term in terms if term.span is not None)
     remarks = (
         f"Tests of several parties part the rows: {' '.join(draft.sql[a:b].split())}. The "
-        "coordinator sees the part of each row"
+        "coordinator sees the part of each row, and counts a table's rows in each part"
         for a, b in spans
     )
     return replace(
