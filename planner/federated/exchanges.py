@@ -150,11 +150,13 @@ class Run:
     @property
     def separated(self) -> tuple[Slot, ...]:
         """Slots that report columns without a finite estimate. Clients with policies are excluded,
-        because the report precedes the search for rare values.
+        because the report precedes the search for rare values. So are slots of several databases in
+        CHECK, where each database has columns of its own categories.
         """
         if not self.separates:
             return ()
-        return tuple(slot for slot in self.towers if not self.governed & set(slot.clients))
+        slots = (slot for slot in self.towers if not self.governed & set(slot.clients))
+        return tuple(s for s in slots if self.purpose != "check" or len(s.databases) == 1)
 
     @property
     def active(self) -> tuple[Slot, ...]:

@@ -329,3 +329,24 @@ def test_separation_is_named(kind: str, target: str, why: str | None) -> None:
                 )
             asked = "send_separated" in str(fed.explain(f"EXPLAIN (VERBOSE) {statement}").details)
             assert asked == bool(told)
+
+
+@pytest.mark.parametrize("join", ["JOIN", "LEFT JOIN"])
+@pytest.mark.parametrize("combine", [False, True])
+def test_databases_of_a_party_have_categories_of_their_own(join: str, combine: bool) -> None:
+    """Of them CHECK names no separation: their columns are not the same before training."""
+    with (
+        in_memory() as one,
+        in_memory() as two,
+        in_memory() as more,
+        sqlfl.connect(progress=False) as fed,
+    ):
+        one.execute(SEPARATED)
+        two.execute("CREATE TABLE u AS SELECT 2 * i AS id, 'a' || i % 3 AS c FROM range(150) r(i)")
+        more.execute("CREATE TABLE u AS SELECT 2 * i + 1 AS id, 'b' AS c FROM range(9) r(i)")
+        fed.attach("one", one)
+        fed.attach("two", [two, more], combine=combine)
+        query = f"SELECT t.n, u.c, t.y FROM one.t t {join} two.u u USING (id)"
+        found = fed.sql(f"CHECK TARGET y FROM ({query})").arrow().to_pylist()
+        told = {row["name"]: row["distinct"] for row in found if row["kind"] == "category"}
+        assert told["c"] >= 3

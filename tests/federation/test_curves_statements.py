@@ -603,3 +603,14 @@ def test_both_engines_make_the_same() -> None:
                 found.append((made.predictions(query), curves.effect, curves.upper))
     for sql, arrays in zip(*found, strict=True):
         np.testing.assert_allclose(sql, arrays, atol=1e-5)
+
+
+def test_a_constant_target_has_no_curves() -> None:
+    with duckdb.connect() as con, sqlfl.connect(progress=False) as fed:
+        con.execute("CREATE TABLE t AS SELECT sin(i) AS x, 2.5 AS y FROM range(600) AS r(i)")
+        fed.attach("one", con)
+        fed.sql(
+            "TRAIN MODEL m USING linear_regression TARGET y TRANSFORM (auto) "
+            "FROM (SELECT x, y FROM one.t)"
+        )
+        assert fed.model("m").metrics["rmse"] == pytest.approx(0, abs=1e-9)
