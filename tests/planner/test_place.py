@@ -84,6 +84,6 @@ def test_noised_labels_that_stay_are_noised(catalog: DatabaseCatalog) -> None:
     assert isinstance(statement, TrainModel)
     made = plan_training(statement, catalog, no_models, at="clinic")
     assert "labels" not in {d.kind for d in made.disclosures}
-    text = " ".join(str(explain(made)).split())
+    text = " ".join(str(explain(made).details).split())
     assert "The labels of clinic do not leave it." in text
     assert "Labels: (1, 0)-DP" in text
