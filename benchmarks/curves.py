@@ -6,7 +6,7 @@ Prints, and keeps in <work>/curves.json, the test score of each task and way: 20
 the seed, a fifth of them for the test. Flights come from this repository, `fair` from statsmodels
 where that is installed, MovieLens-1M and phishing from a folder with their Parquet files. LightGBM
 has the joined table in one place, its default settings and early stopping; it takes part where it
-is installed. `--render` puts the tables of what is there into docs/results.md.
+is installed. `--render` puts the tables of what is there into docs/results/curves.md.
 """
 
 from __future__ import annotations
@@ -253,7 +253,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--tasks", default=",".join(TASKS))
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()))
-    parser.add_argument("--page", type=Path, default=ROOT / "docs" / "results.md")
+    parser.add_argument("--page", type=Path, default=ROOT / "docs" / "results" / "curves.md")
     parser.add_argument("--render", action="store_true")
     given = parser.parse_args()
     results = Results(given.work / "curves.json")

@@ -5,7 +5,7 @@ Tables of uniform columns are divided by columns among parties; every setting ha
 data and noise. The centralised private method (Talwar, Thakurta and Zhang, 2015) chooses among all
 columns by noised exact slopes; scikit-learn's Lasso has the optimum.
 
-    python benchmarks/lasso.py [--work /tmp/lasso] [--seeds 5] [--page docs/results.md]
+    python benchmarks/lasso.py [--work /tmp/lasso] [--seeds 5] [--page docs/results/lasso.md]
         [--figures docs/figures]
 
 It needs pip install 'sqlfl[bench,plot]'.

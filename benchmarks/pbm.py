@@ -7,7 +7,7 @@ are kept as they end, and a second call makes those that are missing; the first 
 The data may not be passed on: give the folders with their Parquet files.
 
     python benchmarks/pbm.py [--phishing folder] [--activity folder] [--work folder] [--epochs 20]
-        [--seeds 3] [--processes 2] [--join 3] [--page docs/results.md] [--figures docs/figures]
+        [--seeds 3] [--processes 2] [--join 3] [--page docs/results/pbm.md] [--figures docs/figures]
 
 It needs pip install 'sqlfl[bench,neural,plot]'.
 """

@@ -73,9 +73,9 @@ def render(found: Found) -> str:
     parts = []
     for data, title in TITLES.items():
         if runs(found, data, 5, "NPQ", 0, 0.0):
-            parts += [f"#### {title}", *_effort(found, data), *_quality(found, data)]
+            parts += [f"## {title}", *_effort(found, data), *_quality(found, data)]
     if "join" in found:
-        parts += ["#### A join", "\n".join(_join(found["join"]["runs"]))]
+        parts += ["## A join", "\n".join(_join(found["join"]["runs"]))]
     return "\n\n".join(parts)
 
 

@@ -74,7 +74,7 @@ def movielens(found: Found) -> str:
         ("Options of the runs at a real ε", _options(found)),
     ):
         if len(part) > 2:
-            lines += ["", f"#### {title}", "", *part]
+            lines += ["", f"### {title}", "", *part]
     return "\n".join(lines)
 
 

@@ -43,10 +43,10 @@ def render(found: Mapping[str, Any]) -> str:
     for name, title in SETTINGS.items():
         runs = runs_of(found, name)
         if runs:
-            parts.append(f"### {title}\n\n{_setting(found, name, runs)}")
+            parts.append(f"## {title}\n\n{_setting(found, name, runs)}")
     beside = _beside(found)
     if beside:
-        parts.append("\n".join(["### Beside the paper", "", *beside]))
+        parts.append("\n".join(["## Beside the paper", "", *beside]))
     return "\n\n".join(parts)
 
 

@@ -32,7 +32,7 @@ from sqlfl.options.tuning import tuning_markdown
 from sqlfl.planner.grammar.dialect import STATEMENTS
 
 ROOT = Path(__file__).parent.parent
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/**/*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")])
 MODULES = sorted(
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
     for folder in ("sqlfl", "sqlfl/planner", "sqlfl/udfs")

@@ -30,7 +30,13 @@ MODULES = {
 """Every module under the name that it is imported by."""
 DATA = {
     f"sqlfl/{path.relative_to(ROOT).as_posix()}"
-    for pattern in ("docs/*.md", "docs/figures/*", "examples/*.*", "examples/data/*")
+    for pattern in (
+        "docs/*.md",
+        "docs/results/*.md",
+        "docs/figures/*",
+        "examples/*.*",
+        "examples/data/*",
+    )
     for path in ROOT.glob(pattern)
 }
 """What `python -m sqlfl` shows and copies."""

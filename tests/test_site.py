@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import importlib.util
+import posixpath
 import re
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PAGES = {path.name: path for path in ROOT.glob("docs/*.md")}
+PAGES = {path.relative_to(ROOT / "docs").as_posix(): path for path in ROOT.glob("docs/**/*.md")}
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,8 @@ def test_links_lead_to_pages_of_the_site(hooks: Any) -> None:
     for name, path in sources.items():
         text = hooks.rewritten(path.read_text(), name)
         for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", text):
-            assert target in known, f"{name} links to {target}"
+            at = posixpath.normpath(posixpath.join(posixpath.dirname(name), target))
+            assert at in known, f"{name} links to {target}"
 
 
 def figures() -> list[Path]:

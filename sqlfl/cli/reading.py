@@ -20,7 +20,9 @@ _LEFT = shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints")
 
 def pages() -> list[str]:
     """The names of the pages that there are."""
-    return [README, *sorted(path.stem for path in (HOME / "docs").glob("*.md"))]
+    folder = HOME / "docs"
+    found = (path.relative_to(folder) for path in folder.glob("**/*.md"))
+    return [README, *sorted(path.with_suffix("").as_posix() for path in found)]
 
 
 def page(name: str) -> str:

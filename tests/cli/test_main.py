@@ -16,7 +16,9 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_every_page_is_there(capsys: pytest.CaptureFixture[str]) -> None:
-    written = {path.stem for path in ROOT.glob("docs/*.md")}
+    folder = ROOT / "docs"
+    found = (path.relative_to(folder) for path in folder.glob("**/*.md"))
+    written = {path.with_suffix("").as_posix() for path in found}
     assert set(pages()) == written | {"readme"}
     main(["docs"])
     assert capsys.readouterr().out.split() == pages()
