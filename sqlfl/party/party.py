@@ -269,7 +269,7 @@ class PartyClient(Server):
             case ms.Finish():
                 self._end(request.run)
                 return ms.Ready(request.run, request.slot)
-        state = self._slot(request)
+        state = self._checked(request)
         match request:
             case ms.SendKeys():
                 return self._send_keys(request, state)
@@ -512,8 +512,9 @@ class PartyClient(Server):
         """Return the engine of a slot's rows, and the first parameters of training; None for the
         default ones.
         """
-        state = self._slot(request)
-        if state.engine is not None and not state.specification.folds:
+        state = self._checked(request)
+        again = state.specification.folds and not protected(state.specification)
+        if state.engine is not None and not again:
             raise InternalError(f"slot {request.slot} has been started")
         encoding = state.encoded()
         state.refer(self._runs[request.run].cursor)
@@ -590,7 +591,6 @@ class PartyClient(Server):
         run, slot = request.run, request.slot
         block = self.block(request.model, request.block)
         if isinstance(request, ms.SendErrors):
-            state.check_errors(request)
             return diagnostics.errors(
                 block, state.snapshot, self._slot_key(run, state, "rotation"), request
             )
@@ -652,6 +652,12 @@ class PartyClient(Server):
         if request.slot not in run.slots:
             raise InternalError(f"{request.kind} for a slot that was not prepared")
         return run.slots[request.slot]
+
+    def _checked(self, request: ms.Message) -> SlotState:
+        """Return the slot's state. Raise InternalError where the request may not come now."""
+        state = self._slot(request)
+        state.check_once(request)
+        return state
 
     def _end(self, name: str) -> None:
         run = self._runs.pop(name, None)

@@ -48,6 +48,20 @@ from sqlfl.udfs.sql import Connection
 from sqlfl.udfs.updates.predict import make_engine, ready
 from sqlfl.udfs.updates.update import LinearEngine
 
+BEFORE = (ms.SendKeys, ms.Activate)
+"""Requests of a slot whose active rows are not told yet."""
+ONCE = (
+    ms.SetRanges,
+    ms.SetEncoding,
+    ms.SendSeparated,
+    ms.SendProfile,
+    ms.SendSkew,
+    ms.SendRotated,
+    ms.SendErrors,
+)
+"""Requests whose contents choose what is summed or measured: they are the same all through a run.
+"""
+
 
 @dataclass(eq=False)
 class SlotState:
@@ -88,9 +102,11 @@ class SlotState:
     """What the owner's policies say of cells of values that the client makes."""
     noised_statistics: float = 0.0
     """Noise of the measured statistics, relative to their sensitivity; 0 without noise."""
-    told_errors: dict[tuple[int, int], bytes] = field(default_factory=dict)
-    """Classes of which standard errors were told -> digest of what was asked; (-1, -1) -> digest of
-    the columns, which are the same for all classes.
+    active: bool = False
+    """True once the rows that are joined are told. Nothing of other rows is."""
+    asked: dict[tuple[str, int, int], bytes] = field(default_factory=dict)
+    """Digests of the requests that are answered once, by their kind; of standard errors also by
+    their classes.
     """
 
     def check(self, message: ms.Message, **sizes: int) -> None:
@@ -99,30 +115,39 @@ class SlotState:
         if fault is not None:
             raise InternalError(f"{message.kind} of other sizes: {fault}")
 
-    def check_errors(self, request: ms.SendErrors) -> None:
-        """Raise InternalError if errors were told of other columns, or of the same classes by
-        another covariance: the difference of two answers tells more than both say.
+    def check_once(self, request: ms.Message) -> None:
+        """Raise InternalError if the rows that are joined are not told yet, and if the request
+        differs from an earlier one of a kind in `ONCE`: the difference of two answers tells more
+        than both say. An equal request is answered again.
+
+        Standard errors may be asked for of several classes, but of the same columns.
         """
-        none = np.zeros_like(request.covariance), np.zeros_like(request.shift)
-        columns = replace(
-            request,
-            output=0,
-            reference=-1,
-            covariance=none[0],
-            endless=none[0],
-            shift=none[1],
-            crossed=none[1],
-        )
-        asked = {
-            (-1, -1): _digest(columns),
-            (request.output, request.reference): _digest(request),
-        }
-        if any(self.told_errors.get(of, told) != told for of, told in asked.items()):
-            raise InternalError(
-                f"standard errors of slot {request.slot} are told once in a run, and are asked for "
-                "again of other columns or by another covariance"
+        if not self.active and not isinstance(request, BEFORE):
+            raise InternalError(f"{request.kind} before the rows that are joined are told")
+        if not isinstance(request, ONCE):
+            return
+        asked = {(request.kind, -1, -1): _digest(request)}
+        if isinstance(request, ms.SendErrors):
+            square, line = np.zeros_like(request.covariance), np.zeros_like(request.shift)
+            columns = replace(
+                request,
+                output=0,
+                reference=-1,
+                covariance=square,
+                endless=square,
+                shift=line,
+                crossed=line,
             )
-        self.told_errors |= asked
+            asked = {
+                (request.kind, -1, -1): _digest(columns),
+                (request.kind, request.output, request.reference): _digest(request),
+            }
+        if any(self.asked.get(of, told) != told for of, told in asked.items()):
+            raise InternalError(
+                f"{request.kind} of slot {request.slot} is answered once in a run, and comes again "
+                "with other contents"
+            )
+        self.asked |= asked
 
     def weigh(self, request: ms.Weigh, vocabulary_key: bytes) -> ms.Message:
         """Set the weights of the active rows. If training comes several times, they are encoded by
@@ -131,7 +156,7 @@ class SlotState:
         self.check(request, active=self.snapshot.active)
         again = self.weighed or not self.specification.weighted
         self.weighed = True
-        if again and not self.specification.folds:
+        if again and (protected(self.specification) or not self.specification.folds):
             raise InternalError(f"rows of slot {self.specification.slot} are weighed once")
         if again:
             self.encoded()
@@ -171,6 +196,7 @@ class SlotState:
 
     def activated(self, counts: Array) -> None:
         """Active rows occur so often in the join."""
+        self.active = True
         self.seen = self.counts = self.encoded_counts = np.asarray(counts, np.float64)
 
     def stop(self) -> None:

@@ -166,7 +166,7 @@ def test_standard_errors_are_told_once(database: Open) -> None:
             replace(first, covariance=2 * np.eye(d)),
             replace(first, shift=np.ones(d)),
         ):
-            refused(ask(client, other), "are told once in a run")
+            refused(ask(client, other), "send_errors of slot 0 is answered once in a run")
 
 
 def test_clients_that_are_combined_draw_as_one(database: Open) -> None:
