@@ -228,6 +228,9 @@ class Chosen:
             self.failed = f"{report.nodeid}, which is not read"
 
 
+NOT_TRIED = "NOT TRIED"
+
+
 Codes: TypeAlias = "dict[tuple[str, int], CodeType]"
 
 
@@ -259,7 +262,8 @@ def _put(path: str, codes: Codes) -> None:
     gc.unfreeze()  # what is frozen is not among all objects
     put = set()
     for own in gc.get_objects():
-        if isinstance(own, FunctionType) and own.__code__.co_filename == path:
+        # of some objects isinstance() asks for a class of their own making, which warns
+        if type(own) is FunctionType and own.__code__.co_filename == path:
             key = own.__code__.co_qualname, own.__code__.co_firstlineno
             if key in codes:
                 own.__code__ = codes[key]
@@ -290,7 +294,7 @@ class Forks:
                     _put(path, changed(path, source, mutated) or {})
                     said = self._failed([items[test] for test in tests]) or " "
                 except BaseException as error:
-                    said = f"NOT TRIED: {error!r}"
+                    said = f"{NOT_TRIED}: {error!r}"
                 os.write(theirs, said.encode())
                 os._exit(0)
             os.close(theirs)
@@ -494,16 +498,17 @@ def main() -> None:
 
         with ThreadPoolExecutor(given.processes) as pool:
             for module, found in asked.items():
-                lived = 0
+                lived = left = 0
                 for mutant, (tests, by) in zip(found, pool.map(tried, found), strict=True):
                     lived += by is None
+                    left += by is not None and by.startswith(NOT_TRIED)
                     said = " ".join(mutant.what.split())
                     by = by or f"LIVES, {tests} tests"
                     print(f"{module}:{mutant.line}: {said:.160}: {by}", flush=True)
-                killed_ = len(found) - lived
+                killed_ = len(found) - lived - left
                 print(
                     f"{module}: {len(found)} of {len(every[module])} mutants, {killed_} killed, "
-                    f"{lived} live",
+                    f"{lived} live" + f", {left} not tried" * bool(left),
                     flush=True,
                 )
         for copy in copies:

@@ -149,3 +149,9 @@ def test_every_keyword_that_needs_quotes_has_them(con: duckdb.DuckDBPyConnection
     for (word,) in rows:
         name = to_sql(build.identifier(word))
         con.execute(f"SELECT {name} AS {name} FROM (SELECT 1 AS {name}) WHERE {name} > 0")
+
+
+def test_values_of_a_type_keep_their_case() -> None:
+    for type_ in ("ENUM('a', 'B')", 'STRUCT(a INTEGER, "B" DOUBLE)'):
+        assert types.normal(f" {type_} ") == type_
+    assert types.normal("int4") == types.normal("Integer") == "INTEGER"
