@@ -126,7 +126,8 @@ class SlotState:
             raise InternalError(f"{request.kind} before the rows that are joined are told")
         if not isinstance(request, ONCE):
             return
-        asked = {(request.kind, -1, -1): _digest(request)}
+        kind = ms.SendProfile.kind if isinstance(request, ms.SendProfile) else request.kind
+        asked = {(kind, -1, -1): _digest(request)}
         if isinstance(request, ms.SendErrors):
             square, line = np.zeros_like(request.covariance), np.zeros_like(request.shift)
             columns = replace(
@@ -139,8 +140,8 @@ class SlotState:
                 crossed=line,
             )
             asked = {
-                (request.kind, -1, -1): _digest(columns),
-                (request.kind, request.output, request.reference): _digest(request),
+                (kind, -1, -1): _digest(columns),
+                (kind, request.output, request.reference): _digest(request),
             }
         if any(self.asked.get(of, told) != told for of, told in asked.items()):
             raise InternalError(

@@ -92,6 +92,8 @@ def test_what_contents_choose_is_answered_once(client: PartyClient) -> None:
     for reply in (ms.SendProfile("r", 0, 2), ms.SendProfile("r", 0, 2)):
         assert isinstance(ask(client, reply), ms.Profile)
     refused(ask(client, ms.SendProfile("r", 0, 1)), "send_profile of slot 0 is answered once")
+    explained = ms.SendExplained("r", 0, 1, np.ones((40, 1), np.float32))
+    refused(ask(client, explained), "send_explained of slot 0 is answered once")
     first = ms.SendSeparated("r", 0, classes, 0)
     for _ in range(2):
         assert isinstance(ask(client, first), ms.Separated)
