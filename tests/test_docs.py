@@ -185,7 +185,7 @@ def test_the_page_on_transformations_runs(capsys: pytest.CaptureFixture[str]) ->
 
 @pytest.mark.slow
 def test_the_page_on_privacy_runs() -> None:
-    sums, draws, block = re.findall(
+    block, sums, draws = re.findall(
         r"^```python\n(.*?)^```", (ROOT / "docs/privacy.md").read_text(), re.M | re.S
     )
     for own in (sums, draws):
@@ -216,6 +216,21 @@ def test_docstring_examples_run(name: str) -> None:
 def test_links_lead_to_files(page: Path) -> None:
     targets = re.findall(r"\]\((?!https?://)([^)#]+)", page.read_text())
     assert not [target for target in targets if not (page.parent / target).exists()]
+
+
+def anchors(page: Path) -> set[str]:
+    """Of a page's headings, as GitHub and the site make them."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S)
+    headings = re.findall(r"^#+ (.*)$", text, re.M)
+    words = (re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower() for heading in headings)
+    return {re.sub(r"[^\w\- ]", "", word, flags=re.A).strip().replace(" ", "-") for word in words}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_to_headings(page: Path) -> None:
+    links = re.findall(r"\]\((?!https?://)([^)#]*)#([^)]+)\)", page.read_text())
+    ends = [(page.parent / file if file else page, anchor) for file, anchor in links]
+    assert [(end.name, anchor) for end, anchor in ends if anchor not in anchors(end)] == []
 
 
 def test_statements_and_public_names_are_documented() -> None:
