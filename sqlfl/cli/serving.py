@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -22,6 +22,7 @@ from sqlfl.governance.owner import Owner
 from sqlfl.service.agent import Agent
 from sqlfl.service.hosting import hosted
 from sqlfl.service.locations import check_location
+from sqlfl.service.notifications import notifying
 from sqlfl.service.settings import CoordinatorSettings, PartySettings, read_settings
 from sqlfl.service.stream import Credentials
 
@@ -110,10 +111,11 @@ def party(
             database=database or file_settings.database,
         )
         credentials = Credentials() if insecure else settings.credentials(settings.agent)
-        with (
-            hosted(settings, credentials) as host,
-            Door(door_of(settings.database), Owner(*host.databases)),
-        ):
+        with ExitStack() as stack:
+            host = stack.enter_context(hosted(settings, credentials))
+            owner = Owner(*host.databases)
+            stack.enter_context(Door(door_of(settings.database), owner))
+            stack.enter_context(notifying(settings, owner))
             agent = Agent(
                 join, settings.name, 1, host, credentials, _said(settings.name),
                 server=settings.coordinator, called=settings.agent, first=settings.index,

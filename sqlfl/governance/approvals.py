@@ -54,6 +54,21 @@ class Approvals:
         with closing(self._records.cursor()) as cursor:
             return self._found(cursor)
 
+    def unnotified(self) -> tuple[Filed, ...]:
+        """Return the waiting requests of which the owner was not notified."""
+        with closing(self._records.cursor()) as cursor:
+            told = self._records.rows(cursor, "SELECT number FROM t", "notified")
+            waiting = self._records.rows(
+                cursor, "SELECT number FROM t WHERE state = $state", "requests", {"state": WAITING}
+            )
+            numbers = {*waiting} - {*told}
+            found = self._found(cursor) if numbers else ()
+        return tuple(item for item in found if (item.number,) in numbers)
+
+    def notified(self, number: int) -> None:
+        with self._records.writing() as cursor:
+            self._records.insert(cursor, "notified", (number, dt.datetime.now(dt.UTC)))
+
     def state(self, analyst: str, digest: str) -> tuple[str, int | None, str]:
         """Return the state of the run, its number, and the reason of a refusal. WAITING stands also
         for a run that nobody has asked for yet.

@@ -151,6 +151,14 @@ class Owner:
             found = self._run(st.parse_owners(text[start:end]))
         return found
 
+    def unnotified(self) -> list[dict[str, object]]:
+        """Return the rows of SHOW REQUESTS for waiting requests without a notification."""
+        return self._summaries(self._approvals.unnotified())
+
+    def notified(self, number: int) -> None:
+        """Note that the owner was notified of the request."""
+        self._approvals.notified(number)
+
     def close(self) -> None:
         """Close the files that were opened."""
         self._places.close()

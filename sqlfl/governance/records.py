@@ -70,6 +70,8 @@ STUDY_RUNS = {
 """Runs that have begun within a study."""
 OUTSIDE = {"number": "INTEGER", "study": "VARCHAR", "differences": "VARCHAR"}
 """Requests of runs that exceeded the study which they named, with the differences."""
+NOTIFIED = {"number": "INTEGER", "notified_at": "TIMESTAMPTZ"}
+"""Requests of which the owner's command was told."""
 RUNS = {
     "run": "VARCHAR",
     "analyst": "VARCHAR",
@@ -147,6 +149,7 @@ TABLES = {
     "studies": STUDIES,
     "study_runs": STUDY_RUNS,
     "outside": OUTSIDE,
+    "notified": NOTIFIED,
     "runs": RUNS,
     "ledger": LEDGER,
     "draws": DRAWS,

@@ -10,6 +10,8 @@ import logging
 import math
 import os
 import re
+import shlex
+import shutil
 import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
@@ -115,6 +117,13 @@ class PartySettings(Identity):
     """What it is called where there is no certificate."""
     open: bool = False
     """It serves without any training policy too."""
+    notify: tuple[str, ...] | str | None = None
+    """Command that runs when a request waits for the owner; `read_settings` splits a text."""
+
+    def variables(self) -> frozenset[str]:
+        """Names of the environment's variables that hold keys and secrets."""
+        places = (getattr(self, name) for name in PATHS)
+        return frozenset(p.removeprefix(VARIABLE) for p in places if p and p.startswith(VARIABLE))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +158,28 @@ def read_settings(kind: type[T], path: str | os.PathLike[str]) -> T:
     _check_numbers(own, file)
     places = {name: getattr(own, name, None) for name in PATHS}
     moved = {name: _moved(place, file.parent) for name, place in places.items() if place}
-    return replace(own, **moved)
+    own = replace(own, **moved)
+    if isinstance(own, PartySettings) and own.notify is not None:
+        return replace(own, notify=_command(own.notify, file))
+    return own
+
+
+def _command(given: tuple[str, ...] | str, file: Path) -> tuple[str, ...]:
+    """Return the words of the command, with the path of a program that can be run."""
+    try:
+        words = tuple(shlex.split(given)) if isinstance(given, str) else given
+    except ValueError as error:
+        raise Error(f"{file}: notify is no command: {error}", hint=_NOTIFY) from error
+    if not words or not words[0]:
+        raise Error(f"{file}: notify names no program", hint=_NOTIFY)
+    program = str(file.parent / words[0]) if "/" in words[0] else words[0]
+    found = shutil.which(program)
+    if found is None:
+        raise Error(f"{file}: notify: there is no program {program} that can be run", hint=_NOTIFY)
+    return found, *words[1:]
+
+
+_NOTIFY = 'notify = ["/etc/sqlfl/notify", "bank"] runs this program (docs/owner.md)'
 
 
 def content(place: Place, what: str) -> bytes:
