@@ -40,7 +40,9 @@ DATA = {
     for path in ROOT.glob(pattern)
 }
 """What `python -m sqlfl` shows and copies."""
-OWN = {"sqlfl/py.typed", "sqlfl/service/status.html"}
+OWN = {"sqlfl/py.typed"} | {
+    f"sqlfl/service/{name}" for name in ("page.css", "owner.html", "status.html")
+}
 COMPILER = shutil.which("cc") or shutil.which("gcc")
 LIBRARY = {"sqlfl/models/native/_compiled.so"} if COMPILER else set()
 """What is compiled, where there is a compiler."""

@@ -22,7 +22,8 @@ from sqlfl.governance.owner import Owner
 from sqlfl.service.agent import Agent
 from sqlfl.service.hosting import hosted
 from sqlfl.service.locations import check_location
-from sqlfl.service.notifications import notifying
+from sqlfl.service.notifications import Notifier
+from sqlfl.service.owner_page import OwnerPage
 from sqlfl.service.settings import CoordinatorSettings, PartySettings, read_settings
 from sqlfl.service.stream import Credentials
 
@@ -115,7 +116,14 @@ def party(
             host = stack.enter_context(hosted(settings, credentials))
             owner = Owner(*host.databases)
             stack.enter_context(Door(door_of(settings.database), owner))
-            stack.enter_context(notifying(settings, owner))
+            if settings.notify is not None:
+                assert not isinstance(settings.notify, str), "read_settings splits it"
+                hidden = settings.variables()
+                stack.enter_context(Notifier(owner, settings.name, settings.notify, hidden))
+            if settings.page is not None:
+                page = OwnerPage(settings.page, owner, settings.name, settings.database)
+                stack.enter_context(page)
+                log.info("its owner's page is http://127.0.0.1:%d", page.port)
             agent = Agent(
                 join, settings.name, 1, host, credentials, _said(settings.name),
                 server=settings.coordinator, called=settings.agent, first=settings.index,

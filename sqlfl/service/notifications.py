@@ -10,14 +10,13 @@ import subprocess
 import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from tempfile import TemporaryFile
 from types import TracebackType
 
 from sqlfl.base import sanitize
 from sqlfl.governance.owner import Owner
 from sqlfl.governance.records import Records
-from sqlfl.service.settings import PartySettings
 
 log = logging.getLogger("sqlfl.owner")
 
@@ -98,14 +97,6 @@ class Notifier:
                     "request %d: `notify` %s; it runs again in %.0f seconds", number, why, pause,
                     extra={"party": self._party},
                 )  # fmt: skip
-
-
-def notifying(own: PartySettings, owner: Owner) -> AbstractContextManager[object]:
-    """Notify the owner as the settings say; do nothing if they name no command."""
-    if own.notify is None:
-        return nullcontext()
-    assert not isinstance(own.notify, str), "read_settings splits it"
-    return Notifier(owner, own.name, own.notify, own.variables())
 
 
 def as_json(row: Mapping[str, object], party: str) -> str:

@@ -1,9 +1,9 @@
-"""A coordinator is watched by HTTP: a page, its JSON, health and metrics. To read only, for whoever
-reaches it: there is no login, and nothing is shown that an analyst wrote (`Board.told`).
+"""Pages over HTTP, to read only, and those of a coordinator: a page, its JSON, health and metrics.
 
-By default it is reached from its own machine alone, and answers to that machine's names alone, so
-that no page of another site is taken for one of its own by a browser here. A request has few bytes
-and seconds, and there are few of them at once.
+There is no login. Of a coordinator nothing is shown that an analyst wrote (`ServiceStatus.told`).
+By default a page is reached from its own machine alone, and answers to that machine's names alone,
+so that no page of another site is taken for one of its own by a browser here. A request has few
+bytes and seconds, and there are few of them at once.
 """
 
 from __future__ import annotations
@@ -66,30 +66,26 @@ Answer = tuple[HTTPStatus, str, bytes, Mapping[str, str]]
 """Status, type, body, and headers beside those of all answers."""
 
 
-class Pages:
-    """place : 'host:port'; port 0: any that is free. closing : whether the coordinator is. open :
-    `place` may be reached from other machines. Raises Error where it may not be, or cannot be
-    listened at. Requests wait until `start`.
+class PageServer:
+    """Server of `answers`, by paths. place : 'host:port'; port 0: any that is free. what : what is
+    shown there, for errors. open : `place` may be reached from other machines. Raises Error where
+    it may not be, or cannot be listened at. Requests wait until `start`.
     """
 
     def __init__(
-        self, place: str, board: ServiceStatus, closing: Callable[[], bool], *, open: bool = False
+        self,
+        place: str,
+        answers: Mapping[str, Callable[[str], Answer]],
+        what: str,
+        *,
+        open: bool = False,
     ) -> None:
-        host, port = read_place(place, open=open)
-        self._board, self._closing = board, closing
+        host, port = read_place(place, what, open=open)
         self._thread: threading.Thread | None = None
-        answers = {
-            "/": self._page,
-            "/status.json": self._status,
-            "/healthz": self._health,
-            "/metrics": self._metrics,
-        }
         try:
             self._server = _Server((host, port), answers, None if open else LOOPBACK)
         except OSError as error:
             raise Error(f"cannot listen at {place}: {error.strerror or error}") from error
-        if open:
-            log.warning("the coordinator's state is shown at %s to whoever reaches it", place)
 
     @property
     def port(self) -> int:
@@ -107,11 +103,26 @@ class Pages:
             self._thread.join()
         self._server.server_close()
 
-    # -- answers ----------------------------------------------------------------------------------
+
+class Pages(PageServer):
+    """State of a coordinator. closing : whether the coordinator is. Others as in `PageServer`."""
+
+    def __init__(
+        self, place: str, board: ServiceStatus, closing: Callable[[], bool], *, open: bool = False
+    ) -> None:
+        self._board, self._closing = board, closing
+        answers = {
+            "/": self._page,
+            "/status.json": self._status,
+            "/healthz": self._health,
+            "/metrics": self._metrics,
+        }
+        super().__init__(place, answers, "the status", open=open)
+        if open:
+            log.warning("the coordinator's state is shown at %s to whoever reaches it", place)
 
     def _page(self, _: str) -> Answer:
-        html, policy = page()
-        return HTTPStatus.OK, "text/html; charset=utf-8", html, {"Content-Security-Policy": policy}
+        return html_answer(read_template("status.html"), connects=True)
 
     def _status(self, _: str) -> Answer:
         told = {**self._board.told(), "closing": self._closing()}
@@ -131,7 +142,7 @@ class Pages:
         return HTTPStatus.OK, kind, body, {}
 
 
-def read_place(place: str, *, open: bool) -> tuple[str, int]:
+def read_place(place: str, what: str, *, open: bool) -> tuple[str, int]:
     """Host and port. Raises Error for what is no place, and where it is not this machine's own and
     not to be open."""
     try:
@@ -140,7 +151,7 @@ def read_place(place: str, *, open: bool) -> tuple[str, int]:
     except ValueError:
         host = port = None
     if host is None or port is None or found.netloc != place or "@" in place:
-        raise Error(f"{place!r:.80} is no place for the status", hint="127.0.0.1:8816 is one")
+        raise Error(f"{place!r:.80} is no place for {what}", hint="127.0.0.1:8816 is one")
     if host == "localhost":
         host = "127.0.0.1"
     try:
@@ -149,23 +160,33 @@ def read_place(place: str, *, open: bool) -> tuple[str, int]:
         own = False
     if not own and not open:
         raise Error(
-            f"the status at {place} would be shown to whoever reaches it, as it has no login",
+            f"{what} at {place} would be shown to whoever reaches it, as it has no login",
             hint="127.0.0.1:8816 is for this machine alone; a proxy in front can have a login",
         )
     return host, port
 
 
 @functools.cache
-def page() -> tuple[bytes, str]:
-    """The page, and the policy for it: its own script and style run, and no others."""
-    html = resources.files(__package__).joinpath("status.html").read_bytes()
-    allowed = []
+def read_template(name: str) -> str:
+    """Return a page of this package, with the style that all pages share."""
+    folder = resources.files(__package__)
+    style = folder.joinpath("page.css").read_text(encoding="utf-8")
+    return folder.joinpath(name).read_text(encoding="utf-8").replace("/* page.css */\n", style)
+
+
+def html_answer(page: str, *, connects: bool = False) -> Answer:
+    """Return a page with its policy: its own style and script run, and no others. connects : its
+    script asks this server."""
+    allowed = ["connect-src 'self'"] * connects
     for tag in ("style", "script"):
-        inner = re.findall(rf"<{tag}>(.*?)</{tag}>".encode(), html, re.DOTALL)
-        digests = [base64.b64encode(hashlib.sha256(text).digest()).decode() for text in inner]
-        allowed.append(f"{tag}-src " + " ".join(f"'sha256-{digest}'" for digest in digests))
+        inner = re.findall(rf"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
+        digests = [base64.b64encode(hashlib.sha256(t.encode()).digest()).decode() for t in inner]
+        if digests:
+            allowed.append(f"{tag}-src " + " ".join(f"'sha256-{digest}'" for digest in digests))
     rest = "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    return html, "; ".join(["default-src 'none'", "connect-src 'self'", *allowed, rest])
+    policy = "; ".join(["default-src 'none'", *allowed, rest])
+    kind = "text/html; charset=utf-8"
+    return HTTPStatus.OK, kind, page.encode(), {"Content-Security-Policy": policy}
 
 
 def refused(status: HTTPStatus) -> Answer:
@@ -250,7 +271,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(*refused(HTTPStatus(code)))
 
     def log_message(self, format: str, *args: Any) -> None:
-        log.debug("status: %r", format % args)
+        log.debug("page: %r", format % args)
 
     def _is_for_here(self) -> bool:
         if self.server.names is None:
@@ -328,4 +349,4 @@ class _Server(ThreadingHTTPServer):
         self.close_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        log.exception("a request for the status failed")
+        log.exception("a request for a page failed")

@@ -119,6 +119,8 @@ class PartySettings(Identity):
     """It serves without any training policy too."""
     notify: tuple[str, ...] | str | None = None
     """Command that runs when a request waits for the owner; `read_settings` splits a text."""
+    page: int | None = field(default=None, metadata={"most": 65535})
+    """Port of the owner's page, on 127.0.0.1."""
 
     def variables(self) -> frozenset[str]:
         """Names of the environment's variables that hold keys and secrets."""
@@ -250,7 +252,7 @@ def _check_entries(kind: type, found: Mapping[str, object], path: str) -> None:
 def _check_numbers(own: Identity, file: Path) -> None:
     for spec in fields(own):
         most, value = spec.metadata.get("most"), getattr(own, spec.name)
-        if most is not None and not 0 < value <= most:
+        if most is not None and value is not None and not 0 < value <= most:
             said = "above 0" if most == math.inf else f"above 0, and {most:g} at most"
             raise Error(f"{file}: {spec.name} must be {said}, got {value:g}")
 

@@ -445,8 +445,8 @@ def test_who_comes_while_many_do_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) 
 )
 def test_other_machines_see_it_only_where_that_is_said(place: str) -> None:
     with pytest.raises(Error, match="no login"):
-        read_place(place, open=False)
-    assert read_place(place, open=True)[1] == 1
+        read_place(place, "the status", open=False)
+    assert read_place(place, "the status", open=True)[1] == 1
 
 
 @pytest.mark.parametrize(
@@ -456,7 +456,7 @@ def test_other_machines_see_it_only_where_that_is_said(place: str) -> None:
 )  # fmt: skip
 def test_what_is_no_place(place: str) -> None:
     with pytest.raises(Error, match="no place"):
-        read_place(place, open=True)
+        read_place(place, "the status", open=True)
 
 
 def test_a_service_is_not_begun_where_its_status_cannot_be(tmp_path: Path) -> None:

@@ -20,10 +20,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from sqlfl.base.errors import Error, WireError
-from sqlfl.governance.owner import Owner
 from sqlfl.integrations.nvflare.asking import NumberedAnswers
 from sqlfl.service.hosting import Host, hosted
-from sqlfl.service.notifications import notifying
 from sqlfl.service.settings import PartySettings, read_settings
 
 try:
@@ -59,10 +57,11 @@ class Site:
             stack.enter_context(self._answers)
             self._host = stack.enter_context(hosted(own, own.credentials()))
             stack.callback(self._answers.end)
-            stack.enter_context(notifying(own, Owner(*self._host.databases)))
             self._host.welcome(own.coordinator, secrets.token_hex(16))
             self._stack = stack.pop_all()
         log.info("%s serves party %s", collab.site_name, own.name)
+        if own.notify is not None or own.page is not None:
+            log.warning("`notify` and `page` are of `sqlfl party`: a site of NVFlare has neither")
 
     @collab.final
     def end(self) -> None:
