@@ -39,6 +39,11 @@ would disclose more.
 """
 
 
+def writes(request: Request) -> bool:
+    """Return True if the request may write predictions into a table, whatever it says of itself."""
+    return request.into or any(asked.kind == ms.Write.kind for asked in request.asked)
+
+
 def refusal(rule: str) -> PolicyError:
     return PolicyError(has(rule), hint=ASK)
 
@@ -85,7 +90,7 @@ def _of_all(request: Request, every: TrainingPolicy) -> Iterator[str]:
         yield f"algorithms = {list(algorithms)}"
     if every.hours is not None and not within(every.hours, dt.datetime.now()):
         yield f"hours = '{every.hours}'"
-    if request.into and every.into is None:
+    if writes(request) and every.into is None:
         yield "into = none"
 
 

@@ -12,8 +12,10 @@ from sqlfl.governance.proposals import Read
 from sqlfl.governance.scopes import ScopeColumn, Table
 from sqlfl.governance.tree import SelectReading
 
-WEIGHT, OFFSET = "weight", "offset"
-"""Roles in a request beside those of grants; both take a grant of LABEL."""
+WEIGHT, OFFSET, LINK = "weight", "offset", "link"
+"""Roles in a request beside those of grants. WEIGHT and OFFSET take a grant of LABEL. LINK is an
+equality that decides which of the party's own rows belong together, and takes a grant of JOIN.
+"""
 
 
 @dataclass(frozen=True, order=True)
@@ -21,7 +23,7 @@ class ColumnUse:
     """Use of one column."""
 
     role: str
-    """TRAIN, LABEL, WEIGHT, OFFSET, IDENTIFY, JOIN or FILTER."""
+    """TRAIN, LABEL, WEIGHT, OFFSET, IDENTIFY, JOIN, LINK or FILTER."""
     table: Table
     name: str
     bare: bool = True
@@ -65,6 +67,8 @@ def _uses(item: SlotSpecification, reading: SelectReading) -> Iterator[ColumnUse
             yield _use(named, column, bare=output.same == column)
     for column in reading.filters:
         yield _use(FILTER, column, bare=True)
+    for column in {side.column for pair in reading.pairs for side in pair} & reading.links:
+        yield _use(LINK, column, bare=True)
 
 
 def _use(role: str, column: ScopeColumn, *, bare: bool) -> ColumnUse:

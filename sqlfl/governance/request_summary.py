@@ -10,7 +10,7 @@ import datetime as dt
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlfl.base import sanitize
 from sqlfl.contract.request import Request
@@ -18,9 +18,11 @@ from sqlfl.contract.schema import SlotSpecification, specifications_from_json
 from sqlfl.governance import noising
 from sqlfl.governance.approvals import Filed
 from sqlfl.governance.policies import FILTER, IDENTIFY, JOIN, KEY, LABEL, TRAIN, Grant
-from sqlfl.governance.request_columns import OFFSET, WEIGHT, SlotColumns
+from sqlfl.governance.policy_evaluation import writes
+from sqlfl.governance.request_columns import LINK, OFFSET, WEIGHT, SlotColumns
 from sqlfl.governance.scopes import Table
 from sqlfl.governance.sizes import TEXT, kind_of_name
+from sqlfl.governance.studies import WRITING, foreign, statement_of
 from sqlfl.governance.table_facts import ColumnFacts, TableFacts
 from sqlfl.messages import SendLabels
 from sqlfl.messages.disclosed import ColumnNames, Disclosed, SlotNoise, guess, listed
@@ -82,7 +84,13 @@ def summarise(
 
 
 def _whose(filed: Filed, facts: Mapping[Table, TableFacts | None]) -> str:
-    request, tables = filed.request, tables_of(filed.columns)
+    tables = tables_of(filed.columns)
+    rows = listed(rows_in_words(table, facts) for table in tables)
+    yours = "your table" if len(tables) == 1 else "your tables"
+    return f"{filed.analyst} asks to {_aim(filed.request)}, with rows of {yours} {rows}."
+
+
+def _aim(request: Request) -> str:
     kind = request.kind.replace("_", " ")
     by = f" by the algorithm {request.algorithm}" if request.algorithm else ""
     look = json.loads(request.look)
@@ -94,11 +102,24 @@ def _whose(filed: Filed, facts: Mapping[Table, TableFacts | None]) -> str:
     }.get(request.purpose, f"run {request.purpose} of a model ({kind})")
     if look is not None and request.purpose == "evaluate":
         aim = f"look into a model ({kind})"
-    if request.into:
+    if writes(request):
         aim += " and to write the predictions into a table"
-    rows = listed(rows_in_words(table, facts) for table in tables)
-    yours = "your table" if len(tables) == 1 else "your tables"
-    return f"{filed.analyst} asks to {aim}, with rows of {yours} {rows}."
+    return aim
+
+
+def _foreign(filed: Filed) -> str:
+    """Return requests that the statement does not make, in words; the coordinator says which
+    statement it is.
+    """
+    if filed.study is not None or not filed.specification:
+        return ""
+    folds = any(item.folds for item in specifications_from_json(filed.specification))
+    statement = statement_of(filed.request, folds=folds)
+    request = filed.request
+    if request.into:
+        asked = tuple(one for one in request.asked if one.kind not in WRITING)
+        request = replace(request, asked=asked)
+    return foreign(request, (statement,)) if statement else ""
 
 
 def rows_in_words(table: Table, facts: Mapping[Table, TableFacts | None]) -> str:
@@ -119,6 +140,7 @@ def roles_in_words(slots: Sequence[SlotColumns]) -> str:
         TRAIN: ("as a feature", "as features"),
         LABEL: ("as the label", "for the label"),
         JOIN: ("as the join key", "as join keys"),
+        LINK: ("to link rows of your tables", "to link rows of your tables"),
         FILTER: ("as a condition on rows", "as conditions on rows"),
         WEIGHT: ("as the weight", "for the weight"),
         OFFSET: ("as the offset", "for the offset"),
@@ -256,6 +278,8 @@ def warnings_of(
     if filed.outside:
         named = sanitize.clipped(sanitize.line(filed.request.study or ""), 80)
         yield f"It exceeds study {named}: {'; '.join(filed.outside)}."
+    elif asked := _foreign(filed):
+        yield f"It is said to {_aim(filed.request)}, but {asked}."
     keys = _keys(filed.columns, grants)
     most = MANY_VALUES if policy is None else policy.max_categories
     least = SMALL_GROUP if policy is None else max(SMALL_GROUP, policy.min_cell)

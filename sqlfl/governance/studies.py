@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 
 from sqlfl import messages as ms
 from sqlfl.base import sanitize
+from sqlfl.base.errors import InternalError, PolicyError
 from sqlfl.contract.request import WAITING, Request, measures
+from sqlfl.contract.schema import folded
 from sqlfl.contract.study import (
     CHECK,
     EVALUATE,
@@ -29,13 +31,14 @@ from sqlfl.contract.study import (
 from sqlfl.governance import noising
 from sqlfl.governance.approvals import Filed
 from sqlfl.governance.modes import against
-from sqlfl.governance.policies import Ruling
-from sqlfl.governance.policy_evaluation import has
+from sqlfl.governance.policies import JOIN, Ruling
+from sqlfl.governance.policy_evaluation import has, writes
 from sqlfl.governance.proposals import Read
-from sqlfl.governance.request_columns import ColumnUse, SlotColumns
-from sqlfl.governance.scopes import ScopeColumn, Table, unknown
-from sqlfl.messages.disclosed import KNOWN, ROUNDS, SILENT, listed
+from sqlfl.governance.request_columns import LINK, ColumnUse, SlotColumns
+from sqlfl.governance.scopes import ASK, ScopeColumn, Table, unknown
+from sqlfl.messages.disclosed import KNOWN, ROUNDS, listed
 from sqlfl.options.policies import EXACT, NOISED, TrainingPolicy, modes
+from sqlfl.options.studies import check_limits
 
 _LOOKS: Mapping[str, frozenset[str]] = {
     "inference": frozenset((ms.SendRotated.kind, ms.SendErrors.kind)),
@@ -46,22 +49,33 @@ _LOOKS: Mapping[str, frozenset[str]] = {
 }
 """Requests that one kind of statement has alone."""
 _SCORES = frozenset((ms.Score.kind, ms.ScoreExactly.kind))
-_FEW = KNOWN - frozenset().union(*_LOOKS.values()) - _SCORES - {ms.SendIdentifiers.kind}
-"""Requests of training, and of each statement that needs less."""
-_ROWS = frozenset(
-    kind.kind for kind in (ms.SendKeys, ms.SendLabels, ms.SendWeights, ms.SendOffsets)
-)
-_SCORING = SILENT | _ROWS | _SCORES | {ms.SendFindings.kind}
+WRITING = frozenset((ms.Write.kind, ms.Commit.kind))
+"""Requests of PREDICT INTO."""
+_OUTSIDE = WRITING | frozenset(
+    kind.kind
+    for kind in (
+        ms.OpenJoin, ms.SendJoinState, ms.CloseJoin, ms.ProposeStudy, ms.SendIdentifiers,
+    )
+)  # fmt: skip
+"""Requests that belong to no training."""
+_TRAINING = KNOWN - frozenset().union(*_LOOKS.values()) - _SCORES - _OUTSIDE
+_RUN = frozenset(
+    kind.kind
+    for kind in (ms.Propose, ms.Prepare, ms.SendKeys, ms.Activate, ms.Seal, ms.Finish)
+)  # fmt: skip
+"""Requests of every run."""
+_PREDICTING = _RUN | _SCORES | {ms.SendOffsets.kind, ms.SendFindings.kind}
+_SCORING = _PREDICTING | {ms.SendLabels.kind, ms.SendWeights.kind, ms.SendReleases.kind}
 SENDS: Mapping[str, frozenset[str]] = {
-    TRAIN: _FEW,
-    TUNE: _FEW,
-    CHECK: (_FEW - ROUNDS) | _LOOKS[CHECK],
+    TRAIN: _TRAINING,
+    TUNE: _TRAINING,
+    CHECK: _RUN | {ms.SendLabels.kind} | _LOOKS[CHECK],
     EVALUATE: _SCORING,
-    PREDICT: (_SCORING - {ms.SendLabels.kind}) | {ms.SendIdentifiers.kind},
+    PREDICT: _PREDICTING | {ms.SendIdentifiers.kind},
     "inference": _SCORING | _LOOKS["inference"],
     "importance": _SCORING | _LOOKS["importance"],
-    "contributions": _SCORING | _LOOKS["contributions"] | {ms.SendIdentifiers.kind},
-    "skew": _SCORING | _LOOKS["skew"],
+    "contributions": _PREDICTING | _LOOKS["contributions"] | {ms.SendIdentifiers.kind},
+    "skew": _RUN | {ms.SendWeights.kind, ms.Weigh.kind} | _LOOKS["skew"],
 }
 """Requests that each kind of statement may make."""
 _ROLES = {
@@ -79,13 +93,19 @@ def filed_study(
     study: Study, analyst: str, place: tuple[str, str], ruling: Ruling
 ) -> tuple[Filed, frozenset[Table]]:
     """Return the request for a study, and its tables as they are named in full. Raise PolicyError
-    for a column that is not granted for anything.
+    for a table without a grant, and for a column that is not granted for anything. Raise
+    InternalError for a name or limits that no statement gives.
     """
+    if folded(study.name) != study.name:
+        raise InternalError("the description of a study has a name that is not folded")
+    check_limits(study)
     tables: dict[Table, StudyTable] = {}
     for item in study.tables:
         database, schema, name = item.table
         table = (database or place[0], schema or place[1], name)
         tables[table] = replace(item, table=table)
+        if not ruling.of(table):
+            raise PolicyError("a table of the study is not granted", hint=ASK)
         for role in item.roles:
             for column in role.columns:
                 if not ruling.may_any(ScopeColumn(table, column)):
@@ -187,17 +207,29 @@ def _over(approved: ApprovedStudy, now: dt.datetime) -> Iterator[str]:
         yield f"the study allows {study.runs} runs, and {approved.used} have begun"
 
 
+def foreign(request: Request, statements: Collection[str]) -> str:
+    """Return the requests that are no part of such statements, in words; empty without one."""
+    known = frozenset().union(*(SENDS[own] for own in statements))
+    asked = sorted({one.kind for one in request.asked} - known)
+    verb = "is" if len(asked) == 1 else "are"
+    return (
+        f"{listed(asked)} {verb} asked for, which is no part of such a statement" if asked else ""
+    )
+
+
 def _aims(study: Study, request: Request, found: Read) -> Iterator[str]:
     statement = statement_of(request, folds=any(item.folds for item in found.slots))
     scores = set(study.statements) - {*TRAINING, CHECK}
     of = {statement} if statement else scores
-    asked = {one.kind for one in request.asked} - frozenset().union(*(SENDS[own] for own in of))
+    asked = foreign(request, of)
     if not of or not of <= set(study.statements):
         said = (statement or "a statement that looks into a model").upper()
         yield f"the study allows {listed(s.upper() for s in study.statements)}; this is {said}"
     elif asked:
-        yield f"{listed(sorted(asked))} is asked for, which is no part of such a statement"
-    if request.into:
+        yield asked
+    if statement not in TRAINING and any(item.shared and item.features for item in found.slots):
+        yield "statistics of features are asked for, which is no part of such a statement"
+    if writes(request):
         yield "the study writes no predictions into a table"
     if study.kinds is not None and request.kind not in study.kinds:
         yield f"the study allows models of kind {listed(study.kinds)}; this is {request.kind}"
@@ -227,12 +259,13 @@ def _columns(study: Study, slots: tuple[SlotColumns, ...]) -> Iterator[str]:
         if table not in tables:
             yield f"table {'.'.join(table[1:])} is not in the study"
     for use in sorted({use for slot in slots for use in slot.uses}):
-        item = tables.get(use.table)
-        if item is None or use.name in item.columns(use.role):
+        item, role = tables.get(use.table), JOIN if use.role == LINK else use.role
+        if item is None or use.name in item.columns(role):
             continue
         roles = [role.role for role in item.roles if use.name in role.columns]
         where = "is in the study, but not" if roles else "is not in the study"
-        yield f"column {use.name} {where}{f' {_ROLES[use.role]}' if roles else ''}"
+        name = f"{use.table[2]}.{use.name}" if len(tables) > 1 else use.name
+        yield f"column {name} {where}{f' {_ROLES[role]}' if roles else ''}"
     for clause in sorted({clause for slot in slots for clause in slot.chosen}):
         yield f"{clause} chooses among rows, which the study has no words for"
 

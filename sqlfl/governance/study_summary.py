@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterator, Mapping, Sequence
 
+from sqlglot import exp
+
 from sqlfl import messages as ms
 from sqlfl.base import sanitize
 from sqlfl.contract.study import CHECK, PREDICT, TRAINING, Study
@@ -65,9 +67,11 @@ def _aim(filed: Filed, study: Study, facts: Mapping[Table, TableFacts | None]) -
     tables = tables_of(filed.columns)
     rows = listed(rows_in_words(table, facts) for table in tables)
     yours = "your table" if len(tables) == 1 else "your tables"
-    purpose = sanitize.line(study.purpose[:MAX_PURPOSE])
+    # the analyst's words end where they seem to
+    purpose = sanitize.line(study.purpose[:MAX_PURPOSE]).replace("'", "’")
+    name = exp.to_identifier(study.name).sql("duckdb")
     return (
-        f"{filed.analyst} asks for study {study.name}, whose purpose is '{purpose}': "
+        f"{filed.analyst} asks for study {name}, whose purpose is '{purpose}': "
         f"{listed(own.upper() for own in study.statements)} of {kinds}{by}, with rows of {yours} "
         f"{rows}."
     )

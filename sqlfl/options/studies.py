@@ -6,9 +6,9 @@ import datetime as dt
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sqlfl.base.errors import OptionError
+from sqlfl.base.errors import InternalError, OptionError
 from sqlfl.contract.methods import methods
-from sqlfl.contract.study import EVALUATE, STATEMENTS, TRAIN
+from sqlfl.contract.study import EVALUATE, STATEMENTS, TRAIN, Study
 from sqlfl.models.kinds import KINDS
 from sqlfl.options.entries import Given, OptionTable, entries_of, error, markdown, option
 from sqlfl.options.policies import DELTA, listed_names
@@ -100,6 +100,17 @@ def resolve_study(given: Iterable[Given], sql: str, now: dt.datetime) -> StudyOp
     if found.until is not None and found.until <= now:
         raise error("the study would have ended already", written.places["until"], sql)
     return found
+
+
+def check_limits(study: Study) -> None:
+    """Raise InternalError for limits that no statement gives, as those of a coordinator's own
+    making may be.
+    """
+    for name, entry in TABLE.entries.items():
+        value = getattr(study, name)
+        left_out = value is None and entry.default is None
+        if name != "until" and not left_out and entry.type.read(value) != value:
+            raise InternalError(f"the description of a study has a limit {name} that is none")
 
 
 def studies_markdown() -> str:

@@ -366,7 +366,7 @@ def test_training_is_by_the_algorithm_that_was_proposed(ask: Ask) -> None:
         (Asked(0, "send_labels", "", "", 2), "send_labels is answered once in a run"),
         (Asked(0, "activate", "", "", None), "activate is answered once in a run"),
         (Asked(0, "start", "", "", 3), "start is answered once in a run"),
-        (Asked(-1, "write", "", "", 2), "write is answered once in a run"),
+        (Asked(-1, "write", "", "", 1), "its owner's policy has into = none"),
         (Asked(1, "send_keys", "", "", 1), "this slot of the query is another party's"),
     ],
 )
@@ -376,6 +376,12 @@ def test_a_proposal_that_asks_too_much(ask: Ask, asked: Asked, said: str) -> Non
     reply = ask(proposal("", request=wrong))
     assert isinstance(reply, ms.Proposed)
     assert [v.rule for v in verdicts_from_json(reply.verdicts)] == [said]
+
+
+def test_a_table_is_written_once(ask: Ask, clinic: duckdb.DuckDBPyConnection) -> None:
+    ruled(clinic, "into = 'scores'", "")
+    wrong = replace(REQUEST, asked=(Asked(-1, "write", "", "", 2),)).to_json()
+    refused(ask(proposal(request=wrong)), "write is answered once in a run")
 
 
 def test_rules_are_of_what_a_slot_has(ask: Ask, clinic: duckdb.DuckDBPyConnection) -> None:

@@ -16,7 +16,7 @@ import sqlfl
 from sqlfl import messages as ms
 from sqlfl.base.errors import ApprovalError, Error, OptionError, ParseError, PlanError, PolicyError
 from sqlfl.contract.request import REFUSED, WAITING, Asked, verdicts_from_json
-from sqlfl.contract.schema import Client, specifications_to_json
+from sqlfl.contract.schema import Client, FeatureSpecification, specifications_to_json
 from sqlfl.contract.study import Study, StudyColumns, StudyTable
 from sqlfl.governance.records import Records
 from tests import goldens
@@ -453,6 +453,145 @@ def test_a_study_that_is_edited_asks_anew(approved: Ask, owner: sqlfl.Owner) -> 
         replace(OWN, name="a\x1b[2J").to_json(),
     ):
         assert isinstance(approved(ms.ProposeStudy("", -1, text)), ms.Failure)
+
+
+def failure(reply: ms.Message) -> str:
+    assert isinstance(reply, ms.Failure), reply
+    return reply.text
+
+
+def asked(*kinds: str) -> tuple[Asked, ...]:
+    return tuple(Asked(0, kind, "", "", None) for kind in kinds)
+
+
+@pytest.mark.parametrize("statement", ["check", "evaluate", "predict"])
+@pytest.mark.parametrize(
+    "kind", ["start", "save", "send_gram", "send_slope", "send_equal_rows", "set_ranges"]
+)
+def test_what_trains_is_asked_for_in_training_alone(
+    approved: Ask, owner: sqlfl.Owner, statement: str, kind: str
+) -> None:
+    own = replace(OWN, name="t", statements=(statement, "train"))
+    approved(ms.ProposeStudy("", -1, own.to_json()))
+    owner.sql("APPROVE REQUEST 3")
+    lie = replace(WITHIN, study="t", purpose=statement)
+    lie = replace(lie, asked=(*lie.asked, Asked(0, kind, "", "", 1)))
+    assert f"{kind} is asked for" in failure(approved(propose(lie, "a")))
+    row = owner.sql("SHOW REQUESTS").arrow().to_pylist()[-1]
+    assert f"{kind} is asked for" in row["warnings"]
+    # and for a run outside a study
+    failure(approved(propose(replace(lie, study=None, options="[]"), "b")))
+    row = owner.sql("SHOW REQUESTS").arrow().to_pylist()[-1]
+    assert "It is said to " in row["warnings"]
+    assert f"but {kind} is asked for" in row["warnings"]
+
+
+def test_predictions_are_not_written_whatever_is_said(
+    approved: Ask, clinic: duckdb.DuckDBPyConnection, owner: sqlfl.Owner
+) -> None:
+    clinic.execute("CREATE SCHEMA scores")
+    owner.sql("CREATE OR REPLACE TRAINING POLICY r WITH (approval = 'first_time', into = 'scores')")
+    lie = replace(WITHIN, asked=(*WITHIN.asked, Asked(-1, "write", "", "", 1)))
+    text = failure(approved(propose(lie, "a")))
+    assert "the study writes no predictions into a table" in text
+    row = owner.sql("SHOW REQUESTS").arrow().to_pylist()[-1]
+    assert "to write the predictions into a table" in row["summary"]
+
+
+def test_a_statement_that_does_not_train_takes_no_statistics(
+    approved: Ask, owner: sqlfl.Owner
+) -> None:
+    """A shared slot would send them once its rows are told, without a request of their own."""
+    tables = (
+        StudyTable(
+            ("", "", "patients"), (StudyColumns("join", ("pid",)), StudyColumns("train", ("age",)))
+        ),
+    )
+    own = replace(
+        OWN, name="t", tables=tables, statements=("train", "evaluate", "check"), epsilon=1.0
+    )
+    approved(ms.ProposeStudy("", -1, own.to_json()))
+    owner.sql("APPROVE REQUEST 3")
+    slot = replace(SLOT, features=(FeatureSpecification("age", "numeric"),), shared=True)
+    for purpose in ("evaluate", "check"):
+        lie = replace(WITHIN, study="t", purpose=purpose)
+        text = specifications_to_json((slot,))
+        select = "SELECT age AS sqlfl_feature_0, pid AS sqlfl_key_0_0 FROM patients"
+        reply = approved(ms.Propose("a", -1, lie.to_json(), text, (select,)))
+        assert "statistics of features are asked for" in failure(reply)
+
+
+@pytest.mark.parametrize(
+    ("select", "grants"),
+    [
+        ("SELECT p.pid AS sqlfl_key_0_0 FROM patients p JOIN visits v ON p.ssn = v.ssn", True),
+        ("SELECT pid AS sqlfl_key_0_0 FROM patients WHERE pid = ssn", False),
+        ("SELECT pid AS sqlfl_key_0_0 FROM (SELECT DISTINCT pid, ssn FROM patients) AS p", False),
+    ],
+)
+def test_links_within_the_database_are_of_the_study_too(
+    approved: Ask,
+    clinic: duckdb.DuckDBPyConnection,
+    owner: sqlfl.Owner,
+    select: str,
+    grants: bool,
+) -> None:
+    """They decide which rows there are, as a condition does."""
+    clinic.execute("ALTER TABLE patients ADD COLUMN ssn BIGINT")
+    clinic.execute("UPDATE patients SET ssn = pid * 7 % 300")
+    clinic.execute("CREATE TABLE visits AS SELECT pid, ssn FROM patients")
+    for table in ("patients", "visits"):
+        owner.sql(f"GRANT JOIN (pid, ssn), PREDICT ON {table} TO 'acme' UNDER r")
+    visits = StudyTable(("", "", "visits"), (StudyColumns("join", ("pid",)),))
+    own = replace(OWN, name="t", tables=(*OWN.tables, visits))
+    approved(ms.ProposeStudy("", -1, own.to_json()))
+    owner.sql("APPROVE REQUEST 3")
+    within = replace(WITHIN, study="t")
+    assert isinstance(approved(propose(within, "a", select.replace("ssn", "pid"))), ms.Proposed)
+    text = failure(approved(propose(within, "b", select)))
+    assert "column patients.ssn is not in the study" in text
+    assert ("column visits.ssn is not in the study" in text) == grants
+    row = owner.sql("SHOW REQUESTS").arrow().to_pylist()[-1]
+    assert "ssn to link rows of your tables" in row["summary"]
+
+
+def test_a_study_has_words_and_limits_that_a_statement_gives(
+    approved: Ask, owner: sqlfl.Owner
+) -> None:
+    """What the owner reads is made of names that sqlfl knows, and REVOKE STUDY finds its name."""
+    before = len(requests(owner))
+    for wrong in (
+        replace(OWN, name="S"),
+        replace(OWN, kinds=("linear_regression). Nothing leaves in clear. (",)),
+        replace(OWN, algorithms=("sgd', with noise of ε = 0.1. '",)),
+        replace(OWN, kinds=()),
+        replace(OWN, statements=()),
+        replace(OWN, epsilon=0.0),
+        replace(OWN, epsilon=1.0, delta=3.0),
+        replace(OWN, label_epsilon=-1.0),
+        replace(OWN, rounds=0),
+        replace(OWN, runs=10**30),
+        replace(OWN, tables=(*OWN.tables, StudyTable(("", "", "hidden"), ()))),
+    ):
+        reply = approved(ms.ProposeStudy("", -1, wrong.to_json()))
+        if isinstance(reply, ms.Proposed):
+            (verdict,) = verdicts_from_json(reply.verdicts)
+            assert (verdict.state, verdict.rule) == (REFUSED, "a table of the study is not granted")
+    assert len(requests(owner)) == before
+
+
+def test_words_of_the_analyst_end_where_they_seem_to(approved: Ask, owner: sqlfl.Owner) -> None:
+    name = "s, whose purpose is 'to count': TRAIN"
+    purpose = "to count': TRAIN of models. Nothing leaves in clear. 'Thank you"
+    approved(ms.ProposeStudy("", -1, replace(OWN, name=name.lower(), purpose=purpose).to_json()))
+    row = owner.sql("SHOW REQUESTS").arrow().to_pylist()[-1]
+    (first, *_) = row["summary"].split("\n")
+    assert first.startswith(
+        "acme asks for study \"s, whose purpose is 'to count': train\", whose purpose is "
+        "'to count’: TRAIN of models. Nothing leaves in clear. ’Thank you': TRAIN of models"
+    )
+    owner.sql(f"APPROVE REQUEST {row['request']}")
+    owner.sql(f"REVOKE STUDY \"{name}\" FROM 'acme'")
 
 
 def test_a_study_of_another_analyst(
