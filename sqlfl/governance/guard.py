@@ -432,14 +432,16 @@ class Guard:
                 self._trial.describe(self._con, tried, every)
         reply = self._bound(lambda: answer(request))
         assert isinstance(reply, ms.JoinOpened)
-        self._joins.limit(request.run, every.join_time)
+        grants = {table: frozenset(g.number for g in ruling.of(table)) for table in tables}
+        self._joins.govern(request.run, every.join_time, grants)
         named = ", ".join(".".join(table[1:]) for table in sorted(tables))
         self._opened_join = f"join {line(request.name)} of {named}"
         return replace(reply, seconds=math.ceil(every.join_time))
 
     def _check_join(self, proposal: Proposal, join: str) -> None:
         """Raise PolicyError unless the run may use what is kept of the join: its tables as they
-        were must be the granted ones, and no older than their policies allow.
+        were must be the granted ones, without a break since, and no older than their policies
+        allow.
         """
         assert self._joins is not None
         _, age = self._joins.told(join)
@@ -464,6 +466,19 @@ class Guard:
                 "its owner has changed a view or a macro since the join was made",
                 hint="CREATE OR REPLACE JOIN makes it anew",
             )
+        grants = self._joins.grants(join)
+        for table in sorted(proposal.views):
+            held = None if grants is None else grants.get(table)
+            now = {grant.number for grant in proposal.ruling.of(table)}
+            if held is None:
+                why = "is of another table, or was made before its grant"
+            else:
+                why = "" if held <= now else "was made before its owner revoked a grant of it"
+            if why:
+                raise PolicyError(
+                    f"the run reads {'.'.join(table[1:])}, and the join {why}",
+                    hint="CREATE OR REPLACE JOIN makes it anew; or write FROM ( query )",
+                )
 
     def _named(
         self, readings: Iterable[SelectReading], ruling: Ruling

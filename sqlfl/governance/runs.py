@@ -25,6 +25,8 @@ from sqlfl.udfs.encoding.cells import Counted
 from sqlfl.udfs.sql import Connection
 
 Serve: TypeAlias = Callable[[ms.Message], ms.Message]
+GrantsOfTables: TypeAlias = "Mapping[Table, frozenset[int]]"
+"""Numbers of the grants of each table."""
 NUMBER = 8
 """Bytes of a number."""
 BEFORE = (ms.SendKeys, ms.Activate)
@@ -44,8 +46,13 @@ class RoundLimit:
 class GuardedJoins(Protocol):
     """A client's joins that last, by their ids."""
 
-    def limit(self, join: str, seconds: float) -> None:
-        """End the join after so many seconds."""
+    def govern(self, join: str, seconds: float, grants: GrantsOfTables) -> None:
+        """End the join after so many seconds, and keep the numbers of the grants of its tables."""
+
+    def grants(self, join: str) -> GrantsOfTables | None:
+        """Return these numbers; None if there was no policy when the join was made. Raise Error if
+        it is not there any more.
+        """
 
     def close(self, join: str) -> None:
         """End the join."""

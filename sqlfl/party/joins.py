@@ -26,6 +26,7 @@ from sqlfl.base.arrays import Array
 from sqlfl.base.errors import Error, InternalError, ModelError
 from sqlfl.contract.joins import rows_of
 from sqlfl.contract.schema import SlotSpecification, folded
+from sqlfl.governance.runs import GrantsOfTables
 from sqlfl.messages.preparation import NONCE_BYTES
 from sqlfl.party.cursors import Cursors
 from sqlfl.udfs import sql
@@ -56,6 +57,8 @@ class HeldJoin:
     fragments: tuple[str, ...]
     limit: float | None = None
     """Seconds for which the client's owner lets it last; None without a limit."""
+    grants: GrantsOfTables | None = None
+    """Numbers of the grants of its tables when it was made; None without policies."""
     made: float = field(default_factory=time.monotonic)
     nonce: bytes = field(default_factory=lambda: os.urandom(NONCE_BYTES), repr=False)
     kept: dict[Hashable, Snapshot] = field(default_factory=dict, repr=False)
@@ -157,11 +160,14 @@ class Joins:
         nonce = np.frombuffer(join.nonce, np.uint8)
         return ms.JoinOpened(request.run, request.slot, nonce)
 
-    def limit(self, join: str, seconds: float) -> None:
-        self._held[join].limit = seconds
+    def govern(self, join: str, seconds: float, grants: GrantsOfTables) -> None:
+        self._held[join].limit, self._held[join].grants = seconds, grants
         timer = self._timers[join] = threading.Timer(seconds, self._expire, [join])
         timer.daemon = True
         timer.start()
+
+    def grants(self, join: str) -> GrantsOfTables | None:
+        return self.get(join).grants
 
     def cursor(self, join: str) -> duckdb.DuckDBPyConnection:
         return self.get(join).cursor
