@@ -7,7 +7,6 @@ import re
 from sqlglot import exp
 
 from sqlfl.contract.schema import folded
-from sqlfl.planner.grammar.writing import Dialect
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # duckdb_keywords(): reserved words, and words that cannot be plain column names
@@ -47,4 +46,6 @@ def table(name: str, schema: str | None = None, catalog: str | None = None) -> e
 
 
 def cast(expression: exp.Expr, type_: str) -> exp.Cast:
-    return exp.Cast(this=expression.copy(), to=exp.DataType.build(type_, dialect=Dialect))
+    """The expression as a type, which is written as DuckDB writes it."""
+    to = exp.DataType(this=exp.DType.USERDEFINED, kind=type_)
+    return exp.Cast(this=expression.copy(), to=to)

@@ -271,9 +271,10 @@ def _is_scalar_sum(node: exp.Expr) -> bool:
 
 
 def _is_named_type(cast: exp.Expr) -> bool:
-    """Return whether it casts to a UNION, or to a user-defined type, which may be one."""
-    kind = cast.args["to"]
-    return not isinstance(kind, exp.DataType) or kind.this == exp.DType.USERDEFINED
+    """Return whether it casts to a UNION, or to a user-defined type, which may be one. DuckDB lets
+    nobody define a type with the name of its own.
+    """
+    return _SCALAR.fullmatch(to_sql(cast.args["to"]).upper()) is None
 
 
 _RULES: Iterable[

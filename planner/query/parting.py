@@ -194,7 +194,7 @@ def _walked(
 
 def _within(block: DraftBlock, node: exp.Expr, alike: bool) -> Iterator[_Test | int | None]:
     """Yield the same of the parts of an expression."""
-    if isinstance(node, exp.Query | exp.Lambda | exp.Window) or _is_guard(node):
+    if isinstance(node, exp.Query | exp.Lambda | exp.Window | exp.Escape) or _is_guard(node):
         yield None
     elif isinstance(node, exp.Paren):
         yield from _walked(block, node.this, _is_test(node), alike)
@@ -217,7 +217,7 @@ def _within(block: DraftBlock, node: exp.Expr, alike: bool) -> Iterator[_Test | 
 def _is_test(node: exp.Expr) -> bool:
     """Return whether the expression is true, false or NULL, wherever it stands."""
     inner = node.unnest()
-    is_test = isinstance(inner, exp.Predicate | exp.Connector | exp.Not)
+    is_test = isinstance(inner, exp.Predicate | exp.Connector | exp.Not | exp.Escape)
     return is_test and inner.find(exp.Query, exp.Any, exp.All) is None
 
 

@@ -185,8 +185,7 @@ class Asker:
             branch = relation.branches[0]
             one = substituted(Term(node, None), branch).expression
             found = self.columns(branch.client, branch.sources, [one], ())[0].type
-            type_ = "VARCHAR" if found.startswith("ENUM") else found
-            shown.append(exp.alias_(build.cast(exp.null(), type_), f"c{number}"))
+            shown.append(exp.alias_(build.cast(exp.null(), found), f"c{number}"))
             node.replace(column(f"c{number}", _TYPED))
         names = frozenset(node.alias for node in shown)
         source = Source(_TYPED, exp.select(*shown).subquery(), "typed", (), None, names)

@@ -105,6 +105,9 @@ def comparison_type(left: str, right: str) -> str | None:
     DuckDB binds more than this (a date with a number, say), and fails at run time.
     """
     left, right = normal(left), normal(right)
+    if NULL_TYPE in (left, right):  # of a column of constants that are all NULL
+        other = right if left == NULL_TYPE else left
+        return "INTEGER" if other == NULL_TYPE else comparison_type(other, other)
     if left == right:
         return "VARCHAR" if is_text(left) else left
     if is_text(left):

@@ -47,6 +47,9 @@ QUERIES = {
     "a truth": f"SELECT (p.age > 35 AND o.amount > 1) AS x, p.age, o.id {JOIN}",
     "a truth by a test with NOT": f"""
         SELECT (NOT (p.city = 'Ulm') AND o.id > 1) AS x, p.age, o.id {JOIN}""",
+    "a truth by LIKE with ESCAPE": f"""
+        SELECT (p.city LIKE '%!n' ESCAPE '!') IS NOT DISTINCT FROM (o.id > 1) AS x, p.age, o.id
+        {JOIN} WHERE p.city NOT LIKE 'U%' ESCAPE '!' OR o.paid""",
     "a truth as a number": f"SELECT (p.city = 'Ulm' OR o.paid)::INTEGER AS x, p.age, o.id {JOIN}",
     "an interaction": f"SELECT o.amount * (p.city = 'Ulm')::INTEGER AS x, p.age, o.id {JOIN}",
     "an interaction by case": f"""
