@@ -267,7 +267,9 @@ class Binder:
                 select,
                 "SELECT ... FROM party.table",
             )
-        states = self._from(from_.this, select.args.get("joins") or [], known, None)
+        where = select.args.get("where")
+        condition = None if where is None else where.this
+        states = self._from(from_.this, select.args.get("joins") or [], known, None, condition)
         return tuple(self._block(select, state, known) for state in states)
 
     def _block(self, select: exp.Select, state: State, known: Environment) -> DraftBlock:
@@ -357,9 +359,12 @@ class Binder:
         joins: list[exp.Join],
         known: Environment,
         outer: Scope | None,
+        where: exp.Expr | None = None,
     ) -> list[State]:
-        """Read FROM. `outer` is the FROM before the parentheses around this one."""
-        homes = self._homes(first, joins, known)
+        """Read FROM. `outer` is the FROM before the parentheses around this one; `where` is the
+        condition after it.
+        """
+        homes = self._homes(first, joins, known, where)
         states = self._placed(first, homes, known, outer)
         for place, join in enumerate(joins):
             if join.side.upper() == "FULL":
@@ -397,10 +402,11 @@ class Binder:
             )
 
     def _homes(
-        self, first: exp.Expr, joins: list[exp.Join], known: Environment
+        self, first: exp.Expr, joins: list[exp.Join], known: Environment, where: exp.Expr | None
     ) -> dict[int, Client]:
-        """The clients that constants of a FROM go to, by the ids of their nodes: one that has what
-        they are joined with by an equality, else the first of the tables'."""
+        """Return the clients that constants of a FROM go to, by the ids of their nodes: one with
+        whose tables conditions compare them, else the first of the tables'.
+        """
         items = [first, *(join.this for join in joins)]
         constants = [item for item in items if self._is_constant(item, known)]
         if not constants or len(constants) == len(items):
@@ -413,16 +419,22 @@ class Binder:
         ]
         if not tables:
             return {}
+        tests = [*(join.args.get("on") for join in joins), where]
         named = {folded(node.alias_or_name): client for node, client in reversed(tables)}
+        terms = [
+            part
+            for test in tests
+            if test is not None
+            for part in conjuncts(test)
+            if not isinstance(part, exp.Or)
+        ]
         found: dict[int, Client] = {}
-        tests = [join.args["on"] for join in joins if join.args.get("on") is not None]
-        for equal in (equality(part) for test in tests for part in conjuncts(test)):
-            sides = [] if equal is None else [equal.left, equal.right]
-            for own, other in (sides, sides[::-1]) if sides else ():
-                names = {folded(c.table) for c in other.find_all(exp.Column)} & set(named)
-                for item in constants:
-                    if names and _names(own, item):
-                        found.setdefault(id(item), named[min(names)])
+        # an equality may be of two parties, other comparisons are of one
+        for term in sorted(terms, key=lambda term: equality(term) is not None):
+            names = {folded(c.table) for c in term.find_all(exp.Column)} & set(named)
+            for item in constants:
+                if names and _names(term, item):
+                    found.setdefault(id(item), named[min(names)])
         return {id(item): tables[0][1] for item in constants} | found
 
     def _is_constant(self, node: object, known: Environment) -> bool:

@@ -32,6 +32,23 @@ QUERIES = {
         SELECT o.amount, b.name, p.age FROM shop.orders o JOIN (VALUES (0, 4, 'low'), (4, 99, 'up'))
         b(lo, hi, name) ON o.amount >= b.lo AND o.amount < b.hi
         JOIN register.people p ON o.customer = p.id""",
+    "buckets of a later party": """
+        SELECT o.amount, b.name, p.age FROM shop.orders o
+        JOIN register.people p ON o.customer = p.id
+        JOIN (VALUES (0, 40, 'young'), (40, 99, 'old')) b(lo, hi, name) ON p.age >= b.lo
+        AND p.age < b.hi""",
+    "buckets of a later party beside a key of the first": """
+        SELECT o.amount, b.name, p.age FROM shop.orders o, register.people p,
+        (VALUES (1, 40, 'young'), (2, 99, 'old')) b(id, hi, name)
+        WHERE o.customer = p.id AND b.id = o.id AND p.age BETWEEN b.hi - 40 AND b.hi""",
+    "columns that are all NULL": """
+        SELECT o.amount, p.age, v.x IS NULL AS w, (o.amount > 2 OR v.x > 1) AS y,
+        (o.id > 1 AND len(v.l) > 0) AS z
+        FROM shop.orders o JOIN register.people p ON o.customer = p.id
+        JOIN (VALUES ('Ulm', NULL, []), ('Bonn', NULL, [])) v(city, x, l) ON v.city = p.city""",
+    "keys that are all NULL": """
+        SELECT o.amount, p.age, v.x FROM shop.orders o JOIN register.people p ON o.customer = p.id
+        LEFT JOIN (VALUES ('Ulm', NULL), ('Bonn', NULL)) v(x, id) ON v.id = p.id""",
     "of a party with several databases": """
         SELECT v.cost, r.i FROM clinic.visits v RIGHT JOIN range(20) r(i) ON v.person = r.i""",
     "by a comma": """
