@@ -18,8 +18,8 @@ import duckdb
 from sqlglot import exp
 
 from sqlfl.udfs import sql
-from sqlfl.udfs.binding import bound, choosing
 from sqlfl.udfs.blocks.block_tables import Database
+from sqlfl.udfs.describe import bound, choosing
 
 MEANING = (
     "Calendar", "TimeZone", "binary_as_string", "default_collation", "default_null_order",

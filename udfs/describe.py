@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import lru_cache, reduce
 from typing import Any, TypeAlias
@@ -14,7 +14,6 @@ from sqlglot import exp
 from sqlfl.base.errors import InternalError
 from sqlfl.contract.schema import Column, Place, Table
 from sqlfl.udfs import sql
-from sqlfl.udfs.binding import bound, choosing
 
 OWN_SCHEMA = "sqlfl"
 _OWN_DATABASES = ("system", "temp")
@@ -313,3 +312,23 @@ def _type(kind: str) -> str:
 
 def _function(name: str) -> exp.Table:
     return exp.Table(this=sql.call(name))
+
+
+# Facts that DuckDB reports while it binds a query, without running it. A result that the
+# connection's owner has open stays open.
+
+
+def choosing(names: Sequence[str], chosen: Sequence[exp.Expr]) -> str:
+    """Return a query whose columns are the `names` among `chosen`, which are constant texts.
+
+    DuckDB ignores the case of names, so `names` must differ in more than case. Each of `chosen`
+    must be one of them.
+    """
+    wanted = exp.Columns(this=sql.own_call("list_value", *chosen))
+    given = sql.query("SELECT $ones", ones=[sql.named(sql.number(1), name) for name in names])
+    return sql.to_sql(exp.select(wanted).from_(given.subquery("given")))
+
+
+def bound(con: sql.Connection, query: str) -> list[str]:
+    """The columns of a query of `choosing`, bound on `con` itself."""
+    return list(sql.waiting(lambda: con.sql(query).columns))

@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 
 from sqlfl.aggregation.peers import KEY_BYTES, Peers
 from sqlfl.base.errors import PrivacyError
-from sqlfl.privacy.randomness import Entropy, system
+from sqlfl.privacy.samplers import Entropy, system
 
 
 class Secret:

@@ -12,7 +12,7 @@ from sqlfl.contract.transforms import AUTO, TIMES
 from sqlfl.coordinator import expected
 from sqlfl.coordinator.scoring import Scoring, class_values
 from sqlfl.messages import Curves, SendCurves
-from sqlfl.messages.curves import AT_NULL
+from sqlfl.messages.diagnostics import AT_NULL
 from sqlfl.messages.replies import ReplyChannel, ask
 from sqlfl.store.registry import Model, ModelBlock
 

@@ -30,11 +30,10 @@ from sqlfl.options.training import TrainingOptions
 from sqlfl.planner.federated.method_spec import spec_of
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.query.ucq import CATEGORY, Slot
-from sqlfl.privacy.block_moments import labels_change, weight_cap
+from sqlfl.privacy.block_moments import labels_change, moments_sensitivity, row_bound, weight_cap
 from sqlfl.privacy.calibration import NoiseCalibration, calibrate, check_releases, shares_of_moments
 from sqlfl.privacy.collusion import honest_slots
 from sqlfl.privacy.counts import Part
-from sqlfl.privacy.second_moments import moments_sensitivity, row_bound
 
 WORTHLESS = 0.01
 """Share of what a constant leaves below which a model is hardly better than that."""

@@ -36,8 +36,8 @@ from sqlfl.planner.grammar.statements import ExportModel, ImportModel
 from sqlfl.store.model_document import history_to_bytes, model_from, model_to_json
 from sqlfl.store.registry import Model, ModelBlock, card
 from sqlfl.udfs.blocks.block_files import block_files, block_from_safetensors
-from sqlfl.udfs.blocks.block_inputs import arguments_of
 from sqlfl.udfs.blocks.block_onnx import NULL_TEXT
+from sqlfl.udfs.blocks.block_sql import arguments_of
 from sqlfl.udfs.blocks.blocks import SavedBlock
 
 MANIFEST, HISTORY = "manifest.json", "history.arrow"

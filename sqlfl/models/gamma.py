@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from sqlfl.base.arrays import Array
-from sqlfl.models.logarithmic import exponential_root, means, steepest
 from sqlfl.models.metrics import GammaMeter, Meter
+from sqlfl.models.poisson import exponential_root, means, steepest
 from sqlfl.models.targets import LARGEST, OfNumbers
 from sqlfl.models.weighted import mean_of, rows_times, second_moments, sum_of, times
 

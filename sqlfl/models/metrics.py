@@ -7,7 +7,9 @@ scores above a negative one, where ties count half.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Iterator, Sequence
+from ctypes import c_double, c_int64, c_void_p
 from itertools import islice
 from typing import Protocol, Self, TypeAlias
 
@@ -15,7 +17,7 @@ import numpy as np
 from scipy.special import xlogy
 
 from sqlfl.base.arrays import Array
-from sqlfl.models.judged import Judged
+from sqlfl.models.native import address, functions, typed
 from sqlfl.models.proximal import sigmoid
 from sqlfl.models.weighted import mean_of
 
@@ -688,3 +690,57 @@ class _Counts:
     @staticmethod
     def _bin(u: float, level: int) -> int:
         return int(np.floor(np.ldexp(u, level)))
+
+
+# Metrics of scores of two classes, computed by the compiled library; see compiled.c.
+
+
+class _Verdict(ctypes.Structure):
+    _fields_ = (
+        ("right", c_double),
+        ("surprise", c_double),
+        ("weight", c_double),
+        ("least", c_double),
+        ("largest", c_double),
+        ("undefined", c_int64),
+    )
+
+
+class Judged:
+    """Scores h (n,) of class 1, that is their log-odds, for rows of classes 0 and 1 (n,), at least
+    one. Weights are (n,), or 1 each.
+    """
+
+    def __init__(self, scores: Array, classes: Array, weights: Array | None) -> None:
+        self.scores = np.ascontiguousarray(scores, np.float64)
+        self._classes, self._type = typed(classes)
+        self._weights = None if weights is None else np.ascontiguousarray(weights, np.float64)
+        verdict = _Verdict(0.0, 0.0, 0.0, np.inf, -np.inf, 0)
+        functions().sqlfl_judge(*self._rows, ctypes.byref(verdict))
+        self.right = float(verdict.right)
+        """Σ w of rows with a score on their side of 0. A score of 0 is on class 0's side."""
+        self.surprise = float(verdict.surprise)
+        """Σ −w log of the probability of a row's class, which counts as at least 2.2e-308."""
+        self.weight = float(verdict.weight)
+        """Σ w."""
+        self.least = float(verdict.least)
+        """Least score that its probability distinguishes from others."""
+        self.largest = float(verdict.largest)
+        self.undefined = bool(verdict.undefined)
+        """True if a score is no number."""
+
+    def count(self, level: int, first: int, counts: Array) -> None:
+        """Add the weights to `counts` of bins, as `sqlfl.models.area` has them."""
+        scale = c_double(2.0**level)
+        functions().sqlfl_count(*self._rows, scale, c_int64(first), address(counts))
+
+    @property
+    def _rows(self) -> tuple[c_int64, c_void_p | None, c_void_p | None, int, c_void_p | None]:
+        """Return the arguments of the functions."""
+        return (
+            c_int64(len(self.scores)),
+            address(self.scores),
+            address(self._classes),
+            self._type,
+            address(self._weights),
+        )

@@ -10,11 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.special import xlogy
+from scipy.special import wrightomega, xlogy
 
 from sqlfl.base.arrays import Array
 from sqlfl.base.errors import ModelError
-from sqlfl.models.logarithmic import exponential_root, means, steepest
 from sqlfl.models.metrics import CountMeter, Meter
 from sqlfl.models.targets import LARGEST, OfNumbers
 from sqlfl.models.weighted import mean_of, rows_times, second_moments, sum_of, times
@@ -124,3 +123,39 @@ def _half_deviance(h: Array, y: Array) -> Array:
     grown = np.expm1(u)
     deviance: Array = np.where(some, counts * (grown - u), grown + 1.0)
     return deviance
+
+
+# Common parts of losses with the logarithm as link: means are exponentials of scores.
+
+HIGHEST = float(np.log(np.finfo(np.float64).max))
+"""Score whose mean is the largest DOUBLE."""
+
+
+def means(scores: Array) -> Array:
+    """Return exponentials of scores. Raise ModelError if one is beyond all numbers."""
+    beyond = int(np.count_nonzero(~(scores <= HIGHEST)))
+    if beyond:
+        raise ModelError(
+            f"the means of {beyond} joined rows, exponentials of their scores, are beyond all "
+            "numbers",
+            hint="their features are far beyond those of training: compare the units",
+        )
+    return np.exp(scores)
+
+
+def exponential_root(a: Array, rho: float) -> Array:
+    """Return z with exp(z) + ρ z = ρ a. exp(z)/ρ is Wright's ω(a − log ρ)."""
+    omega = wrightomega(a - np.log(rho))
+    small = omega < 1.0
+    z: Array = np.where(small, a - omega, np.log(rho * np.where(small, 1.0, omega)))
+    return z
+
+
+def steepest(bent: Array, scores: Array, weights: Array | None) -> float:
+    """Return the mean of curvatures `bent` (n,) along a constant or along the scores, whichever is
+    more. Large means lie along the scores' own direction.
+    """
+    square = (scores - mean_of(scores, weights)) ** 2
+    spread = mean_of(square, weights)
+    along = mean_of(bent * square, weights) / spread if spread > 0.0 else 0.0
+    return max(mean_of(bent, weights), along)

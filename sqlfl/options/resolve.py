@@ -43,7 +43,7 @@ from sqlfl.options.privacy import (
     RANDOMIZED,
     Privacy,
 )
-from sqlfl.options.stragglers import EXCLUDED
+from sqlfl.options.steps import EXCLUDED
 from sqlfl.options.training import (
     SCORING,
     ScoringOptions,

@@ -45,7 +45,7 @@ from sqlfl.party.moments import majorant, noised_moments
 from sqlfl.party.requests import SlotExpectations
 from sqlfl.party.shrinkage import ScaledEngine, Shrinkage, scaled_gram
 from sqlfl.party.steps import Averaging, ClientStep, Engine, penalty
-from sqlfl.privacy.randomness import Entropy, system
+from sqlfl.privacy.samplers import Entropy, system
 from sqlfl.udfs.encoding.pairs import Crossing
 
 NOTHING = np.zeros(0)

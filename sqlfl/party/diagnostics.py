@@ -15,7 +15,7 @@ from sqlfl.base.arrays import Array, Float
 from sqlfl.base.errors import InternalError, ModelError
 from sqlfl.models.aliasing import ROUNDED, ZERO, left_out, span, span_of, touches
 from sqlfl.models.inference import variances_of
-from sqlfl.privacy.randomness import Entropy, system
+from sqlfl.privacy.samplers import Entropy, system
 from sqlfl.udfs.blocks.blocks import SavedBlock
 from sqlfl.udfs.encoding.naming import (
     bases_of,

@@ -11,7 +11,7 @@ from sqlfl.base.arrays import Array, Float
 from sqlfl.contract.schema import FeatureSpecification
 from sqlfl.contract.transforms import CURVE
 from sqlfl.contract.transforms import number as written
-from sqlfl.messages.curves import AT_CATEGORY, AT_NULL, AT_NUMBER
+from sqlfl.messages.diagnostics import AT_CATEGORY, AT_NULL, AT_NUMBER
 from sqlfl.models.gram import GramMatrix
 from sqlfl.models.solver import BlockSolver
 from sqlfl.udfs.encoding.curves import FEW

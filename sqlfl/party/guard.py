@@ -11,8 +11,7 @@ from sqlfl.base.errors import InternalError, PolicyError
 from sqlfl.contract.privacy_specification import RoundNoise
 from sqlfl.messages import Releases
 from sqlfl.privacy.poisson_binomial.sampling import draw
-from sqlfl.privacy.randomness import Entropy, system
-from sqlfl.privacy.samplers import add_gaussian
+from sqlfl.privacy.samplers import Entropy, add_gaussian, system
 from sqlfl.privacy.selection import LAPLACE, noisy_max
 
 SOLVED = (

@@ -13,7 +13,7 @@ from sqlfl.contract.schema import SlotSpecification
 from sqlfl.party.operator import client_of
 from sqlfl.party.requests import check_options
 from sqlfl.party.slot_state import SlotState
-from sqlfl.privacy.second_moments import moments_sensitivity
+from sqlfl.privacy.block_moments import moments_sensitivity
 from sqlfl.udfs import sql
 from sqlfl.udfs.connection import size_of
 from sqlfl.udfs.encoding.cells import Counted, rare_feature

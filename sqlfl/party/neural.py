@@ -20,7 +20,7 @@ from sqlfl.party.first_layer import EngineLayer, make_layer
 from sqlfl.party.guard import ReleaseGuard, releases_of
 from sqlfl.party.requests import SlotExpectations
 from sqlfl.party.steps import Engine
-from sqlfl.privacy.randomness import Entropy, system
+from sqlfl.privacy.samplers import Entropy, system
 
 
 class TowerOperator(Generic[Own]):

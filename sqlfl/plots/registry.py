@@ -23,8 +23,7 @@ class Picture:
             from sqlfl.plots.check import check_figure
 
             return check_figure(table)
-        from sqlfl.plots.model import PICTURES, model_figure
-        from sqlfl.plots.quality import quality_figure
+        from sqlfl.plots.results import PICTURES, model_figure, quality_figure
 
         draw = model_figure if self.look in PICTURES else quality_figure
         return draw(self.look, self.model, table)

@@ -12,7 +12,7 @@ one column is 1 and the others 0. A row of weight w is in two sums:
    then |a·b| ≥ 1. So Δ = w √(2 n² − 2 m²), m being 0 or 1.
 2. **Moments with the label**, Σ x Y_rᵀ, with ‖Y_r‖ ≤ 1: ‖(x − x′) Y_rᵀ‖ ≤ ‖x − x′‖ ≤ √(4 k + 2 c).
 
-A second round has one more release of each table (`sqlfl.methods.moments.second_round`): fits, by
+A second round has one more release of each table (`sqlfl.methods.moments.coordinator`): fits, by
 row, or moments with another table's fits, which are as 2.
 
 3. **Fits** x θ of one row, θ being sent: with x and x′ as above, |(x − x′) θ_c| is at most
@@ -129,3 +129,27 @@ def check_width(columns: int) -> None:
     """Raises InternalError for more columns than there can be moments of."""
     if columns > WIDEST:
         raise InternalError(f"second moments of {columns} columns; {WIDEST} is the most")
+
+
+# Sensitivity of a slot's second moments to one row.
+
+
+def row_bound(numeric: int) -> float:
+    """Return R for this number of encoded numeric columns: the norm of a row with all columns 1 or
+    −1.
+    """
+    return math.sqrt(numeric)
+
+
+def moments_sensitivity(largest: float, bound: float, categories: int) -> float:
+    """ℓ2 sensitivity of a slot's second moments for the change of one row's features.
+
+    Of its numeric columns, ‖x‖ ≤ R, all numbers of Σ cnt x xᵀ: cnt ‖x xᵀ − y yᵀ‖ in the Frobenius
+    norm is cnt √(‖x‖⁴ + ‖y‖⁴ − 2 (x·y)²) ≤ cnt √2 R², attained for x ⟂ y. Of each of k category
+    features the counts Σ cnt: one falls by cnt, another rises. InternalError for a slot without
+    columns, or rows that count nothing.
+    """
+    found = largest * math.sqrt(2.0 * bound**4 + 2.0 * categories)
+    if not found > 0.0:
+        raise InternalError("second moments of nothing")
+    return found

@@ -1,4 +1,5 @@
-"""Noise: normal, Laplace, and randomised response, from random words of 64 bits.
+"""The source of noise, and noise from it: normal, Laplace, and randomised response, from random
+words of 64 bits.
 
 Floating-point numbers are not real ones: which doubles a sum with continuous noise can hit tells
 the low bits of the value that was noised (Mironov, 2012). So a value is rounded to the multiples of
@@ -12,6 +13,9 @@ the sum of two multiples as their exact sum: where that is no double, this is po
 from __future__ import annotations
 
 import math
+import os
+from collections.abc import Callable
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +23,17 @@ from scipy.special import ndtri
 
 from sqlfl.base.arrays import Array
 from sqlfl.base.errors import InternalError
-from sqlfl.privacy.randomness import Entropy, system
+
+Entropy: TypeAlias = Callable[[int], bytes]
+"""A function that returns this many random bytes. Each sampler takes one, so that tests can repeat
+a draw; the public interface cannot set it.
+"""
+
+
+def system(count: int) -> bytes:
+    """`count` random bytes of the operating system."""
+    return os.urandom(count)
+
 
 Words = npt.NDArray[np.uint64]
 

@@ -17,8 +17,7 @@ import numpy as np
 
 from sqlfl.base.arrays import Array
 from sqlfl.base.errors import InternalError
-from sqlfl.privacy.randomness import Entropy, system
-from sqlfl.privacy.samplers import LAPLACE_SLACK, Words, add_laplace, grid, words
+from sqlfl.privacy.samplers import LAPLACE_SLACK, Entropy, Words, add_laplace, grid, system, words
 
 GUMBEL, LAPLACE = "gumbel", "laplace"
 MECHANISMS = (GUMBEL, LAPLACE)

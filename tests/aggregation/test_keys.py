@@ -12,7 +12,7 @@ import pytest
 from sqlfl.aggregation.keys import KeyPair
 from sqlfl.aggregation.masks import Masks
 from sqlfl.base.errors import PrivacyError
-from sqlfl.privacy.randomness import system
+from sqlfl.privacy.samplers import system
 from tests.aggregation import reference
 from tests.aggregation.clients import RUN, clients, pair, peers_of, private_key
 

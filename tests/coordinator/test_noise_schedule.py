@@ -16,7 +16,7 @@ from sqlfl.contract.privacy_specification import PlannedReleases
 from sqlfl.coordinator.protection import planned_releases
 from sqlfl.messages import ExactPredictions, Message, Predictions, Residuals, SendPredictions
 from sqlfl.options.resolve import training_options
-from sqlfl.privacy.second_moments import moments_sensitivity, row_bound
+from sqlfl.privacy.block_moments import moments_sensitivity, row_bound
 from tests.methods.harness import Join, random_join, train
 
 Array = np.ndarray

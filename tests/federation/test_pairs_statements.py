@@ -19,8 +19,7 @@ from sqlfl.contract.schema import Client, FeatureSpecification
 from sqlfl.messages import SetStrengths, Strengths
 from sqlfl.methods.lbfgs.client import CLIENT
 from sqlfl.methods.lbfgs.configuration import LbfgsConfiguration
-from sqlfl.methods.lbfgs.lengths import coefficients_length
-from sqlfl.methods.lbfgs.messages import LbfgsResiduals
+from sqlfl.methods.lbfgs.messages import LbfgsResiduals, coefficients_length
 from sqlfl.party.shrinkage import Shrinkage
 from sqlfl.udfs.blocks.blocks import SavedBlock
 from sqlfl.udfs.encoding import pairs

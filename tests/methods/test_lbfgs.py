@@ -16,7 +16,7 @@ from sqlfl.messages import Predictions, Residuals
 from sqlfl.methods.lbfgs import subspace
 from sqlfl.methods.lbfgs.basis import IMAGE, Basis, newest
 from sqlfl.methods.lbfgs.coordinator import InnerProducts
-from sqlfl.methods.lbfgs.lengths import coefficients_length, products_length
+from sqlfl.methods.lbfgs.messages import coefficients_length, products_length
 from tests.methods.harness import gaps, random_join, train
 from tests.open_databases import in_memory
 

@@ -10,7 +10,7 @@ import pytest
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 from sqlfl.base.errors import ModelError, OptionError
-from sqlfl.methods.moments.second_round import FitMoments, solve_correlated
+from sqlfl.methods.moments.coordinator import FitMoments, solve_correlated
 from sqlfl.methods.moments.solving import (
     Solution,
     TableMoments,

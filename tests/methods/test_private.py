@@ -18,7 +18,7 @@ from sqlfl.methods.sgd.coordinator import public_rates
 from sqlfl.models.losses import Squared
 from sqlfl.options.resolve import training_options
 from sqlfl.options.training import TrainingOptions
-from sqlfl.privacy.second_moments import row_bound
+from sqlfl.privacy.block_moments import row_bound
 from tests.methods.harness import Join, MemoryChannel, block_of, random_join, train
 
 KINDS = ("linear_regression", "logistic_regression", "softmax_regression")

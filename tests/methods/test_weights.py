@@ -13,7 +13,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from sqlfl.coordinator.rounds.lanczos import largest_eigenvalue
 from sqlfl.coordinator.rounds.problem import coordinator_of
 from sqlfl.messages import Residuals
-from sqlfl.methods.admm import linear_coordinator as admm
+from sqlfl.methods.admm import coordinator as admm
 from tests.methods.harness import Join, MemoryChannel, Trained, gaps, random_join, train
 
 KINDS = ("linear_regression", "logistic_regression", "softmax_regression")

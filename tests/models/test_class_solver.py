@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sqlfl.base.errors import InternalError
-from sqlfl.models.class_solver import STEP, ClassSolver, class_curvature
+from sqlfl.models.solver import STEP, ClassSolver, class_curvature
 from tests.methods.harness import DenseEngine
 
 

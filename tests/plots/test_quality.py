@@ -19,7 +19,7 @@ from sqlfl.options.diagnostics import (
     ResidualsOptions,
     Roc,
 )
-from sqlfl.plots.quality import quality_figure
+from sqlfl.plots.results import quality_figure
 
 
 def drawn(asked: Diagnostic, classes: int = 2) -> Any:

@@ -18,7 +18,7 @@ from sqlglot import exp
 from sqlfl.federation import session
 from sqlfl.messages import JoinKeys, SendKeys
 from sqlfl.udfs import sql
-from sqlfl.udfs.numbering import held_keys, keys
+from sqlfl.udfs.numbering import keys, numbering
 from tests.conftest import Open
 from tests.depth import THOROUGH
 from tests.federations import Parties
@@ -132,7 +132,7 @@ def test_a_build_with_a_plain_hash_is_broken_whole(
         return sql.expression(PLAIN, message=message)
 
     monkeypatch.setattr(keys, "tag", plain)
-    monkeypatch.setattr(held_keys, "FEW", -1)  # no key is hashed beside the database
+    monkeypatch.setattr(numbering, "FEW", -1)  # no key is hashed beside the database
     ((_, sent),) = captured(parties)
     for party in PARTIES:
         assert by_hash(sent[party]) == known().tolist()

@@ -20,7 +20,7 @@ from sqlfl.options.resolve import training_options
 from sqlfl.party import guard
 from sqlfl.party.guard import ReleaseGuard
 from sqlfl.privacy.calibration import calibrate
-from sqlfl.privacy.randomness import Entropy
+from sqlfl.privacy.samplers import Entropy
 from tests.privacy import auditing, canaries
 
 Array = np.ndarray

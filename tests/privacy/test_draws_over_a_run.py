@@ -16,8 +16,7 @@ from sqlfl.base.arrays import Array
 from sqlfl.privacy.accountant import epsilon_of
 from sqlfl.privacy.events import EMBEDDINGS, GRADIENTS, Gaussian, PoissonBinomial
 from sqlfl.privacy.poisson_binomial.sampling import draw, estimate
-from sqlfl.privacy.randomness import Entropy
-from sqlfl.privacy.samplers import add_gaussian
+from sqlfl.privacy.samplers import Entropy, add_gaussian
 from tests.privacy import auditing
 
 BINS, THETA, HONEST = 4, 0.05, 2

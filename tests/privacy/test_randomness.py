@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import sqlfl
-from sqlfl.privacy.randomness import system
+from sqlfl.privacy.samplers import system
 
 ROOT = Path(sqlfl.__file__).parent
 MODULES = sorted(
@@ -22,7 +22,7 @@ FRESH = """
 import os, posix, secrets
 import duckdb
 import sqlfl
-import sqlfl.privacy.randomness as randomness
+import sqlfl.privacy.samplers as randomness
 
 con = duckdb.connect()
 con.execute("CREATE TABLE t AS SELECT i AS k, sin(i) AS x, cos(i) AS y FROM range(400) r(i)")

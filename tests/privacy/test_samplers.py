@@ -12,11 +12,11 @@ from scipy import stats
 
 from sqlfl.base.errors import InternalError
 from sqlfl.privacy import samplers
-from sqlfl.privacy.randomness import Entropy
 from sqlfl.privacy.samplers import (
     CHUNK,
     GAUSSIAN_BITS,
     LAPLACE_BITS,
+    Entropy,
     add_gaussian,
     add_laplace,
     gaussian,

@@ -13,7 +13,7 @@ from sqlfl.contract.schema import SlotSpecification
 from sqlfl.udfs import sql
 from sqlfl.udfs.encoding.features import local_encoding, statistics
 from sqlfl.udfs.encoding.findings import of_scoring, of_training
-from sqlfl.udfs.numbering import arrow_snapshot, held_keys
+from sqlfl.udfs.numbering import arrow_snapshot, numbering
 from sqlfl.udfs.numbering.rows import Snapshot
 from sqlfl.udfs.updates.predict import make_engine
 from tests.conftest import Open
@@ -140,7 +140,7 @@ def test_tags_are_those_of_the_database(
     few: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(held_keys, "FEW", few)
+    monkeypatch.setattr(numbering, "FEW", few)
     con = database()
     listed = ", ".join(f"v{p}" for p in range(len(types)))
     parts = ", ".join(f"v{p}::{kind} AS sqlfl_key_0_{p}" for p, kind in enumerate(types))

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from sqlfl.contract.schema import FeatureSpecification
-from sqlfl.udfs.blocks.block_inputs import given_of
+from sqlfl.udfs.blocks.block_sql import given_of
 from sqlfl.udfs.encoding import pairs
 from sqlfl.udfs.encoding.curves import CellLimits
 from sqlfl.udfs.encoding.fitting import Categories, Values

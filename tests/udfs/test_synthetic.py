@@ -9,8 +9,7 @@ from sqlfl.base.errors import Error
 from sqlfl.messages import MADE_UP
 from sqlfl.udfs import sql
 from sqlfl.udfs.sandbox import staged
-from sqlfl.udfs.synthetic import NOTHING, ColumnUse, made_up
-from sqlfl.udfs.type_parsing import kind_of
+from sqlfl.udfs.synthetic import NOTHING, ColumnUse, kind_of, made_up
 from tests.conftest import Open
 
 WHOLE = ("TINYINT", "UTINYINT", "SMALLINT", "INTEGER", "BIGINT", "UHUGEINT", "BIGNUM")

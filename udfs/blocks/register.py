@@ -23,7 +23,7 @@ from sqlfl.base.arrays import Float
 from sqlfl.base.errors import Error, ModelError
 from sqlfl.contract.schema import FeatureSpecification
 from sqlfl.udfs import sql
-from sqlfl.udfs.blocks.block_inputs import arguments_of, given_of, type_of
+from sqlfl.udfs.blocks.block_sql import arguments_of, given_of, type_of
 from sqlfl.udfs.blocks.block_tables import SCHEMA
 from sqlfl.udfs.blocks.blocks import FORMAT, SavedBlock
 from sqlfl.udfs.describe import current_place

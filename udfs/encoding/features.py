@@ -39,7 +39,7 @@ class Effect:
 
     feature: str
     kinds: Float
-    """(m,): as in `sqlfl.messages.curves`."""
+    """(m,): as in `sqlfl.messages.diagnostics`."""
     numbers: Float
     """(m,): 0 for values that are no numbers."""
     texts: tuple[str, ...]

@@ -22,8 +22,7 @@ from sqlfl.base.errors import InternalError
 from sqlfl.contract.privacy_specification import SnapshotPrivacy
 from sqlfl.contract.schema import SlotSpecification
 from sqlfl.messages import SetEncoding, Statistics
-from sqlfl.privacy.randomness import Entropy, system
-from sqlfl.privacy.samplers import add_gaussian
+from sqlfl.privacy.samplers import Entropy, add_gaussian, system
 from sqlfl.privacy.statistics import deviation, settle, threshold
 from sqlfl.udfs import sql
 from sqlfl.udfs.encoding.features import CHUNK, Encoding, categories_of, vocabulary_key_of

@@ -21,8 +21,7 @@ from sqlfl.udfs import sql
 from sqlfl.udfs.numbering import keys
 from sqlfl.udfs.numbering.arrow_snapshot import HeldRows, held_rows
 from sqlfl.udfs.numbering.fragments import active_features, converted
-from sqlfl.udfs.numbering.numbering import Numbering, content, number_rows, origins
-from sqlfl.udfs.numbering.tables import SlotTables
+from sqlfl.udfs.numbering.numbering import Numbering, SlotTables, content, number_rows, origins
 
 NOTHING = np.zeros(0, np.uint16)
 _CHUNK = 1 << 16

@@ -15,7 +15,7 @@ import numpy as np
 
 from sqlfl.base.arrays import Array
 from sqlfl.base.errors import InternalError
-from sqlfl.privacy.randomness import Entropy, system
+from sqlfl.privacy.samplers import Entropy, system
 
 
 def limit_fan_out(

@@ -8,9 +8,8 @@ from typing import ClassVar
 from sqlfl.models.kinds import NEURAL
 from sqlfl.options.batch import Batch, BatchRows, Whole
 from sqlfl.options.entries import DEPENDS, Defaults, MethodOptions, Needs, Setting, option
-from sqlfl.options.stragglers import ALL, STRAGGLERS, WORDS
+from sqlfl.options.steps import ALL, CONSENSUS, EXACT, SECURE, STRAGGLERS, UNION, WORDS
 from sqlfl.options.types import BATCH, integer, number
-from sqlfl.options.union import CONSENSUS, EXACT, SECURE, UNION
 
 LOCAL_ROWS = 512
 

@@ -35,7 +35,7 @@ from sqlfl.party.operator import ClientPart
 from sqlfl.party.requests import SlotExpectations
 from sqlfl.party.steps import Engine
 from sqlfl.privacy.block_moments import cut_level
-from sqlfl.privacy.randomness import Entropy, system
+from sqlfl.privacy.samplers import Entropy, system
 
 NONE = np.zeros(0)
 GUMBEL_DEVIATION = 1.28

@@ -14,7 +14,7 @@ import numpy as np
 
 from sqlfl.base.arrays import Array
 from sqlfl.base.errors import InternalError
-from sqlfl.methods.lbfgs.lengths import MEMORY, coefficients_length
+from sqlfl.methods.lbfgs.messages import MEMORY, coefficients_length
 
 THETA, GRADIENT, IMAGE = 0, 1, 2
 """Positions of θ, g and P g in the basis."""

@@ -7,8 +7,8 @@ from sqlfl.base.errors import InternalError
 from sqlfl.methods.lbfgs.basis import Basis
 from sqlfl.methods.lbfgs.configuration import LbfgsConfiguration
 from sqlfl.methods.lbfgs.messages import ExactLbfgsResiduals, LbfgsResiduals
-from sqlfl.models.class_solver import ClassSolver
 from sqlfl.models.gram import GramMatrix
+from sqlfl.models.solver import ClassSolver
 from sqlfl.party.operator import ClientPart
 from sqlfl.party.steps import ClientStep, Engine
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sqlfl.contract.configuration import NUMBER, Configuration, Extent
-from sqlfl.methods.lbfgs.lengths import MEMORY, coefficients_length, products_length
+from sqlfl.methods.lbfgs.messages import MEMORY, coefficients_length, products_length
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -36,10 +36,15 @@ from sqlfl.messages import Residuals
 from sqlfl.messages.replies import ReplyChannel
 from sqlfl.methods.lbfgs.basis import GRADIENT, IMAGE, THETA, Basis, newest, sent
 from sqlfl.methods.lbfgs.configuration import LbfgsConfiguration
-from sqlfl.methods.lbfgs.lengths import MEMORY, coefficients_length, products_length
-from sqlfl.methods.lbfgs.messages import ExactLbfgsResiduals, LbfgsResiduals
+from sqlfl.methods.lbfgs.messages import (
+    MEMORY,
+    ExactLbfgsResiduals,
+    LbfgsResiduals,
+    coefficients_length,
+    products_length,
+)
 from sqlfl.methods.lbfgs.subspace import Images, Restriction, StepTrial
-from sqlfl.models.class_solver import STEP, class_curvature
+from sqlfl.models.solver import STEP, class_curvature
 
 OF_CLASSES = ("logistic", "softmax")
 """Losses whose dispersion is 1, whatever the rows are."""

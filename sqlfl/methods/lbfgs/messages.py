@@ -29,3 +29,17 @@ class ExactLbfgsResiduals(LbfgsResiduals):
     words = f"{LbfgsResiduals.words}, in 8 bytes"
     exact = True
     values: Array = field(metadata=array("float64", "rows", "outputs", finite=False))
+
+
+MEMORY = 10
+"""m, pairs (s, y) that are kept."""
+
+
+def products_length(memory: int = MEMORY) -> int:
+    """Numbers in the products of one message: 6 newest vectors with the whole basis."""
+    return 6 * (3 + 3 * memory)
+
+
+def coefficients_length(memory: int = MEMORY) -> int:
+    """Numbers that describe a step: of P g, of the m s and of the m P y."""
+    return 1 + 2 * memory

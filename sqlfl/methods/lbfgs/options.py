@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from sqlfl.contract.transforms import ROWS, TABLE
 from sqlfl.options.entries import Defaults, MethodOptions, option
+from sqlfl.options.steps import EXACT, SECRET, SECURE, UNION, summing
 from sqlfl.options.types import choice
-from sqlfl.options.union import EXACT, SECRET, SECURE, UNION, summing
 
 
 @dataclass(frozen=True, kw_only=True)

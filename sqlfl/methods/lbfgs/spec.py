@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from sqlfl import messages as ms
 from sqlfl.contract.schema import Client
-from sqlfl.methods.lbfgs.lengths import coefficients_length, products_length
-from sqlfl.methods.lbfgs.messages import ExactLbfgsResiduals, LbfgsResiduals
+from sqlfl.methods.lbfgs.messages import (
+    ExactLbfgsResiduals,
+    LbfgsResiduals,
+    coefficients_length,
+    products_length,
+)
 from sqlfl.options.training import TrainingOptions
 from sqlfl.planner.federated import rounds
 from sqlfl.planner.federated import symbols as sym

@@ -19,7 +19,7 @@ from sqlfl.coordinator.rounds.passes import PassResult
 from sqlfl.coordinator.rounds.problem import Problem
 from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.methods.lbfgs.basis import IMAGE, newest
-from sqlfl.methods.lbfgs.lengths import MEMORY
+from sqlfl.methods.lbfgs.messages import MEMORY
 
 FLOAT32 = 2.0**-25
 """Rounding of a 4-byte number, relative to it, about."""

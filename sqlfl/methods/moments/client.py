@@ -36,7 +36,7 @@ from sqlfl.party.operator import ClientPart
 from sqlfl.party.requests import SlotExpectations
 from sqlfl.party.steps import Engine
 from sqlfl.privacy.block_moments import check_width, fits_change, labels_change, moments_change
-from sqlfl.privacy.randomness import Entropy, system
+from sqlfl.privacy.samplers import Entropy, system
 
 LARGEST = float(np.finfo(np.float32).max)
 """How far two rows' fits may be apart at most, to be sent."""

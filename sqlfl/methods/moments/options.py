@@ -8,8 +8,8 @@ from typing import ClassVar
 
 from sqlfl.base.errors import OptionError
 from sqlfl.options.entries import Defaults, MethodOptions, option
+from sqlfl.options.steps import EXACT, SECRET, SECURE, UNION, summing
 from sqlfl.options.types import integer
-from sqlfl.options.union import EXACT, SECRET, SECURE, UNION, summing
 
 LEAST_EPSILON = 4.0
 """ε from which a second round pays."""

@@ -10,8 +10,7 @@ import numpy.typing as npt
 from sqlfl.base.arrays import Array
 from sqlfl.base.errors import InternalError
 from sqlfl.contract.privacy_specification import MAX_BINS, MAX_THETA
-from sqlfl.privacy.randomness import Entropy, system
-from sqlfl.privacy.samplers import words
+from sqlfl.privacy.samplers import Entropy, system, words
 
 STEPS = 1 << 32
 """Probabilities are multiples of 1/STEPS."""

@@ -14,7 +14,7 @@ from scipy import stats
 from sqlfl.base.errors import InternalError
 from sqlfl.privacy.poisson_binomial import sampling
 from sqlfl.privacy.poisson_binomial.sampling import CHUNK, LEVELS, draw, estimate, variance
-from sqlfl.privacy.randomness import Entropy
+from sqlfl.privacy.samplers import Entropy
 
 Array = np.ndarray
 N = 40_000

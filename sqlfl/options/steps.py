@@ -1,11 +1,31 @@
-"""The option `stragglers`: how long a step waits for late clients."""
+"""Options of steps that several methods have: `union` and `stragglers`."""
 
 from __future__ import annotations
 
 import math
 import re
 
-from sqlfl.options.types import SECONDS, OptionType
+from sqlfl.options.types import SECONDS, OptionType, choice
+
+# The option `union`: how the clients of one slot combine their results.
+
+EXACT, CONSENSUS, SECURE = "exact", "consensus", "secure"
+SECRET = (
+    "how the results of one slot's clients are summed: with 'secure' the coordinator receives only "
+    "the sums of gradients, second moments and statistics, no client's own"
+)
+UNION: OptionType[str] = choice(EXACT, CONSENSUS, SECURE)
+
+
+def summing(union: str, algorithm: str) -> tuple[str, str, str | None] | None:
+    """Return the conflict of `union` with a method whose clients only sum gradients, or None."""
+    if union != CONSENSUS:
+        return None
+    hint = "consensus is of algorithm = 'admm'"
+    return "union", f"'{EXACT}' or '{SECURE}' with algorithm '{algorithm}'", hint
+
+
+# The option `stragglers`: how long a step waits for late clients.
 
 WAIT = "wait"
 ALL = 0.0
