@@ -101,9 +101,9 @@ def of_features(request: Request, item: SlotSpecification) -> Iterator[tuple[str
     """Yield the same for its features in training."""
     own, privacy = item.privacy, privacy_of(request)
     if own is None or own.delta is None or privacy is None or privacy.epsilon is None:
-        yield "its features", "training under PRIVACY (epsilon = ..., predictions = 'gaussian')"
+        yield "its features", "training under PRIVACY (epsilon = ...)"
     elif privacy.predictions not in SOUND or item.secure or item.drawn or item.folds:
-        yield "its features", "PRIVACY with predictions = 'gaussian', in plain sums"
+        yield "its features", "PRIVACY with predictions = 'gaussian' or 'moments', in plain sums"
     elif own.statistics == "none" or any(feature.fitted for feature in item.features):
         yield "its features", "statistics that are public or noised"
     elif not _sound(item, own, privacy):

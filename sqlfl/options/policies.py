@@ -268,9 +268,8 @@ class TrainingPolicy:
         choice(EXACT, NOISED, SECURE_SUM, NEVER, instead=_ROUNDED),
         EXACT,
         "what training rounds and scores may disclose about features: 'exact', anything; 'noised', "
-        "only training, under PRIVACY (epsilon = ..., predictions = 'gaussian'); 'secure_sum', "
-        "only "
-        "training, in masked sums over several tables; 'never', nothing",
+        "only training, under PRIVACY (epsilon = ...) with 'moments' or 'gaussian' predictions; "
+        "'secure_sum', only training, in masked sums over several tables; 'never', nothing",
     )
     max_epsilon: float = option(
         number(0, above=True),
