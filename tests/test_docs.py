@@ -253,6 +253,19 @@ def test_claims_of_the_page_on_soundness_name_tests() -> None:
     assert {(f, n) for f, n in named if f"def {n}(" not in (ROOT / f).read_text()} == set()
 
 
+def test_files_that_pages_name_exist() -> None:
+    pages = (path for path in PAGES if path.name != "CHANGELOG.md")
+    named = re.compile(r"`((?:sqlfl|tests|benchmarks|examples)/[a-z_][\w/.]*)`")
+    found = {(page.name, name) for page in pages for name in named.findall(page.read_text())}
+    assert len(found) > 30
+    kinds = ("", ".py")
+    assert {
+        (page, name)
+        for page, name in found
+        if not any((ROOT / f"{name}{kind}").exists() for kind in kinds)
+    } == set()
+
+
 @pytest.mark.parametrize("page", ["architecture.md", "decisions.md"])
 def test_modules_that_a_page_names_exist(page: str) -> None:
     names = set(re.findall(r"`([a-z_]+(?:\.\w+)+)`", (ROOT / "docs" / page).read_text()))
