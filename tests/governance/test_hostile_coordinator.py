@@ -5,6 +5,7 @@ owner's policy does not allow.
 from __future__ import annotations
 
 import json
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -108,6 +109,23 @@ def spoken() -> Iterator[Ask]:
 def ask(database: Open) -> Iterator[Ask]:
     with closing(party(database("SELECT 1"))) as client:
         yield lambda message: told(client, message)
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Ask]:
+    """A party of several tests, each with a run of its own; it answers afterwards as before."""
+    with in_memory() as con, closing(party(con)) as client:
+        ask: Ask = lambda message: told(client, message)  # noqa: E731
+        yield ask
+        assert isinstance(propose(ask, SLOT, (SELECT,), request(), "last"), ms.Prepared)
+
+
+@pytest.fixture
+def run(shared: Ask, request: pytest.FixtureRequest) -> Iterator[str]:
+    """The name of a test's run, which it finishes at its end."""
+    name = f"run {zlib.crc32(request.node.nodeid.encode()):08x}"
+    yield name
+    shared(ms.Finish(name, -1))
 
 
 def propose(
@@ -294,16 +312,16 @@ ANSWERED = (
     in_turn(IN_RUN, ("before", "proposed", "refused", "finished"), each=2),
     ids=lambda value: getattr(value, "kind", value),
 )
-def test_out_of_order(ask: Ask, message: Message, when: str) -> None:
+def test_out_of_order(shared: Ask, run: str, message: Message, when: str) -> None:
     own = (specifications_to_json((SLOT,)), (SELECT,))
     if when == "proposed":
-        assert isinstance(ask(ms.Propose("run", -1, request().to_json(), *own)), ms.Proposed)
+        assert isinstance(shared(ms.Propose(run, -1, request().to_json(), *own)), ms.Proposed)
     elif when == "refused":
-        assert_refused(propose(ask, SLOT, (SELECT + " WHERE salary > 0",), request(), "run"))
+        assert_refused(propose(shared, SLOT, (SELECT + " WHERE salary > 0",), request(), run))
     elif when == "finished":
-        assert isinstance(propose(ask, SLOT, (SELECT,), request(), "run"), ms.Prepared)
-        assert isinstance(ask(ms.Finish("run", -1)), ms.Ready)
-    reply = ask(message)
+        assert isinstance(propose(shared, SLOT, (SELECT,), request(), run), ms.Prepared)
+        assert isinstance(shared(ms.Finish(run, -1)), ms.Ready)
+    reply = shared(replace(message, run=run) if message.run else message)
     if isinstance(message, (ms.Finish, ms.Keep, ms.Drop, ms.Collect)):
         assert isinstance(reply, (ms.Ready, ms.Saved, ms.Collected, ms.Failure))
         return
@@ -315,10 +333,12 @@ def test_out_of_order(ask: Ask, message: Message, when: str) -> None:
     in_turn(OF_RUNS, (0, 1, -1, 99), each=2),
     ids=lambda value: getattr(value, "kind", value),
 )
-def test_what_the_proposal_does_not_name(ask: Ask, message: Message, slot: int) -> None:
-    assert isinstance(propose(ask, SLOT, (SELECT,), request(), "run"), ms.Prepared)
-    own = replace(message, slot=slot, run="run")
-    assert_refused(ask(own), "PolicyError", *(["ModelError"] * isinstance(own, ms.SendBlock)))
+def test_what_the_proposal_does_not_name(
+    shared: Ask, run: str, message: Message, slot: int
+) -> None:
+    assert isinstance(propose(shared, SLOT, (SELECT,), request(), run), ms.Prepared)
+    own = replace(message, slot=slot, run=run)
+    assert_refused(shared(own), "PolicyError", *(["ModelError"] * isinstance(own, ms.SendBlock)))
 
 
 @pytest.mark.parametrize("message", ANSWERED, ids=lambda m: m.kind)
@@ -549,20 +569,22 @@ RULES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("case", "claimed"),
-    in_turn(range(len(RULES)), ("train", "check", "predict", "evaluate", "nothing"), each=2),
-)
-def test_rules_whatever_it_says_that_it_does(database: Open, case: int, claimed: str) -> None:
-    rules, slot, text, changed = RULES[case]
-    if claimed == "check" and "kinds" in rules:
-        return  # CHECK is of no model
+CLAIMED = in_turn(RULES, ("train", "check", "predict", "evaluate", "nothing"), each=2)
+
+
+@pytest.mark.parametrize("rules", sorted({case[0] for case in RULES}))
+def test_rules_whatever_it_says_that_it_does(database: Open, rules: str) -> None:
+    """Each run has a name of its own."""
     with closing(party(database("SELECT 1"), rules)) as client:
-        own = request(purpose=claimed, **changed)
-        reply = propose(lambda message: told(client, message), slot, (text,), own)
-        assert_refused(reply, "PolicyError", "ApprovalError")
-        assert_refused(told(client, ms.SendLabels("r", 0)), "InternalError", "PolicyError")
-        assert_refused(told(client, ms.SendKeys("r", 0)), "InternalError", "PolicyError")
+        for number, (case, claimed) in enumerate(CLAIMED):
+            own_rules, slot, text, changed = case
+            if own_rules != rules or (claimed == "check" and "kinds" in rules):
+                continue  # CHECK is of no model
+            own, run = request(purpose=claimed, **changed), f"r{number}"
+            reply = propose(lambda message: told(client, message), slot, (text,), own, run)
+            assert_refused(reply, "PolicyError", "ApprovalError")
+            assert_refused(told(client, ms.SendLabels(run, 0)), "InternalError", "PolicyError")
+            assert_refused(told(client, ms.SendKeys(run, 0)), "InternalError", "PolicyError")
 
 
 @pytest.mark.parametrize("analyst", ["", "other", "ACME", "acme ", "acme' OR 1 = 1 --"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import duckdb
@@ -35,6 +36,7 @@ MADE = """CREATE TABLE rows AS SELECT r::INTEGER AS k,
   {'x': r * 1.0, 'y': 'a' || r} AS s, '{"a": [1, {"a": 1e5}], "b": "x"}'::JSON AS j
 FROM range(14) AS r(r)"""
 TABLE: Table = ("memory", "main", "rows")
+Reading = Callable[[str], SelectReading]
 
 
 @pytest.fixture(scope="module")
@@ -52,8 +54,18 @@ def type_of(column: ScopeColumn) -> str | None:
     return TYPES.get(column.name)
 
 
-def reading(con: duckdb.DuckDBPyConnection, text: str) -> SelectReading:
-    return read(con, text, columns, functions_of(con), types=type_of)
+@pytest.fixture(scope="module")
+def read_select(con: duckdb.DuckDBPyConnection) -> Reading:
+    """A function that reads a SELECT over `rows`."""
+    functions = functions_of(con)
+    return lambda text: read(con, text, columns, functions, types=type_of)
+
+
+@pytest.fixture(scope="module")
+def row_sizes(con: duckdb.DuckDBPyConnection) -> list[float]:
+    """The size of the data of each row."""
+    rows = con.execute("SELECT * FROM rows ORDER BY k").fetchall()
+    return [NUMBER_SIZE + sum(map(size, row)) for row in rows]
 
 
 def size(value: Any) -> float:
@@ -201,10 +213,17 @@ class Drawn:
         )
 
 
-def bounds_hold(con: duckdb.DuckDBPyConnection, made: str, *, gathered: bool) -> str:
+def bounds_hold(
+    con: duckdb.DuckDBPyConnection,
+    read_select: Reading,
+    row_sizes: list[float],
+    made: str,
+    *,
+    gathered: bool,
+) -> str:
     """Whether the expression is refused, fails, or has values within their bounds."""
     try:
-        (output,) = reading(con, f"SELECT {made} AS f FROM rows").outputs
+        (output,) = read_select(f"SELECT {made} AS f FROM rows").outputs
     except PolicyError:
         return "refused"
     query = f"SELECT {made} AS f FROM rows"
@@ -212,27 +231,26 @@ def bounds_hold(con: duckdb.DuckDBPyConnection, made: str, *, gathered: bool) ->
         values = con.execute(query if gathered else f"{query} ORDER BY k").fetchall()
     except duckdb.Error:
         return "failed"
-    data = [
-        NUMBER_SIZE + sum(map(size, row))
-        for row in con.execute("SELECT * FROM rows ORDER BY k").fetchall()
-    ]
     constant, times = output.size.terms[:2]
-    for (value,), of in zip(values, [sum(data)] if gathered else data, strict=True):
+    for (value,), of in zip(values, [sum(row_sizes)] if gathered else row_sizes, strict=True):
         assert size(value) <= constant + times * of + NUMBER_SIZE, (made, value)
     return "held"
 
 
 @pytest.mark.parametrize("part", range(4))
-def test_no_value_is_larger_than_its_bound(con: duckdb.DuckDBPyConnection, part: int) -> None:
+def test_no_value_is_larger_than_its_bound(
+    con: duckdb.DuckDBPyConnection, read_select: Reading, row_sizes: list[float], part: int
+) -> None:
+    holds = partial(bounds_hold, con, read_select, row_sizes)
     drawn, met = Drawn(SEED + part), {"held": 0, "refused": 0, "failed": 0}
     for number in range(4_000 if THOROUGH else 120):
         depth = drawn.random.randint(1, 3)
         if number % 5 == 0:
-            met[bounds_hold(con, drawn.gathered(depth - 1), gathered=True)] += 1
+            met[holds(drawn.gathered(depth - 1), gathered=True)] += 1
             continue
         kind = drawn.random.choice([drawn.text, drawn.numbers, drawn.texts, drawn.number])
         made = kind(depth)
-        met[bounds_hold(con, made, gathered=False)] += 1
+        met[holds(made, gathered=False)] += 1
     assert met["held"] > met["refused"] + met["failed"]
 
 
@@ -297,13 +315,11 @@ LARGE = [
 
 
 @pytest.mark.parametrize(("made", "said"), LARGE)
-def test_what_grows_with_a_literal_is_refused(
-    con: duckdb.DuckDBPyConnection, made: str, said: str
-) -> None:
+def test_what_grows_with_a_literal_is_refused(read_select: Reading, made: str, said: str) -> None:
     with pytest.raises(PolicyError, match=re.escape(said)):
-        reading(con, f"SELECT {made} AS f FROM rows")
+        read_select(f"SELECT {made} AS f FROM rows")
     with pytest.raises(PolicyError):
-        reading(con, f"SELECT k FROM rows WHERE ({made}) IS NOT NULL")
+        read_select(f"SELECT k FROM rows WHERE ({made}) IS NOT NULL")
 
 
 COPIES = [
@@ -322,10 +338,10 @@ COPIES = [
 
 @pytest.mark.parametrize("text", COPIES, ids=range(len(COPIES)))
 def test_what_stands_for_much_more_than_its_text_is_refused(
-    con: duckdb.DuckDBPyConnection, text: str
+    read_select: Reading, text: str
 ) -> None:
     with pytest.raises(PolicyError):
-        reading(con, text)
+        read_select(text)
 
 
 HARMLESS = [
@@ -354,10 +370,10 @@ HARMLESS = [
 
 
 @pytest.mark.parametrize("made", HARMLESS)
-def test_what_features_are_made_of_is_taken(con: duckdb.DuckDBPyConnection, made: str) -> None:
-    assert len(reading(con, f"SELECT {made} AS f FROM rows").outputs) == 1
+def test_what_features_are_made_of_is_taken(read_select: Reading, made: str) -> None:
+    assert len(read_select(f"SELECT {made} AS f FROM rows").outputs) == 1
 
 
-def test_many_features_are_taken(con: duckdb.DuckDBPyConnection) -> None:
+def test_many_features_are_taken(read_select: Reading) -> None:
     many = ", ".join(f"lower(t) = '{n}', round(n / {n + 1}, 2)" for n in range(300))
-    assert len(reading(con, f"SELECT {many} FROM rows").outputs) == 600
+    assert len(read_select(f"SELECT {many} FROM rows").outputs) == 600
