@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import duckdb
 import pytest
@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from sqlfl.base.errors import PolicyError
-from sqlfl.governance.functions import functions_of
+from sqlfl.governance.functions import Functions, functions_of
 from sqlfl.governance.scopes import Table
 from sqlfl.governance.tree import LONGEST, SelectReading, read
 from tests.open_databases import in_memory
 
+Reading = Callable[[str], SelectReading]
 COLUMNS = {"t": ("id", "a", "b", "c", "y"), "u": ("id", "d", "e", "s")}
 MADE = """CREATE TABLE t (id INTEGER, a INTEGER, b DOUBLE, c VARCHAR, y BOOLEAN);
 CREATE TABLE u (id INTEGER, d INTEGER, e INTEGER, s STRUCT(x INTEGER));
@@ -38,8 +39,15 @@ def columns(parts: Sequence[str]) -> tuple[Table, tuple[str, ...]] | None:
     return ("memory", "main", name), COLUMNS[name]
 
 
-def reading(con: duckdb.DuckDBPyConnection, text: str) -> SelectReading:
-    return read(con, text, columns, functions_of(con))
+@pytest.fixture(scope="module")
+def functions(con: duckdb.DuckDBPyConnection) -> Functions:
+    return functions_of(con)
+
+
+@pytest.fixture(scope="module")
+def read_select(con: duckdb.DuckDBPyConnection, functions: Functions) -> Reading:
+    """A function that reads a SELECT over the tables of `con`."""
+    return lambda text: read(con, text, columns, functions)
 
 
 def names(found: SelectReading) -> tuple[list[str], str, str]:
@@ -103,9 +111,9 @@ def names(found: SelectReading) -> tuple[list[str], str, str]:
     ],
 )  # fmt: skip
 def test_what_is_read(
-    con: duckdb.DuckDBPyConnection, text: str, outputs: list[str], filters: str, links: str
+    read_select: Reading, text: str, outputs: list[str], filters: str, links: str
 ) -> None:
-    assert names(reading(con, text)) == (outputs, filters, links)
+    assert names(read_select(text)) == (outputs, filters, links)
 
 
 @pytest.mark.parametrize(
@@ -126,9 +134,9 @@ def test_what_is_read(
     ],
 )
 def test_what_is_a_column_but_for_its_form(
-    con: duckdb.DuckDBPyConnection, text: str, key: str | None
+    read_select: Reading, text: str, key: str | None
 ) -> None:
-    (output,) = reading(con, text).outputs
+    (output,) = read_select(text).outputs
     assert (None if output.same is None else output.same.name) == key
 
 
@@ -182,9 +190,9 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("text", REFUSED, ids=lambda text: text[:60])
-def test_what_is_refused(con: duckdb.DuckDBPyConnection, text: str) -> None:
+def test_what_is_refused(con: duckdb.DuckDBPyConnection, read_select: Reading, text: str) -> None:
     with pytest.raises(PolicyError):
-        reading(con, text)
+        read_select(text)
     assert con.execute("SELECT last_value FROM duckdb_sequences()").fetchall() == [(None,)]
 
 
@@ -208,14 +216,16 @@ SHAPES = [
 
 
 @given(some.sampled_from(SHAPES), some.lists(some.sampled_from(PIECES), min_size=4, max_size=4))
-def test_nothing_is_read_that_is_not_told(shape: str, pieces: list[str]) -> None:
+def test_nothing_is_read_that_is_not_told(
+    functions: Functions, shape: str, pieces: list[str]
+) -> None:
     """Where all other columns of the tables have other names, and nothing else is there, the query
     is bound all the same."""
     text = shape.format(*pieces)
     with in_memory() as con, in_memory() as bare:
         con.execute(MADE)
         try:
-            found = reading(con, text)
+            found = read(con, text, columns, functions)
         except PolicyError:
             return
         every = {c for o in found.outputs for c in o.reads} | {*found.filters} | found.links
