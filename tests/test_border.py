@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import struct
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -97,6 +97,24 @@ def connections(parties: Parties) -> dict[Client, duckdb.DuckDBPyConnection]:
 Place = tuple[Client, int, str, str]
 
 
+def fitted_of(plan: FederatedPlan, slot: int) -> list[int | None]:
+    """Places of the features that TRANSFORM fits."""
+    features = plan.ucq.slots[slot].features
+    return [n for n, f in enumerate(features) if f.transform is not None and f.transform.fitted]
+
+
+def frequent_of(
+    plan: FederatedPlan, found: Mapping[Place, list[Message]]
+) -> dict[tuple[int, int], list[float]]:
+    """Numbers with a weight of their own, by slot and place of the feature, as they were told."""
+    return {
+        (slot, place): points.tolist()
+        for (_, slot, kind, _), messages in found.items()
+        if kind == "set_ranges"
+        for place, points in zip(fitted_of(plan, slot), messages[0].points, strict=True)  # type: ignore[attr-defined]
+    }
+
+
 def by_place(recorded: list[Recorded]) -> dict[Place, list[Message]]:
     """(client, slot, kind, direction) -> messages."""
     found = defaultdict(list)
@@ -124,7 +142,7 @@ def assert_disclosed(
 ) -> None:
     """Every captured message is in the plan, as often and as large as its formulas say."""
     found = by_place(of_the_run(recorded))
-    truth = Truth(plan, connections(parties), outputs, draws)
+    truth = Truth(plan, connections(parties), outputs, draws, frequent_of(plan, found))
 
     def run(symbol: Symbol) -> Number:
         if symbol.role == "trained":
@@ -327,6 +345,17 @@ def value_of_run(
         case "configuration":
             sent = [len(m.configuration) for m in here("start") if isinstance(m, Start)]
             return Fraction(sum(sent), len(sent))
+        case "points" | "merged_points":
+            assert symbol.slot is not None
+            fitted = fitted_of(plan, symbol.slot)
+            sent, *_ = [
+                m.points[fitted.index(symbol.part)]  # type: ignore[attr-defined]
+                for (client, slot, k, _), messages in found.items()
+                if k == ("ranges" if symbol.client else "set_ranges") and slot == symbol.slot
+                if symbol.client in (None, client)
+                for m in messages[:1]
+            ]
+            return len(sent)
         case "frequent" | "merged_frequent":
             assert symbol.slot is not None
             assert symbol.part is not None

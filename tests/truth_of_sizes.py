@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hmac
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -49,14 +49,21 @@ class SlotTruth:
 class Truth:
     """The sizes of one plan over these connections; `outputs` is d_c of the model.
 
-    `draws` is the key under which the clients draw validation rows.
+    `draws` is the key under which the clients draw validation rows. `frequent`: by slot and place
+    of a feature, the numbers to which `auto` gave a weight of their own.
     """
 
     def __init__(
-        self, plan: FederatedPlan, connections: Connections, outputs: int, draws: bytes = b""
+        self,
+        plan: FederatedPlan,
+        connections: Connections,
+        outputs: int,
+        draws: bytes = b"",
+        frequent: Mapping[tuple[int, int], Sequence[float]] | None = None,
     ) -> None:
         self.plan = plan
         self.draws = draws
+        self.frequent = frequent or {}
         self.clients = list(plan.clients)
         read = {slot.index: _read(plan, slot.index, connections) for slot in plan.ucq.slots}
         mapping = _join(plan, read)
@@ -150,8 +157,16 @@ class Truth:
         return len(set(zip(*columns, strict=True)))
 
     def categories(self, symbol: Symbol) -> list[object]:
-        feature = self.features(symbol)[_part(symbol)]
-        return self.rows(symbol, weighing=True).column(feature.name).to_pylist()
+        return self._categories(symbol, _part(symbol))
+
+    def _categories(self, symbol: Symbol, place: int) -> list[object]:
+        """Of each row that weighs; of a number of `auto` only those with a weight of their own."""
+        feature = self.features(symbol)[place]
+        found = self.rows(symbol, weighing=True).column(feature.name).to_pylist()
+        if not _curved(feature):
+            return found
+        own = self.frequent.get((_slot(symbol), place), ())
+        return [value for value in found if value in own]
 
     def classes(self, symbol: Symbol) -> set[str]:
         return {_text(v) for v in self.rows(symbol).column("sqlfl_target").to_pylist()}
@@ -166,6 +181,7 @@ class Truth:
             if feature.kind != CATEGORY:
                 values = rows.column(feature.name).to_pylist()
                 filled = feature.transform is not None and feature.transform.function == "impute"
+                filled = filled or _curved(feature)
                 width += feature.width + (any(_missing(v) for v in values) and not filled)
         return width
 
@@ -174,10 +190,9 @@ class Truth:
         rows = self.rows(symbol, weighing=True)
         blocks = [sparse.csr_array((rows.num_rows, 0))]
         whole = Symbol("", "", symbol.slot)
-        for feature in self.features(symbol):
+        for place, feature in enumerate(self.features(symbol)):
             if feature.kind == CATEGORY:
-                every = self.rows(whole, weighing=True).column(feature.name)
-                known = list(dict.fromkeys(every.to_pylist()))
+                known = list(dict.fromkeys(self._categories(whole, place)))
                 values = rows.column(feature.name).to_pylist()
                 hot = np.array([[v == k for k in known] for v in values], float)
                 blocks.append(sparse.csr_array(hot.reshape(len(values), len(known))))
@@ -186,8 +201,8 @@ class Truth:
     def crossed(self, symbol: Symbol) -> int:
         whole = Symbol("", "", symbol.slot)
         sizes = [
-            len(set(self.rows(whole, weighing=True).column(f.name).to_pylist()))
-            for f in self.features(symbol)
+            len(set(self._categories(whole, place)))
+            for place, f in enumerate(self.features(symbol))
             if f.kind == CATEGORY
         ]
         pairs = (sum(sizes) ** 2 - sum(size**2 for size in sizes)) // 2
@@ -255,6 +270,12 @@ def _comparable(value: object, feature: Feature) -> object:
         return tuple(_comparable(item, feature) for item in value)
     number = float(str(value)) if not isinstance(value, bool) else float(value)
     return None if number != number else number
+
+
+def _curved(feature: Feature) -> bool:
+    """It is a curve, or the values, that `auto` makes of a number."""
+    made = feature.transform
+    return made is not None and made.function == "auto" and made.fitted
 
 
 def _missing(value: object) -> bool:

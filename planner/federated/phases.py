@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 from sqlfl import messages as ms
 from sqlfl.contract.schema import Client, specifications_to_json
+from sqlfl.contract.transforms import AUTO
 from sqlfl.models.kinds import ANY_CLASSES, kind_of
 from sqlfl.options.diagnostics import ContributionsOptions, Importance, Inference, SkewOptions
 from sqlfl.planner.federated import symbols as sym
@@ -275,13 +276,30 @@ def counted(run: Run, slot: Slot, client: Client) -> Content:
     if not run.merged(client, slot.index):
         return content(ms.Ready)
     if fitted(slot):
-        return content(ms.Ranges, fitted=fitted(slot))
+        return content(ms.Ranges, fitted=fitted(slot), points=points(slot, client))
     return own_statistics(run, slot, client)
 
 
 def fitted(slot: Slot) -> int:
     """Features that TRANSFORM fits to the rows."""
     return sum(f.transform is not None and f.transform.fitted for f in slot.features)
+
+
+def points(slot: Slot, client: Client | None) -> tuple[Size, ...]:
+    """Return the number of points of each fitted feature, of one client or merged: none but of
+    `auto`."""
+    found = []
+    for position, feature in enumerate(slot.features):
+        made = feature.transform
+        if made is None or not made.fitted:
+            continue
+        if made.function != AUTO:
+            found.append(Size(0))
+        elif client is None:
+            found.append(sym.of_slot("merged_points", slot, position, feature.name))
+        else:
+            found.append(sym.of_client("points", slot, client, position, feature.name))
+    return tuple(found)
 
 
 def weights(run: Run) -> Exchange:
@@ -370,7 +388,7 @@ def encoding(run: Run) -> list[Exchange]:
     merged = [slot for slot in run.towers if run.merged(slot.clients[0], slot.index)]
 
     def fit(run: Run, slot: Slot, client: Client) -> Asked:
-        request = content(ms.SetRanges, fitted=fitted(slot))
+        request = content(ms.SetRanges, fitted=fitted(slot), points=points(slot, None))
         return request, own_statistics(run, slot, client)
 
     made = [slot for slot in merged if fitted(slot)]

@@ -86,7 +86,10 @@ def strengths(run: Run) -> list[Exchange]:
     calls = []
     for slot in run.shrunken:
         reply = content(ms.Strengths)
-        calls.append(RequestReply(slot.clients[0], slot.index, content(ms.SetStrengths), reply))
+        calls += [
+            RequestReply(client, slot.index, content(ms.SetStrengths), reply)
+            for client in slot.clients
+        ]
     return [exchange("strengths", sym.UPDATES, calls)] if calls else []
 
 

@@ -26,6 +26,14 @@ ROLES: dict[str, tuple[str, str]] = {
         "v[slot@client.feature]",
         "distinct values of the category in active rows (of weight above 0)",
     ),
+    "points": (
+        "q[slot@client.feature]",
+        "groups of its rows, or values of many rows, that a client names for a curve",
+    ),
+    "merged_points": (
+        "Q[slot.feature]",
+        "points of a curve over all clients of the slot",
+    ),
     "merged_vocabulary": (
         "y[slot.feature]",
         "distinct values of the category over all clients of the slot",

@@ -46,8 +46,8 @@ def name_transforms(draft: Draft) -> Draft:
 def _with_auto(draft: Draft) -> Draft:
     """Replace `auto` alone by an item for each feature that no other item mentions.
 
-    Knots are quantiles, which cannot be computed from several databases' summaries. Columns of
-    tables in several databases stay unchanged, unless a model was trained on curves.
+    Columns of databases that their party combines stay unchanged, unless a model was trained on
+    curves.
     """
     first = draft.blocks[0].outputs
     mentioned = {c.lower() for item in draft.transforms for c in item.transform.columns}
@@ -64,23 +64,24 @@ def _with_auto(draft: Draft) -> Draft:
             made = replace(item.transform, columns=(name,), name=name)
             if item.transform.columns:
                 made = item.transform
-            if item.span is not None and _is_divided(draft, name):
+            if item.span is not None and _is_combined(draft, name):
                 made = replace(made, function=COLUMN, count=0)
             found.append(replace(item, transform=made))
     return replace(draft, transforms=tuple(found))
 
 
-def _is_divided(draft: Draft, column: str) -> bool:
-    """Return whether the column comes from several databases, in one block or in several."""
-    clients = set()
+def _is_combined(draft: Draft, column: str) -> bool:
+    """Return whether some block has the column from databases that their party combines."""
     place = [output.name.lower() for output in draft.blocks[0].outputs]
     if column.lower() not in place:
         return False
-    for block in draft.blocks:
-        term = block.outputs[place.index(column.lower())].term
-        for relation in block.reads(term):
-            clients |= {branch.client for branch in block.relations[relation].branches}
-    return len(clients) > 1
+    position = place.index(column.lower())
+    return any(
+        branch.client.combined
+        for block in draft.blocks
+        for relation in block.reads(block.outputs[position].term)
+        for branch in block.relations[relation].branches
+    )
 
 
 def _places(draft: Draft, item: PlacedItem, names: Mapping[str, int]) -> list[int]:

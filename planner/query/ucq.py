@@ -152,7 +152,10 @@ class Slot:
 
     @property
     def pairs(self) -> int:
-        """Return how many pairs of its features `auto` adds at most; 0 of fewer than two."""
+        """Return how many pairs of its features `auto` adds at most; 0 of fewer than two, and of
+        rows at several databases."""
+        if len(self.databases) > 1:
+            return 0
         counts = [feature.pairs for feature in self.features if feature.pairs]
         return max(counts) if len(counts) > 1 else 0
 

@@ -17,6 +17,7 @@ import numpy as np
 from sqlfl.base.arrays import Array, taken
 from sqlfl.base.errors import InternalError, ModelError
 from sqlfl.contract.schema import FeatureSpecification
+from sqlfl.contract.transforms import AUTO, MOST_VALUES, VALUE_SHARE
 from sqlfl.messages import (
     HASHED,
     Errors,
@@ -78,16 +79,19 @@ def merge_statistics(parts: Sequence[Statistics], total: float) -> SetEncoding:
 
 
 def merge_ranges(parts: Sequence[Ranges], features: Sequence[FeatureSpecification]) -> SetRanges:
-    """Return the ranges of columns over all clients. Raise ModelError, naming the first column
-    without values.
+    """Return the ranges and points of columns over all clients. Raise ModelError, naming the first
+    column without values; of `auto` a column may have none.
     """
     weights = np.array([part.weight for part in parts])
     total = weights.sum(axis=0)
-    if not total.all():
+    curved = np.array([f.step is not None and f.step.function == AUTO for f in features])
+    if not (total.astype(bool) | curved).all():
         raise ModelError(
-            f"column {features[int(np.argmin(total))].name} has no values to fit TRANSFORM to",
+            f"column {features[int(np.argmin(total + curved))].name} has no values to fit "
+            "TRANSFORM to",
             hint="leave it out, or let fewer rows be NULL",
         )
+    total = np.where(curved, 1.0, total)
     ends = np.array([part.ends for part in parts])
     there = (weights > 0)[:, :, None]
     least = np.where(there, ends, np.inf).min(axis=0)[:, 0]
@@ -95,7 +99,32 @@ def merge_ranges(parts: Sequence[Ranges], features: Sequence[FeatureSpecificatio
     mean = (weights * ends[:, :, 0]).sum(axis=0) / total
     averaged = np.array([f.step is not None and f.step.value == "mean" for f in features])[:, None]
     merged = np.where(averaged, mean[:, None], np.stack([least, most], axis=1))
-    return SetRanges(parts[0].run, parts[0].slot, merged)
+    merged[curved] = 0.0
+    points = [_merge_points(parts, n, feature) for n, feature in enumerate(features)]
+    return SetRanges(
+        parts[0].run,
+        parts[0].slot,
+        merged,
+        tuple(at for at, _ in points),
+        tuple(counts for _, counts in points),
+    )
+
+
+def _merge_points(
+    parts: Sequence[Ranges], number: int, feature: FeatureSpecification
+) -> tuple[Array, Array]:
+    """Return the points of a fitted feature over all clients, ascending, and what they count."""
+    points, counts = [p.points[number] for p in parts], [p.counts[number] for p in parts]
+    distinct, places = np.unique(np.concatenate(points), return_inverse=True)
+    sums = np.bincount(places, np.concatenate(counts), len(distinct)).astype(np.float64)
+    if not feature.frequent_values:
+        return distinct, sums
+    # a value that some client does not name may have few rows there
+    weights = np.array([part.weight[number] for part in parts])
+    by_all = np.bincount(places, minlength=len(distinct)) == np.count_nonzero(weights)
+    often = np.flatnonzero(by_all & (sums >= VALUE_SHARE * weights.sum()))
+    most = np.sort(often[np.argsort(-sums[often], kind="stable")][:MOST_VALUES])
+    return distinct[most], sums[most]
 
 
 def sum_statistics(parts: Sequence[Statistics]) -> Statistics:

@@ -157,10 +157,10 @@ class FittedStep:
 
     @property
     def merges(self) -> bool:
-        """Return True if it follows from the least and greatest values, or means, of parts of the
-        rows.
+        """Return True if it follows from what parts of the rows tell: least and greatest values,
+        means, or points of a distribution.
         """
-        return self.function in ("minmax", "spline") or self.value == "mean"
+        return self.function in ("minmax", "spline", AUTO) or self.value == "mean"
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,10 @@ MOST_PAIRS = 200
 """Maximum number of pairs of features of a table."""
 CURVE_ROWS = 200
 """Joined rows: of fewer `auto` leaves straight lines, and no strengths are found."""
+VALUE_SHARE = 0.01
+"""Share of the rows that a value to which `auto` gives a weight of its own holds at least."""
+MOST_VALUES = 64
+"""Values of a number that have one, at most."""
 STRATEGIES = ("median", "mean", "most_frequent")
 """Values that `impute` can find in the rows."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +13,7 @@ from sqlfl.contract.transforms import AUTO, TIMES
 from sqlfl.coordinator import expected
 from sqlfl.coordinator.scoring import Scoring, class_values
 from sqlfl.messages import Curves, SendCurves
-from sqlfl.messages.diagnostics import AT_NULL
+from sqlfl.messages.diagnostics import AT_CATEGORY, AT_NULL, AT_NUMBER
 from sqlfl.messages.replies import ReplyChannel, ask
 from sqlfl.store.registry import Model, ModelBlock
 
@@ -23,8 +24,8 @@ BAND = 1.959963984540054
 def curves(model: Model, feature: str | None, channel: ReplyChannel, said: Scoring) -> pa.Table:
     """A row per value (and class) of each feature, or of one; see `Curves`.
 
-    A block is asked of the first client that holds it. Raises ModelError where the model has no
-    curves, or no such feature has one, and PartyError where the client is not there.
+    Every client that holds a block is asked, each about its own rows. Raises ModelError where the
+    model has no curves, or no such feature has one, and PartyError where a client is not there.
     """
     known = [t.name for t in model.transforms if t.function == AUTO]
     if not known:
@@ -39,13 +40,14 @@ def curves(model: Model, feature: str | None, channel: ReplyChannel, said: Scori
     if wanted and not names.issuperset(parts):
         raise _unknown(model, wanted, known)
     requests = {
-        (block.clients[0], block.slot): SendCurves("", block.slot, model.run, block.slot, wanted)
+        (client, block.slot): SendCurves("", block.slot, model.run, block.slot, wanted)
         for block in model.blocks
+        for client in block.clients
     }
     outputs = len(model.intercept)
     replies = ask(channel, requests, lambda a: expected.curves(outputs))
     found = [
-        _table(model, block, replies[block.clients[0], block.slot], number)
+        _table(model, block, merged([replies[c, block.slot] for c in block.clients]), number)
         for block in model.blocks
         for number in range(outputs)
     ]
@@ -69,6 +71,40 @@ def _unknown(model: Model, wanted: str, known: Sequence[str]) -> ModelError:
     meant = nearest(wanted, known)
     hint = f"did you mean {meant}?" if meant else f"those that have one: {', '.join(known)}"
     return ModelError(f"model {model.name} has no curve of {wanted}", hint=hint)
+
+
+def merged(replies: Sequence[Curves]) -> Curves:
+    """Return the points of all clients of a block: those of a feature together, numbers ascending,
+    and the rows of equal points added up.
+
+    The clients have one curve, so that an effect at a value is the same at each.
+    """
+    if len(replies) == 1:
+        return replies[0]
+    features = np.concatenate([np.array(r.features, object) for r in replies])
+    values = np.concatenate([np.array(r.values, object) for r in replies])
+    kinds, rows = (np.concatenate([getattr(r, n) for r in replies]) for n in ("kinds", "rows"))
+    effects, errors = (
+        np.concatenate([getattr(r, n) for r in replies]) for n in ("effects", "errors")
+    )
+    places = {name: place for place, name in enumerate(dict.fromkeys(features))}
+    numbers = [float(v) if k == AT_NUMBER else 0.0 for v, k in zip(values, kinds, strict=True)]
+    keys = [
+        (places[f], int(k == AT_NULL), number, v if k == AT_CATEGORY else "")
+        for f, k, number, v in zip(features, kinds, numbers, values, strict=True)
+    ]
+    groups = {key: group for group, key in enumerate(sorted(set(keys)))}
+    own = np.array([groups[key] for key in keys], np.intp)
+    first = np.unique(own, return_index=True)[1]
+    return replace(
+        replies[0],
+        features=tuple(features[first]),
+        values=tuple(values[first]),
+        kinds=kinds[first],
+        effects=effects[first],
+        errors=errors[first],
+        rows=np.bincount(own, rows, len(groups)).astype(np.int64),
+    )
 
 
 def _table(model: Model, block: ModelBlock, reply: Curves, number: int) -> pa.Table:

@@ -113,7 +113,10 @@ def encoded(item: SlotSpecification, counts: float, *, now: bool) -> Expected[An
 
 
 def _turned(reply: Ranges) -> str | None:
-    return "has ends in no order" if (reply.ends[:, 0] > reply.ends[:, 1]).any() else None
+    if (reply.ends[:, 0] > reply.ends[:, 1]).any():
+        return "has ends in no order"
+    ascending = all((np.diff(points) > 0.0).all() for points in reply.points)
+    return None if ascending else "has points in no order"
 
 
 def statistics(item: SlotSpecification, counts: float) -> Expected[Statistics]:
@@ -154,8 +157,10 @@ def _inconsistent(item: SlotSpecification, reply: Statistics, counts: float) -> 
         whole = feature.kind != "array"  # in arrays, some of the elements may also be NULL
         if sums.max(initial=0.0) > counts + slack or (whole and sums.min() < counts - slack):
             return f"counts rows of {feature.name} that are not {counts:g}"
-    for category_counts in reply.counts:
-        if abs(category_counts.sum() - counts) > slack:
+    categories = [feature for feature in item.features if feature.kind == "category"]
+    for feature, category_counts in zip(categories, reply.counts, strict=True):
+        beyond = category_counts.sum() - counts
+        if beyond > slack or (beyond < -slack and not feature.frequent_values):
             return f"counts categories of {category_counts.sum():g} rows, and there are {counts:g}"
     return None
 

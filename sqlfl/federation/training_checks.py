@@ -112,10 +112,10 @@ def _straight(kind: str, privacy: Privacy | None, options: TrainingOptions) -> s
 
 
 def auto_notes(ucq: Ucq, transforms: Sequence[PlacedItem]) -> tuple[str, ...]:
-    """Return warnings if `auto` leaves columns of tables in several databases unchanged, or adds no
+    """Return warnings if `auto` leaves columns of combined databases unchanged, or adds no
     pairs."""
     asked = any(item.transform.function == AUTO for item in transforms)
-    names = [s.name for s in ucq.slots if len(s.databases) > 1 and s.features and not s.shrunken]
+    names = [s.name for s in ucq.slots if s.databases != s.clients and s.features]
     if not asked:
         return ()
     if not names:
@@ -126,12 +126,13 @@ def auto_notes(ucq: Ucq, transforms: Sequence[PlacedItem]) -> tuple[str, ...]:
             return ()
         return (
             "TRANSFORM (auto) adds no pairs: no table has two numbers, booleans or categories that "
-            "auto has with pairs. Features of two tables are in none",
+            "auto has with pairs. Features of two tables, and of a table at several databases, are "
+            "in none",
         )
     tables = ", ".join(names)
     return (
-        f"TRANSFORM (auto) made no curves of {tables}, whose rows are at several databases: "
-        "knots do not follow from what each of them could tell. Numbers are straight lines",
+        f"TRANSFORM (auto) made no curves of {tables}, whose databases their party combines: that "
+        "is not built. Numbers are straight lines",
     )
 
 

@@ -43,7 +43,8 @@ OTHERS: Mapping[str, str] = {
     ms.SendFindings.kind: "remarks on features, such as which are empty or hold one value",
     ms.SendEqualRows.kind: "which rows have equal features",
     ms.SetRanges.kind: (
-        "the smallest and the largest value, or the mean, of each column that TRANSFORM fits"
+        "the smallest and the largest value, or the mean, of each column that TRANSFORM fits; of a "
+        "curve means of groups of rows, and values that many rows have"
     ),
     ms.SendProfile.kind: "of each feature the range, the mean and counts of values",
     ms.SendExplained.kind: (

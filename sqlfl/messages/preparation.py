@@ -176,11 +176,19 @@ class Ranges(Message):
     """
 
     kind = "ranges"
-    words = "least and greatest values, or means, of columns that TRANSFORM fits"
+    words = (
+        "least and greatest values, or means, of columns that TRANSFORM fits; of curves means of "
+        "groups of rows, and values that many rows have"
+    )
     ends: Array = field(metadata=array("float64", "fitted", 2))
-    """Least and greatest value; for a mean, the mean twice. 0 without values."""
+    """Least and greatest value; for a mean, the mean twice. 0 without values, and of `auto`."""
     weight: Array = field(metadata=array("float64", "fitted", least=0))
     """Σ cnt over present values."""
+    points: tuple[Array, ...] = field(metadata=arrays("fitted", "float64", "points[k]"))
+    """Of a curve of `auto`, means of groups of rows; of its values, those of many rows. Ascending.
+    Of other functions none."""
+    counts: tuple[Array, ...] = field(metadata=arrays("fitted", "float64", "points[k]", least=0))
+    """Σ cnt at each point."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,8 +198,10 @@ class SetRanges(Message):
     """
 
     kind = "set_ranges"
-    words = "least and greatest values, or means, over all clients"
+    words = "least and greatest values, or means, over all clients; points of curves"
     ends: Array = field(metadata=array("float64", "fitted", 2))
+    points: tuple[Array, ...] = field(metadata=arrays("fitted", "float64", "points[k]"))
+    counts: tuple[Array, ...] = field(metadata=arrays("fitted", "float64", "points[k]", least=0))
 
 
 @dataclass(frozen=True, eq=False)

@@ -111,7 +111,8 @@ class ClientOperator:
         self._configuration = own = configuration
         self._shrinkage = shrinkage
         self._moments: GramMatrix | None = None
-        """Gram matrix of the encoded columns, once strengths have needed it."""
+        """Gram matrix of the encoded columns, over all clients of the slot, once strengths have
+        needed it."""
         self._told: SetStrengths | None = None
         """Dispersion and curvature of the last update of strengths."""
         self._updates = 0
@@ -124,8 +125,8 @@ class ClientOperator:
                 raise InternalError(f"a start of shape {theta.shape} for a block {start.shape}")
             start = np.array(theta, np.float64)
         if shrinkage is not None:
-            if own.privacy is not None or own.shared or own.l2 <= 0.0:
-                raise InternalError("strengths are found of one client's exact rows, above l2 = 0")
+            if own.privacy is not None or own.l2 <= 0.0:
+                raise InternalError("strengths are found of exact rows, above l2 = 0")
             self._engine = ScaledEngine(engine, shrinkage.scales)
             start = start / shrinkage.scales[:, None]
         self._step = step(own, self._engine, start)
@@ -223,7 +224,8 @@ class ClientOperator:
             case SetStrengths():
                 return self._renew(message)
             case SendGram():
-                return gram_to_message(self._gram(), self._run, self._slot)
+                own = self._gram() if self._shrinkage is None else self._plain.gram()
+                return gram_to_message(own, self._run, self._slot)
             case SendReleases():
                 return releases_of(self._guard, self._run, self._slot)
             case Probe() if self._guard is None:
@@ -303,6 +305,8 @@ class ClientOperator:
 
     def _set_gram(self, gram: GramMatrix, clients: int) -> None:
         """Second moments of that many clients, in sum."""
+        if self._shrinkage is not None and clients > 1:
+            self._moments, gram = gram, scaled_gram(gram, self._shrinkage.scales)
         if self._guard is not None:
             deviation = self._guard.privacy.moments_noise * math.sqrt(clients)
             engine = self._engine

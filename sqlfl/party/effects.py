@@ -18,6 +18,7 @@ from sqlfl.udfs.encoding.curves import FEW
 from sqlfl.udfs.encoding.features import Effect, Encoding, categories_of
 from sqlfl.udfs.encoding.fitting import NULL as NULL_ENTRY
 from sqlfl.udfs.encoding.fitting import Categories, apply
+from sqlfl.udfs.encoding.naming import place_of, texts_of
 from sqlfl.udfs.encoding.pairs import Crossing
 from sqlfl.udfs.encoding.transforming import column_of, counts_of
 from sqlfl.udfs.numbering.rows import Snapshot
@@ -138,9 +139,14 @@ def _categories(snapshot: Snapshot, encoding: Encoding, place: int, known: Array
     assert isinstance(values, Categories)
     rows = np.bincount(values.codes[known], minlength=len(values.entries))
     often = dict(zip(values.entries, rows.tolist(), strict=True))
-    entries = encoding.vocabularies[number]
+    vocabulary = encoding.vocabularies[number]
+    texts = {entry: entry for entry in vocabulary}
+    if encoding.vocabulary_key is not None:  # texts of other clients are unknown here
+        texts = dict(texts_of(encoding, number, values.entries))
+    named = [place for place, entry in enumerate(vocabulary) if entry in texts]
+    entries = [texts[vocabulary[place]] for place in named]
     own = np.zeros((len(entries), encoding.width))
-    own[:, start:stop] = np.eye(stop - start) - encoding.centre[start:stop]
+    own[:, start:stop] = np.eye(stop - start)[named] - encoding.centre[start:stop]
     missing = np.array([entry == NULL_ENTRY.decode() for entry in entries], bool)
     return _Points(
         np.where(missing, AT_NULL, AT_CATEGORY),
@@ -197,10 +203,9 @@ def _add_values(
 ) -> None:
     number = next(n for n, place in categories_of(encoding.features) if place == position)
     start, stop = encoding.offsets[number : number + 2]
-    places = {entry: code for code, entry in enumerate(encoding.vocabularies[number])}
     columns[:, start:stop] = -encoding.centre[start:stop]
     for row, entry in enumerate(entries):
-        code = places.get(entry.decode())
+        code = place_of(encoding, number, entry.decode())
         if code is not None:
             columns[row, start + code] += 1.0
 

@@ -215,7 +215,8 @@ class SlotState:
             return ms.Ready(run, slot)
         if self._encoded_by == "none":
             if any(feature.fitted for feature in self.specification.features):
-                return ranges(self.snapshot, self.specification.features)
+                features = self.specification.features
+                return ranges(self.snapshot, features, self.joined, self.limits)
             return statistics(self.snapshot, vocabulary_key)
         if self.bare:
             return bounded_statistics(self.snapshot, vocabulary_key)
@@ -229,7 +230,7 @@ class SlotState:
         features = self.specification.features
         if not self.specification.shared or self._encoded_by != "none" or self.fitted is not None:
             raise InternalError(f"slot {self.specification.slot} takes no ranges")
-        self.fitted = self._transformed(of_ranges(features, message.ends))
+        self.fitted = self._transformed(of_ranges(features, message))
         return statistics(self.snapshot, vocabulary_key)
 
     def set_encoding(self, message: ms.SetEncoding, vocabulary_key: bytes) -> Encoding:

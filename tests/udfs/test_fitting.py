@@ -10,6 +10,7 @@ from sqlfl.base.errors import ModelError
 from sqlfl.contract.schema import FeatureSpecification, FittedStep, Made, SlotSpecification
 from sqlfl.coordinator import expected
 from sqlfl.messages import Ranges
+from sqlfl.udfs.encoding.curves import CellLimits, points_of
 from sqlfl.udfs.encoding.features import Encoding
 from sqlfl.udfs.encoding.fitting import (
     Categories,
@@ -55,6 +56,10 @@ def test_quantiles_of_weights_are_values_at_which_they_are_reached(seed: int) ->
     assert (found[0], found[-1]) == (values.min(), values.max())
 
 
+NONE = (np.zeros(0),)
+"""Points of one feature that has none."""
+
+
 @pytest.mark.parametrize("function", ["minmax", "spline", "mean"])
 def test_parts_say_what_the_whole_says(function: str) -> None:
     rng = np.random.default_rng(3)
@@ -62,13 +67,15 @@ def test_parts_say_what_the_whole_says(function: str) -> None:
     parts = [rng.normal(size=5), np.full(3, np.nan), rng.normal(size=9)]
     counts = [rng.integers(0, 4, len(part)).astype(float) for part in parts]
     told = [own_range(own, part, count) for part, count in zip(parts, counts, strict=True)]
-    merged = merge_ranges([Ranges("r", 0, t[None, :2], t[2:]) for t in told], [own])
+    merged = merge_ranges([Ranges("r", 0, t[None, :2], t[2:], NONE, NONE) for t in told], [own])
     whole = fit(own, np.concatenate(parts), np.concatenate(counts))
-    np.testing.assert_allclose(of_range(own, merged.ends[0]).numbers, whole.numbers, atol=1e-12)
+    np.testing.assert_allclose(
+        of_range(own, merged.ends[0], *NONE, *NONE).numbers, whole.numbers, atol=1e-12
+    )
 
 
 def test_parts_without_values_are_told_by_name() -> None:
-    nothing = [Ranges("r", 0, np.zeros((1, 2)), np.zeros(1))] * 2
+    nothing = [Ranges("r", 0, np.zeros((1, 2)), np.zeros(1), NONE, NONE)] * 2
     with pytest.raises(ModelError, match="column f has no values"):
         merge_ranges(nothing, [feature("minmax")])
 
@@ -79,7 +86,7 @@ def test_ranges_of_another_order_are_refused() -> None:
     )
     wanted = expected.encoded(item, 3.0, now=True)
     assert wanted.kind is Ranges
-    turned = Ranges("r", 0, np.array([[2.0, 1.0]]), np.ones(1))
+    turned = Ranges("r", 0, np.array([[2.0, 1.0]]), np.ones(1), NONE, NONE)
     assert wanted.fault is not None
     assert wanted.fault(turned) == "has ends in no order"
 
@@ -101,3 +108,47 @@ def test_a_category_called_other_is_not_the_others() -> None:
     fitted = fit(own, values, np.array([9.0, 5.0, 2.0, 1.0]))
     assert fitted.texts == ("va", "vother") or fitted.texts == ("vother", "va")
     assert apply(own, fitted, values).to_pylist() == [b"vother", b"va", b"o", b"o"]
+
+
+# -- points of a distribution --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("least", [1, 12])
+@pytest.mark.parametrize("shape", ["smooth", "few", "masses"])
+def test_points_are_means_of_enough_rows(shape: str, least: int) -> None:
+    rng = np.random.default_rng(1)
+    values = {
+        "smooth": rng.normal(size=3000),
+        "few": rng.integers(0, 20, 3000).astype(float),
+        "masses": np.where(rng.random(3000) < 0.4, 0.5, rng.normal(size=3000)),
+    }[shape]
+    counts = rng.integers(1, 4, 3000).astype(float)
+    points, sums = points_of(values, counts, CellLimits(least))
+    assert (np.diff(points) > 0).all()
+    assert sums.sum() == counts.sum()
+    assert points @ sums == pytest.approx(values @ counts)
+    assert len(points) <= 201 + 2
+    if shape == "few":
+        np.testing.assert_array_equal(points, np.unique(values))
+    else:
+        # rows nearest to a point, at least roughly
+        near = np.bincount(np.abs(values[:, None] - points[None, :]).argmin(axis=1))
+        assert np.median(near) >= least
+    if shape == "masses":
+        assert np.abs(points - 0.5).min() < 0.02
+
+
+@pytest.mark.parametrize("rows", [0, 1, 4, 5, 11])
+def test_points_of_few_rows_are_none_or_one(rows: int) -> None:
+    points, sums = points_of(np.arange(rows) * 1.0, np.ones(rows), CellLimits())
+    assert len(points) == (rows >= 5) + (rows >= 10)
+    assert sums.sum() == (rows if rows >= 5 else 0)
+    assert points_of(np.arange(rows) * 1.0, np.ones(rows), CellLimits(12))[0].size == 0
+
+
+def test_rows_that_stand_for_others_count_for_them() -> None:
+    """Neither the row for no partner nor a row that is joined often is many rows."""
+    values, counts = np.arange(6.0), np.array([900.0, 1, 1, 1, 1, 1])
+    nobody = CellLimits(1, rows=np.array([0.0, 1, 1, 1, 1, 1]))
+    assert len(points_of(values, counts, nobody)[0]) == 1
+    assert len(points_of(values, counts, CellLimits(1, rows=np.full(6, 5.0)))[0]) == 6

@@ -16,7 +16,8 @@ import numpy as np
 from scipy import linalg
 
 from sqlfl.base.arrays import Array, Float
-from sqlfl.contract.transforms import CURVE_COLUMNS
+from sqlfl.contract.transforms import CURVE_COLUMNS, MOST_VALUES, VALUE_SHARE
+from sqlfl.models.curves import joined_bins
 
 if TYPE_CHECKING:
     from scipy.interpolate import BSpline
@@ -25,9 +26,8 @@ KNOTS = 20
 DEGREE = 3
 FEW = 32
 """Distinct values, up to which a curve has a number for each."""
-SHARE = 0.01
-"""Share of the rows that a value with a weight of its own holds at least."""
-MOST_VALUES = 64
+POINTS = 200
+"""Groups of rows by which a client tells how a column's values are distributed."""
 LEAST_COUNT = 5
 NEAR = 0.1
 """Ranks that are not further apart count as so far: one is what a place has on average."""
@@ -170,10 +170,10 @@ def straight() -> tuple[Float, Float]:
     return np.zeros(0), np.zeros((1, CURVE_COLUMNS))
 
 
-def frequent(values: Float, counts: Float, limits: CellLimits) -> Float:
-    """The numbers that hold SHARE of the rows or more, ascending, by their counts and by the rows
-    themselves: one row that counts much tells nothing of others. None where there are fewer than
-    three distinct ones.
+def frequent(values: Float, counts: Float, limits: CellLimits, share: float = VALUE_SHARE) -> Float:
+    """The numbers that hold this share of the rows or more, ascending, by their counts and by the
+    rows themselves: one row that counts much tells nothing of others. None where there are fewer
+    than three distinct ones.
 
     Each is within the limits, and so are the others together, if there are some.
     """
@@ -181,13 +181,39 @@ def frequent(values: Float, counts: Float, limits: CellLimits) -> Float:
     if len(distinct) < 3:
         return np.zeros(0)
     rows = _counted(values, limits.rows_of(len(values)))[1]
-    fewest = max(SHARE * rows.sum(), LEAST_COUNT, limits.least)
-    often = np.flatnonzero((sums >= SHARE * sums.sum()) & (rows >= fewest))
+    fewest = max(share * rows.sum(), LEAST_COUNT, limits.least)
+    often = np.flatnonzero((sums >= share * sums.sum()) & (rows >= fewest))
     most = often[np.argsort(-sums[often], kind="stable")]
     most = most[: min(MOST_VALUES, limits.most - 1)]
     if 0 < rows.sum() - rows[most].sum() < limits.least:
         most = most[:-1]
     return np.sort(distinct[most])
+
+
+def points_of(values: Float, counts: Float, limits: CellLimits) -> tuple[Float, Float]:
+    """Return means of groups of rows with neighbouring values, ascending, and what the groups
+    count: POINTS groups of about as many rows, or one for each of FEW values. A group has
+    LEAST_COUNT rows or more, and no fewer than the limits say; none of fewer rows than that.
+
+    values : (n,), without NaN. counts : (n,), above 0.
+    """
+    rows = limits.rows_of(len(values)).astype(np.float64)
+    least = float(max(LEAST_COUNT, limits.least))
+    if rows.sum() < least:
+        return np.zeros(0), np.zeros(0)
+    distinct, places = np.unique(values, return_inverse=True)
+    own = np.bincount(places, rows)
+    groups = np.arange(len(distinct))
+    if len(distinct) > FEW:
+        size = max(own.sum() / POINTS, least)
+        alone = own >= size
+        begins = np.diff(np.floor((np.cumsum(own) - own) / size), prepend=-1.0) > 0
+        begins |= alone | np.append(False, alone[:-1])
+        groups = np.cumsum(begins) - 1
+    sizes = np.bincount(groups, own)
+    groups = joined_bins(groups, sizes, least)[places]
+    sums = np.bincount(groups, counts).astype(np.float64)
+    return np.bincount(groups, values * counts) / sums, sums
 
 
 def _counted(values: Float, counts: Float) -> tuple[Float, Float]:

@@ -250,7 +250,11 @@ def statistics(snapshot: Snapshot, vocabulary_key: bytes) -> Statistics:
     weight, mean, m2, missing = _moments(snapshot)
     tags, counts = [], []
     for number, position in categories_of(snapshot.specification.features):
-        entries = sorted(_tagged(snapshot, position, vocabulary_key_of(vocabulary_key, number)))
+        own_key = vocabulary_key_of(vocabulary_key, number)
+        entries = sorted(_tagged(snapshot, position, own_key))
+        if snapshot.specification.features[position].frequent_values:
+            others = keys.tags(own_key, [OTHER])[0].tobytes()
+            entries = [(tag, n) for tag, n in entries if tag != others]
         tags.append(np.frombuffer(b"".join(t for t, _ in entries), np.uint8).reshape(-1, 16))
         counts.append(np.array([n for _, n in entries], np.float64))
     return Statistics(

@@ -18,7 +18,7 @@ from sqlfl.base.arrays import Array, Float
 from sqlfl.base.codec import LEFT_OUT
 from sqlfl.base.errors import InternalError, ModelError
 from sqlfl.contract.schema import FeatureSpecification, FittedStep
-from sqlfl.contract.transforms import AUTO, CURVE, CURVE_ROWS, number
+from sqlfl.contract.transforms import AUTO, CURVE, CURVE_ROWS, VALUE_SHARE, number
 from sqlfl.udfs.encoding import curves
 
 if TYPE_CHECKING:
@@ -200,19 +200,49 @@ def own_range(feature: FeatureSpecification, values: Values, counts: Float) -> F
     if not known.any():
         return np.zeros(3)
     present, weights = values[known], counts[known]
+    if step.function == AUTO:
+        return np.array([0.0, 0.0, weights.sum()])
     if step.value == "mean":
         mean = _stand_in(step, present, weights)
         return np.array([mean, mean, weights.sum()])
     return np.array([present.min(), present.max(), weights.sum()])
 
 
-def of_range(feature: FeatureSpecification, ends: Float) -> Fitted:
+def own_points(
+    feature: FeatureSpecification,
+    values: Values,
+    counts: Float,
+    joined: int,
+    limits: curves.CellLimits,
+) -> tuple[Float, Float]:
+    """Return points of the distribution of a column of `auto`, and what they count: for a curve,
+    means of groups of rows; for values of their own, those that may hold enough of all rows. None
+    for other functions, and in small joins."""
+    if _step(feature).function != AUTO or isinstance(values, Categories) or joined < CURVE_ROWS:
+        return np.zeros(0), np.zeros(0)
+    known = ~np.isnan(values) & (counts > 0)
+    values, counts, limits = values[known], counts[known], limits.at(known)
+    if _step(feature).value == CURVE:
+        return curves.points_of(values, counts, limits)
+    often = curves.frequent(values, counts, limits, VALUE_SHARE / 2)
+    at = np.searchsorted(often, values).clip(max=max(len(often) - 1, 0))
+    if not len(often):
+        return often, np.zeros(0)
+    own = np.bincount(at, counts * (often[at] == values), len(often))
+    return often, own.astype(np.float64)
+
+
+def of_range(feature: FeatureSpecification, ends: Float, points: Float, counts: Float) -> Fitted:
     """Return the result of `fit` for all rows, whose values lie between these ends, or have this
-    mean.
+    mean, or are distributed as these points, which count so much.
 
     Raises ModelError where a spline has one value.
     """
     step = _step(feature)
+    if step.function == AUTO:
+        if step.value != CURVE:
+            return Fitted(points)
+        return Fitted(*_curve(points, counts, enough=True))
     if step.value == "mean":
         return Fitted(np.array([ends[0]]))
     return Fitted(_fit_numbers(feature, step, np.array(ends), np.ones(2)))

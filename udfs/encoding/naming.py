@@ -81,11 +81,17 @@ def own_texts(snapshot: Snapshot, encoding: Encoding) -> tuple[Texts, ...] | Non
     texts = []
     for number, position in categories_of(snapshot.specification.features):
         entries = [entry for entry, _ in frequencies(snapshot, position)]
-        tags = keys.tags(vocabulary_key_of(key, number), entries)
-        texts.append({
-            tag.tobytes().hex(): entry.decode() for tag, entry in zip(tags, entries, strict=True)
-        })  # fmt: skip
+        texts.append(texts_of(encoding, number, entries))
     return tuple(texts)
+
+
+def texts_of(encoding: Encoding, number: int, entries: Sequence[bytes]) -> Texts:
+    """Return canonical texts of a category feature by what the vocabulary has for them."""
+    written = [entry.decode() for entry in entries]
+    if encoding.vocabulary_key is None:
+        return dict(zip(written, written, strict=True))
+    tags = keys.tags(vocabulary_key_of(encoding.vocabulary_key, number), entries)
+    return {tag.tobytes().hex(): text for tag, text in zip(tags, written, strict=True)}
 
 
 def centres_of(encoding: Encoding) -> Float:
@@ -117,12 +123,12 @@ def bases_of(encoding: Encoding, chosen: Mapping[str, str] | None = None) -> Arr
         text = (chosen or {}).get(name)
         if len(counts):
             often = np.array(counts, np.float64)
-            null = _place_of(encoding, number, _NULL)
+            null = place_of(encoding, number, _NULL)
             if null is not None:
                 often[null] = -1.0
             base: int | None = int(np.argmax(often))
             if text is not None:
-                base = _place_of(encoding, number, f"v{text}")
+                base = place_of(encoding, number, f"v{text}")
             if base is None:
                 raise ModelError(
                     f"feature {name} has no category '{text}' that the model was trained on",
@@ -137,7 +143,7 @@ def missing_of(encoding: Encoding) -> Array:
     """bool (d,): the columns that say that a feature is NULL, categories of NULL among them."""
     missing: Array = columns_of(encoding).kinds == MISSING
     for number, _ in categories_of(encoding.features):
-        place = _place_of(encoding, number, _NULL)
+        place = place_of(encoding, number, _NULL)
         if place is not None:
             missing[encoding.offsets[number] + place] = True
     return missing
@@ -157,7 +163,7 @@ def padding_of(encoding: Encoding) -> Array:
     return found
 
 
-def _place_of(encoding: Encoding, number: int, text: str) -> int | None:
+def place_of(encoding: Encoding, number: int, text: str) -> int | None:
     """Return the place of a canonical text in the vocabulary of a category feature, or None."""
     entry, key = text, encoding.vocabulary_key
     if key is not None:

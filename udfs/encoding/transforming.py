@@ -13,7 +13,7 @@ from sqlfl.base.arrays import Array, Float
 from sqlfl.base.errors import InternalError, ModelError
 from sqlfl.contract.schema import FeatureSpecification
 from sqlfl.contract.transforms import AUTO, CURVE_ROWS
-from sqlfl.messages import Ranges
+from sqlfl.messages import Ranges, SetRanges
 from sqlfl.udfs import sql
 from sqlfl.udfs.encoding.curves import CellLimits
 from sqlfl.udfs.encoding.features import Encoding
@@ -25,6 +25,7 @@ from sqlfl.udfs.encoding.fitting import (
     fault_of,
     fit,
     of_range,
+    own_points,
     own_range,
 )
 from sqlfl.udfs.encoding.pairs import Pair, column_of_cells
@@ -89,27 +90,44 @@ def transform(
     return fitted
 
 
-def ranges(snapshot: Snapshot, features: tuple[FeatureSpecification, ...]) -> Ranges:
+def ranges(
+    snapshot: Snapshot,
+    features: tuple[FeatureSpecification, ...],
+    joined: int,
+    limits: CellLimits,
+) -> Ranges:
     """Return the ranges that a client of a shared slot sends before `transform`, for each fitted
-    feature.
+    feature. `joined` and `limits` are as in `transform`.
     """
     counts = counts_of(snapshot)
-    found = [
-        own_range(feature, column_of(snapshot, feature, place), counts)
-        for place, feature in enumerate(features)
-        if feature.fitted
-    ]
-    told = np.array(found).reshape(-1, 3)
-    slot = snapshot.specification.slot
-    return Ranges(snapshot.run, slot, np.array(told[:, :2]), np.array(told[:, 2]))
+    ends, points = [], []
+    for place, feature in enumerate(features):
+        if feature.fitted:
+            column = column_of(snapshot, feature, place)
+            ends.append(own_range(feature, column, counts))
+            points.append(own_points(feature, column, counts, joined, limits))
+    told = np.array(ends).reshape(-1, 3)
+    return Ranges(
+        snapshot.run,
+        snapshot.specification.slot,
+        np.array(told[:, :2]),
+        np.array(told[:, 2]),
+        tuple(at for at, _ in points),
+        tuple(own for _, own in points),
+    )
 
 
-def of_ranges(features: tuple[FeatureSpecification, ...], ends: Float) -> tuple[Fitted | None, ...]:
-    """Return the fits from merged ranges. Raise InternalError for ranges of other features."""
-    if len(ends) != sum(feature.fitted for feature in features):
-        raise InternalError(f"ranges of {len(ends)} features came")
-    rows = iter(ends)
-    return tuple(of_range(f, next(rows)) if f.fitted else None for f in features)
+def of_ranges(
+    features: tuple[FeatureSpecification, ...], merged: SetRanges
+) -> tuple[Fitted | None, ...]:
+    """Return the fits from merged ranges. Raise InternalError for ranges of other features, and
+    for points in no order."""
+    if len(merged.ends) != sum(feature.fitted for feature in features):
+        raise InternalError(f"ranges of {len(merged.ends)} features came")
+    if not all((np.diff(points) > 0.0).all() for points in merged.points):
+        raise InternalError("points of a curve came in no order")
+    told = zip(merged.ends, merged.points, merged.counts, strict=True)
+    return tuple(of_range(f, *next(told)) if f.fitted else None for f in features)
 
 
 def encoding_of(encoding: Encoding, fitted: tuple[Fitted | None, ...] | None) -> Encoding:

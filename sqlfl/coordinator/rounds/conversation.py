@@ -218,15 +218,17 @@ class Conversation:
         self, told: Mapping[int, tuple[float, float]], pairs: Mapping[int, int]
     ) -> dict[int, float]:
         """Of slots by (dispersion, curvature), as `SetStrengths` has them: the degrees of freedom
-        of each block. `pairs`: how many are to be added to slots. One exchange."""
+        of each block, which its clients find alike. `pairs`: how many are to be added to slots. One
+        exchange."""
         run = self._problem.run
-        at = {m.slot: m.addresses[0] for m in self._problem.slots}
+        at = {m.slot: m.addresses for m in self._problem.slots}
         asked = {
-            at[slot]: SetStrengths(run, slot, *own, pairs.get(slot, 0))
+            address: SetStrengths(run, slot, *own, pairs.get(slot, 0))
             for slot, own in told.items()
+            for address in at[slot]
         }
         replies = ask(self._channel, asked, lambda _: Expected(Strengths))
-        return {slot: replies[at[slot]].freedom for slot in told}
+        return {slot: replies[at[slot][0]].freedom for slot in told}
 
     def set_parameters(self, blocks: Mapping[int, Array]) -> dict[int, Array]:
         """Send slots, by their place, their blocks (d_i, c). Return the constants (c,) that the
