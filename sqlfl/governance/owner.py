@@ -42,7 +42,7 @@ from sqlfl.governance.policy_store import check_single, one_instance, reachable
 from sqlfl.governance.records import Records
 from sqlfl.governance.request_summary import summarise
 from sqlfl.governance.scopes import Table
-from sqlfl.governance.study_summary import summarise_study
+from sqlfl.governance.study_summary import details_of_study, summarise_study
 from sqlfl.governance.table_facts import TableFacts, measure
 from sqlfl.options.entries import entries_of
 from sqlfl.options.policies import DELTA, TrainingPolicy, resolve_policy, strictest
@@ -394,7 +394,7 @@ class Owner:
             raise Error(f"there is no request {number}", hint="SHOW REQUESTS lists them all")
         rows = [
             row | {
-                "leaves": _leaving(item.request),
+                "leaves": _leaving(item),
                 "sql": "; ".join(item.fragments),
                 "options": item.request.options,
                 "privacy": item.request.privacy,
@@ -513,12 +513,16 @@ def _run(request: Request) -> str:
     return f"{request.purpose} {request.kind}{by}"
 
 
-def _leaving(request: Request) -> str:
-    """Return the requests with their numbers, and the analyst's words about the data that leave."""
+def _leaving(filed: Filed) -> str:
+    """Return the requests with their numbers, and the analyst's words about the data that leave; of
+    a study, what may leave with each kind of statement.
+    """
+    if filed.study is not None:
+        return details_of_study(filed, filed.study)
     told = [
         f"{item.kind} ({'any number of times' if item.most is None else f'{item.most} times'}): "
         f"{item.what}"
-        for item in request.asked
+        for item in filed.request.asked
         if item.what
     ]
     return "; ".join(dict.fromkeys(told))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from sqlglot import exp
 
 from sqlfl import messages as ms
 from sqlfl.base import sanitize
-from sqlfl.contract.study import CHECK, PREDICT, TRAINING, Study
+from sqlfl.contract.study import TRAINING, Study
 from sqlfl.governance.approvals import Filed
 from sqlfl.governance.policies import FILTER, IDENTIFY, JOIN, LABEL, TRAIN, Grant
 from sqlfl.governance.request_columns import OFFSET, WEIGHT
@@ -30,6 +31,15 @@ MAX_PURPOSE = 500
 """Characters of the purpose that are shown."""
 _REFUSED = frozenset((ms.SendSeparated.kind,))
 """Requests that no policy lets a party answer."""
+_PARTS = frozenset(
+    kind.kind
+    for kind in (
+        ms.SendContributions, ms.SendExactContributions, ms.ScorePermuted, ms.PermuteExactly,
+    )
+)  # fmt: skip
+"""Requests for parts of scores."""
+_OF_ROWS = frozenset((ms.SendEqualRows.kind, ms.SendRotated.kind))
+"""Other requests of OTHERS of which something leaves for each row."""
 
 
 def summarise_study(
@@ -43,7 +53,7 @@ def summarise_study(
     """Return the sentences and warnings of a request for a study. Arguments as of
     `request_summary.summarise`.
     """
-    left = _disclosed(filed, study)
+    left = _disclosed(filed, study, brief=True)
     return Summary(
         (
             _aim(filed, study, facts),
@@ -52,7 +62,7 @@ def summarise_study(
             _how_often(filed, study, policy),
             left.inferred(),
         ),
-        (*_ended(study, now), *warnings_of(filed, policy, grants, facts, now)),
+        (*_ended(study, now), *_scored(study), *warnings_of(filed, policy, grants, facts, now)),
     )
 
 
@@ -77,7 +87,17 @@ def _aim(filed: Filed, study: Study, facts: Mapping[Table, TableFacts | None]) -
     )
 
 
-def _disclosed(filed: Filed, study: Study) -> Disclosed:
+def details_of_study(filed: Filed, study: Study) -> str:
+    """Return all that may leave with each kind of statement."""
+    parts = (
+        (own, _disclosed(filed, replace(study, statements=(own,)))) for own in study.statements
+    )
+    return "\n".join(f"{own.upper()}: {left.leaves()}" for own, left in parts)
+
+
+def _disclosed(filed: Filed, study: Study, *, brief: bool = False) -> Disclosed:
+    """Return all that may leave. brief : with numbers of no single row as one."""
+    asked = frozenset().union(*(SENDS[own] for own in study.statements))
     names = {
         role: tuple(dict.fromkeys(n for slot in filed.columns for n in slot.names(role)))
         for role in (TRAIN, LABEL, JOIN, FILTER, WEIGHT, OFFSET, IDENTIFY)
@@ -91,16 +111,21 @@ def _disclosed(filed: Filed, study: Study) -> Disclosed:
             f"that conditions on {listed(names[FILTER])} of the analyst's choice hold for each row "
             "that takes part"
         )
-    _add_labels(left, study, names[LABEL])
-    for role in (WEIGHT, OFFSET):
-        if names[role]:
+    if ms.SendLabels.kind in asked:
+        _add_labels(left, study, names[LABEL])
+    for role, kind in ((WEIGHT, ms.SendWeights.kind), (OFFSET, ms.SendOffsets.kind)):
+        if names[role] and kind in asked:
             left.clear.append(f"the {role} {listed(names[role])} of each row")
             left.learnt.append(f"each row's {role}")
-    if names[IDENTIFY] and any(ms.SendIdentifiers.kind in SENDS[own] for own in study.statements):
+    if names[IDENTIFY] and ms.SendIdentifiers.kind in asked:
         left.clear.append(f"{listed(names[IDENTIFY])} of each row as it is")
         left.learnt.append(f"{listed(names[IDENTIFY])} of each row")
     if names[TRAIN]:
-        _add_features(left, study, listed(names[TRAIN]))
+        features = listed(names[TRAIN])
+        if brief:
+            _add_briefly(left, study, features, filed.number)
+        else:
+            _add_features(left, study, features)
     return left
 
 
@@ -119,35 +144,82 @@ def _add_labels(left: Disclosed, study: Study, names: Sequence[str]) -> None:
 
 
 def _add_features(left: Disclosed, study: Study, names: str) -> None:
-    trains = bool({*TRAINING} & {*study.statements})
-    scores = bool({*study.statements} - {*TRAINING, CHECK})
-    sums = f"sums, means and counts over rows of {names}"
-    rounds = f"for each row and round of training, numbers that the model makes of {names}"
-    others = [own for own in study.statements if own not in TRAINING or study.epsilon is None]
-    if trains and study.epsilon is not None:
-        told = f"ε of at most {study.epsilon:g} at δ = {study.delta:g} in a run"
-        left.noised += [f"{rounds} (your database draws the noise, {told})", sums]
-        chance = guess(study.epsilon, study.delta)
-        which = "which of two likely sets of features a row has"
-        left.learnt.append(f"from one training, {which}, {chance} ({told})")
-    elif trains:
-        left.clear += [rounds, sums]
-        left.learnt.append(f"estimates of {names} row by row, better with every round and run")
-    if scores:
-        scored = f"for each row of {PREDICT.upper()} and the like, its score by a model of {names}"
-        if PREDICT not in study.statements:
-            scored = f"for each row that measures a model, its score by a model of {names}"
-        left.clear.append(scored)
+    """Add all that leaves of the features."""
+    _add_training(left, study, names)
+    if _scoring(study):
+        left.clear.append(f"for each row, its score by a model of {names}")
         left.learnt.append(f"by the scores of many models, estimates of {names} row by row")
-    kinds = sorted({kind for own in others for kind in SENDS[own] & OTHERS.keys()} - _REFUSED)
-    if ms.SendExplained.kind in kinds:  # says as much, and more
-        kinds.remove(ms.SendProfile.kind)
-    for kind in kinds:
+    for kind in _others(study):
         if OTHERS[kind] not in left.clear:
             left.clear.append(OTHERS[kind])
         learnt = learnt_from(kind)
         if learnt and learnt not in left.learnt:
             left.learnt.append(learnt)
+
+
+def _add_training(left: Disclosed, study: Study, names: str) -> None:
+    sums = f"sums, means and counts over rows of {names}"
+    rounds = f"for each row and round of training, numbers that the model makes of {names}"
+    if _trains(study) and study.epsilon is not None:
+        told = f"ε of at most {study.epsilon:g} at δ = {study.delta:g} in a run"
+        left.noised += [f"{rounds} (your database draws the noise, {told})", sums]
+        chance = guess(study.epsilon, study.delta)
+        which = "which of two likely sets of features a row has"
+        left.learnt.append(f"from one training, {which}, {chance} ({told})")
+    elif _trains(study):
+        left.clear += [rounds, sums]
+        left.learnt.append(f"estimates of {names} row by row, better with every round and run")
+
+
+def _add_briefly(left: Disclosed, study: Study, names: str, number: int) -> None:
+    """Add what leaves of the features: in full what is of single rows, the rest as one."""
+    exact, kinds = _trains(study) and study.epsilon is None, _others(study)
+    if not exact:
+        _add_training(left, study, names)
+    uses = [
+        words
+        for told, words in (
+            (exact, "in each round of training"),
+            (_scoring(study), "as its score"),
+            (kinds & _PARTS, "as the part of each feature in its score"),
+        )
+        if told
+    ]
+    if uses:
+        left.clear.append(f"for each row, numbers that models make of {names}, {listed(uses)}")
+        learnt = f"estimates of {names} row by row, better with every run"
+        if kinds & _PARTS:
+            learnt = f"{names} row by row, up to scale"
+        left.learnt.append(learnt if exact else f"by scores in clear, {learnt}")
+    rows = sorted(kinds & _OF_ROWS)
+    left.clear += [OTHERS[kind] for kind in rows]
+    left.learnt += [learnt_from(kind) for kind in rows if learnt_from(kind) != OTHERS[kind]]
+    if exact:
+        left.clear.append(f"sums, means and counts over rows of {names}")
+    described = kinds - _OF_ROWS - _PARTS
+    if described:
+        left.clear.append(
+            f"what describes their values and the models (SHOW REQUEST {number} lists it)"
+        )
+        left.learnt += sorted({learnt_from(kind) for kind in described} - {""})
+
+
+def _trains(study: Study) -> bool:
+    return bool({*TRAINING} & {*study.statements})
+
+
+def _scoring(study: Study) -> list[str]:
+    """Return the study's statements that score rows."""
+    return [own for own in study.statements if ms.Score.kind in SENDS[own]]
+
+
+def _others(study: Study) -> set[str]:
+    """Return the requests of OTHERS that the study's statements make, and that leave in clear."""
+    own = [s for s in study.statements if s not in TRAINING or study.epsilon is None]
+    kinds = {kind for statement in own for kind in SENDS[statement] & OTHERS.keys()} - _REFUSED
+    if ms.SendExplained.kind in kinds:  # says as much, and more
+        kinds.discard(ms.SendProfile.kind)
+    return kinds
 
 
 def _how_often(filed: Filed, study: Study, policy: TrainingPolicy | None) -> str:
@@ -159,9 +231,18 @@ def _how_often(filed: Filed, study: Study, policy: TrainingPolicy | None) -> str
     return (
         "All of it goes to the coordinator, which sends other parties what their part of the work "
         f"takes and lets {filed.analyst} use the results; until {study.until:%Y-%m-%d %H:%M} UTC "
-        f"there are at most {runs}{of}, and none of them asks you again; a run that exceeds the "
-        "study does."
+        f"there {'is' if study.runs == 1 else 'are'} at most {runs}{of}, and none of them asks you "
+        "again; a run that exceeds the study does."
     )
+
+
+def _scored(study: Study) -> Iterator[str]:
+    scoring = _scoring(study)
+    if study.epsilon is not None and scoring:
+        yield (
+            f"Scores of {listed(own.upper() for own in scoring)} leave in clear: noise of ε = "
+            f"{study.epsilon:g} is in training alone."
+        )
 
 
 def _ended(study: Study, now: dt.datetime) -> Iterator[str]:

@@ -54,8 +54,14 @@ OTHERS: Mapping[str, str] = {
     ms.SendSeparated.kind: "which categories have rows of one class only",
     ms.SendRotated.kind: "the features of each row, mixed by a secret rotation",
     ms.SendErrors.kind: "the model's coefficients with their errors, and names of categories",
-    ms.SendContributions.kind: "for each row the part that each feature has in its score",
-    ms.SendExactContributions.kind: "for each row the part that each feature has in its score",
+    **dict.fromkeys(
+        (ms.SendContributions.kind, ms.SendExactContributions.kind),
+        "for each row the part that each feature has in its score",
+    ),
+    **dict.fromkeys(
+        (ms.ScorePermuted.kind, ms.PermuteExactly.kind),
+        "for each row its score with the values of one feature exchanged between rows",
+    ),
     ms.SendSlope.kind: "a number that tells how far training has come",
     ms.SetStrengths.kind: "how many degrees of freedom its curves and categories have",
     ms.SendSkew.kind: "how the values of each feature are distributed",
@@ -81,8 +87,15 @@ _LEARNT = {
         "how similar the features of any two rows are and, from a few rows that it knows, those of "
         "all rows"
     ),
-    ms.SendContributions.kind: "features row by row, up to the scale of each",
-    ms.SendExactContributions.kind: "features row by row, up to the scale of each",
+    **dict.fromkeys(
+        (
+            ms.SendContributions.kind,
+            ms.SendExactContributions.kind,
+            ms.ScorePermuted.kind,
+            ms.PermuteExactly.kind,
+        ),
+        "features row by row, up to the scale of each",
+    ),
 }
 """What an insider learns about single rows from some of these."""
 

@@ -626,7 +626,9 @@ def test_five_sentences_of_a_study(
         for own in (owner, lab):
             row = own.sql("SHOW REQUESTS").arrow().to_pylist()[-1]
             assert len(row["summary"].split("\n")) == 5
-            told.append(f"# {row['run']}\n{row['summary']}\n\n{row['warnings']}\n")
+            assert all(len(own.split()) < 120 for own in row["summary"].split("\n"))
+            (details,) = own.sql(f"SHOW REQUEST {row['request']}").arrow()["leaves"].to_pylist()
+            told.append(f"# {row['run']}\n{row['summary']}\n\n{row['warnings']}\n\n{details}\n")
     goldens.check(GOLDEN, "\n".join(told))
 
 
