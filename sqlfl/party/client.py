@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections import deque
 from collections.abc import Callable
@@ -138,6 +139,8 @@ class ClientOperator:
         self._next: Array | None = None
         self._summed: Callable[[Array], Message] = self._advance
         """What is made of the sum of the partial gradients that comes next."""
+        self._proof = b""
+        """Digest of the residuals at which the slope was measured."""
         self._exact = False
         """The last residuals came in 8-byte numbers, and so do the predictions after them."""
         self._inner = 0
@@ -346,6 +349,13 @@ class ClientOperator:
         return PartialGradient(self._run, self._slot, finite(gradient))
 
     def _measure(self, values: Array) -> Message:
+        """Measure the slope, once in a fit: the norms of the gradients at many chosen residuals
+        would tell the rows. Equal residuals are answered again.
+        """
+        proof = hashlib.sha256(np.ascontiguousarray(values).tobytes()).digest()
+        if self._proof not in (b"", proof):
+            raise InternalError("the slope is measured once, and is asked for at other residuals")
+        self._proof = proof
         if self._configuration.metric and not self._step.needs_gram:
             self._step.set_gram(self._engine.gram())
         return self._shared(self._engine.gradient(values), self._slope)

@@ -10,7 +10,10 @@ from sqlfl.contract.configuration import Configuration
 from sqlfl.messages import (
     ConsensusAverage,
     Finish,
+    PartialGradient,
     SendPredictions,
+    SendSlope,
+    Slope,
     SumGradient,
 )
 from sqlfl.methods.admm.configuration import AdmmConfiguration
@@ -54,6 +57,21 @@ def test_messages_of_other_parts_are_refused(algorithm: str) -> None:
 def test_unknown_methods_are_refused() -> None:
     with pytest.raises(InternalError, match="trees"):
         operator("trees")
+
+
+@pytest.mark.parametrize("clients", [1, 2])
+def test_the_slope_is_measured_at_one_choice_of_residuals(clients: int) -> None:
+    """Unit vectors would give the norm of each row or, of a slot of several clients, the row."""
+    client = operator("sgd", clients=clients)
+    whole = SendSlope("run", 3, np.ones((4, 1), np.float32))
+    first = client.handle(whole)
+    again = client.handle(whole)
+    kind = Slope if clients == 1 else PartialGradient
+    assert isinstance(first, kind)
+    assert isinstance(again, kind)
+    unit = SendSlope("run", 3, np.eye(4, 1, dtype=np.float32))
+    with pytest.raises(InternalError, match="the slope is measured once"):
+        client.handle(unit)
 
 
 def test_a_shared_slot_needs_its_second_moments_first() -> None:
