@@ -7,6 +7,7 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import random
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
@@ -163,6 +164,10 @@ TABLES = {
 
 
 _CHANGES = itertools.count(1)
+_LOCKS: dict[str | None, threading.RLock] = {}
+"""Lock of each database, by its path; one for all in memory. DuckDB's transactions do not exclude
+one another where they insert rows by what they have counted.
+"""
 
 
 class Records:
@@ -239,8 +244,8 @@ class Records:
         cursor.execute(sql.again(cursor, query), values).fetchall()
 
     def writing(self) -> AbstractContextManager[sql.Connection]:
-        """Return a cursor in a transaction in which the tables exist. Raise Error if the database
-        is read-only.
+        """Return a cursor in a transaction in which the tables exist. It excludes all others, so
+        that what it counts is so when it commits. Raise Error if the database is read-only.
         """
         return self._writing(rules=True)
 
@@ -274,7 +279,8 @@ class Records:
                 f"the database {self._catalog} is read-only, and takes no records",
                 hint='sqlfl.owner(source, store="records.duckdb") keeps them in a store',
             )
-        with closing(self.cursor()) as cursor:
+        lock = _LOCKS.setdefault(self.database.path, threading.RLock())
+        with lock, closing(self.cursor()) as cursor:
             cursor.begin()
             try:
                 if not self._made:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -44,6 +45,28 @@ def runs(records: Records) -> list[str]:
 def tables(con: duckdb.DuckDBPyConnection) -> set[str]:
     text = "SELECT table_name FROM duckdb_tables() WHERE schema_name = 'sqlfl'"
     return {name for (name,) in con.execute(text).fetchall()}
+
+
+def test_changes_exclude_one_another(records: Records, con: duckdb.DuckDBPyConnection) -> None:
+    """What a change has counted is so when it commits."""
+    seen: list[int] = []
+
+    def later() -> None:
+        other = Records(con, "memory")
+        with other.writing() as cursor:
+            ((count,),) = other.rows(cursor, "SELECT count(*) FROM t", "runs")
+            seen.append(count)
+
+    with records.writing():
+        pass
+    thread = threading.Thread(target=later)
+    with records.writing() as cursor:
+        records.insert(cursor, "runs", run("r"))
+        thread.start()
+        thread.join(0.5)
+        assert not seen
+    thread.join()
+    assert seen == [1]
 
 
 def test_tables_are_made_once_something_is_written(

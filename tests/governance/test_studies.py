@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +20,8 @@ from sqlfl.contract.request import REFUSED, WAITING, Asked, verdicts_from_json
 from sqlfl.contract.schema import Client, FeatureSpecification, specifications_to_json
 from sqlfl.contract.study import Study, StudyColumns, StudyTable
 from sqlfl.governance.records import Records
-from tests import goldens
+from sqlfl.party.party import PartyClient, Secrets
+from tests import courier, goldens
 from tests.conftest import Open
 from tests.governance.clinic import GRANT, PATIENTS, QUERY, REQUEST, SLOT, TESTS, TRAIN, Ask, ruled
 
@@ -422,6 +424,39 @@ def test_runs_begin_only_as_often_as_allowed(approved: Ask, owner: sqlfl.Owner) 
     assert isinstance(reply, ms.Failure)
     assert "the study does not allow this run any more" in reply.text
     assert used(owner) == 2
+
+
+def test_runs_that_begin_at_once_are_counted(
+    approved: Ask, clinic: duckdb.DuckDBPyConnection, owner: sqlfl.Owner
+) -> None:
+    """An analyst may have several federations, whose clients share no lock."""
+    secrets = Secrets(b"\x07" * 32, b"\x07" * 32)
+    told, begun = (specifications_to_json((SLOT,)), (KEYS,)), []
+    with ExitStack() as stack:
+        clients = [
+            stack.enter_context(
+                closing(PartyClient(Client("clinic"), clinic.cursor(), secrets, analyst="acme"))
+            )
+            for _ in range(4)
+        ]
+
+        def work(number: int, client: PartyClient) -> None:
+            for run in (f"{number} {time}" for time in range(3)):
+                courier.ask(client, propose(WITHIN, run))
+                reply = courier.ask(client, ms.Prepare(run, -1, *told))
+                begun.append(isinstance(reply, ms.Prepared))
+
+        threads = [
+            threading.Thread(target=work, args=(number, client))
+            for number, client in enumerate(clients)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert sum(begun) == used(owner) == 2
+    numbers = owner.sql("SHOW REQUESTS").arrow()["request"].to_pylist()
+    assert len(set(numbers)) == len(numbers)
 
 
 def test_a_study_that_is_edited_asks_anew(approved: Ask, owner: sqlfl.Owner) -> None:
