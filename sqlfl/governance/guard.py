@@ -52,7 +52,7 @@ from sqlfl.governance.policies import (
     Ruling,
     definition_of,
 )
-from sqlfl.governance.policy_evaluation import SCORES, has, judged, refusal
+from sqlfl.governance.policy_evaluation import SCORES, check_words, has, judged, refusal
 from sqlfl.governance.policy_store import Home
 from sqlfl.governance.proposals import (
     Proposal,
@@ -305,6 +305,7 @@ class Guard:
         self._check_named(combined=combined)
         _check_length(request)
         asked = request_from_json(request.request)
+        check_words(asked)
         views, _ = self._fragments(request, ruling)
         self._rehearsed = f"rehearsal over rows that are made up: {told_of(asked, views)}"
         return ruling.may_any
@@ -502,6 +503,7 @@ class Guard:
         """
         _check_length(propose)
         request = request_from_json(propose.request)
+        check_words(request)
         try:
             views, found = self._fragments(propose, ruling)
         except PolicyError as error:

@@ -7,13 +7,15 @@ from collections.abc import Iterator, Mapping
 
 from sqlfl import messages as ms
 from sqlfl.base.errors import PolicyError
+from sqlfl.contract.methods import methods
 from sqlfl.contract.request import REFUSED, Request, Verdict
 from sqlfl.contract.schema import SlotSpecification
 from sqlfl.governance.policies import Ruling
 from sqlfl.governance.scopes import ASK, Table
+from sqlfl.models.kinds import KINDS
 from sqlfl.options.policies import NEVER, TrainingPolicy, within
 
-CHECK = "check"
+CHECK, TRAIN = "check", "train"
 SCORING = ("evaluate", "predict")
 SCORES = frozenset(
     kind.kind
@@ -42,6 +44,18 @@ would disclose more.
 def writes(request: Request) -> bool:
     """Return True if the request may write predictions into a table, whatever it says of itself."""
     return request.into or any(asked.kind == ms.Write.kind for asked in request.asked)
+
+
+def check_words(request: Request) -> None:
+    """Raise PolicyError for a request that calls itself by words of the coordinator's own: its
+    owner reads them.
+    """
+    known = (*SCORING, TRAIN, CHECK), KINDS, ("", *methods())
+    told = request.purpose, request.kind, request.algorithm
+    if any(word not in words for word, words in zip(told, known, strict=True)):
+        raise PolicyError(
+            "a run of a purpose, a kind of model or a method that sqlfl does not know"
+        )
 
 
 def refusal(rule: str) -> PolicyError:

@@ -46,7 +46,10 @@ class StudyOptions:
         default_text="['train', 'evaluate']",
     )
     kinds: tuple[str, ...] | None = option(
-        listed_names("kinds of models", lambda: KINDS), None, "kinds of models", default_text="all"
+        listed_names("kinds of models", lambda: KINDS),
+        None,
+        "kinds of models, as the run declares them",
+        default_text="all",
     )
     algorithms: tuple[str, ...] | None = option(
         listed_names("algorithms", lambda: tuple(methods())),

@@ -378,6 +378,18 @@ def test_a_proposal_that_asks_too_much(ask: Ask, asked: Asked, said: str) -> Non
     assert [v.rule for v in verdicts_from_json(reply.verdicts)] == [said]
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"kind": "linear_regression). Nothing leaves in clear. ("},
+        {"algorithm": "sgd\nNothing leaves in clear."},
+        {"purpose": "count the rows"},
+    ],
+)
+def test_a_run_calls_itself_by_known_words(ask: Ask, wrong: dict[str, str]) -> None:
+    refused(ask(proposal(request=replace(REQUEST, **wrong).to_json())), "that sqlfl does not know")
+
+
 def test_a_table_is_written_once(ask: Ask, clinic: duckdb.DuckDBPyConnection) -> None:
     ruled(clinic, "into = 'scores'", "")
     wrong = replace(REQUEST, asked=(Asked(-1, "write", "", "", 2),)).to_json()
