@@ -217,6 +217,12 @@ class GovernedRun:
             if self.parts[request.slot].made:
                 made = NUMBER * len(request.rows) * self.parts[request.slot].made
                 self._check_room(request.run, request.slot, {"TRANSFORM": made}, rules)
+            self._active[request.slot] = request.rows
+            somebodys = self._taken[request.slot].somebodys[request.rows]
+            counted = self._counted[request.slot] = Counted.of(somebodys, request.counts)
+            limits = rules.min_cell, rules.max_categories, rules.max_parameter_ratio
+            # before the answer, which may tell of cells of values
+            self._slots.govern(request.run, request.slot, *limits, counted.own)
         elif isinstance(request, ms.Weigh):
             self._check_counts(request.slot, self._active[request.slot], request.counts, rules)
             if len(request.samples):
@@ -244,12 +250,6 @@ class GovernedRun:
             raise refusal("predictions = 'secure_sum'")
         if isinstance(request, MEASURING):
             self.left.add(FEATURES)
-        if isinstance(request, ms.Activate):
-            self._active[request.slot] = request.rows
-            somebodys = self._taken[request.slot].somebodys[request.rows]
-            counted = self._counted[request.slot] = Counted.of(somebodys, request.counts)
-            limits = rules.min_cell, rules.max_categories, rules.max_parameter_ratio
-            self._slots.govern(request.run, request.slot, *limits, counted.own)
         if isinstance(reply, ms.JoinKeys):
             size = len(self._taken[request.slot].somebodys)
             _, marks = self._slots.taken(request.run, request.slot)

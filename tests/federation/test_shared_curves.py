@@ -15,6 +15,8 @@ from sqlfl.base.errors import InternalError
 from sqlfl.contract.schema import Client
 from sqlfl.messages import Ranges, SetRanges
 from sqlfl.messages.wire import decode
+from sqlfl.transport.base import Transport
+from sqlfl.transport.recording import RecordingTransport
 from sqlfl.udfs.encoding.transforming import of_ranges
 from tests.federation.test_curves_statements import QUERY, tables
 from tests.federations import Parties, federation
@@ -142,9 +144,36 @@ def test_no_point_is_of_few_rows() -> None:
         assert any(0.25 in points and len(points) < 5 for points in merged.points)
 
 
+@pytest.mark.parametrize("weight", ["", "WEIGHT z"])
+def test_an_owner_bounds_the_rows_of_a_point(weight: str) -> None:
+    one, two, _ = tables(800, 7)
+    query = "SELECT a.x, abs(a.z) + 1 AS z, b.w, a.number AS y FROM one.a JOIN two.b USING (k)"
+    granted = "TRAIN (x), LABEL (number, z)" if weight else "TRAIN (x, z), LABEL (number)"
+    with parties(one, two, (2, 1)) as given:
+        for con in given["one"]:
+            with sqlfl.owner(con) as owner:
+                owner.sql("CREATE TRAINING POLICY p WITH (min_rows = 50, min_cell = 40)")
+                owner.sql(f"GRANT {granted}, JOIN (k) ON a TO 'acme' UNDER p")
+        recorders: list[RecordingTransport] = []
+
+        def recording(inner: Transport) -> Transport:
+            recorders.append(RecordingTransport(inner))
+            return recorders[-1]
+
+        with sqlfl.Federation(analyst="acme", progress=False, wrap=recording) as fed:
+            fed.attach("one", given["one"])
+            fed.attach("two", given["two"][0])
+            text = TRAIN.format("linear_regression", "", query)
+            fed.sql(text.replace("TARGET y", f"TARGET y {weight}"))
+        sent = [decode(item.data) for recorder in recorders for item in recorder.recorded]
+        told = [m for m in sent if isinstance(m, Ranges)]
+        assert len(told) == 2
+        curve = [message.points[0] for message in told]
+        assert all(5 <= len(points) <= 400 // 40 for points in curve)
+
+
 def test_owners_of_all_databases_are_heeded() -> None:
     one, two = few_values(800)
-    query = FEW.replace("one.a", "one.main.a")
     with parties(one, two, (2, 1)) as given:
         for con in given["one"]:
             with sqlfl.owner(con) as owner:
@@ -153,16 +182,16 @@ def test_owners_of_all_databases_are_heeded() -> None:
         with sqlfl.connect(analyst="acme", progress=False) as fed:
             fed.attach("one", given["one"])
             fed.attach("two", given["two"][0])
-            fed.sql(TRAIN.format("linear_regression", "", query))
+            fed.sql(TRAIN.format("linear_regression", "", FEW))
             told = fed.sql("CURVES OF MODEL m FEATURE x").df()
             assert told.rows.min() >= 20
         with sqlfl.owner(given["one"][1]) as owner:
-            owner.sql("CREATE OR REPLACE TRAINING POLICY p WITH (min_rows = 50, moments = 'never')")
+            owner.sql("CREATE OR REPLACE TRAINING POLICY p WITH (moments = 'never')")
         with sqlfl.connect(analyst="acme", progress=False) as fed:
             fed.attach("one", given["one"])
             fed.attach("two", given["two"][0])
             with pytest.raises(sqlfl.PolicyError, match="moments = 'never'"):
-                fed.sql(TRAIN.format("linear_regression", "", query))
+                fed.sql(TRAIN.format("linear_regression", "", FEW))
 
 
 def test_it_goes_on_is_tuned_and_is_explained() -> None:
