@@ -253,6 +253,19 @@ def test_claims_of_the_page_on_soundness_name_tests() -> None:
     assert {(f, n) for f, n in named if f"def {n}(" not in (ROOT / f).read_text()} == set()
 
 
+def test_pages_that_sources_name_exist() -> None:
+    folders = ("planner", "udfs", "sqlfl", "benchmarks", "examples")
+    texts = [
+        path.read_text()
+        for folder in folders
+        for kind in ("*.py", "*.ipynb", "*.yaml")
+        for path in (ROOT / folder).rglob(kind)
+    ]
+    named = {name for text in texts for name in re.findall(r"\bdocs/[\w/]+\.md\b", text)}
+    assert len(named) > 10
+    assert {name for name in named if not (ROOT / name).exists()} == set()
+
+
 def test_files_that_pages_name_exist() -> None:
     pages = (path for path in PAGES if path.name != "CHANGELOG.md")
     named = re.compile(r"`((?:sqlfl|tests|benchmarks|examples)/[a-z_][\w/.]*)`")

@@ -36,7 +36,7 @@ _KINDS: tuple[tuple[str, str, str], ...] = (
 _CODE: tuple[tuple[str, str, str], ...] = (
     (r"FED \. \w+ ?\(", "Python", "give the text between the quotes alone"),
     (r"(IMPORT|FROM) \w+( \. \w+)* (IMPORT|AS) ", "Python",
-     "sqlfl.integrations.sklearn has estimators; docs/sklearn.md"),
+     "sqlfl.integrations.sklearn has estimators; docs/python.md"),
     (r"\w+ \. (PREDICT|PREDICT_PROBA) \(", "Python", _PREDICT),
     (r"\w+ \. SCORE \(", "Python", _EVALUATE),
     (r"\w+ \. SUMMARY \(|SUMMARY \(", "R or Python", "INFERENCE OF MODEL name FROM (SELECT ...)"),
