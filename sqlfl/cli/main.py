@@ -17,6 +17,7 @@ HOMES = {
     "owner": ("owning", "run statements of the owner of a database"),
     "verify": ("owning", "look whether kept messages hang together"),
     "keygen": ("keygen", "make keys, certificates and the secret of parties"),
+    "provision": ("provision", "make a folder for each site of a study, and sign requests"),
     "coordinator": ("serving", "serve as the coordinator"),
     "party": ("serving", "serve a party's database to a coordinator"),
     "sql": ("asking", "run statements, at a coordinator or over databases here"),

@@ -26,7 +26,7 @@ from sqlfl.service.stream import Credentials
 
 log = logging.getLogger("sqlfl.service")
 
-T = TypeVar("T", bound="Identity")
+T = TypeVar("T", bound="SettingsFile")
 N = TypeVar("N", int, float)
 Place: TypeAlias = str
 """A path, or `env:NAME`."""
@@ -41,7 +41,12 @@ def positive(default: N, most: float = math.inf) -> N:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Identity:
+class SettingsFile:
+    """Entries of a TOML file."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Identity(SettingsFile):
     """Whose end it is: all three, or with `--insecure` none."""
 
     certificate: Place | None = None
@@ -139,6 +144,28 @@ class AnalystSettings(Identity):
     study: str | None = None
     pass_hours: float = positive(12.0, most=24.0)
     """For how long, 24 hours at most, the coordinator may ask parties on the analyst's behalf."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyFile(SettingsFile):
+    """Description of a study: who takes part."""
+
+    study: str
+    coordinator: str
+    """Name of its certificate."""
+    address: str | None = None
+    """Host and port where it is reached; by default its name and port 8815."""
+    parties: Mapping[str, Member]
+    analysts: tuple[str, ...]
+    """Names of certificates."""
+
+    @property
+    def place(self) -> str:
+        return self.address or f"{self.coordinator}:8815"
+
+    @property
+    def port(self) -> int:
+        return int(self.place.rpartition(":")[2])
 
 
 def read_settings(kind: type[T], path: str | os.PathLike[str]) -> T:
@@ -249,7 +276,7 @@ def _check_entries(kind: type, found: Mapping[str, object], path: str) -> None:
                 _check_entries(inner, table, f"{path}{name}.{key}.")
 
 
-def _check_numbers(own: Identity, file: Path) -> None:
+def _check_numbers(own: SettingsFile, file: Path) -> None:
     for spec in fields(own):
         most, value = spec.metadata.get("most"), getattr(own, spec.name)
         if most is not None and value is not None and not 0 < value <= most:
@@ -266,7 +293,8 @@ def _meant(kind: type, said: str) -> str:
 
 
 _TABLES: Mapping[type, Mapping[str, type]] = {
-    CoordinatorSettings: {"parties": Member, "studies": StudySettings}
+    CoordinatorSettings: {"parties": Member, "studies": StudySettings},
+    StudyFile: {"parties": Member},
 }
 """Entries that are tables of tables."""
 

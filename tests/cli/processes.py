@@ -21,8 +21,14 @@ LONGEST = 40.0
 class Process:
     """A service; the lines that it has written on standard error are in `said`."""
 
-    def __init__(self, arguments: Sequence[str], folder: Path, **environment: str) -> None:
-        command = [sys.executable, "-m", "sqlfl", *arguments]
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        folder: Path,
+        program: Sequence[str] = (sys.executable, "-m", "sqlfl"),
+        **environment: str,
+    ) -> None:
+        command = [*program, *arguments]
         self._process = subprocess.Popen(
             command, cwd=folder, env=surroundings(environment), text=True,
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
@@ -66,8 +72,13 @@ class Process:
 
 
 @contextmanager
-def process(arguments: Sequence[str], folder: Path, **environment: str) -> Iterator[Process]:
-    found = Process(arguments, folder, **environment)
+def process(
+    arguments: Sequence[str],
+    folder: Path,
+    program: Sequence[str] = (sys.executable, "-m", "sqlfl"),
+    **environment: str,
+) -> Iterator[Process]:
+    found = Process(arguments, folder, program, **environment)
     try:
         yield found
     finally:
