@@ -5,7 +5,6 @@ from tempfile import TemporaryDirectory
 from textwrap import shorten
 
 import duckdb
-from central import train_centrally
 
 import sqlfl
 
@@ -28,6 +27,8 @@ TRAIN = f"TRAIN MODEL delay USING logistic_regression TARGET late FROM ({QUERY}\
 
 
 def main(fed: sqlfl.Federation, folder: Path) -> None:
+    from central import train_centrally  # scikit-learn, which examples/distributed does without
+
     for name, rows in TABLES.items():
         party, table = name.split(".")
         parts = [f"FROM ({rows}) WHERE origin = '{o}'" for o in ("EWR", "JFK", "LGA")]

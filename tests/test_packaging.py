@@ -36,13 +36,20 @@ DATA = {
         "docs/figures/*",
         "examples/*.*",
         "examples/data/*",
+        "examples/distributed/*",
+        "examples/flower/*",
+        "examples/flower/sqlfl_flower/*.py",
     )
     for path in ROOT.glob(pattern)
+    if path.is_file()
 }
 """What `python -m sqlfl` shows and copies."""
 OWN = {"sqlfl/py.typed"} | {
-    f"sqlfl/service/{name}" for name in ("page.css", "owner.html", "status.html")
-}
+    f"sqlfl/service/{name}" for name in (
+        "page.css", "owner.html", "status.html",
+        "site/README.md", "site/compose.yaml", "site/start.sh", "site/unit.service",
+    )
+}  # fmt: skip
 COMPILER = shutil.which("cc") or shutil.which("gcc")
 LIBRARY = {"sqlfl/models/native/_compiled.so"} if COMPILER else set()
 """What is compiled, where there is a compiler."""

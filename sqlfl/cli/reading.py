@@ -1,8 +1,9 @@
-"""The documentation and the examples that come with the package."""
+"""The documentation, the examples and the demo that come with the package."""
 
 from __future__ import annotations
 
 import shutil
+import subprocess
 import sys
 from importlib.metadata import metadata
 from pathlib import Path
@@ -69,3 +70,17 @@ def examples(folder: str) -> None:
         f"{folder}/examples/demo.py               pip install 'sqlfl[demo]'\n"
         f"{folder}/README.md, {folder}/docs"
     )
+
+
+@click.command()
+@click.option("--keep", type=click.Path(path_type=Path), help="A folder to make, with all files.")
+def demo(keep: Path | None) -> None:
+    """Run four parties, a coordinator and an analyst as processes of this machine, over TLS.
+
+    Every command that it runs is shown, as it would be typed at a site.
+    """
+    if keep is not None and keep.exists():
+        raise click.UsageError(f"{keep} is there already: give another folder")
+    script = HOME / "examples" / "distributed" / "run.py"
+    arguments = [] if keep is None else ["--keep", str(keep)]
+    sys.exit(subprocess.call([sys.executable, str(script), *arguments]))
