@@ -293,7 +293,7 @@ class Binder:
                 closed |= {folded(name)} if projection.find(exp.Query) else set()
         where = select.args.get("where")
         named = scope.with_aliases(written)
-        rest = None if where is None else aggregates.replaced(where.this, state, named)
+        rest = None if where is None else aggregates.condition(where.this, state, named)
         state = aggregates.joined(state)
         if rest is not None:
             cohorts = Cohorts(self.pusher, self.sql, known, self._from, self._derived)

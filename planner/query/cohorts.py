@@ -40,7 +40,7 @@ _ALIAS = "sqlfl_cohort"
 
 @dataclass(frozen=True)
 class _Cohort:
-    """`[NOT] value IN (query)`, or `[NOT] EXISTS (query)`."""
+    """`[NOT] value IN (query)`, also as `value = ANY (query)`, or `[NOT] EXISTS (query)`."""
 
     query: exp.Query
     value: exp.Expr | None
@@ -230,11 +230,20 @@ def _cohort(node: exp.Expr) -> _Cohort | None:
     negated = isinstance(inner, exp.Not)
     if negated:
         inner = inner.this.unnest()
-    query = inner.args.get("query") if isinstance(inner, exp.In) else inner.this
-    if not isinstance(inner, exp.In | exp.Exists) or not isinstance(query, exp.Query):
+    value = None
+    if isinstance(inner, exp.Exists):
+        query = inner.this
+    elif isinstance(inner, exp.In):
+        value, query = inner.this, inner.args.get("query")
+    elif isinstance(inner, exp.EQ | exp.NEQ):  # `= ANY` is IN, `<> ALL` is NOT IN
+        several = exp.Any if isinstance(inner, exp.EQ) else exp.All
+        if not isinstance(inner.expression, several):
+            return None
+        value, query = inner.this, inner.expression.this
+        negated = negated is isinstance(inner, exp.EQ)
+    else:
         return None
-    value = inner.this if isinstance(inner, exp.In) else None
-    return _Cohort(query, value, negated, node)
+    return _Cohort(query, value, negated, node) if isinstance(query, exp.Query) else None
 
 
 def _is_plain(select: exp.Select) -> bool:

@@ -36,10 +36,12 @@ from sqlfl.planner.query.relations import (
     operand,
     substituted,
 )
+from sqlfl.planner.query.scalars import has_calls
 from sqlfl.planner.query.scopes import Scope
 from sqlfl.planner.query.sources import Sources
 
 _CLAUSES = frozenset(("with_", "expressions", "from_", "joins", "where", "having", "distinct"))
+_ROWS = frozenset(("with_", "expressions", "from_", "joins", "where"))
 OVER_NONE = {
     "approx_count_distinct": 0,
     "count": 0,
@@ -156,11 +158,28 @@ class CorrelatedAggregates:
         self._draft = Draft(exp.select(), sources.sql, catalog, None, (), False)
         self._found: dict[tuple[object, ...], _Grouped] = {}
 
+    def condition(self, node: exp.Expr, state: State, scope: Scope) -> exp.Expr:
+        """Return `replaced` for a condition of WHERE, in which EXISTS by itself stays."""
+        if node.find(exp.Exists) is None:
+            return self.replaced(node, state, scope)
+        parts = (
+            part if _is_exists(part) else self.replaced(part, state, scope)
+            for part in conjuncts(node)
+        )
+        return exp.and_(*(part.copy() for part in parts), copy=False)
+
     def replaced(self, node: exp.Expr, state: State, scope: Scope) -> exp.Expr:
         """The expression with columns of the tables that `joined` adds in place of subqueries."""
-        if node.find(exp.Subquery) is None:
+        if node.find(exp.Subquery, exp.Exists) is None:
             return node
         holder = exp.Paren(this=node.copy())
+        for exists in list(_existence(holder)):
+            counted = _counted(exists)
+            is_of_one = counted is not None and self._is_of_one(counted)
+            value = self._value(counted, state, scope) if counted and is_of_one else None
+            if value is not None:
+                some = exp.GT(this=exp.Paren(this=value), expression=exp.Literal.number(0))
+                exists.replace(exp.Paren(this=some))
         for subquery in list(_scalar_subqueries(holder)):
             value = self._value(subquery, state, scope)
             if value is not None:
@@ -195,6 +214,13 @@ class CorrelatedAggregates:
         if value is not None and len(clients) > 1:
             raise self._of_several(node, clients)
         return value
+
+    def _is_of_one(self, node: exp.Expr) -> bool:
+        """Return whether one database has all tables of the subquery."""
+        try:
+            return len(self._pusher.clients(node, self._known)) == 1
+        except PlanError:
+            return False
 
     def _of_several(self, node: exp.Expr, clients: Sequence[Client]) -> PlanError:
         parties = list(dict.fromkeys(client.party for client in clients))
@@ -379,6 +405,33 @@ def _scalar_subqueries(node: exp.Expr) -> Iterator[exp.Subquery]:
                 for found in _scalar_subqueries(child)
                 if not isinstance(child, _SEVERAL) or found.arg_key == "this"
             )
+
+
+def _existence(node: exp.Expr) -> Iterator[exp.Exists]:
+    """The outermost EXISTS in an expression."""
+    for child in node.iter_expressions():
+        if isinstance(child, exp.Exists):
+            yield child
+        elif not isinstance(child, exp.Query | exp.Lambda | exp.Comprehension):
+            yield from _existence(child)
+
+
+def _is_exists(condition: exp.Expr) -> bool:
+    inner = condition.unnest()
+    return isinstance(inner.this.unnest() if isinstance(inner, exp.Not) else inner, exp.Exists)
+
+
+def _counted(exists: exp.Exists) -> exp.Subquery | None:
+    """Return the number of rows of the subquery. None if it has clauses that change whether there
+    are rows: an aggregate has one of none.
+    """
+    select = exists.this.unnest()
+    if not isinstance(select, exp.Select) or any(map(has_calls, select.expressions)):
+        return None
+    given = {key for key, value in select.args.items() if value}
+    counted = select.copy()
+    counted.set("expressions", [exp.Anonymous(this="count", expressions=[exp.Star()])])
+    return exp.Subquery(this=counted) if given <= _ROWS else None
 
 
 def _is_plain(node: exp.Expr, select: exp.Select) -> bool:

@@ -33,8 +33,10 @@ _MIRRORED: dict[type[exp.Expr], type[exp.Expr]] = {
 }
 """The comparison that holds with its sides exchanged."""
 _DAYS = re.compile(r"(-?\d{1,6}) ?(days?|weeks?)", re.IGNORECASE)
-_WHOLE = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER")
-"""Types whose values are a BIGINT."""
+_WHOLE = ("TINYINT", "SMALLINT", "INTEGER", "UTINYINT", "USMALLINT", "UINTEGER")
+"""Types of whole numbers to which a BIGINT adds any window without overflow."""
+_LARGE = ("BIGINT", "UBIGINT")
+"""Types of whole numbers to which a HUGEINT does."""
 
 
 def join_windows(draft: Draft) -> Draft:
@@ -251,21 +253,23 @@ def _cost(
 def _kind(
     draft: Draft, block: DraftBlock, values: Iterable[exp.Expr], ends: Iterable[int]
 ) -> str | None:
-    """Return DATE or BIGINT, if both values are of it at each database."""
+    """Return DATE, BIGINT or HUGEINT, in which both values are at each database; else None."""
     kinds = set()
     for value, at in zip(values, ends, strict=True):
         told = draft.types(block.relations[at], [Term(value, block.relations[at].span)])[0]
         kinds |= {types.normal(type_) for type_ in told}
     if kinds == {"DATE"}:
         return "DATE"
-    return "BIGINT" if kinds <= set(_WHOLE) else None
+    if kinds <= {*_WHOLE}:
+        return "BIGINT"
+    return "HUGEINT" if kinds <= {*_WHOLE, *_LARGE} else None
 
 
 def _shifted(window: _Window, kind: str, low: int, high: int) -> exp.Expr:
     """Return the value that is subtracted plus each number from low to high, a row for each."""
     numbers = _call("range", exp.Literal.number(low), exp.Literal.number(high + 1))
     if kind != "DATE":
-        value = build.cast(window.minus, "BIGINT")
+        value = build.cast(window.minus, kind)
         return exp.Add(this=value, expression=_call("unnest", numbers))
     finite = _call("isfinite", window.minus.copy())
     itself = _call("range", exp.Literal.number(int(window.at_infinity)))  # one row with 0, or none

@@ -119,6 +119,14 @@ STATEMENTS: dict[str, tuple[str, str, str]] = {
           (SELECT coalesce(sum(s.ss_net_profit), 0) FROM sales.store_sales s
             WHERE s.ss_customer_sk = c.c_customer_sk AND s.ss_promo_sk IS NOT NULL) AS promoted
         FROM crm.customer c"""),
+    "who bought something on promotion": (LOGISTIC, "preferred", """
+        SELECT c.c_birth_year, c.c_preferred_cust_flag = 'Y' AS preferred,
+          EXISTS (SELECT * FROM sales.store_sales s WHERE s.ss_customer_sk = c.c_customer_sk
+            AND s.ss_promo_sk > 3) AS promoted
+        FROM crm.customer c
+        WHERE c.c_birth_year > 1980 OR EXISTS (
+          SELECT 1 FROM sales.store_sales s
+          WHERE s.ss_customer_sk = c.c_customer_sk AND s.ss_quantity > 7)"""),
     "returns within two weeks": (LINEAR, "quantity", """
         SELECT ss.ss_sales_price, ss.ss_quantity, i.i_category, r.sr_return_quantity AS quantity
         FROM sales.store_sales ss JOIN goods.item i ON i.i_item_sk = ss.ss_item_sk

@@ -21,6 +21,9 @@ QUERIES = {
     "in, of several databases": """
         SELECT p.age, p.income FROM register.people p
         WHERE p.id IN (SELECT person FROM clinic.visits WHERE cost > 1)""",
+    "in, as any and as some": """
+        SELECT p.age FROM register.people p WHERE p.id = ANY (SELECT person FROM clinic.visits)
+        AND p.id = SOME (SELECT customer FROM shop.orders WHERE amount > 1)""",
     "exists, beside other conditions": """
         SELECT p.age, o.amount FROM register.people p JOIN shop.orders o ON o.customer = p.id
         WHERE EXISTS (SELECT 1 FROM clinic.visits v WHERE v.person = p.id AND v.kind = 'a'

@@ -36,6 +36,18 @@ QUERIES = {
     "in a condition": """
         SELECT p.age FROM register.people p
         WHERE (SELECT count(*) FROM shop.orders o WHERE o.customer = p.id) > 1""",
+    "whether there are rows": """
+        SELECT p.age, EXISTS (SELECT 1 FROM shop.orders o WHERE o.customer = p.id) AS orders,
+          CASE WHEN NOT EXISTS (FROM north.visits v WHERE v.person = p.id AND v.sick) THEN 'well'
+          ELSE 'ill' END AS v
+        FROM register.people p""",
+    "whether there are rows, under OR": """
+        SELECT p.age, v.cost FROM register.people p JOIN clinic.visits v ON v.person = p.id
+        WHERE (EXISTS (SELECT * FROM shop.orders o WHERE o.customer = p.id AND o.paid)
+          OR v.cost > 3) AND EXISTS (SELECT 1 FROM north.visits n WHERE n.person = p.id)""",
+    "whether a missing row has rows": """
+        SELECT o.amount, EXISTS (FROM north.staff s WHERE s.number = p.id) AS e
+        FROM shop.orders o LEFT JOIN register.people p ON o.customer = p.id""",
     "having": """
         SELECT p.age, (SELECT count(*) FROM shop.orders o WHERE o.customer = p.id
           HAVING count(*) <> 1) AS n FROM register.people p""",

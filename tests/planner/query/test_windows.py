@@ -37,6 +37,13 @@ QUERIES = {
         JOIN register.people p ON o.customer BETWEEN p.id - 1 AND p.id""",
     "computed numbers": """SELECT o.amount, p.age FROM shop.orders o
         JOIN register.people p ON p.age // 10 - o.id BETWEEN -1 AND 1""",
+    "the largest numbers": """SELECT a.x, b.x AS y FROM
+        (SELECT customer + 9223372036854775795 AS x FROM shop.orders) a
+        JOIN (SELECT id + 9223372036854775794 AS x FROM register.people) b
+        ON abs(a.x - b.x) <= 2""",
+    "numbers without a sign": """SELECT a.x, b.age
+        FROM (SELECT customer::UBIGINT AS x FROM shop.orders) a
+        JOIN register.people b ON b.id - a.x BETWEEN 0 AND 2""",
     "a window that is only in the future": f"""SELECT o.id, w.temp {FROM}
         w.day BETWEEN o.day + 1 AND o.day + 2""",
     "an empty window": f"SELECT o.id, w.temp {FROM} w.day BETWEEN o.day + 2 AND o.day + 1",
