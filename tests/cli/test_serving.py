@@ -6,6 +6,7 @@ import datetime as dt
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -167,7 +168,9 @@ def test_a_party_that_is_not_taken(folder: Path) -> None:
 def test_a_party_ends_by_ctrl_c(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run("keygen secret --plain --out plain.secret")
     text = PARTY.replace("parties.secret", "plain.secret") + "open = true\n"
-    Path("bank.toml").write_text(text)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    Path("bank.toml").write_text(f'{text}page = {port}\nnotify = "false"\n')
     with listening() as (service, place):
 
         def away() -> bool:
@@ -198,9 +201,11 @@ def test_a_party_ends_by_ctrl_c(folder: Path, monkeypatch: pytest.MonkeyPatch) -
         ending.join()
         assert "connected to here" in said
         assert "info ended" in said
+        assert f"its owner's page is http://127.0.0.1:{port}" in said
         assert away()
-    with duckdb.connect("bank.duckdb"):  # and nobody has it any more
-        pass
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("sqlfl-no")]
+    with socket.create_server(("127.0.0.1", port)), duckdb.connect("bank.duckdb"):
+        pass  # nobody has them any more
 
 
 def test_an_agent_loads_no_coordinator() -> None:
