@@ -33,7 +33,7 @@ def protects(plan: FederatedPlan, *, here: bool = True) -> tuple[str, ...]:
     notes = [f"{sent} The tables above list all that leaves a party."]
     if any(disclosure.kind == "join_keys" for disclosure in plan.disclosures):
         notes.append(
-            "Join keys leave as HMAC-SHA256 tags under a key derived for this "
+            "Join keys leave as AES-256-CMAC tags under a key derived for this "
             f"{'run' if plan.join is None else 'join'} from the federation's secret. Whoever has "
             "that key can test guesses."
             + " In one process every party and the coordinator share memory: there it is "

@@ -14,7 +14,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from sqlfl.base.arrays import Array, taken
+from sqlfl.base.arrays import Array, byte_order, taken
 from sqlfl.base.errors import InternalError, ModelError
 from sqlfl.contract.schema import FeatureSpecification
 from sqlfl.contract.transforms import AUTO, MOST_VALUES, VALUE_SHARE
@@ -233,8 +233,7 @@ def _grouped(tags: Array) -> tuple[Array, Array, Array]:
     """Return the order of tags (n, 16) by their bytes. In that order, return which tags are new,
     and each one's number among the distinct tags.
     """
-    halves = np.ascontiguousarray(tags, np.uint8).view(">u8")  # big-endian numbers sort as bytes do
-    order = np.lexsort((halves[:, 1], halves[:, 0]))
+    order = byte_order(np.asarray(tags, np.uint8), runs=True)
     ordered = tags[order]
     new = np.ones(len(ordered), bool)
     new[1:] = np.any(ordered[1:] != ordered[:-1], axis=1)

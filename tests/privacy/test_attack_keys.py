@@ -1,4 +1,4 @@
-"""A dictionary attack on captured join keys: it breaks a plain hash, and fails on HMAC.
+"""A dictionary attack on captured join keys: it breaks a plain hash, and fails on a keyed one.
 
 The adversary sees all traffic, knows the code, the type of the key and that ids are below 10**5
 (in the thorough run 10**6).
@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import hmac
-import json
+from collections.abc import Sequence
 
 import numpy as np
+import pyarrow as pa
 import pytest
-from sqlglot import exp
+from cryptography.hazmat.primitives.ciphers.algorithms import AES
+from cryptography.hazmat.primitives.cmac import CMAC
 
+from sqlfl.contract.schema import KeySpecification
 from sqlfl.federation import session
 from sqlfl.messages import JoinKeys, SendKeys
-from sqlfl.udfs import sql
-from sqlfl.udfs.numbering import keys, numbering
+from sqlfl.udfs.numbering import keys
 from tests.conftest import Open
 from tests.depth import THOROUGH
 from tests.federations import Parties
@@ -30,9 +31,6 @@ PARTIES = ("bank", "clinic")
 TRAIN = """
     TRAIN MODEL m USING linear_regression TARGET y WITH (epochs = 1)
     FROM (SELECT c.x, b.y FROM bank.b JOIN clinic.c USING (id))"""
-
-PLAIN = "array_slice(unhex(sha256(array_slice($ipad || $opad, 1, 0) || $message)), 1, 16)"
-"""The parameters are there, and of no length."""
 
 
 @functools.cache
@@ -61,11 +59,8 @@ def tags(view: View, party: str) -> set[bytes]:
 
 
 def messages(ids: np.ndarray) -> list[bytes]:
-    """The bytes that are hashed for each id, as anyone can read them from keys.key_message."""
-    domain = json.dumps([0, "INTEGER"], separators=(",", ":"))
-    head = f"{len(domain)}:{domain}".encode()
-    texts = [str(i).encode() for i in ids]
-    return [head + str(len(text)).encode() + b":" + text for text in texts]
+    """The bytes that are hashed for each id, as anyone can read them from keys.key_tags."""
+    return [int(i).to_bytes(16, "little") for i in ids]
 
 
 @functools.cache
@@ -82,8 +77,8 @@ def by_hash(found: set[bytes]) -> list[int]:
 
 
 def by_guessed_key(found: set[bytes], run: str, nonces: np.ndarray) -> list[int]:
-    """Ids given back by HMAC under keys that someone without the parties' secret could try, who has
-    passed all nonces on.
+    """Ids given back by the same hash under keys that someone could try who lacks the parties'
+    secret, and has passed all nonces on.
 
     Over the ids that are there: one hit would do to show that a key was right.
     """
@@ -91,9 +86,12 @@ def by_guessed_key(found: set[bytes], run: str, nonces: np.ndarray) -> list[int]
     guesses = secrets + [keys.derive(secret, run, "join") for secret in secrets]
     guesses += [keys.derive(keys.run_key(secret, run, nonces), "join") for secret in secrets]
     recovered = set()
-    for key in guesses:
+    for guess in guesses:
+        key = keys.derive(guess, "key", "0", "INTEGER")
         for i, message in zip(known(), messages(known()), strict=True):
-            if hmac.digest(key, message, "sha256")[: keys.TAG_BYTES] in found:
+            mac = CMAC(AES(key))
+            mac.update(message)
+            if mac.finalize() in found:
                 recovered.add(int(i))
     return sorted(recovered)
 
@@ -128,11 +126,12 @@ def test_the_tags_of_real_traffic_are_in_no_dictionary(parties: Parties) -> None
 def test_a_build_with_a_plain_hash_is_broken_whole(
     parties: Parties, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def plain(message: exp.Expr) -> exp.Expr:
-        return sql.expression(PLAIN, message=message)
+    def plain(secret: bytes, key: KeySpecification, parts: Sequence[pa.Array]) -> np.ndarray:
+        ids = messages(parts[0].to_numpy())
+        digests = b"".join(hashlib.sha256(m).digest()[: keys.TAG_BYTES] for m in ids)
+        return np.frombuffer(digests, np.uint8).reshape(-1, keys.TAG_BYTES)
 
-    monkeypatch.setattr(keys, "tag", plain)
-    monkeypatch.setattr(numbering, "FEW", -1)  # no key is hashed beside the database
+    monkeypatch.setattr(keys, "key_tags", plain)
     ((_, sent),) = captured(parties)
     for party in PARTIES:
         assert by_hash(sent[party]) == known().tolist()

@@ -117,12 +117,15 @@ def test_queries_read_them_as_they_read_a_table(database: Open) -> None:
     assert read[0] == read[1]
 
 
-@pytest.mark.parametrize("few", [0, 10**6])
+@pytest.mark.parametrize("dense", [0, numbering.DENSE])
 @pytest.mark.parametrize(
     ("types", "values"),
     [
         (("BIGINT",), "range - 7"),
         (("UTINYINT",), "range"),
+        (("TINYINT",), "range * 6 - 128"),
+        (("BIGINT",), "range * range * range * 10000000000"),
+        (("SMALLINT", "UBIGINT"), "range // 3 - 5, 18446744073709551615 - range % 3"),
         (("UBIGINT",), "range::UBIGINT + 18446744073709551000"),
         (("VARCHAR",), "CASE WHEN range % 3 > 0 THEN 'ß' || range END"),
         (("DOUBLE",), "CASE range WHEN 1 THEN 'nan' WHEN 2 THEN '-0' ELSE range / 7 END::DOUBLE"),
@@ -133,14 +136,15 @@ def test_queries_read_them_as_they_read_a_table(database: Open) -> None:
         (("BOOLEAN", "VARCHAR", "INTEGER"), "range % 2 = 0, chr(65 + (range % 5)::INT), range % 3"),
     ],
 )
-def test_tags_are_those_of_the_database(
+def test_tags_are_those_of_tables(
     database: Open,
     types: tuple[str, ...],
     values: str,
-    few: int,
+    dense: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(numbering, "FEW", few)
+    monkeypatch.setattr(numbering, "DENSE", dense)
+    monkeypatch.setattr(numbering, "PART", 16)
     con = database()
     listed = ", ".join(f"v{p}" for p in range(len(types)))
     parts = ", ".join(f"v{p}::{kind} AS sqlfl_key_0_{p}" for p, kind in enumerate(types))

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Iterable
+import json
+from collections.abc import Sequence
 
 import duckdb
 import numpy as np
+import pyarrow as pa
 import pytest
+from cryptography.hazmat.primitives.ciphers.algorithms import AES
+from cryptography.hazmat.primitives.cmac import CMAC
 
 from sqlfl.base.errors import ModelError, WireError
 from sqlfl.contract.schema import KeySpecification
@@ -16,6 +20,7 @@ from sqlfl.messages import Ready
 from sqlfl.messages.wire import decode, encoded
 from sqlfl.udfs import sql
 from sqlfl.udfs.numbering import keys
+from sqlfl.udfs.numbering.cmac import Cmac
 from tests.conftest import Open
 from tests.udfs.snapshots import SECRET, specification, take
 
@@ -39,7 +44,7 @@ def tags_of(con: duckdb.DuckDBPyConnection, types: tuple[str, ...], query: str) 
     return result
 
 
-def test_a_tag_is_of_hmac_sha256(database: Open) -> None:
+def test_a_hash_in_the_database_is_of_hmac_sha256(database: Open) -> None:
     con = database()
     query = f"SELECT {sql.to_sql(keys.tag(sql.parameter('m')))}"
     for key in (b"", b"k", bytes(range(32)), bytes(100)):
@@ -172,37 +177,71 @@ def test_a_dictionary_breaks_plain_hashes_and_not_tags(database: Open) -> None:
     tags = {tag.tobytes() for tag in snapshot.keys()[1][0]}
     guesses = range(100000, 102000)
     assert sum(hashlib.sha256(str(g).encode()).digest()[:16] in plain for g in guesses) == 50
-    message = keys.key_message(KeySpecification(0, ("BIGINT",)), [sql.column("g")])
-    query = f"SELECT {message.sql(dialect='duckdb')} FROM range(100000, 102000) AS v(g)"
-    messages = [m for (m,) in con.execute(query).fetchall()]
-    assert not any(hashlib.sha256(m).digest()[:16] in tags for m in messages)
-    assert not any(hmac.digest(b"a guess", m, "sha256")[:16] in tags for m in messages)
+    message = [g.to_bytes(16, "little") for g in guesses]
+    assert not any(hashlib.sha256(m).digest()[:16] in tags for m in message)
+    assert not any(cmac(derived(b"a guess", 0, "BIGINT"), m) in tags for m in message)
     # an insider who holds the secret does find them: the tags are what they are said to be
-    assert sum(hmac.digest(SECRET, m, "sha256")[:16] in tags for m in messages) == 50
+    assert sum(cmac(derived(SECRET, 0, "BIGINT"), m) in tags for m in message) == 50
 
 
-def test_distinct_values_are_hashed_once(
-    database: Open, in_both_forms: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def derived(secret: bytes, index: int, *types: str) -> bytes:
+    """The key of a join key's tags, by Python's own HMAC."""
+    extracted = hmac.digest(bytes(32), secret, "sha256")
+    info = json.dumps(["key", str(index), *types], separators=(",", ":")).encode()
+    return hmac.digest(extracted, info + b"\x01", "sha256")
+
+
+def cmac(key: bytes, message: bytes) -> bytes:
+    """The library's own, of one message."""
+    mac = CMAC(AES(key))
+    mac.update(message)
+    return mac.finalize()
+
+
+def test_macs_of_many_messages_are_those_of_each() -> None:
+    draws = np.random.default_rng(0)
+    lengths = [*range(50), 16, 16, 300, 0]
+    messages = [draws.bytes(length) for length in lengths]
+    for size in (16, 24, 32):
+        key = draws.bytes(size)
+        expected = [cmac(key, message) for message in messages]
+        column = pa.array([b"before", *messages], pa.binary())[1:]
+        assert [mac.tobytes() for mac in Cmac(key).of(column)] == expected
+        blocks = np.frombuffer(draws.bytes(7 * 48), np.uint8).reshape(7, 3, 16)
+        assert [mac.tobytes() for mac in Cmac(key).of_blocks(blocks)] == [
+            cmac(key, block.tobytes()) for block in blocks
+        ]
+    assert Cmac(key).of(pa.array([], pa.binary())).shape == (0, 16)
+
+
+def test_a_tag_is_the_mac_of_all_parts(database: Open) -> None:
+    """Whole numbers in 16 bytes of two's complement, other parts after their length."""
+    con = database()
+    kinds = ("BIGINT", "VARCHAR", "UTINYINT")
+    snapshot = take(
+        con,
+        specification(join=(kinds,)),
+        "SELECT (-3)::BIGINT AS sqlfl_key_0_0, 'é' AS sqlfl_key_0_1, "
+        "200::UTINYINT AS sqlfl_key_0_2",
+    )
+    message = (
+        (-3).to_bytes(16, "little", signed=True) + b"2:\xc3\xa9" + (200).to_bytes(16, "little")
+    )
+    assert snapshot.keys()[1][0][0].tobytes() == cmac(derived(SECRET, 0, *kinds), message)
+
+
+def test_distinct_values_are_hashed_once(database: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     con = database("CREATE TABLE t AS SELECT range % 7 AS k FROM range(10000)")
-    texts: list[str] = []
-    hashed: list[bytes] = []
-    tags_of_messages = keys.tags
+    hashed: list[int] = []
+    tags_of_keys = keys.key_tags
 
-    def counted(key: bytes, messages: Iterable[bytes]) -> np.ndarray:
-        hashed.extend(messages)
-        return tags_of_messages(key, hashed)
+    def counted(secret: bytes, key: KeySpecification, parts: Sequence[pa.Array]) -> np.ndarray:
+        hashed.append(len(parts[0]))
+        return tags_of_keys(secret, key, parts)
 
-    monkeypatch.setattr(keys, "tags", counted)
-    with sql.observed(lambda text, seconds, rows: texts.append(text)):
-        snapshot = take(con, specification(join=(("BIGINT",),)), "SELECT k AS sqlfl_key_0_0 FROM t")
-    hashing = [text for text in texts if "sha256(" in text.lower()]
-    if in_both_forms == "tables":
-        assert len(hashing) == 1
-        assert "(SELECT DISTINCT" in hashing[0]
-    else:
-        assert not hashing
-        assert len(hashed) == len(set(hashed)) == 7
+    monkeypatch.setattr(keys, "key_tags", counted)
+    snapshot = take(con, specification(join=(("BIGINT",),)), "SELECT k AS sqlfl_key_0_0 FROM t")
+    assert hashed == [7]
     fragment, tags, codes = snapshot.keys()
     assert fragment.shape == (0,)
     assert tags[0].shape == (7, 16)
@@ -220,4 +259,4 @@ def test_the_dictionary_is_sorted_by_tag(database: Open) -> None:
 @pytest.mark.parametrize("kind", ["INTEGER[]", "STRUCT(a INTEGER)", "MAP(VARCHAR, INTEGER)"])
 def test_nested_keys_are_refused(kind: str) -> None:
     with pytest.raises(ModelError, match="cannot be hashed"):
-        keys.key_message(KeySpecification(0, (kind,)), [sql.column("k")])
+        keys.hashed_part(sql.column("k"), kind)

@@ -18,7 +18,6 @@ from sqlfl.contract.schema import SlotSpecification
 from sqlfl.udfs.encoding.features import local_encoding, statistics
 from sqlfl.udfs.numbering import numbering
 from sqlfl.udfs.numbering.drawing import folds_of, split_of
-from sqlfl.udfs.numbering.numbering import ascending
 from sqlfl.udfs.numbering.rows import Snapshot
 from sqlfl.udfs.updates.predict import make_engine, score
 from tests.conftest import Open
@@ -112,15 +111,6 @@ def test_row_ids_do_not_show_the_storage_order(database: Open) -> None:
         # ρ of a random order has deviation 1/√n
         assert abs(np.corrcoef(order, np.arange(4000))[0, 1]) < 6 / np.sqrt(4000)
     assert abs(np.corrcoef(*orders)[0, 1]) < 6 / np.sqrt(4000)
-
-
-def test_tags_are_ascending_by_all_their_bytes() -> None:
-    tags = np.random.default_rng(0).integers(0, 256, (300, 16), dtype=np.uint8)
-    for alike in (0, 5, 8, 15):
-        tags[:, :alike] = 7
-        tags[::3, :alike] = 200
-        found = [tag.tobytes() for tag in tags[ascending(tags)]]
-        assert found == sorted(tag.tobytes() for tag in tags)
 
 
 @pytest.mark.parametrize("leading", [None, 1, 3, 50])

@@ -23,15 +23,15 @@ from sqlfl.base.interrupts import checkpoint
 from sqlfl.contract.schema import FeatureSpecification, SlotSpecification
 from sqlfl.udfs import sql
 from sqlfl.udfs.numbering import keys
-from sqlfl.udfs.numbering.fragments import AS_BLOB, WHOLE
 
 LARGEST = 1 << 28
 """Maximum bytes of columns in memory; larger ones stay in temporary tables."""
-_PLAIN = re.compile(WHOLE.pattern + "|BOOLEAN|FLOAT|DOUBLE|DATE|TIMESTAMP|BLOB")
+_PLAIN = re.compile(keys.WHOLE.pattern + "|BOOLEAN|FLOAT|DOUBLE|DATE|TIMESTAMP|BLOB")
 """Types that Arrow has as DuckDB has them: texts would lose their collation, the order of ENUMs
 and the width of others is another there."""
-_JOINING = re.compile(r"p\d+_\d+|h|exact|fragment|mark")
+_JOINING = re.compile(keys.PARTS.pattern + "|h|exact|fragment|mark")
 """Columns that are needed only for numbering rows."""
+_NARROW = {pa.int64(): pa.int32(), pa.uint64(): pa.uint32()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +40,7 @@ class HeldRows:
 
     features: tuple[FeatureSpecification, ...]
     columns: Mapping[str, pa.Array]
-    """Columns of `raw` by name; parts of keys are whole numbers or canonical bytes."""
+    """Columns of `raw` by name; parts of keys are whole numbers or canonical bytes, in chunks."""
     counts: Array = field(default_factory=lambda: np.zeros(0))
     """(a,): the weight of each active row; whole numbers until `weighed`."""
 
@@ -212,22 +212,50 @@ def held_rows(
     for position, key in enumerate(wanted.keys):
         for p, kind in enumerate(key.types):
             name = f"p{position}_{p}"
-            columns.append(sql.named(_part(sql.column(name, "t"), kind), name))
+            columns.append(sql.named(keys.hashed_part(sql.column(name, "t"), kind), name))
     columns += [sql.named(value, name) for name, value in content.items()]
     if len(wanted.fragments) > 1 or not columns:
         columns.append(sql.column("fragment", "t"))
     query = sql.query("SELECT $columns FROM $raw AS t", columns=columns, raw=raw)
-    read, size = [], 0
+    size = 0
     with sql.batches(con, query) as reader:
-        schema = reader.schema
+        read = [_Column(name, reader.schema.field(name).type) for name in reader.schema.names]
         for batch in reader:
             checkpoint()
-            size += batch.nbytes
+            size += sum(column.add(part) for column, part in zip(read, batch.columns, strict=True))
             if size > LARGEST:
                 return None
-            read.append(batch)
-    table = pa.Table.from_batches(read, schema)
-    return HeldRows(wanted.features, {name: _whole(table.column(name)) for name in schema.names})
+    return HeldRows(wanted.features, {column.name: column.whole() for column in read})
+
+
+@dataclass(eq=False)
+class _Column:
+    """A column while it is read. Whole numbers of keys take 4 bytes where all of them fit: then
+    half of the memory is written and read again.
+    """
+
+    name: str
+    kind: pa.DataType
+    chunks: list[pa.Array] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._narrow = _NARROW.get(self.kind) if keys.PARTS.fullmatch(self.name) else None
+
+    def add(self, chunk: pa.Array) -> int:
+        """Add a chunk, and return its bytes."""
+        if self._narrow is not None:
+            try:
+                chunk = chunk.cast(self._narrow)
+            except pa.ArrowInvalid:
+                self._narrow = None
+        self.chunks.append(chunk)
+        return int(chunk.nbytes)
+
+    def whole(self) -> pa.Array | pa.ChunkedArray:
+        if keys.PARTS.fullmatch(self.name):
+            kind = self._narrow or self.kind
+            return pa.chunked_array([chunk.cast(kind) for chunk in self.chunks], kind)
+        return pa.concat_arrays(self.chunks or [pa.array([], self.kind)])
 
 
 def _types_are_plain(con: sql.Connection, wanted: SlotSpecification, raw: exp.Query) -> bool:
@@ -236,18 +264,6 @@ def _types_are_plain(con: sql.Connection, wanted: SlotSpecification, raw: exp.Qu
         return True
     kinds = sql.types(con, raw)
     return all(_PLAIN.fullmatch(kinds[name]) for name in names)
-
-
-def _part(value: exp.Expr, kind: str) -> exp.Expr:
-    """Return a part of a key in its stored form."""
-    if WHOLE.fullmatch(kind) or kind in AS_BLOB:
-        return value
-    return keys.canonical_bytes(value, kind)
-
-
-def _whole(column: pa.ChunkedArray) -> pa.Array:
-    whole = column.combine_chunks()
-    return pa.concat_arrays(whole.chunks) if isinstance(whole, pa.ChunkedArray) else whole
 
 
 def _elements(column: pa.Array, width: int) -> npt.NDArray[np.floating]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from sqlglot import exp
@@ -14,12 +13,9 @@ from sqlfl.udfs import sql
 from sqlfl.udfs.describe import describe
 from sqlfl.udfs.numbering import keys
 
-AS_BLOB = ("VARCHAR", "JSON")
-"""Types of key parts that are stored as BLOB, so that no collation merges two texts."""
 DRAW_BYTES = 8
 _SINGLE = ("FLOAT", "BOOLEAN", "TINYINT", "UTINYINT", "SMALLINT", "USMALLINT")
 """Types whose values are all exact in 4 bytes."""
-WHOLE = re.compile(r"U?(TINYINT|SMALLINT|INTEGER|BIGINT)")
 ZONED = "TIMESTAMP WITH TIME ZONE"
 
 
@@ -74,7 +70,7 @@ def converted(
                     "statement was planned",
                     hint="its owner has changed the table meanwhile: run the statement again",
                 )
-            stored = sql.call("encode", value) if kind in AS_BLOB else value
+            stored = sql.call("encode", value) if kind in keys.AS_BLOB else value
             chosen.append(sql.named(stored, f"p{position}_{p}"))
     if spec.marked:
         chosen.append(sql.named(values[-1].copy(), "mark"))
@@ -112,7 +108,7 @@ def _no_nan(value: exp.Expr) -> exp.Expr:
 
 def _hashed_alike(now: str, planned: str) -> bool:
     """Return whether equal values of both types have equal hashes, by the planned type."""
-    whole = WHOLE.fullmatch(now) and WHOLE.fullmatch(planned)
+    whole = keys.WHOLE.fullmatch(now) and keys.WHOLE.fullmatch(planned)
     enums = now == "ENUM" and planned.startswith("ENUM(")  # described without its values
     return bool(now == planned or whole or enums)
 

@@ -1,8 +1,9 @@
 """Keyed hashes: join keys leave a party as tags, never as values.
 
-A tag is HMAC-SHA256 (RFC 2104) of the value's canonical bytes, cut to 16 bytes, under a secret
-that the parties share and the coordinator does not hold. Equal values of one type have equal
-bytes at every party, whatever the session's settings.
+The tag of a join key is AES-256-CMAC of its canonical bytes, under a key that the parties share and
+the coordinator does not hold. Equal values of one type have equal bytes at every party, whatever
+the session's settings. Draws and names of categories are hashed where they lie, in the database:
+by HMAC-SHA256 (RFC 2104), cut to 16 bytes.
 """
 
 from __future__ import annotations
@@ -11,18 +12,29 @@ import hashlib
 import hmac
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from sqlglot import exp
 
-from sqlfl.base.arrays import Array
+from sqlfl.base.arrays import Array, byte_order
 from sqlfl.base.errors import ModelError
 from sqlfl.contract.schema import KeySpecification
 from sqlfl.udfs import sql
+from sqlfl.udfs.numbering.cmac import BLOCK, Cmac
 
 TAG_BYTES = 16
+_WHOLE_TAG = np.dtype((np.void, TAG_BYTES))
+"""A tag as one value: they move in a tenth of the time of their bytes."""
+AS_BLOB = ("VARCHAR", "JSON")
+"""Types of key parts that are stored as BLOB, so that no collation merges two texts."""
+WHOLE = re.compile(r"U?(TINYINT|SMALLINT|INTEGER|BIGINT)")
+PARTS = re.compile(r"p\d+_\d+")
+"""Names of the columns with parts of keys."""
+_AT_ONCE = 1 << 14
+"""Keys to hash at once: their bytes stay in the processor's cache."""
 _BLOCK, _DIGEST = 64, 32
 """Bytes of SHA-256."""
 _PLAIN = re.compile(
@@ -100,41 +112,65 @@ def tags(key: bytes, messages: Iterable[bytes]) -> Array:
     return np.ascontiguousarray(digests[:, :TAG_BYTES])
 
 
-def key_message(key: KeySpecification, parts: list[exp.Expr]) -> exp.Expr:
-    """Return the BLOB to hash for a composite key: its domain, then every part with its length. The
-    domain (index and types of the key) separates the tags of different keys. Raise ModelError if a
-    part's type has no canonical bytes.
+def key_tags(secret: bytes, key: KeySpecification, parts: Sequence[pa.Array]) -> Array:
+    """Return uint8 (n, 16): the tags of n composite keys, from their parts as `hashed_part` has
+    them, none NULL.
+
+    The key of the hash follows from the secret and from the join key's index and types, so that the
+    tags of different join keys have nothing in common. The message has each part in turn: a whole
+    number in 16 bytes, other bytes after their length.
     """
-    pairs = zip(parts, key.types, strict=True)
-    return message_of(key, [canonical_bytes(part, kind) for part, kind in pairs])
+    mac = Cmac(derive(secret, "key", str(key.index), *key.types))
+    rows = len(parts[0])
+    found = np.empty((rows, TAG_BYTES), np.uint8)
+    for start in range(0, rows, _AT_ONCE):
+        some = [part.slice(start, _AT_ONCE) for part in parts]
+        if all(pa.types.is_integer(part.type) for part in some):
+            hashed = mac.of_blocks(np.stack([_whole_bytes(part) for part in some], axis=1))
+        else:
+            pieces = [piece for part in some for piece in _pieces(part)]
+            hashed = mac.of(pc.binary_join_element_wise(*pieces, b""))
+        found[start : start + len(hashed)] = hashed
+    return found
 
 
-def message_of(key: KeySpecification, values: Iterable[exp.Expr]) -> exp.Expr:
-    """Return `key_message` for the parts' canonical bytes."""
-    pieces: list[exp.Expr] = [sql.call("encode", sql.string(_domain(key)))]
-    for value in values:
-        length = "encode(CAST(octet_length($value) AS VARCHAR) || ':')"
-        pieces += [sql.expression(length, value=value), value.copy()]
-    return sql.join_text(*pieces)
-
-
-def messages_of(key: KeySpecification, parts: Iterable[Iterable[bytes]]) -> Iterator[bytes]:
-    """Return the results of `message_of` for the values of each part, n of each, without a
-    database.
+def sorted_tags(tags: Array) -> tuple[Array, Array]:
+    """Return the tags, uint8 (u, 16), ascending; and uint32 (u + 1,): among them the place of each,
+    and u at the end.
     """
-    domain = _domain(key).encode()
-    if len(key.types) == 1:
-        (own,) = parts
-        return (b"%b%d:%b" % (domain, len(value), value) for value in own)
-    return (
-        domain + b"".join(b"%d:%b" % (len(value), value) for value in values)
-        for values in zip(*parts, strict=True)
-    )
+    order = byte_order(tags)
+    ranks = np.empty(len(tags) + 1, np.uint32)
+    ranks[order] = np.arange(len(tags), dtype=np.uint32)
+    ranks[-1] = len(tags)
+    return np.take(tags.view(_WHOLE_TAG)[:, 0], order).view(np.uint8).reshape(-1, TAG_BYTES), ranks
 
 
-def _domain(key: KeySpecification) -> str:
-    domain = json.dumps([key.index, *key.types], separators=(",", ":"))
-    return f"{len(domain)}:{domain}"
+def _pieces(part: pa.Array) -> list[pa.Array]:
+    if pa.types.is_integer(part.type):
+        content = pa.py_buffer(_whole_bytes(part))
+        fixed = pa.FixedSizeBinaryArray.from_buffers(pa.binary(BLOCK), len(part), [None, content])
+        return [fixed.cast(pa.binary())]
+    part = part.cast(pa.binary())
+    lengths = pc.binary_length(part).cast(pa.string()).cast(pa.binary())
+    return [lengths, pa.repeat(pa.scalar(b":"), len(part)), part]
+
+
+def _whole_bytes(part: pa.Array) -> Array:
+    """Return uint8 (n, 16): whole numbers in two's complement, the lowest byte first."""
+    values = part.to_numpy()
+    words = np.zeros((len(values), 2), "<u8")
+    words[:, 0] = values.astype(np.int64).view(np.uint64) if values.dtype.kind == "i" else values
+    words[values < 0, 1] = np.uint64(2**64 - 1)
+    return words.view(np.uint8)
+
+
+def hashed_part(value: exp.Expr, kind: str) -> exp.Expr:
+    """Return a part of a key as it is hashed: a whole number, or a BLOB of canonical bytes. `value`
+    is the part as a snapshot keeps it. Raise ModelError if its type has no canonical bytes.
+    """
+    if WHOLE.fullmatch(kind) or kind in AS_BLOB:
+        return value
+    return canonical_bytes(value, kind)
 
 
 def canonical_bytes(value: exp.Expr, kind: str) -> exp.Expr:

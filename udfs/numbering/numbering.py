@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -23,13 +23,12 @@ import numpy as np
 import pyarrow as pa
 from sqlglot import exp
 
-from sqlfl.base.arrays import Array
+from sqlfl.base.arrays import PART, Array, taken
 from sqlfl.base.errors import ModelError
 from sqlfl.contract.schema import KeySpecification, SlotSpecification
 from sqlfl.udfs import sql
 from sqlfl.udfs.numbering import keys
 from sqlfl.udfs.numbering.arrow_snapshot import HeldRows
-from sqlfl.udfs.numbering.fragments import AS_BLOB
 
 # The temporary tables of a slot at one client, by the names of their parts.
 
@@ -181,7 +180,7 @@ def _from_tables(
     columns = _read(tables, [len(tags) for tags, _ in pairs], rows)
     for k, (_, ranks) in enumerate(pairs):
         tables.drop_part(f"tags{k}")
-        columns[f"k{k}"] = ranks[columns[f"k{k}"]]
+        columns[f"k{k}"] = taken(ranks, columns[f"k{k}"])
     if rows >= _LARGE:
         for k, key in enumerate(wanted.keys):
             for name in _parts(k, key):
@@ -199,22 +198,12 @@ def _from_columns(
     columns = {name: held.columns[name].to_numpy() for name in names}
     ascending_tags = []
     for k, key in enumerate(wanted.keys):
-        pair = held_key(tables.con, held, k, key, secret)
+        pair = held_key(held, k, key, secret)
         if pair is None:
             raise _null_keys(wanted.slot)
-        tags, ranks = _sorted(pair[0])
+        tags, columns[f"k{k}"] = pair
         ascending_tags.append(tags)
-        columns[f"k{k}"] = ranks[pair[1]]
     return tuple(ascending_tags), columns
-
-
-def _sorted(tags: Array) -> tuple[Array, Array]:
-    """The tags, ascending, and uint32 (u + 1,): among them the place of each, and u at the end."""
-    order = ascending(tags)
-    ranks = np.empty(len(tags) + 1, np.uint32)
-    ranks[order] = np.arange(len(tags), dtype=np.uint32)
-    ranks[-1] = len(tags)
-    return tags[order], ranks
 
 
 def _null_keys(slot: int) -> ModelError:
@@ -224,43 +213,36 @@ def _null_keys(slot: int) -> ModelError:
 def _hash_key(
     tables: SlotTables, position: int, key: KeySpecification, secret: bytes
 ) -> tuple[Array, Array]:
-    """Make the table tags<k>, the dictionary of a key: its parts and tag.
+    """Make the table tags<k>, the distinct values of a key: their parts and a place.
 
     Every distinct value is hashed once; a key with a NULL in a part is not in it. Returns the tags,
     ascending, and uint32 (u + 1,): among them the place of each row of the table, and u at the end.
     """
     own = sql.columns_of(_parts(position, key))
     distinct = sql.query("SELECT DISTINCT $own FROM $raw", own=own, raw=tables.table("raw"))
-    distinct = tables.kept(distinct)
-    if key.nullable:
-        distinct = distinct.where(*(exp.Not(this=sql.is_null(part.copy())) for part in own))
-    parts: list[exp.Expr] = [
-        sql.call("decode", part) if kind in AS_BLOB else part
-        for part, kind in zip(own, key.types, strict=True)
-    ]
+    present = (exp.Not(this=sql.is_null(part.copy())) for part in own)
+    distinct = tables.kept(distinct).where(*present)
     query = sql.query(
-        "SELECT row_number() OVER () - 1 AS place, $own, $tag AS tag FROM $distinct AS d",
+        "SELECT row_number() OVER () - 1 AS place, $own FROM $distinct AS d",
         own=own,
-        tag=keys.tag(keys.key_message(key, parts)),
         distinct=distinct,
     )
     made = f"tags{position}"
-    tables.create(made, query, keys.pads(secret))
-    listing = sql.query("SELECT place, tag FROM $tags", tags=tables.table(made))
+    tables.create(made, query)
+    hashed = [
+        sql.named(keys.hashed_part(part.copy(), kind), f"h{p}")
+        for p, (part, kind) in enumerate(zip(own, key.types, strict=True))
+    ]
+    listing = sql.query("SELECT place, $own FROM $made", own=hashed, made=tables.table(made))
+    places, parts = [np.zeros(0, np.int64)], [np.zeros((0, keys.TAG_BYTES), np.uint8)]
     with sql.batches(tables.con, listing) as reader:
-        table = reader.read_all()
-    tags = np.empty((table.num_rows, keys.TAG_BYTES), np.uint8)
-    tags[table.column("place").to_numpy()] = keys.tag_bytes(table.column("tag"))
-    return _sorted(tags)
-
-
-def ascending(tags: Array) -> Array:
-    """The order of tags, uint8 (u, 16), by their bytes."""
-    first, last = np.ascontiguousarray(tags).view(">u8").astype(np.uint64).T
-    order = np.argsort(first)
-    if (np.diff(first[order]) == 0).any():
-        return np.lexsort((last, first))
-    return order
+        for batch in reader:
+            place, *columns = batch.columns
+            places.append(place.to_numpy())
+            parts.append(keys.key_tags(secret, key, columns))
+    tags = np.empty((sum(map(len, parts)), keys.TAG_BYTES), np.uint8)
+    tags[np.concatenate(places)] = np.concatenate(parts)
+    return keys.sorted_tags(tags)
 
 
 def _read(tables: SlotTables, sizes: list[int], rows: int) -> dict[str, Array]:
@@ -343,7 +325,7 @@ def _by_content(columns: dict[str, Array], seed: int, slot: int) -> bytes:
 def _bring(columns: dict[str, Array], order: Array) -> None:
     """Bring the rows into an order."""
     for name in columns:
-        columns[name] = columns[name][order]
+        columns[name] = taken(columns[name], order)
     columns.setdefault("pos", order.astype(np.uint32))
 
 
@@ -457,72 +439,105 @@ def _parts(position: int, key: KeySpecification) -> list[str]:
 
 # Join keys of rows held as columns: their distinct values, and the tags of these.
 
-FEW = 1 << 16
-"""Maximum distinct values to hash in Python. With more, the database, which hashes in several
-threads, is faster.
+DENSE = 4
+"""Numbers between the least and the greatest value, for each row, up to which an array has a place
+for each of them. Otherwise a hash table finds the distinct values, in several times the time.
 """
 
 
 def held_key(
-    con: sql.Connection, held: HeldRows, position: int, key: KeySpecification, secret: bytes
+    held: HeldRows, position: int, key: KeySpecification, secret: bytes
 ) -> tuple[Array, Array] | None:
-    """Return the tag of each distinct value of a key, uint8 (u, 16), and each row's value, (n,): u
-    if a part is NULL. None if a part is NULL and the key is not nullable.
+    """Return the tags of a key, uint8 (u, 16), ascending; and each row's tag, uint32 (n,): u if a
+    part is NULL. None if a part is NULL and the key is not nullable.
     """
     parts = [held.columns[f"p{position}_{p}"] for p in range(len(key.types))]
     if not any(part.null_count for part in parts):
-        codes, distinct = _distinct(parts)
-        return _tags(con, key, distinct, secret), codes
+        tags, codes = _tagged(parts, key, secret)
+        return tags, codes
     if not key.nullable:
         return None
     whole = np.ones(len(parts[0]), bool)
     for part in parts:
-        whole &= part.is_valid().to_numpy(zero_copy_only=False)
-    places = np.flatnonzero(whole)
-    own, distinct = _distinct([part.take(pa.array(places)) for part in parts])
-    codes = np.full(len(whole), len(distinct[0]), np.uint32)
-    codes[places] = own
-    return _tags(con, key, distinct, secret), codes
+        whole &= part.is_valid().to_numpy()
+    places = pa.array(whole)
+    tags, own = _tagged([part.filter(places) for part in parts], key, secret)
+    codes = np.full(len(whole), len(tags), np.uint32)
+    codes[whole] = own
+    return tags, codes
 
 
-def _distinct(parts: Sequence[pa.Array]) -> tuple[Array, list[pa.Array]]:
-    """(n,): which distinct tuple of values a row has, and the values of these tuples."""
-    first = parts[0].dictionary_encode()
-    codes, distinct = first.indices.to_numpy(), [first.dictionary]
+def _tagged(
+    parts: Sequence[pa.ChunkedArray], key: KeySpecification, secret: bytes
+) -> tuple[Array, Array]:
+    """Return the tags, ascending, and each row's tag. No part is NULL."""
+    distinct = _distinct(parts)
+    tags, ranks = keys.sorted_tags(keys.key_tags(secret, key, distinct.values))
+    return tags, distinct.numbered(ranks)
+
+
+@dataclass(frozen=True, eq=False)
+class _Distinct:
+    """Distinct values of the parts of a key."""
+
+    values: tuple[pa.Array, ...]
+    numbered: Callable[[Array], Array]
+    """Each row's number, (n,), from those of the distinct values."""
+
+
+def _distinct(parts: Sequence[pa.ChunkedArray]) -> _Distinct:
+    found = _of_one(parts[0])
     for part in parts[1:]:
-        further = part.dictionary_encode()
-        size = max(len(further.dictionary), 1)
-        both = codes.astype(np.int64) * size + further.indices.to_numpy()
-        both = pa.array(both).dictionary_encode()
-        codes = both.indices.to_numpy()
-        before, second = np.divmod(both.dictionary.to_numpy(), size)
-        places = pa.array(before)
-        distinct = [values.take(places) for values in distinct]
-        distinct.append(further.dictionary.take(pa.array(second)))
-    return codes, distinct
+        further = _of_one(part)
+        size = max(len(further.values[0]), 1)
+        codes = found.numbered(np.arange(len(found.values[0])))
+        codes *= size
+        codes += further.numbered(np.arange(size))
+        both = _of_one(pa.chunked_array([codes]))
+        before, second = (pa.array(p) for p in np.divmod(both.values[0].to_numpy(), size))
+        values = [*(v.take(before) for v in found.values), further.values[0].take(second)]
+        found = _Distinct(tuple(values), both.numbered)
+    return found
 
 
-def _tags(
-    con: sql.Connection, key: KeySpecification, distinct: Sequence[pa.Array], secret: bytes
-) -> Array:
-    if len(distinct[0]) <= FEW:
-        held = (map(_bytes_of, part.to_pylist()) for part in distinct)
-        return keys.tags(secret, keys.messages_of(key, held))
-    columns: dict[str, object] = {f"p{p}": part for p, part in enumerate(distinct)}
-    table = pa.table({"place": np.arange(len(distinct[0])), **columns})
-    values = [
-        sql.call("encode", sql.text(value)) if pa.types.is_integer(part.type) else value
-        for value, part in zip(sql.columns_of(columns), distinct, strict=True)
-    ]
-    tag = keys.tag(keys.message_of(key, values))
-    with sql.registered(con, "sqlfl_distinct", table) as given:
-        query = sql.query("SELECT place, $tag AS tag FROM $given", tag=tag, given=given)
-        with sql.batches(con, query, parameters=keys.pads(secret)) as reader:
-            found = reader.read_all()
-    tags = np.empty((found.num_rows, keys.TAG_BYTES), np.uint8)
-    tags[found.column("place").to_numpy()] = keys.tag_bytes(found.column("tag"))
-    return tags
+def _of_one(part: pa.ChunkedArray) -> _Distinct:
+    if pa.types.is_integer(part.type) and len(part):
+        chunks = [chunk.to_numpy() for chunk in part.chunks if len(chunk)]
+        least = min(int(chunk.min()) for chunk in chunks)
+        most = max(int(chunk.max()) for chunk in chunks)
+        if most - least < DENSE * len(part) + PART:
+            return _by_place(chunks, least, most)
+    encoded = part.combine_chunks().dictionary_encode()
+    codes = encoded.indices.to_numpy()
+    return _Distinct((encoded.dictionary,), lambda numbers: taken(numbers, codes))
 
 
-def _bytes_of(value: int | bytes) -> bytes:
-    return value if isinstance(value, bytes) else b"%d" % value
+def _by_place(chunks: Sequence[Array], least: int, most: int) -> _Distinct:
+    """Return the distinct values, ascending, of whole numbers from `least` to `most`."""
+    kind = chunks[0].dtype
+    wide: type[np.integer] = np.uint64 if kind.kind == "u" else np.int64
+
+    def places() -> Iterator[Array]:
+        for chunk in chunks:
+            for start in range(0, len(chunk), PART):
+                part = chunk[start : start + PART].astype(wide) - wide(least)
+                yield part.view(np.int64)
+
+    occurs = np.zeros(most - least + 1, bool)
+    for part in places():
+        occurs[part] = True
+    values = np.flatnonzero(occurs)
+
+    def numbered(numbers: Array) -> Array:
+        by_place = np.zeros(len(occurs), numbers.dtype)
+        by_place[values] = numbers[: len(values)]
+        codes = np.empty(sum(map(len, chunks)), numbers.dtype)
+        start = 0
+        for part in places():
+            end = start + len(part)
+            np.take(by_place, part, out=codes[start:end], mode="wrap")
+            start = end
+        return codes
+
+    distinct = values.astype(wide) + wide(least)
+    return _Distinct((pa.array(distinct.astype(kind)),), numbered)

@@ -26,8 +26,6 @@ from sqlfl.udfs.numbering.numbering import Numbering, SlotTables, content, numbe
 NOTHING = np.zeros(0, np.uint16)
 _CHUNK = 1 << 16
 """Rows to look up at once."""
-_PART = re.compile(r"p\d+_\d+")
-"""Columns of `raw` with parts of keys."""
 _WHOLE = re.compile(r"BOOLEAN|U?(TINYINT|SMALLINT|INTEGER|BIGINT|HUGEINT)")
 """Types whose values are equal exactly if their texts are."""
 
@@ -163,7 +161,7 @@ class Snapshot(SlotTables):
         """Copy `raw` from another cursor, in its order, without the parts of keys."""
         raw = kept.table("raw")
         kinds = sql.types(kept.con, sql.select(raw, [exp.Star()]))
-        kinds = {name: kind for name, kind in kinds.items() if not _PART.fullmatch(name)}
+        kinds = {name: kind for name, kind in kinds.items() if not keys.PARTS.fullmatch(name)}
         rows = sql.select(raw, sql.columns_of(kinds))
         with sql.batches(kept.con, rows) as reader:
             self.con.register(self.name("given"), reader)

@@ -11,7 +11,7 @@ import numpy as np
 from sqlglot import parse_one
 from sqlglot.dialects.duckdb import DuckDB
 
-from sqlfl.base.arrays import Array, taken
+from sqlfl.base.arrays import Array, byte_order, taken
 from sqlfl.base.errors import ModelError
 from sqlfl.base.interrupts import interruptible
 from sqlfl.contract.schema import Address
@@ -201,23 +201,13 @@ def _share_codes(
 
 
 def _numbered(tags: Array) -> Array:
-    """Return one number from 0 for equal tags: uint8 (n, 16) -> int32 (n,).
-
-    It sorts: a hash table takes as long, and up to five times the memory.
+    """Return one number from 0 for equal tags: uint8 (n, 16) -> int32 (n,). Each client's tags are
+    ascending.
     """
-    first, last = tags.view(np.uint64).T
-    order = np.argsort(first)
-    new = _changes(first[order])
-    if (_changes(last[order]) & ~new).any():  # different tags with the same beginning
-        order = np.lexsort((last, first))
-        new = _changes(first[order]) | _changes(last[order])
+    order = byte_order(tags, runs=True)
+    new = np.ones(len(tags), bool)
+    halves = [np.ascontiguousarray(half)[order] for half in tags.view(np.uint64).T]
+    new[1:] = (halves[0][1:] != halves[0][:-1]) | (halves[1][1:] != halves[1][:-1])
     numbers = np.empty(len(tags), np.int32)
     numbers[order] = np.cumsum(new, dtype=np.int32) - 1
     return numbers
-
-
-def _changes(values: Array) -> Array:
-    """Return where a value differs from the one before: bool (n,). The first entry is True."""
-    changed = np.ones(len(values), bool)
-    changed[1:] = values[1:] != values[:-1]
-    return changed
