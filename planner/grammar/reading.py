@@ -96,6 +96,9 @@ class Parser(Operators):
     _lambdas = False
     """True if the parser is in the arguments of one of LAMBDA_FUNCTIONS."""
 
+    def _warn_unsupported(self) -> None:
+        """Write nothing to the log: an error says what is not expected."""
+
     # -- operands
     # -------------------------------------------------------------------------------------
 
@@ -255,9 +258,9 @@ class Parser(Operators):
 
     def _parse_lambda(self, alias: bool = False) -> Node:
         """An argument of a function."""
-        index = self._index
+        index, first = self._index, self._curr
         lambda_ = super()._parse_lambda(alias)
-        keyword = self._tokens[index].text.upper() == "LAMBDA"
+        keyword = first is not None and first.text.upper() == "LAMBDA"
         if isinstance(lambda_, exp.Lambda) and not self._lambdas and not keyword:
             self._retreat(index)
             return self._parse_disjunction()

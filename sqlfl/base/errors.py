@@ -25,7 +25,7 @@ class Error(Exception):
 
     @staticmethod
     def _printed(text: str) -> str:
-        return sanitize.lines(text)
+        return sanitize.lines(sanitize.shortened(text))
 
     def _text(self) -> str:
         return self.message if self.hint is None else f"{self.message}\nhint: {self.hint}"
@@ -82,7 +82,7 @@ class StatementError(Error):
 
     @staticmethod
     def _printed(text: str) -> str:
-        return sanitize.line(text)
+        return sanitize.line(sanitize.shortened(text))
 
     def _text(self) -> str:
         if self.sql is None or self.span is None or self.line is None or self.column is None:

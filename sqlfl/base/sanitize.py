@@ -7,11 +7,16 @@ hold anything: escape sequences, line breaks, overrides of the direction of writ
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
+LONGEST_WORD = 300
+"""Characters without a blank that a message shows."""
+_LONG = re.compile(rf"\S{{{LONGEST_WORD + 1},}}")
 _NEWLINE, _TAB = 0x0A, 0x09
-_UNSEEN = (0x061C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A), 0xFEFF,
-           *range(0xFFF9, 0xFFFC), *range(0xE0000, 0xE0080))  # fmt: skip
+_UNSEEN = (0x00AD, 0x061C, 0x180E, 0x200B, 0x200E, 0x200F, *range(0x2028, 0x202F), 0xFEFF,
+           *range(0x2060, 0x2070), *range(0xFFF9, 0xFFFC), *range(0xE0000, 0xE0080))  # fmt: skip
+"""Without the joiners of scripts and emoji, U+200C and U+200D."""
 _LINE = (
     {code: chr(0x2400 + code) for code in range(0x20)}
     | {0x7F: "\u2421"}
@@ -24,8 +29,8 @@ _LINES = {code: shown for code, shown in _LINE.items() if code not in (_NEWLINE,
 
 def line(text: str) -> str:
     """Return `text` on one line, character for character. Control characters become the symbols of
-    their names (␛ for escape, ␊ for a line break). Characters that change the direction of writing
-    become �.
+    their names (␛ for escape, ␊ for a line break). Characters that change the direction of writing,
+    or that nobody sees, become �.
     """
     return text if _plain(text) else text.translate(_LINE)
 
@@ -43,6 +48,13 @@ def listed(names: Iterable[str]) -> str:
 def clipped(text: str, longest: int) -> str:
     """Return at most `longest` characters."""
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
+
+
+def shortened(text: str) -> str:
+    """Clip each name, number or other run of characters without a blank that nobody reads to the
+    end.
+    """
+    return _LONG.sub(lambda found: clipped(found[0], LONGEST_WORD), text)
 
 
 def _plain(text: str) -> bool:

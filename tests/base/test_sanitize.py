@@ -6,7 +6,7 @@ import pytest
 
 import sqlfl
 from sqlfl.base.errors import ParseError
-from sqlfl.base.sanitize import clipped, line, lines
+from sqlfl.base.sanitize import clipped, line, lines, shortened
 from sqlfl.planner.explain.render import Document, Notes, Section, TextTable, to_html, to_text
 from tests.conftest import Open
 from tests.federations import federation
@@ -23,6 +23,7 @@ def test_what_steers_is_shown() -> None:
     assert line("\x1b[31m\r\n\t\x7f") == "␛[31m␍␊␉␡"
     assert lines("a\nb\tc\r") == "a\nb\tc␍"
     assert line("a\u202eb\x9bc\u2028d\ud800") == "a\ufffdb\ufffdc\ufffdd\ufffd"
+    assert line("a\u200bge\xad\u2060") == "a\ufffdge\ufffd\ufffd"
     assert harmless(line(ODD))
     assert harmless(lines(ODD))
     assert len(line(ODD)) == len(ODD)
@@ -36,6 +37,14 @@ def test_what_is_only_text_stays(text: str) -> None:
 def test_clipping() -> None:
     assert clipped("abc", 3) == "abc"
     assert clipped("abcd", 3) == "ab…"
+    assert shortened("two words") == "two words"
+    assert shortened(f"a {'b' * 301} c") == f"a {'b' * 299}… c"
+
+
+def test_a_name_without_end_is_not_told_in_full() -> None:
+    name = "x" * 70_000
+    for error in (sqlfl.Error(name, hint=name), ParseError(f"expected a name, got {name}")):
+        assert len(str(error)) < 700
 
 
 def test_errors() -> None:

@@ -69,6 +69,19 @@ def test_numbers_that_are_none(asked: Asked, value: str, message: str) -> None:
         asked.fed.sql(text)
 
 
+@pytest.mark.parametrize(
+    "query", ["SHOW a CASE WHEN x END AS x", "DESCRIBE a b", "SELECT abs(", "SELECT f(x, "]
+)
+def test_queries_that_end_or_begin_oddly(
+    asked: Asked, caplog: pytest.LogCaptureFixture, query: str
+) -> None:
+    with pytest.raises(sqlfl.ParseError):
+        asked.fed.explain(f"TRAIN MODEL m USING lasso TARGET y FROM ({query})")
+    with pytest.raises(sqlfl.ParseError):
+        asked.fed.explain(f"TRAIN MODEL m USING lasso TARGET y FROM (SELECT 1); {query}")
+    assert not caplog.records
+
+
 @pytest.mark.parametrize("path", ["x" * 5000, "a/" * 3000, "a\0b"])
 def test_paths_that_cannot_be(asked: Asked, path: str) -> None:
     for text in (f"EXPORT MODEL old TO '{path}'", f"IMPORT MODEL n FROM '{path}'"):
