@@ -93,6 +93,7 @@ def left_out(relations: Float) -> tuple[Array, Float]:
     if columns:
         along = np.column_stack(moved)
         matrix[:, columns] -= along @ np.linalg.inv(along[columns])
+        matrix[columns] = 0.0  # not mere rounding, which could have any direction
     return np.array(columns, np.int64), matrix
 
 
