@@ -305,7 +305,7 @@ FITTING = (
     ms.SendCurves("", -1, "m", 0, ""),
     ms.SendRotated("run", 0, "m", 0, (), ()),
     ms.SendErrors("run", 0, "m", 0, 0, -1, (), (), 0, np.eye(4), *4 * (np.zeros((4, 4)),),
-                  *5 * (np.zeros(4),)),
+                  *4 * (np.zeros(4),), np.zeros((2, 4, 5)), np.zeros((2, 5))),
     ms.ScorePermuted("run", 0, "m", 0, 1, 0, 3),
     ms.ScorePermuted("run", 0, "m", 0, 0, 0, -1),
     ms.SendContributions("run", 0, "m", 0),

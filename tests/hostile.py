@@ -451,6 +451,7 @@ CASES: dict[str, Case] = {
         "inference", "errors", but(coefficients=lambda v: v + 1.0)),
     "a coefficient that is told twice": Case("inference", "errors", but(told=at(0, 3))),
     "another intercept": Case("inference", "errors", but(moved=lambda v: v + 1.0)),
+    "directions of its own": Case("inference", "errors", but(turned=np.zeros((2, 2)))),
     "permuted scores of other rows": Case("importance", "predictions", but(values=longer), at=4),
     "permuted scores that are no numbers": Case(
         "importance", "predictions", but(values=at((0, 0), NAN)), at=5),

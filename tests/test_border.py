@@ -30,6 +30,7 @@ from sqlfl.messages import (
     Prepare,
     Ready,
     Rotated,
+    SendErrors,
     SendPredictions,
     Start,
 )
@@ -335,6 +336,9 @@ def value_of_run(
                 if slot == symbol.slot and isinstance(m, Rotated)
             }
             return width
+        case "directions":
+            asked = [m for m in here("send_errors") if isinstance(m, SendErrors)]
+            return asked[0].starts.shape[1]
         case "names":
             texts = [
                 (*m.features, *m.categories)

@@ -19,8 +19,12 @@ ROTATED = (
     "as equal. Whoever knows the features of as many independent rows as there are columns can "
     "undo R, and columns of few values, as categories have, may be told apart without that. Beside "
     "them, in the same basis, are the weights, and so the table's part of every score, and the row "
-    "of zeros. A coordinator that sends other matrices than those of its rows learns entries of R "
-    "from the coefficients and errors that come back."
+    "of zeros. Coefficients and errors come back in the features' own units: of a table with up to "
+    "three encoded columns they decide R and so every value; of several classes perhaps with more. "
+    "Where a column that is left out is part of the intercept, its owner sends vectors in a basis "
+    "that all parties know and the coordinator does not: their lengths and angles give the "
+    "intercept's variance. A coordinator that sends other matrices than those of its rows learns "
+    "entries of R from what comes back."
 )
 NAMED = (
     "Not protected: whoever gets the result learns the coefficients of all parties, the names of "

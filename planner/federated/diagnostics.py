@@ -26,10 +26,11 @@ def rotated(run: Run, slot: Slot, client: Client) -> tuple[Content, Content]:
 
 def errors(run: Run, slot: Slot, client: Client) -> tuple[Content, Content]:
     columns = sym.of_slot("block_columns", slot)
-    request = content(ms.SendErrors, model=sym.RUN, columns=columns, **_compared(run, slot))
+    sizes = {"columns": columns, "directions": sym.of_slot("directions", slot)}
+    request = content(ms.SendErrors, model=sym.RUN, **sizes, **_compared(run, slot))
     names = Amount(columns, sym.of_client("names", slot, client))
     categories = Amount(columns, Size())
-    reply = content(ms.Errors, columns=columns, features=names, categories=categories)
+    reply = content(ms.Errors, **sizes, features=names, categories=categories)
     return request, reply
 
 

@@ -60,6 +60,11 @@ ROLES: dict[str, tuple[str, str]] = {
     ),
     "merged_stored": ("z[slot]", "the same over all clients of the slot"),
     "block_columns": ("L[slot]", "encoded columns of the model's block"),
+    "directions": (
+        "X[slot]",
+        "directions of the intercept: 1 and the columns of tables whose owners leave out what is "
+        "part of it; 0 where the table is none of these",
+    ),
     "names": (
         "Q[slot@client]",
         "bytes of the names of the block's features and categories, as the client knows them",

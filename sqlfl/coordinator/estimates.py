@@ -13,8 +13,8 @@ import numpy as np
 from sqlfl.base.arrays import Array, Float
 from sqlfl.coordinator.preparation import Joined
 from sqlfl.messages import Errors
-from sqlfl.models.aliasing import ZERO, Relations, touches
-from sqlfl.models.inference import Estimated, Family, Fit
+from sqlfl.models.aliasing import ROUNDED, Relations, touches
+from sqlfl.models.inference import EPSILON, Estimated, Family, Fit, variances_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,6 +77,8 @@ class Resolved:
     origin: Float
     """(P,): the intercept as a function of the parameters, before owners leave columns out."""
     intercept: float
+    open: bool
+    """The intercept depends on what owners leave out for relations between tables."""
     partnerless: Mapping[int, tuple[Float, Float]]
     """Weights (d,) that mark a slot's rows without partner, and their row (d,), by slot."""
     constants: Mapping[int, Float]
@@ -90,12 +92,34 @@ class Resolved:
         """Slots whose owners may move the intercept."""
         return [slot for slot, constants in self.constants.items() if constants.any()]
 
-    def is_intercept_known(self, told: Rotations, replies: Mapping[int, Errors]) -> bool:
-        """Return whether replies tell a finite intercept: at most one slot may move it."""
-        parts = [self.endless[told.places[slot]] for slot in self.moving]
-        ends = touches(self.origin[None, :], self.endless)[0]
-        ends |= any(np.abs(part).max(initial=0.0) > ZERO for part in parts)
-        return bool(not ends and len(parts) < 2 and all(r.foreseen for r in replies.values()))
+    def roots(self, told: Rotations) -> Float:
+        """(2, 1 + D, 1 + D): roots of the covariance and of `endless`, of the intercept first and
+        then of the D columns of slots whose owners move it; (2, 1, 0) where there are none.
+        """
+        if not self.moving:
+            return np.zeros((2, 1, 0))
+        size = len(self.origin)
+        places = np.concatenate([np.arange(size)[told.places[slot]] for slot in self.moving])
+        functions = np.vstack([self.origin, np.eye(size)[places]])
+        found = []
+        for form in (self.covariance, self.endless @ self.endless.T):
+            values, vectors = np.linalg.eigh(functions @ form @ functions.T)
+            found.append(vectors * np.sqrt(np.maximum(values, 0.0)))
+        return np.stack(found)
+
+    def intercept_of(self, replies: Mapping[int, Errors]) -> tuple[float, float, bool]:
+        """Return the intercept, its variance and whether it has a finite estimate."""
+        if not self.moving:
+            variance = float(variances_of(self.origin[None, :], self.covariance)[0])
+            return self.intercept, variance, not touches(self.origin[None, :], self.endless)[0]
+        own = [replies[slot] for slot in self.moving]
+        spread, ending = np.linalg.norm(np.sum([reply.turned for reply in own], axis=0), axis=1)
+        moved = sum(reply.moved for reply in own)
+        length = float(np.linalg.norm(self.origin))
+        least = EPSILON * float(np.trace(self.covariance)) * length**2
+        variance = float(spread) ** 2
+        finite = bool(ending <= ROUNDED * length)
+        return self.intercept - moved, variance if variance > least else 0.0, finite
 
 
 @dataclass(frozen=True, eq=False)

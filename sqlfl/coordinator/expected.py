@@ -216,8 +216,8 @@ def rotated(active: int, outputs: int) -> Expected[Rotated]:
     return Expected(Rotated, {"rows": active, "outputs": outputs})
 
 
-def errors(columns: int) -> Expected[Errors]:
-    return Expected(Errors, {"columns": columns})
+def errors(columns: int, directions: int) -> Expected[Errors]:
+    return Expected(Errors, {"columns": columns, "directions": directions})
 
 
 def skew(features: int) -> Expected[Skew]:

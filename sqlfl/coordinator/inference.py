@@ -291,13 +291,16 @@ def _resolved(
             if abs(own_taken) > ZERO * _length(origin):
                 function = function + weights * (own_taken / _length(weights))
         constants[slot] = np.zeros_like(function) if penalised else function
+    origin = told.origin @ adjusted
+    moved = float(np.linalg.norm(origin - told.origin))
     return Resolved(
         relations,
         adjusted @ theta - told.theta,
         adjusted @ found.covariance @ adjusted.T,
         np.zeros((len(theta), 0)) if apart is None else apart.directions,
-        told.origin @ adjusted,
-        float(told.origin @ adjusted @ theta),
+        origin,
+        float(origin @ theta),
+        moved > ZERO * _length(told.origin),
         partnerless,
         constants,
         penalised,
@@ -438,12 +441,20 @@ def _errors(
     """By slot, what its clients make of the covariance."""
     told, own = part.told, part.resolved
     requests: dict[Address, SendErrors] = {}
-    crossed = own.covariance @ own.origin
+    roots = own.roots(told)
+    directions = roots.shape[2]
+    taken = 1
     for slot, place in told.places.items():
         relations = own.relations[slot]
         none = np.zeros(place.stop - place.start)
         weights, partner = own.partnerless.get(slot, (none, none))
         endless = span(own.endless[place])
+        rows, starts = np.zeros((2, len(none), 0)), np.zeros((2, 0))
+        if slot in own.moving:
+            rows, starts = roots[:, taken : taken + len(none)], np.zeros((2, directions))
+            if slot == own.moving[0]:
+                starts = roots[:, 0]
+            taken += len(none)
         request = SendErrors(
             run,
             slot,
@@ -462,10 +473,11 @@ def _errors(
             weights,
             partner,
             own.constants[slot],
-            crossed[place],
+            np.ascontiguousarray(rows),
+            np.ascontiguousarray(starts),
         )
         requests |= dict.fromkeys(told.joined.slots[slot].addresses, request)
-    replies = ask(channel, requests, lambda a: expected.errors(len(requests[a].covariance)))
+    replies = ask(channel, requests, lambda a: expected.errors(*requests[a].roots.shape[1:]))
     merged: dict[int, Errors] = {}
     for slot in told.places:
         addresses = told.joined.slots[slot].addresses
@@ -480,7 +492,7 @@ def _errors(
 
 def _same(part: Errors, first: Errors) -> bool:
     """Of clients of one slot, but for the categories that they know, and for rounding."""
-    numbers = ("coefficients", "errors", "told", "finite", "bases", "foreseen", "moved", "spread")
+    numbers = ("coefficients", "errors", "told", "finite", "bases", "foreseen", "moved", "turned")
     return part.features == first.features and all(
         np.allclose(getattr(part, name), getattr(first, name), rtol=1e-6, atol=1e-9)
         for name in numbers

@@ -20,7 +20,6 @@ from sqlfl.models.inference import (
     Tests,
     ratio_p,
     tests_of,
-    variances_of,
 )
 from sqlfl.models.kinds import INTERCEPT
 from sqlfl.models.multinomial import MULTINOMIAL
@@ -97,6 +96,11 @@ def _is_told(slot: int, replies: Mapping[int, Errors]) -> Array:
     return found
 
 
+def _is_foreseen(own: Resolved, replies: Mapping[int, Errors]) -> bool:
+    """Return whether owners leave out what the intercept takes them to."""
+    return not own.open or all(reply.foreseen for reply in replies.values())
+
+
 def _intercept(
     asked: Inference,
     told: Rotations,
@@ -104,16 +108,13 @@ def _intercept(
     found: Estimated,
     replies: Mapping[int, Errors],
 ) -> pa.Table:
-    origin, moved, spread = own.origin[None, :], 0.0, 0.0
-    for slot in own.moving:
-        moved, spread = moved + replies[slot].moved, spread + replies[slot].spread
-    variance = float(variances_of(origin, own.covariance)[0]) + spread
-    known = own.is_intercept_known(told, replies)
+    value, variance, finite = own.intercept_of(replies)
+    known = finite and _is_foreseen(own, replies)
     penalised = own.penalised
     if penalised:
         known &= not touches(told.origin[None, :], found.nothing)[0]
     of = _labels([None], [None], [INTERCEPT], [None], [INTERCEPT])
-    values = np.array([own.intercept - moved if known or penalised else np.nan])
+    values = np.array([value if known or penalised else np.nan])
     errors = np.array([np.sqrt(variance) if known and variance > 0 else np.nan])
     return _with_tests(of, values, errors, found, asked)
 
@@ -238,7 +239,7 @@ def say(
     """Write notes and warnings. replies_of_parts: of each part, by slot."""
     found, fit, units = estimation.found, estimation.fit, estimation.units
     part, replies = estimation.parts[0], replies_of_parts[0]
-    told, resolved, by_class = part.told, part.resolved, estimation.by_class
+    resolved, by_class = part.resolved, estimation.by_class
     test = "t tests" if found.degrees is not None else "z tests"
     how = "standard errors from the model's own variance"
     if units is not None:
@@ -307,12 +308,8 @@ def say(
             f"Left out are {_shown(untold)}, which are NULL: their columns follow from those above "
             "them, or are the same in all rows."
         )
-    moving = [tables[slot] for slot in resolved.moving]
-    if len(moving) > 1 and not resolved.is_intercept_known(told, replies):
-        said.note(
-            f"The intercept is NULL: of columns of {listed(moving)} that are left out a part is "
-            "its, which their owners alone know. Leave them out of the query."
-        )
+    if not _is_foreseen(resolved, replies):
+        open_.insert(0, "the intercept")
     if open_:
         said.note(
             f"These rows do not tell {_shown(open_)}, which are NULL: their columns follow from "

@@ -242,8 +242,15 @@ class SendErrors(Message):
     constants: Array = field(metadata=array("float64", "columns"))
     """A linear function of weights within `within` and `partnerless`: what leaving these out takes
     from the intercept."""
-    crossed: Array = field(metadata=array("float64", "columns"))
-    """Covariances of the weights with the intercept, as far as the coordinator knows it."""
+    roots: Array = field(metadata=array("float64", 2, "columns", "directions"))
+    """Roots of two quadratic forms of a function of the weights, here and of other tables: its
+    variance, and its part along what has no finite estimate. No directions where no column that is
+    left out takes anything from the intercept.
+    """
+    starts: Array = field(metadata=array("float64", 2, "directions"))
+    """What the intercept, as far as the coordinator knows it, is in these directions; 0 at all
+    tables but one.
+    """
 
 
 @dataclass(frozen=True, eq=False)
@@ -253,7 +260,7 @@ class Errors(Named):
     kind = "errors"
     words = (
         "names of features and categories; coefficients and their standard errors; what leaving "
-        "columns out takes from the intercept"
+        "columns out takes from the intercept, and its variance in a basis of the parties"
     )
     coefficients: Array = field(metadata=array("float64", "columns"))
     """Coefficient; for a category, its difference from the base category."""
@@ -272,8 +279,10 @@ class Errors(Named):
     be: then earlier tables' coefficients hold."""
     moved: float = field(metadata=real())
     """What leaving out columns takes from the intercept."""
-    spread: float = field(metadata=real())
-    """What that adds to the intercept's variance."""
+    turned: Array = field(metadata=array("float64", 2, "directions"))
+    """`starts` less the roots of what leaving out columns takes from the intercept, turned by
+    rotations that all parties know: lengths of sums over tables are right, and nothing else shows.
+    """
 
 
 TOLD, PROVIDED = 1, 2

@@ -84,8 +84,8 @@ _LEARNT = {
     ms.SendExplained.kind: _EXTREMES,
     ms.SendEqualRows.kind: "which rows have equal features",
     ms.SendRotated.kind: (
-        "how similar the features of any two rows are and, from a few rows that it knows, those of "
-        "all rows"
+        "how similar the features of any two rows are and, from a few rows that it knows or where "
+        "the table has few columns, those of all rows"
     ),
     **dict.fromkeys(
         (

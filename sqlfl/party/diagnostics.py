@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -114,10 +114,14 @@ def rotated(
 
 
 def errors(
-    block: SavedBlock, snapshot: Snapshot, secret: bytes, request: ms.SendErrors
+    block: SavedBlock,
+    snapshot: Snapshot,
+    secret: bytes,
+    common: Callable[[str], bytes],
+    request: ms.SendErrors,
 ) -> ms.Errors:
     """Coefficients in the features' units and their standard errors, from the covariance of θ: 0
-    where there is none.
+    where there is none. `secret` is of the slot, and `common` gives the parties' keys by purpose.
 
     Columns that follow from earlier ones are left out: their coefficients are 0, and not told.
     InternalError where the covariance is of other columns.
@@ -163,7 +167,19 @@ def errors(
         is_base.astype(np.uint8),
         int(own.foreseen),
         float(own.intercept @ theta),
-        float(own.intercept @ (request.covariance @ own.intercept - 2.0 * request.crossed)),
+        _turned(own.intercept, common, request),
+    )
+
+
+def _turned(taken: Float, common: Callable[[str], bytes], request: ms.SendErrors) -> Float:
+    """(2, directions): what is left of the intercept once `taken` (d,) is subtracted, in the basis
+    of the parties.
+    """
+    left = request.starts - taken @ request.roots
+    size = left.shape[1]
+    names = (f"{form} {request.output}" for form in ("variance", "separation"))
+    return np.stack(
+        [rotation(common(name), size) @ own for name, own in zip(names, left, strict=True)]
     )
 
 
@@ -222,7 +238,8 @@ def _resolved(
     if not request.penalised:
         told[left] = False
         taken = functions - matrix @ functions
-        intercept = constants @ np.linalg.pinv(moving, rcond=ZERO) @ taken
+        parts = np.linalg.pinv(np.hstack([moving, crossing]), rcond=ZERO) @ taken
+        intercept = constants @ parts[: len(constants)]
         # what is left out for relations between tables must be what G θ = 0 leaves out
         rest = taken - taken @ between @ between.T
         own = span(moving)

@@ -592,7 +592,11 @@ class PartyClient(Server):
         block = self.block(request.model, request.block)
         if isinstance(request, ms.SendErrors):
             return diagnostics.errors(
-                block, state.snapshot, self._slot_key(run, state, "rotation"), request
+                block,
+                state.snapshot,
+                self._slot_key(run, state, "rotation"),
+                lambda purpose: self._runs[run].key(self.secret, run, "intercept", purpose),
+                request,
             )
         engine = self._scoring_engine(request, state, block)
         match request:

@@ -130,6 +130,7 @@ class SlotState:
         asked = {(kind, -1, -1): _digest(request)}
         if isinstance(request, ms.SendErrors):
             square, line = np.zeros_like(request.covariance), np.zeros_like(request.shift)
+            none = np.zeros((2, len(line), 0))
             columns = replace(
                 request,
                 output=0,
@@ -137,7 +138,8 @@ class SlotState:
                 covariance=square,
                 endless=square,
                 shift=line,
-                crossed=line,
+                roots=none,
+                starts=none[:, 0],
             )
             asked = {
                 (kind, -1, -1): _digest(columns),

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import duckdb
 import numpy as np
 import pytest
+from scipy.optimize import least_squares
+from scipy.spatial.transform import Rotation
 
 from sqlfl import messages as ms
 from sqlfl.aggregation.slot_aggregation import merge_names
@@ -115,14 +118,45 @@ def test_who_knows_enough_rows_can_undo_the_rotation() -> None:
         assert np.allclose(z @ undone, x) == works
 
 
+def test_three_columns_follow_from_their_coefficients_and_errors() -> None:
+    """As EXPLAIN says: three numbers and their errors decide the rotation of three columns."""
+    rng = np.random.default_rng(6)
+    x = rng.gamma(2.0, size=(200, 3)) @ rng.normal(size=(3, 3))
+    x = (x - x.mean(axis=0)) / x.std(axis=0)
+    r = diagnostics.rotation(b"secret", 3)
+    z, weights, scales = x @ r, r.T @ rng.normal(size=3), rng.gamma(2.0, size=3)
+    covariance = np.linalg.inv(z.T @ (z * rng.random((200, 1))))
+    coefficients = r @ weights / scales
+    variances = np.einsum("jk,kl,jl->j", r, covariance, r) / scales**2
+
+    def turned(turn: np.ndarray) -> np.ndarray:
+        return np.linalg.det(r) * Rotation.from_rotvec(turn).as_matrix()
+
+    def away(turn: np.ndarray) -> np.ndarray:
+        rows = turned(turn)
+        own = np.einsum("jk,kl,jl->j", rows, covariance, rows)
+        square = (rows @ weights / coefficients) ** 2
+        return np.concatenate([own / square / variances - 1.0, (z @ rows.T).std(axis=0) - 1.0])
+
+    tries = [least_squares(away, start, xtol=1e-15) for start in rng.normal(size=(40, 3))]
+    undone = [z @ turned(found.x).T for found in tries if found.cost < 1e-20]
+    assert any(np.allclose(found, x, atol=1e-5) for found in undone)
+    signs = [np.sign((found * x).sum(axis=0)) for found in undone]
+    assert all(np.allclose(f, x * s, atol=1e-5) for f, s in zip(undone, signs, strict=True))
+
+
 def asked(d: int, **fields: object) -> ms.SendErrors:
     """Of no relation, but for the fields given."""
     square = ("covariance", "within", "between", "later", "endless")
-    line = ("shift", "partnerless", "partner", "constants", "crossed")
+    line = ("shift", "partnerless", "partner", "constants")
     none: dict[str, object] = {"compared": (), "bases": (), "penalised": 0}
     none |= {name: np.zeros((d, d)) for name in square} | {name: np.zeros(d) for name in line}
-    none |= {"output": 0, "reference": -1}
+    none |= {"output": 0, "reference": -1, "roots": np.zeros((2, d, 0)), "starts": np.zeros((2, 0))}
     return ms.SendErrors("r", 0, "m", 0, **(none | fields))  # type: ignore[arg-type]
+
+
+def told(block: SavedBlock, snapshot: Snapshot, request: ms.SendErrors) -> ms.Errors:
+    return diagnostics.errors(block, snapshot, b"secret", str.encode, request)
 
 
 def test_errors_are_those_of_the_own_columns() -> None:
@@ -136,7 +170,7 @@ def test_errors_are_those_of_the_own_columns() -> None:
         flag[3] = 1.0
         none = r.T @ np.outer(flag, flag) @ r
         request = asked(d, covariance=r.T @ covariance @ r, within=none, endless=none)
-        found = diagnostics.errors(block, snapshot, b"secret", request)
+        found = told(block, snapshot, request)
         scale = block.encoding.scales
         own = np.sqrt(np.diag(covariance))
         assert found.errors[0] == pytest.approx(own[0] / scale[0])
@@ -149,11 +183,11 @@ def test_errors_are_those_of_the_own_columns() -> None:
         assert found.bases.tolist() == [0] * 7 + [1, 0]
         assert found.foreseen
         endless = asked(d, covariance=r.T @ covariance @ r, endless=none)
-        ending = diagnostics.errors(block, snapshot, b"secret", endless)
+        ending = told(block, snapshot, endless)
         assert ending.finite.tolist() == [1, 1, 1, 0, 1, 1, 1, 1, 1]
         assert ending.told.tolist() == [1, 1, 1, 0, 1, 1, 1, 0, 1]
         with pytest.raises(InternalError, match="a covariance of 2 columns, of 9"):
-            diagnostics.errors(block, snapshot, b"secret", asked(2))
+            told(block, snapshot, asked(2))
 
 
 def test_a_base_can_be_chosen() -> None:
@@ -161,7 +195,7 @@ def test_a_base_can_be_chosen() -> None:
         snapshot, block, engine = made(con)
         d = engine.width
         request = asked(d, covariance=np.eye(d), compared=("town",), bases=("south",))
-        found = diagnostics.errors(block, snapshot, b"secret", request)
+        found = told(block, snapshot, request)
         assert found.bases.tolist() == [0] * 8 + [1]
         assert found.coefficients[7] == pytest.approx(block.theta[7, 0] - block.theta[8, 0])
         assert bases_of(block.encoding, {"town": "south"}).tolist() == [-1] * 6 + [8] * 3
@@ -180,29 +214,50 @@ def test_the_last_column_of_a_relation_is_left_out() -> None:
         moving[[0, 2]] = 0.8, -0.6
         across = r.T @ np.outer(moving, moving) @ r
         covariance = np.eye(d)
-        found = diagnostics.errors(
-            block, snapshot, b"secret", asked(d, covariance=covariance, within=across)
-        )
+        found = told(block, snapshot, asked(d, covariance=covariance, within=across))
         assert found.told.tolist() == [1, 1, 0, 1, 1, 1, 1, 0, 1]
         theta, scale = block.theta[:, 0], block.encoding.scales
         assert found.coefficients[0] == pytest.approx((theta[0] + theta[2] / 0.75) / scale[0])
         assert found.errors[0] == pytest.approx(np.hypot(1.0, 1.0 / 0.75) / scale[0])
         # what an earlier table takes to be left out is a and shape[2] in equal shares of `moving`
-        between = diagnostics.errors(block, snapshot, b"secret", asked(d, between=across))
+        between = told(block, snapshot, asked(d, between=across))
         assert between.told.tolist() == found.told.tolist()
         assert not between.foreseen
         alone = np.zeros((d, d))
         alone[2, 2] = 1.0
-        assert diagnostics.errors(
-            block, snapshot, b"secret", asked(d, between=r.T @ alone @ r)
-        ).foreseen
-        later = diagnostics.errors(block, snapshot, b"secret", asked(d, later=across))
+        assert told(block, snapshot, asked(d, between=r.T @ alone @ r)).foreseen
+        later = told(block, snapshot, asked(d, later=across))
         assert later.told.tolist() == [2, 1, 2, 1, 1, 1, 1, 0, 1]
-        shrunk = diagnostics.errors(
-            block, snapshot, b"secret", asked(d, within=across, penalised=1)
-        )
+        shrunk = told(block, snapshot, asked(d, within=across, penalised=1))
         assert shrunk.told.tolist() == [0, 1, 0, 1, 1, 1, 1, 0, 1]
         assert shrunk.coefficients[0] == pytest.approx(theta[0] / scale[0])
+
+
+def test_what_the_intercept_loses_shows_in_lengths_alone() -> None:
+    """shape[2] follows from the constant: its column is left out, and its row stays here."""
+    rng = np.random.default_rng(4)
+    with in_memory() as con:
+        snapshot, block, engine = made(con)
+        d, r = engine.width, diagnostics.rotation(b"secret", engine.width)
+        alone = np.zeros(d)
+        alone[2] = 1.0
+        roots, starts = rng.normal(size=(2, d, 4)), rng.normal(size=(2, 4))
+        request = asked(d, within=r.T @ np.outer(alone, alone) @ r, constants=r.T @ alone * 3.0)
+        request = replace(request, roots=roots, starts=starts)
+        found = told(block, snapshot, request)
+        taken = 3.0 * r[2]
+        left = starts - taken @ roots
+        assert found.moved == pytest.approx(3.0 * block.theta[2, 0])
+        np.testing.assert_allclose(
+            np.linalg.norm(found.turned, axis=1), np.linalg.norm(left, axis=1)
+        )
+        assert not np.allclose(found.turned, left, atol=0.1)
+        # of another table, by the same keys: angles are right too
+        other = told(block, snapshot, replace(request, starts=2.0 * starts))
+        sums = found.turned + other.turned
+        np.testing.assert_allclose(
+            np.linalg.norm(sums, axis=1), np.linalg.norm(2.0 * left + starts, axis=1)
+        )
 
 
 def test_too_much_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,7 +309,9 @@ def test_clients_know_each_others_categories() -> None:
         flags = np.zeros(3, np.uint8)
         own = np.array(kinds, np.uint8)
         numbers = none, none, flags, flags, flags
-        return ms.Errors("r", 0, own, ("x", "c", "c"), categories, *numbers, 1, 0.0, 0.0)
+        return ms.Errors(
+            "r", 0, own, ("x", "c", "c"), categories, *numbers, 1, 0.0, np.zeros((2, 0))
+        )
 
     one = part([NUMBER, HASHED, CATEGORY], ("", "0123abcd", "south"))
     other = part([NUMBER, NULL, HASHED], ("", "", "4567abcd"))
@@ -270,4 +327,4 @@ def test_errors_are_of_a_class_that_there_is() -> None:
         for output, reference in ((0, 0), (1, -1), (0, 5)):
             request = asked(d, output=output, reference=reference)
             with pytest.raises(InternalError, match="class"):
-                diagnostics.errors(block, snapshot, b"secret", request)
+                told(block, snapshot, request)

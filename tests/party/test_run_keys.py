@@ -152,8 +152,9 @@ def test_standard_errors_are_told_once(database: Open) -> None:
         client.accept("m", 0, "m", SavedBlock(encoding, np.ones((d, 3)), "t"))
         square, line = np.zeros((d, d)), np.zeros(d)
         first = ms.SendErrors(
-            "r", 0, "m", 0, 1, 0, (), (), 0, np.eye(d), *4 * (square,), *5 * (line,)
-        )
+            "r", 0, "m", 0, 1, 0, (), (), 0, np.eye(d), *4 * (square,), *4 * (line,),
+            np.zeros((2, d, 3)), np.zeros((2, 3)),
+        )  # fmt: skip
         for told in (first, first, replace(first, output=2, covariance=2 * np.eye(d))):
             assert isinstance(ask(client, told), ms.Errors)
         for other in (
@@ -165,6 +166,8 @@ def test_standard_errors_are_told_once(database: Open) -> None:
             replace(first, penalised=1),
             replace(first, covariance=2 * np.eye(d)),
             replace(first, shift=np.ones(d)),
+            replace(first, roots=np.ones((2, d, 3))),
+            replace(first, starts=np.ones((2, 3))),
         ):
             refused(ask(client, other), "send_errors of slot 0 is answered once in a run")
 
