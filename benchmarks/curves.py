@@ -1,12 +1,14 @@
 """Straight lines, curves, and curves with pairs of features, beside boosted trees.
 
     python benchmarks/curves.py [--folder DATA] [--seeds 5] [--tasks flights_late,fair]
+        [--ways line auto]
 
 Prints, and keeps in <work>/curves.json, the test score of each task and way: 20,000 joined rows by
 the seed, a fifth of them for the test. Flights come from this repository, `fair` from statsmodels
 where that is installed, MovieLens-1M and phishing from a folder with their Parquet files. LightGBM
 has the joined table in one place, its default settings and early stopping; it takes part where it
-is installed. `--render` puts the tables of what is there into docs/results/curves.md.
+is installed. `auto of 3` has the rows of every table at three databases. `--render` puts the tables
+of what is there into docs/results/curves.md.
 """
 
 from __future__ import annotations
@@ -38,9 +40,12 @@ GENRES = (
 WAYS = {
     "line": ("", ""),
     "auto": ("TRANSFORM (auto)", ""),
+    "auto of 3": ("TRANSFORM (auto)", ""),
     "auto + pairs": ("TRANSFORM (auto(pairs => 20))", ""),
     "auto + pairs, unit = 'rows'": ("TRANSFORM (auto(pairs => 20))", "WITH (unit = 'rows')"),
 }
+DATABASES = {"auto of 3": 3}
+"""Databases of each party, where they are not one."""
 TREES = "LightGBM"
 TREE = {"verbose": -1, "num_threads": 2, "learning_rate": 0.05, "seed": 0}
 
@@ -144,15 +149,19 @@ TASKS: dict[str, Callable[[Path, int], Task]] = {
 }
 
 
-def federated(task: Task, clauses: tuple[str, str], seed: int) -> dict[str, float]:
+def federated(
+    task: Task, clauses: tuple[str, str], seed: int, databases: int = 1
+) -> dict[str, float]:
     with sqlfl.connect(progress=False) as fed:
         for party, tables in task.tables.items():
-            con = duckdb.connect()
+            parts = [duckdb.connect() for _ in range(databases)]
             for name, frame in tables.items():
-                con.register("given", _drawn(frame, seed) if name == "base" else frame)
-                con.execute(f"CREATE TABLE {name} AS FROM given")
-                con.unregister("given")
-            fed.attach(party, con)
+                whole = _drawn(frame, seed) if name == "base" else frame
+                for number, con in enumerate(parts):
+                    con.register("given", whole[number::databases])
+                    con.execute(f"CREATE TABLE {name} AS FROM given")
+                    con.unregister("given")
+            fed.attach(party, parts if databases > 1 else parts[0])
         start = time.perf_counter()
         transform, options = clauses
         fed.sql(
@@ -252,6 +261,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--tasks", default=",".join(TASKS))
+    parser.add_argument("--ways", nargs="+", choices=(*WAYS, TREES), default=(*WAYS, TREES))
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()))
     parser.add_argument("--page", type=Path, default=ROOT / "docs" / "results" / "curves.md")
     parser.add_argument("--render", action="store_true")
@@ -265,14 +275,18 @@ def main() -> None:
             if given.folder is None and name in ("movielens", "phishing"):
                 continue
             task = TASKS[name](given.folder or ROOT, seed)
-            for way in (*WAYS, TREES):
+            for way in given.ways:
                 key = f"{name}|{way}|{seed}"
                 if key in results.found:
                     continue
                 if way == TREES and find_spec("lightgbm") is None:
                     print(key, "left out: lightgbm is not installed", flush=True)
                     continue
-                scores = trees(task, seed) if way == TREES else federated(task, WAYS[way], seed)
+                scores = (
+                    trees(task, seed)
+                    if way == TREES
+                    else federated(task, WAYS[way], seed, DATABASES.get(way, 1))
+                )
                 results.add(key, scores)
                 print(key, {k: round(v, 4) for k, v in scores.items()}, flush=True)
     print(pages(results.found))

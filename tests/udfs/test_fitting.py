@@ -16,6 +16,7 @@ from sqlfl.udfs.encoding.fitting import (
     Categories,
     Fitted,
     apply,
+    fault_of,
     fit,
     of_range,
     own_range,
@@ -152,3 +153,16 @@ def test_rows_that_stand_for_others_count_for_them() -> None:
     nobody = CellLimits(1, rows=np.array([0.0, 1, 1, 1, 1, 1]))
     assert len(points_of(values, counts, nobody)[0]) == 1
     assert len(points_of(values, counts, CellLimits(1, rows=np.full(6, 5.0)))[0]) == 6
+
+
+def test_numbers_that_rounding_makes_differ_are_one() -> None:
+    """0.1 + 0.2 is beside 0.3, and no bound is between them."""
+    near = 0.3 + np.arange(-2, 3) * np.spacing(0.3)
+    values = np.array([*near, 0.1, 0.2, 0.5, 0.7])
+    own = feature("auto", value="curve")
+    fitted = fit(own, values, np.ones(9))
+    assert fault_of((own,), (fitted,)) is None
+    made = np.array(apply(own, fitted, values).to_pylist())
+    np.testing.assert_array_equal(made[:5], np.repeat(made[:1], 5, axis=0))
+    points, _ = points_of(np.repeat(values, 7), np.arange(63) % 5 + 1.0, CellLimits())
+    np.testing.assert_array_equal(points, np.unique(values))

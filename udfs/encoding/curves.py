@@ -26,6 +26,8 @@ KNOTS = 20
 DEGREE = 3
 FEW = 32
 """Distinct values, up to which a curve has a number for each."""
+ROUNDING = 1e-9
+"""Share of a number's range by which two values differ that have a bound between them."""
 POINTS = 200
 """Groups of rows by which a client tells how a column's values are distributed."""
 LEAST_COUNT = 5
@@ -157,6 +159,11 @@ def curve(values: Float, counts: Float) -> tuple[Float, Float]:
     values : (n,), without NaN. counts : (n,), above 0.
     """
     distinct, sums = _counted(values, counts)
+    if len(distinct):
+        # numbers that rounding alone makes differ are one, so that bounds lie between them
+        begins = np.diff(distinct, prepend=-np.inf) > ROUNDING * (distinct[-1] - distinct[0])
+        sums = np.bincount(np.cumsum(begins) - 1, sums)
+        distinct = distinct[begins]
     if len(distinct) < 3:
         return straight()
     smooth = smooth_of(distinct, sums)
@@ -213,7 +220,17 @@ def points_of(values: Float, counts: Float, limits: CellLimits) -> tuple[Float, 
     sizes = np.bincount(groups, own)
     groups = joined_bins(groups, sizes, least)[places]
     sums = np.bincount(groups, counts).astype(np.float64)
-    return np.bincount(groups, values * counts) / sums, sums
+    means = np.bincount(groups, values * counts) / sums
+    # the mean of equal values is that value, without rounding
+    return np.clip(means, *_ends(values, groups)), sums
+
+
+def _ends(values: Float, groups: Array) -> tuple[Float, Float]:
+    """Return the least and the greatest value of each group."""
+    order = np.lexsort((values, groups))
+    first = np.flatnonzero(np.diff(groups[order], prepend=-1))
+    last = np.append(first[1:], len(values)) - 1
+    return values[order][first], values[order][last]
 
 
 def _counted(values: Float, counts: Float) -> tuple[Float, Float]:
