@@ -162,7 +162,7 @@ def curve(values: Float, counts: Float) -> tuple[Float, Float]:
     if len(distinct):
         # numbers that rounding alone makes differ are one, so that bounds lie between them
         begins = np.diff(distinct, prepend=-np.inf) > ROUNDING * (distinct[-1] - distinct[0])
-        sums = np.bincount(np.cumsum(begins) - 1, sums)
+        sums = np.bincount(np.cumsum(begins) - 1, sums).astype(np.float64)
         distinct = distinct[begins]
     if len(distinct) < 3:
         return straight()
