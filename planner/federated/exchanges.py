@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 from sqlfl.base.errors import InternalError
 from sqlfl.contract.joins import JoinUse
@@ -16,7 +17,6 @@ from sqlfl.planner.federated import symbols as sym
 from sqlfl.planner.federated.amounts import Content
 from sqlfl.planner.federated.into import Into
 from sqlfl.planner.federated.sizes import Size, Symbol, size
-from sqlfl.planner.federated.towers import parameters
 from sqlfl.planner.query.ucq import Slot, Ucq
 from sqlfl.privacy.protection import UNPROTECTED, Protection
 
@@ -270,3 +270,17 @@ def totals(
             messages, amount = sizes.get(key, (Size(), Size()))
             sizes[key] = (messages + item.times, amount + item.times * send.bytes)
     return sizes
+
+
+# Sizes of a neural model's towers, for columns that are not known yet; see sqlfl.models.towers.
+
+
+def inner_weights(hidden: tuple[int, ...]) -> int:
+    """Weights and biases between hidden layers of these widths: for any number of columns."""
+    return sum(before * after + after for before, after in pairwise(hidden))
+
+
+def parameters(hidden: tuple[int, ...], columns: Size, outputs: Size) -> Size:
+    """Return the parameters of a tower over these encoded columns: W1, b1, W2, ..., W_out."""
+    first, last = hidden[0], hidden[-1]
+    return columns * first + (first + inner_weights(hidden)) + outputs * last

@@ -14,10 +14,8 @@ from sqlfl.models.kinds import ANY_CLASSES, kind_of
 from sqlfl.options.diagnostics import ContributionsOptions, Importance, Inference, SkewOptions
 from sqlfl.planner.federated import symbols as sym
 from sqlfl.planner.federated.amounts import NOTHING, Amount, Content, content
-from sqlfl.planner.federated.checks import profile
-from sqlfl.planner.federated.closing import commit, ending, writing
-from sqlfl.planner.federated.diagnostics import contributions, errors, permuted, rotated, skew
 from sqlfl.planner.federated.exchanges import WHOLE, Exchange, RequestReply, Run, exchange
+from sqlfl.planner.federated.into import Into
 from sqlfl.planner.federated.method_spec import spec_of
 from sqlfl.planner.federated.rounds import ENCODED, trained
 from sqlfl.planner.federated.rounds import active as active_rows
@@ -569,3 +567,128 @@ def over(
         RequestReply(c, slot.index, *asked(run, slot, c)) for slot in slots for c in slot.clients
     ]
     return exchange(phase, times, calls)
+
+
+# Exchanges of CHECK.
+
+
+def profile(run: Run, slot: Slot, client: Client) -> tuple[Content, Content]:
+    features = len(slot.features)
+    if getattr(run.look, "explains", False) and run.ucq.target is not None:
+        rows = active_rows(slot, client)
+        request = content(ms.SendExplained, rows=rows, outputs=sym.OUTPUTS)
+        return request, content(ms.Profile, features=features)
+    what = "of each feature in how many rows it is NULL, how many values it has, its range and mean"
+    return content(ms.SendProfile), content(ms.Profile, what, features=features)
+
+
+# The last exchanges of a run: writing results, and the end.
+
+HEAD = "0" * 64
+"""A placeholder with the length of a SHA-256 in hexadecimal digits."""
+
+
+def writing(run: Run, into: Into) -> Exchange:
+    what = "predictions" + (" and probabilities" if into.classes else "")
+    what += ", the active rows that they are of; names of the table and its columns"
+    what += ", which may take the place of another" if into.replace else ""
+    calls = []
+    for client, places in into.requests.items():
+        rows = sym.JOINED
+        if len(into.clients) > 1:
+            rows = sym.of_client("written", run.ucq.slots[into.slots[0]], client)
+        request = content(
+            ms.Write,
+            what,
+            table=places,
+            names=into.names,
+            slots=len(into.slots),
+            written=rows,
+            prediction="uint32" if into.classes else "float64",
+            classes=into.classes,
+            type=into.type,
+        )
+        calls.append(RequestReply(client, WHOLE, request, content(ms.Written)))
+    return exchange("write", 1, calls)
+
+
+def commit(into: Into) -> Exchange:
+    request, reply = content(ms.Commit), content(ms.Ready)
+    return exchange(
+        "commit", 1, [RequestReply(client, WHOLE, request, reply) for client in into.clients]
+    )
+
+
+def ending(run: Run) -> list[Exchange]:
+    """Return the final exchanges: clients that keep an audit log compare its hash, and all forget
+    the run.
+    """
+    heads = {"head": HEAD, "chain": HEAD}
+    request, reply = content(ms.Seal, **heads), content(ms.Sealed, **heads)
+    kept = [
+        RequestReply(client, WHOLE, request, reply)
+        for client in run.clients
+        if client in run.governed
+    ]
+    request, reply = content(ms.Finish), content(ms.Ready)
+    over = [RequestReply(client, WHOLE, request, reply) for client in run.clients]
+    return [exchange("seal", 1, kept), exchange("finish", 1, over)]
+
+
+# Exchanges of diagnostics over saved blocks, and their disclosures.
+
+
+def rotated(run: Run, slot: Slot, client: Client) -> tuple[Content, Content]:
+    reply = content(
+        ms.Rotated,
+        "encoded features of active rows, mixed by a random rotation that the party keeps",
+        rows=active_rows(slot, client),
+        columns=sym.of_slot("block_columns", slot),
+        outputs=run.outputs,
+    )
+    return content(ms.SendRotated, model=sym.RUN, **_compared(run, slot)), reply
+
+
+def errors(run: Run, slot: Slot, client: Client) -> tuple[Content, Content]:
+    columns = sym.of_slot("block_columns", slot)
+    sizes = {"columns": columns, "directions": sym.of_slot("directions", slot)}
+    request = content(ms.SendErrors, model=sym.RUN, **sizes, **_compared(run, slot))
+    names = Amount(columns, sym.of_client("names", slot, client))
+    categories = Amount(columns, Size())
+    reply = content(ms.Errors, **sizes, features=names, categories=categories)
+    return request, reply
+
+
+def _compared(run: Run, slot: Slot) -> dict[str, tuple[str, ...]]:
+    """Return the slot's features whose base category the statement names, and these categories."""
+    names = tuple(feature.name for feature in slot.features)
+    compared, bases = run.look.compared(names) if isinstance(run.look, Inference) else ((), ())
+    return {"compared": compared, "bases": bases}
+
+
+def permuted(run: Run, slot: Slot, client: Client) -> tuple[Content, Content]:
+    reply = content(
+        ms.ExactPredictions if run.exact else ms.Predictions,
+        "partial predictions of active rows, a feature's values being those of other rows"
+        + (", in 8 bytes" if run.exact else ""),
+        rows=active_rows(slot, client),
+        outputs=run.outputs,
+        products=0,
+    )
+    return content(ms.PermuteExactly if run.exact else ms.ScorePermuted, model=sym.RUN), reply
+
+
+def skew(run: Run, slot: Slot, client: Client) -> tuple[Content, Content]:
+    return content(ms.SendSkew, model=sym.RUN), content(ms.Skew, features=len(slot.features))
+
+
+def contributions(run: Run, slot: Slot, client: Client) -> tuple[Content, Content]:
+    reply = content(
+        ms.ExactContributions if run.exact else ms.Contributions,
+        "what each feature adds to the score of each active row"
+        + (", in 8 bytes" if run.exact else ""),
+        rows=active_rows(slot, client),
+        parts=run.outputs * len(slot.features),
+    )
+    request = ms.SendExactContributions if run.exact else ms.SendContributions
+    return content(request, model=sym.RUN), reply

@@ -19,7 +19,6 @@ from typing import TypeAlias
 import numpy as np
 
 from sqlfl.base.arrays import Array
-from sqlfl.coordinator.join.cutting import Cutting
 from sqlfl.coordinator.join.factorised import Branch, Factorised, Tree
 from sqlfl.coordinator.join.row_mapping import CHUNK
 
@@ -252,3 +251,36 @@ def _grid(tree: Tree) -> _Grid | None:
     bounds = np.concatenate([[0], np.cumsum(np.where(taken, 0, counts))])
     other = replace(tree, bounds=bounds)
     return _Grid(tree, other, tuple(near), spread, roots, tuple(classes))
+
+
+# Cut of joined rows into parts of about equal size.
+
+
+@dataclass(frozen=True)
+class Cutting:
+    total: int
+    """Number of joined rows."""
+    parts: int
+
+    def part(self, before: int) -> int:
+        """Return the part of a row that has `before` rows before it."""
+        return min(self.parts - 1, before * self.parts // self.total)
+
+    @property
+    def most(self) -> int:
+        """Return the maximum size of groups of rows that should stay together: a quarter of a
+        part.
+        """
+        return max(1, -(-self.total // (4 * self.parts)))
+
+    def ranges(self, before: int, first: int, end: int) -> Iterator[tuple[int, int, int]]:
+        """Yield (part, first, end) for the rows from `first` to `end`, which have `before` rows
+        before them.
+        """
+        while first < end:
+            number = self.part(before)
+            # up to the start of the next part
+            count = max(1, -(-(number + 1) * self.total // self.parts) - before)
+            close = min(end, first + count)
+            yield number, first, close
+            first, before = close, before + close - first

@@ -11,8 +11,7 @@ import pyarrow as pa
 from sqlfl.base.arrays import Array, Float
 from sqlfl.coordinator import expected
 from sqlfl.coordinator.findings import remark_on_features, remark_on_join
-from sqlfl.coordinator.offsets import with_offsets
-from sqlfl.coordinator.preparation import Joined, prepare
+from sqlfl.coordinator.preparation import Joined, prepare, with_offsets
 from sqlfl.coordinator.scoring import (
     Scoring,
     class_values,

@@ -10,8 +10,8 @@ import pyarrow as pa
 from sqlfl.base.arrays import Array, Float
 from sqlfl.base.sanitize import listed
 from sqlfl.coordinator.estimates import Estimation, Part, Resolved, Rotations
-from sqlfl.coordinator.names import categories_of, features_of, hashed_note, kinds_of
 from sqlfl.coordinator.scoring import Scoring, class_values
+from sqlfl.coordinator.weights import categories_of, features_of, hashed_note, kinds_of
 from sqlfl.messages import PARTNERLESS, PROVIDED, TOLD, Errors
 from sqlfl.models.aliasing import touches
 from sqlfl.models.inference import (

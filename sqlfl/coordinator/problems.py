@@ -22,12 +22,18 @@ from sqlfl.coordinator.join.factorised import Factorised
 from sqlfl.coordinator.join.join_limits import check_memory, check_tables, is_written
 from sqlfl.coordinator.join.labels import labels
 from sqlfl.coordinator.join.mapping import CountedMapping, SlotMapping, TableMapping
+from sqlfl.coordinator.join.scatter_gather import SlotMembers
 from sqlfl.coordinator.join.scratch import Scratch
-from sqlfl.coordinator.join.slot_members import SlotMembers
 from sqlfl.coordinator.lasting import LastingJoin
 from sqlfl.coordinator.measures import measured_rows
-from sqlfl.coordinator.offsets import with_offsets
-from sqlfl.coordinator.preparation import Joined, JoinedSlot, Targets, Weighting, prepare
+from sqlfl.coordinator.preparation import (
+    Joined,
+    JoinedSlot,
+    Targets,
+    Weighting,
+    prepare,
+    with_offsets,
+)
 from sqlfl.coordinator.protection import RunProtection, protect
 from sqlfl.coordinator.rounds.chunks import Chunks, chunks_of
 from sqlfl.coordinator.rounds.lateness import Lateness

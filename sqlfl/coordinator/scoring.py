@@ -17,8 +17,7 @@ from sqlfl.coordinator import expected
 from sqlfl.coordinator.findings import remark_on_features, remark_on_join
 from sqlfl.coordinator.join.labels import targets
 from sqlfl.coordinator.lasting import LastingJoin
-from sqlfl.coordinator.offsets import with_offsets
-from sqlfl.coordinator.preparation import Joined, Targets, prepare, told
+from sqlfl.coordinator.preparation import Joined, Targets, prepare, told, with_offsets
 from sqlfl.coordinator.privacy_evaluation import accuracy_estimate, true_label_epsilon
 from sqlfl.coordinator.protection import check_run
 from sqlfl.coordinator.quality import look

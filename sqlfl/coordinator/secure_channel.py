@@ -23,8 +23,7 @@ from sqlfl.base.arrays import Array
 from sqlfl.base.errors import InternalError, LostError, PartyError, WireError
 from sqlfl.contract.schema import Address, Client, SlotSpecification
 from sqlfl.coordinator.join.mapping import TableMapping
-from sqlfl.coordinator.join.scatter_gather import listed_rows
-from sqlfl.coordinator.join.slot_members import SlotMembers
+from sqlfl.coordinator.join.scatter_gather import SlotMembers, listed_rows
 from sqlfl.messages import (
     CLIENT,
     Gram,

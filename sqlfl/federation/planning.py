@@ -7,13 +7,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from sqlfl.base.errors import ModelError, PlanError, nearest
+from sqlglot import exp
+
+from sqlfl.base.errors import ModelError, OptionError, PlanError, nearest
+from sqlfl.base.sanitize import listed
+from sqlfl.contract.fragment_columns import ROW
 from sqlfl.contract.request import Verdict
-from sqlfl.contract.schema import COMBINED, Catalog, Client
+from sqlfl.contract.schema import COMBINED, Catalog, Client, folded
 from sqlfl.coordinator.privacy_evaluation import notes_of, resolve_evaluation, settled_evaluation
 from sqlfl.coordinator.privacy_planning import Clause, check_budget, settled, slots_of
-from sqlfl.federation.block_matching import drifted, matched_with, without
-from sqlfl.federation.diagnostics import check_bases, check_combined, check_look, with_units
 from sqlfl.federation.parser_cross_check import confirm_fragments
 from sqlfl.federation.training_checks import (
     auto_notes,
@@ -28,8 +30,11 @@ from sqlfl.federation.training_checks import (
     with_lines,
     with_tables,
 )
+from sqlfl.models.kinds import kind_of
 from sqlfl.options.diagnostics import (
+    ContributionsOptions,
     Diagnostic,
+    Importance,
     Inference,
     SkewOptions,
     resolve_check,
@@ -44,11 +49,12 @@ from sqlfl.options.resolve import (
     usual_algorithm,
 )
 from sqlfl.options.tuning import resolve_tuning
-from sqlfl.planner.explain.explained import ExplainedPlan, explained
+from sqlfl.planner.explain.document import ExplainedPlan, explained
 from sqlfl.planner.explain.report import expected_report
 from sqlfl.planner.federated import plan as federated
 from sqlfl.planner.federated.into import plan_into
 from sqlfl.planner.federated.plan import FederatedPlan
+from sqlfl.planner.grammar.dialect import parse
 from sqlfl.planner.grammar.statements import (
     CheckQuery,
     CreateJoin,
@@ -63,8 +69,8 @@ from sqlfl.planner.query.clock import asks_the_time
 from sqlfl.planner.query.differences import differences
 from sqlfl.planner.query.items import PlacedItem, placed
 from sqlfl.planner.query.rules import to_ucq
-from sqlfl.planner.query.ucq import NUMERIC, Ucq
-from sqlfl.store.registry import Model
+from sqlfl.planner.query.ucq import ARRAY, BOOLEAN, CATEGORY, NUMERIC, Fragment, Slot, Ucq
+from sqlfl.store.registry import Model, ModelBlock
 
 FORMER_SPELLING = (
     "PRIVACY option predictions = 'none' is deprecated: write 'exact', which it means, or "
@@ -414,3 +420,196 @@ def place_of_coordinator(at: str | None, catalog: Catalog) -> str | None:
         f"the coordinator is to run at {at}, and there is no such party",
         hint=f"did you mean {meant}?" if meant else f"attach it first; {listed}",
     )
+
+
+# Match the slots of a query with the blocks of a model, for scoring or a warm start.
+
+
+def drifted(ucq: Ucq, model: Model) -> list[str]:
+    """Return sentences about features whose values have another meaning than in training."""
+    kinds = {name.lower(): kind for block in model.blocks for name, kind, _ in block.features}
+    notes = []
+    for feature in (f for slot in ucq.slots for f in slot.features):
+        was = kinds[feature.name.lower()]
+        if (was, feature.kind) == (BOOLEAN, NUMERIC):
+            notes.append(
+                f"feature {feature.name} is {feature.type} here and was a BOOLEAN when model "
+                f"{model.name} was trained: to it 0 is false and 1 is true, and other numbers are "
+                "beyond both"
+            )
+        elif (was, feature.kind) == (NUMERIC, BOOLEAN):
+            notes.append(
+                f"feature {feature.name} is a BOOLEAN here and was a number when model "
+                f"{model.name} was trained: to it false is 0 and true is 1"
+            )
+    return notes
+
+
+def without(ucq: Ucq, names: tuple[str | None, ...], model: Model) -> Ucq:
+    """Scoring takes the query that trained the model, with columns that it does not need: the
+    target of PREDICT and the weight stay at home."""
+    features = {feature.lower() for feature in model.features}
+    unneeded = {name.lower() for name in names if name is not None} - features
+    return replace(
+        ucq,
+        slots=tuple(_slot_without(slot, unneeded) for slot in ucq.slots),
+        columns=tuple(c for c in ucq.columns if c.lower() not in unneeded),
+    )
+
+
+def _slot_without(slot: Slot, unneeded: set[str]) -> Slot:
+    kept = [n for n, f in enumerate(slot.features) if f.name.lower() not in unneeded]
+    return slot if len(kept) == len(slot.features) else _picked(slot, kept)
+
+
+def _picked(slot: Slot, places: list[int]) -> Slot:
+    """The slot with only these of its features, in this order, in its fragments too."""
+
+    def picked(fragment: Fragment) -> Fragment:
+        select = fragment.select.copy()
+        items = select.expressions
+        found = [items[place] for place in places] + items[len(slot.features) :]
+        select.set("expressions", found or [exp.alias_(exp.Literal.number(1), ROW)])
+        return replace(fragment, select=select, parts=tuple(map(picked, fragment.parts)))
+
+    features = tuple(slot.features[place] for place in places)
+    return replace(slot, features=features, fragments=tuple(map(picked, slot.fragments)))
+
+
+def matched_with(ucq: Ucq, model: Model, advice: str) -> tuple[Ucq, dict[int, int]]:
+    """Return the query's slots with features in the model's order, and slot -> block. `advice` is
+    the hint for columns that the model does not have.
+    """
+    wanted = {name.lower() for name in model.features}
+    given = {f.name.lower(): f.name for slot in ucq.slots for f in slot.features}
+    missing = [name for name in model.features if name.lower() not in given]
+    if missing:
+        raise ModelError(
+            f"model {model.name} needs the columns {', '.join(missing)}, which the query lacks",
+            hint="select them, or rename columns with AS; the statement that trained the model: "
+            f"DESCRIBE MODEL {model.name}",
+        )
+    surplus = [name for folded, name in given.items() if folded not in wanted]
+    if surplus:
+        raise ModelError(
+            f"model {model.name} was not trained on the columns {', '.join(surplus)}",
+            hint=advice,
+        )
+    slots: list[Slot] = []
+    matched: dict[int, int] = {}
+    for slot in ucq.slots:
+        if slot.features:
+            block = _block(slot, model)
+            slot = _ordered(slot, block, model)
+            matched[slot.index] = block.slot
+        slots.append(slot)
+    return replace(ucq, slots=tuple(slots)), matched
+
+
+def _block(slot: Slot, model: Model) -> ModelBlock:
+    names = {f.name.lower() for f in slot.features}
+    for block in model.blocks:
+        if {name.lower() for name, _, _ in block.features} == names:
+            away = [c for c in slot.databases if c not in block.clients]
+            if away:
+                raise ModelError(
+                    f"the block of {block.name} of model {model.name} is kept by "
+                    f"{', '.join(str(c) for c in block.clients)}, and {away[0]} has none",
+                    hint="take these columns from a table of the party that trained them",
+                )
+            return block
+    blocks = "; ".join(f"{b.name}: {', '.join(f[0] for f in b.features)}" for b in model.blocks)
+    raise ModelError(
+        f"the columns {', '.join(f.name for f in slot.features)} come from one table position "
+        f"({slot.name}), but are not one block of model {model.name} ({blocks})",
+        hint="write the joins as in the statement that trained the model",
+    )
+
+
+def _ordered(slot: Slot, block: ModelBlock, model: Model) -> Slot:
+    places = {f.name.lower(): place for place, f in enumerate(slot.features)}
+    picked = _picked(slot, [places[name.lower()] for name, _, _ in block.features])
+    for feature, (_, kind, width) in zip(picked.features, block.features, strict=True):
+        alike = all((feature.kind == one) == (kind == one) for one in (CATEGORY, ARRAY))
+        if not alike or feature.width != width:
+            raise ModelError(
+                f"column {feature.name} is {feature.type} ({feature.kind}) here; model "
+                f"{model.name} was trained on a {kind} column",
+                hint="cast it to the type that it was trained on",
+            )
+    return picked
+
+
+# Additional planning for statements of diagnostics, beside that of EVALUATE and PREDICT.
+
+PROTECTING = ("epsilon", "noise_multiplier", "bins", "theta")
+"""Options of PRIVACY that protect features."""
+
+
+def check_look(look: Diagnostic, model: Model) -> None:
+    """Raise ModelError for a diagnostic that would disclose, row by row, features that PRIVACY
+    protected in training, mixed or multiplied by a weight.
+    """
+    if isinstance(look, SkewOptions) and _protects_features(model):
+        raise ModelError(
+            f"model {model.name} was trained with PRIVACY of features: its parties keep bounds, or "
+            "numbers with noise, and not what the rows of training were like"
+        )
+    each = isinstance(look, ContributionsOptions) and look.features
+    if (each or isinstance(look, Inference | Importance)) and _protects_features(model):
+        statement = f"{look.word.upper()}{' with features = true' * each}"
+        towers = kind_of(model.kind).towers
+        raise ModelError(
+            f"model {model.name} was trained with PRIVACY of features, and for {statement} its "
+            f"parties "
+            "would tell of every row what its features come to",
+            hint=None if towers else f"WEIGHTS OF MODEL {model.name} shows what PRIVACY covers",
+        )
+
+
+def check_combined(look: Diagnostic | None, ucq: Ucq) -> None:
+    """PlanError where a party combines its databases, and SKEW is asked for."""
+    combined = [s.name for s in ucq.slots if s.features and any(f.parts for f in s.fragments)]
+    if isinstance(look, SkewOptions) and combined:
+        raise PlanError(
+            f"SKEW is not built for databases that a party combines, as those of "
+            f"{listed(combined)}",
+            hint="the party's own connections show what its rows are like",
+        )
+
+
+def check_bases(look: Diagnostic | None, ucq: Ucq) -> None:
+    """OptionError for a base category of a feature that the query does not have."""
+    names = [feature.name for slot in ucq.slots for feature in slot.features]
+    given = (look.base or {}) if isinstance(look, Inference) else {}
+    for name in given:
+        if name not in names:
+            close = nearest(name, names)
+            raise OptionError(
+                f"base names {name}, and the query has no such feature",
+                hint=f"did you mean {close}?" if close else f"they are {', '.join(names)}",
+            )
+
+
+def _protects_features(model: Model) -> bool:
+    if not model.privacy.assumptions:
+        return False
+    statement = parse(model.sql)
+    given = statement.privacy if isinstance(statement, TrainModel) else None
+    return any(option.name in PROTECTING for option in given or ())
+
+
+def with_units(ucq: Ucq, alias: str, option: str) -> Ucq:
+    """Return the query with the slot of this alias marked as a unit, identified in every joined
+    row. `option` names the option for errors. Raises OptionError for an unknown alias.
+    """
+    names = [slot.name for slot in ucq.slots]
+    unit = next((name for name in names if folded(name) == folded(alias)), None)
+    if unit is None:
+        close = nearest(alias, names)
+        raise OptionError(
+            f"{option} = '{alias}', and the query has no such table position",
+            hint=f"did you mean {close}?" if close else f"they are {', '.join(names)}",
+        )
+    slots = (replace(s, units=True) if s.name == unit else s for s in ucq.slots)
+    return replace(ucq, slots=tuple(slots))

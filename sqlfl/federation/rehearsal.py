@@ -16,7 +16,7 @@ from sqlfl.coordinator.executors.base import Executor
 from sqlfl.coordinator.rehearsing import Rehearsed, begin, rehearse
 from sqlfl.federation.run_context import running
 from sqlfl.messages import MADE_UP, REHEARSAL, SendExplained
-from sqlfl.planner.explain.explained import ExplainedPlan
+from sqlfl.planner.explain.document import ExplainedPlan
 from sqlfl.planner.explain.rehearsed import ClientTraffic, RehearsalReport
 from sqlfl.planner.federated.exchanges import DOWN, UP
 from sqlfl.planner.federated.tally import Tally, measured

@@ -12,7 +12,7 @@ from sqlfl.base import sanitize
 from sqlfl.base.errors import Error
 from sqlfl.base.result import Result, facts_to_html
 from sqlfl.contract.schema import Column
-from sqlfl.planner.explain.explained import ExplainedPlan
+from sqlfl.planner.explain.document import ExplainedPlan
 from sqlfl.planner.grammar.literals import written_option
 from sqlfl.planner.grammar.queries import read_path, written
 from sqlfl.store.registry import Model, facts_to_text

@@ -15,7 +15,7 @@ from sqlfl.coordinator.contributions import added_columns
 from sqlfl.coordinator.scoring import Outcome, measured, prediction_columns
 from sqlfl.coordinator.weights import schema_of_weights
 from sqlfl.federation import exporting, joins, listing, rehearsal, studies
-from sqlfl.federation.tuned import schema_of_tuning
+from sqlfl.federation.result_views import schema_of_tuning
 from sqlfl.options.diagnostics import ContributionsOptions, Importance, Inference, SkewOptions
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.grammar import statements as st

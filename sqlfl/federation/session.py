@@ -30,7 +30,6 @@ from sqlfl.coordinator.scoring import Scoring
 from sqlfl.coordinator.training import train
 from sqlfl.coordinator.tuning import tune
 from sqlfl.federation.catalog import FederationCatalog
-from sqlfl.federation.checked import checked
 from sqlfl.federation.exporting import exported, imported
 from sqlfl.federation.joins import LastingJoins, opened
 from sqlfl.federation.listeners import Listeners
@@ -45,13 +44,13 @@ from sqlfl.federation.planning import (
 )
 from sqlfl.federation.rehearsal import check_rehearsed, rehearsed
 from sqlfl.federation.result_schemas import DROPPED, PLAN
+from sqlfl.federation.result_views import checked, tuned_result, with_comparison
 from sqlfl.federation.resuming import Checkpoints, resumed, unfinished
 from sqlfl.federation.run_context import running
 from sqlfl.federation.saving import Saving, model_of
 from sqlfl.federation.script import FLATTEN, TOO_DEEP
 from sqlfl.federation.statements_api import StatementsApi, figure_of
 from sqlfl.federation.studies import KeptStudy, Studies
-from sqlfl.federation.tuned import tuned_result, with_comparison
 from sqlfl.federation.user_warnings import Remarks
 from sqlfl.federation.weights_lookup import askable, curves_of, weights_of
 from sqlfl.party.attachment import Source, Store

@@ -12,7 +12,7 @@ from sqlfl.options.privacy import Privacy
 from sqlfl.options.training import TrainingOptions
 from sqlfl.options.types import shown
 from sqlfl.planner.federated.engines import DEFAULT_LIMIT, NUMBER_BYTES, bytes_of, readable
-from sqlfl.planner.federated.towers import inner_weights
+from sqlfl.planner.federated.exchanges import inner_weights
 from sqlfl.planner.grammar.statements import Span, TrainModel
 from sqlfl.planner.query import types
 from sqlfl.planner.query.items import PlacedItem

@@ -7,9 +7,8 @@ from dataclasses import replace
 
 from sqlfl.base.errors import ModelError
 from sqlfl.base.result import Result
-from sqlfl.coordinator.curves import curves
 from sqlfl.coordinator.scoring import Scoring
-from sqlfl.coordinator.weights import weights
+from sqlfl.coordinator.weights import curves, weights
 from sqlfl.federation.saving import Saving
 from sqlfl.planner.grammar.statements import CurvesOfModel
 from sqlfl.plots.registry import Picture

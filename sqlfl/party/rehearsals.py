@@ -34,8 +34,7 @@ from sqlfl.models.kinds import TWO_CLASSES, kind_of
 from sqlfl.party.cursors import Cursors
 from sqlfl.udfs import sql
 from sqlfl.udfs.describe import describe, place_of, types_of, use
-from sqlfl.udfs.sandbox import staged
-from sqlfl.udfs.synthetic import ColumnUse
+from sqlfl.udfs.synthetic import ColumnUse, staged
 
 LABELS, WEIGHTS = (1.0, 10.0), (1.0, 2.0)
 """Default bounds of numbers: logarithms of them exist."""

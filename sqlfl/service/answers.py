@@ -19,7 +19,7 @@ from sqlfl.base import errors
 from sqlfl.base.errors import Error, PartyError, StatementError, WireError
 from sqlfl.base.result import Result
 from sqlfl.base.stored_arrow import ANY, check_stream
-from sqlfl.planner.explain.explained import ExplainedPlan
+from sqlfl.planner.explain.document import ExplainedPlan
 from sqlfl.plots.registry import Picture
 from sqlfl.store.model_document import history_to_bytes, model_from, model_to_json
 from sqlfl.store.registry import Model

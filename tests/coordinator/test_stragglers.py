@@ -17,8 +17,7 @@ from sqlfl.base.errors import InternalError, PartyError
 from sqlfl.base.interrupts import Interrupts, heeding, interrupted
 from sqlfl.contract.schema import Address, Client
 from sqlfl.coordinator.join.mapping import TableMapping
-from sqlfl.coordinator.join.scatter_gather import JoinedRows, all_rows, batch_of
-from sqlfl.coordinator.join.slot_members import SlotMembers
+from sqlfl.coordinator.join.scatter_gather import JoinedRows, SlotMembers, all_rows, batch_of
 from sqlfl.coordinator.rounds.lateness import Lateness
 from sqlfl.coordinator.rounds.stragglers import Replies, Stragglers
 from sqlfl.messages import Predictions, Residuals

@@ -14,7 +14,7 @@ import pytest
 
 import sqlfl
 from sqlfl.base.errors import ApprovalError, Error, OptionError, PlanError, PolicyError
-from sqlfl.federation import approval_wait
+from sqlfl.federation import statements_api
 from sqlfl.governance.approvals import Approvals
 from sqlfl.governance.records import Records
 from tests.conftest import Open
@@ -27,8 +27,8 @@ ALWAYS = "approval = 'always'"
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(approval_wait, "FIRST", 0.02)
-    monkeypatch.setattr(approval_wait, "LONGEST", 0.05)
+    monkeypatch.setattr(statements_api, "FIRST", 0.02)
+    monkeypatch.setattr(statements_api, "LONGEST", 0.05)
 
 
 @pytest.fixture
@@ -191,7 +191,7 @@ def test_a_ctrl_c_leaves_nothing_behind(
 def test_closing_the_federation_ends_it(
     fed: sqlfl.Federation, clinic: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(approval_wait, "FIRST", 100.0)
+    monkeypatch.setattr(statements_api, "FIRST", 100.0)
     ruled(clinic, ALWAYS)
     seen: list[BaseException] = []
 

@@ -12,7 +12,7 @@ import sqlfl
 from sqlfl.contract.privacy_specification import RoundNoise, RunNoise
 from sqlfl.contract.schema import Client
 from sqlfl.coordinator.join.mapping import TableMapping
-from sqlfl.coordinator.join.slot_members import SlotMembers
+from sqlfl.coordinator.join.scatter_gather import SlotMembers
 from sqlfl.coordinator.rounds.problem import Problem
 from sqlfl.methods.sgd.client import SgdStep
 from sqlfl.methods.sgd.configuration import SgdConfiguration

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sqlfl.base.errors import InternalError
 from sqlfl.messages import JoinKeys
-from sqlfl.party.combined_rows import CombinedRows, by_fragment, merge_join_keys
+from sqlfl.party.combined_slot import CombinedRows, by_fragment, merge_join_keys
 from tests.udfs.snapshots import specification
 
 SIZES = st.lists(st.integers(0, 6), min_size=2, max_size=4)

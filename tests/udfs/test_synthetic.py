@@ -8,8 +8,7 @@ import pytest
 from sqlfl.base.errors import Error
 from sqlfl.messages import MADE_UP
 from sqlfl.udfs import sql
-from sqlfl.udfs.sandbox import staged
-from sqlfl.udfs.synthetic import NOTHING, ColumnUse, kind_of, made_up
+from sqlfl.udfs.synthetic import NOTHING, ColumnUse, kind_of, made_up, staged
 from tests.conftest import Open
 
 WHOLE = ("TINYINT", "UTINYINT", "SMALLINT", "INTEGER", "BIGINT", "UHUGEINT", "BIGNUM")

@@ -5,7 +5,7 @@ to them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -14,8 +14,25 @@ from sqlfl.base.arrays import Array
 from sqlfl.base.errors import InternalError
 from sqlfl.contract.schema import Address
 from sqlfl.coordinator.join.mapping import TableMapping
-from sqlfl.coordinator.join.slot_members import SlotMembers
 from sqlfl.messages import Predictions
+
+# Clients of a slot. `sqlfl.aggregation.slot_aggregation` merges their values.
+
+
+@dataclass(frozen=True, eq=False)
+class SlotMembers:
+    """Clients that hold one slot."""
+
+    slot: int
+    addresses: tuple[Address, ...]
+    offsets: Array
+    """int (clients + 1,): bounds of each client's active rows within the slot's."""
+    virtual: Array = field(default_factory=lambda: np.zeros(0, np.int64))
+    """int (few,): active rows that a LEFT JOIN added, ascending."""
+
+    @property
+    def shared(self) -> bool:
+        return len(self.addresses) > 1
 
 
 @dataclass(frozen=True, eq=False)

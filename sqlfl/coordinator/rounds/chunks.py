@@ -20,8 +20,7 @@ import numpy as np
 
 from sqlfl.base.arrays import Array
 from sqlfl.base.errors import InternalError
-from sqlfl.coordinator.blocks import RowBlocks
-from sqlfl.coordinator.join.cutting import Cutting
+from sqlfl.coordinator.blocks import Cutting, RowBlocks
 from sqlfl.coordinator.join.factorised import Factorised, Tree
 from sqlfl.coordinator.join.mapping import TableMapping
 from sqlfl.coordinator.join.products import Products, joined_by, products

@@ -19,8 +19,7 @@ from sqlfl.base.arrays import Array
 from sqlfl.base.errors import InternalError
 from sqlfl.contract.configuration import PENALTY, Configuration, TowerConfiguration
 from sqlfl.contract.schema import Address
-from sqlfl.coordinator.join.scatter_gather import JoinedRows, all_rows
-from sqlfl.coordinator.join.slot_members import SlotMembers
+from sqlfl.coordinator.join.scatter_gather import JoinedRows, SlotMembers, all_rows
 from sqlfl.coordinator.rounds.problem import Problem
 from sqlfl.coordinator.rounds.stragglers import Stragglers
 from sqlfl.messages import (

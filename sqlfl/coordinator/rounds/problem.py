@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
@@ -17,13 +17,15 @@ from sqlfl.coordinator.executors.base import Executor
 from sqlfl.coordinator.executors.in_process import InProcess
 from sqlfl.coordinator.executors.joined_rows import PartitionedRows
 from sqlfl.coordinator.join.mapping import SlotMapping, TableMapping
-from sqlfl.coordinator.join.slot_members import SlotMembers
+from sqlfl.coordinator.join.scatter_gather import SlotMembers
 from sqlfl.coordinator.rounds.chunks import Chunks, WrittenChunks
 from sqlfl.coordinator.rounds.lateness import Lateness
 from sqlfl.coordinator.rounds.measured import EVERY, MeasuredRows
 from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.messages.replies import ReplyChannel
+from sqlfl.models.head import Head
 from sqlfl.models.losses import Loss
+from sqlfl.models.optimizers import Optimizer, PlainSteps
 from sqlfl.options.training import TowerOptions, TrainingOptions
 
 
@@ -285,3 +287,31 @@ def coordinator_of(method: str) -> Callable[[Problem, ReplyChannel], Algorithm]:
     """Return the coordinator's part of a method. Raise InternalError for an unknown method."""
     part: Callable[[Problem, ReplyChannel], Algorithm] = part_of(method, "coordinator")
     return part
+
+
+# Base of the algorithms that have a head at the coordinator.
+
+
+class Headed:
+    """Base of an algorithm with a head: its parameters, and its steps.
+
+    optimizer: makes an optimizer for each of the head's parameters.
+    """
+
+    def __init__(self, head: Head, optimizer: Callable[[], Optimizer] = PlainSteps) -> None:
+        self._head = head
+        self._optimizers = [optimizer() for _ in head.parameters]
+
+    @property
+    def intercept(self) -> Array:
+        return self._head.intercept.copy()
+
+    @property
+    def head(self) -> Array | None:
+        return None if self._head.weights is None else self._head.weights.copy()
+
+    def _step_head(self, gradient: Sequence[Array], rate: float) -> None:
+        """Step each of the head's parameters along its gradient."""
+        pairs = zip(self._optimizers, self._head.parameters, gradient, strict=True)
+        stepped = [optimizer.step(parameter, slope, rate) for optimizer, parameter, slope in pairs]
+        self._head = self._head.replaced(stepped)

@@ -21,8 +21,7 @@ import numpy as np
 
 from sqlfl.base.arrays import Array
 from sqlfl.contract.schema import Address
-from sqlfl.coordinator.join.scatter_gather import JoinedRows
-from sqlfl.coordinator.join.slot_members import SlotMembers
+from sqlfl.coordinator.join.scatter_gather import JoinedRows, SlotMembers
 from sqlfl.coordinator.rounds.lateness import Lateness
 from sqlfl.messages import Predictions, Residuals
 from sqlfl.planner.query.tied import tied

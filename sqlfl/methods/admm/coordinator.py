@@ -26,9 +26,8 @@ from sqlfl.contract import stopping
 from sqlfl.coordinator.rounds.conversation import Conversation
 from sqlfl.coordinator.rounds.divergence import check_objective, check_scores, relative
 from sqlfl.coordinator.rounds.evidence import conclusion
-from sqlfl.coordinator.rounds.heads import Headed
 from sqlfl.coordinator.rounds.lanczos import largest_eigenvalue
-from sqlfl.coordinator.rounds.problem import Algorithm, Problem, Step
+from sqlfl.coordinator.rounds.problem import Algorithm, Headed, Problem, Step
 from sqlfl.coordinator.rounds.scores import Scores, by_output
 from sqlfl.coordinator.rounds.warm import beginning, cold, levelled
 from sqlfl.messages.replies import ReplyChannel

@@ -27,10 +27,9 @@ from sqlfl.coordinator.join.scatter_gather import JoinedRows, batch_of
 from sqlfl.coordinator.rounds.conversation import Conversation
 from sqlfl.coordinator.rounds.divergence import check_objective, check_scores, relative
 from sqlfl.coordinator.rounds.evidence import conclusion
-from sqlfl.coordinator.rounds.heads import Headed
 from sqlfl.coordinator.rounds.lanczos import spectrum
 from sqlfl.coordinator.rounds.passes import PassResult
-from sqlfl.coordinator.rounds.problem import Problem, Step
+from sqlfl.coordinator.rounds.problem import Headed, Problem, Step
 from sqlfl.coordinator.rounds.scores import Scores, by_output
 from sqlfl.coordinator.rounds.warm import beginning, cold
 from sqlfl.messages import Predictions, Residuals

@@ -24,8 +24,7 @@ from sqlfl.federation.planning import explain
 from sqlfl.options.diagnostics import ContributionsOptions, Importance, Inference, SkewOptions
 from sqlfl.options.privacy import Privacy
 from sqlfl.options.resolve import training_options
-from sqlfl.planner.explain.document import details
-from sqlfl.planner.explain.explained import ExplainedPlan
+from sqlfl.planner.explain.document import ExplainedPlan, details
 from sqlfl.planner.explain.render import WIDTH, Document, Section, TextTable, to_text
 from sqlfl.planner.explain.totals import totals
 from sqlfl.planner.federated.plan import FederatedPlan, plan
