@@ -64,6 +64,8 @@ from sqlfl.options.resolve import kept_options
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.store.registry import Model
 
+SAME_BASIS = 1e-9
+"""Relative distance of one vector in the bases of two clients, up to which these count as one."""
 MOST = 5000
 """Encoded columns of all tables: a matrix of them is inverted."""
 EXACT = 1e-6
@@ -418,7 +420,13 @@ def _rotations(
 
 
 def _alike(part: Rotated, first: Rotated) -> bool:
-    return np.array_equal(part.weights, first.weights) and np.array_equal(part.origin, first.origin)
+    """Of clients of one slot, in one basis, but for rounding: their machines may round unlike."""
+    pairs = ((part.weights, first.weights), (part.origin, first.origin))
+    return all(
+        own.shape == other.shape
+        and np.linalg.norm(own - other) <= SAME_BASIS * np.linalg.norm(other)
+        for own, other in pairs
+    )
 
 
 def _units(plan: FederatedPlan, asked: Inference, joined: Joined) -> Array | None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 
 import sqlfl
+from sqlfl.base.errors import PartyError
 from sqlfl.transport.base import Transport
 from tests.federations import Parties, federation
-from tests.hostile import CASES, MODEL, STATEMENTS, Case, Twisting, opened
+from tests.hostile import CASES, MODEL, STATEMENTS, Case, Twisting, but, opened
+from tests.open_databases import in_memory
 
 
 @pytest.fixture(scope="module")
@@ -75,3 +78,34 @@ def test_the_honest_replies_make_no_error(
     federated, twisting = fed
     twisting.set(Case(statement, "no such kind", lambda reply: b""))
     federated.sql(STATEMENTS[statement])
+
+
+@pytest.mark.parametrize("share", [1e-13, 1e-3])
+def test_bases_of_two_databases_are_one_but_for_rounding(share: float) -> None:
+    """Two machines round their drawn bases unlike."""
+    twists: list[Twisting] = []
+
+    def wrap(inner: Transport) -> Transport:
+        twists.append(Twisting(inner))
+        return twists[-1]
+
+    def turned(values: np.ndarray) -> np.ndarray:
+        return values * (1 + share * np.arange(values.size).reshape(values.shape))
+
+    with in_memory() as one, in_memory() as two, in_memory() as other:
+        for number, con in enumerate((one, two)):
+            rows = f"range({number}, 200, 2) r(i)"
+            con.execute(f"CREATE TABLE t AS SELECT i, sin(i) AS x, cos(i * i) AS z FROM {rows}")
+        other.execute("CREATE TABLE u AS SELECT i, i % 7 + sin(i) AS y FROM range(200) r(i)")
+        with federation({"lab": [one, two], "shop": [other]}, wrap) as fed:
+            query = "SELECT t.x, t.z, u.y FROM lab.t JOIN shop.u USING (i)"
+            fed.sql(f"TRAIN MODEL m USING linear_regression TARGET y FROM ({query})")
+            honest = fed.sql(f"INFERENCE OF MODEL m FROM ({query})").df()
+            twists[0].set(Case("", "rotated", but(weights=turned, origin=turned), at=2))
+            if share > 1e-9:
+                with pytest.raises(PartyError, match="in another basis than that of lab/0"):
+                    fed.sql(f"INFERENCE OF MODEL m FROM ({query})")
+                return
+            told = fed.sql(f"INFERENCE OF MODEL m FROM ({query})").df()
+    assert twists[0].client is not None
+    np.testing.assert_allclose(told.standard_error, honest.standard_error, rtol=1e-9)
