@@ -165,11 +165,14 @@ class _Placing:
         kinds = []
         for side in sides:
             branch_types = self.draft.types(self.old.relations[self.old.reads(side)[0]], [side])[0]
-            kinds.append(types.union_type(branch_types) or types.NULL_TYPE)
+            kind = types.union_type(branch_types)
+            if kind is None:
+                return [sides]  # refused where the types of equalities are looked at
+            kinds.append(kind)
         left, right = kinds
         type_ = types.comparison_type(left, right)
         if type_ is None or not types.can_be_key(type_):
-            return [sides]  # refused where the types of equalities are looked at
+            return [sides]
         if equal.parts and types.is_text(left) != types.is_text(right):
             raise self.draft.error(
                 f"rows cannot be compared here, of which one has {left} where the other has "

@@ -102,8 +102,12 @@ def _unlike(draft: Draft, block: DraftBlock, node: exp.Column, span: Span | None
         for place, source in enumerate(branch.sources)
         if source.id == node.table
     )
-    path = own.sources[place].path
-    peers = [b for b in relation.branches if [s.path for s in b.sources[place:]][:1] == [path]]
+    path = tuple(map(folded, own.sources[place].path))
+    peers = [
+        branch
+        for branch in relation.branches
+        if [tuple(map(folded, s.path)) for s in branch.sources[place:]][:1] == [path]
+    ]
     per_branch: list[str] = []
     for branch in peers:
         term = Term(column(node.name, branch.sources[place].id), span)

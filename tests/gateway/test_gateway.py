@@ -23,7 +23,7 @@ import pytest
 from adbc_driver_flightsql import DatabaseOptions
 
 import sqlfl
-from sqlfl.base.errors import Error
+from sqlfl.base.errors import Error, ModelError
 from sqlfl.gateway import messages as ms
 from sqlfl.gateway import server
 from sqlfl.gateway.server import Gateway
@@ -150,9 +150,16 @@ def test_errors_have_their_places_and_hints(cursor: flight_sql.Cursor) -> None:
     cursor.execute("SELECT 1")  # and it goes on
 
 
-def test_long_errors_arrive_whole(cursor: flight_sql.Cursor) -> None:
-    name = "x" * 100_000
-    assert name in refused(cursor, f'DESCRIBE MODEL "{name}"')
+def test_long_errors_arrive_whole(
+    cursor: flight_sql.Cursor, fed: sqlfl.Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hint = ", ".join(f"column_{n}" for n in range(8000))
+
+    def get(*_: object) -> None:
+        raise ModelError("there is no such model", hint=hint)
+
+    monkeypatch.setattr(fed._registry, "get", get)
+    assert hint in refused(cursor, "DESCRIBE MODEL nobody")
 
 
 def test_a_policy_refuses_here_too(cursor: flight_sql.Cursor, fed: sqlfl.Federation) -> None:
