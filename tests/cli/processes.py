@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-LONGEST = 40.0
+LONGEST = 120.0
 """Seconds that a test waits for a line, or for an end."""
 
 

@@ -23,7 +23,7 @@ from tests.service.proxy import Proxy
 from tests.service.study import COORDINATOR, SECRET, settings, written
 
 LEASE, HEARTBEAT = 3.0, 0.3
-LONGEST = 30.0
+LONGEST = 90.0
 """Seconds within which everything is to have an end."""
 
 
