@@ -8,8 +8,9 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -53,15 +54,16 @@ PATH = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
 
 
 @pytest.fixture
-def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Folder of whoever signs."""
-    folder = tmp_path / "desk"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    (folder / "study.toml").write_text(STUDY.format(port=port))
-    return folder
+def study(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Folder of whoever signs. Its path is short, for the sockets of parties."""
+    with tempfile.TemporaryDirectory() as name, monkeypatch.context() as patch:
+        folder = Path(name).resolve() / "desk"
+        folder.mkdir()
+        patch.chdir(folder)
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        (folder / "study.toml").write_text(STUDY.format(port=port))
+        yield folder
 
 
 def run(*arguments: str | Path, status: int = 0) -> str:
