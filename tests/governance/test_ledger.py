@@ -143,7 +143,7 @@ def test_moments_are_charged_and_end_at_the_budget(
 
 UNNOISED = [
     (TRAIN, "noised labels"),
-    (private(given="predictions = 'exact'"), "predictions = 'gaussian' or 'moments', in plain sums"),
+    (private(given="predictions = 'exact'"), "'gaussian' or 'moments', in plain sums"),
     (private(statistics="none", bounds=""), "statistics that are public or noised"),
     (private().replace("epsilon = 2, delta = 1e-4", "noise_multiplier = 3", 1), "under PRIVACY"),
     (private().replace("label_epsilon = 1,", "").replace("label_bounds = [-1, 3],", ""),
