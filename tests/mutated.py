@@ -298,7 +298,7 @@ class Asked:
             database.close()
 
     def owns(self, given: str) -> str:
-        """How a statement of an owner ended, in a database of its own."""
+        """Run an owner's statement in a database of its own, and return how it ended."""
         with duckdb.connect(config={"threads": 1}) as own, sqlfl.owner(own) as owner:
             own.execute("CREATE TABLE t AS SELECT 1 AS id, 2 AS k, 3 AS x, 4 AS y, true AS b")
             try:

@@ -160,7 +160,8 @@ class Truth:
         return self._categories(symbol, _part(symbol))
 
     def _categories(self, symbol: Symbol, place: int) -> list[object]:
-        """Of each row that weighs; of a number of `auto` only those with a weight of their own."""
+        """Return the categories of the rows that weigh. A number of `auto` has those with a weight
+        of their own."""
         feature = self.features(symbol)[place]
         found = self.rows(symbol, weighing=True).column(feature.name).to_pylist()
         if not _curved(feature):

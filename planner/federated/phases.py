@@ -286,18 +286,18 @@ def fitted(slot: Slot) -> int:
 def points(slot: Slot, client: Client | None) -> tuple[Size, ...]:
     """Return the number of points of each fitted feature, of one client or merged: none but of
     `auto`."""
-    found = []
+    sizes = []
     for position, feature in enumerate(slot.features):
         made = feature.transform
         if made is None or not made.fitted:
             continue
         if made.function != AUTO:
-            found.append(Size(0))
+            sizes.append(Size(0))
         elif client is None:
-            found.append(sym.of_slot("merged_points", slot, position, feature.name))
+            sizes.append(sym.of_slot("merged_points", slot, position, feature.name))
         else:
-            found.append(sym.of_client("points", slot, client, position, feature.name))
-    return tuple(found)
+            sizes.append(sym.of_client("points", slot, client, position, feature.name))
+    return tuple(sizes)
 
 
 def weights(run: Run) -> Exchange:

@@ -420,7 +420,7 @@ def _rotations(
 
 
 def _alike(part: Rotated, first: Rotated) -> bool:
-    """Of clients of one slot, in one basis, but for rounding: their machines may round unlike."""
+    """Return whether two clients of a slot have one basis. Their machines may round unlike."""
     pairs = ((part.weights, first.weights), (part.origin, first.origin))
     return all(
         own.shape == other.shape

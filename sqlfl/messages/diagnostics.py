@@ -248,9 +248,7 @@ class SendErrors(Message):
     left out takes anything from the intercept.
     """
     starts: Array = field(metadata=array("float64", 2, "directions"))
-    """What the intercept, as far as the coordinator knows it, is in these directions; 0 at all
-    tables but one.
-    """
+    """Intercept in these directions, as the coordinator knows it; 0 at all tables but one."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -63,9 +63,7 @@ class Prepared(Message):
     nonce: Array = field(metadata=array("uint8", NONCE_BYTES))
     """Random number of the client. The keys of the run are made of all clients' nonces."""
     changed: Array = field(default_factory=no_marks, metadata=array("uint8", "joins", most=2))
-    """Whether a table of the join has changed since it was made (sqlfl.messages.preparation). Empty
-    without a join.
-    """
+    """Marks of whether the join's tables have changed since it was made. Empty without a join."""
 
 
 def no_samples() -> Array:
@@ -185,8 +183,8 @@ class Ranges(Message):
     weight: Array = field(metadata=array("float64", "fitted", least=0))
     """Σ cnt over present values."""
     points: tuple[Array, ...] = field(metadata=arrays("fitted", "float64", "points[k]"))
-    """Of a curve of `auto`, means of groups of rows; of its values, those of many rows. Ascending.
-    Of other functions none."""
+    """Points of `auto`, ascending: for a curve means of groups of rows, for values of their own
+    those that many rows have. Other functions have none."""
     counts: tuple[Array, ...] = field(metadata=arrays("fitted", "float64", "points[k]", least=0))
     """Σ cnt at each point."""
 
@@ -345,7 +343,7 @@ NEARLY = 0.5
 # Messages of a join that lasts: the party keeps its tables as they are for several statements.
 
 SAME, CHANGED, NOT_KNOWN = range(3)
-"""Whether a table of a join has changed since the join was made."""
+"""Marks of whether a table of a join has changed since the join was made."""
 
 
 @dataclass(frozen=True, eq=False)

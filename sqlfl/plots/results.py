@@ -169,7 +169,7 @@ _MOST = 12
 
 
 def quality_figure(look: str, model: str, table: pa.Table) -> TrainingFigure:
-    """What the statement `look` OF MODEL `model` gave, as one or two panels.
+    """Draw the result of the statement `look` OF MODEL `model`, in one or two panels.
 
     Raises Error for what has no picture.
     """

@@ -46,7 +46,7 @@ class Notifier:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="sqlfl-notify", daemon=True)
         self._failed: dict[int, tuple[float, float]] = {}
-        """By request: when its command runs again, and the pause after that."""
+        """Times when failed commands run again, and the pauses after that, by request."""
 
     def __enter__(self) -> Notifier:
         self._thread.start()

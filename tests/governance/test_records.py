@@ -48,7 +48,7 @@ def tables(con: duckdb.DuckDBPyConnection) -> set[str]:
 
 
 def test_changes_exclude_one_another(records: Records, con: duckdb.DuckDBPyConnection) -> None:
-    """What a change has counted is so when it commits."""
+    """A number that a change has counted still holds when it commits."""
     seen: list[int] = []
 
     def later() -> None:

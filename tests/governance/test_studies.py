@@ -593,7 +593,7 @@ def test_links_within_the_database_are_of_the_study_too(
 def test_a_study_has_words_and_limits_that_a_statement_gives(
     approved: Ask, owner: sqlfl.Owner
 ) -> None:
-    """What the owner reads is made of names that sqlfl knows, and REVOKE STUDY finds its name."""
+    """The owner reads names that sqlfl knows, and REVOKE STUDY finds the study."""
     before = len(requests(owner))
     for wrong in (
         replace(OWN, name="S"),

@@ -119,7 +119,7 @@ def test_who_knows_enough_rows_can_undo_the_rotation() -> None:
 
 
 def test_three_columns_follow_from_their_coefficients_and_errors() -> None:
-    """As EXPLAIN says: three numbers and their errors decide the rotation of three columns."""
+    """Three coefficients and their errors decide the rotation of three columns, as EXPLAIN says."""
     rng = np.random.default_rng(6)
     x = rng.gamma(2.0, size=(200, 3)) @ rng.normal(size=(3, 3))
     x = (x - x.mean(axis=0)) / x.std(axis=0)

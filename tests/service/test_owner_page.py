@@ -125,7 +125,7 @@ def test_an_owner_without_anything_has_a_page(clinic: duckdb.DuckDBPyConnection)
 
 
 def test_hostile_names_are_text(monkeypatch: pytest.MonkeyPatch, owner: Owner) -> None:
-    """In every cell that has text."""
+    """Each cell that has text gets such a name."""
     rows: dict[str, list[dict[str, Any]]] = {}
     for what in ("REQUESTS", "STUDIES", "GRANTS", "BUDGETS", "DISCLOSURES"):
         found = owner.sql(f"SHOW {what}")

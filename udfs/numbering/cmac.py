@@ -28,7 +28,7 @@ class Cmac:
         self._encryptor = Cipher(AES(key), ECB()).encryptor()
         first = _doubled(self._encryptor.update(bytes(BLOCK)))
         self._last = np.frombuffer(_doubled(first) + first, np.uint8).reshape(2, BLOCK)
-        """What is added to a last block that is padded, and to one that is whole."""
+        """Subkeys: one is added to a last block that is padded, the other to one that is whole."""
 
     def of_blocks(self, blocks: Array) -> Array:
         """Return uint8 (n, 16), from messages of k > 0 whole blocks each, uint8 (n, k, 16)."""
