@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import duckdb
 import pytest
 from hypothesis import core, settings
+from hypothesis.internal.conjecture import providers
 
 from tests import open_databases
 from tests.depth import DEPTH, SEED
@@ -18,6 +19,9 @@ from tests.entropy import SeededEntropy
 from tests.selection import Selection
 
 settings.load_profile(DEPTH)
+# Hypothesis draws constants of the modules that are loaded; which ones are depends on the tests
+# that ran before.
+providers._get_local_constants = providers.Constants
 
 ENTROPY = SeededEntropy(SEED)
 ENTROPY.install()

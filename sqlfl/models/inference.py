@@ -471,7 +471,8 @@ def estimated(
         apart = np.eye(several) - (1.0 / classes if several > 1 else 0.0)
         free = np.diag((np.arange(width) > 0).astype(np.float64))
         pulls = np.asarray(penalty * np.kron(apart, free), np.float64)
-        inverse = np.linalg.inv(found.information + pulls)
+        # singular where each row is separated: then no row tells the constant, and nothing pulls it
+        inverse = np.linalg.pinv(found.information + pulls, hermitian=True)
         half = inverse @ (vectors[:, kept] * np.sqrt(values[kept]))
     scale = 1.0
     if family.scaled or quasi:

@@ -15,7 +15,7 @@ import sqlfl
 from tests import oracle
 from tests.coordinator.test_inference import columns_of, infer, measures, shop
 from tests.depth import SEED
-from tests.strategies import LOGISTIC, POISSON
+from tests.strategies import LOGISTIC, POISSON, SOFTMAX
 
 QUERY = """SELECT v.x, v.kind, p.age, p.town, w.rain, v.y
   FROM shop.visits v JOIN shop.people p USING (person) LEFT JOIN sky.weather w USING (day)"""
@@ -167,6 +167,32 @@ def test_a_penalty_makes_estimates_finite_and_no_test() -> None:
     rare = next(row for row in rows if row["category"] == "rare")
     assert rare["coefficient"] > 1.0
     assert rare["p"] is None
+
+
+@pytest.mark.parametrize("kind", [LOGISTIC, SOFTMAX])
+@pytest.mark.parametrize("robust", [False, True])
+def test_a_penalised_model_whose_rows_are_all_separated_has_no_errors(
+    kind: str, robust: bool
+) -> None:
+    n = 60
+    a = np.arange(n) % 3
+    tables = {
+        "visits": pa.table({"person": np.arange(n), "a": a, "y": a if kind == SOFTMAX else a > 1}),
+        "people": pa.table({"person": np.arange(n), "age": np.arange(n) // 3}),
+        "weather": pa.table({"day": [0]}),
+    }
+    query = """SELECT v.a = 0 AS b, v.a > 1 AS c, p.age, v.y
+      FROM shop.visits v JOIN shop.people p USING (person)"""
+    with shop(tables, 1) as (fed, _), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        fed.sql(f"TRAIN MODEL m USING {kind} TARGET y WITH (l2 = 0.001) FROM ({query})")
+        rows = infer(fed, query, robust=robust)
+    features = [row for row in rows if row["feature"] in ("b", "c", "age", "intercept")]
+    assert len(features) == (8 if kind == SOFTMAX else 4)
+    for row in features:
+        assert row["coefficient"] is not None
+        assert row["standard_error"] is None
+        assert row["p"] is None
 
 
 def test_columns_of_two_tables_that_separate_together_are_both_named() -> None:
