@@ -61,9 +61,9 @@ def _listed(con: sql.Connection, entries: _Rows) -> tuple[_Rows, Listing]:
     """Return the listing with its entries: these, or newer ones."""
     columns = _columns_of(con, entries)
     if columns is None:
-        found = list(_others(con, _with_columns()))
-        entries = _sorted(row[:_ENTRY] for row in found if row[0] != "column")
-        columns = [(a, b, c, d, e, n) for kind, a, b, c, n, _, _, d, e in found if kind == "column"]
+        newer = list(_others(con, _with_columns()))
+        entries = _sorted(row[:_ENTRY] for row in newer if row[0] != "column")
+        columns = [(a, b, c, d, e, n) for kind, a, b, c, n, _, _, d, e in newer if kind == "column"]
     rows: dict[str, _Rows] = {kind: [] for kind in _KINDS}
     for row in entries:
         rows[row[0]].append(row)
@@ -118,14 +118,14 @@ def _others(con: sql.Connection, query: exp.Expr) -> Iterator[tuple[Any, ...]]:
 def _tables(
     current: tuple[str, str], tables: list[tuple[Any, ...]], columns: list[tuple[Any, ...]]
 ) -> tuple[Table, ...]:
-    found: dict[tuple[str, str, str], list[Column]] = {}
+    by_table: dict[tuple[str, str, str], list[Column]] = {}
     for *table, name, kind, _ in sorted(columns, key=lambda row: row[-1]):
-        found.setdefault((table[0], table[1], table[2]), []).append(Column(name, _type(kind)))
+        by_table.setdefault((table[0], table[1], table[2]), []).append(Column(name, _type(kind)))
     return tuple(
         Table(
             None if (catalog, schema) == current else schema,
             name,
-            tuple(found[catalog, schema, name]),
+            tuple(by_table[catalog, schema, name]),
             rows,
             None if catalog == current[0] else catalog,
         )
@@ -133,7 +133,7 @@ def _tables(
             tables, key=lambda row: (row[0] != current[0], row[:3])
         )
         # a view over a missing table has no columns
-        if (catalog, schema, name) in found
+        if (catalog, schema, name) in by_table
     )
 
 

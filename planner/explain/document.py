@@ -562,8 +562,8 @@ class ExplainedPlan(FederatedPlan):
     def rehearsed(self, account: RehearsalReport, *, verbose: bool = False) -> Document:
         """EXPLAIN ANALYZE: how its rehearsal went, before the plan."""
         make = details if verbose else summary
-        own = make(self, self.report, self.verdicts, self.links)
-        return replace(own, sections=(rehearsed(self, account), *own.sections))
+        document = make(self, self.report, self.verdicts, self.links)
+        return replace(document, sections=(rehearsed(self, account), *document.sections))
 
     def __str__(self) -> str:
         return to_text(summary(self, self.report, self.verdicts, self.links))

@@ -567,9 +567,9 @@ def _table(reader: Clauses) -> TableUse:
 
 
 def _role(reader: Clauses) -> tuple[str, tuple[Word, ...]]:
-    role = next((own for own in ROLES if reader.accept(own.upper())), None)
+    role = next((known_role for known_role in ROLES if reader.accept(known_role.upper())), None)
     if role is None:
-        known = [own.upper() for own in ROLES]
+        known = [known_role.upper() for known_role in ROLES]
         near = nearest(reader.word(), known) if reader.word() else None
         raise reader.fail(
             f"expected a role of columns ({', '.join(known)}), got {reader.got()}",

@@ -73,12 +73,12 @@ class Operators(Naming):
             if not self._match(T.IS):
                 return None
             negative = bool(self._match(T.NOT))
-            found = _TRUTHS.get(self._curr.text.upper())
-            if found is None:
+            truth = _TRUTHS.get(self._curr.text.upper())
+            if truth is None:
                 self._retreat(index)
                 return None
             self._advance()
-            value = found.copy()
+            value = truth.copy()
         test = self.expression(exp.Is(this=_operand(this), expression=value))
         return self.expression(exp.Not(this=test)) if negative else test
 

@@ -151,14 +151,14 @@ class Parser(Operators):
 
     def _parse_words(self, name: str, *words: str) -> exp.Expr:
         """Arguments between commas, then some after words; SUBSTRING(x FOR 2) starts at 1."""
-        found = self._parse_csv(self._parse_disjunction)
-        if len(found) == 1:
+        arguments = self._parse_csv(self._parse_disjunction)
+        if len(arguments) == 1:
             for word in words:
                 if self._match_text_seq(word):
-                    found += [self._parse_disjunction() or exp.null()]
+                    arguments += [self._parse_disjunction() or exp.null()]
                 elif name == "SUBSTRING" and word == "FROM" and self._curr.text.upper() == "FOR":
-                    found.append(exp.Literal.number(1))
-        return self.expression(exp.Anonymous(this=name, expressions=found))
+                    arguments.append(exp.Literal.number(1))
+        return self.expression(exp.Anonymous(this=name, expressions=arguments))
 
     def _parse_place(self) -> exp.Expr:
         """The arguments of POSITION."""

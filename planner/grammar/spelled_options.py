@@ -229,7 +229,7 @@ def _split(option: SpelledOption, named: Mapping[str, SpelledOption], fail: Fail
 
 def _weights(option: SpelledOption, fail: Fail) -> list[Token]:
     """`[STRUCT('a', 0.2), ...]`, or `[('a', 0.2), ...]`, as `{'a': 0.2, ...}`."""
-    found = [made("{", option.value[0])]
+    rewritten = [made("{", option.value[0])]
     tokens, at = [t for t in option.value if t.text.upper() != "STRUCT"], 1
     while at < len(tokens) - 1:
         piece = tokens[at : at + 5]
@@ -240,8 +240,8 @@ def _weights(option: SpelledOption, fail: Fail) -> list[Token]:
                 "class_weight = {'yes': 5, 'no': 1}",
                 span=option.span,
             )
-        found += [piece[1], made(":", piece[2]), piece[3]]
+        rewritten += [piece[1], made(":", piece[2]), piece[3]]
         at += 6
         if at < len(tokens):
-            found.append(made(",", piece[4]))
-    return [*found, made("}", option.value[-1])]
+            rewritten.append(made(",", piece[4]))
+    return [*rewritten, made("}", option.value[-1])]

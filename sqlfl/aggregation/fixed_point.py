@@ -46,7 +46,7 @@ STATISTICS = Format(limbs=16, fraction=512)
 """Format for values in their own units, and their squares: up to 6e153, in steps of 7e-155."""
 
 
-def from_floats(values: Array, own: Format, clients: int) -> Array:
+def from_floats(values: Array, form: Format, clients: int) -> Array:
     """Return float64 (n,) as uint64 (n, limbs), ready to be summed over `clients` clients.
 
     Raise ModelError if a sum of such numbers might leave the range, and InternalError for numbers
@@ -55,17 +55,17 @@ def from_floats(values: Array, own: Format, clients: int) -> Array:
     values = np.ascontiguousarray(values, np.float64).reshape(-1)
     if not np.isfinite(values).all():
         raise InternalError("a number to be summed is not finite")
-    room = own.range - (clients - 1).bit_length()
+    room = form.range - (clients - 1).bit_length()
     sizes = np.abs(values)
     if not sizes.max(initial=0.0) < np.ldexp(1.0, room):
         raise _too_large(room)
-    if own.limbs == 2 and own.fraction == WORD:
+    if form.limbs == 2 and form.fraction == WORD:
         return _halves(values, sizes)
     mantissas, exponents = np.frexp(sizes)
     whole = np.ldexp(mantissas, MANTISSA).astype(np.uint64)
-    shifts = exponents.astype(np.int64) - MANTISSA + own.fraction
+    shifts = exponents.astype(np.int64) - MANTISSA + form.fraction
     shifts[values == 0] = 0
-    limbs = _placed(*_rounded(whole, shifts), own.limbs)
+    limbs = _placed(*_rounded(whole, shifts), form.limbs)
     negative = values < 0
     limbs[negative] = negated(limbs[negative])
     return limbs
@@ -112,37 +112,37 @@ def _placed(whole: Array, shifts: Array, limbs: int) -> Array:
     return placed
 
 
-def to_floats(values: Array, own: Format) -> Array:
+def to_floats(values: Array, form: Format) -> Array:
     """Return a sum, uint64 (n, limbs), as float64 (n,), to the last digits."""
     values = np.array(values, np.uint64)
     negative = (values[:, -1] >> np.uint64(WORD - 1)).astype(bool)
     values[negative] = negated(values[negative])
     totals = np.zeros(len(values))
-    for limb in range(own.limbs):
-        totals += np.ldexp(values[:, limb].astype(np.float64), WORD * limb - own.fraction)
+    for limb in range(form.limbs):
+        totals += np.ldexp(values[:, limb].astype(np.float64), WORD * limb - form.fraction)
     return np.where(negative, -totals, totals)
 
 
-def from_fractions(values: Sequence[Fraction], own: Format, clients: int) -> Array:
+def from_fractions(values: Sequence[Fraction], form: Format, clients: int) -> Array:
     """Return exact numbers as `from_floats` does; meant for few of them."""
-    room = own.range - (clients - 1).bit_length()
-    whole = [round(value * (1 << own.fraction)) for value in values]
-    if any(abs(number) >> (room + own.fraction) for number in whole):
+    room = form.range - (clients - 1).bit_length()
+    whole = [round(value * (1 << form.fraction)) for value in values]
+    if any(abs(number) >> (room + form.fraction) for number in whole):
         raise _too_large(room)
-    size = own.bits // 8
-    data = b"".join((number % (1 << own.bits)).to_bytes(size, "little") for number in whole)
-    return np.frombuffer(data, "<u8").reshape(-1, own.limbs).astype(np.uint64)
+    size = form.bits // 8
+    data = b"".join((number % (1 << form.bits)).to_bytes(size, "little") for number in whole)
+    return np.frombuffer(data, "<u8").reshape(-1, form.limbs).astype(np.uint64)
 
 
-def to_fractions(values: Array, own: Format) -> list[Fraction]:
+def to_fractions(values: Array, form: Format) -> list[Fraction]:
     """Return a sum as `to_floats` does, exactly."""
-    size, half = own.bits // 8, 1 << (own.bits - 1)
+    size, half = form.bits // 8, 1 << (form.bits - 1)
     data = np.ascontiguousarray(values).astype("<u8").tobytes()
     whole = [
         int.from_bytes(data[start : start + size], "little") for start in range(0, len(data), size)
     ]
     return [
-        Fraction(number - (1 << own.bits) if number >= half else number, 1 << own.fraction)
+        Fraction(number - (1 << form.bits) if number >= half else number, 1 << form.fraction)
         for number in whole
     ]
 

@@ -105,7 +105,7 @@ def _places(rows: Array, columns: Array, q: int) -> Array:
 
 
 def statistics_summands(
-    own: Statistics, wanted: SendStatistics, clients: int, *, bounded: bool
+    statistics: Statistics, wanted: SendStatistics, clients: int, *, bounded: bool
 ) -> tuple[str, list[int], Array]:
     """Return the same of statistics, for the requested categories.
 
@@ -113,20 +113,26 @@ def statistics_summands(
     that a large mean loses nothing. Raise InternalError if some of its own categories are not
     requested.
     """
-    weight, mean, m2 = (_fractions(v) for v in (own.weight, own.mean, own.m2))
+    weight, mean, m2 = (_fractions(v) for v in (statistics.weight, statistics.mean, statistics.m2))
     if not bounded:
         mean = [w * m if w else Fraction(0) for w, m in zip(weight, mean, strict=True)]
         m2 = [
             s + first * first / w if w else Fraction(0)
             for w, first, s in zip(weight, mean, m2, strict=True)
         ]
-    if len(wanted.tags) != len(own.tags):
-        raise InternalError(f"{len(wanted.tags)} categories were asked for, of {len(own.tags)}")
-    numbers = [*weight, *mean, *m2, *_fractions(own.missing)]
-    for tags, counts, every in zip(own.tags, own.counts, wanted.tags, strict=True):
+    if len(wanted.tags) != len(statistics.tags):
+        raise InternalError(
+            f"{len(wanted.tags)} categories were asked for, of {len(statistics.tags)}"
+        )
+    numbers = [*weight, *mean, *m2, *_fractions(statistics.missing)]
+    for tags, counts, every in zip(statistics.tags, statistics.counts, wanted.tags, strict=True):
         numbers += _fractions(_aligned(tags, counts, every))
-    sizes = [len(own.weight), len(own.missing), *(len(every) for every in wanted.tags)]
-    kind = BOUNDED if bounded else own.kind
+    sizes = [
+        len(statistics.weight),
+        len(statistics.missing),
+        *(len(every) for every in wanted.tags),
+    ]
+    kind = BOUNDED if bounded else statistics.kind
     return kind, sizes, from_fractions(numbers, STATISTICS, clients)
 
 

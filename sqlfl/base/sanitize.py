@@ -54,7 +54,7 @@ def shortened(text: str) -> str:
     """Clip each name, number or other run of characters without a blank that nobody reads to the
     end.
     """
-    return _LONG.sub(lambda found: clipped(found[0], LONGEST_WORD), text)
+    return _LONG.sub(lambda match: clipped(match[0], LONGEST_WORD), text)
 
 
 def _plain(text: str) -> bool:

@@ -81,12 +81,12 @@ class _Limits:
         self._inside += 1
         return before + _lower(self._openmp)
 
-    def leave(self, own: list[_Setting]) -> None:
+    def leave(self, settings: list[_Setting]) -> None:
         self._inside -= 1
         if not self._inside:
             _give_back(self._before)
             self._before = []
-        _give_back(own)
+        _give_back(settings)
 
     def _find(self) -> bool:
         """Return True if other libraries are loaded than before."""

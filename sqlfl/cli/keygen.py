@@ -131,14 +131,14 @@ def secret(
     named = _named(certificates)
     others = None
     if source is None or key is None or certificate is None:
-        found = wrapping.make_secret()
+        shared = wrapping.make_secret()
     else:
         others = _read(source).decode("utf-8", "replace")
-        found = wrapping.unwrap(others, _read(key), _read(certificate))
+        shared = wrapping.unwrap(others, _read(key), _read(certificate))
     (made,) = _new(
         out or Path("parties.secret" if source is None else f"{next(iter(named))}.secret")
     )
-    ct.write_public(made, wrapping.wrap(found, named, others).encode())
+    ct.write_public(made, wrapping.wrap(shared, named, others).encode())
     click.echo(f"{made}: for {', '.join(named)}; the file goes to all of them")
 
 

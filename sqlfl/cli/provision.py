@@ -47,12 +47,14 @@ def provision(
             f"{target / pv.CERTIFICATES}: goes to all sites, once fingerprints were compared"
         )
         return
-    for own in sites.values():
-        if (target / own.name).exists():
-            click.echo(f"{target / own.name} is there already, and stays as it is")
+    for place in sites.values():
+        if (target / place.name).exists():
+            click.echo(f"{target / place.name} is there already, and stays as it is")
             continue
-        pv.write_folder(study, source, own, target / own.name)
-        click.echo(f"{target / own.name}: goes to the {own.role}; its README.md says what to do")
+        pv.write_folder(study, source, place, target / place.name)
+        click.echo(
+            f"{target / place.name}: goes to the {place.role}; its README.md says what to do"
+        )
 
 
 def _go_on(study: StudyFile, source: bytes, site: pv.Site, here: Path, folder: Path | None) -> None:

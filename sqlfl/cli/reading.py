@@ -22,8 +22,8 @@ _LEFT = shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints")
 def pages() -> list[str]:
     """The names of the pages that there are."""
     folder = HOME / "docs"
-    found = (path.relative_to(folder) for path in folder.glob("**/*.md"))
-    return [README, *sorted(path.with_suffix("").as_posix() for path in found)]
+    paths = (path.relative_to(folder) for path in folder.glob("**/*.md"))
+    return [README, *sorted(path.with_suffix("").as_posix() for path in paths)]
 
 
 def page(name: str) -> str:

@@ -111,7 +111,9 @@ def _command(fed: Opened, text: str, values: dict[str, Any]) -> None:
                 raise Error("a variable is set by a name and a value", hint="\\set least 0.5")
             values[variable] = value_of(value.strip())
         case "\\set":
-            click.echo("\n".join(f"${own} = {value!r}" for own, value in values.items()) or "none")
+            click.echo(
+                "\n".join(f"${shown} = {value!r}" for shown, value in values.items()) or "none"
+            )
         case _:
             raise Error(f"there is no {name:.20}", hint="\\? lists the commands")
 

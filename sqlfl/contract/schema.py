@@ -431,17 +431,17 @@ class _Listing:
     governed: bool = field(default=False, metadata=LEFT_OUT)
 
 
-def _columns(found: object) -> tuple[Column, ...]:
+def _columns(pairs: object) -> tuple[Column, ...]:
     """Return columns from pairs of a name and a type. There may be very many, so they are read in
     one line.
     """
-    if not isinstance(found, list) or not all(
+    if not isinstance(pairs, list) or not all(
         type(pair) is list and len(pair) == 2 and type(pair[0]) is type(pair[1]) is str
-        for pair in found
+        for pair in pairs
     ):
         raise ValueError("a table's columns must be pairs of a name and a type")
-    types = {kind: told_type(kind) for _, kind in found}
-    return tuple([Column(name, types[kind]) for name, kind in found])
+    types = {kind: told_type(kind) for _, kind in pairs}
+    return tuple([Column(name, types[kind]) for name, kind in pairs])
 
 
 def told_type(text: str) -> str:

@@ -132,11 +132,11 @@ def _of_keys(plan: FederatedPlan, seen: Mapping[int, SlotCodes]) -> list[Row]:
         means = []
         for slot, end, partners in zip(slots, ends, counts[::-1], strict=True):
             met = partners[end[end >= 0]]
-            found = met[met > 0]
-            means.append(float(found.mean()) if found.size else 0.0)
+            fan_outs = met[met > 0]
+            means.append(float(fan_outs.mean()) if fan_outs.size else 0.0)
             row: Row = {"part": "key", "table": slot.name, "name": name}
             row["distinct"] = len(np.unique(end[end >= 0]))
-            rows.append(row | _shares(len(end), found))
+            rows.append(row | _shares(len(end), fan_outs))
         matched = [(str(row["table"]), row["matched"]) for row in rows[-2:]]
         rows[-2]["finding"] = matching(name, *matched) or multiplied(
             name, means, [slot.name for slot in slots]
@@ -224,26 +224,26 @@ FEWEST = 10
 """Number of joined rows below which a class is reported."""
 
 
-def _of_features(plan: FederatedPlan, slot: Slot, joined: Joined, found: Profile) -> list[Row]:
+def _of_features(plan: FederatedPlan, slot: Slot, joined: Joined, profile: Profile) -> list[Row]:
     rows: list[Row] = []
-    explains = _explains(plan, slot, joined, found)
+    explains = _explains(plan, slot, joined, profile)
     unmatched = slot.name in without_match(plan, joined)
     joined_slot = joined.slots[slot.index]
     active = int(joined_slot.offsets[-1]) - len(joined_slot.virtual)
     for place, feature in enumerate(slot.features):
-        missing = float(found.missing[place]) / joined.total
-        distinct = int(found.distinct[place]) if feature.kind != "array" else None
+        missing = float(profile.missing[place]) / joined.total
+        distinct = int(profile.distinct[place]) if feature.kind != "array" else None
         row = {
             "part": "feature", "table": slot.name, "name": feature.name, "kind": feature.kind,
             "rows": joined.total, "missing": missing, "distinct": distinct,
-            "low": _told(found.low[place]), "high": _told(found.high[place]),
-            "mean": _told(found.mean[place]), "explains": _told(explains[place]),
+            "low": _told(profile.low[place]), "high": _told(profile.high[place]),
+            "mean": _told(profile.mean[place]), "explains": _told(explains[place]),
         }  # fmt: skip
         name = f"feature {feature.name} (of {slot.name})"
         category = feature.kind == CATEGORY
-        if found.missing[place] >= joined.total:
+        if profile.missing[place] >= joined.total:
             row["finding"] = None if unmatched else is_null(name, joined.total, "tells nothing")
-        elif np.isinf(found.mean[place]):
+        elif np.isinf(profile.mean[place]):
             row["finding"] = f"{name} has infinite values, which TRAIN refuses"
         elif distinct == 1 and missing == 0:
             row["finding"] = is_constant(name)
@@ -270,7 +270,7 @@ def _told(number: float) -> float | None:
     return None if np.isnan(number) else float(number)
 
 
-def _explains(plan: FederatedPlan, slot: Slot, joined: Joined, found: Profile) -> Float:
+def _explains(plan: FederatedPlan, slot: Slot, joined: Joined, profile: Profile) -> Float:
     """Return the share of the target's variance between groups that are alike in the feature:
     (features,). For classes it is Goodman and Kruskal's τ. It is adjusted for the number of groups
     (ε², Kelley 1935).
@@ -279,13 +279,13 @@ def _explains(plan: FederatedPlan, slot: Slot, joined: Joined, found: Profile) -
     n = min(
         joined.total, *(int(joined.slots[s.index].offsets[-1]) for s in (slot, target))
     )  # further joins of a row make it no more independent
-    total = joined.total - found.apart
+    total = joined.total - profile.apart
     if total <= 1e-9 * joined.total:
-        return np.full(len(found.explained), np.nan)
-    share = np.minimum(found.explained / total, 1.0)
+        return np.full(len(profile.explained), np.nan)
+    share = np.minimum(profile.explained / total, 1.0)
     with np.errstate(divide="ignore", invalid="ignore"):
-        adjusted = 1.0 - (1.0 - share) * (n - 1.0) / (n - found.groups)
-    return np.where(found.groups < n, np.maximum(adjusted, 0.0), np.nan)
+        adjusted = 1.0 - (1.0 - share) * (n - 1.0) / (n - profile.groups)
+    return np.where(profile.groups < n, np.maximum(adjusted, 0.0), np.nan)
 
 
 def _profiles(

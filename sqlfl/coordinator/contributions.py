@@ -59,13 +59,13 @@ def contributions(
     columns += _named(model, "intercept", np.tile(head.intercept, (joined.total, 1)))
     if joined.offset is not None:
         columns.append(("offset", pa.array(joined.offset)))
-    for own in (slot for slot in plan.ucq.slots if slot.features):
-        rows = joined.slots[own.index].rows
-        columns += _named(model, f"by_{own.name}", added[own.index][rows])
+    for table in (slot for slot in plan.ucq.slots if slot.features):
+        rows = joined.slots[table.index].rows
+        columns += _named(model, f"by_{table.name}", added[table.index][rows])
         if asked.features:
-            said.tell(f"features of {own.name}")
-            for feature, values in _of_features(plan, model, joined, own, channel, run):
-                columns += _named(model, f"by_{own.name}.{feature}", values[rows])
+            said.tell(f"features of {table.name}")
+            for feature, values in _of_features(plan, model, joined, table, channel, run):
+                columns += _named(model, f"by_{table.name}.{feature}", values[rows])
     names, arrays = zip(*columns, strict=True)
     return pa.Table.from_arrays(list(arrays), names=list(names))
 
@@ -111,15 +111,17 @@ def _of_features(
     run: str,
 ) -> Iterator[tuple[str, Float]]:
     """Each feature, and what it adds to the scores of the slot's rows: (n, d_c)."""
-    own = joined.slots[slot.index]
+    members = joined.slots[slot.index]
     outputs = len(model.intercept)
     kind = SendExactContributions if model.exact else SendContributions
     request = kind(run, slot.index, model.run, plan.blocks[slot.index])
-    requests = dict.fromkeys(own.addresses, request)
+    requests = dict.fromkeys(members.addresses, request)
     parts = outputs * len(slot.features)
     replies = ask(
-        channel, requests, lambda a: expected.contributions(own.active[a], parts, exact=model.exact)
+        channel,
+        requests,
+        lambda a: expected.contributions(members.active[a], parts, exact=model.exact),
     )
-    values = np.concatenate([replies[address].values for address in own.addresses])
+    values = np.concatenate([replies[address].values for address in members.addresses])
     for place, feature in enumerate(slot.features):
         yield feature.name, values[:, place * outputs : (place + 1) * outputs].astype(np.float64)

@@ -43,20 +43,20 @@ class Rotations:
         return {slot: slice(ends[k], ends[k + 1]) for k, slot in enumerate(self.values)}
 
     def design(self, rows: Array) -> Float:
-        found = np.empty((len(rows), len(self.theta)))
-        found[:, 0] = 1.0
+        design = np.empty((len(rows), len(self.theta)))
+        design[:, 0] = 1.0
         for slot, place in self.places.items():
-            found[:, place] = self.values[slot][self.rows[slot][rows]]
-        return found
+            design[:, place] = self.values[slot][self.rows[slot][rows]]
+        return design
 
     def scores(self, intercept: float) -> Float:
         """H (N,)"""
-        found = np.full(self.joined.total, intercept)
+        scores = np.full(self.joined.total, intercept)
         if self.joined.offset is not None:
-            found += self.joined.offset
+            scores += self.joined.offset
         for slot, place in self.places.items():
-            found += (self.values[slot] @ self.theta[place])[self.rows[slot]]
-        return found
+            scores += (self.values[slot] @ self.theta[place])[self.rows[slot]]
+        return scores
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,20 +101,20 @@ class Resolved:
         size = len(self.origin)
         places = np.concatenate([np.arange(size)[told.places[slot]] for slot in self.moving])
         functions = np.vstack([self.origin, np.eye(size)[places]])
-        found = []
+        roots = []
         for form in (self.covariance, self.endless @ self.endless.T):
             values, vectors = np.linalg.eigh(functions @ form @ functions.T)
-            found.append(vectors * np.sqrt(np.maximum(values, 0.0)))
-        return np.stack(found)
+            roots.append(vectors * np.sqrt(np.maximum(values, 0.0)))
+        return np.stack(roots)
 
     def intercept_of(self, replies: Mapping[int, Errors]) -> tuple[float, float, bool]:
         """Return the intercept, its variance and whether it has a finite estimate."""
         if not self.moving:
             variance = float(variances_of(self.origin[None, :], self.covariance)[0])
             return self.intercept, variance, not touches(self.origin[None, :], self.endless)[0]
-        own = [replies[slot] for slot in self.moving]
-        spread, ending = np.linalg.norm(np.sum([reply.turned for reply in own], axis=0), axis=1)
-        moved = sum(reply.moved for reply in own)
+        moving = [replies[slot] for slot in self.moving]
+        spread, ending = np.linalg.norm(np.sum([reply.turned for reply in moving], axis=0), axis=1)
+        moved = sum(reply.moved for reply in moving)
         length = float(np.linalg.norm(self.origin))
         least = EPSILON * float(np.trace(self.covariance)) * length**2
         variance = float(spread) ** 2

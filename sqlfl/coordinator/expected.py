@@ -228,7 +228,9 @@ def skew(features: int) -> Expected[Skew]:
             if not (np.isnan(shares) | ((shares >= 0) & (shares <= 1 + ROUNDING))).all():
                 return "has shares beyond 0 and 1"
         far = (reply.distances, reply.indices, reply.divergences)
-        return "has a negative distance" if any((own < 0).any() for own in far) else None
+        return (
+            "has a negative distance" if any((distances < 0).any() for distances in far) else None
+        )
 
     return Expected(Skew, {"features": features}, fault)
 
@@ -316,7 +318,9 @@ def written(rows: int) -> Expected[Written]:
 
 def kept() -> Expected[Saved]:
     """Return the expected reply about blocks to be written to disk."""
-    return Expected(Saved, fault=lambda own: None if own.lasting else "says that it does not last")
+    return Expected(
+        Saved, fault=lambda saved: None if saved.lasting else "says that it does not last"
+    )
 
 
 def collected() -> Expected[Collected]:

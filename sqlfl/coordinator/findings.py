@@ -33,9 +33,9 @@ def remark_on_join(plan: FederatedPlan, joined: Joined, remark: Callable[[str], 
             f"LEFT JOIN {name}: no row has a match in it, and its columns are as where there is "
             "none. Are the keys written alike, lower(trim(a.key)) = lower(trim(b.key))?"
         )
-    found = growth(plan, joined)
-    if found is not None:
-        remark(found)
+    growth_text = growth(plan, joined)
+    if growth_text is not None:
+        remark(growth_text)
     for text in _idle_keys(plan, joined) if plan.purpose == TRAIN else ():
         remark(text)
 
@@ -44,8 +44,11 @@ def _idle_keys(plan: FederatedPlan, joined: Joined) -> Iterator[str]:
     """Tables most of whose rows sent a key for nothing, in words."""
     silent = without_match(plan, joined)
     for index, slot in joined.slots.items():
-        own = plan.ucq.slots[index]
-        name, sent = own.name, joined.tables.get(index, 0) - sum(f.virtual for f in own.fragments)
+        planned = plan.ucq.slots[index]
+        name, sent = (
+            planned.name,
+            joined.tables.get(index, 0) - sum(f.virtual for f in planned.fragments),
+        )
         active = int(slot.offsets[-1]) - len(slot.virtual)
         if sent >= MIN_KEYS and active <= USED * sent and name not in silent and joined.total:
             yield (

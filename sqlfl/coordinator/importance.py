@@ -54,7 +54,7 @@ def importance(
     scores = slot_scores(plan, model, rows.joined, channel, run)
     remark_on_features(plan, rows.joined, channel, run, said.remark)
     whole = _measured(asked, model, rows, scores)
-    found: list[dict[str, object]] = []
+    lines: list[dict[str, object]] = []
     for slot in (slot for slot in plan.ucq.slots if slot.features):
         said.tell(f"permuting features of {slot.name}")
         for feature, permuted, variance in _permuted(
@@ -64,7 +64,7 @@ def importance(
                 _worse(asked, whole, _measured(asked, model, rows, {**scores, slot.index: values}))
                 for values in permuted
             ]
-            found.append({
+            lines.append({
                 "party": ", ".join(slot.parties),
                 "table": slot.name,
                 "feature": feature,
@@ -73,7 +73,7 @@ def importance(
                 "variance": variance,
             })  # fmt: skip
     _say(asked, whole, said)
-    return pa.Table.from_pylist(found, schema=SCHEMA)
+    return pa.Table.from_pylist(lines, schema=SCHEMA)
 
 
 def _permuted(
@@ -88,11 +88,11 @@ def _permuted(
 ) -> Iterator[tuple[str | None, Iterator[Array], float | None]]:
     """A feature, what its slot's rows add to the scores each time that it is permuted, and the
     variance of what they add; first all of them, whose rows are permuted here, at no message."""
-    own = scores[slot.index]
+    slot_scores = scores[slot.index]
     seed = asked.seed
     chance = np.random.default_rng(None if seed is None else [seed, slot.index])
-    whole = (own[chance.permutation(len(own))] for _ in range(asked.repeats))
-    yield None, whole, _variance(model, own, rows, slot)
+    whole = (slot_scores[chance.permutation(len(slot_scores))] for _ in range(asked.repeats))
+    yield None, whole, _variance(model, slot_scores, rows, slot)
     for place, feature in enumerate(slot.features):
         told = (
             _told(plan, asked, model, rows, slot, place, repeat, channel, run)
@@ -125,10 +125,10 @@ def _told(
     return np.concatenate([replies[address].values for address in joined.addresses])
 
 
-def _variance(model: Model, own: Array, rows: Labelled, slot: Slot) -> float:
+def _variance(model: Model, slot_scores: Array, rows: Labelled, slot: Slot) -> float:
     """Over joined rows, of what the slot adds to the scores, summed over these."""
     added = Head(model.intercept, model.head).weights
-    parts: Float = own.astype(np.float64) if added is None else own @ added
+    parts: Float = slot_scores.astype(np.float64) if added is None else slot_scores @ added
     values = parts[rows.joined.slots[slot.index].rows]
     return sum(
         mean_of((column - mean_of(column, rows.weights)) ** 2, rows.weights) for column in values.T
@@ -142,8 +142,8 @@ def _measured(
     loss = loss_of_model(model)
     if asked.metric == "loss":
         return loss.of_prediction(prediction, rows.y, rows.weights)
-    found = loss.metrics(prediction, rows.y, rows.weights)[asked.metric]
-    return None if found is None else float(found)
+    value = loss.metrics(prediction, rows.y, rows.weights)[asked.metric]
+    return None if value is None else float(value)
 
 
 def _worse(asked: Importance, before: float | None, after: float | None) -> float | None:

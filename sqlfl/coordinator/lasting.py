@@ -108,8 +108,8 @@ class LastingJoin:
         """Return the mapping of an earlier statement that joins the same rows; a copy, which may be
         changed.
         """
-        found = self._mappings.get(_joined(plan))
-        return None if found is None else KeptMapping(found.codes, deepcopy(found.rows))
+        kept = self._mappings.get(_joined(plan))
+        return None if kept is None else KeptMapping(kept.codes, deepcopy(kept.rows))
 
     def keep(self, plan: FederatedPlan, codes: Mapping[int, SlotCodes], rows: RowMapping) -> None:
         """Keep copies of the mapping, unless it is large or in files."""
@@ -166,12 +166,12 @@ def _addresses(clients: tuple[Client, ...], slot: int) -> list[Address]:
 
 def _slots(plan: FederatedPlan) -> dict[Address, Hashable]:
     """Return what the rows of each slot follow from, at each client."""
-    found: dict[Address, Hashable] = {}
+    slots: dict[Address, Hashable] = {}
     for client, items in plan.specifications.items():
         for item in items:
             texts = tuple(f.sql for f in evaluated(plan.ucq.slots[item.slot], item))
-            found[client, item.slot] = rows_of(item, texts)
-    return found
+            slots[client, item.slot] = rows_of(item, texts)
+    return slots
 
 
 def _joined(plan: FederatedPlan) -> Hashable:

@@ -142,8 +142,8 @@ class Joined:
         """float64 (N,): the offset of every joined row; None where there is none."""
         if self.offsets is None:
             return None
-        found: Array = self.offsets.values[self.slots[self.offsets.slot].rows]
-        return found
+        values: Array = self.offsets.values[self.slots[self.offsets.slot].rows]
+        return values
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,13 +190,13 @@ def prepare(
     tell("taking snapshots")
     slots, null_targets, nonces = _snapshots(plan, channel, run, lasting)
     tell("joining keys")
-    found = _found(plan, lasting, tell, stored=scratch is not None)
+    kept_mapping = _found(plan, lasting, tell, stored=scratch is not None)
     codes: Mapping[int, SlotCodes]
-    if found is None:
+    if kept_mapping is None:
         codes = _codes(plan, slots, nonces, channel, run, lasting)
         rows = None
     else:
-        codes, rows = found.codes, found.rows
+        codes, rows = kept_mapping.codes, kept_mapping.rows
     seen(codes)
     virtual, labelled = _virtual(plan, codes), _labelled(plan, codes)
     if rows is None:
@@ -238,16 +238,16 @@ def _found(
         return None
     if any(slot.index not in plan.join.kept for slot in plan.ucq.slots):
         return None
-    found = lasting.mapping(plan)
-    if found is None:
+    kept = lasting.mapping(plan)
+    if kept is None:
         return None
-    tree = found.rows if isinstance(found.rows, Factorised) else None
-    size, total = JoinSize(found.rows.total, exact=True), found.rows.total
+    tree = kept.rows if isinstance(kept.rows, Factorised) else None
+    size, total = JoinSize(kept.rows.total, exact=True), kept.rows.total
     place = check_join(
-        plan, found.codes, size, lambda most: min(most, total), tell, found=tree, stored=stored
+        plan, kept.codes, size, lambda most: min(most, total), tell, found=tree, stored=stored
     )
     # it may be that these rows are to be in files, by this statement's options
-    return found if tree is not None or place.written else None
+    return kept if tree is not None or place.written else None
 
 
 def _codes(
@@ -589,10 +589,10 @@ def with_offsets(plan: FederatedPlan, joined: Joined, channel: ReplyChannel, run
     slot = next((slot for slot in plan.ucq.slots if slot.offset), None)
     if slot is None:
         return joined
-    own = joined.slots[slot.index]
-    requests = {a: SendOffsets(run, slot.index) for a in own.addresses}
-    replies = ask(channel, requests, lambda a: Expected(Offsets, {"active": own.active[a]}))
-    values = np.concatenate([replies[address].values for address in own.addresses])
+    members = joined.slots[slot.index]
+    requests = {a: SendOffsets(run, slot.index) for a in members.addresses}
+    replies = ask(channel, requests, lambda a: Expected(Offsets, {"active": members.active[a]}))
+    values = np.concatenate([replies[address].values for address in members.addresses])
     _check(plan, values)
     if plan.exposure:
         values = np.log(values)

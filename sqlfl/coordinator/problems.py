@@ -215,8 +215,8 @@ def _paired(plan: FederatedPlan, joined: Joined) -> dict[int, int]:
 
 
 def _observed(joined: Joined) -> int:
-    own = joined.weighting
-    return joined.total if own is None else _rows_of(own)
+    weighting = joined.weighting
+    return joined.total if weighting is None else _rows_of(weighting)
 
 
 def _rows_of(weighting: Weighting) -> int:
@@ -251,11 +251,11 @@ def written_data(plan: FederatedPlan, joined: Joined, target: Targets) -> Data:
 
 
 def _offset(joined: Joined, *, written: bool) -> Offset | None:
-    own = joined.offsets
-    if own is None:
+    offsets = joined.offsets
+    if offsets is None:
         return None
-    rows = SlotMapping(joined.slots[own.slot].rows, len(own.values)) if written else None
-    return Offset(own.values[None], rows)
+    rows = SlotMapping(joined.slots[offsets.slot].rows, len(offsets.values)) if written else None
+    return Offset(offsets.values[None], rows)
 
 
 def found_data(plan: FederatedPlan, joined: Joined, target: Targets) -> Data:

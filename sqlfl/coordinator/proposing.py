@@ -33,7 +33,7 @@ def propose_study(
     it is approved or needs no approval.
     """
     return _verdicts(
-        {(c, CLIENT): ProposeStudy("", CLIENT, own.to_json()) for c, own in studies.items()},
+        {(c, CLIENT): ProposeStudy("", CLIENT, study.to_json()) for c, study in studies.items()},
         channel,
     )
 

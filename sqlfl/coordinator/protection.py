@@ -261,7 +261,7 @@ def remark_on_worth(
     if problem.noise > 0.0:
         explained, doubt = _explained(problem, scores)
     else:
-        none = tuple(np.zeros_like(own) for own in scores.slots)
+        none = tuple(np.zeros_like(values) for values in scores.slots)
         start = problem.loss.initial_intercept(problem.targets, problem.shares)
         constant = problem.passes.look(Scores(none, start), sums=False).value
         explained, doubt = 1.0 - loss / constant if constant > 0.0 else 0.0, 0.0
@@ -288,7 +288,7 @@ def _explained(problem: Problem, scores: Scores) -> tuple[float, float]:
     start_scores = np.tile(start, (mapping.total, 1))
     curvature = loss.mean_curvature(start_scores[:1])
     slopes = loss.gradient(start_scores, problem.targets)
-    moved = mapping.gather_sum([own.T for own in scores.slots]) + scores.constant - start
+    moved = mapping.gather_sum([values.T for values in scores.slots]) + scores.constant - start
     spread = float(weights @ np.square(slopes).sum(axis=1))
     along = float(weights @ (slopes * moved).sum(axis=1))
     square = float(weights @ np.square(moved).sum(axis=1)) - slopes.shape[1] * problem.noise**2
@@ -353,37 +353,50 @@ def check_run(
     def expected(address: Address) -> Expected[Releases]:
         slot = known[address[1]]
         return Expected(
-            Releases, fault=lambda own: _fault(plan, slot, protection, own, address in told)
+            Releases,
+            fault=lambda releases: _fault(plan, slot, protection, releases, address in told),
         )
 
     ask(channel, asked, expected)
 
 
 def _fault(
-    plan: FederatedPlan, slot: Slot, protection: RunProtection | None, own: Releases, told: bool
+    plan: FederatedPlan,
+    slot: Slot,
+    protection: RunProtection | None,
+    releases: Releases,
+    told: bool,
 ) -> str | None:
     try:
-        _check(plan, slot, protection, own, told)
+        _check(plan, slot, protection, releases, told)
     except InternalError as error:
         return f"tells of other releases than were planned: {error.message}"
     return None
 
 
 def _check(
-    plan: FederatedPlan, slot: Slot, protection: RunProtection | None, own: Releases, told: bool
+    plan: FederatedPlan,
+    slot: Slot,
+    protection: RunProtection | None,
+    releases: Releases,
+    told: bool,
 ) -> None:
     epsilon = plan.privacy.label_epsilon if plan.privacy is not None and slot.target else None
-    if own.labels != (epsilon or 0.0):
+    if releases.labels != (epsilon or 0.0):
         raise InternalError(
-            f"slot {slot.index}: labels were noised with ε = {own.labels}, planned {epsilon}"
+            f"slot {slot.index}: labels were noised with ε = {releases.labels}, planned {epsilon}"
         )
     if protection is None or not slot.features:
-        found = [name for name in own.forms() if name != "labels" and getattr(own, name)]
-        if found:
-            raise InternalError(f"slot {slot.index}: releases without a plan: {', '.join(found)}")
+        unplanned = [
+            name for name in releases.forms() if name != "labels" and getattr(releases, name)
+        ]
+        if unplanned:
+            raise InternalError(
+                f"slot {slot.index}: releases without a plan: {', '.join(unplanned)}"
+            )
         return
     calibration = replace(protection.calibration, rounds=protection.most)
-    check_releases(calibration, slot.index, own, told)
+    check_releases(calibration, slot.index, releases, told)
 
 
 def planned_releases(

@@ -122,15 +122,15 @@ def evaluate(
     return measured(plan, model, _outcome(plan, model, channel, run, said))
 
 
-def measured(plan: FederatedPlan, model: Model, found: Outcome) -> pa.Table:
+def measured(plan: FederatedPlan, model: Model, outcome: Outcome) -> pa.Table:
     """The table that EVALUATE, or the plan's look, makes of an outcome."""
     if plan.look is not None:
         classes = None if model.classes is None else class_values(model)
-        return look(plan.look, classes, found.prediction, found.y, found.weights)
+        return look(plan.look, classes, outcome.prediction, outcome.y, outcome.weights)
     loss = loss_of_model(model)
-    metrics = loss.metrics(found.prediction, found.y, found.weights)
-    value = loss.of_prediction(found.prediction, found.y, found.weights)
-    row: dict[str, object] = {"rows": found.rows, "loss": value, **metrics}
+    metrics = loss.metrics(outcome.prediction, outcome.y, outcome.weights)
+    value = loss.of_prediction(outcome.prediction, outcome.y, outcome.weights)
+    row: dict[str, object] = {"rows": outcome.rows, "loss": value, **metrics}
     kinds = {"rows": pa.int64(), "labels": pa.string()}
     if plan.privacy is not None:
         if model.classes is not None:
@@ -241,10 +241,10 @@ def predicted(model: Model, joined: Joined, scores: Mapping[int, Array]) -> Arra
     embedding = np.zeros((joined.total, head.inputs))
     for slot, values in scores.items():
         embedding += values[joined.slots[slot].rows]
-    found = head.scores(embedding)
+    totals = head.scores(embedding)
     if joined.offset is not None:
-        found = found + joined.offset[:, None]
-    return loss_of_model(model).predict(found)
+        totals = totals + joined.offset[:, None]
+    return loss_of_model(model).predict(totals)
 
 
 def identifiers(
@@ -254,7 +254,7 @@ def identifiers(
     active = {address: count for slot in slots for address, count in slot.active.items()}
     requests = {address: SendIdentifiers(run, address[1]) for address in active}
     replies = ask(channel, requests, lambda a: expected.identifiers(told(plan, a), active[a]))
-    found: dict[int, pa.Array] = {}
+    columns: dict[int, pa.Array] = {}
     for slot in plan.ucq.slots:
         for position, identifier in enumerate(slot.identifiers):
             parts = {
@@ -262,8 +262,8 @@ def identifiers(
                 for address in joined.slots[slot.index].addresses
             }
             column = pa.concat_arrays(_same_type(parts, requests))
-            found[identifier] = column.take(pa.array(joined.slots[slot.index].rows))
-    return [(item.name, found[number]) for number, item in enumerate(plan.ucq.identifiers)]
+            columns[identifier] = column.take(pa.array(joined.slots[slot.index].rows))
+    return [(item.name, columns[number]) for number, item in enumerate(plan.ucq.identifiers)]
 
 
 def _same_type(

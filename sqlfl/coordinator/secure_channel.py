@@ -310,18 +310,18 @@ class SecretSums:
         count, width = len(joined) * numbers, self._width
         sizes = {"packed": packing.size(count, width)}
 
-        def fault(own: MaskedEmbeddings) -> str | None:
-            if (own.numbers, own.width) == (count, width):
+        def fault(reply: MaskedEmbeddings) -> str | None:
+            if (reply.numbers, reply.width) == (count, width):
                 return None
-            return f"has {own.numbers} numbers of {own.width} bits, of {count} of {width}"
+            return f"has {reply.numbers} numbers of {reply.width} bits, of {count} of {width}"
 
         replies: Mapping[Address, MaskedEmbeddings] = ask(
             self._repeating, requests, lambda address: Expected(MaskedEmbeddings, sizes, fault)
         )
         parts = []
-        for address, own in replies.items():
+        for address, reply in replies.items():
             try:
-                parts.append(packing.unpack(own.packed.tobytes(), width, count))
+                parts.append(packing.unpack(reply.packed.tobytes(), width, count))
             except WireError as error:
                 raise refused(address[0], requests[address], error.message) from None
         total = packing.summed(parts, width)

@@ -51,8 +51,8 @@ def remark_on_separation(
     """Warn of columns without a finite estimate, where the plan asks for them; as
     `separation_of` has them."""
     slots = plan.run.separated
-    found = separation_of(plan, slots, joined, target, channel, run, written=written)
-    for text in found.values():
+    texts = separation_of(plan, slots, joined, target, channel, run, written=written)
+    for text in texts.values():
         remark(text)
 
 
@@ -87,13 +87,13 @@ def separation_of(
     names = {slot.index: {feature.name for feature in slot.features} for slot in towers}
     outputs = _outputs(plan, target)
     replies = ask(channel, requests, lambda a: expected.separated(outputs, names[a[1]]))
-    found = {}
+    texts = {}
     for slot in asked:
         merged = merge_separated([replies[a] for a in joined.slots[slot.index].addresses])
         text = _said(plan, slot, merged)
         if text is not None:
-            found[slot.index] = text
-    return found
+            texts[slot.index] = text
+    return texts
 
 
 def _outputs(plan: FederatedPlan, target: Targets) -> int:
@@ -116,14 +116,14 @@ def _members(plan: FederatedPlan, target: Targets) -> Iterator[Array]:
 def _classes(
     plan: FederatedPlan,
     joined: Joined,
-    own: JoinedSlot,
+    rows_of_slot: JoinedSlot,
     target: Targets,
     towers: list[int],
     *,
     written: bool,
 ) -> Array:
     """Return the marks of a slot's rows, as `SendSeparated` has them: uint8 (rows, outputs)."""
-    size = int(own.offsets[-1])
+    size = int(rows_of_slot.offsets[-1])
     marks = np.zeros((size, _outputs(plan, target)), np.uint8)
     for output, members in enumerate(_members(plan, target)):
         if written:
@@ -132,36 +132,39 @@ def _classes(
             if joined.weighting is not None:
                 counts = joined.weighting.weights > 0
             inside, outside = (
-                np.bincount(own.rows[counts & rows], minlength=size) > 0 for rows in (of, ~of)
+                np.bincount(rows_of_slot.rows[counts & rows], minlength=size) > 0
+                for rows in (of, ~of)
             )
         else:
             place = next(slot.index for slot in plan.ucq.slots if slot.target)
-            inside = _often(joined, own, towers, place, members) > 0.5
-            outside = _often(joined, own, towers, place, ~members) > 0.5
+            inside = _often(joined, rows_of_slot, towers, place, members) > 0.5
+            outside = _often(joined, rows_of_slot, towers, place, ~members) > 0.5
         marks[:, output] = np.where(inside, OF_CLASS, 0) + np.where(outside, NOT_OF_CLASS, 0)
     return marks
 
 
-def _often(joined: Joined, own: JoinedSlot, towers: list[int], place: int, members: Array) -> Array:
+def _often(
+    joined: Joined, slot: JoinedSlot, towers: list[int], place: int, members: Array
+) -> Array:
     """Return the number of joined rows with these targets for each row: (rows,). The mapping is not
     written down.
     """
     pieces = chunks_of(joined.mapping, towers, place, members.astype(np.float64))
     none = Scores(tuple(np.zeros((1, size)) for size in pieces.sizes), np.zeros(1))
     look = Passes(pieces, Squared()).look(none)  # its slopes are 0 − target
-    occurrences: Array = -look.slots[towers.index(own.slot)][0]
+    occurrences: Array = -look.slots[towers.index(slot.slot)][0]
     return occurrences
 
 
-def _said(plan: FederatedPlan, slot: Slot, found: Separated) -> str | None:
+def _said(plan: FederatedPlan, slot: Slot, separated: Separated) -> str | None:
     counts = not kind_of(plan.kind).classifies
-    alike = found.states == NOT_OF_CLASS
+    alike = separated.states == NOT_OF_CLASS
     if not counts:
-        alike |= found.states == OF_CLASS
+        alike |= separated.states == OF_CLASS
     names: dict[str, None] = {}
-    words = categories_of(found)
+    words = categories_of(separated)
     for place in np.flatnonzero(alike.any(axis=1)).tolist():
-        feature, category = found.features[place], words[place]
+        feature, category = separated.features[place], words[place]
         names[feature if not category else f"{feature} ({category})"] = None
     if not names:
         return None

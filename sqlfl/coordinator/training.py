@@ -209,26 +209,26 @@ def run_rounds(
         }
         ask(line, saving, lambda address: Expected(Saved))
 
-    def trained(own: ModelCandidate, ending: Ending, *, interrupted: bool) -> Trained:
+    def trained(candidate: ModelCandidate, ending: Ending, *, interrupted: bool) -> Trained:
         return Trained(
-            intercept=own.intercept,
-            head=own.head,
+            intercept=candidate.intercept,
+            head=candidate.head,
             classes=target.classes,
             history=pa.Table.from_pylist(rows, schema=HISTORY),
             metrics={
                 **_counts(plan, joined, target, measures),
-                "objective": own.step.objective + floor,
-                "loss": own.step.loss + floor,
-                **measures.final(own.scores),
-                **own.step.estimates,
+                "objective": candidate.step.objective + floor,
+                "loss": candidate.step.loss + floor,
+                **measures.final(candidate.scores),
+                **candidate.step.estimates,
             },
             interrupted=interrupted,
             ending=ending,
             stopped_early=stopped,
-            epoch=own.step.epoch,
+            epoch=candidate.step.epoch,
             calibration=None if prepared.protection is None else prepared.protection.calibration,
             dropped=joined.dropped,
-            exact=_is_exact(plan, problem, own),
+            exact=_is_exact(plan, problem, candidate),
         )
 
     def waited_for(epoch: int, *, ends: bool) -> None:
@@ -375,7 +375,7 @@ def remark_on_leaks(
     if scores is None or plan.tower is not None or plan.privacy is not None:
         return
     least = CLASSES if kind_of(plan.kind).classifies else NUMBERS
-    none = tuple(np.zeros_like(own) for own in scores.slots)
+    none = tuple(np.zeros_like(values) for values in scores.slots)
     start = best_constant(problem)
     constant = problem.passes.look(Scores(none, start), sums=False).value
     if not constant > 0.0 or 1.0 - loss / constant < least:

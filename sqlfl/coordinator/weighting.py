@@ -124,13 +124,13 @@ def _counts(
     requests: dict[Address, Weigh] = {}
     for slot in plan.ucq.slots:
         if slot.features:
-            own = joined.slots[slot.index]
-            counts = np.bincount(own.rows, weights, int(own.offsets[-1]))
+            members = joined.slots[slot.index]
+            counts = np.bincount(members.rows, weights, int(members.offsets[-1]))
             alone: Array = np.zeros(0)
             if samples is not None:
-                alone = np.bincount(own.rows, samples, int(own.offsets[-1]))
-            for number, address in enumerate(own.addresses):
-                mine = slice(own.offsets[number], own.offsets[number + 1])
+                alone = np.bincount(members.rows, samples, int(members.offsets[-1]))
+            for number, address in enumerate(members.addresses):
+                mine = slice(members.offsets[number], members.offsets[number + 1])
                 requests[address] = Weigh(run, slot.index, counts[mine], total, alone[mine])
     return requests
 

@@ -232,12 +232,12 @@ def curves(model: Model, feature: str | None, channel: ReplyChannel, said: Scori
     }
     outputs = len(model.intercept)
     replies = ask(channel, requests, lambda a: expected.curves(outputs))
-    found = [
+    tables = [
         _table(model, block, merged([replies[c, block.slot] for c in block.clients]), number)
         for block in model.blocks
         for number in range(outputs)
     ]
-    if len(parts) > 1 and not any(table.num_rows for table in found):
+    if len(parts) > 1 and not any(table.num_rows for table in tables):
         raise _unknown(model, wanted, known)
     if paired:
         said.note(
@@ -250,7 +250,7 @@ def curves(model: Model, feature: str | None, channel: ReplyChannel, said: Scori
         "narrower than its knots are smoothed away, and weights of other tables count as known. "
         "Rows are of the table; of a number with many values they are those around it."
     )
-    return pa.concat_tables(found)
+    return pa.concat_tables(tables)
 
 
 def _unknown(model: Model, wanted: str, known: Sequence[str]) -> ModelError:
@@ -280,8 +280,8 @@ def merged(replies: Sequence[Curves]) -> Curves:
         for f, k, number, v in zip(features, kinds, numbers, values, strict=True)
     ]
     groups = {key: group for group, key in enumerate(sorted(set(keys)))}
-    own = np.array([groups[key] for key in keys], np.intp)
-    first = np.unique(own, return_index=True)[1]
+    group_of_point = np.array([groups[key] for key in keys], np.intp)
+    first = np.unique(group_of_point, return_index=True)[1]
     return replace(
         replies[0],
         features=tuple(features[first]),
@@ -289,7 +289,7 @@ def merged(replies: Sequence[Curves]) -> Curves:
         kinds=kinds[first],
         effects=effects[first],
         errors=errors[first],
-        rows=np.bincount(own, rows, len(groups)).astype(np.int64),
+        rows=np.bincount(group_of_point, rows, len(groups)).astype(np.int64),
     )
 
 

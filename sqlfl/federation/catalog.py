@@ -60,8 +60,8 @@ class FederationCatalog:
 
     def _listing(self, client: Client) -> Listing:
         if client not in self._listings:
-            own = self._parties[client.party]
-            clients = self._together if client in self._together else own
+            databases = self._parties[client.party]
+            clients = self._together if client in self._together else databases
             requests = {(c, CLIENT): ListTables("", CLIENT) for c in clients}
             replies = ask(self._channel, requests, lambda address: Expected(Tables))
             for address, reply in replies.items():

@@ -66,12 +66,12 @@ def columns_of_tables(catalog: Catalog) -> pa.Table:
 def tables(catalog: Catalog) -> pa.Table:
     """A row per table: how a query writes it, the number of its columns, and of its party's
     databases that have it."""
-    found = list(_tables(catalog))
+    listing = list(_tables(catalog))
     return pa.table(
         {
-            "table": [listed.name for listed in found],
-            "columns": [len(list(listed.columns())) for listed in found],
-            "databases": [len(listed.parts) for listed in found],
+            "table": [listed.name for listed in listing],
+            "columns": [len(list(listed.columns())) for listed in listing],
+            "databases": [len(listed.parts) for listed in listing],
         },
         TABLES,
     )

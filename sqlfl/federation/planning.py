@@ -468,8 +468,8 @@ def _picked(slot: Slot, places: list[int]) -> Slot:
     def picked(fragment: Fragment) -> Fragment:
         select = fragment.select.copy()
         items = select.expressions
-        found = [items[place] for place in places] + items[len(slot.features) :]
-        select.set("expressions", found or [exp.alias_(exp.Literal.number(1), ROW)])
+        outputs = [items[place] for place in places] + items[len(slot.features) :]
+        select.set("expressions", outputs or [exp.alias_(exp.Literal.number(1), ROW)])
         return replace(fragment, select=select, parts=tuple(map(picked, fragment.parts)))
 
     features = tuple(slot.features[place] for place in places)

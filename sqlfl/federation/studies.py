@@ -111,8 +111,8 @@ class Studies:
         )  # fmt: skip
         tables = _tables(statement, catalog)
         parts = tuple(
-            StudyPart(client.party, client.index, replace(whole, tables=own))
-            for client, own in tables.items()
+            StudyPart(client.party, client.index, replace(whole, tables=client_tables))
+            for client, client_tables in tables.items()
         )
         study = KeptStudy(name, statement.purpose, parts)
         with self._lock:
@@ -192,7 +192,9 @@ def _states(
 ) -> Iterator[tuple[StudyPart, str, str]]:
     """Yield each part with its owner's decision and the rule behind it."""
     attached = {
-        (own.party, own.index): own for party in catalog.parties() for own in catalog.clients(party)
+        (attached_client.party, attached_client.index): attached_client
+        for party in catalog.parties()
+        for attached_client in catalog.clients(party)
     }
     clients = {part: attached.get((part.party, part.index)) for part in study.parts}
     asked = {
@@ -221,11 +223,11 @@ def _tables(statement: st.CreateStudy, catalog: Catalog) -> dict[Client, tuple[S
     """Return each client's tables of the study. Raise PlanError for a table or a column that is
     not there, and for a table that is written twice.
     """
-    found: dict[Client, tuple[StudyTable, ...]] = {}
+    tables: dict[Client, tuple[StudyTable, ...]] = {}
     for use in statement.tables:
         for client, table in tables_at(catalog, use.table, statement.sql):
             path = (table.catalog or "", table.schema or "", table.name)
-            if any(own.table == path for own in found.get(client, ())):
+            if any(listed.table == path for listed in tables.get(client, ())):
                 raise PlanError(
                     f"{'.'.join(use.table.parts)} is written twice",
                     hint="write all roles of a table before its ON",
@@ -236,8 +238,8 @@ def _tables(statement: st.CreateStudy, catalog: Catalog) -> dict[Client, tuple[S
                 StudyColumns(role, tuple(_column(word, table, statement) for word in words))
                 for role, words in use.roles
             )
-            found[client] = (*found.get(client, ()), StudyTable(path, roles))
-    return found
+            tables[client] = (*tables.get(client, ()), StudyTable(path, roles))
+    return tables
 
 
 def _column(word: st.Word, table: Table, statement: st.CreateStudy) -> str:

@@ -154,12 +154,12 @@ def table_of(command: object, parties: Sequence[str], columns: Result) -> pa.Tab
         case ms.CommandGetDbSchemas():
             like = _like(command.db_schema_filter_pattern)
             places = {(party, schema) for party, schema, _ in _grouped(columns)}
-            found = sorted(
+            schemas = sorted(
                 (party, schema)
                 for party, schema in places
                 if command.catalog in (None, party) and like(schema)
             )
-            return _rows(found, SCHEMAS)
+            return _rows(schemas, SCHEMAS)
         case ms.CommandGetTables():
             return _tables(command, columns)
         case ms.CommandGetTableTypes():
@@ -177,19 +177,19 @@ def _tables(command: ms.CommandGetTables, columns: Result) -> pa.Table:
         _like, (command.db_schema_filter_pattern, command.table_name_filter_pattern)
     )
     wanted = not command.table_types or TABLE in command.table_types
-    found = {
-        place: own
-        for place, own in _grouped(columns).items()
+    listed = {
+        place: pairs
+        for place, pairs in _grouped(columns).items()
         if wanted and command.catalog in (None, place[0]) and schemas(place[1]) and names(place[2])
     }
-    rows: list[tuple[Any, ...]] = [(*place, TABLE) for place in found]
+    rows: list[tuple[Any, ...]] = [(*place, TABLE) for place in listed]
     if not command.include_schema:
         return _rows(rows, TABLES)
-    kinds = list(dict.fromkeys(kind for own in found.values() for _, kind in own))
+    kinds = list(dict.fromkeys(kind for pairs in listed.values() for _, kind in pairs))
     types = dict(zip(kinds, arrow_types(kinds), strict=True))
     written = [
-        pa.schema([pa.field(name, types[kind], metadata={TYPE_NAME: kind}) for name, kind in own])
-        for own in found.values()
+        pa.schema([pa.field(name, types[kind], metadata={TYPE_NAME: kind}) for name, kind in pairs])
+        for pairs in listed.values()
     ]
     with_schema = [
         (*row, schema.serialize().to_pybytes()) for row, schema in zip(rows, written, strict=True)
@@ -199,10 +199,10 @@ def _tables(command: ms.CommandGetTables, columns: Result) -> pa.Table:
 
 def _grouped(columns: Result) -> dict[tuple[str, str, str], list[tuple[str, str]]]:
     """Name and type of the columns of each table, by party, schema and name."""
-    found: dict[tuple[str, str, str], list[tuple[str, str]]] = {}
+    tables: dict[tuple[str, str, str], list[tuple[str, str]]] = {}
     for party, schema, table, name, kind in columns:
-        found.setdefault((party, schema, table), []).append((name, kind))
-    return found
+        tables.setdefault((party, schema, table), []).append((name, kind))
+    return tables
 
 
 def _like(pattern: str | None) -> Any:
@@ -238,7 +238,7 @@ def _info(wanted: Sequence[int]) -> pa.Table:
     value = pa.UnionArray.from_dense(
         pa.array(codes, pa.int8()),
         pa.array(offsets, pa.int32()),
-        [pa.array(own, f.type) for own, f in zip(children, fields, strict=True)],
+        [pa.array(values, f.type) for values, f in zip(children, fields, strict=True)],
         [f.name for f in fields],
     )
     return pa.table([pa.array(numbers, pa.uint32()), value], INFO)

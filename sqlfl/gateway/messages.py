@@ -176,32 +176,32 @@ def decode(kind: type[M], data: bytes) -> M:
     """Read a message of this kind. Raises WireError where the bytes are none."""
     if len(data) > MAX_BYTES:
         raise WireError(f"a message of {len(data):,} bytes, of at most {MAX_BYTES:,}")
-    known = {own.metadata["number"]: own for own in fields(cast("Any", kind))}
-    found: dict[str, Any] = {}
+    known = {entry.metadata["number"]: entry for entry in fields(cast("Any", kind))}
+    values: dict[str, Any] = {}
     for number, wire_type, value in _parts(data):
-        own = known.get(number)
-        if own is None:
+        entry = known.get(number)
+        if entry is None:
             continue
-        text = str(own.type)
+        text = str(entry.type)
         if text.startswith("tuple"):
-            items = found.setdefault(own.name, [])
+            items = values.setdefault(entry.name, [])
             items += _items(text, wire_type, value)
             if len(items) > MAX_ITEMS:
-                raise WireError(f"{own.name} has more than {MAX_ITEMS:,} items")
+                raise WireError(f"{entry.name} has more than {MAX_ITEMS:,} items")
         else:
-            found[own.name] = _value(text, wire_type, value)
-    return kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in found.items()})
+            values[entry.name] = _value(text, wire_type, value)
+    return kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
 
 
 def encode(message: object) -> bytes:
     """Write a message; a field with its default is left out."""
     written = bytearray()
-    for own in fields(cast("Any", message)):
-        value = getattr(message, own.name)
-        if value == own.default:
+    for entry in fields(cast("Any", message)):
+        value = getattr(message, entry.name)
+        if value == entry.default:
             continue
         for item in value if isinstance(value, tuple) else (value,):
-            written += _written(own.metadata["number"], item)
+            written += _written(entry.metadata["number"], item)
     return bytes(written)
 
 
@@ -249,11 +249,11 @@ def _items(text: str, wire_type: int, value: int | bytes) -> list[Value]:
     if "int" not in text or not isinstance(value, bytes):
         return [_value(text, wire_type, value)]
     at = 0
-    found: list[Value] = []
+    items: list[Value] = []
     while at < len(value):
         number, at = _varint(value, at)
-        found.append(_value(text, _VARINT, number))
-    return found
+        items.append(_value(text, _VARINT, number))
+    return items
 
 
 def _value(text: str, wire_type: int, value: int | bytes) -> Value:

@@ -268,15 +268,15 @@ def _bound(reader: Any) -> pa.Table:
     """The values of parameters. Raises Error where they are too many."""
     if len(reader.schema) > MAX_BOUND_COLUMNS:
         raise Error(f"values of {len(reader.schema):,} parameters, of {MAX_BOUND_COLUMNS:,}")
-    found, size = [], 0
+    batches, size = [], 0
     for chunk in reader:
         if chunk.data is None:
             continue
         size += chunk.data.nbytes
         if size > MAX_BOUND_BYTES:
             raise Error(f"values of parameters of more than {MAX_BOUND_BYTES:,} bytes")
-        found.append(chunk.data)
-    return pa.Table.from_batches(found, reader.schema)
+        batches.append(chunk.data)
+    return pa.Table.from_batches(batches, reader.schema)
 
 
 # -- who may -------------------------------------------------------------------------------------
@@ -331,8 +331,8 @@ class _Calls(flight.ServerMiddlewareFactory):  # type: ignore[misc]
         return False
 
     def _same(self, token: str) -> bool:
-        own = (self._token or "").encode()
-        return hmac.compare_digest(token.encode("utf-8", "replace"), own)
+        expected = (self._token or "").encode()
+        return hmac.compare_digest(token.encode("utf-8", "replace"), expected)
 
 
 class _Told(flight.ServerMiddleware):  # type: ignore[misc]

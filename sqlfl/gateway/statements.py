@@ -92,8 +92,8 @@ class Statements:
 
     def prepare(self, caller: CallerId, sql: str) -> tuple[bytes, Prepared]:
         """Read the statement, and find the columns of its result. Raises the statement's errors."""
-        found = () if _CONSTANT.fullmatch(sql) else places(text_of(sql, "a statement"))
-        names = _names(found)
+        parameters = () if _CONSTANT.fullmatch(sql) else places(text_of(sql, "a statement"))
+        names = _names(parameters)
         prepared = Prepared(caller, sql, names, self._columns(sql, names))
         handle = secrets.token_bytes(16)
         with self._lock:
@@ -128,11 +128,11 @@ class Statements:
 
     def _of(self, caller: CallerId, handle: bytes) -> Prepared:
         with self._lock:
-            found = self._prepared.get(handle)
-            if found is None or found.caller != caller:
+            prepared = self._prepared.get(handle)
+            if prepared is None or prepared.caller != caller:
                 raise Error("there is no such prepared statement", hint="prepare it again")
             self._prepared.move_to_end(handle)
-            return found
+            return prepared
 
     def _columns(self, sql: str, parameters: Sequence[str]) -> pa.Schema | None:
         """Parameters are NULL here; None where the columns cannot be found with that."""
@@ -209,12 +209,12 @@ class Statements:
                 over = True
                 interrupts.interrupt()
         log.info("a statement ended after %.1f s", time.monotonic() - began)
-        (found,) = answer
-        if over or isinstance(found, KeyboardInterrupt):
+        (outcome,) = answer
+        if over or isinstance(outcome, KeyboardInterrupt):
             raise Cancelled
-        if isinstance(found, BaseException):
-            raise found
-        return found
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
 
     # -- results ----------------------------------------------------------------------------------
 
@@ -234,11 +234,11 @@ class Statements:
     def take(self, caller: CallerId, handle: bytes) -> pa.Table:
         """The rows, which are kept no longer."""
         with self._lock:
-            found = self._results.get(handle)
-            if found is None or found[0] != caller:
+            kept = self._results.get(handle)
+            if kept is None or kept[0] != caller:
                 raise Error("there is no such result, or it was read", hint="run the statement")
             del self._results[handle]
-        return found[1]
+        return kept[1]
 
     def end(self, seconds: float) -> None:
         """Statements that run end as by Ctrl-C, and at once after `seconds`."""
@@ -251,10 +251,10 @@ class Statements:
                     return
 
 
-def _names(found: Sequence[ParameterPlace]) -> tuple[str, ...]:
-    if all(not place.name for place in found):
-        return tuple(str(number) for number in range(1, len(found) + 1))
-    names = list(dict.fromkeys(place.name for place in found))
+def _names(parameters: Sequence[ParameterPlace]) -> tuple[str, ...]:
+    if all(not place.name for place in parameters):
+        return tuple(str(number) for number in range(1, len(parameters) + 1))
+    names = list(dict.fromkeys(place.name for place in parameters))
     return tuple(sorted(names, key=int) if all(n.isdecimal() for n in names) else names)
 
 

@@ -42,8 +42,8 @@ def log_model(
         options = {key: shown(value)[:LONGEST] for key, value in model.options.items()}
         mlflow.log_params(told | options)
         mlflow.set_tags({"sqlfl.model": model.name, "sqlfl.privacy": model.privacy.short})
-        own = {k: float(v) for k, v in model.metrics.items() if v is not None}
-        mlflow.log_metrics(own | {"seconds": model.cost.seconds})
+        measured = {k: float(v) for k, v in model.metrics.items() if v is not None}
+        mlflow.log_metrics(measured | {"seconds": model.cost.seconds})
         for row in model.history.to_pylist():
             numbers = {k: float(v) for k, v in row.items() if v is not None and k != "epoch"}
             history: dict[str, Any] = {f"history_{k}": v for k, v in numbers.items()}

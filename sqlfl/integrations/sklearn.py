@@ -139,13 +139,13 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
 
     def predict(self, X: str | Relation | None = None) -> Array:
         """(N,), in the order of `id`."""
-        found: Array = np.asarray(self._ordered(X).column("prediction").to_numpy())
-        return found
+        predictions: Array = np.asarray(self._ordered(X).column("prediction").to_numpy())
+        return predictions
 
     def evaluate(self, X: str | Relation | None = None) -> dict[str, Any]:
         """EVALUATE MODEL over the rows of `query`, or of X, which have the target: its metrics."""
-        found = self._relation(X).evaluate(self._fitted().name)
-        return dict(found.arrow().to_pylist()[0])
+        metrics = self._relation(X).evaluate(self._fitted().name)
+        return dict(metrics.arrow().to_pylist()[0])
 
     @property
     def weights_(self) -> pa.Table:
@@ -223,13 +223,13 @@ class FederatedRegressor(RegressorMixin, _Federated):  # type: ignore[misc]
 
     def score(self, X: str | Relation | None = None, y: None = None) -> float:
         """R², by EVALUATE MODEL. Raises Error of kinds that have none."""
-        found = self.evaluate(X)
-        if "r2" not in found:
+        metrics = self.evaluate(X)
+        if "r2" not in metrics:
             raise Error(
                 f"a {self._fitted().kind} has no R²",
-                hint=f"evaluate() has {', '.join(found)}",
+                hint=f"evaluate() has {', '.join(metrics)}",
             )
-        return float(np.nan if found["r2"] is None else found["r2"])
+        return float(np.nan if metrics["r2"] is None else metrics["r2"])
 
 
 def _check(kind: str, classifies: bool, instead: str) -> None:
@@ -245,5 +245,5 @@ def _check(kind: str, classifies: bool, instead: str) -> None:
 def _classes(model: Model) -> Array:
     from sqlfl.coordinator.scoring import class_values
 
-    found: Array = np.asarray(class_values(model).to_numpy(zero_copy_only=False))
-    return found
+    classes: Array = np.asarray(class_values(model).to_numpy(zero_copy_only=False))
+    return classes

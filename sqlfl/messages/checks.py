@@ -63,7 +63,7 @@ def shapes_of(message: Message) -> Sizes:
         if isinstance(form, Numbers):
             shape = getattr(message, name).shape
             named = zip(form.shape, shape, strict=False)
-            sizes |= {size: found for size, found in named if isinstance(size, str)}
+            sizes |= {size: length for size, length in named if isinstance(size, str)}
     return sizes
 
 
@@ -71,20 +71,20 @@ def fault_of(message: Message, sizes: Mapping[str, int]) -> str | None:
     """Return the fault in the elements of the message's arrays, or None."""
     for name, form in message.forms().items():
         value = getattr(message, name)
-        found = None
+        fault_text = None
         if isinstance(form, Numbers):
-            found = _fault(value, form.values, sizes, 0)
+            fault_text = _fault(value, form.values, sizes, 0)
         elif isinstance(form, Several):
             faults = (_fault(v, form.item.values, sizes, k) for k, v in enumerate(value))
-            found = next((fault for fault in faults if fault), None)
+            fault_text = next((fault for fault in faults if fault), None)
         elif isinstance(form, Columns):
-            found = next((fault for fault in map(wire_columns.fault_of, value) if fault), None)
+            fault_text = next((fault for fault in map(wire_columns.fault_of, value) if fault), None)
         elif isinstance(form, Texts) and form.distinct and len(set(value)) < len(value):
-            found = "names one twice"
-        if found:
-            return f"{message.kind}.{name} {found}"
-    found = message.fault()
-    return None if found is None else f"{message.kind} has {found}"
+            fault_text = "names one twice"
+        if fault_text:
+            return f"{message.kind}.{name} {fault_text}"
+    fault_text = message.fault()
+    return None if fault_text is None else f"{message.kind} has {fault_text}"
 
 
 def mismatch(sizes: Mapping[str, int], expected: Mapping[str, int]) -> str | None:
@@ -148,8 +148,8 @@ def _check_array(value: Any, form: Numbers, sizes: Sizes, number: int) -> None:
         return
     if value.ndim != len(form.shape):
         raise ValueError(f"must have {len(form.shape)} dimensions, got the shape {value.shape}")
-    for size, found in zip(form.shape, value.shape, strict=True):
-        _bind(sizes, size, found, number)
+    for size, length in zip(form.shape, value.shape, strict=True):
+        _bind(sizes, size, length, number)
 
 
 @lru_cache(maxsize=64)
@@ -157,16 +157,16 @@ def _name_of(kind: np.dtype[Any]) -> str:
     return kind.name
 
 
-def _bind(sizes: Sizes, size: Size, found: int, number: int) -> None:
-    if found > MOST:
-        raise ValueError(f"is too large: {found} where at most {MOST} can be")
+def _bind(sizes: Sizes, size: Size, length: int, number: int) -> None:
+    if length > MOST:
+        raise ValueError(f"is too large: {length} where at most {MOST} can be")
     if isinstance(size, str):
         size = _of_item(size, number)
-        known = sizes.setdefault(size, found)
+        known = sizes.setdefault(size, length)
     else:
         known = size
-    if known != found:
-        raise ValueError(f"has {found} where {size} is {known}")
+    if known != length:
+        raise ValueError(f"has {length} where {size} is {known}")
 
 
 def _of_item(size: str, number: int) -> str:

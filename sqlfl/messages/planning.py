@@ -92,9 +92,9 @@ class Rehearse(Message):
 
 def of_rehearsal(request: Message) -> bool:
     """Return True if the request must be served from synthetic rows, or not at all."""
-    own = request.run.startswith(REHEARSAL)
+    rehearsed = request.run.startswith(REHEARSAL)
     # The party itself makes the synthetic rows, and keeps the messages.
-    return own and not isinstance(request, (Rehearse, Seal))
+    return rehearsed and not isinstance(request, (Rehearse, Seal))
 
 
 @dataclass(frozen=True, eq=False)

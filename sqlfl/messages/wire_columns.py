@@ -113,16 +113,18 @@ def _cut(buffer: pa.Buffer | None, start: int, length: int) -> Bytes:
     return part
 
 
-def _packed_text(array: pa.Array, own: dict[str, Any], found: list[Bytes]) -> Packed:
+def _packed_text(array: pa.Array, header: dict[str, Any], buffers: list[Bytes]) -> Packed:
     if not len(array):
-        return Packed(own | {"bytes": 0}, [*found, np.zeros(_wide(array.type), np.uint8)])
+        return Packed(header | {"bytes": 0}, [*buffers, np.zeros(_wide(array.type), np.uint8)])
     offsets = _offsets(array)
     text = np.frombuffer(array.buffers()[2] or b"", np.uint8)[offsets[0] : offsets[-1]]
     moved = offsets - offsets[0] if offsets[0] else offsets
-    return Packed(own | {"bytes": len(text)}, [*found, moved.view(np.uint8), text])
+    return Packed(header | {"bytes": len(text)}, [*buffers, moved.view(np.uint8), text])
 
 
-def _packed_nested(array: pa.Array, own: dict[str, Any], found: list[Bytes], depth: int) -> Packed:
+def _packed_nested(
+    array: pa.Array, header: dict[str, Any], parts: list[Bytes], depth: int
+) -> Packed:
     kind = array.type
     if pa.types.is_map(kind):
         entry = [kind.key_field, kind.item_field]
@@ -134,21 +136,21 @@ def _packed_nested(array: pa.Array, own: dict[str, Any], found: list[Bytes], dep
         if array.null_count:
             every = pa.array(np.arange(len(array)))
             children = [child.take(every) for child in children]
-        return _with_children(own | {"type": "struct"}, found, fields, children, depth)
+        return _with_children(header | {"type": "struct"}, parts, fields, children, depth)
     if pa.types.is_fixed_size_list(kind):
         size = kind.list_size
         child = array.values.slice(array.offset * size, len(array) * size)
-        own |= {"type": "array", "size": size}
-        return _with_children(own, found, [kind.value_field], [child], depth)
+        header |= {"type": "array", "size": size}
+        return _with_children(header, parts, [kind.value_field], [child], depth)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        own |= {"type": "large_list" if _wide(kind) == 8 else "list"}
+        header |= {"type": "large_list" if _wide(kind) == 8 else "list"}
         offsets, child = np.zeros(1, f"i{_wide(kind)}"), array.values.slice(0, 0)
         if len(array):
             offsets = _offsets(array)
             child = array.values[offsets[0] : offsets[-1]]
             offsets = offsets - offsets[0] if offsets[0] else offsets
-        buffers = [*found, offsets.view(np.uint8)]
-        return _with_children(own, buffers, [kind.value_field], [child], depth)
+        buffers = [*parts, offsets.view(np.uint8)]
+        return _with_children(header, buffers, [kind.value_field], [child], depth)
     raise InternalError(f"a column of type {kind} cannot travel")
 
 
@@ -165,7 +167,7 @@ def _wide(kind: pa.DataType) -> int:
 
 
 def _with_children(
-    own: dict[str, Any],
+    header: dict[str, Any],
     buffers: list[Bytes],
     fields: Sequence[pa.Field],
     arrays: Sequence[pa.Array],
@@ -176,7 +178,7 @@ def _with_children(
         inner = packed(array, depth + 1)
         children.append({"name": field.name, "nullable": field.nullable, **inner.description})
         child_buffers += inner.buffers
-    return Packed(own | {"children": children}, child_buffers)
+    return Packed(header | {"children": children}, child_buffers)
 
 
 def _parameters(kind: pa.DataType) -> dict[str, Any]:
@@ -249,17 +251,17 @@ _ANY_BITS = (
 )
 
 
-def _unpacked(own: Any, take: Take, depth: int) -> pa.Array:
-    length, nulls = own["length"], own["nulls"]
+def _unpacked(header: Any, take: Take, depth: int) -> pa.Array:
+    length, nulls = header["length"], header["nulls"]
     if type(length) is not int or not 0 <= length <= MOST or type(nulls) is not bool:
         raise ValueError("of no length")
     if depth > DEEPEST:
         raise ValueError("nested too deeply")
     bits = take((length + 7) // 8) if nulls else None
-    name = own["type"]
+    name = header["type"]
     if name in ("struct", "list", "large_list", "array", "map"):
-        return _unpacked_nested(own, bits, take, depth)
-    kind = _type_of(own)
+        return _unpacked_nested(header, bits, take, depth)
+    kind = _type_of(header)
     if pa.types.is_null(kind):
         if bits is None or np.frombuffer(bits, np.uint8).any():
             raise ValueError("of values that are not NULL")
@@ -267,21 +269,21 @@ def _unpacked(own: Any, take: Take, depth: int) -> pa.Array:
     if _is_text(kind):
         wide = 8 if name.startswith("large") else 4
         offsets = take((length + 1) * wide)
-        text = take(_whole(own["bytes"]))
+        text = take(_whole(header["bytes"]))
         _check_offsets(offsets, wide, len(text))
         return pa.Array.from_buffers(kind, length, [bits, offsets, text])
     size = (length + 7) // 8 if pa.types.is_boolean(kind) else length * (kind.bit_width // 8)
     return pa.Array.from_buffers(kind, length, [bits, take(size)])
 
 
-def _unpacked_nested(own: Any, bits: pa.Buffer | None, take: Take, depth: int) -> pa.Array:
-    name, length, children = own["type"], own["length"], own["children"]
+def _unpacked_nested(header: Any, bits: pa.Buffer | None, take: Take, depth: int) -> pa.Array:
+    name, length, children = header["type"], header["length"], header["children"]
     if not isinstance(children, list) or (name != "struct" and len(children) != 1):
         raise ValueError("with other children")
     buffers: list[pa.Buffer | None] = [bits]
     expected = length
     if name == "array":
-        expected = length * _whole(own["size"])
+        expected = length * _whole(header["size"])
     elif name != "struct":
         wide = 8 if name == "large_list" else 4
         buffers.append(take((length + 1) * wide))
@@ -294,16 +296,16 @@ def _unpacked_nested(own: Any, bits: pa.Buffer | None, take: Take, depth: int) -
         pa.field(_text(child["name"]), array.type, _truth(child["nullable"]))
         for child, array in zip(children, arrays, strict=True)
     ]
-    kind = _nested_type(name, own, fields)
+    kind = _nested_type(name, header, fields)
     return pa.Array.from_buffers(kind, length, buffers, children=arrays)
 
 
-def _nested_type(name: str, own: Any, fields: list[pa.Field]) -> pa.DataType:
+def _nested_type(name: str, header: Any, fields: list[pa.Field]) -> pa.DataType:
     match name:
         case "struct":
             return pa.struct(fields)
         case "array":
-            return pa.list_(fields[0], own["size"])
+            return pa.list_(fields[0], header["size"])
         case "large_list":
             return pa.large_list(fields[0])
         case "list":
@@ -314,18 +316,18 @@ def _nested_type(name: str, own: Any, fields: list[pa.Field]) -> pa.DataType:
     return pa.map_(entry.field(0).with_nullable(False), entry.field(1))
 
 
-def _type_of(own: Any) -> pa.DataType:
-    name = own["type"]
+def _type_of(header: Any) -> pa.DataType:
+    name = header["type"]
     match name:
         case "decimal":
-            make = {128: pa.decimal128, 256: pa.decimal256}[own["bits"]]
-            return make(_whole(own["digits"]), own["scale"])
+            make = {128: pa.decimal128, 256: pa.decimal256}[header["bits"]]
+            return make(_whole(header["digits"]), header["scale"])
         case "timestamp":
-            if own["unit"] not in _UNITS:
+            if header["unit"] not in _UNITS:
                 raise ValueError("of no unit")
-            return pa.timestamp(own["unit"], _zone(own["zone"]))
+            return pa.timestamp(header["unit"], _zone(header["zone"]))
         case "bytes":
-            return pa.binary(max(1, _whole(own["width"])))
+            return pa.binary(max(1, _whole(header["width"])))
     return _PLAIN[name]
 
 

@@ -50,7 +50,7 @@ def relations_of(nothing: Float, places: Mapping[int, slice]) -> tuple[dict[int,
     """
     size = len(nothing)
     left, ended = nothing, np.zeros((size, 0))
-    found: dict[int, Relations] = {}
+    relations: dict[int, Relations] = {}
     adjusted = np.eye(size)
     for table, place in reversed(list(places.items())):
         later = span(ended[place])
@@ -58,15 +58,17 @@ def relations_of(nothing: Float, places: Mapping[int, slice]) -> tuple[dict[int,
         ending, left = left @ here, left @ none
         ended = np.hstack([ended, ending])
         mixed, pure = _split(ending[1 : place.start])
-        own, crossing = ending @ pure, ending @ mixed
-        within, size_of = np.linalg.qr(own[place])
-        constants = np.linalg.solve(size_of.T, own[0]) if own.shape[1] else np.zeros(0)
+        ending_pure, crossing = ending @ pure, ending @ mixed
+        within, size_of = np.linalg.qr(ending_pure[place])
+        constants = (
+            np.linalg.solve(size_of.T, ending_pure[0]) if ending_pure.shape[1] else np.zeros(0)
+        )
         apart = crossing[place] - within @ (within.T @ crossing[place])
         step = np.eye(size)
         step[:, place] -= crossing @ np.linalg.pinv(apart)
         adjusted = step @ adjusted
-        found[table] = Relations(within, constants, span(apart), later)
-    return {table: found[table] for table in places}, adjusted
+        relations[table] = Relations(within, constants, span(apart), later)
+    return {table: relations[table] for table in places}, adjusted
 
 
 def left_out(relations: Float) -> tuple[Array, Float]:
@@ -102,15 +104,15 @@ def span(vectors: Float) -> Float:
     if not vectors.size:
         return np.zeros((len(vectors), 0))
     left, lengths, _ = np.linalg.svd(vectors, full_matrices=False)
-    found: Float = left[:, lengths > ZERO]
-    return found
+    basis: Float = left[:, lengths > ZERO]
+    return basis
 
 
 def span_of(projection: Float) -> Float:
     """An orthonormal basis (m, r) of the range of a projection (m, m)."""
     values, vectors = np.linalg.eigh((projection + projection.T) / 2.0)
-    found: Float = vectors[:, values > 0.5]
-    return found
+    basis: Float = vectors[:, values > 0.5]
+    return basis
 
 
 def touches(functions: Float, vectors: Float) -> Array:
@@ -118,8 +120,8 @@ def touches(functions: Float, vectors: Float) -> Array:
     of length 1."""
     lengths = np.sqrt(np.einsum("km,km->k", functions, functions))
     parts = functions @ vectors
-    found: Array = np.sqrt(np.einsum("kq,kq->k", parts, parts)) > ROUNDED * lengths
-    return found
+    touching: Array = np.sqrt(np.einsum("kq,kq->k", parts, parts)) > ROUNDED * lengths
+    return touching
 
 
 ROUNDED = 1e-3

@@ -39,26 +39,26 @@ def curve(scores: Array, positive: Array, weights: Array | None = None) -> Curve
     )
 
 
-def corners(found: Curve) -> Curve:
+def corners(curve: Curve) -> Curve:
     """Return the same curve without thresholds between two equal steps."""
-    false, true = found.false[1:], found.true[1:]
+    false, true = curve.false[1:], curve.true[1:]
     bends = (np.diff(false, 2) != 0.0) | (np.diff(true, 2) != 0.0)
-    kept = np.concatenate([[True, True], bends, [True]])[: len(found.true)]
-    return _picked(found, np.flatnonzero(kept))
+    kept = np.concatenate([[True, True], bends, [True]])[: len(curve.true)]
+    return _picked(curve, np.flatnonzero(kept))
 
 
-def thinned(found: Curve, points: int, least: float = 1.0) -> Curve:
+def thinned(curve: Curve, points: int, least: float = 1.0) -> Curve:
     """Return at most `points` thresholds. At least `least` rows lie between two consecutive ones,
     except at the last.
     """
-    counted = found.true + found.false
+    counted = curve.true + curve.false
     picked = np.arange(len(counted))
     if len(picked) > points:
         wanted = np.linspace(0.0, counted[-1], points)
         picked = np.unique(np.searchsorted(counted, wanted).clip(max=len(picked) - 1))
     if least > 1.0:
         picked = picked[_apart(counted[picked], least)]
-    return _picked(found, picked)
+    return _picked(curve, picked)
 
 
 def _apart(ascending: Array, least: float) -> Array:
@@ -74,18 +74,18 @@ def _apart(ascending: Array, least: float) -> Array:
     return np.unique(places)
 
 
-def _picked(found: Curve, places: Array) -> Curve:
-    return Curve(found.thresholds[places], found.true[places], found.false[places])
+def _picked(curve: Curve, places: Array) -> Curve:
+    return Curve(curve.thresholds[places], curve.true[places], curve.false[places])
 
 
-def average_precision(found: Curve) -> float | None:
+def average_precision(curve: Curve) -> float | None:
     """Return Σ (R_t − R_{t−1}) P_t, the area under the steps of precision over recall; None without
     positive rows.
     """
-    if not found.true[-1] > 0.0:
+    if not curve.true[-1] > 0.0:
         return None
-    precision = found.true[1:] / (found.true[1:] + found.false[1:]).clip(np.finfo(float).tiny)
-    return float(np.diff(found.true / found.true[-1]) @ precision)
+    precision = curve.true[1:] / (curve.true[1:] + curve.false[1:]).clip(np.finfo(float).tiny)
+    return float(np.diff(curve.true / curve.true[-1]) @ precision)
 
 
 def confusion(taken: Array, true: Array, classes: int, weights: Array | None = None) -> Array:
@@ -115,11 +115,11 @@ def edges(values: Array, bins: int, strategy: str, weights: Array | None, span: 
     return np.unique(values[order][places])
 
 
-def binned(values: Array, found: Array) -> Array:
+def binned(values: Array, edges: Array) -> Array:
     """Return the bin of each value by the edges, as scikit-learn's calibration_curve does: a value
     at an inner edge is in the bin below. (N,)
     """
-    return np.searchsorted(found[1:-1], values)
+    return np.searchsorted(edges[1:-1], values)
 
 
 def joined_bins(places: Array, counts: Array, least: float) -> Array:

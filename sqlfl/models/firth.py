@@ -95,10 +95,12 @@ class _Likelihood:
         scores = np.empty(len(self.rows))
         information = np.zeros((len(place), len(place)))
         for part, z in _pieces(self.design, self.rows):
-            own = z @ self.basis
-            scores[part] = own @ place + self.offset[part]
+            reduced = z @ self.basis
+            scores[part] = reduced @ place + self.offset[part]
             mean = expit(scores[part])
-            information += (own * (self.weights[part] * mean * (1.0 - mean))[:, None]).T @ own
+            information += (
+                reduced * (self.weights[part] * mean * (1.0 - mean))[:, None]
+            ).T @ reduced
         sign, size = np.linalg.slogdet(information)
         value = FAMILIES["logistic_regression"].log_likelihood(scores, self.targets, self.weights)
         value = value + 0.5 * float(size) if sign > 0 else -np.inf
@@ -107,10 +109,10 @@ class _Likelihood:
         root = np.linalg.inv(np.linalg.cholesky(information))
         slope = np.zeros(len(place))
         for part, z in _pieces(self.design, self.rows):
-            own, w, mean = z @ self.basis, self.weights[part], expit(scores[part])
-            turned = own @ root.T
+            reduced, w, mean = z @ self.basis, self.weights[part], expit(scores[part])
+            turned = reduced @ root.T
             leverage = w * mean * (1.0 - mean) * np.einsum("nr,nr->n", turned, turned)
-            slope += (w * (self.targets[part] - mean) + leverage * (0.5 - mean)) @ own
+            slope += (w * (self.targets[part] - mean) + leverage * (0.5 - mean)) @ reduced
         return _Point(place, value, slope, information, scores)
 
 

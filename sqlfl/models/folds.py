@@ -21,8 +21,8 @@ def deal(strata: Array, parts: int, share: float) -> Array:
     order, sizes = np.argsort(strata, kind="stable"), np.bincount(strata)
     ranks = np.empty(len(strata), np.int64)
     ranks[order] = np.arange(len(strata)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    found: Array = ranks % parts if parts > 1 else ranks < _held(sizes, share)[strata]
-    return found.astype(np.uint8)
+    fold: Array = ranks % parts if parts > 1 else ranks < _held(sizes, share)[strata]
+    return fold.astype(np.uint8)
 
 
 def merge_folds(
@@ -42,22 +42,22 @@ def merge_folds(
     strata: by client those of its rows; None for a client whose folds must turn as a whole.
     """
     number = max(parts, 2)
-    whole = max((int(own.max(initial=0)) for own in strata if own is not None), default=0) + 1
+    whole = max((int(codes.max(initial=0)) for codes in strata if codes is not None), default=0) + 1
     turning = [
-        np.full(len(fold), whole) if own is None else own.astype(np.int64)
-        for own, fold in zip(strata, folds, strict=True)
+        np.full(len(fold), whole) if codes is None else codes.astype(np.int64)
+        for codes, fold in zip(strata, folds, strict=True)
     ]
     size = whole + 1
     counts = np.array(
         [
-            np.bincount(own * number + fold, minlength=size * number).reshape(size, number)
-            for own, fold in zip(turning, folds, strict=True)
+            np.bincount(codes * number + fold, minlength=size * number).reshape(size, number)
+            for codes, fold in zip(turning, folds, strict=True)
         ]
     )
     pairs = enumerate(zip(folds, turning, strict=True))
     if parts == 1:
         added = _added(counts, share)
-        return [np.where(added[client][own], 1, fold) for client, (fold, own) in pairs]
+        return [np.where(added[client][codes], 1, fold) for client, (fold, codes) in pairs]
     used = np.count_nonzero(counts, axis=2)
     # equal rows share a fold: as long as some fold is free, the used ones number what was dealt
     dealt = np.where(used < parts, used, counts.sum(axis=2))
@@ -65,7 +65,7 @@ def merge_folds(
     if onward:
         every = dealt.sum(axis=0)
         first += np.cumsum(every) - every
-    return [(fold + first[client][own]) % parts for client, (fold, own) in pairs]
+    return [(fold + first[client][codes]) % parts for client, (fold, codes) in pairs]
 
 
 def strata_of(groups: Array, classes: Array) -> tuple[Array, Array]:
@@ -91,8 +91,8 @@ def strata_of(groups: Array, classes: Array) -> tuple[Array, Array]:
 
 def _held(sizes: Array, share: float) -> Array:
     """Return how many rows are held out of strata of these sizes."""
-    found: Array = np.minimum(np.maximum(np.rint(share * sizes), 1), sizes - 1)
-    return found
+    sizes_held: Array = np.minimum(np.maximum(np.rint(share * sizes), 1), sizes - 1)
+    return sizes_held
 
 
 def _added(counts: Array, share: float) -> Array:
@@ -103,5 +103,5 @@ def _added(counts: Array, share: float) -> Array:
     counts: rows that each client trains on and holds out, (clients, strata, 2).
     """
     single = (counts[:, :, 0] > 0) & (counts[:, :, 1].sum(axis=0) == 0)
-    found: Array = single & (np.cumsum(single, axis=0) <= _held(single.sum(axis=0), share))
-    return found
+    added: Array = single & (np.cumsum(single, axis=0) <= _held(single.sum(axis=0), share))
+    return added

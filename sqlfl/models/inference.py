@@ -437,7 +437,7 @@ class Estimated:
 
 def estimated(
     family: Family,
-    found: MomentSums,
+    moments: MomentSums,
     theta: Float,
     penalty: float,
     fit: Fit,
@@ -454,7 +454,7 @@ def estimated(
     none; `classes`: of a target of more than 2, the parameters are differences from the first
     class, class after class (`multinomial`), and the penalty is on each class's weights.
     """
-    values, vectors = np.linalg.eigh(found.information)
+    values, vectors = np.linalg.eigh(moments.information)
     kept = values > RANK * values[-1]
     if nothing is None:
         nothing = vectors[:, ~kept]
@@ -464,7 +464,7 @@ def estimated(
         return None
     whitening = vectors[:, kept] / np.sqrt(values[kept])
     inverse, half = whitening @ whitening.T, whitening
-    pulls = np.zeros_like(found.information)
+    pulls = np.zeros_like(moments.information)
     if penalty:
         width = len(theta) // several
         # the least squares of all classes' weights that have these differences
@@ -472,21 +472,21 @@ def estimated(
         free = np.diag((np.arange(width) > 0).astype(np.float64))
         pulls = np.asarray(penalty * np.kron(apart, free), np.float64)
         # singular where each row is separated: then no row tells the constant, and nothing pulls it
-        inverse = np.linalg.pinv(found.information + pulls, hermitian=True)
+        inverse = np.linalg.pinv(moments.information + pulls, hermitian=True)
         half = inverse @ (vectors[:, kept] * np.sqrt(values[kept]))
     scale = 1.0
     if family.scaled or quasi:
         scale = fit.dispersion(rank) if fit.scale_of is None else fit.scale_of(rank)
     spread, degrees = np.sqrt(scale) * half, rows - rank
-    if found.meat is not None:
+    if moments.meat is not None:
         # HC1 of least squares, HC0 of others, as statsmodels has them
         factor = rows / (rows - rank) if family.corrected else 1.0
         if units is not None:
             factor = units / (units - 1.0) * (rows - 1.0) / (rows - rank)
             degrees = units - 1.0
-        spread = half @ _root(whitening.T @ (factor * found.meat) @ whitening, ROUNDING * scale)
+        spread = half @ _root(whitening.T @ (factor * moments.meat) @ whitening, ROUNDING * scale)
         spread[_squared(spread) <= ROUNDING * scale * _squared(half)] = 0.0
-    slope = found.slope + pulls @ theta
+    slope = moments.slope + pulls @ theta
     away = max(float(slope @ inverse @ slope), 0.0) / (scale or 1.0)
     return Estimated(
         spread @ spread.T,

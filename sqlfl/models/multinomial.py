@@ -30,17 +30,19 @@ MULTINOMIAL = replace(FAMILIES["logistic_regression"])
 def null_space(design: Design, counted: Array) -> Float:
     """Return an orthonormal basis (P, k) of the directions in which none of these rows varies."""
     values, vectors = np.linalg.eigh(moments_of(design, counted, np.ones(len(counted))))
-    found: Float = vectors[:, values <= RANK * values[-1]]
-    return found
+    basis: Float = vectors[:, values <= RANK * values[-1]]
+    return basis
 
 
 def fit_of_classes(h: Float, y: Array, weights: Array | None) -> Fit:
     """Return the fit of scores h (N, C) to classes y (N,), 0 to C − 1."""
     counts = np.bincount(y, weights, h.shape[1]).astype(np.float64)
     shares = counts[counts > 0] / counts.sum()
-    own = sum_of(np.take_along_axis(h, y[:, None], 1)[:, 0] - logsumexp(h, axis=1), weights)
+    likelihood = sum_of(np.take_along_axis(h, y[:, None], 1)[:, 0] - logsumexp(h, axis=1), weights)
     null = float(counts[counts > 0] @ np.log(shares))
-    return Fit(total_of(h[:, 0], weights), own, null, -2.0 * own, -2.0 * null, float("nan"))
+    return Fit(
+        total_of(h[:, 0], weights), likelihood, null, -2.0 * likelihood, -2.0 * null, float("nan")
+    )
 
 
 def separation_of_classes(
@@ -55,20 +57,20 @@ def separation_of_classes(
     def pairs(places: Array) -> Float:
         row, place = np.divmod(places, classes - 1)
         z = design(row)
-        found = np.zeros((len(places), classes, z.shape[1]))
+        contrasts = np.zeros((len(places), classes, z.shape[1]))
         order = np.arange(len(places))
-        found[order, y[row]] = z
-        found[order, others[row, place]] = -z
-        return found[:, 1:].reshape(len(places), (classes - 1) * z.shape[1])
+        contrasts[order, y[row]] = z
+        contrasts[order, others[row, place]] = -z
+        return contrasts[:, 1:].reshape(len(places), (classes - 1) * z.shape[1])
 
     lead = np.take_along_axis(h, y[:, None], 1) - np.take_along_axis(h, others, 1)
     counted = None if weights is None else np.repeat(weights, classes - 1)
-    found = separation(
+    separated = separation(
         FAMILIES["logistic_regression"], pairs, lead.reshape(-1), np.ones(lead.size), counted
     )
     apart = np.zeros((rows, classes), bool)
-    np.put_along_axis(apart, others, found.rows.reshape(rows, -1), 1)
-    return found, apart
+    np.put_along_axis(apart, others, separated.rows.reshape(rows, -1), 1)
+    return separated, apart
 
 
 def sums_of_classes(
@@ -100,10 +102,10 @@ def sums_of_classes(
     for start in range(0, len(order), step):
         checkpoint()
         places = order[start : start + step]
-        z, own, share = design(places), p[places], w[places]
+        z, chances, share = design(places), p[places], w[places]
         for k in range(several):
             for other in range(k + 1):
-                bend = share * own[:, k] * ((k == other) - own[:, other])
+                bend = share * chances[:, k] * ((k == other) - chances[:, other])
                 information[k, :, other] += (z * bend[:, None]).T @ z
         parts = (residual[places][:, :, None] * z[:, None, :]).reshape(len(z), size)
         pulled = share[:, None] * parts

@@ -47,7 +47,7 @@ class Perceptron:
             raise InternalError(f"a tower of {columns.rows} rows and {shape} is torch's")
         self.shape = shape
         self.columns = columns
-        self._ends = np.cumsum([int(np.prod(own)) for own in shape.shapes])[:-1]
+        self._ends = np.cumsum([int(np.prod(sizes)) for sizes in shape.shapes])[:-1]
 
     def tensor(self, values: Array) -> Array:
         return np.asarray(values, np.float64)
@@ -61,7 +61,7 @@ class Perceptron:
     def unpack(self, parameters: Array) -> list[Array]:
         """Return W₁, b₁, …, W_out, as views."""
         parts = np.split(parameters, self._ends)
-        return [part.reshape(own) for part, own in zip(parts, self.shape.shapes, strict=True)]
+        return [part.reshape(sizes) for part, sizes in zip(parts, self.shape.shapes, strict=True)]
 
     def forward(
         self, parameters: Array, rows: Array | None, draw: int | None = None

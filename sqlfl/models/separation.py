@@ -69,9 +69,9 @@ def separation(
     kept = values > RANK * values[-1]
     basis = vectors[:, kept] / np.sqrt(values[kept])  # whitens the rows
     rank = int(np.count_nonzero(kept))
-    found = np.zeros(len(y), bool)
+    separated = np.zeros(len(y), bool)
     nothing = vectors[:, ~kept]
-    none = Separation(rank, found, np.zeros((len(moments), 0)), nothing)
+    none = Separation(rank, separated, np.zeros((len(moments), 0)), nothing)
     far = _newton(family, design, counted, basis, h, y, weights)
     close = np.abs(family.mean(far) - y[counted]) < CLOSE
     if family.counts:
@@ -84,9 +84,9 @@ def separation(
     apart = _separated(_images(design, near, flat) * sign[:, None])
     if not apart.any():
         return none
-    found[near[apart]] = True
-    directions = _flat(design, counted[~found[counted]], basis)
-    return Separation(rank, found, np.linalg.qr(directions)[0], nothing)
+    separated[near[apart]] = True
+    directions = _flat(design, counted[~separated[counted]], basis)
+    return Separation(rank, separated, np.linalg.qr(directions)[0], nothing)
 
 
 def _newton(

@@ -60,18 +60,18 @@ class KnownNames:
             rows = fed.tables().arrow().to_pylist()
         except Error:
             rows = []
-        found: dict[str, tuple[str, ...]] = {}
+        columns: dict[str, tuple[str, ...]] = {}
         for row in rows:
             name = f"{row['party']}.{row['table']}"
-            found[name] = (*found.get(name, ()), row["column"])
-        return cls(fed.models, found)
+            columns[name] = (*columns.get(name, ()), row["column"])
+        return cls(fed.models, columns)
 
 
 def completions(text: str, at: int, names: KnownNames) -> tuple[int, tuple[str, ...]]:
     """Where the word begins that ends at place `at` of the text, and what it may become, sorted by
     what is likelier; nothing within a string or a comment."""
-    found = _LAST.search(text[:at])
-    start = at if found is None else found.start()
+    match = _LAST.search(text[:at])
+    start = at if match is None else match.start()
     word = text[start:at]
     try:
         before = tokenize(text[:start])
@@ -80,17 +80,17 @@ def completions(text: str, at: int, names: KnownNames) -> tuple[int, tuple[str, 
     if re.search(r"--[^\n]*$", text[:start]):
         return start, ()
     ends = [n for n, token in enumerate(before) if token.token_type is TokenType.SEMICOLON]
-    own = before[ends[-1] + 1 if ends else 0 :]
+    statement = before[ends[-1] + 1 if ends else 0 :]
     path, _, last = word.rpartition(".")
     following = text[at:].split(";")[0]
-    written = f"{text[own[0].start : start] if own else ''} {following}"
-    likely = _within(path, names, written) if path else _likely(own, names, written)
+    written = f"{text[statement[0].start : start] if statement else ''} {following}"
+    likely = _within(path, names, written) if path else _likely(statement, names, written)
     close = [name for name in dict.fromkeys(likely) if folded(name).startswith(folded(last))]
     return start + len(word) - len(last), tuple(n for n in close if folded(n) != folded(last))
 
 
-def _likely(own: list[Token], names: KnownNames, written: str) -> Iterable[str]:
-    words = [_word(token) for token in own]
+def _likely(statement: list[Token], names: KnownNames, written: str) -> Iterable[str]:
+    words = [_word(token) for token in statement]
     while start := leading(words):
         explained, words = words[:start], words[start:]
         if not words and ANALYZE in explained:
@@ -143,9 +143,9 @@ def _inside(words: list[str], opened: list[int], names: KnownNames, written: str
 def _options(verb: str, clause: str) -> tuple[str, ...]:
     if clause == "PRIVACY":
         return tuple(privacy_options().entries)
-    own = {**ALL, "check": Check, "export": Export}.get(verb.lower())
-    if own is not None:
-        return tuple(entry.name for entry in entries_of(own))
+    entries = {**ALL, "check": Check, "export": Export}.get(verb.lower())
+    if entries is not None:
+        return tuple(entry.name for entry in entries_of(entries))
     if verb in ("EVALUATE", "PREDICT"):
         return tuple(SCORING)
     return (*(TUNING if verb == "TUNE" else ()), *with_options().entries)
@@ -162,24 +162,24 @@ def _word(token: Token) -> str:
 
 def _opened(words: list[str]) -> list[int]:
     """Places of the parentheses and brackets that are not closed."""
-    found: list[int] = []
+    places: list[int] = []
     for place, word in enumerate(words):
         if word in ("(", "[", "{"):
-            found.append(place)
-        elif word in (")", "]", "}") and found:
-            found.pop()
-    return found
+            places.append(place)
+        elif word in (")", "]", "}") and places:
+            places.pop()
+    return places
 
 
 def _outside(words: list[str]) -> list[str]:
     """Those that stand in no parentheses."""
-    found, depth = [], 0
+    outer, depth = [], 0
     for word in words:
         depth -= word in (")", "]", "}")
         if not depth:
-            found.append(word)
+            outer.append(word)
         depth += word in ("(", "[", "{")
-    return found
+    return outer
 
 
 def _latest(words: list[str], among: Iterable[str]) -> str:
@@ -193,13 +193,13 @@ _TABLE = re.compile(r"\b(?:FROM|JOIN|,)\s*((?:\w+\.)+\w+)(?:\s+(?:AS\s+)?(\w+))?
 def _mentioned(names: KnownNames, written: str) -> dict[str, str]:
     """The tables of the statement, by what they are called in it."""
     by_name = {folded(name): name for name in names.columns}
-    found: dict[str, str] = {}
+    tables: dict[str, str] = {}
     for name, alias in _TABLE.findall(written):
         table = by_name.get(folded(name))
         if table is not None:
-            own = alias if alias and alias.upper() not in _CONTINUES else name.rpartition(".")[2]
-            found[folded(own)] = table
-    return found
+            called = alias if alias and alias.upper() not in _CONTINUES else name.rpartition(".")[2]
+            tables[folded(called)] = table
+    return tables
 
 
 _CONTINUES = ("ON", "USING", "WHERE", "JOIN", "LEFT", "RIGHT", "INNER", "CROSS", "GROUP", "UNION")

@@ -84,11 +84,11 @@ def _matcher(shell: Any) -> Any:
     def matcher(context: Any) -> dict[str, Any]:
         lines = context.full_text.split("\n")
         at = sum(len(line) + 1 for line in lines[: context.cursor_line]) + context.cursor_position
-        start, found = completed(context.full_text, at, shell.user_ns)
+        start, texts = completed(context.full_text, at, shell.user_ns)
         return {
-            "completions": [SimpleCompletion(text=text, type="keyword") for text in found],
+            "completions": [SimpleCompletion(text=text, type="keyword") for text in texts],
             "matched_fragment": context.full_text[start:at],
-            "suppress": bool(found),
+            "suppress": bool(texts),
             "ordered": True,
         }
 
@@ -116,8 +116,8 @@ def completed(text: str, at: int, namespace: Mapping[str, Any]) -> tuple[int, tu
         names = KnownNames.of(federation(name, namespace))
     except Error:
         names = KnownNames()
-    begins, found = completions(text[start:end], at - start, names)
-    return start + begins, found
+    begins, words = completions(text[start:end], at - start, names)
+    return start + begins, words
 
 
 _CELL = re.compile(rf"\s*%%{MAGIC}\b([^\n]*)\n")
@@ -127,8 +127,8 @@ _LINE = re.compile(rf"[ \t]*(?:\w+\s*=\s*)?%{MAGIC}[ \t]+")
 def _lexers(shell: Any) -> dict[str, Any] | None:
     """What colours cells by their magic; None where the front end does that itself, or nobody."""
     prompt = getattr(getattr(shell, "pt_app", None), "lexer", None)
-    found = getattr(prompt, "magic_lexers", None)
-    return found if isinstance(found, dict) else None
+    lexers = getattr(prompt, "magic_lexers", None)
+    return lexers if isinstance(lexers, dict) else None
 
 
 def unregister(shell: Any) -> None:
@@ -174,7 +174,7 @@ def read(line: str, cell: str | None, namespace: Mapping[str, Any]) -> MagicCall
 
 def federation(name: str | None, namespace: Mapping[str, Any]) -> Federation:
     """The federation that is meant. Raises Error where there is none, or no one is."""
-    found = {
+    federations = {
         key: value
         for key, value in namespace.items()
         if isinstance(value, Federation) and not key.startswith("_")
@@ -186,19 +186,19 @@ def federation(name: str | None, namespace: Mapping[str, Any]) -> Federation:
             said = f"{name} is no federation but a value of type {type(value).__name__}"
         else:
             said = f"there is no variable {name}, which would be a federation"
-        known = f"the federations are: {', '.join(found)}" if found else _CONNECT
+        known = f"the federations are: {', '.join(federations)}" if federations else _CONNECT
         raise Error(said, hint=known)
-    if DEFAULT in found:
-        return found[DEFAULT]
-    if not found:
+    if DEFAULT in federations:
+        return federations[DEFAULT]
+    if not federations:
         raise Error("there is no federation in this session", hint=_CONNECT)
-    if len({id(value) for value in found.values()}) > 1:
-        names = sorted(found)
+    if len({id(value) for value in federations.values()}) > 1:
+        names = sorted(federations)
         raise Error(
             f"there are several federations in this session: {', '.join(names)}",
             hint=f"name one: %%{MAGIC} {names[0]}",
         )
-    return next(iter(found.values()))
+    return next(iter(federations.values()))
 
 
 _CONNECT = "make one first: fed = sqlfl.connect(), then fed.attach(name, database) for each party"

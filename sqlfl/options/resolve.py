@@ -503,29 +503,29 @@ def _check_labels(
     kind: str, values: Mapping[str, object], written: Mapping[str, Given], sql: str | None
 ) -> None:
     """Raise OptionError unless the options of labels fit the kind of model."""
-    classes = kind in CLASSIFIERS
+    of_classes = kind in CLASSIFIERS
     wrong, right, is_ = "label_classes", "label_bounds", "a number"
-    if classes:
+    if of_classes:
         wrong, right, is_ = "label_bounds", "label_classes", "a class"
     if wrong in written:
         message = f"PRIVACY option {wrong} does not apply to {kind}, whose target is {is_}"
         raise error(message, written[wrong], sql, hint=f"give {right}", name=True)
     if "label_epsilon" not in values:
         return
-    if not classes and values.get("label_mechanism") == RANDOMIZED:
+    if not of_classes and values.get("label_mechanism") == RANDOMIZED:
         message = f"PRIVACY option label_mechanism = '{RANDOMIZED}' is for classes, and the target "
         message += f"of {kind} is a number"
         hint = f"leave it out: numbers are noised by '{LAPLACE}'"
         raise error(message, written["label_mechanism"], sql, hint=hint)
-    if not classes and "label_bounds" not in values:
+    if not of_classes and "label_bounds" not in values:
         message = f"PRIVACY option label_epsilon needs label_bounds for {kind}"
         hint = "add label_bounds = [least, largest]: the noise must cover that range"
         raise error(message, written["label_epsilon"], sql, hint=hint, name=True)
-    found = values.get("label_classes")
-    if kind_of(kind).target == TWO_CLASSES and isinstance(found, tuple) and len(found) != 2:
+    listed = values.get("label_classes")
+    if kind_of(kind).target == TWO_CLASSES and isinstance(listed, tuple) and len(listed) != 2:
         message = f"PRIVACY option label_classes must list two classes for {kind}, got "
         hint = f"USING {other(kind, ANY_CLASSES)} takes more"
-        raise error(f"{message}{len(found)}", written["label_classes"], sql, hint=hint)
+        raise error(f"{message}{len(listed)}", written["label_classes"], sql, hint=hint)
 
 
 _EXACT = "with predictions = 'exact' they are exact, and "

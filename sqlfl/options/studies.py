@@ -23,10 +23,10 @@ def read_until(text: str) -> dt.datetime | None:
     True
     """
     try:
-        found = dt.datetime.fromisoformat(text)
+        moment = dt.datetime.fromisoformat(text)
     except ValueError:
         return None
-    whole = found + dt.timedelta(days=1) if len(text) <= len("2027-06-30") else found
+    whole = moment + dt.timedelta(days=1) if len(text) <= len("2027-06-30") else moment
     return whole if whole.tzinfo else whole.astimezone()
 
 
@@ -99,10 +99,10 @@ def resolve_study(given: Iterable[Given], sql: str, now: dt.datetime) -> StudyOp
     for name, example in (("runs", "30"), ("until", "'2030-06-30'")):
         if name not in written.places:
             raise OptionError(f"a study takes the limit {name}", hint=f"WITH ({name} = {example})")
-    found = StudyOptions(**written.values)
-    if found.until is not None and found.until <= now:
+    limits = StudyOptions(**written.values)
+    if limits.until is not None and limits.until <= now:
         raise error("the study would have ended already", written.places["until"], sql)
-    return found
+    return limits
 
 
 def check_limits(study: Study) -> None:

@@ -109,7 +109,7 @@ class ClientOperator:
         """The columns as they are encoded, with those of pairs, and as they are trained on."""
         self._slopes: Array | None = None
         """The last residuals of all rows, until pairs are chosen by them."""
-        self._configuration = own = configuration
+        self._configuration = options = configuration
         self._shrinkage = shrinkage
         self._moments: GramMatrix | None = None
         """Gram matrix of the encoded columns, over all clients of the slot, once strengths have
@@ -119,20 +119,20 @@ class ClientOperator:
         self._updates = 0
         """Times that strengths were found anew."""
         self._run, self._slot = run, slot
-        self._held = SlotExpectations.of(engine, own)
-        start = np.zeros((engine.width, own.outputs))
+        self._held = SlotExpectations.of(engine, options)
+        start = np.zeros((engine.width, options.outputs))
         if theta is not None:
             if theta.shape != start.shape:
                 raise InternalError(f"a start of shape {theta.shape} for a block {start.shape}")
             start = np.array(theta, np.float64)
         if shrinkage is not None:
-            if own.privacy is not None or own.l2 <= 0.0:
+            if options.privacy is not None or options.l2 <= 0.0:
                 raise InternalError("strengths are found of exact rows, above l2 = 0")
             self._engine = ScaledEngine(engine, shrinkage.scales)
             start = start / shrinkage.scales[:, None]
-        self._step = step(own, self._engine, start)
-        self._averaging = cast("Averaging", self._step) if own.averagings else None
-        self._kept: deque[Kept] = deque(maxlen=own.keep + 1)
+        self._step = step(options, self._engine, start)
+        self._averaging = cast("Averaging", self._step) if options.averagings else None
+        self._kept: deque[Kept] = deque(maxlen=options.keep + 1)
         """After each of the last epochs, where `keep` asks for it."""
         self._rows: Array | None = None
         """Of the last predictions, whose residuals come next; None for all."""
@@ -146,17 +146,19 @@ class ClientOperator:
         self._inner = 0
         self._guard: ReleaseGuard | None = None
         self._norms = NOTHING
-        if own.privacy is not None:
-            self._guard = ReleaseGuard(own.privacy, engine.rows, entropy)
+        if options.privacy is not None:
+            self._guard = ReleaseGuard(options.privacy, engine.rows, entropy)
             self._norms = np.hypot(engine.norms(), ROUNDING)
-        if self._step.needs_gram and (not own.shared or own.averagings):
+        if self._step.needs_gram and (not options.shared or options.averagings):
             self._set_gram(self._gram(), 1)
 
     @property
     def theta(self) -> Array:
         """(d, d_c)"""
-        own = self._shrinkage
-        return self._step.theta if own is None else self._step.theta * own.scales[:, None]
+        shrinkage = self._shrinkage
+        return (
+            self._step.theta if shrinkage is None else self._step.theta * shrinkage.scales[:, None]
+        )
 
     @property
     def parameters(self) -> tuple[Array, ...]:
@@ -173,8 +175,8 @@ class ClientOperator:
 
     def strengths(self, back: int) -> Array | None:
         """Return the strengths of these parameters; None if there are none."""
-        found = self._as_then(back).shrinkage
-        return None if found is None else found.strengths
+        shrinkage = self._as_then(back).shrinkage
+        return None if shrinkage is None else shrinkage.strengths
 
     def crossing(self, back: int) -> Crossing | None:
         """Return the pairs of these parameters; None if there are none."""
@@ -182,8 +184,8 @@ class ClientOperator:
 
     def precision(self, back: int) -> Precision | None:
         """Return the precision of these parameters; None before strengths have been found."""
-        own, told = self._as_then(back).shrinkage, self._told
-        if own is None or told is None:
+        shrinkage, told = self._as_then(back).shrinkage, self._told
+        if shrinkage is None or told is None:
             return None
         configuration, width = self._configuration, self._base.width
         gram = self._plain_moments()
@@ -194,7 +196,7 @@ class ClientOperator:
             self._base.centre,
             configuration.total,
             told.curvature,
-            configuration.l2 / own.scales**2,
+            configuration.l2 / shrinkage.scales**2,
             told.dispersion,
         )
 
@@ -227,8 +229,8 @@ class ClientOperator:
             case SetStrengths():
                 return self._renew(message)
             case SendGram():
-                own = self._gram() if self._shrinkage is None else self._plain.gram()
-                return gram_to_message(own, self._run, self._slot)
+                gram = self._gram() if self._shrinkage is None else self._plain.gram()
+                return gram_to_message(gram, self._run, self._slot)
             case SendReleases():
                 return releases_of(self._guard, self._run, self._slot)
             case Probe() if self._guard is None:
@@ -243,7 +245,7 @@ class ClientOperator:
 
     def _renew(self, message: SetStrengths) -> Strengths:
         """New strengths for the block as it stands; training begins anew from there."""
-        before, own = self._shrinkage, self._configuration
+        before, options = self._shrinkage, self._configuration
         if before is None:
             raise InternalError("no column of the block has a strength of its own")
         self._told = message
@@ -255,12 +257,12 @@ class ClientOperator:
         after, freedom = before.renewed(
             self._plain_moments(),
             self._plain.centre,
-            own.total,
+            options.total,
             theta,
             message.dispersion,
             message.curvature,
-            own.rows,
-            own.l2,
+            options.rows,
+            options.l2,
         )
         if message.pairs:
             theta, after = self._paired(message, theta, after)
@@ -275,23 +277,25 @@ class ClientOperator:
         self, message: SetStrengths, theta: Array, shrinkage: Shrinkage
     ) -> tuple[Array, Shrinkage]:
         """Choose pairs by the last residuals, once; θ is 0 in their cells."""
-        own, finder = self._configuration, self._finder
+        options, finder = self._configuration, self._finder
         if finder is None:
             raise InternalError("the block has no features of which pairs were announced")
         if self._crossing is not None:
             return theta, shrinkage
         if self._slopes is None:
             raise InternalError("pairs are asked for before there are residuals")
-        slopes, self._slopes = self._slopes / own.rows, None
-        curvature = message.curvature / own.total
-        found = finder.chosen(slopes, curvature, message.dispersion, message.pairs)
-        if found is None or not found.pairs:
+        slopes, self._slopes = self._slopes / options.rows, None
+        curvature = message.curvature / options.total
+        crossing = finder.chosen(slopes, curvature, message.dispersion, message.pairs)
+        if crossing is None or not crossing.pairs:
             return theta, shrinkage
-        self._crossing = found
-        self._plain = CrossedEngine(self._base, found, own.total)
+        self._crossing = crossing
+        self._plain = CrossedEngine(self._base, crossing, options.total)
         self._moments = None
-        none = np.zeros((sum(found.sizes), theta.shape[1]))
-        return np.concatenate([theta, none]), shrinkage.extended(found.sizes, own.rows, own.l2)
+        none = np.zeros((sum(crossing.sizes), theta.shape[1]))
+        return np.concatenate([theta, none]), shrinkage.extended(
+            crossing.sizes, options.rows, options.l2
+        )
 
     def _gram(self) -> GramMatrix:
         """The client's second moments, as they may leave it."""

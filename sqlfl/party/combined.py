@@ -74,9 +74,9 @@ class CombinedClient(Server):
         shares, _ = self._shares(request.specification, request.fragments)
 
         def begin(number: int, client: PartyClient) -> PartyClient:
-            found = client.rehearse(shares[number].of(request))
-            assert isinstance(found, PartyClient)
-            return found
+            stand_in = client.rehearse(shares[number].of(request))
+            assert isinstance(stand_in, PartyClient)
+            return stand_in
 
         clients = self._members.do(request, range(len(shares)), begin)
         return StandIn(CombinedClient(clients))

@@ -134,7 +134,7 @@ class CombinedSlot:
     @property
     def size(self) -> int:
         """Return the number of rows of all its fragments."""
-        return sum(rows for own in self._sizes.values() for rows in own.values())
+        return sum(rows for by_fragment in self._sizes.values() for rows in by_fragment.values())
 
     def handle(self, request: ms.Message) -> ms.Message:
         self._request = request
@@ -316,8 +316,8 @@ class CombinedSlot:
         parts = self._ask(request, ms.Findings)
 
         def everywhere(flags: Callable[[ms.Findings], Array]) -> Array:
-            found: Array = np.all([flags(part) for part in parts], axis=0).astype(np.uint8)
-            return found
+            merged: Array = np.all([flags(part) for part in parts], axis=0).astype(np.uint8)
+            return merged
 
         return replace(
             parts[0],
@@ -396,12 +396,12 @@ class CombinedSlot:
         labels = {reply.labels for reply in self._ask(request, ms.Releases)}
         if len(labels) > 1:
             raise InternalError(f"labels of slot {request.slot} are noised with ε = {labels}")
-        found: ms.Message = releases_of(None, request.run, request.slot)
+        released: ms.Message = releases_of(None, request.run, request.slot)
         if self._operator is not None:
-            found = self._operator.handle(request)
-        if not isinstance(found, ms.Releases):
-            raise InternalError(f"the operator answered {request.kind} with {found.kind}")
-        return replace(found, labels=labels.pop(), statistics=self._noised_statistics)
+            released = self._operator.handle(request)
+        if not isinstance(released, ms.Releases):
+            raise InternalError(f"the operator answered {request.kind} with {released.kind}")
+        return replace(released, labels=labels.pop(), statistics=self._noised_statistics)
 
     # -- asking -----------------------------------------------------------------------------------
 
@@ -436,11 +436,11 @@ class CombinedRows:
 
     @property
     def size(self) -> int:
-        return sum(len(own) for own in self.places)
+        return sum(len(part) for part in self.places)
 
     def split(self, values: Array) -> list[Array]:
         """Return each client's part: (n, ...) -> (n_q, ...)."""
-        return [values[own] for own in self.places]
+        return [values[part] for part in self.places]
 
     def gather(self, parts: Sequence[Array]) -> Array:
         """Return the clients' parts as one array: the reverse of `split`."""
@@ -484,8 +484,8 @@ class CombinedRows:
         if not any(part.size for part in parts):
             return self, np.zeros(0, np.uint32)
         known = [
-            part.astype(np.int64) if part.size else np.arange(len(own))
-            for part, own in zip(parts, self.places, strict=True)
+            part.astype(np.int64) if part.size else np.arange(len(rows))
+            for part, rows in zip(parts, self.places, strict=True)
         ]
         bounds = np.cumsum([0, *(int(part.max(initial=-1)) + 1 for part in known)])
         classes = self.gather(
@@ -501,22 +501,22 @@ class CombinedRows:
     @cached_property
     def _owners(self) -> Array:
         return self.gather([
-            np.full(len(own), number, np.int32) for number, own in enumerate(self.places)
+            np.full(len(rows), number, np.int32) for number, rows in enumerate(self.places)
         ])  # fmt: skip
 
     @cached_property
     def _own(self) -> npt.NDArray[np.int64]:
-        return self.gather([np.arange(len(own)) for own in self.places])
+        return self.gather([np.arange(len(rows)) for rows in self.places])
 
 
 def by_fragment(
     wanted: SlotSpecification, sizes: Sequence[dict[int, int]], chances: Sequence[bytes]
 ) -> CombinedRows:
     """Return the rows of a slot without keys. sizes: rows of each client's fragments."""
-    numbers = [np.repeat(list(own), list(own.values())) for own in sizes]
+    numbers = [np.repeat(list(counts), list(counts.values())) for counts in sizes]
     return _shuffled(
         wanted,
-        [len(own) for own in numbers],
+        [len(fragments) for fragments in numbers],
         np.concatenate(numbers).astype(np.int64),
         max(wanted.fragments) + 1,
         chances,
@@ -534,7 +534,7 @@ def merge_join_keys(
         merge_keys([(part.tags[k], part.codes[k]) for part in parts])
         for k in range(len(wanted.keys))
     ]
-    counts = [sum(own.values()) for own in sizes]
+    counts = [sum(counts_by_fragment.values()) for counts_by_fragment in sizes]
     leading, size = None, 1
     if wanted.seed is None:
         tags, codes = max(merged, key=lambda key: len(key[0]))
@@ -544,9 +544,11 @@ def merge_join_keys(
     if len(wanted.fragments) > 1:
         parts_of_fragments = [
             part.fragment
-            if len(own) > 1
-            else np.full(sum(own.values()), next(iter(own)), np.uint16)
-            for part, own in zip(parts, sizes, strict=True)
+            if len(counts_by_fragment) > 1
+            else np.full(
+                sum(counts_by_fragment.values()), next(iter(counts_by_fragment)), np.uint16
+            )
+            for part, counts_by_fragment in zip(parts, sizes, strict=True)
         ]
         fragments = rows.gather(parts_of_fragments)
     reply = JoinKeys(

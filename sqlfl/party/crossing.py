@@ -49,11 +49,11 @@ class PairFinder:
         if not 0 < most <= self.most:
             raise InternalError(f"{most} pairs of features are asked for, of {self.most}")
         counts = counts_of(self._snapshot)
-        columns = self._columns([n for n, own in enumerate(self._features) if own.pairs])
-        own = np.asarray(slopes, np.float64)
-        places = ranked(columns, counts, own, curvature * counts, dispersion, most)
-        found = pairs_of(places, columns, counts, self._limits)
-        return self._crossed(found) if found else None
+        columns = self._columns([n for n, feature in enumerate(self._features) if feature.pairs])
+        slope_sums = np.asarray(slopes, np.float64)
+        places = ranked(columns, counts, slope_sums, curvature * counts, dispersion, most)
+        pairs = pairs_of(places, columns, counts, self._limits)
+        return self._crossed(pairs) if pairs else None
 
     def _crossed(self, pairs: Sequence[Pair], *, whole: bool = False) -> Crossing:
         places = {side.place for pair in pairs for side in (pair.first, pair.second)}
@@ -86,14 +86,14 @@ class CrossedEngine:
 
     def predict(self, theta: Array, batch: Array | None = None) -> Array:
         theta = np.asarray(theta, np.float64)
-        own = theta[self._engine.width :]
-        found = self._engine.predict(theta[: self._engine.width], batch)
-        return np.asarray(found + self._some(batch) @ own - self._own @ own)
+        pair_theta = theta[self._engine.width :]
+        scores = self._engine.predict(theta[: self._engine.width], batch)
+        return np.asarray(scores + self._some(batch) @ pair_theta - self._own @ pair_theta)
 
     def gradient(self, values: Array, batch: Array | None = None) -> Array:
         values = np.asarray(values, np.float64)
-        own = self._some(batch).T @ values - np.outer(self._own, values.sum(axis=0))
-        return np.concatenate([self._engine.gradient(values, batch), own])
+        of_pairs = self._some(batch).T @ values - np.outer(self._own, values.sum(axis=0))
+        return np.concatenate([self._engine.gradient(values, batch), of_pairs])
 
     def gram(self) -> GramMatrix:
         first = self._engine.gram()

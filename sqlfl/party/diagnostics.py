@@ -38,13 +38,13 @@ MOST = 1 << 28
 def told_block(block: SavedBlock, request: ms.SendBlock) -> ms.Block:
     """The block's weights, and what they are of. InternalError for a tower."""
     _check_linear(block)
-    found = columns_of(block.encoding)
+    columns = columns_of(block.encoding)
     return ms.Block(
         request.run,
         request.slot,
-        found.kinds,
-        found.features,
-        found.categories,
+        columns.kinds,
+        columns.features,
+        columns.categories,
         np.array(block.theta, np.float64),
         centres_of(block.encoding),
         scales_of(block.encoding),
@@ -55,17 +55,23 @@ def told_curves(block: SavedBlock, request: ms.SendCurves) -> ms.Curves:
     """Effects of the features that `auto` made, or of the one that is asked for; none where the
     block has none."""
     wanted = request.feature.lower()
-    found = [own for own in block.encoding.effects or () if wanted in ("", own.feature.lower())]
+    effects = [
+        effect for effect in block.encoding.effects or () if wanted in ("", effect.feature.lower())
+    ]
     none = np.zeros((0, block.outputs))
     return ms.Curves(
         request.run,
         request.slot,
-        tuple(own.feature for own in found for _ in own.texts),
-        tuple(text for own in found for text in own.texts),
-        np.concatenate([np.zeros(0, np.uint8), *(own.kinds.astype(np.uint8) for own in found)]),
-        np.concatenate([none, *(own.effects for own in found)]),
-        np.concatenate([none, *(own.errors for own in found)]),
-        np.concatenate([np.zeros(0, np.int64), *(own.rows.astype(np.int64) for own in found)]),
+        tuple(effect.feature for effect in effects for _ in effect.texts),
+        tuple(text for effect in effects for text in effect.texts),
+        np.concatenate(
+            [np.zeros(0, np.uint8), *(effect.kinds.astype(np.uint8) for effect in effects)]
+        ),
+        np.concatenate([none, *(effect.effects for effect in effects)]),
+        np.concatenate([none, *(effect.errors for effect in effects)]),
+        np.concatenate(
+            [np.zeros(0, np.int64), *(effect.rows.astype(np.int64) for effect in effects)]
+        ),
     )
 
 
@@ -80,8 +86,8 @@ def rotation(secret: bytes, size: int) -> Float:
     normal = ndtri(uniform / 2.0**53).reshape(size, size)
     q, r = np.linalg.qr(normal)
     # without the signs, those of the diagonal of r would show (Mezzadri 2007)
-    found: Float = q * np.where(np.diag(r) < 0, -1.0, 1.0)
-    return found
+    turned: Float = q * np.where(np.diag(r) < 0, -1.0, 1.0)
+    return turned
 
 
 def rotated(
@@ -134,40 +140,40 @@ def errors(
     turned, shrinkage = rotation(secret, d), encoding.shrinkage
     basis = shrinkage[:, None] * turned
     theta = turned.T @ (_contrast(block, request) / shrinkage) + request.shift
-    found = columns_of(encoding, own_texts(snapshot, encoding))
+    columns = columns_of(encoding, own_texts(snapshot, encoding))
     differences, bases = _differences(block, _chosen(request))
     is_base = bases == np.arange(d)
     absent = _absent(block, turned, request)
-    own = _resolved(differences @ basis, scales_of(encoding), absent, request)
-    finite = ~touches(own.functions, span_of(request.endless)) | is_base
-    told = np.where(own.told & finite & ~is_base, ms.TOLD, 0).astype(np.uint8)
+    resolved = _resolved(differences @ basis, scales_of(encoding), absent, request)
+    finite = ~touches(resolved.functions, span_of(request.endless)) | is_base
+    told = np.where(resolved.told & finite & ~is_base, ms.TOLD, 0).astype(np.uint8)
     if not request.penalised:
-        provided = touches(own.functions, span_of(request.later))
+        provided = touches(resolved.functions, span_of(request.later))
         told[(told > 0) & provided] = ms.PROVIDED
     padding = padding_of(encoding)
     told[padding] = ms.TOLD  # 0, whatever a row is
-    kinds, features, categories = found.kinds.copy(), [*found.features], [*found.categories]
-    if own.partnerless is not None:
-        kinds[own.partnerless] = ms.PARTNERLESS
-        features[own.partnerless] = categories[own.partnerless] = ""
+    kinds, features, categories = columns.kinds.copy(), [*columns.features], [*columns.categories]
+    if resolved.partnerless is not None:
+        kinds[resolved.partnerless] = ms.PARTNERLESS
+        features[resolved.partnerless] = categories[resolved.partnerless] = ""
     return ms.Errors(
         request.run,
         request.slot,
         kinds,
         tuple(features),
         tuple(categories),
-        np.where(padding, 0.0, own.functions @ theta),
+        np.where(padding, 0.0, resolved.functions @ theta),
         np.where(
             (told > 0) & ~padding,
-            np.sqrt(variances_of(own.functions, request.covariance)),
+            np.sqrt(variances_of(resolved.functions, request.covariance)),
             0.0,
         ),
         told,
         finite.astype(np.uint8),
         is_base.astype(np.uint8),
-        int(own.foreseen),
-        float(own.intercept @ theta),
-        _turned(own.intercept, common, request),
+        int(resolved.foreseen),
+        float(resolved.intercept @ theta),
+        _turned(resolved.intercept, common, request),
     )
 
 
@@ -179,7 +185,7 @@ def _turned(taken: Float, common: Callable[[str], bytes], request: ms.SendErrors
     size = left.shape[1]
     names = (f"{form} {request.output}" for form in ("variance", "separation"))
     return np.stack(
-        [rotation(common(name), size) @ own for name, own in zip(names, left, strict=True)]
+        [rotation(common(name), size) @ part for name, part in zip(names, left, strict=True)]
     )
 
 
@@ -189,8 +195,8 @@ def _contrast(block: SavedBlock, request: ms.SendErrors) -> Float:
     wrong = max(request.output, request.reference) >= outputs
     if wrong or (request.reference < 0) != (outputs == 1):
         raise InternalError(f"class {request.output} less {request.reference}, of {outputs}")
-    own = np.asarray(block.theta[:, request.output], np.float64)
-    return own if outputs == 1 else own - block.theta[:, request.reference]
+    weights = np.asarray(block.theta[:, request.output], np.float64)
+    return weights if outputs == 1 else weights - block.theta[:, request.reference]
 
 
 @dataclass(frozen=True, eq=False)
@@ -242,25 +248,25 @@ def _resolved(
         intercept = constants @ parts[: len(constants)]
         # what is left out for relations between tables must be what G θ = 0 leaves out
         rest = taken - taken @ between @ between.T
-        own = span(moving)
-        foreseen = bool(np.abs(rest - own @ (own.T @ rest)).max() <= ROUNDED)
+        basis = span(moving)
+        foreseen = bool(np.abs(rest - basis @ (basis.T @ rest)).max() <= ROUNDED)
         functions = matrix @ functions
-    found = functions[1:] / scales[:, None]
+    rescaled = functions[1:] / scales[:, None]
     own_told = told[1:].copy()
     if partnerless is not None:
-        found[partnerless] = functions[0] + found[absent].sum(axis=0)
+        rescaled[partnerless] = functions[0] + rescaled[absent].sum(axis=0)
         own_told[partnerless] = told[0]
     if request.penalised:
-        own_told &= ~touches(found, span(np.hstack([within, between, span_of(request.later)])))
-    return _Resolved(found, own_told, partnerless, foreseen, intercept)
+        own_told &= ~touches(rescaled, span(np.hstack([within, between, span_of(request.later)])))
+    return _Resolved(rescaled, own_told, partnerless, foreseen, intercept)
 
 
 def _absent(block: SavedBlock, turned: Float, request: ms.SendErrors) -> Array:
     """bool (d,): indicators and categories of NULL that the row of a missing partner has."""
-    own = block.encoding
-    row = turned @ request.partner / own.shrinkage * scales_of(own) + centres_of(own)
-    found: Array = missing_of(own) & (row > 0.5)
-    return found
+    encoding = block.encoding
+    row = turned @ request.partner / encoding.shrinkage * scales_of(encoding) + centres_of(encoding)
+    absent: Array = missing_of(encoding) & (row > 0.5)
+    return absent
 
 
 def _chosen(request: ms.SendRotated | ms.SendErrors) -> dict[str, str]:
@@ -272,20 +278,20 @@ def _differences(block: SavedBlock, chosen: Mapping[str, str]) -> tuple[Float, A
     """(d, d): of each encoded column what its coefficient is of θ, of a category the difference
     from its base; and of each its base, or −1."""
     bases = bases_of(block.encoding, chosen)
-    found = np.eye(len(bases))
+    differences = np.eye(len(bases))
     categories = np.flatnonzero(bases >= 0)
-    found[categories, bases[categories]] -= 1.0
-    return found, bases
+    differences[categories, bases[categories]] -= 1.0
+    return differences, bases
 
 
 def _origin(block: SavedBlock, chosen: Mapping[str, str]) -> Float:
     """x̃ (d,) of the row whose numbers are 0, of which nothing is missing, and whose categories are
     the bases."""
-    own = block.encoding
-    bases = bases_of(own, chosen)
-    at = (bases == np.arange(own.width)).astype(np.float64)
-    found: Float = (at - centres_of(own)) / scales_of(own)
-    return found
+    encoding = block.encoding
+    bases = bases_of(encoding, chosen)
+    at = (bases == np.arange(encoding.width)).astype(np.float64)
+    origin: Float = (at - centres_of(encoding)) / scales_of(encoding)
+    return origin
 
 
 # -- importance and contributions -----------------------------------------------------------------
@@ -303,8 +309,8 @@ def permuted(
     if request.seed >= 0:
         seed = [request.seed, request.slot, request.feature, request.repeat]
     order = np.random.default_rng(seed).permutation(engine.rows)
-    own = _shares(block, request.feature) > 0.0
-    rest = np.where(own[:, None], 0.0, block.theta)
+    of_feature = _shares(block, request.feature) > 0.0
+    rest = np.where(of_feature[:, None], 0.0, block.theta)
     part = engine.predict(block.theta - rest)
     return block.finish(np.asarray(engine.predict(rest) + part[order], np.float64))
 
@@ -316,18 +322,18 @@ def contributions(block: SavedBlock, engine: LinearEngine) -> Float:
     weights = [
         _shares(block, place)[:, None] * block.theta for place in range(len(block.encoding.named))
     ]
-    found: Float = engine.predict(np.hstack(weights))
-    return found
+    added: Float = engine.predict(np.hstack(weights))
+    return added
 
 
 def _shares(block: SavedBlock, place: int) -> Float:
     """(d,): the share of each column's weight that is the feature's."""
     encoding = block.encoding
     places, first = columns_of(encoding).places, len(encoding.named)
-    found: Float = (places == place).astype(np.float64)
+    shares: Float = (places == place).astype(np.float64)
     for number, pair in enumerate(encoding.pairs, start=first):
-        found[places == number] = 0.5 * (place in (pair.first.place, pair.second.place))
-    return found
+        shares[places == number] = 0.5 * (place in (pair.first.place, pair.second.place))
+    return shares
 
 
 def _check_linear(block: SavedBlock) -> None:

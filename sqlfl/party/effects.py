@@ -58,8 +58,8 @@ class Precision:
 
     def _roots(self, squares: Float, outputs: int) -> Float:
         share = (outputs - 1) / outputs if outputs > 1 else 1.0
-        found = np.sqrt(np.maximum(squares, 0.0) * self.dispersion * share)
-        return np.repeat(found[:, None], outputs, axis=1)
+        roots = np.sqrt(np.maximum(squares, 0.0) * self.dispersion * share)
+        return np.repeat(roots[:, None], outputs, axis=1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +82,7 @@ def effects_of(
     """The effect of each feature that `auto` made, with the lines that it stands beside, and then
     those of pairs, which `encoding` is without."""
     known = counts_of(snapshot) > 0
-    found = []
+    effects = []
     theta, cells = theta[: encoding.width], theta[encoding.width :]
     for place, feature in enumerate(encoding.features):
         if not feature.shrunken or feature.fitted:
@@ -92,7 +92,7 @@ def effects_of(
         else:
             points = _numbers(snapshot, encoding, place, known)
         errors = precision.errors(points.columns, theta.shape[1])
-        found.append(
+        effects.append(
             Effect(
                 feature.name,
                 points.kind.astype(np.float64),
@@ -104,32 +104,32 @@ def effects_of(
             )
         )
     if crossing is not None:
-        found += _pairs(crossing, encoding.total, cells, precision)
-    return tuple(found)
+        effects += _pairs(crossing, encoding.total, cells, precision)
+    return tuple(effects)
 
 
 def _pairs(crossing: Crossing, total: float, theta: Float, precision: Precision) -> list[Effect]:
     """The effects of pairs' cells, beside those of their features."""
     errors = precision.cell_errors(np.concatenate(crossing.counts), theta.shape[1])
-    found, start = [], 0
+    pair_effects, start = [], 0
     for number, feature in enumerate(crossing.features):
         texts, counts = crossing.vocabularies[number], crossing.counts[number]
-        own = slice(start, start + len(texts))
-        start = own.stop
+        place = slice(start, start + len(texts))
+        start = place.stop
         kinds = np.full(len(texts), AT_CATEGORY, np.float64)
-        effects = theta[own] - counts / total @ theta[own]
-        found.append(
+        effects = theta[place] - counts / total @ theta[place]
+        pair_effects.append(
             Effect(
                 feature.name,
                 kinds,
                 np.zeros(len(texts)),
                 tuple(text[1:] for text in texts),
                 effects,
-                errors[own],
+                errors[place],
                 crossing.rows[number].astype(np.float64),
             )
         )
-    return found
+    return pair_effects
 
 
 def _categories(snapshot: Snapshot, encoding: Encoding, place: int, known: Array) -> _Points:
@@ -145,15 +145,15 @@ def _categories(snapshot: Snapshot, encoding: Encoding, place: int, known: Array
         texts = dict(texts_of(encoding, number, values.entries))
     named = [place for place, entry in enumerate(vocabulary) if entry in texts]
     entries = [texts[vocabulary[place]] for place in named]
-    own = np.zeros((len(entries), encoding.width))
-    own[:, start:stop] = np.eye(stop - start)[named] - encoding.centre[start:stop]
+    design = np.zeros((len(entries), encoding.width))
+    design[:, start:stop] = np.eye(stop - start)[named] - encoding.centre[start:stop]
     missing = np.array([entry == NULL_ENTRY.decode() for entry in entries], bool)
     return _Points(
         np.where(missing, AT_NULL, AT_CATEGORY),
         np.zeros(len(entries)),
         tuple("" if entry == NULL_ENTRY.decode() else entry[1:] for entry in entries),
         np.array([often.get(entry.encode(), 0) for entry in entries], np.int64),
-        own,
+        design,
     )
 
 
@@ -187,9 +187,11 @@ def _numbers(snapshot: Snapshot, encoding: Encoding, place: int, known: Array) -
         made = apply(other, fitted, asked)
         if other.step is not None and other.step.value == CURVE:
             start = _first(features, position)
-            own = slice(start, start + other.width)
+            place_of_columns = slice(start, start + other.width)
             basis = made.values.to_numpy().reshape(-1, other.width)
-            columns[:, own] = (basis - encoding.mean[own]) / encoding.scale[own]
+            columns[:, place_of_columns] = (
+                basis - encoding.mean[place_of_columns]
+            ) / encoding.scale[place_of_columns]
         else:
             _add_values(encoding, position, made.to_pylist(), columns)
     kind = np.where(np.isnan(asked), AT_NULL, AT_NUMBER)
@@ -213,8 +215,8 @@ def _add_values(
 def _kept(encoding: Encoding, beside: Sequence[tuple[int, FeatureSpecification]]) -> Float:
     """The values of a number that have a weight of their own."""
     fitted = encoding.fitted or ()
-    found = [fitted[position] for position, other in beside if other.frequent_values]
-    return np.concatenate([np.zeros(0), *(own.numbers for own in found if own is not None)])
+    frequent = [fitted[position] for position, other in beside if other.frequent_values]
+    return np.concatenate([np.zeros(0), *(fit.numbers for fit in frequent if fit is not None)])
 
 
 def cells(values: Float, kept: Float) -> tuple[Float, Array]:
@@ -223,9 +225,9 @@ def cells(values: Float, kept: Float) -> tuple[Float, Array]:
     distinct, counts = np.unique(values, return_counts=True)
     if len(distinct) <= FEW:
         return distinct, counts
-    own = np.isin(distinct, kept)
+    is_kept = np.isin(distinct, kept)
     means, rows = _means(values[~np.isin(values, kept)])
-    numbers, counts = np.append(distinct[own], means), np.append(counts[own], rows)
+    numbers, counts = np.append(distinct[is_kept], means), np.append(counts[is_kept], rows)
     order = np.argsort(numbers, kind="stable")
     return numbers[order], counts[order]
 

@@ -103,13 +103,13 @@ class HeldJoin:
 
     def find(self, item: SlotSpecification, fragments: Sequence[str], draws: bytes) -> Snapshot:
         """Return the kept rows of these fragments. Raise Error if there are none."""
-        found = self.kept.get(_rows(item, tuple(fragments), draws))
-        if found is None:
+        snapshot = self.kept.get(_rows(item, tuple(fragments), draws))
+        if snapshot is None:
             raise Error(
                 f"join {self.name} has no rows of this statement here, though their keys were sent",
                 hint=f"its owner's rules have changed since, or a statement failed: {ANEW}",
             )
-        return found
+        return snapshot
 
     def changed(self, cursor: duckdb.DuckDBPyConnection) -> int:
         """Return whether a table has changed since: SAME, CHANGED or NOT_KNOWN. `cursor` sees the
@@ -278,7 +278,7 @@ def _tables(con: sql.Connection, fragments: Iterable[str]) -> tuple[exp.Table, .
     """Return the tables that the fragments read; None if they read anything else, of which changes
     are not known: views, functions that give tables.
     """
-    found: dict[str, exp.Table] = {}
+    tables: dict[str, exp.Table] = {}
     for text in fragments:
         try:
             tree = sqlglot.parse_one(text, dialect="duckdb")
@@ -294,8 +294,8 @@ def _tables(con: sql.Connection, fragments: Iterable[str]) -> tuple[exp.Table, .
                 continue
             if not is_table or (not table.db and folded(table.name) in named):
                 return None
-            found[sql.to_sql(table)] = table
-    return tuple(found[name] for name in sorted(found))
+            tables[sql.to_sql(table)] = table
+    return tuple(tables[name] for name in sorted(tables))
 
 
 def _is_table(con: sql.Connection, table: exp.Table) -> bool:
@@ -322,13 +322,13 @@ def _fingerprints(
     """Return for each table its number of rows and a sum of hashes of whole rows; None if one is
     not there any more, or not readable.
     """
-    found: dict[str, tuple[object, ...]] = {}
+    fingerprints: dict[str, tuple[object, ...]] = {}
     for table in tables:
         query = sql.query(
             "SELECT count(*) AS n, sum(hash(t)) AS h FROM $table AS t", table=table.copy()
         )
         try:
-            (found[sql.to_sql(table)],) = sql.fetch(con, query)
+            (fingerprints[sql.to_sql(table)],) = sql.fetch(con, query)
         except duckdb.Error:
             return None
-    return found
+    return fingerprints

@@ -120,14 +120,14 @@ def majorant(
 
 
 def _moved(
-    gram: GramMatrix, centre: Array, own: slice, deviation: float, margin: float
+    gram: GramMatrix, centre: Array, columns: slice, deviation: float, margin: float
 ) -> Array | float:
     """Return the addition to the counts of one category feature for a centre other than the
     mean.
     """
     if gram.weight <= 0.0 or not centre.any():
         return 0.0
-    distance = np.abs(gram.weight * centre - gram.onehot.diagonal()[own])
+    distance = np.abs(gram.weight * centre - gram.onehot.diagonal()[columns])
     # the sum of n absolute normal numbers is less than this with a probability of 1 − RISK
     slack = deviation * (0.8 * len(centre) + _quantile(1) * math.sqrt(len(centre)))
     share = min((distance.sum() + slack) / gram.weight, 1.0 + np.abs(centre).sum())

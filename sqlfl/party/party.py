@@ -227,8 +227,8 @@ class PartyClient(Server):
 
     def _stand_in(self, request: ms.Rehearse) -> StandIn:
         shown = self._guard.rehearse(request, combined=self.client.combined)
-        own = self._secrets.of_rehearsals
-        made = lambda con: PartyClient(self.client, con, own)  # noqa: E731
+        secrets = self._secrets.of_rehearsals
+        made = lambda con: PartyClient(self.client, con, secrets)  # noqa: E731
         return standing_in(self._cursors, request, shown, made)
 
     def _served(self, request: ms.Message) -> ms.Message:
@@ -255,8 +255,8 @@ class PartyClient(Server):
                 return ms.Ready(request.run, request.slot)
             case ms.Collect():
                 self._blocks.collect(request.models)
-                own = self._blocks
-                return ms.Collected(request.run, request.slot, int(own.lasting), own.reason)
+                blocks = self._blocks
+                return ms.Collected(request.run, request.slot, int(blocks.lasting), blocks.reason)
             case ms.SendCurves():
                 return diagnostics.told_curves(self.block(request.model, request.block), request)
             case ms.SendBlock():
@@ -420,20 +420,20 @@ class PartyClient(Server):
         known: bool,
     ) -> Snapshot:
         """Return a slot's rows. known: they are those that its join keeps."""
-        own, draws = replace(item, features=raw(item.features)), self._draws(item)
+        specification, draws = replace(item, features=raw(item.features)), self._draws(item)
         if not request.join:
-            return Snapshot.take(run.cursor, own, fragments, request.run, draws)
+            return Snapshot.take(run.cursor, specification, fragments, request.run, draws)
         if known:
-            kept = self._joins.get(request.join).find(own, fragments, draws)
-            return kept.fork(run.cursor, request.run, own)
-        taken = self._joins.take(request.join, own, fragments, request.run, draws)
-        return taken if own.keys else self._shared(request.run, run, taken)
+            kept = self._joins.get(request.join).find(specification, fragments, draws)
+            return kept.fork(run.cursor, request.run, specification)
+        taken = self._joins.take(request.join, specification, fragments, request.run, draws)
+        return taken if specification.keys else self._shared(request.run, run, taken)
 
     def _shared(self, name: str, run: RunState, numbered: Snapshot) -> Snapshot:
         """Let the run's join keep rows that are numbered, and return the run's own copy."""
-        own = numbered.specification
-        kept = self._joins.get(run.join).keep(own, numbered)
-        return kept.fork(run.cursor, name, own)
+        specification = numbered.specification
+        kept = self._joins.get(run.join).keep(specification, numbered)
+        return kept.fork(run.cursor, name, specification)
 
     def _draws(self, item: SlotSpecification) -> bytes:
         """Return the key of draws by a row's content. Before labels are noised, it is on disk."""

@@ -78,12 +78,12 @@ def sketched(
 
 
 def _typed(
-    cursor: sql.Connection, table: Table, found: _Uses, shown: Callable[[ScopeColumn], bool]
+    cursor: sql.Connection, table: Table, uses: _Uses, shown: Callable[[ScopeColumn], bool]
 ) -> Iterator[tuple[str, tuple[str, ColumnUse]]]:
     for name, kind in types_of(cursor, table).items():
         column = ScopeColumn(table, name)
-        if column in found.named and shown(column):
-            yield name, (kind, found.use(column, kind))
+        if column in uses.named and shown(column):
+            yield name, (kind, uses.use(column, kind))
 
 
 @dataclass

@@ -47,13 +47,20 @@ class SlotExpectations:
     """Sizes of the method's residuals."""
 
     @classmethod
-    def of(cls, engine: Engine, own: Configuration) -> SlotExpectations:
+    def of(cls, engine: Engine, configuration: Configuration) -> SlotExpectations:
         """Return the sizes. Raise InternalError for options out of range."""
-        check_options(own)
-        parameters = own.parameters(engine.width)
-        if math.prod(parameters) * own.remembered > LARGEST:
+        check_options(configuration)
+        parameters = configuration.parameters(engine.width)
+        if math.prod(parameters) * configuration.remembered > LARGEST:
             raise InternalError(f"a block of {math.prod(parameters)} parameters is too large")
-        return cls(engine.rows, engine.width, engine.numeric, own.outputs, parameters, own.sizes)
+        return cls(
+            engine.rows,
+            engine.width,
+            engine.numeric,
+            configuration.outputs,
+            parameters,
+            configuration.sizes,
+        )
 
     def check(self, message: Message, rows: Array | None, *, probing: bool = False) -> None:
         """Raise InternalError if the message does not fit. `rows`: those of the last predictions,
@@ -90,20 +97,20 @@ class SlotExpectations:
         return {}
 
 
-def check_options(own: Configuration) -> None:
+def check_options(configuration: Configuration) -> None:
     """Raise InternalError for options out of range."""
     least = {"outputs": 1, "clients": 1, "batch": 1}
-    for name, value in _numbers(own):
+    for name, value in _numbers(configuration):
         whole = isinstance(value, int)
         if whole and not least.get(name, 0) <= value <= MOST:
             raise InternalError(f"option {name} is {value}, from {least.get(name, 0)} to {MOST}")
         if not whole and not (math.isfinite(value) and value >= 0):
             raise InternalError(f"option {name} is {value}, and must be finite, from 0 up")
-    fault = own.fault()
+    fault = configuration.fault()
     if fault is not None:
         raise InternalError(fault)
-    if own.tower is not None:
-        hidden = own.tower.hidden
+    if configuration.tower is not None:
+        hidden = configuration.tower.hidden
         if not (1 <= len(hidden) <= 100 and all(1 <= width <= MOST for width in hidden)):
             raise InternalError(f"hidden layers of {hidden!s:.60}")
 

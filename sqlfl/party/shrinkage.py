@@ -53,8 +53,8 @@ class Shrinkage:
     @property
     def scales(self) -> Float:
         """(d,): the diagonal of S."""
-        found: Float = 1.0 / np.sqrt(np.append(self.strengths, 1.0)[self.groups])
-        return found
+        scales: Float = 1.0 / np.sqrt(np.append(self.strengths, 1.0)[self.groups])
+        return scales
 
     def renewed(
         self,
@@ -77,9 +77,9 @@ class Shrinkage:
         edf = np.zeros(count)
         numeric = len(gram.numeric)
         factor = curvature / total
-        own, others = self.groups[:numeric], self.groups[numeric:]
-        for group in np.unique(own[own >= 0]):
-            places = np.flatnonzero(own == group)
+        group_of_number, others = self.groups[:numeric], self.groups[numeric:]
+        for group in np.unique(group_of_number[group_of_number >= 0]):
+            places = np.flatnonzero(group_of_number == group)
             values = np.linalg.eigvalsh(factor * gram.numeric[np.ix_(places, places)])
             values = np.maximum(values, 0.0)
             edf[group] = np.sum(values / (values + l2 * self.strengths[group]))
@@ -133,8 +133,8 @@ class ScaledEngine:
         return self._engine.predict(np.asarray(theta, np.float64) * self._scales[:, None], batch)
 
     def gradient(self, values: Array, batch: Array | None = None) -> Array:
-        found: Array = self._engine.gradient(values, batch) * self._scales[:, None]
-        return found
+        gradient: Array = self._engine.gradient(values, batch) * self._scales[:, None]
+        return gradient
 
     def gram(self) -> GramMatrix:
         return scaled_gram(self._engine.gram(), self._scales)

@@ -176,13 +176,13 @@ class SlotState:
 
     def refer(self, con: Connection) -> None:
         """Find what SKEW compares with, once, before equal rows are merged and rounds begin."""
-        own = self.specification
-        if self.reference is not None or protected(own) or self._encoded_by != "none":
+        specification = self.specification
+        if self.reference is not None or protected(specification) or self._encoded_by != "none":
             return
         if self.seen is None or self.counts is None or self.encoded_counts is None:
-            raise InternalError(f"slot {own.slot} has no active rows")
+            raise InternalError(f"slot {specification.slot} has no active rows")
         encoding, snapshot = self.encoded(), self.snapshot
-        if not own.features or len(self.seen) != snapshot.active:
+        if not specification.features or len(self.seen) != snapshot.active:
             return
         other = not np.array_equal(self.seen, self.encoded_counts)
         if other:
@@ -192,7 +192,7 @@ class SlotState:
             encoding,
             self.seen,
             self.encoded_counts,
-            lambda: make_engine(own.engine, con, snapshot, encoding),
+            lambda: make_engine(specification.engine, con, snapshot, encoding),
         )
         if other:
             snapshot.weigh(self.counts)
@@ -284,15 +284,17 @@ class SlotState:
     ) -> Shrinkage | None:
         """Strengths that training starts from: those of the block that it starts from, where that
         has the same columns. None where `auto` made no feature, and of few rows."""
-        own = self.specification
-        if self.joined < CURVE_ROWS or not any(feature.shrunken for feature in own.features):
+        specification = self.specification
+        if self.joined < CURVE_ROWS or not any(
+            feature.shrunken for feature in specification.features
+        ):
             return None
         groups = self.encoded().with_pairs(None if finder is None else finder.first).groups
-        found = Shrinkage.first(groups, configuration.rows, configuration.l2)
+        first = Shrinkage.first(groups, configuration.rows, configuration.l2)
         before = None if self.warm is None else self.warm.encoding.strengths
-        if before is not None and before.shape == found.strengths.shape:
-            return replace(found, strengths=before)
-        return found
+        if before is not None and before.shape == first.strengths.shape:
+            return replace(first, strengths=before)
+        return first
 
     def scoring_engine(
         self, con: Connection, block: SavedBlock, of: tuple[str, int]
@@ -387,8 +389,8 @@ class SlotState:
         """
         given = merged
         if self.warm is not None:
-            own = self.warm.encoding
-            given = None if own.fitted is None else own.fitted[: len(own.named)]
+            encoding = self.warm.encoding
+            given = None if encoding.fitted is None else encoding.fitted[: len(encoding.named)]
         features, limits = self.specification.features, self.limits
         return transform(self.snapshot, features, given, self.joined, limits=limits)
 

@@ -34,8 +34,8 @@ def check_figure(table: pa.Table) -> TrainingFigure:
     figure = TrainingFigure(figsize=size)
     figure.set_layout_engine("constrained", wspace=0.05)
     axes = figure.subplots(1, max(len(panels), 1), squeeze=False)[0]
-    for own, (title, share, bars) in zip(axes, panels, strict=False):
-        _draw(own, title, share, bars)
+    for axis, (title, share, bars) in zip(axes, panels, strict=False):
+        _draw(axis, title, share, bars)
     figure.description = "; ".join(
         f"{title}: " + ", ".join(f"{name} {value:.3g}" for name, value in bars)
         for title, _, bars in panels
@@ -44,14 +44,14 @@ def check_figure(table: pa.Table) -> TrainingFigure:
 
 
 def _bars(rows: list[dict[str, Any]], part: str, column: str) -> list[tuple[str, float]]:
-    found = [
+    bars = [
         (row["table"] if part == "table" else row["name"], float(row[column]))
         for row in rows
         if row["part"] == part and row[column] is not None
     ]
     if part == "feature":
-        found = sorted(found, key=lambda bar: -bar[1])
-    return found[:_MOST]
+        bars = sorted(bars, key=lambda bar: -bar[1])
+    return bars[:_MOST]
 
 
 def _draw(axes: Axes, title: str, share: bool, bars: list[tuple[str, float]]) -> None:

@@ -109,25 +109,25 @@ def _named(row: Mapping[str, Any]) -> str:
 
 
 def _weights(rows: list[dict[str, Any]]) -> Read:
-    found: list[Row] = [
+    bars: list[Row] = [
         (_named(row), row["standardised"], None, None)
         for row in rows
         if row["kind"] != "intercept" and row["standardised"] is not None
     ]
-    return found, "coefficient, per standard deviation of a number", True
+    return bars, "coefficient, per standard deviation of a number", True
 
 
 def _inference(rows: list[dict[str, Any]]) -> Read:
-    found: list[Row] = [
+    bars: list[Row] = [
         (_named(row), row["coefficient"], row["lower"], row["upper"])
         for row in rows
         if row["kind"] != "intercept" and row["lower"] is not None
     ]
-    return found, "coefficient and its interval", False
+    return bars, "coefficient and its interval", False
 
 
 def _importance(rows: list[dict[str, Any]]) -> Read:
-    found: list[Row] = [
+    bars: list[Row] = [
         (
             _named(row),
             row["importance"],
@@ -136,21 +136,21 @@ def _importance(rows: list[dict[str, Any]]) -> Read:
         )
         for row in rows
     ]
-    return found, "how much worse, where its values are permuted (± a standard deviation)", True
+    return bars, "how much worse, where its values are permuted (± a standard deviation)", True
 
 
 def _tune(rows: list[dict[str, Any]]) -> Read:
     names = list(rows[0])
     metric = names[names.index("deviation") - 1]
-    found: list[Row] = []
+    bars: list[Row] = []
     for row in rows:
         if row[metric] is None:
             continue
-        own = names[: names.index(metric)]
+        tuned = names[: names.index(metric)]
         spread = row["deviation"]
         low, high = (None, None) if spread is None else (row[metric] - spread, row[metric] + spread)
-        found.append((", ".join(f"{n} = {row[n]}" for n in own) or metric, row[metric], low, high))
-    return found, f"{metric} on rows held out (± a standard deviation over folds)", False
+        bars.append((", ".join(f"{n} = {row[n]}" for n in tuned) or metric, row[metric], low, high))
+    return bars, f"{metric} on rows held out (± a standard deviation over folds)", False
 
 
 _READERS: Mapping[str, Callable[[list[dict[str, Any]]], Read]] = {
@@ -213,8 +213,8 @@ def _name(value: object) -> str:
 
 
 def _roc(axes: Axes, table: pa.Table) -> None:
-    for name, own in _classes(table):
-        false, true = own["false_positive_rate"], own["recall"]
+    for name, curve in _classes(table):
+        false, true = curve["false_positive_rate"], curve["recall"]
         area = np.trapezoid(true, false)
         axes.plot(false, true, label=f"{name}: area {area:.3f}")
     axes.plot([0, 1], [0, 1], color="0.5", linestyle=":", label="by chance")
@@ -222,17 +222,17 @@ def _roc(axes: Axes, table: pa.Table) -> None:
 
 
 def _precision(axes: Axes, table: pa.Table) -> None:
-    for name, own in _classes(table):
-        axes.step(own["recall"], own["precision"], where="pre", label=name)
-        positive = own["true_positives"][-1]
-        share = positive / (positive + own["false_positives"][-1])
+    for name, curve in _classes(table):
+        axes.step(curve["recall"], curve["precision"], where="pre", label=name)
+        positive = curve["true_positives"][-1]
+        share = positive / (positive + curve["false_positives"][-1])
         axes.axhline(share, color="0.5", linestyle=":", linewidth=1)
     _unit(axes, "recall", "precision")
 
 
 def _calibration(axes: Axes, table: pa.Table) -> None:
-    for name, own in _classes(table):
-        axes.plot(own["predicted"], own["actual"], marker="o", markersize=3, label=name or None)
+    for name, curve in _classes(table):
+        axes.plot(curve["predicted"], curve["actual"], marker="o", markersize=3, label=name or None)
     low, high = axes.get_xlim()
     axes.plot([low, high], [low, high], color="0.5", linestyle=":", label="as predicted")
     probabilities = "class" in table.column_names
@@ -243,11 +243,11 @@ def _calibration(axes: Axes, table: pa.Table) -> None:
 
 
 def _residuals(axes: Axes, table: pa.Table) -> None:
-    own = _columns(table)
-    at = own["predicted"]
-    axes.fill_between(at, own["q05"], own["q95"], color="C0", alpha=0.15, label="5 to 95 %")
-    axes.fill_between(at, own["q25"], own["q75"], color="C0", alpha=0.3, label="25 to 75 %")
-    axes.plot(at, own["residual"], marker="o", markersize=3, label="mean")
+    columns = _columns(table)
+    at = columns["predicted"]
+    axes.fill_between(at, columns["q05"], columns["q95"], color="C0", alpha=0.15, label="5 to 95 %")
+    axes.fill_between(at, columns["q25"], columns["q75"], color="C0", alpha=0.3, label="25 to 75 %")
+    axes.plot(at, columns["residual"], marker="o", markersize=3, label="mean")
     axes.axhline(0.0, color="0.5", linestyle=":")
     axes.set_xlabel("mean prediction of the bin")
     axes.set_ylabel("truth less prediction")
@@ -258,8 +258,11 @@ def _residuals(axes: Axes, table: pa.Table) -> None:
 def _confusion(axes: Axes, table: pa.Table) -> None:
     names = list(dict.fromkeys(_name(v) for v in table.column("actual").to_pylist()))
     side = len(names)
-    own = _columns(table.select(["rows", "share_of_actual"]))
-    rows, shares = own["rows"].reshape(side, side), own["share_of_actual"].reshape(side, side)
+    columns = _columns(table.select(["rows", "share_of_actual"]))
+    rows, shares = (
+        columns["rows"].reshape(side, side),
+        columns["share_of_actual"].reshape(side, side),
+    )
     axes.imshow(shares, cmap="Blues", vmin=0.0, vmax=1.0)
     for (row, column), count in np.ndenumerate(rows) if side <= _MOST else ():
         share = shares[row, column]

@@ -72,13 +72,13 @@ def gaussian(shape: tuple[int, ...], sigma: float, entropy: Entropy = system) ->
     value; the other draw fills them. InternalError unless `sigma` is positive and finite.
     """
     step = grid(sigma, GAUSSIAN_BITS)
-    found = np.empty(math.prod(shape))
+    noise = np.empty(math.prod(shape))
     factor = sigma * math.sqrt(0.5) / step
-    for start in range(0, len(found), CHUNK):
-        part = found[start : start + CHUNK]
+    for start in range(0, len(noise), CHUNK):
+        part = noise[start : start + CHUNK]
         drawn = standard_normal(words(2 * len(part), entropy).reshape(2, -1))
         np.sum(np.rint(drawn * factor), axis=0, out=part)
-    return (found * step).reshape(shape)
+    return (noise * step).reshape(shape)
 
 
 def add_gaussian(values: Array, sigma: float, entropy: Entropy = system) -> Array:
@@ -88,9 +88,9 @@ def add_gaussian(values: Array, sigma: float, entropy: Entropy = system) -> Arra
     `calibration.SLACK` makes up. InternalError unless `sigma` is positive and finite, and all
     values are finite.
     """
-    own = _checked(values)
-    noise = gaussian(own.shape, sigma, entropy)
-    return _rounded(own, grid(sigma, GAUSSIAN_BITS)) + noise
+    exact = _checked(values)
+    noise = gaussian(exact.shape, sigma, entropy)
+    return _rounded(exact, grid(sigma, GAUSSIAN_BITS)) + noise
 
 
 def add_laplace(values: Array, scale: float, drawn: Words) -> Array:
@@ -101,13 +101,13 @@ def add_laplace(values: Array, scale: float, drawn: Words) -> Array:
     the points of one draw are rarer than the grid's, the other fills in. InternalError unless
     `scale` is positive and finite, values are finite, and there are two words of each.
     """
-    own = _checked(values)
-    if drawn.shape != (*own.shape, 2):
-        raise InternalError(f"words {drawn.shape} for values {own.shape}")
+    exact = _checked(values)
+    if drawn.shape != (*exact.shape, 2):
+        raise InternalError(f"words {drawn.shape} for values {exact.shape}")
     step = grid(scale, LAPLACE_BITS)
     sizes = -np.log((drawn.astype(np.float64) + 0.5) * 2.0**-64)
     noise = np.rint((sizes[:, 0] - sizes[:, 1]) * (scale * (1.0 + LAPLACE_SLACK) / step)) * step
-    return _rounded(own, step) + noise
+    return _rounded(exact, step) + noise
 
 
 def randomised_response(codes: Array, classes: int, keep: float, drawn: Words) -> Array:
@@ -125,8 +125,8 @@ def randomised_response(codes: Array, classes: int, keep: float, drawn: Words) -
         raise InternalError("codes are out of the range of the classes")
     kept = drawn[:, 0] < np.uint64(int(keep * 2.0**64))
     moved = (drawn[:, 1] % np.uint64(classes - 1)).astype(np.int64) + 1
-    found: Array = np.where(kept, codes, (codes.astype(np.int64) + moved) % classes)
-    return found.astype(codes.dtype)
+    answers: Array = np.where(kept, codes, (codes.astype(np.int64) + moved) % classes)
+    return answers.astype(codes.dtype)
 
 
 def grid(scale: float, bits: int) -> float:
@@ -145,10 +145,10 @@ def _signed(values: Array, drawn: Words) -> Array:
 
 
 def _checked(values: Array) -> Array:
-    own = np.asarray(values, np.float64)
-    if not np.isfinite(own).all():
+    checked = np.asarray(values, np.float64)
+    if not np.isfinite(checked).all():
         raise InternalError("values to be noised are not finite")
-    return own
+    return checked
 
 
 def _rounded(values: Array, step: float) -> Array:
@@ -156,5 +156,5 @@ def _rounded(values: Array, step: float) -> Array:
     with np.errstate(over="ignore"):
         rounded = np.rint(values / step) * step
         # doubles beyond 2⁵³ steps are multiples of it already, and might overflow here
-        found: Array = np.where(np.abs(values) > 2.0**53 * step, values, rounded)
-    return found
+        multiples: Array = np.where(np.abs(values) > 2.0**53 * step, values, rounded)
+    return multiples

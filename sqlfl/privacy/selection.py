@@ -34,11 +34,11 @@ def noisy_max(scores: Array, scale: float, mechanism: str, entropy: Entropy = sy
     """
     if not len(scores):
         raise InternalError("a choice among no scores")
-    own = np.nan_to_num(np.asarray(scores, np.float64), nan=0.0, posinf=0.0, neginf=0.0)
+    finite = np.nan_to_num(np.asarray(scores, np.float64), nan=0.0, posinf=0.0, neginf=0.0)
     if mechanism == GUMBEL:
-        noised = _add_gumbel(own, scale, words(len(own), entropy))
+        noised = _add_gumbel(finite, scale, words(len(finite), entropy))
     elif mechanism == LAPLACE:
-        noised = add_laplace(own, scale, words(2 * len(own), entropy).reshape(-1, 2))
+        noised = add_laplace(finite, scale, words(2 * len(finite), entropy).reshape(-1, 2))
     else:
         raise InternalError(f"a choice by {mechanism!r}")
     best = np.flatnonzero(noised == noised.max())
@@ -51,12 +51,12 @@ def standard_gumbel(drawn: Words) -> Array:
     low = (drawn.astype(np.float64) + 0.5) * 2.0**-64
     high = ((~drawn).astype(np.float64) + 0.5) * 2.0**-64
     exponential = np.where(low < 0.5, -np.log(low), -np.log1p(-np.minimum(high, 0.5)))
-    found: Array = -np.log(exponential)
-    return found
+    numbers: Array = -np.log(exponential)
+    return numbers
 
 
 def _add_gumbel(scores: Array, scale: float, drawn: Words) -> Array:
     step = grid(scale, BITS)
     factor = scale * (1.0 + LAPLACE_SLACK) / step
-    found: Array = (np.rint(scores / step) + np.rint(standard_gumbel(drawn) * factor)) * step
-    return found
+    noised: Array = (np.rint(scores / step) + np.rint(standard_gumbel(drawn) * factor)) * step
+    return noised

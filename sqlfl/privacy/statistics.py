@@ -53,10 +53,10 @@ def deviation(slot: SlotSpecification) -> float:
     """Return the standard deviation of the noise that a client adds to each number; 0 without
     noise.
     """
-    own = slot.privacy
-    if own is None or own.statistics != "noised":
+    privacy = slot.privacy
+    if privacy is None or privacy.statistics != "noised":
         return 0.0
-    return own.statistics_noise * sensitivity(slot.features)
+    return privacy.statistics_noise * sensitivity(slot.features)
 
 
 def threshold(sigma: float, delta: float, features: int) -> float:

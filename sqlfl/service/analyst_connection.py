@@ -140,25 +140,25 @@ class AnalystConnection:
         if stream is not None:
             stream.__exit__()
 
-    def _wait(self, own: _Call, number: int) -> None:
+    def _wait(self, call: _Call, number: int) -> None:
         while True:
             try:
-                while not own.done.wait(HEARD):
-                    self._tell(own)
+                while not call.done.wait(HEARD):
+                    self._tell(call)
                     if asked_to_stop():
                         raise KeyboardInterrupt
                 return
             except KeyboardInterrupt:
-                own.interrupts += 1
-                if own.interrupts > 2:
+                call.interrupts += 1
+                if call.interrupts > 2:
                     raise
-                self._send(_interrupt(own))
-                own.stopping()
+                self._send(_interrupt(call))
+                call.stopping()
 
     @staticmethod
-    def _tell(own: _Call) -> None:
-        while own.said:
-            own.heard(own.said.popleft())
+    def _tell(call: _Call) -> None:
+        while call.said:
+            call.heard(call.said.popleft())
 
     def _send(self, frame: Frame) -> None:
         """Send a frame on the current stream; the next stream sends waiting calls again."""
@@ -193,13 +193,13 @@ class AnalystConnection:
         self._stream = stream
         session, before = welcome.text("session"), self._session
         self._session, self._lease = session, welcome.number("lease_ms") / 1e3
-        for own in tuple(self._calls.values()):
+        for call in tuple(self._calls.values()):
             if session != before:
-                _give_up(own, ANEW)
+                _give_up(call, ANEW)
                 continue
-            self._send(own.frame)
-            if own.interrupts:
-                self._send(_interrupt(own))
+            self._send(call.frame)
+            if call.interrupts:
+                self._send(_interrupt(call))
         for work in (
             lambda: self._read(stream),
             lambda: self._renew(stream),
@@ -238,8 +238,8 @@ class AnalystConnection:
                 if frame.kind != PONG:
                     self._received(frame)
         except Ended:
-            for own in tuple(self._calls.values()):
-                _give_up(own, ", as the coordinator has ended, and what ran there")
+            for call in tuple(self._calls.values()):
+                _give_up(call, ", as the coordinator has ended, and what ran there")
         except (pa.ArrowException, OSError, EOFError, WireError) as error:
             log.info("the stream to %s has ended: %s", self._location, said(error))
         finally:
@@ -275,20 +275,20 @@ class AnalystConnection:
 
     def _received(self, frame: Frame) -> None:
         with self._lock:
-            own = self._calls.get(frame.number("number"))
-            if own is None:
+            call = self._calls.get(frame.number("number"))
+            if call is None:
                 return
             if frame.kind == REMARK:
-                if frame.number("index") < own.remarks:
+                if frame.number("index") < call.remarks:
                     return  # by the stream before
-                own.remarks += 1
+                call.remarks += 1
             if frame.kind in (STEP, REMARK):
-                own.said.append(frame)
+                call.said.append(frame)
                 return
         if frame.kind not in (ANSWER, FAILED):
             raise WireError(f"{frame.kind} came where answers do")
-        own.answer = frame
-        own.done.set()
+        call.answer = frame
+        call.done.set()
 
     def _renew(self, stream: Stream) -> None:
         """Another pass at half the time of the one before, for as long as the stream lasts."""
@@ -298,13 +298,13 @@ class AnalystConnection:
                 self._send(Frame(PASS, {"pass": self._speaker.issued()}))
 
 
-def _give_up(own: _Call, why: str) -> None:
-    own.lost = why
-    own.done.set()
+def _give_up(call: _Call, why: str) -> None:
+    call.lost = why
+    call.done.set()
 
 
-def _interrupt(own: _Call) -> Frame:
-    return Frame(INTERRUPT, {"number": own.frame.number("number"), "times": own.interrupts})
+def _interrupt(call: _Call) -> Frame:
+    return Frame(INTERRUPT, {"number": call.frame.number("number"), "times": call.interrupts})
 
 
 def _bytes(text: str) -> pa.Buffer:

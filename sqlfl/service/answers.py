@@ -105,10 +105,10 @@ def plan_to_bytes(plan: ExplainedPlan) -> pa.Buffer:
 
 def bytes_to_plan(data: pa.Buffer) -> RemotePlan:
     _, told = _read(data)
-    found = [_texts(told, name) for name in ("summary", "details")]
-    if [len(texts) for texts in found] != [2, 2]:
+    parts = [_texts(told, name) for name in ("summary", "details")]
+    if [len(texts) for texts in parts] != [2, 2]:
         raise WireError("a plan that is none")
-    return RemotePlan(*(ShownDocument(*texts) for texts in found))
+    return RemotePlan(*(ShownDocument(*texts) for texts in parts))
 
 
 # -- errors ----------------------------------------------------------------------------------------
@@ -154,9 +154,9 @@ def _error(told: Mapping[str, Any]) -> Error:
     )
 
 
-def _span(found: object) -> tuple[int, int] | None:
-    if isinstance(found, list) and len(found) == 2 and all(type(n) is int for n in found):
-        return found[0], found[1]
+def _span(pair: object) -> tuple[int, int] | None:
+    if isinstance(pair, list) and len(pair) == 2 and all(type(n) is int for n in pair):
+        return pair[0], pair[1]
     return None
 
 

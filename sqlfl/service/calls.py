@@ -175,11 +175,11 @@ class Calls:
         )
 
     @staticmethod
-    def _interrupt(own: _Call, frame: Frame) -> None:
+    def _interrupt(call: _Call, frame: Frame) -> None:
         """Interrupt the call. The same interruption, sent again by another stream, counts once."""
-        while own.heard < min(frame.number("times"), MOST_INTERRUPTS):
-            own.heard += 1
-            own.interrupts.interrupt()
+        while call.heard < min(frame.number("times"), MOST_INTERRUPTS):
+            call.heard += 1
+            call.interrupts.interrupt()
 
     @property
     def running(self) -> int:
@@ -206,9 +206,9 @@ class Calls:
             if thread is not None:
                 thread.join(max(0.0, due - time.monotonic()))
 
-    def _call(self, number: int, frame: Frame, own: _Call) -> None:
+    def _call(self, number: int, frame: Frame, call: _Call) -> None:
         try:
-            with heeding(own.interrupts):
+            with heeding(call.interrupts):
                 body = self._answer(number, frame)
             reply = Frame(ANSWER, {"number": number}, body)
         except KeyboardInterrupt as interrupt:
@@ -220,7 +220,7 @@ class Calls:
             log.exception("a statement failed beyond sqlfl's own errors")
             reply = _failed(number, InternalError("the coordinator failed; its log says how"))
         with self._lock:
-            own.reply = reply
+            call.reply = reply
             self._desk.end()
             self._forget(number)
             sender = self._sender
@@ -282,12 +282,12 @@ class Calls:
                 hint="where a party's database is, a federation of that process's own exports it",
             )
         desk = self._desk
-        own = self._board.begin(desk.study, desk.analyst, _verb(statement))
-        known = {"study": desk.study, "analyst": desk.analyst, "statement": own.number}
-        log.info("%s begins", own.verb, extra=known)
+        running = self._board.begin(desk.study, desk.analyst, _verb(statement))
+        known = {"study": desk.study, "analyst": desk.analyst, "statement": running.number}
+        log.info("%s begins", running.verb, extra=known)
 
         def stepped(step: ProgressStep) -> None:
-            own.step(step)
+            running.step(step)
             told = {name: getattr(step, name) for name in step.__dataclass_fields__}
             if step.objective is not None and not math.isfinite(step.objective):
                 told["objective"] = None
@@ -296,9 +296,9 @@ class Calls:
         how, error = "failed", None
         try:
             with stepping(stepped), heard(self._remark(number)):
-                found = self._desk.federation.sql(text)
+                result = self._desk.federation.sql(text)
             how = "done"
-            return found
+            return result
         except KeyboardInterrupt:
             how = "stopped"
             raise
@@ -306,8 +306,8 @@ class Calls:
             error = problem.message
             raise
         finally:
-            self._board.end(own, how, error)
-            log.info("%s: %s after %.1f s", own.verb, how, own.seconds, extra=known)
+            self._board.end(running, how, error)
+            log.info("%s: %s after %.1f s", running.verb, how, running.seconds, extra=known)
 
     def _remark(self, number: int) -> Callable[[str], None]:
         call = self._calls[number]

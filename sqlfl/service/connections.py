@@ -62,8 +62,8 @@ def _connections(port: int) -> Iterator[tuple[socket.socket, Peer]]:
                     yield connection, (_host(host), peer)
 
 
-def _port(own: socket.socket) -> int:
-    return int(own.getsockname()[1])
+def _port(listening: socket.socket) -> int:
+    return int(listening.getsockname()[1])
 
 
 def _host(text: str) -> str:

@@ -61,13 +61,13 @@ class RemoteFederation:
         progress: bool | None = None,
     ) -> None:
         path = os.environ.get(SETTINGS) if config is None else config
-        own = AnalystSettings() if path is None else read_settings(AnalystSettings, path)
-        study = study or own.study
+        settings = AnalystSettings() if path is None else read_settings(AnalystSettings, path)
+        study = study or settings.study
         if study is None:
             raise Error("no study is named", hint="sqlfl.connect(location, study='name')")
         self._progress = progress
         self._location = location
-        self._line = AnalystConnection(location, study, own, analyst or own.name or "")
+        self._line = AnalystConnection(location, study, settings, analyst or settings.name or "")
 
     # -- statements -------------------------------------------------------------------------------
 
@@ -95,8 +95,8 @@ class RemoteFederation:
 
     def model(self, name: str) -> Model:
         """As `Federation.model`."""
-        found = answers.bytes_to_model(self._line.ask(MODEL, name))
-        return replace(found, ask=self.sql)
+        model = answers.bytes_to_model(self._line.ask(MODEL, name))
+        return replace(model, ask=self.sql)
 
     @property
     def parties(self) -> tuple[str, ...]:
@@ -171,9 +171,9 @@ class RemoteFederation:
         return answers.bytes_to_result(self._line.ask(LIST, what))
 
     def _relation(self, what: str, text: str, path: tuple[str, ...] = ()) -> Relation:
-        found = answers.bytes_to_result(self._line.ask(what, text))
-        columns = tuple(Column(name, kind) for name, kind in found)
-        return Relation(found.own()[0] or text, columns, self, path)  # type: ignore[arg-type]
+        described = answers.bytes_to_result(self._line.ask(what, text))
+        columns = tuple(Column(name, kind) for name, kind in described)
+        return Relation(described.own()[0] or text, columns, self, path)  # type: ignore[arg-type]
 
     def _asked(self, what: str, text: str, statement: st.Statement) -> Any:
         shown = _Shown(self._progress)

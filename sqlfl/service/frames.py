@@ -201,12 +201,12 @@ class Receiver:
     @staticmethod
     def _header(header: pa.Buffer) -> dict[str, Any]:
         try:
-            found = json.loads(header.to_pybytes())
+            facts = json.loads(header.to_pybytes())
         except (ValueError, RecursionError):
-            found = None
-        if not isinstance(found, dict):
+            facts = None
+        if not isinstance(facts, dict):
             raise WireError("a header that is no JSON object")
-        return found
+        return facts
 
 
 def spoken(offered: object) -> int:

@@ -78,8 +78,8 @@ class Host:
         self.client = Client(name, index)
         self._known, self._open = known, open
         self._once = known.once if isinstance(known, AccessTokens) else known
-        own = secrets.token_bytes(32) if organisation is None else organisation
-        self._secrets = Secrets(secret, own, Holders())
+        shared = secrets.token_bytes(32) if organisation is None else organisation
+        self._secrets = Secrets(secret, shared, Holders())
         self._attachment = Attachment(name, source, store, Elsewhere(""), first=index)
         self._place: ClientPlace | None = None
         self._lock = threading.Lock()
@@ -244,20 +244,22 @@ class Host:
         return encode(ms.Failure(*told, number=request.number))
 
 
-def hosted(own: PartySettings, credentials: Credentials) -> Host:
+def hosted(settings: PartySettings, credentials: Credentials) -> Host:
     """What these settings say. Without a certificate an analyst is who says so. Raises Error where
     there is no database, or a secret cannot be read."""
-    if not Path(own.database).exists():
-        raise Error(f"there is no database {own.database}", hint="`database` names its file")
+    if not Path(settings.database).exists():
+        raise Error(f"there is no database {settings.database}", hint="`database` names its file")
     return Host(
-        own.name,
-        own.database,
-        own.store,
-        secret=secret_of(own.secret, credentials),
-        known=_known(credentials, own.coordinator),
-        organisation=None if own.organisation is None else secret_of(own.organisation, credentials),
-        index=own.index,
-        open=own.open,
+        settings.name,
+        settings.database,
+        settings.store,
+        secret=secret_of(settings.secret, credentials),
+        known=_known(credentials, settings.coordinator),
+        organisation=None
+        if settings.organisation is None
+        else secret_of(settings.organisation, credentials),
+        index=settings.index,
+        open=settings.open,
     )
 
 

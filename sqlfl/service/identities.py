@@ -27,7 +27,11 @@ class Known:
 
 
 def check_identity(
-    key: bytes, own: bytes, authority: bytes, expected: str | None, now: dt.datetime | None = None
+    key: bytes,
+    certificate: bytes,
+    authority: bytes,
+    expected: str | None,
+    now: dt.datetime | None = None,
 ) -> Known:
     """All as PEM. expected : the name that the certificate is to have; None for any.
 
@@ -35,9 +39,9 @@ def check_identity(
     another authority or of another time, or has another name.
     """
     now = now or dt.datetime.now(dt.UTC)
-    found, issuers = _read(own, "certificate"), _read_all(authority)
+    parsed, issuers = _read(certificate, "certificate"), _read_all(authority)
     try:
-        name = names_of(own)[0]
+        name = names_of(certificate)[0]
     except (x509.ExtensionNotFound, IndexError):
         raise Error(
             "certificate: it has no alternative name, by which it would be known",
@@ -48,30 +52,32 @@ def check_identity(
             f"the certificate is of {name}, and the configuration says {expected}",
             hint="name the certificate of that name, or correct the configuration",
         )
-    if _public(key) != _spki(found):
+    if _public(key) != _spki(parsed):
         raise Error(
             f"the key is not that of the certificate of {name}",
             hint="each certificate belongs to the key that its request was made with",
         )
-    if now > found.not_valid_after_utc:
+    if now > parsed.not_valid_after_utc:
         raise Error(
-            f"the certificate of {name} has expired, on {found.not_valid_after_utc:%Y-%m-%d}",
+            f"the certificate of {name} has expired, on {parsed.not_valid_after_utc:%Y-%m-%d}",
             hint="have the authority sign the request again: sqlfl keygen sign",
         )
-    if now < found.not_valid_before_utc:
+    if now < parsed.not_valid_before_utc:
         raise Error(
-            f"the certificate of {name} is valid from {found.not_valid_before_utc:%Y-%m-%d %H:%M} "
+            f"the certificate of {name} is valid from {parsed.not_valid_before_utc:%Y-%m-%d %H:%M} "
             "UTC on only",
             hint="is the clock of this machine right?",
         )
-    if own.count(b"BEGIN CERTIFICATE") == 1 and not any(_issued(found, by) for by in issuers):
+    if certificate.count(b"BEGIN CERTIFICATE") == 1 and not any(
+        _issued(parsed, by) for by in issuers
+    ):
         raise Error(
             f"the certificate of {name} is not of the authority that the configuration names",
             hint="all of a federation have certificates of one authority",
         )
     if all(now > by.not_valid_after_utc for by in issuers):
         raise Error(f"the authority of {name} has expired", hint="sqlfl keygen authority")
-    return Known(name, found.not_valid_after_utc)
+    return Known(name, parsed.not_valid_after_utc)
 
 
 def _read(data: bytes, what: str) -> x509.Certificate:
@@ -89,15 +95,15 @@ def _read_all(data: bytes) -> list[x509.Certificate]:
 
 
 def _meant(data: bytes) -> str | None:
-    for words, found in ((b"PRIVATE KEY", "private key"), (b"REQUEST", "signing request")):
+    for words, kind in ((b"PRIVATE KEY", "private key"), (b"REQUEST", "signing request")):
         if words in data:
-            return f"it is a {found}"
+            return f"it is a {kind}"
     return None
 
 
-def _issued(own: x509.Certificate, by: x509.Certificate) -> bool:
+def _issued(certificate: x509.Certificate, by: x509.Certificate) -> bool:
     try:
-        own.verify_directly_issued_by(by)
+        certificate.verify_directly_issued_by(by)
     except (ValueError, TypeError, InvalidSignature):
         return False
     return True
@@ -106,16 +112,16 @@ def _issued(own: x509.Certificate, by: x509.Certificate) -> bool:
 def _public(key: bytes) -> bytes:
     """Of a private key of any kind."""
     try:
-        found = serialization.load_pem_private_key(key, None)
+        private = serialization.load_pem_private_key(key, None)
     except (ValueError, TypeError):
         hint = "it is a certificate" if b"BEGIN CERTIFICATE" in key else "sqlfl keygen makes one"
         raise Error("key: this is no private key (PEM) without a password", hint=hint) from None
-    return found.public_key().public_bytes(
+    return private.public_key().public_bytes(
         serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
     )
 
 
-def _spki(own: x509.Certificate) -> bytes:
-    return own.public_key().public_bytes(
+def _spki(certificate: x509.Certificate) -> bytes:
+    return certificate.public_key().public_bytes(
         serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
     )

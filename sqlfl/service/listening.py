@@ -58,8 +58,10 @@ def listen(
             hint="that is what sqlfl.connect(path) returns, where path is a file or None",
         )
     path = os.environ.get(SETTINGS) if analyst is None else analyst
-    own = AnalystSettings() if path is None else read_settings(AnalystSettings, path)
-    return Listener(fed, location, read_settings(CoordinatorSettings, config), own, study)
+    analyst_settings = AnalystSettings() if path is None else read_settings(AnalystSettings, path)
+    return Listener(
+        fed, location, read_settings(CoordinatorSettings, config), analyst_settings, study
+    )
 
 
 class Listener:
@@ -70,13 +72,13 @@ class Listener:
         fed: Federation,
         location: str,
         settings: CoordinatorSettings,
-        own: AnalystSettings,
+        analyst_settings: AnalystSettings,
         study: str | None = None,
     ) -> None:
         insecure = location.startswith("grpc://")
         check_location(location, insecure=insecure)
         self._fed = fed
-        self.study = _study(settings, study or own.study)
+        self.study = _study(settings, study or analyst_settings.study)
         here = {name.lower() for name in fed.parties}
         names = [n for n in settings.studies[self.study].parties if n.lower() not in here]
         if not names:
@@ -86,7 +88,7 @@ class Listener:
         self.names = frozenset(names)
         """Of the parties that may dial in."""
         credentials = Credentials() if insecure else settings.credentials(settings.name)
-        speaker = _speaker(settings, own, self.study, credentials)
+        speaker = _speaker(settings, analyst_settings, self.study, credentials)
         self.analyst = speaker.analyst
         self._admission = Admission(fed, self.study, self._members.lines, speaker, speaker.analyst)
         self._changed = threading.Condition()
@@ -227,11 +229,11 @@ def _study(settings: CoordinatorSettings, study: str | None) -> str:
 
 
 def _speaker(
-    settings: CoordinatorSettings, own: AnalystSettings, study: str, coordinator: Credentials
+    settings: CoordinatorSettings, analyst: AnalystSettings, study: str, coordinator: Credentials
 ) -> Speaker:
     """Raises Error where parties would not take its passes."""
-    given = Credentials() if coordinator.authority is None else own.credentials(own.name)
-    speaker = Speaker(given, own.name or "", settings.name, study, own.pass_hours)
+    given = Credentials() if coordinator.authority is None else analyst.credentials(analyst.name)
+    speaker = Speaker(given, analyst.name or "", settings.name, study, analyst.pass_hours)
     if coordinator.authority is not None:
         checked(speaker(), coordinator.authority, settings.name, study)
     known = settings.studies[study].analysts

@@ -12,8 +12,8 @@ HERE = ("127.0.0.1", "::1", "localhost")
 def check_location(location: str, *, insecure: bool) -> None:
     """Raises Error where TLS is missing, but on this machine where that was asked for."""
     try:
-        found = urlsplit(location)
-        scheme, host, port = found.scheme, found.hostname, found.port
+        parts = urlsplit(location)
+        scheme, host, port = parts.scheme, parts.hostname, parts.port
     except ValueError:
         scheme, host, port = "", None, None
     if scheme not in ("grpc+tls", "grpc") or host is None or port is None:

@@ -75,11 +75,11 @@ def check_settings(settings: CoordinatorSettings) -> None:
             if agent in seen:
                 raise Error(f"agent {agent} is of party {seen[agent]} and of {name}")
             seen[agent] = name
-    for study, own in settings.studies.items():
+    for study, members in settings.studies.items():
         checked_name(study)
-        for analyst in own.analysts:
+        for analyst in members.analysts:
             checked_name(analyst)
-        unknown = [name for name in own.parties if name not in settings.parties]
+        unknown = [name for name in members.parties if name not in settings.parties]
         if unknown:
             raise Error(
                 f"study {study} has parties that are not configured: {', '.join(unknown)}",

@@ -58,12 +58,12 @@ def _parties(board: ServiceStatus) -> Iterator[Metric]:
         labels=(*_PARTY, "direction"),
     )
     for line in board.lines:
-        own = line.party, str(line.first)
-        connected.add_metric(own, float(not line.away))
-        again.add_metric(own, line.reconnections)
-        requests.add_metric(own, line.requests)
-        sent.add_metric((*own, "down"), line.bytes_down)
-        sent.add_metric((*own, "up"), line.bytes_up)
+        labels = line.party, str(line.first)
+        connected.add_metric(labels, float(not line.away))
+        again.add_metric(labels, line.reconnections)
+        requests.add_metric(labels, line.requests)
+        sent.add_metric((*labels, "down"), line.bytes_down)
+        sent.add_metric((*labels, "up"), line.bytes_up)
     yield from (connected, again, requests, sent)
 
 

@@ -107,64 +107,64 @@ def _request(row: Row, database: str) -> str:
 
 
 def _studies(rows: Sequence[Row]) -> str:
-    found = [
+    cells = [
         [row["request"], _Words(row["study"]), row["analyst"], _Words(row["purpose"]),
          _Words(row["tables"]), f"{row['runs_used']:,} of {row['runs']:,}", row["until"]]
         for row in rows
     ]  # fmt: skip
     columns = ("request", "study", "analyst", "purpose", "tables", "runs begun", "until")
-    return _section("Studies that are approved", [_table(columns, found)] if found else [])
+    return _section("Studies that are approved", [_table(columns, cells)] if cells else [])
 
 
 def _grants(rows: Sequence[Row]) -> str:
-    found = [
+    cells = [
         [row["grant"], row["analyst"], row["table"], _Words(row["roles"] or "nothing any more"),
          row["policy"], row["until"] or "no end", _Words(row["models"])]
         for row in rows
     ]  # fmt: skip
     columns = ("grant", "analyst", "table", "roles", "policy", "until", "models kept")
-    return _section("Grants", [_table(columns, found)] if found else [])
+    return _section("Grants", [_table(columns, cells)] if cells else [])
 
 
 def _budgets(rows: Sequence[Row]) -> str:
-    found = [
+    cells = [
         [row["analyst"] or "all together", row["table"], _number(row["spent"]),
          _number(row["epsilon"]) or "no limit", _number(row["remains"]), _number(row["delta"]),
          row["per"] or "for ever"]
         for row in rows
     ]  # fmt: skip
     columns = ("analyst", "table", "#ε spent", "#of", "#ε left", "#at δ", "per")
-    return _section("Budgets", [_table(columns, found)] if found else [], "no policy has one")
+    return _section("Budgets", [_table(columns, cells)] if cells else [], "no policy has one")
 
 
 def _disclosures(rows: Sequence[Row]) -> str:
     """Messages that left in the last runs, a row for each run."""
-    found = []
+    runs = []
     key = itemgetter("analyst", "run")
     for (analyst, run), group in groupby(sorted(rows, key=key), key):
-        own = list(group)
-        left = [f"{row['words'] or row['kind']} ({row['messages']:,})" for row in own]
-        found.append((
-            max(row["last_at"] for row in own),
-            [_time(min(row["first_at"] for row in own)), analyst,
-             _Words(own[0]["what"] or ("not begun" if run else "planning")),
-             _Html(_list(left)), f"{sum(row['messages'] for row in own):,}",
-             f"{sum(row['bytes'] for row in own):,}"],
+        lines = list(group)
+        left = [f"{row['words'] or row['kind']} ({row['messages']:,})" for row in lines]
+        runs.append((
+            max(row["last_at"] for row in lines),
+            [_time(min(row["first_at"] for row in lines)), analyst,
+             _Words(lines[0]["what"] or ("not begun" if run else "planning")),
+             _Html(_list(left)), f"{sum(row['messages'] for row in lines):,}",
+             f"{sum(row['bytes'] for row in lines):,}"],
         ))  # fmt: skip
-    found.sort(key=itemgetter(0), reverse=True)
+    runs.sort(key=itemgetter(0), reverse=True)
     columns = ("began", "analyst", "run", "what left, in how many messages", "#messages", "#bytes")
-    shown = [cells for _, cells in found[:MAX_RUNS]]
+    shown = [cells for _, cells in runs[:MAX_RUNS]]
     return _section("What has left, in the last runs", [_table(columns, shown)] if shown else [])
 
 
 def _decided(rows: Sequence[Row]) -> str:
-    found = [
+    cells = [
         [row["request"], row["state"], row["analyst"], _Words(row["run"]), row["asked"],
          _Words(row["because"])]
         for row in rows
     ]  # fmt: skip
     columns = ("request", "state", "analyst", "run", "asked", "because")
-    return _section("Requests that were decided", [_table(columns, found)] if found else [])
+    return _section("Requests that were decided", [_table(columns, cells)] if cells else [])
 
 
 # -- HTML ------------------------------------------------------------------------------------------

@@ -146,19 +146,19 @@ def read_place(place: str, what: str, *, open: bool) -> tuple[str, int]:
     """Host and port. Raises Error for what is no place, and where it is not this machine's own and
     not to be open."""
     try:
-        found = urlsplit(f"//{place}")
-        host, port = found.hostname, found.port
+        parts = urlsplit(f"//{place}")
+        host, port = parts.hostname, parts.port
     except ValueError:
         host = port = None
-    if host is None or port is None or found.netloc != place or "@" in place:
+    if host is None or port is None or parts.netloc != place or "@" in place:
         raise Error(f"{place!r:.80} is no place for {what}", hint="127.0.0.1:8816 is one")
     if host == "localhost":
         host = "127.0.0.1"
     try:
-        own = ipaddress.ip_address(host).is_loopback
+        is_loopback = ipaddress.ip_address(host).is_loopback
     except ValueError:
-        own = False
-    if not own and not open:
+        is_loopback = False
+    if not is_loopback and not open:
         raise Error(
             f"{what} at {place} would be shown to whoever reaches it, as it has no login",
             hint="127.0.0.1:8816 is for this machine alone; a proxy in front can have a login",
@@ -258,11 +258,11 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_error(HTTPStatus.NOT_FOUND)
             return
         try:
-            found = answer(self.headers.get("Accept", ""))
+            page = answer(self.headers.get("Accept", ""))
         except Exception:
             log.exception("%s cannot be answered", self.path)
-            found = refused(HTTPStatus.INTERNAL_SERVER_ERROR)
-        self._send(*found)
+            page = refused(HTTPStatus.INTERNAL_SERVER_ERROR)
+        self._send(*page)
 
     do_HEAD = do_GET
 

@@ -104,9 +104,9 @@ def secrets_of(study: StudyFile, site: Site) -> tuple[Shared, ...]:
     if site.role != PARTY:
         return ()
     every = tuple(name for member in study.parties.values() for name in member.agents)
-    own = study.parties[site.party].agents
-    shared = Shared(SECRET, every[0], every), Shared(f"{site.party}.secret", own[0], own)
-    return shared if len(own) > 1 else shared[:1]
+    agents = study.parties[site.party].agents
+    shared = Shared(SECRET, every[0], every), Shared(f"{site.party}.secret", agents[0], agents)
+    return shared if len(agents) > 1 else shared[:1]
 
 
 # -- folders ---------------------------------------------------------------------------------------
@@ -328,10 +328,10 @@ def _take(site: Site, folder: Path, answer: Path) -> str:
             f"{answer} has no certificate of {site.name}",
             hint="it was made before the request arrived: ask for the later one",
         )
-    own = others[site.name]
-    check_identity(read_file(folder / f"{site.name}.key"), own, authority, site.name)
+    certificate = others[site.name]
+    check_identity(read_file(folder / f"{site.name}.key"), certificate, authority, site.name)
     ct.write_public(folder / AUTHORITY, authority)
-    ct.write_public(folder / f"{site.name}.crt", own)
+    ct.write_public(folder / f"{site.name}.crt", certificate)
     return f"the authority's fingerprint, to be compared: {fingerprint(authority)}"
 
 
@@ -342,15 +342,15 @@ def _share(shared: Shared, site: Site, folder: Path) -> Iterator[str]:
         return
     if site.name != shared.maker:
         raise Error(f"{path} is missing: it comes from {shared.maker}")
-    authority, found = _certificates(folder / CERTIFICATES)
-    missing = [name for name in shared.agents if name not in found]
+    authority, certificates = _certificates(folder / CERTIFICATES)
+    missing = [name for name in shared.agents if name not in certificates]
     if missing:
         raise Error(
             f"{folder / CERTIFICATES} has no certificate of {', '.join(missing)}, for whom "
             f"{shared.file} is made here",
             hint="once all have been signed, put the later file there",
         )
-    named = {name: found[name] for name in shared.agents}
+    named = {name: certificates[name] for name in shared.agents}
     strangers = [name for name, data in named.items() if not ct.signed_by(data, authority)]
     if strangers or authority != read_file(folder / AUTHORITY):
         raise Error(

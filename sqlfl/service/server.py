@@ -260,10 +260,10 @@ def _taken(error: BaseException, location: str) -> str:
 
 
 def _check(frame: Frame) -> str:
-    found = frame.text("check")
-    if not CHECK.fullmatch(found):
+    check = frame.text("check")
+    if not CHECK.fullmatch(check):
         raise WireError("what a secret is told apart by is 32 hexadecimal digits")
-    return found
+    return check
 
 
 class _Watch:

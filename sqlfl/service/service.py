@@ -102,19 +102,19 @@ class Service:
             self._closing = True
             calls, desks = tuple(self._calls.values()), tuple(self._desks.values())
         until = time.monotonic() + seconds
-        for own in calls:
-            own.end()
-        for own in calls:
-            own.join(until)
-        late = sum(own.running for own in calls)
+        for caller in calls:
+            caller.end()
+        for caller in calls:
+            caller.join(until)
+        late = sum(caller.running for caller in calls)
         if late:
             log.warning(
                 "%d statements have not ended in %g seconds, and are given up", late, seconds
             )
         self._members.close(ENDS)
-        for own in calls:
-            own.interrupt_all()
-            own.join(LAST)
+        for caller in calls:
+            caller.interrupt_all()
+            caller.join(LAST)
         gone = self._server.shutdown()
         with ExitStack() as stack:
             if self._pages is not None:
@@ -181,14 +181,16 @@ class Service:
             if known is not None:
                 known.connect(sender)
                 return known
-            found = Calls(desk, sender, self._settings.statements, self.board)
-            self._calls[study, analyst, end] = found
-            return found
+            caller = Calls(desk, sender, self._settings.statements, self.board)
+            self._calls[study, analyst, end] = caller
+            return caller
 
     def _forget(self) -> None:
         with self._lock:
             lease = self._settings.lease
-            self._calls = {key: own for key, own in self._calls.items() if not own.over(lease)}
+            self._calls = {
+                key: caller for key, caller in self._calls.items() if not caller.over(lease)
+            }
 
     def _known(self, identity: str, study: str, speaker: str) -> str:
         """The analyst. Raises Refusal."""
@@ -208,17 +210,19 @@ class Service:
 
     def _desk(self, study: str, analyst: str) -> AnalystSession:
         with self._lock:
-            found = self._desks.get((study, analyst))
-            if found is None:
+            session = self._desks.get((study, analyst))
+            if session is None:
                 path = None
                 if self._state is not None:
                     folder = self._state / study
                     folder.mkdir(exist_ok=True, mode=0o700)
                     path = folder / f"{analyst}.duckdb"
-                own = self._settings.studies[study].parties
-                parties = {name: self._lines[name] for name in own}
-                found = self._desks[study, analyst] = AnalystSession(study, analyst, parties, path)
-            return found
+                names = self._settings.studies[study].parties
+                parties = {name: self._lines[name] for name in names}
+                session = self._desks[study, analyst] = AnalystSession(
+                    study, analyst, parties, path
+                )
+            return session
 
 
 def _make(folder: Path) -> bool:

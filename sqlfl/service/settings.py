@@ -36,8 +36,8 @@ PATHS = ("key", "certificate", "authority", "secret", "organisation", "store", "
 
 def positive(default: N, most: float = math.inf) -> N:
     """A field of numbers above 0."""
-    found: N = field(default=default, metadata={"most": most})
-    return found
+    spec: N = field(default=default, metadata={"most": most})
+    return spec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,12 +63,14 @@ class Identity(SettingsFile):
                 f"the configuration has no {' and no '.join(missing)}",
                 hint="sqlfl keygen makes them; --insecure on this machine alone needs none",
             )
-        found = {name: content(place, name) for name, place in given.items()}
+        contents = {name: content(place, name) for name, place in given.items()}
         _look_at(self.key)
-        known = check_identity(found["key"], found["certificate"], found["authority"], expected)
+        known = check_identity(
+            contents["key"], contents["certificate"], contents["authority"], expected
+        )
         if known.over_soon():
             log.warning("the certificate of %s ends on %s", known.name, known.ends.date())
-        return Credentials(**found)
+        return Credentials(**contents)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,7 +174,7 @@ def read_settings(kind: type[T], path: str | os.PathLike[str]) -> T:
     """Raises Error for a file that is not there, is no TOML, or has what `kind` does not."""
     file = Path(path)
     try:
-        found = tomllib.loads(file.read_text(encoding="utf-8"))
+        entries = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise Error(
             f"cannot read {file}: {error.strerror}", hint="docs/distributed.md has examples"
@@ -180,17 +182,17 @@ def read_settings(kind: type[T], path: str | os.PathLike[str]) -> T:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise Error(f"{file} is no TOML: {error}") from error
     try:
-        _check_entries(kind, found, "")
-        own = from_json(kind, to_json(found))
+        _check_entries(kind, entries, "")
+        settings = from_json(kind, to_json(entries))
     except ValueError as error:
         raise Error(f"{file}: {error}", hint=_meant(kind, str(error))) from error
-    _check_numbers(own, file)
-    places = {name: getattr(own, name, None) for name in PATHS}
+    _check_numbers(settings, file)
+    places = {name: getattr(settings, name, None) for name in PATHS}
     moved = {name: _moved(place, file.parent) for name, place in places.items() if place}
-    own = replace(own, **moved)
-    if isinstance(own, PartySettings) and own.notify is not None:
-        return replace(own, notify=_command(own.notify, file))
-    return own
+    settings = replace(settings, **moved)
+    if isinstance(settings, PartySettings) and settings.notify is not None:
+        return replace(settings, notify=_command(settings.notify, file))
+    return settings
 
 
 def _command(given: tuple[str, ...] | str, file: Path) -> tuple[str, ...]:
@@ -202,10 +204,10 @@ def _command(given: tuple[str, ...] | str, file: Path) -> tuple[str, ...]:
     if not words or not words[0]:
         raise Error(f"{file}: notify names no program", hint=_NOTIFY)
     program = str(file.parent / words[0]) if "/" in words[0] else words[0]
-    found = shutil.which(program)
-    if found is None:
+    program_path = shutil.which(program)
+    if program_path is None:
         raise Error(f"{file}: notify: there is no program {program} that can be run", hint=_NOTIFY)
-    return found, *words[1:]
+    return program_path, *words[1:]
 
 
 _NOTIFY = 'notify = ["/etc/sqlfl/notify", "bank"] runs this program (docs/owner.md)'
@@ -215,10 +217,10 @@ def content(place: Place, what: str) -> bytes:
     """What stands there. Raises Error; never with what it is."""
     if place.startswith(VARIABLE):
         name = place.removeprefix(VARIABLE)
-        found = os.environ.get(name)
-        if found is None:
+        value = os.environ.get(name)
+        if value is None:
             raise Error(f"{what}: there is no variable {name} in the environment")
-        return found.encode()
+        return value.encode()
     try:
         return Path(place).read_bytes()
     except OSError as error:
@@ -232,53 +234,57 @@ def _look_at(key: Place | None) -> None:
         log.warning("others on this machine can read the key %s: chmod 600 ends that", key)
 
 
-def shared_secret(own: PartySettings) -> bytes:
+def shared_secret(settings: PartySettings) -> bytes:
     """The secret of all parties, for a party whose own process coordinates; as it stands there
     where the party has neither key nor certificate. Raises Error."""
-    bare = own.key is None and own.certificate is None and own.authority is None
-    return secret_of(own.secret, Credentials() if bare else own.credentials(own.agent))
+    bare = settings.key is None and settings.certificate is None and settings.authority is None
+    return secret_of(
+        settings.secret, Credentials() if bare else settings.credentials(settings.agent)
+    )
 
 
-def secret_of(place: Place, own: Credentials) -> bytes:
+def secret_of(place: Place, credentials: Credentials) -> bytes:
     """A secret that was wrapped for this certificate; where there is none, as it stands there."""
     data = content(place, "secret")
-    if own.key is not None and own.certificate is not None:
-        return wrapping.unwrap(data.decode("utf-8", "replace"), own.key, own.certificate)
+    if credentials.key is not None and credentials.certificate is not None:
+        return wrapping.unwrap(
+            data.decode("utf-8", "replace"), credentials.key, credentials.certificate
+        )
     try:
-        found = bytes.fromhex(data.decode().strip())
+        secret = bytes.fromhex(data.decode().strip())
     except ValueError:
-        found = b""
-    if len(found) != wrapping.BYTES:
+        secret = b""
+    if len(secret) != wrapping.BYTES:
         raise Error(
             f"secret: what stands there is none of {wrapping.BYTES} bytes, in hexadecimal",
             hint="sqlfl keygen secret --plain makes one, for parties on this machine alone",
         )
-    return found
+    return secret
 
 
-def _check_entries(kind: type, found: Mapping[str, object], path: str) -> None:
+def _check_entries(kind: type, entries: Mapping[str, object], path: str) -> None:
     """Raises ValueError for an entry that is missing, or of a name that there is not."""
-    own = {spec.name: spec for spec in fields(kind)}
-    for name in found:
-        if name not in own:
-            close = nearest(name, own)
+    specs = {spec.name: spec for spec in fields(kind)}
+    for name in entries:
+        if name not in specs:
+            close = nearest(name, specs)
             raise ValueError(
                 f"there is no entry {path}{name:.40}"
-                + (f"; did you mean {close}?" if close else f": there are {', '.join(own)}")
+                + (f"; did you mean {close}?" if close else f": there are {', '.join(specs)}")
             )
-    for name, spec in own.items():
-        if name not in found and spec.default is MISSING:
+    for name, spec in specs.items():
+        if name not in entries and spec.default is MISSING:
             raise ValueError(f"the entry {path}{name} is missing")
     for name, inner in _TABLES.get(kind, {}).items():
-        tables = found.get(name)
+        tables = entries.get(name)
         for key, table in tables.items() if isinstance(tables, dict) else ():
             if isinstance(table, dict):
                 _check_entries(inner, table, f"{path}{name}.{key}.")
 
 
-def _check_numbers(own: SettingsFile, file: Path) -> None:
-    for spec in fields(own):
-        most, value = spec.metadata.get("most"), getattr(own, spec.name)
+def _check_numbers(settings: SettingsFile, file: Path) -> None:
+    for spec in fields(settings):
+        most, value = spec.metadata.get("most"), getattr(settings, spec.name)
         if most is not None and value is not None and not 0 < value <= most:
             said = "above 0" if most == math.inf else f"above 0, and {most:g} at most"
             raise Error(f"{file}: {spec.name} must be {said}, got {value:g}")

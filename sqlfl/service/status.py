@@ -90,20 +90,20 @@ class ServiceStatus:
         with self._lock:
             self._number += 1
             now = dt.datetime.now(dt.UTC)
-            own = Running(self._number, study, analyst, verb, now, time.monotonic())
-            self._running[own.number] = own
-            return own
+            statement = Running(self._number, study, analyst, verb, now, time.monotonic())
+            self._running[statement.number] = statement
+            return statement
 
-    def end(self, own: Running, how: str, error: str | None = None) -> None:
+    def end(self, statement: Running, how: str, error: str | None = None) -> None:
         with self._lock:
-            own.ended, own.error, own.how = dt.datetime.now(dt.UTC), error, how
-            own.seconds = time.monotonic() - own.since
-            del self._running[own.number]
-            self._over.append(own)
-            self.counts[own.verb, how] += 1
-            self.bytes += own.sent
-            self.seconds += own.seconds
-            self.times[bisect_left(BOUNDS, own.seconds)] += 1
+            statement.ended, statement.error, statement.how = dt.datetime.now(dt.UTC), error, how
+            statement.seconds = time.monotonic() - statement.since
+            del self._running[statement.number]
+            self._over.append(statement)
+            self.counts[statement.verb, how] += 1
+            self.bytes += statement.sent
+            self.seconds += statement.seconds
+            self.times[bisect_left(BOUNDS, statement.seconds)] += 1
 
     @property
     def running(self) -> int:
@@ -137,7 +137,7 @@ class ServiceStatus:
     def told_to(self, study: str, analyst: str, parties: Container[str]) -> dict[str, Any]:
         """For an analyst: whether these parties are there, and of the statements the analyst's own,
         with the names of their models, stages and errors. No counts: they are of all studies."""
-        own = [run for run in self._all() if (run.study, run.analyst) == (study, analyst)]
+        statements = [run for run in self._all() if (run.study, run.analyst) == (study, analyst)]
         return {
             "began": self.began.isoformat(),
             "parties": [_presence(line) for line in self.lines if line.party in parties],
@@ -149,7 +149,7 @@ class ServiceStatus:
                     "note": run.note,
                     "error": run.error,
                 }
-                for number, run in enumerate(own, 1)
+                for number, run in enumerate(statements, 1)
             ],
         }
 
@@ -168,18 +168,23 @@ def _presence(line: PartyConnection) -> dict[str, Any]:
     }
 
 
-def _statement(own: Running) -> dict[str, Any]:
-    with own.lock:
-        epoch, epochs, sent, curve = own.epoch, own.epochs, own.sent, tuple(own.curve)
-    seconds = time.monotonic() - own.since if own.seconds is None else own.seconds
+def _statement(statement: Running) -> dict[str, Any]:
+    with statement.lock:
+        epoch, epochs, sent, curve = (
+            statement.epoch,
+            statement.epochs,
+            statement.sent,
+            tuple(statement.curve),
+        )
+    seconds = time.monotonic() - statement.since if statement.seconds is None else statement.seconds
     return {
-        "number": own.number,
-        "study": own.study,
-        "analyst": own.analyst,
-        "verb": own.verb,
-        "outcome": own.how,
-        "began": own.began.isoformat(),
-        "ended": None if own.ended is None else own.ended.isoformat(),
+        "number": statement.number,
+        "study": statement.study,
+        "analyst": statement.analyst,
+        "verb": statement.verb,
+        "outcome": statement.how,
+        "began": statement.began.isoformat(),
+        "ended": None if statement.ended is None else statement.ended.isoformat(),
         "seconds": round(seconds, 3),
         "epoch": epoch,
         "epochs": epochs,

@@ -21,8 +21,8 @@ class Speaker:
     ) -> None:
         self._credentials, self._coordinator, self._study = credentials, coordinator, study
         self._length = dt.timedelta(hours=hours)
-        own = credentials.certificate
-        self.analyst = name if own is None else names_of(own)[0]
+        certificate = credentials.certificate
+        self.analyst = name if certificate is None else names_of(certificate)[0]
         self.half = 1800.0 * hours
         """Seconds, of what a pass is for: then it is time for another one."""
         self._lock = threading.Lock()
@@ -35,10 +35,12 @@ class Speaker:
 
     def issued(self) -> str:
         """A new one."""
-        own = self._credentials
-        if own.key is None or own.certificate is None:
+        credentials = self._credentials
+        if credentials.key is None or credentials.certificate is None:
             return self.analyst
-        made = issue(own.key, own.certificate, self._coordinator, self._study, self._length)
+        made = issue(
+            credentials.key, credentials.certificate, self._coordinator, self._study, self._length
+        )
         with self._lock:
             self._pass, self._begun = made, time.monotonic()
         return made

@@ -37,7 +37,7 @@ def wrap(secret: bytes, certificates: Mapping[str, bytes], others: str | None = 
     others : a text in which it is wrapped for others already, and stays so.
     """
     before = {} if others is None else json.loads(others)["wrapped"]
-    new = {name: _sealed(secret, own) for name, own in certificates.items()}
+    new = {name: _sealed(secret, certificate) for name, certificate in certificates.items()}
     return json.dumps({"purpose": PURPOSE.decode(), "wrapped": {**before, **new}}, indent=1)
 
 
@@ -46,10 +46,16 @@ def unwrap(text: str, key: bytes, certificate: bytes) -> bytes:
     name = names_of(certificate)[0]
     try:
         told = json.loads(text)
-        own = told["wrapped"].get(name)
-        if told["purpose"] != PURPOSE.decode() or (own is not None and set(own) != {"key", "text"}):
+        wrapped = told["wrapped"].get(name)
+        if told["purpose"] != PURPOSE.decode() or (
+            wrapped is not None and set(wrapped) != {"key", "text"}
+        ):
             raise ValueError
-        parts = None if own is None else [base64.b64decode(own[part]) for part in ("key", "text")]
+        parts = (
+            None
+            if wrapped is None
+            else [base64.b64decode(wrapped[part]) for part in ("key", "text")]
+        )
     except (ValueError, KeyError, TypeError, AttributeError):
         raise Error(
             "this is no file of the parties' secret", hint="sqlfl keygen secret makes one"
@@ -64,15 +70,15 @@ def unwrap(text: str, key: bytes, certificate: bytes) -> bytes:
         ephemeral = ec.EllipticCurvePublicKey.from_encoded_point(CURVE, parts[0])
         shared = private_key(key).exchange(ec.ECDH(), ephemeral)
         both = parts[0] + _point(public_key(certificate))
-        found = ChaCha20Poly1305(_derived(shared, both)).decrypt(_NONCE, parts[1], PURPOSE)
+        secret = ChaCha20Poly1305(_derived(shared, both)).decrypt(_NONCE, parts[1], PURPOSE)
     except (ValueError, InvalidTag):
         raise Error(
             f"the parties' secret for {name} does not open by its key",
             hint="it was wrapped for a certificate of another key",
         ) from None
-    if len(found) != BYTES:
-        raise Error(f"the parties' secret has {len(found)} bytes, and must have {BYTES}")
-    return found
+    if len(secret) != BYTES:
+        raise Error(f"the parties' secret has {len(secret)} bytes, and must have {BYTES}")
+    return secret
 
 
 def _sealed(secret: bytes, certificate: bytes) -> dict[str, str]:

@@ -123,17 +123,17 @@ def model_from(document: object, history: object, kept: str) -> Model:
     return Model(**same | changed, history=table, lasting=True, kept=kept)
 
 
-def _ending(found: _Document) -> Ending:
+def _ending(document: _Document) -> Ending:
     """Return the ending. Older files say only whether the changes of the objective had become
     small.
     """
-    if found.ending is not None:
-        return found.ending
-    if found.interrupted:
+    if document.ending is not None:
+        return document.ending
+    if document.interrupted:
         return untold(INTERRUPTED, INTERRUPTED_REASON)
-    if found.stopped_early:
+    if document.stopped_early:
         return untold(EARLY, EARLY_REASON)
-    return untold(STILL if found.converged else LIMIT, BEFORE)
+    return untold(STILL if document.converged else LIMIT, BEFORE)
 
 
 def _check_parameters(values: Float, axes: int) -> None:

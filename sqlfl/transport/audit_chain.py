@@ -176,7 +176,7 @@ class AuditChain:
         with self._lock:
             cut = {(client, run)}
             if why == LOST:
-                cut |= self._heads.keys() | {(own.client, own.run) for own, _ in self._noted}
+                cut |= self._heads.keys() | {(line.client, line.run) for line, _ in self._noted}
             self._cut |= {key for key in cut if key[0] == client and key[1]}
             self._noted.append((entry, None))
 

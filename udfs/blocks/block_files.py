@@ -78,10 +78,10 @@ def _block(told: dict[str, str], tensors: dict[str, Any]) -> SavedBlock:
     upper = tuple(tensors[f"upper_{number}"] for number in range(1, len(tensors) + 1))
     tower = from_json(TowerShape, told["tower"]) if "tower" in told else None
     shapes = tower.shapes if tower is not None else ((encoding.width, theta.shape[-1]),)
-    found = (theta, *upper)
-    if tuple(p.shape for p in found) != shapes or theta.shape[0] != encoding.width:
+    parameters = (theta, *upper)
+    if tuple(p.shape for p in parameters) != shapes or theta.shape[0] != encoding.width:
         raise ValueError("parameters of another shape")
-    if any(p.dtype != np.float64 or not np.isfinite(p).all() for p in found):
+    if any(p.dtype != np.float64 or not np.isfinite(p).all() for p in parameters):
         raise ValueError("parameters that are no finite numbers of 8 bytes")
     return SavedBlock(encoding, theta, told["name"], tower, upper)
 

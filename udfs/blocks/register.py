@@ -294,12 +294,12 @@ class BlockFunction:
         for feature, part in zip(encoding.features, parts, strict=True):
             if feature.kind == "category":
                 continue
-            found = _numbers(part, feature.width)
-            if encoding.limits is None and np.isinf(found).any():
+            part_values = _numbers(part, feature.width)
+            if encoding.limits is None and np.isinf(part_values).any():
                 raise ModelError(f"column {feature.name} has infinite values")
-            values.append(found)
+            values.append(part_values)
             is_array = feature.kind == "array"
-            missing.append(_nulls(part) if is_array else np.isnan(found[:, 0]))
+            missing.append(_nulls(part) if is_array else np.isnan(part_values[:, 0]))
         flags = [missing[i][:, None].astype(np.float64) for i in encoding.indicators]
         numbers = encoding.clipped(np.hstack([np.empty((len(parts[0]), 0)), *values]))
         matrix = np.hstack([numbers, *flags])

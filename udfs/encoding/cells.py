@@ -51,12 +51,12 @@ class Counted:
         found no partner, and can tell them apart from the others of the cell.
         """
         within = codes >= 0
-        own, unmatched = (
+        rows, unmatched = (
             np.bincount(codes[within], of[within]) for of in (self.own, self.unmatched)
         )
-        if ((own > 0) & (own < least)).any():
+        if ((rows > 0) & (rows < least)).any():
             return VALUE
-        alone = unmatched[own == 0]
+        alone = unmatched[rows == 0]
         return UNMATCHED if ((alone > 0) & (alone < least)).any() else None
 
 
@@ -71,19 +71,19 @@ def rare_feature(
     columns: list[tuple[bool, Float]] = []
     names: list[str] = []
     for place, feature in enumerate(snapshot.specification.features):
-        own, cells = _read(snapshot, feature, place, counted)
+        parts, cells = _read(snapshot, feature, place, counted)
         for codes in cells:
             why = counted.rare(codes, least)
             if why is not None:
                 return feature.name, why
-        columns += [(place in computed, column) for column in own]
-        names += [feature.name] * len(own)
-    found = _leans(columns, counted.own, least)
-    if found is None and counted.unmatched.any():
+        columns += [(place in computed, column) for column in parts]
+        names += [feature.name] * len(parts)
+    leaning = _leans(columns, counted.own, least)
+    if leaning is None and counted.unmatched.any():
         # more copies would only hide more of the others
         most = max(int(counted.own.sum()), least)
-        found = _leans(columns, counted.own + np.minimum(counted.unmatched, most), least)
-    return None if found is None else (names[found], LEANING)
+        leaning = _leans(columns, counted.own + np.minimum(counted.unmatched, most), least)
+    return None if leaning is None else (names[leaning], LEANING)
 
 
 def _read(
@@ -147,16 +147,16 @@ def _leverage(design: Float, number: int, least: int) -> float:
     """Return the share that the `least` - 1 rows with the largest parts have of a column's addition
     to others.
     """
-    own = design[:, number]
-    left = own
+    column = design[:, number]
+    left = column
     others = np.delete(design, number, axis=1)
     if others.size:
         # of the triangle, which is as exact and small
-        small = np.asarray(np.linalg.qr(np.column_stack((others, own)), mode="r"))
-        left = own - others @ np.linalg.lstsq(small[:, :-1], small[:, -1], rcond=None)[0]
+        small = np.asarray(np.linalg.qr(np.column_stack((others, column)), mode="r"))
+        left = column - others @ np.linalg.lstsq(small[:, :-1], small[:, -1], rcond=None)[0]
     squares = np.square(left)
     whole = float(squares.sum())
-    if whole <= ROUNDING * float(np.square(own).sum()):
+    if whole <= ROUNDING * float(np.square(column).sum()):
         return 0.0
     return float(np.sort(squares)[::-1][: least - 1].sum()) / whole
 
@@ -164,22 +164,22 @@ def _leverage(design: Float, number: int, least: int) -> float:
 def _centred(values: Float) -> Float:
     """0 where there is none."""
     known = np.isfinite(values)
-    found = np.where(known, values, 0.0)
-    mean = found.sum() / max(int(known.sum()), 1)
-    found = np.where(known, found - mean, 0.0)
-    largest = float(np.abs(found).max(initial=0.0))
-    return found / largest if largest else found
+    centred = np.where(known, values, 0.0)
+    mean = centred.sum() / max(int(known.sum()), 1)
+    centred = np.where(known, centred - mean, 0.0)
+    largest = float(np.abs(centred).max(initial=0.0))
+    return centred / largest if largest else centred
 
 
 def _parts(snapshot: Snapshot, feature: FeatureSpecification, place: int) -> list[Float]:
     """The columns of an array."""
     if snapshot.held is not None:
         held = snapshot.held.columns[f"f{place}"]
-        found = np.full((len(held), feature.width), np.nan)
+        parts = np.full((len(held), feature.width), np.nan)
         known = held.is_valid().to_numpy(zero_copy_only=False)
         flat = held.drop_null().flatten().to_numpy(zero_copy_only=False)
-        found[known] = np.asarray(flat, np.float64).reshape(-1, feature.width)
-        return list(found.T)
+        parts[known] = np.asarray(flat, np.float64).reshape(-1, feature.width)
+        return list(parts.T)
     before = snapshot.specification.features[:place]
     first = sum(f.width for f in before if f.kind != "category")
     values = (

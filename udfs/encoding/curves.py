@@ -107,21 +107,21 @@ def every_knot(knots: Float) -> Float:
 def _design(knots: Float, values: Float) -> Float:
     from scipy.interpolate import BSpline  # half a second, which most processes can do without
 
-    found: Float = BSpline.design_matrix(values, every_knot(knots), DEGREE).toarray()
-    return found
+    design: Float = BSpline.design_matrix(values, every_knot(knots), DEGREE).toarray()
+    return design
 
 
 def second_differences(at: Float) -> Float:
     """(K - 2, K): second divided differences of coefficients at places (K,), ascending."""
     size = len(at)
-    found = np.zeros((max(size - 2, 0), size))
+    differences = np.zeros((max(size - 2, 0), size))
     gaps = np.maximum(np.diff(at), NEAR)
     before, after = gaps[:-1], gaps[1:]
     rows = np.arange(size - 2)
-    found[rows, rows] = 2.0 / (before * (before + after))
-    found[rows, rows + 1] = -2.0 / (before * after)
-    found[rows, rows + 2] = 2.0 / (after * (before + after))
-    return found
+    differences[rows, rows] = 2.0 / (before * (before + after))
+    differences[rows, rows + 1] = -2.0 / (before * after)
+    differences[rows, rows + 2] = 2.0 / (after * (before + after))
+    return differences
 
 
 def columns_of(smooth: Smooth, counts: Float, most: int | None = CURVE_COLUMNS) -> Float:
@@ -146,10 +146,10 @@ def columns_of(smooth: Smooth, counts: Float, most: int | None = CURVE_COLUMNS) 
     roots, directions = linalg.svd(turned, full_matrices=False)[1:]
     roots, directions = roots[::-1], directions[::-1].T
     roots = np.maximum(roots, SINGULAR * roots[-1])
-    found = white @ rest @ (directions * (roots[0] / roots))
-    found = found[:, :most]
-    signs = np.sign(found[np.argmax(np.abs(found), axis=0), np.arange(found.shape[1])])
-    return np.asarray(found * signs)
+    columns = white @ rest @ (directions * (roots[0] / roots))
+    columns = columns[:, :most]
+    signs = np.sign(columns[np.argmax(np.abs(columns), axis=0), np.arange(columns.shape[1])])
+    return np.asarray(columns * signs)
 
 
 def curve(values: Float, counts: Float) -> tuple[Float, Float]:
@@ -167,9 +167,9 @@ def curve(values: Float, counts: Float) -> tuple[Float, Float]:
     if len(distinct) < 3:
         return straight()
     smooth = smooth_of(distinct, sums)
-    found = columns_of(smooth, sums)
-    spare = CURVE_COLUMNS - found.shape[1]
-    return smooth.places, np.pad(found, ((0, 0), (0, spare)))
+    columns = columns_of(smooth, sums)
+    spare = CURVE_COLUMNS - columns.shape[1]
+    return smooth.places, np.pad(columns, ((0, 0), (0, spare)))
 
 
 def straight() -> tuple[Float, Float]:
@@ -209,15 +209,15 @@ def points_of(values: Float, counts: Float, limits: CellLimits) -> tuple[Float, 
     if rows.sum() < least:
         return np.zeros(0), np.zeros(0)
     distinct, places = np.unique(values, return_inverse=True)
-    own = np.bincount(places, rows)
+    rows_at = np.bincount(places, rows)
     groups = np.arange(len(distinct))
     if len(distinct) > FEW:
-        size = max(own.sum() / POINTS, least)
-        alone = own >= size
-        begins = np.diff(np.floor((np.cumsum(own) - own) / size), prepend=-1.0) > 0
+        size = max(rows_at.sum() / POINTS, least)
+        alone = rows_at >= size
+        begins = np.diff(np.floor((np.cumsum(rows_at) - rows_at) / size), prepend=-1.0) > 0
         begins |= alone | np.append(False, alone[:-1])
         groups = np.cumsum(begins) - 1
-    sizes = np.bincount(groups, own)
+    sizes = np.bincount(groups, rows_at)
     groups = joined_bins(groups, sizes, least)[places]
     sums = np.bincount(groups, counts).astype(np.float64)
     means = np.bincount(groups, values * counts) / sums
@@ -261,10 +261,10 @@ def spline_of(places: Float, coefficients: Float) -> BSpline:
 def evaluate(places: Float, coefficients: Float, values: Float) -> Float:
     """(n, w) columns of numbers (n,), beyond the ends as at the ends; 0 of NaN."""
     missing = np.isnan(values)
-    found = np.zeros((len(values), coefficients.shape[1]))
-    own = values[~missing]
+    columns = np.zeros((len(values), coefficients.shape[1]))
+    present = values[~missing]
     if is_smooth(places, coefficients):
-        found[~missing] = spline_of(places, coefficients)(np.clip(own, places[0], places[-1]))
+        columns[~missing] = spline_of(places, coefficients)(np.clip(present, places[0], places[-1]))
     else:
-        found[~missing] = coefficients[np.searchsorted(places, own, side="right")]
-    return found
+        columns[~missing] = coefficients[np.searchsorted(places, present, side="right")]
+    return columns

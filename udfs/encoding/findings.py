@@ -152,9 +152,9 @@ def _same(column: int) -> exp.Expr:
 def _unseen(snapshot: Snapshot, encoding: Encoding, number: int, position: int) -> int:
     """Return Σ cnt over the rows whose category is not in the vocabulary."""
     if snapshot.held is not None:
-        found = snapshot.held.frequencies(position)
-        codes = known_codes(encoding, number, [text for text, _ in found])
-        return round(sum(n for (_, n), code in zip(found, codes, strict=True) if code < 0))
+        frequencies = snapshot.held.frequencies(position)
+        codes = known_codes(encoding, number, [text for text, _ in frequencies])
+        return round(sum(n for (_, n), code in zip(frequencies, codes, strict=True) if code < 0))
     key, vocabulary = encoding.vocabulary_key, encoding.vocabularies[number]
     entries = [e.encode() if key is None else bytes.fromhex(e) for e in vocabulary]
     entry = sql.column("c", "g") if key is None else keys.tag(sql.column("c", "g"))

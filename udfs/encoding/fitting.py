@@ -74,13 +74,13 @@ def fit(
     """
     step = _step(feature)
     if isinstance(values, Categories):
-        found: Float = np.bincount(values.codes, counts, len(values.entries)).astype(np.float64)
-        return _fit_categories(feature, step, values.entries, found)
+        rows: Float = np.bincount(values.codes, counts, len(values.entries)).astype(np.float64)
+        return _fit_categories(feature, step, values.entries, rows)
     _check_finite(feature, values)
     known = ~np.isnan(values) & (counts > 0)
     if step.function == AUTO:
-        own = (limits or curves.CellLimits()).at(known)
-        return _fit_auto(step, values[known], counts[known], joined, own)
+        cell_limits = (limits or curves.CellLimits()).at(known)
+        return _fit_auto(step, values[known], counts[known], joined, cell_limits)
     if not known.any():
         raise ModelError(
             f"column {feature.name} has no values to fit {step.function} to",
@@ -228,8 +228,8 @@ def own_points(
     at = np.searchsorted(often, values).clip(max=max(len(often) - 1, 0))
     if not len(often):
         return often, np.zeros(0)
-    own = np.bincount(at, counts * (often[at] == values), len(often))
-    return often, own.astype(np.float64)
+    rows = np.bincount(at, counts * (often[at] == values), len(often))
+    return often, rows.astype(np.float64)
 
 
 def of_range(feature: FeatureSpecification, ends: Float, points: Float, counts: Float) -> Fitted:
@@ -273,8 +273,10 @@ def apply(feature: FeatureSpecification, fitted: Fitted, values: Values) -> pa.A
             flat = pa.array(basis.reshape(-1))
             return pa.FixedSizeListArray.from_arrays(flat, basis.shape[1], mask=pa.array(missing))
         case "auto" if fitted.table is not None:
-            found = curves.evaluate(fitted.numbers, fitted.table, values)
-            return pa.FixedSizeListArray.from_arrays(pa.array(found.reshape(-1)), found.shape[1])
+            columns = curves.evaluate(fitted.numbers, fitted.table, values)
+            return pa.FixedSizeListArray.from_arrays(
+                pa.array(columns.reshape(-1)), columns.shape[1]
+            )
         case "auto":
             return _frequent(fitted.numbers, values)
     raise InternalError(f"no numbers are made by {step.function!r:.40}")
@@ -322,8 +324,8 @@ def _basis(step: FittedStep, ends: Float, values: Float) -> Float:
     """(a, w): B-splines over knots at equal distances; beyond the ends as at the ends."""
     spline = spline_of(step, ends)
     within = np.clip(values, ends[0], ends[1])
-    found: Float = np.asarray(spline(within), np.float64)
-    return np.nan_to_num(found, copy=False, nan=0.0)
+    basis: Float = np.asarray(spline(within), np.float64)
+    return np.nan_to_num(basis, copy=False, nan=0.0)
 
 
 def spline_of(step: FittedStep, ends: Float) -> BSpline:
@@ -359,24 +361,24 @@ def fault_of(
     """Return the error in fits to these features; None if `apply` can use them."""
     if len(features) != len(fitted):
         return f"what TRANSFORM has fitted is of {len(fitted)} features, of {len(features)}"
-    for feature, found in zip(features, fitted, strict=True):
-        if (feature.step is None) != (found is None) or not _fits(feature.step, found):
+    for feature, fit in zip(features, fitted, strict=True):
+        if (feature.step is None) != (fit is None) or not _fits(feature.step, fit):
             return f"what TRANSFORM has fitted is not of feature {feature.name}"
     return None
 
 
-def _fits(step: FittedStep | None, found: Fitted | None) -> bool:
-    if step is None or found is None:
+def _fits(step: FittedStep | None, fit: Fitted | None) -> bool:
+    if step is None or fit is None:
         return True
-    if found.numbers.ndim != 1 or not np.isfinite(found.numbers).all():
+    if fit.numbers.ndim != 1 or not np.isfinite(fit.numbers).all():
         return False
     if step.of == "category":
-        return len(found.texts) == 1 if step.function == "impute" else True
+        return len(fit.texts) == 1 if step.function == "impute" else True
     if step.function == AUTO:
         curved = step.value == CURVE
-        if curved and curves.fault_of(found.numbers, found.table):
+        if curved and curves.fault_of(fit.numbers, fit.table):
             return False
-        return bool((np.diff(found.numbers) > 0).all()) and curved == (found.table is not None)
+        return bool((np.diff(fit.numbers) > 0).all()) and curved == (fit.table is not None)
     if step.function == "quantile_bucketize":
-        return bool((np.diff(found.numbers) > 0).all())
-    return len(found.numbers) == (1 if step.function == "impute" else 2)
+        return bool((np.diff(fit.numbers) > 0).all())
+    return len(fit.numbers) == (1 if step.function == "impute" else 2)

@@ -151,16 +151,16 @@ def missing_of(encoding: Encoding) -> Array:
 
 def padding_of(encoding: Encoding) -> Array:
     """bool (d,): columns of a curve that are 0 whatever the number is, since it has few values."""
-    found, start = np.zeros(encoding.width, bool), 0
+    padding, start = np.zeros(encoding.width, bool), 0
     fitted = encoding.fitted or (None,) * len(encoding.features)
-    for feature, own in zip(encoding.features, fitted, strict=True):
+    for feature, fit in zip(encoding.features, fitted, strict=True):
         if feature.kind == "category":
             continue
         stop = start + feature.width
-        if own is not None and own.table is not None:
-            found[start:stop] = ~own.table.any(axis=0)
+        if fit is not None and fit.table is not None:
+            padding[start:stop] = ~fit.table.any(axis=0)
         start = stop
-    return found
+    return padding
 
 
 def place_of(encoding: Encoding, number: int, text: str) -> int | None:

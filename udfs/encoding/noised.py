@@ -121,10 +121,12 @@ def bounded_statistics(snapshot: Snapshot, vocabulary_key: bytes) -> Statistics:
     tags, counts = [], []
     for number, (entries, count) in enumerate(measured.categories):
         key = vocabulary_key_of(vocabulary_key, number)
-        found = [hmac.digest(key, entry.encode(), "sha256")[: keys.TAG_BYTES] for entry in entries]
+        digests = [
+            hmac.digest(key, entry.encode(), "sha256")[: keys.TAG_BYTES] for entry in entries
+        ]
         # the order in which the database finds categories follows from the rows
-        order = sorted(range(len(found)), key=found.__getitem__)
-        tags.append(_as_array(found[place] for place in order))
+        order = sorted(range(len(digests)), key=digests.__getitem__)
+        tags.append(_as_array(digests[place] for place in order))
         counts.append(count[order])
     return Statistics(
         run=snapshot.run,
@@ -271,8 +273,8 @@ def _sums(snapshot: Snapshot) -> Array:
             terms.append(sql.total(share))
             terms.append(sql.total(sql.times(exp.paren(share.copy()), exp.paren(share.copy()))))
         query = sql.select(snapshot.active_table, terms)
-        found = np.array(sql.fetch(snapshot.con, query, given)[0], np.float64)
-        sums[part.start : part.stop] = found.reshape(-1, 3)
+        moments = np.array(sql.fetch(snapshot.con, query, given)[0], np.float64)
+        sums[part.start : part.stop] = moments.reshape(-1, 3)
     return sums.T
 
 

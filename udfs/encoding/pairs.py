@@ -106,9 +106,9 @@ def cells_of(side: Side, values: Values) -> Array:
     if isinstance(values, Categories):
         known = {text: number for number, text in enumerate(side.texts, start=1)}
         other = len(side.texts) + 1
-        own = [0 if e == NULL else known.get(e.decode(), other) for e in values.entries]
-        found: Array = np.array(own, np.int64)[values.codes]
-        return found
+        cells = [0 if e == NULL else known.get(e.decode(), other) for e in values.entries]
+        cell_of_row: Array = np.array(cells, np.int64)[values.codes]
+        return cell_of_row
     bins = np.searchsorted(side.bounds, values, side="right") + 1
     return np.where(np.isnan(values), 0, bins)
 
@@ -138,22 +138,22 @@ def ranked(
         cells = cells_of(side_of(place, values, counts, COARSE), values)
         coarse[place] = np.unique(cells[counts > 0]), cells
     directions = max(slopes.shape[1] - 1, 1)
-    found = []
+    scored = []
     for one, two in combinations(columns, 2):
-        (own, rows), (others, beside) = coarse[one], coarse[two]
+        (cells_one, rows), (others, beside) = coarse[one], coarse[two]
         width = int(beside.max(initial=0)) + 1
         cells = rows * width + beside
         size = (int(rows.max(initial=0)) + 1) * width
         bend = np.bincount(cells, curvatures, size)
         live = bend > 0.0
-        freedom = directions * (int(live.sum()) - len(own) - len(others) + 1)
+        freedom = directions * (int(live.sum()) - len(cells_one) - len(others) + 1)
         if freedom <= 0:
             continue
         squares = sum(np.bincount(cells, column, size)[live] ** 2 for column in slopes.T)
         gain = float(np.sum(squares / bend[live])) / dispersion
-        found.append(((gain - freedom) / np.sqrt(2.0 * freedom), (one, two)))
-    found.sort(reverse=True)
-    return [pair for gain, pair in found[:most] if gain > BEYOND_CHANCE]
+        scored.append(((gain - freedom) / np.sqrt(2.0 * freedom), (one, two)))
+    scored.sort(reverse=True)
+    return [pair for gain, pair in scored[:most] if gain > BEYOND_CHANCE]
 
 
 def pairs_of(
@@ -201,13 +201,13 @@ def crossed(
         entries = tuple(f"v{texts[n]}" for n in most)
         feature = _feature(pair, features)
         kept.append((feature, pair, entries, sums[most], rows[most], codes[cells]))
-    codes_ = [own[-1] for own in kept]
+    codes_ = [pair_cells[-1] for pair_cells in kept]
     return Crossing(
-        tuple(own[0] for own in kept),
-        tuple(own[1] for own in kept),
-        tuple(own[2] for own in kept),
-        tuple(own[3] for own in kept),
-        tuple(own[4] for own in kept),
+        tuple(pair_cells[0] for pair_cells in kept),
+        tuple(pair_cells[1] for pair_cells in kept),
+        tuple(pair_cells[2] for pair_cells in kept),
+        tuple(pair_cells[3] for pair_cells in kept),
+        tuple(pair_cells[4] for pair_cells in kept),
         np.column_stack(codes_) if codes_ else np.zeros((len(counts), 0), np.int32),
     )
 

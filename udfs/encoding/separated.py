@@ -66,9 +66,9 @@ def _states(snapshot: Snapshot, encoding: Encoding, request: SendSeparated) -> S
         start += feature.width
         number += 1
     for index, place in categories_of(encoding.features):
-        own = column_of(snapshot, encoding.features[place], place)
-        assert isinstance(own, Categories)
-        codes = known_codes(encoding, index, own.entries)[own.codes]
+        categories = column_of(snapshot, encoding.features[place], place)
+        assert isinstance(categories, Categories)
+        codes = known_codes(encoding, index, categories.entries)[categories.codes]
         size, first = len(encoding.vocabularies[index]), encoding.offsets[index]
         states[first : first + size] = _of_categories(codes, size, classes)
     return states

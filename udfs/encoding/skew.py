@@ -44,22 +44,22 @@ def skew(snapshot: Snapshot, block: SavedBlock, engine: LinearEngine, request: S
     counted = None if reference is None else reference.counted
     total = encoding.total if counted is None else counted.total
     gone_before = encoding.missing if counted is None else counted.missing
-    found, number, category, start = [], 0, 0, 0
+    rows, number, category, start = [], 0, 0, 0
     for place, feature in enumerate(encoding.named):
         if feature.kind == "category":
             own_entries = entries(snapshot, encoding, place, category, counts)
-            found.append(_category(encoding, reference, category, own_entries, least))
+            rows.append(_category(encoding, reference, category, own_entries, least))
             category += 1
             continue
         gone = missing(snapshot, encoding, place)
-        own = slice(start, start + feature.width)
+        columns = slice(start, start + feature.width)
         there = counts * (1.0 - gone)
         row = [_NAN] * NUMBERS
         row[2:4] = float(gone_before[number]) / total, float(counts @ gone / counts.sum())
         row[5] = 0.0
         if _many(there, least):
-            before = np.zeros(feature.width) if counted is None else counted.shifts[own]
-            shift = shifts[own] / there.sum()
+            before = np.zeros(feature.width) if counted is None else counted.shifts[columns]
+            shift = shifts[columns] / there.sum()
             row[4] = float(np.abs(shift - before).max())
             if feature.kind != "array":
                 centre, scale = float(encoding.mean[start]), float(encoding.scale[start])
@@ -67,10 +67,10 @@ def skew(snapshot: Snapshot, block: SavedBlock, engine: LinearEngine, request: S
                 if reference is not None:
                     values, weights = present(snapshot, feature, place, counts)
                     row[6:] = _binned(reference, number, values, weights, least)
-        found.append(row)
+        rows.append(row)
         number += 1
         start += feature.width
-    return Skew(request.run, request.slot, *np.array(found).reshape(-1, NUMBERS).T.copy())
+    return Skew(request.run, request.slot, *np.array(rows).reshape(-1, NUMBERS).T.copy())
 
 
 def _many(counts: Float, least: int) -> bool:
@@ -108,8 +108,8 @@ def _groups(rows: Array, least: int) -> Array:
 
 
 def _added(values: Float, groups: Array) -> Float:
-    found: Float = np.bincount(groups, values).astype(np.float64)
-    return found
+    sums: Float = np.bincount(groups, values).astype(np.float64)
+    return sums
 
 
 def divergences(before: Float, now: Float) -> list[float]:
@@ -125,7 +125,7 @@ def divergences(before: Float, now: Float) -> list[float]:
 
 
 def _category(
-    encoding: Encoding, reference: Reference | None, number: int, found: Entries, least: int
+    encoding: Encoding, reference: Reference | None, number: int, entries: Entries, least: int
 ) -> list[float]:
     """The numbers of a feature, in the order of the message."""
     counted = None if reference is None else reference.counted
@@ -135,14 +135,14 @@ def _category(
     trained = dict(zip(names, (counts / total).tolist(), strict=True))
     places = {name: place for place, name in enumerate(names)}
     # behind the vocabulary's: all others, which training had only of rows that it did not count
-    codes = np.array([places.get(name, len(names)) for name in found.names], np.int64)
-    shares: Float = found.counts / found.counts.sum()
+    codes = np.array([places.get(name, len(names)) for name in entries.names], np.int64)
+    shares: Float = entries.counts / entries.counts.sum()
     now: Float = np.bincount(codes, shares, len(names) + 1).astype(np.float64)
-    rows = np.bincount(codes, found.rows, len(names) + 1).astype(np.int64)
+    rows = np.bincount(codes, entries.rows, len(names) + 1).astype(np.int64)
     before = np.append(counts / total, max(1.0 - float(counts.sum()) / total, 0.0))
     before[-1] = before[-1] if before[-1] > 1e-12 else 0.0
     distance = 0.5 * float(np.abs(now - before).sum())
-    present_null = dict(zip(found.names, now_of(found), strict=True)).get(found.null, 0.0)
+    present_null = dict(zip(entries.names, now_of(entries), strict=True)).get(entries.null, 0.0)
     rare = (rows > 0) & (rows < least)
     groups = np.arange(len(rows))
     if rare.any():
@@ -154,11 +154,11 @@ def _category(
         groups = np.where(pool, int(np.flatnonzero(pool)[0]), groups)
     told = divergences(_added(before, groups), _added(now, groups))
     return [
-        _NAN, _NAN, trained.get(found.null, 0.0), present_null, distance, float(now[-1]), *told,
+        _NAN, _NAN, trained.get(entries.null, 0.0), present_null, distance, float(now[-1]), *told,
     ]  # fmt: skip
 
 
-def now_of(found: Entries) -> list[float]:
+def now_of(entries: Entries) -> list[float]:
     """Return shares of the compared rows."""
-    shares: list[float] = (found.counts / found.counts.sum()).tolist()
+    shares: list[float] = (entries.counts / entries.counts.sum()).tolist()
     return shares

@@ -67,22 +67,22 @@ def transform(
     beside = {place: column_of(snapshot, features[place], place) for place in sides}
     if fitted is None:
         counts = counts_of(snapshot)
-        own = {
+        fits = {
             place: fit(features[place], columns[place], counts, joined, limits) for place in places
         }
-        fitted = tuple(own.get(place) for place in range(len(features)))
+        fitted = tuple(fits.get(place) for place in range(len(features)))
     fault = fault_of(features, fitted)
     if fault is not None:
         raise ModelError(fault, hint="train the model again")
     made: dict[int, pa.Array] = {}
     for place in places:
-        found = fitted[place]
-        assert found is not None
-        made[place] = apply(features[place], found, columns.pop(place))
+        fit_of_feature = fitted[place]
+        assert fit_of_feature is not None
+        made[place] = apply(features[place], fit_of_feature, columns.pop(place))
     for place, pair in enumerate(pairs, start=len(named)):
         made[place] = column_of_cells(pair, features, beside)
     if snapshot.held is not None:
-        names = {**snapshot.held.columns, **{f"f{place}": own for place, own in made.items()}}
+        names = {**snapshot.held.columns, **{f"f{place}": column for place, column in made.items()}}
         _set_features(snapshot, features)
         snapshot.hold(replace(snapshot.held, features=features, columns=names))
     else:
@@ -113,7 +113,7 @@ def ranges(
         np.array(told[:, :2]),
         np.array(told[:, 2]),
         tuple(at for at, _ in points),
-        tuple(own for _, own in points),
+        tuple(weights for _, weights in points),
     )
 
 
@@ -202,9 +202,9 @@ def _rewrite(
     chosen: list[exp.Expr] = []
     given = taken = 0
     for place, feature in enumerate(features):
-        own = made.get(place)
-        if own is not None:
-            beside |= _columns_of(own, feature, place, given)
+        column = made.get(place)
+        if column is not None:
+            beside |= _columns_of(column, feature, place, given)
             names = _names(feature, place, given)
             chosen += sql.columns_of(names, "a")
         else:
@@ -238,13 +238,13 @@ def _names(feature: FeatureSpecification, place: int, start: int) -> list[str]:
 
 
 def _columns_of(
-    own: pa.Array, feature: FeatureSpecification, place: int, start: int
+    made: pa.Array, feature: FeatureSpecification, place: int, start: int
 ) -> dict[str, object]:
     names = _names(feature, place, start)
     if feature.kind != "array":
-        return {names[0]: own}
-    values = own.values.to_numpy().reshape(-1, feature.width)
-    missing = own.is_null()
+        return {names[0]: made}
+    values = made.values.to_numpy().reshape(-1, feature.width)
+    missing = made.is_null()
     gone = missing.to_numpy(zero_copy_only=False)
     columns = [pa.array(column, mask=gone) for column in values.T]
     return dict(zip(names, [*columns, missing], strict=True))

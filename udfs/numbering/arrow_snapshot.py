@@ -163,10 +163,10 @@ class HeldRows:
         for place, column in enumerate(columns):
             values = self.numbers[column].astype(np.float64, copy=False)
             present = ~np.isnan(values)
-            own = np.where(present, self.weights, 0.0)
-            weights[place] = own.sum()
+            present_weights = np.where(present, self.weights, 0.0)
+            weights[place] = present_weights.sum()
             with np.errstate(over="ignore", invalid="ignore"):  # of infinite values
-                sums[place] = np.where(present, own * values, 0.0).sum()
+                sums[place] = np.where(present, present_weights * values, 0.0).sum()
         return weights, sums
 
     def distances(self, columns: range, mean: Float) -> Float:

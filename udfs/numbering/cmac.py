@@ -39,12 +39,12 @@ class Cmac:
         messages = messages.cast(pa.binary())
         lengths = np.diff(_offsets(messages))
         blocks = np.maximum(-(-lengths // BLOCK), 1)
-        found = np.empty((len(messages), BLOCK), np.uint8)
+        tags = np.empty((len(messages), BLOCK), np.uint8)
         for count in np.unique(blocks).tolist():
             places = np.flatnonzero(blocks == count)
             alike = messages if len(places) == len(messages) else messages.take(pa.array(places))
-            found[places] = self._chained(*_padded(alike, count))
-        return found
+            tags[places] = self._chained(*_padded(alike, count))
+        return tags
 
     def _chained(self, blocks: Array, whole: Array) -> Array:
         state = np.zeros((len(blocks), BLOCK), np.uint8)

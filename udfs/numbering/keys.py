@@ -102,13 +102,13 @@ def tags(key: bytes, messages: Iterable[bytes]) -> Array:
     database.
     """
     inside, outside = (hashlib.sha256(pads(key)[name]).copy for name in ("ipad", "opad"))
-    found = []
+    digest_list = []
     for message in messages:
         inner, outer = inside(), outside()
         inner.update(message)
         outer.update(inner.digest())
-        found.append(outer.digest())
-    digests = np.frombuffer(b"".join(found), np.uint8).reshape(-1, _DIGEST)
+        digest_list.append(outer.digest())
+    digests = np.frombuffer(b"".join(digest_list), np.uint8).reshape(-1, _DIGEST)
     return np.ascontiguousarray(digests[:, :TAG_BYTES])
 
 
@@ -122,7 +122,7 @@ def key_tags(secret: bytes, key: KeySpecification, parts: Sequence[pa.Array]) ->
     """
     mac = Cmac(derive(secret, "key", str(key.index), *key.types))
     rows = len(parts[0])
-    found = np.empty((rows, TAG_BYTES), np.uint8)
+    tags = np.empty((rows, TAG_BYTES), np.uint8)
     for start in range(0, rows, _AT_ONCE):
         some = [part.slice(start, _AT_ONCE) for part in parts]
         if all(pa.types.is_integer(part.type) for part in some):
@@ -130,8 +130,8 @@ def key_tags(secret: bytes, key: KeySpecification, parts: Sequence[pa.Array]) ->
         else:
             pieces = [piece for part in some for piece in _pieces(part)]
             hashed = mac.of(pc.binary_join_element_wise(*pieces, b""))
-        found[start : start + len(hashed)] = hashed
-    return found
+        tags[start : start + len(hashed)] = hashed
+    return tags
 
 
 def sorted_tags(tags: Array) -> tuple[Array, Array]:

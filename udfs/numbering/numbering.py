@@ -218,22 +218,24 @@ def _hash_key(
     Every distinct value is hashed once; a key with a NULL in a part is not in it. Returns the tags,
     ascending, and uint32 (u + 1,): among them the place of each row of the table, and u at the end.
     """
-    own = sql.columns_of(_parts(position, key))
-    distinct = sql.query("SELECT DISTINCT $own FROM $raw", own=own, raw=tables.table("raw"))
-    present = (exp.Not(this=sql.is_null(part.copy())) for part in own)
+    key_parts = sql.columns_of(_parts(position, key))
+    distinct = sql.query(
+        "SELECT DISTINCT $parts FROM $raw", parts=key_parts, raw=tables.table("raw")
+    )
+    present = (exp.Not(this=sql.is_null(part.copy())) for part in key_parts)
     distinct = tables.kept(distinct).where(*present)
     query = sql.query(
-        "SELECT row_number() OVER () - 1 AS place, $own FROM $distinct AS d",
-        own=own,
+        "SELECT row_number() OVER () - 1 AS place, $parts FROM $distinct AS d",
+        parts=key_parts,
         distinct=distinct,
     )
     made = f"tags{position}"
     tables.create(made, query)
     hashed = [
         sql.named(keys.hashed_part(part.copy(), kind), f"h{p}")
-        for p, (part, kind) in enumerate(zip(own, key.types, strict=True))
+        for p, (part, kind) in enumerate(zip(key_parts, key.types, strict=True))
     ]
-    listing = sql.query("SELECT place, $own FROM $made", own=hashed, made=tables.table(made))
+    listing = sql.query("SELECT place, $hashed FROM $made", hashed=hashed, made=tables.table(made))
     places, parts = [np.zeros(0, np.int64)], [np.zeros((0, keys.TAG_BYTES), np.uint8)]
     with sql.batches(tables.con, listing) as reader:
         for batch in reader:
@@ -369,10 +371,10 @@ def shuffled(rows: int, leading: Array | None, size: int, salt: bytes) -> Array:
     packed.sort()
     inverse = np.uint64(pow(int(factor), -1, 1 << 64))
     for start in range(0, rows, _DRAWN):
-        own = packed[start : start + _DRAWN]
-        own -= shift
-        own *= inverse
-        own &= mask
+        chunk = packed[start : start + _DRAWN]
+        chunk -= shift
+        chunk *= inverse
+        chunk &= mask
     return packed.view(np.int64)
 
 
@@ -461,9 +463,9 @@ def held_key(
     for part in parts:
         whole &= part.is_valid().to_numpy()
     places = pa.array(whole)
-    tags, own = _tagged([part.filter(places) for part in parts], key, secret)
+    tags, tag_of_row = _tagged([part.filter(places) for part in parts], key, secret)
     codes = np.full(len(whole), len(tags), np.uint32)
-    codes[whole] = own
+    codes[whole] = tag_of_row
     return tags, codes
 
 
@@ -486,18 +488,18 @@ class _Distinct:
 
 
 def _distinct(parts: Sequence[pa.ChunkedArray]) -> _Distinct:
-    found = _of_one(parts[0])
+    distinct = _of_one(parts[0])
     for part in parts[1:]:
         further = _of_one(part)
         size = max(len(further.values[0]), 1)
-        codes = found.numbered(np.arange(len(found.values[0])))
+        codes = distinct.numbered(np.arange(len(distinct.values[0])))
         codes *= size
         codes += further.numbered(np.arange(size))
         both = _of_one(pa.chunked_array([codes]))
         before, second = (pa.array(p) for p in np.divmod(both.values[0].to_numpy(), size))
-        values = [*(v.take(before) for v in found.values), further.values[0].take(second)]
-        found = _Distinct(tuple(values), both.numbered)
-    return found
+        values = [*(v.take(before) for v in distinct.values), further.values[0].take(second)]
+        distinct = _Distinct(tuple(values), both.numbered)
+    return distinct
 
 
 def _of_one(part: pa.ChunkedArray) -> _Distinct:

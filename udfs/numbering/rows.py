@@ -177,8 +177,8 @@ class Snapshot(SlotTables):
                 self.create("raw", sql.select(given, columns))
             finally:
                 self.con.unregister(self.name("given"))
-        found = sql.types(self.con, sql.select(self.table("raw"), [exp.Star()]))
-        odd = [kind for name, kind in kinds.items() if found[name] != kind]
+        copied = sql.types(self.con, sql.select(self.table("raw"), [exp.Star()]))
+        odd = [kind for name, kind in kinds.items() if copied[name] != kind]
         if odd:
             raise ModelError(
                 f"a column of type {odd[0]} is not built for statements over a join that lasts",

@@ -178,20 +178,20 @@ class SqlEngine:
                 sql.named(sql.total(sql.times(sql.column(f"x{p}", "t"), weight)), f"x{p}")
                 for p in chunk
             )
-            found = self._run(joined.select(*sums).group_by(sql.column("k", "v")), tables)
+            numbers = self._run(joined.select(*sums).group_by(sql.column("k", "v")), tables)
             for p in chunk:
-                gradient[p, found["k"]] = found[f"x{p}"]
+                gradient[p, numbers["k"]] = numbers[f"x{p}"]
         for number, offset in enumerate(encoding.offsets[:-1]):
             code = sql.column(f"k{number}", "t")
             query = joined.select(sql.named(code, "code"), sql.named(sql.total(weight), "value"))
-            found = self._run(query.group_by(code, sql.column("k", "v")), tables)
-            known = found["code"] >= 0
-            place = found["code"][known] + offset, found["k"][known]
-            gradient[place] = found["value"][known]
+            entries = self._run(query.group_by(code, sql.column("k", "v")), tables)
+            known = entries["code"] >= 0
+            place = entries["code"][known] + offset, entries["k"][known]
+            gradient[place] = entries["value"][known]
         query = joined.select(sql.named(sql.total(weight), "value")).group_by(sql.column("k", "v"))
-        found = self._run(query, tables)
+        value_sums = self._run(query, tables)
         totals = np.zeros(values.shape[1])
-        totals[found["k"]] = found["value"]
+        totals[value_sums["k"]] = value_sums["value"]
         return gradient - np.outer(self.centre, totals)
 
     def gram(self) -> GramMatrix:
@@ -261,9 +261,9 @@ class SqlEngine:
             for j in second
         ]
         query = sql.select(tall.subquery("u", copy=False), [sql.column("i"), *sums])
-        found = self._run(query.group_by(sql.column("i")), {})
+        products = self._run(query.group_by(sql.column("i")), {})
         for j in second:
-            numeric[found["i"], j] = numeric[j, found["i"]] = found[f"x{j}"]
+            numeric[products["i"], j] = numeric[j, products["i"]] = products[f"x{j}"]
 
     def _add_cross(self, number: int, cross: Float, moments: Float) -> None:
         """Add the sums of every numeric column, and of 1, by the entries of one
@@ -297,17 +297,17 @@ class SqlEngine:
                     .from_(self._snapshot.table(self._table))
                     .group_by(first.copy(), second.copy())
                 )
-                found = self._run(query, {})
-                known = (found["i"] >= 0) & (found["j"] >= 0) & (found["n"] > 0)
-                left = found["i"][known] + encoding.offsets[i] - size
-                right = found["j"][known] + encoding.offsets[j] - size
+                pairs = self._run(query, {})
+                known = (pairs["i"] >= 0) & (pairs["j"] >= 0) & (pairs["n"] > 0)
+                left = pairs["i"][known] + encoding.offsets[i] - size
+                right = pairs["j"][known] + encoding.offsets[j] - size
                 rows.append(left)
                 columns.append(right)
-                values.append(found["n"][known])
+                values.append(pairs["n"][known])
                 if i != j:
                     rows.append(right)
                     columns.append(left)
-                    values.append(found["n"][known])
+                    values.append(pairs["n"][known])
         entries = (np.concatenate(values), (np.concatenate(rows), np.concatenate(columns)))
         return sparse.csr_array(sparse.coo_array(entries, shape=(side, side)))
 

@@ -69,32 +69,32 @@ class PartitionedRows:
             along = (*along, np.zeros((0, *self._offset.shape)))
         work = Work("curvatures", self._beside(scores), along, flag=sampled)
         numbers = self._ask(work).numbers
-        found, counted = numbers[:-1], float(numbers[-1])
+        products, counted = numbers[:-1], float(numbers[-1])
         if sampled and not counted > 0.0:
             return self.curvatures(scores, ways)
-        size = round(len(found) ** 0.5)
-        square: Array = found.reshape(size, size) / (counted if counted > 0.0 else 1.0)
+        size = round(len(products) ** 0.5)
+        square: Array = products.reshape(size, size) / (counted if counted > 0.0 else 1.0)
         return square
 
     def square(self, scores: Scores, *, sampled: bool = False) -> float:
         """Without the offset, of which changes of scores have none."""
-        own = self._beside(scores, none=True)
-        square, rows = self._ask(Work("square", own, flag=sampled)).numbers
+        learnt = self._beside(scores, none=True)
+        square, rows = self._ask(Work("square", learnt, flag=sampled)).numbers
         return float(square / rows)
 
     def mean_curvature(self, scores: Scores) -> float:
-        found, counted = self._ask(Work("mean_curvature", self._beside(scores))).numbers
-        return float(found / counted)
+        total, counted = self._ask(Work("mean_curvature", self._beside(scores))).numbers
+        return float(total / counted)
 
     def reach(self, scores: Scores) -> float:
         """Largest |H| of the rows that count, without the offset."""
-        own = self._beside(scores, none=True)
-        return self._looked(self._ask(Work("look", own))).largest
+        learnt = self._beside(scores, none=True)
+        return self._looked(self._ask(Work("look", learnt))).largest
 
     def separates(self, scores: Scores) -> bool:
         """Use the learnt scores alone: no multiple of them moves the offset."""
-        own = self._beside(scores, none=True)
-        return not self._ask(Work("separates", own)).numbers.any()
+        learnt = self._beside(scores, none=True)
+        return not self._ask(Work("separates", learnt)).numbers.any()
 
     def slope_square(self, scores: Scores) -> float:
         """Mean of share · ‖∂ℓ/∂H_j‖²."""
@@ -107,9 +107,9 @@ class PartitionedRows:
         return self._ask(Work("rows", self._beside(scores))).of_rows().T
 
     def sums(self, vector: Sequence[Array]) -> list[Array]:
-        own = self._beside(Scores(tuple(vector), np.zeros(1)), none=True)
-        found = self._ask(Work("sums", own))
-        return list(found.of_slots(self._source.sizes))[: len(self._sizes)]
+        learnt = self._beside(Scores(tuple(vector), np.zeros(1)), none=True)
+        answer = self._ask(Work("sums", learnt))
+        return list(answer.of_slots(self._source.sizes))[: len(self._sizes)]
 
     def set_dual(self, scores: Scores) -> None:
         """λ of every joined row becomes its slopes."""
@@ -122,14 +122,14 @@ class PartitionedRows:
     def headlines(self, scores: Scores) -> list[Mean]:
         """The metric of the history: of the rows of training, and where there is a split of those
         for validation."""
-        found = []
+        means = []
         for total, weight in self._ask(Work("headlines", self._beside(scores))).numbers.reshape(
             -1, 2
         ):
             mean = headline_of_none(self._loss)
             mean.total, mean.weight = float(total), float(weight)
-            found.append(mean)
-        return found
+            means.append(mean)
+        return means
 
     def held_loss(self, scores: Scores) -> float:
         """Σ held ℓ(H_j; y_j) over the rows for validation."""
@@ -152,8 +152,8 @@ class PartitionedRows:
             return scores
         outputs = len(scores.constant)
         slots = scores.slots or tuple(np.zeros((outputs, size)) for size in self._sizes)
-        own = np.zeros((outputs, self._offset.shape[1])) if none else self._offset
-        return Scores((*slots, own), scores.constant)
+        offset = np.zeros((outputs, self._offset.shape[1])) if none else self._offset
+        return Scores((*slots, offset), scores.constant)
 
     def _ask(self, work: Work) -> PartitionSums:
         if self._held is None:

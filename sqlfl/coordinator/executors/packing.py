@@ -80,11 +80,11 @@ def frame_of_answers(nodes: Sequence[Node]) -> WorkerFrame:
             "count": node.count,
             "numbers": writing.one(node.sums.numbers),
             "tops": writing.one(node.sums.tops),
-            "slots": [[[own.first, writing.one(own.values)] for own in segments]
+            "slots": [[[segment.first, writing.one(segment.values)] for segment in segments]
                       for segments in node.sums.slots],
             "rows": writing.several(node.sums.rows),
-            "meters": [[METERS[type(own)], writing.several(own.arrays())]
-                       for own in node.sums.meters],
+            "meters": [[METERS[type(meter)], writing.several(meter.arrays())]
+                       for meter in node.sums.meters],
         }
         for node in nodes
     ]  # fmt: skip
@@ -108,7 +108,7 @@ def answers_of(frame: WorkerFrame) -> list[Node]:
         restored.restore(reading.several(told[1]))
         return restored
 
-    return [Node(own["first"], own["count"], sums(own)) for own in frame.facts["nodes"]]
+    return [Node(node["first"], node["count"], sums(node)) for node in frame.facts["nodes"]]
 
 
 # -- the join of keys ------------------------------------------------------------------------------
@@ -122,9 +122,9 @@ def frame_of_join(join: KeyJoin) -> WorkerFrame:
         "memory": join.memory,
         "slots": [
             {"slot": slot, "first": join.first.get(slot, 0),
-             "fragment": writing.one(own.fragment), "keys": list(own.keys),
-             "codes": writing.several(list(own.keys.values()))}
-            for slot, own in join.codes.items()
+             "fragment": writing.one(slot_codes.fragment), "keys": list(slot_codes.keys),
+             "codes": writing.several(list(slot_codes.keys.values()))}
+            for slot, slot_codes in join.codes.items()
         ],
     }  # fmt: skip
     return WorkerFrame(facts, writing.arrays)
@@ -154,18 +154,18 @@ def frame_of_partitions(division: Division, first: int, end: int) -> WorkerFrame
         "loss": {"name": division.loss.name, "fields": _fields(division.loss)},
         "reaches": division.reaches[first:end],
         "base": division.reach(first, end),
-        "drawn": [writing.one(own) for own in division.drawn[first:end]],
+        "drawn": [writing.one(drawn) for drawn in division.drawn[first:end]],
         "measured": [
-            {"validation": writing.one(own.validation), "samples": writing.one(own.samples),
-             "held": writing.one(own.held)}
-            for own in division.measured[first:end]
+            {"validation": writing.one(part.validation), "samples": writing.one(part.samples),
+             "held": writing.one(part.held)}
+            for part in division.measured[first:end]
         ],
     }  # fmt: skip
     if isinstance(division.whole, FoundChunks | ProductChunks):
-        found = _found(division.whole, writing)
-        facts["found"] = found | {"parts": division.parts, "end": end}
+        whole = _found(division.whole, writing)
+        facts["found"] = whole | {"parts": division.parts, "end": end}
     else:
-        facts["written"] = [_written(own, writing) for own in division.pieces[first:end]]
+        facts["written"] = [_written(chunks, writing) for chunks in division.pieces[first:end]]
     return WorkerFrame(facts, writing.arrays)
 
 
@@ -177,8 +177,8 @@ def partitions_of(frame: WorkerFrame) -> tuple[int, list[Partition], tuple[Reach
     loss = _loss(facts["loss"])
     pieces = _pieces_of(facts, reading)
     partitions = [
-        Partition(own, loss, _reaches(reaches), reading.one(drawn), _measured(measured, reading))
-        for own, reaches, drawn, measured in zip(
+        Partition(chunks, loss, _reaches(reaches), reading.one(drawn), _measured(measured, reading))
+        for chunks, reaches, drawn, measured in zip(
             pieces, facts["reaches"], facts["drawn"], facts["measured"], strict=True
         )
     ]
@@ -187,7 +187,7 @@ def partitions_of(frame: WorkerFrame) -> tuple[int, list[Partition], tuple[Reach
 
 def _pieces_of(facts: Mapping[str, Any], reading: FrameReading) -> Sequence[Chunks]:
     if "found" not in facts:
-        return [_written_pieces(own, reading) for own in facts["written"]]
+        return [_written_pieces(written, reading) for written in facts["written"]]
     description = facts["found"]
     return _pieces(description, reading).cut(description["parts"])[
         facts["first"] : description["end"]

@@ -88,76 +88,78 @@ class Partition:
         return tuple((Segment(reach[0], values),) for reach, values in pairs)
 
 
-def _look(own: Partition, work: Work) -> PartitionSums:
-    return _looked(own, own.passes.look(work.scores, sums=work.flag))
+def _look(partition: Partition, work: Work) -> PartitionSums:
+    return _looked(partition, partition.passes.look(work.scores, sums=work.flag))
 
 
-def _looked(own: Partition, look: PassResult) -> PartitionSums:
-    total = own.passes.total
+def _looked(partition: Partition, look: PassResult) -> PartitionSums:
+    total = partition.passes.total
     bend = np.nan if look.bend is None else look.bend * total
     numbers = np.append([look.value * total, bend], look.total)
     tops = np.array([look.largest, look.highest])
-    return PartitionSums(numbers, tops, own.segments(look.slots))
+    return PartitionSums(numbers, tops, partition.segments(look.slots))
 
 
-def _curvatures(own: Partition, work: Work) -> PartitionSums:
-    found, counted = own.passes.curvature_sums(work.scores, work.along, sampled=work.flag)
-    return PartitionSums(np.append(found, counted))
+def _curvatures(partition: Partition, work: Work) -> PartitionSums:
+    products, counted = partition.passes.curvature_sums(work.scores, work.along, sampled=work.flag)
+    return PartitionSums(np.append(products, counted))
 
 
-def _square(own: Partition, work: Work) -> PartitionSums:
-    return PartitionSums(np.array(own.passes.square_sum(work.scores, sampled=work.flag)))
+def _square(partition: Partition, work: Work) -> PartitionSums:
+    return PartitionSums(np.array(partition.passes.square_sum(work.scores, sampled=work.flag)))
 
 
-def _mean_curvature(own: Partition, work: Work) -> PartitionSums:
-    return PartitionSums(np.array(own.passes.mean_curvature_sum(work.scores)))
+def _mean_curvature(partition: Partition, work: Work) -> PartitionSums:
+    return PartitionSums(np.array(partition.passes.mean_curvature_sum(work.scores)))
 
 
-def _separates(own: Partition, work: Work) -> PartitionSums:
-    return PartitionSums(np.array([0.0 if own.passes.separates(work.scores) else 1.0]))
+def _separates(partition: Partition, work: Work) -> PartitionSums:
+    return PartitionSums(np.array([0.0 if partition.passes.separates(work.scores) else 1.0]))
 
 
-def _sums(own: Partition, work: Work) -> PartitionSums:
-    return PartitionSums(slots=own.segments(own.passes.sums(work.scores.slots)))
+def _sums(partition: Partition, work: Work) -> PartitionSums:
+    return PartitionSums(slots=partition.segments(partition.passes.sums(work.scores.slots)))
 
 
-def _slope_square(own: Partition, work: Work) -> PartitionSums:
-    return PartitionSums(np.array([own.passes.slope_square_sum(work.scores)]))
+def _slope_square(partition: Partition, work: Work) -> PartitionSums:
+    return PartitionSums(np.array([partition.passes.slope_square_sum(work.scores)]))
 
 
-def _slopes(own: Partition, work: Work) -> PartitionSums:
-    return PartitionSums(rows=(own.passes.slopes(work.scores),))
+def _slopes(partition: Partition, work: Work) -> PartitionSums:
+    return PartitionSums(rows=(partition.passes.slopes(work.scores),))
 
 
-def _rows(own: Partition, work: Work) -> PartitionSums:
-    return PartitionSums(rows=(own.passes.rows(work.scores).T,))
+def _rows(partition: Partition, work: Work) -> PartitionSums:
+    return PartitionSums(rows=(partition.passes.rows(work.scores).T,))
 
 
-def _dual(own: Partition, work: Work) -> PartitionSums:
-    own.dual = own.passes.slopes(work.scores)
+def _dual(partition: Partition, work: Work) -> PartitionSums:
+    partition.dual = partition.passes.slopes(work.scores)
     return PartitionSums()
 
 
-def _proximal(own: Partition, work: Work) -> PartitionSums:
-    if own.dual is None:
-        own.dual = np.zeros((own.loss.outputs, own.passes.total))
-    return _looked(own, own.passes.proximal(work.scores, own.dual, work.number))
+def _proximal(partition: Partition, work: Work) -> PartitionSums:
+    if partition.dual is None:
+        partition.dual = np.zeros((partition.loss.outputs, partition.passes.total))
+    return _looked(partition, partition.passes.proximal(work.scores, partition.dual, work.number))
 
 
-def _headlines(own: Partition, work: Work) -> PartitionSums:
-    means = own.measured.headlines(own.passes, own.loss, work.scores)
+def _headlines(partition: Partition, work: Work) -> PartitionSums:
+    means = partition.measured.headlines(partition.passes, partition.loss, work.scores)
     return PartitionSums(
         np.array([number for mean in means for number in (mean.total, mean.weight)])
     )
 
 
-def _held_loss(own: Partition, work: Work) -> PartitionSums:
-    return PartitionSums(np.array([own.measured.held_loss(own.passes, own.loss, work.scores)]))
+def _held_loss(partition: Partition, work: Work) -> PartitionSums:
+    return PartitionSums(
+        np.array([partition.measured.held_loss(partition.passes, partition.loss, work.scores)])
+    )
 
 
-def _meters(own: Partition, work: Work) -> PartitionSums:
-    found = own.measured.meters(own.passes, own.loss, work.scores, work.rows)
-    return PartitionSums(meters=tuple(found))
+def _meters(partition: Partition, work: Work) -> PartitionSums:
+    meters = partition.measured.meters(partition.passes, partition.loss, work.scores, work.rows)
+    return PartitionSums(meters=tuple(meters))
 
 
 OPERATIONS: Mapping[str, Callable[[Partition, Work], PartitionSums]] = {

@@ -92,8 +92,8 @@ class WorkerService:
     def _ask(self, held: int, what: WorkerFrame) -> WorkerFrame:
         first, partitions, base = self._held[held]
         work, tally = work_of(what), PartitionTally()
-        for number, own in enumerate(partitions, first):
-            tally.add(Node(number, 1, own.answer(work, base)))
+        for number, partition in enumerate(partitions, first):
+            tally.add(Node(number, 1, partition.answer(work, base)))
         return frame_of_answers(tally.nodes)
 
 

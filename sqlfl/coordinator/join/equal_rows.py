@@ -145,13 +145,13 @@ def merge_equal_rows(
     return _merged(merged, target) if whole else (merged, target)
 
 
-def with_rows(joined: Joined, found: Mapping[int, tuple[Array, Array]]) -> Joined:
+def with_rows(joined: Joined, rows_and_bounds: Mapping[int, tuple[Array, Array]]) -> Joined:
     """Return the join of these slots alone, with the given rows (N,) and bounds of clients."""
-    sizes = {slot: int(bounds[-1]) for slot, (_, bounds) in found.items()}
-    mapping = WrittenMapping({slot: rows for slot, (rows, _) in found.items()}, sizes)
+    sizes = {slot: int(bounds[-1]) for slot, (_, bounds) in rows_and_bounds.items()}
+    mapping = WrittenMapping({slot: rows for slot, (rows, _) in rows_and_bounds.items()}, sizes)
     slots = {
         slot: JoinedSlot(slot, joined.slots[slot].addresses, bounds, mapping)
-        for slot, (_, bounds) in found.items()
+        for slot, (_, bounds) in rows_and_bounds.items()
     }
     return replace(joined, slots=slots, mapping=mapping)
 
@@ -170,18 +170,19 @@ def _by_class(slot: JoinedSlot, classes: Mapping[Address, Array]) -> tuple[Array
 
 
 def _counted(
-    joined: Joined, found: Mapping[int, tuple[Array, Array]], target: Targets
+    joined: Joined, rows_and_bounds: Mapping[int, tuple[Array, Array]], target: Targets
 ) -> tuple[Joined, Targets] | None:
     """Merge joined rows as `_merged` does, but count them before they are written down.
 
-    `target` belongs to the rows of its slot; `found` has the class of each slot's rows. Return None
-    if there may be too many distinct rows to count in a table, or if there turn out to be too many.
+    `target` belongs to the rows of its slot; `rows_and_bounds` has the class of each slot's rows.
+    Return None if there may be too many distinct rows to count in a table, or if there turn out to
+    be too many.
     """
     assert target.slot is not None
     labels, distinct = _labels(target)
     number = len(distinct)
     # the last digit of a number counts ones
-    digits = [(slot, digit, int(bounds[-1])) for slot, (digit, bounds) in found.items()]
+    digits = [(slot, digit, int(bounds[-1])) for slot, (digit, bounds) in rows_and_bounds.items()]
     digits.append((target.slot, labels, number))
     if math.prod(size for *_, size in digits) > min(DENSE * joined.total, 1 << 31):
         return None
@@ -198,13 +199,13 @@ def _counted(
     rows, weights = counts[numbers], counts[numbers].astype(np.float64)
     held: dict[int, tuple[Array, Array]] = {}
     numbers, label = _last_digit(numbers.astype(np.uint32), number)
-    for slot in reversed(list(found)):
-        bounds = found[slot][1]
+    for slot in reversed(list(rows_and_bounds)):
+        bounds = rows_and_bounds[slot][1]
         numbers, digit = _last_digit(numbers, int(bounds[-1]))
         held[slot] = digit.astype(np.int32), bounds
     none = np.zeros(len(rows))
     weighting = Weighting(weights, weights, none.astype(bool), none, rows)
-    merged = with_rows(joined, {slot: held[slot] for slot in found})
+    merged = with_rows(joined, {slot: held[slot] for slot in rows_and_bounds})
     return replace(merged, weighting=weighting), Targets(distinct[label], target.classes)
 
 

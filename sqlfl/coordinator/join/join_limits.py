@@ -92,7 +92,7 @@ def check_join(
     if written:
         check_memory(plan, rows, 1, said)
     else:
-        check_tables(plan, {slot: len(own.fragment) for slot, own in slots.items()}, 1, found)
+        check_tables(plan, {slot: len(codes.fragment) for slot, codes in slots.items()}, 1, found)
     return RowStorage(rows, written)
 
 
@@ -257,13 +257,13 @@ def _too_large(
     return ModelError("; ".join([message, *said]), hint=hint)
 
 
-def _said(plan: FederatedPlan, found: Multiplying) -> str:
-    left, right = (plan.ucq.slots[s] for s in (found.join.left, found.join.right))
-    key = found.join.key
+def _said(plan: FederatedPlan, step: Multiplying) -> str:
+    left, right = (plan.ucq.slots[s] for s in (step.join.left, step.join.right))
+    key = step.join.key
     return (
         f"by {key_words(left, key)} = {key_words(right, key)} a row of {left.name} meets "
-        f"{_mean(found.left)} of {right.name} on average, and a row of {right.name} "
-        f"{_mean(found.right)} of {left.name}"
+        f"{_mean(step.left)} of {right.name} on average, and a row of {right.name} "
+        f"{_mean(step.right)} of {left.name}"
     )
 
 

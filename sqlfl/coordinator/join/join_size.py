@@ -74,8 +74,8 @@ def once_each(ucq: Ucq, slot: Slot, codes: SlotCodes) -> SlotCodes:
             hint="name a table or view with each key once in the subquery; ask the owner for one",
         )
     keys = {}
-    for key, own in codes.keys.items():
-        keys[key] = own.copy()
+    for key, values in codes.keys.items():
+        keys[key] = values.copy()
         keys[key][again] = -1
     return SlotCodes(codes.fragment, keys)
 

@@ -47,9 +47,9 @@ class _Grown:
     """int64 (rows,): joined rows of the slot and the slots below; bool if each is at most one."""
     below: list[tuple[_Grown, Branch]] = field(default_factory=list)
 
-    def take(self, ear: _Grown, own: Array, above: Array) -> None:
+    def take(self, ear: _Grown, below: Array, above: Array) -> None:
         """Take in a slot, by codes of its rows and of the rows here."""
-        branch, times = _branch(ear, own, above)
+        branch, times = _branch(ear, below, above)
         if float(self.weight.max(initial=0)) * times.max(initial=0) * len(times) >= COUNTED:
             raise _NoTreeError
         into = times if self.weight.dtype == bool else self.weight
@@ -145,23 +145,23 @@ def _ear(left: Sequence[_Grown], root: _Grown) -> tuple[_Grown, _Grown, list[int
     raise _NoTreeError
 
 
-def _branch(ear: _Grown, own: Array, above: Array) -> tuple[Branch, Array]:
+def _branch(ear: _Grown, below: Array, above: Array) -> tuple[Branch, Array]:
     """Return the branch without a place in the tree, and the number of its joined rows for each row
     above: int64, or bool if each is at most one.
     """
-    rows = np.flatnonzero((own >= 0) & (ear.weight > 0))
-    own, weight = own[rows], ear.weight[rows]
-    groups = max(int(own.max(initial=-1)), int(above.max(initial=-1))) + 1
-    counts = np.bincount(own, minlength=groups + 1)
+    rows = np.flatnonzero((below >= 0) & (ear.weight > 0))
+    below, weight = below[rows], ear.weight[rows]
+    groups = max(int(below.max(initial=-1)), int(above.max(initial=-1))) + 1
+    counts = np.bincount(below, minlength=groups + 1)
     if counts.max() <= 1:
         row = np.full(groups + 1, -1, np.int32)
-        row[own] = rows
+        row[below] = rows
         group = taken(row, above)
         if weight.dtype == bool:
             return Branch(ear.slot, 0, group), group >= 0
         size = np.append(ear.weight, 0)
         return Branch(ear.slot, 0, group, size=size), taken(size, group)
-    order = np.sort(own.astype(np.int64) << 32 | rows) & 0xFFFFFFFF
+    order = np.sort(below.astype(np.int64) << 32 | rows) & 0xFFFFFFFF
     start = np.cumsum(counts) - counts
     size, before = counts, None
     if weight.dtype != bool:

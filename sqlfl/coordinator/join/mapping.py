@@ -110,7 +110,7 @@ class TableMapping:
 
     def beside(self, slot: SlotMapping) -> TableMapping:
         """The mapping with one more slot, behind the others."""
-        rows = [own.rows for own in self.slots]
+        rows = [member.rows for member in self.slots]
         return TableMapping([*rows, slot.rows], [*self.sizes, slot.size])
 
     @property

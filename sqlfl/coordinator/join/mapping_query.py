@@ -180,7 +180,7 @@ def _slot_codes(slot: SlotRows, replies: Mapping[Address, JoinKeys]) -> SlotCode
 def _share_codes(
     slots: Sequence[SlotRows],
     replies: Mapping[Address, JoinKeys],
-    found: Mapping[int, SlotCodes],
+    codes: Mapping[int, SlotCodes],
 ) -> None:
     """Fill in the keys of every slot as codes that all holders of the key share."""
     for key in sorted({key for slot in slots for key in slot.keys}):
@@ -197,7 +197,7 @@ def _share_codes(
             parts[slot.slot].append(taken(values, replies[address].codes[slot.keys.index(key)]))
             start += len(client_tags)
         for number, several in parts.items():
-            found[number].keys[key] = several[0] if len(several) == 1 else np.concatenate(several)
+            codes[number].keys[key] = several[0] if len(several) == 1 else np.concatenate(several)
 
 
 def _numbered(tags: Array) -> Array:

@@ -191,10 +191,10 @@ class Chunk:
         h = self.scores(scores)
         along = np.empty((sum(len(directions) for directions in ways), *h.shape))
         start = 0
-        for slot, own in enumerate(ways):
-            if len(own):  # along an offset there is no way
-                self.take(slot, own, along[start : start + len(own)])
-            start += len(own)
+        for slot, slot_ways in enumerate(ways):
+            if len(slot_ways):  # along an offset there is no way
+                self.take(slot, slot_ways, along[start : start + len(slot_ways)])
+            start += len(slot_ways)
         return loss.curvatures(h, self.targets, self.shares, along)
 
     def headlines(self, loss: Loss, scores: Scores, weights: Sequence[Array | None]) -> list[Mean]:

@@ -270,13 +270,13 @@ class _Grouped:
 
     @classmethod
     def of(
-        cls, found: Products | None, slots: Sequence[int], target: int, targets: Array
+        cls, products: Products | None, slots: Sequence[int], target: int, targets: Array
     ) -> _Grouped | None:
-        if found is None:
+        if products is None:
             return None
-        every = found.near | found.far
-        far = tuple(slot in found.far for slot in (*slots, target))
-        return cls(found, tuple(every[slot] for slot in slots), targets[every[target]], far)
+        every = products.near | products.far
+        far = tuple(slot in products.far for slot in (*slots, target))
+        return cls(products, tuple(every[slot] for slot in slots), targets[every[target]], far)
 
     def of_keys(self, keys: Array) -> _Grouped:
         """Return the joined rows of these keys alone."""
@@ -337,6 +337,6 @@ class StoredChunks:
             slot_rows = {slot: self._mapping.part(slot, start, start + count) for slot in every}
             yield self._piece(first, slot_rows, count)
 
-    def _piece(self, first: int, found: Mapping[int, Array], count: int) -> Chunk:
-        feature_rows = (found[slot] for slot in self._slots)
-        return _of_rows(first, count, feature_rows, self._targets.take(found[self._target]))
+    def _piece(self, first: int, rows: Mapping[int, Array], count: int) -> Chunk:
+        feature_rows = (rows[slot] for slot in self._slots)
+        return _of_rows(first, count, feature_rows, self._targets.take(rows[self._target]))

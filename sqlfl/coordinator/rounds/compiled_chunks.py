@@ -317,12 +317,12 @@ class ProductChunk(CompiledChunk):
         return (_Side * 2)(*sides)
 
 
-def _tell(found: _Found, tally: PassTally) -> None:
-    tally.value += found.value
-    if found.undefined:
+def _tell(sums: _Found, tally: PassTally) -> None:
+    tally.value += sums.value
+    if sums.undefined:
         tally.extend(np.nan, np.nan)
     else:
-        tally.extend(found.least, found.largest)
+        tally.extend(sums.least, sums.largest)
 
 
 def _slots(

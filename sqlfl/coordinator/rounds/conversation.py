@@ -222,8 +222,8 @@ class Conversation:
         run = self._problem.run
         at = {m.slot: m.addresses for m in self._problem.slots}
         asked = {
-            address: SetStrengths(run, slot, *own, pairs.get(slot, 0))
-            for slot, own in told.items()
+            address: SetStrengths(run, slot, *numbers, pairs.get(slot, 0))
+            for slot, numbers in told.items()
             for address in at[slot]
         }
         replies = ask(self._channel, asked, lambda _: Expected(Strengths))
@@ -436,7 +436,9 @@ class Answers:
         width = self._of(address).width
         return Expected(
             Ready,
-            fault=lambda own: None if own.width == width else f"has {own.width} columns of {width}",
+            fault=lambda reply: (
+                None if reply.width == width else f"has {reply.width} columns of {width}"
+            ),
         )
 
     def gram(self, address: Address) -> Expected[Gram]:

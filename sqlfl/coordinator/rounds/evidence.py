@@ -87,8 +87,8 @@ def conclusion(
         return stopping.untold(short, stopping.PRIVATE)
     if not problem.proved:
         return stopping.untold(short, stopping.NOT_ASKED)
-    found = examine(problem, conversation, intercept, first)
-    return found.ending(problem.options.tolerance, short, why)
+    evidence = examine(problem, conversation, intercept, first)
+    return evidence.ending(problem.options.tolerance, short, why)
 
 
 def examine(
@@ -128,9 +128,9 @@ def weighed(
     differ from `scores` by the intercept only."""
     loss = best.before
     objective = loss + penalty
-    euclidean = sum(float(found[0]) for found in squares)
-    known = all(len(found) == 2 for found in squares)
-    preconditioned = sum(float(found[1]) for found in squares) if known else np.inf
+    euclidean = sum(float(norms[0]) for norms in squares)
+    known = all(len(norms) == 2 for norms in squares)
+    preconditioned = sum(float(norms[1]) for norms in squares) if known else np.inf
     bend = best.look.bend
     gap = bound(problem, best.scores, euclidean, preconditioned, reference, least, bend)
     certain = _by_penalty(problem, euclidean)
@@ -160,12 +160,12 @@ def bound(
     where it is known."""
     if preconditioned == 0.0:
         return 0.0
-    found = _by_penalty(problem, euclidean)
+    distance = _by_penalty(problem, euclidean)
     if np.isfinite(preconditioned):
         mean = problem.passes.mean_curvature(scores) if bend is None else bend
         if mean > 0.0 and least > 0.0:
-            found = min(found, preconditioned * reference / (2.0 * least * mean))
-    return float(found)
+            distance = min(distance, preconditioned * reference / (2.0 * least * mean))
+    return float(distance)
 
 
 def _by_penalty(problem: Problem, euclidean: float) -> float:
@@ -181,8 +181,8 @@ def least_eigenvalue(
 
     held : of every slot some X̃ v: (n_i, c) each, in 8-byte numbers where it is `exact`.
     """
-    sampled = passes.sample([np.hstack(own) for own in held], SAMPLED)
-    found, before = RESOLVED, np.zeros((len(sampled[0]), 0))
+    sampled = passes.sample([np.hstack(columns) for columns in held], SAMPLED)
+    least, before = RESOLVED, np.zeros((len(sampled[0]), 0))
     for values in sampled:
         basis = _basis(values)
         apart = basis - before @ (before.T @ basis)
@@ -190,9 +190,9 @@ def least_eigenvalue(
         if not exact and float(sines.min(initial=1.0)) < SEEN:
             return 0.0
         near = sines[sines > SAME]
-        found = min(found, 0.5 * float(near.min(initial=1.0)) ** 2)
+        least = min(least, 0.5 * float(near.min(initial=1.0)) ** 2)
         before = _basis(np.hstack([before, basis]), centre=False)
-    return found
+    return least
 
 
 def _basis(values: Array, *, centre: bool = True) -> Array:

@@ -153,12 +153,12 @@ class Passes:
 
     def slope_square_sum(self, scores: Scores) -> float:
         """Σ share · ‖∂ℓ/∂H_j‖² over the joined rows."""
-        found = 0.0
+        total = 0.0
         for piece in self._pieces(scores):
             h = piece.scores(scores)
             square = self._loss.value_and_slopes(h, piece.targets, None)[1] ** 2
-            found += float((square if piece.shares is None else square * piece.shares).sum())
-        return found
+            total += float((square if piece.shares is None else square * piece.shares).sum())
+        return total
 
     def slopes(self, scores: Scores) -> Array:
         """Return ∂ℓ/∂H of every joined row, not weighted: (d_c, N)."""

@@ -215,9 +215,9 @@ class Problem:
         return float(np.sqrt(self.shares @ np.einsum("nc,nc->n", values, values)))
 
 
-def _noise(own: RoundNoise) -> float:
+def _noise(noise: RoundNoise) -> float:
     """Return the noise of a slot's predictions, or of an estimate from draws of them."""
-    return 0.5 / (own.theta * own.bins**0.5) if own.bins else own.prediction_noise
+    return 0.5 / (noise.theta * noise.bins**0.5) if noise.bins else noise.prediction_noise
 
 
 @dataclass(frozen=True)

@@ -48,15 +48,15 @@ def cold(problem: Problem) -> Beginning:
 
 def best_constant(problem: Problem) -> Array:
     """The best score (d_c,) of a model that has a constant alone, beside the offset."""
-    found = np.array(problem.loss.initial_intercept(problem.targets, problem.shares), np.float64)
+    constant = np.array(problem.loss.initial_intercept(problem.targets, problem.shares), np.float64)
     if problem.offset is None:
-        return found
+        return constant
     least, most = problem.offset.values.min(), problem.offset.values.max()
     # no score of a row is above what it would be without the offset
-    found -= most
+    constant -= most
     if least == most:
-        return found
-    return found + levelled(problem, Scores((), found)).moved
+        return constant
+    return constant + levelled(problem, Scores((), constant)).moved
 
 
 def at_zero(problem: Problem, head: Head) -> Scores:

@@ -124,22 +124,22 @@ def ends(
     another client than that; LostError where one is away.
     """
     known = {site.name: site for site in sites}
-    found: dict[str, dict[int, FlareClient]] = {}
+    clients: dict[str, dict[int, FlareClient]] = {}
     for party, names in parties.items():
-        found[party] = {}
+        clients[party] = {}
         for number, name in enumerate(names):
             client = Client(party, number)
             if name not in known:
                 raise Error(f"party {party}: the job has no site {name}")
-            own = _Line(client, known[name], speaking)
-            told = own.who(lease)
+            connection = _Line(client, known[name], speaking)
+            told = connection.who(lease)
             if told != str(client):
                 raise Error(
                     f"site {name} serves {clipped(line(str(told)), LONGEST)}, and not {client}",
                     hint="`name` and `index` in the settings at the site",
                 )
-            found[party][number] = FlareClient(client, own.call, own.tell, lease)
-    return found
+            clients[party][number] = FlareClient(client, connection.call, connection.tell, lease)
+    return clients
 
 
 class Study:
@@ -159,14 +159,16 @@ class Study:
     @collab.main
     def run(self) -> None:
         texts = _statements(self.statements)
-        own = _settings()
-        analyst = _analyst(own, self.study, self.speaker)
-        agents = {name: own.parties[name].agents for name in own.studies[self.study].parties}
+        settings = _settings()
+        analyst = _analyst(settings, self.study, self.speaker)
+        agents = {
+            name: settings.parties[name].agents for name in settings.studies[self.study].parties
+        }
         folder = _results(collab.context)
         with Federation(_state(self.study, analyst), analyst=analyst, progress=False) as fed:
             speaking = Speaking(self.study, self.speaker)
-            for party, found in ends(collab.clients, agents, speaking, own.lease).items():
-                fed.admit(party, found)
+            for party, clients in ends(collab.clients, agents, speaking, settings.lease).items():
+                fed.admit(party, clients)
             for number, text in enumerate(texts, 1):
                 _write(fed.sql(text), folder / str(number))
                 log.info("statement %d of %d is done", number, len(texts))
@@ -174,7 +176,7 @@ class Study:
 
 def _statements(texts: Sequence[str]) -> list[str]:
     """One by one. Raises Error for what is none, and for what would use files of the server."""
-    found = []
+    statements = []
     for piece in (piece for text in texts for piece in pieces(text)):
         if isinstance(piece.statement(), (ExportModel, ImportModel)):
             raise Error(
@@ -182,8 +184,8 @@ def _statements(texts: Sequence[str]) -> list[str]:
                 "carries a block of a model",
                 hint="where a party's database is, a federation of that process's own exports it",
             )
-        found.append(piece.sql)
-    return found
+        statements.append(piece.sql)
+    return statements
 
 
 def _settings() -> CoordinatorSettings:
@@ -196,16 +198,16 @@ def _settings() -> CoordinatorSettings:
     return read_settings(CoordinatorSettings, place)
 
 
-def _analyst(own: CoordinatorSettings, study: str, speaker: str) -> str:
+def _analyst(settings: CoordinatorSettings, study: str, speaker: str) -> str:
     """Whose pass it is. Raises Error and PolicyError for who may not train in the study."""
-    if own.authority is None:
+    if settings.authority is None:
         raise Error("the configuration has no authority", hint="passes are held against it")
-    authority = content(own.authority, "authority")
-    analyst = checked(speaker, authority, own.name, study)
-    known = own.studies.get(study)
+    authority = content(settings.authority, "authority")
+    analyst = checked(speaker, authority, settings.name, study)
+    known = settings.studies.get(study)
     if known is None or analyst not in known.analysts:
         raise Error(f"there is no study {study!r:.80} of analyst {analyst!r:.80} here")
-    unknown = [name for name in known.parties if name not in own.parties]
+    unknown = [name for name in known.parties if name not in settings.parties]
     if unknown:
         raise Error(f"study {study} has parties that are not configured: {', '.join(unknown)}")
     return analyst

@@ -43,8 +43,8 @@ def write_job(
     Raises Error where the folder is there already, or settings are missing.
     """
     path = Path(folder)
-    own = read_settings(AnalystSettings, config)
-    server = _server(own, statements, study or own.study)
+    settings = read_settings(AnalystSettings, config)
+    server = _server(settings, statements, study or settings.study)
     if not sites or len(set(sites)) < len(sites):
         raise Error("the job has no sites, or one twice", hint="sites=['site-1', 'site-2']")
     client = {
@@ -78,18 +78,20 @@ def write_job(
 
 
 def _server(
-    own: AnalystSettings, statements: Sequence[str], study: str | None
+    settings: AnalystSettings, statements: Sequence[str], study: str | None
 ) -> dict[str, object]:
-    if study is None or own.coordinator_name is None:
+    if study is None or settings.coordinator_name is None:
         raise Error(
             "a pass is for a study and a coordinator",
             hint="`study` and `coordinator_name` in the analyst's settings",
         )
-    credentials = own.credentials()
+    credentials = settings.credentials()
     assert credentials.key is not None
     assert credentials.certificate is not None
-    length = dt.timedelta(hours=own.pass_hours)
-    speaker = issue(credentials.key, credentials.certificate, own.coordinator_name, study, length)
+    length = dt.timedelta(hours=settings.pass_hours)
+    speaker = issue(
+        credentials.key, credentials.certificate, settings.coordinator_name, study, length
+    )
     told = {"statements": list(statements), "study": study, "speaker": speaker}
     controller = {"server_obj_id": "study", "max_call_threads": THREADS}
     return {

@@ -52,15 +52,15 @@ class Site:
 
     @collab.init
     def begin(self) -> None:
-        own = read_settings(PartySettings, settings_of(collab.site_name))
+        settings = read_settings(PartySettings, settings_of(collab.site_name))
         with ExitStack() as stack:
             stack.enter_context(self._answers)
-            self._host = stack.enter_context(hosted(own, own.credentials()))
+            self._host = stack.enter_context(hosted(settings, settings.credentials()))
             stack.callback(self._answers.end)
-            self._host.welcome(own.coordinator, secrets.token_hex(16))
+            self._host.welcome(settings.coordinator, secrets.token_hex(16))
             self._stack = stack.pop_all()
-        log.info("%s serves party %s", collab.site_name, own.name)
-        if own.notify is not None or own.page is not None:
+        log.info("%s serves party %s", collab.site_name, settings.name)
+        if settings.notify is not None or settings.page is not None:
             log.warning("`notify` and `page` are of `sqlfl party`: a site of NVFlare has neither")
 
     @collab.final

@@ -31,9 +31,11 @@ class LbfgsStep(ClientStep[LbfgsConfiguration]):
 
     def set_gram(self, gram: GramMatrix) -> None:
         """P; of several classes with a curvature of each."""
-        own = self._configuration
-        if own.shares:
-            self._measure = ClassSolver(gram, self._centre, own.total, own.shares, own.l2)
+        options = self._configuration
+        if options.shares:
+            self._measure = ClassSolver(
+                gram, self._centre, options.total, options.shares, options.l2
+            )
         else:
             super().set_gram(gram)
 
@@ -51,8 +53,8 @@ class LbfgsStep(ClientStep[LbfgsConfiguration]):
         self._basis.move(message.coefficients)
 
     def advance(self, gradient: Array) -> tuple[Array, Array]:
-        own = self._configuration
-        products = self._basis.renew(gradient / own.rows + own.l2 * self._basis.theta)
+        options = self._configuration
+        products = self._basis.renew(gradient / options.rows + options.l2 * self._basis.theta)
         return self._basis.preconditioned, products
 
 

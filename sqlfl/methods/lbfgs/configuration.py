@@ -31,11 +31,11 @@ class LbfgsConfiguration(Configuration):
         return 3 + 3 * self.memory
 
     def room(self, extent: Extent, most: int) -> Mapping[str, int]:
-        own = math.prod(self.parameters(extent.width))
-        found = dict(super().room(extent, most))
-        found["memory"] = NUMBER * own * self.remembered
-        found["shares"] = 4 * NUMBER * len(self.shares) ** 2
-        return found
+        parameters = math.prod(self.parameters(extent.width))
+        rooms = dict(super().room(extent, most))
+        rooms["memory"] = NUMBER * parameters * self.remembered
+        rooms["shares"] = 4 * NUMBER * len(self.shares) ** 2
+        return rooms
 
     @property
     def sizes(self) -> Mapping[str, int]:

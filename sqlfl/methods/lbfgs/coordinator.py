@@ -204,9 +204,9 @@ class Lbfgs:
                 move = self._search()
                 rests = not move.any or (self._exact and (self._fell or self._progress.rests))
                 if rests and not self._seeking:
-                    found = self._examined()
+                    evidence = self._examined()
                     reason = stopping.ROUNDING_REASON
-                    ending = found.ending(self._tolerance, stopping.ROUNDING, reason)
+                    ending = evidence.ending(self._tolerance, stopping.ROUNDING, reason)
             norm = self._inner.gradient if ending is None else ending.gradient
             endless = ending is not None and (
                 ending.short == stopping.SEPARABLE or self._is_endless()
@@ -267,9 +267,11 @@ class Lbfgs:
             rest = max(problem.observed - 1.0 - self._freedom, 1.0)
             dispersion = square / curvature * problem.observed / rest
             dispersion = max(dispersion, 1.0 if problem.loss.name == "poisson" else LEAST_SPREAD)
-        own = dispersion / problem.observed
+        mean_dispersion = dispersion / problem.observed
         self._spread = self._spreads(dispersion, curvature)
-        return {slot: (own * self._spread[slot], curvature) for slot in problem.shrunken}
+        return {
+            slot: (mean_dispersion * self._spread[slot], curvature) for slot in problem.shrunken
+        }
 
     def _spreads(self, dispersion: float, curvature: float) -> dict[int, float]:
         """Dispersion by slot, where residuals that are alike in all joined rows of a table's row
@@ -279,13 +281,13 @@ class Lbfgs:
         if getattr(problem.options.method, "unit", ROWS) == ROWS:
             return dict.fromkeys(problem.shrunken, 1.0)
         whole = curvature * problem.mapping.total * max(problem.outputs - 1, 1) * dispersion
-        found = {}
+        spreads = {}
         for members, sums in zip(problem.slots, self._seen.slots, strict=True):
             rows = sums.shape[1]
             rest = max(rows - 1.0 - self._of_slots.get(members.slot, 0.0), 1.0)
             square = float(np.vdot(sums, sums)) * rows / rest
-            found[members.slot] = max(1.0, square / whole)
-        return found
+            spreads[members.slot] = max(1.0, square / whole)
+        return spreads
 
     def _estimates(self) -> dict[str, float]:
         """For the model's card: how many parameters its columns come to, and of tables whose rows
@@ -346,12 +348,12 @@ class Lbfgs:
         """Return the ending: the optimum is proved, or this is the last iteration."""
         if not self._problem.proved:
             return stopping.untold(stopping.LIMIT if last else stopping.STILL, stopping.NOT_ASKED)
-        found = self._examined()
-        if not found.proves(self._tolerance) and not self._exact and not last:
+        evidence = self._examined()
+        if not evidence.proves(self._tolerance) and not self._exact and not last:
             self._sharpen()
-            found = self._examined()
-        if last or found.separable or found.proves(self._tolerance):
-            return found.ending(self._tolerance, stopping.LIMIT, stopping.LIMIT_REASON)
+            evidence = self._examined()
+        if last or evidence.separable or evidence.proves(self._tolerance):
+            return evidence.ending(self._tolerance, stopping.LIMIT, stopping.LIMIT_REASON)
         return None
 
     def _examined(self) -> Evidence:
@@ -360,7 +362,7 @@ class Lbfgs:
             held = self._refresh()
             images = self._images.held()
             least = least_eigenvalue(
-                problem.passes, [[own, *more] for own, more in zip(held, images, strict=True)]
+                problem.passes, [[basis, *more] for basis, more in zip(held, images, strict=True)]
             )
             best = Levelled(self._loss, np.zeros(problem.outputs), self._scores, self._seen)
             penalty = self._objective - self._loss
@@ -368,7 +370,7 @@ class Lbfgs:
             return weighed(
                 problem, self._scores, best, penalty, squares, first, self._reference, least
             )
-        found = examine(
+        evidence = examine(
             problem,
             self._conversation,
             self.intercept,
@@ -376,9 +378,9 @@ class Lbfgs:
             exact=False,
             reference=self._reference,
         )
-        self._scores, self._look = found.scores, None
-        self._loss, self._objective = found.loss, found.objective
-        return found
+        self._scores, self._look = evidence.scores, None
+        self._loss, self._objective = evidence.loss, evidence.objective
+        return evidence
 
     def _sharpen(self) -> None:
         """8-byte messages from here on."""
@@ -502,8 +504,8 @@ class Lbfgs:
             whole, look.slots, self._residuals(coefficients, epoch), exact=self._exact
         )
         products = self._conversation.products(replies)
-        own = self._intercept.renew(look.total[None, :] / self._problem.passes.total)
-        self._inner.renew(products, own)
+        intercept_products = self._intercept.renew(look.total[None, :] / self._problem.passes.total)
+        self._inner.renew(products, intercept_products)
         rows = self._conversation.whole.concatenate(replies)
         self._images.renew(rows, self._inner.iteration)
 
@@ -596,8 +598,8 @@ class InnerProducts:
         """
         squares = np.einsum("ki,sij,kj->sk", ways, self.blocks, ways)
         lengths = np.sqrt(np.diagonal(self.blocks, axis1=1, axis2=2)) @ np.abs(ways).T
-        found: Array = squares < (LOST * lengths) ** 2
-        return found
+        is_lost: Array = squares < (LOST * lengths) ** 2
+        return is_lost
 
     def direction(self) -> Array:
         """−H g in the basis (3 + 3m,), with γ P, γ = s·y / y·P y, as the initial matrix."""
@@ -626,10 +628,10 @@ class InnerProducts:
     def _pairs(self) -> list[tuple[int, int, int]]:
         """Positions of s, y and P y, oldest first, of those pairs with positive curvature."""
         m, g = self._memory, self._total
-        found = []
+        pairs = []
         for k in range(max(self._oldest, self.iteration - m + 1), self.iteration + 1):
             _, _, _, s, y, image = (int(position) for position in newest(k, m))
             noise = 1e-12 * np.sqrt(g[s, s] * g[y, y])
             if g[s, y] > noise and g[y, image] > 0.0:
-                found.append((s, y, image))
-        return found
+                pairs.append((s, y, image))
+        return pairs

@@ -29,12 +29,12 @@ def _exchanges(run: Run) -> list[Exchange]:
         what += "; inner products of the block" if client == slot.clients[0] else ""
         return rounds.predictions(run, slot, client, what, products_length())
 
-    found = [rounds.start(run), *rounds.first_predictions(run), *rounds.grams(run)]
-    found += rounds.strengths(run)
+    exchanges = [rounds.start(run), *rounds.first_predictions(run), *rounds.grams(run)]
+    exchanges += rounds.strengths(run)
     again = sym.UPDATES if run.shrunken else 0
     times = sym.ROUNDS + 1 + again + -1 * sym.EXACT
-    found += rounds.step(run, "iteration", times, sent, answer)
-    return [*found, *_exact_iterations(run), *rounds.proof(run, lambda slot: True, exact=False)]
+    exchanges += rounds.step(run, "iteration", times, sent, answer)
+    return [*exchanges, *_exact_iterations(run), *rounds.proof(run, lambda slot: True, exact=False)]
 
 
 def _exact_iterations(run: Run) -> list[Exchange]:

@@ -62,7 +62,7 @@ class Images:
         mapping = problem.mapping
         self._mapping = mapping
         self._memory = memory
-        self._counts = [own / max(mapping.total, 1) for own in problem.counted]
+        self._counts = [counts / max(mapping.total, 1) for counts in problem.counted]
         rows = max(mapping.total * problem.outputs, 1)
         self._most = max(LEAST, int(math.sqrt(WORK / rows) / max(len(mapping), 1)))
         self._images: dict[Key, Image] = {}
@@ -106,38 +106,38 @@ class Images:
         newest_first = sorted(self._images, key=lambda key: (-key[1], key[0]))
         wanted = [key for key in newest_first if key[0] == "gradient" or self._dropped]
         if len(wanted) <= self._most:
-            found = [self._basis(key) for key in wanted]
-            return Ways(tuple({key: 1.0} for key in wanted), np.array(found))
+            vectors = [self._basis(key) for key in wanted]
+            return Ways(tuple({key: 1.0} for key in wanted), np.array(vectors))
         some = newest_first[: self._most - 1]
-        found = [direction, *(self._basis(key) for key in some)]
+        vectors = [direction, *(self._basis(key) for key in some)]
         parts = (self._parts(direction), *({key: 1.0} for key in some))
-        return Ways(parts, np.array(found))
+        return Ways(parts, np.array(vectors))
 
     def _basis(self, key: Key) -> Array:
         """An image's vector in the blocks' basis: a step, or P g less the differences since."""
-        found = np.zeros(3 + 3 * self._memory)
+        vector = np.zeros(3 + 3 * self._memory)
         kind, iteration = key
         if kind == "step":
-            found[newest(iteration, self._memory)[3]] = 1.0
-            return found
-        found[IMAGE] = 1.0
+            vector[newest(iteration, self._memory)[3]] = 1.0
+            return vector
+        vector[IMAGE] = 1.0
         for later in range(iteration + 1, self._iteration + 1):
-            found[newest(later, self._memory)[5]] = -1.0
-        return found
+            vector[newest(later, self._memory)[5]] = -1.0
+        return vector
 
     def _parts(self, direction: Array) -> dict[Key, float]:
         """The images that make the image of a direction in the blocks' basis."""
-        found = {("gradient", self._iteration): float(direction[IMAGE])}
+        parts = {("gradient", self._iteration): float(direction[IMAGE])}
         for iteration in range(self._iteration - self._memory + 1, self._iteration + 1):
             places = newest(iteration, self._memory)
             along, across = float(direction[places[3]]), float(direction[places[5]])
             if along:
-                found["step", iteration] = along
+                parts["step", iteration] = along
             if across:
                 for number, sign in ((iteration, 1.0), (iteration - 1, -1.0)):
                     key = ("gradient", number)
-                    found[key] = found.get(key, 0.0) + sign * across
-        return found
+                    parts[key] = parts.get(key, 0.0) + sign * across
+        return parts
 
     def along(self, ways: Ways) -> list[Array]:
         """The ways of every slot, (ways, d_c, n_i) each."""
@@ -155,10 +155,10 @@ class Images:
 
     def step(self, ways: Ways, lengths: Array) -> tuple[Array, ...]:
         """X̃ s of every slot (d_c, n_i), of a step of `lengths` (slots, ways)."""
-        found = []
-        for number, own in enumerate(lengths):
+        steps = []
+        for number, slot_lengths in enumerate(lengths):
             weights: dict[Key, float] = {}
-            for length, part in zip(own, ways.parts, strict=True):
+            for length, part in zip(slot_lengths, ways.parts, strict=True):
                 for key, weight in part.items():
                     weights[key] = weights.get(key, 0.0) + float(length) * weight
             shape = self._images["gradient", self._iteration].slots[number].shape
@@ -167,15 +167,15 @@ class Images:
                 if weight:
                     values = self._images[key].slots[number]
                     total += np.multiply(weight, values, dtype=np.float64)
-            found.append(total)
-        return tuple(found)
+            steps.append(total)
+        return tuple(steps)
 
     def rounding(self, ways: Ways, lengths: Array) -> float:
         """Return the rounding that a step of `lengths` (slots, ways) adds to `noise`."""
-        own = [
+        norms = [
             sum(w * w * self._images[key].squares for key, w in part.items()) for part in ways.parts
         ]
-        return float(FLOAT32**2 * np.sum(lengths**2 * np.array(own).T))
+        return float(FLOAT32**2 * np.sum(lengths**2 * np.array(norms).T))
 
     def move(self, step: Sequence[Array], rounding: float) -> None:
         """The clients make a step with the image `step`, of which so much is `rounding`."""
@@ -264,9 +264,9 @@ class Restriction:
     def bend(self, steps: Array, *, roughly: bool) -> Array:
         """φ's Hessian at α = `steps`."""
         scores = self.trial(steps).scores
-        found = self._passes.curvatures(scores, self._along, sampled=roughly)
+        hessian = self._passes.curvatures(scores, self._along, sampled=roughly)
         ways = self._slope.shape[1]
-        for number, own in enumerate(self._curvature):
+        for number, curvature in enumerate(self._curvature):
             part = slice(number * ways, (number + 1) * ways)
-            found[part, part] += own
-        return found
+            hessian[part, part] += curvature
+        return hessian
