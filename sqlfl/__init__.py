@@ -77,9 +77,13 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     """Load what needs DuckDB, Arrow or numpy on first use, so that `import sqlfl` stays light."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'sqlfl' has no attribute {name!r}")
     from importlib import import_module
+
+    if name not in _HOMES:
+        from sqlfl.base.foreign_names import PACKAGE
+
+        hint = f"\nhint: {PACKAGE[name]}" if name in PACKAGE else ""
+        raise AttributeError(f"module 'sqlfl' has no attribute {name!r}{hint}")
 
     value = getattr(import_module(_HOMES[name]), name)
     globals()[name] = value

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import inspect
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pytest
@@ -123,3 +125,114 @@ def test_databases_in_another_order_than_in_training(tmp_path: Path) -> None:
         fed.attach("lab", paths[::-1])
         with pytest.raises(sqlfl.PartyError, match=r"lab/0: .*no block.*\nhint: .*same order"):
             fed.sql("EVALUATE MODEL m FROM (SELECT x, cost FROM lab.t)")
+
+
+@pytest.fixture
+def con() -> Iterator[duckdb.DuckDBPyConnection]:
+    with in_memory() as found:
+        found.execute("CREATE TABLE t AS SELECT i AS x, i AS cost FROM range(9) r(i)")
+        yield found
+
+
+ATTACH = 'fed = sqlfl.connect(); fed.attach("party", connection)'
+
+
+@pytest.mark.parametrize(
+    ("call", "hint"),
+    [
+        (lambda con: sqlfl.connect(con), 'fed.attach("party", database)'),
+        (lambda con: sqlfl.connect({"lab": con}), 'fed.attach("lab", database)'),
+        (lambda con: sqlfl.connect([con]), 'fed.attach("party", database)'),
+        (lambda con: sqlfl.connect(lab=con), ATTACH),
+        (lambda con: sqlfl.connect("lab", con), ATTACH),
+        (lambda con: sqlfl.Federation(lab=con), ATTACH),
+        (lambda con: sqlfl.connect(analist="me"), "did you mean analyst=...?"),
+        (lambda con: sqlfl.connect(":memory:"), "leave it out: sqlfl.connect()"),
+        (lambda con: sqlfl.connect(""), "leave it out: sqlfl.connect()"),
+        (lambda con: sqlfl.connect("host:8815"), 'sqlfl.connect("grpc+tls://host:8815"'),
+        (lambda con: sqlfl.connect("http://host:8815"), 'sqlfl.connect("grpc+tls://host:8815"'),
+        (lambda con: sqlfl.connect("postgres://u@h/db"), "TYPE postgres"),
+        (lambda con: sqlfl.connect("md:db"), "ATTACH 'md:db' AS db"),
+        (lambda con: sqlfl.connect("rows.csv"), "CREATE VIEW t AS FROM 'rows.csv'"),
+        (lambda con: sqlfl.attach("lab", con), ATTACH),  # type: ignore[attr-defined]
+        (lambda con: sqlfl.sql("SHOW MODELS"), "fed.sql(text)"),  # type: ignore[attr-defined]
+        (lambda con: sqlfl.owner(None), "sqlfl.owner(duckdb.connect("),
+        (lambda con: sqlfl.owner(con.sql("FROM t")), "sqlfl.owner(duckdb.connect("),
+        (lambda con: sqlfl.owner("lab", con, con), "sqlfl.owner(duckdb.connect("),
+        (lambda con: sqlfl.owner(con).sql(None), "give the text or the bytes of a file"),
+        (lambda con: sqlfl.verify(con.sql("FROM t")), "sqlfl.verify('bank.duckdb'"),
+    ],
+)  # fmt: skip
+def test_a_wrong_call_of_the_package(
+    call: Callable[[duckdb.DuckDBPyConnection], object], hint: str, con: duckdb.DuckDBPyConnection
+) -> None:
+    with pytest.raises((sqlfl.Error, TypeError, AttributeError)) as caught:
+        call(con)
+    assert f"hint: {hint}" in str(caught.value) or hint in str(caught.value).partition("hint: ")[2]
+
+
+SEVERAL = 'fed.attach("party", [one, other])'
+
+
+@pytest.mark.parametrize(
+    ("call", "hint"),
+    [
+        (lambda fed, con: fed.attach(con), SEVERAL),
+        (lambda fed, con: fed.attach("other"), SEVERAL),
+        (lambda fed, con: fed.attach(lab=con), SEVERAL),
+        (lambda fed, con: fed.attach({"lab": con}), SEVERAL),
+        (lambda fed, con: fed.attach("other", con, con, con), SEVERAL),
+        (lambda fed, con: fed.attach("other", con, stor=con), "did you mean store=...?"),
+        (lambda fed, con: fed.attach(con, "other"), 'the name comes first: fed.attach("airline"'),
+        (lambda fed, con: fed.attach("LAB", con), 'fed.attach("LAB", [one, other])'),
+        (lambda fed, con: fed.attach("other", duckdb.connect(), con), "[one, other]"),
+        (lambda fed, con: fed.attach("my-lab", con), "no digit first: my_lab"),
+        (lambda fed, con: fed.attach("1lab", con), "no digit first: p1lab"),
+        (lambda fed, con: fed.attach("other", con.sql("FROM t").arrow()), 'fed.attach("other", {'),
+        (lambda fed, con: fed.attach("other", [[con]]), 'fed.attach("other", con)'),
+        (lambda fed, con: fed.attach("other", con.sql("FROM t")), "the connection that it is of"),
+        (lambda fed, con: fed.detach("labs"), "did you mean lab?"),
+        (lambda fed, con: fed.sql(None), "give the text or the bytes of a file"),
+        (lambda fed, con: fed.sql(Path("x.sql")), "path.read_bytes()"),
+        (lambda fed, con: fed.sql("SHOW MODELS", name="m"), "fed.sql(text, [value, ...])"),
+        (lambda fed, con: fed.sql(), "fed.sql(text, [value, ...])"),
+        (lambda fed, con: fed.sql("SHOW MODELS", "m"), "fed.sql(text, [value, ...])"),
+        (lambda fed, con: fed.sql("SELECT * FROM lab.t"), "on a party's own connection"),
+        (lambda fed, con: fed.model("m"), "train one first"),
+        (lambda fed, con: fed.model(None), "fed.model('name')"),
+        (lambda fed, con: fed.sql("EVALUATE MODEL m FROM (FROM lab.t)"), "train one first"),
+        (lambda fed, con: fed.sql("WEIGHTS OF MODEL m"), "train one first"),
+    ],
+)  # fmt: skip
+def test_a_wrong_call_of_a_federation(
+    call: Callable[[Any, duckdb.DuckDBPyConnection], object],
+    hint: str,
+    con: duckdb.DuckDBPyConnection,
+) -> None:
+    with sqlfl.connect(progress=False) as fed:
+        fed.attach("lab", con)
+        with pytest.raises((sqlfl.Error, TypeError)) as caught:
+            call(fed, con)
+        assert hint in str(caught.value).partition("hint: ")[2]
+        assert fed.parties == ("lab",)
+
+
+def test_statements_before_any_party(con: duckdb.DuckDBPyConnection) -> None:
+    with sqlfl.connect(progress=False) as fed:
+        with pytest.raises(sqlfl.PlanError, match=r"attach it first: fed\.attach") as caught:
+            fed.sql(train("x, cost", "FROM lab.t"))
+        assert caught.value.line == 1
+        fed.attach("lab", con)
+        fed.sql(train("x, cost", "FROM lab.t"))
+
+
+def test_a_closed_connection_of_an_owner() -> None:
+    with in_memory() as con:
+        pass
+    with pytest.raises(sqlfl.Error, match=r"closed\nhint: open it: sqlfl.owner"):
+        sqlfl.owner(con)
+
+
+def test_a_call_keeps_its_signature() -> None:
+    assert "analyst" in inspect.signature(sqlfl.connect).parameters
+    assert "combine" in inspect.signature(sqlfl.Federation.attach).parameters

@@ -8,10 +8,11 @@ their place: an em dash may have been `-` or `--`.
 from __future__ import annotations
 
 import codecs
+import os
 import re
 from typing import NoReturn
 
-from sqlfl.base.errors import ParseError
+from sqlfl.base.errors import Error, ParseError
 
 _MARKS = (
     (codecs.BOM_UTF8, "utf-8"),
@@ -59,10 +60,17 @@ _TOKEN = re.compile(
 _EDGE = re.compile(r"/\*|\*/")
 
 
-def decoded(given: str | bytes) -> str:
+def decoded(given: object, label: str = "a statement") -> str:
     """Return the text of statements for the tokenizer. Raise ParseError, with its place, for bytes
-    that are not UTF-8, UTF-16 or UTF-32, and for ambiguous characters.
+    that are not UTF-8, UTF-16 or UTF-32, and for ambiguous characters. Raise Error for what is
+    neither text nor bytes; `label` names it.
     """
+    if not isinstance(given, str | bytes | bytearray):
+        read = "path.read_bytes() gives" if isinstance(given, os.PathLike) else "give"
+        raise Error(
+            f"{label} must be text, got {type(given).__name__}",
+            hint=f"{read} the text or the bytes of a file",
+        )
     text = _of_bytes(bytes(given)) if isinstance(given, bytes | bytearray) else _of_text(given)
     if text.isascii() and "\0" not in text:
         return text

@@ -86,9 +86,10 @@ class CatalogTables:
             known = self._parties.get(written.lower())
         if known is not None:
             return known
-        raise plan_error(
-            f"there is no party {written}", self.sql, where, nearest(written, self.parties())
-        )
+        hint = nearest(written, self.parties())
+        if not self._parties:
+            hint = f'attach it first: fed.attach("{written}", connection)'
+        raise plan_error(f"there is no party {written}", self.sql, where, hint)
 
     def clients(self, node: exp.Table) -> tuple[Client, ...]:
         return tuple(self.catalog.clients(self.party(node)))

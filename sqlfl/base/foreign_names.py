@@ -1,10 +1,16 @@
-"""Attributes of other libraries' results, models and federations, with sqlfl's replacements."""
+"""Attributes and arguments of other libraries, with sqlfl's replacements."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 from sqlfl.base.errors import nearest
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 _INFERENCE = 'fed.sql("INFERENCE OF MODEL name FROM (SELECT ...)")'
 _PREDICT = 'fed.sql("PREDICT MODEL name ID (alias.column) FROM (SELECT ...)")'
@@ -60,6 +66,19 @@ FEDERATION: Mapping[str, str] = {
                     "fed.attach('party', con)"),
     **dict.fromkeys(("add_party", "connect", "add", "join"), "fed.attach('party', connection)"),
 }  # fmt: skip
+CONNECT = 'fed = sqlfl.connect(); fed.attach("party", connection), for each party'
+ATTACH = (
+    'fed.attach("party", connection), for each party; several databases of one are a list: '
+    'fed.attach("party", [one, other])'
+)
+SQL = "fed.sql(text, [value, ...]): text is the statement, and the values are those of its ?"
+PACKAGE: Mapping[str, str] = {
+    **dict.fromkeys(("attach", "register", "add_party"), CONNECT),
+    **dict.fromkeys(("sql", "execute", "query", "run", "explain", "train", "predict", "evaluate"),
+                    "fed = sqlfl.connect(); fed.attach(...); fed.sql(text)"),
+    **dict.fromkeys(("Connection", "Session", "Client", "Party", "Coordinator", "Server"), CONNECT),
+    **dict.fromkeys(("load_model", "load", "models"), "fed.model('name')"),
+}  # fmt: skip
 
 
 def no_attribute(
@@ -73,3 +92,26 @@ def no_attribute(
         hint = None if close is None else f"did you mean {close}?"
     message = f"{kind!r} object has no attribute {name!r}"
     return AttributeError(f"{message}\nhint: {hint}" if hint else message, name=name, obj=owner)
+
+
+def with_call_hint(hint: str) -> Callable[[Function], Function]:
+    """Return a decorator that adds the hint to the TypeError of a call with wrong arguments."""
+
+    def decorate(function: Function) -> Function:
+        signature = inspect.signature(function)
+        name = function.__qualname__.removesuffix(".__init__").rpartition(".")[-1]
+
+        @wraps(function)
+        def call(*args: object, **named: object) -> Any:
+            try:
+                signature.bind(*args, **named)
+            except TypeError as error:
+                wrong = next((key for key in named if key not in signature.parameters), "")
+                close = get_close_matches(wrong, signature.parameters, n=1, cutoff=0.8)
+                text = f"did you mean {close[0]}=...?" if close else hint
+                raise TypeError(f"{name}(): {error}\nhint: {text}") from None
+            return function(*args, **named)
+
+        return cast("Function", call)
+
+    return decorate

@@ -1,4 +1,4 @@
-"""Errors for arguments of `attach` that are no database, with the right way to write them."""
+"""Errors for arguments of `attach` and `connect` that are no database, with the right ones."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from sqlfl.databases.files import to_path
 IN_MEMORY = 'con = duckdb.connect(); con.execute("CREATE TABLE ..."); fed.attach("{party}", con)'
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(//)?")
+_ADDRESS = re.compile(r"(https?|grpc\+\w+|grpcs)://[^/]+/?$|[\w.-]+:\d+$")
+"""Addresses of servers."""
 _POSTGRES = re.compile(r"(?:^|\s)(?:dbname|host|user)\s*=", re.IGNORECASE)
 _SERVERS = {"postgres": "postgres", "postgresql": "postgres", "mysql": "mysql", "sqlite": "sqlite"}
 """Schemes, and DuckDB's types of databases."""
@@ -39,6 +41,7 @@ _FRAMES = {
     ("pandas", "DataFrame"): "a pandas DataFrame", ("polars", "DataFrame"): "a polars DataFrame",
     ("polars", "LazyFrame"): "a polars LazyFrame", ("pyarrow", "Table"): "an Arrow table",
     ("pyarrow", "RecordBatch"): "an Arrow batch",
+    ("pyarrow", "RecordBatchReader"): "an Arrow stream",
 }  # fmt: skip
 _SQLITE = b"SQLite format 3\x00"
 
@@ -69,6 +72,58 @@ def database_path(source: str | os.PathLike[str], party: str) -> Path:
             hint=_attached(f"{text}", "sqlite", party),
         )
     return path
+
+
+def check_database(source: object, label: str, call: str) -> None:
+    """Raise Error unless the source is an open connection, or could be a path. `label` names it,
+    and `call` is a right call.
+    """
+    if isinstance(source, duckdb.DuckDBPyConnection):
+        try:
+            source.cursor().close()
+        except duckdb.ConnectionException as error:
+            raise Error(f"the connection of {label} is closed", hint=f"open it: {call}") from error
+    elif not isinstance(source, (str, os.PathLike)):
+        kind = type(source).__name__
+        raise Error(f"{label} must be a DuckDB connection or a path, got {kind}", hint=call)
+
+
+def coordinator_path(path: object) -> Path:
+    """Return the absolute path of a coordinator's file.
+
+    Raise Error, which says what to write instead, for anything else: a party's connection or
+    tables, ':memory:', a URL, a file of rows.
+    """
+    if not isinstance(path, (str, os.PathLike)):
+        keys = list(path) if isinstance(path, Mapping) else []
+        party = keys[0] if keys and isinstance(keys[0], str) else "party"
+        raise Error(
+            f"the coordinator's file must be a path, got {type(path).__name__}",
+            hint=f'parties are attached: fed = sqlfl.connect(); fed.attach("{party}", database)',
+        )
+    text = str(os.fspath(path))
+    if not text or text.startswith(":"):
+        raise Error(
+            f"the coordinator's file must be the path of a file, got {text!r}",
+            hint="leave it out: sqlfl.connect() keeps models as long as it is open",
+        )
+    if _ADDRESS.match(text):
+        host = text.partition("://")[2] or text
+        raise Error(
+            f"the coordinator's file must be the path of a file, got {text!r}",
+            hint=f'sqlfl.connect("grpc+tls://{host}", config="alice.toml", study="name") is for a '
+            "coordinator on another machine",
+        )
+    try:
+        _refuse_lake(text, "party")
+        _refuse_server(text, "party")
+        _refuse_rows(text, "party")
+    except Error as error:
+        raise Error(
+            f"the coordinator's file must be a file for sqlfl's own use, got {text!r:.80}",
+            hint=f"a party's tables are attached: {error.hint}",
+        ) from None
+    return to_path(path, "the coordinator's file")
 
 
 def no_source(source: object, party: str) -> Error:

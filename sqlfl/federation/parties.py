@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import threading
 from collections import Counter
@@ -100,7 +101,8 @@ class Parties:
             if self._known(name) is not None:
                 raise Error(
                     f"a party named {name} is attached already",
-                    hint=f'choose another name, or fed.detach("{name}") first',
+                    hint=f'choose another name, or fed.detach("{name}") first; several databases '
+                    f'of one party are a list: fed.attach("{name}", [one, other])',
                 )
             if name.lower() in self._reserved:
                 raise _dials_in(name)
@@ -355,7 +357,10 @@ def check_name(name: object, label: str) -> None:
     """Raise Error unless the name is an identifier."""
     if isinstance(name, str) and name.isidentifier():
         return
-    hint = "use letters, digits, _"
     if not isinstance(name, str):
         hint = 'the name comes first: fed.attach("airline", database)'
-    raise Error(f"{label} {name!r} is not an identifier", hint=hint)
+    else:
+        letters = re.sub(r"\W", "_", name)
+        letters = letters if letters.isidentifier() else f"p{letters}"
+        hint = f"use letters, digits and _, and no digit first: {letters:.60}"
+    raise Error(f"{label} {name!r:.80} is not an identifier", hint=hint)

@@ -106,11 +106,4 @@ def _whole(filled: Filled) -> ScriptPart:
 
 
 def _filled(text: str | bytes, parameters: Values) -> Filled:
-    return fill(text_of(text, "a statement"), parameters)
-
-
-def text_of(text: object, label: str) -> str:
-    """Return the decoded text. Raise Error for other types, and ParseError as `decoded` does."""
-    if not isinstance(text, str | bytes):
-        raise Error(f"{label} must be text, got {type(text).__name__}")
-    return decoded(text)
+    return fill(decoded(text), parameters)

@@ -14,6 +14,7 @@ from types import TracebackType
 import pyarrow as pa
 
 from sqlfl.base.errors import Error, ModelError
+from sqlfl.base.foreign_names import ATTACH, CONNECT, with_call_hint
 from sqlfl.base.interrupts import deferred
 from sqlfl.base.progress import Progress, Tell
 from sqlfl.base.result import Result
@@ -91,6 +92,7 @@ class Federation(StatementsApi):
     by a newer sqlfl; if `at` is no identifier; and for an unknown transport or executor.
     """
 
+    @with_call_hint(CONNECT)
     def __init__(
         self,
         path: str | os.PathLike[str] | None = None,
@@ -105,6 +107,8 @@ class Federation(StatementsApi):
     ) -> None:
         if at is not None:
             check_name(at, "at")
+        if analyst is not None and not isinstance(analyst, str):
+            raise Error(f"analyst must be a name, got {type(analyst).__name__}")
         carrier = factory_of(transport)
         self._executor = executor_of(executor)
         self._own_executor = isinstance(executor, str)
@@ -135,6 +139,7 @@ class Federation(StatementsApi):
 
     # -- parties ----------------------------------------------------------------------------------
 
+    @with_call_hint(ATTACH)
     def attach(
         self,
         name: str,

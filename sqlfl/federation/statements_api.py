@@ -12,7 +12,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from sqlfl.base.errors import ApprovalError, Error
-from sqlfl.base.foreign_names import FEDERATION, no_attribute
+from sqlfl.base.foreign_names import FEDERATION, SQL, no_attribute, with_call_hint
 from sqlfl.base.progress import Progress, Tell
 from sqlfl.base.result import Result
 from sqlfl.contract.request import REFUSED, WAITING, Verdict
@@ -25,7 +25,7 @@ from sqlfl.federation.planning import explain
 from sqlfl.federation.relation import Relation
 from sqlfl.federation.result_schemas import schema_of
 from sqlfl.federation.resuming import unfinished
-from sqlfl.federation.script import ScriptPart, Values, pieces, text_of, whole
+from sqlfl.federation.script import ScriptPart, Values, pieces, whole
 from sqlfl.federation.trace import Trace
 from sqlfl.governance.audit_verification import chained
 from sqlfl.options.entries import Given
@@ -33,6 +33,7 @@ from sqlfl.options.types import LENGTH, written_length
 from sqlfl.planner.explain.document import ExplainedPlan
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.grammar import statements as st
+from sqlfl.planner.grammar.decoding import decoded
 from sqlfl.planner.grammar.parameters import Filled, fill
 from sqlfl.planner.grammar.queries import read_path, written
 from sqlfl.planner.query.outputs import outputs_of
@@ -75,6 +76,7 @@ class StatementsApi(ABC):
     def _pause(self, seconds: float) -> None:
         """Let time pass, in which other threads may run statements."""
 
+    @with_call_hint(SQL)
     def sql(self, text: str | bytes, parameters: Values = None) -> Result:
         """Run a statement (see docs/statements.md), or several separated by `;`. Return the last
         one's result.
@@ -159,7 +161,7 @@ class StatementsApi(ABC):
         parameters : values for `?`, `$1` or `$name`, as in `sql`. Raises ParseError if the text is
         no query, and PlanError if a statement cannot have this query.
         """
-        return self._relation(fill(text_of(text, "a query"), parameters))
+        return self._relation(fill(decoded(text, "a query"), parameters))
 
     def chain(self) -> Result:
         """Return every message to and from parties with policies, with its SHA-256, in a hash

@@ -18,8 +18,9 @@ import pyarrow as pa
 from sqlfl.base.errors import Error, InternalError
 from sqlfl.base.interrupts import Interrupts, heeding
 from sqlfl.base.result import Result
-from sqlfl.federation.script import Values, pieces, text_of
+from sqlfl.federation.script import Values, pieces
 from sqlfl.federation.user_warnings import heard
+from sqlfl.planner.grammar.decoding import decoded
 from sqlfl.planner.grammar.parameters import ParameterPlace, places
 
 log = logging.getLogger("sqlfl.gateway")
@@ -92,7 +93,7 @@ class Statements:
 
     def prepare(self, caller: CallerId, sql: str) -> tuple[bytes, Prepared]:
         """Read the statement, and find the columns of its result. Raises the statement's errors."""
-        parameters = () if _CONSTANT.fullmatch(sql) else places(text_of(sql, "a statement"))
+        parameters = () if _CONSTANT.fullmatch(sql) else places(decoded(sql))
         names = _names(parameters)
         prepared = Prepared(caller, sql, names, self._columns(sql, names))
         handle = secrets.token_bytes(16)

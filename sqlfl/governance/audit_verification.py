@@ -16,7 +16,7 @@ from sqlglot import exp
 from sqlfl.base.errors import Error
 from sqlfl.base.result import Result
 from sqlfl.databases.files import may_be_written, open_source
-from sqlfl.databases.sources import database_path
+from sqlfl.databases.sources import check_database, database_path
 from sqlfl.governance.message_log import flush_all
 from sqlfl.transport.audit_chain import (
     COLUMNS,
@@ -89,6 +89,7 @@ def chained(rows: Sequence[Row]) -> Result:
 def _rows(kept: Kept) -> list[Row]:
     if isinstance(kept, Result):
         return [tuple(row.values()) for row in kept.arrow().to_pylist()]
+    check_database(kept, "what is verified", "sqlfl.verify('bank.duckdb', fed.chain())")
     with ExitStack() as stack:
         if isinstance(kept, duckdb.DuckDBPyConnection):
             con = kept

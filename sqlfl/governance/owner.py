@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from sqlfl.base.codec import to_json
 from sqlfl.base.errors import Error, StatementError, nearest
+from sqlfl.base.foreign_names import with_call_hint
 from sqlfl.base.result import Result
 from sqlfl.contract.request import REFUSED, WAITING, Request
 from sqlfl.contract.schema import folded
@@ -29,7 +30,7 @@ from sqlfl.databases.files import (
     there,
     to_path,
 )
-from sqlfl.databases.sources import database_path
+from sqlfl.databases.sources import check_database, database_path
 from sqlfl.governance import statements as st
 from sqlfl.governance.approvals import APPROVED, Approvals, Filed
 from sqlfl.governance.ledger import Budget, Ledger, days
@@ -90,6 +91,7 @@ class Places:
         self._stack.close()
 
     def _source(self, source: Given, *, keeps: bool) -> Connection:
+        check_database(source, "an owner's database", 'sqlfl.owner(duckdb.connect("bank.duckdb"))')
         if isinstance(source, duckdb.DuckDBPyConnection):
             return source
         path = database_path(source, "owner")
@@ -539,6 +541,7 @@ def _told(policy: TrainingPolicy) -> str:
     return ", ".join(f"{name} = {shown(value)}" for name, value in given.items())
 
 
+@with_call_hint('sqlfl.owner(duckdb.connect("bank.duckdb")), or the path of the file')
 def owner(source: Given, store: Given | None = None) -> Owner:
     """The owner's view of a database: a connection to it, or the path of its file.
 

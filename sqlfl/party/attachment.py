@@ -377,7 +377,8 @@ def _keeps_nothing(store: str) -> Error:
         f"its store {store} would keep nothing: it has no training policies of its owner's, and "
         "this federation has no models that last",
         hint='sqlfl.connect("coordinator.duckdb") keeps models in a file, and their blocks in '
-        "stores; sqlfl.owner(source, store=...) makes policies",
+        "stores; sqlfl.owner(source, store=...) makes policies; two databases of one party are a "
+        "list: fed.attach(name, [one, other])",
     )
 
 

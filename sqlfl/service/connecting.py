@@ -6,12 +6,14 @@ import os
 from typing import cast
 
 from sqlfl.base.errors import Error
+from sqlfl.base.foreign_names import CONNECT, with_call_hint
 from sqlfl.coordinator.executors.base import Executor
 from sqlfl.coordinator.executors.named import THREADS
 from sqlfl.federation.session import Federation
 from sqlfl.transport.named import LOCAL
 
 
+@with_call_hint(CONNECT)
 def connect(
     path: str | os.PathLike[str] | None = None,
     *,

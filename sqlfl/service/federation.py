@@ -18,8 +18,9 @@ from sqlfl.base.sanitize import line
 from sqlfl.contract.schema import Column
 from sqlfl.federation import user_warnings
 from sqlfl.federation.relation import Relation
-from sqlfl.federation.script import Values, pieces, text_of, whole
+from sqlfl.federation.script import Values, pieces, whole
 from sqlfl.planner.grammar import statements as st
+from sqlfl.planner.grammar.decoding import decoded
 from sqlfl.planner.grammar.parameters import fill
 from sqlfl.planner.grammar.queries import read_path
 from sqlfl.service import answers
@@ -128,7 +129,7 @@ class RemoteFederation:
         return self._relation(TABLE, name, path)
 
     def query(self, text: str, parameters: Values = None) -> Relation:
-        return self._relation(QUERY, fill(text_of(text, "a query"), parameters).sql)
+        return self._relation(QUERY, fill(decoded(text, "a query"), parameters).sql)
 
     # -- what is not there ------------------------------------------------------------------------
 

@@ -27,8 +27,8 @@ from sqlfl.databases.files import (
     open_database,
     open_or_make,
     private_log,
-    to_path,
 )
+from sqlfl.databases.sources import coordinator_path
 from sqlfl.store.model_document import history_to_bytes, model_from, model_to_json
 from sqlfl.store.registry import Model
 from sqlfl.transport.audit_chain import COLUMNS, START, ChainEntry, Row, linked
@@ -120,7 +120,7 @@ class CoordinatorFile:
     """
 
     def __init__(self, path: object, version: str) -> None:
-        self.path = to_path(path, "the coordinator's file")
+        self.path = coordinator_path(path)
         self._version = version
         self._lock = threading.Lock()
         with _OPENING:

@@ -334,6 +334,7 @@ class Registry:
 
     def get(self, name: str) -> Model:
         """Return the model. Raise ModelError if there is none."""
+        _check_name(name)
         model = self._models.get(name.lower())
         if model is None:
             known = [m.name for m in self.all()]
@@ -478,6 +479,12 @@ class Registry:
         temporary = {key: model for key, model in self._models.items() if not model.lasting}
         self._models = kept | {key: m for key, m in temporary.items() if key not in kept}
         return True
+
+
+def _check_name(name: object) -> None:
+    if not isinstance(name, str):
+        kind = type(name).__name__
+        raise ModelError(f"a model is named by text, got {kind}", hint="fed.model('name')")
 
 
 def facts_to_text(facts: list[tuple[str, str]]) -> str:
