@@ -39,7 +39,7 @@ _PLAIN = ("VARCHAR", "BLOB", "JSON", "VARIANT")
 
 
 @dataclass(frozen=True)
-class ColumnUse:
+class SyntheticColumn:
     """A query's use of a column, which decides its synthetic values. A key's values are all
     distinct, and the same at every party; others are drawn.
     """
@@ -53,7 +53,7 @@ class ColumnUse:
     """Constants of the query that some values take, as texts; None for NULL."""
 
 
-def made_up(columns: Mapping[str, tuple[str, ColumnUse]], table: str) -> exp.Select:
+def made_up(columns: Mapping[str, tuple[str, SyntheticColumn]], table: str) -> exp.Select:
     """Return a SELECT of MADE_UP rows with these columns: name -> type and use. Raise Error for a
     type without synthetic values.
     """
@@ -66,7 +66,7 @@ def made_up(columns: Mapping[str, tuple[str, ColumnUse]], table: str) -> exp.Sel
     )
 
 
-def _column(name: str, kind: TypeTree, use: ColumnUse, salt: str) -> exp.Expr:
+def _column(name: str, kind: TypeTree, use: SyntheticColumn, salt: str) -> exp.Expr:
     try:
         if use.key:
             return _key(kind, use, salt)
@@ -78,7 +78,7 @@ def _column(name: str, kind: TypeTree, use: ColumnUse, salt: str) -> exp.Expr:
         raise Error(f"column {name}: {error.message}", hint=error.hint) from None
 
 
-def _key(kind: TypeTree, use: ColumnUse, salt: str) -> exp.Expr:
+def _key(kind: TypeTree, use: SyntheticColumn, salt: str) -> exp.Expr:
     """Few are constants of the query, which joined tables may have in common: they multiply."""
     value = _numbered(kind, sql.expression("number + 1"))
     texts = _texts(use)
@@ -233,7 +233,7 @@ def _one_of(texts: tuple[str, ...], kind: TypeTree, otherwise: exp.Expr, salt: s
     return sql.call("coalesce", _try(_pick(texts, salt), kind), otherwise)
 
 
-def _beside(kind: TypeTree, value: exp.Expr, use: ColumnUse, salt: str) -> exp.Expr:
+def _beside(kind: TypeTree, value: exp.Expr, use: SyntheticColumn, salt: str) -> exp.Expr:
     """Return a value; half of them are constants of the query, or lie near them. In each fourth row
     all columns take constants, so that rows fulfil conditions on several.
     """
@@ -249,7 +249,7 @@ def _beside(kind: TypeTree, value: exp.Expr, use: ColumnUse, salt: str) -> exp.E
     return value
 
 
-def _texts(use: ColumnUse) -> tuple[str, ...]:
+def _texts(use: SyntheticColumn) -> tuple[str, ...]:
     return tuple(sorted(text for text in use.beside if text is not None))
 
 
@@ -381,7 +381,7 @@ _IN_MEMORY = "memory"
 
 
 def staged(
-    tables: Mapping[tuple[str, str, str], Mapping[str, tuple[str, ColumnUse]]],
+    tables: Mapping[tuple[str, str, str], Mapping[str, tuple[str, SyntheticColumn]]],
     place: tuple[str, str],
 ) -> sql.Connection:
     """Return a connection to a new database with these tables: (database, schema, name) -> column

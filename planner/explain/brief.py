@@ -14,7 +14,7 @@ from sqlglot import exp
 
 from sqlfl.contract import fragment_columns
 from sqlfl.contract.schema import Client, SlotSpecification
-from sqlfl.messages.disclosed import ColumnNames, Disclosed, SlotNoise, guess, listed
+from sqlfl.messages.disclosed import Disclosed, NamesByUse, SlotNoise, guess, listed
 from sqlfl.options.training import TrainingOptions
 from sqlfl.planner.explain.card import PrivacyReport
 from sqlfl.planner.explain.caveats import LASTING, NOTHING
@@ -266,9 +266,9 @@ class _Brief:
                     counts[send.kind] = counts.get(send.kind, 0) + number
         return often
 
-    def _names(self, slot: Slot) -> ColumnNames:
+    def _names(self, slot: Slot) -> NamesByUse:
         ucq = self.plan.ucq
-        return ColumnNames(
+        return NamesByUse(
             keys=_few(self._columns(slot, lineage.KEY)),
             conditions=_few(self._columns(slot, lineage.CONDITION)),
             features=_few([feature.name for feature in slot.features]),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sqlfl.contract.methods import part_of
 from sqlfl.options.training import TowerOptions, TrainingOptions
 from sqlfl.planner.federated.exchanges import Exchange, Run
-from sqlfl.privacy.counts import Counts, Part
+from sqlfl.privacy.counts import Counts, SlotFacts
 from sqlfl.privacy.protection import Protection
 
 
@@ -35,7 +35,7 @@ class MethodSpec:
     exchanges: Callable[[Run], list[Exchange]]
     """Exchanges of its rounds, from `Start` to the last one."""
     words: Callable[[TrainingOptions, Protection], Words]
-    private: Callable[[Part], Counts] | None = None
+    private: Callable[[SlotFacts], Counts] | None = None
     """Counts of a row's releases in its private rounds; None without private rounds."""
     row_bytes: Callable[[TrainingOptions, int], int] = lambda options, outputs: 16 + 96 * outputs
     """Memory of its rounds for each joined row with this number of outputs, if arrays have an

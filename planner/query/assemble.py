@@ -25,7 +25,7 @@ from sqlfl.planner.query.ucq import (
     Slot,
     Ucq,
 )
-from sqlfl.planner.query.unions import Shared, joins_of, share_keys
+from sqlfl.planner.query.unions import SharedKeys, joins_of, share_keys
 
 
 def build_ucq(draft: Draft) -> Draft:
@@ -36,7 +36,7 @@ def build_ucq(draft: Draft) -> Draft:
 @dataclass(frozen=True)
 class _Assembly:
     draft: Draft
-    shared: Shared
+    shared: SharedKeys
 
     def ucq(self) -> Ucq:
         first = self.draft.blocks[0]

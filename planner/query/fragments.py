@@ -35,7 +35,7 @@ from sqlfl.planner.query.relations import (
     operand,
     substituted,
 )
-from sqlfl.planner.query.unions import Shared
+from sqlfl.planner.query.unions import SharedKeys
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class FragmentWriter:
     """Writer of the fragments of one relation of one block, with the columns of its slot."""
 
     draft: Draft
-    shared: Shared
+    shared: SharedKeys
     number: int
     """Number of the block."""
     at: int

@@ -193,14 +193,14 @@ def _mismatch(
 
 
 @dataclass(frozen=True)
-class Shared:
+class SharedKeys:
     """The keys of all blocks: for each block its own keys by their index among all."""
 
     keys: tuple[JoinKey, ...]
     of_block: tuple[dict[int, Key], ...]
 
 
-def share_keys(blocks: tuple[DraftBlock, ...]) -> Shared:
+def share_keys(blocks: tuple[DraftBlock, ...]) -> SharedKeys:
     """Keys that join the same pairs of slots are one, where types can be widened without loss."""
     types: list[tuple[str, ...]] = []
     pairs: list[frozenset[tuple[int, int]]] = []
@@ -219,7 +219,7 @@ def share_keys(blocks: tuple[DraftBlock, ...]) -> Shared:
                 types.append(key.types)
                 pairs.append(key.pairs)
         of_block.append(keys_of_block)
-    return Shared(tuple(JoinKey(i, t) for i, t in enumerate(types)), tuple(of_block))
+    return SharedKeys(tuple(JoinKey(i, t) for i, t in enumerate(types)), tuple(of_block))
 
 
 def _widened(left: tuple[str, ...], right: tuple[str, ...]) -> tuple[str, ...] | None:
@@ -313,7 +313,7 @@ def _mergeable(blocks: list[ucq.Block], once: frozenset[int]) -> tuple[int, int,
     return None
 
 
-def joins_of(shared: Shared, number: int, group: str, on: bool = False) -> tuple[Join, ...]:
+def joins_of(shared: SharedKeys, number: int, group: str, on: bool = False) -> tuple[Join, ...]:
     """The joins of a group of a block, or of the ON of its LEFT JOIN, in order of their slots."""
     joins = []
     for index, key in shared.of_block[number].items():

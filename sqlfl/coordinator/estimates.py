@@ -123,7 +123,7 @@ class Resolved:
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class OutputEstimate:
     """Parameters of one output, or of one class less those of the first class."""
 
     told: Rotations
@@ -144,7 +144,7 @@ class Estimation:
     fit: Fit
     units: int | None
     """Number of clusters."""
-    parts: tuple[Part, ...]
+    parts: tuple[OutputEstimate, ...]
     ratio: float | None
     """Of Firth's penalised likelihoods."""
     by_class: bool

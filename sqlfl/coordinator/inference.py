@@ -17,7 +17,7 @@ from sqlfl.base.arrays import Array, Float
 from sqlfl.base.errors import ModelError
 from sqlfl.contract.schema import Address
 from sqlfl.coordinator import expected
-from sqlfl.coordinator.estimates import Estimation, Part, Resolved, Rotations
+from sqlfl.coordinator.estimates import Estimation, OutputEstimate, Resolved, Rotations
 from sqlfl.coordinator.findings import remark_on_features
 from sqlfl.coordinator.inference_result import say, table
 from sqlfl.coordinator.preparation import Joined
@@ -148,7 +148,7 @@ def _estimate(
         raise _too_few(fit, number)
     resolved = _resolved(told, rows, found, apart, theta, penalised=penalty > 0)
     ratio = None if finite is None else finite.ratio
-    part = Part(told, resolved, found, 0, -1)
+    part = OutputEstimate(told, resolved, found, 0, -1)
     return Estimation(family, found, fit, number, (part,), ratio, by_class=shares is not None)
 
 
@@ -207,7 +207,7 @@ def _estimate_of_classes(
         alone = replace(apart, directions=span(apart.directions[place]), nothing=nothing)
         only = replace(told, theta=inner[:, k])
         resolved = _resolved(only, rows, own, alone, differences[:, k], penalised=penalty > 0)
-        parts.append(Part(only, resolved, own, k + 1, 0))
+        parts.append(OutputEstimate(only, resolved, own, k + 1, 0))
     return Estimation(family, found, fit, number, tuple(parts), None, by_class=shares is not None)
 
 
@@ -442,7 +442,7 @@ def _errors(
     plan: FederatedPlan,
     asked: Inference,
     model: Model,
-    part: Part,
+    part: OutputEstimate,
     channel: ReplyChannel,
     run: str,
 ) -> dict[int, Errors]:

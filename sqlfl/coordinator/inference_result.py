@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from sqlfl.base.arrays import Array, Float
 from sqlfl.base.sanitize import listed
-from sqlfl.coordinator.estimates import Estimation, Part, Resolved, Rotations
+from sqlfl.coordinator.estimates import Estimation, OutputEstimate, Resolved, Rotations
 from sqlfl.coordinator.scoring import Scoring, class_values
 from sqlfl.coordinator.weights import categories_of, features_of, hashed_note, kinds_of
 from sqlfl.messages import PARTNERLESS, PROVIDED, TOLD, Errors
@@ -65,7 +65,7 @@ def _of_class(model: Model, rows: pa.Table, number: int | None) -> pa.Table:
 
 
 def _part(
-    plan: FederatedPlan, asked: Inference, part: Part, replies: Mapping[int, Errors]
+    plan: FederatedPlan, asked: Inference, part: OutputEstimate, replies: Mapping[int, Errors]
 ) -> list[pa.Table]:
     resolved, found = part.resolved, part.found
     tables = [_intercept(asked, part.told, resolved, found, replies)]

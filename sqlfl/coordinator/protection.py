@@ -33,7 +33,7 @@ from sqlfl.planner.query.ucq import CATEGORY, Slot
 from sqlfl.privacy.block_moments import labels_change, moments_sensitivity, row_bound, weight_cap
 from sqlfl.privacy.calibration import NoiseCalibration, calibrate, check_releases, shares_of_moments
 from sqlfl.privacy.collusion import honest_slots
-from sqlfl.privacy.counts import Part
+from sqlfl.privacy.counts import SlotFacts
 
 WORTHLESS = 0.01
 """Share of what a constant leaves below which a model is hardly better than that."""
@@ -438,7 +438,7 @@ def planned_releases(
         raise InternalError(f"{epochs} epochs over {joined} joined rows at {clients} clients")
     if method.private is None:
         raise InternalError(f"{method.name!r} has no private rounds")
-    part = Part(options, joined, max(copies, 1), clients, max(summed, copies, 1), leads)
+    part = SlotFacts(options, joined, max(copies, 1), clients, max(summed, copies, 1), leads)
     counts, moments = method.private(part), method.moments and not tower
     bound = row_bound(numeric) if moments else 0.0
     return PlannedReleases(

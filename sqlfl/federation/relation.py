@@ -18,7 +18,7 @@ from sqlfl.planner.grammar.queries import read_path, written
 from sqlfl.store.registry import Model, facts_to_text
 
 
-class Runs(Protocol):
+class StatementRunner(Protocol):
     """The federation that runs the statements."""
 
     def sql(self, text: str) -> Result: ...
@@ -40,7 +40,7 @@ class Relation:
     sql: str
     """The query."""
     _columns: tuple[Column, ...] = field(repr=False)
-    _fed: Runs = field(repr=False)
+    _fed: StatementRunner = field(repr=False)
     _table: tuple[str, ...] = field(default=(), repr=False)
     """The path of the relation's table; empty for a query."""
     join: str = ""

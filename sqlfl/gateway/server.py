@@ -47,7 +47,7 @@ _GRACE = 10.0
 W = TypeVar("W", bound=Callable[..., Any])
 
 
-class Serves(Runs, Protocol):
+class ServedFederation(Runs, Protocol):
     @property
     def parties(self) -> tuple[str, ...]: ...
 
@@ -102,7 +102,7 @@ class Gateway(flight.FlightServerBase):  # type: ignore[misc]
 
     def __init__(
         self,
-        fed: Serves,
+        fed: ServedFederation,
         location: str,
         *,
         token: str | None = None,

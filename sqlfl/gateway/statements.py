@@ -57,7 +57,7 @@ class BusyError(Error):
 
 
 @dataclass(eq=False)
-class Prepared:
+class PreparedStatement:
     """A statement that a client has prepared."""
 
     caller: CallerId
@@ -83,7 +83,7 @@ class Statements:
     def __init__(self, fed: Runs) -> None:
         self._fed = fed
         self._lock = threading.Lock()
-        self._prepared: OrderedDict[bytes, Prepared] = OrderedDict()
+        self._prepared: OrderedDict[bytes, PreparedStatement] = OrderedDict()
         self._results: OrderedDict[bytes, tuple[CallerId, pa.Table]] = OrderedDict()
         self._running: set[Interrupts] = set()
         self._idle = threading.Condition(self._lock)
@@ -91,11 +91,11 @@ class Statements:
 
     # -- prepared statements ----------------------------------------------------------------------
 
-    def prepare(self, caller: CallerId, sql: str) -> tuple[bytes, Prepared]:
+    def prepare(self, caller: CallerId, sql: str) -> tuple[bytes, PreparedStatement]:
         """Read the statement, and find the columns of its result. Raises the statement's errors."""
         parameters = () if _CONSTANT.fullmatch(sql) else places(decoded(sql))
         names = _names(parameters)
-        prepared = Prepared(caller, sql, names, self._columns(sql, names))
+        prepared = PreparedStatement(caller, sql, names, self._columns(sql, names))
         handle = secrets.token_bytes(16)
         with self._lock:
             self._prepared[handle] = prepared
@@ -127,7 +127,7 @@ class Statements:
             if known is not None and known.caller == caller:
                 del self._prepared[handle]
 
-    def _of(self, caller: CallerId, handle: bytes) -> Prepared:
+    def _of(self, caller: CallerId, handle: bytes) -> PreparedStatement:
         with self._lock:
             prepared = self._prepared.get(handle)
             if prepared is None or prepared.caller != caller:

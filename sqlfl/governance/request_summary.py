@@ -25,7 +25,7 @@ from sqlfl.governance.sizes import TEXT, kind_of_name
 from sqlfl.governance.studies import WRITING, foreign, statement_of
 from sqlfl.governance.table_facts import ColumnFacts, TableFacts
 from sqlfl.messages import SendLabels
-from sqlfl.messages.disclosed import ColumnNames, Disclosed, SlotNoise, guess, listed
+from sqlfl.messages.disclosed import Disclosed, NamesByUse, SlotNoise, guess, listed
 from sqlfl.options.policies import ALWAYS, NOISED, TrainingPolicy, modes
 from sqlfl.options.privacy import EXACT, Privacy
 
@@ -207,8 +207,8 @@ def _disclosed(filed: Filed, policy: TrainingPolicy | None) -> Disclosed:
     return disclosed
 
 
-def _names(columns: SlotColumns) -> ColumnNames:
-    return ColumnNames(
+def _names(columns: SlotColumns) -> NamesByUse:
+    return NamesByUse(
         keys=columns.names(JOIN),
         conditions=columns.names(FILTER),
         features=columns.names(TRAIN),

@@ -21,7 +21,7 @@ from sqlfl.governance.policy_evaluation import has, refusal
 from sqlfl.governance.scopes import Table
 from sqlfl.messages.disclosed import ROUNDS
 from sqlfl.options.policies import SECURE_SUM, TrainingPolicy, modes, written_size
-from sqlfl.udfs.encoding.cells import Counted
+from sqlfl.udfs.encoding.cells import RowCounts
 from sqlfl.udfs.sql import Connection
 
 Serve: TypeAlias = Callable[[ms.Message], ms.Message]
@@ -79,7 +79,7 @@ class GuardedSlots(Protocol):
         active row stands for."""
 
     def rare(
-        self, run: str, slot: int, counted: Counted, computed: Collection[int], least: int
+        self, run: str, slot: int, counted: RowCounts, computed: Collection[int], least: int
     ) -> tuple[str, str] | None:
         """Return the name of a feature of an encoded slot with a cell of fewer than `least` rows,
         and the reason. computed : places of features that are computed."""
@@ -168,7 +168,7 @@ class GovernedRun:
         self._of_slot: Counter[int] = Counter()
         self._taken: dict[int, _Taken] = {}
         self._active: dict[int, Array] = {}
-        self._counted: dict[int, Counted] = {}
+        self._counted: dict[int, RowCounts] = {}
         """Rows for which the active rows stand, also once equal rows are merged."""
         self._barred: set[int] = set()
         """Slots whose start has come, and has not passed the checks."""
@@ -219,7 +219,7 @@ class GovernedRun:
                 self._check_room(request.run, request.slot, {"TRANSFORM": made}, rules)
             self._active[request.slot] = request.rows
             somebodys = self._taken[request.slot].somebodys[request.rows]
-            counted = self._counted[request.slot] = Counted.of(somebodys, request.counts)
+            counted = self._counted[request.slot] = RowCounts.of(somebodys, request.counts)
             limits = rules.min_cell, rules.max_categories, rules.max_parameter_ratio
             # before the answer, which may tell of cells of values
             self._slots.govern(request.run, request.slot, *limits, counted.own)
@@ -400,7 +400,7 @@ class _Taken:
     """True for rows of a table."""
 
 
-def _check_classes(reply: ms.Labels, counted: Counted, rules: TrainingPolicy) -> None:
+def _check_classes(reply: ms.Labels, counted: RowCounts, rules: TrainingPolicy) -> None:
     if not reply.classes:
         return
     why = counted.rare(reply.codes.astype(np.int64), rules.min_cell)

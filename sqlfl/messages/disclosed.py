@@ -106,7 +106,7 @@ def learnt_from(kind: str) -> str:
 
 
 @dataclass(frozen=True)
-class ColumnNames:
+class NamesByUse:
     """Names of the columns that a slot reads, by their use."""
 
     keys: tuple[str, ...] = ()
@@ -151,7 +151,7 @@ class Disclosed:
         item: SlotSpecification,
         often: Mapping[str, float],
         algorithm: str,
-        names: ColumnNames,
+        names: NamesByUse,
         noise: SlotNoise,
     ) -> None:
         """Add what leaves of a slot.

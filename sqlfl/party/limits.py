@@ -16,7 +16,7 @@ from sqlfl.party.slot_state import SlotState
 from sqlfl.privacy.block_moments import moments_sensitivity
 from sqlfl.udfs import sql
 from sqlfl.udfs.connection import size_of
-from sqlfl.udfs.encoding.cells import Counted, rare_feature
+from sqlfl.udfs.encoding.cells import RowCounts, rare_feature
 from sqlfl.udfs.encoding.curves import CellLimits
 from sqlfl.udfs.labels.label_noise import drawn_rows
 
@@ -47,7 +47,7 @@ class SlotLimits:
         self._find(run, slot).limits = CellLimits(least, most, columns, rows)
 
     def rare(
-        self, run: str, slot: int, counted: Counted, computed: Collection[int], least: int
+        self, run: str, slot: int, counted: RowCounts, computed: Collection[int], least: int
     ) -> tuple[str, str] | None:
         """Return a feature with a cell of fewer than `least` rows, and the reason
         (sqlfl.udfs.encoding.cells).

@@ -34,7 +34,7 @@ from sqlfl.models.kinds import TWO_CLASSES, kind_of
 from sqlfl.party.cursors import Cursors
 from sqlfl.udfs import sql
 from sqlfl.udfs.describe import describe, place_of, types_of, use
-from sqlfl.udfs.synthetic import ColumnUse, staged
+from sqlfl.udfs.synthetic import SyntheticColumn, staged
 
 LABELS, WEIGHTS = (1.0, 10.0), (1.0, 2.0)
 """Default bounds of numbers: logarithms of them exist."""
@@ -49,7 +49,7 @@ def sketched(
     place: tuple[str, str],
     request: ms.Rehearse,
     shown: Callable[[ScopeColumn], bool],
-) -> dict[Table, dict[str, tuple[str, ColumnUse]]]:
+) -> dict[Table, dict[str, tuple[str, SyntheticColumn]]]:
     """Return, for each table that the fragments name, the named columns that may be shown, with
     type and use.
 
@@ -79,7 +79,7 @@ def sketched(
 
 def _typed(
     cursor: sql.Connection, table: Table, uses: _Uses, shown: Callable[[ScopeColumn], bool]
-) -> Iterator[tuple[str, tuple[str, ColumnUse]]]:
+) -> Iterator[tuple[str, tuple[str, SyntheticColumn]]]:
     for name, kind in types_of(cursor, table).items():
         column = ScopeColumn(table, name)
         if column in uses.named and shown(column):
@@ -149,13 +149,13 @@ class _Uses:
         else:
             raise Error(f"the bounds of {column.name} are no two numbers up to {LARGEST:g}")
 
-    def use(self, column: ScopeColumn, kind: str) -> ColumnUse:
+    def use(self, column: ScopeColumn, kind: str) -> SyntheticColumn:
         listed = self.listed.get(column, ())
         if column in self.classes and kind != BOOLEAN:
             two = kind_of(self.request.kind).target == TWO_CLASSES
             listed = CLASSES[: 2 if two else 3]
         beside = self.beside.get(column, set())
-        return ColumnUse(
+        return SyntheticColumn(
             key=column in self.keys,
             bounds=self.bounds.get(column),
             listed=listed,

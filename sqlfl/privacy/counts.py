@@ -8,7 +8,7 @@ from sqlfl.options.training import TrainingOptions
 
 
 @dataclass(frozen=True)
-class Part:
+class SlotFacts:
     """Facts about a slot in a run that the counts depend on."""
 
     options: TrainingOptions

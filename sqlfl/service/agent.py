@@ -124,7 +124,7 @@ class Serves(Protocol):
 
 
 @dataclass(frozen=True)
-class Terms:
+class WelcomeTerms:
     """Terms that the coordinator sends in its welcome."""
 
     coordinator: str
@@ -168,7 +168,7 @@ class Agent:
         self._serves, self._credentials, self._seen = serves, credentials, seen
         self._most_bytes = most_bytes
         self._boot = secrets.token_hex(16)
-        self._terms: Terms | None = None
+        self._terms: WelcomeTerms | None = None
         self._replies = Replies()
         self._stopped = threading.Event()
         self._stream: Stream | None = None
@@ -328,7 +328,7 @@ class Agent:
             stream.cancel()
 
 
-def _terms(frame: Frame) -> Terms:
+def _terms(frame: Frame) -> WelcomeTerms:
     """Return the terms of a welcome. Raises Refused if the coordinator refuses, and WireError for
     another frame.
     """
@@ -338,4 +338,4 @@ def _terms(frame: Frame) -> Terms:
         raise WireError(f"{frame.kind} came where a welcome does")
     spoken([frame.told.get("version")])
     lease, heartbeat = frame.number("lease_ms") / 1e3, frame.number("heartbeat_ms") / 1e3
-    return Terms(frame.text("coordinator"), frame.text("session"), lease, heartbeat)
+    return WelcomeTerms(frame.text("coordinator"), frame.text("session"), lease, heartbeat)

@@ -51,7 +51,7 @@ class Site:
 
 
 @dataclass(frozen=True)
-class Shared:
+class SharedSecret:
     """A secret that agents share: its file, who makes it, and for whom."""
 
     file: str
@@ -97,7 +97,7 @@ def site_of(study: StudyFile, name: str) -> Site:
     return sites[name]
 
 
-def secrets_of(study: StudyFile, site: Site) -> tuple[Shared, ...]:
+def secrets_of(study: StudyFile, site: Site) -> tuple[SharedSecret, ...]:
     """Return the secrets that a site holds: of all parties, and of its party's own agents where
     there are several.
     """
@@ -105,7 +105,10 @@ def secrets_of(study: StudyFile, site: Site) -> tuple[Shared, ...]:
         return ()
     every = tuple(name for member in study.parties.values() for name in member.agents)
     agents = study.parties[site.party].agents
-    shared = Shared(SECRET, every[0], every), Shared(f"{site.party}.secret", agents[0], agents)
+    shared = (
+        SharedSecret(SECRET, every[0], every),
+        SharedSecret(f"{site.party}.secret", agents[0], agents),
+    )
     return shared if len(agents) > 1 else shared[:1]
 
 
@@ -335,7 +338,7 @@ def _take(site: Site, folder: Path, answer: Path) -> str:
     return f"the authority's fingerprint, to be compared: {fingerprint(authority)}"
 
 
-def _share(shared: Shared, site: Site, folder: Path) -> Iterator[str]:
+def _share(shared: SharedSecret, site: Site, folder: Path) -> Iterator[str]:
     """Make a secret if this site makes it. Raise Error if it is missing otherwise."""
     path = folder / shared.file
     if path.exists():

@@ -10,7 +10,7 @@ import pytest
 
 import sqlfl
 from sqlfl.base.errors import PolicyError
-from sqlfl.udfs.encoding.cells import UNMATCHED, VALUE, Counted
+from sqlfl.udfs.encoding.cells import UNMATCHED, VALUE, RowCounts
 from tests.open_databases import in_memory
 
 Parties = tuple[duckdb.DuckDBPyConnection, duckdb.DuckDBPyConnection]
@@ -127,7 +127,7 @@ def test_equal_rows_that_are_merged_stay_as_many(parties: Parties) -> None:
 
 def test_cells_are_counted_by_rows_of_the_table() -> None:
     somebodys = np.array([True, True, True, False])
-    counted = Counted.of(somebodys, np.array([9, 9, 9, 5]))
+    counted = RowCounts.of(somebodys, np.array([9, 9, 9, 5]))
     assert counted.rare(np.array([0, 0, 0, 1]), 3) is None
     assert counted.rare(np.array([0, 0, 0, 1]), 5) == VALUE
     assert counted.rare(np.array([-1, -1, -1, 1]), 6) == UNMATCHED

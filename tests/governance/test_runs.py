@@ -19,7 +19,7 @@ from sqlfl.governance.ledger import FEATURES, LABELS
 from sqlfl.governance.runs import GovernedRun, Parts
 from sqlfl.governance.scopes import Table
 from sqlfl.options.policies import TrainingPolicy
-from sqlfl.udfs.encoding.cells import LEANING, VALUE, Counted
+from sqlfl.udfs.encoding.cells import LEANING, VALUE, RowCounts
 
 TABLE = ("memory", "main", "patients")
 SIZE = 10
@@ -57,7 +57,7 @@ class Held:
         self.governed = least, most, ratio, rows
 
     def rare(
-        self, run: str, slot: int, counted: Counted, computed: Collection[int], least: int
+        self, run: str, slot: int, counted: RowCounts, computed: Collection[int], least: int
     ) -> tuple[str, str] | None:
         if self.cell is not None and self.cell < least:
             return "age", VALUE

@@ -15,11 +15,11 @@ from sqlfl.messages import PartialGradient
 from sqlfl.messages.wire import decode, encode
 from sqlfl.methods.frank_wolfe.column_cache import SketchedColumns
 from sqlfl.methods.frank_wolfe.messages import (
-    Column,
     ColumnDirection,
     ColumnResiduals,
     ColumnWeights,
     SetSketch,
+    SteepestColumn,
 )
 from sqlfl.methods.frank_wolfe.sketch import Sketch
 from tests.methods.harness import Array, Join, MemoryChannel, Trained, random_join
@@ -140,8 +140,8 @@ def test_samples_of_columns_decay_as_one_over_the_iterations(sample: int) -> Non
     assert mean[39] < 0.5 * mean[9]
 
 
-def columns(trained: Trained) -> list[Column]:
-    return [m for m in trained.channel.sent if isinstance(m, Column)]
+def columns(trained: Trained) -> list[SteepestColumn]:
+    return [m for m in trained.channel.sent if isinstance(m, SteepestColumn)]
 
 
 def test_the_uplink_is_an_index_of_each_slot_and_columns_when_they_are_new() -> None:
@@ -246,7 +246,7 @@ class Lying(MemoryChannel):
 
     def _answer(self, address: object, request: object) -> object:
         found = super()._answer(address, request)  # type: ignore[arg-type]
-        if isinstance(found, Column) and address == list(self.operators)[1]:
+        if isinstance(found, SteepestColumn) and address == list(self.operators)[1]:
             found = replace(found, **self._change)  # type: ignore[arg-type]
         return found
 

@@ -8,9 +8,10 @@ import pytest
 from sqlfl.base.errors import Error
 from sqlfl.messages import MADE_UP
 from sqlfl.udfs import sql
-from sqlfl.udfs.synthetic import NOTHING, ColumnUse, kind_of, made_up, staged
+from sqlfl.udfs.synthetic import NOTHING, SyntheticColumn, kind_of, made_up, staged
 from tests.conftest import Open
 
+PLAIN = SyntheticColumn()
 WHOLE = ("TINYINT", "UTINYINT", "SMALLINT", "INTEGER", "BIGINT", "UHUGEINT", "BIGNUM")
 BROKEN = ("FLOAT", "DOUBLE", "DECIMAL(9,2)", "DECIMAL(3,2)", "DECIMAL(4,4)", "DECIMAL(38,0)")
 TIMES = (
@@ -31,7 +32,7 @@ def con(database: Open) -> duckdb.DuckDBPyConnection:
     return database()
 
 
-def rows(con: duckdb.DuckDBPyConnection, kind: str, use: ColumnUse = ColumnUse()) -> list[object]:  # noqa: B008
+def rows(con: duckdb.DuckDBPyConnection, kind: str, use: SyntheticColumn = PLAIN) -> list[object]:
     text = sql.to_sql(made_up({"c": (kind, use)}, "t"))
     found = con.sql(text)
     assert [str(own) for own in found.types] == [con.sql(f"SELECT NULL::{kind}").types[0]]
@@ -40,7 +41,7 @@ def rows(con: duckdb.DuckDBPyConnection, kind: str, use: ColumnUse = ColumnUse()
 
 @pytest.mark.parametrize("kind", [*SCALARS, *NESTED])
 def test_every_type_has_values(con: duckdb.DuckDBPyConnection, kind: str) -> None:
-    drawn, keys = rows(con, kind), rows(con, kind, ColumnUse(key=True))
+    drawn, keys = rows(con, kind), rows(con, kind, SyntheticColumn(key=True))
     assert len(drawn) == len(keys) == MADE_UP
     assert None not in drawn
     assert len({repr(value) for value in drawn}) > 1
@@ -56,32 +57,36 @@ def test_numbers_are_above_0(con: duckdb.DuckDBPyConnection, kind: str) -> None:
 
 def test_keys_of_types_that_are_compared_match(con: duckdb.DuckDBPyConnection) -> None:
     con.execute(
-        f"CREATE TABLE a AS {sql.to_sql(made_up({'k': ('BIGINT', ColumnUse(key=True))}, 'a'))}"
+        "CREATE TABLE a AS "
+        + sql.to_sql(made_up({"k": ("BIGINT", SyntheticColumn(key=True))}, "a"))
     )
     for kind, asked in (("INTEGER", "k"), ("VARCHAR", "k::BIGINT"), ("DOUBLE", "k")):
-        other = sql.to_sql(made_up({"k": (kind, ColumnUse(key=True))}, "b"))
+        other = sql.to_sql(made_up({"k": (kind, SyntheticColumn(key=True))}, "b"))
         query = f"SELECT count(*) FROM a JOIN (SELECT {asked} AS k FROM ({other})) b ON a.k = b.k"
         assert con.execute(query).fetchall() == [(MADE_UP,)]
     for one, two in (("DATE", "TIMESTAMP"), ("TIMESTAMP", "TIMESTAMP_NS")):
-        both = [sql.to_sql(made_up({"k": (kind, ColumnUse(key=True))}, "b")) for kind in (one, two)]
+        both = [
+            sql.to_sql(made_up({"k": (kind, SyntheticColumn(key=True))}, "b"))
+            for kind in (one, two)
+        ]
         query = f"SELECT count(*) FROM ({both[0]}) a JOIN ({both[1]}) b ON a.k = b.k"
         assert con.execute(query).fetchall() == [(MADE_UP,)]
 
 
 @pytest.mark.parametrize("kind", [*WHOLE[2:], *BROKEN[:3]])
 def test_numbers_are_within_bounds(con: duckdb.DuckDBPyConnection, kind: str) -> None:
-    found = [float(v) for v in rows(con, kind, ColumnUse(bounds=(2.0, 5.5)))]  # type: ignore[arg-type]
+    found = [float(v) for v in rows(con, kind, SyntheticColumn(bounds=(2.0, 5.5)))]  # type: ignore[arg-type]
     assert 2.0 <= min(found) < 3.0
     assert 4.5 < max(found) <= 5.5
     # bounds that the type does not hold: values all the same
-    assert len(rows(con, kind, ColumnUse(bounds=(-1e14, -1e13)))) == MADE_UP
+    assert len(rows(con, kind, SyntheticColumn(bounds=(-1e14, -1e13)))) == MADE_UP
 
 
 def test_all_values_may_be_listed(con: duckdb.DuckDBPyConnection) -> None:
-    found = rows(con, "VARCHAR", ColumnUse(listed=("yes", "no"), beside=("other",)))
+    found = rows(con, "VARCHAR", SyntheticColumn(listed=("yes", "no"), beside=("other",)))
     assert set(found) == {"yes", "no"}
     assert 400 < found.count("yes") < 600
-    assert set(rows(con, "INTEGER", ColumnUse(listed=("3", "8")))) == {3, 8}
+    assert set(rows(con, "INTEGER", SyntheticColumn(listed=("3", "8")))) == {3, 8}
 
 
 @pytest.mark.parametrize(
@@ -110,13 +115,13 @@ def test_all_values_may_be_listed(con: duckdb.DuckDBPyConnection) -> None:
 def test_some_rows_fulfil_a_condition(
     con: duckdb.DuckDBPyConnection, kind: str, texts: tuple[str | None, ...], condition: str
 ) -> None:
-    query = sql.to_sql(made_up({"c": (kind, ColumnUse(beside=texts))}, "t"))
+    query = sql.to_sql(made_up({"c": (kind, SyntheticColumn(beside=texts))}, "t"))
     ((found,),) = con.execute(f"SELECT count(*) FROM ({query}) WHERE {condition}").fetchall()
     assert 20 < found < MADE_UP
 
 
 def test_some_rows_fulfil_several(con: duckdb.DuckDBPyConnection) -> None:
-    columns = {f"c{n}": ("VARCHAR", ColumnUse(beside=("x",))) for n in range(12)}
+    columns = {f"c{n}": ("VARCHAR", SyntheticColumn(beside=("x",))) for n in range(12)}
     query = sql.to_sql(made_up(columns, "t"))
     every = " AND ".join(f"{name} = 'x'" for name in columns)
     mixed = "c0 = 'x' AND c1 <> 'x' AND c2 = 'x' AND c3 <> 'x'"
@@ -134,14 +139,14 @@ def test_a_table_without_columns_has_rows(con: duckdb.DuckDBPyConnection) -> Non
 @pytest.mark.parametrize("kind", ["GEOMETRY", "STRUCT(a GEOMETRY)", "nonsense"])
 def test_a_type_without_values_is_refused(kind: str) -> None:
     with pytest.raises(Error, match="column c: no values are made up of type"):
-        made_up({"c": (kind, ColumnUse())}, "t")
+        made_up({"c": (kind, SyntheticColumn())}, "t")
 
 
 def test_values_of_an_enum_are_no_ones(con: duckdb.DuckDBPyConnection) -> None:
     """Which there are is data."""
     kind = kind_of("STRUCT(m ENUM('sad, (', 'gl''ad'), n ENUM('x')[2])")
     assert kind.text == 'STRUCT("m" VARCHAR, "n" VARCHAR[2])'
-    query = sql.to_sql(made_up({"c": ("ENUM('sad', 'glad')", ColumnUse())}, "t"))
+    query = sql.to_sql(made_up({"c": ("ENUM('sad', 'glad')", SyntheticColumn())}, "t"))
     assert not {"sad", "glad"} & {v for (v,) in con.execute(query).fetchall()}
 
 
@@ -149,9 +154,9 @@ def test_values_of_an_enum_are_no_ones(con: duckdb.DuckDBPyConnection) -> None:
 
 
 TABLES = {
-    ("bank", "main", "t"): {"x": ("INTEGER", ColumnUse())},
-    ("bank", "other", "t"): {"y": ("VARCHAR", ColumnUse(key=True))},
-    ("memory", "main", "u"): {"z": ("DOUBLE", ColumnUse())},
+    ("bank", "main", "t"): {"x": ("INTEGER", SyntheticColumn())},
+    ("bank", "other", "t"): {"y": ("VARCHAR", SyntheticColumn(key=True))},
+    ("memory", "main", "u"): {"z": ("DOUBLE", SyntheticColumn())},
 }
 
 

@@ -22,7 +22,7 @@ LEANING = "it is computed, and tells of too few"
 
 
 @dataclass(frozen=True, eq=False)
-class Counted:
+class RowCounts:
     """Rows that each active row of a snapshot stands for.
 
     own : (a,) rows of a table: 1, 0 for the row that a LEFT JOIN takes where it finds no partner,
@@ -34,14 +34,14 @@ class Counted:
     unmatched: Array
 
     @classmethod
-    def of(cls, somebodys: Array, counts: Array) -> Counted:
+    def of(cls, somebodys: Array, counts: Array) -> RowCounts:
         """somebodys: (a,) whether it is a row of a table; counts: (a,) how often it is joined."""
         return cls(somebodys.astype(np.int64), np.where(somebodys, 0, counts).astype(np.int64))
 
-    def merged(self, classes: Array) -> Counted:
+    def merged(self, classes: Array) -> RowCounts:
         """Of equal rows that became one; classes: (a,), the number of the row that each became."""
         totals = (np.bincount(classes, of).astype(np.int64) for of in (self.own, self.unmatched))
-        return Counted(*totals)
+        return RowCounts(*totals)
 
     def rare(self, codes: Array, least: int) -> str | None:
         """Why a cell is too small; None where none is. codes: (a,), the cell of each active row;
@@ -61,7 +61,7 @@ class Counted:
 
 
 def rare_feature(
-    snapshot: Snapshot, counted: Counted, computed: Collection[int], least: int
+    snapshot: Snapshot, counted: RowCounts, computed: Collection[int], least: int
 ) -> tuple[str, str] | None:
     """The name of the first feature with a cell of fewer than `least` rows, and the reason.
 
@@ -87,7 +87,7 @@ def rare_feature(
 
 
 def _read(
-    snapshot: Snapshot, feature: FeatureSpecification, place: int, counted: Counted
+    snapshot: Snapshot, feature: FeatureSpecification, place: int, counted: RowCounts
 ) -> tuple[list[Float], Iterator[Array]]:
     """The columns of numbers of a feature, and the cells of rows, several divisions of them."""
     if feature.kind == "array":
@@ -98,7 +98,7 @@ def _read(
     return [values], _cells(values, counted)
 
 
-def _cells(values: Float, counted: Counted) -> Iterator[Array]:
+def _cells(values: Float, counted: RowCounts) -> Iterator[Array]:
     gone = np.isnan(values)
     yield _where(gone)
     for known in (~gone, ~gone & (counted.own > 0)):

@@ -29,7 +29,7 @@ AT_ONCE = 16
 
 
 @dataclass(frozen=True, eq=False)
-class Counted:
+class TrainingCounts:
     """Statistics of training rows, where training has counted them otherwise."""
 
     total: float
@@ -49,7 +49,7 @@ class Reference:
     """Per numeric feature: ascending upper ends of all bins except the last; empty for arrays."""
     shares: tuple[Float, ...]
     """Per numeric feature: of the rows that have a value."""
-    counted: Counted | None = field(default=None, metadata=LEFT_OUT)
+    counted: TrainingCounts | None = field(default=None, metadata=LEFT_OUT)
 
 
 def reference(
@@ -179,7 +179,9 @@ def entries(
     return Entries(tuple(names), null, sums, rows)
 
 
-def _counted(snapshot: Snapshot, encoding: Encoding, seen: Float, engine: LinearEngine) -> Counted:
+def _counted(
+    snapshot: Snapshot, encoding: Encoding, seen: Float, engine: LinearEngine
+) -> TrainingCounts:
     sums = column_sums(engine, seen, len(encoding.mean))
     gone, counts, start, number = [], [], 0, 0
     for place, feature in enumerate(encoding.features):
@@ -194,4 +196,4 @@ def _counted(snapshot: Snapshot, encoding: Encoding, seen: Float, engine: Linear
         there = float(seen @ (1.0 - rows))
         sums[start : start + feature.width] /= there if there > 0.0 else 1.0
         start += feature.width
-    return Counted(float(seen.sum()), sums, np.array(gone, np.float64), tuple(counts))
+    return TrainingCounts(float(seen.sum()), sums, np.array(gone, np.float64), tuple(counts))

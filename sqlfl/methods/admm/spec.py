@@ -16,7 +16,7 @@ from sqlfl.planner.federated.amounts import Content, content
 from sqlfl.planner.federated.exchanges import Exchange, RequestReply, Run, exchange
 from sqlfl.planner.federated.method_spec import MethodSpec, Words, has_head, summed
 from sqlfl.planner.query.ucq import Slot
-from sqlfl.privacy.counts import Counts, Part
+from sqlfl.privacy.counts import Counts, SlotFacts
 from sqlfl.privacy.protection import Protection
 
 
@@ -96,7 +96,7 @@ def _words(options: TrainingOptions, protection: Protection) -> Words:
     return Words("epoch", join, client, summed(options, "Xᵀ Y"), (near, mean))
 
 
-def _private(part: Part) -> Counts:
+def _private(part: SlotFacts) -> Counts:
     """Count a sum and a prediction per epoch. For towers, each pass over the client's rows sums
     each row's gradient once, in any batches; `local_rounds` gives the number of passes.
     """

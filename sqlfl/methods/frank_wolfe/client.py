@@ -21,11 +21,11 @@ from sqlfl.base.errors import InternalError
 from sqlfl.messages import Message, PartialGradient, Ready, SendReleases, SumGradient
 from sqlfl.methods.frank_wolfe.configuration import FrankWolfeConfiguration
 from sqlfl.methods.frank_wolfe.messages import (
-    Column,
     ColumnDirection,
     ColumnResiduals,
     ColumnWeights,
     SetSketch,
+    SteepestColumn,
 )
 from sqlfl.methods.frank_wolfe.sketch import Sketch
 from sqlfl.models.towers import TowerShape
@@ -173,7 +173,7 @@ class FrankWolfeOperator:
         self._questions += 1
         looked = self._looked()
         if not len(looked):
-            return Column(self._run, self._slot, 0, 0, NONE.astype(np.float32))
+            return SteepestColumn(self._run, self._slot, 0, 0, NONE.astype(np.float32))
         seen = slopes[looked]
         if self._protected is None:
             best = int(np.argmax(np.abs(seen)))
@@ -185,7 +185,9 @@ class FrankWolfeOperator:
         told = number in self._told
         values = NONE if told else self._tell(number)
         noise = 0.0 if told or self._protected is None else self._protected.noise
-        return Column(self._run, self._slot, number, int(rising), predictions_of(values), noise)
+        return SteepestColumn(
+            self._run, self._slot, number, int(rising), predictions_of(values), noise
+        )
 
     def _looked(self) -> Array:
         configuration, width = self._configuration, self._engine.width

@@ -29,11 +29,11 @@ from sqlfl.messages.replies import Expected, ReplyChannel, refused
 from sqlfl.methods.frank_wolfe.column_cache import JoinedColumns, SketchedColumns, Told
 from sqlfl.methods.frank_wolfe.configuration import FrankWolfeConfiguration
 from sqlfl.methods.frank_wolfe.messages import (
-    Column,
     ColumnDirection,
     ColumnResiduals,
     ColumnWeights,
     SetSketch,
+    SteepestColumn,
 )
 from sqlfl.methods.frank_wolfe.options import CORRECTIVE, FIXED, FrankWolfeOptions
 from sqlfl.methods.frank_wolfe.sketch import Sketch
@@ -169,7 +169,9 @@ class FrankWolfe:
     def _ask(self) -> None:
         """Send the weights, and receive each slot's candidate at them."""
         questions = self._questions()
-        replies: Mapping[Address, Column] = self._conversation.settle(questions, self._expected)
+        replies: Mapping[Address, SteepestColumn] = self._conversation.settle(
+            questions, self._expected
+        )
         self._candidates = {}
         for slot, members in enumerate(self._problem.slots):
             parts = [replies[address] for address in members.addresses]
@@ -188,12 +190,12 @@ class FrankWolfe:
                 number = self._told.add(slot, first.column, whole, noise)
             self._candidates[number] = 1 if first.rising else -1
 
-    def _expected(self, address: Address) -> Expected[Column]:
+    def _expected(self, address: Address) -> Expected[SteepestColumn]:
         slot = next(n for n, m in enumerate(self._problem.slots) if address in m.addresses)
         width = self._conversation.widths[address]
         size = self._size or self._conversation.whole.sizes[address]
 
-        def fault(column: Column) -> str | None:
+        def fault(column: SteepestColumn) -> str | None:
             if not width:
                 return None if not column.values.size else "tells a column of none"
             if column.column >= width:
@@ -204,7 +206,7 @@ class FrankWolfe:
                 return f"tells column {column.column} {told}, with {len(column.values)} values"
             return None
 
-        return Expected(Column, fault=fault)
+        return Expected(SteepestColumn, fault=fault)
 
     def _settle(self) -> None:
         run = self._problem.run

@@ -69,7 +69,7 @@ class ColumnWeights(Message):
 
 
 @dataclass(frozen=True, eq=False)
-class Column(Message):
+class SteepestColumn(Message):
     """Client to coordinator: the column along which the objective falls fastest.
 
     The first time, its values over the joined rows follow.

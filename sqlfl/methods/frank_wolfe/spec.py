@@ -7,11 +7,11 @@ from collections.abc import Callable
 from sqlfl import messages as ms
 from sqlfl.contract.schema import Client
 from sqlfl.methods.frank_wolfe.messages import (
-    Column,
     ColumnDirection,
     ColumnResiduals,
     ColumnWeights,
     SetSketch,
+    SteepestColumn,
 )
 from sqlfl.methods.frank_wolfe.options import CORRECTIVE, SEARCH, FrankWolfeOptions
 from sqlfl.options.training import TrainingOptions
@@ -22,7 +22,7 @@ from sqlfl.planner.federated.exchanges import Exchange, RequestReply, Run, excha
 from sqlfl.planner.federated.method_spec import MethodSpec, Words, summed
 from sqlfl.planner.federated.sizes import Size
 from sqlfl.planner.query.ucq import Slot
-from sqlfl.privacy.counts import Counts, Part
+from sqlfl.privacy.counts import Counts, SlotFacts
 from sqlfl.privacy.protection import Protection
 
 _STEPS = {
@@ -85,7 +85,7 @@ def _answer(run: Run) -> Callable[[Slot, Client], Content]:
         words += f"when it is told first, {column}, clipped and noised (Gaussian)"
 
     def answer(slot: Slot, client: Client) -> Content:
-        return content(Column, words, part=sym.of_client("new_column", slot, client))
+        return content(SteepestColumn, words, part=sym.of_client("new_column", slot, client))
 
     return answer
 
@@ -121,7 +121,7 @@ def _words(options: TrainingOptions, protection: Protection) -> Words:
     )
 
 
-def _private(part: Part) -> Counts:
+def _private(part: SlotFacts) -> Counts:
     """Count a row in every choice of its client, and once in each column that is sent."""
     epochs = part.options.epochs
     return Counts(gradients=0, predictions=0, steps=epochs, selections=epochs)

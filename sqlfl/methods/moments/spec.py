@@ -14,7 +14,7 @@ from sqlfl.planner.federated.exchanges import Exchange, RequestReply, Run, excha
 from sqlfl.planner.federated.method_spec import MethodSpec, Words, summed
 from sqlfl.planner.federated.sizes import Size
 from sqlfl.planner.query.ucq import CATEGORY, Slot
-from sqlfl.privacy.counts import Counts, Part
+from sqlfl.privacy.counts import Counts, SlotFacts
 from sqlfl.privacy.protection import Protection
 
 _MOMENTS = (
@@ -107,7 +107,7 @@ def _words(options: TrainingOptions, protection: Protection) -> Words:
     )
 
 
-def _private(part: Part) -> Counts:
+def _private(part: SlotFacts) -> Counts:
     """A row is in its table's two sums, once each; in a second round its fit is told once, or it is
     in a third sum."""
     second = part.options.listed()["rounds"] == 2

@@ -17,7 +17,7 @@ from sqlfl.planner.federated.amounts import Content, content
 from sqlfl.planner.federated.exchanges import Exchange, RequestReply, Run, exchange
 from sqlfl.planner.federated.method_spec import MethodSpec, Words, has_head, summed
 from sqlfl.planner.query.ucq import Slot
-from sqlfl.privacy.counts import Counts, Part
+from sqlfl.privacy.counts import Counts, SlotFacts
 from sqlfl.privacy.protection import Protection
 
 
@@ -80,7 +80,7 @@ def _words(options: TrainingOptions, protection: Protection) -> Words:
     return Words("step", join, client, summed(options))
 
 
-def _private(part: Part) -> Counts:
+def _private(part: SlotFacts) -> Counts:
     """Count N rows in S = ⌈N/B⌉ batches, as in sgd. A row is drawn for each joined row that it is
     in, for validation too, once an epoch.
     """

@@ -16,7 +16,7 @@ from sqlfl.planner.federated.amounts import Content, content
 from sqlfl.planner.federated.exchanges import Exchange, RequestReply, Run, exchange
 from sqlfl.planner.federated.method_spec import MethodSpec, Words, has_head, summed
 from sqlfl.planner.query.ucq import Slot
-from sqlfl.privacy.counts import Counts, Part
+from sqlfl.privacy.counts import Counts, SlotFacts
 from sqlfl.privacy.protection import Protection
 
 INTERCEPT = "gradient of the intercept, each row's clipped, the sum noised"
@@ -100,7 +100,7 @@ def _words(options: TrainingOptions, protection: Protection) -> Words:
     return Words("step", join, client, summed(options))
 
 
-def _private(part: Part) -> Counts:
+def _private(part: SlotFacts) -> Counts:
     """Count releases of N rows in S = ⌈N/B⌉ batches.
 
     In an epoch a row is in at most min(F, S) batches, each of which sums its gradient once. It is

@@ -11,7 +11,7 @@ from sqlfl.planner.federated.amounts import Content, content
 from sqlfl.planner.federated.exchanges import Exchange, Run
 from sqlfl.planner.federated.method_spec import MethodSpec, Words, summed
 from sqlfl.planner.query.ucq import Slot
-from sqlfl.privacy.counts import Counts, Part
+from sqlfl.privacy.counts import Counts, SlotFacts
 from sqlfl.privacy.protection import Protection
 
 
@@ -42,7 +42,7 @@ def _words(options: TrainingOptions, protection: Protection) -> Words:
     )
 
 
-def _private(part: Part) -> Counts:
+def _private(part: SlotFacts) -> Counts:
     epochs = part.options.epochs
     return Counts(gradients=epochs, predictions=epochs, steps=epochs)
 
