@@ -26,7 +26,7 @@ from sqlfl.contract.transforms import AUTO, TABLE
 from sqlfl.models.kinds import kind_of
 from sqlfl.options.diagnostics import Check, Diagnostic, SkewOptions
 from sqlfl.options.privacy import Privacy
-from sqlfl.options.training import Options, TowerOptions, TrainingOptions
+from sqlfl.options.training import Options, ScoringOptions, TowerOptions, TrainingOptions
 from sqlfl.options.tuning import Tuning
 from sqlfl.planner.federated import exchanges as ex
 from sqlfl.planner.federated.engines import EngineChoice, choose_engines
@@ -233,137 +233,318 @@ class FederatedPlan:
 _WORKED_OUT = ("protection", "exchanges", "secret_sums", "disclosures", "staying", "symbols")
 
 
-def plan(
-    purpose: str,
+@dataclass(frozen=True)
+class Setting:
+    """Facts about the parties that a plan depends on."""
+
+    at: str | None = None
+    """The coordinator's party; None for none of them."""
+    governed: frozenset[Client] = frozenset()
+    """Clients whose owners have training policies."""
+    fleeting: Mapping[Client, str] = field(default_factory=lambda: MappingProxyType({}))
+    """Clients that draw noised labels anew in each session -> reason ('is in memory')."""
+
+
+@dataclass(frozen=True)
+class Noising:
+    """A settled PRIVACY clause, and what follows from it for the clients of each slot."""
+
+    privacy: Privacy
+    slots: Mapping[int, SnapshotPrivacy]
+
+
+@dataclass(frozen=True)
+class WarmStart:
+    """The model that training starts from."""
+
+    run: str
+    """Run of the model, under which clients keep its blocks."""
+    blocks: Mapping[int, int]
+    """Slot of the query -> slot of the model, for each slot with features."""
+
+
+@dataclass(frozen=True)
+class ScoredModel:
+    """The model that a statement evaluates or predicts with."""
+
+    name: str
+    kind: str
+    blocks: Mapping[int, int]
+    """Slot of the query -> slot of the model that scores it, for each slot with features."""
+    exact: bool = False
+    """Its scores are sent in 8-byte numbers."""
+    private: bool = False
+    """It was trained with PRIVACY: clients report no unusual features of its columns."""
+
+
+def training_plan(
     name: str,
     kind: str,
     ucq: Ucq,
-    options: Options,
+    options: TrainingOptions,
     sql: str,
-    model_slots: Mapping[int, int] | None = None,
-    warm: str | None = None,
-    into: Into | None = None,
-    at: str | None = None,
-    privacy: Privacy | None = None,
-    slots: Mapping[int, SnapshotPrivacy] | None = None,
-    findings: bool = True,
-    fleeting: Mapping[Client, str] | None = None,
-    notes: tuple[str, ...] = (),
-    look: Diagnostic | None = None,
+    setting: Setting = Setting(),
+    *,
+    warm: WarmStart | None = None,
+    noising: Noising | None = None,
     tuning: Tuning | None = None,
-    governed: frozenset[Client] = frozenset(),
-    exact: bool = False,
+    notes: tuple[str, ...] = (),
     exposure: bool = False,
 ) -> FederatedPlan:
-    """The plan of a statement over model `name`.
+    """Return the plan of TRAIN or TUNE of model `name`.
 
-    `options` are those of training in TRAIN, of scoring elsewhere. `model_slots` says which slot of
-    the model scores which slot of the query, or in TRAIN, which slot of the model whose run is
-    `warm` its training starts from; it is required, for every slot with features, by EVALUATE,
-    PREDICT and a warm start. `at` is the party that the coordinator runs at. `privacy` is settled,
-    and `slots` what it means for the clients of the slots where anything is noised; where features
-    are protected, or those of the model were, `findings` are not asked for. `fleeting`, `notes`,
-    `look` and `tuning` are as the plan has them, and `governed` and `exact` are as the run has
-    them. Raises InternalError where these do not hold.
+    Raises PlanError for a query that the method is not built for, and InternalError if the
+    arguments contradict each other.
     """
-    if purpose not in (TRAIN, EVALUATE, PREDICT, CHECK, JOIN):
-        raise InternalError(
-            f"the purpose of a plan is to train, evaluate, predict, check or join: {purpose}"
-        )
-    scored = MappingProxyType(dict(model_slots or {}))
-    ucq = _with_owners(ucq, governed)
-    towers = {slot.index for slot in ucq.slots if slot.features}
-    trained = purpose in (EVALUATE, PREDICT) or warm is not None
-    if trained and set(scored) != towers:
-        raise InternalError(f"slots {sorted(towers)} have features, {sorted(scored)} have blocks")
-    training = options if isinstance(options, TrainingOptions) else None
-    if (purpose == TRAIN) != (training is not None):
-        raise InternalError(f"{type(options).__name__} in {purpose}")
-    if training is not None and training.algorithm not in methods():
-        raise InternalError(f"no exchanges are known of algorithm {training.algorithm}")
-    if purpose != TRAIN and warm is not None:
-        raise InternalError(f"{purpose} has no warm start")
-    if training is not None and training.method.secure:
+    if options.algorithm not in methods():
+        raise InternalError(f"no exchanges are known of algorithm {options.algorithm}")
+    if options.method.secure:
         _check_union(ucq)
-    drawn = training is not None and spec_of(training.algorithm).drawn
-    if drawn:
+    if spec_of(options.algorithm).drawn:
         _check_sums(ucq)
-    told = dict(slots or {})
-    protection = protection_of(privacy)
-    noises = purpose == TRAIN or (purpose == EVALUATE and bool(protection.labels))
-    if (privacy is not None) != bool(told) or (privacy is not None and not noises):
-        raise InternalError(f"PRIVACY is {privacy} in {purpose}, and slots {sorted(told)} are told")
-    share = 0.0 if training is None else training.validation_fraction
-    if tuning is not None:
-        share = 0.0 if tuning.groups is not None else tuning.share
-    if any(slot.split for slot in ucq.slots) != (share > 0):
-        raise InternalError(f"a share of {share} of the rows is for validation, of no or one slot")
-    engines = choose_engines(ucq, options)
-    classes = kind_of(kind).classifies and purpose != PREDICT
-    weighted = _weighted(ucq, options) or (isinstance(look, SkewOptions) and ucq.weight is not None)
-    device = None if training is None or training.tower is None else training.tower.device
-    seed = training.seed if training is not None else getattr(look, "seed", None)
-    clients = dict.fromkeys(client for slot in ucq.slots for client in slot.clients)
-    specifications = {
-        client: tuple(
-            replace(
-                _specification(
-                    ucq, slot, client, purpose == TRAIN, classes, engines[slot.index].engine
-                ),
+    draft = _Draft(
+        TRAIN, name, kind, _with_owners(ucq, setting.governed), options, sql, setting,
+        blocks=MappingProxyType({} if warm is None else dict(warm.blocks)),
+        warm=None if warm is None else warm.run,
+        noising=noising, tuning=tuning, notes=notes, exposure=exposure,
+    )  # fmt: skip
+    if warm is not None:
+        draft.check_blocks()
+    return draft.plan()
+
+
+def evaluation_plan(
+    model: ScoredModel,
+    ucq: Ucq,
+    options: ScoringOptions,
+    sql: str,
+    setting: Setting = Setting(),
+    *,
+    noising: Noising | None = None,
+    look: Diagnostic | None = None,
+    notes: tuple[str, ...] = (),
+    exposure: bool = False,
+) -> FederatedPlan:
+    """Return the plan of EVALUATE, or of a diagnostic of rows with a target. PRIVACY can protect
+    labels alone. Raises InternalError if the arguments contradict each other.
+    """
+    if noising is not None and not protection_of(noising.privacy).labels:
+        raise InternalError(f"PRIVACY is {noising.privacy} in {EVALUATE}, without noised labels")
+    draft = _scoring(EVALUATE, model, ucq, options, sql, setting)
+    return replace(draft, noising=noising, look=look, notes=notes, exposure=exposure).plan()
+
+
+def prediction_plan(
+    model: ScoredModel,
+    ucq: Ucq,
+    options: ScoringOptions,
+    sql: str,
+    setting: Setting = Setting(),
+    *,
+    look: Diagnostic | None = None,
+    into: Into | None = None,
+    exposure: bool = False,
+) -> FederatedPlan:
+    """Return the plan of PREDICT, or of a diagnostic of rows without a target. Raises InternalError
+    if the arguments contradict each other.
+    """
+    draft = _scoring(PREDICT, model, ucq, options, sql, setting)
+    return replace(draft, look=look, into=into, exposure=exposure).plan()
+
+
+def check_plan(
+    kind: str,
+    ucq: Ucq,
+    options: ScoringOptions,
+    sql: str,
+    setting: Setting = Setting(),
+    *,
+    look: Diagnostic,
+) -> FederatedPlan:
+    """Return the plan of CHECK; `kind`: of a model that the target is meant for."""
+    ucq = _with_owners(ucq, setting.governed)
+    return _Draft(CHECK, "", kind, ucq, options, sql, setting, findings=False, look=look).plan()
+
+
+def join_plan(
+    name: str,
+    kind: str,
+    ucq: Ucq,
+    options: ScoringOptions,
+    sql: str,
+    setting: Setting = Setting(),
+) -> FederatedPlan:
+    """Return the plan of CREATE JOIN `name`; `kind`: of a model that takes any target."""
+    ucq = _with_owners(ucq, setting.governed)
+    return _Draft(JOIN, name, kind, ucq, options, sql, setting, findings=False).plan()
+
+
+def _scoring(
+    purpose: str,
+    model: ScoredModel,
+    ucq: Ucq,
+    options: ScoringOptions,
+    sql: str,
+    setting: Setting,
+) -> _Draft:
+    draft = _Draft(
+        purpose, model.name, model.kind, _with_owners(ucq, setting.governed), options, sql, setting,
+        blocks=MappingProxyType(dict(model.blocks)), findings=not model.private, exact=model.exact,
+    )  # fmt: skip
+    draft.check_blocks()
+    return draft
+
+
+@dataclass(frozen=True)
+class _Draft:
+    """What a constructor of a plan decides, as `FederatedPlan` has it; `plan` derives the rest."""
+
+    purpose: str
+    name: str
+    kind: str
+    ucq: Ucq
+    options: Options
+    sql: str
+    setting: Setting
+    blocks: Mapping[int, int] = field(default_factory=lambda: MappingProxyType({}))
+    warm: str | None = None
+    noising: Noising | None = None
+    findings: bool = True
+    look: Diagnostic | None = None
+    tuning: Tuning | None = None
+    into: Into | None = None
+    notes: tuple[str, ...] = ()
+    exposure: bool = False
+    exact: bool = False
+
+    def plan(self) -> FederatedPlan:
+        if self.noising is not None and not self.noising.slots:
+            raise InternalError(f"PRIVACY is {self.noising.privacy}, and it protects no slot")
+        if any(slot.split for slot in self.ucq.slots) != (self.share > 0):
+            share = f"a share of {self.share} of the rows is for validation"
+            raise InternalError(f"{share}, of no or one slot")
+        engines = choose_engines(self.ucq, self.options)
+        specifications = self._specifications(engines)
+        run = self._run(specifications)
+        if self.tuning is not None:
+            _check_candidates(run, self.tuning)
+        return FederatedPlan(
+            purpose=self.purpose,
+            name=self.name,
+            kind=self.kind,
+            sql=self.sql,
+            options=self.options,
+            ucq=self.ucq,
+            engines=MappingProxyType(engines),
+            mapping=mapping_query(self.ucq),
+            specifications=MappingProxyType(specifications),
+            blocks=self.blocks,
+            run=run,
+            into=self.into,
+            at=self.setting.at,
+            privacy=None if self.noising is None else self.noising.privacy,
+            findings=run.findings,
+            merges=run.merges,
+            fleeting=MappingProxyType(dict(self.setting.fleeting)),
+            notes=self.notes,
+            look=self.look,
+            tuning=self.tuning,
+            exposure=self.exposure,
+        )
+
+    def check_blocks(self) -> None:
+        """Raise InternalError unless each slot with features, and no other, has a block."""
+        towers = {slot.index for slot in self.ucq.slots if slot.features}
+        if set(self.blocks) != towers:
+            slots = f"slots {sorted(towers)} have features"
+            raise InternalError(f"{slots}, {sorted(self.blocks)} have blocks")
+
+    @property
+    def training(self) -> TrainingOptions | None:
+        return self.options if isinstance(self.options, TrainingOptions) else None
+
+    @property
+    def protection(self) -> Protection:
+        return protection_of(None if self.noising is None else self.noising.privacy)
+
+    @property
+    def share(self) -> float:
+        """Share of the rows that is held out of training; 0 where groups of rows decide."""
+        if self.tuning is not None:
+            return 0.0 if self.tuning.groups is not None else self.tuning.share
+        return 0.0 if self.training is None else self.training.validation_fraction
+
+    def _specifications(
+        self, engines: Mapping[int, EngineChoice]
+    ) -> dict[Client, tuple[SlotSpecification, ...]]:
+        """Return the specifications of each client's slots, clients in order of occurrence."""
+        ucq, training, share = self.ucq, self.training, self.share
+        classes = kind_of(self.kind).classifies and self.purpose != PREDICT
+        skewed = isinstance(self.look, SkewOptions) and ucq.weight is not None
+        device = None if training is None or training.tower is None else training.tower.device
+        drawn = training is not None and spec_of(training.algorithm).drawn
+
+        def of_slot(slot: Slot, client: Client) -> SlotSpecification:
+            engine = engines[slot.index].engine
+            return replace(
+                _specification(ucq, slot, client, self.purpose == TRAIN, classes, engine),
                 split=share if slot.split else 0.0,
                 base=slot.base,
-                privacy=told.get(slot.index),
-                weighted=weighted,
-                seed=seed,
-                warm=None if warm is None or not slot.features else (warm, scored[slot.index]),
+                privacy=None if self.noising is None else self.noising.slots.get(slot.index),
+                weighted=_weighted(ucq, self.options) or skewed,
+                seed=training.seed if training is not None else getattr(self.look, "seed", None),
+                warm=(
+                    None
+                    if self.warm is None or not slot.features
+                    else (self.warm, self.blocks[slot.index])
+                ),
                 device=device if slot.features else None,
                 secure=training is not None and training.method.secure,
                 drawn=drawn and bool(slot.features),
-                folds=0 if tuning is None else tuning.splits,
+                folds=0 if self.tuning is None else self.tuning.splits,
             )
-            for slot in ucq.slots
-            if slot.of(client)
+
+        clients = dict.fromkeys(client for slot in ucq.slots for client in slot.clients)
+        return {
+            client: tuple(of_slot(slot, client) for slot in ucq.slots if slot.of(client))
+            for client in clients
+        }
+
+    def _run(self, specifications: Mapping[Client, tuple[SlotSpecification, ...]]) -> ex.Run:
+        """Return the facts that the exchanges follow from."""
+        ucq, training, protection = self.ucq, self.training, self.protection
+        findings = self.findings and not protection.rows
+        if training is None:
+            merges, separates = False, _tells_classes(self.look, ucq, self.kind)
+        else:
+            tuning = self.tuning
+            each = [training] if tuning is None else [c.options for c in tuning.candidates]
+            merges = ucq.offset is None and all(
+                _merges(options, protection) and not _of_tables(ucq, options) for options in each
+            )
+            alone = tuning is None and self.warm is None
+            separates = alone and findings and _separates(self.kind, training)
+        return ex.Run(
+            purpose=self.purpose,
+            model=self.name,
+            kind=self.kind,
+            ucq=ucq,
+            options=self.options,
+            blocks=self.blocks,
+            specifications=specifications,
+            fragments={
+                client: _fragments(ucq, client, specifications[client]) for client in specifications
+            },
+            into=self.into,
+            protection=protection,
+            findings=findings,
+            merges=merges,
+            look=self.look,
+            tuning=self.tuning,
+            governed=self.setting.governed,
+            exact=self.exact,
+            separates=separates,
         )
-        for client in clients
-    }
-    fragments = {client: _fragments(ucq, client, specifications[client]) for client in clients}
-    findings = findings and not protection.rows
-    every = [training] if tuning is None else [c.options for c in tuning.candidates]
-    merges = ucq.offset is None and all(
-        options is not None and _merges(options, protection) and not _of_tables(ucq, options)
-        for options in every
-    )
-    run = ex.Run(
-        purpose, name, kind, ucq, options, scored, specifications, fragments, into, protection,
-        findings, merges, look, tuning, governed, exact,
-        _tells_classes(look, ucq, kind) if training is None else
-        tuning is None and warm is None and findings and _separates(kind, training),
-    )  # fmt: skip
-    if tuning is not None:
-        _check_candidates(run, tuning)
-    return FederatedPlan(
-        purpose=purpose,
-        name=name,
-        kind=kind,
-        sql=sql,
-        options=options,
-        ucq=ucq,
-        engines=MappingProxyType(engines),
-        mapping=mapping_query(ucq),
-        specifications=MappingProxyType(specifications),
-        blocks=scored,
-        run=run,
-        into=into,
-        at=at,
-        privacy=privacy,
-        findings=findings,
-        merges=merges,
-        fleeting=MappingProxyType(dict(fleeting or {})),
-        notes=notes,
-        look=look,
-        tuning=tuning,
-        exposure=exposure,
-    )
 
 
 def _with_owners(ucq: Ucq, governed: frozenset[Client]) -> Ucq:

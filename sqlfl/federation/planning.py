@@ -51,9 +51,19 @@ from sqlfl.options.resolve import (
 from sqlfl.options.tuning import resolve_tuning
 from sqlfl.planner.explain.document import ExplainedPlan, explained
 from sqlfl.planner.explain.report import expected_report
-from sqlfl.planner.federated import plan as federated
 from sqlfl.planner.federated.into import plan_into
-from sqlfl.planner.federated.plan import FederatedPlan
+from sqlfl.planner.federated.plan import (
+    FederatedPlan,
+    Noising,
+    ScoredModel,
+    Setting,
+    WarmStart,
+    check_plan,
+    evaluation_plan,
+    join_plan,
+    prediction_plan,
+    training_plan,
+)
 from sqlfl.planner.grammar.dialect import parse
 from sqlfl.planner.grammar.statements import (
     CheckQuery,
@@ -134,14 +144,14 @@ def plan_training(
     check_stragglers(ucq, statement, options)
     for candidate in [options] if tuning is None else [c.options for c in tuning.candidates]:
         check_offset(statement, candidate)
-    told = None
+    noising = None
     if privacy is not None:
         clause = Clause.of(statement.privacy or (), statement.sql)
         privacy = settled(privacy, statement.kind, ucq, clause)
         options = with_tables(ucq, statement, options, privacy.epsilon)
         check_budget(privacy, statement.kind, ucq, options, clause, at)
-        told = slots_of(privacy, statement.kind, ucq)
-    slots, run = None, None
+        noising = Noising(privacy, slots_of(privacy, statement.kind, ucq))
+    warm = None
     if options.warm_start is not None:
         model = models(options.warm_start)
         if model.kind != statement.kind:
@@ -151,26 +161,21 @@ def plan_training(
             )
         check_shape(model, options)
         check_same(model, ucq.transforms)
-        ucq, slots = matched_with(
+        ucq, blocks = matched_with(
             ucq, model, "leave them out of the SELECT list, or warm_start out"
         )
-        run = model.run
-    return federated.plan(
-        federated.TRAIN,
+        warm = WarmStart(model.run, blocks)
+    return training_plan(
         statement.name,
         statement.kind,
         ucq,
         options,
         statement.sql,
-        slots,
-        run,
-        at=at,
-        privacy=privacy,
-        slots=told,
-        fleeting=_fleeting(ucq, catalog),
-        governed=_governed(ucq, catalog),
-        notes=(*notes, *auto_notes(ucq, transforms)),
+        _setting(ucq, catalog, at),
+        warm=warm,
+        noising=noising,
         tuning=tuning,
+        notes=(*notes, *auto_notes(ucq, transforms)),
         exposure=statement.exposure,
     )
 
@@ -185,17 +190,16 @@ def explain(
     return explained(plan, report, verdicts, links)
 
 
-def _fleeting(ucq: Ucq, catalog: Catalog) -> Mapping[Client, str]:
-    """Return clients with noised labels that keep no secret for them -> reason."""
-    clients = [client for slot in ucq.slots if slot.noised for client in slot.databases]
-    reasons = {client: catalog.fleeting(client) for client in clients}
-    return {client: reason for client, reason in reasons.items() if reason}
-
-
-def _governed(ucq: Ucq, catalog: Catalog) -> frozenset[Client]:
-    """Return clients whose owners have training policies."""
+def _setting(ucq: Ucq, catalog: Catalog, at: str | None) -> Setting:
+    """Return which parties have policies, and which keep no secret for noised labels."""
     clients = {client for slot in ucq.slots for client in slot.databases}
-    return frozenset(client for client in clients if catalog.governed(client))
+    noised = [client for slot in ucq.slots if slot.noised for client in slot.databases]
+    reasons = {client: catalog.fleeting(client) for client in noised}
+    return Setting(
+        at,
+        frozenset(client for client in clients if catalog.governed(client)),
+        {client: reason for client, reason in reasons.items() if reason},
+    )
 
 
 def _asked(statement: TrainModel) -> Privacy | None:
@@ -224,7 +228,6 @@ def plan_scoring(
     transforms = tuple(PlacedItem(transform) for transform in model.transforms)
     privacy = None
     if isinstance(statement, EvaluateModel):
-        purpose = federated.EVALUATE
         if statement.privacy is not None:
             privacy = resolve_evaluation(model.kind, statement.privacy, statement.sql)
         ucq = to_ucq(
@@ -246,7 +249,6 @@ def plan_scoring(
             clause = Clause.of(statement.privacy or (), statement.sql)
             privacy = settled_evaluation(privacy, model, ucq, clause)
     else:
-        purpose = federated.PREDICT
         ucq = to_ucq(
             statement.query,
             statement.sql,
@@ -270,13 +272,33 @@ def plan_scoring(
         )
     if isinstance(look, Inference) and look.cluster is not None:
         ucq = with_units(ucq, look.cluster, "cluster")
-    ucq, model_slots = matched_with(ucq, model, SURPLUS)
+    ucq, blocks = matched_with(ucq, model, SURPLUS)
     check_combined(look, ucq)
     check_bases(look, ucq)
     for text in drifted(ucq, model):
         remark(text)
+    scored = ScoredModel(
+        model.name, model.kind, blocks, model.exact, private=bool(model.privacy.assumptions)
+    )
+    setting = _setting(ucq, catalog, at)
+    exposure = model.exposure and ucq.offset is not None
+    if isinstance(statement, EvaluateModel):
+        noising = None
+        if privacy is not None:
+            noising = Noising(privacy, slots_of(privacy, model.kind, ucq))
+        return evaluation_plan(
+            scored,
+            ucq,
+            options,
+            statement.sql,
+            setting,
+            noising=noising,
+            look=look,
+            notes=notes_of(model, privacy),
+            exposure=exposure,
+        )
     into = None
-    if isinstance(statement, PredictModel) and statement.into is not None:
+    if statement.into is not None:
         into = plan_into(
             statement.into,
             statement.identifiers,
@@ -287,25 +309,8 @@ def plan_scoring(
             statement.sql,
             statement.query if statement.replace else None,
         )
-    return federated.plan(
-        purpose,
-        model.name,
-        model.kind,
-        ucq,
-        options,
-        statement.sql,
-        model_slots,
-        into=into,
-        at=at,
-        privacy=privacy,
-        slots=None if privacy is None else slots_of(privacy, model.kind, ucq),
-        findings=not model.privacy.assumptions,
-        fleeting=_fleeting(ucq, catalog),
-        governed=_governed(ucq, catalog),
-        notes=notes_of(model, privacy) if purpose == federated.EVALUATE else (),
-        look=look,
-        exact=model.exact,
-        exposure=model.exposure and ucq.offset is not None,
+    return prediction_plan(
+        scored, ucq, options, statement.sql, setting, look=look, into=into, exposure=exposure
     )
 
 
@@ -334,18 +339,7 @@ def plan_check(statement: CheckQuery, catalog: Catalog, at: str | None = None) -
     chosen = str(kind or "") or _kind_of(ucq)
     if statement.target is not None:
         check_target(ucq, chosen, statement.sql, statement.target.span)
-    plan = federated.plan(
-        federated.CHECK,
-        "",
-        chosen,
-        ucq,
-        options,
-        statement.sql,
-        at=at,
-        findings=False,
-        look=look,
-        governed=_governed(ucq, catalog),
-    )
+    plan = check_plan(chosen, ucq, options, statement.sql, _setting(ucq, catalog, at), look=look)
     return replace(plan, differences=unlike)
 
 
@@ -371,17 +365,8 @@ def plan_join(statement: CreateJoin, catalog: Catalog, at: str | None = None) ->
             hint="write FROM ( query ) in each statement, or attach it without combine = True",
         )
     options = resolve_scoring(NUMBERS, {}, (), statement.sql)
-    return federated.plan(
-        federated.JOIN,
-        statement.name,
-        NUMBERS,
-        ucq,
-        options,
-        statement.sql,
-        at=at,
-        findings=False,
-        governed=_governed(ucq, catalog),
-    )
+    setting = _setting(ucq, catalog, at)
+    return join_plan(statement.name, NUMBERS, ucq, options, statement.sql, setting)
 
 
 NUMBERS, CLASSES = "linear_regression", "softmax_regression"

@@ -11,12 +11,21 @@ from sqlfl.contract.schema import Client, FittedStep, Made
 from sqlfl.contract.transforms import Transform
 from sqlfl.coordinator.privacy_planning import slots_of
 from sqlfl.models.kinds import NEURAL as NEURAL_KINDS
-from sqlfl.options.diagnostics import Diagnostic
+from sqlfl.options.diagnostics import Check, Diagnostic
 from sqlfl.options.privacy import Privacy
 from sqlfl.options.resolve import resolve_scoring, training_options
 from sqlfl.options.tuning import resolve_tuning
 from sqlfl.planner.federated.into import Into
-from sqlfl.planner.federated.plan import FederatedPlan, plan
+from sqlfl.planner.federated.plan import (
+    FederatedPlan,
+    Noising,
+    ScoredModel,
+    Setting,
+    check_plan,
+    evaluation_plan,
+    prediction_plan,
+    training_plan,
+)
 from sqlfl.planner.grammar.dialect import parse
 from sqlfl.planner.grammar.statements import TuneModel
 from sqlfl.planner.query.ucq import (
@@ -308,29 +317,27 @@ def train(
 ) -> FederatedPlan:
     """`privacy` is settled."""
     usual = OPTIONS | (NEURAL if kind in NEURAL_KINDS else {})
-    told = None if privacy is None else slots_of(privacy, kind, ucq)
+    noising = None if privacy is None else Noising(privacy, slots_of(privacy, kind, ucq))
     resolved = training_options(
         kind,
         usual | dict(options or {}),
         private=privacy is not None and privacy.features,
         noised=privacy is not None and privacy.predictions == "gaussian",
     )
-    return plan("train", "m", kind, ucq, resolved, sql, at=at, privacy=privacy, slots=told)
+    return training_plan("m", kind, ucq, resolved, sql, Setting(at), noising=noising)
 
 
-def tuned(options: str = "l2 = [1e-3, 1e-1], folds = 3", ucq: Ucq | None = None) -> FederatedPlan:
+def tuned(written: str = "l2 = [1e-3, 1e-1], folds = 3", ucq: Ucq | None = None) -> FederatedPlan:
     """TUNE, of the first plan's query."""
     statement = parse(
-        f"TUNE MODEL m USING linear_regression TARGET paid WITH ({options}) FROM (SELECT 1)"
+        f"TUNE MODEL m USING linear_regression TARGET paid WITH ({written}) FROM (SELECT 1)"
     )
     assert isinstance(statement, TuneModel)
     tuning = resolve_tuning("linear_regression", statement.options)
     ucq = cards() if ucq is None else ucq
     slots = tuple(replace(s, split=s.target) for s in ucq.slots)
-    return plan(
-        "train", "m", "linear_regression", replace(ucq, slots=slots),
-        tuning.candidates[0].options, statement.sql, tuning=tuning,
-    )  # fmt: skip
+    ucq, options = replace(ucq, slots=slots), tuning.candidates[0].options
+    return training_plan("m", "linear_regression", ucq, options, statement.sql, tuning=tuning)
 
 
 def score(
@@ -346,8 +353,15 @@ def score(
     ucq = cards(purpose)
     what = purpose.upper() if look is None else f"{look.word.upper()} OF"
     sql = f"{what} MODEL m FROM (SELECT ...)"
-    scored = {0: 0, 2: 1}
-    return plan(purpose, "m", kind, ucq, options, sql, scored, at=at, look=look, exact=exact)
+    model = ScoredModel("m", kind, {0: 0, 2: 1}, exact)
+    made = evaluation_plan if purpose == "evaluate" else prediction_plan
+    return made(model, ucq, options, sql, Setting(at), look=look)
+
+
+def checked(look: Check) -> FederatedPlan:
+    """CHECK, of a query with a target that is a number."""
+    options = resolve_scoring("linear_regression", {})
+    return check_plan("linear_regression", cards("check"), options, "CHECK (SELECT ...)", look=look)
 
 
 def evaluated(privacy: Privacy) -> FederatedPlan:
@@ -355,11 +369,9 @@ def evaluated(privacy: Privacy) -> FederatedPlan:
     options = resolve_scoring("linear_regression", {})
     ucq = noised(cards("evaluate"))
     sql = "EVALUATE MODEL m PRIVACY (...) FROM (SELECT ...)"
-    told = slots_of(privacy, "linear_regression", ucq)
-    scored = {0: 0, 2: 1}
-    return plan(
-        "evaluate", "m", "linear_regression", ucq, options, sql, scored, privacy=privacy, slots=told
-    )
+    noising = Noising(privacy, slots_of(privacy, "linear_regression", ucq))
+    model = ScoredModel("m", "linear_regression", {0: 0, 2: 1})
+    return evaluation_plan(model, ucq, options, sql, noising=noising)
 
 
 def into() -> FederatedPlan:
@@ -372,5 +384,5 @@ def into() -> FederatedPlan:
     names = tuple(identifier.name for identifier in ucq.identifiers)
     made = Into(f"{party}.scores", tables, (slot.index,), names, (), "VARCHAR")
     sql = f"PREDICT MODEL m ID (...) FROM (SELECT ...) INTO {party}.scores"
-    scored = {0: 0, 2: 1}
-    return plan("predict", "m", "linear_regression", ucq, options, sql, scored, into=made)
+    model = ScoredModel("m", "linear_regression", {0: 0, 2: 1})
+    return prediction_plan(model, ucq, options, sql, into=made)

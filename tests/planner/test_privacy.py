@@ -18,8 +18,7 @@ from sqlfl.options.privacy import Privacy
 from sqlfl.options.resolve import training_options
 from sqlfl.planner.explain.document import summary
 from sqlfl.planner.explain.render import Notes
-from sqlfl.planner.federated.plan import FederatedPlan
-from sqlfl.planner.federated.plan import plan as make
+from sqlfl.planner.federated.plan import FederatedPlan, Noising, training_plan
 from sqlfl.planner.grammar.dialect import parse
 from sqlfl.planner.grammar.statements import TrainModel
 from sqlfl.store.registry import Model
@@ -227,15 +226,11 @@ def test_all_rows_are_in_a_step_unless_a_batch_size_is_given() -> None:
     assert "batch" in [e.phase for e in some.exchanges]
 
 
-def test_a_plan_of_privacy_needs_what_slots_are_said() -> None:
+def test_a_plan_of_privacy_protects_some_slot() -> None:
     ucq = plans.flights()
     usual = training_options("linear_regression", plans.OPTIONS)
-    with pytest.raises(InternalError, match="slots \\[\\] are told"):
-        make("train", "m", "linear_regression", ucq, usual, "TRAIN", privacy=BOUND)
-    found = plans.train(ucq, "linear_regression", SGD, privacy=BOUND).specifications
-    told = {item.slot: item.privacy for own in found.values() for item in own}
-    with pytest.raises(InternalError, match="in train, and slots \\[0, 1\\] are told"):
-        make("train", "m", "linear_regression", ucq, usual, "TRAIN", slots=told)  # type: ignore[arg-type]
+    with pytest.raises(InternalError, match="it protects no slot"):
+        training_plan("m", "linear_regression", ucq, usual, "TRAIN", noising=Noising(BOUND, {}))
 
 
 def said(plan: FederatedPlan) -> str:

@@ -27,7 +27,7 @@ from sqlfl.options.resolve import training_options
 from sqlfl.planner.explain.document import ExplainedPlan, details
 from sqlfl.planner.explain.render import WIDTH, Document, Section, TextTable, to_text
 from sqlfl.planner.explain.totals import totals
-from sqlfl.planner.federated.plan import FederatedPlan, plan
+from sqlfl.planner.federated.plan import FederatedPlan, WarmStart, training_plan
 from sqlfl.planner.federated.sizes import Symbol
 from tests import goldens
 from tests.depth import SEED
@@ -427,8 +427,8 @@ def test_what_is_said_of_towers_is_true_of_towers() -> None:
 
 def test_a_warm_start_of_towers_does_not_begin_with_drawn_parameters() -> None:
     options = training_options("mlp_regressor", plans.OPTIONS | plans.NEURAL)
-    sql, scored = "TRAIN MODEL m", {0: 0, 2: 1}
-    made = plan("train", "m", "mlp_regressor", plans.cards(), options, sql, scored, "run")
+    warm = WarmStart("run", {0: 0, 2: 1})
+    made = training_plan("m", "mlp_regressor", plans.cards(), options, "TRAIN MODEL m", warm=warm)
     assert "can draw itself" not in said(made)
     assert "can follow" not in said(made)
     assert "by the model that training starts from" in said(made)

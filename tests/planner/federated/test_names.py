@@ -14,8 +14,7 @@ from sqlfl.options.diagnostics import (
 )
 from sqlfl.options.privacy import Privacy
 from sqlfl.options.resolve import training_options
-from sqlfl.planner.federated.plan import FederatedPlan
-from sqlfl.planner.federated.plan import plan as planned
+from sqlfl.planner.federated.plan import FederatedPlan, WarmStart, training_plan
 from tests.planner import plans
 
 PLANS = {
@@ -31,15 +30,13 @@ PLANS = {
     "transformed": plans.train(plans.transformed(plans.cards()), "linear_regression"),
     "curved": plans.train(plans.curved(plans.flights()), "linear_regression"),
     "tuned": plans.tuned(),
-    "warm": planned(
-        "train",
+    "warm": training_plan(
         "m",
         "linear_regression",
         plans.cards(),
         training_options("linear_regression", plans.OPTIONS),
         "",
-        {0: 0, 2: 1},
-        "old",
+        warm=WarmStart("old", {0: 0, 2: 1}),
     ),
     "secure": plans.train(plans.cards(), "linear_regression", {"union": "secure"}),
     "private": plans.train(
@@ -77,8 +74,8 @@ PLANS = {
     "exact contributions": plans.score(
         "predict", look=ContributionsOptions(features=True), exact=True
     ),
-    "check": plans.score("check", look=Check()),
-    "check alone": plans.score("check", look=Check(explains=False)),
+    "check": plans.checked(Check()),
+    "check alone": plans.checked(Check(explains=False)),
 }
 NAMES = {kind.kind for kind in KINDS.values()}
 OUTSIDE = {"keep", "drop", "failure", "collect", "collected", "repeat", "send_block", "block"}

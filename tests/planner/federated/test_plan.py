@@ -8,11 +8,17 @@ import pytest
 from sqlfl.base.errors import InternalError
 from sqlfl.contract.schema import specifications_to_json
 from sqlfl.models.towers import TowerShape
-from sqlfl.options.resolve import training_options
+from sqlfl.options.resolve import resolve_scoring, training_options
 from sqlfl.options.training import TowerOptions
 from sqlfl.planner.federated.engines import EngineChoice, bytes_of, choose_engines, row_bytes
 from sqlfl.planner.federated.exchanges import DOWN, UP, WHOLE
-from sqlfl.planner.federated.plan import FederatedPlan, plan
+from sqlfl.planner.federated.plan import (
+    FederatedPlan,
+    ScoredModel,
+    WarmStart,
+    prediction_plan,
+    training_plan,
+)
 from sqlfl.planner.federated.symbols import ROLES
 from tests.planner import plans
 from tests.planner.plans import AIRLINE, BANK_0, BANK_1, METEO
@@ -160,17 +166,19 @@ def test_validation_needs_a_slot_to_draw_from() -> None:
 
 
 def test_a_warm_start_tells_each_block_where_it_starts() -> None:
-    options = training_options("linear_regression", plans.OPTIONS)
-    warm = plan(
-        "train", "m", "linear_regression", plans.cards(), options, "", {0: 1, 2: 0}, warm="old"
-    )
+    warm = warmed(WarmStart("old", {0: 1, 2: 0}))
     assert warm.specifications[BANK_0][0].warm == ("old", 1)
     link, planes = warm.specifications[AIRLINE]
     assert (link.warm, planes.warm) == (None, ("old", 0))
     told = {d.what for d in warm.disclosures if d.kind == "statistics"}
     assert all("model that training starts from" in what for what in told)
     with pytest.raises(InternalError):
-        plan("train", "m", "linear_regression", plans.cards(), options, "", {0: 1}, warm="old")
+        warmed(WarmStart("old", {0: 1}))
+
+
+def warmed(start: WarmStart) -> FederatedPlan:
+    options = training_options("linear_regression", plans.OPTIONS)
+    return training_plan("m", "linear_regression", plans.cards(), options, "", warm=start)
 
 
 def test_a_plan_is_read_only() -> None:
@@ -183,9 +191,12 @@ def test_a_plan_is_read_only() -> None:
 
 def test_blocks_must_cover_the_slots_with_features() -> None:
     with pytest.raises(InternalError, match=r"slots \[0, 2\] have features, \[0\] have blocks"):
-        plan("predict", "m", "linear_regression", plans.cards("predict"), {}, "", {0: 0})
-    with pytest.raises(InternalError, match="purpose"):
-        plan("score", "m", "linear_regression", plans.cards(), {}, "")
+        prediction_plan(
+            ScoredModel("m", "linear_regression", {0: 0}),
+            plans.cards("predict"),
+            resolve_scoring("linear_regression", {}),
+            "",
+        )
 
 
 def test_prepare_has_the_exact_length_of_its_texts() -> None:
@@ -345,16 +356,7 @@ def test_optimizers_change_no_traffic_but_adam_needs_no_curvature() -> None:
 
 
 def test_a_warm_start_asks_for_predictions() -> None:
-    made = plan(
-        "train",
-        "m",
-        "linear_regression",
-        plans.cards(),
-        training_options("linear_regression", plans.OPTIONS),
-        "",
-        {0: 0, 2: 1},
-        "run",
-    )
+    made = warmed(WarmStart("run", {0: 0, 2: 1}))
     assert kinds(made, 0, DOWN)["send_predictions"] == "16·V + 16"
     cold = plans.train(plans.cards(), "linear_regression")
     assert kinds(cold, 0, DOWN)["send_predictions"] == "16·V"  # to measure the gradient at
