@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -138,8 +138,7 @@ def _rounds(
     scores = loss_of(plan.kind, len(target.classes or ()), plan.training.listed()).outputs
     outputs = None if plan.tower is None else plan.tower.outputs
     asked = None if plan.privacy is None else plan.privacy.honest_parties
-    return planned_releases(
-        plan.training,
+    exposure = SlotExposure(
         slot=slot.index,
         joined=len(part.rows),
         clip=clip,
@@ -158,6 +157,7 @@ def _rounds(
         row_weight=_row_weight(plan, slot, part),
         leads=plan.ucq.leading == slot.index,
     )
+    return planned_releases(plan.training, exposure)
 
 
 def _residual(plan: FederatedPlan, target: Targets) -> float:
@@ -399,72 +399,92 @@ def _check(
     check_releases(calibration, slot.index, releases, told)
 
 
-def planned_releases(
-    options: TrainingOptions,
-    *,
-    slot: int,
-    joined: int,
-    clip: float,
-    clients: int,
-    copies: int,
-    partners: Mapping[int, int],
-    numeric: int = 0,
-    categories: int = 0,
-    largest: float = 0.0,
-    one_sided: frozenset[int] = frozenset(),
-    one_sided_slopes: bool = False,
-    summed: int = 0,
-    outputs: int = 0,
-    honest: int = 0,
-    residual: float = 0.0,
-    row_weight: float = 0.0,
-    leads: bool = False,
-) -> PlannedReleases:
-    """Return the planned releases of one slot, from the options of WITH.
+@dataclass(frozen=True)
+class SlotExposure:
+    """Facts about a slot and its rows in the join that its releases follow from."""
 
-    joined: N, joined rows that train. copies, partners: F, and slot j -> F_ij, each counted over
-    these rows. one_sided, one_sided_slopes: as PlannedReleases has them. numeric, categories,
-    largest: for second moments. They are the slot's encoded numeric columns, its categorical
-    features, and the largest count (sum of weights) of a row. summed: for draws, F over all joined
-    rows, including validation rows. outputs, honest: for draws, as PlannedReleases has them.
-    residual: for choices, R. row_weight: for moments alone, the maximum weight of a row in them.
-    leads: the slot is the query's leading one.
+    slot: int
+    joined: int
+    """N, joined rows that train."""
+    clip: float
+    clients: int
+    copies: int
+    """F: maximum number of these joined rows with one of the slot's rows."""
+    partners: Mapping[int, int] = field(default_factory=dict)
+    """Other slot j -> F_ij: maximum number of rows of j that one of its rows is joined with."""
+    numeric: int = 0
+    """Encoded numeric columns, for second moments."""
+    categories: int = 0
+    """Category features, for second moments."""
+    largest: float = 0.0
+    """Largest count (sum of weights) of a row, for second moments."""
+    one_sided: frozenset[int] = frozenset()
+    """As `PlannedReleases` has it."""
+    one_sided_slopes: bool = False
+    """As `PlannedReleases` has it."""
+    summed: int = 0
+    """F over all joined rows, validation rows too, for draws."""
+    outputs: int = 0
+    """P, numbers of a draw."""
+    honest: int = 0
+    """As `PlannedReleases` has it, for draws."""
+    residual: float = 0.0
+    """R: bound of a residual, for choices of columns."""
+    row_weight: float = 0.0
+    """Maximum weight of a row, where moments alone are released."""
+    leads: bool = False
+    """True of the query's leading slot."""
+
+
+def planned_releases(options: TrainingOptions, exposure: SlotExposure) -> PlannedReleases:
+    """Return the planned releases of one slot, from the options of WITH.
 
     Towers predict once before the first step. Raise InternalError for a method that cannot be
     private.
     """
     epochs, tower, method = options.epochs, options.tower is not None, spec_of(options.algorithm)
-    if joined < 1 or clients < 1:
-        raise InternalError(f"{epochs} epochs over {joined} joined rows at {clients} clients")
+    if exposure.joined < 1 or exposure.clients < 1:
+        rows = f"{exposure.joined} joined rows at {exposure.clients} clients"
+        raise InternalError(f"{epochs} epochs over {rows}")
     if method.private is None:
         raise InternalError(f"{method.name!r} has no private rounds")
-    part = SlotFacts(options, joined, max(copies, 1), clients, max(summed, copies, 1), leads)
+    part = SlotFacts(
+        options,
+        exposure.joined,
+        max(exposure.copies, 1),
+        exposure.clients,
+        max(exposure.summed, exposure.copies, 1),
+        exposure.leads,
+    )
     counts, moments = method.private(part), method.moments and not tower
-    bound = row_bound(numeric) if moments else 0.0
+    bound = sensitivity = 0.0
+    if moments:
+        bound = row_bound(exposure.numeric)
+        sensitivity = moments_sensitivity(exposure.largest, bound, exposure.categories)
     return PlannedReleases(
-        slot=slot,
+        slot=exposure.slot,
         gradients=counts.gradients,
         predictions=counts.predictions + int(tower and not method.drawn),
         moments=int(moments or counts.crosses > 0),
-        moments_sensitivity=moments_sensitivity(largest, bound, categories) if moments else 0.0,
-        clip=clip,
-        clients=clients,
+        moments_sensitivity=sensitivity,
+        clip=exposure.clip,
+        clients=exposure.clients,
         copies=part.copies,
-        partners=dict(partners),
+        partners=dict(exposure.partners),
         steps=counts.steps,
         draws=counts.draws,
-        outputs=outputs if counts.draws else 0,
-        honest=honest if counts.draws else 0,
+        outputs=exposure.outputs if counts.draws else 0,
+        honest=exposure.honest if counts.draws else 0,
         selections=counts.selections,
         sketches=counts.selections,
-        residual_bound=residual if counts.selections else 0.0,
+        residual_bound=exposure.residual if counts.selections else 0.0,
         crosses=counts.crosses,
-        row_weight=row_weight if counts.crosses else 0.0,
-        categories=categories if counts.crosses else 0,
+        row_weight=exposure.row_weight if counts.crosses else 0.0,
+        categories=exposure.categories if counts.crosses else 0,
         whole=counts.steps == epochs,
         epochs=epochs,
         row_bound=bound,
         secret=options.method.secure,
-        one_sided=one_sided,
-        one_sided_slopes=one_sided_slopes,
+        one_sided=exposure.one_sided,
+        one_sided_slopes=exposure.one_sided_slopes,
     )

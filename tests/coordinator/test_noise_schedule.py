@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from sqlfl.base.errors import InternalError
 from sqlfl.contract.privacy_specification import PlannedReleases
-from sqlfl.coordinator.protection import planned_releases
+from sqlfl.coordinator.protection import SlotExposure, planned_releases
 from sqlfl.messages import ExactPredictions, Message, Predictions, Residuals, SendPredictions
 from sqlfl.options.resolve import training_options
 from sqlfl.privacy.block_moments import moments_sensitivity, row_bound
@@ -27,12 +27,12 @@ FIELDS = ("joined", "clients", "copies", "numeric", "categories", "largest")
 
 def planned(algorithm: str = "sgd", *, tower: bool = False, **given: Any) -> PlannedReleases:
     """Of slot 0 with 3 copies of a row among 10 joined rows; `given` are FIELDS and options."""
-    own: dict[str, Any] = {"joined": 10, "clients": 1, "copies": 3}
-    own |= {name: value for name, value in given.items() if name in FIELDS}
+    facts: dict[str, Any] = {"joined": 10, "clients": 1, "copies": 3}
+    facts |= {name: value for name, value in given.items() if name in FIELDS}
     options = {name: value for name, value in given.items() if name not in FIELDS}
     kind = "mlp_regressor" if tower else "linear_regression"
     resolved = training_options(kind, {"algorithm": algorithm, **options}, private=True)
-    return planned_releases(resolved, slot=0, clip=1.0, partners={1: 2}, **own)
+    return planned_releases(resolved, SlotExposure(slot=0, clip=1.0, partners={1: 2}, **facts))
 
 
 def counted(found: PlannedReleases) -> tuple[int, int, int, int]:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from sqlfl.contract.privacy_specification import RoundNoise, RunNoise
-from sqlfl.coordinator.protection import planned_releases
+from sqlfl.coordinator.protection import SlotExposure, planned_releases
 from sqlfl.coordinator.rounds.problem import coordinator_of
 from sqlfl.messages import Gram, PartialGradient, Predictions, SendPredictions, Start
 from sqlfl.planner.federated.method_spec import spec_of
@@ -172,15 +172,16 @@ class MethodConformance:
         for (_, slot), operator in channel.operators.items():
             planned = planned_releases(
                 problem.options,
-                slot=slot,
-                joined=240,
-                clip=1.0,
-                clients=join.clients[slot],
-                copies=int(np.bincount(join.rows[slot]).max()),
-                partners={},
-                numeric=3,
-                categories=1,
-                largest=1.0,
+                SlotExposure(
+                    slot=slot,
+                    joined=240,
+                    clip=1.0,
+                    clients=join.clients[slot],
+                    copies=int(np.bincount(join.rows[slot]).max()),
+                    numeric=3,
+                    categories=1,
+                    largest=1.0,
+                ),
             )
             most = planned.gradients, planned.predictions, planned.moments
             counts = operator.guard.counts

@@ -10,7 +10,7 @@ import pytest
 from sqlfl.base.errors import ModelError
 from sqlfl.contract import stopping
 from sqlfl.contract.privacy_specification import RoundNoise, RunNoise
-from sqlfl.coordinator.protection import planned_releases
+from sqlfl.coordinator.protection import SlotExposure, planned_releases
 from sqlfl.coordinator.rounds.problem import Algorithm, Step, coordinator_of
 from sqlfl.coordinator.rounds.search import Newton
 from sqlfl.messages import SendSlope, Slope
@@ -206,15 +206,16 @@ def test_clients_release_no_more_than_is_planned(name: str, options: dict, exact
     for (_, slot), operator in found.channel.operators.items():
         planned = planned_releases(
             found.options,
-            slot=slot,
-            joined=240,
-            clip=1.0,
-            clients=join.clients[slot],
-            copies=int(np.bincount(join.rows[slot]).max()),
-            partners={},
-            numeric=3,
-            categories=1,
-            largest=1.0,
+            SlotExposure(
+                slot=slot,
+                joined=240,
+                clip=1.0,
+                clients=join.clients[slot],
+                copies=int(np.bincount(join.rows[slot]).max()),
+                numeric=3,
+                categories=1,
+                largest=1.0,
+            ),
         )
         most = planned.gradients, planned.predictions, planned.moments
         counts = operator.guard.counts

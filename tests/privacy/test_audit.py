@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pytest
 
 from sqlfl.contract.privacy_specification import RoundNoise
-from sqlfl.coordinator.protection import planned_releases
+from sqlfl.coordinator.protection import SlotExposure, planned_releases
 from sqlfl.options.privacy import Privacy
 from sqlfl.options.resolve import training_options
 from sqlfl.party import guard
@@ -41,12 +41,7 @@ def planned(
     """What each of the slot's clients does in a run of some steps that claims (ε, δ)."""
     slot = planned_releases(
         training_options("linear_regression", {"algorithm": "sgd", "epochs": STEPS}, private=True),
-        slot=0,
-        joined=CANARIES,
-        clip=1.0,
-        clients=clients,
-        copies=1,
-        partners={},
+        SlotExposure(slot=0, joined=CANARIES, clip=1.0, clients=clients, copies=1),
     )
     privacy = Privacy(
         epsilon=epsilon, delta=delta, clip=1.0, predictions=predictions, statistics="bounds"
