@@ -328,11 +328,7 @@ def _check_specification(item: SlotSpecification) -> None:
     together.
     """
     for feature in item.features:
-        if feature.kind not in KINDS or not 1 <= feature.width <= WIDEST:
-            raise ValueError(f"a feature of kind {feature.kind!r:.40} and width {feature.width}")
-        if not 0 <= feature.pairs <= MOST_PAIRS:
-            raise ValueError(f"{feature.pairs} pairs")
-        _check_step(feature)
+        _check_feature(feature)
     indices = item.fragments
     linked = {number for pair in item.links for number in pair}
     if not all(0 <= index <= MOST_FRAGMENTS for index in indices):
@@ -356,8 +352,14 @@ def _check_specification(item: SlotSpecification) -> None:
         raise ValueError(f"{len(noise.bounds)} bounds of {len(item.features)} features")
 
 
-def _check_step(feature: FeatureSpecification) -> None:
-    """Raise ValueError for a step that TRANSFORM cannot have requested."""
+def _check_feature(feature: FeatureSpecification) -> None:
+    """Raise ValueError for a feature of an unknown kind, and for a step that TRANSFORM cannot have
+    requested.
+    """
+    if feature.kind not in KINDS or not 1 <= feature.width <= WIDEST:
+        raise ValueError(f"a feature of kind {feature.kind!r:.40} and width {feature.width}")
+    if not 0 <= feature.pairs <= MOST_PAIRS:
+        raise ValueError(f"{feature.pairs} pairs")
     step = feature.step
     if step is None:
         return

@@ -128,7 +128,7 @@ class OutputEstimate:
 
     told: Rotations
     resolved: Resolved
-    found: Estimated
+    estimated: Estimated
     """Of these parameters alone; its rank is that of all."""
     output: int
     reference: int
@@ -140,7 +140,7 @@ class Estimation:
     """What the rows say of a model."""
 
     family: Family
-    found: Estimated
+    estimated: Estimated
     fit: Fit
     units: int | None
     """Number of clusters."""

@@ -125,7 +125,7 @@ def _estimate(
         counted = np.where(apart.rows, 0.0, 1.0 if counted is None else counted)
     penalty = 0.0 if finite is not None else _penalty(model, fit)
     nothing = finite.nothing if finite is not None else None if apart is None else apart.nothing
-    found = estimated(
+    estimates = estimated(
         family,
         sums(
             family,
@@ -144,12 +144,12 @@ def _estimate(
         nothing,
         quasi=asked.quasi,
     )
-    if found is None:
+    if estimates is None:
         raise _too_few(fit, number)
-    resolved = _resolved(told, rows, found, apart, theta, penalised=penalty > 0)
+    resolved = _resolved(told, rows, estimates, apart, theta, penalised=penalty > 0)
     ratio = None if finite is None else finite.ratio
-    part = OutputEstimate(told, resolved, found, 0, -1)
-    return Estimation(family, found, fit, number, (part,), ratio, by_class=shares is not None)
+    part = OutputEstimate(told, resolved, estimates, 0, -1)
+    return Estimation(family, estimates, fit, number, (part,), ratio, by_class=shares is not None)
 
 
 def _estimate_of_classes(
@@ -179,7 +179,7 @@ def _estimate_of_classes(
     differences = weights[:, 1:] - weights[:, :1]
     inner = differences.copy()
     inner[0] = 0.0
-    found = estimated(
+    estimates = estimated(
         family,
         sums_of_classes(
             told.design,
@@ -198,17 +198,21 @@ def _estimate_of_classes(
         np.asarray(np.kron(np.eye(classes - 1), nothing), np.float64),
         classes=classes,
     )
-    if found is None:
+    if estimates is None:
         raise _too_few(fit, number)
     parts = []
     for k in range(classes - 1):
         place = slice(k * width, (k + 1) * width)
-        own = replace(found, covariance=found.covariance[place, place], nothing=nothing)
+        of_class = replace(
+            estimates, covariance=estimates.covariance[place, place], nothing=nothing
+        )
         alone = replace(apart, directions=span(apart.directions[place]), nothing=nothing)
         only = replace(told, theta=inner[:, k])
-        resolved = _resolved(only, rows, own, alone, differences[:, k], penalised=penalty > 0)
-        parts.append(OutputEstimate(only, resolved, own, k + 1, 0))
-    return Estimation(family, found, fit, number, tuple(parts), None, by_class=shares is not None)
+        resolved = _resolved(only, rows, of_class, alone, differences[:, k], penalised=penalty > 0)
+        parts.append(OutputEstimate(only, resolved, of_class, k + 1, 0))
+    return Estimation(
+        family, estimates, fit, number, tuple(parts), None, by_class=shares is not None
+    )
 
 
 def _penalty(model: Model, fit: Fit) -> float:
@@ -219,9 +223,9 @@ def _penalty(model: Model, fit: Fit) -> float:
 def _reweighted(rows: Labelled, shares: Array) -> tuple[Labelled, Array]:
     """Rows of some classes count more, and are no more rows."""
     number = float(len(shares) if rows.weights is None else rows.weights.sum())
-    own = shares if rows.weights is None else rows.weights * shares
-    scale = number / own.sum()
-    return replace(rows, weights=own * scale), shares * scale
+    weights = shares if rows.weights is None else rows.weights * shares
+    scale = number / weights.sum()
+    return replace(rows, weights=weights * scale), shares * scale
 
 
 def _too_few(fit: Fit, number: int | None) -> ModelError:
@@ -245,9 +249,9 @@ def _check_firth(model: Model, shares: Array | None) -> None:
 
 def _family(model: Model, h: Float, rows: Labelled) -> Family:
     """Return the distribution of targets around the model's predictions."""
-    found = FAMILIES.get(model.kind)
-    if found is not None:
-        return found
+    family = FAMILIES.get(model.kind)
+    if family is not None:
+        return family
     loss = loss_of_model(model).fitted(rows.y, rows.weights)
     (constant,) = loss.initial_intercept(rows.y, rows.weights).tolist()
     if isinstance(loss, Huber):
@@ -263,29 +267,29 @@ def _class_shares(model: Model, rows: Labelled) -> Array | None:
         return None
     codes = rows.y.astype(np.intp)
     counts = np.bincount(codes, rows.weights, len(model.classes)).astype(np.float64)
-    found: Array = class_weights(option, counts, model.classes)[codes]
-    return found
+    shares: Array = class_weights(option, counts, model.classes)[codes]
+    return shares
 
 
 def _resolved(
     told: Rotations,
     rows: Labelled,
-    found: Estimated,
+    estimates: Estimated,
     apart: Separation | None,
     theta: Float,
     *,
     penalised: bool,
 ) -> Resolved:
     """`theta` (P,): the estimates, the intercept at the centres first."""
-    relations, adjusted = relations_of(found.nothing, told.places)
+    relations, adjusted = relations_of(estimates.nothing, told.places)
     if penalised:
         adjusted = np.eye(len(adjusted))
     partnerless, constants = {}, {}
     for slot, place in told.places.items():
-        own, origin = relations[slot], told.origin[place]
-        taken = own.constants + origin @ own.within
-        function = own.within @ np.where(np.abs(taken) > ZERO * _length(origin), taken, 0.0)
-        without = _partnerless(told, slot, rows.weights, own)
+        related, origin = relations[slot], told.origin[place]
+        taken = related.constants + origin @ related.within
+        function = related.within @ np.where(np.abs(taken) > ZERO * _length(origin), taken, 0.0)
+        without = _partnerless(told, slot, rows.weights, related)
         if without is not None:
             weights, constant, partner = without
             partnerless[slot] = weights, partner
@@ -298,7 +302,7 @@ def _resolved(
     return Resolved(
         relations,
         adjusted @ theta - told.theta,
-        adjusted @ found.covariance @ adjusted.T,
+        adjusted @ estimates.covariance @ adjusted.T,
         np.zeros((len(theta), 0)) if apart is None else apart.directions,
         origin,
         float(origin @ theta),
@@ -322,12 +326,12 @@ def _partnerless(
 
     None where the columns do not tell these rows, or where there are none, or no others.
     """
-    own = told.joined.slots[slot]
-    if not len(own.virtual):
+    members = told.joined.slots[slot]
+    if not len(members.virtual):
         return None
-    mapped = own.rows if counted is None else own.rows[counted > 0]
-    used = np.bincount(mapped, minlength=int(own.offsets[-1])) > 0
-    alone = own.made_up[used]
+    mapped = members.rows if counted is None else members.rows[counted > 0]
+    used = np.bincount(mapped, minlength=int(members.offsets[-1])) > 0
+    alone = members.made_up[used]
     values = told.values[slot][used]
     if alone.all() or not alone.any():
         return None
@@ -407,25 +411,25 @@ def _rotations(
         values[slot] = np.concatenate([part.values for part in parts])
         weights.append(parts[0].weights)
         origin.append(parts[0].origin)
-    own = np.concatenate(weights)
-    found = Rotations(joined, values, own[:, 0], own, np.concatenate(origin))
-    if len(own) * max(outputs - 1, 1) > MOST:
+    theta = np.concatenate(weights)
+    rotations = Rotations(joined, values, theta[:, 0], theta, np.concatenate(origin))
+    if len(theta) * max(outputs - 1, 1) > MOST:
         raise ModelError(
-            f"model {model.name} has {len(own) - 1:,} encoded columns"
+            f"model {model.name} has {len(theta) - 1:,} encoded columns"
             + (f" and {outputs} classes" if outputs > 1 else "")
             + f", and standard errors are worked out of {MOST - 1:,} parameters at most",
             hint="train with fewer categories; IMPORTANCE OF MODEL has no such limit",
         )
-    return found
+    return rotations
 
 
 def _alike(part: Rotated, first: Rotated) -> bool:
     """Return whether two clients of a slot have one basis. Their machines may round unlike."""
     pairs = ((part.weights, first.weights), (part.origin, first.origin))
     return all(
-        own.shape == other.shape
-        and np.linalg.norm(own - other) <= SAME_BASIS * np.linalg.norm(other)
-        for own, other in pairs
+        matrix.shape == other.shape
+        and np.linalg.norm(matrix - other) <= SAME_BASIS * np.linalg.norm(other)
+        for matrix, other in pairs
     )
 
 
@@ -447,20 +451,20 @@ def _errors(
     run: str,
 ) -> dict[int, Errors]:
     """By slot, what its clients make of the covariance."""
-    told, own = part.told, part.resolved
+    told, resolved = part.told, part.resolved
     requests: dict[Address, SendErrors] = {}
-    roots = own.roots(told)
+    roots = resolved.roots(told)
     directions = roots.shape[2]
     taken = 1
     for slot, place in told.places.items():
-        relations = own.relations[slot]
+        relations = resolved.relations[slot]
         none = np.zeros(place.stop - place.start)
-        weights, partner = own.partnerless.get(slot, (none, none))
-        endless = span(own.endless[place])
+        weights, partner = resolved.partnerless.get(slot, (none, none))
+        endless = span(resolved.endless[place])
         rows, starts = np.zeros((2, len(none), 0)), np.zeros((2, 0))
-        if slot in own.moving:
+        if slot in resolved.moving:
             rows, starts = roots[:, taken : taken + len(none)], np.zeros((2, directions))
-            if slot == own.moving[0]:
+            if slot == resolved.moving[0]:
                 starts = roots[:, 0]
             taken += len(none)
         request = SendErrors(
@@ -471,16 +475,16 @@ def _errors(
             part.output,
             part.reference,
             *asked.compared(f.name for f in plan.ucq.slots[slot].features),
-            int(own.penalised),
-            own.covariance[place, place],
+            int(resolved.penalised),
+            resolved.covariance[place, place],
             relations.within @ relations.within.T,
             relations.between @ relations.between.T,
             relations.later @ relations.later.T,
             endless @ endless.T,
-            own.shift[place],
+            resolved.shift[place],
             weights,
             partner,
-            own.constants[slot],
+            resolved.constants[slot],
             np.ascontiguousarray(rows),
             np.ascontiguousarray(starts),
         )

@@ -44,8 +44,8 @@ def table(
 ) -> pa.Table:
     """Return the result. replies: of each part, by slot."""
     tables = []
-    for part, own in zip(estimation.parts, replies, strict=True):
-        rows = pa.concat_tables(_part(plan, asked, part, own))
+    for part, of_slots in zip(estimation.parts, replies, strict=True):
+        rows = pa.concat_tables(_part(plan, asked, part, of_slots))
         tables.append(_of_class(model, rows, part.output))
     tables.append(_of_class(model, _measures(asked, estimation), None))
     return pa.concat_tables(tables)
@@ -67,10 +67,10 @@ def _of_class(model: Model, rows: pa.Table, number: int | None) -> pa.Table:
 def _part(
     plan: FederatedPlan, asked: Inference, part: OutputEstimate, replies: Mapping[int, Errors]
 ) -> list[pa.Table]:
-    resolved, found = part.resolved, part.found
-    tables = [_intercept(asked, part.told, resolved, found, replies)]
+    resolved, estimates = part.resolved, part.estimated
+    tables = [_intercept(asked, part.told, resolved, estimates, replies)]
     for slot, reply in replies.items():
-        own = plan.ucq.slots[slot]
+        slot_plan = plan.ucq.slots[slot]
         size = len(reply.kinds)
         is_told = _is_told(slot, replies)
         shown = is_told | (reply.bases > 0) | resolved.penalised
@@ -78,13 +78,13 @@ def _part(
         errors = np.where(is_told & (reply.errors > 0), reply.errors, np.nan)
         kinds = np.where(reply.bases > 0, "base", np.array(kinds_of(reply), dtype=object))
         of = {
-            "party": pa.array([", ".join(own.parties)] * size, pa.string()),
-            "table": pa.array([own.name] * size, pa.string()),
+            "party": pa.array([", ".join(slot_plan.parties)] * size, pa.string()),
+            "table": pa.array([slot_plan.name] * size, pa.string()),
             "feature": pa.array(features_of(reply), pa.string()),
             "category": pa.array(categories_of(reply), pa.string()),
             "kind": pa.array(kinds.tolist(), pa.string()),
         }
-        tables.append(_with_tests(of, coefficients, errors, found, asked))
+        tables.append(_with_tests(of, coefficients, errors, estimates, asked))
     return tables
 
 
@@ -92,31 +92,31 @@ def _is_told(slot: int, replies: Mapping[int, Errors]) -> Array:
     """bool (d,): the coefficients of the slot's columns that the rows tell."""
     later = [reply for other, reply in replies.items() if other > slot]
     foreseen = all(reply.foreseen for reply in later)
-    found: Array = (replies[slot].told == TOLD) | (foreseen & (replies[slot].told == PROVIDED))
-    return found
+    known: Array = (replies[slot].told == TOLD) | (foreseen & (replies[slot].told == PROVIDED))
+    return known
 
 
-def _is_foreseen(own: Resolved, replies: Mapping[int, Errors]) -> bool:
+def _is_foreseen(resolved: Resolved, replies: Mapping[int, Errors]) -> bool:
     """Return whether owners leave out what the intercept takes them to."""
-    return not own.open or all(reply.foreseen for reply in replies.values())
+    return not resolved.open or all(reply.foreseen for reply in replies.values())
 
 
 def _intercept(
     asked: Inference,
     told: Rotations,
-    own: Resolved,
-    found: Estimated,
+    resolved: Resolved,
+    estimates: Estimated,
     replies: Mapping[int, Errors],
 ) -> pa.Table:
-    value, variance, finite = own.intercept_of(replies)
-    known = finite and _is_foreseen(own, replies)
-    penalised = own.penalised
+    value, variance, finite = resolved.intercept_of(replies)
+    known = finite and _is_foreseen(resolved, replies)
+    penalised = resolved.penalised
     if penalised:
-        known &= not touches(told.origin[None, :], found.nothing)[0]
+        known &= not touches(told.origin[None, :], estimates.nothing)[0]
     of = _labels([None], [None], [INTERCEPT], [None], [INTERCEPT])
     values = np.array([value if known or penalised else np.nan])
     errors = np.array([np.sqrt(variance) if known and variance > 0 else np.nan])
-    return _with_tests(of, values, errors, found, asked)
+    return _with_tests(of, values, errors, estimates, asked)
 
 
 ORDER = [
@@ -143,10 +143,10 @@ def _with_tests(
     of: dict[str, pa.Array],
     coefficients: Float,
     errors: Float,
-    found: Estimated,
+    estimates: Estimated,
     asked: Inference,
 ) -> pa.Table:
-    tests = tests_of(coefficients, errors, found.degrees, asked.confidence)
+    tests = tests_of(coefficients, errors, estimates.degrees, asked.confidence)
     return _rows(of, coefficients, errors, tests)
 
 
@@ -165,13 +165,13 @@ def _rows(of: dict[str, pa.Array], coefficients: Float, errors: Float, tests: Te
 
 def _measures(asked: Inference, estimation: Estimation) -> pa.Table:
     """Of the fit as a whole."""
-    family, found, fit = estimation.family, estimation.found, estimation.fit
+    family, estimates, fit = estimation.family, estimation.estimated, estimation.fit
     units, ratio = estimation.units, estimation.ratio
     likely = family.likely and not asked.quasi
     linear = family is FAMILIES["linear_regression"]
     values: dict[str, float] = {
         "rows": fit.rows,
-        "parameters": float(found.rank),
+        "parameters": float(estimates.rank),
         **({} if units is None else {"clusters": float(units)}),
     }
     if likely:
@@ -180,11 +180,11 @@ def _measures(asked: Inference, estimation: Estimation) -> pa.Table:
     if family.likely:
         values |= {"deviance": fit.deviance, "null_deviance": fit.null_deviance}
     if likely and ratio is None:
-        values |= {"aic": fit.aic(found.rank), "bic": fit.bic(found.rank)}
+        values |= {"aic": fit.aic(estimates.rank), "bic": fit.bic(estimates.rank)}
     if linear:
-        values["residual_deviation"] = float(np.sqrt(found.scale))
+        values["residual_deviation"] = float(np.sqrt(estimates.scale))
     elif family.likely and family is not MULTINOMIAL:
-        values["dispersion"] = fit.dispersion(found.rank)
+        values["dispersion"] = fit.dispersion(estimates.rank)
     if likely:
         values["likelihood_ratio"] = fit.ratio if ratio is None else ratio
     names = list(values)
@@ -193,15 +193,15 @@ def _measures(asked: Inference, estimation: Estimation) -> pa.Table:
     none = np.full(len(names), np.nan)
     p = none.copy()
     if likely and not estimation.parts[0].resolved.penalised:
-        p[-1] = ratio_p(values["likelihood_ratio"], found.rank, len(estimation.parts))
+        p[-1] = ratio_p(values["likelihood_ratio"], estimates.rank, len(estimation.parts))
     return _rows(of, np.array(list(values.values())), none, Tests(none, p, none, none))
 
 
 def _names(table: str, reply: Errors, which: Array) -> list[str]:
     """Columns in words."""
     words = [f" ({word})" if word else "" for word in categories_of(reply)]
-    own = [f" of {table}" if kind == PARTNERLESS else "" for kind in reply.kinds.tolist()]
-    names = zip(features_of(reply), words, own, which, strict=True)
+    owners = [f" of {table}" if kind == PARTNERLESS else "" for kind in reply.kinds.tolist()]
+    names = zip(features_of(reply), words, owners, which, strict=True)
     return [f"{feature}{word}{of}" for feature, word, of, named in names if named]
 
 
@@ -218,8 +218,8 @@ def _endless(
 ) -> list[str]:
     """Columns without a finite estimate, in words; of several classes with these."""
     classes: dict[str, list[str]] = {}
-    for part, own in zip(estimation.parts, replies, strict=True):
-        for slot, reply in own.items():
+    for part, of_slots in zip(estimation.parts, replies, strict=True):
+        for slot, reply in of_slots.items():
             for name in _names(tables[slot], reply, reply.finite == 0):
                 label = "" if model.classes is None else model.classes[part.output]
                 classes.setdefault(name, []).append(label)
@@ -237,24 +237,61 @@ def say(
     said: Scoring,
 ) -> None:
     """Write notes and warnings. replies_of_parts: of each part, by slot."""
-    found, fit, units = estimation.found, estimation.fit, estimation.units
-    part, replies = estimation.parts[0], replies_of_parts[0]
-    resolved, by_class = part.resolved, estimation.by_class
-    test = "t tests" if found.degrees is not None else "z tests"
+    resolved, replies = estimation.parts[0].resolved, replies_of_parts[0]
+    tables = {slot: plan.ucq.slots[slot].name for slot in replies}
+    _say_errors(model, asked, estimation, said)
+    _say_meaning(model, asked, estimation, replies, said)
+    without = [tables[s] for s, reply in replies.items() if (reply.kinds == PARTNERLESS).any()]
+    if without:
+        said.note(
+            f"'no partner' of {listed(without)} is a row that a LEFT JOIN found no partner for, "
+            "beside one whose numbers are at their mean in training and whose categories are the "
+            "bases; 'is missing' and 'is NULL' are NULLs beyond that."
+        )
+    endless = _endless(model, tables, estimation, replies_of_parts)
+    if endless:
+        text = (
+            f"separation: there is no finite estimate of {_shown(endless)}: along these the "
+            "likelihood rises for ever, so they have no standard error and no p"
+        )
+        said.remark(text)
+        said.note(f"{text[0].upper()}{text[1:]}.")
+    _say_untold(tables, resolved, replies, said)
+    _say_exact(asked, estimation, replies_of_parts, said)
+    _say_worth(model, asked, estimation, said)
+    note = hashed_note(list(replies.values()))
+    if note is not None:
+        said.note(note)
+
+
+def _say_errors(model: Model, asked: Inference, estimation: Estimation, said: Scoring) -> None:
+    """Name the standard errors and the tests."""
+    estimates, units, by_class = estimation.estimated, estimation.units, estimation.by_class
+    test = "t tests" if estimates.degrees is not None else "z tests"
     how = "standard errors from the model's own variance"
     if units is not None:
         how = f"standard errors by {units:,} clusters, the rows of {asked.cluster}"
     elif asked.robust or by_class:
         how = f"robust standard errors ({'HC1' if model.kind == 'linear_regression' else 'HC0'})"
     elif asked.quasi:
-        how += f" times the dispersion {found.scale:.4g}"
+        how += f" times the dispersion {estimates.scale:.4g}"
     elif model.kind == "quantile_regression":
         how = "standard errors from the density of residuals at 0, the same for all rows"
     elif model.kind == "huber_regression":
         how = "standard errors from the clipped residuals, of one distribution (H2)"
-    freedom = "" if found.degrees is None else f" with {found.degrees:g} degrees of freedom"
+    freedom = "" if estimates.degrees is None else f" with {estimates.degrees:g} degrees of freedom"
     said.note(f"{how[0].upper()}{how[1:]}; {test}{freedom}.")
-    if by_class:
+
+
+def _say_meaning(
+    model: Model,
+    asked: Inference,
+    estimation: Estimation,
+    replies: Mapping[int, Errors],
+    said: Scoring,
+) -> None:
+    """Say what coefficients are of."""
+    if estimation.by_class:
         said.note(
             "Rows count by their class, as class_weight says, and are no more or fewer rows by "
             "that: standard errors are robust, and there is no likelihood. Without class_weight "
@@ -277,27 +314,17 @@ def say(
             "Coefficients of categories are differences from the one of kind 'base'; the intercept "
             "is of a row of base categories whose numbers are 0."
         )
-    tables = {slot: plan.ucq.slots[slot].name for slot in replies}
-    without = [tables[s] for s, reply in replies.items() if (reply.kinds == PARTNERLESS).any()]
-    if without:
-        said.note(
-            f"'no partner' of {listed(without)} is a row that a LEFT JOIN found no partner for, "
-            "beside one whose numbers are at their mean in training and whose categories are the "
-            "bases; 'is missing' and 'is NULL' are NULLs beyond that."
-        )
-    endless = _endless(model, tables, estimation, replies_of_parts)
-    if endless:
-        text = (
-            f"separation: there is no finite estimate of {_shown(endless)}: along these the "
-            "likelihood rises for ever, so they have no standard error and no p"
-        )
-        said.remark(text)
-        said.note(f"{text[0].upper()}{text[1:]}.")
+
+
+def _say_untold(
+    tables: Mapping[int, str], resolved: Resolved, replies: Mapping[int, Errors], said: Scoring
+) -> None:
+    """Name the columns that the rows do not determine."""
     untold, open_ = [], []
     for slot, reply in replies.items():
-        own = (reply.finite > 0) & (reply.bases == 0) & ~_is_told(slot, replies)
-        untold += _names(tables[slot], reply, own & (reply.told == 0))
-        open_ += _names(tables[slot], reply, own & (reply.told == PROVIDED))
+        undetermined = (reply.finite > 0) & (reply.bases == 0) & ~_is_told(slot, replies)
+        untold += _names(tables[slot], reply, undetermined & (reply.told == 0))
+        open_ += _names(tables[slot], reply, undetermined & (reply.told == PROVIDED))
     if untold and resolved.penalised:
         said.note(
             f"These rows do not tell {_shown(untold)}, which have no standard error: their columns "
@@ -315,10 +342,20 @@ def say(
             f"These rows do not tell {_shown(open_)}, which are NULL: their columns follow from "
             "several of a later table. Leave one of those out of the query."
         )
+
+
+def _say_exact(
+    asked: Inference,
+    estimation: Estimation,
+    replies_of_parts: Sequence[Mapping[int, Errors]],
+    said: Scoring,
+) -> None:
+    """Name coefficients without a standard error that have an estimate."""
+    units = estimation.units
     exact = [
         feature
-        for own in replies_of_parts
-        for reply in own.values()
+        for of_slots in replies_of_parts
+        for reply in of_slots.values()
         for feature, known, error in zip(features_of(reply), reply.told, reply.errors, strict=True)
         if known and not error
     ]
@@ -330,7 +367,12 @@ def say(
             f"Some coefficients of {', '.join(dict.fromkeys(exact))} have no standard error: only "
             f"{deciding}, whatever the targets are, decide them. Without {option} they have one."
         )
-    if resolved.penalised:
+
+
+def _say_worth(model: Model, asked: Inference, estimation: Estimation, said: Scoring) -> None:
+    """Say where errors and tests mean less than they seem to."""
+    estimates, fit = estimation.estimated, estimation.fit
+    if estimation.parts[0].resolved.penalised:
         said.note(
             f"The model was trained with l2 = {model.options['l2']}: estimates are shrunk towards "
             "0, and intervals do not cover what that moved them by. Train with l2 = 0 for tests."
@@ -340,14 +382,11 @@ def say(
             "The model is right in all rows but for rounding: standard errors and tests mean "
             "nothing."
         )
-    elif found.distance > AWAY and not asked.firth:
+    elif estimates.distance > AWAY and not asked.firth:
         text = (
-            f"model {model.name} is up to {found.distance:.2g} standard errors away from the best "
-            "parameters of these rows: they are not those of training, weigh otherwise, or the "
-            "training ended early (tolerance, epochs)"
+            f"model {model.name} is up to {estimates.distance:.2g} standard errors away from the "
+            "best parameters of these rows: they are not those of training, weigh otherwise, or "
+            "the training ended early (tolerance, epochs)"
         )
         said.remark(text)
         said.note(f"{text[0].upper()}{text[1:]}.")
-    note = hashed_note(list(replies.values()))
-    if note is not None:
-        said.note(note)

@@ -45,6 +45,7 @@ from sqlfl.base.sanitize import listed
 from sqlfl.coordinator.findings import leaking
 from sqlfl.coordinator.rounds.warm import best_constant
 from sqlfl.models.kinds import kind_of
+from sqlfl.models.metrics import Metrics
 
 HISTORY = pa.schema(
     [
@@ -241,34 +242,10 @@ def run_rounds(
         waited_for(1, ends=False)
         for step in algorithm.steps():
             measured = measures.epoch(algorithm.scores)
-            rows.append(
-                {
-                    "epoch": step.epoch,
-                    "rounds": channel.rounds,
-                    "train_loss": step.objective + floor,
-                    **measured,
-                    "bytes_up": channel.bytes_up,
-                    "bytes_down": channel.bytes_down,
-                    "comm_seconds": channel.comm_seconds,
-                    "seconds": time.perf_counter() - started,
-                    "gradient_norm": step.gradient,
-                    "duality_gap": step.gap,
-                    "late": step.late,
-                }
-            )
+            rows.append(_history_row(step, floor, measured, channel, started))
             progress.epoch(step.epoch, step.objective + floor)
-            if not math.isfinite(step.objective):
-                raise ModelError(
-                    f"training with {plan.algorithm} diverged in epoch {step.epoch}",
-                    hint=STEPS,
-                )
             valid_loss = measured.get("valid_loss")
-            if patience and valid_loss is None:
-                raise ModelError(
-                    "the rows for validation are all of classes of weight 0, so patience has "
-                    "nothing to go by",
-                    hint="leave patience out, or give these classes a class_weight above 0",
-                )
+            _check_losses(plan, step, valid_loss)
             if not patience or kept is None or kept.is_beaten_by(valid_loss):
                 kept = ModelCandidate.of(algorithm, step, valid_loss)
             stopped = step.ending is None and 0 < patience <= step.epoch - kept.step.epoch
@@ -298,6 +275,43 @@ def run_rounds(
     remark_on_worth(problem, kept.scores, kept.step.loss, remark)
     remark_on_leaks(plan, problem, kept.scores, kept.step.loss, remark)
     return result
+
+
+def _history_row(
+    step: Step,
+    floor: float,
+    measured: Metrics,
+    channel: Channel,
+    started: float,
+) -> dict[str, float | int | None]:
+    return {
+        "epoch": step.epoch,
+        "rounds": channel.rounds,
+        "train_loss": step.objective + floor,
+        **measured,
+        "bytes_up": channel.bytes_up,
+        "bytes_down": channel.bytes_down,
+        "comm_seconds": channel.comm_seconds,
+        "seconds": time.perf_counter() - started,
+        "gradient_norm": step.gradient,
+        "duality_gap": step.gap,
+        "late": step.late,
+    }
+
+
+def _check_losses(plan: FederatedPlan, step: Step, valid_loss: float | None) -> None:
+    """Raise ModelError if training diverged, or if patience has no loss to go by."""
+    if not math.isfinite(step.objective):
+        raise ModelError(
+            f"training with {plan.algorithm} diverged in epoch {step.epoch}",
+            hint=STEPS,
+        )
+    if plan.training.patience and valid_loss is None:
+        raise ModelError(
+            "the rows for validation are all of classes of weight 0, so patience has nothing to go "
+            "by",
+            hint="leave patience out, or give these classes a class_weight above 0",
+        )
 
 
 def _is_exact(plan: FederatedPlan, problem: Problem, kept: ModelCandidate) -> bool:

@@ -285,64 +285,78 @@ class _Reader:
         kind = node.get("type")
         scope = SelectScope(outer, common=self._common(node, outer))
         if kind == "SET_OPERATION_NODE":
-            parts = [self.query(child, scope) for child in node["children"]]
-            if len({len(part) for part in parts}) != 1:
-                raise PolicyError("the parts of a union have different numbers of columns")
-            found = tuple(merged(own) for own in zip(*parts, strict=True))
-            scope.aliases = with_aliases(found)
-            if node.get("setop_type") not in ("UNION", "EXCEPT", "INTERSECT"):
-                raise _refused(node.get("setop_type"))
-            if node["setop_type"] != "UNION" or not node.get("setop_all"):
-                # which rows there are follows from all values of all parts
-                self._decide(node["setop_type"], *(output.reads for output in found))
-                self._choose(node["setop_type"], found)
+            outputs = self._set_operation(node, scope)
         elif kind == "SELECT_NODE":
-            if node.get("sample") is not None:
-                raise _refused("TABLESAMPLE")
-            self._from(node["from_table"], scope)
-            if self._deep == 1:
-                self._texts = [placeless_text(item) for item in node["select_list"]]
-            found = self._outputs(node["select_list"], scope)
-            if is_joined(scope):
-                found = tuple(replace(output, joined=True) for output in found)
-            scope.aliases = with_aliases(found)
-            for clause, place in _CLAUSES.items():
-                self._condition(node.get(clause), scope, place)
-                windows = any(n.get("class") == "WINDOW" for n in nodes(node.get(clause)))
-                if windows and not _in_order(node):
-                    self._decide(place, self.named)
-            if len(node.get("group_sets") or ()) > MOST_GROUPINGS:
-                raise PolicyError(
-                    f"{len(node['group_sets'])} grouping sets; {MOST_GROUPINGS} are taken"
-                )
-            for group in node.get("group_expressions") or ():
-                self._group(group, scope, found)
-            if node.get("aggregate_handling") == "FORCE_AGGREGATES":
-                raise _refused("GROUP BY ALL")
+            outputs = self._select(node, scope)
         else:
             raise _refused(kind)
         for modifier in node.get("modifiers") or ():
-            if modifier.get("type") not in _ORDERS:
-                raise _refused(modifier.get("type"))
-            place = _ORDERS[modifier["type"]]
-            with self._hidden():
-                self._decide(place, self.reads([v for v in modifier.values() if v], scope))
-            for order in modifier.get("orders") or ():
-                if (output := _placed(order["expression"], found)) is not None:
-                    self._decide(place, output.reads)
-            if modifier["type"] == "LIMIT_MODIFIER":
-                self.chosen.add(place)
-            first = modifier["type"] == "LIMIT_MODIFIER" or modifier.get("distinct_on_targets")
-            if first and (not _in_order(node) or _apart(node)):
+            self._modified(modifier, node, scope, outputs)
+        return outputs
+
+    def _set_operation(self, node: Node, scope: SelectScope) -> tuple[SelectOutput, ...]:
+        parts = [self.query(child, scope) for child in node["children"]]
+        if len({len(part) for part in parts}) != 1:
+            raise PolicyError("the parts of a union have different numbers of columns")
+        outputs = tuple(merged(columns) for columns in zip(*parts, strict=True))
+        scope.aliases = with_aliases(outputs)
+        if node.get("setop_type") not in ("UNION", "EXCEPT", "INTERSECT"):
+            raise _refused(node.get("setop_type"))
+        if node["setop_type"] != "UNION" or not node.get("setop_all"):
+            # which rows there are follows from all values of all parts
+            self._decide(node["setop_type"], *(output.reads for output in outputs))
+            self._choose(node["setop_type"], outputs)
+        return outputs
+
+    def _select(self, node: Node, scope: SelectScope) -> tuple[SelectOutput, ...]:
+        if node.get("sample") is not None:
+            raise _refused("TABLESAMPLE")
+        self._from(node["from_table"], scope)
+        if self._deep == 1:
+            self._texts = [placeless_text(item) for item in node["select_list"]]
+        outputs = self._outputs(node["select_list"], scope)
+        if is_joined(scope):
+            outputs = tuple(replace(output, joined=True) for output in outputs)
+        scope.aliases = with_aliases(outputs)
+        for clause, place in _CLAUSES.items():
+            self._condition(node.get(clause), scope, place)
+            windows = any(n.get("class") == "WINDOW" for n in nodes(node.get(clause)))
+            if windows and not _in_order(node):
                 self._decide(place, self.named)
-            if modifier["type"] == "DISTINCT_MODIFIER" and not modifier.get("distinct_on_targets"):
-                for output in found:
-                    self._apart(output, place)
-            elif modifier["type"] == "DISTINCT_MODIFIER" and self._follows_from_rows(
-                modifier["distinct_on_targets"], scope
-            ):
-                self.chosen.add(place)
-        return found
+        if len(node.get("group_sets") or ()) > MOST_GROUPINGS:
+            raise PolicyError(
+                f"{len(node['group_sets'])} grouping sets; {MOST_GROUPINGS} are taken"
+            )
+        for group in node.get("group_expressions") or ():
+            self._group(group, scope, outputs)
+        if node.get("aggregate_handling") == "FORCE_AGGREGATES":
+            raise _refused("GROUP BY ALL")
+        return outputs
+
+    def _modified(
+        self, modifier: Node, node: Node, scope: SelectScope, outputs: tuple[SelectOutput, ...]
+    ) -> None:
+        """Read an ORDER BY, LIMIT or DISTINCT of the query `node`."""
+        if modifier.get("type") not in _ORDERS:
+            raise _refused(modifier.get("type"))
+        place = _ORDERS[modifier["type"]]
+        with self._hidden():
+            self._decide(place, self.reads([v for v in modifier.values() if v], scope))
+        for order in modifier.get("orders") or ():
+            if (output := _placed(order["expression"], outputs)) is not None:
+                self._decide(place, output.reads)
+        if modifier["type"] == "LIMIT_MODIFIER":
+            self.chosen.add(place)
+        first = modifier["type"] == "LIMIT_MODIFIER" or modifier.get("distinct_on_targets")
+        if first and (not _in_order(node) or _apart(node)):
+            self._decide(place, self.named)
+        if modifier["type"] == "DISTINCT_MODIFIER" and not modifier.get("distinct_on_targets"):
+            for output in outputs:
+                self._apart(output, place)
+        elif modifier["type"] == "DISTINCT_MODIFIER" and self._follows_from_rows(
+            modifier["distinct_on_targets"], scope
+        ):
+            self.chosen.add(place)
 
     def _decide(self, place: str, *reads: Iterable[ScopeColumn]) -> None:
         """Record that these decide the rows."""

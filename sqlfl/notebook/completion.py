@@ -104,10 +104,8 @@ def _likely(statement: list[Token], names: KnownNames, written: str) -> Iterable
     opened = _opened(words)
     if opened:
         return _inside(words, opened, names, written)
-    if words == [verb] and verb in ("SHOW", "DESCRIBE", "DROP", "EXPLAIN"):
-        return ("MODELS", "JOINS", "STUDIES", "TABLES", "PARTIES") if verb == "SHOW" else ("MODEL",)
     if words == [verb] and verb != "CHECK":
-        return ("OF",) if verb in _OF else ("MODEL", *(["OR REPLACE MODEL"] * (verb in _MADE)))
+        return _objects(verb)
     if last in ("OF", "REPLACE") or words == ["COMMENT", "ON"]:
         return ("MODEL",)
     if last == "MODEL":
@@ -121,6 +119,15 @@ def _likely(statement: list[Token], names: KnownNames, written: str) -> Iterable
     clauses = _CLAUSES.get(verb, ())
     done = max((clauses.index(w) for w in _outside(words) if w in clauses), default=-1)
     return clauses[done + 1 :]
+
+
+def _objects(verb: str) -> tuple[str, ...]:
+    """Return the words that may follow a verb."""
+    if verb == "SHOW":
+        return "MODELS", "JOINS", "STUDIES", "TABLES", "PARTIES"
+    if verb in _OF:
+        return ("OF",)
+    return ("MODEL", "OR REPLACE MODEL") if verb in _MADE else ("MODEL",)
 
 
 def _inside(words: list[str], opened: list[int], names: KnownNames, written: str) -> Iterable[str]:
