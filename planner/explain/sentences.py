@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from sqlfl.planner.explain import columns, draws
-from sqlfl.planner.explain.beside import beware, unseen
 from sqlfl.planner.explain.card import TRUSTED, upwards
 from sqlfl.planner.explain.setting import PrivacyClaim, ReportSetting
 from sqlfl.planner.explain.units import (
@@ -17,6 +16,8 @@ from sqlfl.planner.explain.units import (
     tables_of,
     unit_of,
 )
+from sqlfl.planner.query import lineage
+from sqlfl.planner.query.lineage import Use
 from sqlfl.planner.query.ucq import Slot
 from sqlfl.privacy.events import CROSSES, MOMENTS
 from sqlfl.privacy.protection import PublicBounds
@@ -527,4 +528,83 @@ def rests(setting: ReportSetting) -> Iterator[str]:
         "Weights, intercept and all estimates of how good the model is are made of noised moments "
         f"and fits, and labels, alone. Fits of rows, of {name} alone, leave once, noised by how "
         "far its weights and the bounds of columns let two rows be apart. With rounds = 1 none do."
+    )
+
+
+# -- columns that exact and noised data share ----------------------------------------------------
+
+
+def beware(setting: ReportSetting) -> Iterator[str]:
+    """Yield a warning for each label and each set of features that other, exact data discloses."""
+    claimed = [
+        use for use in setting.uses if use.what == lineage.FEATURE and use.slot in setting.claims
+    ]
+    exact = [use for use in setting.uses if use not in claimed]
+    if setting.label_epsilon is None:
+        yield from _of_shared_features(setting, claimed, exact)
+        return
+    labels = [use for use in exact if use.what == lineage.LABEL]
+    exact = [use for use in exact if use not in labels]
+    for label in labels:
+        told = _sharing(setting, label, exact)
+        if told:
+            yield _shared_warning(_use_words(setting, label), told)
+    yield from _of_shared_features(setting, claimed, exact)
+    for label in labels:
+        both = [use for use in claimed if use.meets(label)]
+        if both:
+            features = listed(_use_words(setting, use) for use in both)
+            named = _use_words(setting, label).capitalize()
+            yield (
+                f"{named} and {features} share a column: a change of its values changes both, and "
+                "their ε add up."
+            )
+
+
+def _shared_warning(name: str, exact: str, *, several: bool = False) -> str:
+    """Return the warning that `exact` data is made of the same column as noised data."""
+    share, whose = ("share", "Their") if several else ("shares", "Its")
+    return (
+        f"Beware: {name} {share} a column with {exact}, which this noise does not cover. {whose} ε "
+        f"is about changes that leave {exact} as it is."
+    )
+
+
+def _of_shared_features(
+    setting: ReportSetting, claimed: Iterable[Use], exact: Iterable[Use]
+) -> Iterator[str]:
+    groups: dict[str, list[Use]] = {}
+    for feature in claimed:
+        told = _sharing(setting, feature, [use for use in exact if use.what != lineage.FEATURE])
+        if told:
+            groups.setdefault(told, []).append(feature)
+    for told, features in groups.items():
+        names = listed(_use_words(setting, use) for use in features)
+        yield _shared_warning(names, told, several=len(features) > 1)
+
+
+def _sharing(setting: ReportSetting, use: Use, others: Iterable[Use]) -> str:
+    return listed(dict.fromkeys(_use_words(setting, other) for other in others if other.meets(use)))
+
+
+def _use_words(setting: ReportSetting, use: Use) -> str:
+    name = setting.plan.ucq.slots[use.slot].name
+    words = {
+        lineage.FEATURE: f"feature {use.name} of {name}",
+        lineage.LABEL: f"the label of {name}",
+        lineage.WEIGHT: f"the weight of {name}",
+        lineage.OFFSET: f"the offset of {name}",
+        lineage.KEY: f"a join key of {name}",
+        lineage.CONDITION: f"a condition of WHERE or ON over {name}",
+    }
+    return words[use.what]
+
+
+def unseen(setting: ReportSetting) -> Iterator[str]:
+    """Yield a sentence about relations between columns that these checks cannot see."""
+    views = lineage.views(setting.plan.ucq)
+    named = f" ({', '.join(views)})" if views else ""
+    yield (
+        "These warnings follow from the statement alone. They do not see how a view"
+        f"{named} computes its columns, nor which columns copy or determine others."
     )

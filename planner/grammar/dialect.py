@@ -12,7 +12,6 @@ from sqlfl.options.diagnostics import LOOKS
 from sqlfl.planner.grammar.clauses import Clauses
 from sqlfl.planner.grammar.explaining import ANALYZE, NO_ROWS, REHEARSED, VERBOSE
 from sqlfl.planner.grammar.foreign import instead
-from sqlfl.planner.grammar.listings import ListingParser
 from sqlfl.planner.grammar.spellings import respelled
 from sqlfl.planner.grammar.statements import (
     CheckQuery,
@@ -20,6 +19,8 @@ from sqlfl.planner.grammar.statements import (
     CreateJoin,
     CreateStudy,
     CurvesOfModel,
+    DescribeModel,
+    DescribeTable,
     DropJoin,
     DropModel,
     DropStudy,
@@ -30,6 +31,13 @@ from sqlfl.planner.grammar.statements import (
     Path,
     PredictModel,
     ResumeModel,
+    ShowFeatures,
+    ShowHistory,
+    ShowJoins,
+    ShowModels,
+    ShowParties,
+    ShowStudies,
+    ShowTables,
     Span,
     Statement,
     TableUse,
@@ -63,6 +71,8 @@ STATEMENTS = (
     *("CONTRIBUTIONS", "SKEW", "VALIDATE", "WEIGHTS", "CURVES", "EXPORT", "IMPORT", "COMMENT"),
 )
 _OWNERS = ("GRANT", "REVOKE")
+_OWNER_LISTS = ("POLICIES", "GRANTS", "REQUESTS", "REQUEST", "BUDGETS", "DISCLOSURES")
+"""Lists that an owner's database has, and no federation."""
 _SQL = (
     "SELECT",
     "WITH",
@@ -114,7 +124,7 @@ def split(sql: str) -> tuple[Span, ...]:
     )
 
 
-class _Reader(ListingParser):
+class _Reader(Clauses):
     # -- statements --------------------------------------------------------------------------------
 
     def statement(self) -> Statement:
@@ -515,6 +525,46 @@ class _Reader(ListingParser):
         self.expect("MODEL", "after DROP", form)
         if_exists = self.accept("IF", "EXISTS")
         return DropModel(self.name("the name of the model"), if_exists, self.sql)
+
+    def _show(self) -> Statement:
+        listed: dict[str, Callable[[str], Statement]] = {
+            "MODELS": ShowModels,
+            "JOINS": ShowJoins,
+            "STUDIES": ShowStudies,
+            "TABLES": ShowTables,
+            "PARTIES": ShowParties,
+        }
+        made = listed.get(self.word())
+        if made is None:
+            close = nearest(self.word(), listed) if self.word() else None
+            hint = f"did you mean {close}?" if close else None
+            if self.word() == "MODEL":
+                hint = "DESCRIBE MODEL name shows one; SHOW MODELS all"
+            elif self.word() in _OWNER_LISTS:
+                hint = f"an owner's statement: sqlfl.owner(connection).sql('SHOW {self.word()}')"
+            raise self.fail(
+                f"expected MODELS, JOINS, STUDIES, TABLES or PARTIES after SHOW, got {self.got()}",
+                hint=hint,
+            )
+        self.at += 1
+        return made(self.sql)
+
+    def _describe(self) -> DescribeModel | DescribeTable:
+        if self.word(1) != "." and self.accept("MODEL"):
+            return DescribeModel(self.name("the name of the model"), self.sql)
+        if self.word(1) != ".":
+            raise self.fail(
+                f"expected MODEL or party.table after DESCRIBE, got {self.got()}",
+                hint="DESCRIBE MODEL name, or DESCRIBE party.table",
+            )
+        return DescribeTable(self.path("a table", 2, 4), self.sql)
+
+    def _part_of_model(self) -> Statement:
+        first = self.word(-1)
+        self.expect("OF", f"after {first}", f"{first} OF MODEL name")
+        self.expect("MODEL", f"after {first} OF", f"{first} OF MODEL name")
+        name = self.name("the name of the model")
+        return (ShowHistory if first == "HISTORY" else ShowFeatures)(name, self.sql)
 
     def _create(self) -> CreateJoin:
         form = "CREATE [OR REPLACE] JOIN name AS ( query )"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -287,3 +288,20 @@ class Ucq:
             if s.features or s.target or s.weight or s.offset or s.split or s.identifiers
             or s.units or s.governed
         )  # fmt: skip
+
+
+def tied(clients: Sequence[Collection[Client]]) -> tuple[tuple[int, ...], ...]:
+    """Group positions that share clients: every position once, in the order of the first ones.
+
+    >>> a, b, c = Client("a"), Client("b"), Client("c")
+    >>> tied([{a, b}, {c}, {b}])
+    ((0, 2), (1,))
+    """
+    groups: list[tuple[list[int], set[Client]]] = []
+    for position, members in enumerate(clients):
+        meeting = [group for group in groups if group[1] & set(members)]
+        positions = sorted([position, *(p for group in meeting for p in group[0])])
+        held = set(members).union(*(group[1] for group in meeting))
+        groups = [group for group in groups if group not in meeting]
+        groups.append((positions, held))
+    return tuple(sorted(tuple(positions) for positions, _ in groups))

@@ -22,10 +22,10 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from sqlfl.aggregation import encoding, packing
+from sqlfl.aggregation import packing
 from sqlfl.aggregation.fixed_point import WORD, summed
 from sqlfl.aggregation.keys import KeyPair, Secret
-from sqlfl.aggregation.peers import KEY_BYTES, Peers
+from sqlfl.aggregation.peers import KEY_BYTES, Peers, encoded
 from sqlfl.base.arrays import Array
 from sqlfl.base.errors import InternalError, PrivacyError
 
@@ -103,7 +103,7 @@ class Masks(Secret):
         """Return the key of a round's stream that this client shares with the peer at `place`."""
         keys = dict(zip(self._peers.places, self._peers.keys, strict=True))
         first, second = sorted((place, self._place))
-        info = encoding.joined(
+        info = encoded(
             _DOMAIN,
             self._run.encode(),
             number,

@@ -9,7 +9,6 @@ from itertools import pairwise
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
-from sqlfl.aggregation import encoding
 from sqlfl.base.errors import PrivacyError
 
 KEY_BYTES = 32
@@ -59,7 +58,7 @@ class Peers:
         hold the same set, so that owners can compare it without the coordinator.
         """
         members = (part for pair in zip(self.places, self.keys, strict=True) for part in pair)
-        return hashlib.sha256(encoding.joined(_DOMAIN, len(self.keys), *members)).hexdigest()
+        return hashlib.sha256(encoded(_DOMAIN, len(self.keys), *members)).hexdigest()
 
 
 def _check(place: int, key: bytes) -> None:
@@ -75,3 +74,19 @@ def _check(place: int, key: bytes) -> None:
             f"the public key of client {place} is a point of low order: anybody would know the "
             "secrets shared with it"
         ) from None
+
+
+NUMBER_BYTES = 8
+
+
+def _number(value: int) -> bytes:
+    """Return an integer in [0, 2⁶⁴), little-endian. Raise OverflowError for others."""
+    return value.to_bytes(NUMBER_BYTES, "little")
+
+
+def encoded(*parts: bytes | int) -> bytes:
+    """Return the parts one after the other, each behind its length, for hashing: no two sequences
+    have the same text. A number is a part of 8 bytes.
+    """
+    texts = [_number(part) if isinstance(part, int) else part for part in parts]
+    return b"".join(_number(len(text)) + text for text in texts)

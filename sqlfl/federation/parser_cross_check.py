@@ -29,8 +29,8 @@ from sqlfl.planner.grammar.statements import (
 )
 from sqlfl.planner.grammar.tokens import BRACES
 from sqlfl.planner.grammar.writing import to_sql
-from sqlfl.planner.query.explicit import explicit
 from sqlfl.planner.query.joins import CONDITION
+from sqlfl.planner.query.relations import binds, operand
 from sqlfl.planner.query.ucq import Ucq
 
 Tree: TypeAlias = Any
@@ -45,6 +45,8 @@ _connections: list[duckdb.DuckDBPyConnection] = []
 _confirmed: set[bytes] = set()
 """Hashes of queries that both parsers read alike. Their reading of a text never changes."""
 _MOST = 4096
+_BARE = (exp.Any, exp.All, exp.Exists)
+"""Nodes that stand after an operator without parentheses of their own."""
 
 
 @dataclass(frozen=True)
@@ -244,3 +246,24 @@ def _negation(node: dict[str, Tree], alias: Tree) -> dict[str, Tree]:
         _LENGTH: node.get(_LENGTH, 0),
         "children": [node],
     }
+
+
+def explicit(query: exp.Expr) -> exp.Expr:
+    """Return a copy with parentheses around every operand, so that no precedence matters.
+
+    DuckDB reads the copy's text like the original text, unless the two parsers disagree about the
+    original.
+    """
+    copy = query.copy()
+    for node in reversed(list(copy.walk())):  # innermost first, because wrapping copies a node
+        parent = node.parent
+        if parent is None or not binds(parent) or isinstance(node, _BARE):
+            continue
+        if isinstance(parent, exp.Escape) and node.arg_key == "this":
+            continue
+        if isinstance(parent, exp.Connector) and type(node) is type(parent):
+            continue  # a AND b AND c is one list, and may be a long one
+        wrapped = operand(node.copy())
+        if not isinstance(node, type(wrapped)):
+            node.replace(wrapped)
+    return copy

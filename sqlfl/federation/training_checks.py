@@ -16,8 +16,7 @@ from sqlfl.planner.federated.exchanges import inner_weights
 from sqlfl.planner.grammar.statements import Span, TrainModel
 from sqlfl.planner.query import types
 from sqlfl.planner.query.items import PlacedItem
-from sqlfl.planner.query.tied import tied
-from sqlfl.planner.query.ucq import BOOLEAN, NUMERIC, Feature, Slot, Ucq
+from sqlfl.planner.query.ucq import BOOLEAN, NUMERIC, Feature, Slot, Ucq, tied
 from sqlfl.store.registry import Model
 
 OFFSET_KINDS = ("poisson_regression", "gamma_regression", "logistic_regression")

@@ -24,7 +24,7 @@ from sqlfl.contract.schema import Address
 from sqlfl.coordinator.join.scatter_gather import JoinedRows, SlotMembers
 from sqlfl.coordinator.rounds.lateness import Lateness
 from sqlfl.messages import Predictions, Residuals
-from sqlfl.planner.query.tied import tied
+from sqlfl.planner.query.ucq import tied
 
 Replies: TypeAlias = dict[Address, Predictions]
 Ask: TypeAlias = Callable[[Mapping[Address, Residuals]], Replies]

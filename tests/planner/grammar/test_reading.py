@@ -13,11 +13,10 @@ import pytest
 from sqlglot import exp
 
 from sqlfl.base.errors import InternalError, ParseError
-from sqlfl.federation.parser_cross_check import confirm, confirm_fragments
+from sqlfl.federation.parser_cross_check import confirm, confirm_fragments, explicit
 from sqlfl.planner.grammar.dialect import parse
 from sqlfl.planner.grammar.statements import EvaluateModel
 from sqlfl.planner.grammar.writing import to_sql
-from sqlfl.planner.query.explicit import explicit
 from tests.depth import SEED, THOROUGH
 from tests.planner.plans import flights
 
