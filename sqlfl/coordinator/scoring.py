@@ -43,17 +43,17 @@ ARROW_TYPES: Mapping[str, pa.DataType] = {
     "DOUBLE": pa.float64(),
     "VARCHAR": pa.string(),
 }
-"""Of what `class_type` gives, but for decimals."""
+"""Types that `class_type` returns, except decimals."""
 
 
 @dataclass(frozen=True)
 class Scoring:
-    """Whom a scoring tells what it does, and what is odd about the rows."""
+    """Receivers of a scoring's progress, warnings and notes."""
 
     tell: Callable[[str], None] = lambda _: None
     remark: Callable[[str], None] = lambda _: None
     note: Callable[[str], None] = lambda _: None
-    """What is to be said below the result."""
+    """Receives notes below the result."""
     lasting: LastingJoin | None = None
     """The join that lasts whose rows the plan uses."""
 
@@ -98,7 +98,7 @@ def prediction_columns(model: Model) -> list[tuple[str, pa.DataType]]:
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What a model makes of joined rows, beside what is true of them."""
+    """A model's predictions of joined rows, beside their targets."""
 
     rows: int
     prediction: Array
@@ -114,7 +114,7 @@ def evaluate(
 ) -> pa.Table:
     """One row: rows, loss, and the metrics of the model's kind, weighed where the plan is. Where
     labels are noised, also `accuracy_estimate` of a classifier, and `labels`, which says so. Where
-    the plan has a look, what that shows (`sqlfl.coordinator.quality`).
+    the plan has a diagnostic, its table (`sqlfl.coordinator.quality`).
 
     Raises ModelError for an empty join, a class that the model does not know, and weights that are
     none, and PartyError where labels were not noised as planned.
@@ -144,7 +144,7 @@ def measured(plan: FederatedPlan, model: Model, outcome: Outcome) -> pa.Table:
 
 @dataclass(frozen=True, eq=False)
 class Labelled:
-    """Joined rows and what is true of them."""
+    """Joined rows and their targets."""
 
     joined: Joined
     y: Array
@@ -156,7 +156,7 @@ class Labelled:
 def labelled(
     plan: FederatedPlan, model: Model, channel: ReplyChannel, run: str, said: Scoring
 ) -> Labelled:
-    """What EVALUATE begins with; raises ModelError as `evaluate` says."""
+    """Return the joined rows with their targets. Raise ModelError as `evaluate` does."""
     joined = prepare(plan, channel, run, said.tell, lasting=said.lasting)
     if joined.total == 0:
         raise ModelError(
@@ -218,7 +218,7 @@ def _score(
 def slot_scores(
     plan: FederatedPlan, model: Model, joined: Joined, channel: ReplyChannel, run: str
 ) -> dict[int, Array]:
-    """Return by slot what active rows add to the scores: (n_i, P), float64 where the model is
+    """Return each slot's part of the scores of its active rows: (n_i, P), float64 if the model is
     exact, else float32."""
     head = Head(model.intercept, model.head)
     active: dict[Address, int] = {}

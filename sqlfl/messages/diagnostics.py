@@ -92,7 +92,7 @@ class Profile(Message):
 
 
 NUMBER, MISSING, CATEGORY, NULL, HASHED, OTHER, PARTNERLESS = range(7)
-"""Of what an encoded column is: a number or a boolean; whether a feature is NULL; a category, the
+"""Kinds of an encoded column: a number or a boolean; whether a feature is NULL; a category, the
 category of NULL, a category of which only a keyed hash is known, and all those that are taken as
 one; whether a LEFT JOIN found no partner."""
 
@@ -221,7 +221,8 @@ class SendErrors(Message):
     bases: tuple[str, ...] = field(metadata=texts("compared"))
     """As in `SendRotated`."""
     penalised: int = field(metadata=integer(most=1))
-    """1 where a penalty decides what the rows do not tell. Else columns are left out for it."""
+    """1 if a penalty decides directions that the rows do not; 0 if columns are left out for
+    them."""
     covariance: Array = field(metadata=array("float64", "columns", "columns"))
     within: Array = field(metadata=array("float64", "columns", "columns"))
     """The projection on weights that move no score, without those of other tables."""
@@ -230,9 +231,10 @@ class SendErrors(Message):
     later: Array = field(metadata=array("float64", "columns", "columns"))
     """That on weights that move no score together with those of later tables."""
     endless: Array = field(metadata=array("float64", "columns", "columns"))
-    """The projection on what has no finite estimate of that: 0 unless rows are separated."""
+    """Projection on those of its directions without a finite estimate: 0 unless rows are
+    separated."""
     shift: Array = field(metadata=array("float64", "columns"))
-    """What to add to the weights, for columns that later tables leave out."""
+    """Addition to the weights, for columns that later tables leave out."""
     partnerless: Array = field(metadata=array("float64", "columns"))
     """Weights of which rows without a partner have a score, and all others another that is less by
     1; 0 where there are none."""
@@ -240,12 +242,12 @@ class SendErrors(Message):
     """The encoded row that stands for a partner that a LEFT JOIN did not find; 0 where there is
     none."""
     constants: Array = field(metadata=array("float64", "columns"))
-    """A linear function of weights within `within` and `partnerless`: what leaving these out takes
-    from the intercept."""
+    """A linear function of weights within `within` and `partnerless`: the change of the intercept
+    if these are left out, with the other sign."""
     roots: Array = field(metadata=array("float64", 2, "columns", "directions"))
     """Roots of two quadratic forms of a function of the weights, here and of other tables: its
-    variance, and its part along what has no finite estimate. No directions where no column that is
-    left out takes anything from the intercept.
+    variance, and its part along directions without a finite estimate. No directions where no column
+    that is left out takes anything from the intercept.
     """
     starts: Array = field(metadata=array("float64", 2, "directions"))
     """Intercept in these directions, as the coordinator knows it; 0 at all tables but one."""
@@ -265,21 +267,22 @@ class Errors(Named):
     errors: Array = field(metadata=array("float64", "columns", least=0))
     """0 of that one, and where nothing tells the error: the residuals that it is made of are 0."""
     told: Array = field(metadata=array("uint8", "columns", most=2))
-    """0 of a column that is left out, of one whose coefficient is not told, and of the category
-    that others are compared with; PROVIDED where later tables must leave out what the coordinator
-    takes them to."""
+    """0 of a column that is left out, of one whose coefficient the rows do not determine, and of
+    the category that others are compared with; PROVIDED if later tables must leave out the columns
+    that the coordinator expects."""
     finite: Array = field(metadata=array("uint8", "columns", most=1))
     """0 if the coefficient has no finite estimate; 1 for the base category."""
     bases: Array = field(metadata=array("uint8", "columns", most=1))
     """1 of the category that others are compared with."""
     foreseen: int = field(metadata=integer(most=1))
-    """1 where the columns that are left out for `between` are what the coordinator takes them to
-    be: then earlier tables' coefficients hold."""
+    """1 if the columns that are left out for `between` are those that the coordinator expects: then
+    earlier tables' coefficients hold."""
     moved: float = field(metadata=real())
-    """What leaving out columns takes from the intercept."""
+    """Amount that the intercept loses as columns are left out."""
     turned: Array = field(metadata=array("float64", 2, "directions"))
-    """`starts` less the roots of what leaving out columns takes from the intercept, turned by
-    rotations that all parties know: lengths of sums over tables are right, and nothing else shows.
+    """`starts` less the roots of the amount that the intercept loses as columns are left out,
+    turned by rotations that all parties know: lengths of sums over tables are right, and nothing
+    else shows.
     """
 
 
@@ -401,7 +404,7 @@ AT_NUMBER, AT_CATEGORY, AT_NULL = range(3)
 
 @dataclass(frozen=True, eq=False)
 class SendCurves(SendBlock):
-    """Coordinator to client, outside a run: what effects do features of a saved block have?"""
+    """Coordinator to client, outside a run: request for the effects of a saved block's features."""
 
     kind = "send_curves"
     words = "names of the block and of a feature, or of none for all"

@@ -66,7 +66,7 @@ OTHERS: Mapping[str, str] = {
     ms.SetStrengths.kind: "how many degrees of freedom its curves and categories have",
     ms.SendSkew.kind: "how the values of each feature are distributed",
 }
-"""What leaves with other requests."""
+"""Data that leaves with other requests."""
 CHOOSING = "frank_wolfe"
 """Algorithm that sends columns, not numbers that a model makes of them."""
 SOLVING = "moments"
@@ -97,11 +97,11 @@ _LEARNT = {
         "features row by row, up to the scale of each",
     ),
 }
-"""What an insider learns about single rows from some of these."""
+"""Facts that an insider learns about single rows from some of these."""
 
 
 def learnt_from(kind: str) -> str:
-    """Return what an insider learns about single rows from a request of OTHERS; '' for nothing."""
+    """Return the facts that an insider learns about single rows from a request of OTHERS; or ''."""
     return _LEARNT.get(kind, "")
 
 
@@ -120,21 +120,21 @@ class NamesByUse:
 
 @dataclass(frozen=True)
 class SlotNoise:
-    """Noise of what leaves a slot, in words; empty texts where it leaves in clear."""
+    """Noise of the data that leaves a slot, in words; empty texts for data in clear."""
 
     label: float | None = None
     """ε of the label; None in clear."""
     drawn: str = ""
     """Who draws the label's noise, before its ε; empty if that need not be said."""
     features: Callable[[bool], tuple[str, str]] = lambda rows: ("", "")
-    """Whether numbers leave for each row -> the noise of features, and what it bounds."""
+    """Whether numbers leave for each row -> the noise of features, and the bounds of it."""
     embeddings: str = ""
     """Noise of sums under masks."""
 
 
 @dataclass
 class Disclosed:
-    """What leaves of all slots, in the order in which it is said."""
+    """Data that leaves of all slots, in the order of the sentence."""
 
     owner: str = "your"
     """The reader's word for the owner of the data: 'your' or 'its'."""
@@ -144,7 +144,7 @@ class Disclosed:
     learnt: list[str] = field(default_factory=list)
     rounds: float = 0.0
     labels: bool = False
-    """True if labels leave: what other parties get then follows from them."""
+    """True if labels leave: messages to other parties then follow from them."""
 
     def add_slot(
         self,
@@ -154,7 +154,7 @@ class Disclosed:
         names: NamesByUse,
         noise: SlotNoise,
     ) -> None:
-        """Add what leaves of a slot.
+        """Add the data that leaves of a slot.
 
         often : kind of request -> the maximum number of them, above 0.
         algorithm : the algorithm of training; empty elsewhere.
@@ -188,7 +188,8 @@ class Disclosed:
                 self._add(self.clear, words, "more than these sentences say")
 
     def leaves(self) -> str:
-        """Return the sentence of what leaves: in clear, with noise, and in sums under masks."""
+        """Return the sentence on data that leaves: in clear, with noise, and in sums under
+        masks."""
         numbers = itertools.count(1)
         parts = [
             f"{where} {listed(f'({next(numbers)}) {one}' for one in words)}"
@@ -203,7 +204,7 @@ class Disclosed:
         return f"{text[0].upper()}{text[1:]}."
 
     def inferred(self) -> str:
-        """Return the sentence of what an insider at the coordinator could learn of single rows."""
+        """Return the sentence on single rows that an insider at the coordinator could infer."""
         if not self.learnt:
             return (
                 "No number that leaves is of a single row; exact counts and sums may still tell an "
@@ -238,7 +239,7 @@ class Disclosed:
         names: str,
         noise: SlotNoise,
     ) -> None:
-        """Add what leaves of the slot's features, and count its rounds."""
+        """Add the data that leaves of the slot's features, and count its rounds."""
         names = names or "constants"
         masked = MASKED & often.keys()
         rows = frozenset() if masked else row_by_row(algorithm) & often.keys()

@@ -1,4 +1,4 @@
-"""What may follow in a statement that is being written: words, options, tables, columns."""
+"""Completion of a statement that is being written: words, options, tables, columns."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _CLAUSES: Mapping[str, tuple[str, ...]] = {
     "COMMENT": ("IS",),
     **{look.upper(): ("AT", "WITH", "FROM") for look in ALL},
 }
-"""What follows the name of a model, in this order."""
+"""Clauses after the name of a model, in this order."""
 _MADE = ("TRAIN", "TUNE", "CREATE", "IMPORT")
 """Statements that make a model, whose name is new."""
 _OF = ("HISTORY", "FEATURES", "WEIGHTS", *(look.upper() for look in ALL))
@@ -47,7 +47,7 @@ _LAST = re.compile(r'(?:"[^"]*"\.|[^\W\d]\w*\.)*(?:[^\W\d]\w*)?$')
 
 @dataclass(frozen=True)
 class KnownNames:
-    """What there is to be named."""
+    """Names of models, tables and columns that exist."""
 
     models: tuple[str, ...] = ()
     columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -68,8 +68,8 @@ class KnownNames:
 
 
 def completions(text: str, at: int, names: KnownNames) -> tuple[int, tuple[str, ...]]:
-    """Where the word begins that ends at place `at` of the text, and what it may become, sorted by
-    what is likelier; nothing within a string or a comment."""
+    """Return where the word begins that ends at place `at` of the text, and its completions,
+    likelier ones first; none within a string or a comment."""
     match = _LAST.search(text[:at])
     start = at if match is None else match.start()
     word = text[start:at]
@@ -162,7 +162,7 @@ def _options(verb: str, clause: str) -> tuple[str, ...]:
 
 
 def _word(token: Token) -> str:
-    """In upper case; what is quoted is no word."""
+    """Return the word in upper case; a quoted name is no word."""
     quoted = token.token_type in (TokenType.STRING, TokenType.IDENTIFIER)
     return token.text if quoted else token.text.upper()
 
@@ -198,7 +198,7 @@ _TABLE = re.compile(r"\b(?:FROM|JOIN|,)\s*((?:\w+\.)+\w+)(?:\s+(?:AS\s+)?(\w+))?
 
 
 def _mentioned(names: KnownNames, written: str) -> dict[str, str]:
-    """The tables of the statement, by what they are called in it."""
+    """Return the tables of the statement, by their names in it."""
     by_name = {folded(name): name for name in names.columns}
     tables: dict[str, str] = {}
     for name, alias in _TABLE.findall(written):
@@ -213,7 +213,7 @@ _CONTINUES = ("ON", "USING", "WHERE", "JOIN", "LEFT", "RIGHT", "INNER", "CROSS",
 
 
 def _within(path: str, names: KnownNames, written: str) -> Iterable[str]:
-    """What may follow `path` and a point."""
+    """Return the names that may follow `path` and a point."""
     table = _mentioned(names, written).get(folded(path), path)
     by_name = {folded(name): columns for name, columns in names.columns.items()}
     columns = by_name.get(folded(table), ())

@@ -1,4 +1,4 @@
-"""How much noise a budget asks for, and whether a run released what was planned.
+"""Noise that a budget asks for, and the check of a run's releases against its plan.
 
 The unit is a change of the features of one row of slot i, the join graph fixed. μ² = Σ (Δ/σ)².
 
@@ -37,14 +37,14 @@ Shares of the budget are shares of μ², since these add up: statistics take the
 second moments 0.1 of what is left; of what is left then, predictions take theirs, and gradients the
 rest. With a noise_multiplier, gradients are as they are, and the shares of the others follow.
 
-Choices of columns and their sketches: the noise of both, by what PRIVACY asks for.
+Choices of columns and their sketches: PRIVACY asks for the noise of both.
 
-The unit is a change of the features of one row of slot i, the join graph fixed. What a client is
-told in a round is worked out from choices and sketches that were released before, and from labels:
-the row acts through its own client's releases alone, in every choice and once in each column told.
+The unit is a change of the features of one row of slot i, the join graph fixed. Requests
+to a client follow from choices and sketches that were released before, and from labels: the row
+acts through its own client's releases alone, in every choice and once in each released column.
 It moves a column's score Σ_r x_r v_r by at most max|x − x'| max|v_r|, |v_r| ≤ cnt_r R/N, and a
 column's sketch Σ_r x_r S_r by at most max|x − x'| max‖S_r‖, S_r = Σ_{j ∈ G(r)} J_·j. A client works
-both out from the join and J, and adds noise relative to them (sqlfl.methods.frank_wolfe.operator).
+both out from the join and J, and adds noise relative to them (sqlfl.methods.frank_wolfe.client).
 """
 
 from __future__ import annotations
@@ -69,13 +69,12 @@ if TYPE_CHECKING:
     from sqlfl.messages import Releases
 
 SLACK = 1e-6
-"""What all noise is larger by, relatively, than the account says: for rounding to the samplers'
-grid and in sums."""
+"""Relative margin of all noise over the account's, for rounding to the samplers' grid and in
+sums."""
 MOMENTS_SHARE = 0.1
-"""In units of μ², of what statistics leave, that second moments take."""
+"""Share of second moments in the μ² that statistics leave."""
 SECOND_SHARE = 0.25
-"""In units of μ², of what statistics leave, that second moments take where moments with the label
-are all that is released beside them."""
+"""The same share where only moments with the label are released beside them."""
 CATEGORIES_SHARE = 0.1
 """Of δ, for the categories that are found out."""
 INTERCEPT_CLIP = 1.0
@@ -83,11 +82,11 @@ INTERCEPT_CLIP = 1.0
 
 @dataclass(frozen=True, eq=False)
 class NoiseCalibration:
-    """The noise of a run, and what it comes to."""
+    """The noise of a run, and its ε."""
 
     privacy: Privacy
     rounds: Mapping[int, PlannedReleases]
-    """Slot -> what was planned."""
+    """Slot -> its planned releases."""
     training: RunNoise
     events: Mapping[int, tuple[Event, ...]]
     """Slot -> all releases that the features of one of its rows take part in."""
@@ -124,7 +123,7 @@ def calibrate(privacy: Privacy, slots: Sequence[PlannedReleases]) -> NoiseCalibr
     With noised or drawn predictions every slot has a z of its own; otherwise one z is for all, and
     the slot decides that needs most. With epsilon given, an ε is never above it. Where statistics
     are noised, every slot pays for finding its categories. Raises PrivacyError for a budget that
-    asks for more noise than LARGEST_MULTIPLIER, or for what cannot go together.
+    asks for more noise than LARGEST_MULTIPLIER, and for options that exclude each other.
     """
     _check(privacy, slots)
     together = privacy.together
@@ -217,12 +216,12 @@ def joined_epsilon(
     privacy: Privacy, events: Mapping[int, Sequence[Event]] | int
 ) -> tuple[float, float]:
     """(ε, δ) of a change of the features of all rows, one of each slot, that a joined row is made
-    of. events : of a row of each slot; before a run how many slots there are, each of which
-    releases what its epsilon allows.
+    of. events : of a row of each slot; before a run the number of slots, each of which spends its
+    epsilon.
 
     With noised predictions a row acts through its own releases alone, so that those of all slots
     compose: M slots of one μ have √M μ. With exact ones all rows move the same releases, by no more
-    than the sum of what each does: M μ. δ is that of the statement, or M times that where showing
+    than the sum of their parts: M μ. δ is that of the statement, or M times that where showing
     which categories there are would take all of it.
     """
     if isinstance(events, int):
@@ -244,7 +243,7 @@ def joined_epsilon(
 def check_releases(
     calibration: NoiseCalibration, slot: int, releases: Releases, finished: bool
 ) -> None:
-    """InternalError where what one client of a slot says it has released is not what was planned.
+    """Raise InternalError if the reported releases of one client of a slot are not those planned.
 
     Its clip and noise are to be those of the plan, its counts at most the plan's. `finished`: an
     epoch of training has passed in which rows of this client counted, so that neither gradients nor
@@ -305,12 +304,12 @@ def _epsilon(privacy: Privacy, events: Sequence[Event]) -> float:
 
 
 def _agrees(got: float, expected: float, count: float) -> bool:
-    """What was not released, its `count` being 0, may be told as 0."""
+    """A release that did not happen, its `count` being 0, may be reported as 0."""
     return math.isclose(got, expected, rel_tol=1e-12) or (not count and got == 0.0)
 
 
 def _delta(privacy: Privacy) -> float:
-    """Of the noise: what categories do not take."""
+    """Return the δ of the noise: the part that categories leave."""
     return privacy.delta - statistics_delta(privacy, True)
 
 
@@ -402,8 +401,8 @@ def _of_rounds(
 
 
 def _of_moments(privacy: Privacy, own: PlannedReleases, second: float, cross: float) -> RoundNoise:
-    """Each client adds the whole noise to what it tells, or what the sum without it needs. Fits are
-    not summed, and have the whole noise."""
+    """Return the noise of moments. Each client adds all of it to its own releases, or the part that
+    a sum without this client needs. Fits are not summed, and have all of it."""
     if privacy.feature_bound is None:
         raise InternalError("columns without a bound")
     share = math.sqrt(max(own.clients - 1, 1)) if own.secret else 1.0

@@ -37,13 +37,13 @@ SETTINGS = "SQLFL_CONFIG"
 class RemoteFederation:
     """An analyst's desk at a coordinator. Use `sqlfl.connect("grpc+tls://host:8815", ...)`.
 
-    config : the TOML file of the analyst's settings (docs/distributed.md); by default what the
-        variable SQLFL_CONFIG names. study : which of the coordinator's; by default the one of the
-        settings. analyst : the analyst's name, where there is no certificate. progress : as in
+    config : the TOML file of the analyst's settings (docs/distributed.md); by default the file that
+        the variable SQLFL_CONFIG names. study : which of the coordinator's; by default the one of
+        the settings. analyst : the analyst's name, where there is no certificate. progress : as in
         `sqlfl.connect`.
 
     Parties come and go by themselves: `attach` and `detach` are not built, and neither are `trace`,
-    as nobody says what is run elsewhere, and EXPORT and IMPORT MODEL. Raises Error where the
+    as no party discloses its queries, and EXPORT and IMPORT MODEL. Raises Error where the
     coordinator cannot be reached, or does not take the analyst.
     """
 
@@ -117,7 +117,7 @@ class RemoteFederation:
         return self._list("audit")
 
     def status(self) -> Result:
-        """The coordinator's parties: whether they are connected, and what has gone to and fro."""
+        """Return the coordinator's parties: whether they are connected, and their traffic."""
         return self._list("status")
 
     def statements(self) -> Result:
@@ -148,7 +148,7 @@ class RemoteFederation:
     # -- the connection ---------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Let go of the connection; models stay, and what is running goes on."""
+        """Let go of the connection; models stay, and running statements go on."""
         self._line.close()
 
     def __enter__(self) -> RemoteFederation:
@@ -187,7 +187,7 @@ class RemoteFederation:
 
 
 class _Shown:
-    """What comes before an answer: the progress of a statement, and what it remarks."""
+    """Frames before an answer: the progress of a statement, and its warnings."""
 
     def __init__(self, enabled: bool | None) -> None:
         self._enabled = enabled

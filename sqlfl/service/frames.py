@@ -1,10 +1,10 @@
-"""What travels on a stream between two machines: frames, in pieces, over Arrow Flight.
+"""Frames on a stream between two machines, in pieces, over Arrow Flight.
 
 A frame is a header, JSON, and a body of bytes, of which the header's `size` says how many there
-are. All of it travels as what Flight calls application metadata: bytes that it hands over as they
-came. The first piece is the header's length (uint32), the header, and the body where that is short;
-what is left of the body follows in pieces, as it lies in memory. So a body is in memory once at
-either end, but for a piece.
+are. All of it travels as application metadata of Flight: bytes that it hands over as they came. The
+first piece is the header's length (uint32), the header, and the body where that is short; the rest
+of the body follows in pieces, as it lies in memory. So a body is in memory once at either end, but
+for a piece.
 
 Nothing travels as record batches. Flight decodes these itself, before anybody here sees them, and
 7 kB that are compressed become 200 MB. Of a schema without columns it decodes nothing, whatever
@@ -88,7 +88,7 @@ class Sender:
         self._writer: FrameWriter | None = writer
         self._lock = threading.Lock()
         self.wrote = time.monotonic()
-        """When a piece of a body was last taken: what has none waits in buffers on its way."""
+        """Time at which a piece of a body was last taken; until then a piece waits in buffers."""
 
     def close(self) -> None:
         """No frame is sent any more, nor half of one: who writes to a stream that Flight has let go
@@ -97,8 +97,8 @@ class Sender:
             self._writer = None
 
     def send(self, frame: Frame) -> None:
-        """Raises what the stream does, OSError where it has ended, and ValueError for what JSON
-        does not have."""
+        """Send a frame. Raise the stream's errors, OSError if it has ended, and ValueError for
+        values that JSON does not have."""
         header = encoded(frame)
         with self._lock:
             self._write(frame.body, header)
@@ -145,8 +145,8 @@ class Receiver:
         self._begun = False
 
     def receive(self) -> Frame:
-        """The next frame, once it has come. Raises EOFError at the end of the stream, WireError for
-        what is no frame, and what the stream raises."""
+        """Return the next frame, once it has come. Raise EOFError at the end of the stream,
+        WireError for bytes that are no frame, and the stream's errors."""
         piece = self._piece()
         end = self._end(piece)
         told = self._header(piece.slice(_LENGTH.size, end - _LENGTH.size))
@@ -224,8 +224,8 @@ def spoken(offered: object) -> int:
 
 
 def encoded(frame: Frame) -> bytes:
-    """The header of a frame. Raises ValueError for what JSON does not have, WireError where it is
-    too long."""
+    """Return the header of a frame. Raise ValueError for values that JSON does not have, WireError
+    if it is too long."""
     told = {"kind": frame.kind, "size": len(frame.body), **frame.told}
     header = json.dumps(told, allow_nan=False).encode()
     if len(header) > LONGEST_HEADER:

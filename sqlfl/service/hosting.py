@@ -1,7 +1,7 @@
-"""What serves a party's database to a coordinator elsewhere: each analyst apart, by their passes.
+"""Server of a party's database to a remote coordinator: each analyst apart, by their passes.
 
-The coordinator is not trusted: who asks is whom the pass was signed by, and what may be asked is
-what the owner's policies grant to that name.
+The coordinator is not trusted: the analyst is the one who signed the pass, and may send the
+requests that the owner's policies grant to that name.
 """
 
 from __future__ import annotations
@@ -117,8 +117,8 @@ class Host:
             self._retire()
 
     def welcome(self, coordinator: str, session: str) -> str:
-        """As `sqlfl.service.agent.Serves`: what runs of another process of the coordinator have
-        left is forgotten; blocks of models stay."""
+        """As `sqlfl.service.agent.Serves`: runs of another process of the coordinator are
+        forgotten; blocks of models stay."""
         if session != self._session:
             self._retire()
             self._coordinator, self._session = coordinator, session
@@ -179,7 +179,7 @@ class Host:
         return ends and self._served(study, speaker) is not None
 
     def _served(self, study: str, speaker: str) -> PartyClient | None:
-        """What serves the analyst whose pass this is, or was; None where nothing does."""
+        """Return the server of the analyst whose pass this is, or was; None without one."""
         try:
             analyst = self._once(study, speaker)
         except PolicyError:
@@ -245,8 +245,8 @@ class Host:
 
 
 def hosted(settings: PartySettings, credentials: Credentials) -> Host:
-    """What these settings say. Without a certificate an analyst is who says so. Raises Error where
-    there is no database, or a secret cannot be read."""
+    """Return the host of these settings. Without certificates, analysts' names are not verified.
+    Raise Error if there is no database, or a secret cannot be read."""
     if not Path(settings.database).exists():
         raise Error(f"there is no database {settings.database}", hint="`database` names its file")
     return Host(

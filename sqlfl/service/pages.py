@@ -40,9 +40,9 @@ MOST_BYTES = 16 << 10
 SECONDS = 5.0
 """For a request to come, and for its answer to go."""
 AT_ONCE = 32
-"""Requests; what comes beyond them is hung up on."""
+"""Maximum number of requests at once; further connections are closed."""
 UNREAD, LINGER = 1 << 20, 1.0
-"""Bytes and seconds for which what a request still sends is taken: else its answer is lost."""
+"""Bytes and seconds for which the rest of a request is read: otherwise its answer is lost."""
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 TEXT = "text/plain; charset=utf-8"
 _STATUS = {
@@ -53,7 +53,7 @@ _STATUS = {
     HTTPStatus.REQUEST_URI_TOO_LONG: "the request is too long",
     HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE: "the request is too long",
 }
-"""What is said of a request that is refused: never anything of the request itself."""
+"""Texts about refused requests, which never quote the request."""
 _HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
@@ -67,9 +67,9 @@ Answer = tuple[HTTPStatus, str, bytes, Mapping[str, str]]
 
 
 class PageServer:
-    """Server of `answers`, by paths. place : 'host:port'; port 0: any that is free. what : what is
-    shown there, for errors. open : `place` may be reached from other machines. Raises Error where
-    it may not be, or cannot be listened at. Requests wait until `start`.
+    """Server of `answers`, by paths. place : 'host:port'; port 0: any that is free. what : the
+    content, for errors. open : `place` may be reached from other machines. Raises Error where it
+    may not be, or cannot be listened at. Requests wait until `start`.
     """
 
     def __init__(
@@ -143,8 +143,8 @@ class Pages(PageServer):
 
 
 def read_place(place: str, what: str, *, open: bool) -> tuple[str, int]:
-    """Host and port. Raises Error for what is no place, and where it is not this machine's own and
-    not to be open."""
+    """Return host and port. Raise Error for another text, and for a place that other machines reach
+    unless `open`."""
     try:
         parts = urlsplit(f"//{place}")
         host, port = parts.hostname, parts.port
@@ -200,7 +200,7 @@ class _TooLong(HTTPException):
 
 
 class _Bounded(io.RawIOBase):
-    """What comes by a connection: so many bytes, within so many seconds in all."""
+    """Reader of a connection: at most so many bytes, within so many seconds in all."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection, self._left = connection, MOST_BYTES
@@ -267,7 +267,7 @@ class _Handler(BaseHTTPRequestHandler):
     do_HEAD = do_GET
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Without what it would say by itself: that quotes the request."""
+        """Send no text of the standard library, which quotes the request."""
         self._send(*refused(HTTPStatus(code)))
 
     def log_message(self, format: str, *args: Any) -> None:
@@ -315,7 +315,7 @@ class _Server(ThreadingHTTPServer):
         super().__init__(address, _Handler)
 
     def server_bind(self) -> None:
-        """Without asking a name server what this machine is called."""
+        """Bind without a request to a name server for this machine's name."""
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = self.server_address[:2]  # type: ignore[assignment]
 
@@ -336,7 +336,7 @@ class _Server(ThreadingHTTPServer):
             self._free.release()
 
     def shutdown_request(self, request: Any) -> None:
-        """What has not been read is: a connection that is closed before loses its answer."""
+        """Read the rest of the request: a connection that is closed before loses its answer."""
         with suppress(OSError):
             request.shutdown(socket.SHUT_WR)
             end, left = time.monotonic() + LINGER, UNREAD

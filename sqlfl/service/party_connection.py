@@ -51,7 +51,7 @@ class PartyConnection:
     seconds for which requests wait for a party that is away. A request has a number of its own; the
     one that is sent again after a reconnection has the same, so that the party, if it has served
     it, answers as it did. Counted are requests, bytes of messages, and streams after the first one.
-    Requests go out in the order of their numbers. What the party has of a process that was
+    Requests go out in the order of their numbers. State of a party's process that was
     restarted is lost, and so are the requests to it. Safe to use from several threads; senders are
     such whose `send` does not wait.
     """
@@ -67,7 +67,7 @@ class PartyConnection:
         self._sender: Sender | None = None
         self._boot = ""
         self.secret = ""
-        """By what the party's secret is told apart from others'; empty where it has not said."""
+        """Check value of the party's secret; empty if it has sent none."""
         self.link = ""
         """How the party is reached, 'over TLS'; empty before its first stream."""
         self._away_since = time.monotonic()
@@ -78,8 +78,8 @@ class PartyConnection:
     # -- streams ----------------------------------------------------------------------------------
 
     def connect(self, sender: Sender, boot: str) -> bool:
-        """The party has a new stream, by a process `boot`: what it has not answered is sent again.
-        Whether it is another process than before."""
+        """Take a new stream of the party, by a process `boot`, and send unanswered requests again.
+        Return whether it is another process than before."""
         with self._lock:
             other = self._boot not in ("", boot)
             if other:
@@ -101,7 +101,7 @@ class PartyConnection:
         return True
 
     def broken(self, sender: Sender, why: str) -> None:
-        """What has come by this stream is nothing that a party sends."""
+        """Note that this stream brought bytes that no party sends."""
         with self._lock:
             if self._sender is sender:
                 self._fail(f"sent what it should not: {why}")
@@ -132,7 +132,7 @@ class PartyConnection:
             return 0.0 if self._sender is not None else time.monotonic() - self._away_since
 
     def receive(self, frame: Frame) -> None:
-        """A frame of the stream. Raises WireError for what is no reply to a request."""
+        """Take a frame of the stream. Raise WireError if it is no reply to a request."""
         if frame.kind != REPLY:
             raise WireError(f"{frame.kind} came where replies do")
         number = frame.number("number")
@@ -184,7 +184,7 @@ class PartyConnection:
                 del self._left[next(iter(self._left))]
 
     def interrupt(self, client: int, study: str, speaker: str, analyst: str | None = None) -> None:
-        """End what the client is serving for this analyst; where it is away, the wait for it."""
+        """End the client's work for this analyst; if the party is away, end the wait for it."""
         of = client, study, speaker if analyst is None else analyst
         now = time.monotonic()
         with self._lock:
@@ -240,14 +240,14 @@ class PartyConnection:
         self._try(lambda: sender.send(pending.frame))
 
     def _try(self, send: Callable[[], None]) -> None:
-        """What fails on a stream that has just broken is sent again by the next one."""
+        """Send a frame. If the stream has just broken, the next one sends it again."""
         try:
             send()
         except (pa.ArrowException, OSError) as error:
             log.info("%s: %s", self.party, error)
 
     def _fail(self, why: str, of: tuple[int, str, str] | None = None) -> None:
-        """All that waits, or what waits for one analyst."""
+        """Fail all waiting requests, or those of one analyst."""
         for number, pending in tuple(self._pending.items()):
             if of in (None, pending.of):
                 del self._pending[number]

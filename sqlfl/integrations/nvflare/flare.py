@@ -1,8 +1,9 @@
 """A coordinator as the server of a job of NVFlare: `pip install 'sqlfl[nvflare]'`.
 
-`ends` makes of a job's sites what `Federation.admit` takes, for a server of one's own; `Study` is
-one that runs statements. Both are not transports by a name, as `sqlfl.connect(transport=...)` takes
-them: those are given handlers of this process, and here what handles is elsewhere.
+`ends` makes the arguments of `Federation.admit` from a job's sites, for a server of your own;
+`Study` is a server that runs statements. Neither is a transport with a name, as
+`sqlfl.connect(transport=...)` takes it: such a transport gets handlers in this process, and a job's
+sites handle messages elsewhere.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ log = logging.getLogger("sqlfl.service")
 
 SETTINGS, STATE = "SQLFL_COORDINATOR", "SQLFL_STATE"
 LONGEST = 500
-"""Characters of what a site says of its failure."""
+"""Maximum length of a site's text on its failure, in characters."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ class _Line:
         return None if reply is None else pa.py_buffer(reply)
 
     def who(self, lease: float) -> object:
-        """What the site says that it serves, asked again while it is away."""
+        """Return the name of the client that the site serves; ask again while it is away."""
         due = time.monotonic() + lease
         while True:
             try:
@@ -96,7 +97,7 @@ class _Line:
             log.info("%s is not told of an interrupt: %s", self.client, error)
 
     def _called(self, timeout: float, name: str, *given: object) -> object:
-        """What the site's function returns. Raises Away and LostError."""
+        """Call the site's function. Raise Away and LostError."""
         try:
             return getattr(self.site(timeout=timeout), name)(*given)
         except RunAborted:
@@ -116,7 +117,7 @@ def ends(
     speaking: Speaking,
     lease: float = 60.0,
 ) -> dict[str, dict[int, FlareClient]]:
-    """Of each party, what serves its clients by their numbers, for `Federation.admit`.
+    """Return the servers of each party's clients, by their numbers, for `Federation.admit`.
 
     sites : proxies, as `collab.clients` has them. parties : the names of each party's sites, in the
     order of its clients. lease : seconds for which a site that is away is waited for, and in which
@@ -149,8 +150,8 @@ class Study:
     Who may train in which study, and what its parties' sites are, is set where NVFlare's server
     runs, never by the job: the variable SQLFL_COORDINATOR names the settings, in which a party's
     agents are names of sites. SQLFL_STATE names the folder of models, one file for each study and
-    analyst; where there is none, models end with the job. A statement that fails ends the job; what
-    came before stays.
+    analyst; where there is none, models end with the job. A statement that fails ends the job;
+    earlier results stay.
     """
 
     def __init__(self, statements: list[str], study: str, speaker: str) -> None:
@@ -175,7 +176,8 @@ class Study:
 
 
 def _statements(texts: Sequence[str]) -> list[str]:
-    """One by one. Raises Error for what is none, and for what would use files of the server."""
+    """Return the statements one by one. Raise Error for other texts, and for statements that would
+    use files of the server."""
     statements = []
     for piece in (piece for text in texts for piece in pieces(text)):
         if isinstance(piece.statement(), (ExportModel, ImportModel)):

@@ -1,8 +1,8 @@
 """A party as a site of NVFlare: `pip install 'sqlfl[nvflare]'`.
 
-A job names `Site` as its client's component and brings no code, so that what runs at the site is
-what is installed there, and only where the site's `class_allow_list` has it. What it serves is set
-at the site too, never by the job: the variable SQLFL_PARTY names the party's settings, or a folder
+A job names `Site` as its client's component and brings no code. So the site runs only code that is
+installed there, and only if the site's `class_allow_list` has it. The site also sets which database
+it serves, never the job: the variable SQLFL_PARTY names the party's settings, or a folder
 that has them as `<site>.toml`.
 
 The module is not called `nvflare`: NVFlare's recipes copy a component's file into a folder that
@@ -35,7 +35,7 @@ log = logging.getLogger("sqlfl.service")
 
 SETTINGS = "SQLFL_PARTY"
 SERVER = "server"
-"""What NVFlare calls the server of a job, by its certificate."""
+"""NVFlare's name for the server of a job, by its certificate."""
 
 
 class Site:
@@ -82,7 +82,7 @@ class Site:
         study: str,
         speaker: str,
     ) -> bytes | None:
-        """As `Answers.ask`. What fails is said in the site's own log alone."""
+        """As `Answers.ask`. Only the site's own log has the reason of a failure."""
         self._served()
         try:
             reply = self._answers.ask(number, data, received, patience, study, speaker)
@@ -95,7 +95,7 @@ class Site:
 
     @collab.publish
     def interrupt(self, study: str, speaker: str) -> None:
-        """End what is being served for this analyst."""
+        """End the requests that are being served for this analyst."""
         self._served().interrupt(0, study, speaker)
 
     def _serve(self, data: pa.Buffer, study: str, speaker: str) -> pa.Buffer:
