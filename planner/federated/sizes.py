@@ -1,4 +1,6 @@
-"""Formulas of sizes: polynomials of named quantities with integer coefficients."""
+"""Formulas of sizes: polynomials of named quantities with integer coefficients. `amounts` makes
+those of messages from their forms, `phases` says which messages are exchanged.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Joins of FROM: names and conditions of both sides brought together, LEFT JOINs kept in a tree."""
+"""Joins of FROM: names and conditions of both sides brought together, LEFT JOINs kept in a tree.
+`emit` writes the query that maps their rows.
+"""
 
 from __future__ import annotations
 

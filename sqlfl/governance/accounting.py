@@ -1,4 +1,6 @@
-"""Demands of a run on the accounts that owners keep, and refusals under an account."""
+"""Demands of a run on the accounts that owners keep (`ledger`), and refusals under an account. The
+ε of several releases together is computed in `sqlfl.privacy.accountant`.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,10 @@
 """Guard of a party against an analyst's coordinator: it enforces the owner's grants and policies.
 
-If the owner has no policy, it serves everything.
+If the owner has no policy, it serves everything. Reasons to refuse stand in the modules that it
+asks: `fragments` and `tree` read the SQL, `policy_evaluation` holds a request against the rules,
+`modes` against the rules on labels, features and metrics, `accounting` against budgets,
+`differencing` and `models` against earlier runs, `approvals` against the owner's decisions; `runs`
+holds each later message to the request, and `trial` bounds time and memory.
 """
 
 from __future__ import annotations

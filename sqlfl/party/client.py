@@ -41,8 +41,8 @@ from sqlfl.models.gram import GramMatrix
 from sqlfl.models.towers import TowerShape
 from sqlfl.party.crossing import CrossedEngine, PairFinder
 from sqlfl.party.effects import Precision
-from sqlfl.party.guard import ReleaseGuard, releases_of
 from sqlfl.party.moments import majorant, noised_moments
+from sqlfl.party.release_guard import ReleaseGuard, releases_of
 from sqlfl.party.requests import SlotExpectations
 from sqlfl.party.shrinkage import ScaledEngine, Shrinkage, scaled_gram
 from sqlfl.party.steps import Averaging, ClientStep, Engine, penalty

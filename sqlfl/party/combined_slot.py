@@ -33,9 +33,9 @@ from sqlfl.contract.schema import SlotSpecification
 from sqlfl.messages import JoinKeys
 from sqlfl.models.folds import merge_folds
 from sqlfl.models.gram import GramMatrix
-from sqlfl.party.guard import releases_of
 from sqlfl.party.members import ClientGroup, Reply
 from sqlfl.party.operator import Operator, client_of
+from sqlfl.party.release_guard import releases_of
 from sqlfl.party.steps import Engine
 from sqlfl.privacy.statistics import deviation
 from sqlfl.udfs.encoding.noised import add_noise

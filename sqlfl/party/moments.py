@@ -48,7 +48,7 @@ from scipy import sparse
 from sqlfl.base.arrays import Array
 from sqlfl.base.errors import InternalError
 from sqlfl.models.gram import GramMatrix
-from sqlfl.party.guard import ReleaseGuard
+from sqlfl.party.release_guard import ReleaseGuard
 from sqlfl.party.steps import Engine
 
 RISK = 0.01

@@ -17,7 +17,7 @@ from sqlfl.models.perceptron import Perceptron, suits
 from sqlfl.models.towers import Tower, TowerPass, TowerShape, first_parameters, weights_of
 from sqlfl.party.client import finite, predictions_of
 from sqlfl.party.first_layer import EngineLayer, make_layer
-from sqlfl.party.guard import ReleaseGuard, releases_of
+from sqlfl.party.release_guard import ReleaseGuard, releases_of
 from sqlfl.party.requests import SlotExpectations
 from sqlfl.party.steps import Engine
 from sqlfl.privacy.samplers import Entropy, system

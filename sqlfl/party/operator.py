@@ -17,7 +17,7 @@ from sqlfl.messages import Message
 from sqlfl.models.towers import TowerShape
 from sqlfl.party.client import Build, ClientOperator
 from sqlfl.party.crossing import PairFinder
-from sqlfl.party.guard import ReleaseGuard
+from sqlfl.party.release_guard import ReleaseGuard
 from sqlfl.party.shrinkage import Shrinkage
 from sqlfl.party.steps import Engine
 

@@ -17,8 +17,8 @@ from sqlfl.contract.transforms import CURVE_ROWS
 from sqlfl.messages.checks import mismatch, sizes_of
 from sqlfl.messages.wire import encode
 from sqlfl.party.crossing import PairFinder
-from sqlfl.party.guard import releases_of
 from sqlfl.party.operator import Operator
+from sqlfl.party.release_guard import releases_of
 from sqlfl.party.shrinkage import Shrinkage
 from sqlfl.udfs.blocks.blocks import SavedBlock
 from sqlfl.udfs.encoding.curves import CellLimits

@@ -28,7 +28,7 @@ from sqlfl.coordinator.training import train
 from sqlfl.messages import Releases, Residuals, SendReleases
 from sqlfl.methods.sgd.configuration import SgdConfiguration
 from sqlfl.options.privacy import Privacy
-from sqlfl.party.guard import ReleaseGuard
+from sqlfl.party.release_guard import ReleaseGuard
 from sqlfl.transport.base import Audit, Channel
 from tests.conftest import Open
 from tests.depth import examples

@@ -16,7 +16,7 @@ from sqlfl.base.errors import ModelError, OptionError, PartyError, PlanError, Pr
 from sqlfl.coordinator.join import join_limits
 from sqlfl.coordinator.rounds import passes
 from sqlfl.messages.wire import decode
-from sqlfl.party.guard import ReleaseGuard
+from sqlfl.party.release_guard import ReleaseGuard
 from tests.conftest import Open
 from tests.depth import combinations, examples
 from tests.federations import Parties, federation, trainable

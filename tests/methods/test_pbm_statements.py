@@ -14,7 +14,7 @@ from sqlfl.aggregation import packing
 from sqlfl.base.errors import Error
 from sqlfl.messages import MaskedEmbeddings
 from sqlfl.messages.wire import decode
-from sqlfl.party.guard import ReleaseGuard
+from sqlfl.party.release_guard import ReleaseGuard
 from tests.conftest import Open
 from tests.depth import in_turn, spread
 from tests.federations import Parties, federation

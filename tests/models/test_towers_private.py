@@ -20,7 +20,7 @@ from sqlfl.models.neural import Limit, Pass, TowerNetwork
 from sqlfl.models.per_row import RowLimit
 from sqlfl.models.towers import TowerShape
 from sqlfl.party.first_layer import DeviceLayer, EngineLayer
-from sqlfl.party.guard import ReleaseGuard
+from sqlfl.party.release_guard import ReleaseGuard
 from tests.methods.harness import DenseEngine
 from tests.party.test_neural import FUNCTIONS, ROWS, dense, engine_of
 

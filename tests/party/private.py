@@ -11,8 +11,8 @@ from sqlfl.contract.configuration import Configuration
 from sqlfl.contract.privacy_specification import RoundNoise
 from sqlfl.methods.sgd.messages import SgdResiduals
 from sqlfl.party.client import ClientOperator
-from sqlfl.party.guard import ReleaseGuard
 from sqlfl.party.operator import client_of
+from sqlfl.party.release_guard import ReleaseGuard
 from tests.methods import harness
 from tests.methods.harness import DenseEngine
 

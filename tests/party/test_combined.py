@@ -18,7 +18,7 @@ import sqlfl
 from sqlfl.contract.schema import Client
 from sqlfl.messages import Failure, Labels, Prepare, SendGram, SendLabels
 from sqlfl.messages.wire import decode, encode
-from sqlfl.party.guard import ReleaseGuard
+from sqlfl.party.release_guard import ReleaseGuard
 from sqlfl.udfs.blocks.blocks import MemoryBlocks
 from sqlfl.udfs.encoding import noised
 from tests import test_truth

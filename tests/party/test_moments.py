@@ -19,8 +19,8 @@ from sqlfl.messages.grams import message_to_gram
 from sqlfl.methods.admm.messages import AdmmResiduals
 from sqlfl.models.gram import GramMatrix
 from sqlfl.party import moments
-from sqlfl.party.guard import ReleaseGuard
 from sqlfl.party.moments import clipped_moments, majorant, noised_moments
+from sqlfl.party.release_guard import ReleaseGuard
 from tests.methods.harness import Join, MemoryChannel, random_join
 from tests.party.private import TINY, Categories, entropy, operator
 

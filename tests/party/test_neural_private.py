@@ -27,9 +27,9 @@ from sqlfl.messages import (
 )
 from sqlfl.methods.admm.options import local_rounds
 from sqlfl.methods.sgd.tower_client import SgdTower
-from sqlfl.party.guard import ReleaseGuard
 from sqlfl.party.neural import TowerOperator
 from sqlfl.party.operator import check_device, client_of
+from sqlfl.party.release_guard import ReleaseGuard
 from tests.methods.harness import DenseEngine
 from tests.party.test_neural import (
     ROWS,

@@ -19,7 +19,7 @@ from sqlfl.methods.sgd.client import SgdStep
 from sqlfl.methods.sgd.messages import SgdResiduals
 from sqlfl.models.losses import loss_of
 from sqlfl.party.client import ClientOperator
-from sqlfl.party.guard import ReleaseGuard, releases_of
+from sqlfl.party.release_guard import ReleaseGuard, releases_of
 from tests.party.private import (
     TINY,
     Build,

@@ -26,8 +26,9 @@ from sqlfl.coordinator import preparation, problems
 from sqlfl.coordinator.join.fan_out import limit_fan_out
 from sqlfl.coordinator.protection import protect
 from sqlfl.methods.sgd import coordinator as sgd
-from sqlfl.party import guard, party
-from sqlfl.party.guard import ReleaseGuard
+from sqlfl.party import party
+from sqlfl.party import release_guard as guard
+from sqlfl.party.release_guard import ReleaseGuard
 from sqlfl.privacy import events as of
 from sqlfl.privacy.calibration import NoiseCalibration
 from sqlfl.privacy.poisson_binomial.sampling import draw

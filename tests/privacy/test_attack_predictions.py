@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from sqlfl.party.guard import ReleaseGuard
+from sqlfl.party.release_guard import ReleaseGuard
 from sqlfl.planner.explain.report import PrivacyReport
 from tests.conftest import Open
 from tests.privacy import auditing

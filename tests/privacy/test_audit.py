@@ -17,8 +17,8 @@ from sqlfl.contract.privacy_specification import RoundNoise
 from sqlfl.coordinator.protection import SlotExposure, planned_releases
 from sqlfl.options.privacy import Privacy
 from sqlfl.options.resolve import training_options
-from sqlfl.party import guard
-from sqlfl.party.guard import ReleaseGuard
+from sqlfl.party import release_guard as guard
+from sqlfl.party.release_guard import ReleaseGuard
 from sqlfl.privacy.calibration import calibrate
 from sqlfl.privacy.samplers import Entropy
 from tests.privacy import auditing, canaries

@@ -22,7 +22,7 @@ from sqlfl.messages import (
 )
 from sqlfl.methods.moments.client import MomentsOperator, pairs_of
 from sqlfl.methods.moments.configuration import MomentsConfiguration
-from sqlfl.party import guard
+from sqlfl.party import release_guard as guard
 from sqlfl.privacy.block_moments import (
     cut_level,
     fits_change,

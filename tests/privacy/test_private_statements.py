@@ -15,7 +15,7 @@ from sqlfl.base.errors import Error, PartyError
 from sqlfl.contract.configuration import Configuration
 from sqlfl.messages import Labels, Predictions
 from sqlfl.messages.wire import decode
-from sqlfl.party.guard import ReleaseGuard
+from sqlfl.party.release_guard import ReleaseGuard
 from tests.conftest import Open
 from tests.depth import examples, in_turn
 from tests.federations import assert_predictions_equal, federation, trainable

@@ -13,7 +13,7 @@ from sqlfl.contract.privacy_specification import RoundNoise
 from sqlfl.methods.frank_wolfe.client import FrankWolfeOperator
 from sqlfl.methods.frank_wolfe.configuration import FrankWolfeConfiguration
 from sqlfl.methods.frank_wolfe.messages import ColumnDirection, SetSketch
-from sqlfl.party.guard import ReleaseGuard
+from sqlfl.party.release_guard import ReleaseGuard
 from sqlfl.privacy.accountant import epsilon_by_pld, epsilon_by_rdp, epsilon_of
 from sqlfl.privacy.events import CHOICES, COLUMNS, Gaussian, Pure, Selection
 from sqlfl.privacy.samplers import words

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from sqlfl.party.guard import ReleaseGuard
+from sqlfl.party.release_guard import ReleaseGuard
 from sqlfl.privacy import events as of
 from sqlfl.privacy.accountant import epsilon_of, squared_mu
 from sqlfl.privacy.events import Gaussian, PoissonBinomial, Selection

@@ -1,4 +1,6 @@
-"""Table mapping from hashed join keys, by the coordinator's own query."""
+"""Table mapping from hashed join keys, by the coordinator's own query. The planner writes the
+query, LEFT JOINs included (`sqlfl.planner.query.emit.mapping_query`).
+"""
 
 from __future__ import annotations
 

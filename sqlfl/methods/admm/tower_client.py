@@ -20,8 +20,8 @@ from sqlfl.models.neural import Limit, seed_of
 from sqlfl.models.optimizers import optimizer_of
 from sqlfl.models.towers import Tower, TowerShape, Values
 from sqlfl.party.client import finite
-from sqlfl.party.guard import ReleaseGuard
 from sqlfl.party.neural import TowerOperator, penalised
+from sqlfl.party.release_guard import ReleaseGuard
 from sqlfl.party.steps import Engine
 
 

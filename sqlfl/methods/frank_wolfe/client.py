@@ -30,8 +30,8 @@ from sqlfl.methods.frank_wolfe.messages import (
 from sqlfl.methods.frank_wolfe.sketch import Sketch
 from sqlfl.models.towers import TowerShape
 from sqlfl.party.client import finite, predictions_of
-from sqlfl.party.guard import ReleaseGuard, releases_of
 from sqlfl.party.operator import ClientPart
+from sqlfl.party.release_guard import ReleaseGuard, releases_of
 from sqlfl.party.requests import SlotExpectations
 from sqlfl.party.steps import Engine
 from sqlfl.privacy.block_moments import cut_level

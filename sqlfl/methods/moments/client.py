@@ -31,8 +31,8 @@ from sqlfl.messages import (
 from sqlfl.methods.moments.configuration import MomentsConfiguration
 from sqlfl.models.towers import TowerShape
 from sqlfl.party.client import finite, predictions_of
-from sqlfl.party.guard import ReleaseGuard, releases_of
 from sqlfl.party.operator import ClientPart
+from sqlfl.party.release_guard import ReleaseGuard, releases_of
 from sqlfl.party.requests import SlotExpectations
 from sqlfl.party.steps import Engine
 from sqlfl.privacy.block_moments import check_width, fits_change, labels_change, moments_change

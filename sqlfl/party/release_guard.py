@@ -1,4 +1,6 @@
-"""Guard of a client's releases in training: it bounds, noises and counts them."""
+"""Guard of a client's releases in training: it bounds, noises and counts them. The guard that holds
+a coordinator to an owner's policies is `sqlfl.governance.guard`.
+"""
 
 from __future__ import annotations
 
