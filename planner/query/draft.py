@@ -24,6 +24,24 @@ _ONE = exp.Literal.number(1)
 
 
 @dataclass(frozen=True)
+class Roles:
+    """Output columns of a query with a role in its statement, by name."""
+
+    target: str | None = None
+    identifiers: tuple[Path, ...] = ()
+    """ID columns of PREDICT."""
+    weight: str | None = None
+    weight_may_lack: bool = False
+    """True if a query without a column of that name has no weight; otherwise it is an error."""
+    offset: str | None = None
+    exposure: bool = False
+    """`offset` is the column of EXPOSURE."""
+
+
+NO_ROLES = Roles()
+
+
+@dataclass(frozen=True)
 class Draft:
     query: exp.Query
     sql: str

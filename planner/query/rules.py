@@ -10,7 +10,6 @@ from sqlglot import exp
 
 from sqlfl.base.errors import InternalError, PlanError
 from sqlfl.contract.schema import Catalog
-from sqlfl.planner.grammar.statements import Path, Span
 from sqlfl.planner.query.assemble import build_ucq
 from sqlfl.planner.query.captures import refuse_captured
 from sqlfl.planner.query.checks import (
@@ -30,7 +29,7 @@ from sqlfl.planner.query.classify import (
 from sqlfl.planner.query.clock import Clock
 from sqlfl.planner.query.combined import combine_clients
 from sqlfl.planner.query.derived import derive_conditions
-from sqlfl.planner.query.draft import Draft
+from sqlfl.planner.query.draft import NO_ROLES, Draft, Roles
 from sqlfl.planner.query.fusion import fuse_relations
 from sqlfl.planner.query.items import PlacedItem
 from sqlfl.planner.query.parting import part_blocks
@@ -77,45 +76,38 @@ def to_ucq(
     query: exp.Query,
     sql: str,
     catalog: Catalog,
-    target: str | None = None,
-    identifiers: Sequence[Path | tuple[Sequence[str], Span]] = (),
+    roles: Roles = NO_ROLES,
+    *,
     allow_cross_join: bool = False,
     rules: Sequence[Rule] = RULES,
-    weight: str | None = None,
     split: bool = False,
     folds: bool = False,
     noised: bool = False,
-    weight_may_lack: bool = False,
-    now: dt.datetime | None = None,
     transforms: Sequence[PlacedItem] = (),
-    offset: str | None = None,
-    exposure: bool = False,
+    now: dt.datetime | None = None,
 ) -> Ucq:
     """Return the normal form of `query`, read from the text `sql`, over the tables of `catalog`.
 
-    `identifiers` are PREDICT's ID columns: (parts of the name, place in the text) or `Path`.
-    `weight` is the output column of WEIGHT; with `weight_may_lack` the query may lack it. `offset`
-    is that of OFFSET, or of EXPOSURE if `exposure`. With `split`, a slot has the whole row of its
-    sources, from which validation rows are drawn. With `folds` too, folds are drawn from it if the
-    target is the slot's; else its rows are identified (`units`). With `noised`, the target's slot
-    has it, and the noise of labels is drawn from it. `transforms` are made of output columns. `now`
-    is the query's time, None for the clock's.
+    With `split`, a slot has the whole row of its sources, from which validation rows are drawn.
+    With `folds` too, folds are drawn from it if the target is the slot's; else its rows are
+    identified (`units`). With `noised`, the target's slot has it, and the noise of labels is drawn
+    from it. `transforms` are made of output columns. `now` is the query's time, None for the
+    clock's.
 
     Raises PlanError, with the place and an alternative; the catalog is asked only for names and
     types.
     """
-    paths = tuple(i if isinstance(i, Path) else Path(tuple(i[0]), i[1]) for i in identifiers)
     draft = Draft(
         query,
         sql,
         catalog,
-        target,
-        paths,
+        roles.target,
+        roles.identifiers,
         allow_cross_join,
-        weight,
-        weight_may_lack,
-        offset,
-        exposure,
+        roles.weight,
+        roles.weight_may_lack,
+        roles.offset,
+        roles.exposure,
         split,
         folds,
         noised,

@@ -77,6 +77,7 @@ from sqlfl.planner.grammar.statements import (
 from sqlfl.planner.query import types
 from sqlfl.planner.query.clock import asks_the_time
 from sqlfl.planner.query.differences import differences
+from sqlfl.planner.query.draft import Roles
 from sqlfl.planner.query.items import PlacedItem, placed
 from sqlfl.planner.query.rules import to_ucq
 from sqlfl.planner.query.ucq import ARRAY, BOOLEAN, CATEGORY, NUMERIC, Fragment, Slot, Ucq
@@ -123,11 +124,13 @@ def plan_training(
         statement.query,
         statement.sql,
         catalog,
-        target=statement.target,
+        Roles(
+            target=statement.target,
+            weight=statement.weight,
+            offset=statement.offset,
+            exposure=statement.exposure,
+        ),
         allow_cross_join=options.allow_cross_join,
-        weight=statement.weight,
-        offset=statement.offset,
-        exposure=statement.exposure,
         split=options.validation_fraction > 0.0 or (tuning is not None and not tuning.groups),
         folds=tuning is not None,
         noised=privacy is not None and privacy.labels,
@@ -234,12 +237,14 @@ def plan_scoring(
             statement.query,
             statement.sql,
             catalog,
-            target=model.target,
+            Roles(
+                target=model.target,
+                weight=model.weight,
+                weight_may_lack=True,
+                offset=model.offset,
+                exposure=model.exposure,
+            ),
             allow_cross_join=cross,
-            weight=model.weight,
-            offset=model.offset,
-            exposure=model.exposure,
-            weight_may_lack=True,
             noised=privacy is not None,
             transforms=transforms,
         )
@@ -253,12 +258,14 @@ def plan_scoring(
             statement.query,
             statement.sql,
             catalog,
-            identifiers=tuple((path.parts, path.span) for path in statement.identifiers),
+            Roles(
+                identifiers=statement.identifiers,
+                weight=model.weight if isinstance(look, SkewOptions) else None,
+                weight_may_lack=True,
+                offset=None if isinstance(look, SkewOptions) else model.offset,
+                exposure=model.exposure,
+            ),
             allow_cross_join=cross,
-            weight=model.weight if isinstance(look, SkewOptions) else None,
-            weight_may_lack=True,
-            offset=None if isinstance(look, SkewOptions) else model.offset,
-            exposure=model.exposure,
             transforms=transforms,
         )
         confirm_fragments(ucq)
@@ -328,7 +335,7 @@ def plan_check(statement: CheckQuery, catalog: Catalog, at: str | None = None) -
             statement.query,
             statement.sql,
             catalog,
-            target=statement.target,
+            Roles(target=statement.target),
             allow_cross_join=options.allow_cross_join,
         )
         confirm_fragments(ucq)

@@ -17,6 +17,7 @@ from sqlfl.planner.grammar.statements import (
     TransformItem,
 )
 from sqlfl.planner.grammar.writing import to_sql
+from sqlfl.planner.query.draft import Roles
 from sqlfl.planner.query.emit import mapping_query
 from sqlfl.planner.query.items import placed
 from sqlfl.planner.query.rules import RULES, Rule, to_ucq
@@ -34,17 +35,18 @@ def plan(sql: str, catalog: DatabaseCatalog, rules: tuple[Rule, ...] = RULES) ->
     if isinstance(statement, ExplainStatement):
         statement = statement.statement
     assert hasattr(statement, "query")
-    identifiers = statement.identifiers if isinstance(statement, PredictModel) else ()
+    roles = Roles()
+    if isinstance(statement, PredictModel):
+        roles = Roles(identifiers=statement.identifiers)
+    elif isinstance(statement, TrainModel):
+        roles = Roles(statement.target, weight=statement.weight, offset=statement.offset)
     options = statement.options if isinstance(statement, TrainModel) else ()
     return to_ucq(
         statement.query,
         sql,
         catalog,
-        target=statement.target if isinstance(statement, TrainModel) else None,
-        weight=statement.weight if isinstance(statement, TrainModel) else None,
-        offset=statement.offset if isinstance(statement, TrainModel) else None,
+        roles,
         split=any(o.name == "validation_fraction" for o in options),
-        identifiers=[(path.parts, path.span) for path in identifiers],
         allow_cross_join=any(o.name == "allow_cross_join" and o.value is True for o in options),
         rules=rules,
         now=dt.datetime(2024, 1, 2, 3, 4, 5, 678900, dt.UTC),

@@ -7,6 +7,7 @@ import pytest
 from sqlfl.planner.grammar.dialect import parse
 from sqlfl.planner.grammar.statements import TrainModel
 from sqlfl.planner.query import lineage
+from sqlfl.planner.query.draft import Roles
 from sqlfl.planner.query.lineage import Origin, Use
 from sqlfl.planner.query.rules import to_ucq
 from sqlfl.planner.query.ucq import Ucq
@@ -16,7 +17,7 @@ from tests.planner.conftest import DatabaseCatalog
 def ucq_of(query: str, catalog: DatabaseCatalog, weight: str | None = None) -> Ucq:
     statement = parse(f"TRAIN MODEL m USING linear_regression TARGET y FROM ({query})")
     assert isinstance(statement, TrainModel)
-    return to_ucq(statement.query, statement.sql, catalog, target="y", weight=weight)
+    return to_ucq(statement.query, statement.sql, catalog, Roles("y", weight=weight))
 
 
 def made(query: str, catalog: DatabaseCatalog) -> dict[str, str]:

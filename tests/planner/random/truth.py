@@ -18,9 +18,10 @@ import duckdb
 from sqlfl.base.errors import Error, OptionError, ParseError, PlanError
 from sqlfl.federation.parser_cross_check import confirm, confirm_fragments
 from sqlfl.planner.grammar.dialect import parse
-from sqlfl.planner.grammar.statements import EvaluateModel
+from sqlfl.planner.grammar.statements import EvaluateModel, Path
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query.columns import distinct
+from sqlfl.planner.query.draft import Roles
 from sqlfl.planner.query.emit import mapping_query
 from sqlfl.planner.query.rules import to_ucq
 from sqlfl.planner.query.ucq import Fragment, Slot, Ucq
@@ -158,10 +159,12 @@ def planned(federated: Federated, statement: Statement) -> Ucq:
         parsed.query,
         parsed.sql,
         federated.catalog,
-        target=statement.target,
-        identifiers=tuple((path, (0, 0)) for path in statement.identifiers),
+        Roles(
+            target=statement.target,
+            identifiers=tuple(Path(tuple(path), (0, 0)) for path in statement.identifiers),
+            weight=statement.weight,
+        ),
         allow_cross_join=statement.cross,
-        weight=statement.weight,
         split=statement.split,
     )
     confirm_fragments(ucq)
