@@ -40,18 +40,20 @@ class Accounting:
         self._con, self._analyst, self._ledger, self._draws = con, analyst, ledger, draws
 
     def asked(
-        self, request: Request, fragments: tuple[str, ...], found: Read, ruling: Ruling
+        self, request: Request, fragments: tuple[str, ...], proposed: Read, ruling: Ruling
     ) -> tuple[tuple[Verdict, ...], Asking]:
         """Return the refusals, or else the run's demands on the ledger."""
-        tables = frozenset().union(*found.tables.values())
+        tables = frozenset().union(*proposed.tables.values())
         budgets = {t: budgets_of(ruling.rules([t]), ruling.total_rules(t)) for t in tables}
-        accounts = {table: own for table, own in budgets.items() if own}
+        accounts = {
+            table: table_budgets for table, table_budgets in budgets.items() if table_budgets
+        }
         if not accounts:
             return (), ()
-        verdicts = tuple(_unnoised(request, found, accounts, ruling))
+        verdicts = tuple(_unnoised(request, proposed, accounts, ruling))
         if verdicts:
             return verdicts, ()
-        asked = self._asking(request, fragments, found, accounts, ruling)
+        asked = self._asking(request, fragments, proposed, accounts, ruling)
         try:
             self._ledger.check(self._analyst, asked)
         except PolicyError as error:
@@ -59,7 +61,9 @@ class Accounting:
         return (), asked
 
     def remains(self, asked: Asking) -> Iterator[Verdict]:
-        every = ((own.table, budget, own.entries) for own in asked for budget in own.budgets)
+        every = (
+            (demand.table, budget, demand.entries) for demand in asked for budget in demand.budgets
+        )
         for table, budget, entries in every:
             account, delta = self._ledger.account(self._analyst, table, budget), budget.delta
             now, after = account.epsilon(delta), account.after(entries).epsilon(delta)
@@ -71,49 +75,49 @@ class Accounting:
         self,
         request: Request,
         fragments: tuple[str, ...],
-        found: Read,
+        proposed: Read,
         accounts: Mapping[Table, tuple[Budget, ...]],
         ruling: Ruling,
     ) -> Asking:
         asked: list[Demand] = []
         start = 0
         with closing(sql.cursor(self._con)) as cursor:
-            for item in found.slots:
+            for item in proposed.slots:
                 texts = fragments[start : start + len(item.fragments)]
                 start += len(item.fragments)
-                own = [table for table in found.tables[item.slot] if table in accounts]
-                row_keys = row_keys_of(item, found.readings[item.slot], ruling)
+                accounted = [table for table in proposed.tables[item.slot] if table in accounts]
+                row_keys = row_keys_of(item, proposed.readings[item.slot], ruling)
                 label = None if item.privacy is None else item.privacy.label
                 draw = ""
-                if own and label is not None and row_keys is not None:
+                if accounted and label is not None and row_keys is not None:
                     ways = [way_to_label(cursor, text) for text in texts]
                     draw = draw_of(self._draws(item), label, ways, row_keys)
-                entries = noising.entries(request, item, draw) if own else ()
-                asked += [Demand(table, accounts[table], entries, item.slot) for table in own]
+                entries = noising.entries(request, item, draw) if accounted else ()
+                asked += [Demand(table, accounts[table], entries, item.slot) for table in accounted]
         return tuple(asked)
 
 
 def _unnoised(
-    request: Request, found: Read, accounts: Mapping[Table, tuple[Budget, ...]], ruling: Ruling
+    request: Request, proposed: Read, accounts: Mapping[Table, tuple[Budget, ...]], ruling: Ruling
 ) -> Iterator[Verdict]:
     """Yield the data of these tables that would leave without noise that an account covers."""
-    readings = [own for of_slot in found.readings.values() for own in of_slot]
+    readings = [reading for of_slot in proposed.readings.values() for reading in of_slot]
     for table, why in noising.unstable(accounts, readings, partial(ruling.may, JOIN)):
         name = ".".join(table[1:])
         said = has(accounts[table][0].rule)
         yield Verdict(ms.CLIENT, name, REFUSED, f"{said}, which takes {why}")
-    for item in found.slots:
-        own = [accounts[table][0] for table in found.tables[item.slot] if table in accounts]
-        if not own:
+    for item in proposed.slots:
+        budgets = [accounts[table][0] for table in proposed.tables[item.slot] if table in accounts]
+        if not budgets:
             continue
-        said = has(f"{own[0].rule} = {own[0].epsilon:g}")
-        texts = found.readings[item.slot]
+        said = has(f"{budgets[0].rule} = {budgets[0].epsilon:g}")
+        texts = proposed.readings[item.slot]
         for what, why in noising.hindrance(request, item, request.asked, texts):
             yield Verdict(item.slot, what, REFUSED, f"{said}, which takes {why}")
 
 
 def strictest_of(ruling: Ruling, tables: Iterable[Table] | None) -> TrainingPolicy:
     """Return the strictest policy over these tables, or over all tables granted to the analyst."""
-    own = [grant.table for grant in ruling.grants] if tables is None else tables
-    rules = ruling.rules(own)
+    tables_of_rules = [grant.table for grant in ruling.grants] if tables is None else tables
+    rules = ruling.rules(tables_of_rules)
     return strictest(rules or ruling.policies.values())

@@ -62,8 +62,8 @@ class Approvals:
                 cursor, "SELECT number FROM t WHERE state = $state", "requests", {"state": WAITING}
             )
             numbers = {*waiting} - {*told}
-            found = self._found(cursor) if numbers else ()
-        return tuple(item for item in found if (item.number,) in numbers)
+            filed = self._found(cursor) if numbers else ()
+        return tuple(item for item in filed if (item.number,) in numbers)
 
     def notified(self, number: int) -> None:
         with self._records.writing() as cursor:
@@ -106,8 +106,8 @@ class Approvals:
 
     def study(self, analyst: str, name: str) -> ApprovedStudy | None:
         """Return the analyst's approved study of this name."""
-        own = (s for s in self.studies() if s.analyst == analyst and s.study.name == name)
-        return next(own, None)
+        named = (s for s in self.studies() if s.analyst == analyst and s.study.name == name)
+        return next(named, None)
 
     def use_study(self, number: int, run: str, digest: str) -> None:
         """Count a run that begins within the study. Raise PolicyError if the study is not approved
@@ -115,8 +115,8 @@ class Approvals:
         """
         now = dt.datetime.now(dt.UTC)
         with self._records.writing() as cursor:
-            found = next((s for s in self._studies(cursor) if s.number == number), None)
-            if found is None or now >= found.study.until or found.used >= found.study.runs:
+            study = next((s for s in self._studies(cursor) if s.number == number), None)
+            if study is None or now >= study.study.until or study.used >= study.study.runs:
                 raise PolicyError(
                     "the study does not allow this run any more", hint="run the statement again"
                 )
@@ -124,13 +124,13 @@ class Approvals:
 
     def end_study(self, analyst: str, name: str, because: str) -> None:
         """End the analyst's study of this name. Raise Error if none is approved."""
-        found = self.study(analyst, name)
-        if found is None:
+        study = self.study(analyst, name)
+        if study is None:
             raise Error(
                 f"no study {name} of {analyst} is approved",
                 hint="SHOW STUDIES lists those that are",
             )
-        self.decide(found.number, REFUSED, because)
+        self.decide(study.number, REFUSED, because)
 
     def use(self, analyst: str, digest: str, approval: str) -> None:
         """Use the approval as the run begins. If each run needs its own, no other one can begin by
@@ -146,27 +146,30 @@ class Approvals:
     def decide(self, number: int, state: str, because: str = "") -> None:
         """Decide a request. Raise Error if there is no such request, or if it has been used."""
         with self._records.writing() as cursor:
-            found = {item.number: item for item in self._found(cursor)}
-            if number not in found:
-                listed = ", ".join(str(n) for n, item in found.items() if item.state == WAITING)
+            requests = {item.number: item for item in self._found(cursor)}
+            if number not in requests:
+                listed = ", ".join(str(n) for n, item in requests.items() if item.state == WAITING)
                 raise Error(
                     f"there is no request {number}",
                     hint=f"waiting are: {listed}" if listed else "SHOW REQUESTS lists them all",
                 )
-            if found[number].state == REPLACED:
+            if requests[number].state == REPLACED:
                 raise Error(
                     f"request {number} is of a study that a later one has replaced",
                     hint="SHOW STUDIES lists those that are approved",
                 )
-            if found[number].state == USED:
+            if requests[number].state == USED:
                 raise Error(
                     f"request {number} was approved, and its run has begun",
                     hint="REVOKE what is granted, to allow no further one",
                 )
-            study = found[number].study
+            study = requests[number].study
             if state == APPROVED and study is not None:
                 for other in self._studies(cursor):
-                    same = (other.analyst, other.study.name) == (found[number].analyst, study.name)
+                    same = (other.analyst, other.study.name) == (
+                        requests[number].analyst,
+                        study.name,
+                    )
                     if same and other.number != number:
                         self._decide(cursor, other.number, REPLACED, "")
             self._decide(cursor, number, state, because)
@@ -185,14 +188,16 @@ class Approvals:
     def _file(self, asked: Filed) -> int:
         """File the request and return its number."""
         with self._records.writing() as cursor:
-            found = self._found(cursor)
-            own = [f for f in found if f.state == WAITING and f.analyst == asked.analyst]
-            again = [item.number for item in own if item.digest == asked.digest]
+            filed = self._found(cursor)
+            waiting = [f for f in filed if f.state == WAITING and f.analyst == asked.analyst]
+            again = [item.number for item in waiting if item.digest == asked.digest]
             if again:
                 return again[0]
-            if len(own) >= MOST_WAITING:
-                raise PolicyError(f"{len(own)} runs of {asked.analyst} wait for its owner already")
-            number = max((item.number for item in found), default=0) + 1
+            if len(waiting) >= MOST_WAITING:
+                raise PolicyError(
+                    f"{len(waiting)} runs of {asked.analyst} wait for its owner already"
+                )
+            number = max((item.number for item in filed), default=0) + 1
             row = (
                 number, asked.digest, asked.analyst, json.dumps(asked.tables),
                 asked.request.to_json(), json.dumps(asked.fragments), dt.datetime.now(dt.UTC),

@@ -35,13 +35,13 @@ def _renamed(value: Any, aliases: dict[str, str]) -> Any:
         return [_renamed(item, aliases) for item in value]
     if not isinstance(value, dict):
         return value
-    found = {name: _renamed(item, aliases) for name, item in value.items() if name not in PLACES}
-    if found.get("type") == "BASE_TABLE":
-        found["alias"] = aliases.get(folded(found.get("alias") or ""), found.get("alias"))
-    names = found.get("column_names")
+    renamed = {name: _renamed(item, aliases) for name, item in value.items() if name not in PLACES}
+    if renamed.get("type") == "BASE_TABLE":
+        renamed["alias"] = aliases.get(folded(renamed.get("alias") or ""), renamed.get("alias"))
+    names = renamed.get("column_names")
     if isinstance(names, list) and len(names) > 1:
-        found["column_names"] = [aliases.get(folded(names[0]), names[0]), *names[1:]]
-    return found
+        renamed["column_names"] = [aliases.get(folded(names[0]), names[0]), *names[1:]]
+    return renamed
 
 
 def nodes(value: object) -> Iterator[dict[str, Any]]:

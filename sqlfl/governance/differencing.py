@@ -51,11 +51,13 @@ class MarkedRows:
         counts = np.asarray(counts, np.float64)
         marks, counts = marks[counts > 0], counts[counts > 0]
         order = np.lexsort((counts, marks))
-        found, counts = marks[order], counts[order]
-        first = np.searchsorted(found, found)
-        found = found + (np.arange(len(found)) - first).astype(np.uint64) * _STEP
-        order = np.argsort(found, kind="stable")
-        return cls(found[order], counts[order])
+        sorted_marks, counts = marks[order], counts[order]
+        first = np.searchsorted(sorted_marks, sorted_marks)
+        sorted_marks = (
+            sorted_marks + (np.arange(len(sorted_marks)) - first).astype(np.uint64) * _STEP
+        )
+        order = np.argsort(sorted_marks, kind="stable")
+        return cls(sorted_marks[order], counts[order])
 
     @property
     def digest(self) -> str:
@@ -68,7 +70,7 @@ def isolates(before: Sequence[MarkedRows], now: MarkedRows, least: int) -> bool:
     """
     for other in before:
         shared = np.isin(now.marks, other.marks, assume_unique=True).sum()
-        if any(0 < len(own.marks) - shared < least for own in (now, other)):
+        if any(0 < len(side.marks) - shared < least for side in (now, other)):
             return True
     basis = _basis([*before, now])
     leverages = np.square(basis).sum(axis=1)
@@ -76,16 +78,16 @@ def isolates(before: Sequence[MarkedRows], now: MarkedRows, least: int) -> bool:
     return bool(most > (least - 1) / least + SLACK)
 
 
-def _basis(found: Sequence[MarkedRows]) -> Float:
+def _basis(row_sets: Sequence[MarkedRows]) -> Float:
     """Return orthonormal columns over all rows of any of these: (n, rank)."""
-    every = np.unique(np.concatenate([rows.marks for rows in found]))
-    if len(every) * len(found) > LARGEST:
+    every = np.unique(np.concatenate([rows.marks for rows in row_sets]))
+    if len(every) * len(row_sets) > LARGEST:
         raise PolicyError(
-            f"its owner's policy has min_difference, and {len(found)} sets of up to "
+            f"its owner's policy has min_difference, and {len(row_sets)} sets of up to "
             f"{len(every):,} rows are too many to compare"
         )
     basis: list[npt.NDArray[np.float64]] = []
-    for rows in found:
+    for rows in row_sets:
         column = np.zeros(len(every))
         column[np.searchsorted(every, rows.marks)] = rows.counts
         length = float(np.linalg.norm(column))
@@ -116,10 +118,10 @@ class Differencing:
             return
 
         def work(cursor: sql.Connection, _: int) -> None:
-            found = self._found(cursor, family, table)
-            if digest in found:
+            seen = self._found(cursor, family, table)
+            if digest in seen:
                 return
-            if isolates(list(found.values()), rows, least):
+            if isolates(list(seen.values()), rows, least):
                 raise refusal(f"min_difference = {least}, of rows that runs have apart")
             row = (
                 self._analyst, *table, family, digest, rows.marks.tobytes(),

@@ -64,8 +64,8 @@ class Expressions:
             node = node["child"]
         if node["class"] != "COLUMN_REF":
             return None
-        found = {output.bare for output in self.meant(node, scope)}
-        bare = found.pop() if len(found) == 1 else None
+        columns = {output.bare for output in self.meant(node, scope)}
+        bare = columns.pop() if len(columns) == 1 else None
         return None if bare is None else Bare(bare.column, (*bare.casts, *casts))
 
     def meant(self, node: Node, scope: SelectScope) -> list[SelectOutput]:
@@ -75,8 +75,8 @@ class Expressions:
 
     def passed(self, node: Node, scope: SelectScope) -> bool:
         """Return True if it is a column of a query that is not computed."""
-        found = self.meant(node, scope) if node["class"] == "COLUMN_REF" else []
-        return bool(found) and not any(output.computed for output in found)
+        meanings = self.meant(node, scope) if node["class"] == "COLUMN_REF" else []
+        return bool(meanings) and not any(output.computed for output in meanings)
 
     def kind(self, node: Node, scope: SelectScope) -> str | None:
         """Return the kind of the expression's values (`value_types`); None if it may fail on some
@@ -93,12 +93,12 @@ class Expressions:
             case "COLLATE" if bytewise(node):
                 return self.kind(node["child"], scope)
             case "COMPARISON":
-                found = together([self.kind(node[side], scope) for side in ("left", "right")])
-                return None if found is None else "BOOLEAN"
+                operands = together([self.kind(node[side], scope) for side in ("left", "right")])
+                return None if operands is None else "BOOLEAN"
             case "BETWEEN":
                 sides = (node[name] for name in ("input", "lower", "upper"))
-                found = together([self.kind(side, scope) for side in sides])
-                return None if found is None else "BOOLEAN"
+                operands = together([self.kind(side, scope) for side in sides])
+                return None if operands is None else "BOOLEAN"
             case "CONJUNCTION":
                 return self._kind_of_truths(node["children"], scope)
             case "CASE":
@@ -114,14 +114,14 @@ class Expressions:
         return None
 
     def _kind_of_bare(self, bare: Bare) -> str | None:
-        own = self.types(bare.column)
-        if own is None:
+        type_ = self.types(bare.column)
+        if type_ is None:
             return UNKNOWN if not bare.casts else None
         for target in bare.casts:
-            if not lossless(own, target):
+            if not lossless(type_, target):
                 return None
-            own = target
-        return kind_of_type(own)
+            type_ = target
+        return kind_of_type(type_)
 
     def _kind_of_cast(self, node: Node, scope: SelectScope) -> str | None:
         bare, target = self.bare(node, scope), type_of(node["type_expr"])
@@ -132,8 +132,8 @@ class Expressions:
             return None if inner is None else kind_of_type(target)
         return kind_of_cast(inner, node["child"], target)
 
-    def _kind_of_truths(self, found: Sequence[Node], scope: SelectScope) -> str | None:
-        good = all(self.kind(node, scope) in ("BOOLEAN", NULL) for node in found)
+    def _kind_of_truths(self, operands: Sequence[Node], scope: SelectScope) -> str | None:
+        good = all(self.kind(node, scope) in ("BOOLEAN", NULL) for node in operands)
         return "BOOLEAN" if good else None
 
     def _kind_of_operator(self, node: Node, scope: SelectScope) -> str | None:
@@ -146,10 +146,10 @@ class Expressions:
                 return None if self.kind(children[0], scope) is None else "BOOLEAN"
             case "OPERATOR_NOT":
                 return self._kind_of_truths(children, scope)
-        found = together([self.kind(child, scope) for child in children])
+        operands = together([self.kind(child, scope) for child in children])
         if kind in ("COMPARE_IN", "COMPARE_NOT_IN"):
-            return None if found is None else "BOOLEAN"
-        return found if kind == "OPERATOR_COALESCE" else None
+            return None if operands is None else "BOOLEAN"
+        return operands if kind == "OPERATOR_COALESCE" else None
 
     def _kind_of_call(self, node: Node, scope: SelectScope) -> str | None:
         arguments = [item["expression"] for item in node.get("arguments") or ()]
@@ -255,10 +255,10 @@ def null_tested(node: Node) -> Node | None:
     inner: Node = node["children"][0] if node.get("type") == "OPERATOR_NOT" else node
     kind = "OPERATOR_IS_NULL" if inner is not node else "OPERATOR_IS_NOT_NULL"
     if inner.get("type") == kind:
-        found: Node = inner["children"][0]
-        return found
+        tested: Node = inner["children"][0]
+        return tested
     call = inner.get("arguments") or []
     if inner is not node and inner.get("function_name") == "isnan" and len(call) == 1:
-        found = call[0]["expression"]
-        return found
+        tested = call[0]["expression"]
+        return tested
     return None

@@ -158,18 +158,18 @@ class Fragments:
 
     def _cast(self, bare: Bare) -> str | None:
         """Return its final type; None if a cast to it may fail, or lose information."""
-        own = self._type(bare.column)
+        type_ = self._type(bare.column)
         for target in bare.casts:
-            if own is None or not lossless(own, target):
+            if type_ is None or not lossless(type_, target):
                 return None
-            own = target
-        return own
+            type_ = target
+        return type_
 
     def _type(self, column: ScopeColumn) -> str | None:
-        found = next((f for f in self._found.values() if f[0] == column.table), None)
-        if found is None:
+        known = next((f for f in self._found.values() if f[0] == column.table), None)
+        if known is None:
             return None
-        names = dict(zip(found[1], self._types.get(column.table, ()), strict=False))
+        names = dict(zip(known[1], self._types.get(column.table, ()), strict=False))
         return names.get(column.name)
 
     @staticmethod
@@ -238,12 +238,12 @@ class Fragments:
         asked: dict[tuple[str, ...], Kept] = {}
 
         def typed(parts: Sequence[str]) -> Kept:
-            found = self._table(names, parts, ruling)
-            return found, () if found is None else self._types[found[0]]
+            table = self._table(names, parts, ruling)
+            return table, () if table is None else self._types[table[0]]
 
         def noted(parts: Sequence[str]) -> Found | None:
-            asked[tuple(parts)] = found = typed(parts)
-            return found[0]
+            asked[tuple(parts)] = table = typed(parts)
+            return table[0]
 
         kept = self._kept.get(text)
         if kept is not None and kept.ruling == ruling:
@@ -262,19 +262,19 @@ class Fragments:
         key = tuple(parts)
         if key in self._found:
             return self._found[key]
-        found = names.table(parts)
-        grants = () if found is None else ruling.of(found[0])
-        if found is None or not grants:
+        table = names.table(parts)
+        grants = () if table is None else ruling.of(table[0])
+        if table is None or not grants:
             return None
-        now = definition_of(names.cursor, found[0]) if names.is_view(found[0]) else ""
+        now = definition_of(names.cursor, table[0]) if names.is_view(table[0]) else ""
         if any(grant.definition != now for grant in grants):
             raise PolicyError(
-                f"view {'.'.join(found[0][1:])}, or what it reads, is another one than "
+                f"view {'.'.join(table[0][1:])}, or what it reads, is another one than "
                 "when it was granted",
                 hint="the owner looks at it, and grants it again",
             )
-        self._found[key], self._types[found[0]] = found, names.types(found[0])
-        return found
+        self._found[key], self._types[table[0]] = table, names.types(table[0])
+        return table
 
     def _not_granted(self, ruling: Ruling, column: ScopeColumn, role: str) -> PolicyError:
         if not ruling.may_any(column):
@@ -304,11 +304,11 @@ def _leaves(ruling: Ruling, column: ScopeColumn) -> bool:
 def roles_of(item: SlotSpecification, outputs: tuple[SelectOutput, ...]) -> list[str]:
     """Return the role of each output of a fragment, by its place, as the client takes it."""
     parts = sum(len(key.types) for key in item.keys)
-    found = [TRAIN] * len(item.features) + [LABEL] * (item.target + item.weight + item.offset)
-    found += [BASE] * item.base + [IDENTIFY] * len(item.identifiers) + [JOIN] * parts
-    if len(outputs) == len(found) + 1 and outputs[-1].name == KEPT:
-        return [*found, KEPT]
-    found = found or [ROW]
-    if len(outputs) != len(found):
-        raise PolicyError(f"a fragment of {len(outputs)} columns, of {len(found)}")
-    return found
+    roles = [TRAIN] * len(item.features) + [LABEL] * (item.target + item.weight + item.offset)
+    roles += [BASE] * item.base + [IDENTIFY] * len(item.identifiers) + [JOIN] * parts
+    if len(outputs) == len(roles) + 1 and outputs[-1].name == KEPT:
+        return [*roles, KEPT]
+    roles = roles or [ROW]
+    if len(outputs) != len(roles):
+        raise PolicyError(f"a fragment of {len(outputs)} columns, of {len(roles)}")
+    return roles

@@ -58,10 +58,12 @@ def every_function(con: sql.Connection) -> Functions:
 
 def _allowed(rows: list[tuple[Any, ...]], con: sql.Connection) -> Functions:
     called = [row for row in rows if row[2] in CALLED and (row[3] or not row[1])]
-    own = {name for name, internal, kind, _ in rows if not internal and kind in (*CALLED, *DEFINED)}
+    defined = {
+        name for name, internal, kind, _ in rows if not internal and kind in (*CALLED, *DEFINED)
+    }
     known = {name for name, internal, _, _ in called if internal}
     aggregates = frozenset(name for name, _, kind, _ in called if kind == "aggregate")
-    allowed = ((known | {*MACROS, *SPECIAL}) & GROWTH.keys()) - own
+    allowed = ((known | {*MACROS, *SPECIAL}) & GROWTH.keys()) - defined
     types = {name.lower() for (name,) in sql.fetch(con, _TYPES)}
     return Functions(frozenset(allowed), frozenset({*types, "array"}), aggregates)
 

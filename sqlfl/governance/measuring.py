@@ -80,10 +80,10 @@ class SizeMeasures:
         a value in it may be too large, or take too long.
         """
         self._scope, self._nodes = scope, 0
-        found = self._any(value)
-        if found.copies - self._nodes > MAX_COPIES:
+        bound = self._any(value)
+        if bound.copies - self._nodes > MAX_COPIES:
             raise PolicyError(
-                f"an expression stands for {found.copies:,} others, with what aliases and macros "
+                f"an expression stands for {bound.copies:,} others, with what aliases and macros "
                 f"(nullif, split_part, ...) in it stand for; {MAX_COPIES:,} are taken",
                 hint="give its parts names in a subquery",
             )
@@ -94,7 +94,7 @@ class SizeMeasures:
                 f"the data; {_bytes(MAX_WORK)} and {MAX_WORK_TIMES:,} times are taken",
                 hint="ask for fewer columns, or shorter texts and lists",
             )
-        return found
+        return bound
 
     def _any(self, value: object) -> SizeBound:
         if isinstance(value, list):
@@ -113,47 +113,47 @@ class SizeMeasures:
             case "COLUMN_REF":
                 return self._reference(node)
             case "CAST":
-                found = self._cast(node)
+                bound = self._cast(node)
             case "COLLATE":
                 return self._expression(node["child"])
             case "CASE":
                 checks = node.get("case_checks") or []
                 conditions = [self._expression(check["when_expr"]) for check in checks]
                 results = [check["then_expr"] for check in checks] + [node["else_expr"]]
-                found = largest([self._expression(result) for result in results if result])
-                found = replace(found, copies=found.copies + sum(c.copies for c in conditions))
+                bound = largest([self._expression(result) for result in results if result])
+                bound = replace(bound, copies=bound.copies + sum(c.copies for c in conditions))
             case "FUNCTION":
-                found = self._call(node)
+                bound = self._call(node)
             case "WINDOW":
-                found = self._window(node)
+                bound = self._window(node)
             case "SUBQUERY":
                 child = [] if node.get("child") is None else [self._expression(node["child"])]
                 scalar = node.get("subquery_type") not in ("EXISTS", "NOT_EXISTS", "ANY")
                 inner = self._queries.get(id(node), DATA) if scalar else SIMPLE
-                found = replace(inner, copies=1 + sum(size.copies for size in child))
+                bound = replace(inner, copies=1 + sum(size.copies for size in child))
             case "OPERATOR":
-                found = self._operator(node)
+                bound = self._operator(node)
             case "LAMBDA":  # x -> 'path', of a JSON
                 parts = [self._expression(node["lhs"]), self._expression(node["expr"])]
-                found = self._path("->", [node["lhs"], node["expr"]], parts)
+                bound = self._path("->", [node["lhs"], node["expr"]], parts)
             case "TYPE":
                 return SizeBound((0.0, 0.0), NUMBER)
             case _:
                 parts = [self._any(part) for part in node.values()]
-                found = replace(SIMPLE, copies=1 + sum(part.copies for part in parts))
-        return self._made(found, node)
+                bound = replace(SIMPLE, copies=1 + sum(part.copies for part in parts))
+        return self._made(bound, node)
 
-    def _made(self, found: SizeBound, node: Node) -> SizeBound:
+    def _made(self, made: SizeBound, node: Node) -> SizeBound:
         """Count the value, and check its size."""
         name = str(node.get("function_name") or str(node["class"]).lower())
-        bound = self._bound(found)
+        bound = self._bound(made)
         if bound.terms[0] > MAX_BYTES or bound.terms[1] > MAX_TIMES:
             raise _too_large(name, bound)
         if self._lists:
-            self._work = total([self._work, found])
-        elif found.kind != NUMBER:
-            self._work = total([self._work, found.times(HELD)])
-        return found
+            self._work = total([self._work, made])
+        elif made.kind != NUMBER:
+            self._work = total([self._work, made.times(HELD)])
+        return made
 
     def _bound(self, size: SizeBound) -> SizeBound:
         """Return the bound without elements of lists: each is at most as large as its list."""
@@ -179,10 +179,10 @@ class SizeMeasures:
 
     def _reference(self, node: Node) -> SizeBound:
         first = folded(str(node["column_names"][0]))
-        found = [own[first] for own in self._parameters if first in own]
-        found += self._meant(node, self._scope)
-        size = largest(found) if found else DATA
-        size = replace(size, copies=max([s.copies for s in found], default=1))
+        meanings = [parameters[first] for parameters in self._parameters if first in parameters]
+        meanings += self._meant(node, self._scope)
+        size = largest(meanings) if meanings else DATA
+        size = replace(size, copies=max([s.copies for s in meanings], default=1))
         if len(node["column_names"]) > 2:  # a field, perhaps
             size = size.of(NUMBER if size.kind == NUMBER else OTHER)
         if self._lists:
@@ -196,18 +196,18 @@ class SizeMeasures:
         copies = 1 + sum(child.copies for child in children)
         match node.get("type"):
             case "OPERATOR_COALESCE" | "OPERATOR_TRY":
-                found = largest(children)
+                bound = largest(children)
             case "ARRAY_EXTRACT":
-                found = children[0].of(_element(children[0].kind))
+                bound = children[0].of(_element(children[0].kind))
             case "STRUCT_EXTRACT":
-                found = children[0].of(OTHER)
+                bound = children[0].of(OTHER)
             case "ARRAY_SLICE":
-                found = self._slice(node["children"], children)
+                bound = self._slice(node["children"], children)
             case "ARRAY_CONSTRUCTOR":
-                found = total(children, OVERHEAD).of(_list_of(children))
+                bound = total(children, OVERHEAD).of(_list_of(children))
             case _:
-                found = SIMPLE
-        return replace(found, copies=copies)
+                bound = SIMPLE
+        return replace(bound, copies=copies)
 
     def _cast(self, node: Node) -> SizeBound:
         child, target = self._expression(node["child"]), node["type_expr"]
@@ -217,14 +217,14 @@ class SizeMeasures:
         if kind == TEXT:
             name = type_of(target)
             bits = name in ("BLOB", "BIT") or (name == "JSON" and child.kind != TEXT)
-            found = child.times(8, OVERHEAD) if bits else _text(child)
-            return replace(found, kind=TEXT, copies=child.copies + 1)
+            bound = child.times(8, OVERHEAD) if bits else _text(child)
+            return replace(bound, kind=TEXT, copies=child.copies + 1)
         outer = target["children"][0] if _is_array(target) else target
         parts = _parts(outer)
-        found = child.times(FROM_TEXT * parts, _fixed(target))
+        bound = child.times(FROM_TEXT * parts, _fixed(target))
         if parts == 1 and child.kind == _kind_of_node(target) and child.kind.endswith("[]"):
-            found = child.times(1.0, _fixed(target))
-        return replace(found, kind=_kind_of_node(target), copies=child.copies + 1)
+            bound = child.times(1.0, _fixed(target))
+        return replace(bound, kind=_kind_of_node(target), copies=child.copies + 1)
 
     # -- functions --------------------------------------------------------------------------------
 
@@ -237,8 +237,8 @@ class SizeMeasures:
             default = node.get("default_expr")
             if default is not None:
                 arguments.append(self._expression(default))
-            found = largest(arguments) if arguments else SIMPLE
-            return replace(total([found, SIMPLE]).of(found.kind), copies=copies)
+            bound = largest(arguments) if arguments else SIMPLE
+            return replace(total([bound, SIMPLE]).of(bound.kind), copies=copies)
         for part in ("partitions", "orders", "arg_orders", "filter_expr", "start_expr", "end_expr"):
             self._any(node.get(part))
         if growth.GROWTH.get(name) not in (growth.GATHERED, growth.TOP):
@@ -257,10 +257,10 @@ class SizeMeasures:
                 rows += value
         self._framed = True
         try:
-            found = self._call(node)
+            bound = self._call(node)
         finally:
             self._framed = False
-        return found.times(rows + 1, OVERHEAD).of(found.kind)
+        return bound.times(rows + 1, OVERHEAD).of(bound.kind)
 
     def _call(self, node: Node) -> SizeBound:
         name = str(node["function_name"]).lower()
@@ -272,9 +272,9 @@ class SizeMeasures:
         if rule in (growth.TRANSFORMED, growth.FILTERED, growth.REDUCED):
             return self._of_elements(str(rule), name, nodes)
         sizes = [self._expression(item) for item in nodes]
-        found = self._by_rule(name, rule, nodes, sizes, names)
+        bound = self._by_rule(name, rule, nodes, sizes, names)
         copies = sum(size.copies for size in sizes) * (2 if name in growth.COPIED else 1)
-        return replace(found, copies=copies + 1)
+        return replace(bound, copies=copies + 1)
 
     def _by_rule(
         self,
@@ -372,14 +372,14 @@ class SizeMeasures:
 
     def _literal(self, name: str, nodes: list[Node], place: int) -> float:
         """Return a bound of the argument, which determines the size of the result."""
-        found = most(nodes[place]) if place < len(nodes) else None
-        if found is None:
+        largest_value = most(nodes[place]) if place < len(nodes) else None
+        if largest_value is None:
             raise PolicyError(
                 f"function {name} makes values as large as its argument {place + 1} says, which "
                 "is to be a literal",
                 hint=f"write a number, or least(..., 100); values of {MAX_BYTES:,} bytes are taken",
             )
-        return max(0.0, found) + 1.0  # as it may be rounded
+        return max(0.0, largest_value) + 1.0  # as it may be rounded
 
     def _several(self, name: str, nodes: list[Node], sizes: list[SizeBound]) -> SizeBound:
         """Return the size of as many values as the last argument says, or has fractions."""
@@ -430,8 +430,8 @@ class SizeMeasures:
         places = len(_PLACES.findall(text))
         values = largest([_text(size) for size in sizes[1:]]) if sizes[1:] else SIMPLE
         # 400 digits a number has at most
-        found = values.times(places, OVERHEAD + len(text.encode()) + 4 * widths + 400 * places)
-        return found.of(TEXT)
+        bound = values.times(places, OVERHEAD + len(text.encode()) + 4 * widths + 400 * places)
+        return bound.of(TEXT)
 
     def _part(self, name: str, nodes: list[Node], sizes: list[SizeBound]) -> SizeBound:
         if "slice" in name:
@@ -474,8 +474,8 @@ class SizeMeasures:
 
     def _replaced(self, name: str, nodes: list[Node], sizes: list[SizeBound]) -> SizeBound:
         text, _, by = map(_text, sizes)
-        found = literal(nodes[1])
-        length = 1 if not found else max(1, len(found.encode()))
+        pattern = literal(nodes[1])
+        length = 1 if not pattern else max(1, len(pattern.encode()))
         if by.constant and by.terms[0] - OVERHEAD <= length:
             return text.of(TEXT)
         matches = text.times(1 / length)
@@ -537,8 +537,8 @@ class SizeMeasures:
                 )
         if not sizes:
             return SIMPLE
-        found = sizes[0].times(24 * max(1, len(paths)), OVERHEAD * (len(paths) + 1))
-        return found.of(OTHER if len(paths) > 1 else TEXT) if name != "->" else found
+        bound = sizes[0].times(24 * max(1, len(paths)), OVERHEAD * (len(paths) + 1))
+        return bound.of(OTHER if len(paths) > 1 else TEXT) if name != "->" else bound
 
     # -- lambdas ----------------------------------------------------------------------------------
 
@@ -589,9 +589,9 @@ class SizeMeasures:
     def _each(self, size: SizeBound, whole: SizeBound, count: SizeBound, name: str) -> SizeBound:
         """Return the size of all elements together."""
         depth = len(self._lists) + 2
-        own, last = SizeBound(size.terms[:depth]), size.terms[depth:]
-        found = self._product(own, count, name, "what its lambda makes of each element")
-        return total([found, whole.times(sum(last))], OVERHEAD)
+        each, last = SizeBound(size.terms[:depth]), size.terms[depth:]
+        elements = self._product(each, count, name, "what its lambda makes of each element")
+        return total([elements, whole.times(sum(last))], OVERHEAD)
 
 
 _SHORT_TEXTS = ("md5", "sha1", "sha256", "dayname", "monthname", "chr", "json_type")
@@ -606,27 +606,27 @@ def _summed(name: str, times: int, sizes: list[SizeBound], names: int) -> SizeBo
     if name in ("list_value", "list_pack", "array_value"):
         return total(sizes, OVERHEAD).of(_list_of(sizes))
     if name in _OF_TEXTS:
-        found = total([_text(size) for size in sizes], OVERHEAD)
+        bound = total([_text(size) for size in sizes], OVERHEAD)
     else:
-        found = total(sizes, OVERHEAD)
-    found = found.times(times, 2.0 * names)
+        bound = total(sizes, OVERHEAD)
+    bound = bound.times(times, 2.0 * names)
     if name in _SAME_LISTS and len(kinds) == 1:
-        return found.of(sizes[0].kind)
+        return bound.of(sizes[0].kind)
     if name in ("list_append", "array_append", "array_push_back") and sizes:
-        return found.of(sizes[0].kind if sizes[0].kind == f"{sizes[1].kind}[]" else OTHER)
+        return bound.of(sizes[0].kind if sizes[0].kind == f"{sizes[1].kind}[]" else OTHER)
     if name in ("list_extract", "list_element", "array_extract", *_OF_ONE_LIST):
         return sizes[0].of(_element(sizes[0].kind))
     if name == "nullif":
         return sizes[0]
     if name in ("||", "concat") and all(kind.endswith("[]") for kind in kinds):
-        return found.of(kinds.pop() if len(kinds) == 1 else OTHER)
+        return bound.of(kinds.pop() if len(kinds) == 1 else OTHER)
     if name in ("||", "concat") and kinds <= {NUMBER, TEXT}:
-        return found.of(TEXT)
+        return bound.of(TEXT)
     if "split" in name or name == "string_to_array":
-        return found.of(TEXT if name == "split_part" else "text[]")
+        return bound.of(TEXT if name == "split_part" else "text[]")
     if "grade_up" in name:
-        return found.of("number[]")
-    return found.of(TEXT if name in _OF_TEXTS else OTHER)
+        return bound.of("number[]")
+    return bound.of(TEXT if name in _OF_TEXTS else OTHER)
 
 
 _OF_NUMBERS = ("+", "-", "&", "|", "<<", ">>", "xor", "~", "nullif")
@@ -675,10 +675,10 @@ def _whole(node: Node | None) -> float | None:
     if is_null(node):
         return 0.0
     try:
-        found = float(str(node["literal"]["text"]).replace("_", ""))
+        value = float(str(node["literal"]["text"]).replace("_", ""))
     except ValueError:
         return None
-    return found if math.isfinite(found) else None
+    return value if math.isfinite(value) else None
 
 
 def _of_number(cast: Node) -> bool:
@@ -769,8 +769,8 @@ def _length(target: Node) -> float:
     """Return the number of elements of an array type; 1 of other types."""
     if str(target.get("type_name")).lower() != "array":
         return 1.0
-    found = [_whole(c) for c in target.get("children") or [] if c.get("class") == "CONSTANT"]
-    return max([1.0, *(value for value in found if value is not None)])
+    lengths = [_whole(c) for c in target.get("children") or [] if c.get("class") == "CONSTANT"]
+    return max([1.0, *(value for value in lengths if value is not None)])
 
 
 def _bytes(number: float) -> str:

@@ -44,8 +44,8 @@ class Lock:
     def holds(self, model: TrainedModel) -> bool:
         """Return True if it applies to this model."""
         tables = {tuple(map(folded, table)) for table in model.tables}
-        own = tuple(map(folded, self.table)) in tables
-        return own and self.analyst == model.analyst and model.at <= self.at
+        of_table = tuple(map(folded, self.table)) in tables
+        return of_table and self.analyst == model.analyst and model.at <= self.at
 
 
 class Models:
@@ -74,8 +74,8 @@ class Models:
 
     def tables(self, run: str) -> frozenset[Table]:
         """Return the tables of the model's features, as far as they are known."""
-        found = self._find(run)
-        return frozenset() if found is None else found.tables
+        model = self._find(run)
+        return frozenset() if model is None else model.tables
 
     def is_known(self, run: str) -> bool:
         """Return True if it is somebody's, of this session or recorded."""
@@ -86,13 +86,13 @@ class Models:
         self.check_unlocked(run)
         if not self._is_own(run):
             raise PolicyError("a model whose weights are asked for is not one of this analyst's")
-        found = self._find(run)
-        if found is None:
+        model = self._find(run)
+        if model is None:
             raise PolicyError(
                 "it is not noted which tables a model, whose weights are asked for, was trained on",
                 hint="train it again: models from before that was noted do not tell their weights",
             )
-        for table in sorted(found.tables):
+        for table in sorted(model.tables):
             if not any(grant.roles.columns.get(TRAIN) for grant in ruling.of(table)):
                 raise PolicyError(
                     f"TRAIN on {'.'.join(table[1:])}, which the model was trained on, is not "
@@ -102,15 +102,15 @@ class Models:
 
     def check_unlocked(self, run: str) -> None:
         """Raise PolicyError if the owner has locked the model (REVOKE ... AND MODELS)."""
-        found = self._find(run)
-        if found is None:
+        model = self._find(run)
+        if model is None:
             return
         with closing(self._records.cursor()) as cursor:
             locks = locks_of(self._records, cursor)
         for lock in locks:
-            if lock.holds(found):
+            if lock.holds(model):
                 raise PolicyError(
-                    f"its owner has locked models that {found.analyst} has trained on "
+                    f"its owner has locked models that {model.analyst} has trained on "
                     f"{'.'.join(lock.table[1:])}",
                     hint="train it again, where that is granted",
                 )
@@ -195,13 +195,13 @@ def models_of(records: Records, cursor: sql.Connection, run: str = "") -> list[T
     )
     return [
         TrainedModel(
-            own,
+            model_run,
             analyst,
             name,
             frozenset(table for table in zip(*tables, strict=True) if table[2]),
             time_of(at),
         )
-        for own, analyst, name, at, *tables in rows
+        for model_run, analyst, name, at, *tables in rows
     ]
 
 

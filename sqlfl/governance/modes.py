@@ -51,7 +51,7 @@ Told = tuple[str, str]
 
 def against(
     request: Request,
-    found: Read,
+    proposed: Read,
     rules: Mapping[int, TrainingPolicy],
     every: TrainingPolicy,
     keys: Callable[[ScopeColumn], bool],
@@ -61,32 +61,35 @@ def against(
     """
     verdicts = [
         Verdict(slot, what, REFUSED, has("metrics = 'never'"))
-        for slot, what in _measured(request, found.slots)
+        for slot, what in _measured(request, proposed.slots)
         if every.metrics == NEVER
     ]
-    for item in found.slots:
-        own = rules[item.slot]
+    for item in proposed.slots:
+        policy = rules[item.slot]
         asked = _of(request, item)
-        told = [*_labels(item, own, found.readings[item.slot]), *_nothing(item, own, asked)]
-        demanded = _demanded(item, own, asked)
+        told = [
+            *_labels(item, policy, proposed.readings[item.slot]),
+            *_nothing(item, policy, asked),
+        ]
+        demanded = _demanded(item, policy, asked)
         if {NOISED, SECURE_SUM} <= demanded:
             told.append(("its features", has(BOTH)))
         elif NOISED in demanded:
-            told += _noised(request, item, own, asked)
+            told += _noised(request, item, policy, asked)
         elif SECURE_SUM in demanded:
-            told += [*_predictions(item, own, asked), *_moments(item, own, asked)]
+            told += [*_predictions(item, policy, asked), *_moments(item, policy, asked)]
         told += [(one.what, has(UNASKED)) for one in asked if one.kind == ms.SendSeparated.kind]
         verdicts += [Verdict(item.slot, what, REFUSED, why) for what, why in told]
-    return (*verdicts, *_unstable(request, found, rules, keys))
+    return (*verdicts, *_unstable(request, proposed, rules, keys))
 
 
 def allowances(
-    request: Request, found: Read, rules: Mapping[int, TrainingPolicy]
+    request: Request, proposed: Read, rules: Mapping[int, TrainingPolicy]
 ) -> Iterator[tuple[int, float]]:
     """Yield μ² that training may release of a row, for each slot whose features must be noised.
     Nothing of the run may be refused.
     """
-    for item in found.slots:
+    for item in proposed.slots:
         if NOISED in _demanded(item, rules[item.slot], _of(request, item)):
             most = noising.allowance(item, noising.entries(request, item, ""))
             assert most is not None
@@ -97,14 +100,16 @@ def _of(request: Request, item: SlotSpecification) -> list[Asked]:
     return [one for one in request.asked if one.slot == item.slot]
 
 
-def _demanded(item: SlotSpecification, own: TrainingPolicy, asked: list[Asked]) -> frozenset[str]:
+def _demanded(
+    item: SlotSpecification, policy: TrainingPolicy, asked: list[Asked]
+) -> frozenset[str]:
     """Return how features must leave in this run. Rules cover only the data that leave."""
-    found: frozenset[str] = frozenset()
+    demanded: frozenset[str] = frozenset()
     if _has_rounds(item, asked):
-        found |= modes(own.predictions)
+        demanded |= modes(policy.predictions)
     if _told_moments(item, asked):
-        found |= modes(own.moments)
-    return found
+        demanded |= modes(policy.moments)
+    return demanded
 
 
 # -- metrics ---------------------------------------------------------------------------------------
@@ -129,11 +134,11 @@ def _measured(request: Request, slots: tuple[SlotSpecification, ...]) -> Iterato
 
 
 def _labels(
-    item: SlotSpecification, own: TrainingPolicy, readings: Sequence[SelectReading]
+    item: SlotSpecification, policy: TrainingPolicy, readings: Sequence[SelectReading]
 ) -> Iterator[Told]:
-    if own.labels == NEVER and (item.target or item.weight or item.offset):
+    if policy.labels == NEVER and (item.target or item.weight or item.offset):
         yield "its target, weights or offsets", has("labels = 'never'")
-    if own.labels != NOISED:
+    if policy.labels != NOISED:
         return
     hindered = False
     for what, why in noising.of_labels(item, readings):
@@ -141,24 +146,24 @@ def _labels(
         yield what, _takes("labels = 'noised'", why)
     label = None if item.privacy is None else item.privacy.label
     if item.target and label is not None and not hindered:
-        most = own.max_label_epsilon
+        most = policy.max_label_epsilon
         if noising.epsilon_of(label) > most * (1.0 + SLACK):
             yield "its target", has(f"max_label_epsilon = {most:g}")
 
 
-def _nothing(item: SlotSpecification, own: TrainingPolicy, asked: list[Asked]) -> Iterator[Told]:
-    if NEVER in modes(own.predictions) and _has_rounds(item, asked):
+def _nothing(item: SlotSpecification, policy: TrainingPolicy, asked: list[Asked]) -> Iterator[Told]:
+    if NEVER in modes(policy.predictions) and _has_rounds(item, asked):
         yield "its features", has("predictions = 'never'")
-    if NEVER in modes(own.moments):
+    if NEVER in modes(policy.moments):
         for _, what in _told_moments(item, asked):
             yield what, has("moments = 'never'")
 
 
 def _predictions(
-    item: SlotSpecification, own: TrainingPolicy, asked: list[Asked]
+    item: SlotSpecification, policy: TrainingPolicy, asked: list[Asked]
 ) -> Iterator[Told]:
     """Yield data that is not in sums under masks."""
-    if SECURE_SUM not in modes(own.predictions) or not _has_rounds(item, asked):
+    if SECURE_SUM not in modes(policy.predictions) or not _has_rounds(item, asked):
         return
     rule = "predictions = 'secure_sum'"
     if not item.drawn:
@@ -169,10 +174,10 @@ def _predictions(
             yield one.what or one.kind, _takes(rule, "nothing in clear")
 
 
-def _moments(item: SlotSpecification, own: TrainingPolicy, asked: list[Asked]) -> Iterator[Told]:
+def _moments(item: SlotSpecification, policy: TrainingPolicy, asked: list[Asked]) -> Iterator[Told]:
     """Yield moments that are not in sums under masks."""
     rule = "moments = 'secure_sum'"
-    for kind, what in _told_moments(item, asked) if SECURE_SUM in modes(own.moments) else ():
+    for kind, what in _told_moments(item, asked) if SECURE_SUM in modes(policy.moments) else ():
         if kind not in SUMMED:
             yield what, _takes(rule, "nothing but statistics and products of training")
         elif not (item.secure and item.shared):
@@ -183,9 +188,9 @@ def _moments(item: SlotSpecification, own: TrainingPolicy, asked: list[Asked]) -
 
 
 def _noised(
-    request: Request, item: SlotSpecification, own: TrainingPolicy, asked: list[Asked]
+    request: Request, item: SlotSpecification, policy: TrainingPolicy, asked: list[Asked]
 ) -> Iterator[Told]:
-    rule = _noising_rule(item, own, asked)
+    rule = _noising_rule(item, policy, asked)
     hindered = False
     for what, why in noising.of_features(request, item):
         hindered = True
@@ -195,39 +200,39 @@ def _noised(
             yield one.what or one.kind, _takes(rule, "nothing of features without noise")
     if hindered:
         return
-    most = own.max_epsilon
-    if noising.features_epsilon(request, item, own.delta) > most * (1.0 + SLACK):
-        yield "its features", has(f"max_epsilon = {most:g}, at delta = {own.delta:g}")
+    most = policy.max_epsilon
+    if noising.features_epsilon(request, item, policy.delta) > most * (1.0 + SLACK):
+        yield "its features", has(f"max_epsilon = {most:g}, at delta = {policy.delta:g}")
 
 
-def _noising_rule(item: SlotSpecification, own: TrainingPolicy, asked: list[Asked]) -> str:
+def _noising_rule(item: SlotSpecification, policy: TrainingPolicy, asked: list[Asked]) -> str:
     """Return the rule by which features must be noised; empty without one."""
-    if NOISED in modes(own.predictions) and _has_rounds(item, asked):
+    if NOISED in modes(policy.predictions) and _has_rounds(item, asked):
         return "predictions = 'noised'"
-    return "moments = 'noised'" if NOISED in _demanded(item, own, asked) else ""
+    return "moments = 'noised'" if NOISED in _demanded(item, policy, asked) else ""
 
 
 def _unstable(
     request: Request,
-    found: Read,
+    proposed: Read,
     rules: Mapping[int, TrainingPolicy],
     keys: Callable[[ScopeColumn], bool],
 ) -> Iterator[Verdict]:
     """Yield tables of which a row may have its noise several times, or whose rows disclose what it
     hides.
     """
-    readings = [own for of_slot in found.readings.values() for own in of_slot]
+    readings = [reading for of_slot in proposed.readings.values() for reading in of_slot]
     ruled: dict[Table, str] = {}
     labelled: list[SelectReading] = []
-    for item in found.slots:
+    for item in proposed.slots:
         rule = _noising_rule(item, rules[item.slot], _of(request, item))
         if rule:
-            ruled |= dict.fromkeys(found.tables[item.slot], rule)
+            ruled |= dict.fromkeys(proposed.tables[item.slot], rule)
         if item.target and rules[item.slot].labels == NOISED:
-            labelled += found.readings[item.slot]
+            labelled += proposed.readings[item.slot]
     for table, why in noising.unstable(ruled, readings, keys):
         yield Verdict(ms.CLIENT, _named(table), REFUSED, _takes(ruled[table], why))
-    tables = frozenset().union(*(own.tables for own in labelled)) - set(ruled)
+    tables = frozenset().union(*(reading.tables for reading in labelled)) - set(ruled)
     for table, why in noising.unstable(tables, labelled, keys):
         if why == noising.STABLE:  # conditions disclose features
             yield Verdict(ms.CLIENT, _named(table), REFUSED, _takes("labels = 'noised'", why))
@@ -246,11 +251,11 @@ def _has_rounds(item: SlotSpecification, asked: list[Asked]) -> bool:
 
 def _told_moments(item: SlotSpecification, asked: list[Asked]) -> list[Told]:
     """Return (kind of the request, data). Statistics come without a request."""
-    found = [(one.kind, one.what or one.kind) for one in asked if one.kind in MOMENTS]
+    leaving = [(one.kind, one.what or one.kind) for one in asked if one.kind in MOMENTS]
     bounded = item.privacy is not None and item.privacy.statistics == "bounds"
     if item.shared and not bounded:
-        found.append((ms.SendStatistics.kind, "statistics of its features"))
-    return found if item.features else []
+        leaving.append((ms.SendStatistics.kind, "statistics of its features"))
+    return leaving if item.features else []
 
 
 def _takes(rule: str, why: str) -> str:

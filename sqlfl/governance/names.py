@@ -51,8 +51,8 @@ class NameLookup:
             case (name,):
                 return self._found((catalog, schema, name))
             case (first, name):
-                own = self._is_schema(catalog, first)
-                return self._found((catalog, first, name) if own else (first, "main", name))
+                is_schema = self._is_schema(catalog, first)
+                return self._found((catalog, first, name) if is_schema else (first, "main", name))
             case (first, second, name):
                 return self._found((first, second, name))
         return None

@@ -48,13 +48,13 @@ def budgets_of(
     That of all together follows from all policies with an epsilon_total under which anybody has the
     table.
     """
-    own, whole = tuple(rules), tuple(totals)
-    found = []
-    if own and (least := strictest(own)).epsilon is not None:
-        found.append(Budget(least.epsilon, least.delta, least.per))
+    of_analyst, whole = tuple(rules), tuple(totals)
+    budgets = []
+    if of_analyst and (least := strictest(of_analyst)).epsilon is not None:
+        budgets.append(Budget(least.epsilon, least.delta, least.per))
     if whole and (least := strictest(whole)).epsilon_total is not None:
-        found.append(Budget(least.epsilon_total, least.delta, least.per, total=True))
-    return tuple(found)
+        budgets.append(Budget(least.epsilon_total, least.delta, least.per, total=True))
+    return tuple(budgets)
 
 
 def hindrance(
@@ -89,7 +89,7 @@ def of_labels(
         yield "its target", "noised labels: PRIVACY (label_epsilon = ...)"
     elif item.target and label is not None and not _sound_label(label):
         yield "its target", "noise of labels of an epsilon above 0, over public bounds or classes"
-    elif item.target and not all(own.nobodys or own.outputs[base].row for own in based):
+    elif item.target and not all(reading.nobodys or reading.outputs[base].row for reading in based):
         yield "its target", "noise of labels that follows from whole rows"
     if item.weight:
         yield "its weights", "nothing in clear"
@@ -99,33 +99,35 @@ def of_labels(
 
 def of_features(request: Request, item: SlotSpecification) -> Iterator[tuple[str, str]]:
     """Yield the same for its features in training."""
-    own, privacy = item.privacy, privacy_of(request)
-    if own is None or own.delta is None or privacy is None or privacy.epsilon is None:
+    noise, privacy = item.privacy, privacy_of(request)
+    if noise is None or noise.delta is None or privacy is None or privacy.epsilon is None:
         yield "its features", "training under PRIVACY (epsilon = ...)"
     elif privacy.predictions not in SOUND or item.secure or item.drawn or item.folds:
         yield "its features", "PRIVACY with predictions = 'gaussian' or 'moments', in plain sums"
-    elif own.statistics == "none" or any(feature.fitted for feature in item.features):
+    elif noise.statistics == "none" or any(feature.fitted for feature in item.features):
         yield "its features", "statistics that are public or noised"
-    elif not _sound(item, own, privacy):
+    elif not _sound(item, noise, privacy):
         yield "its features", "statistics in public bounds, of noise that its epsilon allows"
 
 
-def _sound(item: SlotSpecification, own: SnapshotPrivacy, privacy: Privacy) -> bool:
+def _sound(item: SlotSpecification, noise: SnapshotPrivacy, privacy: Privacy) -> bool:
     """Return True if statistics are measured within given bounds, with noise within the requested
     budget.
     """
-    epsilon, found = EPSILON.read(privacy.epsilon), own.statistics_delta
+    epsilon, threshold = EPSILON.read(privacy.epsilon), noise.statistics_delta
     if epsilon is None or not 0.0 < privacy.delta < 1.0:
         return False
-    if not 0.0 <= found < privacy.delta or len(own.bounds) != len(item.features):
+    if not 0.0 <= threshold < privacy.delta or len(noise.bounds) != len(item.features):
         return False
-    unlisted = [f for f, b in zip(item.features, own.bounds, strict=True) if b is None]
-    if own.statistics == "bounds":
-        return not unlisted and not found
-    if any(feature.kind != "category" for feature in unlisted) or bool(unlisted) != (found > 0.0):
+    unlisted = [f for f, b in zip(item.features, noise.bounds, strict=True) if b is None]
+    if noise.statistics == "bounds":
+        return not unlisted and not threshold
+    if any(feature.kind != "category" for feature in unlisted) or bool(unlisted) != (
+        threshold > 0.0
+    ):
         return False
-    mu = budget(epsilon, privacy.delta - found)
-    return own.statistics_noise * mu * (1.0 + SLACK) >= 1.0
+    mu = budget(epsilon, privacy.delta - threshold)
+    return noise.statistics_noise * mu * (1.0 + SLACK) >= 1.0
 
 
 def _sound_label(label: LabelNoise) -> bool:
@@ -155,11 +157,12 @@ def unstable(
     """
     readings = [reading for reading in readings if not reading.nobodys]
     for table in sorted(tables):
-        own = [reading for reading in readings if table in reading.tables]
-        if len(own) > 1 or not all(reading.stable for reading in own):
+        of_table = [reading for reading in readings if table in reading.tables]
+        if len(of_table) > 1 or not all(reading.stable for reading in of_table):
             yield table, STABLE
         elif any(
-            reading.filters or not all(keys(column) for column in reading.links) for reading in own
+            reading.filters or not all(keys(column) for column in reading.links)
+            for reading in of_table
         ):
             yield table, CONDITIONS
 
@@ -168,35 +171,35 @@ def entries(request: Request, item: SlotSpecification, draw: str) -> tuple[Ledge
     """Return the maximum release of a row of the slot's table in the whole run. `draw` names the
     draw of its labels (sqlfl.udfs.labels.label_noise.draw_of).
     """
-    found = []
+    releases = []
     privacy = privacy_of(request)
     epsilon = None if privacy is None else privacy.epsilon
     if item.features and item.privacy is not None and privacy is not None and epsilon is not None:
         threshold = item.privacy.statistics_delta
         mu = budget(epsilon, privacy.delta - threshold)
-        found.append(LedgerEntry(FEATURES, multiplier=1.0 / mu, delta=threshold))
+        releases.append(LedgerEntry(FEATURES, multiplier=1.0 / mu, delta=threshold))
     label = None if item.privacy is None else item.privacy.label
     if item.target and label is not None:
-        found.append(LedgerEntry(LABELS, epsilon=epsilon_of(label), identity=draw))
-    return tuple(found)
+        releases.append(LedgerEntry(LABELS, epsilon=epsilon_of(label), identity=draw))
+    return tuple(releases)
 
 
 def features_epsilon(request: Request, item: SlotSpecification, delta: float) -> float:
     """Return the ε of all that the run may disclose of a row's features, if nothing prevents
     that.
     """
-    own = [entry for entry in entries(request, item, "") if entry.what == FEATURES]
-    return account_epsilon(own, delta)
+    of_features = [entry for entry in entries(request, item, "") if entry.what == FEATURES]
+    return account_epsilon(of_features, delta)
 
 
-def allowance(item: SlotSpecification, found: Sequence[LedgerEntry]) -> float | None:
+def allowance(item: SlotSpecification, entries_of_slot: Sequence[LedgerEntry]) -> float | None:
     """Return μ² that training may release of a row of the slot: the reservation, less the part of
     noised statistics. Return None without features.
     """
-    own = [entry for entry in found if entry.what == FEATURES]
-    if not own or item.privacy is None:
+    of_features = [entry for entry in entries_of_slot if entry.what == FEATURES]
+    if not of_features or item.privacy is None:
         return None
-    whole = math.pow(own[0].multiplier, -2.0)
+    whole = math.pow(of_features[0].multiplier, -2.0)
     noise = item.privacy.statistics_noise
     if item.privacy.statistics == "noised":
         whole -= math.pow(noise, -2.0) if noise > 0.0 else whole

@@ -43,9 +43,9 @@ class Roles:
     @classmethod
     @lru_cache(maxsize=256)
     def from_json(cls, text: str) -> Roles:
-        found = json.loads(text)
-        columns = {role: tuple(names) for role, names in found["columns"].items()}
-        return cls(MappingProxyType(columns), bool(found["predict"]))
+        fields = json.loads(text)
+        columns = {role: tuple(names) for role, names in fields["columns"].items()}
+        return cls(MappingProxyType(columns), bool(fields["predict"]))
 
     def __str__(self) -> str:
         told = [f"{role.upper()} ({', '.join(names)})" for role, names in self.columns.items()]
@@ -102,11 +102,11 @@ class Ruling:
 
     @cached_property
     def _grants(self) -> Mapping[tuple[str, ...], tuple[Grant, ...]]:
-        found: dict[tuple[str, ...], tuple[Grant, ...]] = {}
+        grants: dict[tuple[str, ...], tuple[Grant, ...]] = {}
         for grant in self.grants:
             key = _key(grant.table)
-            found[key] = (*found.get(key, ()), grant)
-        return found
+            grants[key] = (*grants.get(key, ()), grant)
+        return grants
 
     @cached_property
     def _columns(self) -> Mapping[tuple[str, ...], frozenset[str]]:
@@ -120,8 +120,8 @@ class Ruling:
     @property
     def written(self) -> frozenset[str]:
         """Return schemas, in lower case, that a policy of these grants lets PREDICT write to."""
-        found = (self.policies[grant.policy].into for grant in self.grants)
-        return frozenset(name.lower() for name in found if name is not None)
+        schemas = (self.policies[grant.policy].into for grant in self.grants)
+        return frozenset(name.lower() for name in schemas if name is not None)
 
     def total_rules(self, table: Table) -> list[TrainingPolicy]:
         """Return the policies with an epsilon_total that apply to the table, whoever has it."""
@@ -156,17 +156,21 @@ class Governance:
             grants = self._grants(cursor)
         now = now or dt.datetime.now(dt.UTC)
         held = [grant for grant in grants if grant.until is None or now < grant.until]
-        own = tuple(grant for grant in held if grant.analyst == analyst)
+        of_analyst = tuple(grant for grant in held if grant.analyst == analyst)
         rules = {name: policy for name, (_, policy) in policies.items()}
         totals: dict[tuple[str, ...], frozenset[str]] = {}
         keys: dict[tuple[str, ...], tuple[str, ...]] = {}
-        for key in {_key(grant.table) for grant in own}:
+        for key in {_key(grant.table) for grant in of_analyst}:
             every = [grant for grant in held if _key(grant.table) == key]
             names = {grant.policy for grant in every}
             totals[key] = frozenset(n for n in names if rules[n].epsilon_total is not None)
             keys[key] = next((grant.row_key for grant in every if grant.row_key), ())
         return Ruling(
-            analyst, own, MappingProxyType(rules), MappingProxyType(totals), MappingProxyType(keys)
+            analyst,
+            of_analyst,
+            MappingProxyType(rules),
+            MappingProxyType(totals),
+            MappingProxyType(keys),
         )
 
     def governs(self) -> bool:
@@ -294,15 +298,19 @@ class Governance:
             for grant in self._grants(cursor):
                 if grant.analyst != analyst or _key(grant.table) != _key(table):
                     continue
-                own = grant.roles
+                roles_before = grant.roles
                 left = (
                     {}
                     if ending is None
-                    else {role: names for role, names in own.columns.items() if role not in ending}
+                    else {
+                        role: names
+                        for role, names in roles_before.columns.items()
+                        if role not in ending
+                    }
                 )
-                predict = own.predict and ending is not None and PREDICT not in ending
+                predict = roles_before.predict and ending is not None and PREDICT not in ending
                 rest = Roles(MappingProxyType(left), predict)
-                if rest == own:
+                if rest == roles_before:
                     continue
                 changed += 1
                 now = dt.datetime.now(dt.UTC)
@@ -368,8 +376,8 @@ class Governance:
 @lru_cache(maxsize=64)
 def _policy(name: str, rules: str) -> TrainingPolicy:
     try:
-        found = from_json(TrainingPolicy, rules)
-        why = damaged(found)
+        policy = from_json(TrainingPolicy, rules)
+        why = damaged(policy)
     except ValueError as error:
         why = str(error)
     if why is not None:
@@ -378,7 +386,7 @@ def _policy(name: str, rules: str) -> TrainingPolicy:
             hint="nothing is allowed until the owner makes it anew: CREATE OR REPLACE TRAINING "
             f"POLICY {name}",
         )
-    return found
+    return policy
 
 
 def _no_policy(name: str, known: Iterable[str]) -> Error:
@@ -393,11 +401,11 @@ def definition_of(cursor: sql.Connection, table: Table) -> str:
     """Return a digest of the texts of the view and of all views and macros: a change of one of them
     may change what it reads. Return '' for a table.
     """
-    found = sql.fetch(cursor, _NAMED, {"name": table[2]})
-    own = [row for row in found if _key(row) == _key(table)]
-    if not own:
+    named = sql.fetch(cursor, _NAMED, {"name": table[2]})
+    views = [row for row in named if _key(row) == _key(table)]
+    if not views:
         return ""
-    text = json.dumps([own, sql.fetch(cursor, _VIEWS), sql.fetch(cursor, _MACROS)], default=str)
+    text = json.dumps([views, sql.fetch(cursor, _VIEWS), sql.fetch(cursor, _MACROS)], default=str)
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -75,25 +75,27 @@ def judged(
     every: TrainingPolicy,
 ) -> tuple[Verdict, ...]:
     """Return the refusals, with their rules; nothing for allowed data."""
-    found = [Verdict(ms.CLIENT, "", REFUSED, has(rule)) for rule in _of_all(request, every)]
+    refusals = [Verdict(ms.CLIENT, "", REFUSED, has(rule)) for rule in _of_all(request, every)]
     specified = {item.slot: item for item in slots}
     for item in slots:
         if item.identifiers and rules[item.slot].identifiers == NEVER:
-            found.append(Verdict(item.slot, "columns of ID", REFUSED, has("identifiers = 'never'")))
-    found += _not_granted(request, slots, ruling, tables)
+            refusals.append(
+                Verdict(item.slot, "columns of ID", REFUSED, has("identifiers = 'never'"))
+            )
+    refusals += _not_granted(request, slots, ruling, tables)
     often = request.often()
     for asked in request.asked:
-        own = specified.get(asked.slot)
+        specification = specified.get(asked.slot)
         rule = ""
-        if own is None and asked.slot != ms.CLIENT:
+        if specification is None and asked.slot != ms.CLIENT:
             rule = "this slot of the query is another party's"
-        folds = own is not None and own.folds
+        folds = specification is not None and specification.folds
         once = asked.kind in ONCE or (asked.kind == ms.Start.kind and not folds)
         if once and often[asked.slot, asked.kind] != 1:
             rule = rule or f"{asked.kind} is answered once in a run"
         if rule:
-            found.append(Verdict(asked.slot, asked.what, REFUSED, rule))
-    return tuple(found)
+            refusals.append(Verdict(asked.slot, asked.what, REFUSED, rule))
+    return tuple(refusals)
 
 
 def _of_all(request: Request, every: TrainingPolicy) -> Iterator[str]:

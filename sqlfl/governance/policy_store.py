@@ -59,10 +59,10 @@ class Home:
         """
         if self._store is not None:
             self._store.check_attached()
-        found = self._governance.ruling(analyst)
+        ruling = self._governance.ruling(analyst)
         if self._other is not None and Governance(self._other).governs():
-            raise self._elsewhere(found)
-        if found is None:
+            raise self._elsewhere(ruling)
+        if ruling is None:
             self._check_others()
         elif self.records.database.read_only:
             raise PolicyError(
@@ -70,7 +70,7 @@ class Home:
                 "so that nothing can be kept of what it is asked",
                 hint=KEEP,
             )
-        return found
+        return ruling
 
     def _check_others(self) -> None:
         """Raise PolicyError if another database on the connection has policies, which would apply
@@ -87,9 +87,9 @@ class Home:
                 hint="attach that database as a party, by its path or a connection of its own",
             )
 
-    def _elsewhere(self, found: Ruling | None) -> PolicyError:
+    def _elsewhere(self, ruling: Ruling | None) -> PolicyError:
         here, there = self._names
-        if found is None:
+        if ruling is None:
             return PolicyError(
                 f"its owner has made training policies in its {there} since it was attached",
                 hint="attach it again: fed.detach(name), fed.attach(name, source, store=...)",

@@ -44,16 +44,16 @@ class SlotColumns:
         return tuple(dict.fromkeys(use.name for use in self.uses if use.role == role))
 
 
-def columns_of(found: Read) -> tuple[SlotColumns, ...]:
+def columns_of(proposed: Read) -> tuple[SlotColumns, ...]:
     """Return the columns of each slot of a request."""
-    return tuple(_of_slot(item, found) for item in found.slots)
+    return tuple(_of_slot(item, proposed) for item in proposed.slots)
 
 
-def _of_slot(item: SlotSpecification, found: Read) -> SlotColumns:
-    readings = found.readings[item.slot]
+def _of_slot(item: SlotSpecification, proposed: Read) -> SlotColumns:
+    readings = proposed.readings[item.slot]
     uses = {use for reading in readings for use in _uses(item, reading)}
     chosen = {clause for reading in readings for clause in reading.chosen}
-    tables = tuple(sorted(found.tables[item.slot]))
+    tables = tuple(sorted(proposed.tables[item.slot]))
     return SlotColumns(item.slot, tables, tuple(sorted(uses)), tuple(sorted(chosen)))
 
 

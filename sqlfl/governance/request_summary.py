@@ -126,8 +126,8 @@ def rows_in_words(table: Table, facts: Mapping[Table, TableFacts | None]) -> str
     name = _name(table)
     if table not in facts:
         return name
-    found = facts[table]
-    return f"{name} ({'rows cannot be counted now' if found is None else _count(found.rows)})"
+    counted = facts[table]
+    return f"{name} ({'rows cannot be counted now' if counted is None else _count(counted.rows)})"
 
 
 def _count(rows: int) -> str:
@@ -195,7 +195,7 @@ def _runs(policy: TrainingPolicy | None) -> str:
 def _disclosed(filed: Filed, policy: TrainingPolicy | None) -> Disclosed:
     request = filed.request
     disclosed = Disclosed()
-    columns = {own.slot: own for own in filed.columns}
+    columns = {slot_columns.slot: slot_columns for slot_columns in filed.columns}
     for item in specifications_from_json(filed.specification):
         often = {
             kind: most for (slot, kind), most in request.often().items()
@@ -286,7 +286,7 @@ def warnings_of(
     uses = sorted({use for slot in filed.columns for use in slot.uses})
     for use in uses:
         if use.role == TRAIN:
-            found = _facts_of(use.table, use.name, facts)
+            column_facts = _facts_of(use.table, use.name, facts)
             named = f"{use.table[2]}.{use.name}"
             a = "is a feature" if use.bare else "is in the expression of a feature"
             if (use.table, use.name) in keys:
@@ -294,15 +294,15 @@ def warnings_of(
                     f"{named} {a} though it is {keys[use.table, use.name]}: what the model makes "
                     "of it can point to single rows."
                 )
-            elif found is not None and is_free_text(found, most):
+            elif column_facts is not None and is_free_text(column_facts, most):
                 yield (
-                    f"{named} {a} and is free text ({found.distinct:,} different texts in "
-                    f"{_count(found.present)}): it may hold names."
+                    f"{named} {a} and is free text ({column_facts.distinct:,} different texts in "
+                    f"{_count(column_facts.present)}): it may hold names."
                 )
-            elif found is not None and is_identifier(found):
+            elif column_facts is not None and is_identifier(column_facts):
                 yield (
                     f"{named} {a} and nearly every row has a value of its own, as an identifier "
-                    f"has ({found.distinct:,} values in {_count(found.present)})."
+                    f"has ({column_facts.distinct:,} values in {_count(column_facts.present)})."
                 )
     if _labels_in_clear(filed):
         yield (
@@ -310,13 +310,14 @@ def warnings_of(
             "labels = 'noised' in your policy makes that a duty."
         )
     for use in uses:
-        found = _facts_of(use.table, use.name, facts)
-        if use.role not in (TRAIN, LABEL) or not use.bare or found is None:
+        column_facts = _facts_of(use.table, use.name, facts)
+        if use.role not in (TRAIN, LABEL) or not use.bare or column_facts is None:
             continue
-        if is_grouped(found, most) and 0 < found.smallest < least:
+        if is_grouped(column_facts, most) and 0 < column_facts.smallest < least:
+            rows = _count(column_facts.smallest)
             yield (
-                f"A value of {use.table[2]}.{use.name} is in {_count(found.smallest)} only, fewer "
-                f"than {least}: whoever has it can be singled out."
+                f"A value of {use.table[2]}.{use.name} is in {rows} only, fewer than {least}: "
+                "whoever has it can be singled out."
             )
     yield from _wide_grants(filed, grants, facts, most)
     yield from _ended(filed, grants, now)
@@ -324,44 +325,45 @@ def warnings_of(
 
 def _keys(slots: Sequence[SlotColumns], grants: Sequence[Grant]) -> dict[tuple[Table, str], str]:
     """Return (table, column) -> why it identifies rows."""
-    found: dict[tuple[Table, str], str] = {}
+    keys: dict[tuple[Table, str], str] = {}
     for grant in grants:
-        found |= {(grant.table, name): "a join key" for name in grant.roles.columns.get(JOIN, ())}
+        keys |= {(grant.table, name): "a join key" for name in grant.roles.columns.get(JOIN, ())}
     for slot in slots:
-        found |= {(use.table, use.name): "a join key" for use in slot.uses if use.role == JOIN}
+        keys |= {(use.table, use.name): "a join key" for use in slot.uses if use.role == JOIN}
     for grant in grants:
         if len(key := grant.roles.columns.get(KEY, ())) == 1:
-            found[grant.table, key[0]] = "the KEY of its table"
-    return found
+            keys[grant.table, key[0]] = "the KEY of its table"
+    return keys
 
 
 def _facts_of(
     table: Table, name: str, facts: Mapping[Table, TableFacts | None]
 ) -> ColumnFacts | None:
-    found = facts.get(table)
-    return None if found is None else found.columns.get(name)
+    table_facts = facts.get(table)
+    return None if table_facts is None else table_facts.columns.get(name)
 
 
-def is_free_text(found: ColumnFacts, most: int) -> bool:
+def is_free_text(column: ColumnFacts, most: int) -> bool:
     """Return True for a text with more than `most` values, or of which most rows have their own."""
-    return kind_of_name(found.type) == TEXT and (
-        found.distinct > most or (found.present >= MIN_ROWS and 2 * found.distinct > found.present)
+    return kind_of_name(column.type) == TEXT and (
+        column.distinct > most
+        or (column.present >= MIN_ROWS and 2 * column.distinct > column.present)
     )
 
 
-def is_identifier(found: ColumnFacts) -> bool:
+def is_identifier(column: ColumnFacts) -> bool:
     """Return True if nearly every row has a value of its own. Measured numbers have that too, so
     DOUBLE, FLOAT and DECIMAL do not count.
     """
-    if found.type.startswith(("DOUBLE", "FLOAT", "DECIMAL")) or found.present < MIN_ROWS:
+    if column.type.startswith(("DOUBLE", "FLOAT", "DECIMAL")) or column.present < MIN_ROWS:
         return False
-    return found.distinct >= IDENTIFYING * found.present
+    return column.distinct >= IDENTIFYING * column.present
 
 
-def is_grouped(found: ColumnFacts, most: int) -> bool:
+def is_grouped(column: ColumnFacts, most: int) -> bool:
     """Return True for a column of categories: texts of few values, booleans, ENUMs."""
-    texts = kind_of_name(found.type) == TEXT and not is_free_text(found, most)
-    return texts or found.type == "BOOLEAN"
+    texts = kind_of_name(column.type) == TEXT and not is_free_text(column, most)
+    return texts or column.type == "BOOLEAN"
 
 
 def _labels_in_clear(filed: Filed) -> bool:
@@ -386,21 +388,21 @@ def _wide_grants(
     columns are free text or identifiers.
     """
     for table in tables_of(filed.columns):
-        found = facts.get(table)
-        if found is None:
+        table_facts = facts.get(table)
+        if table_facts is None:
             continue
         for role in (TRAIN, LABEL, IDENTIFY, FILTER):
             given = {
                 name for grant in grants if grant.table == table
                 for name in grant.roles.columns.get(role, ())
             }  # fmt: skip
+            known = table_facts.columns
             named = [
-                name for name in found.names
-                if name in found.columns and (
-                    is_free_text(found.columns[name], most) or is_identifier(found.columns[name])
-                )
+                name for name in table_facts.names
+                if name in known
+                and (is_free_text(known[name], most) or is_identifier(known[name]))
             ]  # fmt: skip
-            if named and given >= set(found.names):
+            if named and given >= set(table_facts.names):
                 yield (
                     f"{filed.analyst} has every column of {_name(table)} granted for "
                     f"{role.upper()}, as * gives, also {listed(named)}, which may name single rows."
@@ -409,15 +411,15 @@ def _wide_grants(
 
 def _ended(filed: Filed, grants: Sequence[Grant], now: dt.datetime) -> Iterator[str]:
     for table in tables_of(filed.columns):
-        own = [grant for grant in grants if grant.table == table]
-        for grant in own:
+        table_grants = [grant for grant in grants if grant.table == table]
+        for grant in table_grants:
             if grant.until is not None and grant.until <= now:
                 yield (
                     f"The grant of {_name(table)} to {filed.analyst} ended on "
                     f"{grant.until:%Y-%m-%d %H:%M} {grant.until.tzname() or ''}".rstrip()
                     + "."
                 )
-        if not own:
+        if not table_grants:
             yield f"Nothing of {_name(table)} is granted to {filed.analyst} any more."
 
 

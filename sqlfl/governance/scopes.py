@@ -111,34 +111,34 @@ def meanings(
     SELECT, and nothing farther out. Otherwise everything in sight counts. A name with points is a
     table's column, with or without its schema, or a field of a column.
     """
-    found: list[SelectOutput] = []
+    sure: list[SelectOutput] = []
     unsure: list[SelectOutput] = []
     parts = [folded(str(name)) for name in names]
     first = parts[0]
-    for own in scope.chain():
+    for level in scope.chain():
         for place, part in enumerate(parts):
-            source = own.sources.get(part)
+            source = level.sources.get(part)
             if source is not None and place + 1 < len(parts):
-                found += named(source.outputs, parts[place + 1])
+                sure += named(source.outputs, parts[place + 1])
             elif source is not None and len(parts) == 1:
                 reads = frozenset().union(*(o.reads for o in source.outputs))
                 size = total([o.size for o in source.outputs], 16.0 * len(source.outputs) + 16.0)
                 of_rows = any(o.of_rows for o in source.outputs)
-                found.append(SelectOutput("", reads, size=size, of_rows=of_rows))
-        for other in own.sources.values():
-            found += named(other.outputs, first)
+                sure.append(SelectOutput("", reads, size=size, of_rows=of_rows))
+        for other in level.sources.values():
+            sure += named(other.outputs, first)
             unsure += [output for output in other.outputs if not output.name]
-        found += own.aliases.get(first, ())
-        every = (output for other in own.sources.values() for output in other.outputs)
+        sure += level.aliases.get(first, ())
+        every = (output for other in level.sources.values() for output in other.outputs)
         if len(parts) == 1 and any(output.name == first for output in every):
             break
-    return found, unsure
+    return sure, unsure
 
 
 def is_joined(scope: SelectScope) -> bool:
     """Return whether rows of the scope's FROM may be more than those of any table."""
-    own = scope.sources.values()
-    return len(own) > 1 or any(output.joined for source in own for output in source.outputs)
+    sources = scope.sources.values()
+    return len(sources) > 1 or any(output.joined for source in sources for output in source.outputs)
 
 
 def named(outputs: Iterable[SelectOutput], name: str) -> list[SelectOutput]:
@@ -147,11 +147,11 @@ def named(outputs: Iterable[SelectOutput], name: str) -> list[SelectOutput]:
 
 def with_aliases(outputs: Iterable[SelectOutput]) -> dict[str, tuple[SelectOutput, ...]]:
     """Return the outputs by name; several may have one."""
-    found: dict[str, tuple[SelectOutput, ...]] = {}
+    aliases: dict[str, tuple[SelectOutput, ...]] = {}
     for output in outputs:
         if output.name:
-            found[output.name] = (*found.get(output.name, ()), output)
-    return found
+            aliases[output.name] = (*aliases.get(output.name, ()), output)
+    return aliases
 
 
 def by_name(scope: SelectScope, name: str) -> list[SelectOutput]:
@@ -187,7 +187,7 @@ def merged(parts: tuple[SelectOutput, ...]) -> SelectOutput:
 
 
 def all_common(scope: SelectScope) -> dict[str, ScopeSource]:
-    found: dict[str, ScopeSource] = {}
-    for own in scope.chain():
-        found = {**own.common, **found}
-    return found
+    common: dict[str, ScopeSource] = {}
+    for level in scope.chain():
+        common = {**level.common, **common}
+    return common

@@ -113,10 +113,10 @@ class _Reader(Clauses):
     def statement(self) -> OwnersStatement:
         if not self.tokens:
             raise self.fail(f"expected a statement ({', '.join(STATEMENTS)}), got nothing")
-        found = self._statement()
+        statement = self._statement()
         if self.token is not None:
             raise self.fail(f"expected the end of the statement, got {self.got()}")
-        return found
+        return statement
 
     def _statement(self) -> OwnersStatement:
         if self.accept("CREATE"):
@@ -205,25 +205,25 @@ class _Reader(Clauses):
                 raise self.fail("KEY takes the columns that identify a row, not *", hint=_GRANT)
             self.expect(")", "after *", _GRANT)
             return None
-        found = [self.name("a column")]
+        columns = [self.name("a column")]
         while self.accept(","):
-            found.append(self.name("a column"))
+            columns.append(self.name("a column"))
         self.expect(")", "after the columns", _GRANT)
-        return tuple(found)
+        return tuple(columns)
 
     def _revoke(self) -> RevokeOn:
         roles: list[str] | None = None
         if not self.accept("ALL"):
             roles = []
             while True:
-                found = next((r for r in (*ROLES, "PREDICT") if self.accept(r)), None)
-                if found is None:
+                role = next((r for r in (*ROLES, "PREDICT") if self.accept(r)), None)
+                if role is None:
                     raise self.fail(f"expected ALL or what was granted, got {self.got()}",
                                     hint=_REVOKE)  # fmt: skip
                 if self.word() == "(":
                     raise self.fail("REVOKE ends a whole role, and takes no columns",
                                     hint="then GRANT the columns that are to stay")  # fmt: skip
-                roles.append(found.lower())
+                roles.append(role.lower())
                 if not self.accept(","):
                     break
         self.expect("ON", "before the table", _REVOKE)
@@ -275,7 +275,7 @@ class _Reader(Clauses):
         return self._time(token.text, (start[0], token.end + 1))
 
     def _time(self, text: str, span: Span) -> dt.datetime:
-        found = read_until(text)  # a grant UNTIL a day holds on that day
-        if found is None:
+        time = read_until(text)  # a grant UNTIL a day holds on that day
+        if time is None:
             raise self.fail(f"'{text}' is no date", hint="UNTIL DATE '2027-06-30'", span=span)
-        return found
+        return time

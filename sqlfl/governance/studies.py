@@ -131,8 +131,8 @@ def statement_of(request: Request, *, folds: bool) -> str:
     by what other parties send. folds : rows are parted for comparing candidates.
     """
     kinds = {one.kind for one in request.asked}
-    for statement, own in _LOOKS.items():
-        if kinds & own:
+    for statement, requests in _LOOKS.items():
+        if kinds & requests:
             return statement
     if request.purpose == TRAIN:
         return TUNE if folds else TRAIN
@@ -145,27 +145,27 @@ def noised(
     study: Study, rules: Mapping[int, TrainingPolicy], *, trains: bool
 ) -> dict[int, TrainingPolicy]:
     """Return the rules with the noise that the study promises, by slot."""
-    return {slot: _noised(study, own, trains=trains) for slot, own in rules.items()}
+    return {slot: _noised(study, policy, trains=trains) for slot, policy in rules.items()}
 
 
-def _noised(study: Study, own: TrainingPolicy, *, trains: bool) -> TrainingPolicy:
-    found = replace(own, conditions=own.filters)
+def _noised(study: Study, policy: TrainingPolicy, *, trains: bool) -> TrainingPolicy:
+    noised_policy = replace(policy, conditions=policy.filters)
     if study.label_epsilon is not None:
         least = study.label_epsilon
-        if own.labels == NOISED:
-            least = min(least, own.max_label_epsilon)
-        labels = NOISED if own.labels == EXACT else own.labels
-        found = replace(found, labels=labels, max_label_epsilon=least)
+        if policy.labels == NOISED:
+            least = min(least, policy.max_label_epsilon)
+        labels = NOISED if policy.labels == EXACT else policy.labels
+        noised_policy = replace(noised_policy, labels=labels, max_label_epsilon=least)
     if study.epsilon is not None and trains:
-        least = min(study.epsilon, own.max_epsilon) if own.noises_features else study.epsilon
-        found = replace(
-            found,
-            predictions=_with_noise(own.predictions),
-            moments=_with_noise(own.moments),
+        least = min(study.epsilon, policy.max_epsilon) if policy.noises_features else study.epsilon
+        noised_policy = replace(
+            noised_policy,
+            predictions=_with_noise(policy.predictions),
+            moments=_with_noise(policy.moments),
             max_epsilon=least,
-            delta=min(own.delta, study.delta) if own.noises_features else study.delta,
+            delta=min(policy.delta, study.delta) if policy.noises_features else study.delta,
         )
-    return found
+    return noised_policy
 
 
 def _with_noise(mode: str) -> str:
@@ -176,7 +176,7 @@ def _with_noise(mode: str) -> str:
 def differences(
     approved: ApprovedStudy | None,
     filed: Filed,
-    found: Read,
+    proposed: Read,
     rules: Mapping[int, TrainingPolicy],
     every: TrainingPolicy,
     keys: Callable[[ScopeColumn], bool],
@@ -192,10 +192,10 @@ def differences(
     study, request = approved.study, filed.request
     return (
         *_over(approved, dt.datetime.now(dt.UTC)),
-        *_aims(study, request, found),
-        *_rounds(study, request, found),
+        *_aims(study, request, proposed),
+        *_rounds(study, request, proposed),
         *_columns(study, filed.columns),
-        *_privacy(study, request, found, rules, every, keys),
+        *_privacy(study, request, proposed, rules, every, keys),
     )
 
 
@@ -209,7 +209,7 @@ def _over(approved: ApprovedStudy, now: dt.datetime) -> Iterator[str]:
 
 def foreign(request: Request, statements: Collection[str]) -> str:
     """Return the requests that are no part of such statements, in words; empty without one."""
-    known = frozenset().union(*(SENDS[own] for own in statements))
+    known = frozenset().union(*(SENDS[statement] for statement in statements))
     asked = sorted({one.kind for one in request.asked} - known)
     verb = "is" if len(asked) == 1 else "are"
     return (
@@ -217,8 +217,8 @@ def foreign(request: Request, statements: Collection[str]) -> str:
     )
 
 
-def _aims(study: Study, request: Request, found: Read) -> Iterator[str]:
-    statement = statement_of(request, folds=any(item.folds for item in found.slots))
+def _aims(study: Study, request: Request, proposed: Read) -> Iterator[str]:
+    statement = statement_of(request, folds=any(item.folds for item in proposed.slots))
     scores = set(study.statements) - {*TRAINING, CHECK}
     of = {statement} if statement else scores
     asked = foreign(request, of)
@@ -227,18 +227,18 @@ def _aims(study: Study, request: Request, found: Read) -> Iterator[str]:
         yield f"the study allows {listed(s.upper() for s in study.statements)}; this is {said}"
     elif asked:
         yield asked
-    if statement not in TRAINING and any(item.shared and item.features for item in found.slots):
+    if statement not in TRAINING and any(item.shared and item.features for item in proposed.slots):
         yield "statistics of features are asked for, which is no part of such a statement"
     if writes(request):
         yield "the study writes no predictions into a table"
     if study.kinds is not None and request.kind not in study.kinds:
         yield f"the study allows models of kind {listed(study.kinds)}; this is {request.kind}"
-    own = request.algorithm
-    if study.algorithms is not None and own and own not in study.algorithms:
-        yield f"the study allows the method {listed(study.algorithms)}; this is {own}"
+    method = request.algorithm
+    if study.algorithms is not None and method and method not in study.algorithms:
+        yield f"the study allows the method {listed(study.algorithms)}; this is {method}"
 
 
-def _rounds(study: Study, request: Request, found: Read) -> Iterator[str]:
+def _rounds(study: Study, request: Request, proposed: Read) -> Iterator[str]:
     """Yield a difference in the rounds that are known. Where more follow from the data, the party
     ends the run at the study's limit.
     """
@@ -246,7 +246,7 @@ def _rounds(study: Study, request: Request, found: Read) -> Iterator[str]:
     asked = max(
         (sum(n for (slot, kind), n in often.items()
              if slot == item.slot and kind in ROUNDS and math.isfinite(n))
-         for item in found.slots),
+         for item in proposed.slots),
         default=0,
     )  # fmt: skip
     if study.rounds is not None and asked > study.rounds:
@@ -273,7 +273,7 @@ def _columns(study: Study, slots: tuple[SlotColumns, ...]) -> Iterator[str]:
 def _privacy(
     study: Study,
     request: Request,
-    found: Read,
+    proposed: Read,
     rules: Mapping[int, TrainingPolicy],
     every: TrainingPolicy,
     keys: Callable[[ScopeColumn], bool],
@@ -282,8 +282,8 @@ def _privacy(
     trains = request.purpose == TRAIN
     strict = noised(study, rules, trains=trains)
     told = []
-    for verdict in against(request, found, strict, every, keys):
-        label = next((i.privacy.label for i in found.slots
+    for verdict in against(request, proposed, strict, every, keys):
+        label = next((i.privacy.label for i in proposed.slots
                       if i.slot == verdict.slot and i.privacy is not None), None)  # fmt: skip
         privacy = noising.privacy_of(request)
         if "max_label_epsilon" in verdict.rule and label is not None:

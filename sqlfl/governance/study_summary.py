@@ -80,24 +80,25 @@ def _aim(filed: Filed, study: Study, facts: Mapping[Table, TableFacts | None]) -
     # the analyst's words end where they seem to
     purpose = sanitize.line(study.purpose[:MAX_PURPOSE]).replace("'", "’")
     name = exp.to_identifier(study.name).sql("duckdb")
+    statements = listed(statement.upper() for statement in study.statements)
     return (
         f"{filed.analyst} asks for study {name}, whose purpose is '{purpose}': "
-        f"{listed(own.upper() for own in study.statements)} of {kinds}{by}, with rows of {yours} "
-        f"{rows}."
+        f"{statements} of {kinds}{by}, with rows of {yours} {rows}."
     )
 
 
 def details_of_study(filed: Filed, study: Study) -> str:
     """Return all that may leave with each kind of statement."""
     parts = (
-        (own, _disclosed(filed, replace(study, statements=(own,)))) for own in study.statements
+        (statement, _disclosed(filed, replace(study, statements=(statement,))))
+        for statement in study.statements
     )
-    return "\n".join(f"{own.upper()}: {left.leaves()}" for own, left in parts)
+    return "\n".join(f"{statement.upper()}: {left.leaves()}" for statement, left in parts)
 
 
 def _disclosed(filed: Filed, study: Study, *, brief: bool = False) -> Disclosed:
     """Return all that may leave. brief : with numbers of no single row as one."""
-    asked = frozenset().union(*(SENDS[own] for own in study.statements))
+    asked = frozenset().union(*(SENDS[statement] for statement in study.statements))
     names = {
         role: tuple(dict.fromkeys(n for slot in filed.columns for n in slot.names(role)))
         for role in (TRAIN, LABEL, JOIN, FILTER, WEIGHT, OFFSET, IDENTIFY)
@@ -210,13 +211,15 @@ def _trains(study: Study) -> bool:
 
 def _scoring(study: Study) -> list[str]:
     """Return the study's statements that score rows."""
-    return [own for own in study.statements if ms.Score.kind in SENDS[own]]
+    return [statement for statement in study.statements if ms.Score.kind in SENDS[statement]]
 
 
 def _others(study: Study) -> set[str]:
     """Return the requests of OTHERS that the study's statements make, and that leave in clear."""
-    own = [s for s in study.statements if s not in TRAINING or study.epsilon is None]
-    kinds = {kind for statement in own for kind in SENDS[statement] & OTHERS.keys()} - _REFUSED
+    statements = [s for s in study.statements if s not in TRAINING or study.epsilon is None]
+    kinds = {
+        kind for statement in statements for kind in SENDS[statement] & OTHERS.keys()
+    } - _REFUSED
     if ms.SendExplained.kind in kinds:  # says as much, and more
         kinds.discard(ms.SendProfile.kind)
     return kinds
@@ -239,9 +242,10 @@ def _how_often(filed: Filed, study: Study, policy: TrainingPolicy | None) -> str
 def _scored(study: Study) -> Iterator[str]:
     scoring = _scoring(study)
     if study.epsilon is not None and scoring:
+        scores = listed(statement.upper() for statement in scoring)
         yield (
-            f"Scores of {listed(own.upper() for own in scoring)} leave in clear: noise of ε = "
-            f"{study.epsilon:g} is in training alone."
+            f"Scores of {scores} leave in clear: noise of ε = {study.epsilon:g} is in training "
+            "alone."
         )
 
 

@@ -47,13 +47,13 @@ def measure(con: sql.Connection, table: Table, columns: Iterable[str]) -> TableF
         try:
             types = dict(sql.fetch(cursor, _COLUMNS, {"name": sql.to_sql(named)}))
             ((rows,),) = sql.fetch(cursor, sql.query("SELECT count(*) AS n FROM $t", t=named))
-            found = {
+            columns_facts = {
                 name: _of_column(cursor, named, name, types[name])
                 for name in sorted(set(columns) & types.keys())
             }
         except duckdb.Error:
             return None
-    return TableFacts(rows, tuple(types), found)
+    return TableFacts(rows, tuple(types), columns_facts)
 
 
 def _of_column(cursor: sql.Connection, table: exp.Table, name: str, type_: str) -> ColumnFacts:

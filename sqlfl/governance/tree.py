@@ -156,8 +156,8 @@ def read(
     if "\0" in text:
         raise PolicyError("a query with a character that ends texts elsewhere")
     _check_copies(text, MOST)
-    ((found,),) = sql.fetch(con, PARSE, {"text": text})
-    parsed = json.loads(found)
+    ((json_text,),) = sql.fetch(con, PARSE, {"text": text})
+    parsed = json.loads(json_text)
     if parsed.get("error"):
         raise PolicyError(
             "only SELECT is taken" if parsed.get("error_type") == "not implemented"
@@ -386,31 +386,31 @@ class _Reader:
             self._opaque = before
 
     def _common(self, node: Node, outer: SelectScope) -> dict[str, ScopeSource]:
-        found: dict[str, ScopeSource] = {}
-        scope = SelectScope(outer, common=found)
+        common: dict[str, ScopeSource] = {}
+        scope = SelectScope(outer, common=common)
         for item in (node.get("cte_map") or {}).get("map") or ():
             value = item["value"]
             inner = value.get("query_node") or value.get("query", {}).get("node")
             if inner is None:
                 raise _refused("WITH")
             outputs = renamed(self.query(inner, scope), value.get("aliases") or ())
-            found[folded(item["key"])] = ScopeSource(outputs)
-        return found
+            common[folded(item["key"])] = ScopeSource(outputs)
+        return common
 
     def _outputs(self, items: Sequence[Node], scope: SelectScope) -> tuple[SelectOutput, ...]:
-        found: list[SelectOutput] = []
+        outputs: list[SelectOutput] = []
         for item in items:
             if item.get("class") == "STAR":
-                found += self._star(item, scope)
+                outputs += self._star(item, scope)
             elif folded(item.get("alias") or "") == KEPT:
                 # whether a row is kept: a condition
-                found.append(SelectOutput(KEPT, self._condition(item, scope, "WHERE")))
+                outputs.append(SelectOutput(KEPT, self._condition(item, scope, "WHERE")))
             else:
-                found.append(self.output(item, scope))
-                scope.aliases = with_aliases(found)
-            if len(found) > MOST:
+                outputs.append(self.output(item, scope))
+                scope.aliases = with_aliases(outputs)
+            if len(outputs) > MOST:
                 raise PolicyError(f"a query of more than {MOST:,} columns")
-        return tuple(found)
+        return tuple(outputs)
 
     def _star(self, item: Node, scope: SelectScope) -> list[SelectOutput]:
         odd = ("columns", "expr", "rename_list", "unpacked", "exclude_list_qualified")
@@ -447,13 +447,13 @@ class _Reader:
                 outputs = tuple(
                     SelectOutput(
                         f"col{n}",
-                        frozenset().union(*(o.reads for o in own)),
-                        computed=any(o.reads for o in own),
-                        strict=all(o.strict for o in own),
-                        size=largest([o.size for o in own]),
-                        of_rows=any(o.of_rows for o in own),
+                        frozenset().union(*(o.reads for o in column)),
+                        computed=any(o.reads for o in column),
+                        strict=all(o.strict for o in column),
+                        size=largest([o.size for o in column]),
+                        of_rows=any(o.of_rows for o in column),
                     )
-                    for n, own in enumerate(zip(*rows, strict=True))
+                    for n, column in enumerate(zip(*rows, strict=True))
                 )
                 self._add(scope, node, ScopeSource(outputs))
             case "JOIN":
@@ -475,13 +475,13 @@ class _Reader:
         if node.get("sample") is not None:
             raise _refused("TABLESAMPLE")
 
-    def _same_names(self, found: Sequence[SelectOutput], join: str) -> None:
+    def _same_names(self, outputs: Sequence[SelectOutput], join: str) -> None:
         """Record columns of USING."""
-        reads: Reads = frozenset().union(*(output.reads for output in found))
+        reads: Reads = frozenset().union(*(output.reads for output in outputs))
         self.named |= reads
-        self._choose("USING", found)
-        bare = [output.bare for output in found if output.bare is not None]
-        if len(bare) < len(found) or join not in _EQUATING or self._opaque:
+        self._choose("USING", outputs)
+        bare = [output.bare for output in outputs if output.bare is not None]
+        if len(bare) < len(outputs) or join not in _EQUATING or self._opaque:
             self._decide("USING", reads)
         else:
             self.equal |= reads
@@ -497,10 +497,10 @@ class _Reader:
         if len(path) == 1 and common is not None:
             self._add(scope, node, common, path[-1])
             return
-        found = self._columns(path)
-        if found is None:
+        named = self._columns(path)
+        if named is None:
             raise PolicyError(f"table {'.'.join(path)} is not granted")
-        table, names = found
+        table, names = named
         self.tables.add(table)
         outputs = tuple(
             SelectOutput(
@@ -546,10 +546,10 @@ class _Reader:
                 return NONE
             case "SUBQUERY", "ANY" if node.get("comparison_type") == "COMPARE_EQUAL":
                 outputs = self.query(node["subquery"]["node"], scope)
-                own = self.reads(node["child"], scope)
-                reads = own.union(*(output.reads for output in outputs))
+                operand_reads = self.reads(node["child"], scope)
+                reads = operand_reads.union(*(output.reads for output in outputs))
                 self._choose(place, outputs)
-                if not own and self._follows_from_rows(node["child"], scope):
+                if not operand_reads and self._follows_from_rows(node["child"], scope):
                     self.chosen.add(place)
                 sides = [self._made.bare(node["child"], scope), *(o.bare for o in outputs)]
                 return self._equality(sides, reads, place)
@@ -634,8 +634,8 @@ class _Reader:
                 return None
             node = inner
         sure, unsure = meanings(node["column_names"], scope)
-        found = {output.same for output in (*sure, *unsure)}
-        return found.pop() if len(found) == 1 else None
+        columns = {output.same for output in (*sure, *unsure)}
+        return columns.pop() if len(columns) == 1 else None
 
     def _source(self, node: Node, scope: SelectScope) -> ScopeSource | None:
         """Return the source whose whole row it is."""
@@ -644,14 +644,14 @@ class _Reader:
         source = next((s.sources[folded(first)] for s in scope.chain()
                        if folded(first) in s.sources), None)  # fmt: skip
         taken = any(o.name == folded(first) for s in scope.chain()
-                    for own in s.sources.values() for o in own.outputs)  # fmt: skip
+                    for level in s.sources.values() for o in level.outputs)  # fmt: skip
         return None if not first or taken else source
 
     def reads(self, node: object, scope: SelectScope) -> Reads:
         """Return the columns that expressions read; PolicyError where a value may be too large."""
-        found = self._reads(node, scope)
+        columns = self._reads(node, scope)
         self._measured(node, scope)
-        return found
+        return columns
 
     def _measured(self, node: object, scope: SelectScope) -> SizeBound:
         return DATA if self._sizes is None else self._sizes.measure(node, scope)
@@ -689,32 +689,32 @@ class _Reader:
         return self._inner(node, scope)
 
     def _inner(self, node: Node, scope: SelectScope) -> Reads:
-        found = frozenset().union(*(self._reads(value, scope) for value in node.values()))
-        if 0 < len(found) <= WIDEST and node.get("class"):
-            self.beside.update((column, text) for text in beside(node) for column in found)
-        return found
+        columns = frozenset().union(*(self._reads(value, scope) for value in node.values()))
+        if 0 < len(columns) <= WIDEST and node.get("class"):
+            self.beside.update((column, text) for text in beside(node) for column in columns)
+        return columns
 
     def _column(self, node: Node, scope: SelectScope) -> Reads:
         names = node["column_names"]
-        found, unsure = meanings(names, scope)
+        sure, unsure = meanings(names, scope)
         first = folded(str(names[0]))
-        given = any(first in own.names for own in scope.chain())
+        given = any(first in level.names for level in scope.chain())
         if given and len(names) > 1:  # what a parameter has, and not what a table of its name has
-            given = not any(first in own.sources for own in scope.chain())
-        hidden = any(not self._shown(c) for o in found if o.name for c in o.reads)
-        if hidden or (not found and not given):
+            given = not any(first in level.sources for level in scope.chain())
+        hidden = any(not self._shown(c) for o in sure if o.name for c in o.reads)
+        if hidden or (not sure and not given):
             raise unknown(str(names[min(1, len(names) - 1)]))
-        self.named.update(*(output.reads for output in found if output.name))
-        return frozenset().union(*(output.reads for output in (*found, *unsure)))
+        self.named.update(*(output.reads for output in sure if output.name))
+        return frozenset().union(*(output.reads for output in (*sure, *unsure)))
 
     def _subquery(self, node: Node, scope: SelectScope) -> Reads:
         outputs = self.query(node["subquery"]["node"], scope)
         if self._sizes is not None:
             self._sizes.query(node, [output.size for output in outputs])
-        own = self._reads(node.get("child"), scope)
+        operand_reads = self._reads(node.get("child"), scope)
         if node.get("subquery_type") in ("EXISTS", "NOT_EXISTS"):
-            return own
-        return own.union(*(output.reads for output in outputs))
+            return operand_reads
+        return operand_reads.union(*(output.reads for output in outputs))
 
     def _lambda(self, node: Node, scope: SelectScope) -> Reads:
         names: set[str] = set()
@@ -760,7 +760,7 @@ def _placed(node: Node, outputs: tuple[SelectOutput, ...]) -> SelectOutput | Non
 
 
 def _refs(node: object) -> Iterator[Node]:
-    return (found for found in nodes(node) if found.get("class") == "COLUMN_REF")
+    return (reference for reference in nodes(node) if reference.get("class") == "COLUMN_REF")
 
 
 def _refused(what: object) -> PolicyError:

@@ -173,7 +173,7 @@ class Trial:
 
 
 def _begun() -> subprocess.Popen[bytes]:
-    path = os.pathsep.join(own for own in sys.path if own)
+    path = os.pathsep.join(folder for folder in sys.path if folder)
     try:
         return subprocess.Popen(
             [sys.executable, "-m", "sqlfl.governance.trial_worker"],
@@ -217,8 +217,8 @@ def _asked(
             process.wait(PATIENCE)
             return None
         raise
-    found: dict[str, Any] | None = json.loads(line) if line else None
-    return found
+    reply: dict[str, Any] | None = json.loads(line) if line else None
+    return reply
 
 
 def _write(stream: IO[bytes], cursor: sql.Connection, tried: Tried, rules: TrainingPolicy) -> None:
@@ -227,7 +227,7 @@ def _write(stream: IO[bytes], cursor: sql.Connection, tried: Tried, rules: Train
         table: sql.types(cursor, _rows_of(table, names, {}))
         for table, names in tried.columns.items()
     }
-    ((threads, zone, limit, *own),) = sql.fetch(cursor, _SETTINGS)
+    ((threads, zone, limit, *values),) = sql.fetch(cursor, _SETTINGS)
     request = {
         "place": tried.place,
         "places": sorted({tried.place, *(table[:2] for table in tried.columns)}),
@@ -238,7 +238,7 @@ def _write(stream: IO[bytes], cursor: sql.Connection, tried: Tried, rules: Train
         "run": tried.run,
         "memory": rules.memory,
         "limit": limit,
-        "settings": {name: str(value) for name, value in zip(_CARRIED, own, strict=True)},
+        "settings": {name: str(value) for name, value in zip(_CARRIED, values, strict=True)},
         "threads": min(int(threads), rules.threads or int(threads)),
         "zone": zone,
     }
