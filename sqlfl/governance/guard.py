@@ -29,6 +29,7 @@ from sqlfl.base.sanitize import line
 from sqlfl.contract.request import (
     REFUSED,
     WAITING,
+    Request,
     Verdict,
     digest,
     request_from_json,
@@ -69,7 +70,7 @@ from sqlfl.governance.proposals import (
 )
 from sqlfl.governance.records import Records
 from sqlfl.governance.request_columns import columns_of
-from sqlfl.governance.runs import GovernedRun, GuardedJoins, GuardedSlots, RoundLimit, Serve
+from sqlfl.governance.runs import GovernedRun, GuardedJoins, GuardedSlots, Parts, RoundLimit, Serve
 from sqlfl.governance.scopes import ASK, ScopeColumn, Table, unknown
 from sqlfl.governance.studies import differences, filed_study, noised
 from sqlfl.governance.tree import SelectReading
@@ -509,37 +510,37 @@ class Guard:
         request = request_from_json(propose.request)
         check_words(request)
         try:
-            views, found = self._fragments(propose, ruling)
+            views, proposed = self._fragments(propose, ruling)
         except PolicyError as error:
             if propose.run:
                 raise
             verdict = Verdict(ms.CLIENT, "", REFUSED, error.message)
             return ms.Proposed(propose.run, propose.slot, verdicts_to_json((verdict,)))
-        rules = {slot: strictest_of(ruling, own) for slot, own in found.tables.items()}
-        tables = frozenset().union(*found.tables.values())
+        rules = {slot: strictest_of(ruling, read_) for slot, read_ in proposed.tables.items()}
+        tables = frozenset().union(*proposed.tables.values())
         every = strictest_of(ruling, tables)
-        warm = {item.warm[0] for item in found.slots if item.warm is not None}
+        warm = {item.warm[0] for item in proposed.slots if item.warm is not None}
         for model in warm:
             self._models.check_unlocked(model)
-        verdicts = judged(request, found.slots, ruling, found.tables, rules, every)
-        verdicts += against(request, found, rules, every, partial(ruling.may, JOIN))
-        verdicts = verdicts or not_known_again(found, rules)
+        verdicts = judged(request, proposed.slots, ruling, proposed.tables, rules, every)
+        verdicts += against(request, proposed, rules, every, partial(ruling.may, JOIN))
+        verdicts = verdicts or not_known_again(proposed, rules)
         asked: Asking = ()
         if not verdicts:
-            verdicts, asked = self._accounting.asked(request, propose.fragments, found, ruling)
+            verdicts, asked = self._accounting.asked(request, propose.fragments, proposed, ruling)
         told = ""
         if every.approval != NEVER or every.runs_per_day is not None:
-            told = digest(propose.request, propose.specification, found.canonical)
+            told = digest(propose.request, propose.specification, proposed.canonical)
         asking, study, limit = None, None, None
         if every.approval != NEVER and not verdicts:
             asking = Filed(
                 told, self._analyst, _names(tables), request, propose.fragments,
-                specification=propose.specification, columns=columns_of(found),
+                specification=propose.specification, columns=columns_of(proposed),
             )  # fmt: skip
             if request.study is not None:
                 study = self._approvals.study(self._analyst, request.study)
                 may = partial(ruling.may, JOIN)
-                outside = differences(study, asking, found, rules, every, may)
+                outside = differences(study, asking, proposed, rules, every, may)
                 asking = replace(asking, outside=outside)
                 study = None if outside else study
         if not propose.run:
@@ -558,35 +559,22 @@ class Guard:
                 limit = RoundLimit(study.study.name, study.study.rounds)
         if asking is not None:
             self._approvals.check(asking, within=study is not None)
-        allowed = {
-            item.slot: most
-            for item in found.slots
-            for demand in asked
-            if demand.slot == item.slot
-            for most in [noising.allowance(item, demand.entries)]
-            if most is not None
-        } | dict(allowances(request, found, rules))
-        parts = {item.slot: parts_of(item, found, rules, ruling) for item in found.slots}
+        allowed = _allowed(request, proposed, rules, asked)
+        parts = {item.slot: parts_of(item, proposed, rules, ruling) for item in proposed.slots}
         run = GovernedRun(
             request, rules, every, self._slots, allowed, parts, self._differencing, self._place[0],
             limit,
         )  # fmt: skip
         while len(self._proposals) >= MOST_PROPOSALS:
             self._proposals.pop(next(iter(self._proposals)))
-        keys = {
-            table: key
-            for item in found.slots
-            if parts[item.slot].drawn_by is not None
-            for table in found.tables[item.slot]
-            if (key := ruling.key(table))
-        }
         trained = frozenset().union(
-            *(found.tables[item.slot] for item in found.slots if item.features),
+            *(proposed.tables[item.slot] for item in proposed.slots if item.features),
             *(self._models.tables(model) for model in warm),
         )
-        read_ = [reading for own in found.readings.values() for reading in own]
+        readings = [reading for of_slot in proposed.readings.values() for reading in of_slot]
         self._proposals[propose.run] = Proposal(
-            ruling, run, propose, told, views, asked, keys, trained, self._named(read_, ruling),
+            ruling, run, propose, told, views, asked, _draw_keys(proposed, parts, ruling), trained,
+            self._named(readings, ruling),
             line(self._joins.told(propose.join)[0]) if self._joins and propose.join else "", study,
         )  # fmt: skip
         return ms.Proposed(propose.run, propose.slot, verdicts_to_json(()))
@@ -645,10 +633,10 @@ class Guard:
         with closing(sql.cursor(self._con)) as cursor:
             start = 0
             for item in slots:
-                own = propose.fragments[start : start + len(item.fragments)]
+                texts = propose.fragments[start : start + len(item.fragments)]
                 start += len(item.fragments)
-                read_ = [self._reader.check(cursor, item, text, ruling) for text in own]
-                tables[item.slot] = frozenset().union(*(found.tables for found in read_))
+                read_ = [self._reader.check(cursor, item, text, ruling) for text in texts]
+                tables[item.slot] = frozenset().union(*(reading.tables for reading in read_))
                 readings[item.slot] = tuple(read_)
         every = frozenset().union(*tables.values())
         # as it is now, which has just been read
@@ -792,3 +780,31 @@ def thinned(reply: ms.Message, min_cell: int) -> ms.Message:
 def _about(rows: int | None) -> int | None:
     """Return the number to one digit, which is enough to choose an engine."""
     return None if rows is None else int(float(f"{rows:.0e}"))
+
+
+def _allowed(
+    request: Request, proposed: Read, rules: Mapping[int, TrainingPolicy], asked: Asking
+) -> dict[int, float]:
+    """Return μ² that training may release of a row, for each slot with a limit."""
+    reserved = {
+        item.slot: most
+        for item in proposed.slots
+        for demand in asked
+        if demand.slot == item.slot
+        for most in [noising.allowance(item, demand.entries)]
+        if most is not None
+    }
+    return reserved | dict(allowances(request, proposed, rules))
+
+
+def _draw_keys(
+    proposed: Read, parts: Mapping[int, Parts], ruling: Ruling
+) -> dict[Table, tuple[str, ...]]:
+    """Return the KEY of each table from which the noise of labels follows."""
+    return {
+        table: key
+        for item in proposed.slots
+        if parts[item.slot].drawn_by is not None
+        for table in proposed.tables[item.slot]
+        if (key := ruling.key(table))
+    }
