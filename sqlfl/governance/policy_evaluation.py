@@ -12,7 +12,7 @@ from sqlfl.contract.request import REFUSED, Request, Verdict
 from sqlfl.contract.schema import SlotSpecification
 from sqlfl.governance.policies import Ruling
 from sqlfl.governance.scopes import ASK, Table
-from sqlfl.models.kinds import KINDS
+from sqlfl.models.kinds import KINDS, kind_of, trains
 from sqlfl.options.policies import NEVER, TrainingPolicy, within
 
 CHECK, TRAIN = "check", "train"
@@ -77,6 +77,7 @@ def judged(
     """Return the refusals, with their rules; nothing for allowed data."""
     refusals = [Verdict(ms.CLIENT, "", REFUSED, has(rule)) for rule in _of_all(request, every)]
     specified = {item.slot: item for item in slots}
+    refusals += _of_another_kind(request, slots)
     for item in slots:
         if item.identifiers and rules[item.slot].identifiers == NEVER:
             refusals.append(
@@ -98,8 +99,32 @@ def judged(
     return tuple(refusals)
 
 
+def _of_another_kind(request: Request, slots: tuple[SlotSpecification, ...]) -> Iterator[Verdict]:
+    """Yield refusals of a training whose method or target does not fit the declared kind of model,
+    as far as a party can see it.
+    """
+    if not _trains(request):
+        return
+    kind = kind_of(request.kind)
+    if not request.algorithm or not trains(request.algorithm, kind.name):
+        rule = f"{request.algorithm or 'no method'} does not train models of kind {kind.name}"
+        yield Verdict(ms.CLIENT, "", REFUSED, rule)
+    for item in slots:
+        if item.target and item.classes is not kind.classifies:
+            given = "classes" if item.classes else "numbers"
+            rule = f"a target of {given} is not one of {kind.name}"
+            yield Verdict(item.slot, "its target", REFUSED, rule)
+
+
+def _trains(request: Request) -> bool:
+    """Return True if the run may train a model, whatever it says of itself."""
+    return request.purpose == TRAIN or any(asked.kind == ms.Start.kind for asked in request.asked)
+
+
 def _of_all(request: Request, every: TrainingPolicy) -> Iterator[str]:
-    if every.kinds is not None and request.purpose != CHECK and request.kind not in every.kinds:
+    scores = any(asked.kind in SCORES for asked in request.asked)
+    of_model = request.purpose != CHECK or scores or _trains(request)
+    if every.kinds is not None and of_model and request.kind not in every.kinds:
         yield f"kinds = {list(every.kinds)}"
     algorithms = every.algorithms
     if algorithms is not None and request.algorithm and request.algorithm not in algorithms:

@@ -20,6 +20,7 @@ from sqlfl.governance.masked import in_clear
 from sqlfl.governance.policy_evaluation import has, refusal
 from sqlfl.governance.scopes import Table
 from sqlfl.messages.disclosed import ROUNDS
+from sqlfl.models.kinds import ANY_CLASSES, kind_of
 from sqlfl.options.policies import SECURE_SUM, TrainingPolicy, modes, written_size
 from sqlfl.udfs.encoding.cells import RowCounts
 from sqlfl.udfs.sql import Connection
@@ -33,6 +34,20 @@ BEFORE = (ms.SendKeys, ms.Activate)
 """Requests that may come before a slot's active rows are known."""
 MEASURING = (ms.Activate, ms.Weigh, ms.SetRanges, ms.SetEncoding, ms.Start)
 """Requests from which on noised data of features may leave."""
+
+
+@dataclass(frozen=True)
+class StartFacts:
+    """Facts of a slot's training that follow from the configuration of its start."""
+
+    takes: Mapping[str, int]
+    """Bytes that it takes, by the option that determines them."""
+    passes: int
+    """Passes over the rows for one request."""
+    tower: bool
+    """True if the block is a network."""
+    outputs: int
+    """Numbers that the block makes of a row."""
 
 
 @dataclass(frozen=True)
@@ -88,12 +103,8 @@ class GuardedSlots(Protocol):
         """Limit what training of a started slot may release of an active row of a table.
         somebodys : bool, whether an active row is one of a table."""
 
-    def room(
-        self, run: str, slot: int, method: str, configuration: str, most: int
-    ) -> tuple[Mapping[str, int], int]:
-        """Return, before the start, the bytes that it takes, by the option that determines them,
-        and the passes over the rows for one request.
-        """
+    def room(self, run: str, slot: int, method: str, configuration: str, most: int) -> StartFacts:
+        """Return what a start with this configuration would do, if a block changes `most` times."""
 
     def memory(self, run: str, slot: int) -> int | None:
         """Return the memory limit of the database in bytes; None without a limit."""
@@ -342,10 +353,14 @@ class GovernedRun:
         run, slot = request.run, request.slot
         told = sum(count for (own, _), count in self._most.items() if own == slot)
         most = int(min(told, rules.rounds))
-        takes, passes = self._slots.room(run, slot, request.method, request.configuration, most)
-        if passes > rules.rounds:
+        facts = self._slots.room(run, slot, request.method, request.configuration, most)
+        kind = kind_of(self.request.kind)
+        several = kind.towers or kind.target == ANY_CLASSES
+        if facts.tower is not kind.towers or (facts.outputs != 1 and not several):
+            raise _beyond(f"training of another block than one of {kind.name}")
+        if facts.passes > rules.rounds:
             raise refusal(f"rounds = {rules.rounds}, of passes for one request too")
-        self._check_room(run, slot, takes, rules)
+        self._check_room(run, slot, facts.takes, rules)
 
     def _check_room(
         self, run: str, slot: int, takes: Mapping[str, int], rules: TrainingPolicy

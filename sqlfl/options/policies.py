@@ -156,7 +156,8 @@ class TrainingPolicy:
     kinds: tuple[str, ...] | None = option(
         listed_names("kinds of models", lambda: KINDS),
         None,
-        "permitted kinds of models, as the proposal of the run declares",
+        "permitted kinds of models, as the run's proposal declares; the party checks the method, "
+        "targets (classes or numbers), networks and the outputs of linear models against it",
         default_text="all",
     )
     approval: str = option(

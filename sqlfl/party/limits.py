@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from sqlfl.base.arrays import Array
 from sqlfl.base.errors import InternalError
 from sqlfl.contract.configuration import NUMBER, Extent
 from sqlfl.contract.schema import SlotSpecification
+from sqlfl.governance.runs import StartFacts
 from sqlfl.party.operator import client_of
 from sqlfl.party.requests import check_options
 from sqlfl.party.slot_state import SlotState
@@ -54,12 +55,9 @@ class SlotLimits:
         """
         return rare_feature(self._find(run, slot).snapshot, counted, computed, least)
 
-    def room(
-        self, run: str, slot: int, method: str, configuration: str, most: int
-    ) -> tuple[Mapping[str, int], int]:
-        """Return the bytes that training takes with this configuration, by the option that
-        determines them, if a block changes `most` times. Return also the passes over the rows for
-        one request. Raise InternalError for options out of range.
+    def room(self, run: str, slot: int, method: str, configuration: str, most: int) -> StartFacts:
+        """Return what training with this configuration does and takes, if a block changes `most`
+        times. Raise InternalError for options out of range.
         """
         state = self._find(run, slot)
         configured = client_of(method).configuration.from_json(configuration)
@@ -72,7 +70,8 @@ class SlotLimits:
             room_of["engine"] = NUMBER * rows * (encoding.numeric + 2 * len(encoding.vocabularies))
         if pairs:
             room_of["TRANSFORM (auto(pairs))"] = NUMBER * rows * (encoding.numeric + 3 * pairs)
-        return room_of, configured.passes
+        tower = configured.tower is not None
+        return StartFacts(room_of, configured.passes, tower, configured.outputs)
 
     def memory(self, run: str, slot: int) -> int | None:
         """Return memory_limit of the database; None without it."""

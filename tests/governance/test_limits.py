@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 import tracemalloc
 from collections.abc import Callable
@@ -188,10 +189,15 @@ OWN: dict[str, Any] = {
 MOST = 2**31 - 1
 
 
-def begun(ask: Ask, algorithm: str = "sgd", slot: SlotSpecification = TRAINED) -> ms.Message:
+def begun(
+    ask: Ask,
+    algorithm: str = "sgd",
+    slot: SlotSpecification = TRAINED,
+    kind: str = "linear_regression",
+) -> ms.Message:
     """The answer to what comes before `Start`."""
     asked = (*REQUEST.asked, Asked(0, "start", "", "", 1), Asked(0, "residuals", "", "", 500))
-    request = replace(REQUEST, algorithm=algorithm, asked=asked)
+    request = replace(REQUEST, algorithm=algorithm, kind=kind, asked=asked)
     assert isinstance(prepared(ask, SELECT, slot, request), ms.Prepared)
     assert isinstance(ask(ms.SendKeys("r", 0)), ms.JoinKeys)
     return ask(ms.Activate("r", 0, SOME, ONES, 100))
@@ -199,6 +205,16 @@ def begun(ask: Ask, algorithm: str = "sgd", slot: SlotSpecification = TRAINED) -
 
 def start(algorithm: str, **values: Any) -> ms.Start:
     return ms.Start("r", 0, algorithm, to_json({**OWN, **values}))
+
+
+def kind_of(message: ms.Start) -> str:
+    """A kind of model that such a start trains."""
+    if message.method == "frank_wolfe":
+        return "lasso"
+    configured = json.loads(message.configuration)
+    if configured.get("tower") is not None:
+        return "mlp_classifier"
+    return "linear_regression" if configured["outputs"] == 1 else "softmax_regression"
 
 
 def tower(*hidden: int) -> dict[str, Any]:
@@ -232,7 +248,7 @@ def test_training_that_takes_much_is_refused_by_name(
     """Before anything is made."""
     monkeypatch.setattr(SlotLimits, "memory", lambda *_: 10**9)
     ruled(clinic, rule, grant="")
-    assert isinstance(begun(ask, message.method), ms.Ready)
+    assert isinstance(begun(ask, message.method, kind=kind_of(message)), ms.Ready)
     tracemalloc.start()
     try:
         reply = ask(message)
@@ -258,14 +274,41 @@ def test_what_is_usual_begins(
     ask: Ask, clinic: duckdb.DuckDBPyConnection, message: ms.Start
 ) -> None:
     ruled(clinic, "memory = '4MB'", grant="")
-    begun(ask, message.method)
+    begun(ask, message.method, kind=kind_of(message))
     assert isinstance(ask(message), ms.Ready)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("linear_regression", start("sgd", tower=tower(4))),
+        ("mlp_regressor", start("sgd")),
+        ("linear_regression", start("sgd", outputs=3)),
+        ("logistic_regression", start("lbfgs", outputs=2)),
+    ],
+)
+def test_a_start_of_another_kind_of_model(ask: Ask, kind: str, message: ms.Start) -> None:
+    """`kinds` holds whatever the proposal declares."""
+    begun(ask, message.method, kind=kind)
+    refused(ask(message), f"training of another block than one of {kind}")
+    assert isinstance(ask(ms.Residuals("r", 0, np.ones((100, 1), np.float32))), ms.Failure)
+
+
+@pytest.mark.parametrize(
+    ("kind", "algorithm"),
+    [("lasso", "sgd"), ("linear_regression", "frank_wolfe"), ("mlp_regressor", "moments"),
+     ("linear_regression", "")],
+)  # fmt: skip
+def test_a_method_of_another_kind_of_model(ask: Ask, kind: str, algorithm: str) -> None:
+    request = replace(REQUEST, kind=kind, algorithm=algorithm)
+    said = f"{algorithm or 'no method'} does not train models of kind {kind}"
+    refused(prepared(ask, KEYS, request=request), said)
 
 
 def test_the_limit_is_that_of_the_database_where_there_is_no_rule(
     ask: Ask, client: PartyClient
 ) -> None:
-    begun(ask)
+    begun(ask, kind="softmax_regression")
     found = client._guard._slots.memory("r", 0)
     assert found is not None
     assert 2**26 < found < 2**50
@@ -303,12 +346,12 @@ def test_columns_that_transform_makes_count(ask: Ask, clinic: duckdb.DuckDBPyCon
     ids=["epochs", "inner rounds"],
 )  # fmt: skip
 def test_passes_for_one_request_count_as_rounds(ask: Ask, values: dict[str, Any]) -> None:
-    begun(ask, "admm")
+    begun(ask, "admm", kind="mlp_classifier")
     refused(ask(start("admm", tower=tower(4), **values)), "rounds = 10000, of passes for one")
 
 
 def test_a_batch_of_no_rows_is_none(ask: Ask) -> None:
-    begun(ask, "admm")
+    begun(ask, "admm", kind="mlp_classifier")
     local = {"epochs": 1, "batch": 0, "rate": 0.1}
     reply = ask(start("admm", tower=tower(4), local=local))
     assert isinstance(reply, ms.Failure)

@@ -16,7 +16,7 @@ from sqlfl.contract.request import Asked, Request
 from sqlfl.contract.schema import SlotSpecification
 from sqlfl.governance.differencing import JOINED, TAKEN, Differencing, MarkedRows
 from sqlfl.governance.ledger import FEATURES, LABELS
-from sqlfl.governance.runs import GovernedRun, Parts
+from sqlfl.governance.runs import GovernedRun, Parts, StartFacts
 from sqlfl.governance.scopes import Table
 from sqlfl.options.policies import TrainingPolicy
 from sqlfl.udfs.encoding.cells import LEANING, VALUE, RowCounts
@@ -66,10 +66,8 @@ class Held:
     def limit(self, run: str, slot: int, squared_mu: float, somebodys: Array) -> None:
         self.limited = squared_mu
 
-    def room(
-        self, run: str, slot: int, method: str, configuration: str, most: int
-    ) -> tuple[Mapping[str, int], int]:
-        return {"blocks": self.takes}, self.passes
+    def room(self, run: str, slot: int, method: str, configuration: str, most: int) -> StartFacts:
+        return StartFacts({"blocks": self.takes}, self.passes, tower=False, outputs=1)
 
     def memory(self, run: str, slot: int) -> int | None:
         return self.bytes
