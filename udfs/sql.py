@@ -81,9 +81,13 @@ def search(con: Connection, places: Sequence[tuple[str, str]]) -> None:
     """Look up names among DuckDB's own, then in these places, each a database and a schema. Raise
     duckdb.CatalogException for a missing place.
     """
+    con.execute(f"SET search_path = {_path(tuple(places))}")
+
+
+@lru_cache(maxsize=256)
+def _path(places: tuple[tuple[str, str], ...]) -> str:
     written = [to_sql(exp.table_(schema, db=catalog, quoted=True)) for catalog, schema in places]
-    path = to_sql(string(",".join([OWN_PLACE, *written])))
-    con.execute(f"SET search_path = {path}")
+    return to_sql(string(",".join([OWN_PLACE, *written])))
 
 
 OWN_PLACE = "system.main"

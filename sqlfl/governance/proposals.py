@@ -199,7 +199,10 @@ def parts_of(
         for place, output in enumerate(own.outputs[: len(item.features)])
         if output.computed
     )
-    return Parts(tables, rules[item.slot].min_difference, bool(item.keys), made, row_keys, computed)
+    return Parts(
+        tables, rules[item.slot].min_difference, bool(item.keys), made, row_keys, computed,
+        item.shared,
+    )  # fmt: skip
 
 
 def not_known_again(found: Read, rules: Mapping[int, TrainingPolicy]) -> tuple[Verdict, ...]:

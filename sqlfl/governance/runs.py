@@ -48,6 +48,8 @@ class StartFacts:
     """True if the block is a network."""
     outputs: int
     """Numbers that the block makes of a row."""
+    shared: bool
+    """True if several clients have the slot, whose gradients are added up at the coordinator."""
 
 
 @dataclass(frozen=True)
@@ -141,6 +143,8 @@ class Parts:
     """Columns that identify a row, for each fragment, if labels are noised."""
     computed: frozenset[int] = frozenset()
     """Places of features that are computed from columns."""
+    shared: bool = False
+    """True if several clients have the slot."""
 
 
 class GovernedRun:
@@ -360,6 +364,9 @@ class GovernedRun:
             raise _beyond(f"training of another block than one of {kind.name}")
         if facts.passes > rules.rounds:
             raise refusal(f"rounds = {rules.rounds}, of passes for one request too")
+        if facts.shared is not self.parts[slot].shared:
+            # one client alone would send gradients, in place of predictions
+            raise _beyond("training of a slot with other clients")
         self._check_room(run, slot, facts.takes, rules)
 
     def _check_room(

@@ -71,7 +71,7 @@ class SlotLimits:
         if pairs:
             room_of["TRANSFORM (auto(pairs))"] = NUMBER * rows * (encoding.numeric + 3 * pairs)
         tower = configured.tower is not None
-        return StartFacts(room_of, configured.passes, tower, configured.outputs)
+        return StartFacts(room_of, configured.passes, tower, configured.outputs, configured.shared)
 
     def memory(self, run: str, slot: int) -> int | None:
         """Return memory_limit of the database; None without it."""

@@ -294,6 +294,12 @@ def test_a_start_of_another_kind_of_model(ask: Ask, kind: str, message: ms.Start
     assert isinstance(ask(ms.Residuals("r", 0, np.ones((100, 1), np.float32))), ms.Failure)
 
 
+def test_a_start_of_a_slot_with_other_clients(ask: Ask) -> None:
+    """It would send sums of its rows by chosen numbers, in place of predictions."""
+    begun(ask)
+    refused(ask(start("sgd", clients=2)), "training of a slot with other clients")
+
+
 @pytest.mark.parametrize(
     ("kind", "algorithm"),
     [("lasso", "sgd"), ("linear_regression", "frank_wolfe"), ("mlp_regressor", "moments"),

@@ -67,7 +67,7 @@ class Held:
         self.limited = squared_mu
 
     def room(self, run: str, slot: int, method: str, configuration: str, most: int) -> StartFacts:
-        return StartFacts({"blocks": self.takes}, self.passes, tower=False, outputs=1)
+        return StartFacts({"blocks": self.takes}, self.passes, tower=False, outputs=1, shared=False)
 
     def memory(self, run: str, slot: int) -> int | None:
         return self.bytes
