@@ -116,6 +116,18 @@ def _unnoised(
             yield Verdict(item.slot, what, REFUSED, f"{said}, which takes {why}")
 
 
+def reserved(proposed: Read, asked: Asking) -> dict[int, float]:
+    """Return μ² that training may release of a row of each slot, by the run's reservations."""
+    return {
+        item.slot: most
+        for item in proposed.slots
+        for demand in asked
+        if demand.slot == item.slot
+        for most in [noising.allowance(item, demand.entries)]
+        if most is not None
+    }
+
+
 def strictest_of(ruling: Ruling, tables: Iterable[Table] | None) -> TrainingPolicy:
     """Return the strictest policy over these tables, or over all tables granted to the analyst."""
     tables_of_rules = [grant.table for grant in ruling.grants] if tables is None else tables

@@ -29,7 +29,6 @@ from sqlfl.base.sanitize import line
 from sqlfl.contract.request import (
     REFUSED,
     WAITING,
-    Request,
     Verdict,
     digest,
     request_from_json,
@@ -42,8 +41,7 @@ from sqlfl.contract.schema import (
     specifications_from_json,
 )
 from sqlfl.contract.study import TRAIN, ApprovedStudy, study_from_json
-from sqlfl.governance import noising
-from sqlfl.governance.accounting import Accounting, strictest_of
+from sqlfl.governance.accounting import Accounting, reserved, strictest_of
 from sqlfl.governance.approvals import Approvals, Filed
 from sqlfl.governance.differencing import Differencing
 from sqlfl.governance.fragments import Fragments
@@ -63,6 +61,7 @@ from sqlfl.governance.proposals import (
     Proposal,
     Read,
     check_keys,
+    draw_keys,
     not_known_again,
     parts_of,
     told_of,
@@ -70,7 +69,7 @@ from sqlfl.governance.proposals import (
 )
 from sqlfl.governance.records import Records
 from sqlfl.governance.request_columns import columns_of
-from sqlfl.governance.runs import GovernedRun, GuardedJoins, GuardedSlots, Parts, RoundLimit, Serve
+from sqlfl.governance.runs import GovernedRun, GuardedJoins, GuardedSlots, RoundLimit, Serve
 from sqlfl.governance.scopes import ASK, ScopeColumn, Table, unknown
 from sqlfl.governance.studies import differences, filed_study, noised
 from sqlfl.governance.tree import SelectReading
@@ -559,7 +558,7 @@ class Guard:
                 limit = RoundLimit(study.study.name, study.study.rounds)
         if asking is not None:
             self._approvals.check(asking, within=study is not None)
-        allowed = _allowed(request, proposed, rules, asked)
+        allowed = reserved(proposed, asked) | dict(allowances(request, proposed, rules))
         parts = {item.slot: parts_of(item, proposed, rules, ruling) for item in proposed.slots}
         run = GovernedRun(
             request, rules, every, self._slots, allowed, parts, self._differencing, self._place[0],
@@ -573,7 +572,7 @@ class Guard:
         )
         readings = [reading for of_slot in proposed.readings.values() for reading in of_slot]
         self._proposals[propose.run] = Proposal(
-            ruling, run, propose, told, views, asked, _draw_keys(proposed, parts, ruling), trained,
+            ruling, run, propose, told, views, asked, draw_keys(proposed, parts, ruling), trained,
             self._named(readings, ruling),
             line(self._joins.told(propose.join)[0]) if self._joins and propose.join else "", study,
         )  # fmt: skip
@@ -780,31 +779,3 @@ def thinned(reply: ms.Message, min_cell: int) -> ms.Message:
 def _about(rows: int | None) -> int | None:
     """Return the number to one digit, which is enough to choose an engine."""
     return None if rows is None else int(float(f"{rows:.0e}"))
-
-
-def _allowed(
-    request: Request, proposed: Read, rules: Mapping[int, TrainingPolicy], asked: Asking
-) -> dict[int, float]:
-    """Return μ² that training may release of a row, for each slot with a limit."""
-    reserved = {
-        item.slot: most
-        for item in proposed.slots
-        for demand in asked
-        if demand.slot == item.slot
-        for most in [noising.allowance(item, demand.entries)]
-        if most is not None
-    }
-    return reserved | dict(allowances(request, proposed, rules))
-
-
-def _draw_keys(
-    proposed: Read, parts: Mapping[int, Parts], ruling: Ruling
-) -> dict[Table, tuple[str, ...]]:
-    """Return the KEY of each table from which the noise of labels follows."""
-    return {
-        table: key
-        for item in proposed.slots
-        if parts[item.slot].drawn_by is not None
-        for table in proposed.tables[item.slot]
-        if (key := ruling.key(table))
-    }

@@ -205,6 +205,19 @@ def parts_of(
     )  # fmt: skip
 
 
+def draw_keys(
+    proposed: Read, parts: Mapping[int, Parts], ruling: Ruling
+) -> dict[Table, tuple[str, ...]]:
+    """Return the KEY of each table from which the noise of labels follows."""
+    return {
+        table: key
+        for item in proposed.slots
+        if parts[item.slot].drawn_by is not None
+        for table in proposed.tables[item.slot]
+        if (key := ruling.key(table))
+    }
+
+
 def not_known_again(found: Read, rules: Mapping[int, TrainingPolicy]) -> tuple[Verdict, ...]:
     """Return refusals of slots whose rows could not be assigned to rows of a table."""
     verdicts = []
