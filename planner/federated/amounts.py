@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import reduce
-from operator import add
 from typing import TypeAlias
 
 from sqlfl.base.errors import InternalError
 from sqlfl.messages import Message, forms
-from sqlfl.planner.federated.sizes import Size, size
+from sqlfl.planner.federated.sizes import Size, size, total
 
 
 @dataclass(frozen=True)
@@ -19,9 +17,6 @@ class Amount:
 
     count: Size
     bytes: Size
-
-    def __add__(self, other: Amount) -> Amount:
-        return Amount(self.count + other.count, self.bytes + other.bytes)
 
 
 NOTHING = Amount(Size(), Size())
@@ -134,7 +129,10 @@ class _Sizes:
 
 
 def _sum(amounts: Iterable[Amount]) -> Amount:
-    return reduce(add, amounts, NOTHING)
+    several = [*amounts]
+    if len(several) == 1:
+        return several[0]
+    return Amount(total(a.count for a in several), total(a.bytes for a in several))
 
 
 def _tells(told: Told | None, form: forms.Form) -> bool:

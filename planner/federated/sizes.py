@@ -84,16 +84,20 @@ class Size:
         return int(total)
 
     def __add__(self, other: Size | Symbol | int) -> Size:
-        terms = dict(self._terms)
-        for monomial, coefficient in size(other)._terms.items():
-            terms[monomial] = terms.get(monomial, 0) + coefficient
-        return Size(terms)
+        return total((self, other))
 
     def __mul__(self, other: Size | Symbol | int) -> Size:
+        other = size(other)
+        if self._terms == _UNIT:
+            return other
+        if other._terms == _UNIT:
+            return self
         terms: dict[Monomial, int] = {}
         for left, first in self._terms.items():
-            for right, second in size(other)._terms.items():
-                monomial = tuple(sorted(left + right, key=lambda symbol: symbol.name))
+            for right, second in other._terms.items():
+                monomial = left + right
+                if left and right:
+                    monomial = tuple(sorted(monomial, key=lambda symbol: symbol.name))
                 terms[monomial] = terms.get(monomial, 0) + first * second
         return Size(terms)
 
@@ -121,6 +125,9 @@ class Size:
 
     def __repr__(self) -> str:
         return f"Size({self})"
+
+
+_UNIT: dict[Monomial, int] = {(): 1}
 
 
 def size(value: Size | Symbol | int) -> Size:
