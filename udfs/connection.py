@@ -116,7 +116,7 @@ def session_settings(con: sql.Connection) -> dict[str, str]:
     """Return the settings of `MEANING` that `con` has set itself, with the values on
     its cursors.
     """
-    with closing(sql.cursor(con)) as cursor:
+    with closing(sql.system_cursor(con)) as cursor:
         shared = _shared(cursor)
     given = tuple((name, shared[name]) for name in MEANING if name in shared)
     differing = bound(con, _differing(given))
@@ -158,8 +158,11 @@ def _file(path: str, kind: str) -> str:
 
 
 def _number(con: sql.Connection) -> int:
-    with closing(sql.cursor(con)) as cursor:
-        return int(sql.fetch(cursor, exp.select(sql.call("current_connection_id")))[0][0])
+    with closing(sql.system_cursor(con)) as cursor:
+        return int(sql.fetch(cursor, _NUMBER)[0][0])
+
+
+_NUMBER = sql.constant(sql.query("SELECT current_connection_id()"))
 
 
 def _same_instance(one: sql.Connection, other: sql.Connection) -> bool:

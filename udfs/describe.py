@@ -164,7 +164,7 @@ def current_place(con: sql.Connection) -> tuple[str, str]:
     No query runs on `con`, so a result that its owner has open stays open: while binding, DuckDB
     decides which columns of a SELECT have the current name.
     """
-    with closing(sql.cursor(con)) as cursor:
+    with closing(sql.system_cursor(con)) as cursor:
         known = sql.fetch(cursor, _schemas())
     names = [f"d{database}" for database, _ in known] + [f"s{schema}" for _, schema in known]
     chosen = bound(con, _current(tuple({name.lower(): name for name in names}.values())))
@@ -183,7 +183,6 @@ def use(con: sql.Connection, place: tuple[str, str]) -> None:
     macros of their own schema. `schema.table` means one of the place's database. Raises
     duckdb.CatalogException if the place no longer exists.
     """
-    sql.search(con, [place])
     known = sql.fetch(con, _schemas())
     sql.search(con, [place, *(p for p in known if p[0] == place[0] and p != place)])
 
@@ -219,7 +218,9 @@ def _path() -> exp.Var:
 @lru_cache(maxsize=1)
 def _schemas() -> exp.Var:
     columns = [sql.column("database_name"), sql.column("schema_name")]
-    return sql.constant(sql.select(_function("duckdb_schemas"), columns))
+    # in full: a macro of the database may have its name, and no search path is set yet
+    source = exp.Table(this=sql.call("duckdb_schemas"), db="main", catalog="system")
+    return sql.constant(sql.select(source, columns))
 
 
 @lru_cache(maxsize=64)
@@ -308,10 +309,6 @@ def _all_but_columns() -> exp.Select:
 def _type(kind: str) -> str:
     """The type's text; of an ENUM without its values, which are data."""
     return _ENUM.sub("ENUM", kind)
-
-
-def _function(name: str) -> exp.Table:
-    return exp.Table(this=sql.call(name))
 
 
 # Facts that DuckDB reports while it binds a query, without running it. A result that the

@@ -69,8 +69,19 @@ def cursor(con: Connection) -> Connection:
     """
     made = waiting(con.cursor)
     try:
-        ((catalog,),) = made.execute(_DEFAULT).fetchall()
+        ((catalog,),) = made.execute(again(made, _DEFAULT)).fetchall()
         search(made, [(catalog, "main")])
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+def system_cursor(con: Connection) -> Connection:
+    """Return a cursor on which all names but those written in full are DuckDB's own."""
+    made = waiting(con.cursor)
+    try:
+        search(made, [])
     except BaseException:
         made.close()
         raise
@@ -81,13 +92,13 @@ def search(con: Connection, places: Sequence[tuple[str, str]]) -> None:
     """Look up names among DuckDB's own, then in these places, each a database and a schema. Raise
     duckdb.CatalogException for a missing place.
     """
-    con.execute(f"SET search_path = {_path(tuple(places))}")
+    con.execute(again(con, _search_path(tuple(places))))
 
 
 @lru_cache(maxsize=256)
-def _path(places: tuple[tuple[str, str], ...]) -> str:
+def _search_path(places: tuple[tuple[str, str], ...]) -> str:
     written = [to_sql(exp.table_(schema, db=catalog, quoted=True)) for catalog, schema in places]
-    return to_sql(string(",".join([OWN_PLACE, *written])))
+    return f"SET search_path = {to_sql(string(','.join([OWN_PLACE, *written])))}"
 
 
 OWN_PLACE = "system.main"

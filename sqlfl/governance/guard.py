@@ -178,6 +178,7 @@ class Guard:
     the request being answered, from another thread. blocks : runs of which the coordinator has
     blocks. store : records of the party's store, in which its owner may keep policies and all
     records. required : without a policy nothing is served. trial : evaluates queries first.
+    place : database and schema of names without one; None for those that `con` has now.
     """
 
     def __init__(
@@ -194,11 +195,12 @@ class Guard:
         *,
         required: bool = False,
         trial: Trial | None = None,
+        place: tuple[str, str] | None = None,
     ) -> None:
         self._required, self._trial = required, trial
         self._con, self._analyst, self._ends, self._slots = con, analyst, ends, slots
         self._joins = joins
-        self._place = current_place(con)
+        self._place = current_place(con) if place is None else place
         self._home = Home(Records(con, self._place[0]), store)
         records = self._home.records
         self._governance = Governance(records)

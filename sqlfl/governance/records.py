@@ -195,7 +195,7 @@ class Records:
 
     def cursor(self) -> sql.Connection:
         """Return a cursor for reading; the caller closes it."""
-        return sql.cursor(self.con)
+        return sql.system_cursor(self.con)
 
     def check_attached(self) -> None:
         """Raise Error if the connection no longer has the database: `rows` would find none."""

@@ -185,8 +185,10 @@ class Attachment:
         have the same tables.
         """
         in_files = [place.con for place in self.places if not place.located.file]
-        before = numbers(in_files)
+        before = numbers(in_files) if attached else []
         others = [place for place in attached.values() if idle(place.con)]
+        if not others:
+            return set()
         apart = numbers(in_files) == [number + 1 for number in before]
         in_memory = [
             place for place in (*self.places, *others) if not (apart or place.located.file)

@@ -21,7 +21,8 @@ class Cursors:
 
     def __init__(self, con: duckdb.DuckDBPyConnection) -> None:
         self._con = con
-        self._place = current_place(con)
+        self.place = current_place(con)
+        """The database and schema of names without one."""
         self._open: set[duckdb.DuckDBPyConnection] = set()
 
     def __len__(self) -> int:
@@ -37,11 +38,11 @@ class Cursors:
             raise Error("its connection is closed", hint=REOPEN) from error
         self._open.add(cursor)
         try:
-            use(cursor, self._place)
+            use(cursor, self.place)
         except BaseException as error:
             self.end(cursor)
             if isinstance(error, duckdb.CatalogException):
-                raise Error(f"its database {'.'.join(self._place)} is gone") from error
+                raise Error(f"its database {'.'.join(self.place)} is gone") from error
             raise
         return cursor
 

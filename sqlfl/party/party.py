@@ -180,6 +180,7 @@ class PartyClient(Server):
                 self._joins,
                 required=required,
                 trial=self._trial,
+                place=self._cursors.place,
             )
         except duckdb.ConnectionException as error:
             raise PartyError(str(client), "its connection is closed") from error

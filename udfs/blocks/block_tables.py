@@ -280,7 +280,7 @@ def current_database(con: sql.Connection) -> Database:
 
 def database_of(con: sql.Connection, catalog: str, schema: str = "main") -> Database:
     """The one of that name."""
-    cursor = sql.cursor(con)
+    cursor = sql.system_cursor(con)
     try:
         ((path, read_only, kind),) = sql.fetch(cursor, _one_database(), {"catalog": catalog})
     finally:
