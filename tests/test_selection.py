@@ -10,9 +10,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from tests import selection
-from tests.depth import THOROUGH, combinations
+from tests.depth import DEPTH, THOROUGH, combinations
 from tests.selection import Selection
 
 NAMES = [f"tests/test_a.py::test_{name}[{case}]" for name in "abcdefgh" for case in range(9)]
@@ -119,3 +120,8 @@ def test_any_two_values_stand_together(sizes: tuple[int, ...]) -> None:
         assert {(row[one], row[other]) for row in rows} == wanted
     if len(sizes) > 2 and not THOROUGH:
         assert len(rows) < prod(sizes)
+
+
+def test_random_cases_follow_the_seed_where_hypothesis_has_settings_for_ci() -> None:
+    chosen = settings.get_profile(DEPTH)
+    assert (chosen.derandomize, chosen.database, chosen.deadline) == (False, None, None)
