@@ -27,6 +27,7 @@ from sqlfl.planner.explain.units import tables_of
 from sqlfl.planner.federated.exchanges import DOWN
 from sqlfl.planner.federated.plan import CHECK, EVALUATE, JOIN, PREDICT, FederatedPlan
 from sqlfl.planner.federated.requests import at_most
+from sqlfl.planner.grammar.trees import nodes
 from sqlfl.planner.query import lineage
 from sqlfl.planner.query.ucq import CATEGORY, Join, LeftJoin, Slot
 
@@ -404,7 +405,7 @@ def _key(slot: Slot, key: int, part: int) -> str | None:
     for fragment in slot.evaluated:
         for output in () if fragment.virtual else fragment.select.expressions:
             if output.alias_or_name == alias:
-                columns = list(output.find_all(exp.Column))
+                columns = nodes(output, exp.Column)
                 return columns[0].name if len(columns) == 1 else None
     return None
 

@@ -9,6 +9,7 @@ from typing import Literal
 
 from sqlglot import exp
 
+from sqlfl.planner.grammar.trees import nodes
 from sqlfl.planner.query.ucq import Slot
 
 
@@ -76,7 +77,7 @@ def derived(slot: Slot) -> bool:
     return any(
         fragment.rows is None
         or len(list(_paths(fragment.select))) != 1
-        or len(list(fragment.select.find_all(exp.Select))) != 1
+        or len(nodes(fragment.select, exp.Select)) != 1
         or fragment.select.find(*shapes) is not None
         for fragment in slot.evaluated
         if not fragment.virtual
@@ -105,8 +106,8 @@ def listed(words: Iterable[str]) -> str:
 
 def _paths(select: exp.Select) -> Iterable[tuple[str, ...]]:
     """Yield the paths of the tables that it reads, without those of WITH."""
-    inner = {cte.alias for cte in select.find_all(exp.CTE)}
-    for table in select.find_all(exp.Table):
+    inner = {cte.alias for cte in nodes(select, exp.CTE)}
+    for table in nodes(select, exp.Table):
         parts = tuple(part.name for part in table.parts)
         if table.name and (len(parts) > 1 or parts[0] not in inner):
             yield parts

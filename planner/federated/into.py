@@ -11,6 +11,7 @@ from sqlfl.base.errors import PlanError
 from sqlfl.contract.schema import Catalog, Client, Table
 from sqlfl.planner.grammar.spans import plan_error
 from sqlfl.planner.grammar.statements import Path, Span
+from sqlfl.planner.grammar.trees import nodes
 from sqlfl.planner.query.names import CatalogTables, nearest
 from sqlfl.planner.query.ucq import Slot, Ucq
 
@@ -164,9 +165,7 @@ class _Target:
 
     def _read(self, client: Client, query: exp.Query) -> list[Table]:
         """The client's tables that the query names."""
-        named = [
-            t for t in query.find_all(exp.Table) if t.db and isinstance(t.this, exp.Identifier)
-        ]
+        named = [t for t in nodes(query, exp.Table) if t.db and isinstance(t.this, exp.Identifier)]
         tables = [t for t in named if t.parts[0].name.lower() == client.party.lower()]
         return [self.tables.table(t, client) for t in tables]
 

@@ -18,6 +18,7 @@ from sqlfl.planner.grammar.literals import literal, written_option
 from sqlfl.planner.grammar.parsing import group_joins
 from sqlfl.planner.grammar.statements import Span, Statement
 from sqlfl.planner.grammar.tokens import tokenize
+from sqlfl.planner.grammar.trees import nodes
 from sqlfl.planner.grammar.writing import Dialect, to_sql
 
 _OPTIONS = ("WITH", "PRIVACY", "OPTIONS")
@@ -304,7 +305,7 @@ def _with_literals(tokens: Sequence[Token], sql: str, values: Sequence[Span]) ->
     if not isinstance(query, exp.Query):
         return None
     group_joins(query)
-    literals = {node.meta_get("start"): node for node in query.find_all(exp.Literal)}
+    literals = {node.meta_get("start"): node for node in nodes(query, exp.Literal)}
     for start, stop in values:
         node = literals.get(start)
         if node is None or isinstance(node.parent, _OF_NAMES):

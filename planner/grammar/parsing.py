@@ -13,6 +13,8 @@ from sqlglot import exp
 from sqlglot.parsers.duckdb import DuckDBParser
 from sqlglot.tokenizer_core import TokenType
 
+from sqlfl.planner.grammar.trees import nodes
+
 COMMA = "sqlfl_comma"
 """Key in the meta of a join: it was written as a comma."""
 _DECORATIONS = (exp.Window, exp.Filter, exp.IgnoreNulls, exp.RespectNulls, exp.WithinGroup)
@@ -103,7 +105,7 @@ def group_joins(query: exp.Query) -> None:
 
     `a, b JOIN c ON ...` is `a, (b JOIN c ON ...)`, in FROM, in parentheses and in subqueries.
     """
-    for node in list(query.walk()):
+    for node in nodes(query):
         joins = node.args.get("joins")
         if isinstance(joins, list) and any(join.meta_get(COMMA) for join in joins[:-1]):
             node.set("joins", _grouped(joins))

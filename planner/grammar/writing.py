@@ -13,6 +13,7 @@ from sqlglot.generators.duckdb import DuckDBGenerator
 
 from sqlfl.planner.grammar.nodes import Infix, Prefix, Verbatim
 from sqlfl.planner.grammar.reading import Parser, Tokenizer
+from sqlfl.planner.grammar.trees import copied
 
 _PREFIXES = frozenset("-+~@!")
 
@@ -107,6 +108,9 @@ class Dialect(DuckDB):
     Generator = Generator
 
 
+_DIALECT = Dialect()
+
+
 def to_sql(node: exp.Expr, pretty: bool = False) -> str:
     """The text of the tree."""
-    return node.sql(dialect=Dialect, pretty=pretty)
+    return _DIALECT.generate(copied(node), copy=False, pretty=pretty)  # writing changes trees

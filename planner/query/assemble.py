@@ -9,6 +9,7 @@ from sqlglot import exp
 
 from sqlfl.contract.schema import Client
 from sqlfl.planner.grammar.statements import Path
+from sqlfl.planner.grammar.trees import nodes
 from sqlfl.planner.query import types
 from sqlfl.planner.query import ucq as normal
 from sqlfl.planner.query.draft import Draft
@@ -340,5 +341,5 @@ def refuse_twice(draft: Draft, slot: Slot) -> None:
 
 
 def _tables(item: exp.Expr) -> list[str]:
-    tables = item.find_all(exp.Table)
+    tables = nodes(item, exp.Table)
     return [".".join(part.name.lower() for part in table.parts) for table in tables]

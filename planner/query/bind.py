@@ -23,6 +23,7 @@ from sqlfl.planner.grammar.refusals import (
     refusals,
 )
 from sqlfl.planner.grammar.spans import plan_error, span_of
+from sqlfl.planner.grammar.trees import nodes
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query import emit
 from sqlfl.planner.query.clock import Clock
@@ -144,7 +145,7 @@ class Binder:
 
     def _refuse_marks(self, query: exp.Query) -> None:
         """Relations and sources are called so while the query is worked on."""
-        for node in query.find_all(exp.Identifier):
+        for node in nodes(query, exp.Identifier):
             if emit.MARKED.fullmatch(node.name):
                 raise plan_error(
                     f"the name {node.name} is taken by the planner itself",
@@ -431,7 +432,7 @@ class Binder:
         found: dict[int, Client] = {}
         # an equality may be of two parties, other comparisons are of one
         for term in sorted(terms, key=lambda term: equality(term) is not None):
-            names = {folded(c.table) for c in term.find_all(exp.Column)} & set(named)
+            names = {folded(c.table) for c in nodes(term, exp.Column)} & set(named)
             for item in constants:
                 if names and _names(term, item):
                     found.setdefault(id(item), named[min(names)])
@@ -554,7 +555,7 @@ class Binder:
 
 
 def _names(value: exp.Expr, item: exp.Expr) -> bool:
-    return any(folded(c.table) == folded(item.alias_or_name) for c in value.find_all(exp.Column))
+    return any(folded(c.table) == folded(item.alias_or_name) for c in nodes(value, exp.Column))
 
 
 def _united(name: str, id_: str, branches: list[ClientBranch]) -> exp.Column:

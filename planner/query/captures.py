@@ -16,6 +16,7 @@ from sqlfl.base.errors import LostError, PartyError, ReplyError
 from sqlfl.contract.schema import Client, folded
 from sqlfl.planner.grammar.refusals import function_name
 from sqlfl.planner.grammar.spans import span_of
+from sqlfl.planner.grammar.trees import nodes
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query.dotted_names import chain_of
 from sqlfl.planner.query.draft import Draft
@@ -30,12 +31,12 @@ def refuse_captured(draft: Draft) -> Draft:
     tables = CatalogTables(draft.catalog, draft.sql)
     held = [
         (client, {folded(column.name) for column in tables.table(table, client).columns})
-        for table in draft.query.find_all(exp.Table)
+        for table in nodes(draft.query, exp.Table)
         if table.db
         for client in tables.clients(table)
     ]
-    given = {folded(node.alias) for node in draft.query.find_all(exp.Alias)}
-    lists = draft.query.find_all(exp.TableAlias)
+    given = {folded(node.alias) for node in nodes(draft.query, exp.Alias)}
+    lists = nodes(draft.query, exp.TableAlias)
     given |= {folded(column.name) for node in lists for column in node.columns}
     asked: set[str] = set()
     for call in calls:
@@ -63,7 +64,7 @@ def refuse_captured(draft: Draft) -> Draft:
 
 
 def _conditions(query: exp.Query) -> Iterator[exp.Expr]:
-    for node in query.find_all(exp.Where, exp.Join):
+    for node in nodes(query, exp.Where, exp.Join):
         condition = node.this if isinstance(node, exp.Where) else node.args.get("on")
         if isinstance(condition, exp.Expr):
             yield condition
@@ -84,7 +85,7 @@ def _is_call(node: exp.Expr) -> bool:
 def _bare(call: exp.Expr) -> list[exp.Identifier]:
     """Return the columns below that are written without a table, once each."""
     columns: dict[str, exp.Identifier] = {}
-    for column in call.find_all(exp.Column):
+    for column in nodes(call, exp.Column):
         chain = chain_of(column)
         if chain is not None and len(chain.words) == 1 and not _is_variable(column):
             columns.setdefault(folded(column.name), chain.words[0])
@@ -113,7 +114,7 @@ def _is_variable(column: exp.Column) -> bool:
 def _probe(call: exp.Expr, name: str) -> str:
     """A query without a table in which the call names `name` alone."""
     holder = exp.Paren(this=call.copy())
-    for column in list(holder.find_all(exp.Column)):
+    for column in nodes(holder, exp.Column):
         if column.table or folded(column.name) != name:
             column.replace(exp.null())
     return _select(holder.this)

@@ -11,6 +11,7 @@ from sqlfl.contract.fragment_columns import RESERVED, identifier
 from sqlfl.planner.grammar.refusals import CONNECTION, function_name, is_volatile
 from sqlfl.planner.grammar.spans import span_of
 from sqlfl.planner.grammar.statements import Path
+from sqlfl.planner.grammar.trees import nodes
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query.bind import Binder
 from sqlfl.planner.query.columns import distinct
@@ -29,7 +30,7 @@ from sqlfl.planner.query.relations import (
 
 def refuse_parameters(draft: Draft) -> Draft:
     """Refuse parameters: no values are bound to a planned statement."""
-    for node in draft.query.find_all(exp.Placeholder, exp.Parameter):
+    for node in nodes(draft.query, exp.Placeholder, exp.Parameter):
         raise draft.error(f"the parameter {to_sql(node)} has no value", node, "write the value")
     return draft
 
@@ -38,7 +39,7 @@ def refuse_volatile(draft: Draft) -> Draft:
     """Refuse volatile functions. Each evaluation would give other rows, and a fragment is evaluated
     more than once.
     """
-    for node in draft.query.find_all(exp.Anonymous):
+    for node in nodes(draft.query, exp.Anonymous):
         if is_volatile(node):
             raise draft.volatile(node, span_of(node, draft.sql))
         if function_name(node) in CONNECTION:
@@ -52,7 +53,7 @@ def refuse_volatile(draft: Draft) -> Draft:
 
 def tell_the_time(draft: Draft) -> Draft:
     """`now()` and its like have one value in all fragments."""
-    for node in draft.query.find_all(exp.Dot):
+    for node in nodes(draft.query, exp.Dot):
         call = node.expression
         called = isinstance(call, exp.Anonymous) and not call.expressions
         if called and function_name(call) == "age":

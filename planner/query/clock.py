@@ -14,6 +14,7 @@ from sqlglot import exp
 from sqlfl.contract.schema import Place, folded
 from sqlfl.planner.grammar import build
 from sqlfl.planner.grammar.refusals import function_name
+from sqlfl.planner.grammar.trees import nodes
 from sqlfl.planner.grammar.writing import to_sql
 
 _INSTANT = "TIMESTAMP WITH TIME ZONE"
@@ -43,10 +44,10 @@ class Clock:
         """Return the query with the time in place of calls for it; the same query if it
         has none.
         """
-        if not any(_type_of_call(call) for call in query.find_all(exp.Anonymous)):
+        if not any(_type_of_call(call) for call in nodes(query, exp.Anonymous)):
             return query
         copy = query.copy()
-        for call in list(copy.find_all(exp.Anonymous)):
+        for call in nodes(copy, exp.Anonymous):
             type_ = _type_of_call(call)
             if type_ is None:
                 continue
@@ -88,7 +89,7 @@ def tell_the_place(select: exp.Select, place: Place) -> None:
     """Write the client's current database and schema in place of calls for them: a party's cursors
     would find DuckDB's own first.
     """
-    for call in list(select.find_all(exp.Anonymous)):
+    for call in nodes(select, exp.Anonymous):
         wanted = _PLACES.get(function_name(call))
         if wanted is not None and not call.expressions:
             _qualified(call).replace(exp.Literal.string(getattr(place, wanted)))
@@ -99,9 +100,9 @@ _PLACES = {"current_catalog": "catalog", "current_database": "catalog", "current
 
 def asks_the_time(query: exp.Query) -> bool:
     """Return whether the query may need the time: its plan then changes each time."""
-    if any(folded(identifier.name) in _WORDS for identifier in query.find_all(exp.Identifier)):
+    if any(folded(identifier.name) in _WORDS for identifier in nodes(query, exp.Identifier)):
         return True
-    return any(_type_of_call(call) for call in query.find_all(exp.Anonymous))
+    return any(_type_of_call(call) for call in nodes(query, exp.Anonymous))
 
 
 def _type_of_call(call: exp.Anonymous) -> str | None:
@@ -116,7 +117,7 @@ def _qualified(call: exp.Anonymous) -> exp.Expr:
     """The call with `main.` or `system.main.` before it."""
     parent = call.parent
     if isinstance(parent, exp.Dot) and call.arg_key == "expression":
-        names = [node.name.lower() for node in parent.this.find_all(exp.Identifier)]
+        names = [node.name.lower() for node in nodes(parent.this, exp.Identifier)]
         if names[-1:] == ["main"] or sorted(names) == ["main", "system"]:
             return parent
     return call

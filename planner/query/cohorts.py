@@ -16,6 +16,7 @@ from sqlglot import exp
 from sqlfl.base.errors import PlanError
 from sqlfl.planner.grammar.refusals import has_hints, own_nodes
 from sqlfl.planner.grammar.spans import plan_error
+from sqlfl.planner.grammar.trees import nodes
 from sqlfl.planner.query.ctes import Environment, with_ctes
 from sqlfl.planner.query.equalities import conjuncts, equality
 from sqlfl.planner.query.joins import State
@@ -207,7 +208,7 @@ def _test(join: exp.Join, others: list[exp.Expr]) -> exp.Expr | None:
         return None
     on, using = join.args.get("on"), join.args.get("using")
     if on is not None:
-        whole = all(c.args.get("table") for c in on.find_all(exp.Column)) and not on.find(exp.Query)
+        whole = all(c.args.get("table") for c in nodes(on, exp.Column)) and not on.find(exp.Query)
         return on.copy() if whole else None
     if not using or len(others) != 1 or others[0].args.get("joins"):
         return None

@@ -17,6 +17,7 @@ from sqlfl.contract.schema import Catalog, Client
 from sqlfl.planner.grammar import build
 from sqlfl.planner.grammar.refusals import function_name, is_aggregate
 from sqlfl.planner.grammar.spans import plan_error, span_of
+from sqlfl.planner.grammar.trees import nodes
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query import types
 from sqlfl.planner.query.ctes import Environment, with_ctes
@@ -281,7 +282,7 @@ class CorrelatedAggregates:
         for call in list(_aggregates(holder)):
             own_column = column(f"{_VALUE}{places[to_sql(call)]}", grouped.id)
             call.replace(_over_none(call, own_column))
-        named = any(other.table != grouped.id for other in holder.find_all(exp.Column))
+        named = any(other.table != grouped.id for other in nodes(holder, exp.Column))
         if not calls or named or holder.find(exp.Query, exp.Window):
             return None
         grouped.calls.update(calls)
@@ -439,7 +440,7 @@ def _is_plain(node: exp.Expr, select: exp.Select) -> bool:
     given = {key for key, value in select.args.items() if value}
     distinct = select.args.get("distinct")
     by_columns = isinstance(distinct, exp.Expr) and bool(distinct.args.get("on"))
-    wrapped = any(n.args.get("with_") for n in node.find_all(exp.Subquery))
+    wrapped = any(n.args.get("with_") for n in nodes(node, exp.Subquery))
     return (
         given <= _CLAUSES
         and "from_" in given
@@ -471,7 +472,7 @@ def _over_none(call: exp.Expr, value: exp.Expr) -> exp.Expr:
 def _without_star(call: exp.Expr) -> exp.Expr:
     """The call with a number for the star of count(*)."""
     holder = exp.Paren(this=call.copy())
-    for star in list(holder.find_all(exp.Star)):
+    for star in nodes(holder, exp.Star):
         if isinstance(star.parent, exp.Anonymous):
             star.replace(exp.Literal.number(1))
     result: exp.Expr = holder.this

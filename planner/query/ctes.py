@@ -11,6 +11,7 @@ from sqlglot import exp
 from sqlfl.contract.schema import folded
 from sqlfl.planner.grammar.parsing import unions_of
 from sqlfl.planner.grammar.refusals import function_name
+from sqlfl.planner.grammar.trees import nodes
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,13 +66,13 @@ def tables_of(
     The CTE is None for a party's table, a function, and a CTE that is defined below `node`. Raises
     `Nameless` for an unknown name.
     """
-    nodes = unions_of(node) if isinstance(node, exp.SetOperation) else [node]
+    parts = unions_of(node) if isinstance(node, exp.SetOperation) else [node]
     within: list[tuple[exp.Expr, Mapping[str, Cte | None]]] = []
-    for part in nodes:
+    for part in parts:
         environment = yield from _defined(part, environment)
         within.append((part, environment))
-    if isinstance(nodes[-1], exp.SetOperation):
-        yield from tables_of(nodes[-1].left, environment)
+    if isinstance(parts[-1], exp.SetOperation):
+        yield from tables_of(parts[-1].left, environment)
     for part, known in reversed(within):
         if isinstance(part, exp.Table):
             yield from _table(part, known)
@@ -118,7 +119,7 @@ def _table(
 
 def local_names(node: exp.Expr) -> frozenset[str]:
     """Return the names, in lower case, of all CTEs defined in the query or below."""
-    return frozenset(folded(cte.alias) for cte in node.find_all(exp.CTE))
+    return frozenset(folded(cte.alias) for cte in nodes(node, exp.CTE))
 
 
 # -- named twice -----------------------------------------------------------------------------------
@@ -152,7 +153,7 @@ def spread(query: exp.Expr, cte: Cte) -> bool:
 
 
 def _names(query: exp.Expr, name: str) -> list[exp.Table]:
-    return [t for t in query.find_all(exp.Table) if not t.db and folded(t.name) == name]
+    return [t for t in nodes(query, exp.Table) if not t.db and folded(t.name) == name]
 
 
 def _is_unstable(cte: Cte, seen: set[Cte]) -> bool:
@@ -178,7 +179,7 @@ def is_unstable(query: exp.Expr, known: Environment, seen: set[Cte] | None = Non
         if by_order and node.find(exp.Order, exp.Ordered) is None:
             return True
     found = set() if seen is None else seen
-    inner = (known.get(folded(t.name)) for t in query.find_all(exp.Table) if not t.db)
+    inner = (known.get(folded(t.name)) for t in nodes(query, exp.Table) if not t.db)
     return any(_is_unstable(other, found) for other in inner if other is not None)
 
 

@@ -9,6 +9,7 @@ from sqlglot import exp
 
 from sqlfl.base.errors import PlanError
 from sqlfl.contract.schema import Catalog, Client, Column, Table, folded
+from sqlfl.planner.grammar.trees import nodes
 from sqlfl.planner.query.names import CatalogTables, shortest
 from sqlfl.planner.query.types import NULL_TYPE, normal, union_type
 
@@ -34,7 +35,7 @@ def differences(query: exp.Query, sql: str, catalog: Catalog) -> tuple[Differenc
     """
     tables = CatalogTables(catalog, sql)
     differences_: dict[Difference, None] = {}
-    for node in query.find_all(exp.Table):
+    for node in nodes(query, exp.Table):
         if len(node.parts) < 2 or not isinstance(node.this, exp.Identifier):
             continue
         try:

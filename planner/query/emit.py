@@ -12,6 +12,7 @@ from sqlfl.base.errors import InternalError
 from sqlfl.contract import fragment_columns
 from sqlfl.contract.schema import folded
 from sqlfl.planner.grammar.build import identifier
+from sqlfl.planner.grammar.trees import copied, nodes
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query.relations import LeftOn, Source
 from sqlfl.planner.query.ucq import Block, Join, LeftJoin, Ucq
@@ -57,10 +58,10 @@ def fragment_select(
     test whether the SELECT binds. If an expression has a subquery, sources then offer only the
     named columns, under new names, so that no name of the subquery's own finds one.
     """
-    shown = [(expression.copy(), name) for expression, name in projections]
+    shown = [(copied(expression), name) for expression, name in projections]
     kept: dict[str, exp.Expr] = {}
     for condition in filters:
-        kept.setdefault(to_sql(condition), condition.copy())
+        kept.setdefault(to_sql(condition), copied(condition))
     edges = {e.id: [t.expression for t in e.on] for s in sources for e in s.lefts}
     everything = [*(e for e, _ in shown), *kept.values(), *(e for on in edges.values() for e in on)]
     alone = alone and any(e.find(exp.Query) is not None for e in everything)
@@ -123,7 +124,7 @@ class _Names:
                     taken.add(folded(node.name))
                 taken |= node.meta_get(NAMES_MARK) or frozenset()
         self._aliases = {source.id: _free(source.name, taken) for source in sources}
-        named = [c for e in expressions for c in e.find_all(exp.Column)] if alone else []
+        named = [c for e in expressions for c in nodes(e, exp.Column)] if alone else []
         rows = {column.table for column in named if column.name == ROW}
         hiding = (source.id for source in sources if alone and source.id not in rows)
         self._columns: dict[str, dict[str, exp.Alias]] = {id_: {} for id_ in hiding}
@@ -136,7 +137,7 @@ class _Names:
                 columns.setdefault(folded(column.name), shown)
 
     def item(self, source: Source) -> exp.Expr:
-        item: exp.Expr = source.item.copy()
+        item: exp.Expr = copied(source.item)
         columns = self._columns.get(source.id)
         if columns is not None:
             shown: list[exp.Expr] = [*columns.values()]
@@ -147,7 +148,7 @@ class _Names:
 
     def given(self, expression: exp.Expr) -> exp.Expr:
         """Rename the expression's columns, in place."""
-        for node in list(expression.find_all(exp.Column)):
+        for node in nodes(expression, exp.Column):
             alias, columns = self._aliases.get(node.table), self._columns.get(node.table)
             if alias is not None and node.name == ROW:
                 node.set("this", identifier(alias))

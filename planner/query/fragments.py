@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from sqlglot import exp
 
@@ -19,6 +20,7 @@ from sqlfl.contract.fragment_columns import (
 )
 from sqlfl.contract.schema import Client
 from sqlfl.planner.grammar import build
+from sqlfl.planner.grammar.trees import copied
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query import emit, types
 from sqlfl.planner.query.clock import tell_the_place
@@ -65,7 +67,11 @@ class WrittenFragment:
 
     @property
     def _shared(self) -> tuple[object, ...]:
-        return self.client, to_sql(self.select), self.virtual, self.repeat
+        return self.client, self._text, self.virtual, self.repeat
+
+    @cached_property
+    def _text(self) -> str:
+        return to_sql(self.select)
 
 
 @dataclass(frozen=True)
@@ -140,7 +146,7 @@ class FragmentWriter:
         """Return rows that pass the conditions, and those that do not. A source is read only once,
         because it may give other rows each time.
         """
-        filters = [placed(f.expression.copy(), f.span) for f in branch.filters]
+        filters = [placed(copied(f.expression), f.span) for f in branch.filters]
         filters += self._implied(branch)
         projections = self._columns(branch, branch)
         for index in self.keys:
@@ -271,7 +277,7 @@ def _never_null(value: exp.Expr) -> bool:
 def _present(value: exp.Expr) -> exp.Expr:
     while isinstance(value, exp.Cast) and not isinstance(value, exp.TryCast):
         value = value.this
-    return exp.Not(this=exp.Is(this=operand(value.copy()), expression=exp.Null()))
+    return exp.Not(this=exp.Is(this=operand(copied(value)), expression=exp.Null()))
 
 
 def _rows(branch: ClientBranch) -> int | None:

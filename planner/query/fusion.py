@@ -12,6 +12,7 @@ from sqlglot import exp
 from sqlfl.base.errors import PlanError
 from sqlfl.planner.grammar.spans import span_of
 from sqlfl.planner.grammar.statements import Span
+from sqlfl.planner.grammar.trees import nodes
 from sqlfl.planner.query.draft import Draft
 from sqlfl.planner.query.equalities import equality
 from sqlfl.planner.query.joins import INSTEAD_OF_SUBQUERY
@@ -298,7 +299,7 @@ class _Fusion:
 
     def _guards_others(self, term: Term) -> bool:
         """Return whether another relation's row decides if a column is present."""
-        for case in term.expression.find_all(exp.Case):
+        for case in nodes(term.expression, exp.Case):
             guarded = case.args["ifs"][0]
             if isinstance(guarded.this, exp.Column) and guarded.this.name == PRESENT:
                 relation = self.old.of(guarded.this.table)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from sqlglot import exp
 
+from sqlfl.planner.grammar.trees import nodes
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query.fusion import DisjointSets
 from sqlfl.planner.query.nulls import is_null_over_nulls
@@ -80,17 +81,21 @@ def classes_of(block: DraftBlock) -> tuple[Class, ...]:
         Class(elements.terms[root][2], {r: _sorted(block.relations[r], t) for r, t in by.items()})
         for root, by in members.items()
     ]
-    return tuple(sorted(classes, key=lambda c: _order(block, c)))
+    if len(classes) > 1:
+        classes.sort(key=lambda c: _order(block, c))
+    return tuple(classes)
 
 
 def _sorted(relation: DraftRelation, terms: list[Term]) -> tuple[Term, ...]:
-    return tuple(sorted(terms, key=lambda t: text_of(relation, t)))
+    return (
+        (terms[0],) if len(terms) == 1 else tuple(sorted(terms, key=lambda t: text_of(relation, t)))
+    )
 
 
 def text_of(relation: DraftRelation, term: Term) -> str:
     """The expression at the first branch, free of the numbers that binding gave."""
     expression = substituted(term, relation.branches[0]).expression
-    for node in expression.find_all(exp.Column):
+    for node in nodes(expression, exp.Column):
         node.set("table", None)
     return to_sql(expression)
 

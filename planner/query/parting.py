@@ -15,6 +15,7 @@ from sqlglot import exp
 from sqlfl.base.errors import PlanError
 from sqlfl.planner.grammar import build
 from sqlfl.planner.grammar.refusals import function_name
+from sqlfl.planner.grammar.trees import nodes
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query.ctes import is_unstable
 from sqlfl.planner.query.draft import Draft
@@ -278,7 +279,7 @@ def _told(part: _Part, test: _Test, condition: exp.Expr, value: exp.Expr) -> _Pa
         for found in list(_walked(part.block, holder.this, is_condition, is_condition)):
             if isinstance(found, _Test) and (sure or found.alike) and to_sql(found.node) == text:
                 found.node.replace(value.copy())
-        for case in list(holder.find_all(exp.Case)):
+        for case in nodes(holder, exp.Case):
             _settle(part.block, case)
         result: exp.Expr = _simple(holder.this) if is_condition else holder.this
         return replace(term, expression=result)

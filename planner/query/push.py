@@ -10,6 +10,7 @@ from sqlfl.base.errors import PlanError
 from sqlfl.contract.schema import Client, folded
 from sqlfl.planner.grammar.refusals import LOCAL_TABLE_FUNCTIONS
 from sqlfl.planner.grammar.spans import plan_error, span_of
+from sqlfl.planner.grammar.trees import copied
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query.context import Context
 from sqlfl.planner.query.ctes import Cte, Environment, Nameless, tables_of
@@ -92,7 +93,7 @@ class Pusher(Context):
 
     def term(self, node: exp.Expr, scope: Scope, known: Environment) -> Term:
         """The expression over the relations' columns."""
-        holder = exp.Paren(this=node.copy())
+        holder = exp.Paren(this=copied(node))
         _Expression(self, scope, known, node).resolve(holder, frozenset())
         return Term(holder.this, span_of(node, self.sql))
 

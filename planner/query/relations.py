@@ -15,6 +15,7 @@ from sqlfl.contract.schema import Client, Made, folded
 from sqlfl.contract.transforms import Transform
 from sqlfl.planner.grammar.build import identifier
 from sqlfl.planner.grammar.statements import Span
+from sqlfl.planner.grammar.trees import copied, nodes
 
 CLIENT_MARK = "sqlfl_client"
 """Key in the meta of a subquery: the client whose tables it reads."""
@@ -253,7 +254,7 @@ class DraftBlock:
 
 def ids_of(term: Term) -> frozenset[str]:
     """Return ids of the relations whose columns the term reads."""
-    columns = term.expression.find_all(exp.Column)
+    columns = nodes(term.expression, exp.Column)
     return frozenset(c.table for c in columns if c.table.startswith("#"))
 
 
@@ -263,21 +264,23 @@ def column(name: str, table: str) -> exp.Column:
 
 def clients_of(expression: exp.Expr) -> tuple[Client, ...]:
     """Return the clients whose tables the subqueries of the expression read."""
-    marks = (node.meta_get(CLIENT_MARK) for node in expression.walk())
+    marks = (node.meta_get(CLIENT_MARK) for node in nodes(expression))
     return tuple(dict.fromkeys(c for c in marks if isinstance(c, Client)))
 
 
 def substitute(expression: exp.Expr, columns: Mapping[tuple[str, str], exp.Expr]) -> exp.Expr:
     """Return the expression with each column of a relation replaced by its definition."""
-    holder = exp.Paren(this=expression.copy())
-    for case in list(holder.find_all(exp.Case)):
+    if isinstance(expression, exp.Column):
+        return copied(columns.get((expression.table, folded(expression.name)), expression))
+    holder = exp.Paren(this=copied(expression))
+    for case in nodes(holder, exp.Case):
         guarded = _guarded(case, columns)
         if guarded is not None:
             case.replace(fitted(guarded, case.parent, holder))
-    for node in list(holder.find_all(exp.Column)):
+    for node in nodes(holder, exp.Column):
         definition = columns.get((node.table, folded(node.name)))
         if definition is not None:
-            node.replace(fitted(definition.copy(), node.parent, holder))
+            node.replace(fitted(copied(definition), node.parent, holder))
     result: exp.Expr = holder.this
     return result
 

@@ -17,6 +17,7 @@ from sqlfl.contract.schema import Catalog, Client, Column
 from sqlfl.planner.grammar import build
 from sqlfl.planner.grammar.nodes import Infix, Prefix
 from sqlfl.planner.grammar.refusals import AGGREGATES, function_name
+from sqlfl.planner.grammar.trees import nodes
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query import emit
 from sqlfl.planner.query.relations import (
@@ -48,13 +49,13 @@ _ONE = exp.Literal.number(1)
 
 def has_calls(expression: exp.Expr) -> bool:
     """Return whether it may have other than one value per row; operators have one."""
-    return any(not isinstance(n, Infix | Prefix) for n in expression.find_all(*_CALLS))
+    return any(not isinstance(n, Infix | Prefix) for n in nodes(expression, *_CALLS))
 
 
 def one_value(expression: exp.Expr) -> exp.Expr:
     """A condition that binds where the expression is one value per row, and not volatile."""
     holder = exp.Paren(this=expression.copy())
-    for call in list(holder.find_all(exp.Anonymous)):
+    for call in nodes(holder, exp.Anonymous):
         if function_name(call) == "error":
             call.replace(exp.null())  # it has no value, but counts as volatile
     for node in list(_tried(holder.this)):
@@ -70,7 +71,7 @@ def _tried(node: exp.Expr) -> Iterator[exp.Expr]:
         return
     if isinstance(node, exp.Table) and isinstance(node.this, exp.Func):
         return  # a function of FROM
-    names = {function_name(call) for call in node.find_all(exp.Anonymous)}
+    names = {function_name(call) for call in nodes(node, exp.Anonymous)}
     whole = node.find(exp.Query, exp.Star, *_OF_SELECT) is None and not AGGREGATES & names
     if whole and isinstance(node, exp.Condition) and not isinstance(node, _NO_VALUES):
         yield node
@@ -122,7 +123,7 @@ class Asker:
         """The call in it that gives another value each time."""
         if not self._is_volatile(client, sources, expression):
             return None
-        calls = sorted(expression.find_all(exp.Anonymous), key=lambda n: sum(1 for _ in n.walk()))
+        calls = sorted(nodes(expression, exp.Anonymous), key=lambda n: sum(1 for _ in n.walk()))
         for node in calls:
             alone = exp.Anonymous(this=node.this, expressions=[_ONE] * len(node.expressions))
             if self._is_volatile(client, sources, alone):
@@ -178,7 +179,7 @@ class Asker:
         """
         holder = exp.Paren(this=term.expression.copy())
         shown: list[exp.Expr] = []
-        for number, node in enumerate(list(holder.find_all(exp.Column))):
+        for number, node in enumerate(nodes(holder, exp.Column)):
             relation = next((r for r in read if node.table in r.ids), None)
             if relation is None:
                 continue  # a subquery's own column

@@ -11,6 +11,7 @@ from sqlfl.base.errors import PlanError
 from sqlfl.contract.schema import folded
 from sqlfl.planner.grammar.spans import plan_error
 from sqlfl.planner.grammar.statements import Span
+from sqlfl.planner.grammar.trees import copied
 from sqlfl.planner.query.dotted_names import DottedName, field
 from sqlfl.planner.query.names import listed, nearest
 from sqlfl.planner.query.relations import Item, Merged, Term
@@ -235,7 +236,7 @@ def _lacks(item: Item, name: str) -> str | None:
 
 
 def _fields(term: Term, words: Sequence[exp.Expr]) -> exp.Expr:
-    value = term.expression.copy()
+    value = copied(term.expression)
     for word in words:
         value = field(value, word)
     return value

@@ -12,6 +12,7 @@ from sqlfl.base.errors import LostError, PartyError, PlanError
 from sqlfl.contract.schema import Client, Table, folded
 from sqlfl.planner.grammar import build
 from sqlfl.planner.grammar.spans import plan_error, span_of
+from sqlfl.planner.grammar.trees import nodes
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query.columns import distinct, with_column_aliases
 from sqlfl.planner.query.ctes import Environment
@@ -146,7 +147,7 @@ class Sources:
 
     def whole(self, query: exp.Query, known: Environment, client: Client) -> DraftBlock:
         """Return the query as one source of one relation."""
-        for pivot in query.find_all(exp.Pivot):
+        for pivot in nodes(query, exp.Pivot):
             if _finds_columns(pivot):
                 raise self.no_select(pivot)
         local = self.pusher.local(query, known)

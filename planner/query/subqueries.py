@@ -17,6 +17,7 @@ from sqlfl.planner.grammar import build
 from sqlfl.planner.grammar.parsing import is_from, unions_of
 from sqlfl.planner.grammar.refusals import is_aggregate, own_nodes
 from sqlfl.planner.grammar.spans import plan_error
+from sqlfl.planner.grammar.trees import nodes
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query.context import Context
 from sqlfl.planner.query.ctes import Cte, Environment, local_names, tables_of
@@ -141,7 +142,7 @@ class _Names:
             frame = replace(named, within_aggregates=child.arg_key != "having")
             self._one(child, plain if child.arg_key in _WITHOUT else frame, local, frozenset())
         self._refuse_lifted(node)
-        merged = any(j.args.get("using") or j.method for j in node.find_all(exp.Join))
+        merged = any(j.args.get("using") or j.method for j in nodes(node, exp.Join))
         return cache(lambda: outputs_of(node, items, merged) or self._asked(node)())
 
     def _refuse_lifted(self, node: exp.Select) -> None:
@@ -150,7 +151,7 @@ class _Names:
             call = part.this if isinstance(part, exp.Filter) else part
             if not is_aggregate(call) or isinstance(part.parent, exp.Filter | exp.Window):
                 continue
-            columns = [c for c in part.find_all(exp.Column) if isinstance(c.this, exp.Identifier)]
+            columns = [c for c in nodes(part, exp.Column) if isinstance(c.this, exp.Identifier)]
             outside = bool(columns) or any(_OUTSIDE in inner.meta for inner in part.walk())
             if outside and all(column.table.startswith("#") for column in columns):
                 raise plan_error(
@@ -294,7 +295,7 @@ class _Names:
 
         def ask() -> Sequence[Column] | None:
             client = self.tables.client
-            if client is None or any(c.table.startswith("#") for c in query.find_all(exp.Column)):
+            if client is None or any(c.table.startswith("#") for c in nodes(query, exp.Column)):
                 return None
             local_query = query.copy()
             if isinstance(local_query, exp.Query):

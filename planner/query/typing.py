@@ -12,6 +12,7 @@ from sqlfl.contract.fragment_columns import RESERVED
 from sqlfl.contract.schema import folded
 from sqlfl.planner.grammar import build
 from sqlfl.planner.grammar.statements import Span
+from sqlfl.planner.grammar.trees import nodes
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query import types
 from sqlfl.planner.query.draft import Draft
@@ -46,7 +47,7 @@ def _unified(draft: Draft, block: DraftBlock) -> DraftBlock:
         if len(relation.branches) > 1:
             used: dict[tuple[str, str], Term] = {}
             for term in terms:
-                for node in term.expression.find_all(exp.Column):
+                for node in nodes(term.expression, exp.Column):
                     if node.table in relation.ids:
                         used.setdefault((node.table, folded(node.name)), Term(node, term.span))
             relation = _unified_relation(draft, relation, used)
@@ -69,7 +70,7 @@ def _check_unlike(draft: Draft, block: DraftBlock) -> None:
         for relation in block.relations
         for branch in relation.branches
         for expression in branch.columns.values()
-        for node in expression.find_all(exp.Column)
+        for node in nodes(expression, exp.Column)
     )
     if not any(marked):
         return
@@ -79,7 +80,7 @@ def _check_unlike(draft: Draft, block: DraftBlock) -> None:
         over = [(t, substitute(t.expression, columns)) for t in _terms(block)]
         over += [(f, f.expression) for branch in branches for f in branch.filters]
         for term, expression in over:
-            for node in expression.find_all(exp.Column):
+            for node in nodes(expression, exp.Column):
                 if node.meta_get(UNLIKE) and not _is_typed(node):
                     raise _unlike(draft, block, node, term.span)
 

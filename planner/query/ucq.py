@@ -98,7 +98,7 @@ class Fragment:
         """
         return self.beside is not None
 
-    @property
+    @cached_property
     def sql(self) -> str:
         return to_sql(self.select)
 

@@ -17,6 +17,7 @@ from sqlglot import exp
 from sqlfl.contract.schema import folded
 from sqlfl.planner.grammar import build
 from sqlfl.planner.grammar.refusals import function_name
+from sqlfl.planner.grammar.trees import nodes
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query import types
 from sqlfl.planner.query.draft import Draft
@@ -224,7 +225,7 @@ def _with_used_columns(block: DraftBlock, at: int) -> DraftBlock:
     used = {
         (node.table, folded(node.name))
         for term in terms
-        for node in term.expression.find_all(exp.Column)
+        for node in nodes(term.expression, exp.Column)
     }
     branches = tuple(
         replace(b, columns={key: e for key, e in b.columns.items() if key in used})

@@ -28,6 +28,7 @@ from sqlfl.planner.grammar.statements import (
     TrainModel,
 )
 from sqlfl.planner.grammar.tokens import BRACES
+from sqlfl.planner.grammar.trees import copied, nodes
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query.joins import CONDITION
 from sqlfl.planner.query.relations import binds, operand
@@ -94,8 +95,7 @@ def confirm_fragments(ucq: Ucq) -> None:
     Text with parentheses around every operand expresses the tree. Texts that were checked before
     are skipped.
     """
-    selects = (f.select for slot in ucq.slots for f in slot.evaluated)
-    texts = {to_sql(select): select for select in selects}
+    texts = {f.sql: f.select for slot in ucq.slots for f in slot.evaluated}
     digests = {hashlib.sha256(text.encode()).digest(): text for text in texts}
     unread = {digest: text for digest, text in digests.items() if digest not in _confirmed}
     if not unread:
@@ -254,8 +254,8 @@ def explicit(query: exp.Expr) -> exp.Expr:
     DuckDB reads the copy's text like the original text, unless the two parsers disagree about the
     original.
     """
-    copy = query.copy()
-    for node in reversed(list(copy.walk())):  # innermost first, because wrapping copies a node
+    copy = copied(query)
+    for node in reversed(nodes(copy)):  # innermost first, because wrapping copies a node
         parent = node.parent
         if parent is None or not binds(parent) or isinstance(node, _BARE):
             continue
@@ -263,7 +263,7 @@ def explicit(query: exp.Expr) -> exp.Expr:
             continue
         if isinstance(parent, exp.Connector) and type(node) is type(parent):
             continue  # a AND b AND c is one list, and may be a long one
-        wrapped = operand(node.copy())
+        wrapped = operand(copied(node))
         if not isinstance(node, type(wrapped)):
             node.replace(wrapped)
     return copy

@@ -74,6 +74,7 @@ from sqlfl.planner.grammar.statements import (
     TrainModel,
     TuneModel,
 )
+from sqlfl.planner.grammar.trees import copied
 from sqlfl.planner.query import types
 from sqlfl.planner.query.clock import asks_the_time
 from sqlfl.planner.query.differences import differences
@@ -458,7 +459,7 @@ def _picked(slot: Slot, places: list[int]) -> Slot:
     """The slot with only these of its features, in this order, in its fragments too."""
 
     def picked(fragment: Fragment) -> Fragment:
-        select = fragment.select.copy()
+        select = copied(fragment.select)
         items = select.expressions
         outputs = [items[place] for place in places] + items[len(slot.features) :]
         select.set("expressions", outputs or [exp.alias_(exp.Literal.number(1), ROW)])
