@@ -203,7 +203,7 @@ def proof(run: Run, measured: Callable[[Slot], bool], *, exact: bool = True) -> 
 
     def answer(slot: Slot, client: Client) -> Content:
         if client != slot.clients[0]:
-            return content(ms.Slope, squares=0)
+            return content(ms.Slope, "", squares=0)
         what = "norm of the objective's gradient by the block"
         if measured(slot):
             what = f"{what}, as it is and by its second moments"

@@ -16,12 +16,14 @@ import pyarrow as pa
 
 from sqlfl import messages as ms
 from sqlfl.base.errors import Error
+from sqlfl.contract.methods import load_messages
 from sqlfl.governance.records import Records, time_of
 from sqlfl.transport.audit_chain import COLUMNS, DOWN, START, UP, AuditChain, ChainEntry, linked
 from sqlfl.udfs import sql
 
 log = logging.getLogger("sqlfl.party")
 
+NO_WORDS = "a kind of message that is not known here"
 WITHOUT = tuple(kind.kind for kind in (ms.Ready, ms.Sealed, ms.Saved, ms.Proposed))
 """Replies that disclose nothing about tables."""
 LAST = (ms.Finish, ms.SendBlock, ms.OpenJoin, ms.SendJoinState, ms.CloseJoin)
@@ -130,7 +132,7 @@ class SentCount:
     """Description of the run; empty if it was not allowed to begin."""
     kind: str
     words: str
-    """Description of their content, if it is always the same."""
+    """Description of their content."""
     messages: int
     bytes: int
     first_at: dt.datetime
@@ -144,9 +146,16 @@ def left(records: Records) -> Iterator[SentCount]:
         rows = records.rows(cursor, _LEFT, "chain")
         told = dict(records.rows(cursor, _TOLD, "chain"))
     for analyst, run, kind, messages, size, first, last in rows:
-        words = ms.KINDS[kind].words if kind in ms.KINDS else ""
         at = time_of(first), time_of(last)
-        yield SentCount(analyst, run, told.get(run, ""), kind, words, messages, size, *at)
+        yield SentCount(analyst, run, told.get(run, ""), kind, words_of(kind), messages, size, *at)
+
+
+def words_of(kind: str) -> str:
+    """Return what leaves in messages of this kind, which several methods may have."""
+    if kind not in ms.KINDS:
+        load_messages()
+    words = {own.words: None for own in ms.KINDS.values() if own.kind == kind and own.words}
+    return "; or ".join(words) or NO_WORDS
 
 
 _LEFT = f"""SELECT analyst, run, kind, count(*), sum(bytes)::BIGINT, epoch_us(min(noted_at)),

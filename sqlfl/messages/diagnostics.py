@@ -193,6 +193,7 @@ class Rotated(Message):
     """Client to coordinator: X̃ R of the active rows, with R a random orthogonal matrix."""
 
     kind = "rotated"
+    words = "the features of each row, mixed by a secret rotation"
     values: Array = field(metadata=array("float64", "rows", "columns"))
     weights: Array = field(metadata=array("float64", "columns", "outputs"))
     """Rᵀ θ: values times these are the block's predictions."""
@@ -376,6 +377,7 @@ class Contributions(Message):
     """Client to coordinator: each feature's part of the score of each active row."""
 
     kind = "contributions"
+    words = "for each row the part that each feature has in its score"
     values: Array = field(metadata=array("float32", "rows", "parts"))
     """Feature after feature, with a number for each output."""
 
@@ -393,6 +395,7 @@ class ExactContributions(Contributions):
     """The same in 8-byte numbers."""
 
     kind = "exact_contributions"
+    words = "for each row the part that each feature has in its score, in 8 bytes"
     values: Array = field(metadata=array("float64", "rows", "parts"))
 
 

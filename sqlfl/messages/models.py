@@ -69,6 +69,7 @@ class Collected(Message):
     """Client to coordinator: done; and whether blocks can outlive the federation here."""
 
     kind = "collected"
+    words = "an acknowledgement, and whether models can be kept here"
     lasting: int = field(metadata=integer(most=1))
     reason: str = field(metadata=text())
     """Reason why they cannot, to follow the party's name ('is read-only'); empty if they can."""
@@ -105,6 +106,7 @@ class Identifiers(Message):
     """Client to coordinator: the ID columns of the active rows, in clear."""
 
     kind = "identifiers"
+    words = "identifiers of each row, in clear"
     columns: tuple[pa.Array, ...] = field(metadata=columns("identifiers", "active"))
     """Arrow arrays of the columns' own types."""
 
@@ -199,6 +201,7 @@ class Failure(Message):
     """Client to coordinator: the request failed. The text has no data values in it."""
 
     kind = "failure"
+    words = "that a request failed, and why, without values of data"
     error: str = field(metadata=TEXT)
     text: str = field(metadata=TEXT)
     at: str = field(default="", metadata=TEXT)

@@ -26,6 +26,7 @@ class Tables(Message):
     """Client to coordinator: schemas and tables as JSON (sqlfl.contract.schema.listing_to_json)."""
 
     kind = "tables"
+    words = "names and types of the tables that the analyst may use"
     tables: str = field(metadata=text())
 
 

@@ -89,6 +89,7 @@ class JoinKeys(Message):
     """Client to coordinator: the hashed join keys of every row of the snapshot, in row-id order."""
 
     kind = "join_keys"
+    words = "a keyed hash of the join keys of each row"
     fragment: Array = field(metadata=array("uint16", "rows", optional=True))
     """Index of the row's fragment in the slot; empty if the client has one fragment."""
     tags: tuple[Array, ...] = field(metadata=arrays("keys", "uint8", "tags[k]", 16, ascending=True))
@@ -235,6 +236,7 @@ class Labels(Message):
     """Client to coordinator: the targets of the active rows. One of the two forms is empty."""
 
     kind = "labels"
+    words = "the label of each row, noised where the run asked for noise"
     values: Array = field(metadata=array("float64", "active", optional=True))
     """Numeric targets."""
     classes: tuple[str, ...] = field(metadata=texts("classes", distinct=True))
@@ -258,6 +260,7 @@ class Weights(Message):
     """Client to coordinator: the WEIGHT column of the active rows."""
 
     kind = "weights"
+    words = "the weight of each row"
     values: Array = field(metadata=array("float64", "active", finite=False))
     """Weights; NaN for NULL."""
 
@@ -272,6 +275,7 @@ class Offsets(Message):
     """Client to coordinator: the column of OFFSET or EXPOSURE, of the active rows."""
 
     kind = "offsets"
+    words = "the offset or exposure of each row"
     values: Array = field(metadata=array("float64", "active", finite=False))
     """NaN where it is NULL."""
 
@@ -320,6 +324,7 @@ class Findings(Message):
     """
 
     kind = "findings"
+    words = "remarks on features, such as which are empty or hold one value"
     empty: Array = field(metadata=array("uint8", "features", most=1))
     """1 if the feature is NULL in every row that counts."""
     constant: Array = field(metadata=array("uint8", "features", most=1))

@@ -94,6 +94,7 @@ class Masked(Message):
     """
 
     kind = "masked"
+    words = "numbers under masks, of which only the sum over all clients can be read"
     of: str = field(metadata=text())
     """Kind of the summed values (sqlfl.aggregation.summands)."""
     lengths: Array = field(metadata=array("int64", "axes", least=0))

@@ -56,6 +56,7 @@ class Gram(Message):
     """
 
     kind = "gram"
+    words = "sums of products of two encoded columns over rows"
     numeric: Array = field(metadata=array("float64", "numeric", "numeric"))
     cross: Array = field(metadata=array("float64", "onehot", "numeric"))
     rows: Array = field(metadata=array("uint32", "stored", below="onehot"))
@@ -118,6 +119,7 @@ class PartialGradient(Message):
     """
 
     kind = "partial_gradient"
+    words = "sums over rows of what each coefficient is to change by"
     values: Array = field(metadata=array("float64", "parameters", "outputs"))
     """(d, d_c); for a tower (size, 1), as TowerShape.pack has it."""
 
@@ -136,6 +138,7 @@ class Predictions(Message):
     """Client to coordinator: one vector for each active (or batch) row, and the block's scalars."""
 
     kind = "predictions"
+    words = "for each row, numbers that the model makes of its features"
     values: Array = field(metadata=array("float32", "rows", "outputs"))
     products: Array = field(metadata=array("float64", "products"))
     """Inner products or the penalty of the block; empty at all but one client."""
@@ -146,6 +149,7 @@ class ExactPredictions(Predictions):
     """The same in 8-byte numbers."""
 
     kind = "exact_predictions"
+    words = "for each row, numbers that the model makes of its features, in 8 bytes"
     values: Array = field(metadata=array("float64", "rows", "outputs"))
 
 
@@ -175,6 +179,7 @@ class Slope(Message):
     """Client to coordinator, from one client of the slot: norms of g = Xᵀ Y / N + l2 θ."""
 
     kind = "slope"
+    words = "a number that tells how far training has come"
     squares: Array = field(metadata=array("float64", "squares", least=0))
     """‖g‖², and gᵀP g with P the inverse of the block's second moments. It is (1,) if the client
     does not have the slot's second moments, and (0,) at all clients but the first.
@@ -239,6 +244,7 @@ class ConsensusPart(Message):
     """Client to coordinator: θ_i^q + u_i^q of consensus ADMM (eq. 22-24)."""
 
     kind = "consensus_part"
+    words = "coefficients of features, as these rows alone have them"
     values: Array = field(metadata=array("float64", "parameters", "outputs"))
     """(d, d_c); for a tower (size, 1)."""
 

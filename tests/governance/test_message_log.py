@@ -12,9 +12,11 @@ import pytest
 
 from sqlfl import messages as ms
 from sqlfl.base.errors import Error
-from sqlfl.governance.message_log import Keeping, flush_all, left
+from sqlfl.contract.methods import load_messages
+from sqlfl.governance.message_log import NO_WORDS, Keeping, flush_all, left, words_of
 from sqlfl.governance.policies import Governance
 from sqlfl.governance.records import Records
+from sqlfl.messages.disclosed import KNOWN
 from sqlfl.options.policies import TrainingPolicy
 from sqlfl.transport.audit_chain import START, ChainEntry
 from tests.open_databases import in_memory
@@ -154,6 +156,17 @@ def test_what_has_left(keeping: Keeping, records: Records) -> None:
     assert {one.analyst for one in found} == {"acme"}
     assert found[0].first_at <= found[0].last_at
     assert found[0].words == ms.KINDS["labels"].words
+
+
+REQUESTS = KNOWN | {k.kind for k in (ms.Keep, ms.Drop, ms.Collect, ms.ListTables)}
+
+
+def test_whatever_leaves_has_words() -> None:
+    load_messages()
+    replies = {own.kind for own in ms.KINDS.values()} - REQUESTS
+    assert "column" in replies  # of a method
+    assert not [kind for kind in replies if words_of(kind) == NO_WORDS]
+    assert words_of("of another version") == NO_WORDS
 
 
 def test_all_that_waits_in_the_process_is_written(keeping: Keeping, records: Records) -> None:

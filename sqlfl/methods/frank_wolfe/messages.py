@@ -76,6 +76,7 @@ class SteepestColumn(Message):
     """
 
     kind = "column"
+    words = "which feature lowers the loss fastest; at first also its values, row by row"
     of_method = "frank_wolfe"
     column: int = field(metadata=integer(most=2**31 - 1))
     """Its number among the block's encoded columns."""
