@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 from sqlfl.base.sanitize import listed
+from sqlfl.contract.schema import ENDS
+from sqlfl.contract.transforms import AUTO
+from sqlfl.messages.disclosed import fitted_by
+from sqlfl.messages.disclosed import listed as with_and
 from sqlfl.models.kinds import kind_of
 from sqlfl.planner.explain.card import TRUSTED
 from sqlfl.planner.explain.diagnostics import looked, sent_of_features
@@ -29,7 +34,7 @@ def protects(plan: FederatedPlan, *, here: bool = True) -> tuple[str, ...]:
         sent = "Values of features are sent, of the columns that are chosen."
     sent = sent_of_features(plan) or sent
     if "ranges" in kinds:
-        sent = "Of features, least and greatest values or means leave, for TRANSFORM."
+        sent = f"Of features, {_ranges(plan)} leave, for TRANSFORM."
     notes = [f"{sent} The tables above list all that leaves a party."]
     if any(disclosure.kind == "join_keys" for disclosure in plan.disclosures):
         notes.append(
@@ -42,6 +47,18 @@ def protects(plan: FederatedPlan, *, here: bool = True) -> tuple[str, ...]:
     if plan.disclosures and any(item.kind == "labels" for item in plan.staying):
         notes.append(f"The labels of {plan.at} do not leave it.")
     return tuple(notes) if plan.protection else (*notes, NOTHING)
+
+
+def _ranges(plan: FederatedPlan) -> str:
+    """Return what `ranges` holds, by the functions that need it."""
+    items = itertools.chain.from_iterable(plan.specifications.values())
+    functions = set().union(*(fitted_by(item) for item in items if item.shared))
+    parts = (
+        ("least and greatest values", functions & set(ENDS)),
+        ("means", "impute" in functions),
+        ("points of curves", AUTO in functions),
+    )
+    return with_and(words for words, sent in parts if sent)
 
 
 LASTING = (

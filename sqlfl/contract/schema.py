@@ -135,6 +135,10 @@ class Catalog(Protocol):
         ...
 
 
+ENDS = ("minmax", "spline")
+"""Functions of TRANSFORM that follow from a column's least and greatest value."""
+
+
 @dataclass(frozen=True)
 class FittedStep:
     """Step of TRANSFORM that is fitted to the joined rows, at the party that has them."""
@@ -160,7 +164,7 @@ class FittedStep:
         """Return True if it follows from what parts of the rows tell: least and greatest values,
         means, or points of a distribution.
         """
-        return self.function in ("minmax", "spline", AUTO) or self.value == "mean"
+        return self.function in (*ENDS, AUTO) or self.value == "mean"
 
 
 @dataclass(frozen=True)

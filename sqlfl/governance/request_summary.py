@@ -37,6 +37,15 @@ MIN_ROWS = 20
 """Rows from which that share says something."""
 MANY_VALUES = 40
 """Distinct values from which a text is called free text, without a policy's `max_categories`."""
+GOES = (
+    "All of it goes to the coordinator (the computer that puts all parties' parts together), which"
+)
+"""Begin of the sentence about who gets what leaves."""
+FOR_OTHERS = {
+    True: "sends other parties, for each of their rows, numbers that it makes of the labels, and ",
+    False: "sends other parties what their part of the work takes and ",
+}
+"""What other parties get where labels are sent, by whether a model is trained."""
 EARLIER = (
     "An earlier version of sqlfl filed this request and did not note its columns: decide by SHOW "
     "REQUEST {number}, or refuse it and let {analyst} ask again."
@@ -74,7 +83,7 @@ def summarise(
             roles_in_words(filed.columns),
             left.leaves(),
             _how_often(filed, left, policy),
-            left.inferred(),
+            inferred_of(left, others=_trains(filed) and clear_labels(filed)),
         ),
         tuple(warnings_of(filed, policy, grants, facts, now)),
     )
@@ -160,6 +169,20 @@ def roles_in_words(slots: Sequence[SlotColumns]) -> str:
     return f"It uses {'; '.join(told)}." if told else "It uses no column of them."
 
 
+def inferred_of(left: Disclosed, *, others: bool) -> str:
+    """Return the sentence of what can be inferred. others : the labels are sent in clear, and train
+    a model: other parties get numbers that the coordinator makes of them.
+    """
+    said = left.inferred()
+    if others:
+        said = f"{said[:-1]}; other parties could estimate labels of the rows that join theirs."
+    return said
+
+
+def _trains(filed: Filed) -> bool:
+    return filed.request.purpose == "train"
+
+
 def _how_often(filed: Filed, left: Disclosed, policy: TrainingPolicy | None) -> str:
     request = filed.request
     gets = {
@@ -168,7 +191,9 @@ def _how_often(filed: Filed, left: Disclosed, policy: TrainingPolicy | None) -> 
         "predict": "sends {} the predictions",
         "check": "sends {} a report",
     }.get(request.purpose, "works for {}").format(filed.analyst)
-    others = "sends other parties what their part of the work takes and " * bool(left.labels)
+    if request.purpose == "predict" and (beside := _identifiers(filed.columns)):
+        gets += f" beside {beside}"
+    others = FOR_OTHERS[_trains(filed)] * bool(left.labels)
     most = left.rounds if policy is None else min(left.rounds, policy.rounds)
     if not most:
         often = "there are no rounds of training or scoring"
@@ -176,17 +201,22 @@ def _how_often(filed: Filed, left: Disclosed, policy: TrainingPolicy | None) -> 
         often = "there are as many rounds as the data take"
     else:
         often = f"one run has at most {most:,.0f} round{'s' * (most != 1)}"
-    return f"All of it goes to the coordinator, which {others}{gets}; {often}, and {_runs(policy)}."
+    return f"{GOES} {others}{gets}; {often}, and {_runs(policy, filed.analyst)}."
 
 
-def _runs(policy: TrainingPolicy | None) -> str:
+def _identifiers(slots: Sequence[SlotColumns]) -> str:
+    names = [use.name for slot in slots for use in slot.uses if use.role == IDENTIFY]
+    return listed(dict.fromkeys(names)) if names else ""
+
+
+def _runs(policy: TrainingPolicy | None, analyst: str) -> str:
     if policy is None:
         return "your policy no longer lets it run"
     daily = policy.runs_per_day
     limit = "" if daily is None else f", at most {daily} a day with all others of the analyst"
     if policy.approval == ALWAYS:
         return f"an approval is for one run{limit}"
-    return f"an approval is for every repetition of this run, until you refuse it{limit}"
+    return f"an approval lets {analyst} repeat this run until you refuse it{limit}"
 
 
 # -- what leaves -----------------------------------------------------------------------------------
@@ -304,7 +334,7 @@ def warnings_of(
                     f"{named} {a} and nearly every row has a value of its own, as an identifier "
                     f"has ({column_facts.distinct:,} values in {_count(column_facts.present)})."
                 )
-    if _labels_in_clear(filed):
+    if clear_labels(filed):
         yield (
             "Labels leave in clear: the analyst can ask for PRIVACY (label_epsilon = ...), and "
             "labels = 'noised' in your policy makes that a duty."
@@ -366,7 +396,7 @@ def is_grouped(column: ColumnFacts, most: int) -> bool:
     return texts or column.type == "BOOLEAN"
 
 
-def _labels_in_clear(filed: Filed) -> bool:
+def clear_labels(filed: Filed) -> bool:
     if filed.study is not None:
         labels = any(use.role == LABEL for slot in filed.columns for use in slot.uses)
         return labels and filed.study.label_epsilon is None

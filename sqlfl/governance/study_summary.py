@@ -15,7 +15,11 @@ from sqlfl.governance.approvals import Filed
 from sqlfl.governance.policies import FILTER, IDENTIFY, JOIN, LABEL, TRAIN, Grant
 from sqlfl.governance.request_columns import OFFSET, WEIGHT
 from sqlfl.governance.request_summary import (
+    FOR_OTHERS,
+    GOES,
     Summary,
+    clear_labels,
+    inferred_of,
     roles_in_words,
     rows_in_words,
     tables_of,
@@ -24,7 +28,15 @@ from sqlfl.governance.request_summary import (
 from sqlfl.governance.scopes import Table
 from sqlfl.governance.studies import SENDS
 from sqlfl.governance.table_facts import TableFacts
-from sqlfl.messages.disclosed import OTHERS, Disclosed, guess, learnt_from, listed
+from sqlfl.messages.disclosed import (
+    ESTIMATES,
+    OTHERS,
+    Disclosed,
+    guess,
+    learnt_from,
+    learnt_of_keys,
+    listed,
+)
 from sqlfl.options.policies import TrainingPolicy
 
 MAX_PURPOSE = 500
@@ -60,7 +72,7 @@ def summarise_study(
             roles_in_words(filed.columns),
             left.leaves(),
             _how_often(filed, study, policy),
-            left.inferred(),
+            inferred_of(left, others=_trains(study) and clear_labels(filed)),
         ),
         (*_ended(study, now), *_scored(study), *warnings_of(filed, policy, grants, facts, now)),
     )
@@ -106,7 +118,7 @@ def _disclosed(filed: Filed, study: Study, *, brief: bool = False) -> Disclosed:
     left = Disclosed()
     if names[JOIN]:
         left.clear.append(f"a keyed hash of {listed(names[JOIN])} for each row")
-        left.learnt.append("which of your rows have a partner in the other tables")
+        left.learnt.append(learnt_of_keys())
     if names[FILTER]:
         left.learnt.append(
             f"that conditions on {listed(names[FILTER])} of the analyst's choice hold for each row "
@@ -169,7 +181,7 @@ def _add_training(left: Disclosed, study: Study, names: str) -> None:
         left.learnt.append(f"from one training, {which}, {chance} ({told})")
     elif _trains(study):
         left.clear += [rounds, sums]
-        left.learnt.append(f"estimates of {names} row by row, better with every round and run")
+        left.learnt.append(ESTIMATES.format(names))
 
 
 def _add_briefly(left: Disclosed, study: Study, names: str, number: int) -> None:
@@ -189,6 +201,8 @@ def _add_briefly(left: Disclosed, study: Study, names: str, number: int) -> None
     if uses:
         left.clear.append(f"for each row, numbers that models make of {names}, {listed(uses)}")
         learnt = f"estimates of {names} row by row, better with every run"
+        if exact:
+            learnt = ESTIMATES.format(names)
         if kinds & _PARTS:
             learnt = f"{names} row by row, up to scale"
         left.learnt.append(learnt if exact else f"by scores in clear, {learnt}")
@@ -231,9 +245,10 @@ def _how_often(filed: Filed, study: Study, policy: TrainingPolicy | None) -> str
         rounds = policy.rounds if rounds is None else min(rounds, policy.rounds)
     of = "" if rounds is None else f" of at most {rounds:,} round{'s' * (rounds != 1)} each"
     runs = f"{study.runs:,} run{'s' * (study.runs != 1)}"
+    others = FOR_OTHERS[_trains(study) and any(slot.names(LABEL) for slot in filed.columns)]
     return (
-        "All of it goes to the coordinator, which sends other parties what their part of the work "
-        f"takes and lets {filed.analyst} use the results; until {study.until:%Y-%m-%d %H:%M} UTC "
+        f"{GOES} {others}lets {filed.analyst} use the results; "
+        f"until {study.until:%Y-%m-%d %H:%M} UTC "
         f"there {'is' if study.runs == 1 else 'are'} at most {runs}{of}, and none of them asks you "
         "again; a run that exceeds the study does."
     )

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from sqlfl import messages as ms
-from sqlfl.contract.schema import SlotSpecification
+from sqlfl.contract.schema import ENDS, SlotSpecification
+from sqlfl.contract.transforms import AUTO
 
 SILENT = frozenset(
     kind.kind
@@ -77,6 +78,9 @@ KNOWN = (
     | {ms.SendIdentifiers.kind}
 )  # fmt: skip
 
+ESTIMATES = "estimates of {} row by row, better with every round and exact in the end"
+"""What an insider learns from numbers that a model makes of features in each round. As many rounds
+as columns give the features where the parameters can be followed (docs/privacy.md)."""
 _EXTREMES = "the smallest and the largest value of each number, which single rows may have"
 _LEARNT = {
     ms.SetRanges.kind: _EXTREMES,
@@ -84,8 +88,8 @@ _LEARNT = {
     ms.SendExplained.kind: _EXTREMES,
     ms.SendEqualRows.kind: "which rows have equal features",
     ms.SendRotated.kind: (
-        "how similar the features of any two rows are and, from a few rows that it knows or where "
-        "the table has few columns, those of all rows"
+        "how similar the features of any two rows are, and all features of all rows if it knows a "
+        "few of them or the table has few columns"
     ),
     **dict.fromkeys(
         (
@@ -103,6 +107,16 @@ _LEARNT = {
 def learnt_from(kind: str) -> str:
     """Return the facts that an insider learns about single rows from a request of OTHERS; or ''."""
     return _LEARNT.get(kind, "")
+
+
+def learnt_of_keys(owner: str = "your") -> str:
+    """Return what an insider learns from hashed join keys. Other parties have the secret that tests
+    a guess.
+    """
+    return (
+        f"which of {owner} rows have a partner in the other tables and, where another party helps, "
+        "join keys by guessing"
+    )
 
 
 @dataclass(frozen=True)
@@ -161,7 +175,7 @@ class Disclosed:
         """
         if ms.SendKeys.kind in often and names.keys:
             keys = listed(names.keys)
-            learnt = f"which of {self.owner} rows have a partner in the other tables"
+            learnt = learnt_of_keys(self.owner)
             self._add(self.clear, f"a keyed hash of {keys} for each row", learnt)
         if names.conditions:
             learnt = f"that the conditions on {listed(names.conditions)} hold for each row that "
@@ -181,7 +195,9 @@ class Disclosed:
         if item.features:
             self._add_features(item, often, algorithm, listed(names.features), noise)
         for kind in sorted(often):
-            if kind in OTHERS:
+            if kind == ms.SetRanges.kind:
+                self._add_ranges(item)
+            elif kind in OTHERS:
                 self._add(self.clear, OTHERS[kind], learnt_from(kind))
             elif kind not in KNOWN:
                 words = f"replies to {kind}, which sqlfl has no words for"
@@ -218,6 +234,18 @@ class Disclosed:
             where.append(words)
         if learnt and learnt not in self.learnt:
             self.learnt.append(learnt)
+
+    def _add_ranges(self, item: SlotSpecification) -> None:
+        """Add what `Ranges` has of the columns that TRANSFORM fits, by their functions."""
+        functions = fitted_by(item)
+        if ends := functions & set(ENDS):
+            words = f"the smallest and the largest value of each column of {listed(sorted(ends))}"
+            self._add(self.clear, words, learnt_from(ms.SetRanges.kind))
+        if "impute" in functions:
+            self._add(self.clear, "the mean of each column whose gaps TRANSFORM fills with it")
+        if AUTO in functions:
+            words = "of each curve means of groups of rows, and values that many rows have"
+            self._add(self.clear, words)
 
     def _add_label(self, names: str, noise: SlotNoise) -> None:
         self.labels = True
@@ -262,7 +290,7 @@ class Disclosed:
                 learnt = bound or f"what one round of such numbers tells of {names} row by row"
             else:
                 words = f"for each row and round, numbers that the model makes of {names}"
-                learnt = bound or f"estimates of {names} row by row, better with every round"
+                learnt = bound or ESTIMATES.format(names)
             self._add(where, f"{words}{told}", learnt)
         merged = item.shared and not (
             item.privacy is not None and item.privacy.statistics == "bounds"
@@ -274,6 +302,12 @@ class Disclosed:
             else:
                 learnt = bound or "what exact sums tell of rows in small groups"
                 self._add(where, f"{words}{told}", learnt)
+
+
+def fitted_by(item: SlotSpecification) -> set[str]:
+    """Return the functions of TRANSFORM for which parts of a slot's rows send `Ranges`."""
+    steps = (feature.step for feature in item.features)
+    return {step.function for step in steps if step is not None and step.merges}
 
 
 def row_by_row(algorithm: str) -> frozenset[str]:

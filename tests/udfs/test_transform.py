@@ -440,9 +440,11 @@ def test_what_several_databases_cannot_find_together_is_refused() -> None:
             assert "column x has no values to fit TRANSFORM to" in str(fault)
             assert not one.execute("SELECT * FROM duckdb_tables() WHERE temporary").fetchall()
             plan = fed.explain(f"TRAIN MODEL r USING linear_regression TARGET y {minmax}")
-            assert "the smallest and the largest value, or the mean" in " ".join(str(plan).split())
+            assert "the smallest and the largest value of each column of minmax" in " ".join(
+                str(plan).split()
+            )
             plan = str(plan.details)
-            assert "least and greatest values or means leave" in plan
+            assert "least and greatest values leave, for TRANSFORM" in plan
 
 
 def refused(
