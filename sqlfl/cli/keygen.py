@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import click
 from cryptography import x509
@@ -140,6 +141,32 @@ def secret(
     )
     ct.write_public(made, wrapping.wrap(shared, named, others).encode())
     click.echo(f"{made}: for {', '.join(named)}; the file goes to all of them")
+
+
+@keygen.command(name="pass")
+@click.option(
+    "--config", type=FILE, envvar="SQLFL_CONFIG", required=True, help="Your settings, a TOML file."
+)
+@click.option("--study", help="The study, instead of the one in the settings.")
+@click.option("--hours", type=click.FloatRange(0, 24, min_open=True), help="By default pass_hours.")
+def pass_(config: Path, study: str | None, hours: float | None) -> None:
+    """Print an analyst's pass, the bearer token of Flight SQL clients at the coordinator.
+
+    It is taken with your certificate alone, at this coordinator, for this study, until its end.
+    """
+    from sqlfl.service.access_tokens import to_bearer
+    from sqlfl.service.settings import AnalystSettings, read_settings
+    from sqlfl.service.token_renewal import Speaker  # loads pyarrow, which other commands do not
+
+    own = read_settings(AnalystSettings, config)
+    study = study or own.study
+    server = own.coordinator_name or urlsplit(own.coordinator or "").hostname
+    if study is None or server is None:
+        lacking = "study" if study is None else "coordinator"
+        raise Error(f"{config} has no {lacking}", hint=f'{lacking} = "..." says whom it is for')
+    credentials = own.credentials()
+    length = own.pass_hours if hours is None else hours
+    click.echo(to_bearer(Speaker(credentials, "", server, study, length).issued()))
 
 
 def _named(paths: tuple[Path, ...]) -> dict[str, bytes]:

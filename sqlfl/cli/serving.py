@@ -17,13 +17,10 @@ import click
 
 from sqlfl.base.errors import Error
 from sqlfl.cli.logs import FORMATS, logging_to
-from sqlfl.governance.admin_socket import Door, door_of
-from sqlfl.governance.owner import Owner
 from sqlfl.service.agent import Agent
 from sqlfl.service.hosting import hosted
 from sqlfl.service.locations import check_location
-from sqlfl.service.notifications import Notifier
-from sqlfl.service.owner_page import OwnerPage
+from sqlfl.service.owner_services import owner_served
 from sqlfl.service.settings import CoordinatorSettings, PartySettings, read_settings
 from sqlfl.service.stream import Credentials
 
@@ -71,9 +68,15 @@ def coordinator(
         from sqlfl.service.service import Service  # a party's agent does not load it
 
         settings = read_settings(CoordinatorSettings, config)
+        sql = None
+        if settings.flight_sql:
+            from sqlfl.gateway.calls import FlightSqlCalls
+
+            sql = FlightSqlCalls
         service = Service(
-            settings, listen, state, insecure=insecure, status=status, status_open=status_open
-        )
+            settings, listen, state, insecure=insecure, status=status, status_open=status_open,
+            flight_sql=sql,
+        )  # fmt: skip
         try:
             log.info("listening at %s:%d", listen.rpartition(":")[0], service.port)
             if status is not None:
@@ -114,16 +117,7 @@ def party(
         credentials = Credentials() if insecure else settings.credentials(settings.agent)
         with ExitStack() as stack:
             host = stack.enter_context(hosted(settings, credentials))
-            owner = Owner(*host.databases)
-            stack.enter_context(Door(door_of(settings.database), owner))
-            if settings.notify is not None:
-                assert not isinstance(settings.notify, str), "read_settings splits it"
-                hidden = settings.variables()
-                stack.enter_context(Notifier(owner, settings.name, settings.notify, hidden))
-            if settings.page is not None:
-                page = OwnerPage(settings.page, owner, settings.name, settings.database)
-                stack.enter_context(page)
-                log.info("its owner's page is http://127.0.0.1:%d", page.port)
+            stack.enter_context(owner_served(host, settings))
             agent = Agent(
                 join, settings.name, 1, host, credentials, _said(settings.name),
                 server=settings.coordinator, called=settings.agent, first=settings.index,

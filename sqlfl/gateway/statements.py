@@ -11,7 +11,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -22,6 +22,7 @@ from sqlfl.federation.script import Values, pieces
 from sqlfl.federation.user_warnings import heard
 from sqlfl.planner.grammar.decoding import decoded
 from sqlfl.planner.grammar.parameters import ParameterPlace, places
+from sqlfl.service.desk_statements import Runs
 
 log = logging.getLogger("sqlfl.gateway")
 
@@ -38,14 +39,6 @@ _CONSTANT = re.compile(r"\s*SELECT\s+1\s*;?\s*", re.IGNORECASE)
 """Statement by which drivers test a connection."""
 _ONE = pa.schema([("1", pa.int32())])
 CallerId: TypeAlias = str
-
-
-class Runs(Protocol):
-    """A federation, whose coordinator is in this process or elsewhere."""
-
-    def sql(self, text: str, parameters: Values = None) -> Result: ...
-
-    def result_schema(self, text: str, parameters: Values = None) -> pa.Schema: ...
 
 
 class Cancelled(Exception):
@@ -182,7 +175,7 @@ class Statements:
         interrupts = Interrupts()
         with self._lock:
             if self._closing:
-                raise BusyError("the gateway ends", hint="connect again once it is back")
+                raise BusyError("the server ends", hint="connect again once it is back")
             if len(self._running) >= MAX_RUNNING:
                 raise BusyError(f"{MAX_RUNNING} statements are running", hint="wait for one")
             self._running.add(interrupts)
@@ -241,15 +234,17 @@ class Statements:
             del self._results[handle]
         return kept[1]
 
-    def end(self, seconds: float) -> None:
-        """Statements that run end as by Ctrl-C, and at once after `seconds`."""
+    def stop(self) -> None:
+        """Begin nothing more. Statements that run end as by Ctrl-C, and a second time at once."""
         with self._lock:
             self._closing = True
-            for _ in range(2):
-                for interrupts in tuple(self._running):
-                    interrupts.interrupt()
-                if self._idle.wait_for(lambda: not self._running, seconds):
-                    return
+            for interrupts in tuple(self._running):
+                interrupts.interrupt()
+
+    def idle(self, seconds: float) -> bool:
+        """Wait until nothing runs, for that time at most; return whether nothing does."""
+        with self._lock:
+            return self._idle.wait_for(lambda: not self._running, seconds)
 
 
 def _names(parameters: Sequence[ParameterPlace]) -> tuple[str, ...]:

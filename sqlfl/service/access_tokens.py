@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from sqlfl.base.errors import PolicyError
+from sqlfl.service.certificates import certificate as read_certificate
 from sqlfl.service.certificates import names_of, private_key, public_key, signed_by
 
 PURPOSE = "sqlfl pass, version 1"
@@ -103,6 +104,32 @@ def checked(
             "the analyst's pass is over, or too long", hint="the analyst connects again"
         )
     return claim.analyst
+
+
+def study_of(text: str) -> str:
+    """Return the study that the text says, which nobody has checked. Raises PolicyError if the text
+    is no pass.
+    """
+    return _read(text)[0].study
+
+
+def over_at(text: str) -> dt.datetime:
+    """Return when a pass is over: at its end, or with its certificate's. Raises PolicyError."""
+    claim, _, certificate = _read(text)
+    return min(claim.over, read_certificate(certificate).not_valid_after_utc)
+
+
+def to_bearer(text: str) -> str:
+    """Return a pass as a header of HTTP takes it (RFC 6750): base64url."""
+    return base64.urlsafe_b64encode(text.encode()).decode()
+
+
+def from_bearer(token: str) -> str:
+    """Return the pass. Raises PolicyError if the token is none."""
+    try:
+        return base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)).decode()
+    except ValueError as error:
+        raise PolicyError("this is no analyst's pass") from error
 
 
 class AccessTokens:

@@ -7,6 +7,7 @@ were trained for.
 
 from __future__ import annotations
 
+import datetime as dt
 import logging
 import re
 import threading
@@ -133,28 +134,34 @@ class AnalystSession:
         self.study, self.analyst = study, analyst
         self._parties = parties
         self._counting = threading.Lock()
-        self._speaker = ""
+        self._speaker, self._until = "", dt.datetime.min.replace(tzinfo=dt.UTC)
         self._running = 0
         self.federation = Federation(path, analyst=analyst, progress=_tell)
         speaker = lambda: self._speaker  # noqa: E731
         self._admission = Admission(self.federation, study, parties, speaker, analyst)
 
-    def speak(self, speaker: str) -> None:
-        """The pass of the analyst's latest connection."""
-        self._speaker = speaker
+    def speak(self, speaker: str, until: dt.datetime) -> None:
+        """Ask parties by this pass of the analyst, unless the one before holds for longer. A client
+        with a short pass so cuts off no statement of another client.
+        """
+        with self._counting:
+            if until >= self._until:
+                self._speaker, self._until = speaker, until
 
     @property
     def members(self) -> frozenset[str]:
         """Names of the study's parties."""
         return frozenset(self._parties)
 
-    def begin(self, most: int) -> bool:
-        """Another statement, by whichever connection; not where so many are running."""
+    def begin(self, most: int) -> Error | None:
+        """Begin another statement, by whichever connection; return why not, if `most` run."""
         with self._counting:
-            if self._running >= most:
-                return False
-            self._running += 1
-            return True
+            if self._running < most:
+                self._running += 1
+                return None
+        return Error(
+            f"{most} statements of {self.analyst} are running", hint="wait for one of them"
+        )
 
     def end(self) -> None:
         with self._counting:

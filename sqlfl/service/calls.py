@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import re
 import threading
 import time
 from collections.abc import Callable
@@ -18,11 +17,10 @@ from sqlfl.base.errors import Error, InternalError, WireError
 from sqlfl.base.interrupts import Interrupts, heeding
 from sqlfl.base.progress import ProgressStep
 from sqlfl.base.result import Result
-from sqlfl.federation.script import whole
 from sqlfl.federation.user_warnings import heard
-from sqlfl.planner.grammar import statements as st
 from sqlfl.service import answers
-from sqlfl.service.analyst_sessions import AnalystSession, stepping
+from sqlfl.service.analyst_sessions import AnalystSession
+from sqlfl.service.desk_statements import run_statement
 from sqlfl.service.frames import INTERRUPT, Frame
 from sqlfl.service.outbox import Outbox
 from sqlfl.service.status import ServiceStatus
@@ -53,8 +51,6 @@ STATEMENTS = pa.schema(
     ]
 )  # fmt: skip
 """Statements of an analyst: the running ones, and the last that are over."""
-_HERE = (st.ExportModel, st.ImportModel)
-"""Statements whose files would be the coordinator's, and whose blocks are at the parties."""
 
 
 @dataclass(eq=False)
@@ -167,12 +163,7 @@ class Calls:
         """Return the reason why nothing more is begun; None if a place is taken for the call."""
         if self._ending:
             return Error("the coordinator ends", hint="wait until it is back")
-        if self._desk.begin(self._most):
-            return None
-        return Error(
-            f"{self._most} statements of {self._desk.analyst} are running",
-            hint="wait for one of them",
-        )
+        return self._desk.begin(self._most)
 
     @staticmethod
     def _interrupt(call: _Call, frame: Frame) -> None:
@@ -274,40 +265,14 @@ class Calls:
         return Result(pa.table({"name": pa.array(names, pa.string())}))
 
     def _ran(self, number: int, text: str) -> Result:
-        statement = whole(text).statement()
-        if isinstance(statement, _HERE):
-            raise Error(
-                f"{_verb(statement)} MODEL is not built for parties on other machines: no message "
-                "carries a block of a model",
-                hint="where a party's database is, a federation of that process's own exports it",
-            )
-        desk = self._desk
-        running = self._board.begin(desk.study, desk.analyst, _verb(statement))
-        known = {"study": desk.study, "analyst": desk.analyst, "statement": running.number}
-        log.info("%s begins", running.verb, extra=known)
-
         def stepped(step: ProgressStep) -> None:
-            running.step(step)
             told = {name: getattr(step, name) for name in step.__dataclass_fields__}
             if step.objective is not None and not math.isfinite(step.objective):
                 told["objective"] = None
             self._offer(Frame(STEP, {"number": number, **told}))
 
-        how, error = "failed", None
-        try:
-            with stepping(stepped), heard(self._remark(number)):
-                result = self._desk.federation.sql(text)
-            how = "done"
-            return result
-        except KeyboardInterrupt:
-            how = "stopped"
-            raise
-        except Error as problem:
-            error = problem.message
-            raise
-        finally:
-            self._board.end(running, how, error)
-            log.info("%s: %s after %.1f s", running.verb, how, running.seconds, extra=known)
+        with heard(self._remark(number)):
+            return run_statement(self._desk, self._board, text, None, stepped)
 
     def _remark(self, number: int) -> Callable[[str], None]:
         call = self._calls[number]
@@ -354,10 +319,3 @@ def _status(told: dict[str, Any]) -> Result:
 
 def _statements(told: dict[str, Any]) -> Result:
     return Result(pa.Table.from_pylist(told["statements"], STATEMENTS))
-
-
-def _verb(statement: st.Statement) -> str:
-    """Return the verb, such as 'TRAIN' of a `TrainModel`. The text's first word may be a comment,
-    so it is not used.
-    """
-    return re.split("(?<!^)(?=[A-Z])", type(statement).__name__)[0].upper()

@@ -65,6 +65,29 @@ class Admits(Protocol):
     def disconnected(self, line: PartyConnection) -> None: ...
 
 
+class FlightSql(Protocol):
+    """Answers calls of Flight SQL, with FlightError alone."""
+
+    def get_flight_info(self, context: Any, descriptor: Any) -> Any: ...
+
+    def do_get(self, context: Any, ticket: Any) -> Any: ...
+
+    def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None: ...
+
+    def do_action(self, context: Any, action: Any) -> Any: ...
+
+    def list_actions(self, context: Any) -> Any: ...
+
+    def end(self, seconds: float) -> None:
+        """End running statements as by Ctrl-C, and at once after that time."""
+        ...
+
+
+SQL_METHODS = (
+    flight.FlightMethod.GET_FLIGHT_INFO, flight.FlightMethod.DO_GET, flight.FlightMethod.DO_PUT,
+    flight.FlightMethod.DO_ACTION, flight.FlightMethod.LIST_ACTIONS,
+)  # fmt: skip
+"""Calls of Flight SQL. GetSchema is not served: pyarrow sends tracebacks of its errors."""
 Door = Callable[[str, Receiver, Outbox, Call], None]
 """Speaks with one that has connected: identity, and both directions; it ends with its return. It
 says of the call whose it is, where there is no certificate, and that it has been let in."""
@@ -74,7 +97,8 @@ class CoordinatorServer(flight.FlightServerBase):  # type: ignore[misc]
     """location : 'grpc+tls://0.0.0.0:8815', or 'grpc://...' where no credentials are given, and
     everybody is taken for whom they say. coordinator : what it is called. doors : for streams of
     other descriptors than a party's. each : called at every heartbeat. most : streams that there
-    may be. Raises Error where it cannot listen.
+    may be. flight_sql : answers analysts' own clients; None where they are not served. Raises Error
+    where it cannot listen.
     """
 
     def __init__(
@@ -88,6 +112,7 @@ class CoordinatorServer(flight.FlightServerBase):  # type: ignore[misc]
         most_bytes: int = MOST_BYTES,
         each: Callable[[], object] = lambda: None,
         most: Most | None = None,
+        flight_sql: FlightSql | None = None,
     ) -> None:
         tls = {}
         if credentials.certificate is not None:
@@ -96,7 +121,9 @@ class CoordinatorServer(flight.FlightServerBase):  # type: ignore[misc]
                 "verify_client": True,
                 "root_certificates": credentials.authority,
             }
-        self._streams = Streams(most or Most(), 12.0 * times.heartbeat)
+        methods = () if flight_sql is None else SQL_METHODS
+        self._streams = Streams(most or Most(), 12.0 * times.heartbeat, methods)
+        self._sql = flight_sql
         try:
             super().__init__(location, middleware={NAME: self._streams}, **tls)
         except (pa.ArrowException, OSError) as error:
@@ -148,6 +175,36 @@ class CoordinatorServer(flight.FlightServerBase):  # type: ignore[misc]
         finally:
             self._outboxes.discard(sender)
             sender.close()
+
+    # -- Flight SQL, which `Streams` lets come where it is served --------------------------------
+
+    def call_of(self, context: Any) -> Call:
+        """The call with this context. Raises RefusedStream where the coordinator ends."""
+        if self._over.is_set():
+            raise RefusedStream(ENDS)
+        return self._streams.of(context)
+
+    def get_flight_info(self, context: Any, descriptor: Any) -> Any:
+        return self._answers.get_flight_info(context, descriptor)
+
+    def do_get(self, context: Any, ticket: Any) -> Any:
+        return self._answers.do_get(context, ticket)
+
+    def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        self._answers.do_put(context, descriptor, reader, writer)
+
+    def do_action(self, context: Any, action: Any) -> Any:
+        return self._answers.do_action(context, action)
+
+    def list_actions(self, context: Any) -> Any:
+        return self._answers.list_actions(context)
+
+    @property
+    def _answers(self) -> FlightSql:
+        assert self._sql is not None, "Streams refuses these calls where they are not served"
+        return self._sql
+
+    # -- parties ---------------------------------------------------------------------------------
 
     def _party(self, identity: str, receiver: Receiver, sender: Outbox, call: Call) -> None:
         hello = receiver.receive()

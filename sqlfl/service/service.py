@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import logging
 import os
 import threading
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any, TypeAlias
+
+import pyarrow.flight as flight
 
 from sqlfl.base.errors import Error, PolicyError, WireError
-from sqlfl.service.access_tokens import checked
+from sqlfl.service.access_tokens import checked, from_bearer, over_at, study_of
 from sqlfl.service.agent import HELLO, WELCOME
 from sqlfl.service.analyst_sessions import AnalystSession
 from sqlfl.service.calls import MOST_TEXT, Calls
+from sqlfl.service.desk_statements import Caller, DeskStatements
 from sqlfl.service.frames import Frame, Receiver, spoken
 from sqlfl.service.locations import check_location
 from sqlfl.service.members import ServiceMembers
 from sqlfl.service.outbox import Outbox
 from sqlfl.service.pages import Pages
-from sqlfl.service.server import ENDS, CoordinatorServer, Times
+from sqlfl.service.server import ENDS, CoordinatorServer, FlightSql, Times
 from sqlfl.service.settings import CoordinatorSettings
 from sqlfl.service.status import ServiceStatus
 from sqlfl.service.stream import PING, PONG, Credentials
@@ -33,6 +39,8 @@ LAST = 5.0
 """Seconds that a statement has to end in once its parties are gone."""
 PASS = "pass"
 """Another pass, before the one that was given is over."""
+FlightSqlMaker: TypeAlias = Callable[[Callable[[Any], Caller]], FlightSql]
+"""Of who calls, by the context of a call: what answers."""
 
 
 class Service:
@@ -42,6 +50,9 @@ class Service:
 
     status : 'host:port' at which it is watched by HTTP (`sqlfl.service.pages`); None: nowhere.
     status_open : that may be on other addresses than this machine's own, without any login.
+
+    flight_sql : makes what answers clients of Flight SQL, where `flight_sql` of the settings says
+    that they are served.
     """
 
     def __init__(
@@ -53,8 +64,14 @@ class Service:
         insecure: bool,
         status: str | None = None,
         status_open: bool = False,
+        flight_sql: FlightSqlMaker | None = None,
     ) -> None:
         check_location(location, insecure=insecure)
+        if settings.flight_sql and insecure:
+            raise Error(
+                "flight_sql is for clients with certificates, and there are none without TLS",
+                hint="sqlfl gateway serves clients on this machine",
+            )
         members = ServiceMembers(settings)
         credentials = Credentials() if insecure else settings.credentials(settings.name)
         self._settings, self._state = settings, state
@@ -65,6 +82,11 @@ class Service:
         self._desks: dict[tuple[str, str], AnalystSession] = {}
         self._calls: dict[tuple[str, str, str], Calls] = {}
         """By study, analyst, and what the analyst's end calls itself, which nobody else knows."""
+        self._statements: dict[tuple[str, str], DeskStatements] = {}
+        self._sql: FlightSql | None = None
+        if settings.flight_sql:
+            assert flight_sql is not None, "what serves knows how"
+            self._sql = flight_sql(self._caller)
         self._closing = False
         times = Times(settings.lease, settings.heartbeat)
         doors = {ANALYST: self._analyst}
@@ -76,6 +98,7 @@ class Service:
             self._server = CoordinatorServer(
                 location, settings.name, members, credentials, times, doors,
                 each=self._forget, most=Most(settings.streams, settings.strangers),
+                flight_sql=self._sql,
             )  # fmt: skip
         except BaseException:
             if self._pages is not None:
@@ -104,6 +127,8 @@ class Service:
         until = time.monotonic() + seconds
         for caller in calls:
             caller.end()
+        if self._sql is not None:
+            self._sql.end(seconds)
         for caller in calls:
             caller.join(until)
         late = sum(caller.running for caller in calls)
@@ -141,7 +166,7 @@ class Service:
             desk = self._desk(study, analyst)
         except Error as error:
             raise RefusedStream(error.message) from error
-        desk.speak(speaker)
+        desk.speak(speaker, self._until(speaker))
         told = {
             "version": version, "coordinator": self._settings.name, "study": study,
             "analyst": analyst, "session": self._server.session,
@@ -162,7 +187,7 @@ class Service:
                     speaker = frame.text("pass")
                     if self._known(identity, study, speaker) != analyst:
                         raise RefusedStream("the pass is of another analyst")
-                    desk.speak(speaker)
+                    desk.speak(speaker, self._until(speaker))
                 else:
                     calls.take(frame)
         finally:
@@ -191,6 +216,45 @@ class Service:
             self._calls = {
                 key: caller for key, caller in self._calls.items() if not caller.over(lease)
             }
+
+    def _caller(self, context: Any) -> Caller:
+        """Whose call of Flight SQL it is: of the analyst whose certificate the connection has, and
+        whose pass the call. Raises FlightError where both are not of one analyst of the study.
+        """
+        try:
+            call = self._server.call_of(context)
+        except RefusedStream as error:
+            raise flight.FlightUnavailableError(error.message) from None
+        identity = bytes(context.peer_identity()).decode("utf-8", "replace")
+        try:
+            speaker = from_bearer(call.bearer)
+            study = study_of(speaker)
+            analyst = self._known(identity, study, speaker)
+        except Error as error:
+            log.warning("%s (%s) is sent away: %s", identity, context.peer(), error)
+            raise flight.FlightUnauthenticatedError(
+                f"{error.message}\nhint: sqlfl keygen pass prints a new pass"
+            ) from None
+        try:
+            call.known(analyst)
+            desk = self._desk(study, analyst)
+        except Error as error:
+            raise flight.FlightUnavailableError(error.message) from None
+        call.enter()
+        call.stay()
+        desk.speak(speaker, self._until(speaker))
+        with self._lock:
+            statements = self._statements.get((study, analyst))
+            if statements is None:
+                statements = DeskStatements(desk, self.board, self._settings.statements)
+                self._statements[study, analyst] = statements
+        return Caller(f"{study}/{analyst}", statements, call.works, call.heard)
+
+    def _until(self, speaker: str) -> dt.datetime:
+        """When a pass is over that was checked; without certificates it is a name, and never is."""
+        return (
+            dt.datetime.max.replace(tzinfo=dt.UTC) if self._authority is None else over_at(speaker)
+        )
 
     def _known(self, identity: str, study: str, speaker: str) -> str:
         """The analyst. Raises Refusal."""

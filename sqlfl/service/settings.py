@@ -104,6 +104,8 @@ class CoordinatorSettings(Identity):
     """That one certificate may have open at once."""
     strangers: int = positive(256)
     """Streams, of all, that have not said yet who they are."""
+    flight_sql: bool = False
+    """Clients of Flight SQL are served, that have an analyst's certificate and pass."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,15 +2,19 @@
 
 Each is served by a thread that waits for what comes, from its first byte on. So what is not bounded
 here is bounded by the machine's threads alone: by how many have not said who they are, and by how
-many one certificate has.
+many one certificate has. Calls of Flight SQL count as streams. A client's connection has none
+between two calls, and stays for a while.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import Counter
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +28,9 @@ log = logging.getLogger("sqlfl.service")
 NAME = "streams"
 HELLO = 10.0
 """Seconds within which a connection is to say who it is."""
+IDLE = 3600.0
+"""Seconds for which a connection that has made a call of Flight SQL may make none."""
+BEARER = "Bearer "
 
 
 class RefusedStream(Error):
@@ -39,13 +46,16 @@ class Most:
 
 
 class Call(flight.ServerMiddleware):  # type: ignore[misc]
-    """One stream. `who` is empty until it is known."""
+    """One stream. `who` is empty until it is known. bearer : the token of a call of Flight SQL."""
 
-    def __init__(self, streams: Streams) -> None:
+    def __init__(self, streams: Streams, bearer: str = "") -> None:
         self._streams = streams
+        self.bearer = bearer
         self.peer: Peer | None = None
         self.who = ""
         self.let_in = False
+        self.working = False
+        """The server works, and the other end has nothing to say."""
         self.last = time.monotonic()
 
     def heard(self) -> None:
@@ -60,27 +70,49 @@ class Call(flight.ServerMiddleware):  # type: ignore[misc]
         """It has said who it is, and may stay."""
         self._streams.enter(self)
 
+    def stay(self) -> None:
+        """The connection may have no call for `IDLE` seconds."""
+        self._streams.stay(self)
+
+    @contextmanager
+    def works(self) -> Iterator[None]:
+        """Wait in the block for nothing that the other end says."""
+        before, self.working = self.working, True
+        try:
+            yield
+        finally:
+            self.heard()
+            self.working = before
+
     def call_completed(self, exception: Any) -> None:
         self._streams.over(self)
 
 
 class Streams(flight.ServerMiddlewareFactory):  # type: ignore[misc]
     """Of one server. silent : seconds after which one that was let in, and says nothing, is ended.
+    methods : that are served beside streams, to whoever has a bearer token.
 
     Everything else that Flight serves is refused, before it has a thread that waits.
     """
 
-    def __init__(self, most: Most, silent: float) -> None:
-        self._most, self._silent = most, silent
+    def __init__(
+        self, most: Most, silent: float, methods: Collection[flight.FlightMethod] = ()
+    ) -> None:
+        self._most, self._silent, self._methods = most, silent, methods
         self._lock = threading.Lock()
         self._calls: set[Call] = set()
         self._of: Counter[str] = Counter()
         self._strangers = 0
         self._since: dict[Peer, float] = {}
         """When a connection without streams was first seen."""
+        self._staying: dict[Peer, str] = {}
+        """Connections that may have none, and whose they are; the one of the last call last."""
 
     def start_call(self, info: Any, headers: Any) -> Call:
-        if info.method != flight.FlightMethod.DO_EXCHANGE:
+        bearer = ""
+        if info.method in self._methods:
+            bearer = _bearer(headers)
+        elif info.method != flight.FlightMethod.DO_EXCHANGE:
             raise flight.FlightUnavailableError("there is nothing of this kind here")
         with self._lock:
             if self._strangers >= self._most.strangers:
@@ -88,7 +120,7 @@ class Streams(flight.ServerMiddlewareFactory):  # type: ignore[misc]
                 log.warning("somebody is sent away: %s", why)
                 raise flight.FlightUnavailableError(why)
             self._strangers += 1
-            call = Call(self)
+            call = Call(self, bearer)
             self._calls.add(call)
         return call
 
@@ -116,6 +148,16 @@ class Streams(flight.ServerMiddlewareFactory):  # type: ignore[misc]
             self._strangers -= not call.let_in
             call.let_in = True
 
+    def stay(self, call: Call) -> None:
+        with self._lock:
+            if call.peer is None:
+                return
+            self._staying.pop(call.peer, None)
+            self._staying[call.peer] = call.who
+            theirs = [peer for peer, who in self._staying.items() if who == call.who]
+            for peer in theirs[: -self._most.each]:
+                del self._staying[peer]
+
     def over(self, call: Call) -> None:
         with self._lock:
             self._calls.discard(call)
@@ -128,18 +170,35 @@ class Streams(flight.ServerMiddlewareFactory):  # type: ignore[misc]
         """End what has said nothing for too long: streams, and connections that have none."""
         now = time.monotonic()
         with self._lock:
-            calls = tuple(self._calls)
+            calls, staying = tuple(self._calls), set(self._staying)
         late = {call.peer for call in calls if now > call.last + self._patience(call)}
         busy = {call.peer for call in calls}
         seen: dict[Peer, float] = {}
 
         def is_late(peer: Peer) -> bool:
             seen[peer] = now if peer in busy else self._since.get(peer, now)
-            return peer in late or now > seen[peer] + HELLO
+            return peer in late or now > seen[peer] + (IDLE if peer in staying else HELLO)
 
         if ended := cut(port, is_late):
             log.warning("%d connections that said nothing are ended", ended)
         self._since = seen
+        with self._lock:
+            for peer in staying - seen.keys():
+                self._staying.pop(peer, None)
 
     def _patience(self, call: Call) -> float:
+        if call.working:
+            return math.inf
         return max(HELLO, self._silent) if call.let_in else HELLO
+
+
+def _bearer(headers: Any) -> str:
+    """Return the token of the call. Raises FlightUnauthenticatedError if there is none."""
+    values = [text for name, texts in headers.items() if name.lower() == "authorization"
+              for text in texts]  # fmt: skip
+    if len(values) != 1 or not str(values[0]).startswith(BEARER):
+        raise flight.FlightUnauthenticatedError(
+            "the analyst's pass is needed, as `authorization: Bearer ...`\n"
+            "hint: sqlfl keygen pass --config alice.toml prints one"
+        )
+    return str(values[0]).removeprefix(BEARER)

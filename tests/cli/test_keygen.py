@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from click.testing import CliRunner
 from sqlfl.cli.main import cli
 from sqlfl.service import certificates as ct
 from sqlfl.service import wrapping
+from sqlfl.service.access_tokens import checked, from_bearer, over_at
 
 
 @pytest.fixture(autouse=True)
@@ -142,3 +145,23 @@ def test_what_others_have_stays_wrapped_as_it_is() -> None:
         json.loads(Path(name).read_text())["wrapped"] for name in ("parties.secret", "shop.secret")
     )
     assert after["bank"] == before["bank"]
+
+
+def test_a_pass_for_clients_of_flight_sql() -> None:
+    made("alice", "coordinator.example")
+    settings = """certificate = "alice.crt"
+key = "alice.key"
+authority = "authority.crt"
+coordinator = "grpc+tls://coordinator.example:8815"
+"""
+    Path("alice.toml").write_text(settings)
+    assert "has no study" in run("pass --config alice.toml", 1)
+    token = run("pass --config alice.toml --study heart --hours 1").strip()
+    authority = Path("authority.crt").read_bytes()
+    text = from_bearer(token)
+    assert checked(text, authority, "coordinator.example", "heart") == "alice"
+    assert over_at(text) - dt.datetime.now(dt.UTC) < dt.timedelta(hours=1)
+    assert re.fullmatch("[A-Za-z0-9_=-]{1000,6000}", token)  # of headers' characters
+    Path("alice.toml").write_text(f'study = "heart"\n{settings.replace("coordinator = ", "# ")}')
+    assert "has no coordinator" in run("pass --config alice.toml", 1)
+    assert "--hours" in run("pass --config alice.toml --hours 25", 2)

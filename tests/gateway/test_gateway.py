@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -24,13 +23,13 @@ from adbc_driver_flightsql import DatabaseOptions
 
 import sqlfl
 from sqlfl.base.errors import Error, ModelError
-from sqlfl.gateway import messages as ms
-from sqlfl.gateway import server
+from sqlfl.gateway import calls
 from sqlfl.gateway.server import Gateway
 from sqlfl.gateway.statements import NOTES, Statements
 from sqlfl.service import certificates as ct
 from sqlfl.service.stream import Credentials
-from tests.depth import SEED, THOROUGH
+from tests.depth import THOROUGH
+from tests.gateway.frames import send_frames
 from tests.service.study import identity, studied
 
 TOKEN = "a token of a test"
@@ -279,8 +278,8 @@ def test_results_come_in_parts(
     found = cursor.fetch_arrow_table()
     assert found.nbytes > 24_000_000
     assert found.num_rows == 400
-    assert max(batch.nbytes for batch in found.to_batches()) <= server.MAX_BATCH_BYTES
-    monkeypatch.setattr(server, "MAX_BATCH_BYTES", 60_000)
+    assert max(batch.nbytes for batch in found.to_batches()) <= calls.MAX_BATCH_BYTES
+    monkeypatch.setattr(calls, "MAX_BATCH_BYTES", 60_000)
     cursor.execute(text)
     with pytest.raises(adbc_driver_manager.Error, match="a row of 60,"):
         cursor.fetch_arrow_table()
@@ -456,57 +455,9 @@ def test_what_is_kept_is_bounded(fed: sqlfl.Federation, monkeypatch: pytest.Monk
 # -- frames that no client sends ------------------------------------------------------------------
 
 
-SAMPLES = [
-    *(kind() for kind in ms.KINDS.values()),
-    ms.CommandStatementQuery("SHOW MODELS"), ms.CommandStatementUpdate("SELECT 1"),
-    ms.CommandGetTables("bank", "%", "c_s%", ("TABLE",), True), ms.CommandGetSqlInfo((0, 508, 9)),
-    ms.ActionCreatePreparedStatementRequest("SHOW MODELS WHERE $a"),
-    ms.CommandGetDbSchemas("bank", "\\%m_"), ms.TicketStatementQuery(bytes(16)),
-]  # fmt: skip
-
-
 def test_frames_that_no_client_sends(gateway: Gateway) -> None:
-    chance = random.Random(SEED)
-    options = flight.FlightCallOptions(
-        headers=[(b"authorization", f"Bearer {TOKEN}".encode())], timeout=20
-    )
-    kinds = ("info", "schema", "get", "put", "prepare", "close", "path", "others")
     with flight.connect(gateway.location) as client:
-
-        def call(kind: str, data: bytes) -> None:
-            command = flight.FlightDescriptor.for_command(data)
-            if kind == "info":
-                client.get_flight_info(command, options)
-            elif kind == "path":
-                client.get_flight_info(flight.FlightDescriptor.for_path(data[:100].hex()), options)
-            elif kind == "schema":
-                client.get_schema(command, options)
-            elif kind == "others":
-                next(iter(client.list_flights(data, options)))
-            elif kind == "get":
-                client.do_get(flight.Ticket(data), options).read_all()
-            elif kind == "put":
-                writer, _ = client.do_put(command, pa.schema([("x", pa.int64())]), options)
-                with writer:
-                    writer.write_batch(pa.record_batch({"x": [1]}))
-            else:
-                name = server.PREPARE if kind == "prepare" else server.CLOSE
-                list(client.do_action(flight.Action(name, data), options))
-
-        said: list[tuple[str, bytes]] = []
-        for number in range(20_000 if THOROUGH else 300):
-            data = bytearray(ms.pack(chance.choice(SAMPLES)))
-            for _ in range(chance.choice((0, 0, 1, 1, 2, 8))):
-                data[chance.randrange(len(data))] = chance.randrange(256)
-            if chance.random() < 0.2:
-                del data[chance.randrange(len(data)) :]
-            try:
-                call(kinds[number % len(kinds)], bytes(data))
-            except (flight.FlightError, pa.ArrowException, OSError) as error:
-                said.append((str(error), bytes(data)))
-        assert len(said) > 100
-    for word in ("Traceback", "its log says how", "Deadline"):
-        assert not [own for own in said if word in own[0]]
+        send_frames(client, TOKEN, 20_000 if THOROUGH else 300)
     with connected(gateway) as connection, connection.cursor() as cursor:
         cursor.execute("SELECT 1")
         assert cursor.fetchall() == [(1,)]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import duckdb
 
+from sqlfl.gateway.calls import FlightSqlCalls
 from sqlfl.service import certificates as ct
 from sqlfl.service import wrapping
 from sqlfl.service.access_tokens import AccessTokens
@@ -82,7 +83,10 @@ def settings(folder: Path, parties: Mapping[str, int], **other: float) -> Coordi
 def serving(
     folder: Path, own: CoordinatorSettings, state: Path | None = None, status: str | None = None
 ) -> Iterator[Running]:
-    service = Service(own, "grpc+tls://127.0.0.1:0", state, insecure=False, status=status)
+    service = Service(
+        own, "grpc+tls://127.0.0.1:0", state, insecure=False, status=status,
+        flight_sql=FlightSqlCalls,
+    )  # fmt: skip
     try:
         yield Running(folder, service, f"grpc+tls://127.0.0.1:{service.port}")
     finally:
@@ -119,9 +123,11 @@ def studied(
     state: Path | None = None,
     *,
     open: bool = True,
+    **other: float,
 ) -> Iterator[Running]:
     """A study `heart` of `alice` and `carol` over these parties, of one client each."""
-    own = settings(folder, dict.fromkeys(databases, 1), lease=5.0, heartbeat=0.5)
+    given = {"lease": 5.0, "heartbeat": 0.5, **other}
+    own = settings(folder, dict.fromkeys(databases, 1), **given)
     with ExitStack() as stack:
         study = stack.enter_context(serving(folder, own, state))
         for party, con in databases.items():

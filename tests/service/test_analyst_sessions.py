@@ -120,9 +120,10 @@ def test_an_analyst_who_leaves_amid_a_statement(
 
 def test_counts_of_statements() -> None:
     desk = AnalystSession("heart", "alice", {"bank": (PartyConnection("bank", 1.0),)}, None)
-    assert [desk.begin(2) for _ in range(3)] == [True, True, False]
+    assert [desk.begin(2) for _ in range(2)] == [None, None]
+    assert "2 statements of alice are running" in str(desk.begin(2))
     desk.end()
-    assert desk.begin(2)
+    assert desk.begin(2) is None
     desk.close()
 
 

@@ -22,6 +22,7 @@ import pyarrow as pa
 from sqlfl.base.errors import Error, WireError
 from sqlfl.integrations.nvflare.asking import NumberedAnswers
 from sqlfl.service.hosting import Host, hosted
+from sqlfl.service.owner_services import owner_served
 from sqlfl.service.settings import PartySettings, read_settings
 
 try:
@@ -57,11 +58,10 @@ class Site:
             stack.enter_context(self._answers)
             self._host = stack.enter_context(hosted(settings, settings.credentials()))
             stack.callback(self._answers.end)
+            stack.enter_context(owner_served(self._host, settings))
             self._host.welcome(settings.coordinator, secrets.token_hex(16))
             self._stack = stack.pop_all()
         log.info("%s serves party %s", collab.site_name, settings.name)
-        if settings.notify is not None or settings.page is not None:
-            log.warning("`notify` and `page` are of `sqlfl party`: a site of NVFlare has neither")
 
     @collab.final
     def end(self) -> None:
