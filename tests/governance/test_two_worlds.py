@@ -521,6 +521,10 @@ LINKED: dict[str, tuple[str, str, str]] = {
     "VALUES": (
         "SELECT 1 FROM patients p JOIN (VALUES ('n17')) v(ssn) USING (ssn)", "ssn", "'m4'",
     ),
+    "a text beside a number": (
+        "SELECT 1 FROM (SELECT ssn FROM patients WHERE pid = 17) p JOIN visits v ON v.pid = p.ssn",
+        "ssn", "'517'",
+    ),
     "IN": ("SELECT 1 FROM patients p WHERE p.ssn IN (SELECT 'n17')", "ssn", "'m4'"),
 }  # fmt: skip
 """The same of what is no link, though its column is granted for JOIN."""
