@@ -8,6 +8,7 @@ import importlib
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import duckdb
@@ -165,6 +166,40 @@ def test_the_page_on_owners_runs(
     with duckdb.connect() as con:
         for text in begun:
             assert len(sqlfl.owner(con).sql(text))
+
+
+def test_a_model_of_dbt_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By dbt's connection and a stand-in of its object."""
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(
+        r"^```python\n(.*?)^```", (ROOT / "docs/predict.md").read_text(), re.M | re.S
+    )
+    (block,) = (text for text in blocks if "def model(" in text)
+    namespace: dict[str, Any] = {}
+    exec(compile(block, "docs/predict.md", "exec"), namespace)
+    rows = "CREATE TABLE customers AS SELECT i AS pid, {} FROM range(120) t(i)"
+    with duckdb.connect("warehouse.duckdb") as con, duckdb.connect("shop.duckdb") as shop:
+        con.execute(rows.format("sin(i) AS balance, i % 3 = 0 AS churned"))
+        shop.execute(rows.format("cos(i) AS spent"))
+    told: list[tuple[object, ...]] = []
+    dbt = SimpleNamespace(
+        config=lambda **given: told.append(tuple(given.items())),
+        ref=lambda name: told.append((name,)),
+    )
+    with duckdb.connect("warehouse.duckdb") as con:
+        with sqlfl.connect("churn.duckdb", progress=False) as fed:
+            fed.attach("bank", con)
+            fed.attach("shop", "shop.duckdb")
+            fed.sql(
+                "TRAIN MODEL churn USING logistic_regression TARGET churned FROM (SELECT "
+                "c.balance, s.spent, c.churned FROM bank.customers c JOIN shop.customers s "
+                "ON c.pid = s.pid)"
+            )
+        for _ in range(2):  # dbt runs it again
+            found = namespace["model"](dbt, con.cursor()).fetchall()
+    assert sorted(pid for pid, _ in found) == list(range(120))
+    assert all(0.0 < risk < 1.0 for _, risk in found)
+    assert told == [(("materialized", "table"),), ("customers",)] * 2
 
 
 def test_the_page_on_transformations_runs(capsys: pytest.CaptureFixture[str]) -> None:
