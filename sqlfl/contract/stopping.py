@@ -1,4 +1,8 @@
-"""Reasons why training ended, and bounds on how far the model then is from the best one."""
+"""Reasons why training ended, and bounds on how far the model then is from the best one.
+
+Methods and `sqlfl.coordinator.training` decide that it ends: by a proof, the last epoch, patience
+or an interrupt.
+"""
 
 from __future__ import annotations
 
