@@ -47,7 +47,7 @@ def fuzz(end: str, kinds: list[str], count: int) -> list[dict[str, Any]]:
 
 def test_messages_that_are_mutated() -> None:
     kinds = list(KINDS)
-    found = fuzz("wire", kinds, 1000 if THOROUGH else 28)
+    found = fuzz("wire", kinds, 800 if THOROUGH else 28)
     assert [(item["kind"], item["deaths"]) for item in found if item["deaths"]] == []
     for item in found:  # the mutations are neither all harmless nor all alike
         assert item["outcomes"]["WireError"] > item["outcomes"]["received"] > 0, item
@@ -56,7 +56,7 @@ def test_messages_that_are_mutated() -> None:
 def test_requests_that_are_mutated() -> None:
     """A party that is in the midst of a run answers all of them."""
     kinds = list(KINDS) if THOROUGH else list(TO_PARTIES)
-    found = fuzz("party", kinds, 500 if THOROUGH else 14)
+    found = fuzz("party", kinds, 400 if THOROUGH else 14)
     assert [(item["kind"], item["deaths"]) for item in found if item["deaths"]] == []
     assert all(item["outcomes"]["Failure"] > 0 for item in found)
     assert any(item["outcomes"].get("answered") for item in found)

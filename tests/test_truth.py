@@ -37,7 +37,7 @@ def rate_of(data: oracle.Central) -> float:
 
 
 @given(cases(), CLIENTS, ENGINES)
-@examples(1, 500)
+@examples(1, 160)
 def test_a_full_batch_step_is_the_central_one(case: Case, clients: int, engine: str) -> None:
     """θ = −η∇ after one step from 0, so equal predictions are equal gradients."""
     with case.open(clients) as databases, federation(databases) as fed:
@@ -51,7 +51,7 @@ def test_a_full_batch_step_is_the_central_one(case: Case, clients: int, engine: 
 
 
 @given(cases(), CLIENTS, ENGINES, st.sampled_from((1e-4, 1e-2)))
-@examples(1, 200)
+@examples(1, 100)
 def test_lbfgs_reaches_the_central_optimum(
     case: Case, clients: int, engine: str, l2: float
 ) -> None:
@@ -72,7 +72,7 @@ def test_lbfgs_reaches_the_central_optimum(
 
 
 @given(cases(), CLIENTS)
-@examples(2, 200)
+@examples(2, 120)
 def test_joined_rows_that_are_not_written_down_train_the_same_model(
     case: Case, clients: int
 ) -> None:
@@ -96,7 +96,7 @@ def test_joined_rows_that_are_not_written_down_train_the_same_model(
 
 
 @given(cases(outer=True), CLIENTS)
-@examples(1, 200)
+@examples(1, 150)
 def test_joined_rows_in_files_train_the_same_model(case: Case, clients: int) -> None:
     """As joins that do not fit memory are trained, where they are none along trees."""
     with pytest.MonkeyPatch.context() as patch, case.open(clients) as databases:
@@ -136,7 +136,7 @@ OUTER = cases(outer=True)
 
 
 @given(OUTER, CLIENTS, ENGINES)
-@examples(1, 120)
+@examples(1, 70)
 def test_a_full_batch_step_over_outer_joins_is_the_central_one(
     case: Case, clients: int, engine: str
 ) -> None:
@@ -180,7 +180,7 @@ def test_defaults_are_within_a_thousandth_of_the_optimum(case: Case, clients: in
 
 
 @given(cases(), CLIENTS, st.sampled_from(("exact", "consensus")))
-@examples(1, 100)
+@examples(1, 60)
 def test_admm_never_diverges_and_approaches_the_optimum(
     case: Case, clients: int, union: str
 ) -> None:

@@ -701,7 +701,7 @@ def the_policy(draw: random.Random, column: str, secret: str) -> tuple[str, list
 
 
 def test_statements_in_two_worlds(monkeypatch: pytest.MonkeyPatch) -> None:
-    number = 500 if depth.THOROUGH else 3 if depth.QUICK else 10
+    number = 300 if depth.THOROUGH else 3 if depth.QUICK else 10
     serve = LocalTransport._serve
     receiving: list[bytes] = []
 

@@ -84,7 +84,7 @@ def test_rows_are_those_of_the_query(
 
 # -- random queries --------------------------------------------------------------------------------
 
-STATEMENTS = 3000 if THOROUGH else 30
+STATEMENTS = 1500 if THOROUGH else 30
 EACH = 10
 """Queries over the same parties."""
 

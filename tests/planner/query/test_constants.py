@@ -107,7 +107,7 @@ def test_constants_as_a_part_of_a_union_are_refused_by_what_they_are(
 
 # -- random queries --------------------------------------------------------------------------------
 
-STATEMENTS = 3000 if THOROUGH else 30
+STATEMENTS = 1500 if THOROUGH else 30
 EACH = 10
 """Queries over the same parties."""
 

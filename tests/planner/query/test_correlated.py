@@ -222,7 +222,7 @@ def test_values_over_no_rows_are_those_of_duckdb() -> None:
 
 # -- random queries --------------------------------------------------------------------------------
 
-STATEMENTS = 3000 if THOROUGH else 30
+STATEMENTS = 1200 if THOROUGH else 30
 EACH = 10
 """Queries over the same parties."""
 CALLS = (

@@ -127,7 +127,7 @@ def test_no_text_follows_where_the_database_has_a_collation() -> None:
 
 # -- random queries --------------------------------------------------------------------------------
 
-QUERIES = 3000 if THOROUGH else 40
+QUERIES = 1500 if THOROUGH else 40
 TYPES = ("INTEGER", "BIGINT", "SMALLINT", "VARCHAR", "DOUBLE", "DATE", "DECIMAL(5,1)")
 VALUES = {
     "VARCHAR": ["'a'", "'b'", "'A'", "'ab'", "''"],

@@ -130,7 +130,7 @@ def test_others_are_refused(condition: str, catalog: DatabaseCatalog) -> None:
 
 # -- random queries --------------------------------------------------------------------------------
 
-STATEMENTS = 3000 if THOROUGH else 30
+STATEMENTS = 1500 if THOROUGH else 30
 EACH = 10
 """Queries over the same parties."""
 
