@@ -43,8 +43,8 @@ settings.register_profile("thorough", max_examples=500, **_COMMON)
 
 def examples(few: int, many: int | None = None) -> settings:
     """Return the settings of a test whose examples take long: `few` examples, and at depth
-    'thorough' `many` (20 times `few` where it is not given): no more than five minutes of a core, as
-    the tests of a shard cannot be divided further."""
+    'thorough' `many` (20 times `few` where it is not given). They may take five minutes of a core,
+    since a test is in one shard, and runs on one core."""
     return settings(max_examples=(many or 20 * few) if THOROUGH else few)
 
 
