@@ -93,7 +93,7 @@ def _draw(axes: Axes, rows: Sequence[Row], *, bars: bool) -> None:
     for place, (_, value, low, high) in zip(places, rows, strict=True):
         if low is not None and high is not None:
             ends = [[value - low], [high - value]]
-            axes.errorbar([value], [place], xerr=ends, color="0.3", capsize=2, linewidth=1)
+            axes.errorbar([value], [place], xerr=ends, color="0.5", capsize=2, linewidth=1)
     axes.set_yticks(places, [name for name, *_ in rows])
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.grid(axis="x", alpha=0.3)

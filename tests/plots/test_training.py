@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import struct
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from matplotlib import image
 
 import sqlfl
 from sqlfl.coordinator.training import HISTORY
@@ -162,6 +164,26 @@ def test_a_notebook_gets_a_picture_with_its_size_and_its_words() -> None:
     width, height = struct.unpack(">II", data[16:24])
     assert (width, height) == (2 * metadata["width"], 2 * metadata["height"])
     assert metadata["alt"] == "model m: objective (log-loss, nats per row) over iteration"
+
+
+def test_a_notebook_gets_a_picture_for_light_and_dark_pages() -> None:
+    """Nothing behind it, and no black; what is saved is black on white, before and after."""
+
+    def colors(data: bytes) -> set[tuple[int, ...]]:
+        pixels = image.imread(io.BytesIO(data), format="png")
+        every = (255 * pixels).round().astype(int).reshape(-1, 4)
+        return {tuple(one) for one in np.unique(every, axis=0).tolist()}
+
+    figure = training_figure(model(train_loss=[2.0, 1.0], valid_loss=[2.0, 1.5]))
+    saved = io.BytesIO()
+    figure.savefig(saved)
+    shown, _ = figure._repr_png_()
+    assert min(alpha for *_, alpha in colors(shown)) == 0
+    assert not [own for own in colors(shown) if own[3] == 255 and max(own[:3]) < 100]
+    assert {(0, 0, 0, 255), (255, 255, 255, 255)} <= colors(saved.getvalue())
+    again = io.BytesIO()
+    figure.savefig(again)
+    assert again.getvalue() == saved.getvalue()
 
 
 def test_a_trained_model_plots(database: Any, tmp_path: Path) -> None:
