@@ -339,6 +339,8 @@ def _check_specification(item: SlotSpecification) -> None:
         raise ValueError(f"a fragment beyond {MOST_FRAGMENTS}")
     if len(set(indices)) < len(indices) or not linked <= set(indices):
         raise ValueError("fragments are met twice, or links are none of them")
+    if len({kept for kept, _ in item.links}) < len(item.links):
+        raise ValueError("a fragment has two links")
     if not 0 <= item.folds <= MOST_FOLDS:
         raise ValueError(f"rows are drawn into {item.folds} parts")
     if not 0 <= item.slot <= MOST_FRAGMENTS or not 0 <= item.split < 1:

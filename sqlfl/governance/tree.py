@@ -169,6 +169,7 @@ def read(
     _check_size(statements[0])
     reader = _Reader(columns, functions, shown, types)
     outputs = reader.query(statements[0]["node"], SelectScope())
+    reader.keep(statements[0]["node"], outputs)
     links = {side.column for pair in reader.pairs for side in pair}
     return SelectReading(
         outputs,
@@ -280,6 +281,17 @@ class _Reader:
             return self._query(node, outer)
         finally:
             self._deep -= 1
+
+    def keep(self, node: Node, outputs: tuple[SelectOutput, ...]) -> None:
+        """Take an output that says whether a row is kept for a condition, where it has its name
+        from elsewhere than its own alias: from a subquery, a CTE, `*` or a union.
+        """
+        items = node.get("select_list") or []
+        for place, output in enumerate(outputs):
+            alone = len(items) == len(outputs) and folded(items[place].get("alias") or "") == KEPT
+            if output.name == KEPT and not alone:
+                self._decide("WHERE", output.reads)
+                self._choose("WHERE", [output])
 
     def _query(self, node: Node, outer: SelectScope) -> tuple[SelectOutput, ...]:
         kind = node.get("type")
@@ -402,7 +414,7 @@ class _Reader:
         for item in items:
             if item.get("class") == "STAR":
                 outputs += self._star(item, scope)
-            elif folded(item.get("alias") or "") == KEPT:
+            elif self._deep == 1 and folded(item.get("alias") or "") == KEPT:
                 # whether a row is kept: a condition
                 outputs.append(SelectOutput(KEPT, self._condition(item, scope, "WHERE")))
             else:

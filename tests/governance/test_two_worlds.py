@@ -495,6 +495,23 @@ ALONE: dict[str, tuple[str, str, str]] = {
         "age", "300",
     ),
     "a row that is kept": ("SELECT (p.age = 77) AS sqlfl_kept FROM patients p", "age", "77"),
+    "a row that a subquery keeps": (
+        "SELECT sqlfl_kept FROM (SELECT p.age = 77 FROM patients p) q(sqlfl_kept)", "age", "77",
+    ),
+    "a row that * keeps": (
+        "SELECT * FROM (SELECT p.age = 77 FROM patients p) q(sqlfl_kept)", "age", "77",
+    ),
+    "a row that WITH keeps": (
+        "WITH q(sqlfl_kept) AS (SELECT p.age = 77 FROM patients p) FROM q", "age", "77",
+    ),
+    "a row that a union keeps": (
+        "SELECT pid = 0 AS sqlfl_kept FROM patients UNION ALL SELECT age = 77 FROM patients",
+        "age", "77",
+    ),
+    "a row that an alias of itself keeps": (
+        "SELECT q.sqlfl_kept FROM (SELECT p.age = 77 AS sqlfl_kept FROM patients p) q", "age",
+        "77",
+    ),
     "a column without JOIN": (
         "SELECT 1 FROM patients p JOIN visits v ON p.age = v.pid", "age", "0",
     ),

@@ -14,7 +14,11 @@ import pyarrow as pa
 import pytest
 
 from sqlfl.base.errors import InternalError, ModelError
-from sqlfl.contract.schema import SlotSpecification
+from sqlfl.contract.schema import (
+    SlotSpecification,
+    specifications_from_json,
+    specifications_to_json,
+)
 from sqlfl.udfs.encoding.features import local_encoding, statistics
 from sqlfl.udfs.numbering import numbering
 from sqlfl.udfs.numbering.drawing import folds_of, split_of
@@ -505,6 +509,12 @@ def test_copies_of_a_row_are_in_one_fold_whatever_their_class(database: Open) ->
     np.testing.assert_array_equal(folds[::2], folds[1::2])
     # 4 rows have `true` twice, and the 56 others are dealt as rows of `false`
     np.testing.assert_array_equal(np.bincount(folds[::2]), [15] * 4)
+
+
+def test_a_fragment_has_one_link() -> None:
+    twice = replace(WANTED, fragments=(0, 1, 2), links=((0, 1), (0, 2)))
+    with pytest.raises(InternalError, match="a fragment has two links"):
+        specifications_from_json(specifications_to_json((twice,)))
 
 
 def test_neither_weights_nor_a_split_where_the_slot_has_none(database: Open) -> None:
