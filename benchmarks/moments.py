@@ -1,16 +1,21 @@
 """Private regression by `algorithm = 'moments'`: what ε costs, over tasks of several shapes.
 
-    python benchmarks/moments.py [--data FOLDER] [--only air,late] [--repeats 5] [--wide 5]
-        [--rounds 1] [--epsilons 1,4,8]
+    python benchmarks/moments.py [--data FOLDER] [--only air,late] [--seeds 1,2,3,4,5]
+        [--epsilons 1,4,8] [--rounds 1] [--wide 5] [--work FOLDER] [--page FILE]
 
-`air` (minutes in the air), `late` (more than 15 minutes late), `few` (2000 flights) and `weather`
-(a flight with every hour of its day, many to many) are over nycflights13, which lies in
-examples/data. `ml` (MovieLens-1M, movies by genre), `phishing` and `har` need a FOLDER with
+`air` (minutes in the air), `late` (more than 15 minutes late), `few` and `few late` (2000 flights)
+and `weather` (a flight with every hour of its day, many to many) are over nycflights13, which lies
+in examples/data. `ml` (MovieLens-1M, movies by genre), `phishing` and `har` need a FOLDER with
 movielens-1m/*.parquet, phishing/phishing.parquet and uci-har/windows.parquet. `july` (more than 30
 minutes late, by every hour of the day's weather, many to many) and `har` (is somebody walking
-upstairs, by 20 columns at each of two parties) were not looked at while the method was built. Each
-number is a mean over repeats, and the worst of them; noise differs from run to run. Rows for
-testing are a fifth that a hash chooses; of `har` they are other people's.
+upstairs, by 20 columns at each of two parties) were not looked at while the method was built.
+`independent`, `suppression` and `sums` are made up. Rows for testing are a fifth that a hash
+chooses; of `har` they are other people's.
+
+Seeds draw the made-up tables and the noise of AdaSSP. The noise of the product has no seed, so its
+runs cannot be repeated to the digit. All tasks run with the first seed, then with the next. Every
+run is kept as it ends in moments.json of --work, and not made again; `--render` makes tables of
+what is there.
 
 `--rounds` is the option of the method; without it, the method's own default holds.
 
@@ -28,15 +33,19 @@ import argparse
 import json
 import math
 import re
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import numpy as np
+import pyarrow as pa
 from dp_accounting import get_sigma_gaussian
+from results import Results, insert, table
 
 import sqlfl
 
@@ -67,7 +76,8 @@ class Task:
     query: str
     """Query, in which {rows} stands for the table of rows to train on, or to test on."""
     bounds: dict[str, list[float] | list[str]]
-    parties: Callable[[Path], dict[str, duckdb.DuckDBPyConnection]]
+    parties: Callable[[Path, int], dict[str, duckdb.DuckDBPyConnection]]
+    """The parties' databases, by the folder of data and the seed."""
     more: str = ""
     """Options of PRIVACY."""
 
@@ -76,6 +86,13 @@ def _of(folder: Path, **tables: str) -> duckdb.DuckDBPyConnection:
     con = duckdb.connect()
     for name, text in tables.items():
         con.execute(f"CREATE TABLE {name} AS {text.format(data=folder)}")
+    return con
+
+
+def _of_rows(given: pa.Table, **tables: str) -> duckdb.DuckDBPyConnection:
+    con = duckdb.connect().register("given", given)
+    for name, text in tables.items():
+        con.execute(f"CREATE TABLE {name} AS {text}")
     return con
 
 
@@ -97,7 +114,7 @@ def flights(condition: str, where: Path = EXAMPLES) -> dict[str, duckdb.DuckDBPy
     }
 
 
-def movielens(folder: Path) -> dict[str, duckdb.DuckDBPyConnection]:
+def movielens(folder: Path, seed: int) -> dict[str, duckdb.DuckDBPyConnection]:
     own = folder / "movielens-1m"
     ratings = f"(SELECT * FROM '{own}/ratings.parquet')"
     movies = (
@@ -118,6 +135,53 @@ def phishing(folder: Path) -> dict[str, duckdb.DuckDBPyConnection]:
     return {"left": _of(folder, **_split(source, "id")), "right": _of(folder, pages=every)}
 
 
+def shop(folder: Path, seed: int) -> dict[str, duckdb.DuckDBPyConnection]:
+    """Orders, customers and goods, whose columns are independent; the price is a sum of effects."""
+    draw = np.random.default_rng(seed)
+    kinds = np.array(["a", "b", "c", "d"])
+    people = pa.table({
+        "id": np.arange(2_000), "age": draw.uniform(20, 80, 2_000),
+        "income": draw.uniform(1, 9, 2_000), "place": kinds[draw.integers(0, 4, 2_000)],
+    })  # fmt: skip
+    goods = pa.table({
+        "id": np.arange(500), "weight": draw.uniform(0, 10, 500),
+        "stars": draw.uniform(1, 5, 500), "kind": kinds[draw.integers(0, 4, 500)],
+    })  # fmt: skip
+    person, good = draw.zipf(1.5, 20_000) % 2_000, draw.integers(0, 500, 20_000)
+    amount, hour = draw.uniform(1, 10, 20_000), draw.uniform(0, 24, 20_000)
+    price = amount + people["age"].to_numpy()[person] / 10 + people["income"].to_numpy()[person]
+    price += goods["weight"].to_numpy()[good] - goods["stars"].to_numpy()[good]
+    price += 2 * (people["place"].to_numpy()[person] == "a") + draw.normal(size=20_000) * 2
+    orders = pa.table({
+        "id": np.arange(20_000), "person": person, "good": good, "amount": amount,
+        "dep_hour": hour, "price": price,
+    })  # fmt: skip
+    return {
+        "shop": _of_rows(orders, **_split("given", "id")),
+        "bank": _of_rows(people, people="FROM given"),
+        "maker": _of_rows(goods, goods="FROM given"),
+    }
+
+
+def pairs(sign: float) -> Callable[[Path, int], dict[str, duckdb.DuckDBPyConnection]]:
+    """Two tables of a column each, correlated by 0.8, and y = a + sign b + noise."""
+
+    def parties(folder: Path, seed: int) -> dict[str, duckdb.DuckDBPyConnection]:
+        draw = np.random.default_rng(seed)
+        shared, *own = draw.normal(size=(3, 20_000))
+        a, b = (math.sqrt(0.8) * shared + math.sqrt(0.2) * part for part in own)
+        y = a + sign * b + 0.3 * draw.normal(size=20_000)
+        left = pa.table({"id": np.arange(20_000), "a": a, "y": y})
+        right = pa.table({"id": np.arange(20_000), "b": b})
+        return {
+            "one": _of_rows(left, **_split("given", "id")),
+            "two": _of_rows(right, others="FROM given"),
+        }
+
+    return parties
+
+
+PAIR = "SELECT l.a, r.b, l.y FROM one.{rows} l JOIN two.others r ON l.id = r.id"
 JOIN = (
     "FROM airline.{rows} f JOIN meteo.weather w ON f.origin = w.origin AND "
     "f.time_hour = w.time_hour JOIN registry.planes p ON f.tailnum = p.tailnum"
@@ -126,40 +190,41 @@ LATE = (
     "SELECT f.distance, f.carrier, f.hour AS dep_hour, w.wind_speed, w.visib, w.precip, "
     f"p.seats, f.arr_delay > 15 AS late {JOIN}"
 )
+FEW = "hash(flight, time_hour, 7) % 112 = 0"
 TASKS = {
     "air": Task(
         "linear_regression", "r2", "air_time",
         f"SELECT f.distance, f.carrier, w.wind_speed, w.visib, p.seats, f.air_time {JOIN}",
-        FLIGHTS, lambda folder: flights("air_time IS NOT NULL"),
+        FLIGHTS, lambda folder, seed: flights("air_time IS NOT NULL"),
     ),
     "late": Task(
         "logistic_regression", "auc", "late", LATE,
-        FLIGHTS, lambda folder: flights("arr_delay IS NOT NULL"),
+        FLIGHTS, lambda folder, seed: flights("arr_delay IS NOT NULL"),
     ),
     "few late": Task(
         "logistic_regression", "auc", "late", LATE,
         FLIGHTS,
-        lambda folder: flights("arr_delay IS NOT NULL AND hash(flight, time_hour, 7) % 112 = 0"),
+        lambda folder, seed: flights(f"arr_delay IS NOT NULL AND {FEW}"),
     ),
     "few": Task(
         "linear_regression", "r2", "air_time",
         f"SELECT f.distance, f.carrier, w.wind_speed, w.visib, p.seats, f.air_time {JOIN}",
         FLIGHTS,
-        lambda folder: flights("air_time IS NOT NULL AND hash(flight, time_hour, 7) % 112 = 0"),
+        lambda folder, seed: flights(f"air_time IS NOT NULL AND {FEW}"),
     ),
     "weather": Task(
         "linear_regression", "r2", "taxi",
         "SELECT f.distance, f.hour AS dep_hour, w.wind_speed, w.visib, w.temp, "
         "f.air_time / 60.0 AS taxi FROM airline.{rows} f JOIN meteo.weather w ON "
         "f.origin = w.origin AND f.month = w.month AND f.day = w.day",
-        FLIGHTS, lambda folder: flights("air_time IS NOT NULL AND month = 1"),
+        FLIGHTS, lambda folder, seed: flights("air_time IS NOT NULL AND month = 1"),
     ),
     "july": Task(
         "logistic_regression", "auc", "late",
         "SELECT f.distance, f.carrier, f.hour AS dep_hour, w.temp, w.humid, w.wind_speed, "
         "w.precip, w.pressure, w.visib, f.arr_delay > 30 AS late FROM airline.{rows} f "
         "JOIN meteo.weather w ON f.origin = w.origin AND f.month = w.month AND f.day = w.day",
-        FLIGHTS, lambda folder: flights("arr_delay IS NOT NULL AND month = 7"),
+        FLIGHTS, lambda folder, seed: flights("arr_delay IS NOT NULL AND month = 7"),
     ),
     "ml": Task(
         "linear_regression", "rmse", "rating",
@@ -175,7 +240,25 @@ TASKS = {
         },
         movielens,
     ),
+    "independent": Task(
+        "linear_regression", "r2", "price",
+        "SELECT o.amount, o.dep_hour, p.age, p.income, p.place, g.weight, g.stars, g.kind, o.price "
+        "FROM shop.{rows} o JOIN bank.people p ON o.person = p.id JOIN maker.goods g "
+        "ON o.good = g.id",
+        {
+            "amount": [0, 10], "dep_hour": [0, 24], "age": [0, 100], "income": [0, 10],
+            "weight": [0, 10], "stars": [1, 5], "place": ["a", "b", "c", "d"],
+            "kind": ["a", "b", "c", "d"],
+        },
+        shop,
+    ),
+    "suppression": Task(
+        "linear_regression", "r2", "y", PAIR, {"a": [-4, 4], "b": [-4, 4]}, pairs(-1.0)
+    ),
+    "sums": Task("linear_regression", "r2", "y", PAIR, {"a": [-4, 4], "b": [-4, 4]}, pairs(1.0)),
 }  # fmt: skip
+
+MADE_UP = ("independent", "suppression", "sums")
 
 
 def _phishing(folder: Path) -> Task:
@@ -195,7 +278,7 @@ def _phishing(folder: Path) -> Task:
     )
     query = query.replace("left.", "one.").replace("right.", "two.")
 
-    def parties(own: Path) -> dict[str, duckdb.DuckDBPyConnection]:
+    def parties(own: Path, seed: int) -> dict[str, duckdb.DuckDBPyConnection]:
         return dict(zip(("one", "two"), phishing(own).values(), strict=True))
 
     return Task("logistic_regression", "auc", "y", query, bounds, parties, "delta = 1e-5, ")
@@ -207,7 +290,7 @@ def _har(folder: Path) -> Task:
     columns = [row[0] for row in duckdb.sql(f"DESCRIBE FROM {source}").fetchall()][5:45]
     listed = [f"{'l' if k < 20 else 'r'}.{name}" for k, name in enumerate(columns)]
 
-    def parties(folder: Path) -> dict[str, duckdb.DuckDBPyConnection]:
+    def parties(folder: Path, seed: int) -> dict[str, duckdb.DuckDBPyConnection]:
         shares = {
             rows: f"SELECT * FROM {source} WHERE split = '{rows}'" for rows in ("train", "test")
         }
@@ -228,47 +311,47 @@ ELSEWHERE = {"phishing": _phishing, "har": _har}
 def runs(
     task: Task,
     folder: Path,
-    repeats: int,
+    seed: int,
+    epsilons: Sequence[float | None],
     rounds: int | None = None,
-    epsilons: Sequence[float] = EPSILONS,
-) -> Iterator[dict[str, object]]:
+) -> Iterator[tuple[float | None, dict[str, Any]]]:
+    """Train and evaluate at each ε, None being L-BFGS without PRIVACY."""
     with sqlfl.connect(progress=False) as fed:
-        for party, con in task.parties(folder).items():
+        for party, con in task.parties(folder, seed).items():
             fed.attach(party, con)
         query = task.query.format(rows="train")
         head = query.partition(" FROM ")[0]
-        used = {
-            n: b
-            for n, b in task.bounds.items()
-            if n in head.replace(".", " ").replace(",", "").split()
-        }
+        names = head.replace(".", " ").replace(",", "").split()
+        used = {name: bounds for name, bounds in task.bounds.items() if name in names}
         bounds = ", ".join(
             f"'{n}': {json.dumps(b).replace(chr(34), chr(39))}" for n, b in used.items()
         )
         bounds = bounds.replace("'Children's'", "'Children''s'")
-        scored = f"EVALUATE MODEL m FROM ({task.query.format(rows='test')})"
-        for epsilon in (*epsilons, None):
+        for epsilon in epsilons:
+            asked = f", rounds = {rounds}" if rounds else ""
             more = task.more or f"delta = {DELTA}, "
             clause = f"PRIVACY ({more}epsilon = {epsilon}, feature_bounds = {{{bounds}}})"
-            found, told = [], []
+            options = f"WITH (algorithm = 'moments'{asked}) {clause}" if epsilon else ""
             started = time.perf_counter()
-            for _ in range(1 if epsilon is None else repeats):
-                asked = f", rounds = {rounds}" if rounds else ""
-                options = f"WITH (algorithm = 'moments'{asked}) {clause}" if epsilon else ""
-                head = f"TRAIN OR REPLACE MODEL m USING {task.kind} TARGET {task.target}"
-                fed.sql(f"{head} {options} FROM ({query})")
-                model = fed.model("m")
-                (row,) = fed.sql(scored).arrow().to_pylist()
-                found.append(row[task.metric])
-                told.append(model.metrics.get("explained"))
-            worst = max(found) if task.metric == "rmse" else min(found)
+            fed.sql(
+                f"TRAIN OR REPLACE MODEL m USING {task.kind} TARGET {task.target} {options} "
+                f"FROM ({query})"
+            )
+            seconds = time.perf_counter() - started
+            model = fed.model("m")
+            scored = fed.sql(f"EVALUATE MODEL m FROM ({task.query.format(rows='test')})")
+            (row,) = scored.arrow().to_pylist()
             last = model.history.to_pylist()[-1]
-            yield {
-                "epsilon": epsilon, "mean": sum(found) / len(found), "worst": worst,
-                "explained": None if epsilon is None else sum(told) / len(told),
-                "rounds": last["rounds"], "up": last["bytes_up"],
-                "seconds": (time.perf_counter() - started) / len(found),
-            }  # fmt: skip
+            yield (
+                epsilon,
+                {
+                    "score": row[task.metric],
+                    "explained": model.metrics.get("explained"),
+                    "rounds": last["rounds"],
+                    "up": last["bytes_up"],
+                    "seconds": seconds,
+                },
+            )
 
 
 def _columns(names: list[str], table: dict[str, np.ndarray], task: Task) -> np.ndarray:
@@ -286,11 +369,13 @@ def _columns(names: list[str], table: dict[str, np.ndarray], task: Task) -> np.n
     return np.column_stack([*parts, np.ones(len(parts[0]))]).astype(np.float32)
 
 
-def _joined(task: Task, folder: Path) -> tuple[list[np.ndarray], np.ndarray, list[np.ndarray]]:
+def _joined(
+    task: Task, folder: Path, seed: int
+) -> tuple[list[np.ndarray], np.ndarray, list[np.ndarray]]:
     """Return X and y of the rows to train on and of those for the test, and the largest fan-out of
     the table rows that each of the first is made of."""
     con = duckdb.connect()
-    for party, own in task.parties(folder).items():
+    for party, own in task.parties(folder, seed).items():
         con.execute(f"CREATE SCHEMA {party}")
         for (name,) in own.sql("SELECT table_name FROM duckdb_tables()").fetchall():
             rows = own.sql(f"FROM {name}").arrow()
@@ -333,38 +418,37 @@ def _changes(task: Task) -> tuple[float, float]:
     return gram, labels
 
 
-def central(
-    task: Task, folder: Path, repeats: int, epsilons: Sequence[float] = EPSILONS
-) -> Iterator[dict[str, object]]:
-    """AdaSSP over the joined table."""
-    (x, tested), fan_out, (y, truth) = _joined(task, folder)
-    delta = float(re.findall(r"delta = ([^,]+)", task.more)[0]) if task.more else DELTA
-    of_gram_rows, of_label_rows = _changes(task)
-    mean = float(y.mean())
-    reach = float(np.quantile(np.abs(y - mean), 0.99))
-    y = np.clip(y, mean - reach, mean + reach)
-    caps = np.unique(np.quantile(fan_out, (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)))
-    cap = float(min(caps, key=lambda c: c / np.minimum(1.0, c / fan_out).sum()))
-    weights = np.minimum(1.0, cap / fan_out)
-    gram, moments = x.T @ (x * weights[:, None]).astype(np.float64), x.T @ (weights * (y - mean))
-    d = len(gram)
-    generator = np.random.default_rng()
-    for epsilon in epsilons:
-        sigma = get_sigma_gaussian(epsilon, delta) * math.sqrt(3.0)
-        of_gram, of_moments = sigma * cap * of_gram_rows, sigma * cap * of_label_rows * reach
-        scores = []
-        for _ in range(repeats):
-            upper = np.triu(generator.normal(size=(d, d))) * of_gram
-            noised = gram + upper + np.triu(upper, 1).T
-            least = np.linalg.eigvalsh(gram)[0] + generator.normal() * of_gram
-            least = max(least - of_gram * math.sqrt(2.0 * math.log(6.0 / 0.05)), 0.0)
-            ridge = max(0.0, of_gram * math.sqrt(d * math.log(2 * d * d / 0.05)) - least)
-            theta = np.linalg.solve(
-                noised + ridge * np.eye(d), moments + generator.normal(size=d) * of_moments
-            )
-            scores.append(_score(task, mean + tested @ theta, truth))
-        worst = max(scores) if task.metric == "rmse" else min(scores)
-        yield {"epsilon": epsilon, "mean": float(np.mean(scores)), "worst": worst}
+class Central:
+    """AdaSSP over the joined table of a task."""
+
+    def __init__(self, task: Task, folder: Path, seed: int) -> None:
+        self._task = task
+        (x, self._tested), fan_out, (y, self._truth) = _joined(task, folder, seed)
+        self._delta = float(re.findall(r"delta = ([^,]+)", task.more)[0]) if task.more else DELTA
+        of_gram_rows, of_label_rows = _changes(task)
+        self._mean = float(y.mean())
+        reach = float(np.quantile(np.abs(y - self._mean), 0.99))
+        y = np.clip(y - self._mean, -reach, reach)
+        caps = np.unique(np.quantile(fan_out, (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)))
+        cap = float(min(caps, key=lambda c: c / np.minimum(1.0, c / fan_out).sum()))
+        weights = np.minimum(1.0, cap / fan_out)
+        self._gram = x.T @ (x * weights[:, None]).astype(np.float64)
+        self._moments = x.T @ (weights * y)
+        self._changes = cap * of_gram_rows, cap * of_label_rows * reach
+
+    def score(self, epsilon: float, seed: int) -> float:
+        d = len(self._gram)
+        draw = np.random.default_rng([seed, int(1000 * epsilon)])
+        sigma = get_sigma_gaussian(epsilon, self._delta) * math.sqrt(3.0)
+        of_gram, of_moments = (sigma * change for change in self._changes)
+        upper = np.triu(draw.normal(size=(d, d))) * of_gram
+        noised = self._gram + upper + np.triu(upper, 1).T
+        least = np.linalg.eigvalsh(self._gram)[0] + draw.normal() * of_gram
+        least = max(least - of_gram * math.sqrt(2.0 * math.log(6.0 / 0.05)), 0.0)
+        ridge = max(0.0, of_gram * math.sqrt(d * math.log(2 * d * d / 0.05)) - least)
+        noise = draw.normal(size=d) * of_moments
+        theta = np.linalg.solve(noised + ridge * np.eye(d), self._moments + noise)
+        return _score(self._task, self._mean + self._tested @ theta, self._truth)
 
 
 def _score(task: Task, predicted: np.ndarray, truth: np.ndarray) -> float:
@@ -388,38 +472,104 @@ def widened(task: Task, by: float) -> Task:
     return replace(task, bounds={name: wider(own) for name, own in task.bounds.items()})
 
 
+def tables(found: dict[str, Any]) -> str:
+    """Markdown: a row for each task, with mean and worst run of each ε; AdaSSP's beneath."""
+    names = list(dict.fromkeys(name.split("/")[0] for name in found))
+    epsilons = [str(e) for e in EPSILONS if any(n.split("/")[1] == f"{e:g}" for n in found)]
+    rows = []
+    for name in names:
+        metric = next(run["metric"] for key, run in found.items() if key.startswith(f"{name}/"))
+        for way, words in (
+            ("moments", ""),
+            ("explained", ": the card says"),
+            ("adassp", ": AdaSSP"),
+        ):
+            cells = [_cell(found, name, epsilon, way, metric) for epsilon in (*epsilons, "none")]
+            rows.append([f"{name}, {metric}" if way == "moments" else f"{name}{words}", *cells])
+    return "\n".join(table(["task, ε =", *epsilons, "no PRIVACY (lbfgs)"], rows))
+
+
+def _cell(found: dict[str, Any], name: str, epsilon: str, way: str, metric: str) -> str:
+    begin, key = f"{name}/{epsilon}/", {"explained": "explained"}.get(way, "score")
+    source = "adassp" if way == "adassp" else "moments"
+    scores = [
+        run[key]
+        for full, run in found.items()
+        if full.startswith(begin) and full.endswith(source) and run.get(key) is not None
+    ]
+    if not scores:
+        return "-"
+    worst = max(scores) if metric == "rmse" else min(scores)
+    mean = f"{sum(scores) / len(scores):.3f}"
+    return mean if len(scores) == 1 or way == "explained" else f"{mean} ({worst:.3f})"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, help="folder of movielens-1m and phishing")
-    parser.add_argument("--only", default="air,late,few,weather,july,ml,phishing,har")
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--data", type=Path, help="folder of movielens-1m, phishing and uci-har")
+    parser.add_argument("--only", default=",".join([*TASKS, *ELSEWHERE]))
+    parser.add_argument("--seeds", default="1,2,3,4,5")
     parser.add_argument("--wide", type=float, default=1.0)
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--epsilons", default=",".join(map(str, EPSILONS)))
+    usual = Path(tempfile.gettempdir()) / "sqlfl-moments"
+    parser.add_argument("--work", type=Path, default=usual, help=f"folder of work ({usual})")
+    parser.add_argument("--render", action="store_true", help="tables of the runs that are there")
+    parser.add_argument("--page", type=Path, help="Markdown file to put the table into")
     own = parser.parse_args()
-    epsilons = [float(e) for e in own.epsilons.split(",")]
-    warnings.simplefilter("ignore")
-    print("| task | ε | mean | worst | explained, as told | rounds | MB up | s |")
-    print("|---|---|---|---|---|---|---|---|")
-    for name in own.only.split(","):
-        if own.data is None and name in ("ml", *ELSEWHERE):
-            continue
-        task = ELSEWHERE[name](own.data) if name in ELSEWHERE else TASKS[name]
-        task = widened(task, own.wide)
-        for row in runs(task, own.data or EXAMPLES, own.repeats, own.rounds, epsilons):
-            told = "" if row["explained"] is None else f"{row['explained']:.3f}"
-            epsilon = "none (lbfgs)" if row["epsilon"] is None else f"{row['epsilon']:g}"
-            print(
-                f"| {name}, {task.metric} | {epsilon} | {row['mean']:.4f} | {row['worst']:.4f} | "
-                f"{told} | {row['rounds']} | {row['up'] / 1e6:.2f} | {row['seconds']:.1f} |",
-                flush=True,
-            )
-        for row in central(task, own.data or EXAMPLES, own.repeats, epsilons):
-            print(
-                f"| {name}, {task.metric}, AdaSSP | {row['epsilon']:g} | {row['mean']:.4f} | "
-                f"{row['worst']:.4f} | | | | |",
-                flush=True,
-            )
+    own.work.mkdir(parents=True, exist_ok=True)
+    results = Results(own.work / "moments.json")
+    if not own.render:
+        warnings.simplefilter("ignore")
+        run_all(own, results)
+    text = tables(results.found)
+    print(text)
+    if own.page is not None:
+        insert(own.page, "moments", text)
+
+
+def run_all(own: argparse.Namespace, results: Results) -> None:
+    epsilons: list[float | None] = [*(float(e) for e in own.epsilons.split(",")), None]
+    for seed in map(int, own.seeds.split(",")):
+        for name in own.only.split(","):
+            if own.data is None and name in ("ml", *ELSEWHERE):
+                continue
+            _run(own, results, name, seed, epsilons)
+
+
+def _run(
+    own: argparse.Namespace,
+    results: Results,
+    name: str,
+    seed: int,
+    epsilons: Sequence[float | None],
+) -> None:
+    folder = own.data or EXAMPLES
+    task = widened(ELSEWHERE[name](own.data) if name in ELSEWHERE else TASKS[name], own.wide)
+
+    def add(epsilon: float | None, way: str, run: dict[str, Any]) -> None:
+        key = _key(name, epsilon, seed, way)
+        results.add(key, {"metric": task.metric, **run})
+        print(key, {k: round(v, 4) if v else v for k, v in run.items()}, flush=True)
+
+    once = name not in MADE_UP and any(key.startswith(f"{name}/none/") for key in results.found)
+    left = [
+        e
+        for e in epsilons
+        if _key(name, e, seed, "moments") not in results.found and not (e is None and once)
+    ]
+    if left:
+        for epsilon, run in runs(task, folder, seed, left, own.rounds):
+            add(epsilon, "moments", run)
+    missing = [e for e in epsilons if e and _key(name, e, seed, "adassp") not in results.found]
+    if missing:
+        one_place = Central(task, folder, seed)
+        for e in missing:
+            add(e, "adassp", {"score": one_place.score(e, seed)})
+
+
+def _key(name: str, epsilon: float | None, seed: int, way: str) -> str:
+    return f"{name}/{'none' if epsilon is None else f'{epsilon:g}'}/{seed}/{way}"
 
 
 if __name__ == "__main__":
