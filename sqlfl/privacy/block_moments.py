@@ -19,7 +19,7 @@ row, or moments with another table's fits, which are as 2.
    2 Σ_k |θ_kc| + Σ_f (max − min of θ_c over the entries of f, and 0) in each output c; Δ is the
    norm of these.
 
-All are attained, and never passed, in `tests/privacy/test_block_moments.py`. Weights w and label
+All are attained, and never passed, in `tests/privacy/test_neighbours.py`. Weights w and label
 sums Y follow from the join graph and the labels, which stand while the features of a row change.
 
 Of how often a row is joined its weight has no more than a cap: w_r = min(n_r, cap). A small one has

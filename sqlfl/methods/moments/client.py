@@ -9,7 +9,6 @@ up hold nobody's data, and are free of the last two.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 import numpy as np
 from scipy import sparse
@@ -29,6 +28,15 @@ from sqlfl.messages import (
     SetParameters,
 )
 from sqlfl.methods.moments.configuration import MomentsConfiguration
+from sqlfl.methods.moments.releases import (
+    bounded_numbers,
+    bounded_sums,
+    fits_of,
+    moments_with,
+    pairs_of,
+    scales_of,
+    second_moments,
+)
 from sqlfl.models.towers import TowerShape
 from sqlfl.party.client import finite, predictions_of
 from sqlfl.party.operator import ClientPart
@@ -124,8 +132,7 @@ class MomentsOperator:
         """The numeric columns clipped to [−1, 1], in units of their bound, and the one-hot ones."""
         if self._columns is None:
             numeric, onehot = self._engine.columns()
-            bounded = np.clip(np.nan_to_num(numeric, nan=0.0) / self._bound, -1.0, 1.0)
-            self._columns = bounded, onehot
+            self._columns = bounded_numbers(numeric, self._bound), onehot
         return self._columns
 
     @property
@@ -139,8 +146,8 @@ class MomentsOperator:
         """Σ w x xᵀ, Σ w x and Σ w, in units of the cap.
 
         All but the last are noised so that in the symmetric matrix Σ w (x, 1)(x, 1)ᵀ numbers on the
-        diagonal have noise of one deviation s, and others of s/√2: these stand there twice. The sum
-        of a one-hot column is on the diagonal, and beside it twice: its noise is s/√3.
+        diagonal have noise of one deviation s, and others of s/√2: these stand there twice. The
+        noise in the sum of a one-hot column is s/√3.
         """
         cap = self._guard.privacy.row_weight
         weights = np.asarray(self._engine.counts, np.float64) / cap
@@ -150,11 +157,7 @@ class MomentsOperator:
         rows, columns = pairs_of(self._engine.offsets)
         p, q = self._engine.numeric, self._engine.width - self._engine.numeric
         upper = np.triu_indices(p)
-        on_diagonal = np.where(upper[0] == upper[1], 1.0, np.sqrt(2.0))
-        factors = (np.sqrt(2.0), np.sqrt(2.0), np.sqrt(2.0), np.sqrt(3.0))
-        others = [np.full(len(part), own) for part, own in zip(parts[1:], factors, strict=True)]
-        scales = [on_diagonal, *others]
-        scale = np.concatenate(scales)
+        scale = scales_of(parts, p)
         noised = self._guard.block_moments(
             np.concatenate(parts) * scale, moments_change(*self._sizes)
         )
@@ -163,7 +166,7 @@ class MomentsOperator:
             weights[np.setdiff1d(np.arange(len(weights)), self._exempt)] = 0.0
             released += np.concatenate(self._sums_of(weights))
             bounded += weights
-        found = np.split(released, np.cumsum([len(part) for part in scales])[:-1])
+        found = np.split(released, np.cumsum([len(part) for part in parts])[:-1])
         whole = np.zeros((p, p))
         whole[upper] = found[0]
         whole.T[upper] = found[0]
@@ -182,40 +185,20 @@ class MomentsOperator:
         )
 
     def _sums_of(self, weights: Array) -> list[Array]:
-        """Σ w x xᵀ of pairs of numeric columns, of numeric and one-hot ones, of one-hot ones of two
-        features; Σ w x of numeric columns, and of one-hot ones. Flat, by the weights (n,)."""
-        numeric, onehot = self._bounded()
-        weighed = numeric * weights[:, None]
-        rows, columns = pairs_of(self._engine.offsets)
-        apart = np.zeros(0)
-        if len(rows):
-            heavy = sparse.csr_array(onehot.multiply(weights[:, None]))
-            apart = np.asarray((onehot.T @ heavy).toarray())[rows, columns]
-        return [
-            (weighed.T @ numeric)[np.triu_indices(numeric.shape[1])],
-            np.asarray(onehot.T @ weighed).ravel(),
-            apart,
-            weights @ numeric,
-            np.asarray(onehot.T @ weights),
-        ]
+        return second_moments(*self._bounded(), weights, self._engine.offsets)
 
     # -- moments with the label, and with fits ----------------------------------------------------
 
     def _label_moments(self, values: Array) -> Message:
         """Σ x Yᵀ, no row's Y being larger than 1."""
         numeric, onehot = self._bounded()
-        known = np.where(np.isfinite(values).all(axis=1, keepdims=True), values, 0.0)
-        with np.errstate(over="ignore"):
-            norms = np.linalg.norm(known, axis=1, keepdims=True)
-        factors = 1.0 / np.maximum(norms, 1.0)
+        known, factors = bounded_sums(values)
         factors[self._exempt] = 0.0
-        cut = known * factors
-        sums = np.concatenate([numeric.T @ cut, np.asarray(onehot.T @ cut)])
+        sums = moments_with(numeric, onehot, known * factors)
         noised = self._guard.label_moments(finite(sums), labels_change(*self._sizes))
         if len(self._exempt):  # after the noise, which their size would round away
             own, told = self._exempt, known[self._exempt]
-            free = np.concatenate([numeric[own].T @ told, np.asarray(onehot[own].T @ told)])
-            noised = finite(noised + free)
+            noised = finite(noised + moments_with(numeric[own], onehot[own], told))
         return PartialGradient(self._run, self._slot, noised)
 
     def _fits(self) -> Message:
@@ -227,10 +210,7 @@ class MomentsOperator:
         change = fits_change(self._weights, self._engine.offsets) or 1.0  # where θ is 0
         if change > LARGEST:
             raise InternalError(f"fits of weights by which two rows may be {change:.3g} apart")
-        numeric, onehot = self._bounded()
-        p = self._engine.numeric
-        values = numeric @ self._weights[:p] + np.asarray(onehot @ self._weights[p:])
-        noised, noise = self._guard.fits(values, change)
+        noised, noise = self._guard.fits(fits_of(*self._bounded(), self._weights), change)
         told = np.full(int(self._leader), noise)
         return Predictions(self._run, self._slot, predictions_of(noised), told)
 
@@ -243,18 +223,6 @@ class MomentsOperator:
         self._theta = theta
         self._columns = None
         return Constant(self._run, self._slot, finite(constant))
-
-
-def pairs_of(offsets: Sequence[int]) -> tuple[Array, Array]:
-    """Return pairs of one-hot columns, counted from 0, of two category features, row after row."""
-    start, size = offsets[0], offsets[-1] - offsets[0]
-    later = np.concatenate(
-        [np.full(end - first, end - start) for first, end in pairwise(offsets)] or [np.zeros(0)]
-    ).astype(np.int64)
-    lengths = size - later
-    rows = np.repeat(np.arange(size), lengths)
-    first = np.repeat(later - (np.cumsum(lengths) - lengths), lengths)
-    return rows, np.arange(len(rows)) + first
 
 
 CLIENT = ClientPart(MomentsConfiguration, linear=MomentsOperator)
