@@ -261,16 +261,18 @@ def run_rounds(
                 checkpoint(so_far, name)
         if step is None or kept is None:
             raise InternalError(f"{plan.algorithm} made no step")
-        if not interrupt.is_set():
+        # an interrupt during the last step is too late to end the run
+        interrupted = interrupt.is_set() and step.ending is None
+        if not interrupted:
             worse = check_kept(problem, kept.step.objective, algorithm.first, STEPS)
             if worse is not None:
                 remark(worse)
         check_run(plan, prepared.every, prepared.protection, line, run, watched.told)
-        ending = _ending(step, kept.step, interrupt.is_set())
+        ending = _ending(step, kept.step, interrupted)
         for text in kept.step.warnings:
             remark(text)
         # before anything is saved, as a worker may be gone
-        result = trained(kept, ending, interrupted=interrupt.is_set())
+        result = trained(kept, ending, interrupted=interrupted)
         save(run, step.epoch - kept.step.epoch)
     remark_on_worth(problem, kept.scores, kept.step.loss, remark)
     remark_on_leaks(plan, problem, kept.scores, kept.step.loss, remark)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from sqlfl.base.interrupts import Interrupts, heeding
 from sqlfl.base.progress import ProgressStep
 from sqlfl.contract.request import checkpoint_of
 from sqlfl.contract.schema import Client
-from sqlfl.messages import Residuals
+from sqlfl.messages import Residuals, SendGram, SendPredictions
 from sqlfl.messages.wire import decode
 from sqlfl.transport.base import Transport
 from tests.conftest import Open
@@ -173,6 +174,49 @@ def test_what_was_noised_does_not_go_on(folder: Path) -> None:
             fed.sql("RESUME MODEL m")
     for con in cons:
         con.close()
+
+
+class Stopping:
+    """Comes as a Ctrl-C when label sums are sent, between the two rounds of moments."""
+
+    def __init__(self, inner: Transport, stop: Interrupts) -> None:
+        self.inner, self.stop, self.kinds = inner, stop, Counter[str]()
+
+    def exchange(self, requests: Sequence[tuple[Client, pa.Buffer]]) -> list[pa.Buffer]:
+        kinds = Counter(decode(data).kind for _, data in requests)
+        if kinds[Residuals.kind] and not self.kinds[Residuals.kind]:
+            self.stop.interrupt()
+        self.kinds += kinds
+        return self.inner.exchange(requests)
+
+
+def test_moments_that_are_stopped_between_their_rounds_come_to_their_end(
+    database: Open,
+) -> None:
+    """Each release is made once, and the report is that of a run that nobody stopped."""
+    stop = Interrupts()
+    taps: list[Stopping] = []
+
+    def wrap(inner: Transport) -> Stopping:
+        taps.append(Stopping(inner, stop))
+        return taps[0]
+
+    text = train("algorithm = 'moments', rounds = 2").replace(
+        "FROM (",
+        "PRIVACY (epsilon = 4, delta = 1e-5, feature_bounds = {'x': [-1, 1], 'z': [-1, 1]}) FROM (",
+        1,
+    )
+    with sqlfl.Federation(None, progress=False, wrap=wrap) as fed, heeding(stop):
+        fed.attach("a", database(A))
+        fed.attach("b", database(B))
+        assert "goes on" not in str(fed.sql(text))
+        kinds, model = taps[0].kinds, fed.model("m")
+        assert [kinds[kind.kind] for kind in (SendGram, Residuals, SendPredictions)] == [2, 3, 1]
+        assert not model.interrupted
+        with pytest.raises(sqlfl.ModelError, match="model m has been trained to its end"):
+            fed.sql("RESUME MODEL m")
+        fed.sql(text.replace("TRAIN", "TRAIN OR REPLACE", 1))
+        assert fed.model("m").privacy.to_json() == model.privacy.to_json()
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 import sqlfl
 from sqlfl import messages as ms
 from sqlfl.base.codec import to_json
-from sqlfl.base.errors import PolicyError
+from sqlfl.base.errors import PartyError, PolicyError
 from sqlfl.contract.privacy_specification import LabelNoise, SnapshotPrivacy
 from sqlfl.contract.schema import Client, FeatureSpecification, FittedStep, Made, SlotSpecification
 from sqlfl.governance.ledger import (
@@ -139,6 +139,38 @@ def test_moments_are_charged_and_end_at_the_budget(
     with pytest.raises(PolicyError, match="this run would pass it"):
         fed.sql(text.replace("epsilon = 2", "epsilon = 9"))
     assert booked(clinic) == before
+
+
+def test_moments_cut_off_between_their_rounds_are_spent_and_begin_anew(
+    fed: sqlfl.Federation, clinic: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is no model to resume, and another TRAIN is another run."""
+    text = private(epsilon=4, given="statistics = 'bounds'").replace(
+        ", statistics = 'bounds'" + BOUNDS, BOUNDS
+    )
+    text = text.replace("(algorithm = 'sgd', epochs = 3)", "(algorithm = 'moments', rounds = 2)")
+    ruled(clinic, ACCOUNT)
+    answers, asked = PartyClient._answer, []
+
+    def lost(self: PartyClient, request: Message) -> Message:
+        if isinstance(request, ms.SendPredictions):
+            raise PartyError("clinic/0", "is away")
+        asked.append(request.kind)
+        return answers(self, request)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(PartyClient, "_answer", lost)
+        with pytest.raises(PartyError, match="is away"):
+            fed.sql(text)
+    assert asked.count(ms.SendGram.kind) == asked.count(ms.Residuals.kind) == 2
+    assert fed.models == ()
+    with pytest.raises(sqlfl.ModelError, match="there is no model m"):
+        fed.sql("RESUME MODEL m")
+    assert booked(clinic) == [("features", "spent"), ("labels", "spent")]
+    assert spent(clinic) == pytest.approx(5.0, rel=1e-4)
+    fed.sql(text)
+    assert booked(clinic) == [("features", "spent"), ("labels", "spent")] * 2
+    assert 6.0 < spent(clinic) < 9.0  # the same noise of labels
 
 
 UNNOISED = [
