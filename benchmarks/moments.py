@@ -479,29 +479,24 @@ def tables(found: dict[str, Any]) -> str:
     rows = []
     for name in names:
         metric = next(run["metric"] for key, run in found.items() if key.startswith(f"{name}/"))
-        for way, words in (
-            ("moments", ""),
-            ("explained", ": the card says"),
-            ("adassp", ": AdaSSP"),
-        ):
-            cells = [_cell(found, name, epsilon, way, metric) for epsilon in (*epsilons, "none")]
-            rows.append([f"{name}, {metric}" if way == "moments" else f"{name}{words}", *cells])
+        for way, words in (("moments", metric), ("adassp", "AdaSSP")):
+            runs = [_scores(found, name, epsilon, way) for epsilon in (*epsilons, "none")]
+            rows.append([f"{name}, {words}", *(_cell(scores, metric) for scores in runs)])
     return "\n".join(table(["task, ε =", *epsilons, "no PRIVACY (lbfgs)"], rows))
 
 
-def _cell(found: dict[str, Any], name: str, epsilon: str, way: str, metric: str) -> str:
-    begin, key = f"{name}/{epsilon}/", {"explained": "explained"}.get(way, "score")
-    source = "adassp" if way == "adassp" else "moments"
-    scores = [
-        run[key]
-        for full, run in found.items()
-        if full.startswith(begin) and full.endswith(source) and run.get(key) is not None
-    ]
+def _scores(found: dict[str, Any], name: str, epsilon: str, way: str) -> list[float]:
+    begin = f"{name}/{epsilon}/"
+    return [run["score"] for key, run in found.items() if key.startswith(begin) and way in key]
+
+
+def _cell(scores: list[float], metric: str) -> str:
+    """Return the mean; with several runs, the worst and their number too."""
     if not scores:
         return "-"
     worst = max(scores) if metric == "rmse" else min(scores)
     mean = f"{sum(scores) / len(scores):.3f}"
-    return mean if len(scores) == 1 or way == "explained" else f"{mean} ({worst:.3f})"
+    return mean if len(scores) == 1 else f"{mean} ({worst:.3f} of {len(scores)})"
 
 
 def main() -> None:
