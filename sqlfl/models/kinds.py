@@ -51,12 +51,31 @@ class Kind:
         return self.loss in ("logistic", "softmax", "poisson")
 
     @property
+    def unbounded(self) -> bool:
+        """Return True if predictions are exponentials of scores, so that no number bounds the
+        curvature of the loss.
+        """
+        return self.loss in ("poisson", "gamma")
+
+    @property
     def classifies(self) -> bool:
         return self.target != NUMBER
 
 
 _SQUARED = ("squared", "½ squared error, {unit}²", "RMSE ({unit})")
 _UNREASONED = "what noise in predictions does to a loss with bends has not been reckoned"
+_COUNTED = ("poisson", "Poisson loss, nats per row", "RMSE ({unit})")
+_COSTS = ("gamma", "Gamma loss, per row", "RMSE ({unit})")
+_ERRORS = ("rmse", "mae")
+_NEGATIVE = (
+    "noised counts may be below 0, of which the loss has no minimum, and cut off at 0 they would "
+    "be too large on average"
+)
+_NO_LOGARITHM = "noised targets may be 0 or below, of which there is no logarithm"
+_EXPONENTIAL = (
+    "its residuals are exponentials of scores: noise in these makes them too large on average, and "
+    "no public bound of them says how long steps may be"
+)
 _CLASSES = ("log-loss, nats per row", "accuracy (share of rows)")
 
 _KINDS = (
@@ -66,28 +85,21 @@ _KINDS = (
     Kind(
         "poisson_regression",
         NUMBER,
-        "poisson",
-        "Poisson loss, nats per row",
-        "RMSE ({unit})",
+        *_COUNTED,
         least=0.0,
-        metrics=("rmse", "mae"),
-        no_label_noise="noised counts may be below 0, of which the loss has no minimum, and cut "
-        "off at 0 they would be too large on average",
-        no_feature_noise="its residuals are exponentials of scores: noise in these makes them too "
-        "large on average, and no public bound of them says how long steps may be",
+        metrics=_ERRORS,
+        no_label_noise=_NEGATIVE,
+        no_feature_noise=_EXPONENTIAL,
     ),
     Kind(
         "gamma_regression",
         NUMBER,
-        "gamma",
-        "Gamma loss, per row",
-        "RMSE ({unit})",
+        *_COSTS,
         least=0.0,
-        metrics=("rmse", "mae"),
+        metrics=_ERRORS,
         above=True,
-        no_label_noise="noised targets may be 0 or below, of which there is no logarithm",
-        no_feature_noise="its residuals are exponentials of scores: noise in these makes them too "
-        "large on average, and no public bound of them says how long steps may be",
+        no_label_noise=_NO_LOGARITHM,
+        no_feature_noise=_EXPONENTIAL,
     ),
     Kind(
         "huber_regression",
@@ -112,6 +124,27 @@ _KINDS = (
     Kind("lasso", NUMBER, *_SQUARED, algorithm="frank_wolfe"),
     Kind("mlp_regressor", NUMBER, *_SQUARED, towers=True),
     Kind("mlp_classifier", ANY_CLASSES, "softmax", *_CLASSES, towers=True),
+    Kind(
+        "mlp_poisson_regressor",
+        NUMBER,
+        *_COUNTED,
+        towers=True,
+        least=0.0,
+        metrics=_ERRORS,
+        no_label_noise=_NEGATIVE,
+        no_feature_noise=_EXPONENTIAL,
+    ),
+    Kind(
+        "mlp_gamma_regressor",
+        NUMBER,
+        *_COSTS,
+        towers=True,
+        least=0.0,
+        metrics=_ERRORS,
+        above=True,
+        no_label_noise=_NO_LOGARITHM,
+        no_feature_noise=_EXPONENTIAL,
+    ),
 )
 KINDS = tuple(kind.name for kind in _KINDS)
 USUAL = tuple(kind.name for kind in _KINDS if not kind.algorithm)

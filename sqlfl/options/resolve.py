@@ -259,6 +259,12 @@ def _check_method(kind: str, algorithm: str, written: WrittenOptions, sql: str |
         fitting = [f"'{m}'" for m in methods() if options_of(m).usual.tower_epochs is not None]
         hint = f"algorithm = {' or '.join(fitting)}"
         raise error(message, written.places["algorithm"], sql, hint=hint)
+    if kind in NEURAL and kind_of(kind).unbounded and algorithm != "sgd":
+        message = (
+            f"algorithm '{algorithm}' does not train {kind}: it relies on a bound of the loss's "
+            "curvature, and exponentials have none"
+        )
+        raise error(message, written.places["algorithm"], sql, hint="algorithm = 'sgd'")
     if "iterations" in written.places and "epochs" in written.places:
         message = "options iterations and epochs say the same"
         raise error(message, written.places["epochs"], sql, hint="leave epochs out", name=True)

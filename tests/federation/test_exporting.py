@@ -139,11 +139,12 @@ def test_files_predict_what_parties_do(
          "'old': [0, 1], 'beds': [0, 6], 'ward': ['u', 'v'], 'day': ['2020-01-01'], "
          "'sort': ['s', 't']})"),
         ("mlp_regressor", "cost", "WITH (hidden = [6], epochs = 2, activation = 'relu')"),
+        ("mlp_poisson_regressor", "cost", "WITH (hidden = [4], epochs = 2)"),
         ("mlp_classifier", "class", "WITH (hidden = [6, 4], epochs = 2, activation = 'tanh')"),
         ("mlp_classifier", "ill", "WITH (hidden = [4], epochs = 2, activation = 'tanh', "
          "head = 'linear', embedding = 3)"),
     ],
-    ids=["gamma", "lasso", "quantile", "limits", "relu", "tanh", "head"],
+    ids=["gamma", "lasso", "quantile", "limits", "relu", "counts", "tanh", "head"],
 )  # fmt: skip
 def test_other_kinds_do_too(
     fed: sqlfl.Federation, tmp_path: Path, kind: str, target: str, clauses: str

@@ -43,6 +43,12 @@ def curved(kind: str, seed: int = 0, noise: float = 0.3, **options: Any) -> Join
         h += (np.tanh(table @ bend) @ rng.normal(size=(8, h.shape[1])) / 2.0)[rows]
     if kind == "linear_regression":
         return replace(join, targets=h[:, 0] + noise * rng.normal(size=len(h)), engines={})
+    if kind == "poisson_regression":
+        counts = rng.poisson(np.exp(h[:, 0])).astype(float)
+        return replace(join, targets=counts, loss=join.loss.fitted(counts, None), engines={})
+    if kind == "gamma_regression":
+        costs = np.exp(h[:, 0]) * rng.gamma(2.0, 0.5, size=len(h))
+        return replace(join, targets=costs, loss=join.loss.fitted(costs, None), engines={})
     return replace(join, targets=(2.0 * h + rng.gumbel(size=h.shape)).argmax(axis=1), engines={})
 
 
@@ -95,6 +101,12 @@ class Central:
         y, scores = torch.tensor(self.join.targets[joined]), self.scores(joined)
         if self.join.loss.name == "squared":
             each = 0.5 * (scores[:, 0] - y) ** 2
+        elif self.join.loss.name == "poisson":
+            mean = torch.exp(scores[:, 0])
+            each = mean - y - torch.xlogy(y, mean / torch.where(y > 0, y, 1.0))
+        elif self.join.loss.name == "gamma":
+            ratio = y * torch.exp(-scores[:, 0])
+            each = ratio - 1.0 - torch.log(ratio)
         else:
             each = torch.nn.functional.cross_entropy(scores, y, reduction="none")
         if self.join.weights is None:
@@ -170,6 +182,19 @@ def test_steps_on_all_rows_are_those_of_torch(kind: str, optimizer, shape, clien
     found = [step.objective for step in trained.steps]
     np.testing.assert_allclose(found, expected, rtol=1e-5)
     assert trained.steps[-1].loss == pytest.approx(central.loss(every).item(), rel=1e-5)
+    central.compare(trained, 1e-5)
+    assert found[-1] < found[0]
+
+
+@pytest.mark.parametrize("kind", ["poisson_regression", "gamma_regression"])
+def test_steps_of_exponential_means_are_those_of_torch(kind: str) -> None:
+    join = curved(kind, **SMALL)
+    options = {**OPTIMIZERS["adam"], **SHAPES["head"], "seed": 3, "epochs": 8}
+    central = Central.of(join, options)
+    trained = train(join, "sgd", **options)
+    expected = central.fit([[np.arange(len(join.targets))]] * 8, options)
+    found = [step.objective for step in trained.steps]
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
     central.compare(trained, 1e-5)
     assert found[-1] < found[0]
 

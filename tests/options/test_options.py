@@ -76,6 +76,13 @@ def test_adam_has_a_step_length_and_other_steps_of_linear_models_are_estimated()
     assert (written["learning_rate"], written["batch_size"]) == (1.0, None)
 
 
+@pytest.mark.parametrize("kind", ["mlp_poisson_regressor", "mlp_gamma_regressor"])
+def test_towers_of_exponential_means_are_trained_by_sgd(kind: str) -> None:
+    assert resolved("", kind)["algorithm"] == "sgd"
+    with pytest.raises(OptionError, match=f"'admm' does not train {kind}: it relies on a bound"):
+        resolved("algorithm = 'admm'", kind)
+
+
 @pytest.mark.parametrize(
     ("options", "message", "hint"),
     [
@@ -212,7 +219,7 @@ def test_numbers_of_hundreds_of_digits_are_refused(name: str) -> None:
         (
             "hidden = [16]",
             "option hidden does not apply to linear_regression, only to mlp_regressor, "
-            "mlp_classifier",
+            "mlp_classifier, mlp_poisson_regressor, mlp_gamma_regressor",
         ),
         (
             "optimizer = 'adam'",
