@@ -27,6 +27,7 @@ from sqlfl.messages import (
     Message,
     Named,
     OpenJoin,
+    PartialGradient,
     Prepare,
     Ready,
     Rotated,
@@ -304,6 +305,16 @@ def value_of_run(
             return most_of("send_exact_predictions")
         case "updates":
             return most_of("set_strengths")
+        case "paired":
+            return most_of("send_cells")
+        case "grown":
+            sent = [
+                m.values.size
+                for (_, slot, _, _), messages in found.items()
+                for m in messages
+                if slot == symbol.slot and isinstance(m, PartialGradient)
+            ]
+            return Fraction(sum(sent), max(1, len(sent)))
         case "proofs":
             return most_of("send_slope")
         case "mergers":

@@ -303,6 +303,7 @@ def _unions(plan: FederatedPlan, kinds: set[str]) -> list[str]:
         words
         for kind, words in (
             ("gram", "second moments"),
+            ("cells", "sums by ranges of two features"),
             ("partial_gradient", "partial gradients" + (" of all parameters" if tower else "")),
             ("consensus_part", "local parameters"),
         )

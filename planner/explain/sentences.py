@@ -35,6 +35,7 @@ ALSO_SEEN = {
     "split": "which rows are for validation",
     "statistics": "means, variances and counts of categories of each of a table's databases",
     "gram": "second moments of each of a table's databases",
+    "cells": "residuals and counts by ranges of two features, of each of a table's databases",
     "partial_gradient": "gradients by all parameters of each of a table's databases",
     "consensus_part": "parameters of each of a table's databases",
 }

@@ -611,7 +611,7 @@ def _specification(
                 f.width,
                 f.made,
                 shrunken=f.transform is not None and f.transform.function == AUTO,
-                pairs=f.pairs if slot.pairs else 0,
+                pairs=f.pairs if slot.pairs and f in slot.paired else 0,
             )
             for f in slot.features
         ),

@@ -11,7 +11,7 @@ from sqlfl.options.training import TrainingOptions
 from sqlfl.planner.federated.exchanges import COORDINATOR, Exchange, Run
 from sqlfl.planner.federated.sizes import Size
 
-ONCE = ("settled", "proofs", "mergers")
+ONCE = ("settled", "proofs", "mergers", "paired")
 """Roles of symbols that are 0 or 1."""
 UPDATED = "updates"
 """Role of the symbol that counts updates of strengths."""

@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 from sqlfl import messages as ms
 from sqlfl.contract.schema import Client
+from sqlfl.contract.transforms import COARSE_SIDE, FINE_SIDE
 from sqlfl.planner.federated import symbols as sym
-from sqlfl.planner.federated.amounts import Content, content
+from sqlfl.planner.federated.amounts import Content, Told, content
 from sqlfl.planner.federated.exchanges import Exchange, RequestReply, Run, exchange
 from sqlfl.planner.federated.sizes import Size
 from sqlfl.planner.query.ucq import Slot
@@ -93,6 +94,25 @@ def strengths(run: Run) -> list[Exchange]:
     return [exchange("strengths", sym.UPDATES, calls)] if calls else []
 
 
+def pairs(run: Run) -> list[Exchange]:
+    """Return the exchanges in which the clients of shared slots choose pairs of features."""
+    calls: tuple[list[RequestReply], ...] = ([], [], [])
+    for slot in run.shrunken:
+        if not slot.pairs or slot not in shared(run):
+            continue
+        coarse: dict[str, Told] = {"cells": COARSE_SIDE**2 * slot.crossings, "outputs": sym.OUTPUTS}
+        fine: dict[str, Told] = {"pairs": slot.pairs, "cells": FINE_SIDE**2}
+        for client in slot.clients:
+            steps = (
+                (content(ms.SendCells), content(ms.Cells, **coarse)),
+                (content(ms.SetCells, **coarse), content(ms.PairCells, **fine)),
+                (content(ms.SetPairCells, **fine), content(ms.Ready, ENCODED)),
+            )
+            for own, step_ in zip(calls, steps, strict=True):
+                own.append(RequestReply(client, slot.index, *step_))
+    return [exchange("pairs", sym.PAIRED, own) for own in calls if own]
+
+
 def moments(slot: Slot, stored: Size) -> dict[str, Size]:
     """Sizes of a slot's second moments."""
     p, q = sym.of_slot("numeric", slot), sym.of_slot("onehot", slot)
@@ -148,6 +168,8 @@ def step(
                 first.append(RequestReply(client, slot.index, request, last))
                 continue
             size = (parameters or run.parameters)(slot)
+            if slot.pairs and slot in run.shrunken:
+                size = sym.of_slot("grown", slot)
             summed = content(ms.SumGradient, parameters=size, outputs=1)
             first.append(RequestReply(client, slot.index, request, partial(run, size)))
             second.append(RequestReply(client, slot.index, summed, last))

@@ -139,6 +139,15 @@ ROLES: dict[str, tuple[str, str]] = {
         "times that the strengths of curves and categories were found anew: 10 at most, and 0 of "
         "fewer than 200 joined rows",
     ),
+    "paired": (
+        "H",
+        "times that databases of one table chose pairs of features together: 1, or 0 where "
+        "training ends before, and of fewer than 200 joined rows",
+    ),
+    "grown": (
+        "D[slot]",
+        "numbers of a gradient of the block, on average: more once it has pairs of features",
+    ),
     "checkpoints": ("C", "times that the model so far was kept: epochs / checkpoint, at most"),
     "mergers": (
         "G",
@@ -169,6 +178,7 @@ PACKED = Size(Symbol("B", "packed"))
 EXACT = Size(Symbol("E", "exact"))
 RENEWALS = Size(Symbol("F", "renewals"))
 UPDATES = Size(Symbol("M", "updates"))
+PAIRED = Size(Symbol("H", "paired"))
 PROOFS = Size(Symbol("V", "proofs"))
 RUN = Size(Symbol("r", "run"))
 CHECKPOINTS = Size(Symbol("C", "checkpoints"))

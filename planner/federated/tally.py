@@ -183,6 +183,8 @@ class _Values:
             "renewals": lambda s: tally.most("send_exact_predictions"),
             "proofs": lambda s: tally.most("send_slope"),
             "updates": lambda s: tally.most("set_strengths"),
+            "paired": lambda s: tally.most("send_cells"),
+            "grown": lambda s: self._mean(s, "values", "partial_gradient"),
             "checkpoints": lambda s: max(0, tally.most("save") - 1),
             "mergers": lambda s: tally.most("send_equal_rows"),
             "probes": lambda s: tally.most("probe"),

@@ -11,7 +11,7 @@ from sqlglot import exp, parse_one
 
 from sqlfl.base.errors import PlanError, nearest
 from sqlfl.contract.schema import FittedStep, Made
-from sqlfl.contract.transforms import ANY, AUTO, COLUMN, FUNCTIONS, NUMBER, Transform, number
+from sqlfl.contract.transforms import ANY, AUTO, COLUMN, FUNCTIONS, NUMBER, TIMES, Transform, number
 from sqlfl.planner.grammar.statements import Span
 from sqlfl.planner.grammar.writing import Dialect, to_sql
 from sqlfl.planner.query import types
@@ -126,6 +126,23 @@ def _check_names(draft: Draft, rest: Sequence[Output]) -> None:
         seen[name.lower()] = name
         if item.transform.function == AUTO:
             seen |= {other.name.lower(): other.name for other in item.transform.beside}
+    _check_pairs(draft, seen)
+
+
+def _check_pairs(draft: Draft, names: Mapping[str, str]) -> None:
+    """Raise PlanError where a column has the name of a pair that auto may add."""
+    auto = [item for item in draft.transforms if item.transform.function == AUTO]
+    paired = {item.transform.name.lower(): item for item in auto if item.transform.count}
+    for folded, name in names.items():
+        parts = folded.split(TIMES)
+        halves = [(TIMES.join(parts[:k]), TIMES.join(parts[k:])) for k in range(1, len(parts))]
+        for one, two in halves:
+            if one in paired and two in paired:
+                raise draft.error(
+                    f"column {name} has the name of a pair of features that auto may add",
+                    paired[one].span,
+                    "give it another name in the query",
+                )
 
 
 def _check_parties(draft: Draft, places: Sequence[Sequence[int]]) -> None:

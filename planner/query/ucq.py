@@ -152,13 +152,25 @@ class Slot:
         return any(item is not None and item.function == AUTO for item in made)
 
     @property
+    def paired(self) -> tuple[Feature, ...]:
+        """Return the features that may be in a pair which `auto` adds: none where a party combines
+        its databases, and no categories of several databases, which know each other's as hashes."""
+        if self.databases != self.clients:
+            return ()
+        shared = len(self.clients) > 1
+        kept = (f for f in self.features if f.pairs and not (shared and f.kind == CATEGORY))
+        return tuple(kept)
+
+    @property
     def pairs(self) -> int:
-        """Return how many pairs of its features `auto` adds at most; 0 of fewer than two, and of
-        rows at several databases."""
-        if len(self.databases) > 1:
-            return 0
-        counts = [feature.pairs for feature in self.features if feature.pairs]
+        """Return how many pairs of its features `auto` adds at most; 0 of fewer than two."""
+        counts = [feature.pairs for feature in self.paired]
         return max(counts) if len(counts) > 1 else 0
+
+    @property
+    def crossings(self) -> int:
+        """Return how many pairs there are of the features that may be in one."""
+        return len(self.paired) * (len(self.paired) - 1) // 2
 
     @property
     def base(self) -> bool:

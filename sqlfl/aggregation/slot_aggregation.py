@@ -20,14 +20,18 @@ from sqlfl.contract.schema import FeatureSpecification
 from sqlfl.contract.transforms import AUTO, MOST_VALUES, VALUE_SHARE
 from sqlfl.messages import (
     HASHED,
+    Cells,
     Errors,
     Gram,
     Labels,
+    PairCells,
     Profile,
     Ranges,
     Separated,
+    SetCells,
     SetEncoding,
     SetGram,
+    SetPairCells,
     SetRanges,
     Statistics,
 )
@@ -311,6 +315,30 @@ def sum_grams(parts: Sequence[Gram]) -> SetGram:
         moments=merged.moments,
         weight=merged.weight,
     )
+
+
+def merge_cells(
+    parts: Sequence[Cells], dispersion: float, curvature: float, pairs: int
+) -> SetCells:
+    """Sum what the clients of a slot tell of coarse cells; the least of what their owners allow."""
+    return SetCells(
+        parts[0].run,
+        parts[0].slot,
+        sum_gradients([part.slopes for part in parts]),
+        sum_gradients([part.counts for part in parts]),
+        min(part.most for part in parts),
+        min(part.room for part in parts),
+        dispersion,
+        curvature,
+        pairs,
+    )
+
+
+def merge_pair_cells(parts: Sequence[PairCells]) -> SetPairCells:
+    """Sum counts of cells. A cell of which a client may not tell is none of any."""
+    named = np.all([(part.counts > 0.0) | bool(part.whole) for part in parts], axis=0)
+    total = sum_gradients([part.counts for part in parts])
+    return SetPairCells(parts[0].run, parts[0].slot, np.where(named, total, 0.0))
 
 
 def merge_names(parts: Sequence[Errors]) -> Errors:

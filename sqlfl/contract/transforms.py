@@ -21,6 +21,9 @@ TIMES = " × "
 """Between the names of a pair's features, and of their cells."""
 MOST_PAIRS = 200
 """Maximum number of pairs of features of a table."""
+COARSE_SIDE, FINE_SIDE = 10, 33
+"""Cells of one of a pair's features at most: of a number by 8 bins, or a category's 8, when pairs
+are ranked, with those of NULL and of other categories; and of a number in a pair, with NULL's."""
 CURVE_ROWS = 200
 """Joined rows: of fewer `auto` leaves straight lines, and no strengths are found."""
 VALUE_SHARE = 0.01

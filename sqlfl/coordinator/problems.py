@@ -198,6 +198,7 @@ def problem_of(
         summed=spec_of(plan.algorithm).drawn,
         shrunken=_shrunken(plan, joined),
         paired=_paired(plan, joined),
+        crossings={slot.index: slot.crossings for slot in plan.ucq.slots},
         observed=_observed(joined),
         lateness=_lateness(plan),
     )

@@ -121,12 +121,24 @@ def auto_notes(ucq: Ucq, transforms: Sequence[PlacedItem]) -> tuple[str, ...]:
         paired = any(
             item.transform.function == AUTO and item.transform.count for item in transforms
         )
-        if not paired or any(slot.pairs for slot in ucq.slots):
+        if not paired:
             return ()
-        return (
-            "TRANSFORM (auto) adds no pairs: no table has two numbers, booleans or categories that "
-            "auto has with pairs. Features of two tables, and of a table at several databases, are "
-            "in none",
+        if not any(slot.pairs for slot in ucq.slots):
+            return (
+                "TRANSFORM (auto) adds no pairs: no table has two numbers, booleans or categories "
+                "that auto has with pairs. Features of two tables, and categories of a table at "
+                "several databases, are in none",
+            )
+        hashed = [
+            slot.name
+            for slot in ucq.slots
+            if len(slot.clients) > 1
+            and any(f.pairs and f not in slot.paired for f in slot.features)
+        ]
+        return tuple(
+            f"TRANSFORM (auto) takes no categories of {name} into pairs: its databases know each "
+            "other's as hashes"
+            for name in hashed
         )
     tables = ", ".join(names)
     return (

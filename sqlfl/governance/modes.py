@@ -22,6 +22,8 @@ MOMENTS = SUMMED | {
     for kind in (
         ms.SendRotated,
         ms.SendErrors,
+        ms.SendCells,
+        ms.SetCells,
         ms.SetStrengths,
         ms.SendProfile,
         ms.SendExplained,

@@ -19,7 +19,8 @@ SILENT = frozenset(
     kind.kind
     for kind in (
         ms.Propose, ms.Prepare, ms.Finish, ms.Seal, ms.Commit, ms.Activate, ms.Weigh,
-        ms.SetEncoding, ms.SetGram, ms.Start, ms.Save, ms.SendReleases, ms.SendSplit, ms.SendFolds,
+        ms.SetEncoding, ms.SetGram, ms.SetPairCells, ms.Start, ms.Save, ms.SendReleases,
+        ms.SendSplit, ms.SendFolds,
         ms.SendPublicKey, ms.SetPeers, ms.Repeat, ms.Write, ms.OpenJoin, ms.SendJoinState,
         ms.CloseJoin, ms.ProposeStudy,
     )
@@ -64,6 +65,10 @@ OTHERS: Mapping[str, str] = {
         "for each row its score with the values of one feature exchanged between rows",
     ),
     ms.SendSlope.kind: "a number that tells how far training has come",
+    ms.SendCells.kind: (
+        "how many rows have each two of its features in some coarse ranges, and their residuals"
+    ),
+    ms.SetCells.kind: "how many rows have some two of its features in some fine ranges",
     ms.SetStrengths.kind: "how many degrees of freedom its curves and categories have",
     ms.SendSkew.kind: "how the values of each feature are distributed",
 }

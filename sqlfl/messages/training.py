@@ -213,6 +213,70 @@ class Strengths(Message):
 
 
 @dataclass(frozen=True, eq=False)
+class SendCells(Message):
+    """Coordinator to the clients of a slot: a request for the sums by which pairs of features are
+    ranked, at the last residuals."""
+
+    kind = "send_cells"
+
+
+@dataclass(frozen=True, eq=False)
+class Cells(Message):
+    """Client to coordinator: sums over its rows by crossed cells of each two features."""
+
+    kind = "cells"
+    words = "residuals and counts of rows, summed over coarse cells of each two features"
+    slopes: Array = field(metadata=array("float64", "cells", "outputs"))
+    """Σ Y of the rows of a cell; 0 of cells of which the client does not tell."""
+    counts: Array = field(metadata=array("float64", "cells", least=0))
+    """Σ cnt of the same rows."""
+    most: int = field(metadata=integer(1))
+    """Cells of a pair that the client's owner allows."""
+    room: int = field(metadata=integer())
+    """Cells of all pairs that it allows."""
+
+
+@dataclass(frozen=True, eq=False)
+class SetCells(Message):
+    """Coordinator to the clients of a slot: `Cells` over all of them. Each finds the same pairs by
+    it, and answers with their cells."""
+
+    kind = "set_cells"
+    words = "the same sums over all clients; dispersion and mean curvature"
+    slopes: Array = field(metadata=array("float64", "cells", "outputs"))
+    counts: Array = field(metadata=array("float64", "cells", least=0))
+    most: int = field(metadata=integer(1))
+    room: int = field(metadata=integer())
+    dispersion: float = field(metadata=real(least=0))
+    """As in `SetStrengths`."""
+    curvature: float = field(metadata=real(least=0))
+    pairs: int = field(metadata=integer(1, MOST_PAIRS))
+    """Pairs of features to be added, at most."""
+
+
+@dataclass(frozen=True, eq=False)
+class PairCells(Message):
+    """Client to coordinator: counts of its rows in the cells of the pairs that were chosen."""
+
+    kind = "pair_cells"
+    words = "counts of rows by cells of the chosen pairs of features"
+    counts: Array = field(metadata=array("float64", "pairs", "cells", least=0))
+    """Σ cnt; 0 of cells of which the client does not tell, and of pairs that are not chosen."""
+    whole: int = field(metadata=integer(most=1))
+    """1 if it tells of all cells that have rows."""
+
+
+@dataclass(frozen=True, eq=False)
+class SetPairCells(Message):
+    """Coordinator to the clients of a slot: `PairCells` over all of them; 0 of cells of which some
+    client does not tell."""
+
+    kind = "set_pair_cells"
+    words = "the same counts over all clients"
+    counts: Array = field(metadata=array("float64", "pairs", "cells", least=0))
+
+
+@dataclass(frozen=True, eq=False)
 class SendPredictions(Message):
     """Coordinator to client: a request for predictions h of rows at the current block, without a
     step.

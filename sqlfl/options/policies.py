@@ -281,10 +281,10 @@ class TrainingPolicy:
     moments: str = option(
         choice(EXACT, NOISED, SECURE_SUM, NEVER, instead=_ROUNDED),
         EXACT,
-        "how other results about features may leave: INFERENCE, SKEW, CHECK, strengths of "
-        "TRANSFORM "
-        "(auto), and statistics and products of columns of a table in several databases; 'noised' "
-        "and 'secure_sum' (union = 'secure') permit only statistics and products for training",
+        "how other results about features may leave: INFERENCE, SKEW, CHECK, strengths and pairs "
+        "of TRANSFORM (auto), and statistics and products of columns of a table in several "
+        "databases; 'noised' and 'secure_sum' (union = 'secure') permit only statistics and "
+        "products for training",
     )
     identifiers: str = option(
         choice(EXACT, NEVER), EXACT, "whether columns of ID may leave, as they are"

@@ -6,7 +6,7 @@ import hashlib
 import math
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -16,21 +16,26 @@ from sqlfl.base.errors import InternalError, ModelError
 from sqlfl.contract.configuration import Configuration
 from sqlfl.contract.transforms import updates
 from sqlfl.messages import (
+    Cells,
     ConsensusAverage,
     ConsensusPart,
     ExactPredictions,
     Message,
+    PairCells,
     PartialGradient,
     Predictions,
     Probe,
     Ready,
     Residuals,
+    SendCells,
     SendExactPredictions,
     SendGram,
     SendPredictions,
     SendReleases,
     SendSlope,
+    SetCells,
     SetGram,
+    SetPairCells,
     SetStrengths,
     Slope,
     Strengths,
@@ -39,7 +44,13 @@ from sqlfl.messages import (
 from sqlfl.messages.grams import gram_to_message, message_to_gram
 from sqlfl.models.gram import GramMatrix
 from sqlfl.models.towers import TowerShape
-from sqlfl.party.crossing import CrossedEngine, PairFinder
+from sqlfl.party.crossing import (
+    CrossedEngine,
+    PairFinder,
+    SharedPairFinder,
+    first_columns,
+    joined_apart,
+)
 from sqlfl.party.effects import Precision
 from sqlfl.party.moments import majorant, noised_moments
 from sqlfl.party.release_guard import ReleaseGuard, releases_of
@@ -51,6 +62,8 @@ from sqlfl.udfs.encoding.pairs import Crossing
 
 NOTHING = np.zeros(0)
 
+RESOLVED = 1e-8
+"""Least eigenvalue, relative to the preconditioner, that the proof of convergence reckons with."""
 ROUNDING = 1e-6
 """Beyond what rounding may take from the norm of a row whose columns are centred to about 0."""
 
@@ -114,6 +127,10 @@ class ClientOperator:
         self._moments: GramMatrix | None = None
         """Gram matrix of the encoded columns, over all clients of the slot, once strengths have
         needed it."""
+        self._base_moments: GramMatrix | None = None
+        """The same without the cells of pairs, once pairs are added to rows of several clients."""
+        self._agreed: Crossing | None = None
+        """Pairs that all clients of the slot have found, until they are added."""
         self._told: SetStrengths | None = None
         """Dispersion and curvature of the last update of strengths."""
         self._updates = 0
@@ -131,6 +148,8 @@ class ClientOperator:
             self._engine = ScaledEngine(engine, shrinkage.scales)
             start = start / shrinkage.scales[:, None]
         self._step = step(options, self._engine, start)
+        if self._apart:
+            self._step.restart(start, self._centre)
         self._averaging = cast("Averaging", self._step) if options.averagings else None
         self._kept: deque[Kept] = deque(maxlen=options.keep + 1)
         """After each of the last epochs, where `keep` asks for it."""
@@ -190,7 +209,7 @@ class ClientOperator:
         configuration, width = self._configuration, self._base.width
         gram = self._plain_moments()
         if gram.width > width:
-            gram = self._base.gram()
+            gram = self._base.gram() if self._base_moments is None else self._base_moments
         return Precision(
             gram,
             self._base.centre,
@@ -228,9 +247,23 @@ class ClientOperator:
                 return self._measure(message.values)
             case SetStrengths():
                 return self._renew(message)
+            case SendCells():
+                slopes, self._slopes = self._slopes, None
+                if slopes is None and self._crossing is None:
+                    raise InternalError("pairs are asked for before there are residuals")
+                if slopes is None:
+                    slopes = np.zeros((0, self._configuration.outputs))
+                return Cells(self._run, self._slot, *self._shared_finder.cells(slopes))
+            case SetCells():
+                rows, total = self._configuration.rows, self._configuration.total
+                counts, whole = self._shared_finder.choose(message, rows, total)
+                return PairCells(self._run, self._slot, counts, int(whole))
+            case SetPairCells():
+                self._agreed = self._shared_finder.settle(message.counts)
+                added = 0 if self._agreed is None else sum(self._agreed.sizes)
+                return Ready(self._run, self._slot, self._plain.width + added)
             case SendGram():
-                gram = self._gram() if self._shrinkage is None else self._plain.gram()
-                return gram_to_message(gram, self._run, self._slot)
+                return gram_to_message(self._own_gram(), self._run, self._slot)
             case SendReleases():
                 return releases_of(self._guard, self._run, self._slot)
             case Probe() if self._guard is None:
@@ -268,7 +301,7 @@ class ClientOperator:
             theta, after = self._paired(message, theta, after)
         self._shrinkage = after
         self._engine = ScaledEngine(self._plain, after.scales)
-        self._step.restart(theta / after.scales[:, None], self._engine.centre)
+        self._step.restart(theta / after.scales[:, None], self._centre)
         if self._step.needs_gram:
             self._set_gram(self._gram(), 1)
         return Strengths(self._run, self._slot, freedom)
@@ -282,23 +315,71 @@ class ClientOperator:
             raise InternalError("the block has no features of which pairs were announced")
         if self._crossing is not None:
             return theta, shrinkage
-        if self._slopes is None:
+        if finder.shared:
+            crossing = self._agreed
+        elif self._slopes is None:
             raise InternalError("pairs are asked for before there are residuals")
-        slopes, self._slopes = self._slopes / options.rows, None
-        curvature = message.curvature / options.total
-        crossing = finder.chosen(slopes, curvature, message.dispersion, message.pairs)
+        else:
+            slopes, self._slopes = self._slopes / options.rows, None
+            curvature = message.curvature / options.total
+            crossing = finder.chosen(slopes, curvature, message.dispersion, message.pairs)
         if crossing is None or not crossing.pairs:
             return theta, shrinkage
+        if finder.shared:
+            self._base_moments = self._plain_moments()
+            self._moments = joined_apart(self._base_moments, np.concatenate(crossing.counts))
+        else:
+            self._moments = None
         self._crossing = crossing
         self._plain = CrossedEngine(self._base, crossing, options.total)
-        self._moments = None
+        self._held = SlotExpectations.of(self._plain, options)
         none = np.zeros((sum(crossing.sizes), theta.shape[1]))
         return np.concatenate([theta, none]), shrinkage.extended(
             crossing.sizes, options.rows, options.l2
         )
 
+    @property
+    def _shared_finder(self) -> SharedPairFinder:
+        finder = self._finder
+        if not isinstance(finder, SharedPairFinder) or self._crossing is not finder.first:
+            raise InternalError("no pairs of features are chosen over the databases of the slot")
+        return finder
+
+    @property
+    def _apart(self) -> bool:
+        """Cells of pairs, over several databases, are taken as if none occurred with another: that
+        they do would tell rows."""
+        return self._configuration.shared and self._crossing is not None
+
+    def _bounds_below(self) -> bool:
+        """The second derivatives are RESOLVED times those of the preconditioner at least, although
+        this leaves out which cells occur together: by l2, as that is no more than so many times
+        smaller than the preconditioner's largest eigenvalue."""
+        options, shrinkage, width = self._configuration, self._shrinkage, self._base.width
+        assert shrinkage is not None
+        gram = scaled_gram(self._plain_moments(), shrinkage.scales)
+        diagonal = np.concatenate([np.diag(gram.numeric), gram.onehot.diagonal()])
+        largest = max(diagonal[:width].sum(), diagonal[width:].max(initial=0.0))
+        largest = options.curvature / options.total * largest + options.l2
+        return bool(RESOLVED * largest <= options.l2)
+
+    @property
+    def _centre(self) -> Array:
+        """Centre of the columns by which steps are preconditioned."""
+        centre = self._engine.centre
+        if not self._apart:
+            return centre
+        return np.where(np.arange(len(centre)) < self._base.width, centre, 0.0)
+
+    def _own_gram(self) -> GramMatrix:
+        """The client's second moments, as they leave it."""
+        if self._shrinkage is None:
+            return self._gram()
+        if self._apart and isinstance(self._plain, CrossedEngine):
+            return self._plain.gram_apart(self._base.gram())
+        return self._plain.gram()
+
     def _gram(self) -> GramMatrix:
-        """The client's second moments, as they may leave it."""
         if self._shrinkage is not None:
             return scaled_gram(self._plain_moments(), self._shrinkage.scales)
         if self._guard is None:
@@ -314,6 +395,12 @@ class ClientOperator:
         """Second moments of that many clients, in sum."""
         if self._shrinkage is not None and clients > 1:
             self._moments, gram = gram, scaled_gram(gram, self._shrinkage.scales)
+        if self._apart:
+            self._base_moments = self._base_moments or first_columns(
+                self._plain_moments(), self._base.width
+            )
+            kept = np.arange(gram.width) < self._base.width
+            gram = replace(gram, moments=np.where(kept, gram.moments, 0.0))
         if self._guard is not None:
             deviation = self._guard.privacy.moments_noise * math.sqrt(clients)
             engine = self._engine
@@ -366,6 +453,8 @@ class ClientOperator:
 
     def _slope(self, gradient: Array) -> Message:
         squares = self._step.slope(gradient) if self._configuration.leader else NOTHING
+        if self._apart and len(squares) == 2 and not self._bounds_below():
+            squares[1] = squares[0] / self._configuration.l2  # as l2 alone bounds it
         return Slope(self._run, self._slot, finite(squares))
 
     def _residuals(self, message: Residuals) -> Message:

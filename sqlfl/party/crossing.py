@@ -2,22 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import comb
 
 import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
 from sqlfl.base.arrays import Array
-from sqlfl.base.errors import InternalError
+from sqlfl.base.errors import InternalError, ModelError
 from sqlfl.contract.schema import FeatureSpecification
+from sqlfl.contract.transforms import COARSE_SIDE, CURVE, FINE_SIDE
+from sqlfl.messages import SetCells, SetRanges
 from sqlfl.models.gram import GramMatrix
 from sqlfl.party.steps import Engine
 from sqlfl.udfs.encoding.curves import CellLimits
+from sqlfl.udfs.encoding.features import Encoding
 from sqlfl.udfs.encoding.fitting import Values
-from sqlfl.udfs.encoding.pairs import Crossing, Pair, crossed, pairs_of, ranked
+from sqlfl.udfs.encoding.pairs import (
+    COARSE,
+    LEAST,
+    Crossing,
+    Pair,
+    Side,
+    best_pairs,
+    bins_of,
+    cell_texts,
+    coarse_sums,
+    crossed,
+    fine_sums,
+    pairs_of,
+    ranked,
+    side_of,
+)
 from sqlfl.udfs.encoding.transforming import column_of, counts_of
 from sqlfl.udfs.numbering.rows import Snapshot
+
+ENDLESS = 1 << 31
+"""Cells of all pairs where no rule bounds them."""
 
 
 class PairFinder:
@@ -25,6 +48,9 @@ class PairFinder:
 
     Pairs that are `given` are not chosen anew: those of the block that training starts from.
     """
+
+    shared = False
+    """Several databases choose together, by what they tell of their rows."""
 
     def __init__(
         self,
@@ -36,6 +62,7 @@ class PairFinder:
     ) -> None:
         self._snapshot, self._features = snapshot, features
         self.most, self._limits = most, limits
+        self._paired = [n for n, feature in enumerate(features) if feature.pairs]
         self.first = self._crossed(given, whole=True) if given else None
         """The given pairs in these rows; None without."""
 
@@ -46,23 +73,150 @@ class PairFinder:
 
         `curvature` is the mean second derivative, and `dispersion` the variance of a slope over it.
         """
-        if not 0 < most <= self.most:
-            raise InternalError(f"{most} pairs of features are asked for, of {self.most}")
+        self._check(most)
         counts = counts_of(self._snapshot)
-        columns = self._columns([n for n, feature in enumerate(self._features) if feature.pairs])
+        columns = self._columns(self._paired)
         slope_sums = np.asarray(slopes, np.float64)
         places = ranked(columns, counts, slope_sums, curvature * counts, dispersion, most)
         pairs = pairs_of(places, columns, counts, self._limits)
         return self._crossed(pairs) if pairs else None
 
-    def _crossed(self, pairs: Sequence[Pair], *, whole: bool = False) -> Crossing:
+    def _check(self, most: int) -> None:
+        if not 0 < most <= self.most:
+            raise InternalError(f"{most} pairs of features are asked for, of {self.most}")
+
+    def _crossed(
+        self,
+        pairs: Sequence[Pair],
+        *,
+        limits: CellLimits | None = None,
+        whole: bool = False,
+        merged: Sequence[Array] | None = None,
+    ) -> Crossing:
         places = {side.place for pair in pairs for side in (pair.first, pair.second)}
         counts = counts_of(self._snapshot)
         columns = self._columns(sorted(places))
-        return crossed(pairs, self._features, columns, counts, self._limits, whole=whole)
+        limits = self._limits if limits is None else limits
+        return crossed(pairs, self._features, columns, counts, limits, whole=whole, merged=merged)
 
     def _columns(self, places: Sequence[int]) -> dict[int, Values]:
         return {n: column_of(self._snapshot, self._features[n], n) for n in places}
+
+
+class SharedPairFinder(PairFinder):
+    """Chooses pairs together with the other databases of a slot.
+
+    Each sums residuals and counts over coarse cells, and finds the same pairs by the sums over all
+    databases. Then the counts of their cells decide which have a weight: a cell of which one
+    database may not tell has none. Bins of a number are between `points`, which all databases know,
+    and what these count; features of two values need none.
+    """
+
+    shared = True
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        features: Sequence[FeatureSpecification],
+        most: int,
+        limits: CellLimits,
+        points: Mapping[int, tuple[Array, Array]],
+        given: Mapping[Pair, Mapping[str, float]] | None = None,
+    ) -> None:
+        super().__init__(snapshot, features, most, limits)
+        self._points = points
+        self.first = self._again(given) if given else None
+        self._told = False
+        self._pairs: tuple[Pair, ...] = ()
+        self._agreed = limits
+        self._counts = np.zeros((0, FINE_SIDE**2))
+        """Of the cells that it has told of."""
+
+    def _again(self, given: Mapping[Pair, Mapping[str, float]]) -> Crossing:
+        """Return the given pairs' cells, which count so much by their texts, in these rows."""
+        merged = []
+        for pair in given:
+            texts = cell_texts(pair, self._features)
+            sums = [
+                max(given[pair].get(text, 0.0), LEAST * (text in given[pair])) for text in texts
+            ]
+            merged.append(np.array(sums, np.float64))
+        limits = replace(self._limits, most=ENDLESS, columns=None)
+        crossing = self._crossed(list(given), limits=limits, merged=merged)
+        few = any(((rows > 0) & (rows < self._limits.least)).any() for rows in crossing.rows)
+        room = self._limits.columns
+        if few or (room is not None and sum(crossing.sizes) > room):
+            raise ModelError(
+                "an owner's policy does not allow the cells of pairs that the model has, in these "
+                "rows",
+                hint="leave warm_start out",
+            )
+        return crossing
+
+    def cells(self, slopes: Array) -> tuple[Array, Array, int, int]:
+        """Return what `Cells` has, once: of the rows' slopes (a, outputs); zeros where pairs are
+        given."""
+        if self._told:
+            raise InternalError("cells are told once in a fit")
+        self._told = True
+        if self.first is not None:
+            size = COARSE_SIDE**2 * comb(len(self._paired), 2)
+            return np.zeros((size, slopes.shape[1])), np.zeros(size), 1, 0
+        counts = counts_of(self._snapshot)
+        columns, limits = self._columns(self._paired), self._limits
+        slopes = np.asarray(slopes, np.float64)
+        sums, weights = coarse_sums(self._sides(COARSE), columns, slopes, counts, limits)
+        return sums.reshape(-1, slopes.shape[1]), weights.ravel(), limits.most, self._room
+
+    def choose(
+        self,
+        agreed: SetCells,
+        rows: int,
+        total: float,
+    ) -> tuple[Array, bool]:
+        """Choose pairs by the sums over all databases, of `rows` joined rows that count `total`.
+        Return what `PairCells` has: (most, FINE_SIDE²) counts, and whether that is all."""
+        self._check(agreed.pairs)
+        if not self._told or self._pairs:
+            raise InternalError("pairs are chosen once in a fit, by cells that were told")
+        if self.first is not None:
+            return np.zeros((agreed.pairs, FINE_SIDE**2)), True
+        if agreed.most > self._limits.most or agreed.room > self._room:
+            raise InternalError("more cells than the owner allows")
+        size = COARSE_SIDE**2
+        shape = (-1, size, agreed.slopes.shape[1])
+        bends = agreed.curvature / total * agreed.counts.reshape(-1, size)
+        slopes = agreed.slopes.reshape(shape) / rows
+        places = best_pairs(self._paired, slopes, bends, agreed.dispersion, agreed.pairs)
+        columns = self._columns(self._paired)
+        self._agreed = replace(self._limits, most=agreed.most, columns=agreed.room)
+        sides = self._sides(bins_of(total, agreed.most))
+        self._pairs = tuple(Pair(sides[one], sides[two]) for one, two in places)
+        counts = fine_sums(self._pairs, columns, counts_of(self._snapshot), self._limits)
+        self._counts = np.pad(counts, ((0, agreed.pairs - len(counts)), (0, 0)))
+        return self._counts, self._limits.least <= 1
+
+    def settle(self, counts: Array) -> Crossing | None:
+        """Return the chosen pairs' cells, of these counts over all databases; None of none."""
+        if not self._pairs:
+            return None
+        shape, sent = counts.shape, self._counts
+        if shape != sent.shape or (self._limits.least > 1 and (counts[sent == 0.0] > 0.0).any()):
+            raise InternalError("cells of pairs of which this database has told nothing")
+        crossing = self._crossed(self._pairs, limits=self._agreed, merged=list(counts))
+        return crossing if crossing.pairs else None
+
+    @property
+    def _room(self) -> int:
+        return ENDLESS if self._limits.columns is None else self._limits.columns
+
+    def _sides(self, bins: int) -> dict[int, Side]:
+        return {n: self._side(n, bins) for n in self._paired}
+
+    def _side(self, place: int, bins: int) -> Side:
+        if self._features[place].kind == "boolean":
+            return Side(place, np.array([0.5]))
+        return side_of(place, *self._points[place], bins)
 
 
 class CrossedEngine:
@@ -111,6 +265,12 @@ class CrossedEngine:
             first.weight,
         )
 
+    def gram_apart(self, first: GramMatrix) -> GramMatrix:
+        """Return second moments of the columns without cells, `first`, and the counts of cells: not
+        which cells occur together."""
+        counts = np.asarray(self._cells.T @ self.counts, np.float64)
+        return joined_apart(first, counts)
+
     def norms(self) -> Array:
         raise InternalError("rows with pairs of features are not clipped")
 
@@ -120,3 +280,60 @@ class CrossedEngine:
 
     def _some(self, batch: Array | None) -> sparse.csr_array:
         return self._cells if batch is None else self._cells[batch]
+
+
+def joined_apart(first: GramMatrix, counts: Array) -> GramMatrix:
+    """Return second moments of columns and, behind them, of cells that count so much: as if no cell
+    occurred together with another, or with anything else."""
+    beside = np.zeros((len(counts), first.numeric.shape[1]))
+    every = sparse.block_diag([first.onehot, sparse.diags_array(counts)], format="csr")
+    return GramMatrix(
+        first.numeric,
+        np.concatenate([first.cross, beside]),
+        sparse.csr_array(every),
+        np.concatenate([first.moments, counts]),
+        first.weight,
+    )
+
+
+def first_columns(gram: GramMatrix, width: int) -> GramMatrix:
+    """Return the second moments of the first columns alone, so many."""
+    onehot = width - len(gram.numeric)
+    return GramMatrix(
+        gram.numeric,
+        gram.cross[:onehot],
+        sparse.csr_array(gram.onehot[:onehot, :onehot]),
+        gram.moments[:width],
+        gram.weight,
+    )
+
+
+def points_of_pairs(
+    features: Sequence[FeatureSpecification], merged: SetRanges
+) -> dict[int, tuple[Array, Array]]:
+    """Return points of the numbers that may be in pairs, and what these count, by the place of the
+    feature: those of its curve."""
+    fitted = [feature for feature in features if feature.fitted]
+    number = {feature.name: n for n, feature in enumerate(fitted)}
+    return {
+        place: (merged.points[number[name]], merged.counts[number[name]])
+        for place, feature in enumerate(features)
+        if feature.pairs and (name := f"{feature.name} ({CURVE})") in number
+    }
+
+
+def cells_of_pairs(encoding: Encoding, total: float) -> dict[Pair, dict[str, float]] | None:
+    """Return what the cells of a model's pairs count where all rows count `total`, by their texts;
+    None of none."""
+    first, scale = len(encoding.vocabularies) - len(encoding.pairs), total / encoding.total
+    cells = {}
+    for number, pair in enumerate(encoding.pairs, start=first):
+        counts = dict(zip(encoding.vocabularies[number], encoding.counts[number], strict=True))
+        texts = cell_texts(pair, encoding.features)
+        entries = encoding.entries_of(number, [f"v{text}" for text in texts])
+        cells[pair] = {
+            text: scale * float(counts[entry])
+            for text, entry in zip(texts, entries, strict=True)
+            if entry in counts
+        }
+    return cells or None

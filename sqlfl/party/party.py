@@ -505,7 +505,8 @@ class PartyClient(Server):
         shrinkage = state.shrinkage(configuration, finder)
         told = request.run, request.slot, begin, shrinkage, finder
         state.operator = part.operator(engine, configuration, *told)
-        return ms.Ready(request.run, request.slot, engine.width)
+        cells = 0 if finder is None or finder.first is None else sum(finder.first.sizes)
+        return ms.Ready(request.run, request.slot, engine.width + cells)
 
     def start(
         self, request: ms.Start, configuration: Configuration, finder: PairFinder | None = None

@@ -16,7 +16,12 @@ from sqlfl.contract.schema import SlotSpecification
 from sqlfl.contract.transforms import CURVE_ROWS
 from sqlfl.messages.checks import mismatch, sizes_of
 from sqlfl.messages.wire import encode
-from sqlfl.party.crossing import PairFinder
+from sqlfl.party.crossing import (
+    PairFinder,
+    SharedPairFinder,
+    cells_of_pairs,
+    points_of_pairs,
+)
 from sqlfl.party.operator import Operator
 from sqlfl.party.release_guard import releases_of
 from sqlfl.party.shrinkage import Shrinkage
@@ -72,6 +77,8 @@ class SlotState:
     encoding: Encoding | None = None
     fitted: tuple[Fitted | None, ...] | None = None
     """Fitted steps by which TRANSFORM has made the features of the snapshot."""
+    _points: dict[int, tuple[Array, Array]] = field(default_factory=dict)
+    """Points of the numbers of a shared slot that may be in pairs, over all its clients."""
     engine: LinearEngine | None = None
     operator: Operator | None = None
     seen: Array | None = None
@@ -232,6 +239,7 @@ class SlotState:
         features = self.specification.features
         if not self.specification.shared or self._encoded_by != "none" or self.fitted is not None:
             raise InternalError(f"slot {self.specification.slot} takes no ranges")
+        self._points = points_of_pairs(features, message)
         self.fitted = self._transformed(of_ranges(features, message))
         return statistics(self.snapshot, vocabulary_key)
 
@@ -273,10 +281,16 @@ class SlotState:
         most = max((feature.pairs for feature in features), default=0)
         if self.joined < CURVE_ROWS or not most:
             return None
-        given = () if self.warm is None else self.warm.encoding.pairs
-        width, limits = self.encoded().width, self.limits
+        encoding, limits = self.encoded(), self.limits
         if limits.columns is not None:
-            limits = replace(limits, columns=max(limits.columns - width, 0))
+            limits = replace(limits, columns=max(limits.columns - encoding.width, 0))
+        if self.specification.shared:
+            cells = (
+                None if self.warm is None else cells_of_pairs(self.warm.encoding, encoding.total)
+            )
+            told = self.snapshot, features, most, limits
+            return SharedPairFinder(*told, self._points, cells)
+        given = () if self.warm is None else self.warm.encoding.pairs
         return PairFinder(self.snapshot, features, most, limits, given)
 
     def shrinkage(

@@ -308,7 +308,7 @@ def governed(
         yield holder.block(fed.model("m").run, 0).encoding, fed.sql("CURVES OF MODEL m").df()
 
 
-@pytest.mark.parametrize("ratio", [0.02, 0.03, 0.06])
+@pytest.mark.parametrize("ratio", [0.012, 0.03, 0.06])
 def test_an_owner_bounds_all_columns(case: Case, ratio: float) -> None:
     """max_parameter_ratio is of a table's columns with those of its pairs."""
     rules = f"min_rows = 100, max_parameter_ratio = {ratio}"
@@ -316,7 +316,7 @@ def test_an_owner_bounds_all_columns(case: Case, ratio: float) -> None:
         encoding, _,
     ):  # fmt: skip
         assert encoding.width <= ratio * ROWS
-        assert bool(encoding.pairs) == (ratio > 0.02)
+        assert bool(encoding.pairs) == (ratio > 0.012)
 
 
 def test_merged_rows_are_as_many_as_they_were(case: Case) -> None:
@@ -350,6 +350,13 @@ def test_merged_rows_are_as_many_as_they_were(case: Case) -> None:
 def test_what_is_no_number_of_pairs_is_refused(case: Case, items: str, said: str) -> None:
     with pytest.raises((ParseError, PlanError), match=said):
         case.train(items)
+
+
+def test_no_column_has_the_name_of_a_pair(case: Case) -> None:
+    query = 'SELECT a.x, a.z, a.z + 1 AS "X × z", a.number AS y FROM one.a a JOIN two.b b USING (k)'
+    with pytest.raises(PlanError, match="column X × z has the name of a pair of features"):
+        case.fed.explain(TRAIN.format("linear_regression", PAIRS, "", query))
+    case.fed.explain(TRAIN.format("linear_regression", "auto, auto(x, pairs => 2)", "", query))
 
 
 @pytest.mark.parametrize(
@@ -395,7 +402,7 @@ def test_a_client_chooses_no_more_pairs_than_it_was_told() -> None:
 class Finder:
     """As `PairFinder`, of two columns of numbers."""
 
-    first = None
+    first, shared = None, False
 
     def __init__(self, values: np.ndarray, most: int) -> None:
         self.values, self.most, self.found = values, most, None

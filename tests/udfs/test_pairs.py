@@ -157,3 +157,22 @@ def test_of_nothing_few_pairs_are_chosen() -> None:
         slopes -= bins @ np.linalg.lstsq(bins, slopes, rcond=None)[0]
         found += len(pairs.ranked(given, counts, slopes[:, None], counts, 1.0, 6))
     assert found < 0.1 * 20 * 6
+
+
+def test_hidden_cells_do_not_follow_from_sums_over_lines() -> None:
+    """Each line lacks nothing, or two cells with as many rows as must be told of together."""
+    rng = np.random.default_rng(3)
+    for least in (2, 5, 12):
+        for _ in range(40):
+            rows = rng.poisson(rng.gamma(0.7, 9.0, size=(6, 7)))
+            own = pairs.shown(rows, least)
+            assert (rows[own] >= least).all()
+            for table, kept in ((rows, own), (rows.T, own.T)):
+                for line, told in zip(table, kept, strict=True):
+                    hidden = line[~told & (line > 0)]
+                    assert (
+                        not told.any()
+                        or not len(hidden)
+                        or (len(hidden) > 1 and hidden.sum() >= least)
+                    )
+    assert pairs.shown(np.full((3, 3), 9), 5).all()

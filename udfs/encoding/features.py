@@ -93,18 +93,30 @@ class Encoding:
         return self.features[: len(self.features) - len(self.pairs)]
 
     def with_pairs(self, crossing: Crossing | None) -> Encoding:
-        """Return the encoding with these pairs behind its features."""
+        """Return the encoding with these pairs behind its features; of the clients of a shared slot
+        their cells are hashed too."""
         if crossing is None:
             return self
+        cells = [
+            self.entries_of(len(self.vocabularies) + number, texts)
+            for number, texts in enumerate(crossing.vocabularies)
+        ]
         fitted = (None,) * len(self.features) if self.fitted is None else self.fitted
         return replace(
             self,
             features=self.features + crossing.features,
-            vocabularies=self.vocabularies + crossing.vocabularies,
+            vocabularies=(*self.vocabularies, *cells),
             counts=self.counts + crossing.counts,
             fitted=fitted + (None,) * len(crossing.pairs),
             pairs=crossing.pairs,
         )
+
+    def entries_of(self, number: int, texts: Sequence[str]) -> tuple[str, ...]:
+        """Return what the vocabulary of a category feature has for canonical texts."""
+        if self.vocabulary_key is None:
+            return tuple(texts)
+        key = vocabulary_key_of(self.vocabulary_key, number)
+        return tuple(bytes(tag).hex() for tag in keys.tags(key, [text.encode() for text in texts]))
 
     @cached_property
     def indicators(self) -> tuple[int, ...]:

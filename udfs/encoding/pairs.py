@@ -16,7 +16,7 @@ from scipy import sparse
 
 from sqlfl.base.arrays import Array, Float
 from sqlfl.contract.schema import FeatureSpecification, Made
-from sqlfl.contract.transforms import TIMES, number, written
+from sqlfl.contract.transforms import COARSE_SIDE, FINE_SIDE, TIMES, number, written
 from sqlfl.udfs.encoding.curves import CellLimits
 from sqlfl.udfs.encoding.fitting import NULL, Categories, Values, bucket_names
 
@@ -133,27 +133,73 @@ def ranked(
     slopes : (a, outputs), derivatives of the loss by scores, summed over a row's joined rows.
     curvatures : (a,), the second derivatives. dispersion : variance of a slope over its curvature.
     """
-    coarse = {}
-    for place, values in columns.items():
-        cells = cells_of(side_of(place, values, counts, COARSE), values)
-        coarse[place] = np.unique(cells[counts > 0]), cells
-    directions = max(slopes.shape[1] - 1, 1)
+    sides = {n: side_of(n, values, counts, COARSE) for n, values in columns.items()}
+    sums, bends = coarse_sums(sides, columns, slopes, curvatures)
+    return best_pairs(list(columns), sums, bends, dispersion, most)
+
+
+def coarse_sums(
+    sides: Mapping[int, Side],
+    columns: Mapping[int, Values],
+    slopes: Float,
+    weights: Float,
+    limits: CellLimits | None = None,
+) -> tuple[Float, Float]:
+    """Sums of the slopes (a, outputs) and of the weights (a,) over the cells of each two features:
+    (pairs, COARSE_SIDE², outputs) and (pairs, COARSE_SIDE²), in the order of `combinations`. Within
+    limits, cells of too few rows are 0, and others from which theirs would follow."""
+    size, live = COARSE_SIDE**2, weights > 0
+    cells = {place: cells_of(side, columns[place]) for place, side in sides.items()}
+    sums, bends = [], []
+    for one, two in combinations(sides, 2):
+        at = cells[one] * COARSE_SIDE + cells[two]
+        bend = np.bincount(at, weights, size).astype(np.float64)
+        slope_sums = np.column_stack([np.bincount(at, column, size) for column in slopes.T])
+        if limits is not None and limits.least > 1:
+            rows = np.bincount(at[live], limits.rows_of(len(at))[live], size)
+            hidden = ~shown(rows.reshape(COARSE_SIDE, -1), limits.least).ravel()
+            bend[hidden], slope_sums[hidden] = 0.0, 0.0
+        sums.append(slope_sums)
+        bends.append(bend)
+    shape = (len(sums), size, slopes.shape[1])
+    return np.array(sums, np.float64).reshape(shape), np.array(bends).reshape(shape[:2])
+
+
+def best_pairs(
+    places: Sequence[int], sums: Float, bends: Float, dispersion: float, most: int
+) -> list[tuple[int, int]]:
+    """As `ranked`, of the sums over cells that `coarse_sums` makes of features at these places."""
     scored = []
-    for one, two in combinations(columns, 2):
-        (cells_one, rows), (others, beside) = coarse[one], coarse[two]
-        width = int(beside.max(initial=0)) + 1
-        cells = rows * width + beside
-        size = (int(rows.max(initial=0)) + 1) * width
-        bend = np.bincount(cells, curvatures, size)
-        live = bend > 0.0
-        freedom = directions * (int(live.sum()) - len(cells_one) - len(others) + 1)
-        if freedom <= 0:
-            continue
-        squares = sum(np.bincount(cells, column, size)[live] ** 2 for column in slopes.T)
-        gain = float(np.sum(squares / bend[live])) / dispersion
-        scored.append(((gain - freedom) / np.sqrt(2.0 * freedom), (one, two)))
+    live = (bends > 0.0).reshape(len(bends), COARSE_SIDE, COARSE_SIDE)
+    margins = live.any(axis=2).sum(axis=1) + live.any(axis=1).sum(axis=1)
+    freedoms = max(sums.shape[2] - 1, 1) * (live.sum(axis=(1, 2)) - margins + 1)
+    squares = np.einsum("pco,pco->pc", sums, sums)
+    gains = np.divide(squares, bends, out=np.zeros_like(squares), where=bends > 0.0).sum(axis=1)
+    for pair, gain, freedom in zip(combinations(places, 2), gains, freedoms, strict=True):
+        if freedom > 0:
+            beyond = (float(gain) / dispersion - freedom) / np.sqrt(2.0 * freedom)
+            scored.append((beyond, pair))
     scored.sort(reverse=True)
     return [pair for gain, pair in scored[:most] if gain > BEYOND_CHANCE]
+
+
+def shown(rows: Array, least: int, kept: Array | None = None) -> Array:
+    """bool (R, C): cells of so many rows that may be told of where sums over a line of them are
+    known. Cells of fewer than `least` rows may not, nor others than the `kept` ones. What a line
+    lacks is of two cells and of `least` rows at least: else its smallest other cell goes too."""
+    visible = np.asarray(rows >= least)
+    if kept is not None:
+        visible &= kept
+    while True:
+        before = visible.copy()
+        for table, part in ((rows, visible), (rows.T, visible.T)):
+            hidden = ~part & (table > 0)
+            count, lack = hidden.sum(axis=1), np.where(hidden, table, 0).sum(axis=1)
+            for line in np.flatnonzero((count > 0) & ((count < 2) | (lack < least))):
+                if part[line].any():
+                    part[line, np.argmin(np.where(part[line], table[line], np.inf))] = False
+        if (before == visible).all():
+            return visible
 
 
 def pairs_of(
@@ -163,13 +209,18 @@ def pairs_of(
     limits: CellLimits,
 ) -> tuple[Pair, ...]:
     """Pairs of these features, with as fine bins as the rows bear."""
-    bins = max(COARSE, int(np.sqrt(counts.sum() / (2 * LEAST))))
-    bins = max(min(FINE, bins, int(np.sqrt(limits.most))), 1)
+    bins = bins_of(float(counts.sum()), limits.most)
     sides = {
         place: side_of(place, columns[place], counts, bins)
         for place in {place for pair in places for place in pair}
     }
     return tuple(Pair(sides[one], sides[two]) for one, two in places)
+
+
+def bins_of(total: float, most: int) -> int:
+    """Bins of a number in pairs of at most so many cells, of rows that count so much."""
+    bins = max(COARSE, int(np.sqrt(total / (2 * LEAST))))
+    return max(min(FINE, bins, int(np.sqrt(most))), 1)
 
 
 def crossed(
@@ -180,17 +231,26 @@ def crossed(
     limits: CellLimits,
     *,
     whole: bool = False,
+    merged: Sequence[Float] | None = None,
 ) -> Crossing:
     """The pairs' cells in these rows, without those of too few. Pairs of fewer than two cells, and
-    those beyond the room for columns, are left out; of a `whole` pair only the cells beyond it."""
+    those beyond the room for columns, are left out; of a `whole` pair only the cells beyond it.
+
+    merged : of each pair the sums of its cells over the rows of all databases, where these are
+    several; 0 of those that some database does not tell of. They decide, not the rows here.
+    """
     kept: list[tuple[FeatureSpecification, Pair, tuple[str, ...], Float, Array, Array]] = []
     room, known = limits.columns, counts > 0
     own_rows = limits.rows_of(len(counts))[known]
-    for pair in pairs:
-        texts, cells = _texts(pair, features), _cells(pair, columns)
-        sums = np.bincount(cells, counts, len(texts)).astype(np.float64)
+    for place, pair in enumerate(pairs):
+        texts, cells = cell_texts(pair, features), _cells(pair, columns)
         rows = np.bincount(cells[known], own_rows, len(texts)).astype(np.int64)
-        often = np.flatnonzero((sums >= LEAST) & (rows >= limits.least))
+        if merged is None:
+            sums = np.bincount(cells, counts, len(texts)).astype(np.float64)
+            often = np.flatnonzero(_kept(pair, sums, rows, limits))
+        else:
+            sums = np.asarray(merged[place][: len(texts)], np.float64)
+            often = np.flatnonzero(sums >= LEAST)
         often = often[np.argsort(-sums[often], kind="stable")][: limits.most]
         most = np.sort(often[:room] if whole else often)
         if not whole and (len(most) < 2 or (room is not None and len(most) > room)):
@@ -212,22 +272,55 @@ def crossed(
     )
 
 
+def _kept(pair: Pair, sums: Float, rows: Array, limits: CellLimits) -> Array:
+    """Which cells have enough rows. Of those whose rows CURVES tells, beside those of the features,
+    no other cell's rows follow."""
+    enough: Array = sums >= LEAST
+    if limits.least <= 1:
+        return enough & (rows >= limits.least)
+    often = np.zeros(len(sums), bool)
+    often[np.argsort(-np.where(enough, sums, 0.0), kind="stable")[: limits.most]] = True
+    grid = (-1, _width(pair.second))
+    return shown(rows.reshape(grid), limits.least, (enough & often).reshape(grid)).ravel()
+
+
+def fine_sums(
+    pairs: Sequence[Pair], columns: Mapping[int, Values], counts: Float, limits: CellLimits
+) -> Float:
+    """(pairs, FINE_SIDE²): sums of the counts (a,) over each pair's cells, of numbers only; within
+    limits, cells of too few rows are 0, and others from which theirs would follow."""
+    counted, known = np.zeros((len(pairs), FINE_SIDE**2)), counts > 0
+    own_rows = limits.rows_of(len(counts))[known]
+    for place, pair in enumerate(pairs):
+        cells, width = _cells(pair, columns), _width(pair.second)
+        size = _width(pair.first) * width
+        sums = np.bincount(cells, counts, size)
+        if limits.least > 1:
+            rows = np.bincount(cells[known], own_rows, size)
+            sums = np.where(shown(rows.reshape(-1, width), limits.least).ravel(), sums, 0.0)
+        counted[place, :size] = sums
+    return counted
+
+
 def column_of_cells(
     pair: Pair, features: Sequence[FeatureSpecification], columns: Mapping[int, Values]
 ) -> pa.Array:
     """The pair as a category of each row: canonical texts."""
-    texts = pa.array([f"v{text}".encode() for text in _texts(pair, features)], pa.binary())
+    texts = pa.array([f"v{text}".encode() for text in cell_texts(pair, features)], pa.binary())
     return texts.take(pa.array(_cells(pair, columns)))
 
 
 def _cells(pair: Pair, columns: Mapping[int, Values]) -> Array:
-    width = max(len(pair.second.bounds), len(pair.second.texts)) + 2
     first = cells_of(pair.first, columns[pair.first.place])
-    return first * width + cells_of(pair.second, columns[pair.second.place])
+    return first * _width(pair.second) + cells_of(pair.second, columns[pair.second.place])
 
 
-def _texts(pair: Pair, features: Sequence[FeatureSpecification]) -> list[str]:
-    """In the order of `_cells`."""
+def _width(side: Side) -> int:
+    return max(len(side.bounds), len(side.texts)) + 2
+
+
+def cell_texts(pair: Pair, features: Sequence[FeatureSpecification]) -> list[str]:
+    """Return the names of a pair's cells, in the order of `_cells`."""
     first, second = (
         names_of(side, of_texts=features[side.place].kind == "category")
         for side in (pair.first, pair.second)

@@ -7,33 +7,43 @@ other reply raises a PartyError (`sqlfl.messages.replies`) before a method uses 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from sqlfl.aggregation.slot_aggregation import average, sum_gradients, sum_grams
+from sqlfl.aggregation.slot_aggregation import (
+    average,
+    merge_cells,
+    merge_pair_cells,
+    sum_gradients,
+    sum_grams,
+)
 from sqlfl.base.arrays import Array
 from sqlfl.base.errors import InternalError
 from sqlfl.contract.configuration import PENALTY, Configuration, TowerConfiguration
 from sqlfl.contract.schema import Address
+from sqlfl.contract.transforms import COARSE_SIDE, FINE_SIDE
 from sqlfl.coordinator.join.scatter_gather import JoinedRows, SlotMembers, all_rows
 from sqlfl.coordinator.rounds.problem import Problem
 from sqlfl.coordinator.rounds.stragglers import Stragglers
 from sqlfl.messages import (
+    Cells,
     ConsensusAverage,
     ConsensusPart,
     Constant,
     ExactPredictions,
     Gram,
     Message,
+    PairCells,
     PartialGradient,
     Predictions,
     Probe,
     Ready,
     Residuals,
+    SendCells,
     SendExactPredictions,
     SendGram,
     SendPredictions,
@@ -229,6 +239,41 @@ class Conversation:
         replies = ask(self._channel, asked, lambda _: Expected(Strengths))
         return {slot: replies[at[slot][0]].freedom for slot in told}
 
+    def share_pairs(
+        self, scales: Mapping[int, tuple[float, float]], pairs: Mapping[int, int]
+    ) -> None:
+        """Let the clients of shared slots choose pairs together, by sums over cells of all their
+        rows: three exchanges, none without such slots. `scales`: (dispersion, curvature) of slots;
+        `pairs` as in `renew_strengths`."""
+        run, outputs = self._problem.run, self._problem.outputs
+        at = {m.slot: m.addresses for m in self._problem.slots if m.shared and m.slot in pairs}
+        if not at:
+            return
+        asked = {a: SendCells(run, slot) for slot, addresses in at.items() for a in addresses}
+        sizes = {
+            slot: {"cells": COARSE_SIDE**2 * self._problem.crossings[slot], "outputs": outputs}
+            for slot in at
+        }
+        replies = ask(self._channel, asked, lambda a: Expected(Cells, sizes[a[1]]))
+        merged = {
+            a: merge_cells([replies[b] for b in addresses], *scales[slot], pairs[slot])
+            for slot, addresses in at.items()
+            for a in addresses
+        }
+        fine = FINE_SIDE**2
+        chosen = ask(
+            self._channel,
+            merged,
+            lambda a: Expected(PairCells, {"pairs": pairs[a[1]], "cells": fine}),
+        )
+        counts = {
+            a: merge_pair_cells([chosen[b] for b in addresses])
+            for addresses in at.values()
+            for a in addresses
+        }
+        ready = ask(self._channel, counts, lambda _: Expected(Ready))
+        self._answers.widen(counts, ready)
+
     def set_parameters(self, blocks: Mapping[int, Array]) -> dict[int, Array]:
         """Send slots, by their place, their blocks (d_i, c). Return the constants (c,) that the
         centres of their columns amount to. This takes one exchange.
@@ -422,14 +467,21 @@ class Answers:
         """Keep configurations and widths. Raise PartyError where clients of one slot have different
         numbers of columns.
         """
+        self._clients = {a: _Client(own, 0) for a, own in configurations.items()}
+        self.widen(requests, replies)
+
+    def widen(self, requests: Mapping[Address, Message], replies: Mapping[Address, Ready]) -> None:
+        """Keep the widths of some slots. Raise PartyError as `begin` does."""
         for members in self._slots:
+            if members.addresses[0] not in replies:
+                continue
             first = replies[members.addresses[0]].width
             for address in members.addresses:
                 width = replies[address].width
                 if width != first:
                     what = f"has {width} encoded columns, and others of its slot have {first}"
                     raise refused(address[0], requests[address], what)
-                self._clients[address] = _Client(configurations[address], width)
+                self._clients[address] = replace(self._clients[address], width=width)
 
     def ready(self, address: Address) -> Expected[Ready]:
         """Return the expected reply to a request without a result: the same width as before."""

@@ -94,6 +94,8 @@ class Problem:
     names."""
     paired: Mapping[int, int] = field(default_factory=dict)
     """Those to which pairs of features are added, and how many at most."""
+    crossings: Mapping[int, int] = field(default_factory=dict)
+    """Of those how many pairs their features have."""
     observed: int = 0
     """Rows of training, where these are needed: those that are merged count each."""
     lateness: Lateness | None = None

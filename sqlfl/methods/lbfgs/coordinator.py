@@ -235,7 +235,9 @@ class Lbfgs:
         """Fellner and Schall's step at the clients, which add pairs of features once the strengths
         without them are found; the memory of L-BFGS begins anew, in 4-byte messages."""
         added, self._ripe = self._pending if self._ripe else {}, False
-        self._of_slots = self._conversation.renew_strengths(self._dispersions(), added)
+        scales = self._dispersions()
+        self._conversation.share_pairs(scales, added)
+        self._of_slots = self._conversation.renew_strengths(scales, added)
         freedom = sum(self._of_slots.values())
         self._updates += 1
         least = max(SETTLED, SETTLED_SHARE * freedom)

@@ -30,7 +30,7 @@ def _exchanges(run: Run) -> list[Exchange]:
         return rounds.predictions(run, slot, client, what, products_length())
 
     exchanges = [rounds.start(run), *rounds.first_predictions(run), *rounds.grams(run)]
-    exchanges += rounds.strengths(run)
+    exchanges += [*rounds.pairs(run), *rounds.strengths(run)]
     again = sym.UPDATES if run.shrunken else 0
     times = sym.ROUNDS + 1 + again + -1 * sym.EXACT
     exchanges += rounds.step(run, "iteration", times, sent, answer)
