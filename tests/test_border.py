@@ -37,11 +37,11 @@ from sqlfl.messages import (
 )
 from sqlfl.messages.wire import decode
 from sqlfl.methods.frank_wolfe.messages import (
-    Column,
     ColumnDirection,
     ColumnResiduals,
     ColumnWeights,
     SetSketch,
+    SteepestColumn,
 )
 from sqlfl.methods.pbm.messages import PbmResiduals, SendEmbeddings
 from sqlfl.methods.sgd.messages import SgdResiduals
@@ -272,7 +272,7 @@ def value_of_run(
             listed = [m.rows.size for m in sent if isinstance(m, SendEmbeddings | SetSketch)]
             return Fraction(sum(listed), max(1, len(listed)))
         case "new_column":
-            told = [m.values.size for m in here("column") if isinstance(m, Column)]
+            told = [m.values.size for m in here("column") if isinstance(m, SteepestColumn)]
             return Fraction(sum(told), max(1, len(told)))
         case "chosen" | "chosen_in_all":
             kinds = {
