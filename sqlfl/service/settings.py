@@ -105,7 +105,7 @@ class CoordinatorSettings(Identity):
     strangers: int = positive(256)
     """Streams, of all, that have not said yet who they are."""
     flight_sql: bool = False
-    """Clients of Flight SQL are served, that have an analyst's certificate and pass."""
+    """Let `sqlfl coordinator` serve Flight SQL, by an analyst's certificate and pass."""
 
 
 @dataclass(frozen=True, kw_only=True)
