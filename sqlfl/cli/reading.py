@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib.metadata import metadata
 from pathlib import Path
 
@@ -41,10 +42,31 @@ def copy_examples(folder: Path) -> None:
     (folder / "README.md").write_text(page(README), encoding="utf-8")
 
 
+def search(text: str) -> Iterator[str]:
+    """Yield page, heading and first line of each paragraph that has all words of the text."""
+    words = text.lower().split()
+    for name in pages():
+        heading = ""
+        for paragraph in page(name).split("\n\n"):
+            if paragraph.startswith("#"):
+                heading = paragraph.splitlines()[0].lstrip("# ")
+            if all(word in paragraph.lower() for word in words):
+                lines = paragraph.splitlines()
+                first = next((own for own in lines if words[0] in own.lower()), lines[0])
+                yield f"{name}: {heading}\n    {first.strip()}"
+
+
 @click.command()
 @click.argument("name", metavar="[PAGE]", required=False)
-def docs(name: str | None) -> None:
+@click.option("--search", "words", help="Print where these words stand together in a paragraph.")
+def docs(name: str | None, words: str | None) -> None:
     """Print a page of the documentation; without one, the names of all."""
+    if words is not None:
+        if name is not None or not words.strip():
+            raise click.UsageError("--search takes words, and no page")
+        sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
+        print("\n".join(search(words)) or f"no paragraph has {words!r}")
+        return
     if name is None:
         print("\n".join(pages()))
         return

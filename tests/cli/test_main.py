@@ -27,6 +27,22 @@ def test_every_page_is_there(capsys: pytest.CaptureFixture[str]) -> None:
     assert page("readme").startswith("# sqlfl")
 
 
+def test_the_pages_are_searched(capsys: pytest.CaptureFixture[str]) -> None:
+    """By words of one paragraph, in any case and order; nothing is fetched."""
+    main(["docs", "--search", "policies OWNER's"])
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0::2]
+    assert all(": " in place for place in shown[0::2])
+    assert any(place.startswith("distributed: ") for place in shown[0::2])
+    assert all("policies" in line.lower() for line in shown[1::2])
+    main(["docs", "--search", "no such wordish"])
+    assert capsys.readouterr().out == "no paragraph has 'no such wordish'\n"
+    for wrong in (["--search", " "], ["statements", "--search", "x"]):
+        with pytest.raises(SystemExit):
+            main(["docs", *wrong])
+        assert "--search takes words, and no page" in capsys.readouterr().err
+
+
 def test_what_is_not_there_is_said(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     with pytest.raises(SystemExit):
         main(["docs", "statments"])
