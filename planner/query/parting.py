@@ -7,7 +7,7 @@ in each part. An analyst could write these parts by hand; no other message leave
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from sqlglot import exp
@@ -20,7 +20,7 @@ from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query.ctes import is_unstable
 from sqlfl.planner.query.draft import Draft
 from sqlfl.planner.query.fusion import equality_sides
-from sqlfl.planner.query.relations import PRESENT, DraftBlock, Term, operand
+from sqlfl.planner.query.relations import PRESENT, DraftBlock, OuterJoin, Term, operand
 
 MAX_PARTS = 64
 """Parts that one block of the query may become."""
@@ -126,6 +126,14 @@ def _first(draft: Draft, block: DraftBlock) -> tuple[Term, _Test] | None:
         tests = _tests(block, term, is_condition)
         if tests:
             return term, tests[0]
+    for left in block.tree.lefts:
+        inside = frozenset(block.of(id_) for id_ in left.group.ids)
+        for term in left.on:
+            if len(block.reads(term)) < 2 or equality_sides(draft, block, term) is not None:
+                continue
+            tests = _tests(block, term, True, inside)
+            if tests:
+                return term, tests[0]
     return None
 
 
@@ -154,8 +162,14 @@ def _unstable(draft: Draft, term: Term, label: str) -> PlanError:
 # -- tests -----------------------------------------------------------------------------------------
 
 
-def _tests(block: DraftBlock, term: Term, is_condition: bool) -> list[_Test]:
-    """Return the tests to part by, so that one relation is left; none if that is impossible."""
+def _tests(
+    block: DraftBlock, term: Term, is_condition: bool, inside: frozenset[int] = frozenset()
+) -> list[_Test]:
+    """Return the tests to part by, so that one relation is left; none if that is impossible.
+
+    Of the ON of a LEFT JOIN a relation on its right is left, one of `inside`: rows before the join
+    are parted, and in each part the other tests decide which rows are partners.
+    """
     tests, values = [], set()
     for found in _walked(block, term.expression, is_condition, is_condition):
         if isinstance(found, _Test):
@@ -167,7 +181,10 @@ def _tests(block: DraftBlock, term: Term, is_condition: bool) -> list[_Test]:
     counts = {test.relation: 0 for test in tests}
     for test in tests:
         counts[test.relation] += 1
-    kept = next(iter(values), max(sorted(counts), key=lambda at: counts[at]))
+    right = inside & (counts.keys() | values)
+    if len(right) > 1 or (inside and values - inside):
+        return []
+    kept = next(iter(values | right), max(sorted(counts), key=lambda at: counts[at]))
     return [test for test in tests if test.relation != kept]
 
 
@@ -241,7 +258,7 @@ def _with_tests(block: DraftBlock) -> DraftBlock:
             node.replace(_searched(node))
         return replace(term, expression=holder.this)
 
-    return _each(block, rewritten, rewritten)
+    return _each(block, rewritten, rewritten, lambda term, _: rewritten(term))
 
 
 def _is_short(node: exp.Expr) -> bool:
@@ -274,7 +291,9 @@ def _told(part: _Part, test: _Test, condition: exp.Expr, value: exp.Expr) -> _Pa
     text = to_sql(test.node)
     sure = not test.alike or (isinstance(value, exp.Boolean) and bool(value.this))
 
-    def told(term: Term, is_condition: bool) -> Term:
+    def told(term: Term, is_condition: bool, left: OuterJoin | None = None) -> Term:
+        if left is not None and test.relation in map(part.block.of, left.group.ids):
+            return term  # which decides what the test is of
         holder = exp.Paren(this=term.expression.copy())
         for found in list(_walked(part.block, holder.this, is_condition, is_condition)):
             if isinstance(found, _Test) and (sure or found.alike) and to_sql(found.node) == text:
@@ -284,17 +303,29 @@ def _told(part: _Part, test: _Test, condition: exp.Expr, value: exp.Expr) -> _Pa
         result: exp.Expr = _simple(holder.this) if is_condition else holder.this
         return replace(term, expression=result)
 
-    block = _each(part.block, lambda t: told(t, True), lambda t: told(t, False))
+    block = _each(
+        part.block,
+        lambda t: told(t, True),
+        lambda t: told(t, False),
+        lambda t, left: told(t, True, left),
+    )
     known = [term.expression for term in block.tree.conditions]
     is_empty = part.is_empty or any(isinstance(e, exp.Boolean) and not e.this for e in known)
     kept = tuple(t for t in block.tree.conditions if not isinstance(t.expression, exp.Boolean))
     if is_empty:
         kept = block.tree.conditions
-    block = replace(block, tree=replace(block.tree, conditions=kept))
+    lefts = tuple(replace(left, on=_without_true(left.on)) for left in block.tree.lefts)
+    block = replace(block, tree=replace(block.tree, conditions=kept, lefts=lefts))
     before = part.tests.get(test.relation)
     if before is not None:  # a later test may fail on rows that an earlier one leaves out
         condition = exp.Case(ifs=[exp.If(this=before.copy(), true=condition)])
     return _Part(block, {**part.tests, test.relation: condition}, is_empty)
+
+
+def _without_true(terms: Sequence[Term]) -> tuple[Term, ...]:
+    return tuple(
+        t for t in terms if not (isinstance(t.expression, exp.Boolean) and t.expression.this)
+    )
 
 
 def _settle(block: DraftBlock, case: exp.Case) -> None:
@@ -335,9 +366,14 @@ def _simple(test: exp.Expr) -> exp.Expr:
 
 
 def _each(
-    block: DraftBlock, condition: Callable[[Term], Term], output: Callable[[Term], Term]
+    block: DraftBlock,
+    condition: Callable[[Term], Term],
+    output: Callable[[Term], Term],
+    on: Callable[[Term, OuterJoin], Term],
 ) -> DraftBlock:
-    """Return the block with other conditions of its root, and other columns."""
-    tree = replace(block.tree, conditions=tuple(map(condition, block.tree.conditions)))
+    """Return the block with other conditions of its root and its LEFT JOINs, and other columns."""
+    lefts = tuple(replace(n, on=tuple(on(t, n) for t in n.on)) for n in block.tree.lefts)
+    conditions = tuple(map(condition, block.tree.conditions))
+    tree = replace(block.tree, conditions=conditions, lefts=lefts)
     outputs = tuple(replace(o, term=output(o.term)) for o in block.outputs)
     return replace(block, tree=tree, outputs=outputs)

@@ -31,6 +31,16 @@ QUERIES = {
     "or, after a LEFT JOIN": f"SELECT o.id, p.age {LEFT} WHERE o.amount > 6 OR p.age IS NULL",
     "or, that makes a LEFT JOIN inner in one part": f"""
         SELECT o.id, p.age {LEFT} WHERE o.amount > 6 OR p.age > 35""",
+    "in ON of a LEFT JOIN": """
+        SELECT o.id, p.age FROM shop.orders o LEFT JOIN register.people p
+        ON o.customer = p.id AND (o.amount > 3 OR p.age < 35)""",
+    "in ON and after a LEFT JOIN": """
+        SELECT o.id, p.age FROM shop.orders o LEFT JOIN register.people p
+        ON o.customer = p.id AND (o.paid OR p.age > 35) WHERE p.age > 35 OR o.amount > 3""",
+    "in ON of a LEFT JOIN after another": """
+        SELECT o.id, p.age, v.cost FROM shop.orders o LEFT JOIN register.people p
+        ON o.customer = p.id LEFT JOIN north.visits v
+        ON v.person = o.customer AND (NOT (p.age > 35) OR v.sick OR o.paid)""",
     "case": f"SELECT CASE WHEN p.age > 35 THEN o.amount ELSE 0 END AS x, p.income {JOIN}",
     "case of null": f"SELECT CASE WHEN p.city = 'Ulm' THEN o.amount END AS x, p.income {JOIN}",
     "cases": f"""SELECT CASE WHEN p.age < 35 THEN o.amount WHEN p.city = 'Ulm' THEN o.id END AS x,
