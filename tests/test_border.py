@@ -337,6 +337,11 @@ def value_of_run(
             return Fraction(sum(m.nbytes for m in here("columns")), max(1, described))
         case "column_names":
             return Fraction(sum(len(m.names) for m in here("columns")), max(1, described))  # type: ignore[attr-defined]
+        case "sealed":
+            assert symbol.slot is not None
+            indices = [client.index for client in plan.ucq.slots[symbol.slot].merging]
+            (sent,) = here("sealed_groups")
+            return len(sent.sealed[indices.index(symbol.part)])  # type: ignore[attr-defined]
         case "identifiers":
             return sum(m.nbytes for m in here("identifiers"))
         case "block_columns":

@@ -24,6 +24,7 @@ from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.federated.sizes import Symbol
 from sqlfl.planner.query.ucq import CATEGORY, Feature
 from tests.open_databases import in_memory
+from tests.planner.central import MergedGroups
 
 Connections = Mapping[Client, duckdb.DuckDBPyConnection]
 Number = int | Fraction
@@ -218,11 +219,12 @@ def _read(plan: FederatedPlan, slot: int, connections: Connections) -> Read:
     parts: list[pa.Table] = []
     fragments: list[int] = []
     clients: list[Client] = []
+    groups = MergedGroups(plan.ucq.slots[slot], connections)
     for fragment in plan.ucq.slots[slot].evaluated:
-        sql = fragment.sql
+        con, sql = groups.placed(fragment)
         if plan.ucq.slots[slot].split:
             sql = f"SELECT * REPLACE (sqlfl_base::VARCHAR AS sqlfl_base) FROM ({sql})"
-        found = connections[fragment.client].sql(sql).to_arrow_table()
+        found = con.sql(sql).to_arrow_table()
         if "sqlfl_kept" in found.column_names:
             kept = found.column("sqlfl_kept")
             found = found.filter(pc.invert(kept) if fragment.links else kept)

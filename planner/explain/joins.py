@@ -21,7 +21,13 @@ def sent_keys(plan: FederatedPlan) -> tuple[str, ...]:
         for slot in plan.ucq.slots
         if slot.once
     ]
-    return (*narrowed, *once, *plan.ucq.remarks)
+    merged = [
+        f"databases of {slot.merging[0].party} send each other aggregates of {slot.name} by key, "
+        "sealed, and merge those of equal keys: the coordinator cannot read them"
+        for slot in plan.ucq.slots
+        if slot.merging
+    ]
+    return (*narrowed, *once, *merged, *plan.ucq.remarks)
 
 
 def lasting(plan: FederatedPlan) -> tuple[str, ...]:

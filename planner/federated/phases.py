@@ -152,7 +152,8 @@ def permuting(run: Run, look: Importance) -> list[Exchange]:
 
 def preparation(run: Run) -> list[Exchange]:
     """Planning, the snapshot, its join keys, and the rows that occur in the join."""
-    exchanges = [*planning(run), proposing(run), snapshot(run), keys(run), activation(run)]
+    exchanges = [*planning(run), proposing(run), snapshot(run), *merging(run), keys(run)]
+    exchanges.append(activation(run))
     return [item for item in exchanges if item.sends]
 
 
@@ -222,6 +223,30 @@ def snapshot(run: Run) -> Exchange:
         reply = content(ms.Prepared, fragments=number, joins=0 if run.join is None else 1)
         calls.append(RequestReply(client, WHOLE, request, reply))
     return exchange("snapshot", 1, calls)
+
+
+def merging(run: Run) -> list[Exchange]:
+    """Return the exchanges of groups that several databases of a party merge."""
+    sent, given = [], []
+    for slot in run.ucq.slots:
+        clients = slot.merging
+        for client in clients:
+            sizes = {"databases": len(clients)}
+            mine = tuple(_sealed(slot, client, other) for other in clients)
+            others = tuple(_sealed(slot, other, client) for other in clients)
+            nonces = content(ms.SendGroups, clients=len(run.clients))
+            reply = content(ms.SealedGroups, **sizes, sealed_bytes=mine)
+            sent.append(RequestReply(client, slot.index, nonces, reply))
+            request = content(ms.MergeGroups, **sizes, sealed_bytes=others)
+            done = content(ms.MergedGroups, fragments=len(slot.of(client)))
+            given.append(RequestReply(client, slot.index, request, done))
+    return [exchange("groups", 1, sent), exchange("merged groups", 1, given)]
+
+
+def _sealed(slot: Slot, sender: Client, receiver: Client) -> Size:
+    if sender == receiver:
+        return Size(0)
+    return sym.of_client("sealed", slot, sender, receiver.index, f"{receiver.index}")
 
 
 def _join_of(run: Run) -> str | Amount:

@@ -20,6 +20,7 @@ from sqlfl.contract.schema import (
     Combination,
     FeatureSpecification,
     KeySpecification,
+    Merging,
     SlotSpecification,
 )
 from sqlfl.contract.transforms import AUTO, TABLE
@@ -418,6 +419,7 @@ class _Draft:
     exact: bool = False
 
     def plan(self) -> FederatedPlan:
+        _check_groups(self.ucq, lasts=self.purpose == JOIN)
         if self.noising is not None and not self.noising.slots:
             raise InternalError(f"PRIVACY is {self.noising.privacy}, and it protects no slot")
         if any(slot.split for slot in self.ucq.slots) != (self.share > 0):
@@ -553,6 +555,29 @@ def _with_owners(ucq: Ucq, governed: frozenset[Client]) -> Ucq:
     return replace(ucq, slots=tuple(slots)) if governed else ucq
 
 
+def _check_groups(ucq: Ucq, *, lasts: bool) -> None:
+    """Raise PlanError for groups of several databases that cannot be merged."""
+    for slot in ucq.slots:
+        clients = slot.merging
+        if not clients:
+            continue
+        if len({client.party for client in clients}) > 1:
+            raise PlanError(
+                f"table {slot.name} is a union of aggregates over several databases of "
+                f"{' and of '.join(dict.fromkeys(client.party for client in clients))}",
+                hint="take the aggregates of one party in each table",
+            )
+        numbers = {len({select for select in slot.groups(c) if select}) for c in clients}
+        if len(numbers) > 1:
+            raise InternalError(f"databases have {sorted(numbers)} kinds of groups of {slot.name}")
+        if lasts:
+            raise PlanError(
+                f"a join that lasts is not built for aggregates over several databases "
+                f"({slot.name})",
+                hint="write FROM ( query ) in each statement",
+            )
+
+
 def _check_candidates(run: ex.Run, tuning: Tuning) -> None:
     """Raise PlanError unless all candidates exchange the same messages: sizes are computed for all
     fits at once.
@@ -631,7 +656,15 @@ def _specification(
         offset=slot.offset,
         name=slot.name if training else "",
         combination=_combination(ucq, slot, client, training),
+        merging=_merging(slot, client),
     )
+
+
+def _merging(slot: Slot, client: Client) -> Merging | None:
+    clients = slot.merging
+    if client not in clients:
+        return None
+    return Merging(slot.groups(client), clients.index(client), len(clients))
 
 
 def _combination(ucq: Ucq, slot: Slot, client: Client, training: bool) -> Combination | None:

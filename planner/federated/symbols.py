@@ -21,6 +21,10 @@ ROLES: dict[str, tuple[str, str]] = {
         "which are equal)",
     ),
     "told": ("j[slot@client]", "active rows that it tells of, none where few are equal"),
+    "sealed": (
+        "l[slot@client.database]",
+        "bytes of the groups that another database of the party merges",
+    ),
     "tags": ("u[slot@client.key]", "distinct values of the join key in the snapshot, NULL apart"),
     "vocabulary": (
         "v[slot@client.feature]",

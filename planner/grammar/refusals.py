@@ -65,6 +65,11 @@ _BESIDE = (
     "FROM (SELECT ... FROM party.table, unnest(list) AS u(element)) AS t JOIN ..."
 )
 
+_BY_DAYS = (
+    "join the rows of some days, b.t::DATE BETWEEN a.t::DATE - 7 AND a.t::DATE, which gives each "
+    "of them; or round both times to one unit, and join on equality"
+)
+
 HINTS = {
     "an aggregate": INSIDE,
     "a window function": INSIDE,
@@ -181,7 +186,7 @@ def _join(join: exp.Join) -> tuple[str, str] | None:
     if kind == "ANTI" or side == "ANTI":
         return "ANTI JOIN", "mark the rows to leave out in their own database, and filter on that"
     if method == "ASOF":
-        return "ASOF JOIN", "round both times to the same unit, and join on equality"
+        return "ASOF JOIN", _BY_DAYS
     if method == "POSITIONAL":
         return "POSITIONAL JOIN", "join on an equality of columns"
     if kind not in ("", "INNER", "CROSS", "OUTER") or method not in ("", "NATURAL"):

@@ -11,6 +11,7 @@ from dataclasses import replace
 from sqlglot import exp
 
 from sqlfl.base.errors import PlanError
+from sqlfl.contract.fragment_columns import GROUP_KEY
 from sqlfl.contract.schema import Catalog, Client, folded
 from sqlfl.planner.grammar import build
 from sqlfl.planner.grammar.parsing import is_from, items_of, joins_of, unions_of
@@ -31,8 +32,10 @@ from sqlfl.planner.query.cohorts import Cohorts, without_semi_joins
 from sqlfl.planner.query.columns import named_alike, settled, unify_blocks, with_column_aliases
 from sqlfl.planner.query.correlated import CorrelatedAggregates
 from sqlfl.planner.query.ctes import Cte, Environment, is_unstable, repeated, spread, with_ctes
+from sqlfl.planner.query.derived import is_bytewise
 from sqlfl.planner.query.dotted_names import chain_of
 from sqlfl.planner.query.equalities import conjuncts, equality
+from sqlfl.planner.query.groups import is_grouped
 from sqlfl.planner.query.joins import Joiner, State, renamed
 from sqlfl.planner.query.names import CatalogTables
 from sqlfl.planner.query.nulls import TYPES, typed
@@ -54,6 +57,7 @@ from sqlfl.planner.query.scopes import Scope
 from sqlfl.planner.query.several import unrolled
 from sqlfl.planner.query.sources import Sources
 from sqlfl.planner.query.stars import expand_star, is_star
+from sqlfl.planner.query.ucq import groups_of
 
 MOST_BLOCKS = 1024
 
@@ -129,9 +133,42 @@ class Binder:
             return self._together(query, known, client)
         if client is not None:
             return (self.sources.whole(query, known, client),)
+        if blocker is not None and (merged := self._merged(query, known)) is not None:
+            return (merged,)
         if blocker is not None:
             raise self._refuse(blocker, query, known)
         return None
+
+    def _merged(self, query: exp.Query, known: Environment) -> DraftBlock | None:
+        """Return a GROUP BY over one table of a party with several databases; None for others."""
+        if not is_grouped(query, known):
+            return None
+        assert isinstance(query, exp.Select)
+        clients = self.pusher.clients(query, known)
+        if len({client.party for client in clients}) != 1:
+            return None
+        block = self.sources.merged(query, known, clients)
+        for branch in block.relations[0].branches:
+            self._refuse_collated(branch, query)
+        return block
+
+    def _refuse_collated(self, branch: ClientBranch, query: exp.Select) -> None:
+        """Refuse groups of texts that only a collation makes equal: no database has all of them."""
+        (source,) = branch.sources
+        groups = groups_of(source.item)
+        assert groups is not None
+        own = replace(branch, sources=(replace(source, item=exp.Subquery(this=groups.this)),))
+        for described in self.catalog.describe(branch.client, to_sql(groups.this)):
+            key = column(described.name, source.id)
+            text = described.name.startswith(GROUP_KEY) and described.type == "VARCHAR"
+            if text and not is_bytewise(self.catalog, own, key):
+                raise plan_error(
+                    "GROUP BY over several databases compares texts byte by byte, and a collation "
+                    "makes unlike texts equal",
+                    self.sql,
+                    query.args["group"],
+                    "group by the text in one spelling, GROUP BY lower(column)",
+                )
 
     def _pivot(self, pivot: exp.Pivot, known: Environment) -> DraftBlock:
         """PIVOT or UNPIVOT where a derived table stands: `FROM (PIVOT party.table ...)`."""
@@ -278,7 +315,8 @@ class Binder:
         outputs: list[Output] = []
         written: list[tuple[str, Term]] = []
         closed: set[str] = set()
-        aggregates = CorrelatedAggregates(self.sources, self.catalog, known, self._from)
+        cohorts = Cohorts(self.pusher, self.sql, known, self._from, self._derived)
+        aggregates = CorrelatedAggregates(self.sources, self.catalog, known, self._from, cohorts)
         for place, projection in enumerate(select.expressions):
             later = frozenset(folded(p.alias) for p in select.expressions[place:] if p.alias)
             named = scope.with_aliases(written, later, frozenset(closed))
@@ -297,7 +335,6 @@ class Binder:
         rest = None if where is None else aggregates.condition(where.this, state, named)
         state = aggregates.joined(state)
         if rest is not None:
-            cohorts = Cohorts(self.pusher, self.sql, known, self._from, self._derived)
             state, rest = cohorts.taken(rest, state, named)
         tree = state.tree
         if rest is not None:

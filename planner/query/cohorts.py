@@ -8,7 +8,7 @@ partner.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from sqlglot import exp
@@ -50,6 +50,23 @@ class _Cohort:
 
 
 @dataclass(frozen=True)
+class Presence:
+    """The rows of an EXISTS whose value is used: rows of outside have one partner or none."""
+
+    inner: State
+    terms: tuple[Term, ...]
+    """Conditions on its rows, and equalities with outside."""
+
+    def joined(self, state: State) -> State:
+        """The joins, with a LEFT JOIN of these rows."""
+        (relation,) = self.inner.relations
+        left = _left(self.inner, self.terms)
+        tree = replace(state.tree, lefts=(*state.tree.lefts, left))
+        relations = (*state.relations, with_presence(replace(relation, once=True)))
+        return replace(state, relations=relations, tree=tree)
+
+
+@dataclass(frozen=True)
 class Cohorts:
     """Converter of such conditions in one WHERE."""
 
@@ -81,6 +98,17 @@ class Cohorts:
         if len(kept) == len(parts):
             return state, where
         return state, exp.and_(*(part.copy() for part in kept), copy=False) if kept else None
+
+    def presence(self, exists: exp.Exists, scope: Scope) -> tuple[exp.Expr, Presence] | None:
+        """Return what stands for EXISTS as a value, and the LEFT JOIN that it needs. None for an
+        unsupported form.
+        """
+        inner, terms = self._inner(_Cohort(exists.this, None, False, exists), scope)
+        if inner is None or not self._is_linked(inner, terms):
+            return None
+        (relation,) = inner.relations
+        missing = exp.Is(this=operand(guard(exp.true(), relation.ids[0])), expression=exp.Null())
+        return exp.Not(this=missing), Presence(inner, tuple(terms))
 
     def _is_apart(self, part: exp.Expr, cohort: _Cohort, state: State, scope: Scope) -> bool:
         """Return whether no single database has all columns of the condition."""
@@ -132,12 +160,16 @@ class Cohorts:
             terms = []
             shown = [term for item in states[0].items for _, term in item.columns]
         if cohort.value is not None:
-            element = shown[0] if len(shown) == 1 else None
-            if element is None or isinstance(cohort.value.unnest(), exp.Tuple):
+            row = cohort.value.unnest()
+            values = row.expressions if isinstance(row, exp.Tuple) else [cohort.value]
+            if len(values) != len(shown):
                 return None, []
-            value = self.pusher.term(cohort.value, scope, self.known)
-            sides = [operand(term.expression.copy()) for term in (value, element)]
-            terms.append(Term(exp.EQ(this=sides[0], expression=sides[1]), value.span))
+            for value, element in zip(values, shown, strict=True):
+                if element is None:
+                    return None, []
+                own = self.pusher.term(value, scope, self.known)
+                sides = [operand(term.expression.copy()) for term in (own, element)]
+                terms.append(Term(exp.EQ(this=sides[0], expression=sides[1]), own.span))
         return states[0], terms
 
     def _conditions(self, select: exp.Select, scope: Scope, known: Environment) -> list[Term]:
@@ -271,15 +303,17 @@ def _within(state: State, inner: State, terms: list[Term]) -> State:
 def _without(state: State, inner: State, terms: list[Term]) -> State:
     """Keep rows without a partner."""
     (relation,) = inner.relations
+    joined = Presence(inner, tuple(terms)).joined(state)
+    missing = exp.Is(this=operand(guard(exp.true(), relation.ids[0])), expression=exp.Null())
+    conditions = (*joined.tree.conditions, Term(missing, relation.span))
+    return replace(joined, tree=replace(joined.tree, conditions=conditions))
+
+
+def _left(inner: State, terms: Sequence[Term]) -> OuterJoin:
+    """Return a LEFT JOIN of the one relation, by these conditions."""
+    (relation,) = inner.relations
     inside = frozenset(relation.ids)
     inner_terms = tuple(term for term in terms if ids_of(term) <= inside)
     on = tuple(term for term in terms if not ids_of(term) <= inside)
     group: Group = replace(inner.tree, conditions=(*inner.tree.conditions, *inner_terms))
-    missing = exp.Is(this=operand(guard(exp.true(), relation.ids[0])), expression=exp.Null())
-    tree = replace(
-        state.tree,
-        lefts=(*state.tree.lefts, OuterJoin(group, on, relation.span)),
-        conditions=(*state.tree.conditions, Term(missing, relation.span)),
-    )
-    relations = (*state.relations, with_presence(replace(relation, once=True)))
-    return replace(state, relations=relations, tree=tree)
+    return OuterJoin(group, on, relation.span)

@@ -12,18 +12,20 @@ from dataclasses import dataclass, field, replace
 from sqlglot import exp
 
 from sqlfl.base.errors import PlanError
-from sqlfl.contract.fragment_columns import RESERVED
+from sqlfl.contract.fragment_columns import GROUP_KEY, RESERVED
 from sqlfl.contract.schema import Catalog, Client
 from sqlfl.planner.grammar import build
-from sqlfl.planner.grammar.refusals import function_name, is_aggregate
+from sqlfl.planner.grammar.refusals import function_name
 from sqlfl.planner.grammar.spans import plan_error, span_of
 from sqlfl.planner.grammar.trees import nodes
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query import types
+from sqlfl.planner.query.cohorts import Cohorts, Presence
 from sqlfl.planner.query.ctes import Environment, with_ctes
 from sqlfl.planner.query.derived import is_bytewise
 from sqlfl.planner.query.draft import Draft
 from sqlfl.planner.query.equalities import conjuncts, equality
+from sqlfl.planner.query.groups import is_grouped, outermost_aggregates
 from sqlfl.planner.query.joins import State
 from sqlfl.planner.query.push import Pusher
 from sqlfl.planner.query.relations import (
@@ -53,7 +55,7 @@ OVER_NONE = {
 """Values that aggregates of DuckDB have over no rows; all others have NULL."""
 _SEVERAL = (exp.In, exp.Exists, exp.Any, exp.All, exp.Lambda, exp.Comprehension)
 """Nodes below which a subquery may give several rows, or may read variables."""
-_KEY, _VALUE = f"{RESERVED}by_", f"{RESERVED}value_"
+_KEY, _VALUE = GROUP_KEY, f"{RESERVED}value_"
 """Names of columns of a derived table: what it groups by, and aggregates."""
 _BYTES = "bytes"
 """For a type: a text that is compared byte by byte."""
@@ -89,7 +91,8 @@ class _Grouped:
     name: str
     node: exp.Expr
     """The first of the subqueries."""
-    client: Client
+    clients: tuple[Client, ...]
+    """The databases of the rows; several are of one party."""
     rows: exp.Select
     """FROM and WHERE."""
     keys: tuple[_Key, ...]
@@ -101,7 +104,12 @@ class _Grouped:
     @property
     def identity(self) -> tuple[object, ...]:
         keys = ((to_sql(k.inner), to_sql(k.outer.expression), k.nulls, k.parts) for k in self.keys)
-        return self.client, to_sql(self.rows), *keys, *(to_sql(term.expression) for term in self.on)
+        return (
+            self.clients,
+            to_sql(self.rows),
+            *keys,
+            *(to_sql(term.expression) for term in self.on),
+        )
 
     def select(self, compared: Mapping[int, str]) -> exp.Select:
         """The derived table; the keys at these places are compared as these types."""
@@ -122,7 +130,7 @@ class _Inner:
     pusher: Pusher
     scope: Scope
     known: Environment
-    client: Client
+    clients: tuple[Client, ...]
     ids: frozenset[str]
     """Of the relations of its FROM."""
 
@@ -135,7 +143,7 @@ class _Inner:
             term = self.pusher.term(node, replace(self.scope, outer=None), self.known)
         except PlanError:  # a column of outside may be a constant, of which the term tells nothing
             return False
-        return set(clients_of(term.expression)) <= {self.client}
+        return set(clients_of(term.expression)) <= {*self.clients}
 
     def outside(self, node: exp.Expr) -> Term | None:
         """The expression, where it reads no rows of the subquery."""
@@ -152,12 +160,14 @@ class CorrelatedAggregates:
         catalog: Catalog,
         known: Environment,
         read: Callable[[exp.Expr, list[exp.Join], Environment, Scope | None], list[State]],
+        cohorts: Cohorts,
     ) -> None:
-        """`read` reads a FROM."""
+        """`read` reads a FROM; `cohorts` the subqueries of EXISTS."""
         self._sources, self._pusher, self._sql = sources, sources.pusher, sources.sql
         self._known, self._read = known, read
         self._draft = Draft(exp.select(), sources.sql, catalog, None, (), False)
         self._found: dict[tuple[object, ...], _Grouped] = {}
+        self._cohorts, self._present = cohorts, list[Presence]()
 
     def condition(self, node: exp.Expr, state: State, scope: Scope) -> exp.Expr:
         """Return `replaced` for a condition of WHERE, in which EXISTS by itself stays."""
@@ -175,11 +185,8 @@ class CorrelatedAggregates:
             return node
         holder = exp.Paren(this=node.copy())
         for exists in list(_existence(holder)):
-            counted = _counted(exists)
-            is_of_one = counted is not None and self._is_of_one(counted)
-            value = self._value(counted, state, scope) if counted and is_of_one else None
-            if value is not None:
-                some = exp.GT(this=exp.Paren(this=value), expression=exp.Literal.number(0))
+            some = self._exists(exists, state, scope)
+            if some is not None:
                 exists.replace(exp.Paren(this=some))
         for subquery in list(_scalar_subqueries(holder)):
             value = self._value(subquery, state, scope)
@@ -196,6 +203,8 @@ class CorrelatedAggregates:
             left = OuterJoin(Group(relation.ids), (*on, *grouped.on), span)
             tree = replace(state.tree, lefts=(*state.tree.lefts, left))
             state = replace(state, relations=(*state.relations, relation), tree=tree)
+        for present in self._present:
+            state = present.joined(state)
         return state
 
     # -- subqueries --------------------------------------------------------------------------------
@@ -211,35 +220,50 @@ class CorrelatedAggregates:
                 return None
         except PlanError:
             return None
-        value = self._taken(node, select, clients[0], state.relations, scope)
-        if value is not None and len(clients) > 1:
-            raise self._of_several(node, clients)
+        value = self._taken(node, select, clients, state.relations, scope)
+        if value is not None and len({client.party for client in clients}) > 1:
+            raise self._of_parties(node, clients)
         return value
 
-    def _is_of_one(self, node: exp.Expr) -> bool:
-        """Return whether one database has all tables of the subquery."""
+    def _exists(self, exists: exp.Exists, state: State, scope: Scope) -> exp.Expr | None:
+        """What stands for EXISTS: a count above 0, or over several databases whether a row of any
+        of them is joined. None where it stays as it is.
+        """
         try:
-            return len(self._pusher.clients(node, self._known)) == 1
+            several = len(self._pusher.clients(exists.this, self._known)) > 1
         except PlanError:
-            return False
+            return None
+        if several:
+            found = self._cohorts.presence(exists, scope)
+            if found is None:
+                return None
+            self._present.append(found[1])
+            return found[0]
+        counted = _counted(exists)
+        value = self._value(counted, state, scope) if counted else None
+        if value is None:
+            return None
+        return exp.GT(this=exp.Paren(this=value), expression=exp.Literal.number(0))
 
-    def _of_several(self, node: exp.Expr, clients: Sequence[Client]) -> PlanError:
-        parties = list(dict.fromkeys(client.party for client in clients))
-        if len(parties) > 1:
-            return plan_error(
-                f"a subquery reads tables of {' and '.join(parties)}",
-                self._sql,
-                node,
-                "aggregate the rows of one party in each subquery",
-            )
-        party = parties[0]
+    def _of_parties(self, node: exp.Expr, clients: Sequence[Client]) -> PlanError:
+        parties = dict.fromkeys(client.party for client in clients)
         return plan_error(
-            f"an aggregate over {party} would be one over each of its {len(clients)} databases, "
-            "and rows with one key may be in several of them",
+            f"a subquery reads tables of {' and '.join(parties)}",
             self._sql,
             node,
-            "attach the databases under names of their own, and make a column of each: (SELECT "
-            f"sum(u.x) FROM {party}_1.u AS u WHERE u.key = t.key) AS x_1, and so on",
+            "aggregate the rows of one party in each subquery",
+        )
+
+    def _of_several(self, grouped: _Grouped) -> PlanError:
+        party = grouped.clients[0].party
+        return plan_error(
+            f"an aggregate over {party}, which has {len(grouped.clients)} databases, is taken of "
+            "one table and of values of its rows, without joins and subqueries",
+            self._sql,
+            grouped.node,
+            "name one table in the subquery; or attach the databases under names of their own, and "
+            f"make a column of each: (SELECT sum(u.x) FROM {party}_1.u AS u WHERE u.key = t.key) "
+            "AS x_1, and so on",
         )
 
     def _is_apart(
@@ -255,7 +279,7 @@ class CorrelatedAggregates:
         self,
         node: exp.Expr,
         select: exp.Select,
-        client: Client,
+        clients: tuple[Client, ...],
         outside: Sequence[DraftRelation],
         scope: Scope,
     ) -> exp.Expr | None:
@@ -263,7 +287,7 @@ class CorrelatedAggregates:
         joins: list[exp.Join] = select.args.get("joins") or []
         state = self._read(select.args["from_"].this, joins, known, None)[0]
         own = replace(state.scope(self._sql), outer=scope)
-        inner = _Inner(self._pusher, own, known, client, frozenset(state.tree.ids))
+        inner = _Inner(self._pusher, own, known, clients, frozenset(state.tree.ids))
         grouped = self._split(node, select, inner, outside)
         if grouped is None:
             return None
@@ -273,13 +297,13 @@ class CorrelatedAggregates:
         if having is not None:
             value = exp.Case(ifs=[exp.If(this=having.this.copy(), true=value)])
         holder = exp.Paren(this=value)
-        calls = {to_sql(call): call.copy() for call in _aggregates(holder)}
+        calls = {to_sql(call): call.copy() for call in outermost_aggregates(holder)}
         for plain in map(_without_star, calls.values()):
             if not inner.holds(plain):
                 inner.term(plain)  # which names a column that there is not
                 return None
         places = {text: n for n, text in enumerate(dict.fromkeys((*grouped.calls, *calls)))}
-        for call in list(_aggregates(holder)):
+        for call in list(outermost_aggregates(holder)):
             own_column = column(f"{_VALUE}{places[to_sql(call)]}", grouped.id)
             call.replace(_over_none(call, own_column))
         named = any(other.table != grouped.id for other in nodes(holder, exp.Column))
@@ -323,7 +347,7 @@ class CorrelatedAggregates:
             rows = rows.where(*(operand(part.copy()) for part in local), copy=False)
         name = inner.scope.items[0].name or "u"
         id_ = self._sources.fresh("#")
-        return _Grouped(id_, name, node, inner.client, rows, tuple(keys), tuple(on))
+        return _Grouped(id_, name, node, inner.clients, rows, tuple(keys), tuple(on))
 
     # -- derived tables ----------------------------------------------------------------------------
 
@@ -340,7 +364,13 @@ class CorrelatedAggregates:
         self, grouped: _Grouped, compared: Mapping[int, str]
     ) -> tuple[DraftRelation, list[exp.Expr]]:
         """The relation with the id of `grouped`, and its columns."""
-        block = self._sources.whole(grouped.select(compared), self._known, grouped.client)
+        select = grouped.select(compared)
+        if len(grouped.clients) == 1:
+            block = self._sources.whole(select, self._known, grouped.clients[0])
+        elif is_grouped(select, self._known):
+            block = self._sources.merged(select, self._known, grouped.clients)
+        else:
+            raise self._of_several(grouped)
         (relation,) = block.relations
         branches = tuple(
             replace(b, columns={(grouped.id, name): e for (_, name), e in b.columns.items()})
@@ -371,16 +401,15 @@ class CorrelatedAggregates:
         found: dict[int, str] = {}
         for place, (key, own) in enumerate(zip(grouped.keys, columns, strict=False)):
             outside = next(r for r in state.relations if ids_of(key.outer) & {*r.ids})
-            ((inner,),) = self._draft.types(relation, [Term(own, key.outer.span)])
+            inner = self._draft.types(relation, [Term(own, key.outer.span)])[0][0]
             outer = types.union_type(self._draft.types(outside, [key.outer])[0])
             wanted = None if outer is None else types.comparison_type(inner, outer)
             if wanted is None:
                 continue
             if types.is_text(inner) and wanted == "VARCHAR":
-                (branch,) = relation.branches
-                text = substituted(Term(own, None), branch).expression
+                texts = ((b, substituted(Term(own, None), b).expression) for b in relation.branches)
                 plain = types.normal(inner) != "VARCHAR"
-                if not plain and not is_bytewise(self._draft.catalog, branch, text):
+                if not plain and not all(is_bytewise(self._draft.catalog, *t) for t in texts):
                     found[place] = _BYTES
             elif wanted != types.normal(inner):
                 found[place] = wanted
@@ -447,16 +476,6 @@ def _is_plain(node: exp.Expr, select: exp.Select) -> bool:
         and len(select.expressions) == 1
         and not (by_columns or wrapped)
     )
-
-
-def _aggregates(node: exp.Expr) -> Iterator[exp.Expr]:
-    """The outermost calls of aggregates, with their FILTER and WITHIN GROUP."""
-    for child in node.iter_expressions():
-        called = isinstance(child, exp.Filter | exp.WithinGroup) or is_aggregate(child)
-        if called and not isinstance(child.parent, exp.Dot | exp.Window):
-            yield child
-        elif not isinstance(child, exp.Query):
-            yield from _aggregates(child)
 
 
 def _over_none(call: exp.Expr, value: exp.Expr) -> exp.Expr:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sqlglot import exp
 
@@ -60,6 +60,11 @@ class CatalogTables:
     _places: dict[Client, tuple[Place, ...]] = field(default_factory=dict)
     _parties: dict[str, str] = field(default_factory=dict)
     """By name in lower case."""
+    _only: Client | None = None
+
+    def at(self, client: Client) -> CatalogTables:
+        """Return the same tables, of which those of a party are the client's alone."""
+        return replace(self, _only=client)
 
     def parties(self) -> tuple[str, ...]:
         return tuple(self.catalog.parties())
@@ -92,7 +97,8 @@ class CatalogTables:
         raise plan_error(f"there is no party {written}", self.sql, where, hint)
 
     def clients(self, node: exp.Table) -> tuple[Client, ...]:
-        return tuple(self.catalog.clients(self.party(node)))
+        clients = tuple(self.catalog.clients(self.party(node)))
+        return clients if self._only not in clients else (self._only,)
 
     def check_apart(self, node: exp.Table, holders: Sequence[tuple[Client, Table]]) -> None:
         """Raise PlanError if two clients of a party have the same table."""

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from sqlglot import exp
 
 from sqlfl.base.errors import LostError, PartyError, PlanError
-from sqlfl.contract.schema import Client, Table, folded
+from sqlfl.contract.schema import Client, Column, Table, folded
 from sqlfl.planner.grammar import build
 from sqlfl.planner.grammar.spans import plan_error, span_of
 from sqlfl.planner.grammar.trees import nodes
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query.columns import distinct, with_column_aliases
 from sqlfl.planner.query.ctes import Environment
+from sqlfl.planner.query.groups import over_groups, with_tests
 from sqlfl.planner.query.joins import State
 from sqlfl.planner.query.names import CatalogTables
 from sqlfl.planner.query.nulls import typed
@@ -33,8 +35,15 @@ from sqlfl.planner.query.relations import (
     column,
 )
 from sqlfl.planner.query.types import NULL_TYPE, normal, union_type
+from sqlfl.planner.query.ucq import groups_of
 
 ROWID = "rowid"
+_TOLD = re.compile(
+    r"U?(TINYINT|SMALLINT|INTEGER|BIGINT|HUGEINT)|DECIMAL\(.*\)|FLOAT|DOUBLE|BOOLEAN|VARCHAR|UUID"
+    r"|DATE|TIME|TIMESTAMP(_S|_MS|_NS)?|ENUM\(.*\)",
+    re.DOTALL,
+)
+"""Types of columns of groups: their texts say all of their values."""
 
 
 @dataclass(frozen=True)
@@ -151,21 +160,75 @@ class Sources:
             if _finds_columns(pivot):
                 raise self.no_select(pivot)
         local = self.pusher.local(query, known)
+        return self._block(query, [(client, local, self._described(query, client, local))])
+
+    def merged(
+        self, select: exp.Select, known: Environment, clients: Sequence[Client]
+    ) -> DraftBlock:
+        """Return a grouped query over several databases of a party as one relation. Each client has
+        it over its groups (`sqlfl.planner.query.groups`). Raise PlanError if these have unlike
+        types, and if an owner has made policies.
+        """
+        query = over_groups(select, self.sql)
+        self._refuse_governed(select, clients)
+        parts, types = [], list[tuple[str, ...]]()
+        for client in clients:
+            pusher = replace(self.pusher, tables=self.tables.at(client))
+            local = pusher.local(query, known)
+            parts.append((client, local, self._described(query, client, local)))
+            groups = groups_of(local)
+            assert groups is not None
+            own = self._described(query, client, with_tests(groups.this))
+            types.append(tuple(normal(column.type) for column in own))
+        for other in types[1:]:
+            for one, two in zip(types[0], other, strict=True):
+                if one != two or not _TOLD.fullmatch(one):
+                    raise plan_error(
+                        f"rows of {clients[0].party} are grouped by, or aggregated to, {one} in "
+                        f"one database and {two} in another"
+                        if one != two
+                        else f"aggregates over several databases are not built for {one}",
+                        self.sql,
+                        query,
+                        "CAST the columns in the subquery, to a number, a text or a date",
+                    )
+        return self._block(query, parts)
+
+    def _refuse_governed(self, select: exp.Select, clients: Sequence[Client]) -> None:
+        if any(self.tables.catalog.governed(client) for client in clients):
+            raise plan_error(
+                f"aggregates over several databases of {clients[0].party} leave them for each "
+                "other, and an owner of theirs has made policies",
+                self.sql,
+                select,
+                "attach the databases under names of their own, and make a column of each",
+            )
+
+    def _described(self, query: exp.Query, client: Client, local: exp.Query) -> tuple[Column, ...]:
         try:
-            columns = self.tables.catalog.describe(client, to_sql(local))
+            return self.tables.catalog.describe(client, to_sql(local))
         except LostError:
             raise
         except PartyError as error:
             message = f"{client.party} cannot bind this query: {_said(error)}"
             hint = f"try it in the database of {client.party}, with its own tables' names"
             raise plan_error(message, self.sql, query, hint) from error
-        item = exp.Subquery(this=local)
+
+    def _block(
+        self, query: exp.Query, found: Sequence[tuple[Client, exp.Query, tuple[Column, ...]]]
+    ) -> DraftBlock:
+        """Return queries of clients, with their columns, as one relation."""
+        columns = found[0][2]
         names = distinct([column.name for column in columns])
-        reserved = frozenset(folded(name) for name in names) | self.tables.schemas([client])
-        source = Source(self.fresh("@"), item, "q", (client.party,), None, reserved)
+        parts, types = [], []
+        for client, local, own in found:
+            reserved = frozenset(folded(name) for name in names) | self.tables.schemas([client])
+            item = exp.Subquery(this=local)
+            source = Source(self.fresh("@"), item, "q", (client.party,), None, reserved)
+            parts.append((client, source))
+            types.append({folded(name): c.type for name, c in zip(names, own, strict=True)})
         span = span_of(query, self.sql)
-        types = {folded(name): c.type for name, c in zip(names, columns, strict=True)}
-        relation, outputs = self.relation("q", span, names, [(client, source)], [types])
+        relation, outputs = self.relation("q", span, names, parts, types)
         written = zip(outputs, columns, strict=True)
         shown = tuple(replace(output, name=column.name) for output, column in written)
         return DraftBlock((relation,), Group(relation.ids), shown, span=span)

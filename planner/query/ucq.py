@@ -8,6 +8,7 @@ from functools import cached_property
 
 from sqlglot import exp
 
+from sqlfl.contract.fragment_columns import GROUPS
 from sqlfl.contract.schema import Client, Made
 from sqlfl.contract.transforms import AUTO, Transform
 from sqlfl.planner.grammar.writing import to_sql
@@ -181,6 +182,19 @@ class Slot:
     def clients(self) -> tuple[Client, ...]:
         return tuple(self._by_client)
 
+    @property
+    def merging(self) -> tuple[Client, ...]:
+        """Return the clients with groups of rows that several databases of a party merge."""
+        return tuple(c for c in self.clients if any(self.groups(c)))
+
+    def groups(self, client: Client) -> tuple[str, ...]:
+        """Return the SELECT of groups in each SELECT of a client's fragments; empty texts without
+        groups.
+        """
+        parts = (part for f in self.of(client) for part in f.parts or (f,))
+        found = (groups_of(part.select) for part in parts)
+        return tuple("" if own is None else to_sql(own.this) for own in found)
+
     def of(self, client: Client) -> tuple[Fragment, ...]:
         """Return its fragments at a client; empty without any."""
         return self._by_client.get(client, ())
@@ -317,3 +331,8 @@ def tied(clients: Sequence[Collection[Client]]) -> tuple[tuple[int, ...], ...]:
         groups = [group for group in groups if group not in meeting]
         groups.append((positions, held))
     return tuple(sorted(tuple(positions) for positions, _ in groups))
+
+
+def groups_of(select: exp.Expr) -> exp.Subquery | None:
+    """Return the groups in a fragment's SELECT; None for a fragment of rows as they are."""
+    return next((s for s in select.find_all(exp.Subquery) if s.alias == GROUPS), None)

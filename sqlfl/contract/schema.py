@@ -239,6 +239,20 @@ class Combination:
 
 
 @dataclass(frozen=True)
+class Merging:
+    """Groups of rows with equal keys in several databases of a party, which one of them merges."""
+
+    selects: tuple[str, ...]
+    """For each fragment at the client, or part of one, the SELECT of its database's groups, which
+    stands in the fragment's text in parentheses; empty for a fragment without groups.
+    """
+    place: int = 0
+    """Place of the client among the party's databases with groups of the slot."""
+    databases: int = 1
+    """Their number; 1 for a party that combines its clients."""
+
+
+@dataclass(frozen=True)
 class SlotSpecification:
     """Specification of one slot for a client's snapshot; travels as JSON in `Prepare`."""
 
@@ -301,6 +315,8 @@ class SlotSpecification:
     """True if the fragments end with `sqlfl_mark`, by which a row is recognised in other runs. It
     stays at the party and never travels.
     """
+    merging: Merging | None = field(default=None, metadata=LEFT_OUT)
+    """None for fragments of the client's own rows."""
     drawn_by: tuple[tuple[str, ...], ...] | None = field(default=None, metadata=LEFT_OUT)
     """Columns of `sqlfl_base`, for each fragment, from which the noise of its labels follows; none
     for the whole row. It stays at the party and never travels.
@@ -353,6 +369,12 @@ def _check_specification(item: SlotSpecification) -> None:
     parts = () if item.combination is None else item.combination.parts
     if parts and (len(set(parts)) < len(parts) or {index for _, index in parts} != {*indices}):
         raise ValueError("the clients' fragments are not those of the slot")
+    if item.merging is not None:
+        expected = len(parts or indices)
+        if len(item.merging.selects) != expected or not any(item.merging.selects):
+            raise ValueError(f"{len(item.merging.selects)} SELECTs of groups of {expected}")
+        if not 0 <= item.merging.place < item.merging.databases <= MOST_FRAGMENTS:
+            raise ValueError("no place among the databases that merge groups")
     noise = item.privacy
     if noise is not None and noise.statistics != "none" and len(noise.bounds) != len(item.features):
         raise ValueError(f"{len(noise.bounds)} bounds of {len(item.features)} features")

@@ -26,6 +26,7 @@ from sqlfl.messages import (
     Identifiers,
     JoinKeys,
     Labels,
+    MergedGroups,
     Predictions,
     Prepared,
     Profile,
@@ -33,6 +34,7 @@ from sqlfl.messages import (
     Ready,
     Rotated,
     Saved,
+    SealedGroups,
     Separated,
     SetEncoding,
     Skew,
@@ -62,6 +64,24 @@ def prepared(fragments: int, joins: int = 0) -> Expected[Prepared]:
         return None
 
     return Expected(Prepared, {"fragments": fragments, "joins": joins}, fault)
+
+
+def sealed_groups(item: SlotSpecification) -> Expected[SealedGroups]:
+    """Return the expected groups: none for the client itself."""
+    merging = item.merging
+    assert merging is not None
+    sizes = {"databases": merging.databases, f"sealed_bytes[{merging.place}]": 0}
+    return Expected(SealedGroups, sizes)
+
+
+def merged_groups(item: SlotSpecification) -> Expected[MergedGroups]:
+    def fault(reply: MergedGroups) -> str | None:
+        rows = int(reply.rows.sum(dtype=np.float64))
+        if rows > MAX_TABLE_ROWS:
+            return f"has {rows} rows; at most {MAX_TABLE_ROWS} can be numbered"
+        return None
+
+    return Expected(MergedGroups, {"fragments": len(item.fragments)}, fault)
 
 
 def join_keys(item: SlotSpecification, rows: Sequence[int]) -> Expected[JoinKeys]:

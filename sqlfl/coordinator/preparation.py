@@ -28,10 +28,12 @@ from sqlfl.messages import (
     CLIENT,
     Activate,
     JoinKeys,
+    MergeGroups,
     Message,
     Offsets,
     Prepare,
     Ranges,
+    SendGroups,
     SendKeys,
     SendOffsets,
     SetEncoding,
@@ -189,6 +191,8 @@ def prepare(
     """
     tell("taking snapshots")
     slots, null_targets, nonces = _snapshots(plan, channel, run, lasting)
+    slots, more = _merged(plan, slots, nonces, channel, run)
+    null_targets += more
     tell("joining keys")
     kept_mapping = _found(plan, lasting, tell, stored=scratch is not None)
     codes: Mapping[int, SlotCodes]
@@ -429,6 +433,43 @@ def _snapshots(
         slots.append(SlotRows(slot.index, addresses, fragment_numbers, counted, slot.keys))
     nonces = np.unique([reply.nonce for reply in replies.values()], axis=0)
     return tuple(slots), null_targets, nonces
+
+
+def _merged(
+    plan: FederatedPlan,
+    slots: tuple[SlotRows, ...],
+    nonces: Array,
+    channel: ReplyChannel,
+    run: str,
+) -> tuple[tuple[SlotRows, ...], int]:
+    """Carry groups between the databases that merge them. Return the slots' rows after that, and
+    the number of these rows without a label.
+    """
+    places = {(c, slot.index): n for slot in plan.ucq.slots for n, c in enumerate(slot.merging)}
+    if not places:
+        return slots, 0
+    asked = {address: SendGroups(run, address[1], nonces) for address in places}
+    sealed = ask(channel, asked, lambda a: expected.sealed_groups(told(plan, a)))
+    requests = {
+        address: MergeGroups(
+            run,
+            address[1],
+            tuple(own.sealed[place] for other, own in sealed.items() if other[1] == address[1]),
+        )
+        for address, place in places.items()
+    }
+    replies = ask(channel, requests, lambda a: expected.merged_groups(told(plan, a)))
+    counted = tuple(
+        replace(
+            slot,
+            fragment_rows=tuple(
+                tuple(replies[address].rows.tolist()) if address in replies else rows
+                for address, rows in zip(slot.addresses, slot.fragment_rows, strict=True)
+            ),
+        )
+        for slot in slots
+    )
+    return counted, sum(int(reply.null_targets.sum()) for reply in replies.values())
 
 
 def _kept(plan: FederatedPlan, specifications: tuple[SlotSpecification, ...]) -> Array:

@@ -627,6 +627,11 @@ class Guard:
         slots = specifications_from_json(propose.specification)
         if any(item.drawn_by is not None or item.marked for item in slots):
             raise PolicyError("a specification that says what a party finds out itself")
+        if any(item.merging is not None for item in slots):
+            raise PolicyError(
+                "its owner has made training policies, and these are not built for aggregates over "
+                "several databases, which leave for the party's other databases"
+            )
         if len(propose.fragments) > MOST_FRAGMENTS:
             raise PolicyError(f"{len(propose.fragments)} fragments; {MOST_FRAGMENTS} are taken")
         tables: dict[int, frozenset[Table]] = {}

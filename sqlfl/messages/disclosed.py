@@ -22,7 +22,7 @@ SILENT = frozenset(
         ms.SetEncoding, ms.SetGram, ms.SetPairCells, ms.Start, ms.Save, ms.SendReleases,
         ms.SendSplit, ms.SendFolds,
         ms.SendPublicKey, ms.SetPeers, ms.Repeat, ms.Write, ms.OpenJoin, ms.SendJoinState,
-        ms.CloseJoin, ms.ProposeStudy,
+        ms.CloseJoin, ms.ProposeStudy, ms.SendGroups, ms.MergeGroups,
     )
 ) | {"set_sketch", "column_weights"}  # fmt: skip
 """Requests whose replies hold no value of a row: counts, acknowledgements, random draws, keys."""

@@ -76,6 +76,52 @@ def no_samples() -> Array:
 NONCES = array("uint8", "clients", NONCE_BYTES, ascending=True)
 
 
+# Groups of equal keys, which several databases of a party merge among themselves.
+
+SEALED = arrays("databases", "uint8", "sealed_bytes[k]")
+
+
+@dataclass(frozen=True, eq=False)
+class SendGroups(Message):
+    """Coordinator to client: a request for the groups that other databases of the party merge."""
+
+    kind = "send_groups"
+    words = "nonces"
+    nonces: Array = field(metadata=NONCES)
+    """As in `SendKeys`."""
+
+
+@dataclass(frozen=True, eq=False)
+class SealedGroups(Message):
+    """Client to coordinator, for the other databases of its party, which alone can open it."""
+
+    kind = "sealed_groups"
+    words = "aggregates of its rows by key, sealed for the party's other databases"
+    sealed: tuple[Array, ...] = field(metadata=SEALED)
+    """For each database of the party that has groups, those that it merges; empty for itself."""
+
+
+@dataclass(frozen=True, eq=False)
+class MergeGroups(Message):
+    """Coordinator to client: groups of the other databases of the party."""
+
+    kind = "merge_groups"
+    words = "aggregates of rows of the party's other databases, sealed by them"
+    sealed: tuple[Array, ...] = field(metadata=SEALED)
+    """From each database of the party; empty for itself."""
+
+
+@dataclass(frozen=True, eq=False)
+class MergedGroups(Message):
+    """Client to coordinator: its fragments are evaluated over merged groups."""
+
+    kind = "merged_groups"
+    words = "rows per fragment, rows without a label"
+    rows: Array = field(metadata=array("int64", "fragments", least=0))
+    """As in `Prepared`."""
+    null_targets: Array = field(metadata=array("int64", "fragments", least=0))
+
+
 @dataclass(frozen=True, eq=False)
 class SendKeys(Message):
     kind = "send_keys"

@@ -11,6 +11,7 @@ import numpy as np
 from sqlfl import messages as ms
 from sqlfl.base.errors import Error, ForgottenError, InternalError
 from sqlfl.contract.schema import (
+    Merging,
     SlotSpecification,
     specifications_from_json,
     specifications_to_json,
@@ -119,7 +120,8 @@ class CombinedClient(Server):
                     sizes.setdefault(number, {})[fragment] = count
             slot_state = by_slot[item.slot] = CombinedSlot(item, self._members, sizes)
             check_delta(item, slot_state.size)
-            slot_state.number(request)
+            if item.merging is None:
+                slot_state.number(request)
         self._runs[request.run] = by_slot
         order = [(item.slot, fragment) for item in slots for fragment in item.fragments]
         counts = _summed(rows, order), _summed(null_targets, order)
@@ -142,10 +144,13 @@ class CombinedClient(Server):
         shares = [_Share(number) for number in range(len(self._members))]
         texts = iter(fragments)
         for item in slots:
-            for number, fragment in _parts(item):
+            parts = _parts(item)
+            groups = ("",) * len(parts) if item.merging is None else item.merging.selects
+            merging = sorted({n for (n, _), own in zip(parts, groups, strict=True) if own})
+            for (number, fragment), own in zip(parts, groups, strict=True):
                 if number not in range(len(shares)):
                     raise InternalError(f"slot {item.slot} is of client {number} of {len(shares)}")
-                shares[number].add(item, fragment, next(texts, ""))
+                shares[number].add(item, fragment, next(texts, ""), own, merging)
         if sum(len(share.texts) for share in shares) != len(fragments):
             raise InternalError(f"{len(fragments)} fragments came for those of the slots")
         return shares, slots
@@ -193,14 +198,29 @@ class _Share:
         """(client, slot, fragment) of each text."""
         self._slots: dict[int, SlotSpecification] = {}
 
-    def add(self, item: SlotSpecification, fragment: int, text: str) -> None:
+    def add(
+        self,
+        item: SlotSpecification,
+        fragment: int,
+        text: str,
+        groups: str,
+        merging: Sequence[int],
+    ) -> None:
+        """Add a fragment, with the SELECT of its groups. `merging`: clients that have groups of the
+        slot.
+        """
         self.texts.append(text)
         self.keys.append((self.number, item.slot, fragment))
         before = self._slots.get(item.slot)
         fragments = (*(before.fragments if before else ()), fragment)
         combination = item.combination
+        own = None
+        if self.number in merging:
+            known = () if before is None or before.merging is None else before.merging.selects
+            own = Merging((*known, groups), merging.index(self.number), len(merging))
         self._slots[item.slot] = replace(
             item,
+            merging=own,
             fragments=fragments,
             links=tuple(pair for pair in item.links if {*pair} <= {*fragments}),
             shared=combination is not None and combination.encodes,

@@ -121,6 +121,8 @@ class CombinedSlot:
         self._rows: CombinedRows | None = None
         """All rows until they are activated, then the active ones."""
         self._operator: Operator | None = None
+        self._groups: dict[int, ms.SealedGroups] = {}
+        """Groups that clients have sealed for each other, by the client's number."""
         self._noised_statistics = 0.0
         self._request: ms.Message | None = None
         """Request in progress."""
@@ -139,6 +141,10 @@ class CombinedSlot:
     def handle(self, request: ms.Message) -> ms.Message:
         self._request = request
         match request:
+            case ms.SendGroups():
+                return self._send_groups(request)
+            case ms.MergeGroups():
+                return self._merge_groups(request)
             case ms.SendKeys():
                 return self._join_keys(request)
             case ms.Activate():
@@ -194,11 +200,51 @@ class CombinedSlot:
 
     # -- rows -------------------------------------------------------------------------------------
 
-    def number(self, request: ms.Prepare) -> None:
+    def number(self, request: ms.Message) -> None:
         """Order rows without keys."""
         if not self.specification.keys:
             sizes = list(self._sizes.values())
             self._rows = by_fragment(self.specification, sizes, self._chances(request))
+
+    def _send_groups(self, request: ms.SendGroups) -> ms.Message:
+        """Let the clients seal their groups for each other. None leave the party."""
+        asked = dict.fromkeys(self._merging, request)
+        replies = self._members.ask(asked, ms.SealedGroups)
+        self._groups = dict(zip(self._merging, replies, strict=True))
+        return ms.SealedGroups(request.run, request.slot, (np.zeros(0, np.uint8),))
+
+    def _merge_groups(self, request: ms.MergeGroups) -> ms.Message:
+        if not self._groups:
+            raise InternalError(f"{request.kind} before groups are asked for")
+        groups, self._groups = self._groups, {}
+        requests = {
+            number: replace(request, sealed=tuple(own.sealed[place] for own in groups.values()))
+            for place, number in enumerate(groups)
+        }
+        replies = self._members.ask(requests, ms.MergedGroups)
+        for number, reply in zip(requests, replies, strict=True):
+            self._sizes[number] = dict(zip(self._sizes[number], reply.rows.tolist(), strict=True))
+        self.number(request)
+        rows = dict.fromkeys(self.specification.fragments, 0)
+        nulls = dict(rows)
+        for number in self._sizes:
+            for fragment, count in self._sizes[number].items():
+                rows[fragment] += count
+        for number, reply in zip(requests, replies, strict=True):
+            counts = zip(self._sizes[number], reply.null_targets.tolist(), strict=True)
+            for fragment, count in counts:
+                nulls[fragment] += count
+        counted = (np.array([*counts.values()], np.int64) for counts in (rows, nulls))
+        return ms.MergedGroups(request.run, request.slot, *counted)
+
+    @property
+    def _merging(self) -> list[int]:
+        """Return the numbers of the clients with groups."""
+        own = self.specification
+        if own.merging is None or own.combination is None:
+            raise InternalError(f"slot {own.slot} has no groups to merge")
+        parts = zip(own.combination.parts, own.merging.selects, strict=True)
+        return sorted({number for (number, _), select in parts if select})
 
     def _join_keys(self, request: ms.SendKeys) -> ms.Message:
         parts, sizes = self._ask(request, ms.JoinKeys), list(self._sizes.values())

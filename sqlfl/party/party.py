@@ -33,6 +33,7 @@ from sqlfl.party.crossing import PairFinder
 from sqlfl.party.cursors import Cursors
 from sqlfl.party.effects import effects_of
 from sqlfl.party.failures import failed
+from sqlfl.party.groups import SlotGroups
 from sqlfl.party.joins import Joins
 from sqlfl.party.observers import Observers
 from sqlfl.party.operator import check_device, client_of
@@ -65,6 +66,8 @@ class RunState:
     """Random number drawn here. With it, keys of this run differ from those of all others, whatever
     the run is called.
     """
+    groups: dict[int, SlotGroups] = field(default_factory=dict)
+    """Slots whose groups are not merged yet."""
     join: str = ""
     """Id of the join that it uses; empty without one."""
     _nonces: Array | None = field(default=None, repr=False)
@@ -270,6 +273,10 @@ class PartyClient(Server):
             case ms.Finish():
                 self._end(request.run)
                 return ms.Ready(request.run, request.slot)
+            case ms.SendGroups():
+                return self._send_groups(request)
+            case ms.MergeGroups():
+                return self._merge_groups(request)
         state = self._checked(request)
         match request:
             case ms.SendKeys():
@@ -398,10 +405,13 @@ class PartyClient(Server):
         for item, known in zip(slots, kept, strict=True):
             fragments = request.fragments[start : start + len(item.fragments)]
             start += len(item.fragments)
+            if item.merging is not None:
+                run.groups[item.slot] = SlotGroups.take(run.cursor, request, item, fragments)
+                rows += [0] * len(fragments)
+                null_targets += [0] * len(fragments)
+                continue
             snapshot = self._snapshot(request, run, item, fragments, known=known)
-            check_delta(item, sum(snapshot.rows))
-            warm = None if item.warm is None else self.block(*item.warm)
-            run.slots[item.slot] = SlotState(item, snapshot, warm, bare=self.client.combined)
+            self._begin_slot(run, item, snapshot)
             rows += snapshot.rows
             null_targets += snapshot.null_targets
         run.cursor.commit()
@@ -410,6 +420,42 @@ class PartyClient(Server):
         changed = [self._joins.changed(request.join)] if request.join else []
         changes = np.array(changed, np.uint8)
         return ms.Prepared(request.run, request.slot, *counts, nonce, changes)
+
+    def _begin_slot(self, run: RunState, item: SlotSpecification, snapshot: Snapshot) -> None:
+        check_delta(item, sum(snapshot.rows))
+        warm = None if item.warm is None else self.block(*item.warm)
+        run.slots[item.slot] = SlotState(item, snapshot, warm, bare=self.client.combined)
+
+    def _send_groups(self, request: ms.SendGroups) -> ms.SealedGroups:
+        run, groups = self._run(request), self._groups(request)
+        run.agree(request.nonces)
+        sealed = groups.sealed(self._group_key(request))
+        return ms.SealedGroups(request.run, request.slot, sealed)
+
+    def _merge_groups(self, request: ms.MergeGroups) -> ms.MergedGroups:
+        """Evaluate the slot's fragments over merged groups, in one transaction."""
+        run, groups = self._run(request), self._groups(request)
+        run.cursor.begin()
+        texts = groups.merged(self._group_key(request), request.sealed)
+        item = groups.specification
+        snapshot = self._snapshot(groups.request, run, item, texts, known=False)
+        groups.drop()
+        self._begin_slot(run, item, snapshot)
+        run.cursor.commit()
+        del run.groups[request.slot]
+        counts = np.array(snapshot.rows, np.int64), np.array(snapshot.null_targets, np.int64)
+        return ms.MergedGroups(request.run, request.slot, *counts)
+
+    def _groups(self, request: ms.Message) -> SlotGroups:
+        groups = self._run(request).groups.get(request.slot)
+        if groups is None:
+            raise InternalError(f"{request.kind} for a slot without groups to merge")
+        return groups
+
+    def _group_key(self, request: ms.Message) -> bytes:
+        """Return the key that groups are sealed with, which the party's databases have alone."""
+        secret, slot = self._secrets.organisation, str(request.slot)
+        return self._run(request).key(secret, request.run, "groups", slot)
 
     def _snapshot(
         self,

@@ -147,7 +147,7 @@ def clinic(database: Open, clients: int) -> tuple[dict[str, list], object]:
     return parties, whole
 
 
-ALONE = ("expressions of two tables of one party", "a derived table with GROUP BY")
+ALONE = ("expressions of two tables of one party",)
 """What does not mean the same over a party of several clients."""
 
 

@@ -7,7 +7,7 @@ of that query. Both must agree.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,7 @@ import duckdb
 from sqlfl.contract.schema import Client
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query.emit import mapping_query
-from sqlfl.planner.query.ucq import Block, Join, LeftJoin, Slot, Ucq
+from sqlfl.planner.query.ucq import Block, Fragment, Join, LeftJoin, Slot, Ucq, groups_of
 
 Databases = dict[Client, duckdb.DuckDBPyConnection]
 COORDINATOR = duckdb.connect(config={"threads": 1})
@@ -41,8 +41,10 @@ class Snapshot:
 
     def add(self, ucq: Ucq, slot: Slot, databases: Databases, labelled: bool) -> None:
         rows = self.slots.setdefault(slot.index, [])
+        groups = MergedGroups(slot, databases)
         for fragment in slot.fragments:
-            found = databases[fragment.client].cursor().execute(fragment.sql)
+            cursor, text = groups.placed(fragment)
+            found = cursor.execute(text)
             names = [column[0] for column in found.description]
             plain = [name for name in names if name != "sqlfl_kept"]
             assert plain == expected_columns(ucq, slot.index), (names, fragment.sql)
@@ -66,6 +68,53 @@ class Snapshot:
             assert key in slot.nullable
             return None
         return self.codes.setdefault((key, parts), len(self.codes))
+
+
+class MergedGroups:
+    """Groups of a slot's databases, each at the one that a hash of its key chooses."""
+
+    def __init__(self, slot: Slot, databases: Mapping[Client, duckdb.DuckDBPyConnection]) -> None:
+        parts = slot.evaluated
+        self._cursors = {part.client: databases[part.client] for part in parts}
+        self._tables: dict[tuple[Client, str], str] = {}
+        selects: dict[Client, list[str]] = {}
+        for part in parts:
+            found = groups_of(part.select)
+            if found is not None and to_sql(found.this) not in selects.get(part.client, []):
+                selects.setdefault(part.client, []).append(to_sql(found.this))
+        self._cursors |= {client: databases[client].cursor() for client in selects}
+        for number in range(max(map(len, selects.values()), default=0)):
+            self._merge({client: own[number] for client, own in selects.items()}, number)
+
+    def _merge(self, selects: dict[Client, str], number: int) -> None:
+        kept: dict[int, list[tuple[Any, ...]]] = {place: [] for place in range(len(selects))}
+        for client, select in selects.items():
+            described = self._cursors[client].execute(f"DESCRIBE {select}").fetchall()
+            texts = [
+                f"coalesce(({name}{' + 0' * (kind in ('FLOAT', 'DOUBLE'))})::VARCHAR, '')"
+                for name, kind, *_ in described
+                if name.startswith("sqlfl_by_")
+            ]
+            whole = " || ".join(f"strlen({text})::VARCHAR || ':' || {text}" for text in texts)
+            home = f"(md5_number_lower({whole}) % {len(selects)})::INTEGER"
+            for *row, place in (
+                self._cursors[client].execute(f"SELECT *, {home} FROM ({select})").fetchall()
+            ):
+                kept[place].append(tuple(row))
+        for place, (client, select) in enumerate(selects.items()):
+            name, cursor = f"groups_{number}", self._cursors[client]
+            cursor.execute(f"CREATE TEMP TABLE {name} AS {select} LIMIT 0")
+            for row in kept[place]:
+                cursor.execute(f"INSERT INTO {name} VALUES ({', '.join('?' * len(row))})", row)
+            self._tables[client, select] = f"temp.main.{name}"
+
+    def placed(self, fragment: Fragment) -> tuple[duckdb.DuckDBPyConnection, str]:
+        """A cursor, and the fragment's SQL on it, over merged groups where it is of groups."""
+        text = fragment.sql
+        for (client, select), table in self._tables.items():
+            if client == fragment.client:
+                text = text.replace(f"({select})", table)
+        return self._cursors[fragment.client], text
 
 
 def once(ucq: Ucq, slot: Slot, rows: list[Row]) -> list[Row]:

@@ -265,6 +265,19 @@ def cards(purpose: str = "train") -> Ucq:
     )
 
 
+def merged(ucq: Ucq) -> Ucq:
+    """With rows of the first slot that its databases make of groups, and merge."""
+    first, *others = ucq.slots
+    fragments = []
+    for own in first.fragments:
+        select = own.select.copy()
+        if own.index != 1:
+            groups = exp.select("*").from_(select.args["from_"].this).subquery("sqlfl_groups")
+            select.set("from_", exp.From(this=exp.select("*").from_(groups).subquery("q")))
+        fragments.append(replace(own, select=select))
+    return replace(ucq, slots=(replace(first, fragments=tuple(fragments)), *others))
+
+
 def noised(ucq: Ucq) -> Ucq:
     """With labels that are noised."""
     return replace(ucq, slots=tuple(replace(s, noised=s.target) for s in ucq.slots))

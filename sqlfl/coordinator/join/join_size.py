@@ -54,7 +54,9 @@ def once_each(ucq: Ucq, slot: Slot, codes: SlotCodes) -> SlotCodes:
     so does the row that a LEFT JOIN makes up. ModelError where an owner with policies is to hear
     which rows are joined, and several have one key: it would hear of one of them."""
     if slot.governed and all(slot.index in block.optional for block in ucq.blocks):
-        return codes  # a row with a partner is in no joined row
+        real = [f.index for f in slot.fragments if not f.virtual and not f.links]
+        if not codes.among(real).any():
+            return codes  # a row with a partner is in no joined row
     part = np.full(max(f.index for f in slot.fragments) + 1, -1)
     for block in ucq.blocks:
         fragments = list(dict(block.members)[slot.index])

@@ -27,6 +27,7 @@ PLANS = {
     "weighted": plans.train(
         plans.weighted(plans.cards()), "linear_regression", {"validation_fraction": 0.2}
     ),
+    "merged": plans.train(plans.merged(plans.cards()), "linear_regression"),
     "transformed": plans.train(plans.transformed(plans.cards()), "linear_regression"),
     "curved": plans.train(plans.curved(plans.flights()), "linear_regression"),
     "tuned": plans.tuned(),

@@ -17,6 +17,9 @@ from tests.planner.query.test_meaning import plan
 from tests.planner.trees import Query, catalog_of, central_of
 
 QUERIES = {
+    "in, of rows": """
+        SELECT o.amount FROM shop.orders o
+        WHERE (o.customer, o.paid) IN (SELECT person, sick FROM clinic.visits)""",
     "in": "SELECT o.amount FROM shop.orders o WHERE o.customer IN (SELECT id FROM register.people)",
     "in, of several databases": """
         SELECT p.age, p.income FROM register.people p

@@ -48,6 +48,16 @@ QUERIES = {
     "whether a missing row has rows": """
         SELECT o.amount, EXISTS (FROM north.staff s WHERE s.number = p.id) AS e
         FROM shop.orders o LEFT JOIN register.people p ON o.customer = p.id""",
+    "whether there are rows in one of several databases": """
+        SELECT p.age, EXISTS (SELECT 1 FROM clinic.visits v WHERE v.person = p.id) AS e,
+          EXISTS (SELECT 1 FROM clinic.visits v WHERE v.person = p.id AND v.sick) AS s,
+          NOT EXISTS (FROM clinic.visits v WHERE v.person = p.age) AS n
+        FROM register.people p""",
+    "whether there are rows in one of several databases, under OR": """
+        SELECT o.amount, CASE WHEN EXISTS (SELECT 1 FROM clinic.visits v
+          WHERE v.person = o.customer AND v.cost > 1) THEN o.id ELSE 0 END AS c
+        FROM shop.orders o LEFT JOIN register.people p ON p.id = o.customer
+        WHERE EXISTS (SELECT 1 FROM clinic.visits v WHERE v.person = p.id) OR o.amount > 2""",
     "having": """
         SELECT p.age, (SELECT count(*) FROM shop.orders o WHERE o.customer = p.id
           HAVING count(*) <> 1) AS n FROM register.people p""",
@@ -79,6 +89,20 @@ QUERIES = {
         SELECT p.age, (SELECT count(*) FILTER (WHERE o.paid) FROM shop.orders o
           WHERE o.customer = p.id) AS n, (SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY amount)
           FROM shop.orders o WHERE o.customer = p.id) AS m FROM register.people p""",
+    "over several databases": """
+        SELECT p.age, (SELECT avg(v.cost) FROM clinic.visits v WHERE v.person = p.id) AS mean,
+          (SELECT count(*) FROM clinic.visits v WHERE v.person = p.id) AS n,
+          (SELECT max(cost) - min(cost) FROM clinic.visits WHERE person = p.id AND sick) AS range
+        FROM register.people p""",
+    "over several databases, in a derived table": """
+        SELECT p.age, d.n, d.total FROM register.people p LEFT JOIN (
+          SELECT person, kind, count(cost) AS n, 2 * sum(cost) AS total
+          FROM (SELECT person, kind, coalesce(cost, 1) AS cost FROM clinic.visits) v
+          GROUP BY v.person, 2 HAVING count(*) < 9) d ON d.person = p.id AND d.kind <> 'x'""",
+    "over several databases, of its own party": """
+        SELECT v.cost, (SELECT count(*) FILTER (WHERE w.sick) FROM clinic.visits w
+          WHERE w.person = v.person) AS n, p.age
+        FROM clinic.visits v JOIN register.people p ON p.id = v.person""",
     "in blocks of a union": """
         SELECT p.age, (SELECT sum(cost) FROM north.visits WHERE person = p.id) AS c
         FROM register.people p UNION ALL
@@ -109,7 +133,10 @@ REFUSED = {
     "an aggregate of outside": "(SELECT sum(o.id) FROM register.people u WHERE u.id = o.customer)",
     "values of both": "(SELECT sum(u.age) - o.id FROM register.people u WHERE u.id = o.customer)",
     "a grouped query": "(SELECT sum(age) FROM register.people u WHERE id = o.customer GROUP BY id)",
-    "several databases": "(SELECT sum(u.cost) FROM clinic.visits u WHERE u.person = o.customer)",
+    "a median over several databases": """(SELECT median(u.cost) FROM clinic.visits u
+        WHERE u.person = o.customer)""",
+    "a join of several databases": """(SELECT sum(u.cost) FROM clinic.visits u
+        JOIN clinic.visits w ON w.id = u.id WHERE u.person = o.customer)""",
     "two parties": """(SELECT sum(u.cost) FROM north.visits u, register.people p
         WHERE u.person = o.customer AND p.id = u.person)""",
 }
@@ -193,6 +220,18 @@ def test_texts_are_grouped_byte_by_byte() -> None:
     query = "SELECT t.y, (SELECT sum(z) FROM b.u WHERE u.s = t.s) AS total FROM a.t"
     found = planned_rows(plan(catalog, query), catalog.databases)
     assert found == ordered([(1, 2), (2, 5), (3, None), (4, None)])
+
+
+def test_groups_of_several_databases_are_of_rows_alone() -> None:
+    """Of each database a macro that is an aggregate would make one row."""
+    inner = "CREATE MACRO most(x) AS max(x); CREATE TABLE u AS SELECT i AS z FROM range(3) r(i)"
+    databases = {"a": (database(OUTER),), "b": (database(inner), database(inner))}
+    query = """SELECT t.y, d.n FROM a.t JOIN (SELECT v.c, count(*) AS n
+        FROM (SELECT {}(z) AS c FROM b.u) v GROUP BY v.c) d ON d.c = t.k"""
+    catalog = DatabaseCatalog(databases)
+    assert planned_rows(plan(catalog, query.format("abs")), catalog.databases)
+    with pytest.raises(PlanError, match="cannot bind"):
+        plan(catalog, query.format("most"))
 
 
 ARGUMENTS = (

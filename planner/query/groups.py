@@ -1,0 +1,253 @@
+"""Aggregates over rows of several databases of a party, merged from groups of each database.
+
+`SELECT k, avg(x) AS mean FROM b.u GROUP BY k` becomes a query over groups: each database makes a
+sum and a count of its own rows of each k, and one of them merges the groups of equal k. The
+databases send their groups to each other, sealed (`sqlfl.party.groups`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from sqlglot import exp
+
+from sqlfl.base.errors import PlanError
+from sqlfl.contract.fragment_columns import GROUP_KEY, GROUP_PART, GROUPS
+from sqlfl.planner.grammar import build
+from sqlfl.planner.grammar.refusals import function_name, has_hints, is_aggregate
+from sqlfl.planner.grammar.spans import plan_error
+from sqlfl.planner.grammar.writing import to_sql
+from sqlfl.planner.query.ctes import Environment
+from sqlfl.planner.query.dotted_names import chain_of
+from sqlfl.planner.query.scalars import has_calls, one_value
+
+MERGED = {
+    "bit_and": "bit_and", "bit_or": "bit_or", "bit_xor": "bit_xor", "bool_and": "bool_and",
+    "bool_or": "bool_or", "count": "sum", "count_if": "sum", "count_star": "sum",
+    "countif": "sum", "fsum": "fsum", "kahan_sum": "fsum", "max": "max", "min": "min",
+    "product": "product", "sum": "sum", "sumkahan": "fsum",
+}  # fmt: skip
+"""Aggregates of one argument, and the aggregate of their values over groups."""
+_COUNTS = frozenset(("count", "count_if", "count_star", "countif"))
+_MEANS = frozenset(("avg", "mean"))
+_ROWS = frozenset(("with_", "expressions", "from_", "where"))
+_GROUPED = _ROWS | {"group", "having", "order"}
+
+
+def outermost_aggregates(node: exp.Expr) -> Iterator[exp.Expr]:
+    """Yield the outermost calls of aggregates, with their FILTER and WITHIN GROUP."""
+    for child in node.iter_expressions():
+        called = isinstance(child, exp.Filter | exp.WithinGroup) or is_aggregate(child)
+        if called and not isinstance(child.parent, exp.Dot | exp.Window):
+            yield child
+        elif not isinstance(child, exp.Query):
+            yield from outermost_aggregates(child)
+
+
+def is_grouped(select: exp.Expr, known: Environment) -> bool:
+    """Return whether the query groups the rows of one table by expressions."""
+    if not isinstance(select, exp.Select):
+        return False
+    given = {key for key, value in select.args.items() if value}
+    group = select.args.get("group")
+    plain = group is not None and set(_given(group)) == {"expressions"}
+    return plain and given <= _GROUPED and _is_of_rows(select, known, grouped=True)
+
+
+def _given(node: exp.Expr) -> list[str]:
+    return [key for key, value in node.args.items() if value]
+
+
+def _is_of_rows(query: exp.Expr, known: Environment, *, grouped: bool = False) -> bool:
+    """Return whether the query over several databases has the rows that it has over each: it reads
+    one table, and evaluates rows one by one.
+    """
+    if not isinstance(query, exp.Select):
+        return False
+    given = {key for key, value in query.args.items() if value}
+    from_ = query.args.get("from_")
+    if from_ is None or not given <= (_GROUPED if grouped else _ROWS):
+        return False
+    own = [*query.expressions, query.args.get("where"), query.args.get("group")]
+    own.append(query.args.get("having"))
+    if any(node.find(exp.Query, exp.Window) for node in own if node is not None):
+        return False
+    if not grouped and has_hints(query):
+        return False
+    item = from_.this
+    if [key for key in _given(item) if key not in ("this", "alias", "db", "catalog")]:
+        return False
+    if isinstance(item, exp.Subquery):
+        return _is_of_rows(item.this, known)
+    if not isinstance(item, exp.Table) or isinstance(item.this, exp.Func):
+        return False
+    if item.db:
+        return True
+    with_ = query.args.get("with_")
+    own_ctes = {cte.alias.lower(): cte.this for cte in ([] if with_ is None else with_.expressions)}
+    if item.name.lower() in own_ctes:
+        return _is_of_rows(own_ctes[item.name.lower()], known)
+    cte = known.get(item.name.lower())
+    return cte is not None and not cte.calls_itself and _is_of_rows(cte.query, cte.environment)
+
+
+def over_groups(select: exp.Select, sql: str) -> exp.Select:
+    """Return the grouped query over groups, which stand in its FROM as the subquery GROUPS: the
+    query of each database.
+
+    Raise PlanError for an aggregate that cannot be made of its values in parts of the rows.
+    """
+    return _OverGroups(select, sql).query()
+
+
+@dataclass
+class _OverGroups:
+    select: exp.Select
+    sql: str
+    parts: dict[str, exp.Expr] = field(default_factory=dict)
+    """Aggregates of a database's groups, by their text."""
+
+    def query(self) -> exp.Select:
+        keys = [self._key(node) for node in self.select.args["group"].expressions]
+        shown = [self._output(node, keys) for node in self.select.expressions]
+        having = self.select.args.get("having")
+        test = None if having is None else self._over(having.this, keys)
+        columns = [exp.column(f"{GROUP_KEY}{n}", table=GROUPS) for n in range(len(keys))]
+        inner = exp.Select(**{k: self.select.args.get(k) for k in ("with_", "from_", "where")})
+        inner = inner.copy()
+        named = [(f"{GROUP_KEY}{n}", key) for n, key in enumerate(keys)]
+        named += [(f"{GROUP_PART}{n}", part) for n, part in enumerate(self.parts.values())]
+        inner.set("expressions", [exp.alias_(node.copy(), name) for name, node in named])
+        inner.set("group", exp.Group(expressions=[key.copy() for key in keys]))
+        outer = exp.select(*shown).from_(
+            exp.Subquery(this=inner, alias=exp.TableAlias(this=exp.to_identifier(GROUPS))),
+            copy=False,
+        )
+        outer.set("group", exp.Group(expressions=columns))
+        if test is not None:
+            outer.set("having", exp.Having(this=test))
+        return outer
+
+    def _key(self, node: exp.Expr) -> exp.Expr:
+        """Return what a row is grouped by: a position or an alias means an output."""
+        outputs = self.select.expressions
+        if isinstance(node, exp.Literal) and node.is_int:
+            place = int(node.this) - 1
+            if not 0 <= place < len(outputs):
+                raise self._error(f"GROUP BY {node.this}: there is no such column", node)
+            output: exp.Expr = outputs[place].unalias()
+            return output
+        chain = chain_of(node)
+        if chain is not None and len(chain.words) == 1:
+            name = chain.parts[0].lower()
+            aliased = [o for o in outputs if isinstance(o, exp.Alias) and o.alias.lower() == name]
+            same = [o for o in aliased if to_sql(o.this) == to_sql(node)]
+            if aliased and not same:
+                raise self._error(
+                    f"GROUP BY {name} may mean a column of the table or of the result",
+                    node,
+                    "write the expression itself in GROUP BY",
+                )
+        return node
+
+    def _output(self, node: exp.Expr, keys: list[exp.Expr]) -> exp.Expr:
+        value = node.unalias()
+        chain = chain_of(value.unnest())
+        name = node.alias or (chain.parts[-1] if chain is not None and not chain.is_method else "")
+        if not name:
+            raise self._error(
+                "a column of an aggregate over several databases has no name",
+                node,
+                "name it: avg(x) AS mean",
+            )
+        return exp.Alias(this=self._over(value, keys), alias=build.identifier(name))
+
+    def _over(self, value: exp.Expr, keys: list[exp.Expr]) -> exp.Expr:
+        """Return the value over groups: columns for what is grouped by, and merged aggregates."""
+        holder = exp.Paren(this=value.copy())
+        places = {self._text(key): n for n, key in enumerate(keys)}
+        self._replace(holder, places)
+        result: exp.Expr = holder.this
+        return result
+
+    def _replace(self, parent: exp.Expr, places: dict[str, int]) -> None:
+        for child in list(parent.iter_expressions()):
+            place = places.get(self._text(child))
+            called = isinstance(child, exp.Filter | exp.WithinGroup) or is_aggregate(child)
+            if place is not None:
+                child.replace(exp.column(f"{GROUP_KEY}{place}", table=GROUPS))
+            elif called:
+                child.replace(self._merged(child))
+            elif isinstance(child, exp.Column) or chain_of(child) is not None:
+                raise self._error(
+                    f"{to_sql(child)} is neither grouped by nor in an aggregate",
+                    child,
+                    "write it as GROUP BY does, or in an aggregate",
+                )
+            elif isinstance(child, exp.Expr):
+                self._replace(child, places)
+
+    def _text(self, node: exp.Expr) -> str:
+        """Return the text of an expression without the name of the one table in FROM."""
+        if not isinstance(node, exp.Expr) or isinstance(node, exp.Identifier):
+            return ""
+        holder = exp.Paren(this=node.copy())
+        for column in list(holder.find_all(exp.Column)):
+            column.set("table", None)
+            column.set("this", exp.to_identifier(column.name.lower(), quoted=True))
+        return to_sql(holder.this.unnest())
+
+    def _merged(self, call: exp.Expr) -> exp.Expr:
+        """Return an aggregate as one of its values in groups."""
+        inner, name = _inner(call), function_name(_inner(call))
+        odd = isinstance(inner, exp.WithinGroup) or inner.find(exp.Distinct, exp.Order) is not None
+        if odd or len(inner.expressions) > 1 or not (name in MERGED or name in _MEANS):
+            raise self._error(
+                f"{name}() over several databases of a party cannot be made of its values in each",
+                call,
+                "take count, sum, avg, min, max, product, count_if, bool_or or bool_and; or attach "
+                "the databases under names of their own, and make a column of each",
+            )
+        if name in _MEANS:
+            total, number = (self._part(call, part) for part in ("sum", "count"))
+            over = build.cast(_call("sum", total), "DOUBLE")
+            return exp.Paren(this=exp.Div(this=over, expression=_call("sum", number)))
+        merged = _call(MERGED[name], self._part(call, name))
+        return build.cast(merged, "BIGINT") if name in _COUNTS else merged
+
+    def _part(self, call: exp.Expr, name: str) -> exp.Expr:
+        """Return the column of groups with the call, by an aggregate of this name."""
+        part = call.copy()
+        _inner(part).set("this", name)
+        place = list(self.parts).index(to_sql(part)) if to_sql(part) in self.parts else None
+        if place is None:
+            place = len(self.parts)
+            self.parts[to_sql(part)] = part
+        return exp.column(f"{GROUP_PART}{place}", table=GROUPS)
+
+    def _error(self, message: str, node: exp.Expr, hint: str | None = None) -> PlanError:
+        return plan_error(message, self.sql, node, hint)
+
+
+def _inner(call: exp.Expr) -> exp.Expr:
+    while isinstance(call, exp.Filter):
+        call = call.this
+    return call
+
+
+def _call(name: str, *arguments: exp.Expr) -> exp.Expr:
+    return exp.Anonymous(this=name, expressions=list(arguments))
+
+
+def with_tests(groups: exp.Expr) -> exp.Query:
+    """Return the query of groups in a form that binds only if each expression of the derived tables
+    below it is one value per row, as a macro may be an aggregate.
+    """
+    tested = groups.copy()
+    assert isinstance(tested, exp.Query)
+    for select in list(tested.find_all(exp.Select)):
+        called = [e.unalias() for e in select.expressions if has_calls(e)]
+        if select is not tested and called:
+            select.where(*(one_value(e) for e in called), copy=False)
+    return tested
