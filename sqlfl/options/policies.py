@@ -118,10 +118,10 @@ class TrainingPolicy:
         integer(1),
         3,
         "minimum number of joined rows of the table for each class of the target, each category of "
-        "a feature, each value of a feature with two values, and its NULLs if there are any; also "
-        "for joined rows without a partner, if no other rows have the value that they take. Of a "
-        "computed feature, the rows with rare values (of fewer rows than this) must together be "
-        "as many, and its values must not depend on fewer rows",
+        "a feature, each value of a feature with two values, and its NULLs and the others if there "
+        "are any; also for joined rows without a partner, if no other rows have the value that "
+        "they take. Of a computed feature, the rows with rare values (of fewer rows than this) "
+        "must together be as many, and its values must not depend on fewer rows",
     )
     min_difference: int | None = option(
         integer(2),

@@ -116,6 +116,19 @@ def test_rows_of_the_table_are_not_hidden_by_those_without_a_partner(parties: Pa
     assert said(parties, text, "min_cell = 3", gaps=2).endswith(f"of gap, {VALUE}")
 
 
+def test_few_rows_with_a_value_are_a_small_cell(parties: Parties) -> None:
+    """They are the rarer level of the indicator of missing values."""
+    text = TRAIN.format("p.gap", LEFT)
+    assert said(parties, text, "min_cell = 3", gaps=198).endswith(f"of gap, {VALUE}")
+
+
+def test_a_join_within_the_party_sets_no_row_apart(parties: Parties) -> None:
+    alone = "bank.people a LEFT JOIN bank.people b ON a.k = b.k AND b.k = 7"
+    source = f"shop.visits v JOIN (SELECT a.k, b.num FROM {alone}) p ON v.k = p.k"
+    refused = said(parties, TRAIN.format("p.num", source), "min_cell = 3")
+    assert refused.endswith(f"of num, {VALUE}")
+
+
 def test_a_third_value_of_rows_without_a_partner_hides_no_cell(parties: Parties) -> None:
     source = "CASE WHEN p.k IS NULL THEN -1.0 WHEN p.k < 2 THEN 1.0 ELSE 0.0 END AS few"
     assert said(parties, TRAIN.format(source, LEFT)).endswith(f"of few, {VALUE}")

@@ -91,7 +91,7 @@ def _read(
 ) -> tuple[list[Float], Iterator[Array]]:
     """The columns of numbers of a feature, and the cells of rows, several divisions of them."""
     if feature.kind == "array":
-        return _parts(snapshot, feature, place), iter([_where(absent(snapshot, place) > 0)])
+        return _parts(snapshot, feature, place), _gaps(absent(snapshot, place) > 0)
     values = column_of(snapshot, replace(feature, made=None), place)
     if isinstance(values, Categories):
         return [], iter([values.codes])
@@ -100,11 +100,18 @@ def _read(
 
 def _cells(values: Float, counted: RowCounts) -> Iterator[Array]:
     gone = np.isnan(values)
-    yield _where(gone)
+    yield from _gaps(gone)
     for known in (~gone, ~gone & (counted.own > 0)):
         distinct = np.unique(values[known])
         if len(distinct) == 2:
             yield np.where(known, values == distinct[1], -1)
+
+
+def _gaps(gone: Array) -> Iterator[Array]:
+    """Rows without a value, and those with one: an indicator of missing values tells them apart."""
+    yield _where(gone)
+    if gone.any():
+        yield _where(~gone)
 
 
 def _where(chosen: Array) -> Array:
