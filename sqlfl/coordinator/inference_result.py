@@ -194,7 +194,9 @@ def _measures(asked: Inference, estimation: Estimation) -> pa.Table:
     p = none.copy()
     if likely and not estimation.parts[0].resolved.penalised:
         p[-1] = ratio_p(values["likelihood_ratio"], estimates.rank, len(estimation.parts))
-    return _rows(of, np.array(list(values.values())), none, Tests(none, p, none, none))
+    figures = np.array(list(values.values()))
+    figures[np.isinf(figures)] = np.nan  # beyond the largest number
+    return _rows(of, figures, none, Tests(none, p, none, none))
 
 
 def _names(table: str, reply: Errors, which: Array) -> list[str]:

@@ -219,6 +219,8 @@ def _metrics(
     weights: Array | None,
 ) -> pa.Table:
     """Return a row for each metric, and for each class and metric."""
+    if weights is not None and weights.any():  # products of tiny ones would be 0
+        weights = weights / weights.max()
     if classes is None:
         names, values = zip(*_of_numbers(prediction[:, 0], y, weights), strict=True)
         return pa.table({"metric": pa.array(names), "value": pa.array(values, pa.float64())})
@@ -238,10 +240,10 @@ def _of_numbers(
     error = y - prediction
     mean = mean_of(y, weights)
     spread = mean_of((y - mean) ** 2, weights)
-    constant = bool(np.all(y == y[0]))
+    w = np.ones(len(y)) if weights is None else weights
+    constant = not spread > 0.0 or len(np.unique(y[w > 0])) < 2
     rest = mean_of((error - mean_of(error, weights)) ** 2, weights)
     size = np.abs(y)
-    w = np.ones(len(y)) if weights is None else weights
     return [
         ("rows", float(len(y))),
         ("rmse", float(np.sqrt(mean_of(error**2, weights)))),

@@ -132,8 +132,9 @@ def _rows(
     if model.kind in RATIOS:
         with np.errstate(over="ignore"):
             ratios = np.exp(coefficients)
-        no = centres is None  # the intercept has no ratio
-        columns[RATIOS[model.kind]] = pa.array(ratios, pa.float64(), mask=np.full(size, no))
+        # the intercept has no ratio, and one beyond the largest number is none
+        none = np.full(size, True) if centres is None else np.isinf(ratios)
+        columns[RATIOS[model.kind]] = pa.array(ratios, pa.float64(), mask=none)
     return pa.table(columns)
 
 

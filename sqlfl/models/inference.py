@@ -25,6 +25,7 @@ from scipy.special import (
 )
 
 from sqlfl.base.arrays import Array, Float
+from sqlfl.base.errors import ModelError
 from sqlfl.base.interrupts import checkpoint
 from sqlfl.models.clipped import Quantile
 from sqlfl.models.weighted import mean_of, sum_of, total_of
@@ -38,6 +39,8 @@ ROUNDING = 1e-10
 but for rounding."""
 SHAPE_STEPS = 8
 """Newton's, of a Gamma distribution's shape: each squares the error."""
+LARGE_SHAPE = 1e8
+"""Shape of a Gamma distribution above which series stand for its functions."""
 EPSILON = 1e-14
 """Share of the largest possible variance below which a variance is 0 up to rounding."""
 
@@ -119,12 +122,21 @@ def _gamma(h: Float, y: Float, w: Array | None) -> float:
     if not half > 0.0:
         return float("inf")
     a = _shape(half)
-    rows = (a - 1.0) * np.log(y) - a * (h + y * np.exp(-h))
-    return sum_of(rows, w) + n * float(a * np.log(a) - gammaln(a))
+    return n * (_stirling(a) - a * half) - sum_of(np.log(y), w)
+
+
+def _stirling(a: float) -> float:
+    """a log a − a − log Γ(a); where its terms would cancel, by Stirling's series."""
+    if a > LARGE_SHAPE:
+        return float(0.5 * np.log(a / (2.0 * np.pi)) - 1.0 / (12.0 * a))
+    return float(a * np.log(a) - a - gammaln(a))
 
 
 def _shape(half: float) -> float:
-    """a with log a − ψ(a) = half: Newton's steps on 1/a, from Minka's (2002) start."""
+    """a with log a − ψ(a) = half: Newton's steps on 1/a, from Minka's (2002) start. The left side
+    of a large a is 1/(2 a)."""
+    if half < 0.5 / LARGE_SHAPE:
+        return 0.5 / half
     a = (3.0 - half + np.sqrt((half - 3.0) ** 2 + 24.0 * half)) / (12.0 * half)
     for _ in range(SHAPE_STEPS):
         # 1/a: by its own slope the function of it is nearly a line
@@ -226,6 +238,12 @@ def quantile(loss: Quantile, constant: float, h: Float, y: Float, w: Array | Non
     """
     q = loss.quantile
     density = _density(q, y - h, y, w)
+    if density == 0.0:
+        raise ModelError(
+            "no residual is near 0, so that there are no standard errors: they need the density of "
+            "residuals there",
+            hint="WEIGHT counts rows: where it is large, divide it by its mean",
+        )
 
     def slope(mean: Float, y: Float) -> Float:
         return loss.gradient(mean[:, None], y)[:, 0] / density
@@ -400,7 +418,9 @@ def _with_offset(
     """
 
     def slope(constant: float) -> float:
-        return sum_of(family.slope(family.mean(offset + constant), y), weights)
+        with np.errstate(over="ignore"):  # far from the root only
+            mean = np.minimum(family.mean(offset + constant), 1e300)
+        return sum_of(family.slope(mean, y), weights)
 
     least, most = alone - float(offset.max()), alone - float(offset.min())
     if least == most:

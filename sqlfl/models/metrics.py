@@ -148,7 +148,8 @@ class CountMeter:
     """deviance, dispersion, rmse and mae of predicted means of counts y ≥ 0.
 
     deviance: mean of 2 (y log(y/μ) − y + μ), 0 where all predictions are right; a mean of 0 counts
-    as 1e-308. dispersion: Pearson's χ² over the rows, the mean of (y − μ)²/μ.
+    as 1e-308. dispersion: Pearson's χ² over the rows, the mean of (y − μ)²/μ; None beyond the
+    largest number.
     """
 
     def __init__(self) -> None:
@@ -187,9 +188,10 @@ class CountMeter:
         _restore(arrays[0], self._units, self._pearson, self._squares, self._sizes)
 
     def metrics(self) -> Metrics:
+        dispersion = self._pearson.value
         return {
             "deviance": self._units.value,
-            "dispersion": self._pearson.value,
+            "dispersion": dispersion if np.isfinite(dispersion) else None,
             "rmse": self._squares.value,
             "mae": self._sizes.value,
         }

@@ -28,6 +28,8 @@ CLOSE = 1e-3
 """|mean − target| of rows that may be separated."""
 DECREMENT = 1e-8
 """Gain in likelihood that Newton's method may still expect, below which the rest is rounding."""
+TINY = 1e-100
+"""Largest weight below which weights are counted as shares of it."""
 STEPS = 50
 """Steps of Newton's method. Each takes a separated row's mean closer to its target e-fold."""
 HALVINGS = 30
@@ -100,6 +102,8 @@ def _newton(
 ) -> Float:
     """Return scores of the counted rows, once no gain is left or all steps are done."""
     w = np.ones(len(counted)) if weights is None else np.asarray(weights[counted], np.float64)
+    if w.max() < TINY:  # information would have no inverse
+        w = w / w.max()
     scores, targets = h[counted].astype(np.float64), y[counted]
     value = family.log_likelihood(scores, targets, w)
     for _ in range(STEPS):

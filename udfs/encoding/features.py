@@ -346,7 +346,8 @@ def _moments(snapshot: Snapshot) -> tuple[Float, Float, Float, Float]:
         squares = _distances(snapshot, range(part.start, part.stop), mean[part])
         present = _divisor(weight[part])
         mean[part] += squares[:, 0] / present
-        m2[part] = np.maximum(squares[:, 1] - squares[:, 0] ** 2 / present, 0.0)
+        with np.errstate(over="ignore", invalid="ignore"):
+            m2[part] = np.maximum(squares[:, 1] - squares[:, 0] ** 2 / present, 0.0)
     if not np.isfinite(m2).all():
         name = _numeric_names(snapshot.specification.features)[int(np.argmin(np.isfinite(m2)))]
         raise ModelError(f"column {name} has values too large to standardise")

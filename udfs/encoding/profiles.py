@@ -114,8 +114,9 @@ def _numbers(values: Float, counts: Float, least: int) -> list[float]:
         low = high = np.nan
     mean = np.inf
     if np.isfinite(present).all():
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):
             mean = counts[~gone] @ present / counts[~gone].sum()
+        mean = mean if np.isfinite(mean) else np.inf  # sums beyond both ends are NaN
     return [*figures, float(low), float(high), float(mean)]
 
 
