@@ -193,8 +193,12 @@ class _OverGroups:
         if not isinstance(node, exp.Expr) or isinstance(node, exp.Identifier):
             return ""
         holder = exp.Paren(this=node.copy())
+        table = self.select.args["from_"].this.alias_or_name.lower()
         for column in list(holder.find_all(exp.Column)):
-            column.set("table", None)
+            # s.k is the field of a column where s is not the table
+            if column.table.lower() == table != column.db.lower():
+                for part in ("table", "db", "catalog"):
+                    column.set(part, None)
             column.set("this", exp.to_identifier(column.name.lower(), quoted=True))
         return to_sql(holder.this.unnest())
 

@@ -234,6 +234,19 @@ def test_groups_of_several_databases_are_of_rows_alone() -> None:
         plan(catalog, query.format("most"))
 
 
+def test_a_field_is_not_the_column_of_its_name() -> None:
+    inner = "CREATE TABLE u AS SELECT 7 AS k, {{'k': {}}} AS s, {} AS x"
+    parts = [inner.format(*values) for values in ((7, 1), (8, 2), (8, 4))]
+    databases = {"a": (database(OUTER),), "b": tuple(database(text) for text in parts)}
+    catalog = DatabaseCatalog(databases)
+    query = """SELECT t.y, d.j, d.v FROM a.t JOIN (SELECT u.k, {} AS j, sum(x) AS v FROM b.u
+        GROUP BY b.u.k{}) d ON d.k = t.k"""
+    rows = planned_rows(plan(catalog, query.format("s.k", ", s.k")), catalog.databases)
+    assert rows == ordered([(1, 7, 1), (1, 8, 6)])
+    with pytest.raises(PlanError, match="neither grouped by"):
+        plan(catalog, query.format("s.k", ""))
+
+
 ARGUMENTS = (
     "", "*", "i", "d", "s", "b", "l", "day", "bits", "price", "d, d", "i, i", "s, ','", "d, 0.5",
     "i, 2", "i, 0, 5", "d, [0.5]", "s, d", "i, i, i",
