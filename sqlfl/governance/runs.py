@@ -246,6 +246,9 @@ class GovernedRun:
             self._check_into(request)
         elif isinstance(request, ms.SendEqualRows):
             self._check_cells(request, rules)
+        elif isinstance(request, ms.SendProfile) and self.parts[request.slot].computed:
+            # a mean of values that are 0 but for one row is that row's
+            self._check_rare(request, rules)
         elif isinstance(request, ms.Start):
             self._check_start(request, rules)
         elif isinstance(request, ms.Save):
@@ -257,7 +260,7 @@ class GovernedRun:
         if isinstance(request, ms.Start):
             # the reason of a refusal shows only once there is something to train
             self._barred.add(request.slot)
-        if isinstance(request, ms.SendSkew):
+        if isinstance(request, ms.SendSkew | ms.SendProfile):
             # of at least as many rows as the policy says, whoever asks for fewer
             request = replace(request, least=max(request.least, rules.min_cell))
         reply = answer(request)
@@ -391,13 +394,16 @@ class GovernedRun:
     def _check_cells(self, request: ms.Message, rules: TrainingPolicy) -> None:
         """Refuse to disclose anything about encoded rows that have a rare value."""
         largest = self._slots.categories(request.run, request.slot)
+        self._check_rare(request, rules)
+        if largest > rules.max_categories:
+            raise refusal(f"max_categories = {rules.max_categories}")
+
+    def _check_rare(self, request: ms.Message, rules: TrainingPolicy) -> None:
         counted, computed = self._counted[request.slot], self.parts[request.slot].computed
         rare = self._slots.rare(request.run, request.slot, counted, computed, rules.min_cell)
         if rare is not None:
             name, why = rare
             raise refusal(f"min_cell = {rules.min_cell}, of values of features: of {name}, {why}")
-        if largest > rules.max_categories:
-            raise refusal(f"max_categories = {rules.max_categories}")
 
     def _joined(self, slot: int) -> int:
         """Return the number of rows, without the one that is nobody's."""

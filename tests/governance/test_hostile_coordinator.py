@@ -415,6 +415,47 @@ def test_weights_of_ones_choice(ask: Ask, weights: np.ndarray, alone: bool) -> N
         assert_refused(ask(replace(even, number=1)))  # it was asked once
 
 
+PROFILES = (
+    ms.SendProfile("r", 0, 1),
+    ms.SendExplained("r", 0, 1, np.zeros((300, 1), np.float32)),
+)
+
+
+def profile(con: duckdb.DuckDBPyConnection, asked: Message, text: str) -> Message:
+    """Return the answer for all rows of a party whose policy has min_cell = 10."""
+    with closing(party(con, "min_cell = 10")) as client:
+        ask: Ask = lambda message: told(client, message)  # noqa: E731
+        kinds = ("send_keys", "activate", asked.kind)
+        run = request(*(Asked(0, kind, "", "", 1) for kind in kinds), purpose="check", algorithm="")
+        assert isinstance(propose(ask, SLOT, (text,), run), ms.Prepared)
+        assert isinstance(ask(ms.SendKeys("r", 0)), ms.JoinKeys)
+        assert isinstance(ask(ms.Activate("r", 0, ALL, EACH, 300)), ms.Ready)
+        return ask(asked)
+
+
+@pytest.mark.parametrize("asked", PROFILES, ids=lambda asked: str(asked.kind))
+def test_a_profile_is_of_as_many_rows_as_the_policy_says(database: Open, asked: Message) -> None:
+    reply = profile(database("SELECT 1"), asked, SELECT)
+    assert isinstance(reply, ms.Profile), reply
+    values = np.sort(np.sin(np.arange(300)))
+    np.testing.assert_allclose((reply.low[1], reply.high[1]), (values[9], values[-10]))
+
+
+@pytest.mark.parametrize(
+    ("computed", "allowed"),
+    [("2 * bmi", True), ("CASE WHEN bmi > 0.9997165 THEN age ELSE 0 END", False)],
+    ids=["of all rows", "of one row"],
+)
+def test_a_mean_of_a_computed_feature_is_of_no_single_row(
+    database: Open, computed: str, allowed: bool
+) -> None:
+    reply = profile(database("SELECT 1"), PROFILES[0], SELECT.replace("bmi", f"{computed} AS bmi"))
+    if allowed:
+        assert isinstance(reply, ms.Profile), reply
+    else:
+        assert_refused(reply, "PolicyError")
+
+
 # -- training --------------------------------------------------------------------------------------
 
 TRAINED = replace(SLOT, features=FEATURES[:2], target=False)
