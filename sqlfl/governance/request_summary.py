@@ -46,6 +46,11 @@ FOR_OTHERS = {
     False: "sends other parties what their part of the work takes and ",
 }
 """What other parties get where labels are sent, by whether a model is trained."""
+TARGETS = (
+    "sends other parties with features the target of each of their rows, scaled and summed (of a "
+    "row joined once: its label), and "
+)
+"""What other parties get in CHECK with a target."""
 EARLIER = (
     "An earlier version of sqlfl filed this request and did not note its columns: decide by SHOW "
     "REQUEST {number}, or refuse it and let {analyst} ask again."
@@ -83,7 +88,11 @@ def summarise(
             roles_in_words(filed.columns),
             left.leaves(),
             _how_often(filed, left, policy),
-            inferred_of(left, others=_trains(filed) and clear_labels(filed)),
+            inferred_of(
+                left,
+                others=_trains(filed) and clear_labels(filed),
+                targets=_sends_targets(filed.request) and clear_labels(filed),
+            ),
         ),
         tuple(warnings_of(filed, policy, grants, facts, now)),
     )
@@ -169,14 +178,24 @@ def roles_in_words(slots: Sequence[SlotColumns]) -> str:
     return f"It uses {'; '.join(told)}." if told else "It uses no column of them."
 
 
-def inferred_of(left: Disclosed, *, others: bool) -> str:
+def inferred_of(left: Disclosed, *, others: bool, targets: bool = False) -> str:
     """Return the sentence of what can be inferred. others : the labels are sent in clear, and train
-    a model: other parties get numbers that the coordinator makes of them.
+    a model: other parties get numbers that the coordinator makes of them. targets : they are sent
+    in clear, and CHECK sends other parties the targets.
     """
     said = left.inferred()
-    if others:
+    if targets:
+        said = f"{said[:-1]}; other parties with features could learn labels row by row."
+    elif others:
         said = f"{said[:-1]}; other parties could estimate labels of the rows that join theirs."
     return said
+
+
+def _sends_targets(request: Request) -> bool:
+    """Return True for CHECK, unless `explains = false` leaves the targets out."""
+    look = json.loads(request.look)
+    explains = look.get("explains", True) if isinstance(look, dict) else True
+    return request.purpose == "check" and explains is not False
 
 
 def _trains(filed: Filed) -> bool:
@@ -193,7 +212,9 @@ def _how_often(filed: Filed, left: Disclosed, policy: TrainingPolicy | None) -> 
     }.get(request.purpose, "works for {}").format(filed.analyst)
     if request.purpose == "predict" and (beside := _identifiers(filed.columns)):
         gets += f" beside {beside}"
-    others = FOR_OTHERS[_trains(filed)] * bool(left.labels)
+    others = ""
+    if left.labels:
+        others = TARGETS if _sends_targets(request) else FOR_OTHERS[_trains(filed)]
     most = left.rounds if policy is None else min(left.rounds, policy.rounds)
     if not most:
         often = "there are no rounds of training or scoring"

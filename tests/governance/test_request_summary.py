@@ -1,4 +1,4 @@
-"""Sentences and warnings of ten requests of different form, and each rule of them by itself."""
+"""Sentences and warnings of requests of different form, and each rule of them by itself."""
 
 from __future__ import annotations
 
@@ -55,6 +55,9 @@ REQUESTS = {
     "towers": TRAIN.replace("linear_regression", "mlp_regressor"),
     "predictions": PREDICTED,
     "check": f"CHECK TARGET days FROM ({QUERY})",
+    "check without targets for others": (
+        f"CHECK TARGET days WITH (explains = false) FROM ({QUERY})"
+    ),
     "inference": f"INFERENCE OF MODEL m FROM ({QUERY})",
     "left join with conditions": (
         TRAIN.replace("JOIN lab", "LEFT JOIN lab")[:-1] + " WHERE p.age > 30)"
@@ -81,7 +84,7 @@ def filed(fed: sqlfl.Federation, owner: sqlfl.Owner, statement: str) -> dict[str
     return dict(owner.sql("SHOW REQUESTS").arrow().to_pylist()[-1])
 
 
-def test_ten_requests(
+def test_requests(
     fed: sqlfl.Federation, clinic: duckdb.DuckDBPyConnection, owner: sqlfl.Owner
 ) -> None:
     fed.sql(TRAIN)
