@@ -162,7 +162,8 @@ def _add_features(left: Disclosed, study: Study, names: str) -> None:
     if _scoring(study):
         left.clear.append(f"for each row, its score by a model of {names}")
         left.learnt.append(f"by the scores of many models, estimates of {names} row by row")
-    for kind in _others(study):
+    others = _others(study)
+    for kind in [kind for kind in OTHERS if kind in others]:
         if OTHERS[kind] not in left.clear:
             left.clear.append(OTHERS[kind])
         learnt = learnt_from(kind)

@@ -192,7 +192,9 @@ class SharedPairFinder(PairFinder):
         self._agreed = replace(self._limits, most=agreed.most, columns=agreed.room)
         sides = self._sides(bins_of(total, agreed.most))
         self._pairs = tuple(Pair(sides[one], sides[two]) for one, two in places)
-        counts = fine_sums(self._pairs, columns, counts_of(self._snapshot), self._limits)
+        counts = fine_sums(
+            self._pairs, self._sides(COARSE), columns, counts_of(self._snapshot), self._limits
+        )
         self._counts = np.pad(counts, ((0, agreed.pairs - len(counts)), (0, 0)))
         return self._counts, self._limits.least <= 1
 

@@ -212,8 +212,7 @@ class Sent:
 class Open:
     analyst = "alice"
 
-    def begin(self, most: int) -> bool:
-        return True
+    def begin(self, most: int) -> None: ...
 
     def end(self) -> None: ...
 

@@ -90,6 +90,7 @@ def test_runs_and_studies_are_notified_once(
         asks(fed)
         asks(fed, STUDY)
         until(lambda: len(told(tmp_path)) == 2)
+        until(lambda: not owner.unnotified())
     with Notifier(owner, "clinic", script(tmp_path, TELL)):  # after a restart
         time.sleep(0.1)
     run, study = told(tmp_path)

@@ -106,7 +106,7 @@ def test_it_shows_what_the_owner_decides_about(page: OwnerPage, owner: Owner) ->
     assert "TRAIN (age, bmi, ward)" in told["Grants"]
     left = told["What has left, in the last runs"]
     assert "train linear_regression" in left
-    assert "join_keys (1)" in left
+    assert "keyed hash" in left
     assert "<title>(2) clinic: the owner&#x27;s page</title>" in text
 
 

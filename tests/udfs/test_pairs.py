@@ -176,3 +176,29 @@ def test_hidden_cells_do_not_follow_from_sums_over_lines() -> None:
                         or (len(hidden) > 1 and hidden.sum() >= least)
                     )
     assert pairs.shown(np.full((3, 3), 9), 5).all()
+
+
+@pytest.mark.parametrize("bins", [8, 20, 32])
+def test_hidden_cells_do_not_follow_from_coarser_ones(bins: int) -> None:
+    """Two features that go together: few rows are far from the diagonal."""
+    least, rng, width = 3, np.random.default_rng(4), pairs.COARSE_SIDE
+    x = rng.normal(size=20_000)
+    given: dict[int, Values] = {0: x, 1: 0.9 * x + 0.45 * rng.normal(size=len(x))}
+    counts, limits = np.ones(len(x)), CellLimits(least)
+    coarse = {n: pairs.side_of(n, values, counts, pairs.COARSE) for n, values in given.items()}
+    fine = {n: pairs.side_of(n, values, counts, bins) for n, values in given.items()}
+    _, told = pairs.coarse_sums(coarse, given, counts[:, None], counts, limits)
+    pair = pairs.Pair(fine[0], fine[1])
+    sums = pairs.fine_sums([pair], coarse, given, counts, limits)[0]
+    cells = [pairs.cells_of(fine[n], given[n]) for n in given]
+    blocks = [pairs.cells_of(coarse[n], given[n]) for n in given]
+    shown = sums[cells[0] * (len(fine[1].bounds) + 2) + cells[1]] > 0
+    block = blocks[0] * width + blocks[1]
+    rows = np.bincount(block, minlength=width**2)
+    lack = np.bincount(block[~shown], minlength=width**2)
+    assert shown.any()
+    assert (told == 0).any()
+    assert (lack[told[0] == 0] == rows[told[0] == 0]).all()
+    if bins == 32:  # its bounds are among them, so that lacks are known
+        remaining = lack[told[0] > 0]
+        assert (remaining[remaining > 0] >= least).all()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, product
 
 import numpy as np
 import pyarrow as pa
@@ -183,21 +183,31 @@ def best_pairs(
     return [pair for gain, pair in scored[:most] if gain > BEYOND_CHANCE]
 
 
-def shown(rows: Array, least: int, kept: Array | None = None) -> Array:
+def shown(rows: Array, least: int, kept: Array | None = None, blocks: Array | None = None) -> Array:
     """bool (R, C): cells of so many rows that may be told of where sums over a line of them are
-    known. Cells of fewer than `least` rows may not, nor others than the `kept` ones. What a line
-    lacks is of two cells and of `least` rows at least: else its smallest other cell goes too."""
+    known, and over each of the `blocks`, if given: int (R, C), the number of a cell's block.
+
+    Cells of fewer than `least` rows may not, nor others than the `kept` ones. What a line or a
+    block lacks is of two cells and of `least` rows at least: else its smallest other cell goes too.
+    """
     visible = np.asarray(rows >= least)
     if kept is not None:
         visible &= kept
+    at = np.arange(rows.size).reshape(rows.shape)
+    parts = [at // rows.shape[1], at % rows.shape[1], *([] if blocks is None else [blocks])]
     while True:
         before = visible.copy()
-        for table, part in ((rows, visible), (rows.T, visible.T)):
-            hidden = ~part & (table > 0)
-            count, lack = hidden.sum(axis=1), np.where(hidden, table, 0).sum(axis=1)
-            for line in np.flatnonzero((count > 0) & ((count < 2) | (lack < least))):
-                if part[line].any():
-                    part[line, np.argmin(np.where(part[line], table[line], np.inf))] = False
+        for part in parts:
+            hidden = ~visible & (rows > 0)
+            number = int(part.max()) + 1
+            count = np.bincount(part[hidden], minlength=number)
+            lack = np.bincount(part[hidden], rows[hidden], number)
+            short = (count > 0) & ((count < 2) | (lack < least))
+            # the smallest cell of each, the first of equal ones
+            order = np.lexsort((at.ravel(), rows.ravel()))
+            order = order[(visible & short[part]).ravel()[order]]
+            first = np.unique(part.ravel()[order], return_index=True)[1]
+            visible.ravel()[order[first]] = False
         if (before == visible).all():
             return visible
 
@@ -285,10 +295,15 @@ def _kept(pair: Pair, sums: Float, rows: Array, limits: CellLimits) -> Array:
 
 
 def fine_sums(
-    pairs: Sequence[Pair], columns: Mapping[int, Values], counts: Float, limits: CellLimits
+    pairs: Sequence[Pair],
+    sides: Mapping[int, Side],
+    columns: Mapping[int, Values],
+    counts: Float,
+    limits: CellLimits,
 ) -> Float:
     """(pairs, FINE_SIDE²): sums of the counts (a,) over each pair's cells, of numbers only; within
-    limits, cells of too few rows are 0, and others from which theirs would follow."""
+    limits, cells of too few rows are 0, and others from which theirs would follow, also by the sums
+    over the coarse cells that `sides` make: all within a coarse cell that was not told of."""
     counted, known = np.zeros((len(pairs), FINE_SIDE**2)), counts > 0
     own_rows = limits.rows_of(len(counts))[known]
     for place, pair in enumerate(pairs):
@@ -297,9 +312,35 @@ def fine_sums(
         sums = np.bincount(cells, counts, size)
         if limits.least > 1:
             rows = np.bincount(cells[known], own_rows, size)
-            sums = np.where(shown(rows.reshape(-1, width), limits.least).ravel(), sums, 0.0)
+            both = [(side, sides[side.place]) for side in (pair.first, pair.second)]
+            at = _crossing(*(cells_of(coarse, columns[coarse.place]) for _, coarse in both))
+            held = np.bincount(at[known], own_rows, COARSE_SIDE**2).reshape(COARSE_SIDE, -1)
+            told = shown(held, limits.least).ravel()
+            corners = [
+                _crossing(one[:, None], two)
+                for one, two in product(*(_cells_within(*sides_of) for sides_of in both))
+            ]
+            kept, blocks = told[np.array(corners)].all(axis=0), corners[0]
+            visible = shown(rows.reshape(-1, width), limits.least, kept, blocks)
+            sums = np.where(visible.ravel(), sums, 0.0)
         counted[place, :size] = sums
     return counted
+
+
+def _crossing(one: Array, two: Array) -> Array:
+    """Return the coarse cell of a coarse cell of each feature."""
+    cells: Array = one * COARSE_SIDE + two
+    return cells
+
+
+def _cells_within(fine: Side, coarse: Side) -> tuple[Array, Array]:
+    """Return the coarse cells in which each cell of `fine` begins and ends; NULL is alone. Both
+    sides are of the same number."""
+    begins = np.concatenate([[-np.inf], fine.bounds])
+    ends = np.concatenate([fine.bounds, [np.inf]])
+    first = 1 + np.searchsorted(coarse.bounds, begins, side="right")
+    last = 1 + np.searchsorted(coarse.bounds, ends, side="left")
+    return np.concatenate([[0], first]), np.concatenate([[0], last])
 
 
 def column_of_cells(

@@ -81,6 +81,8 @@ PLANS = {
 NAMES = {kind.kind for kind in KINDS.values()}
 OUTSIDE = {"keep", "drop", "failure", "collect", "collected", "repeat", "send_block", "block"}
 OUTSIDE |= {"send_curves", "curves"}
+"""And, as these plans have no pairs of a table in several databases:"""
+OUTSIDE |= {"send_cells", "cells", "set_cells", "pair_cells", "set_pair_cells"}
 OUTSIDE |= {"open_join", "join_opened", "send_join_state", "join_state", "close_join"}
 """And, as no owner of these plans has a policy:"""
 OUTSIDE |= {"propose", "proposed", "propose_study", "rehearse", "seal", "sealed"}

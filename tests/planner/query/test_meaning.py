@@ -7,6 +7,7 @@ import pytest
 
 from sqlfl.planner.grammar.dialect import parse
 from sqlfl.planner.grammar.statements import EvaluateModel
+from sqlfl.planner.query.draft import NO_ROLES, Roles
 from sqlfl.planner.query.rules import to_ucq
 from tests.planner.central import ordered, planned_rows
 from tests.planner.conftest import DatabaseCatalog
@@ -290,10 +291,10 @@ QUERIES = {
 }
 
 
-def plan(catalog: DatabaseCatalog, query: str, **options: object):
+def plan(catalog: DatabaseCatalog, query: str, roles: Roles = NO_ROLES, **options: object):
     statement = parse(f"EVALUATE MODEL m FROM ({query})")
     assert isinstance(statement, EvaluateModel)
-    return to_ucq(statement.query, statement.sql, catalog, **options)
+    return to_ucq(statement.query, statement.sql, catalog, roles, **options)
 
 
 @pytest.mark.parametrize("query", QUERIES.values(), ids=QUERIES)

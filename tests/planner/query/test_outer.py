@@ -11,6 +11,8 @@ import duckdb
 import pytest
 
 from sqlfl.base.errors import PlanError
+from sqlfl.planner.grammar.statements import Path
+from sqlfl.planner.query.draft import Roles
 from sqlfl.planner.query.emit import mapping_query
 from tests.contradictions import contradicts_itself, note_contradiction
 from tests.depth import SEED, THOROUGH
@@ -200,7 +202,7 @@ def test_labelled_rows_are_those_of_the_query(
     for position, target in targets if THOROUGH else [Random(f"{SEED} {query}").choice(targets)]:
         rows = central.execute(query).fetchall()
         labelled = [row for row in rows if row[position] is not None]
-        found = planned_rows(plan(catalog, query, target=target), catalog.databases, True)
+        found = planned_rows(plan(catalog, query, Roles(target)), catalog.databases, True)
         assert found == ordered(labelled)
 
 
@@ -265,8 +267,8 @@ def test_identifiers_of_the_missing_side(
 ) -> None:
     query = """SELECT o.amount, coalesce(p.age, 1) AS age FROM shop.orders o
         LEFT JOIN register.people p ON o.customer = p.id AND p.age > 30"""
-    paths = [(("register", "people", "id"), (0, 0)), (("o", "id"), (0, 0))]
-    found = planned_rows(plan(catalog, query, identifiers=paths), catalog.databases)
+    paths = (Path(("register", "people", "id"), (0, 0)), Path(("o", "id"), (0, 0)))
+    found = planned_rows(plan(catalog, query, Roles(identifiers=paths)), catalog.databases)
     shown = query.replace("AS age", "AS age, p.id, o.id")
     assert found == ordered(central.execute(shown).fetchall())
     assert any("NULL" in row for row in found)
@@ -312,7 +314,7 @@ def test_random_trees_of_joins(
         else:
             target = None
         try:
-            ucq = plan(catalog, query, target=target)
+            ucq = plan(catalog, query, Roles(target))
         except PlanError:
             continue
         equal = planned_rows(ucq, catalog.databases, target is not None) == ordered(rows)
@@ -335,7 +337,7 @@ def test_validation_rows_and_weights(catalog: DatabaseCatalog) -> None:
     query = """SELECT o.amount, p.age, coalesce(i.quantity, 1) AS w, p.income AS y
         FROM register.people p LEFT JOIN shop.orders o ON o.customer = p.id
         LEFT JOIN shop.items i ON i.order_id = o.id AND i.quantity < o.amount"""
-    ucq = plan(catalog, query, target="y", weight="W", split=True)
+    ucq = plan(catalog, query, Roles("y", weight="W"), split=True)
     assert ucq.weight == "w"
     held = {slot.name: (slot.target, slot.weight, slot.split) for slot in ucq.slots}
     assert held == {"o_i": (False, True, False), "p": (True, False, True)}
@@ -351,7 +353,7 @@ def test_validation_rows_of_several_tables_are_their_rows_together(
 ) -> None:
     query = """SELECT o.amount * coalesce(i.quantity, 1) AS y, p.age FROM shop.orders o
         LEFT JOIN shop.items i ON i.order_id = o.id JOIN register.people p ON o.customer = p.id"""
-    ucq = plan(catalog, query, target="y", split=True)
+    ucq = plan(catalog, query, Roles("y"), split=True)
     slot = next(slot for slot in ucq.slots if slot.split)
     con = catalog.databases[slot.fragments[0].client]
     bases = con.execute(f"SELECT sqlfl_base FROM ({slot.fragments[0].sql})").fetchall()
@@ -362,20 +364,20 @@ def test_validation_rows_of_several_tables_are_their_rows_together(
 def test_a_target_on_the_right_leaves_the_split_to_another_table(catalog: DatabaseCatalog) -> None:
     query = """SELECT o.amount, coalesce(p.age, 0) AS y FROM shop.orders o
         LEFT JOIN register.people p ON o.customer = p.id"""
-    ucq = plan(catalog, query, target="y", split=True)
+    ucq = plan(catalog, query, Roles("y"), split=True)
     assert [(slot.name, slot.target, slot.split) for slot in ucq.slots] == [
         ("o", False, True),
         ("p", True, False),
     ]
     # into folds, by who knows the labels
-    ucq = plan(catalog, query, target="y", split=True, folds=True)
+    ucq = plan(catalog, query, Roles("y"), split=True, folds=True)
     assert [(slot.name, slot.split, slot.units) for slot in ucq.slots] == [
         ("o", False, True),
         ("p", False, False),
     ]
     assert not any("sqlfl_base" in f.sql for slot in ucq.slots for f in slot.fragments)
     query = query.replace("coalesce(p.age, 0)", "o.amount")
-    ucq = plan(catalog, query.replace("o.amount,", "p.age,"), target="y", split=True, folds=True)
+    ucq = plan(catalog, query.replace("o.amount,", "p.age,"), Roles("y"), split=True, folds=True)
     assert [(slot.split, slot.units) for slot in ucq.slots if slot.target] == [(True, False)]
 
 

@@ -26,7 +26,7 @@ from sqlfl.planner.query.emit import mapping_query
 from sqlfl.planner.query.rules import to_ucq
 from sqlfl.planner.query.ucq import Fragment, Slot, Ucq
 from tests.contradictions import unoptimized
-from tests.planner.central import expected_columns
+from tests.planner.central import MergedGroups, expected_columns
 from tests.planner.random.statements import Statement, made
 from tests.planner.random.world import WORLD, Federated, World, opened
 
@@ -290,11 +290,12 @@ class Snapshot:
         self.keys: list[tuple[int, dict[int, tuple[object, ...]]]] = []
         self.types: dict[str, str] = {}
         self.blocks = [dict(block.members)[slot.index] for block in ucq.blocks]
+        groups = MergedGroups(slot, federated.databases)
         for fragment in slot.fragments:
-            self._take(fragment, federated.databases[fragment.client])
+            self._take(fragment, *groups.placed(fragment))
 
-    def _take(self, fragment: Fragment, database: duckdb.DuckDBPyConnection) -> None:
-        found = database.execute(fragment.sql)
+    def _take(self, fragment: Fragment, database: duckdb.DuckDBPyConnection, sql: str) -> None:
+        found = database.execute(sql)
         names = [column[0] for column in found.description]
         types = [str(column[1]) for column in found.description]
         # no row stands for rows where a condition does
