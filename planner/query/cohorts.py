@@ -18,6 +18,7 @@ from sqlfl.planner.grammar.refusals import has_hints, own_nodes
 from sqlfl.planner.grammar.spans import plan_error
 from sqlfl.planner.grammar.trees import nodes
 from sqlfl.planner.query.ctes import Environment, with_ctes
+from sqlfl.planner.query.draft import Draft
 from sqlfl.planner.query.equalities import conjuncts, equality
 from sqlfl.planner.query.joins import State
 from sqlfl.planner.query.push import Pusher
@@ -32,6 +33,7 @@ from sqlfl.planner.query.relations import (
     with_presence,
 )
 from sqlfl.planner.query.scopes import Scope
+from sqlfl.planner.query.types import has_fields
 
 _PLAIN = frozenset(("with_", "expressions", "from_", "joins", "where", "distinct", "order"))
 """Clauses of a subquery for which only the existence of a row matters."""
@@ -147,9 +149,10 @@ class Cohorts:
             states = self.read(first, joins, known, None)
             if len(states) != 1 or len(states[0].relations) != 1:
                 return None, []
-            scope_ = replace(states[0].scope(self.sql), outer=scope)
+            scope_ = scope_within(states[0], self.pusher, scope)
             terms = self._conditions(select, scope_, known)
-            shown = [self._shown(node, scope_, known) for node in select.expressions]
+            selecting = replace(scope_, is_plain=None)
+            shown = [self._shown(node, selecting, known) for node in select.expressions]
         elif cohort.value is None:
             return None, []
         else:
@@ -204,6 +207,19 @@ class Cohorts:
                 return False
             linked = True
         return linked
+
+
+def scope_within(state: State, pusher: Pusher, outer: Scope) -> Scope:
+    """Return the names of a subquery with this FROM: its own, then those of `outer`."""
+    draft = Draft(exp.select(), pusher.sql, pusher.tables.catalog, None, (), False)
+
+    def is_plain(term: Term) -> bool:
+        holders = [relation for relation in state.relations if ids_of(term) & {*relation.ids}]
+        if len(holders) != 1:
+            return False
+        return not any(map(has_fields, draft.types(holders[0], [term])[0]))
+
+    return replace(state.scope(pusher.sql), outer=outer, is_plain=is_plain)
 
 
 def without_semi_joins(select: exp.Select) -> exp.Select | None:

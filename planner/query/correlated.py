@@ -20,7 +20,7 @@ from sqlfl.planner.grammar.spans import plan_error, span_of
 from sqlfl.planner.grammar.trees import nodes
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query import types
-from sqlfl.planner.query.cohorts import Cohorts, Presence
+from sqlfl.planner.query.cohorts import Cohorts, Presence, scope_within
 from sqlfl.planner.query.ctes import Environment, with_ctes
 from sqlfl.planner.query.derived import is_bytewise
 from sqlfl.planner.query.draft import Draft
@@ -286,7 +286,7 @@ class CorrelatedAggregates:
         known = with_ctes(select, self._known)
         joins: list[exp.Join] = select.args.get("joins") or []
         state = self._read(select.args["from_"].this, joins, known, None)[0]
-        own = replace(state.scope(self._sql), outer=scope)
+        own = scope_within(state, self._pusher, scope)
         inner = _Inner(self._pusher, own, known, clients, frozenset(state.tree.ids))
         grouped = self._split(node, select, inner, outside)
         if grouped is None:
@@ -298,9 +298,10 @@ class CorrelatedAggregates:
             value = exp.Case(ifs=[exp.If(this=having.this.copy(), true=value)])
         holder = exp.Paren(this=value)
         calls = {to_sql(call): call.copy() for call in outermost_aggregates(holder)}
+        selecting = replace(inner, scope=replace(own, is_plain=None))
         for plain in map(_without_star, calls.values()):
-            if not inner.holds(plain):
-                inner.term(plain)  # which names a column that there is not
+            if not selecting.holds(plain):
+                selecting.term(plain)  # which names a column that there is not
                 return None
         places = {text: n for n, text in enumerate(dict.fromkeys((*grouped.calls, *calls)))}
         for call in list(outermost_aggregates(holder)):

@@ -13,6 +13,7 @@ from sqlfl.planner.grammar.refusals import function_name
 from sqlfl.planner.query.columns import distinct
 from sqlfl.planner.query.dotted_names import chain_of
 from sqlfl.planner.query.scopes import LONGEST, Scope
+from sqlfl.planner.query.types import has_fields
 
 Columns: TypeAlias = tuple[str, ...] | None
 """Names of columns in order; None if unknown."""
@@ -47,12 +48,7 @@ class Inner:
         columns, types = self.columns(), self.types()
         known = zip(columns, types, strict=False) if columns and types else ()
         found = [type_ for name, type_ in known if folded(name) == column]
-        return bool(found) and not any(
-            type_.startswith(_WITH_FIELDS) and not type_.endswith("]") for type_ in found
-        )
-
-
-_WITH_FIELDS = ("STRUCT", "UNION", "MAP", "JSON", "VARIANT", "GEOMETRY")
+        return bool(found) and not any(map(has_fields, found))
 
 
 def with_aliases(columns: Columns, aliases: Sequence[str]) -> Columns:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from sqlglot import exp
@@ -34,7 +34,11 @@ class Scope:
     closed: frozenset[str] = frozenset()
     """Outputs with a subquery, in lower case; DuckDB allows no reference to them."""
     outer: Scope | None = None
-    """Tables before a comma or a JOIN, for the ON in parentheses behind it."""
+    """Tables before a comma or a JOIN, for the ON in parentheses behind it; or those around a
+    subquery.
+    """
+    is_plain: Callable[[Term], bool] | None = None
+    """In WHERE of a subquery: whether a column x has no fields, and `x.y` is of a table outside."""
 
     def with_aliases(
         self,
@@ -68,6 +72,8 @@ class Scope:
             if term is not None:
                 return _fields(term, words[length + 1 :])
         term = self.bare(words[0].name, where)
+        if term is not None and len(words) > 1 and self.is_plain is not None:
+            term = None if self.is_plain(term) else term
         if term is not None:
             return _fields(term, words[1:])
         if len(words) == 1:

@@ -253,7 +253,11 @@ class _Names:
             hoisted = self.tables.hoisted.get(cte)
             inner = cte.columns
             outputs = (lambda: None) if hoisted is None else hoisted.outputs
-            return Inner(name, lambda: with_aliases(with_aliases(outputs(), inner), aliases))
+            return Inner(
+                name,
+                lambda: with_aliases(with_aliases(outputs(), inner), aliases),
+                types=lambda: None if hoisted is None else self._types(hoisted.node.this),
+            )
         outputs = local.get(folded(node.name), lambda: None)
         return Inner(name, lambda: with_aliases(outputs(), aliases))
 

@@ -28,10 +28,16 @@ _TEMPORAL = (
     "TIMESTAMP WITH TIME ZONE",
     "TIMESTAMP_NS",
 )
+_WITH_FIELDS = ("STRUCT", "UNION", "MAP", "JSON", "VARIANT", "GEOMETRY")
 _TIMES = ("TIME", "TIME WITH TIME ZONE")
 NULL_TYPE = '"NULL"'
 
 _EPOCH = {"DATE": "1970-01-01", "TIME": "00:00:00", "UUID": "00000000-0000-0000-0000-000000000000"}
+
+
+def has_fields(type_: str) -> bool:
+    """Return whether DuckDB reads `x.y` as a part of a column x of this type."""
+    return type_.startswith(_WITH_FIELDS) and not type_.endswith("]")
 
 
 def normal(type_: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from random import Random
 
@@ -245,6 +245,110 @@ def test_a_field_is_not_the_column_of_its_name() -> None:
     assert rows == ordered([(1, 7, 1), (1, 8, 6)])
     with pytest.raises(PlanError, match="neither grouped by"):
         plan(catalog, query.format("s.k", ""))
+
+
+VISITS = """CREATE TABLE visits AS SELECT i AS id, 10 * i AS age, i % 2 AS y, 2 AS l, 3 AS patient,
+    {'id': 4} AS s FROM range(1, 6) r(i)"""
+LABS = """CREATE TABLE labs AS FROM (VALUES {}) t(patient, v, age, l, h, visits, labs, w, x);
+    CREATE VIEW parts AS SELECT patient, {{'id': x + 1, 'y': 5}} AS v, x, l FROM labs"""
+LAB_ROWS = (
+    "(1, 5, 1, 7, 1, 2, 3, 'a', 1), (2, 7, 2, 9, 2, 3, 3, NULL, 4), (4, 8, 1, 9, 2, 3, 4, 'c', 8)",
+    "(1, 6, 2, 8, 1, 2, 3, 'b', 2), (5, 6, 2, 1, 1, 2, 3, 'b', 16)",
+)
+
+
+@pytest.fixture(scope="module")
+def named_alike() -> Iterator[tuple[DatabaseCatalog, duckdb.DuckDBPyConnection]]:
+    """Columns with the names of aliases, tables and parties; `two` has two databases."""
+    parts = {"h": (VISITS,), "lab": (LABS.format(", ".join(LAB_ROWS)),)}
+    parts["two"] = tuple(LABS.format(rows) for rows in LAB_ROWS)
+    opened = {party: tuple(database(text) for text in texts) for party, texts in parts.items()}
+    with duckdb.connect() as central:
+        for party, script in (("h", VISITS), ("lab", parts["lab"][0]), ("two", parts["lab"][0])):
+            central.execute(f"CREATE SCHEMA {party}; USE {party}; {script}")
+        central.execute("USE main")
+        yield DatabaseCatalog(opened), central
+
+
+NAMED_ALIKE = {
+    "an inner column and the outer alias": """SELECT v.age, v.y, (SELECT avg(l.v) FROM lab.labs l
+        WHERE l.patient = v.id) AS a FROM h.visits v""",
+    "a text": """SELECT w.age, (SELECT count(*) FROM lab.labs l WHERE l.patient = w.id
+        AND w IS NOT NULL AND w.age > 10) AS a FROM h.visits w""",
+    "one table outside": """SELECT visits.age, (SELECT sum(x) FROM lab.labs AS l
+        WHERE l.patient = visits.id) AS a FROM h.visits""",
+    "a table without an alias": """SELECT labs.age, (SELECT sum(x + labs) FROM lab.labs AS l
+        WHERE l.patient = labs.id) AS a FROM h.visits AS labs""",
+    "an outer column and the inner alias": """SELECT v.age, (SELECT sum(l.x) FROM lab.labs l
+        WHERE l.patient = v.id) AS l FROM h.visits v""",
+    "an inner column and the inner alias": """SELECT v.age, (SELECT sum(l.l) FROM lab.labs l
+        WHERE l.patient = v.id AND l.l > 7) AS l FROM h.visits v""",
+    "a party and an alias": """SELECT h.age, (SELECT sum(lab.h) FROM lab.labs AS lab
+        WHERE lab.patient = h.id) AS a FROM h.visits AS h""",
+    "a path": """SELECT h.visits.age, (SELECT sum(h) FROM lab.labs
+        WHERE lab.labs.patient = visits.id) AS a FROM h.visits""",
+    "a column of a derived table": """SELECT v.age, (SELECT sum(d.z) FROM (SELECT patient AS v,
+        x AS z FROM lab.labs) d WHERE d.v = v.id) AS a FROM h.visits v""",
+    "a column of a CTE": """WITH c AS (SELECT patient AS p, v FROM lab.labs WHERE x > 1)
+        SELECT v.age, (SELECT max(v) FROM c WHERE p = v.id) AS a FROM h.visits v""",
+    "in a value": """SELECT v.age, EXISTS (SELECT 1 FROM lab.labs l WHERE l.patient = v.id
+        AND v.y = 1) AS a FROM h.visits v""",
+    "of EXISTS": """SELECT v.age FROM h.visits v WHERE EXISTS (SELECT v FROM lab.labs l
+        WHERE l.patient = v.id AND l.v > 5)""",
+    "of NOT EXISTS": """SELECT v.age FROM h.visits v WHERE NOT EXISTS (FROM lab.labs l
+        WHERE l.patient = v.id AND l.v > 5)""",
+    "of IN": """SELECT v.age FROM h.visits v WHERE v.id IN (SELECT age FROM lab.labs l
+        WHERE l.patient = v.id)""",
+    "in a derived table": """SELECT v.age, d.a FROM h.visits v JOIN (SELECT v.id,
+        (SELECT min(v) FROM lab.labs l WHERE l.patient = v.id) AS a FROM h.visits v) d
+        ON d.id = v.id""",
+    "two tables outside": """SELECT v.age, l.x, (SELECT sum(m.x) FROM two.labs m
+        WHERE m.patient = v.id AND m.l > 1) AS a FROM h.visits v JOIN lab.labs l
+        ON l.patient = v.id""",
+    "beside the alias of the other table": """SELECT v.age, (SELECT sum(m.x) FROM two.labs m
+        WHERE m.patient = l.patient) AS a FROM h.visits v JOIN lab.labs l ON l.patient = v.id""",
+    "several databases": """SELECT v.age, (SELECT avg(l.v) FROM two.labs l
+        WHERE l.patient = v.id) AS a, EXISTS (SELECT 1 FROM two.labs l WHERE l.patient = v.id
+        AND l.v = 6) AS e FROM h.visits v""",
+    "several databases, of NOT EXISTS": """SELECT v.age FROM h.visits v WHERE NOT EXISTS
+        (FROM two.labs l WHERE l.patient = v.id AND l.v = 6)""",
+    "the row's own": """SELECT v.age, (SELECT sum(v.v) FROM lab.labs v WHERE v.patient = v.x) AS a
+        , (SELECT sum(x) FROM lab.labs v WHERE v.patient = id) AS b FROM h.visits v""",
+    "a struct outside": """SELECT s.id, (SELECT sum(x) FROM lab.labs l WHERE l.patient = s.id) AS a,
+        (SELECT sum(x) FROM lab.labs l WHERE l.patient = s.s.id) AS b FROM h.visits s""",
+    "a field inside": """SELECT o.age, v.y, (SELECT sum(x) FROM lab.parts p WHERE p.v.id > 1
+        AND p.patient = o.id AND v.id < 9) AS a FROM h.visits o JOIN h.visits v ON v.id = o.id""",
+    "the fields of several databases": """SELECT o.age, v.y, (SELECT sum(x) FROM two.parts p
+        WHERE p.patient = o.id AND v.id < 9) AS a FROM h.visits o JOIN h.visits v
+        ON v.id = o.id""",
+}
+
+
+@pytest.mark.parametrize("query", NAMED_ALIKE.values(), ids=NAMED_ALIKE)
+def test_columns_may_have_the_names_of_tables(
+    query: str, named_alike: tuple[DatabaseCatalog, duckdb.DuckDBPyConnection]
+) -> None:
+    catalog, central = named_alike
+    expected = ordered(central.execute(query).fetchall())
+    assert planned_rows(plan(catalog, query), catalog.databases) == expected
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        (
+            "(SELECT sum(x + v.y) FROM lab.labs l WHERE l.patient = v.id)",
+            "extract field 'y'",
+        ),
+        ("(SELECT sum(x) FROM lab.parts p WHERE p.patient = v.id)", "no equality ties it"),
+    ],
+)
+def test_a_column_with_fields_precedes_a_table_outside(
+    query: str, message: str, named_alike: tuple[DatabaseCatalog, duckdb.DuckDBPyConnection]
+) -> None:
+    """So does any column in a SELECT list, where DuckDB does not look for the table."""
+    with pytest.raises(PlanError, match=message):
+        plan(named_alike[0], f"SELECT v.age, {query} AS a FROM h.visits v")
 
 
 ARGUMENTS = (
