@@ -51,6 +51,11 @@ TARGETS = (
     "row joined once: its label), and "
 )
 """What other parties get in CHECK with a target."""
+NUMBERS_OR_TARGETS = (
+    "sends other parties, for each of their rows, numbers that it makes of the labels (in CHECK, "
+    "if they have features, the target, scaled and summed: of a row joined once its label), and "
+)
+"""What other parties get where a study both trains and has such a CHECK."""
 EARLIER = (
     "An earlier version of sqlfl filed this request and did not note its columns: decide by SHOW "
     "REQUEST {number}, or refuse it and let {analyst} ask again."

@@ -10,13 +10,15 @@ from sqlglot import exp
 
 from sqlfl import messages as ms
 from sqlfl.base import sanitize
-from sqlfl.contract.study import TRAINING, Study
+from sqlfl.contract.study import CHECK, TRAINING, Study
 from sqlfl.governance.approvals import Filed
 from sqlfl.governance.policies import FILTER, IDENTIFY, JOIN, LABEL, TRAIN, Grant
 from sqlfl.governance.request_columns import OFFSET, WEIGHT
 from sqlfl.governance.request_summary import (
     FOR_OTHERS,
     GOES,
+    NUMBERS_OR_TARGETS,
+    TARGETS,
     Summary,
     clear_labels,
     inferred_of,
@@ -72,7 +74,11 @@ def summarise_study(
             roles_in_words(filed.columns),
             left.leaves(),
             _how_often(filed, study, policy),
-            inferred_of(left, others=_trains(study) and clear_labels(filed)),
+            inferred_of(
+                left,
+                others=_trains(study) and clear_labels(filed),
+                targets=_sends_targets(filed, study),
+            ),
         ),
         (*_ended(study, now), *_scored(study), *warnings_of(filed, policy, grants, facts, now)),
     )
@@ -224,6 +230,11 @@ def _trains(study: Study) -> bool:
     return bool({*TRAINING} & {*study.statements})
 
 
+def _sends_targets(filed: Filed, study: Study) -> bool:
+    """Return True if CHECK may send targets to other parties; noised labels it does not take."""
+    return CHECK in study.statements and clear_labels(filed)
+
+
 def _scoring(study: Study) -> list[str]:
     """Return the study's statements that score rows."""
     return [statement for statement in study.statements if ms.Score.kind in SENDS[statement]]
@@ -247,6 +258,8 @@ def _how_often(filed: Filed, study: Study, policy: TrainingPolicy | None) -> str
     of = "" if rounds is None else f" of at most {rounds:,} round{'s' * (rounds != 1)} each"
     runs = f"{study.runs:,} run{'s' * (study.runs != 1)}"
     others = FOR_OTHERS[_trains(study) and any(slot.names(LABEL) for slot in filed.columns)]
+    if _sends_targets(filed, study):
+        others = NUMBERS_OR_TARGETS if _trains(study) else TARGETS
     return (
         f"{GOES} {others}lets {filed.analyst} use the results; "
         f"until {study.until:%Y-%m-%d %H:%M} UTC "
