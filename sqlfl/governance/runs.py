@@ -246,9 +246,10 @@ class GovernedRun:
             self._check_into(request)
         elif isinstance(request, ms.SendEqualRows):
             self._check_cells(request, rules)
-        elif isinstance(request, ms.SendProfile) and self.parts[request.slot].computed:
-            # a mean of values that are 0 but for one row is that row's
-            self._check_rare(request, rules)
+        elif isinstance(request, ms.SendProfile | ms.SendSkew):
+            if self.parts[request.slot].computed:
+                # a mean of values that are 0 but for one row is that row's
+                self._check_rare(request, rules)
         elif isinstance(request, ms.Start):
             self._check_start(request, rules)
         elif isinstance(request, ms.Save):
@@ -267,6 +268,8 @@ class GovernedRun:
         if SECURE_SUM in modes(rules.predictions) and in_clear(request, reply):
             raise refusal("predictions = 'secure_sum'")
         if isinstance(request, MEASURING):
+            if self.parts[request.slot].computed and not isinstance(reply, ms.Ready):
+                self._check_rare(request, rules)  # means of features leave before the start
             self.left.add(FEATURES)
         if isinstance(reply, ms.JoinKeys):
             size = len(self._taken[request.slot].somebodys)

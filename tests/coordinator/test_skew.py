@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sqlfl
-from sqlfl.base.errors import ModelError, PlanError
+from sqlfl.base.errors import ModelError, PlanError, PolicyError
 from sqlfl.messages.wire import decode
 from tests.conftest import Open
 from tests.depth import examples
@@ -325,8 +325,11 @@ def test_a_policy_raises_the_rows_that_are_compared(database: Open) -> None:
         found = fed.sql(f"SKEW OF MODEL m FROM ({query})").df()
         assert found.distance.notna().all()
         assert found.psi.max() < 1e-9
-        far = query.replace("o.price", "o.price * o.price / 17 AS price")
-        shown = [fed.sql(f"SKEW OF MODEL m {of} FROM ({far})").df() for of in ("", LEAST)]
+        uneven = query.replace("o.price", "o.price * o.price / 17 AS price")
+        with pytest.raises(PolicyError, match="of price, it is computed, and tells of too few"):
+            fed.sql(f"SKEW OF MODEL m FROM ({uneven})")
+        shop.execute("UPDATE then_orders SET price = price * price / 17")
+        shown = [fed.sql(f"SKEW OF MODEL m {of} FROM ({query})").df() for of in ("", LEAST)]
         own, same = (found[found.client == "shop/0"] for found in shown)
         pd.testing.assert_frame_equal(own, same, check_dtype=False)
 

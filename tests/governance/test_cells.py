@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
 
 import duckdb
 import numpy as np
@@ -11,6 +13,7 @@ import pytest
 import sqlfl
 from sqlfl.base.errors import PolicyError
 from sqlfl.udfs.encoding.cells import UNMATCHED, VALUE, RowCounts
+from tests.governance.clinic import PATIENTS, TESTS, ruled
 from tests.open_databases import in_memory
 
 Parties = tuple[duckdb.DuckDBPyConnection, duckdb.DuckDBPyConnection]
@@ -157,3 +160,54 @@ def test_noise_is_not_used_up_by_the_row_without_a_partner(parties: Parties, rul
       delta = 1e-6, predictions = 'gaussian', feature_bounds = {'w': [0, 16], 'num': [0, 8]})"""
     text = TRAIN.replace("TARGET y FROM", "TARGET y {} FROM").format(options, "p.num", LEFT)
     assert said(parties, text, f"{rules}, delta = 1e-6", size=20) == ""
+
+
+# -- means of computed features --------------------------------------------------------------------
+
+ONE_ROW = "CASE WHEN p.bmi > 0.9997165 THEN p.age ELSE 0 END"
+"""0 but for the patient 33, whose age its mean tells."""
+COMPUTED = """{} FROM (SELECT {} AS f, p.bmi, t.crp, p.days
+  FROM clinic.patients p JOIN lab.tests t ON p.pid = t.pid)"""
+LINEAR = "TRAIN OR REPLACE MODEL m USING linear_regression TARGET days"
+
+
+@contextmanager
+def clinics(number: int) -> Iterator[sqlfl.Federation]:
+    """A federation whose clinic has so many databases, each with min_cell = 10."""
+    with contextlib.ExitStack() as stack:
+        fed = stack.enter_context(sqlfl.connect(analyst="acme", progress=False))
+        lab, *parts = (stack.enter_context(closing(duckdb.connect())) for _ in range(number + 1))
+        lab.execute(TESTS)
+        for place, part in enumerate(parts):
+            part.execute(PATIENTS)
+            part.execute(f"DELETE FROM patients WHERE pid % {number} <> {place}")
+            ruled(part, "min_cell = 10")
+        fed.attach("clinic", parts)
+        fed.attach("lab", lab)
+        yield fed
+
+
+def refused(fed: sqlfl.Federation, text: str) -> set[str]:
+    """Kinds of message that the client with the patient has sent when it refuses the statement."""
+    with pytest.raises(PolicyError, match="min_cell = 10, of values of features: of f") as caught:
+        fed.sql(COMPUTED.format(text, ONE_ROW))
+    client = str(caught.value).split()[1].rstrip(":")
+    rows = fed.audit().arrow().to_pylist()
+    (run,) = {row["run"] for row in rows if row["kind"] == "failure"}
+    return {
+        r["kind"] for r in rows if (r["run"], r["client"], r["direction"]) == (run, client, "up")
+    }
+
+
+def test_skew_of_a_computed_feature_is_of_no_single_row() -> None:
+    with clinics(1) as fed:
+        fed.sql(COMPUTED.format(LINEAR, "2 * p.age"))
+        assert len(fed.sql(COMPUTED.format("SKEW OF MODEL m", "2 * p.age")).arrow()) == 3
+        assert "skew" not in refused(fed, "SKEW OF MODEL m")
+
+
+@pytest.mark.parametrize("transform", ["", "TRANSFORM (impute(f, 'mean'))", "TRANSFORM (auto)"])
+def test_statistics_of_a_computed_feature_wait_for_the_look_at_cells(transform: str) -> None:
+    with clinics(2) as fed:
+        fed.sql(COMPUTED.format(f"{LINEAR} {transform}", "2 * p.age"))
+        assert not refused(fed, f"{LINEAR} {transform}") & {"ranges", "statistics"}
