@@ -191,7 +191,7 @@ def counts(folder: Path, seed: int) -> Task:
 
 
 def votes(folder: Path, seed: int) -> Task:
-    """For whom people vote, by what they are and by what they think."""
+    """Return the task to predict for whom people vote, by what they are and what they think."""
     from statsmodels.datasets import anes96
 
     frame = anes96.load_pandas().data

@@ -115,17 +115,17 @@ def flights(condition: str, where: Path = EXAMPLES) -> dict[str, duckdb.DuckDBPy
 
 
 def movielens(folder: Path, seed: int) -> dict[str, duckdb.DuckDBPyConnection]:
-    own = folder / "movielens-1m"
-    ratings = f"(SELECT * FROM '{own}/ratings.parquet')"
+    movielens = folder / "movielens-1m"
+    ratings = f"(SELECT * FROM '{movielens}/ratings.parquet')"
     movies = (
         "SELECT m.movie_id, m.year, g.genre FROM '{data}/movies.parquet' m "
         "JOIN '{data}/movie_genres.parquet' g USING (movie_id)"
     )
     people = "SELECT user_id, gender, age, occupation::VARCHAR AS job FROM '{data}/users.parquet'"
     return {
-        "service": _of(own, **_split(ratings, "user_id, movie_id", 7)),
-        "studio": _of(own, movies=movies),
-        "bank": _of(own, people=people),
+        "service": _of(movielens, **_split(ratings, "user_id, movie_id", 7)),
+        "studio": _of(movielens, movies=movies),
+        "bank": _of(movielens, people=people),
     }
 
 
@@ -168,8 +168,8 @@ def pairs(sign: float) -> Callable[[Path, int], dict[str, duckdb.DuckDBPyConnect
 
     def parties(folder: Path, seed: int) -> dict[str, duckdb.DuckDBPyConnection]:
         draw = np.random.default_rng(seed)
-        shared, *own = draw.normal(size=(3, 20_000))
-        a, b = (math.sqrt(0.8) * shared + math.sqrt(0.2) * part for part in own)
+        shared, *noises = draw.normal(size=(3, 20_000))
+        a, b = (math.sqrt(0.8) * shared + math.sqrt(0.2) * part for part in noises)
         y = a + sign * b + 0.3 * draw.normal(size=20_000)
         left = pa.table({"id": np.arange(20_000), "a": a, "y": y})
         right = pa.table({"id": np.arange(20_000), "b": b})
@@ -273,13 +273,10 @@ def _phishing(folder: Path) -> Task:
     bounds = {n: [ends[2 * k], ends[2 * k + 1]] for k, n in enumerate(features)}
     half = len(features) // 2
     listed = ", ".join([f"l.{n}" for n in features[:half]] + [f"r.{n}" for n in features[half:]])
-    query = (
-        f"SELECT {listed}, l.{label} > 0 AS y FROM left.{{rows}} l JOIN right.pages r USING (id)"
-    )
-    query = query.replace("left.", "one.").replace("right.", "two.")
+    query = f"SELECT {listed}, l.{label} > 0 AS y FROM one.{{rows}} l JOIN two.pages r USING (id)"
 
-    def parties(own: Path, seed: int) -> dict[str, duckdb.DuckDBPyConnection]:
-        return dict(zip(("one", "two"), phishing(own).values(), strict=True))
+    def parties(folder: Path, seed: int) -> dict[str, duckdb.DuckDBPyConnection]:
+        return dict(zip(("one", "two"), phishing(folder).values(), strict=True))
 
     return Task("logistic_regression", "auc", "y", query, bounds, parties, "delta = 1e-5, ")
 
@@ -375,10 +372,10 @@ def _joined(
     """Return X and y of the rows to train on and of those for the test, and the largest fan-out of
     the table rows that each of the first is made of."""
     con = duckdb.connect()
-    for party, own in task.parties(folder, seed).items():
+    for party, database in task.parties(folder, seed).items():
         con.execute(f"CREATE SCHEMA {party}")
-        for (name,) in own.sql("SELECT table_name FROM duckdb_tables()").fetchall():
-            rows = own.sql(f"FROM {name}").arrow()
+        for (name,) in database.sql("SELECT table_name FROM duckdb_tables()").fetchall():
+            rows = database.sql(f"FROM {name}").arrow()
             con.execute(f"CREATE TABLE {party}.{name} AS FROM rows")
     matrices, targets = [], []
     largest = np.zeros(0)
@@ -469,25 +466,29 @@ def widened(task: Task, by: float) -> Task:
         middle, half = (bounds[0] + bounds[1]) / 2, by * (bounds[1] - bounds[0]) / 2
         return [middle - half, middle + half]
 
-    return replace(task, bounds={name: wider(own) for name, own in task.bounds.items()})
+    return replace(task, bounds={name: wider(ends) for name, ends in task.bounds.items()})
 
 
-def tables(found: dict[str, Any]) -> str:
+def tables(runs_by_key: dict[str, Any]) -> str:
     """Markdown: a row for each task, with mean and worst run of each ε; AdaSSP's beneath."""
-    names = list(dict.fromkeys(name.split("/")[0] for name in found))
-    epsilons = [str(e) for e in EPSILONS if any(n.split("/")[1] == f"{e:g}" for n in found)]
+    names = list(dict.fromkeys(name.split("/")[0] for name in runs_by_key))
+    epsilons = [str(e) for e in EPSILONS if any(n.split("/")[1] == f"{e:g}" for n in runs_by_key)]
     rows = []
     for name in names:
-        metric = next(run["metric"] for key, run in found.items() if key.startswith(f"{name}/"))
+        metric = next(
+            run["metric"] for key, run in runs_by_key.items() if key.startswith(f"{name}/")
+        )
         for way, words in (("moments", metric), ("adassp", "AdaSSP")):
-            runs = [_scores(found, name, epsilon, way) for epsilon in (*epsilons, "none")]
+            runs = [_scores(runs_by_key, name, epsilon, way) for epsilon in (*epsilons, "none")]
             rows.append([f"{name}, {words}", *(_cell(scores, metric) for scores in runs)])
     return "\n".join(table(["task, ε =", *epsilons, "no PRIVACY (lbfgs)"], rows))
 
 
-def _scores(found: dict[str, Any], name: str, epsilon: str, way: str) -> list[float]:
+def _scores(runs_by_key: dict[str, Any], name: str, epsilon: str, way: str) -> list[float]:
     begin = f"{name}/{epsilon}/"
-    return [run["score"] for key, run in found.items() if key.startswith(begin) and way in key]
+    return [
+        run["score"] for key, run in runs_by_key.items() if key.startswith(begin) and way in key
+    ]
 
 
 def _cell(scores: list[float], metric: str) -> str:
@@ -511,36 +512,38 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=usual, help=f"folder of work ({usual})")
     parser.add_argument("--render", action="store_true", help="tables of the runs that are there")
     parser.add_argument("--page", type=Path, help="Markdown file to put the table into")
-    own = parser.parse_args()
-    own.work.mkdir(parents=True, exist_ok=True)
-    results = Results(own.work / "moments.json")
-    if not own.render:
+    arguments = parser.parse_args()
+    arguments.work.mkdir(parents=True, exist_ok=True)
+    results = Results(arguments.work / "moments.json")
+    if not arguments.render:
         warnings.simplefilter("ignore")
-        run_all(own, results)
+        run_all(arguments, results)
     text = tables(results.found)
     print(text)
-    if own.page is not None:
-        insert(own.page, "moments", text)
+    if arguments.page is not None:
+        insert(arguments.page, "moments", text)
 
 
-def run_all(own: argparse.Namespace, results: Results) -> None:
-    epsilons: list[float | None] = [*(float(e) for e in own.epsilons.split(",")), None]
-    for seed in map(int, own.seeds.split(",")):
-        for name in own.only.split(","):
-            if own.data is None and name in ("ml", *ELSEWHERE):
+def run_all(arguments: argparse.Namespace, results: Results) -> None:
+    epsilons: list[float | None] = [*(float(e) for e in arguments.epsilons.split(",")), None]
+    for seed in map(int, arguments.seeds.split(",")):
+        for name in arguments.only.split(","):
+            if arguments.data is None and name in ("ml", *ELSEWHERE):
                 continue
-            _run(own, results, name, seed, epsilons)
+            _run(arguments, results, name, seed, epsilons)
 
 
 def _run(
-    own: argparse.Namespace,
+    arguments: argparse.Namespace,
     results: Results,
     name: str,
     seed: int,
     epsilons: Sequence[float | None],
 ) -> None:
-    folder = own.data or EXAMPLES
-    task = widened(ELSEWHERE[name](own.data) if name in ELSEWHERE else TASKS[name], own.wide)
+    folder = arguments.data or EXAMPLES
+    task = widened(
+        ELSEWHERE[name](arguments.data) if name in ELSEWHERE else TASKS[name], arguments.wide
+    )
 
     def add(epsilon: float | None, way: str, run: dict[str, Any]) -> None:
         key = _key(name, epsilon, seed, way)
@@ -554,7 +557,7 @@ def _run(
         if _key(name, e, seed, "moments") not in results.found and not (e is None and once)
     ]
     if left:
-        for epsilon, run in runs(task, folder, seed, left, own.rounds):
+        for epsilon, run in runs(task, folder, seed, left, arguments.rounds):
             add(epsilon, "moments", run)
     missing = [e for e in epsilons if e and _key(name, e, seed, "adassp") not in results.found]
     if missing:

@@ -547,9 +547,9 @@ def beware(setting: ReportSetting) -> Iterator[str]:
     labels = [use for use in exact if use.what == lineage.LABEL]
     exact = [use for use in exact if use not in labels]
     for label in labels:
-        told = _sharing(setting, label, exact)
-        if told:
-            yield _shared_warning(_use_words(setting, label), told)
+        sharing = _sharing(setting, label, exact)
+        if sharing:
+            yield _shared_warning(_use_words(setting, label), sharing)
     yield from _of_shared_features(setting, claimed, exact)
     for label in labels:
         both = [use for use in claimed if use.meets(label)]
@@ -576,12 +576,12 @@ def _of_shared_features(
 ) -> Iterator[str]:
     groups: dict[str, list[Use]] = {}
     for feature in claimed:
-        told = _sharing(setting, feature, [use for use in exact if use.what != lineage.FEATURE])
-        if told:
-            groups.setdefault(told, []).append(feature)
-    for told, features in groups.items():
+        sharing = _sharing(setting, feature, [u for u in exact if u.what != lineage.FEATURE])
+        if sharing:
+            groups.setdefault(sharing, []).append(feature)
+    for sharing, features in groups.items():
         names = listed(_use_words(setting, use) for use in features)
-        yield _shared_warning(names, told, several=len(features) > 1)
+        yield _shared_warning(names, sharing, several=len(features) > 1)
 
 
 def _sharing(setting: ReportSetting, use: Use, others: Iterable[Use]) -> str:

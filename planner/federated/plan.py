@@ -398,7 +398,7 @@ def _scoring(
 
 @dataclass(frozen=True)
 class _Draft:
-    """What a constructor of a plan decides, as `FederatedPlan` has it; `plan` derives the rest."""
+    """Fields of a `FederatedPlan` that its constructor decides; `plan` derives the rest."""
 
     purpose: str
     name: str

@@ -226,8 +226,8 @@ class CorrelatedAggregates:
         return value
 
     def _exists(self, exists: exp.Exists, state: State, scope: Scope) -> exp.Expr | None:
-        """What stands for EXISTS: a count above 0, or over several databases whether a row of any
-        of them is joined. None where it stays as it is.
+        """Return the expression in place of EXISTS: a count above 0, or over several databases
+        whether a row of any of them is joined. None where EXISTS stays.
         """
         try:
             several = len(self._pusher.clients(exists.this, self._known)) > 1

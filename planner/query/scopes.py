@@ -38,7 +38,8 @@ class Scope:
     subquery.
     """
     is_plain: Callable[[Term], bool] | None = None
-    """In WHERE of a subquery: whether a column x has no fields, and `x.y` is of a table outside."""
+    """Test in WHERE of a subquery: true for a column x without fields, so that `x.y` is of a table
+    outside."""
 
     def with_aliases(
         self,

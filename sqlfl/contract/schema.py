@@ -243,7 +243,7 @@ class Merging:
     """Groups of rows with equal keys in several databases of a party, which one of them merges."""
 
     selects: tuple[str, ...]
-    """For each fragment at the client, or part of one, the SELECT of its database's groups, which
+    """SELECTs of the database's groups, one for each fragment at the client or part of one. Each
     stands in the fragment's text in parentheses; empty for a fragment without groups.
     """
     place: int = 0

@@ -433,15 +433,15 @@ class SlotExposure:
     largest: float = 0.0
     """Largest count (sum of weights) of a row, for second moments."""
     one_sided: frozenset[int] = frozenset()
-    """As `PlannedReleases` has it."""
+    """Field of `PlannedReleases` of that name."""
     one_sided_slopes: bool = False
-    """As `PlannedReleases` has it."""
+    """Field of `PlannedReleases` of that name."""
     summed: int = 0
     """F over all joined rows, validation rows too, for draws."""
     outputs: int = 0
     """P, numbers of a draw."""
     honest: int = 0
-    """As `PlannedReleases` has it, for draws."""
+    """Field of `PlannedReleases` of that name, for draws."""
     residual: float = 0.0
     """R: bound of a residual, for choices of columns."""
     columns: int | None = None

@@ -45,17 +45,17 @@ FOR_OTHERS = {
     True: "sends other parties, for each of their rows, numbers that it makes of the labels, and ",
     False: "sends other parties what their part of the work takes and ",
 }
-"""What other parties get where labels are sent, by whether a model is trained."""
+"""Words for the data that other parties get where labels are sent; True if a model is trained."""
 TARGETS = (
     "sends other parties with features the target of each of their rows, scaled and summed (of a "
     "row joined once: its label), and "
 )
-"""What other parties get in CHECK with a target."""
+"""Words for the data that other parties get in CHECK with a target."""
 NUMBERS_OR_TARGETS = (
     "sends other parties, for each of their rows, numbers that it makes of the labels (in CHECK, "
     "if they have features, the target, scaled and summed: of a row joined once its label), and "
 )
-"""What other parties get where a study both trains and has such a CHECK."""
+"""Words for the data that other parties get where a study both trains and has such a CHECK."""
 EARLIER = (
     "An earlier version of sqlfl filed this request and did not note its columns: decide by SHOW "
     "REQUEST {number}, or refuse it and let {analyst} ask again."

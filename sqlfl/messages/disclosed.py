@@ -84,8 +84,9 @@ KNOWN = (
 )  # fmt: skip
 
 ESTIMATES = "estimates of {} row by row, better with every round and exact in the end"
-"""What an insider learns from numbers that a model makes of features in each round. As many rounds
-as columns give the features where the parameters can be followed (docs/privacy.md)."""
+"""Words for the knowledge that an insider gets from numbers that a model makes of features in each
+round. As many rounds as columns give the features where the parameters can be followed
+(docs/privacy.md)."""
 _EXTREMES = "the smallest and the largest value of each number, which single rows may have"
 _LEARNT = {
     ms.SetRanges.kind: _EXTREMES,
@@ -146,7 +147,7 @@ class SlotNoise:
     drawn: str = ""
     """Who draws the label's noise, before its ε; empty if that need not be said."""
     features: Callable[[bool], tuple[str, str]] = lambda rows: ("", "")
-    """Whether numbers leave for each row -> the noise of features, and the bounds of it."""
+    """Function of whether numbers leave for each row: the noise of features, and its bounds."""
     embeddings: str = ""
     """Noise of sums under masks."""
 

@@ -93,9 +93,9 @@ class Problem:
     """Slots whose columns have strengths of their own, which are found in training, and their
     names."""
     paired: Mapping[int, int] = field(default_factory=dict)
-    """Those to which pairs of features are added, and how many at most."""
+    """Slots to which pairs of features are added, and the maximum number of pairs."""
     crossings: Mapping[int, int] = field(default_factory=dict)
-    """Of those how many pairs their features have."""
+    """Number of pairs that the features of each of these slots have."""
     observed: int = 0
     """Rows of training, where these are needed: those that are merged count each."""
     lateness: Lateness | None = None

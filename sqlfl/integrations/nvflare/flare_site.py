@@ -82,7 +82,7 @@ class Site:
         study: str,
         speaker: str,
     ) -> bytes | None:
-        """As `Answers.ask`. Only the site's own log has the reason of a failure."""
+        """Answer like `Answers.ask`. Only the site's own log has the reason of a failure."""
         self._served()
         try:
             reply = self._answers.ask(number, data, received, patience, study, speaker)
