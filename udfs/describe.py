@@ -31,12 +31,12 @@ class ListingCache:
     def __init__(self) -> None:
         self._kept: tuple[_Rows, Listing] | None = None
 
-    def listing(self, con: sql.Connection) -> Listing:
-        """Return the listing, as the function `listing` does."""
-        entries = _sorted(_others(con, _entries()))
+    def listing(self, con: sql.Connection, place: tuple[str, str]) -> Listing:
+        """Return the listing, as the function `listing` does. `place`: that of the connection."""
+        entries = _sorted(_others(con, _entries(), place))
         if self._kept is not None and self._kept[0] == entries:
             return self._kept[1]
-        entries, tables = _listed(con, entries)
+        entries, tables = _listed(con, entries, place)
         self._kept = None if any(kind == "view" for kind, *_ in entries) else (entries, tables)
         return tables
 
@@ -54,14 +54,15 @@ def listing(con: sql.Connection) -> Listing:
     databases `system` and `temp`, internal and temporary objects, DuckDB's own schemas and those
     called `sqlfl` are left out.
     """
-    return _listed(con, _sorted(_others(con, _entries())))[1]
+    place = place_of(con)
+    return _listed(con, _sorted(_others(con, _entries(), place)), place)[1]
 
 
-def _listed(con: sql.Connection, entries: _Rows) -> tuple[_Rows, Listing]:
+def _listed(con: sql.Connection, entries: _Rows, place: tuple[str, str]) -> tuple[_Rows, Listing]:
     """Return the listing with its entries: these, or newer ones."""
     columns = _columns_of(con, entries)
     if columns is None:
-        newer = list(_others(con, _with_columns()))
+        newer = list(_others(con, _with_columns(), place))
         entries = _sorted(row[:_ENTRY] for row in newer if row[0] != "column")
         columns = [(a, b, c, d, e, n) for kind, a, b, c, n, _, _, d, e in newer if kind == "column"]
     rows: dict[str, _Rows] = {kind: [] for kind in _KINDS}
@@ -102,12 +103,14 @@ def _sorted(rows: Iterable[tuple[Any, ...]]) -> _Rows:
     return sorted(rows, key=repr)
 
 
-def _others(con: sql.Connection, query: exp.Expr) -> Iterator[tuple[Any, ...]]:
+def _others(
+    con: sql.Connection, query: exp.Expr, place: tuple[str, str]
+) -> Iterator[tuple[Any, ...]]:
     """Yield the current place and the query's rows, without databases and schemas of DuckDB's or
     sqlfl's own.
     """
     rows = sql.fetch(con, query)
-    yield ("current", *place_of(con), *[None] * (len(rows[0]) - 3))
+    yield ("current", *place, *[None] * (len(rows[0]) - 3))
     for row in rows:
         kind, catalog, schema, *_ = row
         inside = kind != "database"
@@ -141,8 +144,12 @@ def describe(con: sql.Connection, select: str) -> tuple[Column, ...]:
     """Return names and types of a query's columns; it is bound, not run. Raise ModelError unless
     the text is one SELECT, and duckdb.Error if it cannot be bound.
     """
-    query = exp.Describe(this=sql.verbatim(con, select))
-    return described((row[0], row[1]) for row in sql.fetch(con, query))
+    return columns_of(con, sql.verbatim(con, select))
+
+
+def columns_of(con: sql.Connection, select: exp.Var) -> tuple[Column, ...]:
+    """Return those of a text that is known to be one SELECT."""
+    return described((row[0], row[1]) for row in sql.fetch(con, exp.Describe(this=select)))
 
 
 def described(rows: Iterable[tuple[str, str]]) -> tuple[Column, ...]:

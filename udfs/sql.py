@@ -15,8 +15,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from functools import lru_cache
+from contextlib import ExitStack, closing, contextmanager, suppress
+from functools import cache, lru_cache
 from typing import Any, ClassVar, TypeAlias, TypeGuard, TypeVar
 
 import duckdb
@@ -86,6 +86,15 @@ def system_cursor(con: Connection) -> Connection:
         made.close()
         raise
     return made
+
+
+@contextmanager
+def on_demand(con: Connection) -> Iterator[Callable[[], Connection]]:
+    """Yield a function that returns a `cursor`: one, made at its first call, closed with the
+    block.
+    """
+    with ExitStack() as stack:
+        yield cache(lambda: stack.enter_context(closing(cursor(con))))
 
 
 def search(con: Connection, places: Sequence[tuple[str, str]]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import eq
 from typing import TypeAlias
@@ -46,6 +46,8 @@ Found: TypeAlias = "tuple[Table, tuple[str, ...]]"
 """A table, and its columns."""
 Kept: TypeAlias = "tuple[Found | None, tuple[str, ...]]"
 """The same, with the columns' types."""
+Cursor: TypeAlias = Callable[[], sql.Connection]
+"""Returns a cursor without temporary tables, which is made where it is needed."""
 CONDITIONS = "conditions = 'never'"
 KEY = "a join key is to be a column that is granted for JOIN, as it is"
 LINK = (
@@ -83,7 +85,7 @@ class Fragments:
         self.listed = Listed()
 
     def check(
-        self, cursor: sql.Connection, item: SlotSpecification, text: str, ruling: Ruling
+        self, cursor: Cursor, item: SlotSpecification, text: str, ruling: Ruling
     ) -> SelectReading:
         """Return the fragment's reading. Columns in comparisons other than links count among the
         conditions. Raise PolicyError for reads that the grants or the policies do not allow.
@@ -231,9 +233,9 @@ class Fragments:
             hint=WHOLE,
         )
 
-    def read(self, cursor: sql.Connection, text: str, ruling: Ruling) -> SelectReading:
+    def read(self, cursor: Cursor, text: str, ruling: Ruling) -> SelectReading:
         if self._functions is None:
-            self._functions = functions_of(cursor)
+            self._functions = functions_of(cursor())
         names = NameLookup(cursor, self._place, self.listed)
         asked: dict[tuple[str, ...], Kept] = {}
 
@@ -250,7 +252,7 @@ class Fragments:
             now = (typed(parts) for parts in kept.tables)
             if all(map(eq, now, kept.tables.values())):
                 return kept.reading
-        reading = read(cursor, text, noted, self._functions, ruling.may_any, self._type)
+        reading = read(cursor(), text, noted, self._functions, ruling.may_any, self._type)
         if len(text) <= LONGEST_KEPT:
             while len(self._kept) >= MOST_KEPT:
                 self._kept.pop(next(iter(self._kept)))
@@ -266,7 +268,7 @@ class Fragments:
         grants = () if table is None else ruling.of(table[0])
         if table is None or not grants:
             return None
-        now = definition_of(names.cursor, table[0]) if names.is_view(table[0]) else ""
+        now = definition_of(names.cursor(), table[0]) if names.is_view(table[0]) else ""
         if any(grant.definition != now for grant in grants):
             raise PolicyError(
                 f"view {'.'.join(table[0][1:])}, or what it reads, is another one than "

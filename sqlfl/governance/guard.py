@@ -13,8 +13,8 @@ import contextlib
 import datetime as dt
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import closing
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -24,7 +24,6 @@ import numpy as np
 
 from sqlfl import messages as ms
 from sqlfl.base.errors import Error, PolicyError
-from sqlfl.base.interrupts import limited
 from sqlfl.base.sanitize import line
 from sqlfl.contract.request import (
     REFUSED,
@@ -49,8 +48,10 @@ from sqlfl.governance.ledger import Asking, Drawn, Ledger
 from sqlfl.governance.message_log import Keeping, Sent
 from sqlfl.governance.models import Models
 from sqlfl.governance.modes import against, allowances
+from sqlfl.governance.open_runs import OpenRuns
 from sqlfl.governance.policies import (
     JOIN,
+    LASTING,
     Governance,
     Ruling,
     definition_of,
@@ -74,97 +75,19 @@ from sqlfl.governance.scopes import ASK, ScopeColumn, Table, unknown
 from sqlfl.governance.studies import differences, filed_study, noised
 from sqlfl.governance.tree import SelectReading
 from sqlfl.governance.trial import Trial, Tried, named_columns
-from sqlfl.options.policies import NEVER, TrainingPolicy, within
+from sqlfl.options.policies import NEVER, within
 from sqlfl.options.types import written_length
 from sqlfl.udfs import sql
 from sqlfl.udfs.describe import current_place, described
 
-AFTER = (ms.Finish, ms.Seal, ms.Keep, ms.Drop, ms.Collect, ms.CloseJoin)
-"""Requests that may still come of a run that has ended."""
-
-
-class OpenRuns:
-    """Open runs. ends : forgets a run at the party. `stop` : ends the request being answered, from
-    another thread.
-    """
-
-    def __init__(
-        self, ends: Callable[[str], None], stop: Callable[[], None], ledger: Ledger
-    ) -> None:
-        self._ends, self._stop, self._ledger = ends, stop, ledger
-        self._runs: dict[str, GovernedRun] = {}
-        self._ended: dict[str, str] = {}
-        """Runs that were ended by a rule, with the rule, until they are finished."""
-
-    def __len__(self) -> int:
-        return len(self._runs)
-
-    def get(self, name: str) -> GovernedRun | None:
-        return self._runs.get(name)
-
-    def begin(self, name: str, run: GovernedRun) -> None:
-        run.heard = time.monotonic()
-        self._runs[name] = run
-
-    def finish(self, name: str) -> None:
-        """End the run, and return its reservations of which nothing has left."""
-        self._ended.pop(name, None)
-        ended = self._runs.pop(name, None)
-        if ended is not None and ended.reserved:
-            self._ledger.settle(ended.reserved, ended.left)
-
-    def check(self, request: ms.Message) -> None:
-        """End the runs that were silent for long. Raise PolicyError if the request belongs to a run
-        that was ended.
-        """
-        now = time.monotonic()
-        for name, run in tuple(self._runs.items()):
-            if now > run.heard + run.every.lease:
-                lease = has(f"lease = '{written_length(run.every.lease)}'")
-                self._end(name, f"{lease}, and nothing was heard of this run for longer")
-        if request.run in self._ended and not isinstance(request, AFTER):
-            raise PolicyError(self._ended[request.run])
-
-    def in_time(
-        self, request: ms.Message, rules: TrainingPolicy, work: Callable[[], ms.Message]
-    ) -> ms.Message:
-        """Return the result of the work. A request that exceeds the time limit is ended, and so is
-        its run, because the work may have left it half changed.
-        """
-        failure: Exception | None = None
-        with limited(rules.seconds, self._stop) as deadline:
-            try:
-                reply = work()
-            except Exception as error:
-                if not deadline.passed:
-                    raise
-                failure = error
-        # committed writes cannot be undone
-        if failure is None and (not deadline.passed or isinstance(request, ms.Commit)):
-            run = self._runs.get(request.run)
-            if run is not None:
-                run.heard = time.monotonic()
-            return reply
-        rule = f"{has(f'seconds = {rules.seconds:g}')}, and {request.kind} took longer"
-        self._end(request.run, rule)
-        raise PolicyError(rule, hint="ask for fewer rows or columns; or ask its owner") from failure
-
-    def _end(self, name: str, rule: str) -> None:
-        self._ends(name)
-        self.finish(name)
-        if name:
-            self._ended[name] = rule
-
-
 T = TypeVar("T")
+TWICE = "a run of this name was there before: each has one of its own"
 MOST_FRAGMENTS = 256
 """Maximum fragments of one run."""
 LONGEST_REQUEST = 1 << 20
 """Maximum bytes of a request, which is kept if its owner must look at it."""
 MOST_PROPOSALS = 64
 """Maximum proposals that are kept until their runs begin."""
-LASTING = 1.0
-"""Seconds for which a ruling serves the rest of a statement."""
 ANEW = (ms.ListTables, ms.SendBlock, ms.OpenJoin, ms.ProposeStudy)
 """Requests that begin a statement."""
 OUTSIDE = (ms.Keep, ms.Drop, ms.Collect)
@@ -202,7 +125,7 @@ class Guard:
         self._joins = joins
         self._place = current_place(con) if place is None else place
         self._home = Home(Records(con, self._place[0]), store)
-        records = self._home.records
+        records = self._records = self._home.records
         self._governance = Governance(records)
         self._reader = Fragments(analyst, self._place)
         self._approvals = Approvals(records)
@@ -353,7 +276,10 @@ class Guard:
         if anew or known is None or known[:1] != (Records.changes,) or now > known[1] + LASTING:
             changes = Records.changes
             self._reader.forget()
-            known = self._known = changes, now, self._home.ruling(self._analyst)
+            ruling = self._home.ruling(self._analyst)
+            known = self._known = changes, now, ruling
+            if ruling is not None:
+                self._models.know(changes, now, ruling.locks)
         if known[2] is None and self._required:
             raise PolicyError(
                 "its owner has made no training policy, and without one nothing is granted to "
@@ -399,7 +325,7 @@ class Guard:
         """Describe the columns without running the query. Each column must be granted for
         something, and the query must read a table.
         """
-        with closing(sql.cursor(self._con)) as cursor:
+        with sql.on_demand(self._con) as cursor:
             reading = self._reader.read(cursor, request.select, ruling)
         if not reading.tables:
             raise PolicyError("a query that reads no table that is granted", hint=ASK)
@@ -419,7 +345,7 @@ class Guard:
         """
         if len(request.fragments) > MOST_FRAGMENTS:
             raise PolicyError(f"{len(request.fragments)} fragments; {MOST_FRAGMENTS} are taken")
-        with closing(sql.cursor(self._con)) as cursor:
+        with sql.on_demand(self._con) as cursor:
             readings = [self._reader.read(cursor, text, ruling) for text in request.fragments]
         for reading in readings:
             _check_known(reading, ruling)
@@ -552,8 +478,8 @@ class Guard:
             return ms.Proposed("", propose.slot, verdicts_to_json(said))
         if verdicts:
             raise PolicyError(verdicts[0].rule, hint=ASK)
-        if propose.run in self._seen or self._models.is_known(propose.run):
-            raise PolicyError("a run of this name was there before: each has one of its own")
+        if propose.run in self._seen or self._models.is_of_session(propose.run):
+            raise PolicyError(TWICE)
         if study is not None:
             rules = noised(study.study, rules, trains=request.purpose == TRAIN)
             if study.study.rounds is not None:
@@ -636,7 +562,7 @@ class Guard:
             raise PolicyError(f"{len(propose.fragments)} fragments; {MOST_FRAGMENTS} are taken")
         tables: dict[int, frozenset[Table]] = {}
         readings: dict[int, tuple[SelectReading, ...]] = {}
-        with closing(sql.cursor(self._con)) as cursor:
+        with sql.on_demand(self._con) as cursor:
             start = 0
             for item in slots:
                 texts = propose.fragments[start : start + len(item.fragments)]
@@ -662,9 +588,11 @@ class Guard:
             raise PolicyError("the run that begins is over another join than was proposed")
         if request.join:
             self._check_join(proposal, request.join)
-        with closing(sql.cursor(self._con)) as cursor:
+        with self._catalog_and_records() as (catalog, records):
+            if self._models.is_recorded(request.run, records):
+                raise PolicyError(TWICE)
             same = all(
-                definition_of(cursor, table) == known for table, known in proposal.views.items()
+                definition_of(catalog, table) == known for table, known in proposal.views.items()
             )
         if ruling != proposal.ruling or not same:
             raise PolicyError(
@@ -715,6 +643,18 @@ class Guard:
             raise
         self._runs.begin(request.run, run)
         return reply
+
+    @contextmanager
+    def _catalog_and_records(self) -> Iterator[tuple[sql.Connection, sql.Connection]]:
+        """Yield a cursor for the database of the tables, and one for the records, which may be the
+        same.
+        """
+        with ExitStack() as stack:
+            catalog = stack.enter_context(closing(sql.system_cursor(self._con)))
+            if self._records.con is self._con:
+                yield catalog, catalog
+            else:
+                yield catalog, stack.enter_context(closing(self._records.cursor()))
 
     def _reserved(self, run: str, proposal: Proposal) -> tuple[int, ...]:
         """Return the numbers of the run's entries in the ledger."""

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Collection, Iterable
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from sqlfl import messages as ms
 from sqlfl.base.errors import PolicyError
-from sqlfl.contract.schema import folded
-from sqlfl.governance.policies import TRAIN, Ruling
+from sqlfl.governance.policies import LASTING, TRAIN, Lock, Ruling, locks_of
 from sqlfl.governance.records import Records, time_of
 from sqlfl.governance.runs import Serve
 from sqlfl.governance.scopes import ASK, Table
@@ -33,21 +33,6 @@ class TrainedModel:
     """Time of its training."""
 
 
-@dataclass(frozen=True)
-class Lock:
-    """Lock on the analyst's models of the table trained until then: they are no longer used."""
-
-    analyst: str
-    table: Table
-    at: dt.datetime
-
-    def holds(self, model: TrainedModel) -> bool:
-        """Return True if it applies to this model."""
-        tables = {tuple(map(folded, table)) for table in model.tables}
-        of_table = tuple(map(folded, self.table)) in tables
-        return of_table and self.analyst == model.analyst and model.at <= self.at
-
-
 class Models:
     """Models of a client. here : runs of which this coordinator has blocks at the client.
 
@@ -60,6 +45,8 @@ class Models:
         self._records, self._analyst, self._here = records, analyst, here
         self._own: dict[str, TrainedModel] = {}
         """Runs of this session."""
+        self._locks: tuple[int, float, Sequence[Lock]] | None = None
+        """Number of changes and time when these were read, and they."""
 
     def add(self, run: str, tables: Iterable[Table] = (), name: str = "") -> None:
         """Record a run of the analyst, with features of these tables."""
@@ -77,9 +64,17 @@ class Models:
         model = self._find(run)
         return frozenset() if model is None else model.tables
 
-    def is_known(self, run: str) -> bool:
-        """Return True if it is somebody's, of this session or recorded."""
-        return run in self._own or bool(self._noted(run))
+    def is_of_session(self, run: str) -> bool:
+        """Return True if the analyst has begun it, or saved such a block, in this session."""
+        return run in self._own
+
+    def is_recorded(self, run: str, cursor: sql.Connection) -> bool:
+        """Return True if blocks of this name were kept, whoever's; `cursor`: one of the records."""
+        return bool(_analysts(self._records, cursor, run))
+
+    def know(self, changes: int, now: float, locks: Sequence[Lock]) -> None:
+        """Take the owner's locks, read after so many changes, at this time."""
+        self._locks = changes, now, locks
 
     def check_weights(self, run: str, ruling: Ruling) -> None:
         """Raise PolicyError if its weights are not for this analyst, or no longer."""
@@ -105,15 +100,20 @@ class Models:
         model = self._find(run)
         if model is None:
             return
-        with closing(self._records.cursor()) as cursor:
-            locks = locks_of(self._records, cursor)
-        for lock in locks:
-            if lock.holds(model):
+        for lock in self._current_locks():
+            if lock.holds(model.analyst, model.tables, model.at):
                 raise PolicyError(
                     f"its owner has locked models that {model.analyst} has trained on "
                     f"{'.'.join(lock.table[1:])}",
                     hint="train it again, where that is granted",
                 )
+
+    def _current_locks(self) -> Sequence[Lock]:
+        changes, now, known = Records.changes, time.monotonic(), self._locks
+        if known is None or known[0] != changes or now > known[1] + LASTING:
+            with closing(self._records.cursor()) as cursor:
+                known = self._locks = changes, now, locks_of(self._records, cursor)
+        return known[2]
 
     def serve(self, request: Outside, answer: Serve) -> ms.Message:
         """Answer the request. Raise PolicyError for blocks that are not the analyst's, except for
@@ -156,10 +156,7 @@ class Models:
     def _noted(self, run: str) -> list[str]:
         """Return the recorded analyst of the run; none without a record."""
         with closing(self._records.cursor()) as cursor:
-            rows = self._records.rows(
-                cursor, "SELECT analyst FROM t WHERE run = $run", "models", {"run": run}
-            )
-        return [analyst for (analyst,) in rows]
+            return _analysts(self._records, cursor, run)
 
     def _find(self, run: str) -> TrainedModel | None:
         if run in self._own:
@@ -205,14 +202,9 @@ def models_of(records: Records, cursor: sql.Connection, run: str = "") -> list[T
     ]
 
 
-def locks_of(records: Records, cursor: sql.Connection) -> list[Lock]:
-    """Return all locks."""
-    rows = records.rows(
-        cursor,
-        'SELECT analyst, "database", "schema", name, epoch_us(locked_at) FROM t',
-        "locks",
-    )
-    return [Lock(analyst, (a, b, c), time_of(at)) for analyst, a, b, c, at in rows]
+def _analysts(records: Records, cursor: sql.Connection, run: str) -> list[str]:
+    rows = records.rows(cursor, "SELECT analyst FROM t WHERE run = $run", "models", {"run": run})
+    return [analyst for (analyst,) in rows]
 
 
 _DONE = {ms.Keep.kind: "kept", ms.Drop.kind: "dropped"}

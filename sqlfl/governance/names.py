@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import duckdb
@@ -30,12 +30,15 @@ class Listed:
 
 
 class NameLookup:
-    """Lookup of names. `place`: database and schema of names without them. `cursor` : a new one,
-    without temporary tables. Tables in `listed` need not be looked up again.
+    """Lookup of names. `place`: database and schema of names without them. `cursor` : returns a new
+    one, without temporary tables, where one is needed: tables in `listed` are not looked up again.
     """
 
     def __init__(
-        self, cursor: sql.Connection, place: tuple[str, str], listed: Listed | None = None
+        self,
+        cursor: Callable[[], sql.Connection],
+        place: tuple[str, str],
+        listed: Listed | None = None,
     ) -> None:
         self.cursor, self._place = cursor, place
         self._known: dict[Table, tuple[Table, tuple[str, ...]] | None] = {}
@@ -65,7 +68,7 @@ class NameLookup:
         return self._known[key]
 
     def _is_schema(self, catalog: str, name: str) -> bool:
-        rows = sql.fetch(self.cursor, _SCHEMAS, {"catalog": catalog, "name": name})
+        rows = sql.fetch(self.cursor(), _SCHEMAS, {"catalog": catalog, "name": name})
         return bool(rows)
 
     def types(self, table: Table) -> tuple[str, ...]:
@@ -80,7 +83,7 @@ class NameLookup:
         catalog, schema, name = table
         quoted = sql.to_sql(exp.table_(name, db=schema, catalog=catalog, quoted=True))
         try:
-            rows = sql.fetch(self.cursor, _FOUND, {"path": quoted, "name": name})
+            rows = sql.fetch(self.cursor(), _FOUND, {"path": quoted, "name": name})
         except (duckdb.CatalogException, duckdb.BinderException):
             return None  # also a view of a missing table
         views = {_key((a, b, c)) for place, c, _, a, b in rows if place < 0}

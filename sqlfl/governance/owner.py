@@ -35,10 +35,10 @@ from sqlfl.governance import statements as st
 from sqlfl.governance.approvals import APPROVED, Approvals, Filed
 from sqlfl.governance.ledger import Budget, Ledger, days
 from sqlfl.governance.message_log import left
-from sqlfl.governance.models import locks_of, models_of
+from sqlfl.governance.models import models_of
 from sqlfl.governance.names import NameLookup
 from sqlfl.governance.noising import budgets_of
-from sqlfl.governance.policies import PREDICT, Governance, Roles, definition_of
+from sqlfl.governance.policies import PREDICT, Governance, Roles, definition_of, locks_of
 from sqlfl.governance.policy_store import check_single, one_instance, reachable
 from sqlfl.governance.records import Records
 from sqlfl.governance.request_summary import summarise
@@ -267,10 +267,10 @@ class Owner:
         than these. So a view that changes in between is not the granted one.
         """
         definition = ""
-        with closing(sql.cursor(self._con)) as cursor:
+        with sql.on_demand(self._con) as cursor:
             found = NameLookup(cursor, self._place).table(path.parts)
             if found is not None:
-                definition = definition_of(cursor, found[0])
+                definition = definition_of(cursor(), found[0])
                 found = NameLookup(cursor, self._place).table(path.parts)
         if found is None:
             raise StatementError(
@@ -317,7 +317,7 @@ class Owner:
         with closing(self._records.cursor()) as cursor:
             every, locks = models_of(self._records, cursor), locks_of(self._records, cursor)
         for model in every:
-            locked = any(lock.holds(model) for lock in locks)
+            locked = any(lock.holds(model.analyst, model.tables, model.at) for lock in locks)
             for table in model.tables:
                 told = f"{model.name} (locked)" if locked else model.name
                 found.setdefault((model.analyst, table), []).append(told)

@@ -26,6 +26,8 @@ TRAIN, FILTER, JOIN, LABEL = "train", "filter", "join", "label"
 IDENTIFY, PREDICT = "identify", "predict"
 KEY = "key"
 """Role of columns that identify a row for ever. It allows nobody anything."""
+LASTING = 1.0
+"""Seconds for which rules that were read serve the rest of a statement."""
 COLUMN_ROLES = (TRAIN, FILTER, JOIN, LABEL, IDENTIFY)
 """Roles of columns; PREDICT applies to the whole table."""
 
@@ -70,6 +72,29 @@ class Grant:
 
 
 @dataclass(frozen=True)
+class Lock:
+    """Lock on the analyst's models of the table trained until then: they are no longer used."""
+
+    analyst: str
+    table: Table
+    at: dt.datetime
+
+    def holds(self, analyst: str, tables: Iterable[Table], at: dt.datetime) -> bool:
+        """Return True if it applies to the analyst's model of these tables, trained then."""
+        return self.analyst == analyst and at <= self.at and _key(self.table) in map(_key, tables)
+
+
+def locks_of(records: Records, cursor: sql.Connection) -> tuple[Lock, ...]:
+    """Return all locks."""
+    rows = records.rows(
+        cursor,
+        'SELECT analyst, "database", "schema", name, epoch_us(locked_at) FROM t',
+        "locks",
+    )
+    return tuple(Lock(analyst, (a, b, c), time_of(at)) for analyst, a, b, c, at in sorted(rows))
+
+
+@dataclass(frozen=True)
 class Ruling:
     """Rules for one analyst now."""
 
@@ -84,6 +109,8 @@ class Ruling:
         default_factory=lambda: MappingProxyType({})
     )
     """KEY of the tables of `grants`, from anybody's grant; none without one."""
+    locks: tuple[Lock, ...] = ()
+    """Locks on models, of all analysts."""
 
     def of(self, table: Table) -> tuple[Grant, ...]:
         return self._grants.get(_key(table), ())
@@ -153,7 +180,7 @@ class Governance:
             policies = self._policies(cursor)
             if not policies:
                 return None
-            grants = self._grants(cursor)
+            grants, locks = self._grants(cursor), locks_of(self._records, cursor)
         now = now or dt.datetime.now(dt.UTC)
         held = [grant for grant in grants if grant.until is None or now < grant.until]
         of_analyst = tuple(grant for grant in held if grant.analyst == analyst)
@@ -171,6 +198,7 @@ class Governance:
             MappingProxyType(rules),
             MappingProxyType(totals),
             MappingProxyType(keys),
+            locks,
         )
 
     def governs(self) -> bool:

@@ -131,6 +131,8 @@ class Proposal:
 
 def check_keys(con: sql.Connection, tables: Mapping[Table, Sequence[str]]) -> None:
     """Raise PolicyError if the KEY of one of these does not identify its rows now."""
+    if not tables:
+        return
     with closing(sql.cursor(con)) as cursor:
         for table, names in tables.items():
             columns = [sql.column(name) for name in names]

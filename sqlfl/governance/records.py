@@ -185,9 +185,9 @@ class Records:
 
     def by(self, con: sql.Connection) -> Records:
         """Return the same records, by another connection to them."""
-        found = Records(con, self._catalog)
-        found._made = self._made
-        return found
+        records = Records(con, self._catalog)
+        records._made, records.database = self._made, self.database
+        return records
 
     @cached_property
     def database(self) -> Database:

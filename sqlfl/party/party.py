@@ -334,7 +334,7 @@ class PartyClient(Server):
     def _list_tables(self, request: ms.ListTables) -> ms.Tables:
         cursor = self._cursors.begin()
         try:
-            places, tables = self._listings.listing(cursor)
+            places, tables = self._listings.listing(cursor, self._cursors.place)
             if self._instance is not None:
                 places = told_apart(cursor, places, self._instance, self._secrets.organisation)
             told = Listing(places, tables, self._labels.fleeting)

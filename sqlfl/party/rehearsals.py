@@ -56,7 +56,7 @@ def sketched(
     `place` is the database and the schema of names without them. Only names of tables are bound,
     and nothing runs. Raise Error if the columns of a fragment cannot be determined.
     """
-    names, functions = NameLookup(cursor, place), every_function(cursor)
+    names, functions = NameLookup(lambda: cursor, place), every_function(cursor)
     proposal = request_from_json(request.request)
     uses = _Uses(proposal)
     texts = iter(request.fragments)

@@ -72,7 +72,7 @@ def own(con: duckdb.DuckDBPyConnection) -> Fragments:
 def said(con: duckdb.DuckDBPyConnection, text: str, held: Ruling = RULING, **of_slot: Any) -> str:
     """Empty where it is taken."""
     try:
-        fragments_of(con).check(con, slot(**of_slot), text, held)
+        fragments_of(con).check(lambda: con, slot(**of_slot), text, held)
     except PolicyError as error:
         return error.message
     return ""
@@ -427,7 +427,7 @@ def test_tables_that_are_not_granted_are_none(
 ) -> None:
     for text in ("SELECT k FROM other", "SELECT k FROM gone"):
         with pytest.raises(PolicyError, match=r"table (other|gone) is not granted"):
-            own.check(con, slot(keys=(KEY,)), text, RULING)
+            own.check(lambda: con, slot(keys=(KEY,)), text, RULING)
 
 
 def test_a_view_is_what_it_was_when_it_was_granted(con: duckdb.DuckDBPyConnection) -> None:
@@ -454,22 +454,22 @@ def test_what_a_text_read_is_remembered_for_few_short_texts(
     monkeypatch.setattr(fragments, "read", read)
     text = "SELECT a FROM t"
     for _ in range(2):
-        own.read(con, text, RULING)
+        own.read(lambda: con, text, RULING)
     assert looked == [text]
-    own.read(con, text, ruling(train=("a",)))  # another one
+    own.read(lambda: con, text, ruling(train=("a",)))  # another one
     assert looked == [text] * 2
     fits = f"SELECT a FROM t {' ' * (LONGEST_KEPT - 16)}"
     for long, times in ((fits, 1), (f"{fits} ", 2)):
         looked.clear()
         for _ in range(2):
-            own.read(con, long, RULING)
+            own.read(lambda: con, long, RULING)
         assert len(looked) == times
     for number in range(MOST_KEPT):
-        own.read(con, f"SELECT a + {number} AS f FROM t", RULING)
+        own.read(lambda: con, f"SELECT a + {number} AS f FROM t", RULING)
     assert len(own._kept) == MOST_KEPT
     looked.clear()
-    own.read(con, "SELECT a + 0 AS f FROM t", RULING)
-    own.read(con, fits, RULING)
+    own.read(lambda: con, "SELECT a + 0 AS f FROM t", RULING)
+    own.read(lambda: con, fits, RULING)
     assert looked == [fits]
 
 
@@ -478,9 +478,9 @@ def test_names_are_looked_up_again_once_they_are_to_be_forgotten(
 ) -> None:
     con.execute("CREATE OR REPLACE TABLE n (k BIGINT, z BIGINT)")
     held = ruling("", ("memory", "main", "n"), join=("k", "z"))
-    own.read(con, "SELECT z FROM n", held)
+    own.read(lambda: con, "SELECT z FROM n", held)
     con.execute("CREATE OR REPLACE TABLE n (k BIGINT)")
-    own.read(con, "SELECT z FROM n", held)
+    own.read(lambda: con, "SELECT z FROM n", held)
     own.forget()
     with pytest.raises(PolicyError, match="column z is not granted"):
-        own.read(con, "SELECT z FROM n", held)
+        own.read(lambda: con, "SELECT z FROM n", held)

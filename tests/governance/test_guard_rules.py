@@ -33,7 +33,6 @@ from sqlfl.contract.schema import (
 from sqlfl.governance import guard as guarding
 from sqlfl.governance.fragments import Fragments
 from sqlfl.governance.guard import (
-    LASTING,
     LONGEST_REQUEST,
     MOST_FRAGMENTS,
     MOST_PROPOSALS,
@@ -41,7 +40,7 @@ from sqlfl.governance.guard import (
     thinned,
 )
 from sqlfl.governance.ledger import FEATURES, LABELS, Budget, Demand, LedgerEntry
-from sqlfl.governance.policies import Grant, Roles, Ruling
+from sqlfl.governance.policies import LASTING, Grant, Roles, Ruling
 from sqlfl.governance.records import Records
 from sqlfl.governance.runs import GovernedRun
 from sqlfl.governance.scopes import ScopeColumn, SelectOutput, Table
@@ -630,9 +629,9 @@ def test_what_a_run_is_held_to(made: Make, monkeypatch: pytest.MonkeyPatch) -> N
     assert party.ask(ms.SendKeys("r", 0)) is peers
     assert not party.answered
     # its block is the analyst's
-    assert not party.guard._models.is_known("m")
+    assert not party.guard._models.is_of_session("m")
     party.ask(ms.Save("r", 0, "m", "name", 0))
-    assert party.guard._models.is_known("m")
+    assert party.guard._models.is_of_session("m")
 
 
 def test_a_run_of_which_nothing_is_heard_ends(made: Make) -> None:

@@ -20,7 +20,7 @@ from sqlfl.base.codec import to_json
 from sqlfl.base.interrupts import checkpoint
 from sqlfl.contract.request import Asked
 from sqlfl.contract.schema import FeatureSpecification, FittedStep, Made, SlotSpecification
-from sqlfl.governance import guard
+from sqlfl.governance import guard, open_runs
 from sqlfl.party.limits import SlotLimits
 from sqlfl.party.party import PartyClient
 from sqlfl.udfs.connection import size_of
@@ -105,7 +105,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
         gone += seconds
 
     fake = SimpleNamespace(monotonic=lambda: time.monotonic() + gone)
-    monkeypatch.setattr(guard, "time", fake)
+    for module in (guard, open_runs):
+        monkeypatch.setattr(module, "time", fake)
     return wait
 
 

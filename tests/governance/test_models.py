@@ -261,7 +261,7 @@ def _noted_once(records: Records) -> None:
     acme.add("own")
     globex.add("others")
     nobody.add("old")
-    assert [acme.is_known(run) for run in ("own", "others", "old")] == [True, False, False]
+    assert [acme.is_of_session(run) for run in ("own", "others", "old")] == [True, False, False]
     acme.serve(ms.Drop("", -1, "own"), answer)  # of this session, and not kept
     assert len(answered) == 1
     for _ in range(2):
@@ -271,7 +271,9 @@ def _noted_once(records: Records) -> None:
     for models, run in ((nobody, "old"), (acme, "others"), (acme, "gone")):
         with pytest.raises(PolicyError, match="are to be kept is not one of this analyst's"):
             models.serve(ms.Keep("", -1, run), answer)
-    assert [acme.is_known(run) for run in ("own", "others", "old")] == [True, True, False]
+    with closing(records.cursor()) as cursor:
+        known = [acme.is_recorded(run, cursor) for run in ("own", "others", "old")]
+    assert known == [True, True, False]
     # in another session it is noted still
     again = Models(records, "acme", lambda: here)
     answered.clear()

@@ -29,7 +29,7 @@ def con() -> Iterator[duckdb.DuckDBPyConnection]:
 
 @pytest.fixture
 def names(con: duckdb.DuckDBPyConnection) -> NameLookup:
-    return NameLookup(con, ("memory", "main"))
+    return NameLookup(lambda: con, ("memory", "main"))
 
 
 @pytest.mark.parametrize(
@@ -70,13 +70,13 @@ def test_views_are_known_from_tables(con: duckdb.DuckDBPyConnection, names: Name
         assert found is not None
         assert names.is_view(found[0]) == view
     con.execute("DROP TABLE t")  # and a view of what is gone is none
-    assert NameLookup(con, ("memory", "main")).table(["v"]) is None
+    assert NameLookup(lambda: con, ("memory", "main")).table(["v"]) is None
 
 
 def test_a_temporary_view_of_that_name_is_in_the_way(con: duckdb.DuckDBPyConnection) -> None:
     con.execute("CREATE TEMP VIEW T AS SELECT 1 AS secret")
-    assert NameLookup(con, ("memory", "main")).table(["t"]) is None
-    assert NameLookup(con, ("memory", "main")).table(["Odd", "Ta ble"]) is not None
+    assert NameLookup(lambda: con, ("memory", "main")).table(["t"]) is None
+    assert NameLookup(lambda: con, ("memory", "main")).table(["Odd", "Ta ble"]) is not None
 
 
 def test_a_name_is_looked_up_once(con: duckdb.DuckDBPyConnection, names: NameLookup) -> None:
@@ -92,7 +92,7 @@ def test_what_was_listed_is_not_looked_up(con: duckdb.DuckDBPyConnection) -> Non
     listed = Listed()
     listed.add(("memory", "main", "X"), ("k",), ("BIGINT",), view=False)
     listed.add(("memory", "hr", "W"), ("l",), ("DATE",), view=True)
-    names = NameLookup(con, ("memory", "main"), listed)
+    names = NameLookup(lambda: con, ("memory", "main"), listed)
     assert names.table(["x"]) == (("memory", "main", "x"), ("k",))
     assert names.table(["hr", "w"]) == (("memory", "hr", "w"), ("l",))
     assert not names.is_view(("memory", "main", "x"))

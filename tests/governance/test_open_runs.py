@@ -12,9 +12,9 @@ import pytest
 
 from sqlfl import messages as ms
 from sqlfl.base.errors import PolicyError
-from sqlfl.governance import guard
-from sqlfl.governance.guard import OpenRuns
+from sqlfl.governance import open_runs
 from sqlfl.governance.ledger import Ledger
+from sqlfl.governance.open_runs import OpenRuns
 from sqlfl.governance.runs import GovernedRun
 from sqlfl.options.policies import TrainingPolicy
 from tests.governance.test_runs import begun
@@ -64,7 +64,7 @@ def around() -> Around:
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     found = SimpleNamespace(now=100.0)
     found.monotonic = lambda: found.now
-    monkeypatch.setattr(guard, "time", found)
+    monkeypatch.setattr(open_runs, "time", found)
     return found
 
 

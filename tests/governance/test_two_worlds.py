@@ -411,7 +411,7 @@ def test_fragments_in_two_worlds() -> None:
             held = ruling_of(policy, roles)
             reader.forget()
             try:
-                found = reader.check(first, statement.slot, statement.text, held)
+                found = reader.check(lambda: first, statement.slot, statement.text, held)
             except PolicyError:
                 continue
             own = roles_of(statement.slot, found.outputs)
@@ -586,7 +586,7 @@ def alone(
     with world() as con:
         reader = Fragments("acme", ("memory", "main"))
         try:
-            reader.check(con, slot, text, ruling_of(policy, roles))
+            reader.check(lambda: con, slot, text, ruling_of(policy, roles))
         except PolicyError as error:
             return error.message
     return ""

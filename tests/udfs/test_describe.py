@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pytest
@@ -59,9 +60,9 @@ def test_a_listing_is_kept_until_something_changes(
     con = database("CREATE TABLE t (a INTEGER)", "CREATE TYPE kind AS ENUM ('x')")
     made: list[int] = []
 
-    def counted(con: duckdb.DuckDBPyConnection, entries: object) -> object:
+    def counted(con: duckdb.DuckDBPyConnection, *entries: Any) -> object:
         made.append(1)
-        return listed(con, entries)
+        return listed(con, *entries)
 
     listed = describe_module._listed
     monkeypatch.setattr(describe_module, "_listed", counted)
@@ -70,7 +71,7 @@ def test_a_listing_is_kept_until_something_changes(
     def check(times: int, change: str = "") -> None:
         expected = listing(con)
         made.clear()
-        assert own.listing(con) == expected, change
+        assert own.listing(con, place_of(con)) == expected, change
         assert len(made) == times, change
 
     check(1)
@@ -131,18 +132,18 @@ def test_a_table_that_goes_while_it_is_listed(
     monkeypatch.setattr(describe_module, "_columns_of", late)
     own = ListingCache()
     expected = (Table(None, "u", (Column("b", "INTEGER"),), 0),)
-    assert own.listing(con)[1] == expected
+    assert own.listing(con, place_of(con))[1] == expected
     con.execute("ALTER TABLE u RENAME b TO c")
-    assert own.listing(con)[1][0].columns == (Column("c", "INTEGER"),)
+    assert own.listing(con, place_of(con))[1][0].columns == (Column("c", "INTEGER"),)
 
 
 def test_where_there_is_a_view_the_listing_is_made_each_time(database: Open) -> None:
     con = database("CREATE TABLE t (a INTEGER)", "CREATE VIEW v AS FROM t")
     own = ListingCache()
-    assert own.listing(con) == listing(con)
+    assert own.listing(con, place_of(con)) == listing(con)
     con.execute("DROP TABLE t")
     con.execute("CREATE TABLE t (a VARCHAR)")
-    assert own.listing(con) == listing(con)
+    assert own.listing(con, place_of(con)) == listing(con)
 
 
 def test_tables_of_one_name_in_several_databases(database: Open) -> None:

@@ -10,7 +10,7 @@ from sqlfl.base.errors import ModelError
 from sqlfl.contract.fragment_columns import fragment_columns
 from sqlfl.contract.schema import Column, FeatureSpecification, SlotSpecification
 from sqlfl.udfs import sql
-from sqlfl.udfs.describe import describe
+from sqlfl.udfs.describe import columns_of
 from sqlfl.udfs.numbering import keys
 
 DRAW_BYTES = 8
@@ -31,7 +31,8 @@ def converted(
     `keys.pads(key)` of the draws' key; of rows that are drawn into folds, the draw is made of a
     plain hash later.
     """
-    described = describe(con, text)
+    query = sql.verbatim(con, text)
+    described = columns_of(con, query)
     expected = fragment_columns(spec, linked=link is not None)
     if [c.name.lower() for c in described] != [name.lower() for name in expected]:
         raise ModelError(
@@ -78,7 +79,7 @@ def converted(
         this=exp.to_identifier("f"),
         columns=[exp.to_identifier(f"c{p}", quoted=True) for p in range(len(expected))],
     )
-    return sql.select(exp.Subquery(this=sql.verbatim(con, text), alias=alias), chosen)
+    return sql.select(exp.Subquery(this=query, alias=alias), chosen)
 
 
 def active_features(features: Sequence[FeatureSpecification]) -> list[exp.Expr]:
