@@ -15,6 +15,7 @@ from sqlfl.coordinator.rounds.search import Newton, exact_search
 from sqlfl.messages import Predictions, Residuals
 from sqlfl.methods.lbfgs import subspace
 from sqlfl.methods.lbfgs.basis import IMAGE, Basis, newest
+from sqlfl.methods.lbfgs.client import LbfgsStep
 from sqlfl.methods.lbfgs.coordinator import InnerProducts
 from sqlfl.methods.lbfgs.messages import coefficients_length, products_length
 from tests.methods.harness import gaps, random_join, train
@@ -150,6 +151,33 @@ def test_clients_and_coordinator_hold_the_same_parameters(kind: str) -> None:
     np.testing.assert_allclose(join.scores(trained.algorithm), scores, atol=1e-5)
     exact = join.objective(trained.algorithm.intercept, trained.theta)
     assert trained.objective == pytest.approx(exact, rel=1e-7)
+
+
+@pytest.mark.parametrize(("l2", "seed"), [(1e-4, 1), (0.3, 2)])
+def test_a_block_that_comes_to_its_optimum_first(
+    monkeypatch: pytest.MonkeyPatch, l2: float, seed: int
+) -> None:
+    """Of 5 rows, while another one, badly preconditioned, takes many iterations: its last gradients
+    are rounding, and steps made of them cancel."""
+    solve = LbfgsStep._solve
+
+    def badly(step: LbfgsStep, values: np.ndarray) -> np.ndarray:
+        if step.rows < 100:
+            return solve(step, values)
+        return values * np.logspace(0.0, -2.0, len(values))[:, None]
+
+    def started(step: LbfgsStep, configuration, engine, theta: np.ndarray) -> None:
+        step.rows = engine.rows
+        start(step, configuration, engine, theta)
+
+    start = LbfgsStep.__init__
+    monkeypatch.setattr(LbfgsStep, "__init__", started)
+    monkeypatch.setattr(LbfgsStep, "_solve", badly)
+    join = random_join(sizes=(1500, 5), numeric=40, correlation=0.7, l2=l2, seed=seed)
+    trained = train(join, "lbfgs", epochs=150, tolerance=0.0)
+    objectives = [step.objective for step in trained.steps]
+    assert max(np.diff(objectives)) <= 1e-12
+    assert abs(gaps(join, trained)[-1]) <= 1e-12
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -93,6 +93,8 @@ class Move:
     """Of the blocks' steps in their basis, as `LbfgsResiduals` carry them: (slots, 1 + 2m)."""
     rounding: float
     """Mean square of the step's rounding error in H."""
+    is_lost: bool
+    """A block's step is a sum of vectors that cancel: rounding is too much of it."""
     any: bool
     """Something moves."""
 
@@ -411,19 +413,24 @@ class Lbfgs:
             self._sharpen()
             move = self._best()
         if self._exact and self._runs_away(move):
+            if self._problem.l2 > 0.0:  # the memory of a block at its optimum is rounding
+                self._sharpen()
+                return self._best()
             still = np.zeros_like(move.coefficients)
-            return Move(self._still(), np.zeros_like(move.intercept), still, 0.0, False)
+            return Move(self._still(), np.zeros_like(move.intercept), still, 0.0, False, False)
         return move
 
     def _runs_away(self, move: Move) -> bool:
         """Return whether rounding in what the step does to the scores may move the loss by more
-        than the step gains. Weights with a penalty cannot grow so far.
+        than the step gains.
 
         A step is a sum of vectors. Where these nearly cancel in the scores, nothing but rounding
-        limits their lengths, and the clients' scores are no longer those of the coordinator.
+        limits their lengths, and the clients' scores are no longer those of the coordinator. With a
+        penalty this happens when a block comes to its optimum before the others: its last gradients
+        are rounding.
         """
         if self._problem.l2 > 0.0 or not move.any:
-            return False
+            return move.is_lost
         lengths = sent(np.sqrt(np.diagonal(self._inner.blocks, axis1=1, axis2=2)))
         size = float(np.linalg.norm(move.coefficients * lengths))
         error = FLOAT64 * size + math.sqrt(move.rounding)
@@ -479,11 +486,13 @@ class Lbfgs:
         rounding = EXACT_ROUNDING if self._exact else ROUNDING
         steps = exact_search(restriction, rounding, NEAR)
         blocks, intercept = restriction.lengths(steps)
+        coefficients = blocks @ ways.coefficients
         return Move(
             restriction.trial(steps),
             intercept,
-            sent(blocks @ ways.coefficients),
+            sent(coefficients),
             images.rounding(ways, blocks),
+            bool(np.diagonal(self._inner.lost(coefficients)).any()),
             bool(steps.any()),
         )
 
