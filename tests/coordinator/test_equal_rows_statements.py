@@ -17,7 +17,7 @@ from sqlfl.methods.lbfgs.coordinator import NEAR
 from sqlfl.transport.recording import Recorded
 from sqlfl.udfs.blocks import block_tables, blocks
 from tests.conftest import Open
-from tests.depth import in_turn
+from tests.depth import THOROUGH, in_turn, spread
 from tests.federations import Parties, merging
 from tests.open_databases import in_memory
 from tests.strategies import train_sql
@@ -161,16 +161,20 @@ METHODS: dict[str, tuple[float, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("method", "parties", "kind", "engine"),
-    in_turn(
-        METHODS,
-        tuple(CLIENTS),
-        ("linear_regression", "softmax_regression"),
-        ("sql", "arrays"),
-    ),
-    indirect=["parties"],
+IN_SQL = ("sgd", "admm")
+"""Methods that are also run by the engine 'sql', which takes three times as long."""
+KINDS = ("linear_regression", "softmax_regression")
+RUN = (
+    in_turn(METHODS, tuple(CLIENTS), KINDS, ("sql", "arrays"))
+    if THOROUGH
+    else [
+        (*case, "sql" if case[0] in IN_SQL else "arrays")
+        for case in in_turn(METHODS, tuple(CLIENTS), KINDS)
+    ]
 )
+
+
+@pytest.mark.parametrize(("method", "parties", "kind", "engine"), RUN, indirect=["parties"])
 def test_every_method_finds_what_it_does_of_all_rows(
     parties: Parties, method: str, kind: str, engine: str
 ) -> None:
@@ -217,11 +221,17 @@ def test_weights_and_rows_for_validation(
     compare(parties, "softmax_regression", select, near, weight=weight, **own)
 
 
+SEVERAL = spread(reversed(CLIENTS), 1)
+"""Several clients are also one, but for what crosses between them; at depth 'thorough' both."""
+
+
+@pytest.mark.parametrize("parties", SEVERAL, indirect=True)
 def test_unions_of_blocks(parties: Parties) -> None:
     near, options = METHODS["lbfgs"]
     compare(parties, "linear_regression", union(), near, **options)
 
 
+@pytest.mark.parametrize("parties", SEVERAL, indirect=True)
 def test_a_warm_start_goes_on_from_distinct_rows(parties: Parties) -> None:
     found = []
     for merge in (True, False):
@@ -237,6 +247,7 @@ def test_a_warm_start_goes_on_from_distinct_rows(parties: Parties) -> None:
 PRIVACY = "noise_multiplier = 1, delta = 1e-4, statistics = 'none'"
 
 
+@pytest.mark.parametrize("parties", SEVERAL, indirect=True)
 def test_protected_and_dropped_rows_stay_for_themselves(parties: Parties) -> None:
     with tapped(parties) as (fed, tap):
         private = train_sql("p", "linear_regression", "y", query("inner"), epochs=2)

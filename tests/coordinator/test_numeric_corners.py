@@ -19,7 +19,7 @@ import pytest
 from sklearn import metrics
 
 import sqlfl
-from tests.depth import in_turn
+from tests.depth import THOROUGH, in_turn
 from tests.open_databases import in_memory
 
 ROWS = 36
@@ -105,6 +105,10 @@ def fed() -> Iterator[sqlfl.Federation]:
 
 OFFSETS = [name for name in CASES if "offset" in name]
 SHIFTED = ("poisson_regression", "gamma_regression", "logistic_regression")
+LOOKS = ("METRICS", "ROC", "CONFUSION", "CALIBRATION", "RESIDUALS", "SKEW", "IMPORTANCE",
+         "CONTRIBUTIONS")  # fmt: skip
+ERRORS = ("robust = false", "robust = true", "cluster = 'u'")
+"""Each corner meets three of the looks and one way of standard errors, at depth 'thorough' all."""
 TRAINED = [
     *in_turn([name for name in CASES if name not in OFFSETS], list(KINDS), (0, 0.001)),
     *in_turn(OFFSETS, SHIFTED, (0, 0.001)),
@@ -128,12 +132,11 @@ def test_statements_about_a_model(
         return
     measures = fed.model("m").metrics.values()
     assert all(math.isfinite(value) for value in measures if isinstance(value, float))
-    for word in ("METRICS", "ROC", "CONFUSION", "CALIBRATION", "RESIDUALS", "SKEW", "IMPORTANCE",
-                 "CONTRIBUTIONS"):  # fmt: skip
+    for word in LOOKS if THOROUGH else [LOOKS[(3 * number + n) % len(LOOKS)] for n in range(3)]:
         answered(fed, f"{word} OF MODEL m FROM ({query})")
     answered(fed, "WEIGHTS OF MODEL m")
     answered(fed, f"EXPORT MODEL m TO '{tmp_path / 'm'}'")
-    for options in ("robust = false", "robust = true", "cluster = 'u'"):
+    for options in ERRORS if THOROUGH else [ERRORS[number % len(ERRORS)]]:
         inference = answered(fed, f"INFERENCE OF MODEL m WITH ({options}) FROM ({query})")
         for row in [] if inference is None else inference.to_pylist():
             assert row["p"] is None or 0 <= row["p"] <= 1, row

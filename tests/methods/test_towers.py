@@ -15,7 +15,7 @@ from sqlfl.contract import stopping
 from sqlfl.coordinator.rounds.problem import coordinator_of
 from sqlfl.messages import Predictions, Residuals, SendPredictions
 from sqlfl.methods.admm.messages import AdmmResiduals
-from tests.depth import in_turn
+from tests.depth import combinations, in_turn
 from tests.methods.harness import Join, MemoryChannel, Trained, random_join, train
 from tests.methods.test_weights import duplicated
 
@@ -168,13 +168,13 @@ def batches_of(rows: np.ndarray, batch: int, epochs: int, seed: int) -> list[lis
 SMALL = {"total": 300, "sizes": (300, 40, 9), "l2": 1e-2}
 
 
-@pytest.mark.parametrize("clients", [None, (3, 2, 1)])
-@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-@pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "optimizer", "shape", "clients"),
+    combinations(KINDS, tuple(OPTIMIZERS), tuple(SHAPES), (None, (3, 2, 1))),
+)
 def test_steps_on_all_rows_are_those_of_torch(kind: str, optimizer, shape, clients) -> None:
     join = curved(kind, clients=clients, **SMALL)
-    options = {**optimizer, **shape, "seed": 3, "epochs": 8}
+    options = {**OPTIMIZERS[optimizer], **SHAPES[shape], "seed": 3, "epochs": 8}
     central = Central.of(join, options)
     trained = train(join, "sgd", **options)
     every = np.arange(len(join.targets))
@@ -199,16 +199,17 @@ def test_steps_of_exponential_means_are_those_of_torch(kind: str) -> None:
     assert found[-1] < found[0]
 
 
-@pytest.mark.parametrize("clients", [None, (2, 1, 3)])
-@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-@pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
+@pytest.mark.parametrize(
+    ("optimizer", "shape", "clients"),
+    combinations(tuple(OPTIMIZERS), tuple(SHAPES), (None, (2, 1, 3))),
+)
 def test_batches_are_those_of_torch(optimizer, shape, clients) -> None:
     """With weights: batches are of rows that weigh something, each of its weighted mean."""
     join = curved("softmax_regression", clients=clients, **SMALL)
     weights = np.random.default_rng(1).exponential(size=len(join.targets))
     weights[::5] = 0.0
     join = replace(join, weights=weights, engines={})
-    options = {**optimizer, **shape, "seed": 4, "epochs": 3, "batch_size": 70}
+    options = {**OPTIMIZERS[optimizer], **SHAPES[shape], "seed": 4, "epochs": 3, "batch_size": 70}
     central = Central.of(join, options)
     trained = train(join, "sgd", **options)
     expected = central.fit(batches_of(np.flatnonzero(weights), 70, 3, 4), options)
