@@ -47,24 +47,24 @@ def divided(database: Open) -> Parties:
 ROWS = 300
 """Of the join; steps over all of them, for batches are drawn by the order of rows."""
 WAYS: dict[str, tuple[str, str, dict[str, object]]] = {
-    "lbfgs": ("logistic_regression", "y", {"epochs": 6}),
-    "lbfgs over classes": ("softmax_regression", "k", {"epochs": 6}),
-    "lbfgs without l2": ("linear_regression", "n", {"epochs": 6, "l2": 0}),
+    "lbfgs": ("logistic_regression", "y", {"epochs": 3}),
+    "lbfgs over classes": ("softmax_regression", "k", {"epochs": 3}),
+    "lbfgs without l2": ("linear_regression", "n", {"epochs": 3, "l2": 0}),
     "sgd": (
         "softmax_regression", "k",
-        {"algorithm": "sgd", "epochs": 5, "batch_size": ROWS, "learning_rate": 0.5},
+        {"algorithm": "sgd", "epochs": 3, "batch_size": ROWS, "learning_rate": 0.5},
     ),
     "adam without l2": (
         "linear_regression", "n",
-        {"algorithm": "sgd", "optimizer": "adam", "l2": 0, "epochs": 4, "batch_size": ROWS},
+        {"algorithm": "sgd", "optimizer": "adam", "l2": 0, "epochs": 3, "batch_size": ROWS},
     ),
-    "admm": ("logistic_regression", "y", {"algorithm": "admm", "epochs": 6}),
-    "admm without l2": ("linear_regression", "n", {"algorithm": "admm", "epochs": 4, "l2": 0}),
-    "classes weighed": ("softmax_regression", "k", {"epochs": 6, "class_weight": "balanced"}),
-    "towers": ("mlp_regressor", "n", {"epochs": 4, "hidden": [5], "batch_size": ROWS}),
+    "admm": ("logistic_regression", "y", {"algorithm": "admm", "epochs": 3}),
+    "admm without l2": ("linear_regression", "n", {"algorithm": "admm", "epochs": 3, "l2": 0}),
+    "classes weighed": ("softmax_regression", "k", {"epochs": 3, "class_weight": "balanced"}),
+    "towers": ("mlp_regressor", "n", {"epochs": 2, "hidden": [5], "batch_size": ROWS}),
     "towers with a head": (
         "mlp_classifier", "k",
-        {"epochs": 3, "hidden": [4], "head": "linear", "embedding": 3, "batch_size": ROWS},
+        {"epochs": 2, "hidden": [4], "head": "linear", "embedding": 3, "batch_size": ROWS},
     ),
 }  # fmt: skip
 UNION = """SELECT t.x, t.c, v.v, t.n FROM (

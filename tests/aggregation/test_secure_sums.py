@@ -32,7 +32,7 @@ from sqlfl.messages.wire import decode
 from sqlfl.transport.base import Transport
 from tests import test_border, test_truth
 from tests.conftest import Open
-from tests.depth import examples
+from tests.depth import examples, in_turn, spread
 from tests.federation import test_weighted_border
 from tests.federations import federation
 from tests.open_databases import in_memory
@@ -109,7 +109,7 @@ def test_parties_and_combined_clients_in_one_slot(database: Open) -> None:
 
 
 @given(test_border.OUTER_TOO, SEVERAL, METHODS, ENGINES, st.sampled_from(("warm", "predict")))
-@examples(2)
+@examples(1, 40)
 def test_the_traffic_is_what_explain_says(
     case: Case, clients: int, options: dict[str, object], engine: str, then: str
 ) -> None:
@@ -195,10 +195,13 @@ WAY_OF_LOSING = {
 }
 
 
-@pytest.fixture(scope="module", params=["lbfgs", "sgd", "admm"])
+LOSING = ("lbfgs", "sgd", "admm")
+
+
+@pytest.fixture(scope="module", params=LOSING)
 def without_loss(request: pytest.FixtureRequest) -> tuple[str, float]:
     """A statement, and the objective of its model where no round is lost."""
-    options = {"algorithm": request.param, "union": "secure", "seed": 1, "epochs": 6}
+    options = {"algorithm": request.param, "union": "secure", "seed": 1, "epochs": 4}
     statement = train_sql("m", "linear_regression", "y", QUERY.format("n"), **options)
     with contextlib.ExitStack() as stack:
 
@@ -212,7 +215,9 @@ def without_loss(request: pytest.FixtureRequest) -> tuple[str, float]:
         return statement, fed.model("m").metrics["objective"]
 
 
-@pytest.mark.parametrize("name", WAY_OF_LOSING)
+@pytest.mark.parametrize(
+    ("without_loss", "name"), in_turn(LOSING, tuple(WAY_OF_LOSING)), indirect=["without_loss"]
+)
 def test_a_lost_round_is_made_again(
     name: str, without_loss: tuple[str, float], database: Open
 ) -> None:
@@ -273,7 +278,7 @@ SECRET = tuple(
 )
 
 
-@pytest.mark.parametrize(("privacy", "options", "kind"), SECRET)
+@pytest.mark.parametrize(("privacy", "options", "kind"), spread(SECRET, 4))
 def test_private_traffic_is_what_explain_says(
     privacy: str, options: str, kind: str, database: Open
 ) -> None:
@@ -285,7 +290,7 @@ def test_vocabularies_are_told_in_clear(database: Open) -> None:
         fed,
         tap,
     ):
-        text = train_sql("m", "linear_regression", "y", QUERY.format("n"), union="secure")
+        text = train_sql("m", "linear_regression", "y", QUERY.format("n"), union="secure", epochs=2)
         plan = fed.explain(text)
         fed.sql(text)
         told = [decode(r.data) for r in tap.transport.recorded if r.direction == "up"]

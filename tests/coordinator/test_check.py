@@ -12,6 +12,7 @@ import pytest
 
 import sqlfl
 from sqlfl.base.errors import Error, OptionError, ParseError, PlanError
+from tests.depth import combinations
 from tests.open_databases import in_memory
 
 COLUMNS = "t.x, t.c, t.f, t.v, u.z, u.g"
@@ -73,9 +74,12 @@ class Case:
         return {name: np.array(values, object) for name, values in found.items()}
 
 
-@pytest.fixture(params=[(1, False), (3, False), (3, True)], ids=["one", "several", "combined"])
+DATABASES = {"one": (1, False), "several": (3, False), "combined": (3, True)}
+
+
+@pytest.fixture(params=DATABASES)
 def case(request: pytest.FixtureRequest) -> Iterator[Case]:
-    found = Case(int(np.random.default_rng().integers(1 << 30)), *request.param)
+    found = Case(int(np.random.default_rng().integers(1 << 30)), *DATABASES[request.param])
     yield found
     found.close()
 
@@ -100,8 +104,11 @@ def explained(values: np.ndarray, targets: np.ndarray, databases: np.ndarray, n:
     return max(0.0, 1 - (1 - share) * (n - 1) / (n - len(groups)))
 
 
-@pytest.mark.parametrize("engine", ["sql", "arrays"])
-@pytest.mark.parametrize("outer", ["", "LEFT"])
+@pytest.mark.parametrize(
+    ("case", "outer", "engine"),
+    combinations(tuple(DATABASES), ("", "LEFT"), ("sql", "arrays")),
+    indirect=["case"],
+)
 def test_the_numbers_are_those_of_the_central_join(case: Case, outer: str, engine: str) -> None:
     federated = f"FROM one.t t {outer} JOIN two.u u USING (k)"
     options = f"WITH (min_cell = {LEAST}, engine = '{engine}')"

@@ -33,7 +33,7 @@ WAYS = (
     "linear_regression WITH (union = 'secure', epochs = 2)",
 )
 COMBINED = "combined "
-NONE, SOME = (100, 200, 300), (0, 100, 200)
+NONE, SOME = (100, 200), (0, 100)
 """Numbers added to the keys of each client of b; the keys of `a.t` are 0 to 29."""
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
+import duckdb
 import pytest
 
 import sqlfl
 from tests.conftest import Open
 from tests.depth import in_turn
-from tests.federations import federation
+from tests.federations import Parties, federation
+from tests.open_databases import in_memory
 from tests.strategies import train_sql
 from tests.test_truth import compare
 
@@ -128,10 +133,23 @@ STATEMENTS = {
 }
 
 
-def clinic(database: Open, clients: int) -> tuple[dict[str, list], object]:
-    """Parties of `clients` databases each, rows dealt out in turn; and all tables in one."""
+@pytest.fixture(scope="module", params=[1, 2])
+def clinic(request: pytest.FixtureRequest) -> Iterator[tuple[Parties, duckdb.DuckDBPyConnection]]:
+    """Parties of so many databases each, rows dealt out in turn; and all tables in one."""
+    with contextlib.ExitStack() as stack:
+
+        def database(*statements: str) -> duckdb.DuckDBPyConnection:
+            con = stack.enter_context(in_memory())
+            for statement in statements:
+                con.execute(statement)
+            return con
+
+        yield dealt_out(database, request.param)
+
+
+def dealt_out(database: Open, clients: int) -> tuple[Parties, duckdb.DuckDBPyConnection]:
     whole = database(*(f"ATTACH ':memory:' AS {party}" for party in ("clinic", "lab", "town")))
-    parties = {}
+    parties: Parties = {}
     for party, statements in (("clinic", CLINIC), ("lab", LAB), ("town", WARDS)):
         whole.execute(f"USE {party}")
         for statement in statements:
@@ -151,10 +169,10 @@ ALONE = ("expressions of two tables of one party",)
 """What does not mean the same over a party of several clients."""
 
 
-@pytest.mark.parametrize(("name", "clients"), in_turn(STATEMENTS, (1, 2)))
-def test_statements_by_hand(name: str, clients: int, database: Open) -> None:
-    parties, whole = clinic(database, clients)
-    if clients > 1 and name in ALONE:
+@pytest.mark.parametrize(("name", "clinic"), in_turn(STATEMENTS, (1, 2)), indirect=["clinic"])
+def test_statements_by_hand(name: str, clinic: tuple[Parties, duckdb.DuckDBPyConnection]) -> None:
+    parties, whole = clinic
+    if len(parties["clinic"]) > 1 and name in ALONE:
         with federation(parties) as fed, pytest.raises(sqlfl.PlanError):
             fed.sql(train_sql("m", "linear_regression", "label", STATEMENTS[name]))
         return
@@ -178,8 +196,11 @@ REFUSED = {
 }
 
 
-def test_what_cannot_be_joined_is_refused_before_anything_runs(database: Open) -> None:
-    parties, _ = clinic(database, 1)
+@pytest.mark.parametrize("clinic", [1], indirect=True)
+def test_what_cannot_be_joined_is_refused_before_anything_runs(
+    clinic: tuple[Parties, duckdb.DuckDBPyConnection],
+) -> None:
+    parties, _ = clinic
     with federation(parties) as fed:
         for name, joined in REFUSED.items():
             query = f"SELECT label, days {joined}"
@@ -199,15 +220,17 @@ ODD_ONES = """
     LEFT JOIN lab.draws d ON v.patient = d.patient WHERE {condition}"""
 
 
-@pytest.mark.parametrize("engine", ["sql", "arrays"])
 @pytest.mark.parametrize(
-    "condition",
-    [
-        "d.n % 2 = 1 OR d.patient IS NULL",
-        "CASE d.n % 2 WHEN 1 THEN true ELSE d.patient IS NULL END",
-        "nullif(d.n % 2, 0) = 1 OR d.patient IS NULL",
-        "coalesce(d.n % 2, 1)",
-    ],
+    ("condition", "engine"),
+    in_turn(
+        (
+            "d.n % 2 = 1 OR d.patient IS NULL",
+            "CASE d.n % 2 WHEN 1 THEN true ELSE d.patient IS NULL END",
+            "nullif(d.n % 2, 0) = 1 OR d.patient IS NULL",
+            "coalesce(d.n % 2, 1)",
+        ),
+        ("sql", "arrays"),
+    ),
 )
 def test_a_view_that_gives_other_rows_each_time_is_read_once(
     condition: str, engine: str, database: Open

@@ -21,7 +21,7 @@ from sqlfl.messages.wire import decode
 from sqlfl.party.party import PartyClient
 from sqlfl.transport.base import Transport
 from tests.conftest import Open
-from tests.depth import examples
+from tests.depth import examples, in_turn
 from tests.federations import Parties, federation, trainable
 from tests.open_databases import in_memory
 from tests.strategies import Case, Databases, cases, predict_sql
@@ -60,7 +60,7 @@ def trained(
     parties: Parties, wrap: Callable[[Transport], Transport] | None = None
 ) -> Iterator[sqlfl.Federation]:
     with federation(parties, wrap) as fed:
-        fed.sql(f"TRAIN MODEL m USING linear_regression TARGET y WITH (epochs = 5) FROM ({QUERY})")
+        fed.sql(f"TRAIN MODEL m USING linear_regression TARGET y WITH (epochs = 2) FROM ({QUERY})")
         yield fed
 
 
@@ -285,12 +285,12 @@ def test_the_model_is_still_there_and_what_is_written_can_be_joined(
 # -- what crosses the border ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("kind", "target"), KINDS_OF_TARGETS.values(), ids=KINDS_OF_TARGETS)
-@pytest.mark.parametrize("clients", [1, 2])
+@pytest.mark.parametrize(("of", "clients"), in_turn(KINDS_OF_TARGETS, (1, 2)))
 def test_the_table_is_what_predict_shows_and_no_identifier_crosses(
-    kind: str, target: str, clients: int, database: Open
+    of: str, clients: int, database: Open
 ) -> None:
     """What crosses is what EXPLAIN says."""
+    kind, target = KINDS_OF_TARGETS[of]
     parts = [LEFT, LEFT.replace("'row '", "'row of 2: '")][:clients]
     parties = {"a": [database(part) for part in parts], "b": [database(RIGHT)]}
     query = QUERY.replace("u.y", f"u.{target}")
