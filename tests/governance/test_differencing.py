@@ -363,12 +363,15 @@ def assert_isolates_nobody(sets: list[set[int]]) -> None:
         assert left == 0 or left >= LEAST
 
 
+CASES = 50 if THOROUGH else 25
+
+
 @pytest.mark.parametrize("block", range(20 if THOROUGH else 1))
 def test_pairs_and_triples_of_statements(asks: Callable[[str], Ask], block: int) -> None:
-    """50 a block: the statements differ in few rows, by their conditions or by what is active."""
+    """The statements differ in few rows, by their conditions or by what is active."""
     random = np.random.default_rng(block)
     allowed = refused = 0
-    for case in range(50):
+    for case in range(CASES):
         ask = asks(f"analyst {case}")
         whole = set(random.choice(300, int(random.integers(40, 300)), replace=False).tolist())
         taken: list[set[int]] = []
@@ -391,5 +394,5 @@ def test_pairs_and_triples_of_statements(asks: Callable[[str], Ask], block: int)
             allowed, refused = allowed + bool(found), refused + (not found)
         assert_isolates_nobody(taken)
         assert_isolates_nobody(active)
-    assert allowed > 40
-    assert refused > 20
+    assert allowed > 0.8 * CASES
+    assert refused > 0.4 * CASES

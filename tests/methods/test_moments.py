@@ -21,7 +21,7 @@ from sqlfl.methods.moments.solving import (
     table_solution,
 )
 from tests.conftest import Open
-from tests.depth import combinations
+from tests.depth import in_turn
 from tests.federations import federation
 from tests.test_border import assert_disclosed, tapped
 
@@ -303,9 +303,7 @@ def statement(
     ("tables", "kind", "clients", "union"),
     [
         own
-        for own in combinations(
-            tuple(TABLES), (NUMBERS, CLASSES, SEVERAL), (1, 2), ("exact", "secure")
-        )
+        for own in in_turn(TABLES, (NUMBERS, CLASSES, SEVERAL), (1, 2), ("exact", "secure"), each=2)
         if own[0] != "union" or own[2] == 1  # a union over several databases is the same
     ],
 )
