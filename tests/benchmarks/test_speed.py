@@ -18,6 +18,7 @@ import pytest
 from sklearn.linear_model import LogisticRegression, Ridge
 
 from tests.benchmarks.scripts import imported
+from tests.depth import spread
 
 ROOT = Path(__file__).parent.parent.parent
 FOLDER = ROOT / "benchmarks"
@@ -241,7 +242,7 @@ def here(speed, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["star", "many", "flights"])
+@pytest.mark.parametrize("name", spread(["star", "flights", "many"], 2))
 @pytest.mark.usefixtures("here")
 def test_both_sides_come_to_the_gap(
     speed,

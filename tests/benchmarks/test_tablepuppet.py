@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from math import ceil
 from pathlib import Path
@@ -15,9 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.benchmarks.scripts import imported
 from tests.depth import SEED, THOROUGH
 
-ROOT = Path(__file__).parent.parent.parent
 USERS, MOVIES, RATINGS = 60, 80, 1500
 GENRES = ("Comedy", "Drama", "Horror", "Western")
 EPOCHS, BATCH, INNER = 3, 900, 10
@@ -69,7 +67,12 @@ def source(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_the_comparison_runs_and_is_rendered(source: Path, tmp_path: Path) -> None:
+def test_the_comparison_runs_and_is_rendered(
+    source: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """One test, so that workers do not each make the runs."""
     work, page = tmp_path / "work", tmp_path / "page.md"
     page.write_text("# Results\n\n<!-- tablepuppet: begin -->\n<!-- tablepuppet: end -->\n\nend\n")
@@ -77,7 +80,8 @@ def test_the_comparison_runs_and_is_rendered(source: Path, tmp_path: Path) -> No
     only = "" if THOROUGH else settings[0]
     into = ["--page", str(page), "--figures", str(tmp_path / "figures")]
     few = ["--only", f"{settings[0]}/RFL"]
-    first, then, rendered = _run(source, work, few, ["--only", only, *into], ["--render"])
+    calls = (few, ["--only", only, *into], ["--render"])
+    first, then, rendered = _run(source, work, monkeypatch, capsys, *calls)
     total = sum(METHODS[setting.partition("/")[0]] for setting in settings)
     begun = [line for line in (first + then).splitlines() if line.endswith(" ...")]
     assert len(begun) == len(set(begun)) == total, "only what is missing is to be made"
@@ -93,28 +97,22 @@ def test_the_comparison_runs_and_is_rendered(source: Path, tmp_path: Path) -> No
     _check_files(rendered, page.read_text(), tmp_path / "figures", len(settings))
 
 
-CALLS = """
-import json, sys
-sys.path[0] = "benchmarks"
-import tablepuppet
-for arguments in json.loads(sys.argv[1]):
-    sys.argv[1:] = arguments
-    tablepuppet.main()
-    print("\\f", flush=True)
-"""
-
-
-def _run(source: Path, work: Path, *more: list[str]) -> list[str]:
+def _run(
+    source: Path,
+    work: Path,
+    patch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    *more: list[str],
+) -> list[str]:
     """What the program prints with each of the lists of arguments, one after the other."""
     usual = [str(source), "--work", str(work), "--epochs", str(EPOCHS), "--batch", str(BATCH)]
-    arguments = json.dumps([[*usual, *own] for own in more])
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", CALLS, arguments],
-        cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done.stdout.split("\f\n")[:-1]
+    told = []
+    with imported("tablepuppet") as found:
+        for arguments in more:
+            patch.setattr(sys, "argv", ["tablepuppet.py", *usual, *arguments])
+            found.tablepuppet.main()
+            told.append(capsys.readouterr().out)
+    return told
 
 
 def _check_rounds(results: dict[str, Any], setting: str) -> None:
