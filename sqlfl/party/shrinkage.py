@@ -2,6 +2,9 @@
 
 With weights θ = S η, S = diag(1 / √strength), a strength's ridge on θ is l2 on η. So a block with
 strengths is trained as one over the columns X̃ S, whose penalty is l2, and its θ follows.
+
+Of the way to its limit Fellner and Schall's step leaves about half each time. So steps of log λ are
+lengthened by the secant through the last two.
 """
 
 from __future__ import annotations
@@ -22,6 +25,8 @@ FIRST = 10.0
 """Rows of curvature 1 that the first ridge of a group weighs as much as."""
 LEAST, MOST = 1e-3, 1e7
 """The same of all ridges."""
+LONGEST = 3.0
+"""Factor by which a step of log λ is lengthened at most."""
 SMALLEST = 1e-12
 """Smallest |β|²: a group whose weights vanish gets the largest ridge."""
 
@@ -34,6 +39,9 @@ class Shrinkage:
     """int (d,): as `Encoding.groups` has them."""
     strengths: Float
     """(groups,): ridge of each, as a multiple of l2."""
+    steps: tuple[Float, Float] | None = None
+    """Of log λ in the last update, (groups,) each: what Fellner and Schall's step asked for, and
+    what was made of it; None before the first update."""
 
     @classmethod
     def first(cls, groups: Array, rows: int, l2: float) -> Shrinkage:
@@ -94,9 +102,25 @@ class Shrinkage:
         edf *= directions
         ridge = dispersion * edf / np.maximum(squares, SMALLEST * dispersion)
         size = curvature / max(rows, 1)
-        ridge = np.clip(ridge, LEAST * size, MOST * size)
+        asked = np.log(np.clip(ridge, LEAST * size, MOST * size) / (l2 * self.strengths))
+        made = asked * self._lengths(asked)
+        strengths = np.clip(self.strengths * np.exp(made), LEAST * size / l2, MOST * size / l2)
         free = int(np.sum(self.groups < 0)) * directions
-        return replace(self, strengths=ridge / l2), float(edf.sum() + free)
+        after = replace(self, strengths=strengths, steps=(asked, made))
+        return after, float(edf.sum() + free)
+
+    def _lengths(self, asked: Float) -> Float:
+        """Return by how much to lengthen steps of log λ: the secant through the last two, of each
+        group for itself, from 1 to LONGEST."""
+        lengths = np.ones(len(asked))
+        if self.steps is None:
+            return lengths
+        before, made = (np.pad(step, (0, len(asked) - len(step))) for step in self.steps)
+        towards = before * asked > 0.0  # else the last step went too far
+        size = np.abs(made)
+        shorter = np.maximum(np.abs(before) - np.abs(asked), size / LONGEST)
+        sought = np.divide(size, shorter, out=lengths, where=towards)
+        return np.maximum(sought, 1.0)
 
 
 def scaled_gram(gram: GramMatrix, scales: Float) -> GramMatrix:

@@ -66,7 +66,7 @@ LEAST_SPREAD = 1e-150
 """Dispersion of targets without any, such as a constant: strengths are relative to it."""
 VISIBLE = 1.1
 """Spread of a table's rows that the card tells of: less is chance."""
-SETTLED, SETTLED_SHARE = 0.05, 0.005
+SETTLED, SETTLED_SHARE = 0.05, 0.01
 """Degrees of freedom, and a share of all of them: strengths whose change moves them by less than
 the larger one are found."""
 EXACT_ROUNDING = 1e-18
