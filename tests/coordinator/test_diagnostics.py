@@ -90,7 +90,7 @@ def test_weights_are_those_of_the_central_model(case: Case, engine: str) -> None
 
 
 @given(OUTER_TOO, st.integers(2, 3), st.booleans())
-@examples(2)
+@examples(1, 40)
 def test_clients_of_one_party_tell_one_block(case: Case, clients: int, combine: bool) -> None:
     """Categories are hashes then; their weights are those of one client's, in another order."""
     found = []

@@ -691,7 +691,7 @@ def test_each_part_of_an_entry_counts() -> None:
         assert account_epsilon([less], 1e-4) < account_epsilon([whole], 1e-4)
 
 
-@pytest.mark.parametrize("kind", spread(("prepare", "send_labels", "residuals", "save"), 2))
+@pytest.mark.parametrize("kind", spread(("prepare", "send_labels", "residuals", "save"), 1))
 def test_a_process_that_is_killed_leaves_what_it_reserved(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "clinic.duckdb"
     with duckdb.connect(path) as con:

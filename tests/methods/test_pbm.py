@@ -181,7 +181,7 @@ def test_estimates_are_unbiased_and_vary_as_they_should() -> None:
     bins, theta = 6, 0.2
     exact = run(problem, MemoryChannel(join.engines)).algorithm._embedding  # type: ignore[attr-defined]
     draws = []
-    for _ in range(400 if THOROUGH else 150):
+    for _ in range(400 if THOROUGH else 80):
         found = run(drawn(problem, bins, theta), MemoryChannel(join.engines))
         draws.append(found.algorithm._embedding)  # type: ignore[attr-defined]
     sample = np.array(draws, np.float64)
