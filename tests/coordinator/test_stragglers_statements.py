@@ -97,7 +97,7 @@ def test_who_is_in_time_changes_no_bit(database: Open, way: str) -> None:
 @pytest.mark.parametrize("union", ["exact", "secure", "consensus"])
 def test_clients_of_a_slot_sum_among_themselves(database: Open, union: str) -> None:
     algorithm = "admm" if union == "consensus" else "sgd"
-    options = f"algorithm = '{algorithm}', epochs = 4, seed = 1, union = '{union}'"
+    options = f"algorithm = '{algorithm}', epochs = 2, seed = 1, union = '{union}'"
     with federation(several(database)) as fed:
         expected = losses(fed, "logistic_regression", options)
         found = losses(fed, "logistic_regression", f"{options}, {PATIENT}")

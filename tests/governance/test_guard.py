@@ -283,30 +283,30 @@ def test_databases_that_a_party_combines_are_refused(database: Open) -> None:
             fed.sql(TRAIN)
 
 
-@pytest.mark.parametrize(
-    ("rules", "said"),
-    [
-        ('{"min_rows":"x"}', "min_rows must be an integer"),
-        ('{"min_rows":0}', "min_rows = 0, and must be a whole number from 1 up"),
-        ('{"labels":"bogus"}', "labels = 'bogus', and must be 'exact', 'noised' or 'never'"),
-        ('{"labels":"Never"}', "labels = 'Never', and must be 'exact'"),
-        ('{"predictions":"noised and secure_sum"}', "predictions = 'noised and secure_sum', and"),
-        ('{"approval":"sometimes"}', "approval = 'sometimes', and must be 'always'"),
-        ('{"kinds":["none"]}', r"kinds = \('none',\), and must be a list"),
-        ('{"hours":"morning"}', "hours = 'morning', and must be the hours of a day"),
-        ('{"lease":-1}', "lease = -1.0, and must be"),
-        ('{"memory":0}', "memory = 0, and must be"),
-        ('{"labels":null}', "labels must be text"),
-        ('{"label":"never"}', "without a field label"),
-    ],
-)
+DAMAGED = [
+    ('{"min_rows":"x"}', "min_rows must be an integer"),
+    ('{"min_rows":0}', "min_rows = 0, and must be a whole number from 1 up"),
+    ('{"labels":"bogus"}', "labels = 'bogus', and must be 'exact', 'noised' or 'never'"),
+    ('{"labels":"Never"}', "labels = 'Never', and must be 'exact'"),
+    ('{"predictions":"noised and secure_sum"}', "predictions = 'noised and secure_sum', and"),
+    ('{"approval":"sometimes"}', "approval = 'sometimes', and must be 'always'"),
+    ('{"kinds":["none"]}', r"kinds = \('none',\), and must be a list"),
+    ('{"hours":"morning"}', "hours = 'morning', and must be the hours of a day"),
+    ('{"lease":-1}', "lease = -1.0, and must be"),
+    ('{"memory":0}', "memory = 0, and must be"),
+    ('{"labels":null}', "labels must be text"),
+    ('{"label":"never"}', "without a field label"),
+]
+
+
 def test_a_damaged_policy_allows_nothing(
-    fed: sqlfl.Federation, clinic: duckdb.DuckDBPyConnection, rules: str, said: str
+    fed: sqlfl.Federation, clinic: duckdb.DuckDBPyConnection
 ) -> None:
     ruled(clinic)
-    clinic.execute("UPDATE sqlfl.policies SET rules = ?", [rules])
-    with pytest.raises(sqlfl.Error, match=rf"policy r in sqlfl\.policies is damaged.*{said}"):
-        fed.sql(TRAIN)
+    for rules, said in DAMAGED:
+        clinic.execute("UPDATE sqlfl.policies SET rules = ?", [rules])
+        with pytest.raises(sqlfl.Error, match=rf"policy r in sqlfl\.policies is damaged.*{said}"):
+            fed.sql(TRAIN)
     with sqlfl.owner(clinic) as owner:
         owner.sql("CREATE OR REPLACE TRAINING POLICY r")
     fed.sql(TRAIN)
