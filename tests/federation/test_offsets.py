@@ -16,6 +16,7 @@ from sqlfl.messages.wire import decode
 from sqlfl.store.model_document import history_to_bytes, model_from, model_to_json
 from tests.clinic import QUERY, central, clinics, predicted
 from tests.conftest import Open
+from tests.depth import in_turn
 from tests.federations import federation
 from tests.governance.clinic import ruled
 from tests.open_databases import in_memory
@@ -91,11 +92,11 @@ def fed(parties: dict[str, list[duckdb.DuckDBPyConnection]]) -> Iterator[sqlfl.F
         yield made
 
 
-@pytest.mark.parametrize(("kind", "clause"), GIVEN)
-@pytest.mark.parametrize("engine", ["arrays", "sql"])
+@pytest.mark.parametrize(("given", "engine"), in_turn(GIVEN, ["arrays", "sql"]), ids=str)
 def test_the_means_are_those_of_newtons_method(
-    fed: sqlfl.Federation, kind: str, clause: str, engine: str
+    fed: sqlfl.Federation, given: tuple[str, str], engine: str
 ) -> None:
+    kind, clause = given
     text = query(kind, clause)
     x, y, years = central(text)
     fed.sql(train(kind, clause, engine=engine))

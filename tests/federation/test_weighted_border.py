@@ -132,7 +132,9 @@ def test_class_weights_of_zero_leave_categories_out(parties: Parties) -> None:
         assert_disclosed(plan, recorded, parties, epochs=epochs, outputs=5, draws=DRAWS)
 
 
-@pytest.mark.parametrize("options", ALGORITHMS, ids=str)
+@pytest.mark.parametrize(
+    ("options", "parties"), in_turn(ALGORITHMS, (1, 2)), ids=str, indirect=["parties"]
+)
 def test_the_traffic_of_a_warm_start_is_what_explain_says(
     parties: Parties, options: dict[str, object]
 ) -> None:

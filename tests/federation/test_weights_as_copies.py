@@ -72,7 +72,7 @@ def predictions(found: Parties, statement: str) -> np.ndarray:
 def test_a_weight_is_a_number_of_copies(
     database: Open, algorithm: str, kind: str, clients: int, engine: str
 ) -> None:
-    options = {"algorithm": algorithm, "epochs": 15, "engine": engine, "learning_rate": 0.2}
+    options = {"algorithm": algorithm, "epochs": 6, "engine": engine, "learning_rate": 0.2}
     if algorithm != "sgd":
         del options["learning_rate"]
     statement = train_sql("m", kind, "y", SELECT.format(weight=""), **options)
@@ -87,7 +87,7 @@ def test_a_weight_is_a_number_of_copies(
 
 @pytest.mark.parametrize("clients", [1, 2])
 def test_only_the_proportions_of_weights_matter(database: Open, clients: int) -> None:
-    statement = train_sql("m", "softmax_regression", "y", SELECT.format(weight="v.w, "), epochs=30)
+    statement = train_sql("m", "softmax_regression", "y", SELECT.format(weight="v.w, "), epochs=10)
     statement = statement.replace("TARGET y", "TARGET y WEIGHT w")
     expected = predictions(parties(database, clients, repeated=False), statement)
     for factor in (1e-25, 1e-3, 1e25):
