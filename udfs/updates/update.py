@@ -6,6 +6,8 @@ plain one-hot columns and μ is `Encoding.centre`. Every step works on X and cor
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -172,24 +174,28 @@ class SqlEngine:
         weight, source = sql.column("value", "v"), self._snapshot.table(self._table, "t")
         joined = exp.select(sql.column("k", "v")).from_(source)
         joined = joined.join(self._given("values", "v"), on=_same("r", "t", "v"))
-        for start in range(0, encoding.numeric, CHUNK):
-            chunk = range(start, min(start + CHUNK, encoding.numeric))
-            sums = (
-                sql.named(sql.total(sql.times(sql.column(f"x{p}", "t"), weight)), f"x{p}")
-                for p in chunk
-            )
-            numbers = self._run(joined.select(*sums).group_by(sql.column("k", "v")), tables)
-            for p in chunk:
-                gradient[p, numbers["k"]] = numbers[f"x{p}"]
-        for number, offset in enumerate(encoding.offsets[:-1]):
-            code = sql.column(f"k{number}", "t")
-            query = joined.select(sql.named(code, "code"), sql.named(sql.total(weight), "value"))
-            entries = self._run(query.group_by(code, sql.column("k", "v")), tables)
-            known = entries["code"] >= 0
-            place = entries["code"][known] + offset, entries["k"][known]
-            gradient[place] = entries["value"][known]
-        query = joined.select(sql.named(sql.total(weight), "value")).group_by(sql.column("k", "v"))
-        value_sums = self._run(query, tables)
+        with self._registered(tables):
+            for start in range(0, encoding.numeric, CHUNK):
+                chunk = range(start, min(start + CHUNK, encoding.numeric))
+                sums = (
+                    sql.named(sql.total(sql.times(sql.column(f"x{p}", "t"), weight)), f"x{p}")
+                    for p in chunk
+                )
+                query = joined.select(*sums).group_by(sql.column("k", "v"))
+                numbers = sql.columns(self._con, query)
+                for p in chunk:
+                    gradient[p, numbers["k"]] = numbers[f"x{p}"]
+            for number, offset in enumerate(encoding.offsets[:-1]):
+                code = sql.column(f"k{number}", "t")
+                query = joined.select(
+                    sql.named(code, "code"), sql.named(sql.total(weight), "value")
+                )
+                entries = sql.columns(self._con, query.group_by(code, sql.column("k", "v")))
+                known = entries["code"] >= 0
+                place = entries["code"][known] + offset, entries["k"][known]
+                gradient[place] = entries["value"][known]
+            query = joined.select(sql.named(sql.total(weight), "value"))
+            value_sums = sql.columns(self._con, query.group_by(sql.column("k", "v")))
         totals = np.zeros(values.shape[1])
         totals[value_sums["k"]] = value_sums["value"]
         return gradient - np.outer(self.centre, totals)
@@ -315,12 +321,18 @@ class SqlEngine:
         return self._snapshot.table(f"given_{part}", alias)
 
     def _run(self, query: exp.Select, tables: dict[str, pa.Table]) -> dict[str, Any]:
-        """The query's columns, with `tables` registered under the names that `_given` makes."""
+        """Return the query's columns, with `tables` registered."""
+        with self._registered(tables):
+            return sql.columns(self._con, query)
+
+    @contextmanager
+    def _registered(self, tables: dict[str, pa.Table]) -> Iterator[None]:
+        """Register `tables`, in the block, under the names that `_given` makes."""
         names = [self._snapshot.name(f"given_{part}") for part in tables]
         for name, table in zip(names, tables.values(), strict=True):
             self._con.register(name, table)
         try:
-            return sql.columns(self._con, query)
+            yield
         finally:
             for name in names:
                 self._con.unregister(name)
