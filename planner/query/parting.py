@@ -74,7 +74,7 @@ class _Test:
 
     relation: int
     node: exp.Expr
-    alike: bool
+    null_is_false: bool
     """True if NULL has the same effect as FALSE where it stands."""
 
     @property
@@ -84,7 +84,7 @@ class _Test:
         found: list[tuple[exp.Expr, exp.Expr]] = [(self.node.copy(), exp.true())]
         if isinstance(self.node, exp.Is) or _is_not_null(self.node):
             return [*found, (negated, exp.false())]
-        if self.alike:
+        if self.null_is_false:
             other = exp.Coalesce(this=negated, expressions=[exp.true()])
             return [*found, (other, exp.false())]
         missing = exp.Is(this=operand(self.node.copy()), expression=exp.Null())
@@ -105,9 +105,10 @@ def _parts(draft: Draft, block: DraftBlock, terms: list[Term]) -> list[DraftBloc
             done.append(part)
             continue
         term, test = found
-        _check(draft, block, term, len(done) + len(waiting))
+        outcomes = test.outcomes
+        _check(draft, block, term, len(done) + len(waiting) + len(outcomes))
         terms.append(term)
-        waiting[:0] = [_told(part, test, *outcome) for outcome in test.outcomes]
+        waiting[:0] = [_decided(part, test, *outcome) for outcome in outcomes]
     if len(done) == 1:
         return [block]
     return [part.whole for part in done if not part.is_empty] or [done[0].whole]
@@ -137,9 +138,9 @@ def _first(draft: Draft, block: DraftBlock) -> tuple[Term, _Test] | None:
     return None
 
 
-def _check(draft: Draft, block: DraftBlock, term: Term, others: int) -> None:
-    """Refuse too many parts, and tables that may have other rows in each part."""
-    if others + 2 > MAX_PARTS:
+def _check(draft: Draft, block: DraftBlock, term: Term, parts: int) -> None:
+    """Refuse too many `parts`, and tables that may have other rows in each part."""
+    if parts > MAX_PARTS:
         raise draft.error(
             f"tests of several parties would part the rows into more than {MAX_PARTS} parts",
             term.span,
@@ -189,36 +190,36 @@ def _tests(
 
 
 def _walked(
-    block: DraftBlock, node: exp.Expr, truth: bool, alike: bool
+    block: DraftBlock, node: exp.Expr, truth: bool, null_is_false: bool
 ) -> Iterator[_Test | int | None]:
     """Yield what an expression depends on: its largest tests, and the relations of other columns.
     None stands for a part that several relations decide.
 
-    `truth`: the node is a test, or an operand of AND, OR or NOT. `alike`: NULL has the same effect
-    as FALSE.
+    `truth`: the node is a test, or an operand of AND, OR or NOT. `null_is_false`: NULL has the same
+    effect as FALSE.
     """
     reads = block.reads(Term(node, None))
     if not reads:
         return
     if len(reads) == 1 and (truth or _is_test(node)):
-        yield _Test(reads[0], node, alike)
+        yield _Test(reads[0], node, null_is_false)
         return
-    found = list(_within(block, node, alike))
+    found = list(_within(block, node, null_is_false))
     if len(reads) == 1 and not (found and all(isinstance(part, _Test) for part in found)):
         yield reads[0]
     else:
         yield from found
 
 
-def _within(block: DraftBlock, node: exp.Expr, alike: bool) -> Iterator[_Test | int | None]:
+def _within(block: DraftBlock, node: exp.Expr, null_is_false: bool) -> Iterator[_Test | int | None]:
     """Yield the same of the parts of an expression."""
     if isinstance(node, exp.Query | exp.Lambda | exp.Window | exp.Escape) or _is_guard(node):
         yield None
     elif isinstance(node, exp.Paren):
-        yield from _walked(block, node.this, _is_test(node), alike)
+        yield from _walked(block, node.this, _is_test(node), null_is_false)
     elif isinstance(node, exp.And | exp.Or):
         for side in (node.left, node.right):
-            yield from _walked(block, side, True, alike)
+            yield from _walked(block, side, True, null_is_false)
     elif isinstance(node, exp.Not):
         yield from _walked(block, node.this, True, False)
     elif isinstance(node, exp.Case):
@@ -286,17 +287,21 @@ def _searched(node: exp.Expr) -> exp.Case:
 # -- parts -----------------------------------------------------------------------------------------
 
 
-def _told(part: _Part, test: _Test, condition: exp.Expr, value: exp.Expr) -> _Part:
+def _decided(part: _Part, test: _Test, condition: exp.Expr, value: exp.Expr) -> _Part:
     """Return the rows of the part that fulfil the condition, with the test's value in them."""
     text = to_sql(test.node)
-    sure = not test.alike or (isinstance(value, exp.Boolean) and bool(value.this))
+    sure = not test.null_is_false or (isinstance(value, exp.Boolean) and bool(value.this))
 
-    def told(term: Term, is_condition: bool, left: OuterJoin | None = None) -> Term:
+    def decided(term: Term, is_condition: bool, left: OuterJoin | None = None) -> Term:
         if left is not None and test.relation in map(part.block.of, left.group.ids):
             return term  # which decides what the test is of
         holder = exp.Paren(this=term.expression.copy())
         for found in list(_walked(part.block, holder.this, is_condition, is_condition)):
-            if isinstance(found, _Test) and (sure or found.alike) and to_sql(found.node) == text:
+            if (
+                isinstance(found, _Test)
+                and (sure or found.null_is_false)
+                and to_sql(found.node) == text
+            ):
                 found.node.replace(value.copy())
         for case in nodes(holder, exp.Case):
             _settle(part.block, case)
@@ -305,9 +310,9 @@ def _told(part: _Part, test: _Test, condition: exp.Expr, value: exp.Expr) -> _Pa
 
     block = _each(
         part.block,
-        lambda t: told(t, True),
-        lambda t: told(t, False),
-        lambda t, left: told(t, True, left),
+        lambda t: decided(t, True),
+        lambda t: decided(t, False),
+        lambda t, left: decided(t, True, left),
     )
     known = [term.expression for term in block.tree.conditions]
     is_empty = part.is_empty or any(isinstance(e, exp.Boolean) and not e.this for e in known)

@@ -9,6 +9,7 @@ import duckdb
 import pytest
 
 from sqlfl.base.errors import PlanError
+from sqlfl.planner.query import parting
 from tests.contradictions import contradicts_itself, note_contradiction
 from tests.depth import SEED, THOROUGH
 from tests.planner.central import ordered, planned_rows
@@ -133,6 +134,18 @@ def test_others_are_refused(query: str, catalog: DatabaseCatalog) -> None:
         plan(catalog, query)
     assert caught.value.line
     assert caught.value.hint
+
+
+def test_parts_are_counted_by_all_outcomes(
+    catalog: DatabaseCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A test whose NULL matters makes three parts."""
+    query = f"SELECT ((o.amount > 6) = (p.age > 35)) AS x, p.age, o.id {JOIN}"
+    monkeypatch.setattr(parting, "MAX_PARTS", 3)
+    assert len(plan(catalog, query).blocks) == 3
+    monkeypatch.setattr(parting, "MAX_PARTS", 2)
+    with pytest.raises(PlanError, match="more than 2 parts"):
+        plan(catalog, query)
 
 
 # -- random queries --------------------------------------------------------------------------------
