@@ -127,9 +127,13 @@ class Owner:
 
     Policies and grants are kept in its schema `sqlfl`, or in that of a store. Use `sqlfl.owner()`;
     also a context manager.
+
+    coordinator : name of the coordinator to which the party's agent answers, for the sentences of
+        requests; empty where there is no agent.
     """
 
-    def __init__(self, source: Given, store: Given | None = None) -> None:
+    def __init__(self, source: Given, store: Given | None = None, *, coordinator: str = "") -> None:
+        self._coordinator = coordinator
         self._places = Places(source, store)
         self._con = self._places.con
         self._place = current_place(self._con)
@@ -427,9 +431,9 @@ class Owner:
             facts = {t: measured[t] for t in tables if item.state == WAITING}
             policy = strictest(rules) if rules else None
             if item.study is None:
-                said = summarise(item, policy, own, facts, now)
+                said = summarise(item, policy, own, facts, now, self._coordinator)
             else:
-                said = summarise_study(item, item.study, policy, own, facts, now)
+                said = summarise_study(item, item.study, policy, own, facts, now, self._coordinator)
             rows.append({
                 "request": item.number,
                 "state": item.state,

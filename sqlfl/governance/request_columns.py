@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from sqlfl.base.codec import LEFT_OUT
 from sqlfl.contract.schema import SlotSpecification
 from sqlfl.governance.fragments import roles_of
 from sqlfl.governance.policies import FILTER, IDENTIFY, JOIN, LABEL, TRAIN
@@ -39,6 +40,10 @@ class SlotColumns:
     uses: tuple[ColumnUse, ...]
     chosen: tuple[str, ...] = ()
     """Clauses that choose among rows by something other than values, such as LIMIT."""
+    constants: tuple[tuple[str, str], ...] | None = field(default=None, metadata=LEFT_OUT)
+    """(column, constant) of columns that are conditions on rows, and the constants beside them in
+    the SQL; None without such.
+    """
 
     def names(self, role: str) -> tuple[str, ...]:
         return tuple(dict.fromkeys(use.name for use in self.uses if use.role == role))
@@ -54,7 +59,15 @@ def _of_slot(item: SlotSpecification, proposed: Read) -> SlotColumns:
     uses = {use for reading in readings for use in _uses(item, reading)}
     chosen = {clause for reading in readings for clause in reading.chosen}
     tables = tuple(sorted(proposed.tables[item.slot]))
-    return SlotColumns(item.slot, tables, tuple(sorted(uses)), tuple(sorted(chosen)))
+    constants = tuple(sorted({
+        (column.name, text)
+        for reading in readings
+        for column, text in reading.beside
+        if text is not None and column in reading.filters
+    }))  # fmt: skip
+    return SlotColumns(
+        item.slot, tables, tuple(sorted(uses)), tuple(sorted(chosen)), constants or None
+    )
 
 
 def _uses(item: SlotSpecification, reading: SelectReading) -> Iterator[ColumnUse]:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from sqlfl.base import sanitize
+from sqlfl.contract.methods import part_of
 from sqlfl.contract.request import Request
 from sqlfl.contract.schema import SlotSpecification, specifications_from_json
 from sqlfl.governance import noising
@@ -37,10 +38,6 @@ MIN_ROWS = 20
 """Rows from which that share says something."""
 MANY_VALUES = 40
 """Distinct values from which a text is called free text, without a policy's `max_categories`."""
-GOES = (
-    "All of it goes to the coordinator (the computer that puts all parties' parts together), which"
-)
-"""Begin of the sentence about who gets what leaves."""
 FOR_OTHERS = {
     True: "sends other parties, for each of their rows, numbers that it makes of the labels, and ",
     False: "sends other parties what their part of the work takes and ",
@@ -76,12 +73,14 @@ def summarise(
     grants: Sequence[Grant],
     facts: Mapping[Table, TableFacts | None],
     now: dt.datetime,
+    coordinator: str = "",
 ) -> Summary:
     """Return the sentences and warnings of a request.
 
     policy : the strictest of those that the request's tables have for the analyst now; None if
         there is none. grants : all grants of the tables to the analyst that were not revoked.
     facts : tables that were measured; None for a table that cannot be read.
+    coordinator : its name, by which the party's agent knows it; empty where there is no agent.
     """
     if not filed.columns:
         said = EARLIER.format(number=filed.number, analyst=filed.analyst)
@@ -92,7 +91,7 @@ def summarise(
             _whose(filed, facts),
             roles_in_words(filed.columns),
             left.leaves(),
-            _how_often(filed, left, policy),
+            _how_often(filed, left, policy, coordinator),
             inferred_of(
                 left,
                 others=_trains(filed) and clear_labels(filed),
@@ -100,6 +99,17 @@ def summarise(
             ),
         ),
         tuple(warnings_of(filed, policy, grants, facts, now)),
+    )
+
+
+def goes(coordinator: str) -> str:
+    """Return the beginning of the sentence about who gets what leaves. coordinator : its name, as
+    far as the party knows it.
+    """
+    named = f" {coordinator}" if coordinator else ""
+    return (
+        f"All of it goes to the coordinator{named} (the computer that puts all parties' parts "
+        "together), which"
     )
 
 
@@ -176,11 +186,24 @@ def roles_in_words(slots: Sequence[SlotColumns]) -> str:
             f"{use.table[2]}.{use.name}" if several else use.name for use in uses
         ))  # fmt: skip
         if names:
-            told.append(f"{listed(names)} {one if len(names) == 1 else many}")
+            beside = _constants(slots) if role == FILTER else ""
+            told.append(f"{listed(names)} {one if len(names) == 1 else many}{beside}")
     chosen = sorted({clause for slot in slots for clause in slot.chosen})
     if chosen:
         told.append(f"{listed(chosen)} to choose among rows")
     return f"It uses {'; '.join(told)}." if told else "It uses no column of them."
+
+
+def _constants(slots: Sequence[SlotColumns]) -> str:
+    """Return the constants beside columns of conditions, as ' (constants: age 30 and 60)'."""
+    by_column: dict[str, list[str]] = {}
+    for slot in slots:
+        for name, text in slot.constants or ():
+            by_column.setdefault(name, []).append(sanitize.clipped(sanitize.line(text), 40))
+    if not by_column:
+        return ""
+    parts = (f"{name} {listed(dict.fromkeys(texts))}" for name, texts in by_column.items())
+    return f" (constants: {'; '.join(parts)})"
 
 
 def inferred_of(left: Disclosed, *, others: bool, targets: bool = False) -> str:
@@ -207,7 +230,9 @@ def _trains(filed: Filed) -> bool:
     return filed.request.purpose == "train"
 
 
-def _how_often(filed: Filed, left: Disclosed, policy: TrainingPolicy | None) -> str:
+def _how_often(
+    filed: Filed, left: Disclosed, policy: TrainingPolicy | None, coordinator: str
+) -> str:
     request = filed.request
     gets = {
         "train": "lets {} use the model",
@@ -226,8 +251,19 @@ def _how_often(filed: Filed, left: Disclosed, policy: TrainingPolicy | None) -> 
     elif math.isinf(most):
         often = "there are as many rounds as the data take"
     else:
-        often = f"one run has at most {most:,.0f} round{'s' * (most != 1)}"
-    return f"{GOES} {others}{gets}; {often}, and {_runs(policy, filed.analyst)}."
+        often = f"one run has at most {most:,.0f} round{'s' * (most != 1)}{_usually(filed, most)}"
+    return f"{goes(coordinator)} {others}{gets}; {often}, and {_runs(policy, filed.analyst)}."
+
+
+def _usually(filed: Filed, most: float) -> str:
+    """Return the usual rounds of a training in words; '' if it usually has all."""
+    request = filed.request
+    items = specifications_from_json(filed.specification)
+    fits_once = request.purpose == "train" and request.privacy == "null"
+    if not fits_once or any(item.folds or item.device for item in items):
+        return ""
+    usual = part_of(request.algorithm, "options").usual.usual_rounds
+    return "" if usual is None or usual[1] >= most else f", usually {usual[0]} to {usual[1]}"
 
 
 def _identifiers(slots: Sequence[SlotColumns]) -> str:

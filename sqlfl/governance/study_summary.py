@@ -16,11 +16,11 @@ from sqlfl.governance.policies import FILTER, IDENTIFY, JOIN, LABEL, TRAIN, Gran
 from sqlfl.governance.request_columns import OFFSET, WEIGHT
 from sqlfl.governance.request_summary import (
     FOR_OTHERS,
-    GOES,
     NUMBERS_OR_TARGETS,
     TARGETS,
     Summary,
     clear_labels,
+    goes,
     inferred_of,
     roles_in_words,
     rows_in_words,
@@ -63,6 +63,7 @@ def summarise_study(
     grants: Sequence[Grant],
     facts: Mapping[Table, TableFacts | None],
     now: dt.datetime,
+    coordinator: str = "",
 ) -> Summary:
     """Return the sentences and warnings of a request for a study. Arguments as of
     `request_summary.summarise`.
@@ -73,7 +74,7 @@ def summarise_study(
             _aim(filed, study, facts),
             roles_in_words(filed.columns),
             left.leaves(),
-            _how_often(filed, study, policy),
+            _how_often(filed, study, policy, coordinator),
             inferred_of(
                 left,
                 others=_trains(study) and clear_labels(filed),
@@ -251,7 +252,7 @@ def _others(study: Study) -> set[str]:
     return kinds
 
 
-def _how_often(filed: Filed, study: Study, policy: TrainingPolicy | None) -> str:
+def _how_often(filed: Filed, study: Study, policy: TrainingPolicy | None, coordinator: str) -> str:
     rounds = study.rounds
     if policy is not None:
         rounds = policy.rounds if rounds is None else min(rounds, policy.rounds)
@@ -261,7 +262,7 @@ def _how_often(filed: Filed, study: Study, policy: TrainingPolicy | None) -> str
     if _sends_targets(filed, study):
         others = NUMBERS_OR_TARGETS if _trains(study) else TARGETS
     return (
-        f"{GOES} {others}lets {filed.analyst} use the results; "
+        f"{goes(coordinator)} {others}lets {filed.analyst} use the results; "
         f"until {study.until:%Y-%m-%d %H:%M} UTC "
         f"there {'is' if study.runs == 1 else 'are'} at most {runs}{of}, and none of them asks you "
         "again; a run that exceeds the study does."

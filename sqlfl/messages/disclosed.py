@@ -87,6 +87,9 @@ ESTIMATES = "estimates of {} row by row, better with every round and exact in th
 """Words for the knowledge that an insider gets from numbers that a model makes of features in each
 round. As many rounds as columns give the features where the parameters can be followed
 (docs/privacy.md)."""
+ONE_NUMBER = "the values of {} in all rows that take part, for whoever knows two of them"
+"""Words for the knowledge that an insider gets where a table has one feature, a number, and the
+model is linear: what leaves is the feature times a number, plus a number."""
 _EXTREMES = "the smallest and the largest value of each number, which single rows may have"
 _LEARNT = {
     ms.SetRanges.kind: _EXTREMES,
@@ -108,6 +111,12 @@ _LEARNT = {
     ),
 }
 """Facts that an insider learns about single rows from some of these."""
+FEW_COLUMNS = 3
+"""Columns up to which a rotation of rows is no protection at all."""
+UNPROTECTED = (
+    "the features of all rows that take part, as a rotation of so few columns hides nothing"
+)
+"""Words for the knowledge that an insider gets from the rotated rows of so few columns."""
 
 
 def learnt_from(kind: str) -> str:
@@ -204,7 +213,8 @@ class Disclosed:
             if kind == ms.SetRanges.kind:
                 self._add_ranges(item)
             elif kind in OTHERS:
-                self._add(self.clear, OTHERS[kind], learnt_from(kind))
+                bare = kind == ms.SendRotated.kind and _columns(item) <= FEW_COLUMNS
+                self._add(self.clear, OTHERS[kind], UNPROTECTED if bare else learnt_from(kind))
             elif kind not in KNOWN:
                 words = f"replies to {kind}, which sqlfl has no words for"
                 self._add(self.clear, words, "more than these sentences say")
@@ -293,10 +303,11 @@ class Disclosed:
                 learnt = bound or f"{names} row by row, where training chooses them"
             elif self.rounds == 1:
                 words = f"for each row, numbers that the model makes of {names}"
-                learnt = bound or f"what one round of such numbers tells of {names} row by row"
+                learnt = f"what one round of such numbers tells of {names} row by row"
+                learnt = bound or (ONE_NUMBER.format(names) if _one_number(item) else learnt)
             else:
                 words = f"for each row and round, numbers that the model makes of {names}"
-                learnt = bound or ESTIMATES.format(names)
+                learnt = bound or (ONE_NUMBER if _one_number(item) else ESTIMATES).format(names)
             self._add(where, f"{words}{told}", learnt)
         merged = item.shared and not (
             item.privacy is not None and item.privacy.statistics == "bounds"
@@ -314,6 +325,17 @@ def fitted_by(item: SlotSpecification) -> set[str]:
     """Return the functions of TRANSFORM for which parts of a slot's rows send `Ranges`."""
     steps = (feature.step for feature in item.features)
     return {step.function for step in steps if step is not None and step.merges}
+
+
+def _columns(item: SlotSpecification) -> float:
+    """Return the slot's encoded columns; infinitely many with categories, which the data have."""
+    numbers = all(feature.kind != "category" for feature in item.features)
+    return sum(feature.width for feature in item.features) if numbers else math.inf
+
+
+def _one_number(item: SlotSpecification) -> bool:
+    """Return True if a linear model's numbers for each row are one feature's values, scaled."""
+    return item.device is None and _columns(item) == 1 and item.features[0].kind == "numeric"
 
 
 def row_by_row(algorithm: str) -> frozenset[str]:

@@ -68,6 +68,10 @@ class Defaults:
     tower_epochs: int | None
     """None for a method that trains no towers."""
     tolerance: float
+    usual_rounds: tuple[int, int] | None = None
+    """Least and greatest number of rounds that linear models usually take; None for all that the
+    options allow.
+    """
     noised_epochs: int | None = None
     """Epochs of linear models with noised predictions; None for the same as without noise."""
     protected_epochs: int | None = None

@@ -19,10 +19,10 @@ log = logging.getLogger("sqlfl.party")
 @contextmanager
 def owner_served(host: Host, settings: PartySettings) -> Iterator[None]:
     """Serve the owner in the block: `sqlfl owner`, and what the settings ask for, a command for
-    requests that wait and a page. Raises Error where the page's port is taken.
+    requests that wait and a page. Raise Error where the page's port is taken.
     """
     with ExitStack() as stack:
-        owner = Owner(*host.databases)
+        owner = Owner(*host.databases, coordinator=settings.coordinator)
         stack.enter_context(Door(door_of(settings.database), owner))
         if settings.notify is not None:
             assert not isinstance(settings.notify, str), "read_settings splits it"

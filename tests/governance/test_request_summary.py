@@ -16,6 +16,7 @@ from sqlfl.contract.request import WAITING
 from sqlfl.governance import noising
 from sqlfl.governance.approvals import Approvals
 from sqlfl.governance.modes import HELD_OUT, MOMENTS
+from sqlfl.governance.owner import Owner
 from sqlfl.governance.policies import Governance
 from sqlfl.governance.policy_evaluation import ONCE, SCORES
 from sqlfl.governance.records import Records
@@ -46,6 +47,7 @@ PREDICTED = f"PREDICT MODEL m ID (clinic.patients.pid) FROM ({SCORED})"
 MASKED = TRAIN.replace("linear_regression", "mlp_regressor").replace(
     "FROM (", "WITH (algorithm = 'pbm', epochs = 2) FROM (", 1
 )
+FEW = QUERY.replace("p.bmi, p.ward, ", "")
 REQUESTS = {
     "labels in clear": TRAIN,
     "noised labels": TRAIN.replace(
@@ -59,6 +61,9 @@ REQUESTS = {
         f"CHECK TARGET days WITH (explains = false) FROM ({QUERY})"
     ),
     "inference": f"INFERENCE OF MODEL m FROM ({QUERY})",
+    "one number": f"TRAIN MODEL one USING linear_regression TARGET days FROM ({FEW})",
+    "one number of towers": f"TRAIN MODEL one USING mlp_regressor TARGET days FROM ({FEW})",
+    "inference of few columns": f"INFERENCE OF MODEL few FROM ({FEW})",
     "left join with conditions": (
         TRAIN.replace("JOIN lab", "LEFT JOIN lab")[:-1] + " WHERE p.age > 30)"
     ),
@@ -88,6 +93,7 @@ def test_requests(
     fed: sqlfl.Federation, clinic: duckdb.DuckDBPyConnection, owner: sqlfl.Owner
 ) -> None:
     fed.sql(TRAIN)
+    fed.sql(f"TRAIN MODEL few USING linear_regression TARGET days FROM ({FEW})")
     narrow = WIDE.replace("(*)", "(age, bmi, ward, pid, name)")
     ruled(clinic, "approval = 'first_time'", narrow)
     told = []
@@ -129,6 +135,34 @@ def test_how_often(
     (row,) = owner.sql("SHOW REQUESTS").arrow().to_pylist()
     assert "your policy no longer lets it run" in row["summary"]
     assert "Nothing of main.patients is granted to acme any more." in row["warnings"]
+
+
+def test_usual_rounds_are_those_of_explain(
+    fed: sqlfl.Federation, clinic: duckdb.DuckDBPyConnection, owner: sqlfl.Owner
+) -> None:
+    ruled(clinic, "approval = 'first_time'", WIDE)
+    assert "in 8 to 30 rounds" in str(fed.explain(TRAIN))
+    assert "at most 10,000 rounds, usually 8 to 30, and" in filed(fed, owner, TRAIN)["summary"]
+
+
+def test_constants_of_conditions_are_named(
+    fed: sqlfl.Federation, clinic: duckdb.DuckDBPyConnection, owner: sqlfl.Owner
+) -> None:
+    ruled(clinic, "approval = 'first_time'", WIDE)
+    where = " WHERE p.age BETWEEN 30 AND 60 AND p.ward = 'w1' AND p.bmi IS NOT NULL)"
+    said = filed(fed, owner, TRAIN[:-1] + where)["summary"]
+    assert "age, bmi and ward as conditions on rows (constants: age 30 and 60; ward w1)." in said
+
+
+def test_the_coordinator_is_named_where_it_is_known(
+    fed: sqlfl.Federation, clinic: duckdb.DuckDBPyConnection, owner: sqlfl.Owner
+) -> None:
+    ruled(clinic, "approval = 'first_time'", WIDE)
+    unnamed = filed(fed, owner, TRAIN)["summary"]
+    with Owner(clinic, coordinator="hub.example") as agent:
+        (row,) = agent.sql("SHOW REQUESTS").arrow().to_pylist()
+    named = "goes to the coordinator hub.example (the computer"
+    assert row["summary"] == unnamed.replace("goes to the coordinator (the computer", named)
 
 
 def test_a_grant_of_all_columns(

@@ -17,6 +17,7 @@ class LbfgsOptions(MethodOptions):
         epochs=100,
         tower_epochs=None,
         tolerance=1e-11,
+        usual_rounds=(8, 30),
         unprotected="its line search and its inner products are exact functions of the rows",
     )
 

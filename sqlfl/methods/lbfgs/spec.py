@@ -78,5 +78,5 @@ SPEC = MethodSpec(
     row_bytes=lambda options, outputs: 0,
     sums_only=lambda options: True,
     merges=lambda options: True,
-    usual_epochs=(6, 28),
+    usual_epochs=(6, 28),  # two rounds less than LbfgsOptions.usual
 )
