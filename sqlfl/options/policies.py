@@ -305,8 +305,8 @@ class TrainingPolicy:
         None,
         "whether values of columns granted for FILTER may decide which rows the query has: in "
         "WHERE, HAVING, DISTINCT, GROUP BY, ON beyond a link, and the like",
-        default_text="'exact' where labels, predictions, moments, identifiers, weights and metrics "
-        "are all 'exact', else 'never'",
+        default_text="'exact' if the policy restricts nothing (all modes above are 'exact'), else "
+        "'never'",
     )
     into: str | None = option(
         OptionType("the name of a schema of the database", _read_schema),
