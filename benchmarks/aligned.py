@@ -23,8 +23,8 @@ from sklearn.metrics import average_precision_score
 
 from sqlfl.contract.privacy_specification import RoundNoise, RunNoise
 from sqlfl.contract.schema import Address, Client, SlotSpecification
-from sqlfl.coordinator.join.mapping import TableMapping
 from sqlfl.coordinator.join.scatter_gather import SlotMembers
+from sqlfl.coordinator.join.table_mapping import TableMapping
 from sqlfl.coordinator.rounds.problem import Problem
 from sqlfl.messages import Message, Ready, Start
 from sqlfl.methods.pbm.coordinator import Pbm

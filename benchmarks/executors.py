@@ -31,7 +31,7 @@ from sqlfl.coordinator.executors.in_process import InProcess
 from sqlfl.coordinator.executors.joined_rows import PartitionedRows
 from sqlfl.coordinator.executors.processes import Processes
 from sqlfl.coordinator.executors.rays import Rays
-from sqlfl.coordinator.join.mapping import TableMapping
+from sqlfl.coordinator.join.table_mapping import TableMapping
 from sqlfl.coordinator.rounds.chunks import WrittenChunks
 from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.models.losses import Logistic

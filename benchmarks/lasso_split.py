@@ -20,8 +20,8 @@ from sklearn.linear_model import Lasso
 
 from sqlfl.contract.privacy_specification import RunNoise
 from sqlfl.contract.schema import Client
-from sqlfl.coordinator.join.mapping import TableMapping
 from sqlfl.coordinator.join.scatter_gather import SlotMembers
+from sqlfl.coordinator.join.table_mapping import TableMapping
 from sqlfl.coordinator.rounds.problem import Problem, Step
 from sqlfl.methods.frank_wolfe.coordinator import FrankWolfe
 from sqlfl.models.losses import loss_of

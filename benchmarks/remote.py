@@ -28,10 +28,10 @@ from demo import TABLES, TRAIN
 
 import sqlfl
 from sqlfl.service import certificates as ct
-from sqlfl.service.access_tokens import AccessTokens
 from sqlfl.service.agent import Agent
 from sqlfl.service.frames import PIECE
 from sqlfl.service.hosting import Host
+from sqlfl.service.passes import Passes
 from sqlfl.service.service import Service
 from sqlfl.service.settings import CoordinatorSettings, Member, StudySettings
 from sqlfl.service.stream import Credentials
@@ -78,7 +78,7 @@ def serve(folder: Path, location: str, party: str, number: int) -> None:
     own = Credentials(
         **{k: Path(p).read_bytes() for k, p in paths(folder, f"{party}{number}").items()}
     )
-    known = AccessTokens(own.authority or b"", NAME)
+    known = Passes(own.authority or b"", NAME)
     secret = (folder / "secret").read_bytes()
     source = folder / f"{party}{number}.duckdb"
     host = Host(party, source, secret=secret, known=known, index=number, open=True)

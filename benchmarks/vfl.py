@@ -22,8 +22,8 @@ from scipy import sparse
 from traffic import Exchange, epochs
 
 from sqlfl.contract.schema import Address, Client
-from sqlfl.coordinator.join.mapping import TableMapping
 from sqlfl.coordinator.join.scatter_gather import SlotMembers
+from sqlfl.coordinator.join.table_mapping import TableMapping
 from sqlfl.coordinator.rounds.problem import Problem, coordinator_of
 from sqlfl.messages import Message, Predictions, Ready, Residuals, SendPredictions, Start
 from sqlfl.models.gram import GramMatrix

@@ -283,8 +283,8 @@ def test_the_coordinator_has_no_part_in_masks() -> None:
 
 
 AGENT = (
-    "access_tokens", "agent", "certificates", "fair_queue", "frames", "hosting", "identities",
-    "locations", "settings", "stream", "wrapping",
+    "agent", "certificates", "fair_queue", "frames", "hosting", "identities",
+    "locations", "passes", "settings", "stream", "wrapping",
 )  # fmt: skip
 """The modules of `service` that run at a party."""
 

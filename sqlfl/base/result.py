@@ -112,7 +112,7 @@ class Result:
     def __getitem__(self, name: str) -> pa.ChunkedArray:
         """The column of that name, an Arrow array: `to_numpy` and `to_pylist` give its values.
 
-        Raises Error where there is none, and where there are several.
+        Raise Error where there is none, and where there are several.
         """
         if not isinstance(name, str):
             raise Error(

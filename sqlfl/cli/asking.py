@@ -74,7 +74,7 @@ def opened(
     """Open a federation of these databases, each PARTY=FILE; without any, connect to the
     coordinator.
 
-    A party named several times has several databases. Raises Error if a file cannot be attached,
+    A party named several times has several databases. Raise Error if a file cannot be attached,
     and if both databases and a coordinator are given.
     """
     if not databases and models is None:
@@ -205,7 +205,7 @@ def _written(
 
 
 def read_file(file: Path) -> str:
-    """The text of a .sql file. Raises Error where it cannot be read."""
+    """The text of a .sql file. Raise Error where it cannot be read."""
     try:
         return decoded(file.read_bytes())
     except OSError as error:

@@ -24,7 +24,7 @@ def help_on(text: str) -> str:
     """Return the forms that begin with this word, or the option of that name; without a word, all
     statements.
 
-    Raises Error for an unknown word.
+    Raise Error for an unknown word.
 
     >>> print(help_on("drop model"))
     DROP JOIN [IF EXISTS] name

@@ -154,9 +154,9 @@ def pass_(config: Path, study: str | None, hours: float | None) -> None:
 
     It is taken with your certificate alone, at this coordinator, for this study, until its end.
     """
-    from sqlfl.service.access_tokens import to_bearer
+    from sqlfl.service.pass_renewal import Speaker  # loads pyarrow, which other commands do not
+    from sqlfl.service.passes import to_bearer
     from sqlfl.service.settings import AnalystSettings, read_settings
-    from sqlfl.service.token_renewal import Speaker  # loads pyarrow, which other commands do not
 
     own = read_settings(AnalystSettings, config)
     study = study or own.study
@@ -190,7 +190,7 @@ def _named(paths: tuple[Path, ...]) -> dict[str, bytes]:
 
 
 def _new(*paths: Path) -> tuple[Path, ...]:
-    """Raises Error where one is there, before another is made."""
+    """Raise Error where one is there, before another is made."""
     for path in paths:
         if path.exists():
             raise Error(

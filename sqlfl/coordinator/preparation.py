@@ -18,7 +18,7 @@ from sqlfl.coordinator.join.factorised import Factorised
 from sqlfl.coordinator.join.fan_out import limit_fan_out
 from sqlfl.coordinator.join.join_limits import RowStorage, check_join, check_keys, database_memory
 from sqlfl.coordinator.join.join_size import JoinSize, SlotCodes, join_size, once_each
-from sqlfl.coordinator.join.key_trees import factorised
+from sqlfl.coordinator.join.key_trees import factorised_join
 from sqlfl.coordinator.join.mapping_query import Room, SlotRows, key_codes, run_mapping_query
 from sqlfl.coordinator.join.row_mapping import RowMapping, WrittenMapping
 from sqlfl.coordinator.join.scratch import Scratch
@@ -290,7 +290,7 @@ def _join(
     """Return the joined rows: from the codes alone for a join along a tree, otherwise by the
     mapping query.
     """
-    mapping = factorised(plan.ucq, codes)
+    mapping = factorised_join(plan.ucq, codes)
     if mapping is not None:
         size = JoinSize(mapping.total, exact=True)
         check_join(plan, codes, size, lambda most: min(most, mapping.total), tell, found=mapping)

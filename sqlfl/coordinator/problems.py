@@ -21,9 +21,9 @@ from sqlfl.coordinator.join.equal_rows import merge_equal_rows
 from sqlfl.coordinator.join.factorised import Factorised
 from sqlfl.coordinator.join.join_limits import check_memory, check_tables, is_written
 from sqlfl.coordinator.join.labels import labels
-from sqlfl.coordinator.join.mapping import CountedMapping, SlotMapping, TableMapping
 from sqlfl.coordinator.join.scatter_gather import SlotMembers
 from sqlfl.coordinator.join.scratch import Scratch
+from sqlfl.coordinator.join.table_mapping import CountedMapping, SlotMapping, TableMapping
 from sqlfl.coordinator.lasting import LastingJoin
 from sqlfl.coordinator.measures import measured_rows
 from sqlfl.coordinator.preparation import (

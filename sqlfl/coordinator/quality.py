@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from sqlfl.base.arrays import Array
-from sqlfl.models import curves
+from sqlfl.models import thresholds
 from sqlfl.models.metrics import log_loss
 from sqlfl.models.weighted import mean_of
 from sqlfl.options.diagnostics import (
@@ -59,8 +59,8 @@ def _roc(
 ) -> pa.Table:
     tables = []
     for number in _of_classes(classes, prediction):
-        curve = curves.curve(prediction[:, number], y == number, weights)
-        curve = curves.thinned(curves.corners(curve), asked.points, asked.min_cell)
+        curve = thresholds.curve(prediction[:, number], y == number, weights)
+        curve = thresholds.thinned(thresholds.corners(curve), asked.points, asked.min_cell)
         positive, negative = curve.true[-1], curve.false[-1]
         columns: dict[str, Any] = {
             "class": classes.take(pa.array(np.full(len(curve.true), number))),
@@ -96,7 +96,7 @@ def _confusion(
     asked: Confusion, classes: pa.Array, prediction: Array, y: Array, weights: Array | None
 ) -> pa.Table:
     taken = _taken(prediction, asked.threshold)
-    counts = curves.confusion(taken, y, len(classes), weights)
+    counts = thresholds.confusion(taken, y, len(classes), weights)
     hidden = _hidden(taken, y, len(classes), asked.min_cell)
     actual, predicted = (places.reshape(-1) for places in np.indices(counts.shape))
     totals = np.broadcast_to(counts.sum(axis=1, keepdims=True), counts.shape).reshape(-1)
@@ -118,7 +118,7 @@ def _hidden(taken: Array, y: Array, classes: int, least: int) -> Array:
 
     A cell without rows is shown.
     """
-    rows = curves.confusion(taken, y, classes)
+    rows = thresholds.confusion(taken, y, classes)
     hidden: Array = (rows > 0) & (rows < least)
     for line in np.flatnonzero(hidden.sum(axis=1) == 1):
         others = np.where(hidden[line], np.inf, rows[line])
@@ -128,10 +128,10 @@ def _hidden(taken: Array, y: Array, classes: int, least: int) -> Array:
 
 def _bins(values: Array, asked: Binned, weights: Array | None, span: bool) -> tuple[Array, int]:
     """Return the bin of each row, and the number of bins."""
-    edges = curves.edges(values, asked.bins, asked.strategy, weights, span)
-    places = curves.binned(values, edges)
+    edges = thresholds.edges(values, asked.bins, asked.strategy, weights, span)
+    places = thresholds.binned(values, edges)
     counts = np.bincount(places, minlength=max(len(edges) - 1, 1))
-    places = curves.joined_bins(places, counts, asked.min_cell)
+    places = thresholds.joined_bins(places, counts, asked.min_cell)
     _, places = np.unique(places, return_inverse=True)
     return places, int(places.max()) + 1
 
@@ -278,7 +278,7 @@ def _of_labels(
 ) -> list[tuple[str, int | None, float | None]]:
     classes = prediction.shape[1]
     taken = _taken(prediction, asked.threshold)
-    cells = curves.confusion(taken, y, classes, weights)
+    cells = thresholds.confusion(taken, y, classes, weights)
     true, actual, claimed = cells.diagonal(), cells.sum(axis=1), cells.sum(axis=0)
     total = cells.sum()
     recall, precision = _part(true, actual), _part(true, claimed)
@@ -319,11 +319,11 @@ def _known(value: float) -> float | None:
 
 
 def _areas(scores: Array, positive: Array, weights: Array | None) -> list[tuple[str, float | None]]:
-    curve = curves.curve(scores, positive, weights)
+    curve = thresholds.curve(scores, positive, weights)
     negative, area = curve.false[-1], None
     if curve.true[-1] > 0 and negative > 0:
         area = float(np.trapezoid(curve.true, curve.false) / (curve.true[-1] * negative))
-    return [("auc", area), ("pr_auc", curves.average_precision(curve))]
+    return [("auc", area), ("pr_auc", thresholds.average_precision(curve))]
 
 
 def _matthews(cells: Array) -> float | None:

@@ -22,8 +22,8 @@ from sqlfl.aggregation.summands import (
 from sqlfl.base.arrays import Array
 from sqlfl.base.errors import InternalError, LostError, PartyError, WireError
 from sqlfl.contract.schema import Address, Client, SlotSpecification
-from sqlfl.coordinator.join.mapping import TableMapping
 from sqlfl.coordinator.join.scatter_gather import SlotMembers, listed_rows
+from sqlfl.coordinator.join.table_mapping import TableMapping
 from sqlfl.messages import (
     CLIENT,
     Gram,

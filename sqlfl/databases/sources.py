@@ -156,7 +156,7 @@ def database_of(tables: Mapping[str, object], party: str) -> duckdb.DuckDBPyConn
     """A new database in memory with a copy of each table, under its name.
 
     tables : pandas, polars, Arrow or Ibis tables, or whatever has Arrow's PyCapsule interface; the
-        index of a pandas DataFrame is no column. Raises Error for anything else, for names that are
+        index of a pandas DataFrame is no column. Raise Error for anything else, for names that are
         none, and for columns that DuckDB cannot have.
     """
     if not tables:

@@ -191,7 +191,7 @@ class FlightSqlCalls:
 
 
 def batches(table: pa.Table) -> Iterator[pa.RecordBatch]:
-    """The rows in batches of at most MAX_BATCH_BYTES. Raises Error for a row of more."""
+    """The rows in batches of at most MAX_BATCH_BYTES. Raise Error for a row of more."""
     for batch in table.to_batches():
         yield from _parts(batch)
 
@@ -237,7 +237,7 @@ def _serialised(schema: pa.Schema | None) -> bytes | None:
 
 
 def _bound(reader: Any, caller: Caller) -> pa.Table:
-    """The values of parameters. Raises Error where they are too many."""
+    """The values of parameters. Raise Error where they are too many."""
     if len(reader.schema) > MAX_BOUND_COLUMNS:
         raise Error(f"values of {len(reader.schema):,} parameters, of {MAX_BOUND_COLUMNS:,}")
     parts, size = [], 0

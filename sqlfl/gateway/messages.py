@@ -159,7 +159,7 @@ KINDS: dict[str, type] = {
 
 
 def unpack(data: bytes) -> Any:
-    """Read the message in an Any. Raises WireError for what is none, and for an unknown type."""
+    """Read the message in an Any. Raise WireError for what is none, and for an unknown type."""
     outer = decode(_Any, data)
     kind = KINDS.get(outer.type_url.removeprefix(PREFIX)) if outer.type_url else None
     if kind is None or not outer.type_url.startswith(PREFIX):
@@ -173,7 +173,7 @@ def pack(message: object) -> bytes:
 
 
 def decode(kind: type[M], data: bytes) -> M:
-    """Read a message of this kind. Raises WireError where the bytes are none."""
+    """Read a message of this kind. Raise WireError where the bytes are none."""
     if len(data) > MAX_BYTES:
         raise WireError(f"a message of {len(data):,} bytes, of at most {MAX_BYTES:,}")
     known = {entry.metadata["number"]: entry for entry in fields(cast("Any", kind))}

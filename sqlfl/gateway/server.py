@@ -36,7 +36,7 @@ class Gateway(flight.FlightServerBase):  # type: ignore[misc]
         'grpc+tls://host:8817', with `credentials`, where clients need a certificate of the same
         authority that has one of the names `clients`. Port 0 is any that is free.
 
-    Raises Error where it cannot listen, or what the location needs is missing.
+    Raise Error where it cannot listen, or what the location needs is missing.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Gateway(flight.FlightServerBase):  # type: ignore[misc]
         self.shutdown()
 
     def _caller(self, context: Any) -> Caller:
-        """Whose call it is. Raises FlightUnauthenticatedError for a certificate of another name."""
+        """Whose call it is. Raise FlightUnauthenticatedError for a certificate of another name."""
         if self._insecure:
             return Caller("", self._fed)
         name = bytes(context.peer_identity()).decode("utf-8", "replace")

@@ -168,7 +168,7 @@ class Statements:
         metadata.
 
         Once `cancelled` is true, the statement ends as by one Ctrl-C: a training at the end of its
-        round, with the model kept so far. Raises Cancelled then, and else the statement's error.
+        round, with the model kept so far. Raise Cancelled then, and else the statement's error.
         """
         if _CONSTANT.fullmatch(sql):
             return pa.table({"1": [1]}, _ONE)

@@ -32,7 +32,7 @@ def log_model(
     card and privacy report become text artifacts. No weight is asked for: `folder`, what EXPORT
     MODEL has written, is logged as the artifact `model` where it is given, with all that is in it.
 
-    Returns the run's id. Raises ModelError where there is no such model.
+    Returns the run's id. Raise ModelError where there is no such model.
     """
     model = fed.model(name)
     active = mlflow.active_run()

@@ -102,7 +102,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
     def fit(self, X: str | Relation | None = None, y: None = None) -> Self:
         """Train on the rows of `query`, or of the query X.
 
-        Raises Error where an argument is missing or is data, and whatever TRAIN MODEL raises; then
+        Raise Error where an argument is missing or is data, and whatever TRAIN MODEL raises; then
         what was fitted before stays.
         """
         relation = self._relation(X)
@@ -222,7 +222,7 @@ class FederatedRegressor(RegressorMixin, _Federated):  # type: ignore[misc]
     _instead = "FederatedClassifier"
 
     def score(self, X: str | Relation | None = None, y: None = None) -> float:
-        """R², by EVALUATE MODEL. Raises Error of kinds that have none."""
+        """R², by EVALUATE MODEL. Raise Error of kinds that have none."""
         metrics = self.evaluate(X)
         if "r2" not in metrics:
             raise Error(

@@ -24,7 +24,7 @@ from sqlfl.base.errors import InternalError, WireError
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Places: TypeAlias = npt.NDArray[Any]
 Take: TypeAlias = Callable[[int], pa.Buffer]
-"""Returns the next bytes of a message. Raises WireError if there are not so many."""
+"""Returns the next bytes of a message. Raise WireError if there are not so many."""
 
 MOST = 2**31 - 1
 DEEPEST = 32

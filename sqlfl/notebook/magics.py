@@ -140,7 +140,7 @@ def unregister(shell: Any) -> None:
 
 
 def read(line: str, cell: str | None, namespace: Mapping[str, Any]) -> MagicCall:
-    """What stands behind %sqlfl or %%sqlfl, and in the cell. Raises Error for a wrong option."""
+    """What stands behind %sqlfl or %%sqlfl, and in the cell. Raise Error for a wrong option."""
     given: dict[str, str] = {}
     while option := _OPTION.match(line):
         name, value = option.groups()
@@ -173,7 +173,7 @@ def read(line: str, cell: str | None, namespace: Mapping[str, Any]) -> MagicCall
 
 
 def federation(name: str | None, namespace: Mapping[str, Any]) -> Federation:
-    """The federation that is meant. Raises Error where there is none, or no one is."""
+    """The federation that is meant. Raise Error where there is none, or no one is."""
     federations = {
         key: value
         for key, value in namespace.items()

@@ -317,7 +317,7 @@ def resolve_look(
 ) -> tuple[Diagnostic, tuple[G, ...]]:
     """Resolve the diagnostic of a model of this kind. Return it, and the options of scoring.
 
-    Raises OptionError for a value of the wrong type, and for a diagnostic that does not apply to
+    Raise OptionError for a value of the wrong type, and for a diagnostic that does not apply to
     this kind of model.
     """
     diagnostic = ALL[name]

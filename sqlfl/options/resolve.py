@@ -129,7 +129,7 @@ def resolve_training(
     """Resolve the WITH clause for a model of this kind. A parsed `kind` has its position in the
     attribute `span`.
 
-    Defaults depend on `privacy`. Raises OptionError for unknown options and for options that
+    Defaults depend on `privacy`. Raise OptionError for unknown options and for options that
     conflict.
     """
     check_kind(kind, sql=sql, span=getattr(kind, "span", None))
@@ -203,7 +203,7 @@ def training_options(
 ) -> TrainingOptions:
     """Make options from values by name, in JSON's types. None and missing names mean the default.
 
-    Raises OptionError for a value of the wrong type.
+    Raise OptionError for a value of the wrong type.
     """
     read_values = {name: _value(name, value) for name, value in values.items() if value is not None}
     return _assembled(Setting(kind, private, noised, values=read_values))
@@ -294,7 +294,7 @@ def resolve_scoring(
     """Resolve the options of scoring: the statement's own values override those stored in the
     model, which are in JSON's types.
 
-    Raises OptionError for an option that EVALUATE and PREDICT do not take, and ModelError for a
+    Raise OptionError for an option that EVALUATE and PREDICT do not take, and ModelError for a
     model with damaged options.
     """
     table = with_options()
@@ -368,7 +368,7 @@ def resolve_privacy(
 
     Two values may stay open until the query's columns are known. `statistics` is AUTO where
     features are protected and the clause does not set it; `label_classes` is None where they are
-    not given. Raises OptionError for unknown options, wrong values, and options that need or
+    not given. Raise OptionError for unknown options, wrong values, and options that need or
     exclude others.
     """
     check_kind(kind, sql=sql, span=getattr(kind, "span", None))

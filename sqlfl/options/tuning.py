@@ -146,7 +146,7 @@ def resolve_tuning(kind: str, given: Iterable[Given], sql: str | None = None) ->
     """Resolve the WITH clause of TUNE for a model of this kind.
 
     A list is a list of candidates if training takes no list for the option; else a list of lists
-    is. Raises OptionError as `resolve_training` does, and for options that cannot be tuned.
+    is. Raise OptionError as `resolve_training` does, and for options that cannot be tuned.
     """
     check_kind(kind, sql=sql, span=getattr(kind, "span", None))
     every = tuple(given)

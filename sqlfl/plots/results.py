@@ -171,7 +171,7 @@ _MOST = 12
 def quality_figure(look: str, model: str, table: pa.Table) -> TrainingFigure:
     """Draw the result of the statement `look` OF MODEL `model`, in one or two panels.
 
-    Raises Error for what has no picture.
+    Raise Error for what has no picture.
     """
     panels = _PANELS.get(look)
     if panels is None:

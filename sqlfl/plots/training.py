@@ -104,7 +104,7 @@ def training_figure(model: DrawnModel, x: str = "epoch") -> TrainingFigure:
 
     Values on validation rows are drawn where there are any; a panel without values is left out. A
     dotted line marks the epoch whose parameters were kept, where it is not the last one.
-    Raises Error for another `x`, where the history has none, or where matplotlib is missing.
+    Raise Error for another `x`, where the history has none, or where matplotlib is missing.
     """
     if x not in AXES:
         choices = ", ".join(repr(axis) for axis in AXES)

@@ -52,7 +52,7 @@ def epsilon_of(events: Sequence[Event], delta: float) -> float:
     Normal noise composes exactly, also if a sum depends on earlier releases: μ² = Σ (Δ/σ)², one
     release of multiplier 1/μ, with the ε of Balle and Wang (2018). The δ of thresholds is
     subtracted from delta, and pure ε are added, which is an upper bound. With binomial draws it is
-    the smaller result of the two other methods. Raises InternalError unless delta is between 0 and
+    the smaller result of the two other methods. Raise InternalError unless delta is between 0 and
     1.
     """
     left = _left(events, delta)

@@ -52,7 +52,7 @@ def drawing_of(
     """Choose the draws; with epsilon, no slot's ε is above it.
 
     beside : other releases of a row, such as statistics; rest : μ² that remains after them, with
-    epsilon. Raises PrivacyError if a budget cannot be met.
+    epsilon. Raise PrivacyError if a budget cannot be met.
     """
     z = privacy.noise_multiplier
     if privacy.epsilon is None:

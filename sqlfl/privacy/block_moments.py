@@ -126,7 +126,7 @@ def cut_level(norms: Array, numbers: int, noise: float) -> float:
 
 
 def check_width(columns: int) -> None:
-    """Raises InternalError for more columns than there can be moments of."""
+    """Raise InternalError for more columns than there can be moments of."""
     if columns > WIDEST:
         raise InternalError(f"second moments of {columns} columns; {WIDEST} is the most")
 

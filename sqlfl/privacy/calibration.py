@@ -104,7 +104,7 @@ def statistics_noise(privacy: Privacy) -> float:
     statistics are not noised.
 
     From epsilon, by their share; with a noise_multiplier z as much as one gradient sum has, z/2.
-    Raises PrivacyError where the budget is impossible.
+    Raise PrivacyError where the budget is impossible.
     """
     return _statistics(privacy) * (1.0 + SLACK)
 
@@ -122,7 +122,7 @@ def calibrate(privacy: Privacy, slots: Sequence[PlannedReleases]) -> NoiseCalibr
 
     With noised or drawn predictions every slot has a z of its own; otherwise one z is for all, and
     the slot decides that needs most. With epsilon given, an ε is never above it. Where statistics
-    are noised, every slot pays for finding its categories. Raises PrivacyError for a budget that
+    are noised, every slot pays for finding its categories. Raise PrivacyError for a budget that
     asks for more noise than LARGEST_MULTIPLIER, and for options that exclude each other.
     """
     _check(privacy, slots)
@@ -533,7 +533,7 @@ def choosing_of(
 
     beside : other releases of a row, such as statistics; rest : μ² that remains after them. Choices
     take their share of it as zCDP, ρ = μ²/2. Then both kinds of noise shrink alike as far as ε
-    allows. Raises PrivacyError for too much noise.
+    allows. Raise PrivacyError for too much noise.
     """
     from scipy.optimize import brentq  # half a second, which most processes can do without
 

@@ -56,7 +56,7 @@ def label_epsilon(mechanism: str, epsilon: float, classes: int | None) -> float:
     """Return the actual ε of one label; `classes` is None for numbers.
 
     Laplace over classes discloses only the class with the largest score, and so less than its
-    nominal ε. Raises InternalError for another mechanism, or for randomised response of numbers.
+    nominal ε. Raise InternalError for another mechanism, or for randomised response of numbers.
     """
     if mechanism == "laplace":
         return epsilon if classes is None else true_epsilon(laplace_keep(epsilon, classes), classes)

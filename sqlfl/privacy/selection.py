@@ -29,7 +29,7 @@ def noisy_max(scores: Array, scale: float, mechanism: str, entropy: Entropy = sy
     """Return the place of the largest of the scores (k,) with noise; among equal ones, each with
     the same probability.
 
-    Scores that are not numbers count as 0. Raises InternalError for no scores, for another
+    Scores that are not numbers count as 0. Raise InternalError for no scores, for another
     mechanism, and unless `scale` is positive and finite.
     """
     if not len(scores):

@@ -180,7 +180,7 @@ class Agent:
         self._longest = LONGEST_WAIT
 
     def run(self) -> None:
-        """Connect, and connect again after a failure or a break. Raises Refused."""
+        """Connect, and connect again after a failure or a break. Raise Refused."""
         with Turns(self._most_bytes) as turns:
             try:
                 self._connect(turns)
@@ -329,7 +329,7 @@ class Agent:
 
 
 def _terms(frame: Frame) -> WelcomeTerms:
-    """Return the terms of a welcome. Raises Refused if the coordinator refuses, and WireError for
+    """Return the terms of a welcome. Raise Refused if the coordinator refuses, and WireError for
     another frame.
     """
     if frame.kind == REFUSED:

@@ -21,10 +21,10 @@ from sqlfl.service.answers import bytes_to_error
 from sqlfl.service.calls import ANSWER, CALL, FAILED, LEAVE, REMARK, STEP, TAKEN
 from sqlfl.service.frames import INTERRUPT, VERSIONS, Frame, spoken
 from sqlfl.service.locations import check_location
+from sqlfl.service.pass_renewal import Speaker
 from sqlfl.service.service import ANALYST, PASS
 from sqlfl.service.settings import AnalystSettings
 from sqlfl.service.stream import PONG, Credentials, Ended, Stream, hint, said
-from sqlfl.service.token_renewal import Speaker
 
 log = logging.getLogger("sqlfl.service")
 
@@ -68,7 +68,7 @@ class AnalystConnection:
 
     location : 'grpc+tls://host:8815'. If the connection is lost while a call waits for its answer,
     the connection is made again and the call goes on. It is tried for as long as the coordinator
-    waits for parties (its lease). Raises Error if the coordinator cannot be reached, or does not
+    waits for parties (its lease). Raise Error if the coordinator cannot be reached, or does not
     take the analyst.
     """
 

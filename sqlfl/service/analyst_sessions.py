@@ -122,7 +122,7 @@ class Admission:
 
 class AnalystSession:
     """parties : of the study, each with its lines in order. path : the federation's file; None
-    where nothing is kept. Raises Error where that cannot be used."""
+    where nothing is kept. Raise Error where that cannot be used."""
 
     def __init__(
         self,

@@ -39,7 +39,7 @@ def result_to_bytes(result: Result) -> pa.Buffer:
 
 
 def bytes_to_result(data: pa.Buffer) -> Result:
-    """Return the result. Raises WireError for other bytes; so do the readers below."""
+    """Return the result. Raise WireError for other bytes; so do the readers below."""
     table, told = _read(data)
     text, markup = (_text(told, name) for name in ("text", "markup"))
     shown = None if markup is None else (lambda: markup)

@@ -69,7 +69,7 @@ def signing_request(key: bytes, name: str, hosts: Sequence[str] = ()) -> bytes:
     """Return the request that leaves the site, as PEM (PKCS 10).
 
     It holds the public key, the name and, for a coordinator, the names and addresses under which it
-    is reached. Raises Error for a text that is no name.
+    is reached. Raise Error for a text that is no name.
     """
     names = [x509.DNSName(checked_name(name)), *map(_host, hosts)]
     built = (
@@ -90,7 +90,7 @@ def sign(
 ) -> bytes:
     """Return the certificate of a request, as PEM, with the names and the key of the request.
 
-    Raises Error for bytes that are no request, or for a request that was not signed by its key.
+    Raise Error for bytes that are no request, or for a request that was not signed by its key.
     """
     now = now or dt.datetime.now(dt.UTC)
     issuing, signer = certificate(authority), private_key(authority_key)
@@ -117,7 +117,7 @@ def sign(
 
 
 def read_request(data: bytes) -> x509.CertificateSigningRequest:
-    """Return the request. Raises Error for bytes that are no request, or were not signed by their
+    """Return the request. Raise Error for bytes that are no request, or were not signed by their
     own key.
     """
     try:
@@ -142,7 +142,7 @@ def names_of(data: bytes) -> tuple[str, ...]:
 
 
 def certificate(data: bytes) -> x509.Certificate:
-    """Return the certificate. Raises Error for bytes that are none."""
+    """Return the certificate. Raise Error for bytes that are none."""
     try:
         return x509.load_pem_x509_certificate(data)
     except ValueError:
@@ -150,7 +150,7 @@ def certificate(data: bytes) -> x509.Certificate:
 
 
 def private_key(data: bytes) -> ec.EllipticCurvePrivateKey:
-    """Return the private key. Raises Error for bytes that are none, or a key of another kind."""
+    """Return the private key. Raise Error for bytes that are none, or a key of another kind."""
     try:
         key = serialization.load_pem_private_key(data, None)
     except (ValueError, TypeError):
@@ -164,7 +164,7 @@ def private_key(data: bytes) -> ec.EllipticCurvePrivateKey:
 
 
 def public_key(data: bytes) -> ec.EllipticCurvePublicKey:
-    """Return the key of a certificate. Raises Error if it is of another kind."""
+    """Return the key of a certificate. Raise Error if it is of another kind."""
     key = certificate(data).public_key()
     if not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name != CURVE.name:
         raise Error(f"the certificate's key is not one of {CURVE.name}")
@@ -183,7 +183,7 @@ def signed_by(data: bytes, authority: bytes, now: dt.datetime | None = None) -> 
 
 
 def checked_name(name: str) -> str:
-    """Return the name. Raises Error for a text that is no name of a party, an analyst or a
+    """Return the name. Raise Error for a text that is no name of a party, an analyst or a
     coordinator.
     """
     parts = name.split(".")
@@ -196,13 +196,13 @@ def checked_name(name: str) -> str:
 def write_private(path: Path, data: bytes) -> None:
     """Write a new file that its owner alone can read from the first moment on.
 
-    Raises Error if there is one already.
+    Raise Error if there is one already.
     """
     _write(path, data, PRIVATE)
 
 
 def write_public(path: Path, data: bytes) -> None:
-    """Write a new file. Raises Error if there is one already."""
+    """Write a new file. Raise Error if there is one already."""
     _write(path, data, 0o644)
 
 

@@ -40,7 +40,7 @@ def connect(
     analyst : your name, by which owners grant what may be done with their tables (docs/owner.md).
     party : the settings of the party that you attach here, where others dial in (`sqlfl.listen`):
         of its file the name, which `at` is then, and the secret of all parties, with the key that
-        opens it. The database is attached as ever. Raises Error where the secret cannot be read.
+        opens it. The database is attached as ever. Raise Error where the secret cannot be read.
 
     A coordinator on another machine (docs/distributed.md) is one of study `study`, with the keys of
     the settings `config`, or those that the variable SQLFL_CONFIG names:

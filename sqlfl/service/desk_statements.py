@@ -85,7 +85,7 @@ class DeskStatements:
         self._desk, self._board, self._most = desk, board, most
 
     def sql(self, text: str, parameters: Values = None) -> Result:
-        """Run one statement, as `Federation.sql`. Raises Error too where many are running."""
+        """Run one statement, as `Federation.sql`. Raise Error too where many are running."""
         busy = self._desk.begin(self._most)
         if busy is not None:
             raise busy

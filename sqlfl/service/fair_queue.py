@@ -30,7 +30,7 @@ class Turns:
         self._count = self._bytes = 0
 
     def submit(self, of: Hashable, work: Callable[[], object], size: int) -> None:
-        """Queue work of `of`, which holds so many bytes. Raises WireError if too much waits."""
+        """Queue work of `of`, which holds so many bytes. Raise WireError if too much waits."""
         with self._lock:
             if self._count >= MOST_WAITING or (
                 self._count and self._bytes + size > self._most_bytes

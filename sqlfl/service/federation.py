@@ -43,7 +43,7 @@ class RemoteFederation:
         `sqlfl.connect`.
 
     Parties come and go by themselves: `attach` and `detach` are not built, and neither are `trace`,
-    as no party discloses its queries, and EXPORT and IMPORT MODEL. Raises Error where the
+    as no party discloses its queries, and EXPORT and IMPORT MODEL. Raise Error where the
     coordinator cannot be reached, or does not take the analyst.
     """
 

@@ -67,14 +67,14 @@ class Frame:
     body: pa.Buffer = field(default_factory=lambda: _NONE)
 
     def text(self, name: str, default: str | None = None) -> str:
-        """Return a text of the header. Raises WireError if it is none."""
+        """Return a text of the header. Raise WireError if it is none."""
         value = self.told.get(name, default)
         if not isinstance(value, str):
             raise WireError(f"{self.kind} says no {name}")
         return value
 
     def number(self, name: str) -> int:
-        """Return a whole number of the header, from 0 up. Raises WireError if it is none."""
+        """Return a whole number of the header, from 0 up. Raise WireError if it is none."""
         value = self.told.get(name)
         if type(value) is not int or not 0 <= value < 2**63:
             raise WireError(f"{self.kind} says no {name}")
@@ -210,7 +210,7 @@ class Receiver:
 
 
 def spoken(offered: object) -> int:
-    """The newest version that is offered and understood. Raises WireError where there is none."""
+    """The newest version that is offered and understood. Raise WireError where there is none."""
     if not isinstance(offered, list) or not all(type(version) is int for version in offered):
         raise WireError("no versions of the format are offered")
     known = sorted(set(offered) & set(VERSIONS))

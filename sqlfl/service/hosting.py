@@ -31,8 +31,8 @@ from sqlfl.messages.wire import encode, received
 from sqlfl.party.attachment import Attachment, ClientPlace, Source, Store
 from sqlfl.party.observers import Observers
 from sqlfl.party.party import PartyClient, Secrets
-from sqlfl.service.access_tokens import AccessTokens
 from sqlfl.service.certificates import checked_name
+from sqlfl.service.passes import Passes
 from sqlfl.service.settings import PartySettings, secret_of
 from sqlfl.service.stream import Credentials
 from sqlfl.udfs.labels.label_secret import Holders
@@ -44,7 +44,7 @@ MOST_ENDS = 256
 """Analysts in studies that are served beside each other."""
 
 Known = Callable[[str, str], str]
-"""Of a study and a pass: the analyst who asks. Raises PolicyError."""
+"""Of a study and a pass: the analyst who asks. Raise PolicyError."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Host:
     """Of one database, which is client `index` of the party `name`; a context.
 
     secret : of all parties. organisation : of this party's clients; None where it has this one
-    alone. open : it serves without training policies too. Raises Error where the database cannot be
+    alone. open : it serves without training policies too. Raise Error where the database cannot be
     used, or has no policies and is not `open`.
     """
 
@@ -77,7 +77,7 @@ class Host:
     ) -> None:
         self.client = Client(name, index)
         self._known, self._open = known, open
-        self._once = known.once if isinstance(known, AccessTokens) else known
+        self._once = known.once if isinstance(known, Passes) else known
         shared = secrets.token_bytes(32) if organisation is None else organisation
         self._secrets = Secrets(secret, shared, Holders())
         self._attachment = Attachment(name, source, store, Elsewhere(""), first=index)
@@ -266,4 +266,4 @@ def hosted(settings: PartySettings, credentials: Credentials) -> Host:
 def _known(credentials: Credentials, coordinator: str) -> Known:
     if credentials.authority is None:
         return lambda study, speaker: checked_name(speaker)
-    return AccessTokens(credentials.authority, coordinator)
+    return Passes(credentials.authority, coordinator)

@@ -35,7 +35,7 @@ def check_identity(
 ) -> Known:
     """All as PEM. expected : the name that the certificate is to have; None for any.
 
-    Raises Error where one is not what it should be, the key is of another certificate, that is of
+    Raise Error where one is not what it should be, the key is of another certificate, that is of
     another authority or of another time, or has another name.
     """
     now = now or dt.datetime.now(dt.UTC)

@@ -10,7 +10,6 @@ from types import TracebackType
 
 from sqlfl.base.errors import Error, PartyError
 from sqlfl.federation.session import Federation
-from sqlfl.service.access_tokens import checked
 from sqlfl.service.analyst_sessions import Admission
 from sqlfl.service.federation import SETTINGS
 from sqlfl.service.frames import Receiver
@@ -18,12 +17,13 @@ from sqlfl.service.locations import check_location
 from sqlfl.service.members import ServiceMembers
 from sqlfl.service.outbox import Outbox
 from sqlfl.service.party_connection import PartyConnection
+from sqlfl.service.pass_renewal import Speaker
+from sqlfl.service.passes import checked
 from sqlfl.service.server import ENDS, CoordinatorServer, Times
 from sqlfl.service.service import ANALYST
 from sqlfl.service.settings import AnalystSettings, CoordinatorSettings, read_settings
 from sqlfl.service.stream import Credentials
 from sqlfl.service.streams import Call, Most, RefusedStream
-from sqlfl.service.token_renewal import Speaker
 
 log = logging.getLogger("sqlfl.service")
 
@@ -48,7 +48,7 @@ def listen(
         asked by passes that are signed with that key.
 
     Leaving what is returned, a context, ends it: parties are told, and `fed` has them no more.
-    Closing `fed` does the same. Raises Error where it cannot listen, the settings do not hang
+    Closing `fed` does the same. Raise Error where it cannot listen, the settings do not hang
     together, the analyst is none of the study or not that of `fed`, and where `fed` has not the
     secret that the parties share.
     """
@@ -231,7 +231,7 @@ def _study(settings: CoordinatorSettings, study: str | None) -> str:
 def _speaker(
     settings: CoordinatorSettings, analyst: AnalystSettings, study: str, coordinator: Credentials
 ) -> Speaker:
-    """Raises Error where parties would not take its passes."""
+    """Raise Error where parties would not take its passes."""
     given = Credentials() if coordinator.authority is None else analyst.credentials(analyst.name)
     speaker = Speaker(given, analyst.name or "", settings.name, study, analyst.pass_hours)
     if coordinator.authority is not None:

@@ -10,7 +10,7 @@ HERE = ("127.0.0.1", "::1", "localhost")
 
 
 def check_location(location: str, *, insecure: bool) -> None:
-    """Raises Error where TLS is missing, but on this machine where that was asked for."""
+    """Raise Error where TLS is missing, but on this machine where that was asked for."""
     try:
         parts = urlsplit(location)
         scheme, host, port = parts.scheme, parts.hostname, parts.port

@@ -18,7 +18,7 @@ class ServiceMembers:
     """As `sqlfl.service.server.Admits`.
 
     names : of the parties that may come; None: all that are configured. why : what agents of the
-    others are told. Raises Error where what is configured does not hang together.
+    others are told. Raise Error where what is configured does not hang together.
     """
 
     def __init__(

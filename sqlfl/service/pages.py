@@ -68,7 +68,7 @@ Answer = tuple[HTTPStatus, str, bytes, Mapping[str, str]]
 
 class PageServer:
     """Server of `answers`, by paths. place : 'host:port'; port 0: any that is free. what : the
-    content, for errors. open : `place` may be reached from other machines. Raises Error where it
+    content, for errors. open : `place` may be reached from other machines. Raise Error where it
     may not be, or cannot be listened at. Requests wait until `start`.
     """
 

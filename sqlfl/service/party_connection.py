@@ -158,7 +158,7 @@ class PartyConnection:
     ) -> pa.Buffer:
         """The reply to a request, in bytes. speaker : the pass of the analyst who asks; empty for
         the coordinator's own. analyst : their name, however often the pass is another; None for the
-        pass itself. Raises LostError where none comes within the lease."""
+        pass itself. Raise LostError where none comes within the lease."""
         pending, number = self._begin(client, data, study, speaker, analyst)
         try:
             while not pending.done.wait(min(1.0, self._lease)):

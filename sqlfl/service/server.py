@@ -52,14 +52,16 @@ LET_GO = 1.0
 
 
 class Admits(Protocol):
-    """Who may connect; called from the streams' threads."""
+    """Decisions about who may connect, taken in the streams' threads."""
 
     def party(self, identity: str, name: str, clients: int) -> PartyConnection:
-        """The line of this agent of the party. Raises Refusal."""
+        """Return the connection of this agent of the party. Raise RefusedStream if it may not
+        connect.
+        """
         ...
 
     def connected(self, line: PartyConnection) -> None:
-        """It has a stream; what takes its replies is not to be done in this thread."""
+        """Note that it has a stream. Work on its replies belongs in another thread."""
         ...
 
     def disconnected(self, line: PartyConnection) -> None: ...
@@ -97,7 +99,7 @@ class CoordinatorServer(flight.FlightServerBase):  # type: ignore[misc]
     """location : 'grpc+tls://0.0.0.0:8815', or 'grpc://...' where no credentials are given, and
     everybody is taken for whom they say. coordinator : what it is called. doors : for streams of
     other descriptors than a party's. each : called at every heartbeat. most : streams that there
-    may be. flight_sql : answers analysts' own clients; None where they are not served. Raises Error
+    may be. flight_sql : answers analysts' own clients; None where they are not served. Raise Error
     where it cannot listen.
     """
 
@@ -179,7 +181,7 @@ class CoordinatorServer(flight.FlightServerBase):  # type: ignore[misc]
     # -- Flight SQL, which `Streams` lets come where it is served --------------------------------
 
     def call_of(self, context: Any) -> Call:
-        """The call with this context. Raises RefusedStream where the coordinator ends."""
+        """The call with this context. Raise RefusedStream where the coordinator ends."""
         if self._over.is_set():
             raise RefusedStream(ENDS)
         return self._streams.of(context)

@@ -15,7 +15,6 @@ from typing import Any, TypeAlias
 import pyarrow.flight as flight
 
 from sqlfl.base.errors import Error, PolicyError, WireError
-from sqlfl.service.access_tokens import checked, from_bearer, over_at, study_of
 from sqlfl.service.agent import HELLO, WELCOME
 from sqlfl.service.analyst_sessions import AnalystSession
 from sqlfl.service.calls import MOST_TEXT, Calls
@@ -25,6 +24,7 @@ from sqlfl.service.locations import check_location
 from sqlfl.service.members import ServiceMembers
 from sqlfl.service.outbox import Outbox
 from sqlfl.service.pages import Pages
+from sqlfl.service.passes import checked, from_bearer, over_at, study_of
 from sqlfl.service.server import ENDS, CoordinatorServer, FlightSql, Times
 from sqlfl.service.settings import CoordinatorSettings
 from sqlfl.service.status import ServiceStatus
@@ -45,7 +45,7 @@ FlightSqlMaker: TypeAlias = Callable[[Callable[[Any], Caller]], FlightSql]
 
 class Service:
     """location : where it listens, 'grpc+tls://0.0.0.0:8815'. state : the folder of its files, made
-    where it is not there; None: nothing is kept. Raises Error where it cannot listen, or what is
+    where it is not there; None: nothing is kept. Raise Error where it cannot listen, or what is
     configured does not hang together.
 
     status : 'host:port' at which it is watched by HTTP (`sqlfl.service.pages`); None: nowhere.
@@ -219,7 +219,7 @@ class Service:
 
     def _caller(self, context: Any) -> Caller:
         """Whose call of Flight SQL it is: of the analyst whose certificate the connection has, and
-        whose pass the call. Raises FlightError where both are not of one analyst of the study.
+        whose pass the call. Raise FlightError where both are not of one analyst of the study.
         """
         try:
             call = self._server.call_of(context)
@@ -251,13 +251,13 @@ class Service:
         return Caller(f"{study}/{analyst}", statements, call.works, call.heard)
 
     def _until(self, speaker: str) -> dt.datetime:
-        """When a pass is over that was checked; without certificates it is a name, and never is."""
+        """Return the end of a checked pass. Without certificates it is a name, which never ends."""
         return (
             dt.datetime.max.replace(tzinfo=dt.UTC) if self._authority is None else over_at(speaker)
         )
 
     def _known(self, identity: str, study: str, speaker: str) -> str:
-        """The analyst. Raises Refusal."""
+        """Return the analyst. Raise RefusedStream if it is not one of the study."""
         if self._authority is None:
             analyst = speaker
         else:
@@ -290,7 +290,7 @@ class Service:
 
 
 def _make(folder: Path) -> bool:
-    """Return True if it was not there. Raises Error where it cannot be used."""
+    """Return True if it was not there. Raise Error where it cannot be used."""
     new = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -54,7 +54,7 @@ class Identity(SettingsFile):
     authority: Place | None = None
 
     def credentials(self, expected: str | None = None) -> Credentials:
-        """expected : the name that the certificate is to have. Raises Error where one cannot be
+        """expected : the name that the certificate is to have. Raise Error where one cannot be
         read, some are missing, or they do not go together."""
         given = {name: getattr(self, name) for name in ("key", "certificate", "authority")}
         missing = [name for name, place in given.items() if place is None]
@@ -173,7 +173,7 @@ class StudyFile(SettingsFile):
 
 
 def read_settings(kind: type[T], path: str | os.PathLike[str]) -> T:
-    """Raises Error for a file that is not there, is no TOML, or has what `kind` does not."""
+    """Raise Error for a file that is not there, is no TOML, or has what `kind` does not."""
     file = Path(path)
     try:
         entries = tomllib.loads(file.read_text(encoding="utf-8"))
@@ -216,7 +216,7 @@ _NOTIFY = 'notify = ["/etc/sqlfl/notify", "bank"] runs this program (docs/owner.
 
 
 def content(place: Place, what: str) -> bytes:
-    """What stands there. Raises Error; never with what it is."""
+    """What stands there. Raise Error; never with what it is."""
     if place.startswith(VARIABLE):
         name = place.removeprefix(VARIABLE)
         value = os.environ.get(name)
@@ -238,7 +238,7 @@ def _look_at(key: Place | None) -> None:
 
 def shared_secret(settings: PartySettings) -> bytes:
     """The secret of all parties, for a party whose own process coordinates; as it stands there
-    where the party has neither key nor certificate. Raises Error."""
+    where the party has neither key nor certificate. Raise Error."""
     bare = settings.key is None and settings.certificate is None and settings.authority is None
     return secret_of(
         settings.secret, Credentials() if bare else settings.credentials(settings.agent)
@@ -265,7 +265,7 @@ def secret_of(place: Place, credentials: Credentials) -> bytes:
 
 
 def _check_entries(kind: type, entries: Mapping[str, object], path: str) -> None:
-    """Raises ValueError for an entry that is missing, or of a name that there is not."""
+    """Raise ValueError for an entry that is missing, or of a name that there is not."""
     specs = {spec.name: spec for spec in fields(kind)}
     for name in entries:
         if name not in specs:

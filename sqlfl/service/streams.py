@@ -34,7 +34,7 @@ BEARER = "Bearer "
 
 
 class RefusedStream(Error):
-    """Whoever connects is told why, and goes."""
+    """Refusal of a stream: the other end gets the reason, and the stream ends."""
 
 
 @dataclass(frozen=True)
@@ -59,19 +59,19 @@ class Call(flight.ServerMiddleware):  # type: ignore[misc]
         self.last = time.monotonic()
 
     def heard(self) -> None:
-        """Something has come."""
+        """Note that something has come."""
         self.last = time.monotonic()
 
     def known(self, who: str) -> None:
-        """Whose it is. Raises Refusal where there are too many of theirs."""
+        """Note the name of the other end. Raise RefusedStream if it has too many streams."""
         self._streams.known(self, who)
 
     def enter(self) -> None:
-        """It has said who it is, and may stay."""
+        """Note that the other end has said who it is, and may stay."""
         self._streams.enter(self)
 
     def stay(self) -> None:
-        """The connection may have no call for `IDLE` seconds."""
+        """Let the connection have no call for `IDLE` seconds."""
         self._streams.stay(self)
 
     @contextmanager
@@ -89,8 +89,10 @@ class Call(flight.ServerMiddleware):  # type: ignore[misc]
 
 
 class Streams(flight.ServerMiddlewareFactory):  # type: ignore[misc]
-    """Of one server. silent : seconds after which one that was let in, and says nothing, is ended.
-    methods : that are served beside streams, to whoever has a bearer token.
+    """Streams of one server.
+
+    silent : seconds after which a stream that was let in, and says nothing, is ended.
+    methods : calls that are served beside streams, to whoever has a bearer token.
 
     Everything else that Flight serves is refused, before it has a thread that waits.
     """
@@ -106,7 +108,7 @@ class Streams(flight.ServerMiddlewareFactory):  # type: ignore[misc]
         self._since: dict[Peer, float] = {}
         """When a connection without streams was first seen."""
         self._staying: dict[Peer, str] = {}
-        """Connections that may have none, and whose they are; the one of the last call last."""
+        """Connections that may have none, and the names of their ends; the latest call last."""
 
     def start_call(self, info: Any, headers: Any) -> Call:
         bearer = ""
@@ -125,7 +127,7 @@ class Streams(flight.ServerMiddlewareFactory):  # type: ignore[misc]
         return call
 
     def of(self, context: Any) -> Call:
-        """That which is served by this call of Flight's."""
+        """Return the stream that this call of Flight serves."""
         call: Call = context.get_middleware(NAME)
         call.peer = peer_of(context.peer())
         return call
@@ -167,7 +169,7 @@ class Streams(flight.ServerMiddlewareFactory):  # type: ignore[misc]
                 self._of += Counter()  # those with none are left out
 
     def look(self, port: int) -> None:
-        """End what has said nothing for too long: streams, and connections that have none."""
+        """End streams, and connections without one, that have said nothing for too long."""
         now = time.monotonic()
         with self._lock:
             calls, staying = tuple(self._calls), set(self._staying)
@@ -193,7 +195,7 @@ class Streams(flight.ServerMiddlewareFactory):  # type: ignore[misc]
 
 
 def _bearer(headers: Any) -> str:
-    """Return the token of the call. Raises FlightUnauthenticatedError if there is none."""
+    """Return the token of the call. Raise FlightUnauthenticatedError if there is none."""
     values = [text for name, texts in headers.items() if name.lower() == "authorization"
               for text in texts]  # fmt: skip
     if len(values) != 1 or not str(values[0]).startswith(BEARER):

@@ -42,7 +42,7 @@ def wrap(secret: bytes, certificates: Mapping[str, bytes], others: str | None = 
 
 
 def unwrap(text: str, key: bytes, certificate: bytes) -> bytes:
-    """The secret, by the key of one of the certificates. Raises Error where it does not open."""
+    """The secret, by the key of one of the certificates. Raise Error where it does not open."""
     name = names_of(certificate)[0]
     try:
         told = json.loads(text)

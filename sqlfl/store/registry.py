@@ -168,7 +168,7 @@ class Model:
         query that the model was trained on, with the rows that it has now.
 
         options : those of INFERENCE, as robust=True. Parties send what that statement sends, under
-        their owners' policies. Raises ModelError where the model was not trained by TRAIN, and what
+        their owners' policies. Raise ModelError where the model was not trained by TRAIN, and what
         the statement raises, as for kinds of models without standard errors.
         """
         trained = parse(self.sql)

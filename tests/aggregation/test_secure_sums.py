@@ -30,7 +30,7 @@ from sqlfl.messages import (
 )
 from sqlfl.messages.wire import decode
 from sqlfl.transport.base import Transport
-from tests import test_border, test_truth
+from tests import test_border, test_central
 from tests.conftest import Open
 from tests.depth import examples, in_turn, spread
 from tests.federation import test_weighted_border
@@ -58,7 +58,7 @@ METHODS = st.sampled_from(ALGORITHMS)
 @examples(1)
 def test_a_full_batch_step_is_the_central_one(case: Case, clients: int, engine: str) -> None:
     with summing_in_secret():
-        again(test_truth.test_a_full_batch_step_is_the_central_one, case, clients, engine)
+        again(test_central.test_a_full_batch_step_is_the_central_one, case, clients, engine)
 
 
 @given(cases(), SEVERAL, ENGINES, st.sampled_from((1e-4, 1e-2)))
@@ -67,13 +67,13 @@ def test_lbfgs_reaches_the_central_optimum(
     case: Case, clients: int, engine: str, l2: float
 ) -> None:
     with summing_in_secret():
-        again(test_truth.test_lbfgs_reaches_the_central_optimum, case, clients, engine, l2)
+        again(test_central.test_lbfgs_reaches_the_central_optimum, case, clients, engine, l2)
 
 
 @given(cases(), SEVERAL)
 @examples(1)
 def test_admm_approaches_the_central_optimum(case: Case, clients: int) -> None:
-    again(test_truth.test_admm_never_diverges_and_approaches_the_optimum, case, clients, "secure")
+    again(test_central.test_admm_never_diverges_and_approaches_the_optimum, case, clients, "secure")
 
 
 def test_values_whose_means_are_far_from_0_lose_nothing(database: Open) -> None:

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from sqlfl.cli.main import cli
 from sqlfl.service import certificates as ct
 from sqlfl.service import wrapping
-from sqlfl.service.access_tokens import checked, from_bearer, over_at
+from sqlfl.service.passes import checked, from_bearer, over_at
 
 
 @pytest.fixture(autouse=True)

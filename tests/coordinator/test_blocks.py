@@ -9,7 +9,7 @@ from sqlfl.coordinator import blocks as module
 from sqlfl.coordinator.blocks import RowBlocks
 from sqlfl.coordinator.join.factorised import Factorised
 from sqlfl.coordinator.join.join_size import SlotCodes
-from sqlfl.coordinator.join.key_trees import factorised
+from sqlfl.coordinator.join.key_trees import factorised_join
 from tests.coordinator.test_factorised import TREES, query, written
 from tests.coordinator.test_join_size import random_codes
 from tests.depth import SEED, THOROUGH
@@ -45,7 +45,7 @@ def test_all_joined_rows_are_in_blocks(
             if seed % 3:
                 keys = {key: np.arange(len(c)) for key, c in slots[slot].keys.items()}
                 slots[slot] = SlotCodes(slots[slot].fragment, keys)
-        mapping = factorised(ucq, slots)
+        mapping = factorised_join(ucq, slots)
         assert mapping is not None
         size = (7, 40, 1000)[seed % 3]
         found, together = rows_of(mapping, size)
@@ -62,7 +62,7 @@ def test_keys_of_many_rows_are_cut_to_size() -> None:
     ucq = query(TREES["two"])
     rng = np.random.default_rng(SEED)
     slots = {n: SlotCodes(np.zeros(900, np.uint16), {0: rng.integers(0, 3, 900)}) for n in (0, 1)}
-    mapping = factorised(ucq, slots)
+    mapping = factorised_join(ucq, slots)
     assert mapping is not None
     found, together = rows_of(mapping, 5000)
     assert together == mapping.total > 200_000

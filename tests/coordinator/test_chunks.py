@@ -7,11 +7,11 @@ import pytest
 
 from sqlfl.coordinator import blocks
 from sqlfl.coordinator.join.join_size import SlotCodes
-from sqlfl.coordinator.join.key_trees import factorised
-from sqlfl.coordinator.join.mapping import TableMapping
+from sqlfl.coordinator.join.key_trees import factorised_join
 from sqlfl.coordinator.join.products import Products
 from sqlfl.coordinator.join.row_mapping import StoredMapping
 from sqlfl.coordinator.join.scratch import Scratch
+from sqlfl.coordinator.join.table_mapping import TableMapping
 from sqlfl.coordinator.rounds import chunks as chunks_module
 from sqlfl.coordinator.rounds import passes as passes_module
 from sqlfl.coordinator.rounds.chunks import Chunk, StoredChunks, WrittenChunks, chunks_of
@@ -70,7 +70,7 @@ def test_passes_over_found_rows_are_those_over_written_ones(
             for key in slot.keys
         }
         codes[slot.index] = SlotCodes(np.zeros(size, np.uint16), keys)
-    mapping = factorised(ucq, codes)
+    mapping = factorised_join(ucq, codes)
     assert mapping is not None
     assert blocks.RowBlocks(mapping).together > 0.5 * mapping.total > 500
     loss = Softmax(3)
@@ -159,7 +159,7 @@ def test_rows_that_are_no_products_are_found_one_by_one(
         codes[slot.index] = SlotCodes(
             np.zeros(size, np.uint16), {key: rng.permutation(some) for key in slot.keys}
         )
-    mapping = factorised(ucq, codes)
+    mapping = factorised_join(ucq, codes)
     assert mapping is not None
     assert mapping.total == 700 or name == "several"
     y = rng.normal(size=700)

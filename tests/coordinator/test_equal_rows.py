@@ -15,8 +15,8 @@ from sqlfl.coordinator.executors.in_process import InProcess
 from sqlfl.coordinator.executors.joined_rows import PartitionedRows
 from sqlfl.coordinator.join import equal_rows
 from sqlfl.coordinator.join.equal_rows import EqualRowGroups, merge_equal_rows
-from sqlfl.coordinator.join.mapping import TableMapping
 from sqlfl.coordinator.join.row_mapping import WrittenMapping
+from sqlfl.coordinator.join.table_mapping import TableMapping
 from sqlfl.coordinator.measures import Measures, measured_rows
 from sqlfl.coordinator.preparation import Joined, JoinedSlot, Targets, Weighting
 from sqlfl.coordinator.rounds.chunks import WrittenChunks

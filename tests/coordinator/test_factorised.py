@@ -14,7 +14,7 @@ from sqlglot import exp
 from sqlfl.contract.schema import Client
 from sqlfl.coordinator.join.factorised import Factorised
 from sqlfl.coordinator.join.join_size import SlotCodes
-from sqlfl.coordinator.join.key_trees import factorised
+from sqlfl.coordinator.join.key_trees import factorised_join
 from sqlfl.planner.query.emit import mapping_query
 from sqlfl.planner.query.ucq import Block, Fragment, Join, Slot, Ucq
 from tests.coordinator.test_join_size import COORDINATOR, planned, random_codes
@@ -56,7 +56,7 @@ def written(found: Factorised, size: int) -> np.ndarray:
 
 
 def check(ucq: Ucq, slots: dict[int, SlotCodes], size: int) -> bool:
-    found = factorised(ucq, slots)
+    found = factorised_join(ucq, slots)
     if found is None:
         return False
     expected = by_query(ucq, slots)
@@ -141,12 +141,12 @@ def test_trees(name: str, blocks: int) -> None:
 
 def test_cycles_and_more_rows_than_int64_counts_are_for_the_query() -> None:
     cycle = query([(0, 1, 0), (1, 2, 1), (2, 0, 2)])
-    assert factorised(cycle, random_codes(cycle, 1)) is None
+    assert factorised_join(cycle, random_codes(cycle, 1)) is None
     wide = query([(n, n + 1, 0) for n in range(8)])
     one = SlotCodes(np.zeros(300, np.uint16), {0: np.zeros(300, np.int32)})
-    assert factorised(wide, dict.fromkeys(range(9), one)) is None
+    assert factorised_join(wide, dict.fromkeys(range(9), one)) is None
     seven = query([(n, n + 1, 0) for n in range(6)])
-    found = factorised(seven, dict.fromkeys(range(7), one))
+    found = factorised_join(seven, dict.fromkeys(range(7), one))
     assert found is not None
     assert found.total == 300**7
     assert found.counts(3)[0] == 300**6
@@ -162,7 +162,7 @@ def test_rows_are_in_the_order_of_the_largest_slot() -> None:
         )
         for slot, size in zip(ucq.slots, sizes, strict=True)
     }
-    found = factorised(ucq, slots)
+    found = factorised_join(ucq, slots)
     assert found is not None
     largest = np.concatenate([rows[1] for rows in found.chunks(50)])
     assert (np.diff(largest) >= 0).all()

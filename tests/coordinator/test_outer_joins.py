@@ -14,7 +14,7 @@ from tests.depth import in_turn
 from tests.federations import Parties, federation
 from tests.open_databases import in_memory
 from tests.strategies import train_sql
-from tests.test_truth import compare
+from tests.test_central import compare
 
 CLINIC = (
     "CREATE TABLE visits AS SELECT i AS id, i % 23 AS patient, i % 5 AS ward, "

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from sqlfl.coordinator.join.mapping import TableMapping
+from sqlfl.coordinator.join.table_mapping import TableMapping
 from sqlfl.coordinator.rounds import passes as passes_module
 from sqlfl.coordinator.rounds.chunks import WrittenChunks
 from sqlfl.coordinator.rounds.compiled_chunks import LOSSES as COMPILED

@@ -7,8 +7,8 @@ import pytest
 
 from sqlfl.base.errors import InternalError
 from sqlfl.contract.schema import Client
-from sqlfl.coordinator.join.mapping import TableMapping
 from sqlfl.coordinator.join.scatter_gather import SlotMembers, all_rows, batch_of
+from sqlfl.coordinator.join.table_mapping import TableMapping
 from sqlfl.messages import Predictions
 
 A, B, C = ((Client("p", 0), 0), (Client("p", 1), 0), (Client("q", 0), 2))

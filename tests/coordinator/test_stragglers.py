@@ -16,8 +16,8 @@ from sqlfl.base.arrays import Array
 from sqlfl.base.errors import InternalError, PartyError
 from sqlfl.base.interrupts import Interrupts, heeding, interrupted
 from sqlfl.contract.schema import Address, Client
-from sqlfl.coordinator.join.mapping import TableMapping
 from sqlfl.coordinator.join.scatter_gather import JoinedRows, SlotMembers, all_rows, batch_of
+from sqlfl.coordinator.join.table_mapping import TableMapping
 from sqlfl.coordinator.rounds.lateness import Lateness
 from sqlfl.coordinator.rounds.stragglers import Replies, Stragglers
 from sqlfl.messages import Predictions, Residuals

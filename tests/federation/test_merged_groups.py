@@ -15,7 +15,7 @@ from tests.federations import federation
 from tests.governance.clinic import ruled
 from tests.strategies import train_sql
 from tests.test_border import assert_disclosed, by_place, tapped
-from tests.test_truth import compare
+from tests.test_central import compare
 
 STATEMENTS = {
     "means and counts": """

@@ -13,7 +13,7 @@ from tests.depth import in_turn
 from tests.governance.clinic import PATIENTS, ruled
 from tests.strategies import train_sql
 from tests.test_border import assert_disclosed, tapped
-from tests.test_truth import compare
+from tests.test_central import compare
 
 STATEMENTS = {
     "or": """

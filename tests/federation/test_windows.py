@@ -11,7 +11,7 @@ from tests.conftest import Open
 from tests.governance.clinic import ruled
 from tests.strategies import train_sql
 from tests.test_border import assert_disclosed, tapped
-from tests.test_truth import compare
+from tests.test_central import compare
 
 VISITS = """CREATE TABLE visits AS SELECT i % 50 AS pid,
   DATE '2023-01-01' + (i % 90)::INTEGER AS day, sin(i) AS cost,

@@ -24,7 +24,7 @@ from sqlfl.gateway import messages as ms
 from sqlfl.gateway.calls import PREPARE, FlightSqlCalls
 from sqlfl.service import certificates as ct
 from sqlfl.service import streams
-from sqlfl.service.access_tokens import issue, to_bearer
+from sqlfl.service.passes import issue, to_bearer
 from sqlfl.service.server import SQL_METHODS
 from sqlfl.service.service import Service
 from sqlfl.service.stream import Credentials

@@ -24,7 +24,7 @@ from sqlfl.base.errors import Error, LostError
 from sqlfl.contract.schema import Client
 from sqlfl.integrations.nvflare.flare_job import write_job
 from sqlfl.service import wrapping
-from sqlfl.service.access_tokens import issue
+from sqlfl.service.passes import issue
 from sqlfl.transport.base import Handler, Transport
 from sqlfl.transport.local import LocalTransport
 from tests.conftest import Open

@@ -11,7 +11,7 @@ import pytest
 
 from sqlfl.base.errors import Error
 from sqlfl.integrations.nvflare.flare_job import write_job
-from sqlfl.service.access_tokens import checked
+from sqlfl.service.passes import checked
 from tests.service.study import AUTHORITY, COORDINATOR, written
 
 SITES = ["north", "south", "site-3"]

@@ -12,8 +12,8 @@ from scipy import optimize, sparse
 
 from sqlfl.contract.configuration import Configuration, TowerConfiguration
 from sqlfl.contract.schema import Address, Client, SlotSpecification
-from sqlfl.coordinator.join.mapping import TableMapping
 from sqlfl.coordinator.join.scatter_gather import SlotMembers
+from sqlfl.coordinator.join.table_mapping import TableMapping
 from sqlfl.coordinator.rounds.chunks import WrittenChunks
 from sqlfl.coordinator.rounds.passes import Passes
 from sqlfl.coordinator.rounds.problem import Algorithm, Problem, Step, coordinator_of

@@ -11,8 +11,8 @@ import pytest
 import sqlfl
 from sqlfl.contract.privacy_specification import RoundNoise, RunNoise
 from sqlfl.contract.schema import Client
-from sqlfl.coordinator.join.mapping import TableMapping
 from sqlfl.coordinator.join.scatter_gather import SlotMembers
+from sqlfl.coordinator.join.table_mapping import TableMapping
 from sqlfl.coordinator.rounds.problem import Problem
 from sqlfl.methods.sgd.client import SgdStep
 from sqlfl.methods.sgd.configuration import SgdConfiguration

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from sqlfl.base.errors import InternalError
-from sqlfl.coordinator.join.mapping import TableMapping
+from sqlfl.coordinator.join.table_mapping import TableMapping
 from sqlfl.coordinator.rounds.chunk import Chunk, PassTally
 from sqlfl.coordinator.rounds.chunks import WrittenChunks, ends_of_runs
 from sqlfl.coordinator.rounds.compiled_chunks import CompiledChunk

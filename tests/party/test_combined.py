@@ -21,7 +21,7 @@ from sqlfl.messages.wire import decode, encode
 from sqlfl.party.release_guard import ReleaseGuard
 from sqlfl.udfs.blocks.blocks import MemoryBlocks
 from sqlfl.udfs.encoding import noised
-from tests import test_truth
+from tests import test_central
 from tests.conftest import Open
 from tests.depth import examples, spread
 from tests.federation import test_weighted_border
@@ -42,17 +42,21 @@ ENGINES = st.sampled_from(("sql", "arrays"))
 @examples(1)
 def test_a_full_batch_step_is_the_central_one(case: Case, clients: int, engine: str) -> None:
     with combining():
-        again(test_truth.test_a_full_batch_step_is_the_central_one, case, clients, engine)
+        again(test_central.test_a_full_batch_step_is_the_central_one, case, clients, engine)
 
 
-@given(test_truth.OUTER, SEVERAL, ENGINES, st.sampled_from(("lbfgs", "admm")))
+@given(test_central.OUTER, SEVERAL, ENGINES, st.sampled_from(("lbfgs", "admm")))
 @examples(1)
 def test_outer_joins_reach_the_central_optimum(
     case: Case, clients: int, engine: str, algorithm: str
 ) -> None:
     with combining(), merging():
         again(
-            test_truth.test_outer_joins_reach_the_central_optimum, case, clients, engine, algorithm
+            test_central.test_outer_joins_reach_the_central_optimum,
+            case,
+            clients,
+            engine,
+            algorithm,
         )
 
 
@@ -99,7 +103,7 @@ def test_the_traffic_of_a_split_is_what_explain_says(
 
 def test_mini_batches_approach_the_optimum(database: Open) -> None:
     with combining():
-        test_truth.test_mini_batches_approach_the_optimum(2, database)
+        test_central.test_mini_batches_approach_the_optimum(2, database)
 
 
 # -- privacy ---------------------------------------------------------------------------------------

@@ -19,9 +19,9 @@ import duckdb
 import pyarrow as pa
 
 from sqlfl.messages.wire import received
-from sqlfl.service.access_tokens import AccessTokens
 from sqlfl.service.agent import Agent
 from sqlfl.service.hosting import Host
+from sqlfl.service.passes import Passes
 from sqlfl.service.service import Service
 from sqlfl.service.settings import CoordinatorSettings, read_settings
 from sqlfl.service.stream import Credentials
@@ -75,7 +75,7 @@ class Faulty:
 def party(told: dict[str, Any]) -> None:
     own = Credentials(*(Path(told[what.name]).read_bytes() for what in fields(Credentials)))
     assert own.authority is not None
-    known = AccessTokens(own.authority, told["coordinator"])
+    known = Passes(own.authority, told["coordinator"])
     con = duckdb.connect(told["database"])
     con.execute("SET threads = 1")
     secret = bytes.fromhex(told["secret"])

@@ -14,10 +14,10 @@ import duckdb
 from sqlfl.gateway.calls import FlightSqlCalls
 from sqlfl.service import certificates as ct
 from sqlfl.service import wrapping
-from sqlfl.service.access_tokens import AccessTokens
 from sqlfl.service.agent import Agent
 from sqlfl.service.federation import RemoteFederation
 from sqlfl.service.hosting import Host
+from sqlfl.service.passes import Passes
 from sqlfl.service.service import Service
 from sqlfl.service.settings import AnalystSettings, CoordinatorSettings, Member, StudySettings
 from sqlfl.service.stream import Credentials
@@ -100,7 +100,7 @@ def joined(
     """A party's agent, which serves the connection."""
     own = identity(f"{party}{number}.example")
     assert own.authority is not None
-    known = AccessTokens(own.authority, COORDINATOR)
+    known = Passes(own.authority, COORDINATOR)
     given = {"secret": SECRET, **given}
     with Host(party, con, known=known, index=number, **given) as host:  # type: ignore[arg-type]
         agent = Agent(study.location, party, 1, host, own, server=COORDINATOR)

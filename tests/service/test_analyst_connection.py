@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sqlfl.base.errors import Error
-from sqlfl.service import access_tokens
+from sqlfl.service import passes
 from sqlfl.service.federation import RemoteFederation
 from sqlfl.service.stream import hint
 from tests.service.study import serving, settings, written
@@ -59,7 +59,7 @@ def test_a_clock_that_is_an_hour_off_is_told(
     given = written(tmp_path, "alice") | {"coordinator_name": "coordinator.example"}
     path = tmp_path / "own.toml"
     path.write_text("".join(f'{k} = "{v}"\n' for k, v in given.items()))
-    own = access_tokens.issue
+    own = passes.issue
 
     def later(*args: object) -> str:
         now = dt.datetime.now(dt.UTC) + dt.timedelta(hours=1)
@@ -70,7 +70,7 @@ def test_a_clock_that_is_an_hour_off_is_told(
             Error, match=r"(?s)there is no study 'lung'.*hint: `study` in the settings"
         ):
             RemoteFederation(study.location, config=path, study="lung")
-        monkeypatch.setattr("sqlfl.service.token_renewal.issue", later)
+        monkeypatch.setattr("sqlfl.service.pass_renewal.issue", later)
         with pytest.raises(Error, match="clocks may differ by 5 minutes") as caught:
             RemoteFederation(study.location, config=path, study="heart")
     assert caught.value.hint == "is the clock of this machine right?"

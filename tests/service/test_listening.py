@@ -16,14 +16,14 @@ import sqlfl
 from sqlfl.base.errors import Error, PartyError
 from sqlfl.service import certificates as ct
 from sqlfl.service import wrapping
-from sqlfl.service.access_tokens import AccessTokens
 from sqlfl.service.agent import HELLO, PARTY, Agent
 from sqlfl.service.frames import Frame
 from sqlfl.service.hosting import Host
 from sqlfl.service.listening import Listener
+from sqlfl.service.pass_renewal import Speaker
+from sqlfl.service.passes import Passes
 from sqlfl.service.service import ANALYST
 from sqlfl.service.stream import Credentials, Stream
-from sqlfl.service.token_renewal import Speaker
 from tests.conftest import Open
 from tests.service.party import running
 from tests.service.processes import until
@@ -90,7 +90,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
 @contextmanager
 def lab(port: int, con: duckdb.DuckDBPyConnection) -> Iterator[None]:
     own = identity("lab0.example")
-    known = AccessTokens(own.authority or b"", COORDINATOR)
+    known = Passes(own.authority or b"", COORDINATOR)
     with Host("lab", con, secret=SECRET, known=known, open=True) as host:
         where = f"grpc+tls://127.0.0.1:{port}"
         agent = Agent(where, "lab", 1, host, own, server=COORDINATOR)
@@ -354,7 +354,7 @@ def test_a_pass_is_renewed_at_half_its_time() -> None:
     second = speaker()
     assert second != first
     assert speaker() == second
-    assert AccessTokens(own.authority or b"", COORDINATOR)("heart", second) == "alice"
+    assert Passes(own.authority or b"", COORDINATOR)("heart", second) == "alice"
 
 
 def test_without_tls_on_this_machine_alone(tmp_path: Path, database: Open) -> None:

@@ -17,12 +17,12 @@ from sqlfl import messages as ms
 from sqlfl.base.errors import Error, PolicyError
 from sqlfl.messages.wire import encoded, received
 from sqlfl.service import certificates as ct
-from sqlfl.service.access_tokens import AccessTokens, issue
 from sqlfl.service.agent import HELLO, PARTY, WELCOME
 from sqlfl.service.analyst_connection import AnalystConnection
 from sqlfl.service.calls import MOST_TEXT
 from sqlfl.service.frames import Frame
 from sqlfl.service.hosting import Host
+from sqlfl.service.passes import Passes, issue
 from sqlfl.service.service import ANALYST, PASS
 from sqlfl.service.settings import AnalystSettings
 from sqlfl.service.stream import PING, PONG, Credentials, Stream
@@ -301,9 +301,7 @@ AT_A_PARTY = {
 def test_passes_at_a_party(database: Open, speaker: str) -> None:
     """Whatever the coordinator says, the party looks itself."""
     con = database("CREATE TABLE t AS SELECT 1 AS a", own=True)
-    with Host(
-        "bank", con, secret=SECRET, known=AccessTokens(AUTHORITY, COORDINATOR), open=True
-    ) as host:
+    with Host("bank", con, secret=SECRET, known=Passes(AUTHORITY, COORDINATOR), open=True) as host:
         host.welcome(COORDINATOR, "s")
         data = pa.py_buffer(encoded(ms.ListTables("", -1)))
         reply = received(host.handle(0, data, "heart", speaker))
@@ -327,9 +325,7 @@ def test_a_run_is_ended_by_a_pass_that_is_over(database: Open) -> None:
     finish = pa.py_buffer(encoded(ms.Finish("r", -1)))
     lists = pa.py_buffer(encoded(ms.ListTables("", -1)))
     interrupted: list[str] = []
-    with Host(
-        "bank", con, secret=SECRET, known=AccessTokens(AUTHORITY, COORDINATOR), open=True
-    ) as host:
+    with Host("bank", con, secret=SECRET, known=Passes(AUTHORITY, COORDINATOR), open=True) as host:
         host.welcome(COORDINATOR, "s")
         over = passed(ALICE, hours=OVER)
         assert received(host.handle(0, finish, "heart", over)).kind == "failure"  # nothing to end
@@ -361,7 +357,7 @@ def test_a_run_is_ended_by_a_pass_that_is_over(database: Open) -> None:
 
 def test_a_clock_that_is_off(database: Open) -> None:
     """By minutes it may be; an analyst's clock that is further off is refused."""
-    known = AccessTokens(AUTHORITY, COORDINATOR)
+    known = Passes(AUTHORITY, COORDINATOR)
     assert known("heart", passed(ALICE, hours=4 / 60)) == "alice"
     with pytest.raises(PolicyError, match="clocks may differ by 5 minutes"):
         known("heart", passed(ALICE, hours=10 / 60))

@@ -17,7 +17,7 @@ from scipy import linalg
 
 from sqlfl.base.arrays import Array, Float
 from sqlfl.contract.transforms import CURVE_COLUMNS, MOST_VALUES, VALUE_SHARE
-from sqlfl.models.curves import joined_bins
+from sqlfl.models.thresholds import joined_bins
 
 if TYPE_CHECKING:
     from scipy.interpolate import BSpline

@@ -20,7 +20,7 @@ import numpy as np
 from sqlfl.base.arrays import Array
 from sqlfl.base.interrupts import checkpoint
 from sqlfl.coordinator.executors.partition import Partition, Reach
-from sqlfl.coordinator.join.mapping import SlotMapping, TableMapping
+from sqlfl.coordinator.join.table_mapping import SlotMapping, TableMapping
 from sqlfl.coordinator.rounds.chunks import (
     Chunks,
     FoundChunks,

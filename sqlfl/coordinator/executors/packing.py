@@ -17,7 +17,7 @@ from sqlfl.coordinator.executors.sums import Node, PartitionSums, Segment
 from sqlfl.coordinator.join.factorised import Branch, Factorised, Tree
 from sqlfl.coordinator.join.join_size import SlotCodes
 from sqlfl.coordinator.join.key_join import KeyJoin
-from sqlfl.coordinator.join.mapping import SlotMapping, TableMapping
+from sqlfl.coordinator.join.table_mapping import SlotMapping, TableMapping
 from sqlfl.coordinator.rounds.chunks import Chunks, FoundChunks, ProductChunks, WrittenChunks
 from sqlfl.coordinator.rounds.measured import MeasuredRows
 from sqlfl.coordinator.rounds.scores import Scores

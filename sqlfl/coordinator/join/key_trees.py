@@ -17,7 +17,7 @@ COUNTED = 2.0**62
 """Maximum number of joined rows of a slot and the slots below it that int64 counts."""
 
 
-def factorised(ucq: Ucq, codes: Mapping[int, SlotCodes]) -> Factorised | None:
+def factorised_join(ucq: Ucq, codes: Mapping[int, SlotCodes]) -> Factorised | None:
     """Return the joined rows of `ucq`, or None.
 
     None stands for a block with a cycle, for an outer join of several slots or by keys of several
@@ -75,12 +75,12 @@ class _Growth:
         if not simple or across:
             raise _NoTreeError
         core = [slot for slot in self._taken if slot not in self._virtual]
-        left = [self._grown(slot) for slot in core]
-        root = max(left, key=lambda grown: len(grown.weight))
-        while len(left) > 1:
-            ear, into, shared = _ear(left, root)
+        remaining = [self._grown(slot) for slot in core]
+        root = max(remaining, key=lambda grown: len(grown.weight))
+        while len(remaining) > 1:
+            ear, into, shared = _ear(remaining, root)
             into.take(ear, *_codes(ear, into, shared))
-            left.remove(ear)
+            remaining.remove(ear)
         bounds: Array | None = None
         if not (root.weight.dtype == bool and root.weight.all()):
             bounds = _bounds(root.weight)
@@ -130,12 +130,12 @@ def _of_one(on: Sequence[Join]) -> bool:
     return len({join.left for join in on}) == 1 and not any(join.virtual for join in on)
 
 
-def _ear(left: Sequence[_Grown], root: _Grown) -> tuple[_Grown, _Grown, list[int]]:
+def _ear(remaining: Sequence[_Grown], root: _Grown) -> tuple[_Grown, _Grown, list[int]]:
     """Return a slot, another one that has all keys which it shares with others, and these keys. The
     smallest slot comes first.
     """
-    for ear in sorted(left, key=lambda grown: len(grown.weight)):
-        others = [grown for grown in left if grown is not ear]
+    for ear in sorted(remaining, key=lambda grown: len(grown.weight)):
+        others = [grown for grown in remaining if grown is not ear]
         shared = {v for v in ear.keys if any(v in grown.keys for grown in others)}
         if ear is root:
             continue

@@ -13,7 +13,7 @@ import numpy as np
 from sqlfl.base.arrays import Array
 from sqlfl.base.errors import InternalError
 from sqlfl.contract.schema import Address
-from sqlfl.coordinator.join.mapping import TableMapping
+from sqlfl.coordinator.join.table_mapping import TableMapping
 from sqlfl.messages import Predictions
 
 # Clients of a slot. `sqlfl.aggregation.slot_aggregation` merges their values.

@@ -22,9 +22,9 @@ from sqlfl.base.arrays import Array
 from sqlfl.base.errors import InternalError
 from sqlfl.coordinator.blocks import Cutting, RowBlocks
 from sqlfl.coordinator.join.factorised import Factorised, Tree
-from sqlfl.coordinator.join.mapping import TableMapping
 from sqlfl.coordinator.join.products import Products, joined_by, products
 from sqlfl.coordinator.join.row_mapping import RowMapping, StoredMapping
+from sqlfl.coordinator.join.table_mapping import TableMapping
 from sqlfl.coordinator.rounds.chunk import Chunk, Rows
 from sqlfl.coordinator.rounds.compiled_chunks import CompiledChunk, ProductChunk
 from sqlfl.models.native import library

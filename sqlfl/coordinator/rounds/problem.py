@@ -16,8 +16,8 @@ from sqlfl.contract.stopping import Ending
 from sqlfl.coordinator.executors.base import Executor
 from sqlfl.coordinator.executors.in_process import InProcess
 from sqlfl.coordinator.executors.joined_rows import PartitionedRows
-from sqlfl.coordinator.join.mapping import SlotMapping, TableMapping
 from sqlfl.coordinator.join.scatter_gather import SlotMembers
+from sqlfl.coordinator.join.table_mapping import SlotMapping, TableMapping
 from sqlfl.coordinator.rounds.chunks import Chunks, WrittenChunks
 from sqlfl.coordinator.rounds.lateness import Lateness
 from sqlfl.coordinator.rounds.measured import EVERY, MeasuredRows

@@ -45,7 +45,7 @@ class Away(Exception):
 class CarriedCall(Protocol):
     """Of the site's `NumberedAnswers.ask`, carried there.
 
-    timeout : seconds after which it is given up. Raises Away, and LostError where another attempt
+    timeout : seconds after which it is given up. Raise Away, and LostError where another attempt
     would end alike.
     """
 
@@ -82,7 +82,7 @@ class FlareClient:
         self._told = 0.0
 
     def handle(self, data: pa.Buffer) -> pa.Buffer:
-        """The reply. Raises LostError where none comes within the lease."""
+        """The reply. Raise LostError where none comes within the lease."""
         with self._lock:
             self._number += 1
             number = self._number
@@ -171,7 +171,7 @@ class NumberedAnswers:
         """The answer to a request of an analyst; None where it is not there yet.
 
         data : its bytes, or None where they have been sent. received : numbers whose answers the
-        other side has, which are forgotten. patience : seconds. Raises WireError for what was not
+        other side has, which are forgotten. patience : seconds. Raise WireError for what was not
         begun, or is over, and what `serve` does.
         """
         _check(number, data, received, patience, study, speaker)
@@ -201,7 +201,7 @@ class NumberedAnswers:
 def _check(
     number: object, data: object, received: object, patience: object, *texts: object
 ) -> None:
-    """Raises WireError for arguments of a call that are none."""
+    """Raise WireError for arguments of a call that are none."""
     numbers = received if isinstance(received, list) and len(received) <= MOST_TOLD else [None]
     good = (
         all(type(n) is int and 0 < n < 2**63 for n in (number, *numbers)),

@@ -26,8 +26,8 @@ from sqlfl.federation.script import pieces
 from sqlfl.federation.session import Federation
 from sqlfl.integrations.nvflare.asking import AGAIN, Away, FlareClient
 from sqlfl.planner.grammar.statements import ExportModel, ImportModel
-from sqlfl.service.access_tokens import checked
 from sqlfl.service.certificates import checked_name
+from sqlfl.service.passes import checked
 from sqlfl.service.settings import CoordinatorSettings, content, read_settings
 
 try:
@@ -121,7 +121,7 @@ def ends(
 
     sites : proxies, as `collab.clients` has them. parties : the names of each party's sites, in the
     order of its clients. lease : seconds for which a site that is away is waited for, and in which
-    the largest reply must arrive. Raises Error where there is no such site, or where it serves
+    the largest reply must arrive. Raise Error where there is no such site, or where it serves
     another client than that; LostError where one is away.
     """
     known = {site.name: site for site in sites}
@@ -201,7 +201,7 @@ def _settings() -> CoordinatorSettings:
 
 
 def _analyst(settings: CoordinatorSettings, study: str, speaker: str) -> str:
-    """Whose pass it is. Raises Error and PolicyError for who may not train in the study."""
+    """Whose pass it is. Raise Error and PolicyError for who may not train in the study."""
     if settings.authority is None:
         raise Error("the configuration has no authority", hint="passes are held against it")
     authority = content(settings.authority, "authority")

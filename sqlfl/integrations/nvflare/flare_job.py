@@ -14,7 +14,7 @@ from pathlib import Path
 
 from sqlfl.base.errors import Error
 from sqlfl.databases.files import PRIVATE
-from sqlfl.service.access_tokens import issue
+from sqlfl.service.passes import issue
 from sqlfl.service.settings import AnalystSettings, read_settings
 
 SERVER = "sqlfl.integrations.nvflare.flare.Study"
@@ -40,7 +40,7 @@ def write_job(
     settings (TOML), with `coordinator_name`: what the parties' settings call the coordinator.
     study : that of the settings, unless told.
 
-    Raises Error where the folder is there already, or settings are missing.
+    Raise Error where the folder is there already, or settings are missing.
     """
     path = Path(folder)
     settings = read_settings(AnalystSettings, config)

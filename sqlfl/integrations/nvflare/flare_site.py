@@ -42,7 +42,7 @@ SERVER = "server"
 class Site:
     """Serves the party's database for one job, from its begin to its end.
 
-    Raises Error, which ends the job, where the settings cannot be used, or where they name no
+    Raise Error, which ends the job, where the settings cannot be used, or where they name no
     certificate: analysts are who their passes say, whatever NVFlare's server does.
     """
 
@@ -103,14 +103,14 @@ class Site:
         return self._host.handle(0, data, study, speaker)
 
     def _served(self) -> Host:
-        """Raises RuntimeError where it is not the server who calls."""
+        """Raise RuntimeError where it is not the server who calls."""
         if self._host is None or collab.caller != SERVER:
             raise RuntimeError(f"{collab.caller} is not served")
         return self._host
 
 
 def settings_of(site: str) -> Path:
-    """Where a site's settings are. Raises Error where that is not said."""
+    """Where a site's settings are. Raise Error where that is not said."""
     place = os.environ.get(SETTINGS)
     if not place:
         raise Error(

@@ -38,7 +38,7 @@ def choose(
     θ is as large as the budget allows, up to MAX_THETA. The variance of an estimate depends almost
     only on bins·θ², and so does ε. If bins are not given, the smallest of BINS that uses up the
     budget is taken: it makes the shortest messages. `count`, `honest` and `moved` are as in
-    `PoissonBinomial`. Raises PrivacyError for more noise than LARGEST_NOISE.
+    `PoissonBinomial`. Raise PrivacyError for more noise than LARGEST_NOISE.
     """
     largest = PoissonBinomial(EMBEDDINGS, 0, MAX_THETA, honest, count, moved)
     for candidate in (bins,) if bins is not None else BINS:
@@ -60,7 +60,7 @@ def choose_bins(
 ) -> PoissonBinomial:
     """The same where θ is given: of as many bins as the budget allows, up to the most of BINS.
 
-    Raises PrivacyError where not even one may be.
+    Raise PrivacyError where not even one may be.
     """
     check(1, theta)
 

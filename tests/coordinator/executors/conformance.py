@@ -16,9 +16,9 @@ from sqlfl.coordinator.executors.joined_rows import PartitionedRows
 from sqlfl.coordinator.executors.partition import Work
 from sqlfl.coordinator.join.join_size import SlotCodes
 from sqlfl.coordinator.join.key_join import KeyJoin
-from sqlfl.coordinator.join.key_trees import factorised
-from sqlfl.coordinator.join.mapping import TableMapping
+from sqlfl.coordinator.join.key_trees import factorised_join
 from sqlfl.coordinator.join.mapping_query import run_mapping_query
+from sqlfl.coordinator.join.table_mapping import TableMapping
 from sqlfl.coordinator.rounds import passes as passes_module
 from sqlfl.coordinator.rounds.chunks import Chunks, FoundChunks, WrittenChunks
 from sqlfl.coordinator.rounds.measured import EVERY, MeasuredRows
@@ -92,7 +92,7 @@ def found(loss: Loss, name: str = "two") -> Case:
             for key in slot.keys
         }
         codes[slot.index] = SlotCodes(np.zeros(size, np.uint16), keys)
-    mapping = factorised(ucq, codes)
+    mapping = factorised_join(ucq, codes)
     assert mapping is not None
     assert name != "two" or 0 < RowBlocks(mapping).together < mapping.total
     y = rng.integers(0, max(2, loss.outputs), mapping.sizes[1]).astype(np.uint8)

@@ -10,7 +10,7 @@ import pytest
 from sqlfl.coordinator import blocks
 from sqlfl.coordinator.executors import division
 from sqlfl.coordinator.executors.division import divided
-from sqlfl.coordinator.join.mapping import TableMapping
+from sqlfl.coordinator.join.table_mapping import TableMapping
 from sqlfl.coordinator.rounds import passes
 from sqlfl.coordinator.rounds.chunks import FoundChunks, WrittenChunks
 from sqlfl.coordinator.rounds.measured import EVERY

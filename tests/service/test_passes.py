@@ -11,7 +11,7 @@ import pytest
 
 from sqlfl.base.errors import PolicyError
 from sqlfl.service import certificates as ct
-from sqlfl.service.access_tokens import _ALGORITHM, TokenClaim, _signed, checked, issue
+from sqlfl.service.passes import _ALGORITHM, PassClaim, _signed, checked, issue
 from tests.depth import SEED
 
 NOW = dt.datetime.now(dt.UTC)
@@ -73,7 +73,7 @@ def test_somebody_elses_name() -> None:
     with pytest.raises(PolicyError, match="not signed by the analyst's key"):
         checked(json.dumps(told), AUTHORITY, *FOR)
     own, certificate = issued("eve")
-    claim = TokenClaim(**told["claim"])
+    claim = PassClaim(**told["claim"])
     signature = ct.private_key(own).sign(_signed(claim), _ALGORITHM)
     told["signature"] = base64.b64encode(signature).decode()
     told["certificate"] = certificate.decode()

@@ -34,7 +34,7 @@ _ALGORITHM = ec.ECDSA(hashes.SHA256())
 
 
 @dataclass(frozen=True)
-class TokenClaim:
+class PassClaim:
     """Claim that an analyst signs."""
 
     analyst: str
@@ -62,7 +62,7 @@ def issue(
     """Return a pass, as text. key, certificate : the analyst's, as PEM."""
     now = (now or dt.datetime.now(dt.UTC)).astimezone(dt.UTC)
     analyst = names_of(certificate)[0]
-    claim = TokenClaim(analyst, coordinator, study, now.isoformat(), (now + length).isoformat())
+    claim = PassClaim(analyst, coordinator, study, now.isoformat(), (now + length).isoformat())
     signature = private_key(key).sign(_signed(claim), _ALGORITHM)
     told = {
         "claim": asdict(claim),
@@ -77,7 +77,7 @@ def checked(
 ) -> str:
     """Return the analyst who signed the pass, for this coordinator and study, now.
 
-    authority : certificate, as PEM, by which analysts' certificates are signed. Raises PolicyError
+    authority : certificate, as PEM, by which analysts' certificates are signed. Raise PolicyError
     if the text is no pass, or no pass for this coordinator, study and time.
     """
     now = now or dt.datetime.now(dt.UTC)
@@ -107,14 +107,14 @@ def checked(
 
 
 def study_of(text: str) -> str:
-    """Return the study that the text says, which nobody has checked. Raises PolicyError if the text
+    """Return the study that the text says, which nobody has checked. Raise PolicyError if the text
     is no pass.
     """
     return _read(text)[0].study
 
 
 def over_at(text: str) -> dt.datetime:
-    """Return when a pass is over: at its end, or with its certificate's. Raises PolicyError."""
+    """Return when a pass is over: at its end, or with its certificate's. Raise PolicyError."""
     claim, _, certificate = _read(text)
     return min(claim.over, read_certificate(certificate).not_valid_after_utc)
 
@@ -125,14 +125,14 @@ def to_bearer(text: str) -> str:
 
 
 def from_bearer(token: str) -> str:
-    """Return the pass. Raises PolicyError if the token is none."""
+    """Return the pass. Raise PolicyError if the token is none."""
     try:
         return base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)).decode()
     except ValueError as error:
         raise PolicyError("this is no analyst's pass") from error
 
 
-class AccessTokens:
+class Passes:
     """Analysts of passes. Passes that were checked are remembered for a while."""
 
     def __init__(self, authority: bytes, coordinator: str) -> None:
@@ -141,7 +141,7 @@ class AccessTokens:
         self._known: dict[tuple[str, str], tuple[str, dt.datetime]] = {}
 
     def __call__(self, study: str, text: str) -> str:
-        """Return the analyst of the pass. Raises PolicyError as `checked`."""
+        """Return the analyst of the pass. Raise PolicyError as `checked`."""
         now = dt.datetime.now(dt.UTC)
         with self._lock:
             known = self._known.get((study, text))
@@ -163,10 +163,10 @@ class AccessTokens:
         return checked(text, self._authority, self._coordinator, study, now)
 
 
-def _read(text: str) -> tuple[TokenClaim, bytes, bytes]:
+def _read(text: str) -> tuple[PassClaim, bytes, bytes]:
     try:
         told: dict[str, Any] = json.loads(text)
-        claim = TokenClaim(**told["claim"])
+        claim = PassClaim(**told["claim"])
         if not all(isinstance(value, str) for value in asdict(claim).values()):
             raise ValueError
         times = [dt.datetime.fromisoformat(value) for value in (claim.begins, claim.ends)]
@@ -181,5 +181,5 @@ def _read(text: str) -> tuple[TokenClaim, bytes, bytes]:
     return claim, signature, certificate
 
 
-def _signed(claim: TokenClaim) -> bytes:
+def _signed(claim: PassClaim) -> bytes:
     return json.dumps([PURPOSE, *asdict(claim).values()]).encode()

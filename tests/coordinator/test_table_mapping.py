@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sqlfl.base.errors import InternalError
-from sqlfl.coordinator.join.mapping import CHUNK, TableMapping
+from sqlfl.coordinator.join.table_mapping import CHUNK, TableMapping
 
 
 def incidence(rows: np.ndarray, size: int) -> np.ndarray:

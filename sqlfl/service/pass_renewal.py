@@ -7,8 +7,8 @@ import math
 import threading
 import time
 
-from sqlfl.service.access_tokens import issue
 from sqlfl.service.certificates import names_of
+from sqlfl.service.passes import issue
 from sqlfl.service.stream import Credentials
 
 
