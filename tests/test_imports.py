@@ -284,7 +284,7 @@ def test_the_coordinator_has_no_part_in_masks() -> None:
 
 AGENT = (
     "agent", "certificates", "fair_queue", "frames", "hosting", "identities",
-    "locations", "passes", "settings", "stream", "wrapping",
+    "passes", "settings", "stream", "wrapping",
 )  # fmt: skip
 """The modules of `service` that run at a party."""
 

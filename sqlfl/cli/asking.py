@@ -22,8 +22,7 @@ from sqlfl.cli import formats
 from sqlfl.cli.help import WORD, help_on
 from sqlfl.planner.grammar.decoding import decoded
 from sqlfl.service.federation import SETTINGS, RemoteFederation
-from sqlfl.service.locations import check_location
-from sqlfl.service.settings import AnalystSettings, read_settings
+from sqlfl.service.settings import AnalystSettings, check_location, read_settings
 
 if TYPE_CHECKING:
     from sqlfl.federation.session import Federation

@@ -154,8 +154,10 @@ def pass_(config: Path, study: str | None, hours: float | None) -> None:
 
     It is taken with your certificate alone, at this coordinator, for this study, until its end.
     """
-    from sqlfl.service.pass_renewal import Speaker  # loads pyarrow, which other commands do not
-    from sqlfl.service.passes import to_bearer
+    from sqlfl.service.passes import (
+        PassIssuer,  # loads pyarrow, which other commands do not
+        to_bearer,
+    )
     from sqlfl.service.settings import AnalystSettings, read_settings
 
     own = read_settings(AnalystSettings, config)
@@ -166,7 +168,7 @@ def pass_(config: Path, study: str | None, hours: float | None) -> None:
         raise Error(f"{config} has no {lacking}", hint=f'{lacking} = "..." says whom it is for')
     credentials = own.credentials()
     length = own.pass_hours if hours is None else hours
-    click.echo(to_bearer(Speaker(credentials, "", server, study, length).issued()))
+    click.echo(to_bearer(PassIssuer(credentials, "", server, study, length).issued()))
 
 
 def _named(paths: tuple[Path, ...]) -> dict[str, bytes]:

@@ -19,9 +19,8 @@ from sqlfl.base.errors import Error
 from sqlfl.cli.logs import FORMATS, logging_to
 from sqlfl.service.agent import Agent
 from sqlfl.service.hosting import hosted
-from sqlfl.service.locations import check_location
 from sqlfl.service.owner_services import owner_served
-from sqlfl.service.settings import CoordinatorSettings, PartySettings, read_settings
+from sqlfl.service.settings import CoordinatorSettings, PartySettings, check_location, read_settings
 from sqlfl.service.stream import Credentials
 
 log = logging.getLogger("sqlfl.cli")

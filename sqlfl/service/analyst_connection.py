@@ -20,10 +20,9 @@ from sqlfl.service.agent import HELLO, REFUSED, WELCOME
 from sqlfl.service.answers import bytes_to_error
 from sqlfl.service.calls import ANSWER, CALL, FAILED, LEAVE, REMARK, STEP, TAKEN
 from sqlfl.service.frames import INTERRUPT, VERSIONS, Frame, spoken
-from sqlfl.service.locations import check_location
-from sqlfl.service.pass_renewal import Speaker
+from sqlfl.service.passes import PassIssuer
 from sqlfl.service.service import ANALYST, PASS
-from sqlfl.service.settings import AnalystSettings
+from sqlfl.service.settings import AnalystSettings, check_location
 from sqlfl.service.stream import PONG, Credentials, Ended, Stream, hint, said
 
 log = logging.getLogger("sqlfl.service")
@@ -78,8 +77,8 @@ class AnalystConnection:
         self._location, self.study = location, study
         self._credentials = Credentials() if insecure else settings.credentials(name or None)
         self._server = settings.coordinator_name or urlsplit(location).hostname or ""
-        self._speaker = Speaker(self._credentials, name, self._server, study, settings.pass_hours)
-        self.analyst = self._speaker.analyst
+        self._issuer = PassIssuer(self._credentials, name, self._server, study, settings.pass_hours)
+        self.analyst = self._issuer.analyst
         self._lock = threading.Lock()
         self._end = secrets.token_hex(16)
         self._session = ""
@@ -178,7 +177,7 @@ class AnalystConnection:
             hello = {
                 "versions": list(VERSIONS),
                 "study": self.study,
-                "pass": self._speaker.issued(),
+                "pass": self._issuer.issued(),
                 "end": self._end,
             }
             welcome = stream.greeted(Frame(HELLO, hello))
@@ -292,10 +291,10 @@ class AnalystConnection:
 
     def _renew(self, stream: Stream) -> None:
         """Another pass at half the time of the one before, for as long as the stream lasts."""
-        pause = min(60.0, self._speaker.half)
+        pause = min(60.0, self._issuer.half)
         while not stream.ended.wait(pause):
-            if self._speaker.due:
-                self._send(Frame(PASS, {"pass": self._speaker.issued()}))
+            if self._issuer.due:
+                self._send(Frame(PASS, {"pass": self._issuer.issued()}))
 
 
 def _give_up(call: _Call, why: str) -> None:

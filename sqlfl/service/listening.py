@@ -13,15 +13,18 @@ from sqlfl.federation.session import Federation
 from sqlfl.service.analyst_sessions import Admission
 from sqlfl.service.federation import SETTINGS
 from sqlfl.service.frames import Receiver
-from sqlfl.service.locations import check_location
 from sqlfl.service.members import ServiceMembers
 from sqlfl.service.outbox import Outbox
 from sqlfl.service.party_connection import PartyConnection
-from sqlfl.service.pass_renewal import Speaker
-from sqlfl.service.passes import checked
+from sqlfl.service.passes import PassIssuer, checked
 from sqlfl.service.server import ENDS, CoordinatorServer, Times
 from sqlfl.service.service import ANALYST
-from sqlfl.service.settings import AnalystSettings, CoordinatorSettings, read_settings
+from sqlfl.service.settings import (
+    AnalystSettings,
+    CoordinatorSettings,
+    check_location,
+    read_settings,
+)
 from sqlfl.service.stream import Credentials
 from sqlfl.service.streams import Call, Most, RefusedStream
 
@@ -88,9 +91,9 @@ class Listener:
         self.names = frozenset(names)
         """Of the parties that may dial in."""
         credentials = Credentials() if insecure else settings.credentials(settings.name)
-        speaker = _speaker(settings, analyst_settings, self.study, credentials)
-        self.analyst = speaker.analyst
-        self._admission = Admission(fed, self.study, self._members.lines, speaker, speaker.analyst)
+        issuer = _issuer(settings, analyst_settings, self.study, credentials)
+        self.analyst = issuer.analyst
+        self._admission = Admission(fed, self.study, self._members.lines, issuer, issuer.analyst)
         self._changed = threading.Condition()
         self._woken = self._closing = False
         self._ending = threading.Lock()
@@ -228,21 +231,21 @@ def _study(settings: CoordinatorSettings, study: str | None) -> str:
     return study
 
 
-def _speaker(
+def _issuer(
     settings: CoordinatorSettings, analyst: AnalystSettings, study: str, coordinator: Credentials
-) -> Speaker:
+) -> PassIssuer:
     """Raise Error where parties would not take its passes."""
     given = Credentials() if coordinator.authority is None else analyst.credentials(analyst.name)
-    speaker = Speaker(given, analyst.name or "", settings.name, study, analyst.pass_hours)
+    issuer = PassIssuer(given, analyst.name or "", settings.name, study, analyst.pass_hours)
     if coordinator.authority is not None:
-        checked(speaker(), coordinator.authority, settings.name, study)
+        checked(issuer(), coordinator.authority, settings.name, study)
     known = settings.studies[study].analysts
-    if speaker.analyst not in known:
+    if issuer.analyst not in known:
         raise Error(
-            f"{speaker.analyst or 'nobody'} is no analyst of study {study}",
+            f"{issuer.analyst or 'nobody'} is no analyst of study {study}",
             hint=f"config has {', '.join(known) or 'none'}; analyst= names the settings",
         )
-    return speaker
+    return issuer
 
 
 def _no_analysts(identity: str, receiver: Receiver, sender: Outbox, call: Call) -> None:

@@ -12,7 +12,9 @@ from __future__ import annotations
 import base64
 import datetime as dt
 import json
+import math
 import threading
+import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -23,6 +25,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from sqlfl.base.errors import PolicyError
 from sqlfl.service.certificates import certificate as read_certificate
 from sqlfl.service.certificates import names_of, private_key, public_key, signed_by
+from sqlfl.service.stream import Credentials
 
 PURPOSE = "sqlfl pass, version 1"
 LONGEST = dt.timedelta(hours=24)
@@ -183,3 +186,46 @@ def _read(text: str) -> tuple[PassClaim, bytes, bytes]:
 
 def _signed(claim: PassClaim) -> bytes:
     return json.dumps([PURPOSE, *asdict(claim).values()]).encode()
+
+
+class PassIssuer:
+    """Issuer of an analyst's passes for one coordinator and study, each for so many `hours`.
+
+    A call returns the present pass. Without a key it is the analyst's `name`. Safe to use from
+    several threads.
+    """
+
+    def __init__(
+        self, credentials: Credentials, name: str, coordinator: str, study: str, hours: float
+    ) -> None:
+        self._credentials, self._coordinator, self._study = credentials, coordinator, study
+        self._length = dt.timedelta(hours=hours)
+        certificate = credentials.certificate
+        self.analyst = name if certificate is None else names_of(certificate)[0]
+        self.half = 1800.0 * hours
+        """Half of a pass's seconds; another one is due then."""
+        self._lock = threading.Lock()
+        self._pass = ""
+        self._begun = -math.inf
+
+    @property
+    def due(self) -> bool:
+        return self._credentials.key is not None and time.monotonic() > self._begun + self.half
+
+    def issued(self) -> str:
+        """Return a new pass."""
+        credentials = self._credentials
+        if credentials.key is None or credentials.certificate is None:
+            return self.analyst
+        made = issue(
+            credentials.key, credentials.certificate, self._coordinator, self._study, self._length
+        )
+        with self._lock:
+            self._pass, self._begun = made, time.monotonic()
+        return made
+
+    def __call__(self) -> str:
+        with self._lock:
+            if not self.due and self._pass:
+                return self._pass
+        return self.issued()

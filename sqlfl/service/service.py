@@ -20,13 +20,12 @@ from sqlfl.service.analyst_sessions import AnalystSession
 from sqlfl.service.calls import MOST_TEXT, Calls
 from sqlfl.service.desk_statements import Caller, DeskStatements
 from sqlfl.service.frames import Frame, Receiver, spoken
-from sqlfl.service.locations import check_location
 from sqlfl.service.members import ServiceMembers
 from sqlfl.service.outbox import Outbox
 from sqlfl.service.pages import Pages
 from sqlfl.service.passes import checked, from_bearer, over_at, study_of
 from sqlfl.service.server import ENDS, CoordinatorServer, FlightSql, Times
-from sqlfl.service.settings import CoordinatorSettings
+from sqlfl.service.settings import CoordinatorSettings, check_location
 from sqlfl.service.status import ServiceStatus
 from sqlfl.service.stream import PING, PONG, Credentials
 from sqlfl.service.streams import Call, Most, RefusedStream

@@ -70,7 +70,7 @@ def test_a_clock_that_is_an_hour_off_is_told(
             Error, match=r"(?s)there is no study 'lung'.*hint: `study` in the settings"
         ):
             RemoteFederation(study.location, config=path, study="lung")
-        monkeypatch.setattr("sqlfl.service.pass_renewal.issue", later)
+        monkeypatch.setattr("sqlfl.service.passes.issue", later)
         with pytest.raises(Error, match="clocks may differ by 5 minutes") as caught:
             RemoteFederation(study.location, config=path, study="heart")
     assert caught.value.hint == "is the clock of this machine right?"

@@ -63,7 +63,7 @@ def test_what_is_forgotten(database: Open, how: str) -> None:
 
 
 @dataclass(eq=False)
-class Speaker:
+class PassIssuer:
     """An analyst whose messages go by the coordinator's stream to the party's agent."""
 
     line: PartyConnection
@@ -96,7 +96,7 @@ def test_a_worker_that_is_killed_ends_one_analysts_run(
         stack.enter_context(running(agent))
         pool = stack.enter_context(ThreadPoolExecutor(1))
         assert admits.there["clinic"].wait(20)
-        acme, bcme = (Speaker(admits.lines["clinic"], name) for name in ("acme", "bcme"))
+        acme, bcme = (PassIssuer(admits.lines["clinic"], name) for name in ("acme", "bcme"))
         waiting = pool.submit(prepared, acme.ask, bomb)
         process = trial_of(own, "acme")
         assert isinstance(prepared(bcme.ask, KEYS, run="s"), ms.Prepared)

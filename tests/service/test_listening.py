@@ -20,8 +20,7 @@ from sqlfl.service.agent import HELLO, PARTY, Agent
 from sqlfl.service.frames import Frame
 from sqlfl.service.hosting import Host
 from sqlfl.service.listening import Listener
-from sqlfl.service.pass_renewal import Speaker
-from sqlfl.service.passes import Passes
+from sqlfl.service.passes import Passes, PassIssuer
 from sqlfl.service.service import ANALYST
 from sqlfl.service.stream import Credentials, Stream
 from tests.conftest import Open
@@ -345,7 +344,7 @@ def test_models_are_of_their_file(place: Place, tmp_path: Path) -> None:
 
 def test_a_pass_is_renewed_at_half_its_time() -> None:
     own = identity("alice")
-    speaker = Speaker(own, "", COORDINATOR, "heart", 2.0)
+    speaker = PassIssuer(own, "", COORDINATOR, "heart", 2.0)
     first = speaker()
     assert speaker() == first
     speaker._begun -= 3599.0

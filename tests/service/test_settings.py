@@ -10,11 +10,11 @@ import pytest
 from sqlfl.base.errors import Error
 from sqlfl.service import certificates as ct
 from sqlfl.service.identities import check_identity
-from sqlfl.service.locations import check_location
 from sqlfl.service.settings import (
     AnalystSettings,
     CoordinatorSettings,
     PartySettings,
+    check_location,
     read_settings,
 )
 from tests.service.party import AUTHORITY, AUTHORITY_KEY
