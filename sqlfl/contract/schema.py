@@ -349,6 +349,21 @@ def _check_specification(item: SlotSpecification) -> None:
     """
     for feature in item.features:
         _check_feature(feature)
+    for key in item.keys:
+        for kind in key.types:
+            check_type(kind)
+    _check_fragments(item)
+    if not 0 <= item.folds <= MOST_FOLDS:
+        raise ValueError(f"rows are drawn into {item.folds} parts")
+    if not 0 <= item.slot <= MOST_FRAGMENTS or not 0 <= item.split < 1:
+        raise ValueError(f"slot {item.slot} draws a share of {item.split}")
+    noise = item.privacy
+    if noise is not None and noise.statistics != "none" and len(noise.bounds) != len(item.features):
+        raise ValueError(f"{len(noise.bounds)} bounds of {len(item.features)} features")
+
+
+def _check_fragments(item: SlotSpecification) -> None:
+    """Raise ValueError if what is said of the slot's fragments does not go together."""
     indices = item.fragments
     linked = {number for pair in item.links for number in pair}
     if not all(0 <= index <= MOST_FRAGMENTS for index in indices):
@@ -357,13 +372,6 @@ def _check_specification(item: SlotSpecification) -> None:
         raise ValueError("fragments are met twice, or links are none of them")
     if len({kept for kept, _ in item.links}) < len(item.links):
         raise ValueError("a fragment has two links")
-    if not 0 <= item.folds <= MOST_FOLDS:
-        raise ValueError(f"rows are drawn into {item.folds} parts")
-    if not 0 <= item.slot <= MOST_FRAGMENTS or not 0 <= item.split < 1:
-        raise ValueError(f"slot {item.slot} draws a share of {item.split}")
-    for key in item.keys:
-        for kind in key.types:
-            check_type(kind)
     if item.drawn_by is not None and len(item.drawn_by) != len(indices):
         raise ValueError(f"{len(item.drawn_by)} keys of rows of {len(indices)} fragments")
     parts = () if item.combination is None else item.combination.parts
@@ -375,9 +383,6 @@ def _check_specification(item: SlotSpecification) -> None:
             raise ValueError(f"{len(item.merging.selects)} SELECTs of groups of {expected}")
         if not 0 <= item.merging.place < item.merging.databases <= MOST_FRAGMENTS:
             raise ValueError("no place among the databases that merge groups")
-    noise = item.privacy
-    if noise is not None and noise.statistics != "none" and len(noise.bounds) != len(item.features):
-        raise ValueError(f"{len(noise.bounds)} bounds of {len(item.features)} features")
 
 
 def _check_feature(feature: FeatureSpecification) -> None:

@@ -187,77 +187,36 @@ def run_rounds(
     checkpoint: Checkpoint | None = None,
     remark: Callable[[str], None] = lambda _: None,
 ) -> Trained:
-    joined, target, problem = prepared.joined, prepared.target, prepared.problem
+    problem = prepared.problem
     watched = Watched(line)
     algorithm = coordinator_of(plan.algorithm)(problem, watched)
-    measures = Measures(problem.passes, problem.loss, target, joined.weighting)
-    patience = plan.training.patience or 0
-    floor = problem.loss.floor(problem.targets, problem.shares)
-    rows: list[dict[str, float | int | None]] = []
     every = plan.training.checkpoint if checkpoint is not None else None
+    rounds = _Rounds(plan, prepared, line, run, every)
+    patience = plan.training.patience or 0
     step: Step | None = None
     kept: ModelCandidate | None = None
-    stopped = False
     algorithm.start()
     made = 0
-
-    def save(name: str, back: int) -> None:
-        saving = {
-            address: Save(run, slot.index, name, plan.name, back)
-            for slot in plan.ucq.slots
-            if slot.features
-            for address in joined.slots[slot.index].addresses
-        }
-        ask(line, saving, lambda address: Expected(Saved))
-
-    def trained(candidate: ModelCandidate, ending: Ending, *, interrupted: bool) -> Trained:
-        return Trained(
-            intercept=candidate.intercept,
-            head=candidate.head,
-            classes=target.classes,
-            history=pa.Table.from_pylist(rows, schema=HISTORY),
-            metrics={
-                **_counts(plan, joined, target, measures),
-                "objective": candidate.step.objective + floor,
-                "loss": candidate.step.loss + floor,
-                **measures.final(candidate.scores),
-                **candidate.step.estimates,
-            },
-            interrupted=interrupted,
-            ending=ending,
-            stopped_early=stopped,
-            epoch=candidate.step.epoch,
-            calibration=None if prepared.protection is None else prepared.protection.calibration,
-            dropped=joined.dropped,
-            exact=_is_exact(plan, problem, candidate),
-        )
-
-    def waited_for(epoch: int, *, ends: bool) -> None:
-        """All clients in this epoch, where what follows on it is of all of them."""
-        if problem.lateness is not None:
-            kept_then = every is not None and epoch % every == 0
-            problem.lateness.everyone = ends or kept_then or epoch == problem.options.epochs
-
     with noted() as interrupt:
-        waited_for(1, ends=False)
+        rounds.wait_for_all(1, ends=False)
         for step in algorithm.steps():
-            measured = measures.epoch(algorithm.scores)
-            rows.append(_history_row(step, floor, measured, channel, started))
-            progress.epoch(step.epoch, step.objective + floor)
+            measured = rounds.measures.epoch(algorithm.scores)
+            rounds.history.append(_history_row(step, rounds.floor, measured, channel, started))
+            progress.epoch(step.epoch, step.objective + rounds.floor)
             valid_loss = measured.get("valid_loss")
             _check_losses(plan, step, valid_loss)
             if not patience or kept is None or kept.is_beaten_by(valid_loss):
                 kept = ModelCandidate.of(algorithm, step, valid_loss)
-            stopped = step.ending is None and 0 < patience <= step.epoch - kept.step.epoch
-            ends = stopped or interrupt.is_set()
+            rounds.stopped = step.ending is None and 0 < patience <= step.epoch - kept.step.epoch
+            ends = rounds.stopped or interrupt.is_set()
             if ends and not step.stale:
                 break
-            waited_for(step.epoch + 1, ends=ends)
-            if checkpoint is not None and every and step.epoch % every == 0 and not step.ending:
+            rounds.wait_for_all(step.epoch + 1, ends=ends)
+            if checkpoint is not None and rounds.is_checkpoint(step.epoch) and not step.ending:
                 made += 1
                 name = checkpoint_of(run, made)
-                so_far = trained(kept, stopping.so_far(step.epoch), interrupted=True)
-                save(name, step.epoch - kept.step.epoch)
+                so_far = rounds.trained(kept, stopping.so_far(step.epoch), interrupted=True)
+                rounds.save(name, step.epoch - kept.step.epoch)
                 checkpoint(so_far, name)
         if step is None or kept is None:
             raise InternalError(f"{plan.algorithm} made no step")
@@ -272,11 +231,78 @@ def run_rounds(
         for text in kept.step.warnings:
             remark(text)
         # before anything is saved, as a worker may be gone
-        result = trained(kept, ending, interrupted=interrupted)
-        save(run, step.epoch - kept.step.epoch)
+        result = rounds.trained(kept, ending, interrupted=interrupted)
+        rounds.save(run, step.epoch - kept.step.epoch)
     remark_on_worth(problem, kept.scores, kept.step.loss, remark)
     remark_on_leaks(plan, problem, kept.scores, kept.step.loss, remark)
     return result
+
+
+class _Rounds:
+    """Rounds of one training: its history, and the models that are kept of it.
+
+    every : epochs from one checkpoint to the next; None without checkpoints.
+    """
+
+    def __init__(
+        self,
+        plan: FederatedPlan,
+        prepared: PreparedProblem,
+        line: Line,
+        run: str,
+        every: int | None,
+    ) -> None:
+        self._plan, self._prepared, self._line, self._run = plan, prepared, line, run
+        self._every = every
+        problem, weighting = prepared.problem, prepared.joined.weighting
+        self.measures = Measures(problem.passes, problem.loss, prepared.target, weighting)
+        self.floor = problem.loss.floor(problem.targets, problem.shares)
+        self.history: list[dict[str, float | int | None]] = []
+        self.stopped = False
+        """True once `patience` has ended it."""
+
+    def is_checkpoint(self, epoch: int) -> bool:
+        return self._every is not None and epoch % self._every == 0
+
+    def wait_for_all(self, epoch: int, *, ends: bool) -> None:
+        """Wait for all clients in this epoch if its result is of all of them."""
+        problem = self._prepared.problem
+        if problem.lateness is not None:
+            is_kept = self.is_checkpoint(epoch) or epoch == problem.options.epochs
+            problem.lateness.everyone = ends or is_kept
+
+    def save(self, name: str, back: int) -> None:
+        """Let the clients keep their blocks of `back` epochs ago under this name."""
+        saving = {
+            address: Save(self._run, slot.index, name, self._plan.name, back)
+            for slot in self._plan.ucq.slots
+            if slot.features
+            for address in self._prepared.joined.slots[slot.index].addresses
+        }
+        ask(self._line, saving, lambda address: Expected(Saved))
+
+    def trained(self, candidate: ModelCandidate, ending: Ending, *, interrupted: bool) -> Trained:
+        prepared = self._prepared
+        return Trained(
+            intercept=candidate.intercept,
+            head=candidate.head,
+            classes=prepared.target.classes,
+            history=pa.Table.from_pylist(self.history, schema=HISTORY),
+            metrics={
+                **_counts(self._plan, prepared.joined, prepared.target, self.measures),
+                "objective": candidate.step.objective + self.floor,
+                "loss": candidate.step.loss + self.floor,
+                **self.measures.final(candidate.scores),
+                **candidate.step.estimates,
+            },
+            interrupted=interrupted,
+            ending=ending,
+            stopped_early=self.stopped,
+            epoch=candidate.step.epoch,
+            calibration=None if prepared.protection is None else prepared.protection.calibration,
+            dropped=prepared.joined.dropped,
+            exact=_is_exact(self._plan, prepared.problem, candidate),
+        )
 
 
 def _history_row(

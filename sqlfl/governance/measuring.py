@@ -300,28 +300,12 @@ class SizeMeasures:
             case growth.CHOSEN:
                 return largest(sizes) if sizes else SIMPLE
             case growth.KEPT:
-                if len(sizes) > 1 and not name.startswith(("arg", "max_by", "min_by")):
-                    return self._several(name, nodes, sizes)
-                if len(sizes) > 2:
+                by_another = name.startswith(("arg", "max_by", "min_by"))
+                if len(sizes) > (2 if by_another else 1):
                     return self._several(name, nodes, sizes)
                 return sizes[0] if sizes else SIMPLE
             case growth.GATHERED:
-                if is_joined(self._scope) and not self._framed:
-                    raise PolicyError(
-                        f"function {name} gathers rows of a join, which may be more than those of "
-                        "its tables",
-                        hint="gather in a subquery over one table, and join its result",
-                    )
-                first, *rest = every.terms
-                whole = sum(rest[:1]) + first / NUMBER_SIZE
-                if len(rest) > 1:
-                    raise PolicyError(f"function {name} in a lambda")
-                text = name in ("string_agg", "group_concat", "listagg")
-                kind = TEXT if text else f"{sizes[0].kind}[]" if sizes else OTHER
-                if name.startswith("histogram"):
-                    kind, whole = OTHER, 3 * whole
-                return SizeBound((OVERHEAD, AS_TEXT * whole if text and sizes[0].kind not in (
-                    TEXT, NUMBER) else whole), kind)  # fmt: skip
+                return self._gathered(name, every, sizes)
             case growth.TOP:
                 most = self._literal(name, nodes, 1)
                 return sizes[0].times(most, OVERHEAD + OVERHEAD * most).of(f"{sizes[0].kind}[]")
@@ -369,6 +353,24 @@ class SizeMeasures:
             case growth.PATH:
                 return self._path(name, nodes, sizes)
         raise PolicyError(f"function {name} is not among those that are allowed")
+
+    def _gathered(self, name: str, every: SizeBound, sizes: list[SizeBound]) -> SizeBound:
+        if is_joined(self._scope) and not self._framed:
+            raise PolicyError(
+                f"function {name} gathers rows of a join, which may be more than those of its "
+                "tables",
+                hint="gather in a subquery over one table, and join its result",
+            )
+        first, *rest = every.terms
+        whole = sum(rest[:1]) + first / NUMBER_SIZE
+        if len(rest) > 1:
+            raise PolicyError(f"function {name} in a lambda")
+        if name in ("string_agg", "group_concat", "listagg"):
+            as_text = sizes[0].kind not in (TEXT, NUMBER)
+            return SizeBound((OVERHEAD, AS_TEXT * whole if as_text else whole), TEXT)
+        if name.startswith("histogram"):
+            return SizeBound((OVERHEAD, 3 * whole), OTHER)
+        return SizeBound((OVERHEAD, whole), f"{sizes[0].kind}[]" if sizes else OTHER)
 
     def _literal(self, name: str, nodes: list[Node], place: int) -> float:
         """Return a bound of the argument, which determines the size of the result."""

@@ -218,44 +218,7 @@ class GovernedRun:
     def serve(self, request: ms.Message, answer: Serve) -> ms.Message:
         rules = self.rules.get(request.slot, self.every)
         self._count(request, rules)
-        if (
-            request.slot >= 0
-            and not isinstance(request, BEFORE)
-            and request.slot not in self._active
-        ):
-            raise PolicyError(f"{request.kind} before the rows that are joined are told")
-        if isinstance(request, ms.Activate):
-            sent = self._asked[request.slot, ms.SendKeys.kind] or request.slot in self._kept
-            if self.parts[request.slot].keyed and not sent:
-                raise PolicyError("rows are told active before their join keys are asked for")
-            self._check_active(request, rules)
-            if self.parts[request.slot].made:
-                made = NUMBER * len(request.rows) * self.parts[request.slot].made
-                self._check_room(request.run, request.slot, {"TRANSFORM": made}, rules)
-            self._active[request.slot] = request.rows
-            somebodys = self._taken[request.slot].somebodys[request.rows]
-            counted = self._counted[request.slot] = RowCounts.of(somebodys, request.counts)
-            limits = rules.min_cell, rules.max_categories, rules.max_parameter_ratio
-            # before the answer, which may tell of cells of values
-            self._slots.govern(request.run, request.slot, *limits, counted.own)
-        elif isinstance(request, ms.Weigh):
-            self._check_counts(request.slot, self._active[request.slot], request.counts, rules)
-            if len(request.samples):
-                self._check_even(request.slot, self._active[request.slot], request.samples, rules)
-        elif isinstance(request, ms.Write):
-            self._check_into(request)
-        elif isinstance(request, ms.SendEqualRows):
-            self._check_cells(request, rules)
-        elif isinstance(request, ms.SendProfile | ms.SendSkew):
-            if self.parts[request.slot].computed:
-                # a mean of values that are 0 but for one row is that row's
-                self._check_rare(request, rules)
-        elif isinstance(request, ms.Start):
-            self._check_start(request, rules)
-        elif isinstance(request, ms.Save):
-            number = self._asked[request.slot, ms.Save.kind]
-            if request.model not in (request.run, checkpoint_of(request.run, number)):
-                raise _beyond("a block of another run")
+        self._check_request(request, rules)
         if request.slot in self._barred:
             raise PolicyError(f"{request.kind} after a start that was refused")
         if isinstance(request, ms.Start):
@@ -265,6 +228,57 @@ class GovernedRun:
             # of at least as many rows as the policy says, whoever asks for fewer
             request = replace(request, least=max(request.least, rules.min_cell))
         reply = answer(request)
+        self._check_reply(request, reply, rules)
+        return reply
+
+    def _check_request(self, request: ms.Message, rules: TrainingPolicy) -> None:
+        if (
+            request.slot >= 0
+            and not isinstance(request, BEFORE)
+            and request.slot not in self._active
+        ):
+            raise PolicyError(f"{request.kind} before the rows that are joined are told")
+        match request:
+            case ms.Activate():
+                self._activate(request, rules)
+            case ms.Weigh():
+                active = self._active[request.slot]
+                self._check_counts(request.slot, active, request.counts, rules)
+                if len(request.samples):
+                    self._check_even(request.slot, active, request.samples, rules)
+            case ms.Write():
+                self._check_into(request)
+            case ms.SendEqualRows():
+                self._check_cells(request, rules)
+            case ms.SendProfile() | ms.SendSkew():
+                if self.parts[request.slot].computed:
+                    # a mean of values that are 0 but for one row is that row's
+                    self._check_rare(request, rules)
+            case ms.Start():
+                self._check_start(request, rules)
+            case ms.Save():
+                number = self._asked[request.slot, ms.Save.kind]
+                if request.model not in (request.run, checkpoint_of(request.run, number)):
+                    raise _beyond("a block of another run")
+
+    def _activate(self, request: ms.Activate, rules: TrainingPolicy) -> None:
+        """Check the active rows, and note them."""
+        sent = self._asked[request.slot, ms.SendKeys.kind] or request.slot in self._kept
+        if self.parts[request.slot].keyed and not sent:
+            raise PolicyError("rows are told active before their join keys are asked for")
+        self._check_active(request, rules)
+        if self.parts[request.slot].made:
+            made = NUMBER * len(request.rows) * self.parts[request.slot].made
+            self._check_room(request.run, request.slot, {"TRANSFORM": made}, rules)
+        self._active[request.slot] = request.rows
+        somebodys = self._taken[request.slot].somebodys[request.rows]
+        counted = self._counted[request.slot] = RowCounts.of(somebodys, request.counts)
+        limits = rules.min_cell, rules.max_categories, rules.max_parameter_ratio
+        # before the answer, which may tell of cells of values
+        self._slots.govern(request.run, request.slot, *limits, counted.own)
+
+    def _check_reply(self, request: ms.Message, reply: ms.Message, rules: TrainingPolicy) -> None:
+        """Check the reply before it leaves, and note what it discloses."""
         if SECURE_SUM in modes(rules.predictions) and in_clear(request, reply):
             raise refusal("predictions = 'secure_sum'")
         if isinstance(request, MEASURING):
@@ -289,7 +303,6 @@ class GovernedRun:
         if isinstance(reply, ms.Labels):
             _check_classes(reply, self._counted[request.slot], rules)
             self.left.add(LABELS)
-        return reply
 
     def check_peers(self, request: ms.SetPeers) -> None:
         """Refuse a sum over one table: each of its rows has one prediction, so the sum hides
