@@ -1,6 +1,7 @@
 """Configuration of a slot's training, as the clients receive it. Each method has its own class.
 
-It determines the coordinator's expected replies and the party's answers.
+It determines the coordinator's expected replies and the party's answers. Classes of methods are
+apart from their messages, which the planner reads: this module loads numpy, for towers.
 """
 
 from __future__ import annotations
