@@ -120,7 +120,8 @@ class Shrinkage:
         size = np.abs(made)
         shorter = np.maximum(np.abs(before) - np.abs(asked), size / LONGEST)
         sought = np.divide(size, shorter, out=lengths, where=towards)
-        return np.maximum(sought, 1.0)
+        lengthened: Float = np.maximum(sought, 1.0)
+        return lengthened
 
 
 def scaled_gram(gram: GramMatrix, scales: Float) -> GramMatrix:
