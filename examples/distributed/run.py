@@ -70,8 +70,8 @@ def prepare(folder: Path) -> None:
         label = ", LABEL (arr_delay), FILTER (dep_time)" if party == "airline" else ""
         grant = f"TRAIN (*), JOIN ({KEYS[party]}){label}, PREDICT"
         policy = "CREATE TRAINING POLICY usual WITH (min_rows = 20, min_cell = 1)"
-        sqlfl(folder, "owner", path.name, policy)
-        sqlfl(folder, "owner", path.name, f"GRANT {grant} ON {table} TO '{ANALYST}' UNDER usual")
+        grant = f"GRANT {grant} ON {table} TO '{ANALYST}' UNDER usual"
+        sqlfl(folder, "owner", path.name, f"{policy}; {grant}")
         (folder / f"{party}.toml").write_text(
             f"""name = "{party}"
 certificate = "{party}.example.crt"
@@ -127,14 +127,14 @@ study = "{STUDY}"
 
 
 def wait_for_all(folder: Path) -> None:
+    logs = [folder / f"{party}.log" for party in PARTIES]
     until = time.monotonic() + SECONDS
     while time.monotonic() < until:
-        shown = ask(folder, "sql", "--config", "alice.toml", "--format", "csv", "SHOW PARTIES")
-        if shown.returncode == 0 and all(party in shown.stdout for party in PARTIES):
+        if all(f"connected to {COORDINATOR}" in log.read_text() for log in logs):
             return
-        time.sleep(0.5)
-    logs = "\n".join(path.read_text() for path in folder.glob("*.log"))
-    sys.exit(f"the parties have not joined within {SECONDS:.0f} seconds:\n{logs}")
+        time.sleep(0.1)
+    texts = "\n".join(path.read_text() for path in folder.glob("*.log"))
+    sys.exit(f"the parties have not joined within {SECONDS:.0f} seconds:\n{texts}")
 
 
 def start(folder: Path, stack: ExitStack, name: str, *arguments: str) -> None:
