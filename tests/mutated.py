@@ -155,6 +155,8 @@ UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
 SEEN = {"\n", "\t", "\u200c", "\u200d"}
 DEEP = ("(", "NOT ", "- ", "[", "CASE WHEN ", "SELECT * FROM (", "/*", "{'a': ", "1 + ", "x.", "f(")
 """Each alone, and very often."""
+LONGEST = 200_000
+"""Characters of a changed text. Beyond, what is repeated twice makes millions, which take long."""
 
 
 def statement(chance: random.Random) -> str:
@@ -187,7 +189,7 @@ def values(text: str, chance: random.Random) -> tuple[str, object]:
 def changed(text: str, chance: random.Random) -> str:
     """The text, changed in up to four places."""
     for _ in range(chance.choice((0, 1, 1, 1, 2, 2, 3, 4))):
-        text = chance.choice(_CHANGES)(text, chance)
+        text = chance.choice(_CHANGES)(text, chance)[:LONGEST]
     return text
 
 

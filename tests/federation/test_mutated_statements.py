@@ -12,7 +12,7 @@ import sqlfl
 from tests.depth import SEED, THOROUGH
 from tests.mutated import DEEP, Asked, file, statement
 
-STATEMENTS, FILES = (9_000, 2_000) if THOROUGH else (80, 25)
+STATEMENTS, FILES = (9_000, 2_000) if THOROUGH else (150, 40)
 PARTS = 10
 
 
