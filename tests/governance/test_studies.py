@@ -336,6 +336,29 @@ def test_grants_and_rules_hold_within_a_study(
         fed.sql(TRAIN)
 
 
+def test_refused_runs_count_within_a_study(
+    fed: sqlfl.Federation, owner: sqlfl.Owner, lab: sqlfl.Owner, begin: Callable[[str], None]
+) -> None:
+    """Among the study's runs and among those of the day: a rule on rows tells something of them."""
+    begin(LIMITS.replace("runs = 40", "runs = 4"))
+    rules = "CREATE OR REPLACE TRAINING POLICY r WITH (approval = 'always', runs_per_day = 2{})"
+    owner.sql(rules.format(", min_rows = 1000"))
+    for number in (1, 2):
+        with pytest.raises(PolicyError, match="min_rows = 1000"):
+            fed.sql(TRAIN)
+        assert used(owner) == number
+    owner.sql(rules.format(""))
+    with pytest.raises(PolicyError, match="runs_per_day = 2"):
+        fed.sql(TRAIN)
+    assert used(owner) == 2  # it has not begun
+    owner.sql("CREATE OR REPLACE TRAINING POLICY r WITH (approval = 'always', min_cell = 150)")
+    with pytest.raises(PolicyError, match="min_cell = 150"):
+        fed.sql(TRAIN)
+    assert (used(owner), used(lab)) == (3, 4)  # at the lab all of them have begun
+    with pytest.raises(ApprovalError, match="the study allows 4 runs, and 4 have begun"):
+        fed.sql(TRAIN)
+
+
 def test_a_study_lasts(tmp_path: Path) -> None:
     paths = {name: tmp_path / f"{name}.duckdb" for name in ("clinic", "lab")}
     for name, text in (("clinic", PATIENTS), ("lab", TESTS)):
