@@ -26,7 +26,7 @@ from sqlfl.governance.ledger import Asking
 from sqlfl.governance.policies import Ruling
 from sqlfl.governance.policy_evaluation import has
 from sqlfl.governance.runs import GovernedRun, Parts
-from sqlfl.governance.scopes import Table
+from sqlfl.governance.scopes import Table, mixed
 from sqlfl.governance.tree import PARSE, SelectReading
 from sqlfl.options.policies import TrainingPolicy
 from sqlfl.udfs import sql
@@ -194,13 +194,9 @@ def parts_of(
     }
     made = sum(feature.width for feature in item.features if feature.fitted)
     row_keys = row_keys_of(item, found.readings[item.slot], ruling)
-    computed = frozenset(
-        place
-        for own in found.readings[item.slot]
-        if not own.unmatched
-        for place, output in enumerate(own.outputs[: len(item.features)])
-        if output.computed
-    )
+    of_rows = (own.outputs for own in found.readings[item.slot] if not own.unmatched)
+    features = zip(*(outputs[: len(item.features)] for outputs in of_rows), strict=True)
+    computed = frozenset(place for place, outputs in enumerate(features) if mixed(outputs))
     return Parts(
         tables, rules[item.slot].min_difference, bool(item.keys), made, row_keys, computed,
         item.shared,

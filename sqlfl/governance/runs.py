@@ -142,7 +142,7 @@ class Parts:
     drawn_by: tuple[tuple[str, ...], ...] | None = None
     """Columns that identify a row, for each fragment, if labels are noised."""
     computed: frozenset[int] = frozenset()
-    """Places of features that are computed from columns."""
+    """Places of features that are not one column."""
     shared: bool = False
     """True if several clients have the slot."""
 

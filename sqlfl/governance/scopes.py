@@ -61,7 +61,9 @@ class SelectOutput:
     bare: Bare | None = None
     """The column that it is, up to its type."""
     computed: bool = False
-    """True if it is made of columns, and is none of them."""
+    """True unless it is a column, up to its type: also if it follows from the rows, or is constant,
+    since conditions may have chosen these.
+    """
     strict: bool = True
     """True if it is NULL, or NaN, only if one of its columns is."""
     size: SizeBound = DATA
@@ -178,12 +180,21 @@ def merged(parts: tuple[SelectOutput, ...]) -> SelectOutput:
         reads,
         same.pop() if len(same) == 1 else None,
         bare=bare.pop() if len(bare) == 1 else None,
-        computed=any(part.computed for part in parts),
+        computed=mixed(parts),
         strict=all(part.strict for part in parts),
         joined=any(part.joined for part in parts),
         of_rows=any(part.of_rows for part in parts),
         size=sizes.pop() if len(sizes) == 1 else largest([part.size for part in parts]),
     )
+
+
+def mixed(parts: Sequence[SelectOutput]) -> bool:
+    """Return True if a condition may decide how values of these outputs, of several queries, are
+    made: if one is computed, or if rows of one table have different columns.
+    """
+    columns: Reads = frozenset().union(*(part.reads for part in parts))
+    several = len({column.table for column in columns}) < len(columns)
+    return several or any(part.computed for part in parts)
 
 
 def all_common(scope: SelectScope) -> dict[str, ScopeSource]:

@@ -460,7 +460,7 @@ class _Reader:
                     SelectOutput(
                         f"col{n}",
                         frozenset().union(*(o.reads for o in column)),
-                        computed=any(o.reads for o in column),
+                        computed=True,
                         strict=all(o.strict for o in column),
                         size=largest([o.size for o in column]),
                         of_rows=any(o.of_rows for o in column),
@@ -630,7 +630,7 @@ class _Reader:
             None if source is None else source.table,
             source is not None,
             bare,
-            bool(reads) and bare is None and source is None and not self._made.passed(node, scope),
+            bare is None and source is None and not self._made.passed(node, scope),
             self._made.strict(node, scope),
             size,
             of_rows=self._follows_from_rows(node, scope),

@@ -211,3 +211,37 @@ def test_statistics_of_a_computed_feature_wait_for_the_look_at_cells(transform: 
     with clinics(2) as fed:
         fed.sql(COMPUTED.format(f"{LINEAR} {transform}", "2 * p.age"))
         assert not refused(fed, f"{LINEAR} {transform}") & {"ranges", "statistics"}
+
+
+def parted(*values: str) -> str:
+    """The patients in three parts by tests of bmi and age, each with a value of its own."""
+    tests = ("bmi > {0}", "bmi <= {0} AND age > 40", "bmi <= {0} AND age <= 40")
+    parts = (
+        f"SELECT pid, bmi, days, {value} AS f FROM clinic.patients WHERE {test}"
+        for value, test in zip(values, tests, strict=True)
+    )
+    return f"({' UNION ALL '.join(parts)}) p"
+
+
+CLINIC = "clinic.patients p"
+INNER = "FROM clinic.patients q WHERE q.pid = p.pid AND q.bmi > {0}"
+FOLLOWING = {
+    "EXISTS": (f"EXISTS (SELECT 1 {INNER})", CLINIC),
+    "a count": (f"(SELECT count(*) {INNER})", CLINIC),
+    "a constant": ("p.f", parted("9", "1", "0")),
+    "a constant or a column": ("p.f", parted("1000", "bmi", "bmi")),
+}
+"""What a feature follows from, though not from one column's values -> it, and its source."""
+
+
+@pytest.mark.parametrize("statement", [LINEAR, "CHECK TARGET days WITH (min_cell = 1)"])
+@pytest.mark.parametrize("name", FOLLOWING)
+def test_a_feature_that_follows_from_rows_is_computed(name: str, statement: str) -> None:
+    value, source = FOLLOWING[name]
+    text = f"""{statement} FROM (SELECT {value} AS f, t.crp, p.days
+      FROM {source} JOIN lab.tests t ON p.pid = t.pid)"""
+    with clinics(1) as fed:
+        with pytest.raises(PolicyError, match="min_cell = 10, of values of features: of f"):
+            fed.sql(text.format(0.9997165))
+        if name in ("EXISTS", "a constant"):
+            fed.sql(text.format(0.5))

@@ -20,7 +20,7 @@ from sqlfl.contract.schema import (
 from sqlfl.governance.policies import Ruling
 from sqlfl.governance.proposals import Read, not_known_again, parts_of, told_of, with_marks
 from sqlfl.governance.runs import Parts
-from sqlfl.governance.scopes import Table
+from sqlfl.governance.scopes import ScopeColumn, SelectOutput, Table
 from sqlfl.governance.tree import SelectReading
 from sqlfl.options.policies import TrainingPolicy
 from tests.open_databases import in_memory
@@ -122,6 +122,23 @@ def test_the_table_of_each_fragment_of_a_run() -> None:
     assert (found.least, found.keyed, found.made) == (5, True, 6)
     found = parts_of(slot(), read((slot(), (OF_VISITS,))), {0: OPEN}, RULING)
     assert (found.tables, found.least, found.keyed, found.made) == ({0: VISITS}, None, False, 0)
+
+
+def test_a_feature_is_computed_where_fragments_have_different_columns_for_it() -> None:
+    def of(*columns: str, computed: bool = False) -> SelectReading:
+        outputs = (
+            SelectOutput(c, frozenset({ScopeColumn(PATIENTS, c)}), computed=computed)
+            for c in columns
+        )
+        return replace(OF_PATIENTS, outputs=tuple(outputs))
+
+    item = slot(0, (0, 1), features=(FeatureSpecification("f", "numeric"),) * 2, target=True)
+    for other, places in (
+        (of("a", "b", "y"), set()), (of("a", "c", "z"), {1}), (NOBODYS, set()),
+        (of("a", "b", "y", computed=True), {0, 1}),
+    ):  # fmt: skip
+        readings = (of("a", "b", "y"), other)
+        assert parts_of(item, read((item, readings)), {0: OPEN}, RULING).computed == places
 
 
 def test_a_run_is_told_of_in_words() -> None:

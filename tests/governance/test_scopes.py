@@ -114,6 +114,11 @@ def test_the_parts_of_a_union_are_one_column_where_they_are_the_same() -> None:
     assert (both.name, both.same) == ("a", None)
     assert {column.name for column in both.reads} == {"a", "b"}
     assert merged((A, SelectOutput("x", constant="1"))).same is None
+    # rows of one table that have different columns, and what another part has made
+    other = SelectOutput("a", frozenset({ScopeColumn(("memory", "main", "u"), "a")}))
+    computed = SelectOutput("a", computed=True)
+    parts = ((A, A), (A, other), (A, B), (A, computed), (merged((A, other)), B))
+    assert [merged(part).computed for part in parts] == [False, False, True, True, True]
     # a constant beside it is not the same in every row
     assert (
         merged((SelectOutput("x", constant="1"), SelectOutput("x", constant="2"))).constant is None
