@@ -9,7 +9,7 @@ import sqlfl
 from sqlfl.base.errors import PlanError, PolicyError
 from sqlfl.planner.query.sources import Sources
 from tests.conftest import Open
-from tests.coordinator.test_outer_joins import clinic as parties_of
+from tests.coordinator.test_outer_joins import dealt_out as parties_of
 from tests.depth import in_turn
 from tests.federations import federation
 from tests.governance.clinic import ruled

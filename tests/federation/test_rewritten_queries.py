@@ -9,7 +9,7 @@ import pytest
 import sqlfl
 from sqlfl.base.errors import PolicyError
 from tests.conftest import Open
-from tests.coordinator.test_outer_joins import clinic as parties_of
+from tests.coordinator.test_outer_joins import dealt_out as parties_of
 from tests.depth import in_turn
 from tests.governance.clinic import PATIENTS, ruled
 from tests.strategies import train_sql
