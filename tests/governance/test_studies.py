@@ -23,6 +23,7 @@ from sqlfl.governance.records import Records
 from sqlfl.party.party import PartyClient, Secrets
 from tests import courier, goldens
 from tests.conftest import Open
+from tests.depth import in_turn
 from tests.governance.clinic import GRANT, PATIENTS, QUERY, REQUEST, SLOT, TESTS, TRAIN, Ask, ruled
 
 GOLDEN = Path(__file__).parent / "study_summaries.txt"
@@ -173,9 +174,9 @@ BEYOND = {
         "the study allows the method lbfgs; this is sgd",
     ),
     "rounds": (
-        f"{LIMITS}, rounds = 30",
-        TRAIN.replace("FROM (", "WITH (algorithm = 'admm', epochs = 80) FROM (", 1),
-        "the study allows at most 30 rounds; this asks for 8",
+        f"{LIMITS}, rounds = 15",
+        TRAIN.replace("FROM (", "WITH (algorithm = 'admm', epochs = 20) FROM (", 1),
+        "the study allows at most 15 rounds; this asks for 2",
     ),
     "a condition": (
         LIMITS,
@@ -522,9 +523,12 @@ def asked(*kinds: str) -> tuple[Asked, ...]:
     return tuple(Asked(0, kind, "", "", None) for kind in kinds)
 
 
-@pytest.mark.parametrize("statement", ["check", "evaluate", "predict"])
 @pytest.mark.parametrize(
-    "kind", ["start", "save", "send_gram", "send_slope", "send_equal_rows", "set_ranges"]
+    ("kind", "statement"),
+    in_turn(
+        ("start", "save", "send_gram", "send_slope", "send_equal_rows", "set_ranges"),
+        ("check", "evaluate", "predict"),
+    ),
 )
 def test_what_trains_is_asked_for_in_training_alone(
     approved: Ask, owner: sqlfl.Owner, statement: str, kind: str
