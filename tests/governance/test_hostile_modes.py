@@ -501,7 +501,7 @@ def test_without_modes_all_is_answered() -> None:
 
 
 @given(attacks())
-@examples(40, 500)
+@examples(25, 500)
 def test_no_answer_is_against_a_mode(attack: dict[str, Any]) -> None:
     """Told by the replies alone, as they leave the party."""
     rules = ", ".join(

@@ -172,7 +172,7 @@ def played(schedule: list[tuple[object, ...]], world: World) -> World:
 
 
 @given(SCHEDULES)
-@examples(40, 1000)
+@examples(25, 1000)
 def test_no_account_is_below_what_left(schedule: list[tuple[object, ...]]) -> None:
     with in_memory() as con:
         records = Records(con, "memory")

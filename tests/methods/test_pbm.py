@@ -74,13 +74,13 @@ def test_steps_are_those_of_torch(kind: str, name: str, form: str, clients: Any)
     weights = np.random.default_rng(1).exponential(size=len(join.targets))
     weights[::5] = 0.0
     join = replace(join, weights=weights, engines={})
-    options = {**optimizer, **shape, "seed": 4, "epochs": 3, "batch_size": 70}
+    options = {**optimizer, **shape, "seed": 4, "epochs": 2, "batch_size": 70}
     central = Central.of(join, options, "pbm")
     assert central.bounded
     found = trained(join, **options)
     rows = np.flatnonzero(weights)
     # what an epoch tells is of the sums that its steps were made from: one more of no steps
-    central.fit(batches_of(rows, 70, 3, 4), options)
+    central.fit(batches_of(rows, 70, 2, 4), options)
     flat = [p.detach().numpy().reshape(-1) for tower in central.towers for p in tower]
     np.testing.assert_allclose(found.theta[:, 0], np.concatenate(flat), atol=1e-4)
     np.testing.assert_allclose(found.algorithm.intercept, central.intercept.detach(), atol=1e-4)

@@ -129,7 +129,7 @@ def test_admm_takes_the_intercept_for_a_block_where_columns_are_like_it() -> Non
 def test_towers_by_admm_without_noise_descend() -> None:
     join = random_join("logistic_regression", clients=(1, 2, 1), **SMALL)
     options = TOWERS | {"local_epochs": 20, "inner_rounds": 2}
-    private = run(join, "admm", around(TINY), epochs=8, **options)
+    private = run(join, "admm", around(TINY), epochs=4, **options)
     objectives = [step.objective for step in private.steps]
     start = join.loss.value(
         np.broadcast_to(join.loss.initial_intercept(join.targets), (240, 1)), join.targets

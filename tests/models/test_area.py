@@ -107,7 +107,7 @@ def spread(name: str, rng: np.random.Generator, rows: int) -> tuple[Array, Array
 )
 def test_bins_of_many_rows_are_within_the_bound(name: str, weighted: bool) -> None:
     rng = np.random.default_rng(3)
-    score, positive = spread(name, rng, 400_000)
+    score, positive = spread(name, rng, 200_000)
     w = rng.exponential(size=len(score)) if weighted else None
     parts = [Area(kept=1000), Area(kept=1000), Area()]
     for number, rows in enumerate(np.array_split(np.arange(len(score)), 12)):

@@ -65,7 +65,7 @@ def test_outer_joins_reach_the_central_optimum(
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"algorithm": "admm", "epochs": 5}, {"algorithm": "admm", "union": "consensus"}],
+    [{}, {"algorithm": "admm", "epochs": 3}, {"algorithm": "admm", "union": "consensus"}],
     ids=["lbfgs", "exact", "consensus"],
 )
 def test_a_union_with_another_party(options: dict[str, object], database: Open) -> None:
