@@ -29,10 +29,10 @@ from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query import emit
 from sqlfl.planner.query.clock import Clock
 from sqlfl.planner.query.cohorts import Cohorts, without_semi_joins
+from sqlfl.planner.query.collations import is_bytewise
 from sqlfl.planner.query.columns import named_alike, settled, unify_blocks, with_column_aliases
 from sqlfl.planner.query.correlated import CorrelatedAggregates
 from sqlfl.planner.query.ctes import Cte, Environment, is_unstable, repeated, spread, with_ctes
-from sqlfl.planner.query.derived import is_bytewise
 from sqlfl.planner.query.dotted_names import chain_of
 from sqlfl.planner.query.equalities import conjuncts, equality
 from sqlfl.planner.query.groups import is_grouped

@@ -21,8 +21,8 @@ from sqlfl.planner.grammar.trees import nodes
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query import types
 from sqlfl.planner.query.cohorts import Cohorts, Presence, scope_within
+from sqlfl.planner.query.collations import BYTES, collation, common, compared_text
 from sqlfl.planner.query.ctes import Environment, with_ctes
-from sqlfl.planner.query.derived import is_bytewise
 from sqlfl.planner.query.draft import Draft
 from sqlfl.planner.query.equalities import conjuncts, equality
 from sqlfl.planner.query.groups import is_grouped, outermost_aggregates
@@ -37,7 +37,6 @@ from sqlfl.planner.query.relations import (
     column,
     ids_of,
     operand,
-    substituted,
 )
 from sqlfl.planner.query.scalars import has_calls
 from sqlfl.planner.query.scopes import Scope
@@ -57,8 +56,8 @@ _SEVERAL = (exp.In, exp.Exists, exp.Any, exp.All, exp.Lambda, exp.Comprehension)
 """Nodes below which a subquery may give several rows, or may read variables."""
 _KEY, _VALUE = GROUP_KEY, f"{RESERVED}value_"
 """Names of columns of a derived table: what it groups by, and aggregates."""
-_BYTES = "bytes"
-"""For a type: a text that is compared byte by byte."""
+_COLLATION = "VARCHAR COLLATE "
+"""Begin of the type of a text that has a collation."""
 
 
 @dataclass(frozen=True)
@@ -398,7 +397,7 @@ class CorrelatedAggregates:
     ) -> dict[int, str]:
         """Types that keys are compared as, where rows would be grouped by something else: values
         that are equal to one of outside must be one group. '7' and '07' both equal the number 7,
-        and between parties no text equals one that only a collation makes equal."""
+        and 'a' and 'A' are equal with the collation NOCASE."""
         found: dict[int, str] = {}
         for place, (key, own) in enumerate(zip(grouped.keys, columns, strict=False)):
             outside = next(r for r in state.relations if ids_of(key.outer) & {*r.ids})
@@ -408,10 +407,12 @@ class CorrelatedAggregates:
             if wanted is None:
                 continue
             if types.is_text(inner) and wanted == "VARCHAR":
-                texts = ((b, substituted(Term(own, None), b).expression) for b in relation.branches)
-                plain = types.normal(inner) != "VARCHAR"
-                if not plain and not all(is_bytewise(self._draft.catalog, *t) for t in texts):
-                    found[place] = _BYTES
+                name = common(
+                    collation(self._draft, *end)
+                    for end in ((relation, [Term(own, None)]), (outside, [key.outer]))
+                )
+                if name != BYTES:
+                    found[place] = f"{_COLLATION}{name}"
             elif wanted != types.normal(inner):
                 found[place] = wanted
         return found
@@ -420,8 +421,8 @@ class CorrelatedAggregates:
 def _as(value: exp.Expr, type_: str | None) -> exp.Expr:
     if type_ is None:
         return value
-    if type_ == _BYTES:
-        return exp.Collate(this=operand(value), expression=exp.to_identifier("binary", quoted=True))
+    if type_.startswith(_COLLATION):
+        return compared_text(value, type_.removeprefix(_COLLATION)) or value
     return build.cast(value, type_)
 
 

@@ -9,12 +9,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 
-from sqlglot import exp, parse_one
+from sqlglot import exp
 
-from sqlfl.base.errors import LostError, PartyError, ReplyError
-from sqlfl.contract.schema import Catalog
-from sqlfl.planner.grammar.writing import Dialect, to_sql
+from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query import types
+from sqlfl.planner.query.collations import is_bytewise
 from sqlfl.planner.query.draft import Draft
 from sqlfl.planner.query.keys import text_of
 from sqlfl.planner.query.nulls import COMPARISONS, is_null_over_nulls
@@ -29,7 +28,6 @@ from sqlfl.planner.query.relations import (
     operand,
     substituted,
 )
-from sqlfl.planner.query.scalars import Asker
 
 _MAX_DIGITS = 18
 """Digits of numbers in conditions. Beyond, DuckDB may cast the column, and fail."""
@@ -196,33 +194,6 @@ class _Deriving:
     def _asked_bytewise(self, at: int, term: Term) -> bool:
         catalog, branches = self._draft.catalog, self._old.relations[at].branches
         return all(is_bytewise(catalog, b, substituted(term, b).expression) for b in branches)
-
-
-def is_bytewise(catalog: Catalog, branch: ClientBranch, text: exp.Expr) -> bool:
-    """Return whether no collation changes how texts compare, as far as their party says. An owner
-    with policies is not asked."""
-    if catalog.governed(branch.client):
-        return False
-    tests = (exp.EQ(this=operand(text.copy()), expression=c.copy()) for c in _COLLATED)
-    try:
-        columns = Asker(catalog).columns(branch.client, branch.sources, [*tests, _DEFAULT], ())
-    except (LostError, ReplyError):
-        raise
-    except PartyError:
-        return False
-    return all(column.type == "BOOLEAN" for column in columns)
-
-
-_COLLATED = tuple(parse_one(f"('' COLLATE {c})", dialect=Dialect) for c in ("nocase", "noaccent"))
-"""Two collations. A text with either fails to bind beside a text with another collation, so only a
-text without collation binds with both.
-"""
-_DEFAULT = parse_one(
-    "struct_extract({'bytewise': true, 'other': 0}, CASE WHEN 'B' < 'a' AND 'a' <> 'A' "
-    "AND 'a' <> '\u00e1' AND '\u00e1' <> 'a\u0301' THEN 'bytewise' ELSE 'other' END)",
-    dialect=Dialect,
-)
-"""A BOOLEAN where texts compare byte by byte; a number where `default_collation` is otherwise."""
 
 
 def _value(condition: exp.Expr) -> exp.Expr | None:

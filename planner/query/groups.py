@@ -29,7 +29,7 @@ MERGED = {
     "product": "product", "sum": "sum", "sumkahan": "fsum",
 }  # fmt: skip
 """Aggregates of one argument, and the aggregate of their values over groups."""
-_COUNTS = frozenset(("count", "count_if", "count_star", "countif"))
+_COUNTS = frozenset(("count", "count_star"))
 _MEANS = frozenset(("avg", "mean"))
 _ROWS = frozenset(("with_", "expressions", "from_", "where"))
 _GROUPED = _ROWS | {"group", "having", "order"}

@@ -15,6 +15,7 @@ from sqlfl.planner.grammar.statements import Span
 from sqlfl.planner.grammar.trees import nodes
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query import types
+from sqlfl.planner.query.collations import BYTES, collation, common, compared_text
 from sqlfl.planner.query.draft import Draft
 from sqlfl.planner.query.fusion import DisjointSets
 from sqlfl.planner.query.relations import (
@@ -210,7 +211,8 @@ def _typed(draft: Draft, block: DraftBlock) -> DraftBlock:
     equalities = tuple(
         _compared(draft, e, sides[n, 0], sides[n, 1]) for n, e in enumerate(block.equalities)
     )
-    return replace(block, outputs=tuple(outputs), equalities=_widened(equalities))
+    equalities = _widened(_collated(draft, block, equalities))
+    return replace(block, outputs=tuple(outputs), equalities=equalities)
 
 
 def _widened(equalities: tuple[Equality, ...]) -> tuple[Equality, ...]:
@@ -254,13 +256,41 @@ def _one_type(
     return joined
 
 
-def _compared(draft: Draft, equality: Equality, left: str, right: str) -> Equality:
-    if any(term.expression.find(exp.Collate) for term in equality.terms):
+def _collated(
+    draft: Draft, block: DraftBlock, equalities: tuple[Equality, ...]
+) -> tuple[Equality, ...]:
+    """Return equalities of what collations of their texts compare."""
+    texts: dict[int, list[Term]] = {}
+    for equality in equalities:
+        if equality.type == "VARCHAR":
+            for at, term in zip((equality.left, equality.right), equality.terms, strict=True):
+                texts.setdefault(at, []).append(term)
+    relations = block.relations
+    if all(collation(draft, relations[at], terms) == BYTES for at, terms in texts.items()):
+        return equalities
+    return tuple(_with_collation(draft, block, e) if e.type == "VARCHAR" else e for e in equalities)
+
+
+def _with_collation(draft: Draft, block: DraftBlock, equality: Equality) -> Equality:
+    """Return the equality of two texts. Raise PlanError if no function gives what is compared."""
+    ends = zip((equality.left, equality.right), equality.terms, strict=True)
+    name = common(collation(draft, block.relations[at], [term]) for at, term in ends)
+    texts = [compared_text(term.expression, name) for term in equality.terms]
+    left, right = (
+        None if text is None else Term(text, term.span)
+        for text, term in zip(texts, equality.terms, strict=True)
+    )
+    if left is None or right is None:
         raise draft.error(
-            "a join key between parties is compared byte by byte, without COLLATE",
+            "a join key between parties has a collation other than NOCASE and NOACCENT",
             equality.span,
-            "write what the collation does: lower(a.x) = lower(b.x)",
+            "compare bytes: encode(a.x) = encode(b.x); or what the collation makes equal: "
+            "encode(lower(a.x)) = encode(lower(b.x))",
         )
+    return replace(equality, terms=(left, right))
+
+
+def _compared(draft: Draft, equality: Equality, left: str, right: str) -> Equality:
     if any(isinstance(term.expression, exp.Tuple) for term in equality.terms):
         raise draft.error(
             "a join cannot compare rows as a whole",

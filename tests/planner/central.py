@@ -67,6 +67,7 @@ class Snapshot:
         if None in parts:
             assert key in slot.nullable
             return None
+        parts = tuple("NaN" if part != part else part for part in parts)  # it equals itself there
         return self.codes.setdefault((key, parts), len(self.codes))
 
 

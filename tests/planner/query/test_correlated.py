@@ -212,16 +212,6 @@ def test_keys_of_databases_of_unlike_types() -> None:
     assert sum(total != "NULL" for _, total in expected) > 9
 
 
-def test_texts_are_grouped_byte_by_byte() -> None:
-    """Between parties no text equals one that only a collation makes equal."""
-    inner = "CREATE TABLE u (s VARCHAR COLLATE NOCASE, z INTEGER);"
-    inner += "INSERT INTO u VALUES ('a', 1), ('A', 2), ('a', 4)"
-    catalog = DatabaseCatalog({"a": (database(OUTER),), "b": (database(inner),)})
-    query = "SELECT t.y, (SELECT sum(z) FROM b.u WHERE u.s = t.s) AS total FROM a.t"
-    found = planned_rows(plan(catalog, query), catalog.databases)
-    assert found == ordered([(1, 2), (2, 5), (3, None), (4, None)])
-
-
 def test_groups_of_several_databases_are_of_rows_alone() -> None:
     """Of each database a macro that is an aggregate would make one row."""
     inner = "CREATE MACRO most(x) AS max(x); CREATE TABLE u AS SELECT i AS z FROM range(3) r(i)"
@@ -314,6 +304,20 @@ NAMED_ALIKE = {
         (FROM two.labs l WHERE l.patient = v.id AND l.v = 6)""",
     "the row's own": """SELECT v.age, (SELECT sum(v.v) FROM lab.labs v WHERE v.patient = v.x) AS a
         , (SELECT sum(x) FROM lab.labs v WHERE v.patient = id) AS b FROM h.visits v""",
+    "a column of a CTE in a value": """SELECT v.age, (WITH c AS (SELECT patient AS v, x
+        FROM lab.labs), d(v, y) AS (FROM c) SELECT sum(y) FROM d WHERE d.v = v.id) AS a
+        FROM h.visits v""",
+    "a column of a CTE in EXISTS": """SELECT v.age FROM h.visits v WHERE EXISTS (WITH c AS (SELECT
+        patient AS v FROM two.labs) FROM c WHERE c.v = v.id)""",
+    "fields, in a semi join": """SELECT w.age, v.id FROM h.visits w JOIN h.visits v ON v.id = w.id
+        SEMI JOIN lab.parts p ON p.patient = w.id AND v.id > 1""",
+    "fields, in an anti join": """SELECT v.age FROM h.visits v ANTI JOIN lab.parts p
+        ON p.patient = v.id AND v.y = 1 AND p.v.id < 7""",
+    "fields, in a semi join of one database": """SELECT l.x, v.age FROM lab.labs l JOIN h.visits v
+        ON v.id = l.patient SEMI JOIN (SELECT id, {'id': 9} AS v FROM h.visits) h
+        ON h.id = v.id AND v.id < 3""",
+    "fields, in a semi join by the name of a column": """SELECT v.patient FROM
+        (SELECT id AS patient FROM h.visits) v ANTI JOIN lab.parts USING (patient)""",
     "a struct outside": """SELECT s.id, (SELECT sum(x) FROM lab.labs l WHERE l.patient = s.id) AS a,
         (SELECT sum(x) FROM lab.labs l WHERE l.patient = s.s.id) AS b FROM h.visits s""",
     "a field inside": """SELECT o.age, v.y, (SELECT sum(x) FROM lab.parts p WHERE p.v.id > 1
@@ -390,6 +394,7 @@ CALLS = (
 )  # fmt: skip
 AROUND = (
     "{}", "{}", "{}", "coalesce({}::VARCHAR, '7')", "({} IS NULL)", "{}::VARCHAR", "[{}]",
+    "typeof({})",
     "CASE WHEN {} IS NULL THEN 1 ELSE 2 END",
 )  # fmt: skip
 
