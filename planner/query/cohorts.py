@@ -18,6 +18,7 @@ from sqlfl.planner.grammar.refusals import has_hints, own_nodes
 from sqlfl.planner.grammar.spans import plan_error
 from sqlfl.planner.grammar.trees import nodes
 from sqlfl.planner.query.ctes import Environment, with_ctes
+from sqlfl.planner.query.dotted_names import OF_TABLE
 from sqlfl.planner.query.draft import Draft
 from sqlfl.planner.query.equalities import conjuncts, equality
 from sqlfl.planner.query.joins import State
@@ -37,6 +38,8 @@ from sqlfl.planner.query.types import has_fields
 
 _PLAIN = frozenset(("with_", "expressions", "from_", "joins", "where", "distinct", "order"))
 """Clauses of a subquery for which only the existence of a row matters."""
+_JOIN = "sqlfl_join"
+"""Mark of a subquery that was a join: its words."""
 _ALIAS = "sqlfl_cohort"
 """Name of a subquery that is joined as a derived table."""
 
@@ -93,6 +96,8 @@ class Cohorts:
             joined = None
             if cohort is not None and self._is_apart(part, cohort, state, scope):
                 joined = self._joined(cohort, state, scope)
+                if joined is None and cohort.query.meta_get(_JOIN):
+                    raise self._of_no_equality(cohort.query)
             if joined is None:
                 kept.append(part)
             else:
@@ -100,6 +105,16 @@ class Cohorts:
         if len(kept) == len(parts):
             return state, where
         return state, exp.and_(*(part.copy() for part in kept), copy=False) if kept else None
+
+    def _of_no_equality(self, query: exp.Query) -> PlanError:
+        return plan_error(
+            f"{query.meta_get(_JOIN)} takes one table of another party, by equalities with earlier "
+            "tables and conditions on one table each",
+            self.sql,
+            query,
+            "write ON u.key = t.key AND u.x > 1; or join the table by JOIN, if each row has one "
+            "partner at most",
+        )
 
     def presence(self, exists: exp.Exists, scope: Scope) -> tuple[exp.Expr, Presence] | None:
         """Return what stands for EXISTS as a value, and the LEFT JOIN that it needs. None for an
@@ -132,8 +147,8 @@ class Cohorts:
                 "which no party may tell",
                 self.sql,
                 cohort.node,
-                "write NOT EXISTS (SELECT 1 FROM party.table AS u WHERE u.key = t.key), which "
-                "leaves NULLs out",
+                "write t.key IS NOT NULL AND NOT EXISTS (SELECT 1 FROM party.table AS u WHERE "
+                "u.key = t.key), which leaves NULLs out",
             )
         inner, terms = self._inner(cohort, scope)
         if inner is None or not self._is_linked(inner, terms):
@@ -239,7 +254,9 @@ def without_semi_joins(select: exp.Select) -> exp.Select | None:
         test = _test(join, others)
         if test is None:
             return None
-        rows = exp.select("1").from_(join.this.copy(), copy=False).where(test, copy=False)
+        rows = exp.select(exp.Literal.number(1)).from_(join.this.copy(), copy=False)
+        rows = rows.where(test, copy=False)
+        rows.meta[_JOIN] = f"{join.kind.upper()} JOIN"
         exists: exp.Expr = exp.Exists(this=rows)
         tests.append(exists if join.kind.upper() == "SEMI" else exp.Not(this=exists))
     whole = select.copy()
@@ -257,20 +274,33 @@ def _test(join: exp.Join, others: list[exp.Expr]) -> exp.Expr | None:
     on, using = join.args.get("on"), join.args.get("using")
     if on is not None:
         whole = all(c.args.get("table") for c in nodes(on, exp.Column)) and not on.find(exp.Query)
-        return on.copy() if whole else None
+        return _of_tables(on) if whole else None
     if not using or len(others) != 1 or others[0].args.get("joins"):
         return None
     names = [exp.to_identifier(item.alias_or_name) for item in (others[0], join.this)]
     return exp.and_(
         *(
-            exp.EQ(
-                this=exp.Column(this=key.copy(), table=names[0].copy()),
-                expression=exp.Column(this=key.copy(), table=names[1].copy()),
+            _of_tables(
+                exp.EQ(
+                    this=exp.Column(this=key.copy(), table=names[0].copy()),
+                    expression=exp.Column(this=key.copy(), table=names[1].copy()),
+                )
             )
             for key in using
         ),
         copy=False,
     )
+
+
+def _of_tables(on: exp.Expr) -> exp.Expr:
+    """Return the condition of a JOIN for a subquery: in a JOIN, tables of both sides go before
+    columns with fields.
+    """
+    holder = exp.Paren(this=on.copy())
+    for column in nodes(holder, exp.Column):
+        column.meta[OF_TABLE] = True
+    condition: exp.Expr = holder.this
+    return condition
 
 
 def _cohort(node: exp.Expr) -> _Cohort | None:

@@ -71,6 +71,17 @@ def field(target: exp.Expr, name: exp.Expr) -> exp.Expr:
     return exp.Dot(this=operand(target), expression=name.copy())
 
 
+OF_TABLE = "sqlfl_of_table"
+"""Mark of a column `x.y` for which a table x of outside goes before a column x with fields."""
+
+
+def is_of_table(node: object) -> bool:
+    """Return whether the column, or the one below its dots, has the mark OF_TABLE."""
+    while isinstance(node, exp.Dot):
+        node = node.this
+    return isinstance(node, exp.Column) and bool(node.meta_get(OF_TABLE))
+
+
 _WRAPPERS = (exp.Order, exp.Distinct, exp.Limit, exp.IgnoreNulls, exp.RespectNulls, exp.HavingMax)
 
 

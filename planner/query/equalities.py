@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from sqlfl.planner.grammar.refusals import function_name
+from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query.relations import operand
 
 
@@ -64,6 +65,9 @@ def conjuncts(condition: exp.Expr) -> Iterator[exp.Expr]:
             for part in opposite:
                 yield from conjuncts(part)
             return
+    if isinstance(condition, exp.Or):
+        yield from _factored(condition)
+        return
     pairs = list(_parts(condition))
     yield from (pairs if len(pairs) > 1 else [condition])
 
@@ -78,6 +82,36 @@ def _opposite(condition: exp.Expr) -> list[exp.Expr] | None:
         kind = exp.EQ if isinstance(condition, exp.NEQ) else exp.NullSafeEQ
         return [kind(this=condition.left.copy(), expression=condition.right.copy())]
     return None
+
+
+def _factored(condition: exp.Or) -> list[exp.Expr]:
+    """Return `a` and `b OR c` for `(a AND b) OR (a AND c)`; other conditions as they are."""
+    parts = [{_text(p): p for p in conjuncts(option)} for option in _options(condition)]
+    common = [text for text in parts[0] if all(text in option for option in parts)]
+    if not common:
+        return [condition]
+    left = [[p.copy() for text, p in option.items() if text not in common] for option in parts]
+    factors = [parts[0][text] for text in common]
+    if not all(left):
+        return factors
+    return [*factors, exp.or_(*(exp.and_(*option, copy=False) for option in left), copy=False)]
+
+
+def _options(condition: exp.Expr) -> Iterator[exp.Expr]:
+    while isinstance(condition, exp.Paren):
+        condition = condition.this
+    if isinstance(condition, exp.Or):
+        yield from _options(condition.left)
+        yield from _options(condition.right)
+    else:
+        yield condition
+
+
+def _text(condition: exp.Expr) -> object:
+    """Return a text that equal conditions have in common, whichever side of `=` comes first."""
+    if isinstance(condition, exp.EQ):
+        return frozenset((to_sql(condition.left), to_sql(condition.right)))
+    return to_sql(condition)
 
 
 def _negated(condition: exp.Expr) -> exp.Not:

@@ -12,7 +12,7 @@ from sqlfl.contract.schema import folded
 from sqlfl.planner.grammar.spans import plan_error
 from sqlfl.planner.grammar.statements import Span
 from sqlfl.planner.grammar.trees import copied
-from sqlfl.planner.query.dotted_names import DottedName, field
+from sqlfl.planner.query.dotted_names import DottedName, field, is_of_table
 from sqlfl.planner.query.names import listed, nearest
 from sqlfl.planner.query.relations import Item, Merged, Term
 
@@ -73,13 +73,26 @@ class Scope:
             if term is not None:
                 return _fields(term, words[length + 1 :])
         term = self.bare(words[0].name, where)
-        if term is not None and len(words) > 1 and self.is_plain is not None:
-            term = None if self.is_plain(term) else term
+        if term is not None and len(words) > 1 and self._is_outside(chain, where, term):
+            term = None
         if term is not None:
             return _fields(term, words[1:])
         if len(words) == 1:
             self._refuse_row(chain, where)
         return None
+
+    def has_table(self, chain: DottedName, where: exp.Expr | Span) -> bool:
+        """Return whether the words name a table, here or outside, and its column."""
+        lengths = range(1, min(LONGEST + 1, len(chain.words)))
+        if any(self._under(chain, length, where) is not None for length in lengths):
+            return True
+        return self.outer is not None and self.outer.has_table(chain, where)
+
+    def _is_outside(self, chain: DottedName, where: exp.Expr | Span, term: Term) -> bool:
+        """Return whether `x.y` is a column of a table x outside, although `term` is a column x."""
+        if is_of_table(where) and self.outer is not None and self.outer.has_table(chain, where):
+            return True
+        return self.is_plain is not None and self.is_plain(term)
 
     def _alias(self, name: str, where: exp.Expr | Span) -> exp.Expr | None:
         if folded(name) in self.later:

@@ -1,4 +1,4 @@
-"""`*`, `t.*` and their EXCLUDE, REPLACE and RENAME."""
+"""`*`, `t.*` and their EXCLUDE, REPLACE and RENAME, `* LIKE pattern` and `COLUMNS(...)`."""
 
 from __future__ import annotations
 
@@ -6,34 +6,80 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
+from sqlfl.base.errors import LostError, PartyError, ReplyError
 from sqlfl.contract.schema import folded
 from sqlfl.planner.grammar.spans import plan_error, span_of
+from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query.ctes import Environment
-from sqlfl.planner.query.names import nearest
+from sqlfl.planner.query.names import listed, nearest
 from sqlfl.planner.query.push import Pusher
 from sqlfl.planner.query.relations import Item, Output, Term
 from sqlfl.planner.query.scopes import Scope, StarColumn
 
 
 def is_star(node: exp.Expr) -> bool:
-    return isinstance(node, exp.Star) or (
+    """Return whether a column of the SELECT list stands for any number of columns."""
+    return isinstance(node, exp.Star | exp.Columns) or (
         isinstance(node, exp.Column) and isinstance(node.this, exp.Star)
     )
 
 
 def expand_star(node: exp.Expr, scope: Scope, pusher: Pusher, known: Environment) -> list[Output]:
     """The outputs that the star stands for, in the order of FROM."""
-    return _Star(node, scope).outputs(pusher, known)
+    if isinstance(node, exp.Columns) and is_star(node.this):
+        node = node.this  # COLUMNS(* EXCLUDE (a))
+    if isinstance(node, exp.Columns):
+        return _matching(node, _Star(exp.Star(), scope, node).outputs(pusher, known), scope, pusher)
+    star = node.this if isinstance(node, exp.Column) else node
+    if not star.args.get("ilike"):
+        return _Star(node, scope, node).outputs(pusher, known)
+    every = node.copy()
+    (every.this if isinstance(node, exp.Column) else every).set("ilike", None)
+    return _matching(star, _Star(every, scope, node).outputs(pusher, known), scope, pusher)
+
+
+def _matching(
+    pattern: exp.Expr, outputs: list[Output], scope: Scope, pusher: Pusher
+) -> list[Output]:
+    """Return the outputs whose names match, as a party's database says."""
+    catalog = pusher.tables.catalog
+    client = next((c for c in pusher.tables.asked() if not catalog.governed(c)), None)
+    plain = not any(pattern.args.get(key) for key in ("except_", "replace", "rename"))
+    if client is None or not plain:
+        raise plan_error(
+            "names of columns are compared with a pattern where a database without policies is, "
+            "and without EXCLUDE, REPLACE and RENAME",
+            scope.sql,
+            pattern,
+            "name the columns",
+        )
+    names = dict.fromkeys(output.name for output in outputs)
+    shown = (exp.alias_(exp.null(), exp.to_identifier(name, quoted=True)) for name in names)
+    row = exp.Subquery(this=exp.select(*shown), alias=exp.TableAlias(this=exp.to_identifier("q")))
+    try:
+        columns = catalog.describe(client, to_sql(exp.select(pattern.copy()).from_(row)))
+    except (LostError, ReplyError):
+        raise
+    except PartyError as error:
+        raise plan_error(
+            "no column of FROM has a name that matches, or the pattern is none",
+            scope.sql,
+            pattern,
+            listed(names),
+        ) from error
+    matching = {folded(column.name) for column in columns}
+    return [output for output in outputs if folded(output.name) in matching]
 
 
 @dataclass(frozen=True)
 class _Star:
     node: exp.Expr
     scope: Scope
+    written: exp.Expr
+    """The node of the query that it comes from."""
 
     def outputs(self, pusher: Pusher, known: Environment) -> list[Output]:
         star = self.node.this if isinstance(self.node, exp.Column) else self.node
-        self._refuse_patterns(star)
         places = self._places()
         left_out = self._listed(star.args.get("except_") or [], places)
         renames = star.args.get("rename") or []
@@ -45,7 +91,7 @@ class _Star:
         self._refuse_lacking(places, left_out)
         outputs: list[Output] = []
         used: set[str] = set()
-        span = span_of(self.node, self.scope.sql)
+        span = span_of(self.written, self.scope.sql)
         for shown in self._shown(places, left_out):
             term = Term(shown.term.expression.copy(), span)
             name = shown.name
@@ -146,18 +192,9 @@ class _Star:
                 raise plan_error(
                     f"the star of {item.name} is not the same at all clients: {listed}",
                     self.scope.sql,
-                    self.node,
+                    self.written,
                     f"name the columns, or leave these out: * EXCLUDE ({', '.join(names)})",
                 )
-
-    def _refuse_patterns(self, star: exp.Expr) -> None:
-        if star.args.get("ilike"):
-            raise plan_error(
-                "a star with a pattern is not taken over the tables of several parties",
-                self.scope.sql,
-                self.node,
-                "name the columns",
-            )
 
 
 def _names(item: Item) -> set[str]:

@@ -21,7 +21,13 @@ from sqlfl.planner.grammar.trees import nodes
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query.context import Context
 from sqlfl.planner.query.ctes import Cte, Environment, local_names, tables_of
-from sqlfl.planner.query.dotted_names import DottedName, chain_of, column_of, with_links
+from sqlfl.planner.query.dotted_names import (
+    DottedName,
+    chain_of,
+    column_of,
+    is_of_table,
+    with_links,
+)
 from sqlfl.planner.query.emit import NAMES_MARK
 from sqlfl.planner.query.frames import (
     UNSURE,
@@ -43,8 +49,27 @@ _WITHOUT = ("qualify", "limit", "offset")
 """Clauses in which names of outside go before outputs of the SELECT."""
 _OUTSIDE = "sqlfl_outside"
 """Mark of an expression that replaces an outer name; it may be a constant there."""
-Local: TypeAlias = Mapping[str, Outputs]
-"""Columns of the CTEs that are defined in the query itself, by name in lower case."""
+
+
+@dataclass(frozen=True, eq=False)
+class LocalCte:
+    """A CTE that is defined in the query itself."""
+
+    columns: Outputs
+    definitions: tuple[exp.Expr, ...]
+    """Its definition, after those that it may name."""
+    recursive: bool
+
+    def select(self, table: exp.Table) -> exp.Select:
+        """Return a query of all its columns; `table` names it."""
+        definitions = [definition.copy() for definition in self.definitions]
+        query = exp.select("*").from_(exp.Table(this=table.this.copy()), copy=False)
+        query.set("with_", exp.With(expressions=definitions, recursive=self.recursive or None))
+        return query
+
+
+Local: TypeAlias = Mapping[str, LocalCte]
+"""By name in lower case."""
 
 
 def localized(
@@ -114,16 +139,20 @@ class _Names:
             return local
         known = dict(local)
         recursive = bool(with_.args.get("recursive"))
+        before = tuple(definition for cte in local.values() for definition in cte.definitions[-1:])
         for cte in with_.expressions:
             aliases = tuple(cte.alias_column_names)
             inside = dict(known)
+            before = (*before, cte)
             if recursive:  # the columns of a recursive one are those of its first part
                 outputs: list[Outputs] = []
-                inside[folded(cte.alias)] = late(outputs, aliases)
+                own = LocalCte(late(outputs, aliases), before, recursive)
+                inside[folded(cte.alias)] = own
                 outputs.append(self.query(cte.this, inside, outer))
-                known[folded(cte.alias)] = late(outputs, aliases)
+                known[folded(cte.alias)] = own
             else:
-                known[folded(cte.alias)] = late([self.query(cte.this, inside, outer)], aliases)
+                columns = late([self.query(cte.this, inside, outer)], aliases)
+                known[folded(cte.alias)] = LocalCte(columns, before, recursive)
         return known
 
     def _select(self, node: exp.Select, local: Local, outer: NameFrame | Scope | None) -> Outputs:
@@ -258,8 +287,14 @@ class _Names:
                 lambda: with_aliases(with_aliases(outputs(), inner), aliases),
                 types=lambda: None if hoisted is None else self._types(hoisted.node.this),
             )
-        outputs = local.get(folded(node.name), lambda: None)
-        return Inner(name, lambda: with_aliases(outputs(), aliases))
+        own = local.get(folded(node.name))
+        if own is None:
+            return Inner(name, lambda: None)
+        return Inner(
+            name,
+            lambda: with_aliases(own.columns(), aliases),
+            types=lambda: self._types(own.select(node)),
+        )
 
     def _tell_apart(self, first: exp.Expr, joins: Sequence[exp.Join]) -> None:
         """Write tables of one name in one FROM with their schemas."""
@@ -415,6 +450,8 @@ class _Names:
         """
         if match.item is None or match.words or len(chain.words) == 1:
             return False
+        if is_of_table(child) and _names_table(at.outer, chain, child):
+            return True
         first = folded(chain.parts[0])
         select = child.find_ancestor(exp.Select)
         if at is frame and select is not None and not _is_filter(child, select):
@@ -447,6 +484,16 @@ class _Names:
                 child,
                 "give its tables aliases with columns, AS t(a, b), and write alias.column",
             )
+
+
+def _names_table(outer: NameFrame | Scope | None, chain: DottedName, child: exp.Expr) -> bool:
+    """Return whether the words name a table of outside, and its column."""
+    while isinstance(outer, NameFrame):
+        match = outer.find(chain.parts)
+        if match is not None and match.words:
+            return True
+        outer = outer.outer
+    return outer is not None and outer.has_table(chain, child)
 
 
 def _beside(item: exp.Expr) -> Iterator[exp.Table]:

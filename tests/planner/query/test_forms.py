@@ -20,6 +20,17 @@ FORMS = {
         """WITH o AS (SELECT amount, customer FROM shop.orders)
            SELECT o.amount, p.age FROM o JOIN register.people p ON o.customer = p.id""",
     ),
+    "a condition that all alternatives have": (
+        """SELECT o.amount, p.age FROM shop.orders o
+           JOIN register.people p ON o.customer = p.id AND (p.age > 60 OR p.age < 30)""",
+        """SELECT o.amount, p.age FROM shop.orders o, register.people p
+           WHERE o.customer = p.id AND p.age > 60 OR (p.age < 30 AND p.id = o.customer)""",
+    ),
+    "an alternative that is the condition of all": (
+        "SELECT o.amount, p.age FROM shop.orders o JOIN register.people p ON o.customer = p.id",
+        """SELECT o.amount, p.age FROM shop.orders o JOIN register.people p
+           ON (o.customer = p.id AND o.amount > 2) OR o.customer = p.id""",
+    ),
     "composite keys": (
         """SELECT o.amount, w.temp FROM shop.orders o
            JOIN register.weather w ON o.day = w.day AND o.moment = w.moment""",

@@ -157,10 +157,15 @@ REFUSED = {
         "EXCLUDE, REPLACE and RENAME name column k twice",
         "name it once",
     ),
-    "COLUMNS over two parties": (
-        "SELECT COLUMNS('z') FROM a.t JOIN b.u USING (k)",
+    "COLUMNS in an expression": (
+        "SELECT COLUMNS('z') + 1 FROM a.t JOIN b.u USING (k)",
         "a star inside an expression is not taken",
         "name the columns",
+    ),
+    "COLUMNS without any": (
+        "SELECT COLUMNS('none') FROM a.t JOIN b.u USING (k)",
+        "no column of FROM has a name that matches",
+        "there are",
     ),
     "more names than columns": (
         "SELECT a FROM a.s q(a, b, c, d) JOIN b.u ON q.b = u.k",
