@@ -41,6 +41,7 @@ class Queries(Selects):
                 (2, self._several),
                 (2, self._united),
                 (1, self._with),
+                (1, self._unpivoted),
             )
         )
         return kind(parties, outer, depth)
@@ -139,6 +140,31 @@ class Queries(Selects):
         )
         text = f"SELECT {', '.join([*items, f'{value} AS {name}'])} FROM {found.text}"
         return text + self.where(found, 1), (*columns, Column(name, BIG, home_of(parties)))
+
+    def _unpivoted(self, parties: tuple[str, ...], outer: Scope | None, depth: int) -> Query:
+        """The whole numbers of a table, a row for each; or a table with a column for each key."""
+        tables = [t for t in self.tables(parties) if sum(k == INT for _, k in t.columns) > 1]
+        if not tables:
+            return self._plain(parties, outer, depth)
+        self.note("unpivot")
+        table = self.draws.pick(tables)
+        numbers = [name for name, type_ in table.columns if type_ == INT]
+        chosen = self.draws.some(numbers, 2)
+        others = [c for c in table.columns if c[0] not in chosen and '"' not in c[0]]
+        kept = self.draws.some(others, 0, 2)
+        columns = tuple(Column(name, type_, table.party) for name, type_ in kept)
+        more = (Column("name", TEXT, table.party), Column("value", INT, table.party))
+        shown = ", ".join([*(name for name, _ in kept), *chosen])
+        nulls = self.draws.pick(("", " INCLUDE NULLS"))
+        source = f"(SELECT {shown} FROM {table.text})"
+        if self.draws.chance(50):
+            text = f"FROM {source} UNPIVOT{nulls} (value FOR name IN ({', '.join(chosen)}))"
+            return text, (*columns, *more)
+        into = "INTO NAME name VALUE value"
+        if nulls:
+            return f"UNPIVOT {source} ON {', '.join(chosen)} {into}", (*columns, *more)
+        pattern = "|".join(name.strip('"') for name in chosen)
+        return f"UNPIVOT {source} ON COLUMNS('^({pattern})$') {into}", (*columns, *more)
 
     def _united(self, parties: tuple[str, ...], outer: Scope | None, depth: int) -> Query:
         self.note("union")
@@ -269,6 +295,9 @@ class Queries(Selects):
     def _inner(self, place: Place) -> tuple[From, Place]:
         """A FROM of the party of the place, and a place inside of it."""
         homes = [place.home] if place.home is not None else place.scope.parties()
+        if place.scope.outer is None and self.draws.chance(30):
+            self.note("of another party")
+            homes = [party for party in PARTIES if party not in homes] or list(PARTIES)
         home = self.draws.pick(homes) if homes else None
         parties = tuple(party for party in PARTIES if party == home)
         outer = place.scope
@@ -279,13 +308,13 @@ class Queries(Selects):
     def _correlated(self, found: From, at: Place, outer: Place) -> str:
         """WHERE with an equality to what is outside, more often than not."""
         parts = list(found.conditions)
-        if self.draws.chance(70):
+        apart = at.home is not None and outer.home is not None and at.home != outer.home
+        if self.draws.chance(90 if apart else 70):
             inner = replace(at, scope=replace(at.scope, outer=None), depth=0)
             around = replace(at, scope=replace(outer.scope), depth=0)
             self.note("correlated")
-            parts.append(
-                f"{self.integer(inner)} {self.draws.pick(('=', '<', '='))} {self.integer(around)}"
-            )
+            signs = ("=",) * 12 + ("<",) if apart else ("=", "<", "=")
+            parts.append(f"{self.integer(inner)} {self.draws.pick(signs)} {self.integer(around)}")
         if self.draws.chance(40):
             parts.append(self.condition(replace(at, depth=max(at.depth, 1))))
         return f" WHERE {' AND '.join(parts)}" if parts else ""
@@ -297,7 +326,15 @@ class Queries(Selects):
         own = at if self.draws.chance(10) else replace(at, scope=replace(at.scope, outer=None))
         value = self.integer(own.deeper())
         shown = self.draws.pick(
-            ("count(*)", f"max({value})", f"min({value})", f"sum({value})::BIGINT")
+            (
+                "count(*)",
+                f"max({value})",
+                f"min({value})",
+                f"sum({value})::BIGINT",
+                f"count_if({value} > 1)::BIGINT",
+                f"avg({value})::BIGINT",
+                f"coalesce(sum({value}), -1)::BIGINT",
+            )
         )
         return f"(SELECT {shown} FROM {found.text}{self._correlated(found, at, place)})"
 
@@ -307,6 +344,12 @@ class Queries(Selects):
         found, at = self._inner(place)
         where = self._correlated(found, at, place)
         value, needle = self.integer(at.deeper()), self.operand(self.integer(place.deeper()))
+        if self.draws.chance(15):
+            self.note("row in")
+            other = self.integer(replace(place, depth=0))
+            second = self.integer(replace(at, scope=replace(at.scope, outer=None), depth=0))
+            rows = f"(SELECT {value}, {second} FROM {found.text}{where})"
+            return f"({needle}, {other}) {self.draws.pick(('IN', 'IN', 'NOT IN'))} {rows}"
         return self.draws.pick(
             (
                 f"EXISTS (SELECT 1 FROM {found.text}{where})",

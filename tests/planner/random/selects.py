@@ -52,8 +52,11 @@ class Selects(Sources):
             homes = [p for p in scope.parties() if not parties or p in parties]
             home = self.draws.pick(homes) if homes else None
             place = Place(replace(scope, aliases=tuple(columns)), home, min(depth, 3))
-            texts_, column = self._named(place, columns, top)
-            texts.append(texts_)
+            if len(scope.parties()) > 1 and not parties and self.draws.chance(8):
+                text, column = self._interaction(scope, columns)
+            else:
+                text, column = self._named(place, columns, top)
+            texts.append(text)
             columns.append(column)
         return texts, columns
 
@@ -84,6 +87,23 @@ class Selects(Sources):
             self.note("prefix alias")
             return f"{name}: {text}", column
         return f"{text} {self.draws.weighted(((9, 'AS '), (1, '')))}{name}", column
+
+    def _interaction(self, scope: Scope, before: Sequence[Column]) -> tuple[str, Column]:
+        """A value of two parties' columns."""
+        self.note("interaction")
+        a, b = (Place(scope, home, 1) for home in self.draws.some(scope.parties(), 2, 2))
+        test, value = self.condition(a), self.integer(b)
+        types = {
+            f"CASE WHEN {test} THEN {value} ELSE {self.integer(b)} END": INT,
+            f"({test}) AND ({self.condition(b)})": BOOL,
+            f"coalesce({self.integer(a)}, {value})": INT,
+            f"if({test}, {self.text(b)}, 'x')": TEXT,
+            f"{self.operand(self.integer(a))} * {self.operand(value)}": INT,
+            f"{self.operand(self.integer(a))} = {self.operand(value)}": BOOL,
+        }
+        text = self.draws.pick(tuple(types))
+        name = fresh(self.draws, [column.name for column in before])
+        return f"{text} AS {name}", Column(name, types[text], f"{a.home}{b.home}")
 
     def _several_rows(self, place: Place, taken: Sequence[str]) -> tuple[str, Column]:
         """A function that gives several rows, or none, for one."""

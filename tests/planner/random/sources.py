@@ -201,7 +201,7 @@ class Sources(Conditions):
                     (4, "using"),
                     (3, "natural"),
                     (1, "cross"),
-                    (2, "odd"),
+                    (3, "odd"),
                 )
             )
             joined = self._join(kind, found, segment, right)
@@ -244,6 +244,7 @@ class Sources(Conditions):
         self.note("outer join" if side.strip() in ("LEFT", "RIGHT", "LEFT OUTER") else "join")
         if kind == "odd":
             side = self.draws.pick(("LEFT ", "FULL ", "SEMI ", "ANTI ", "ASOF ", "ASOF LEFT "))
+            self.note(f"{side.strip().lower()} join")
             if side in ("SEMI ", "ANTI "):
                 scope = left.scope
         on = self._on(segment if self.draws.chance(90) else left.scope, right.scope)
@@ -289,7 +290,30 @@ class Sources(Conditions):
         if self.draws.chance(25):
             self.note("condition in on")
             parts.append(self.one_sided(both, 1))
+        if self.draws.chance(8):
+            self.note("or in on")
+            other = self.equality(left, right, both) or "1 = 1"
+            others = (self.one_sided(both, 1), other, f"{other} AND {self.one_sided(both, 1)}")
+            parts = [f"({' AND '.join(parts)} OR {self.draws.pick(others)})"]
+        if self.draws.chance(8):
+            parts.append(self._window(left, right, both) or "1 = 1")
         return " AND ".join(parts)
+
+    def _window(self, left: Scope, right: Scope, both: Scope) -> str | None:
+        """Columns of each side that are close to each other."""
+        types = self.draws.pick((JOINABLE, (DATE,), (MOMENT,)))
+        ends = [self._end(scope, types, both) for scope in (left, right)]
+        if None in ends:
+            return None
+        self.note("window in on")
+        forms = ["{0} BETWEEN {1} - {n} AND {1} + {n}", "{0} - {1} BETWEEN 0 AND {n}"]
+        forms += ["abs({0} - {1}) <= {n}", "{0} >= {1} AND {0} < {1} + {n}", "{0} > {1}"]
+        if types == (MOMENT,):
+            forms = ["{0} BETWEEN {1} - {n} AND {1}", "{0} >= {1} AND {0} - {1} <= {n}"]
+        width = self.draws.pick(("1", "2"))
+        width = f"INTERVAL {width} DAY" if types == (MOMENT,) else width
+        a, b = self.draws.some(ends, 2, 2)
+        return self.draws.pick(forms).format(a, b, n=width)
 
     def equality(self, left: Scope, right: Scope, both: Scope) -> str | None:
         """A column of each, equal, in one of the ways to say so; now and then an expression."""

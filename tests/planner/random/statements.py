@@ -142,7 +142,7 @@ class Statements(Queries):
         for _ in range(1 + self.draws.below(2)):
             if by_name:
                 self.note("by name")
-                order = self.draws.some(order, len(order))
+                order = self.draws.some(range(len(columns)), 1)
             texts = []
             for n in order:
                 value = self.of(columns[n].type, Place(found.scope, columns[n].party, depth))
