@@ -120,7 +120,7 @@ def run(stage: str, stack: contextlib.ExitStack) -> None:
         with contextlib.ExitStack() as patches:
             if kind == JOIN:
                 # inner joins like this one are made without a query
-                of_query = mock.patch.object(preparation, "factorised", return_value=None)
+                of_query = mock.patch.object(preparation, "factorised_join", return_value=None)
                 patches.enter_context(of_query)
                 patches.enter_context(mock.patch.object(mapping_query, "interruptible", told))
             try:

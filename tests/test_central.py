@@ -104,7 +104,7 @@ def test_joined_rows_in_files_train_the_same_model(case: Case, clients: int) -> 
         with federation(databases) as fed:
             fed.sql(case.train(l2=1e-2, seed=1, **TIGHT))
             expected = fed.model("m")
-        patch.setattr(preparation, "factorised", lambda *_: None)
+        patch.setattr(preparation, "factorised_join", lambda *_: None)
         patch.setattr(join_limits, "FIXED", 1 << 50)
         patch.setattr(passes, "CHUNK", 1)  # pieces of 1,024 rows
         with federation(databases) as fed:

@@ -178,7 +178,7 @@ def test_of_rows_in_files_no_more_is_held_than_is_charged(
     database: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Beside what DuckDB takes while it joins."""
-    monkeypatch.setattr(preparation, "factorised", lambda *_: None)
+    monkeypatch.setattr(preparation, "factorised_join", lambda *_: None)
     monkeypatch.setattr(join_limits, "FIXED", 1 << 50)
     held, charged = _of_each_row(database, monkeypatch, SHAPES["not all joined"])
     assert 0 < held < charged
