@@ -22,7 +22,9 @@ from sqlfl.base.errors import (
     PrivacyError,
     Warning,
 )
-from sqlfl.base.version import __version__
+from sqlfl.base.version import __version__, refuse_compiled
+
+refuse_compiled()
 
 if TYPE_CHECKING:
     from sqlfl.base.result import Result
