@@ -378,19 +378,18 @@ def folds(run: Run) -> Exchange:
 
 
 def reweighing(run: Run, times: int) -> Exchange:
-    """Return the exchange that sends new weights of rows where some are held out; the encoding
-    stays.
+    """Return the exchange that sends new weights of rows where some are held out. The encoding
+    stays, but of slots that are `refitted`.
     """
+    what = "what each row counts in a fit: the weights of its joined rows, summed"
+    what += "; and the sum of all"
     calls = []
     for slot in run.towers:
         for client in slot.clients:
-            request = content(
-                ms.Weigh,
-                "what each row counts in a fit: the weights of its joined rows, summed; and the "
-                "sum of all",
-                active=trained(run, slot, client),
-                samples=NOTHING,
-            )
+            twice = slot.refitted and run.training.class_weight is not None
+            told = what + "; and the same without class weights, which may tell classes" * twice
+            alone = {} if twice else {"samples": NOTHING}
+            request = content(ms.Weigh, told, active=trained(run, slot, client), **alone)
             calls.append(RequestReply(client, slot.index, request, content(ms.Ready)))
     return exchange("what rows count in a fit", times, calls)
 

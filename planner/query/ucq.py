@@ -153,6 +153,11 @@ class Slot:
         return any(item is not None and item.function == AUTO for item in made)
 
     @property
+    def refitted(self) -> bool:
+        """Return whether each fit of TUNE encodes it anew, by its training rows."""
+        return self.shrunken and len(self.clients) == 1
+
+    @property
     def paired(self) -> tuple[Feature, ...]:
         """Return the features that may be in a pair which `auto` adds: none where a party combines
         its databases, and no categories of several databases, which know each other's as hashes."""

@@ -1,7 +1,8 @@
 """TUNE: candidates compared over folds of one join, and the best one trained on all rows.
 
 Snapshot, keys, join, labels, encoding and equal rows are those of one TRAIN. A fold's rows have
-weight 0 in its fits. Features stay encoded by all rows, as in one model.
+weight 0 in its fits. Features stay encoded by all rows, as in one model; but those of slots with
+curves are encoded by the training rows of each fit.
 """
 
 from __future__ import annotations
@@ -477,7 +478,9 @@ def _problem(
     executor: Executor | None,
 ) -> Problem:
     """Send clients their rows' new weights, and return the problem."""
-    reweigh(plan, rows.joined, weighting.weights, channel, run)
+    # class weights are no part of the encoding
+    samples = None if plan.training.class_weight is None else weighting.samples
+    reweigh(plan, rows.joined, weighting.weights, channel, run, samples)
     joined = replace(rows.joined, weighting=weighting)
     data = written_data(plan, joined, rows.target)
     return problem_of(plan, joined, data, begun.loss, run, None, None, executor)

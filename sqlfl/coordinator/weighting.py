@@ -108,18 +108,33 @@ def _validation(plan: FederatedPlan, joined: Joined, channel: ReplyChannel, run:
 
 
 def reweigh(
-    plan: FederatedPlan, joined: Joined, weights: Array, channel: ReplyChannel, run: str
+    plan: FederatedPlan,
+    joined: Joined,
+    weights: Array,
+    channel: ReplyChannel,
+    run: str,
+    samples: Array | None = None,
 ) -> None:
-    """Send clients new weights of their rows, from weights (N,) of the joined rows. Their encoding
-    stays.
+    """Send clients new weights of their rows, from weights (N,) of the joined rows. The encoding
+    stays, but of slots that are `refitted`. These receive `samples` (N,) too, if there are some:
+    weights to encode by.
     """
-    ask(channel, _counts(plan, joined, weights, run), lambda address: Expected(Ready))
+    requests = _counts(plan, joined, weights, run, samples, again=True)
+    ask(channel, requests, lambda address: Expected(Ready))
 
 
 def _counts(
-    plan: FederatedPlan, joined: Joined, weights: Array, run: str, samples: Array | None = None
+    plan: FederatedPlan,
+    joined: Joined,
+    weights: Array,
+    run: str,
+    samples: Array | None = None,
+    *,
+    again: bool = False,
 ) -> dict[Address, Weigh]:
-    """Sums of joined rows' weights (N,) for each client's rows, and of `samples` alone."""
+    """Sums of joined rows' weights (N,) for each client's rows, and of `samples` alone: `again`
+    for slots that are `refitted`.
+    """
     total = float(weights.sum())
     requests: dict[Address, Weigh] = {}
     for slot in plan.ucq.slots:
@@ -127,7 +142,7 @@ def _counts(
             members = joined.slots[slot.index]
             counts = np.bincount(members.rows, weights, int(members.offsets[-1]))
             alone: Array = np.zeros(0)
-            if samples is not None:
+            if samples is not None and (slot.refitted or not again):
                 alone = np.bincount(members.rows, samples, int(members.offsets[-1]))
             for number, address in enumerate(members.addresses):
                 mine = slice(members.offsets[number], members.offsets[number + 1])

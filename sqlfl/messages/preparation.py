@@ -174,8 +174,10 @@ class Weigh(Message):
     samples: Array = field(
         default_factory=no_samples, metadata=array("float64", "active", least=0, optional=True)
     )
-    """The same of the column of WEIGHT alone, by which SKEW compares: with rows for validation, and
-    without class weights. Empty where there is no such column, and after the first time."""
+    """The first time the same of the column of WEIGHT alone, by which SKEW compares: with rows for
+    validation, and without class weights. Empty where there is no such column. Later what the
+    features are encoded by, without class weights; empty without these, and where the encoding
+    stays."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -46,7 +46,13 @@ from sqlfl.udfs.encoding.noised import (
 from sqlfl.udfs.encoding.profiles import profile
 from sqlfl.udfs.encoding.reference import Reference, reference
 from sqlfl.udfs.encoding.separated import separated
-from sqlfl.udfs.encoding.transforming import encoding_of, of_ranges, ranges, transform
+from sqlfl.udfs.encoding.transforming import (
+    encoding_of,
+    fit_again,
+    of_ranges,
+    ranges,
+    transform,
+)
 from sqlfl.udfs.labels.label_noise import noised_labels
 from sqlfl.udfs.numbering.rows import Snapshot
 from sqlfl.udfs.sql import Connection
@@ -77,6 +83,8 @@ class SlotState:
     encoding: Encoding | None = None
     fitted: tuple[Fitted | None, ...] | None = None
     """Fitted steps by which TRANSFORM has made the features of the snapshot."""
+    _first: tuple[Fitted | None, ...] | None = None
+    """Fitted steps of all rows, where `fitted` is of the rows of one fit."""
     _points: dict[int, tuple[Array, Array]] = field(default_factory=dict)
     """Points of the numbers of a shared slot that may be in pairs, over all its clients."""
     engine: LinearEngine | None = None
@@ -171,6 +179,7 @@ class SlotState:
         if again:
             self.encoded()
             self.stop()
+            self._fit_again(request)
         self.snapshot.weigh(request.counts)
         self.counts = np.asarray(request.counts, np.float64)
         if not again:
@@ -180,6 +189,23 @@ class SlotState:
         if again:
             return ms.Ready(request.run, request.slot)
         return self.counted(vocabulary_key)
+
+    def _fit_again(self, request: ms.Weigh) -> None:
+        """Encode a slot with curves anew in TUNE, by the rows that count in the next fit. Clients
+        of a shared slot keep the first encoding: differences between points of two fits would tell
+        of few rows.
+        """
+        features = self.specification.features
+        curved = any(feature.shrunken for feature in features) and self.joined >= CURVE_ROWS
+        if not curved or self.specification.shared or self._encoded_by != "none":
+            return
+        self.refer(self.snapshot.con)
+        self.snapshot.weigh(request.samples if len(request.samples) else request.counts)
+        if self.fitted is not None:
+            if self._first is None:
+                self._first = self.fitted
+            self.fitted = fit_again(self.snapshot, self._first, self.joined, self.limits)
+        self.encoding = encoding_of(local_encoding(self.snapshot), self.fitted)
 
     def refer(self, con: Connection) -> None:
         """Find what SKEW compares with, once, before equal rows are merged and rounds begin."""

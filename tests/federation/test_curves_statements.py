@@ -17,9 +17,11 @@ import sqlfl
 from sqlfl.base.errors import InternalError, ModelError, PlanError
 from sqlfl.contract.schema import Client
 from sqlfl.contract.transforms import updates
-from sqlfl.messages import SetStrengths
+from sqlfl.messages import Folds, Labels, Ready, SetStrengths
+from sqlfl.messages.wire import decode
 from sqlfl.methods.lbfgs.client import CLIENT
 from sqlfl.methods.lbfgs.configuration import LbfgsConfiguration
+from sqlfl.models.folds import merge_folds
 from sqlfl.party.shrinkage import Shrinkage
 from sqlfl.udfs.blocks.blocks import SavedBlock
 from tests.federations import federation
@@ -428,6 +430,101 @@ def test_a_warm_start_goes_on_and_tune_finds_strengths_anew(case: Case) -> None:
         f"WITH (l2 = [1e-4, 1e-2], folds = 3) FROM ({query})"
     ).df()
     assert len(tuned) == 2
+
+
+def put(con: duckdb.DuckDBPyConnection, name: str, table: pa.Table) -> None:
+    con.register("given", table)
+    con.execute(f"CREATE TABLE {name} AS FROM given")
+    con.unregister("given")
+
+
+@pytest.mark.parametrize("unit", ["table", "rows"])
+def test_folds_are_trained_and_measured_as_by_hand(unit: str) -> None:
+    """Rows that are held out say nothing of knots, values, categories and scales."""
+    one, two, _ = tables(800, 4)
+    y = one.column("number").to_numpy()
+    query, clauses = QUERY.format("number"), "TRANSFORM (auto) WITH ({})"
+    options = f"l2 = 1e-2, unit = '{unit}', tolerance = 1e-8, seed = 1"
+    with in_memory() as first, in_memory() as second:
+        put(first, "a", one)
+        put(second, "b", two)
+        with tapped({"one": [first], "two": [second]}) as (fed, tap):
+            text = f"TUNE MODEL m USING linear_regression TARGET y {clauses} FROM ({query})"
+            with tap.taken() as recorded:
+                (found,) = (
+                    fed.sql(text.format(f"{options}, folds = 2, metric = 'r2'")).arrow().to_pylist()
+                )
+            told = [decode(item.data) for item in recorded if item.direction == "up"]
+            (labels,) = (message.values for message in told if isinstance(message, Labels))
+            (folds,) = (message.folds for message in told if isinstance(message, Folds))
+            (folds,) = merge_folds([folds], [np.zeros(len(folds), int)], 2, 0.5, onward=True)
+            order = np.argsort(labels)  # no two labels are equal
+            folds = folds[order][np.searchsorted(labels[order], y)]
+            put(first, "folds", pa.table({"id": np.arange(len(y)), "fold": folds}))
+            query += " JOIN one.folds f USING (id) WHERE f.fold {}"
+            by_hand = []
+            for fold in range(2):
+                train = f"{clauses.format(options)} FROM ({query.format(f'<> {fold}')})"
+                fed.sql(f"TRAIN OR REPLACE MODEL h USING linear_regression TARGET y {train}")
+                measured = fed.sql(f"EVALUATE MODEL h FROM ({query.format(f'= {fold}')})")
+                by_hand.append(measured.df().r2[0])
+            assert found["folds"] == pytest.approx(by_hand, rel=1e-4)
+            whole = f"EVALUATE MODEL {{}} FROM ({QUERY.format('number')})"
+            fed.sql(f"TRAIN OR REPLACE MODEL h USING linear_regression TARGET y "
+                    f"{clauses.format(options)} FROM ({QUERY.format('number')})")  # fmt: skip
+            tuned, trained = (fed.sql(whole.format(model)).df().r2[0] for model in "mh")
+            assert tuned == pytest.approx(trained, rel=1e-6)
+
+
+@pytest.mark.parametrize("weight", ["", ", class_weight = 'balanced'"])
+def test_what_leaves_in_tune_is_what_explain_says(weight: str) -> None:
+    """A category of one row is no column in the fit without it."""
+    one, two, _ = tables(600, 5)
+    names = one.column("c").to_pylist()
+    one = one.set_column(one.schema.get_field_index("c"), "c", pa.array(["rare", *names[1:]]))
+    with in_memory() as first, in_memory() as second:
+        put(first, "a", one)
+        put(second, "b", two)
+        parties = {"one": [first], "two": [second]}
+        with tapped(parties) as (fed, tap):
+            statement = (
+                "TUNE MODEL m USING logistic_regression TARGET y TRANSFORM (auto) "
+                f"WITH (l2 = 1e-3, folds = 2{weight}) FROM ({QUERY.format('late')})"
+            )
+            plan = fed.explain(statement)
+            with tap.taken() as recorded:
+                (found,) = fed.sql(statement).arrow().to_pylist()
+            epochs = found["epochs"] + fed.model("m").history.num_rows
+            assert_disclosed(plan, recorded, parties, epochs=epochs)
+            widths = {
+                message.width
+                for message in (decode(item.data) for item in recorded)
+                if isinstance(message, Ready) and message.width and message.slot == 0
+            }
+            assert len(widths) > 1
+            if weight:
+                # features count in SKEW as they are, whatever their classes weigh
+                skew = fed.sql(f"SKEW OF MODEL m FROM ({QUERY.format('late')})").df()
+                assert skew.psi.abs().max() < 1e-9
+
+
+def test_an_owner_s_policy_is_kept_in_each_fold() -> None:
+    one, two, _ = tables(600, 6)
+    with in_memory() as first, in_memory() as second:
+        put(first, "a", one)
+        put(second, "b", two)
+        with sqlfl.owner(first) as owner:
+            owner.sql("CREATE TRAINING POLICY p WITH (min_rows = 100, min_cell = 20)")
+            owner.sql("GRANT TRAIN (x, z), JOIN (k), LABEL (number) ON a TO 'acme' UNDER p")
+        with sqlfl.connect(analyst="acme", progress=False) as fed:
+            fed.attach("one", first)
+            fed.attach("two", second)
+            found = fed.sql(
+                "TUNE MODEL m USING linear_regression TARGET y TRANSFORM (auto) "
+                "WITH (l2 = [1e-3, 1e-1], folds = 2) FROM "
+                "(SELECT a.x, a.z, b.w, a.number AS y FROM one.a a JOIN two.b b USING (k))"
+            ).arrow()
+            assert None not in found.column("loss").to_pylist()
 
 
 def test_a_slope_has_a_standard_error(case: Case) -> None:

@@ -51,6 +51,11 @@ class CellLimits:
     """(a,): rows of a table that each active row stands for: 0 of the row that a LEFT JOIN takes
     where it finds no partner, more of equal rows that were merged. None for one each."""
 
+    @property
+    def bound(self) -> bool:
+        """Return whether a policy says something of rows in a cell, or of columns."""
+        return self.least > 1 or self.columns is not None
+
     def at(self, chosen: Array) -> CellLimits:
         """Return the limits of these active rows alone."""
         return self if self.rows is None else replace(self, rows=self.rows[chosen])

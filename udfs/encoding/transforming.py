@@ -12,7 +12,7 @@ from sqlglot import exp
 from sqlfl.base.arrays import Array, Float
 from sqlfl.base.errors import InternalError, ModelError
 from sqlfl.contract.schema import FeatureSpecification
-from sqlfl.contract.transforms import AUTO, CURVE_ROWS
+from sqlfl.contract.transforms import AUTO, CURVE, CURVE_ROWS, VALUES
 from sqlfl.messages import Ranges, SetRanges
 from sqlfl.udfs import sql
 from sqlfl.udfs.encoding.curves import CellLimits
@@ -81,13 +81,40 @@ def transform(
         made[place] = apply(features[place], fit_of_feature, columns.pop(place))
     for place, pair in enumerate(pairs, start=len(named)):
         made[place] = column_of_cells(pair, features, beside)
-    if snapshot.held is not None:
-        names = {**snapshot.held.columns, **{f"f{place}": column for place, column in made.items()}}
-        _set_features(snapshot, features)
-        snapshot.hold(replace(snapshot.held, features=features, columns=names))
-    else:
-        _rewrite(snapshot, features, made)
+    _put(snapshot, features, made)
     return fitted
+
+
+def fit_again(
+    snapshot: Snapshot, first: tuple[Fitted | None, ...], joined: int, limits: CellLimits
+) -> tuple[Fitted | None, ...]:
+    """Make the curves and values of `auto` anew, fitted to the active rows as they count now, and
+    return all fits. `first`: fits of all rows. `joined` and `limits` are as in `transform`.
+
+    Within limits, only values of the first fit have a weight of their own. Then cells of any two
+    fits differ by whole cells of the first, and no difference tells of fewer rows.
+    """
+    features = snapshot.specification.features
+    lines = {
+        f"{feature.name} ({part})": place
+        for place, feature in enumerate(features)
+        for part in (CURVE, VALUES)
+    }
+    counts, fits = counts_of(snapshot), list(first)
+    made: dict[int, pa.Array] = {}
+    for place, feature in enumerate(features):
+        if feature.step is None or feature.step.function != AUTO:
+            continue
+        line = lines[feature.name]
+        values = column_of(snapshot, features[line], line)
+        fitted = fit(feature, values, counts, joined, limits)
+        before = first[place]
+        if feature.frequent_values and before is not None and limits.bound:
+            fitted = replace(fitted, numbers=np.intersect1d(fitted.numbers, before.numbers))
+        fits[place], made[place] = fitted, apply(feature, fitted, values)
+    if made:
+        _put(snapshot, features, made)
+    return tuple(fits)
 
 
 def ranges(
@@ -194,10 +221,23 @@ def _set_features(snapshot: Snapshot, features: tuple[FeatureSpecification, ...]
     snapshot.specification = replace(snapshot.specification, features=features)
 
 
+def _put(
+    snapshot: Snapshot, features: tuple[FeatureSpecification, ...], made: dict[int, pa.Array]
+) -> None:
+    """Put the columns in place of those of the active rows, which then have `features`."""
+    if snapshot.held is None:
+        _rewrite(snapshot, features, made)
+        return
+    columns = {**snapshot.held.columns, **{f"f{place}": column for place, column in made.items()}}
+    _set_features(snapshot, features)
+    snapshot.hold(replace(snapshot.held, features=features, columns=columns))
+
+
 def _rewrite(
     snapshot: Snapshot, features: tuple[FeatureSpecification, ...], made: dict[int, pa.Array]
 ) -> None:
     """The active rows in a new table, with these columns in place of theirs."""
+    before = snapshot.specification.features
     beside: dict[str, object] = {"r": np.arange(snapshot.active, dtype=np.uint32)}
     chosen: list[exp.Expr] = []
     given = taken = 0
@@ -213,7 +253,7 @@ def _rewrite(
                 sql.named(sql.column(was, "t"), name) for was, name in zip(old, new, strict=True)
             ]
         given += _width(feature)
-        taken += _width(feature.raw)
+        taken += _width(before[place]) if place < len(before) else 0
     chosen += sql.columns_of(snapshot.plain_columns(), "t")
     with sql.registered(snapshot.con, snapshot.name("made"), pa.table(beside)) as table:
         query = sql.query(
