@@ -77,6 +77,7 @@ class Binder:
         self.claims: list[Term] = []
         """Terms over several relations that must be one value per row."""
         self.sources = Sources(self.pusher, sql)
+        self.remarks: list[str] = []
 
     def bind(
         self, query: exp.Query, environment: Environment | None = None, derived: bool = False
@@ -315,8 +316,10 @@ class Binder:
         outputs: list[Output] = []
         written: list[tuple[str, Term]] = []
         closed: set[str] = set()
-        cohorts = Cohorts(self.pusher, self.sql, known, self._from, self._derived)
-        aggregates = CorrelatedAggregates(self.sources, self.catalog, known, self._from, cohorts)
+        cohorts = Cohorts(self.pusher, self.sql, known, self._from, self._derived, self.remarks)
+        aggregates = CorrelatedAggregates(
+            self.sources, self.catalog, known, self._from, cohorts, self.remarks
+        )
         for place, projection in enumerate(select.expressions):
             later = frozenset(folded(p.alias) for p in select.expressions[place:] if p.alias)
             named = scope.with_aliases(written, later, frozenset(closed))
@@ -325,6 +328,8 @@ class Binder:
                 continue
             value = aggregates.replaced(projection.unalias(), state, named)
             term = self.pusher.term(value, named, known)
+            if term.span is None:
+                term = replace(term, span=span_of(projection, self.sql))
             name = projection.alias or _derived_name(projection)
             outputs.append(Output(name, term))
             if projection.alias:
@@ -339,6 +344,8 @@ class Binder:
         tree = state.tree
         if rest is not None:
             condition = self.pusher.term(rest, named, known)
+            if condition.span is None:  # of conditions that stand for others
+                condition = replace(condition, span=span_of(where, self.sql))
             tree = replace(tree, conditions=(*tree.conditions, condition))
         span = span_of(select, self.sql)
         sorted_by = self._order(select, scope.with_aliases(written), known)

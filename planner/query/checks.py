@@ -71,7 +71,8 @@ def bind_names(draft: Draft) -> Draft:
     if any(len(block.relations) > 1 and not block.together for block in blocks):
         # blocks of a union have the same tables, also if one party holds all tables of one block
         blocks = tuple(replace(block, together=False) for block in blocks)
-    return replace(draft, blocks=blocks, claims=tuple(binder.claims))
+    remarks = tuple(dict.fromkeys((*draft.remarks, *binder.remarks)))
+    return replace(draft, blocks=blocks, claims=tuple(binder.claims), remarks=remarks)
 
 
 def check_outputs(draft: Draft) -> Draft:

@@ -3,7 +3,8 @@
 A row passes EXISTS once, for any number of partners. So the subquery's table is joined as a link,
 whose rows with equal keys count as one (`Relation.once`). The coordinator ensures this with the
 keyed hashes that an inner join would send. NOT EXISTS is a LEFT JOIN that keeps rows without a
-partner.
+partner. NOT IN is that, and holds of no row if one of the subquery's values is NULL: two more LEFT
+JOINs, of whether values are NULL, have partners then.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from sqlfl.base.errors import PlanError
 from sqlfl.planner.grammar.refusals import has_hints, own_nodes
 from sqlfl.planner.grammar.spans import plan_error
 from sqlfl.planner.grammar.trees import nodes
+from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query.ctes import Environment, with_ctes
 from sqlfl.planner.query.dotted_names import OF_TABLE
 from sqlfl.planner.query.draft import Draft
@@ -55,6 +57,22 @@ class _Cohort:
 
 
 @dataclass(frozen=True)
+class _Rows:
+    """The rows of a subquery, which has one table."""
+
+    inner: State
+    conditions: tuple[Term, ...]
+    """Those of its WHERE."""
+    pairs: tuple[tuple[Term, Term], ...] = ()
+    """The values of IN, each with the output that it is compared with."""
+
+    @property
+    def matching(self) -> list[Term]:
+        """All that the rows of a partner fulfil."""
+        return [*self.conditions, *(_equal(*pair) for pair in self.pairs)]
+
+
+@dataclass(frozen=True)
 class Presence:
     """The rows of an EXISTS whose value is used: rows of outside have one partner or none."""
 
@@ -82,6 +100,8 @@ class Cohorts:
     """Reads a FROM."""
     derive: Callable[[exp.Expr, exp.Query, Environment, tuple[str, ...]], list[State]]
     """Reads a derived table."""
+    remarks: list[str]
+    """EXPLAIN says these of the query."""
 
     def taken(self, where: exp.Expr, state: State, scope: Scope) -> tuple[State, exp.Expr | None]:
         """Return the joins with those of the conditions, and the remaining conditions.
@@ -95,7 +115,7 @@ class Cohorts:
             cohort = _cohort(part)
             joined = None
             if cohort is not None and self._is_apart(part, cohort, state, scope):
-                joined = self._joined(cohort, state, scope)
+                joined = self._joined(cohort, state, scope, parts)
                 if joined is None and cohort.query.meta_get(_JOIN):
                     raise self._of_no_equality(cohort.query)
             if joined is None:
@@ -120,12 +140,12 @@ class Cohorts:
         """Return what stands for EXISTS as a value, and the LEFT JOIN that it needs. None for an
         unsupported form.
         """
-        inner, terms = self._inner(_Cohort(exists.this, None, False, exists), scope)
-        if inner is None or not self._is_linked(inner, terms):
+        rows = self._rows(_Cohort(exists.this, None, False, exists), scope)
+        if rows is None or not self._is_linked(rows.inner, rows.matching):
             return None
-        (relation,) = inner.relations
+        (relation,) = rows.inner.relations
         missing = exp.Is(this=operand(guard(exp.true(), relation.ids[0])), expression=exp.Null())
-        return exp.Not(this=missing), Presence(inner, tuple(terms))
+        return exp.Not(this=missing), Presence(rows.inner, tuple(rows.matching))
 
     def _is_apart(self, part: exp.Expr, cohort: _Cohort, state: State, scope: Scope) -> bool:
         """Return whether no single database has all columns of the condition."""
@@ -139,56 +159,107 @@ class Cohorts:
         holders = {r.client for r in state.relations if reads & {*r.ids}}
         return bool(holders - {clients[0]})
 
-    def _joined(self, cohort: _Cohort, state: State, scope: Scope) -> State | None:
-        """Return the joins with the cohort's; None for an unsupported form."""
-        if cohort.value is not None and cohort.negated:
+    def _joined(
+        self, cohort: _Cohort, state: State, scope: Scope, parts: Sequence[exp.Expr]
+    ) -> State | None:
+        """Return the joins with the cohort's; None for an unsupported form. `parts` are the
+        conditions that hold with it.
+        """
+        rows = self._rows(cohort, scope)
+        if rows is None or not self._is_linked(rows.inner, rows.matching):
+            return None
+        if not cohort.negated:
+            return _within(state, rows.inner, rows.matching)
+        state = _without(state, rows.inner, rows.matching)
+        return state if cohort.value is None else self._without_nulls(cohort, state, scope, parts)
+
+    def _without_nulls(
+        self, cohort: _Cohort, state: State, scope: Scope, parts: Sequence[exp.Expr]
+    ) -> State:
+        """Return the rows without a partner for which NOT IN holds: none if a value of the subquery
+        is NULL, and none that is NULL itself if the subquery has a row.
+        """
+        wanted = self._asked_of_nulls(cohort, scope, parts)
+        rows = self._rows(cohort, scope)
+        ids = frozenset(i for own, _ in rows.pairs for i in ids_of(own)) if rows else frozenset()
+        own_branches = (b for r in state.relations if ids & {*r.ids} for b in r.branches)
+        clients = (
+            *self.pusher.clients(cohort.query, self.known), *(b.client for b in own_branches)
+        )  # fmt: skip
+        governed = any(map(self.pusher.tables.catalog.governed, clients))
+        if wanted and (governed or rows is None or len(rows.pairs) != 1):
             raise plan_error(
                 "NOT IN over another party's table holds of no row if one of its values is NULL, "
-                "which no party may tell",
+                + ("and a join of policies' tables asks for no NULLs" if governed else
+                   "which is not asked of rows of several values"),
                 self.sql,
                 cohort.node,
                 "write t.key IS NOT NULL AND NOT EXISTS (SELECT 1 FROM party.table AS u WHERE "
                 "u.key = t.key), which leaves NULLs out",
+            )  # fmt: skip
+        for ask in wanted:
+            rows = self._rows(cohort, scope)
+            assert rows is not None
+            own, element = rows.pairs[0]
+            asked = [Term(node, own.span) for node in ask(own.expression, element.expression)]
+            state = _without(state, rows.inner, [*rows.conditions, *asked])
+            self.remarks.append(
+                f"NOT IN asks if there is a NULL: the coordinator sees how many values of "
+                f"{rows.inner.relations[0].label} are, and which rows of the other side"
             )
-        inner, terms = self._inner(cohort, scope)
-        if inner is None or not self._is_linked(inner, terms):
-            return None
-        return _without(state, inner, terms) if cohort.negated else _within(state, inner, terms)
+        return state
 
-    def _inner(self, cohort: _Cohort, scope: Scope) -> tuple[State | None, list[Term]]:
-        """The subquery's one table, and all that its rows must fulfil."""
+    def _asked_of_nulls(
+        self, cohort: _Cohort, scope: Scope, parts: Sequence[exp.Expr]
+    ) -> Sequence[Callable[[exp.Expr, exp.Expr], list[exp.Expr]]]:
+        """Return what is to be asked of NULLs: nothing of values that conditions tell are none."""
+        rows = self._rows(cohort, scope)
+        assert rows is not None
+        known = {to_sql(t.expression) for t in (*rows.conditions, *rows.inner.tree.conditions)}
+        plain = (part for part in parts if part.find(exp.Query) is None)
+        known |= {to_sql(self.pusher.term(part, scope, self.known).expression) for part in plain}
+        asked = []
+        if any(
+            to_sql(_is_null(element.expression, False)) not in known for _, element in rows.pairs
+        ):
+            asked.append(_of_null_values)
+        if any(to_sql(_is_null(own.expression, False)) not in known for own, _ in rows.pairs):
+            asked.append(_of_null_rows)
+        return asked
+
+    def _rows(self, cohort: _Cohort, scope: Scope) -> _Rows | None:
+        """The subquery's rows; None for an unsupported form. Each call makes another relation."""
         select = cohort.query.unnest()
-        if isinstance(select, exp.Select) and _is_plain(select):
+        stars = cohort.value is not None and isinstance(select, exp.Select) and _has_star(select)
+        if isinstance(select, exp.Select) and _is_plain(select) and not stars:
             known = with_ctes(select, with_ctes(cohort.query, self.known))
             first, joins = select.args["from_"].this, select.args.get("joins") or []
             states = self.read(first, joins, known, None)
             if len(states) != 1 or len(states[0].relations) != 1:
-                return None, []
+                return None
             scope_ = scope_within(states[0], self.pusher, scope)
-            terms = self._conditions(select, scope_, known)
+            conditions = self._conditions(select, scope_, known)
             selecting = replace(scope_, is_plain=None)
             shown = [self._shown(node, selecting, known) for node in select.expressions]
         elif cohort.value is None:
-            return None, []
+            return None
         else:
-            holder = exp.Subquery(this=select.copy(), alias=exp.TableAlias(this=_ALIAS))
-            states = self.derive(holder, cohort.query, self.known, ())
+            query = as_set(cohort.query)
+            holder = exp.Subquery(this=query.unnest(), alias=exp.TableAlias(this=_ALIAS))
+            states = self.derive(holder, query, self.known, ())
             if len(states) != 1 or len(states[0].relations) != 1:
-                return None, []
-            terms = []
+                return None
+            conditions = []
             shown = [term for item in states[0].items for _, term in item.columns]
-        if cohort.value is not None:
-            row = cohort.value.unnest()
-            values = row.expressions if isinstance(row, exp.Tuple) else [cohort.value]
-            if len(values) != len(shown):
-                return None, []
-            for value, element in zip(values, shown, strict=True):
-                if element is None:
-                    return None, []
-                own = self.pusher.term(value, scope, self.known)
-                sides = [operand(term.expression.copy()) for term in (own, element)]
-                terms.append(Term(exp.EQ(this=sides[0], expression=sides[1]), own.span))
-        return states[0], terms
+        if cohort.value is None:
+            return _Rows(states[0], tuple(conditions))
+        row = cohort.value.unnest()
+        values = row.expressions if isinstance(row, exp.Tuple) else [cohort.value]
+        elements = [element for element in shown if element is not None]
+        if len(values) != len(shown) or len(elements) != len(shown):
+            return None
+        own = (self.pusher.term(value, scope, self.known) for value in values)
+        return _Rows(states[0], tuple(conditions), tuple(zip(own, elements, strict=True)))
 
     def _conditions(self, select: exp.Select, scope: Scope, known: Environment) -> list[Term]:
         where = select.args.get("where")
@@ -222,6 +293,49 @@ class Cohorts:
                 return False
             linked = True
         return linked
+
+
+def _equal(own: Term, element: Term) -> Term:
+    sides = [operand(term.expression.copy()) for term in (own, element)]
+    return Term(exp.EQ(this=sides[0], expression=sides[1]), own.span)
+
+
+def _is_null(value: exp.Expr, yes: bool = True) -> exp.Expr:
+    test = exp.Is(this=operand(value.copy()), expression=exp.Null())
+    return test if yes else exp.Not(this=test)
+
+
+def _of_null_values(own: exp.Expr, element: exp.Expr) -> list[exp.Expr]:
+    """Return conditions that a row of outside that is not NULL, and a NULL value, fulfil."""
+    sides = (exp.Paren(this=_is_null(element)), exp.Paren(this=_is_null(own, False)))
+    return [_is_null(element), exp.EQ(this=sides[0], expression=sides[1])]
+
+
+def _of_null_rows(own: exp.Expr, element: exp.Expr) -> list[exp.Expr]:
+    """Return the condition that a row of outside that is NULL, and any value, fulfil."""
+    anything = _is_null(_is_null(element), False)
+    return [exp.EQ(this=exp.Paren(this=anything), expression=exp.Paren(this=_is_null(own)))]
+
+
+def _has_star(select: exp.Select) -> bool:
+    return any(
+        isinstance(node, exp.Star) or (isinstance(node, exp.Column) and node.is_star)
+        for node in select.expressions
+    )
+
+
+def as_set(query: exp.Query) -> exp.Query:
+    """Return the query with UNION ALL for UNION, where equal rows count as one anyway."""
+    whole = query.copy()
+    node = whole.unnest()
+    waiting = [node]
+    while waiting:
+        union = waiting.pop().unnest()
+        limits = any(union.args.get(key) for key in ("limit", "offset"))
+        if type(union) is exp.Union and not limits:
+            union.set("distinct", False)
+            waiting += [union.left, union.right]
+    return whole
 
 
 def scope_within(state: State, pusher: Pusher, outer: Scope) -> Scope:
@@ -301,6 +415,11 @@ def _of_tables(on: exp.Expr) -> exp.Expr:
         column.meta[OF_TABLE] = True
     condition: exp.Expr = holder.this
     return condition
+
+
+def is_cohort(condition: exp.Expr) -> bool:
+    """Return whether the condition is IN, EXISTS or their negation, of a subquery."""
+    return _cohort(condition) is not None
 
 
 def _cohort(node: exp.Expr) -> _Cohort | None:

@@ -2,11 +2,12 @@
 
 `(SELECT avg(u.z) FROM b.u AS u WHERE u.k = t.k)` becomes a column of `(SELECT k, avg(z) FROM u
 GROUP BY k)`, which the party of u evaluates. Where t has no partner that is NULL, a count is 0.
+Windows of days are keys of rows that are repeated (`steps`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from sqlglot import exp
@@ -20,13 +21,14 @@ from sqlfl.planner.grammar.spans import plan_error, span_of
 from sqlfl.planner.grammar.trees import nodes
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query import types
-from sqlfl.planner.query.cohorts import Cohorts, Presence, scope_within
+from sqlfl.planner.query.cohorts import Cohorts, Presence, is_cohort, scope_within
 from sqlfl.planner.query.collations import BYTES, collation, common, compared_text
 from sqlfl.planner.query.ctes import Environment, with_ctes
 from sqlfl.planner.query.draft import Draft
 from sqlfl.planner.query.equalities import conjuncts, equality
 from sqlfl.planner.query.groups import is_grouped, outermost_aggregates
 from sqlfl.planner.query.joins import State
+from sqlfl.planner.query.membership import Membership, memberships
 from sqlfl.planner.query.push import Pusher
 from sqlfl.planner.query.relations import (
     DraftRelation,
@@ -41,6 +43,8 @@ from sqlfl.planner.query.relations import (
 from sqlfl.planner.query.scalars import has_calls
 from sqlfl.planner.query.scopes import Scope
 from sqlfl.planner.query.sources import Sources
+from sqlfl.planner.query.steps import Sides, Step, step_of
+from sqlfl.planner.query.windows import GOVERNED, GOVERNED_HINT, Window
 
 _CLAUSES = frozenset(("with_", "expressions", "from_", "joins", "where", "having", "distinct"))
 _ROWS = frozenset(("with_", "expressions", "from_", "joins", "where"))
@@ -97,6 +101,8 @@ class _Grouped:
     keys: tuple[_Key, ...]
     on: tuple[Term, ...]
     """Conditions on columns of outside alone."""
+    steps: tuple[Step, ...] = ()
+    """Windows, each with a key."""
     calls: dict[str, exp.Expr] = field(default_factory=dict)
     """Aggregates, by their text."""
 
@@ -130,8 +136,12 @@ class _Inner:
     scope: Scope
     known: Environment
     clients: tuple[Client, ...]
-    ids: frozenset[str]
-    """Of the relations of its FROM."""
+    relations: tuple[DraftRelation, ...]
+    """Those of its FROM."""
+
+    @property
+    def ids(self) -> frozenset[str]:
+        return frozenset(id_ for relation in self.relations for id_ in relation.ids)
 
     def term(self, node: exp.Expr) -> Term:
         return self.pusher.term(node, self.scope, self.known)
@@ -142,7 +152,11 @@ class _Inner:
             term = self.pusher.term(node, replace(self.scope, outer=None), self.known)
         except PlanError:  # a column of outside may be a constant, of which the term tells nothing
             return False
-        return set(clients_of(term.expression)) <= {*self.clients}
+        return set(clients_of(term.expression)) <= {*self.clients} and ids_of(term) <= self.ids
+
+    @property
+    def sides(self) -> Sides:
+        return Sides(self.holds, lambda node: self.outside(node) is not None)
 
     def outside(self, node: exp.Expr) -> Term | None:
         """The expression, where it reads no rows of the subquery."""
@@ -160,29 +174,41 @@ class CorrelatedAggregates:
         known: Environment,
         read: Callable[[exp.Expr, list[exp.Join], Environment, Scope | None], list[State]],
         cohorts: Cohorts,
+        remarks: list[str],
     ) -> None:
-        """`read` reads a FROM; `cohorts` the subqueries of EXISTS."""
+        """`read` reads a FROM; `cohorts` the subqueries of EXISTS. EXPLAIN says the `remarks`."""
         self._sources, self._pusher, self._sql = sources, sources.pusher, sources.sql
-        self._known, self._read = known, read
+        self._known, self._read, self._catalog = known, read, catalog
         self._draft = Draft(exp.select(), sources.sql, catalog, None, (), False)
         self._found: dict[tuple[object, ...], _Grouped] = {}
         self._cohorts, self._present = cohorts, list[Presence]()
+        self._remarks = remarks
 
     def condition(self, node: exp.Expr, state: State, scope: Scope) -> exp.Expr:
-        """Return `replaced` for a condition of WHERE, in which EXISTS by itself stays."""
-        if node.find(exp.Exists) is None:
+        """Return `replaced` for a condition of WHERE, in which EXISTS and IN by themselves stay."""
+        if node.find(exp.Exists, exp.In, exp.Any, exp.All) is None:
             return self.replaced(node, state, scope)
         parts = (
-            part if _is_exists(part) else self.replaced(part, state, scope)
+            part
+            if is_cohort(part) and not self._has_windows(part, state, scope)
+            else self.replaced(part, state, scope, decides=True)
             for part in conjuncts(node)
         )
         return exp.and_(*(part.copy() for part in parts), copy=False)
 
-    def replaced(self, node: exp.Expr, state: State, scope: Scope) -> exp.Expr:
-        """The expression with columns of the tables that `joined` adds in place of subqueries."""
-        if node.find(exp.Subquery, exp.Exists) is None:
+    def replaced(
+        self, node: exp.Expr, state: State, scope: Scope, *, decides: bool = False
+    ) -> exp.Expr:
+        """The expression with columns of the tables that `joined` adds in place of subqueries.
+        `decides`: NULL has the same effect as FALSE.
+        """
+        if node.find(exp.Subquery, exp.Exists, exp.In, exp.Any, exp.All) is None:
             return node
         holder = exp.Paren(this=node.copy())
+        for member in list(memberships(holder, decides)):
+            test = self._member(member, state, scope)
+            if test is not None:
+                member.node.replace(exp.Paren(this=test))
         for exists in list(_existence(holder)):
             some = self._exists(exists, state, scope)
             if some is not None:
@@ -208,6 +234,16 @@ class CorrelatedAggregates:
 
     # -- subqueries --------------------------------------------------------------------------------
 
+    def _member(self, member: Membership, state: State, scope: Scope) -> exp.Expr | None:
+        """Return IN by EXISTS, where another party than that of its value has the rows."""
+        try:
+            clients = self._pusher.clients(member.query, self._known)
+            if not clients or not self._is_apart(member.node, clients, state, scope):
+                return None
+        except PlanError:
+            return None
+        return member.test(lambda node: self._pusher.term(node, scope, self._known).expression)
+
     def _value(self, node: exp.Subquery, state: State, scope: Scope) -> exp.Expr | None:
         """What stands for the subquery; None where it stays as it is."""
         select = node.unnest()
@@ -232,7 +268,7 @@ class CorrelatedAggregates:
             several = len(self._pusher.clients(exists.this, self._known)) > 1
         except PlanError:
             return None
-        if several:
+        if several and not self._has_windows(exists, state, scope):
             found = self._cohorts.presence(exists, scope)
             if found is None:
                 return None
@@ -243,6 +279,34 @@ class CorrelatedAggregates:
         if value is None:
             return None
         return exp.GT(this=exp.Paren(this=value), expression=exp.Literal.number(0))
+
+    def _has_windows(self, part: exp.Expr, state: State, scope: Scope) -> bool:
+        """Return whether rows are in a window of those outside, which no equality joins."""
+        exists = part.find(exp.Exists)
+        counted = None if exists is None else _counted(exists)
+        if exists is None or counted is None or not any(map(_is_bounded, _conditions(exists))):
+            return False
+        select = counted.this
+        try:
+            clients = self._pusher.clients(counted, self._known)
+            parties = {client.party for client in clients}
+            if len(parties) != 1 or not self._is_apart(counted, clients, state, scope):
+                return False
+            inner, _ = self._inner(select, clients, scope)
+            grouped = self._split(counted, select, inner, state.relations)
+        except PlanError:  # which the query has in its own words
+            return False
+        return grouped is not None and bool(grouped.steps)
+
+    def _inner(
+        self, select: exp.Select, clients: tuple[Client, ...], scope: Scope
+    ) -> tuple[_Inner, Scope]:
+        """What names in the subquery mean, and its own scope."""
+        known = with_ctes(select, self._known)
+        joins: list[exp.Join] = select.args.get("joins") or []
+        state = self._read(select.args["from_"].this, joins, known, None)[0]
+        own = scope_within(state, self._pusher, scope)
+        return _Inner(self._pusher, own, known, clients, state.relations), own
 
     def _of_parties(self, node: exp.Expr, clients: Sequence[Client]) -> PlanError:
         parties = dict.fromkeys(client.party for client in clients)
@@ -282,14 +346,12 @@ class CorrelatedAggregates:
         outside: Sequence[DraftRelation],
         scope: Scope,
     ) -> exp.Expr | None:
-        known = with_ctes(select, self._known)
-        joins: list[exp.Join] = select.args.get("joins") or []
-        state = self._read(select.args["from_"].this, joins, known, None)[0]
-        own = scope_within(state, self._pusher, scope)
-        inner = _Inner(self._pusher, own, known, clients, frozenset(state.tree.ids))
+        inner, own = self._inner(select, clients, scope)
         grouped = self._split(node, select, inner, outside)
         if grouped is None:
             return None
+        if grouped.steps and any(map(self._catalog.governed, clients)):
+            raise plan_error(GOVERNED.format(grouped.name), self._sql, grouped.node, GOVERNED_HINT)
         grouped = self._found.get(grouped.identity, grouped)
         value = select.expressions[0].unalias().copy()
         having = select.args.get("having")
@@ -310,6 +372,11 @@ class CorrelatedAggregates:
         if not calls or named or holder.find(exp.Query, exp.Window):
             return None
         grouped.calls.update(calls)
+        self._remarks += [
+            f"{grouped.name} has {step.window.width} keys for each row: one for each "
+            f"{'day' if step.kind == 'DATE' else 'number'} of a window"
+            for step in grouped.steps
+        ]
         self._found[grouped.identity] = grouped
         result: exp.Expr = holder.this
         return result
@@ -325,12 +392,15 @@ class CorrelatedAggregates:
         local: list[exp.Expr] = []
         keys: list[_Key] = []
         on: list[Term] = []
+        windows: dict[tuple[str, str], Window] = {}
         where = select.args.get("where")
         for part in () if where is None else conjuncts(where.this):
             if inner.holds(part):
                 local.append(part)
             elif (outer := inner.outside(part)) is not None:
                 on.append(outer)
+            elif (window := inner.sides.window(part)) is not None:
+                windows[window.pair] = windows.get(window.pair, window).within(window)
             elif (key := _key(part, inner)) is None:
                 return None
             elif not ids_of(key.outer):
@@ -339,15 +409,42 @@ class CorrelatedAggregates:
                 keys.append(key)
             else:
                 return None
-        if not keys:
+        steps = self._steps(windows.values(), inner, outside)
+        if steps is None or not (keys or steps):
             return None
+        for step in steps:
+            outer = inner.outside(step.window.plus)
+            assert outer is not None
+            keys.append(_Key(step.key, outer, False, False))
+            local += [] if step.test is None else [step.test]
         rows = exp.Select(**{key: select.args.get(key) for key in ("with_", "from_", "joins")})
         rows = rows.copy()
+        for step in steps:
+            rows.append("joins", step.join)
         if local:
             rows = rows.where(*(operand(part.copy()) for part in local), copy=False)
         name = inner.scope.items[0].name or "u"
         id_ = self._sources.fresh("#")
-        return _Grouped(id_, name, node, inner.clients, rows, tuple(keys), tuple(on))
+        return _Grouped(id_, name, node, inner.clients, rows, tuple(keys), tuple(on), tuple(steps))
+
+    def _steps(
+        self, windows: Iterable[Window], inner: _Inner, outside: Sequence[DraftRelation]
+    ) -> list[Step] | None:
+        """The steps of the subquery's windows; None where one of them has none."""
+        found: list[Step] = []
+        for place, window in enumerate(windows):
+            ends = (inner.term(window.minus), inner.outside(window.plus))
+            types_: list[str] = []
+            for end, relations in zip(ends, (inner.relations, outside), strict=True):
+                holders = [r for r in relations if end is not None and ids_of(end) & {*r.ids}]
+                if end is None or len(holders) != 1:
+                    return None
+                types_ += self._draft.types(holders[0], [end])[0]
+            step = step_of(window, types_, place)
+            if step is None:
+                return None
+            found.append(step)
+        return found
 
     # -- derived tables ----------------------------------------------------------------------------
 
@@ -448,9 +545,14 @@ def _existence(node: exp.Expr) -> Iterator[exp.Exists]:
             yield from _existence(child)
 
 
-def _is_exists(condition: exp.Expr) -> bool:
-    inner = condition.unnest()
-    return isinstance(inner.this.unnest() if isinstance(inner, exp.Not) else inner, exp.Exists)
+def _conditions(exists: exp.Exists) -> Iterator[exp.Expr]:
+    where = exists.this.unnest().args.get("where")
+    return iter(()) if where is None else conjuncts(where.this)
+
+
+def _is_bounded(condition: exp.Expr) -> bool:
+    """Return whether the condition is an inequality, as those of windows are."""
+    return isinstance(condition.unnest(), exp.Between | exp.LT | exp.LTE | exp.GT | exp.GTE)
 
 
 def _counted(exists: exp.Exists) -> exp.Subquery | None:

@@ -59,6 +59,15 @@ def fuse_relations(draft: Draft) -> Draft:
     return draft.each_block(lambda block: _Fusion(draft, block).block())
 
 
+def can_fuse(draft: Draft, block: DraftBlock, term: Term) -> bool:
+    """Return whether one client has all tables that the term reads, and can join them alone."""
+    try:
+        _Fusion(draft, block).bring(term)
+    except PlanError:
+        return False
+    return True
+
+
 @dataclass(eq=False)
 class _Node:
     """A group of the tree of joins, while LEFT JOINs move."""
@@ -123,9 +132,9 @@ class _Fusion:
                     position: "the target",
                 }
                 what = special.get(place, f"column {output.name}")
-                self._bring(output.term, what)
+                self.bring(output.term, what)
             for output in self.old.identifiers:
-                self._bring(output.term, f"identifier {output.name}")
+                self.bring(output.term, f"identifier {output.name}")
             for node in list(self.root.nodes()):
                 if node.absorbed:
                     for term in (*node.conditions, *node.on):
@@ -141,10 +150,10 @@ class _Fusion:
             sides = equality_sides(self.draft, self.old, condition)
             homes = [{self._home(i) for i in self.old.reads(side)} for side in sides or ()]
             if sides is None or not any(h == {node} for h in homes):
-                self._bring(condition, "a condition")
+                self.bring(condition, "a condition")
                 continue
             for side in sides:
-                self._bring(side, "one side of an equality")
+                self.bring(side, "one side of an equality")
         inside = set(node.all)
         for condition in node.on:
             sides = equality_sides(self.draft, self.old, condition)
@@ -154,10 +163,10 @@ class _Fusion:
                 for n in (0, 1)
             )
             if sides is None or not apart:
-                self._bring(condition, "a condition")
+                self.bring(condition, "a condition")
                 continue
             for side in sides:
-                self._bring(side, "one side of an equality")
+                self.bring(side, "one side of an equality")
 
     def _same_client(self, term: Term, node: _Node) -> None:
         """A subquery in a condition of an absorbed LEFT JOIN reads the tables of its client."""
@@ -169,7 +178,7 @@ class _Fusion:
     def _home(self, relation: int) -> _Node:
         return next(n for n in self.root.nodes() if relation in n.core).home()
 
-    def _bring(self, term: Term, what: str) -> None:
+    def bring(self, term: Term, what: str = "") -> None:
         """Fuse the relations that the term reads; refuse where they are not one client's."""
         reads = self.old.reads(term)
         marks = clients_of(term.expression)

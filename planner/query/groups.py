@@ -33,6 +33,9 @@ _COUNTS = frozenset(("count", "count_star"))
 _MEANS = frozenset(("avg", "mean"))
 _ROWS = frozenset(("with_", "expressions", "from_", "where"))
 _GROUPED = _ROWS | {"group", "having", "order"}
+OF_NUMBERS = "sqlfl_of_numbers"
+"""Mark of a join with constant numbers, which each database makes of its own rows alike, and of
+their query."""
 
 
 def outermost_aggregates(node: exp.Expr) -> Iterator[exp.Expr]:
@@ -52,7 +55,7 @@ def is_grouped(select: exp.Expr, known: Environment) -> bool:
     given = {key for key, value in select.args.items() if value}
     group = select.args.get("group")
     plain = group is not None and set(_given(group)) == {"expressions"}
-    return plain and given <= _GROUPED and _is_of_rows(select, known, grouped=True)
+    return plain and given <= {*_GROUPED, "joins"} and _is_of_rows(select, known, grouped=True)
 
 
 def _given(node: exp.Expr) -> list[str]:
@@ -67,6 +70,8 @@ def _is_of_rows(query: exp.Expr, known: Environment, *, grouped: bool = False) -
         return False
     given = {key for key, value in query.args.items() if value}
     from_ = query.args.get("from_")
+    if all(OF_NUMBERS in join.meta for join in query.args.get("joins") or []):
+        given -= {"joins"}
     if from_ is None or not given <= (_GROUPED if grouped else _ROWS):
         return False
     own = [*query.expressions, query.args.get("where"), query.args.get("group")]
@@ -114,7 +119,8 @@ class _OverGroups:
         having = self.select.args.get("having")
         test = None if having is None else self._over(having.this, keys)
         columns = [exp.column(f"{GROUP_KEY}{n}", table=GROUPS) for n in range(len(keys))]
-        inner = exp.Select(**{k: self.select.args.get(k) for k in ("with_", "from_", "where")})
+        clauses = ("with_", "from_", "joins", "where")
+        inner = exp.Select(**{k: self.select.args.get(k) for k in clauses})
         inner = inner.copy()
         named = [(f"{GROUP_KEY}{n}", key) for n, key in enumerate(keys)]
         named += [(f"{GROUP_PART}{n}", part) for n, part in enumerate(self.parts.values())]
@@ -252,6 +258,6 @@ def with_tests(groups: exp.Expr) -> exp.Query:
     assert isinstance(tested, exp.Query)
     for select in list(tested.find_all(exp.Select)):
         called = [e.unalias() for e in select.expressions if has_calls(e)]
-        if select is not tested and called:
+        if select is not tested and called and OF_NUMBERS not in select.meta:
             select.where(*(one_value(e) for e in called), copy=False)
     return tested

@@ -19,7 +19,7 @@ from sqlfl.planner.grammar.trees import nodes
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query.ctes import is_unstable
 from sqlfl.planner.query.draft import Draft
-from sqlfl.planner.query.fusion import equality_sides
+from sqlfl.planner.query.fusion import can_fuse, equality_sides
 from sqlfl.planner.query.relations import PRESENT, DraftBlock, OuterJoin, Term, operand
 
 MAX_PARTS = 64
@@ -46,7 +46,7 @@ def part_blocks(draft: Draft) -> Draft:
         draft,
         blocks=tuple(parts),
         parted=bool(terms),
-        remarks=tuple(dict.fromkeys(remarks)),
+        remarks=tuple(dict.fromkeys((*draft.remarks, *remarks))),
     )
 
 
@@ -121,11 +121,10 @@ def _first(draft: Draft, block: DraftBlock) -> tuple[Term, _Test] | None:
     ]
     for term, is_condition in (*conditions, *((o.term, False) for o in block.outputs)):
         reads = block.reads(term)
-        holders = {block.relations[at].client for at in reads}
-        if len(reads) < 2 or (len(holders) == 1 and None not in holders):
+        if len(reads) < 2:
             continue
         tests = _tests(block, term, is_condition)
-        if tests:
+        if tests and not can_fuse(draft, block, term):
             return term, tests[0]
     for left in block.tree.lefts:
         inside = frozenset(block.of(id_) for id_ in left.group.ids)

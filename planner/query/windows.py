@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
+from typing import Protocol
 
 from sqlglot import exp
 
@@ -26,6 +27,14 @@ from sqlfl.planner.query.several import with_rows
 
 MAX_WIDTH = 400
 """Days or whole numbers of a window."""
+GOVERNED = (
+    "a window needs computed keys of {}, and under its owner's policies a join compares columns as "
+    "they are"
+)
+GOVERNED_HINT = (
+    "compare columns of the tables, a.x = b.y; a view with a column for the week or month may be "
+    "granted for JOIN"
+)
 _MIRRORED: dict[type[exp.Expr], type[exp.Expr]] = {
     exp.GT: exp.LT,
     exp.GTE: exp.LTE,
@@ -58,8 +67,15 @@ def join_windows(draft: Draft) -> Draft:
     return replace(draft, blocks=tuple(blocks), remarks=tuple(dict.fromkeys(remarks)))
 
 
+class Reads(Protocol):
+    """What tells which tables an expression reads."""
+
+    def reads(self, term: Term) -> tuple[int, ...]:
+        """Return numbers of the tables."""
+
+
 @dataclass(frozen=True)
-class _Window:
+class Window:
     """`low <= plus - minus <= high`; None for no bound."""
 
     plus: exp.Expr
@@ -76,13 +92,18 @@ class _Window:
         return to_sql(self.plus), to_sql(self.minus)
 
     @property
-    def turned(self) -> _Window:
+    def width(self) -> int | None:
+        """The number of its values; None if an end is open."""
+        return None if self.low is None or self.high is None else self.high - self.low + 1
+
+    @property
+    def turned(self) -> Window:
         """The same for `minus - plus`."""
         low = None if self.high is None else -self.high
         high = None if self.low is None else -self.low
-        return _Window(self.minus, self.plus, low, high, self.has_days, self.at_infinity)
+        return Window(self.minus, self.plus, low, high, self.has_days, self.at_infinity)
 
-    def within(self, other: _Window) -> _Window:
+    def within(self, other: Window) -> Window:
         """Return the window in which both hold."""
         lows = [w.low for w in (self, other) if w.low is not None]
         highs = [w.high for w in (self, other) if w.high is not None]
@@ -109,9 +130,9 @@ class _Place:
 
 def _with_one_window(draft: Draft, block: DraftBlock, remarks: list[str]) -> DraftBlock | None:
     for place in _places(block, block.tree):
-        windows: dict[tuple[str, str], tuple[_Window, list[Term]]] = {}
+        windows: dict[tuple[str, str], tuple[Window, list[Term]]] = {}
         for term in place.conditions:
-            window = _window(block, term.expression)
+            window = window_of(block, term.expression)
             if window is None or not _is_apart(block, place, window):
                 continue
             window = min(window, window.turned, key=lambda w: w.pair)
@@ -158,7 +179,7 @@ def _put_group(left: OuterJoin, put: Callable[[OuterJoin], Group]) -> Callable[[
     return lambda group: put(replace(left, group=group))
 
 
-def _is_apart(block: DraftBlock, place: _Place, window: _Window) -> bool:
+def _is_apart(block: DraftBlock, place: _Place, window: Window) -> bool:
     """Return whether two databases have the values, and the conditions join their tables."""
     ends = [_relation(block, value) for value in (window.plus, window.minus)]
     holders = {block.relations[at].client for at in ends}
@@ -168,7 +189,7 @@ def _is_apart(block: DraftBlock, place: _Place, window: _Window) -> bool:
     return inside == (1 if place.is_on else 2)
 
 
-def _relation(block: DraftBlock, value: exp.Expr) -> int:
+def _relation(block: Reads, value: exp.Expr) -> int:
     return block.reads(Term(value, None))[0]
 
 
@@ -176,7 +197,7 @@ def _joined(
     draft: Draft,
     block: DraftBlock,
     place: _Place,
-    window: _Window,
+    window: Window,
     terms: Sequence[Term],
     remarks: list[str],
 ) -> DraftBlock | None:
@@ -193,11 +214,7 @@ def _joined(
     repeated = min(ends, key=lambda at: _cost(draft, block, place, at, target))
     if _is_governed(draft, block, repeated):
         raise draft.error(
-            f"a window needs computed keys of {block.relations[repeated].label}, and under its "
-            "owner's policies a join compares columns as they are",
-            terms[0].span,
-            "compare columns of the tables, a.x = b.y; a view with a column for the week or month "
-            "may be granted for JOIN",
+            GOVERNED.format(block.relations[repeated].label), terms[0].span, GOVERNED_HINT
         )
     if repeated == ends[0]:
         window = window.turned  # the values of `minus` are repeated
@@ -255,10 +272,16 @@ def _kind(
     draft: Draft, block: DraftBlock, values: Iterable[exp.Expr], ends: Iterable[int]
 ) -> str | None:
     """Return DATE, BIGINT or HUGEINT, in which both values are at each database; else None."""
-    kinds = set()
-    for value, at in zip(values, ends, strict=True):
-        told = draft.types(block.relations[at], [Term(value, block.relations[at].span)])[0]
-        kinds |= {types.normal(type_) for type_ in told}
+    found = (
+        draft.types(block.relations[at], [Term(value, block.relations[at].span)])[0]
+        for value, at in zip(values, ends, strict=True)
+    )
+    return kind_of(types_ for told in found for types_ in told)
+
+
+def kind_of(given: Iterable[str]) -> str | None:
+    """Return DATE, BIGINT or HUGEINT, in which values of these types are subtracted; else None."""
+    kinds = {types.normal(type_) for type_ in given}
     if kinds == {"DATE"}:
         return "DATE"
     if kinds <= {*_WHOLE}:
@@ -266,20 +289,23 @@ def _kind(
     return "HUGEINT" if kinds <= {*_WHOLE, *_LARGE} else None
 
 
-def _shifted(window: _Window, kind: str, low: int, high: int) -> exp.Expr:
+def _shifted(window: Window, kind: str, low: int, high: int) -> exp.Expr:
     """Return the value that is subtracted plus each number from low to high, a row for each."""
-    numbers = _call("range", exp.Literal.number(low), exp.Literal.number(high + 1))
+    numbers = system_call("range", exp.Literal.number(low), exp.Literal.number(high + 1))
     if kind != "DATE":
         value = build.cast(window.minus, kind)
-        return exp.Add(this=value, expression=_call("unnest", numbers))
-    finite = _call("isfinite", window.minus.copy())
-    itself = _call("range", exp.Literal.number(int(window.at_infinity)))  # one row with 0, or none
+        return exp.Add(this=value, expression=system_call("unnest", numbers))
+    finite = system_call("isfinite", window.minus.copy())
+    itself = system_call(
+        "range", exp.Literal.number(int(window.at_infinity))
+    )  # one row with 0, or none
     numbers = exp.Case(ifs=[exp.If(this=finite, true=numbers)], default=itself)
-    each = build.cast(_call("unnest", numbers), "INTEGER")
+    each = build.cast(system_call("unnest", numbers), "INTEGER")
     return exp.Add(this=operand(window.minus.copy()), expression=each)
 
 
-def _call(name: str, *arguments: exp.Expr) -> exp.Expr:
+def system_call(name: str, *arguments: exp.Expr) -> exp.Expr:
+    """Return a call of DuckDB's own function, which no macro of a party hides."""
     return exp.Dot.build(
         [exp.to_identifier("system"), exp.to_identifier("main"),
          exp.Anonymous(this=name, expressions=list(arguments))]
@@ -320,7 +346,7 @@ class _Sum:
         return replace(self, plus=self.minus, minus=self.plus, number=-self.number)
 
 
-def _window(block: DraftBlock, condition: exp.Expr) -> _Window | None:
+def window_of(block: Reads, condition: exp.Expr) -> Window | None:
     """Return the window that a condition is; None for other conditions."""
     condition = condition.unnest()
     if isinstance(condition, exp.Between):
@@ -346,7 +372,7 @@ def _window(block: DraftBlock, condition: exp.Expr) -> _Window | None:
     return _compared(block, kind, *sides)
 
 
-def _negative(window: _Window) -> _Window:
+def _negative(window: Window) -> Window:
     """Return the window of which the absolute value is within the other."""
     assert window.high is not None
     return replace(window, low=-window.high, high=None)
@@ -357,7 +383,7 @@ def _number(value: int) -> exp.Expr:
     return exp.Neg(this=literal) if value < 0 else literal
 
 
-def _size(block: DraftBlock, node: exp.Expr) -> exp.Expr | None:
+def _size(block: Reads, node: exp.Expr) -> exp.Expr | None:
     """Return x of `abs(x)`, if several relations decide it."""
     inner = node.unnest()
     if not isinstance(inner, exp.Anonymous) or function_name(inner) != "abs":
@@ -366,9 +392,7 @@ def _size(block: DraftBlock, node: exp.Expr) -> exp.Expr | None:
     return inner.expressions[0] if several else None
 
 
-def _compared(
-    block: DraftBlock, kind: type[exp.Expr], left: exp.Expr, right: exp.Expr
-) -> _Window | None:
+def _compared(block: Reads, kind: type[exp.Expr], left: exp.Expr, right: exp.Expr) -> Window | None:
     sums = _sum(block, left), _sum(block, right)
     if sums[0] is None or sums[1] is None:
         return None
@@ -392,10 +416,10 @@ def _compared(
         at_infinity = kind in (exp.GTE, exp.LTE)
     else:
         at_infinity = (low is None or low <= 0) and (high is None or high >= 0)
-    return _Window(plus, minus, low, high, found.has_days, at_infinity)
+    return Window(plus, minus, low, high, found.has_days, at_infinity)
 
 
-def _sum(block: DraftBlock, node: exp.Expr) -> _Sum | None:
+def _sum(block: Reads, node: exp.Expr) -> _Sum | None:
     """Return the expression as a sum; None for other forms."""
     node = node.unnest()
     found = _parts(block, node)
@@ -405,7 +429,7 @@ def _sum(block: DraftBlock, node: exp.Expr) -> _Sum | None:
     return found if single else _Sum((node,))
 
 
-def _parts(block: DraftBlock, node: exp.Expr) -> _Sum | None:
+def _parts(block: Reads, node: exp.Expr) -> _Sum | None:
     if isinstance(node, exp.Literal):
         return _Sum(number=int(node.this)) if node.is_int and len(node.this) < 9 else None
     if isinstance(node, exp.Interval):
@@ -423,7 +447,7 @@ def _parts(block: DraftBlock, node: exp.Expr) -> _Sum | None:
     return None
 
 
-def _difference(block: DraftBlock, node: exp.Anonymous) -> _Sum | None:
+def _difference(block: Reads, node: exp.Anonymous) -> _Sum | None:
     """Return days between two dates: `date_diff('day', a, b)` is `b - a`."""
     if len(node.expressions) != 3:
         return None

@@ -9,6 +9,7 @@ import duckdb
 import pytest
 
 from sqlfl.base.errors import PlanError
+from sqlfl.contract.schema import Client
 from tests.contradictions import contradicts_itself, note_contradiction
 from tests.depth import SEED, THOROUGH
 from tests.planner.central import ordered, planned_rows
@@ -74,6 +75,44 @@ QUERIES = {
         SEMI JOIN (SELECT id AS person, age FROM register.people) b USING (person)""",
     "a union of parts": """
         SELECT v.cost FROM clinic.visits v WHERE v.person IN (SELECT number FROM north.staff)""",
+    "a star": """
+        WITH few AS (SELECT customer FROM shop.orders GROUP BY customer HAVING count(*) < 2)
+        SELECT p.age FROM register.people p WHERE p.id IN (FROM few)""",
+    "a union without ALL": """
+        SELECT p.age FROM register.people p WHERE p.id IN (SELECT person FROM north.visits
+          WHERE person > 10 UNION (SELECT customer FROM shop.orders
+            UNION ALL SELECT 13 FROM shop.items))""",
+    "not in": """
+        SELECT p.age FROM register.people p WHERE p.id NOT IN (SELECT number FROM north.staff)""",
+    "not in, with a NULL": """
+        SELECT p.age FROM register.people p WHERE p.id NOT IN (SELECT customer FROM shop.orders)""",
+    "not in, without NULLs": """
+        SELECT p.age FROM register.people p
+        WHERE p.id NOT IN (SELECT customer FROM shop.orders WHERE customer IS NOT NULL)""",
+    "not in, a NULL of outside": """
+        SELECT o.amount FROM shop.orders o WHERE o.customer NOT IN (SELECT number FROM north.staff)
+        AND o.note NOT IN (SELECT town FROM north.staff WHERE age < 0)""",
+    "not in, no NULL of outside": """
+        SELECT o.amount FROM shop.orders o WHERE NOT o.customer IN (SELECT person FROM clinic.visits
+          WHERE person IS NOT NULL) AND o.customer IS NOT NULL""",
+    "not in, of rows of outside": """
+        SELECT p.age FROM register.people p WHERE p.city <> ALL (SELECT v.kind FROM clinic.visits v
+          WHERE v.person = p.id)""",
+    "not in, on the side that may be missing": """
+        SELECT o.amount FROM shop.orders o LEFT JOIN register.people p ON p.id = o.customer
+        WHERE p.city NOT IN (SELECT town FROM north.staff UNION SELECT kind FROM south.visits)""",
+    "not in, of groups": """
+        SELECT p.age FROM register.people p WHERE p.id NOT IN (
+          SELECT customer FROM shop.orders GROUP BY customer HAVING count(*) > 1)""",
+    "in a window": """
+        SELECT o.id FROM shop.orders o WHERE EXISTS (SELECT 1 FROM register.weather w
+          WHERE w.day BETWEEN o.day - 1 AND o.day AND w.temp < 2)""",
+    "not in a window, of several databases": """
+        SELECT p.age FROM register.people p WHERE NOT EXISTS (SELECT 1 FROM clinic.visits v
+          WHERE v.person BETWEEN p.id + 1 AND p.id + 2 AND v.cost > 3)""",
+    "semi and anti joins in windows": """
+        SELECT o.id FROM shop.orders o SEMI JOIN register.weather w ON w.day - o.day BETWEEN 0 AND 1
+        ANTI JOIN north.staff s ON s.number = o.customer AND abs(s.number - o.id) <= 9""",
 }
 
 
@@ -83,6 +122,50 @@ def test_rows_are_those_of_the_query(
 ) -> None:
     found = planned_rows(plan(catalog, query), catalog.databases)
     assert found == ordered(central.execute(query).fetchall())
+
+
+def test_conditions_that_tell_of_no_nulls_need_no_more_joins(catalog: DatabaseCatalog) -> None:
+    number = [
+        len(plan(catalog, QUERIES[name]).slots)
+        for name in ("not in", "not in, without NULLs", "not in, no NULL of outside")
+    ]
+    assert number == [4, 3, 2]
+
+
+class _Governed(DatabaseCatalog):
+    def governed(self, client: Client) -> bool:
+        return client.party == "shop"
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        ("p.id NOT IN (SELECT customer FROM shop.orders)", "asks for no NULLs"),
+        ("(p.id, p.age) NOT IN (SELECT number, age FROM north.staff)", "rows of several values"),
+        (
+            "EXISTS (SELECT 1 FROM shop.orders o WHERE o.id BETWEEN p.id - 3 AND p.id)",
+            "a join compares columns as they are",
+        ),
+    ],
+)
+def test_others_are_refused(where: str, said: str, catalog: DatabaseCatalog) -> None:
+    own = _Governed({})
+    own.databases = catalog.databases
+    with pytest.raises(PlanError) as caught:
+        plan(own, f"SELECT p.age FROM register.people p WHERE {where}")
+    assert said in caught.value.message
+    assert caught.value.line
+    assert caught.value.hint
+
+
+def test_a_governed_table_is_asked_nothing_of_nulls_that_conditions_leave_out(
+    catalog: DatabaseCatalog,
+) -> None:
+    own = _Governed({})
+    own.databases = catalog.databases
+    query = """SELECT p.age FROM register.people p WHERE p.id IS NOT NULL AND p.id NOT IN
+      (SELECT customer FROM shop.orders WHERE customer IS NOT NULL)"""
+    assert len(plan(own, query).slots) == 2
 
 
 # -- random queries --------------------------------------------------------------------------------
@@ -149,12 +232,18 @@ def _cohort(random: Random, query: Query, places: list[tuple[str, str]]) -> str:
         key = random.choice((f"{alias}.k", f"{alias}.m", f"coalesce({alias}.k, 1)"))
         distinct = random.choice(("", "", "DISTINCT "))
         clause = f" WHERE {where[0]}" if where else ""
-        return f"{outside} IN (SELECT {distinct}{key} FROM {source}{clause})"
+        rows = f"(SELECT {distinct}{key} FROM {source}{clause})"
+        word = random.choice(("IN", "IN", "NOT IN", "<> ALL"))
+        return f"{outside} {word} {rows}"
     where.append(f"{outside} = {alias}.{random.choice('km')}")
     if random.random() < 0.2:
         where.append(f"{query.key(random.choice(places))} = {alias}.{random.choice('km')}")
     if random.random() < 0.2:
         where.append(query.test(random.choice(places)))
+    if random.random() < 0.15:
+        where.append(f"{outside} BETWEEN {alias}.{random.choice('km')} - 1 AND {alias}.k + 1")
+    if random.random() < 0.15:
+        where[0] = f"{outside} - {alias}.k BETWEEN {random.choice((-1, 0))} AND 1"
     random.shuffle(where)
     word = random.choice(("EXISTS", "NOT EXISTS"))
     shown = random.choice(("1", "*", f"{alias}.x"))

@@ -108,6 +108,49 @@ QUERIES = {
         FROM register.people p UNION ALL
         SELECT p.age, (SELECT sum(cost) FROM south.visits WHERE person = p.id)
         FROM register.people p""",
+    "in a window of days": """
+        SELECT o.id, (SELECT count(*) FROM register.weather w
+            WHERE w.day BETWEEN o.day - 1 AND o.day AND w.city = o.code) AS n,
+          (SELECT max(temp) FROM register.weather WHERE weather.day > o.day - INTERVAL 2 DAY
+            AND weather.day <= o.day) AS m,
+          EXISTS (SELECT 1 FROM register.weather w WHERE w.day - o.day BETWEEN 1 AND 2) AS later
+        FROM shop.orders o""",
+    "in a window of numbers, of a join": """
+        SELECT p.age, (SELECT sum(i.price) FROM shop.orders o JOIN shop.items i ON i.order_id = o.id
+          WHERE abs(o.customer - p.id) <= 1 AND i.quantity BETWEEN p.id - 9 AND p.id - 7) AS worth
+        FROM register.people p""",
+    "in a window, of several databases": """
+        SELECT p.age, (SELECT avg(v.cost) FROM clinic.visits v
+          WHERE v.person BETWEEN p.id - 1 AND p.id) AS mean FROM register.people p""",
+    "in a window, of outside in several databases": """
+        SELECT v.cost, (SELECT count(*) FROM register.people p
+          WHERE p.id BETWEEN v.person AND v.person + 1) AS n FROM clinic.visits v""",
+    "in, as a value": """
+        SELECT p.age, p.id IN (SELECT customer FROM shop.orders) AS a,
+          p.id NOT IN (SELECT number FROM north.staff) AS b,
+          p.city IN (SELECT town FROM north.staff WHERE age < 0) AS c
+        FROM register.people p""",
+    "in, as a value of no NULLs": """
+        SELECT p.age, p.id = ANY (SELECT customer FROM shop.orders WHERE customer IS NOT NULL) AS a,
+          (p.id <> ALL (SELECT person FROM clinic.visits)) IS NULL AS b
+        FROM register.people p""",
+    "in, under OR and CASE": """
+        SELECT p.age, CASE WHEN p.id IN (SELECT customer FROM shop.orders) THEN 'one'
+          WHEN p.id NOT IN (SELECT number FROM north.staff) THEN 'two' ELSE 'three' END AS c
+        FROM register.people p
+        WHERE p.id IN (SELECT number FROM north.staff) OR p.age > 40
+          OR (p.id, p.city) IN (SELECT number, town FROM north.staff)""",
+    "in, of groups and unions": """
+        SELECT p.age, p.id IN (SELECT customer FROM shop.orders GROUP BY 1 HAVING max(id) > 2) AS a,
+          p.id IN (SELECT person FROM north.visits UNION SELECT person FROM south.visits) AS b
+        FROM register.people p""",
+    "in, of rows of outside": """
+        SELECT v.cost, v.kind IN (SELECT s.town FROM north.staff s WHERE s.number = v.person) AS a
+        FROM clinic.visits v""",
+    "two of one party under OR": """
+        SELECT p.age FROM register.people p
+        WHERE EXISTS (SELECT 1 FROM shop.orders o WHERE o.customer = p.id AND o.paid)
+          OR EXISTS (SELECT 1 FROM shop.orders o WHERE o.id = p.id - 9)""",
     "within one party": """
         SELECT o.amount, (SELECT sum(i.price) FROM shop.items i WHERE i.order_id = o.id) AS c, p.age
         FROM shop.orders o JOIN register.people p ON o.customer = p.id""",
@@ -130,6 +173,11 @@ def test_subqueries_over_the_same_rows_are_one_table(catalog: DatabaseCatalog) -
 REFUSED = {
     "no aggregate": "(SELECT u.age FROM register.people u WHERE u.id = o.customer)",
     "no equality": "(SELECT avg(u.age) FROM register.people u WHERE u.id < o.customer)",
+    "an open window": "(SELECT sum(u.age) FROM register.people u WHERE u.id >= o.customer)",
+    "a wide window": "(SELECT sum(age) FROM register.people WHERE o.id - id BETWEEN 0 AND 400)",
+    "a window of values": """(SELECT sum(age) FROM register.people u
+        WHERE u.income BETWEEN o.amount - 1 AND o.amount)""",
+    "rows of several values": "(o.id, o.code) IN (SELECT u.id, u.city FROM register.people u)",
     "an aggregate of outside": "(SELECT sum(o.id) FROM register.people u WHERE u.id = o.customer)",
     "values of both": "(SELECT sum(u.age) - o.id FROM register.people u WHERE u.id = o.customer)",
     "a grouped query": "(SELECT sum(age) FROM register.people u WHERE id = o.customer GROUP BY id)",
@@ -471,11 +519,17 @@ def _subquery(random: Random, query: Query, places: Sequence[tuple[str, str]]) -
                 test, f"{outside} IS NOT DISTINCT FROM {inner}", f"u0.s = {places[0][0]}.s",
             ))  # fmt: skip
         where.append(test)
+    if random.random() < 0.25:
+        where[-1] = f"{outside} BETWEEN u0.k - 1 AND u0.k + {random.choice('012')}"
     if random.random() < 0.4:
         where.append(query.test(("u0", party)))
     if random.random() < 0.2:
         where.append(query.test(random.choice(list(places))))
     random.shuffle(where)
+    if random.random() < 0.15:
+        own, other = random.choice((("k", "m"), ("m", "k"), ("s", "s"), ("k", "k")))
+        rows = f"(SELECT u0.{own} FROM {source} WHERE {where[0]})"
+        return f"({places[0][0]}.{other} {random.choice(('IN', 'NOT IN'))} {rows})"
     value = random.choice(CALLS).format("u0")
     if random.random() < 0.2:
         value = f"coalesce({value}, NULL)"

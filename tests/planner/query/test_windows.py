@@ -108,6 +108,9 @@ def test_infinite_days_are_near_themselves_alone() -> None:
         query = f"SELECT x.s AS one, y.s AS two FROM a.t x JOIN b.t y ON {window}"
         expected = ordered(whole.execute(query).fetchall())
         assert planned_rows(plan(catalog, query), catalog.databases) == expected, query
+        query = f"SELECT x.s, (SELECT count(*) FROM b.t y WHERE {window}) AS n FROM a.t x"
+        expected = ordered(whole.execute(query).fetchall())
+        assert planned_rows(plan(catalog, query), catalog.databases) == expected, query
 
 
 @pytest.mark.parametrize(
