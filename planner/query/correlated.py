@@ -14,9 +14,9 @@ from sqlglot import exp
 
 from sqlfl.base.errors import PlanError
 from sqlfl.contract.fragment_columns import GROUP_KEY, RESERVED
-from sqlfl.contract.schema import Catalog, Client
+from sqlfl.contract.schema import Catalog, Client, folded
 from sqlfl.planner.grammar import build
-from sqlfl.planner.grammar.refusals import function_name
+from sqlfl.planner.grammar.refusals import function_name, is_aggregate, own_nodes
 from sqlfl.planner.grammar.spans import plan_error, span_of
 from sqlfl.planner.grammar.trees import nodes
 from sqlfl.planner.grammar.writing import to_sql
@@ -247,11 +247,17 @@ class CorrelatedAggregates:
     def _value(self, node: exp.Subquery, state: State, scope: Scope) -> exp.Expr | None:
         """What stands for the subquery; None where it stays as it is."""
         select = node.unnest()
-        if not isinstance(select, exp.Select) or not _is_plain(node, select):
+        if not isinstance(select, exp.Select):
+            return None
+        first = _as_first(select)
+        select = first or select
+        if not _is_plain(node, select):
             return None
         try:
             clients = self._pusher.clients(node, self._known)
-            if not clients or not self._is_apart(node, clients, state, scope):
+            if (first is not None and len(clients) > 1) or not clients:
+                return None
+            if not self._is_apart(node, clients, state, scope):
                 return None
         except PlanError:
             return None
@@ -566,6 +572,37 @@ def _counted(exists: exp.Exists) -> exp.Subquery | None:
     counted = select.copy()
     counted.set("expressions", [exp.Anonymous(this="count", expressions=[exp.Star()])])
     return exp.Subquery(this=counted) if given <= _ROWS else None
+
+
+def _as_first(select: exp.Select) -> exp.Select | None:
+    """Return `SELECT first(x ORDER BY y)` for `SELECT x ... ORDER BY y LIMIT 1`, else None."""
+    given = {key for key, value in select.args.items() if value}
+    limit, order = select.args.get("limit"), select.args.get("order")
+    if not given <= _ROWS | {"order", "limit"} or order is None or len(select.expressions) != 1:
+        return None
+    if limit is None or to_sql(limit).split() != ["LIMIT", "1"]:
+        return None
+    shown = select.expressions[0]
+    value, name = shown.unalias(), folded(shown.alias)
+    if shown.find(exp.Star, exp.Window) or any(map(is_aggregate, own_nodes(value))):
+        return None
+    keys = []
+    for key in order.expressions:
+        if not isinstance(key, exp.Ordered):
+            return None
+        own = key.copy()
+        is_name = isinstance(own.this, exp.Column) and not own.this.table
+        is_all = isinstance(own.this, exp.Var)
+        is_number = isinstance(own.this, exp.Literal) and own.this.is_int
+        if is_all or is_number or (is_name and folded(own.this.name) == name):
+            own.set("this", value.copy())
+        keys.append(own)
+    first = exp.Order(this=value.copy(), expressions=keys)
+    whole = select.copy()
+    for clause in ("order", "limit"):
+        whole.set(clause, None)
+    whole.set("expressions", [exp.Anonymous(this="first", expressions=[first])])
+    return whole
 
 
 def _is_plain(node: exp.Expr, select: exp.Select) -> bool:

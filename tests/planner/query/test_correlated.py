@@ -151,6 +151,16 @@ QUERIES = {
         SELECT p.age FROM register.people p
         WHERE EXISTS (SELECT 1 FROM shop.orders o WHERE o.customer = p.id AND o.paid)
           OR EXISTS (SELECT 1 FROM shop.orders o WHERE o.id = p.id - 9)""",
+    "the first of rows": """
+        SELECT p.age, (SELECT o.amount FROM shop.orders o WHERE o.customer = p.id
+            ORDER BY o.moment DESC, o.id LIMIT 1) AS a,
+          (SELECT amount AS x FROM shop.orders WHERE customer = p.id ORDER BY x LIMIT 1) AS b,
+          (SELECT -amount FROM shop.orders WHERE customer = p.id ORDER BY 1 DESC LIMIT 1) AS c,
+          (SELECT id FROM shop.orders WHERE customer = p.id ORDER BY ALL DESC LIMIT 1) AS d
+        FROM register.people p""",
+    "the first of rows in a window": """
+        SELECT o.id, (SELECT w.temp FROM register.weather w WHERE w.day BETWEEN o.day - 2 AND o.day
+          ORDER BY w.moment DESC LIMIT 1) AS temp FROM shop.orders o""",
     "within one party": """
         SELECT o.amount, (SELECT sum(i.price) FROM shop.items i WHERE i.order_id = o.id) AS c, p.age
         FROM shop.orders o JOIN register.people p ON o.customer = p.id""",
@@ -178,6 +188,11 @@ REFUSED = {
     "a window of values": """(SELECT sum(age) FROM register.people u
         WHERE u.income BETWEEN o.amount - 1 AND o.amount)""",
     "rows of several values": "(o.id, o.code) IN (SELECT u.id, u.city FROM register.people u)",
+    "the second of rows": """(SELECT u.age FROM register.people u WHERE u.id = o.customer
+        ORDER BY u.age LIMIT 1 OFFSET 1)""",
+    "any of rows": "(SELECT u.age FROM register.people u WHERE u.id = o.customer LIMIT 1)",
+    "the first of rows over several databases": """(SELECT u.cost FROM clinic.visits u
+        WHERE u.person = o.customer ORDER BY u.cost LIMIT 1)""",
     "an aggregate of outside": "(SELECT sum(o.id) FROM register.people u WHERE u.id = o.customer)",
     "values of both": "(SELECT sum(u.age) - o.id FROM register.people u WHERE u.id = o.customer)",
     "a grouped query": "(SELECT sum(age) FROM register.people u WHERE id = o.customer GROUP BY id)",

@@ -8,7 +8,7 @@ from tests.planner.random.expressions import Place
 from tests.planner.random.scopes import POOL, Column, Scope, fresh
 from tests.planner.random.selects import Selects
 from tests.planner.random.sources import Cte, From
-from tests.planner.random.world import BIG, BOOL, DOUBLE, INT, PARTIES, TEXT, Table
+from tests.planner.random.world import BIG, BOOL, DATE, DOUBLE, INT, PARTIES, TEXT, Table
 
 KEPT = (INT, BIG, DOUBLE, TEXT, BOOL)
 Query = tuple[str, tuple[Column, ...]]
@@ -315,9 +315,22 @@ class Queries(Selects):
             self.note("correlated")
             signs = ("=",) * 12 + ("<",) if apart else ("=", "<", "=")
             parts.append(f"{self.integer(inner)} {self.draws.pick(signs)} {self.integer(around)}")
+            if self.draws.chance(15):
+                self.note("window in subquery")
+                parts[-self.draws.below(2) :] = [self._near(inner, around)]
         if self.draws.chance(40):
             parts.append(self.condition(replace(at, depth=max(at.depth, 1))))
         return f" WHERE {' AND '.join(parts)}" if parts else ""
+
+    def _near(self, inner: Place, around: Place) -> str:
+        """Values of the subquery's rows that are close to one of outside."""
+        a, b = self.operand(self.integer(inner)), self.operand(self.integer(around))
+        days = [self.column(DATE, place) for place in (inner, around)]
+        if None not in days and self.draws.chance(60):
+            a, b = map(str, days)
+        forms = ("{0} BETWEEN {1} - 1 AND {1}", "{1} - {0} BETWEEN 0 AND 2")
+        forms += ("abs({0} - {1}) <= 1", "{0} > {1} AND {0} <= {1} + 1")
+        return self.draws.pick(forms).format(a, b)
 
     def scalar_subquery(self, place: Place) -> str:
         if place.scope.variables:  # DuckDB takes none in a lambda
@@ -325,6 +338,11 @@ class Queries(Selects):
         found, at = self._inner(place)
         own = at if self.draws.chance(10) else replace(at, scope=replace(at.scope, outer=None))
         value = self.integer(own.deeper())
+        if self.draws.chance(12):
+            self.note("first of rows")
+            way = self.draws.pick((value, "1", "ALL", f"1 + ({value}) DESC NULLS FIRST"))
+            where = self._correlated(found, at, place)
+            return f"(SELECT {value} FROM {found.text}{where} ORDER BY {way} LIMIT 1)"
         shown = self.draws.pick(
             (
                 "count(*)",
@@ -350,6 +368,12 @@ class Queries(Selects):
             second = self.integer(replace(at, scope=replace(at.scope, outer=None), depth=0))
             rows = f"(SELECT {value}, {second} FROM {found.text}{where})"
             return f"({needle}, {other}) {self.draws.pick(('IN', 'IN', 'NOT IN'))} {rows}"
+        if self.draws.chance(8):
+            self.note("in a union")
+            other = self.integer(replace(at, scope=replace(at.scope, outer=None), depth=0))
+            way = self.draws.pick(("UNION", "UNION ALL"))
+            rows = f"SELECT {value} FROM {found.text}{where} {way} SELECT {other} FROM {found.text}"
+            return f"{needle} {self.draws.pick(('IN', 'NOT IN'))} ({rows})"
         return self.draws.pick(
             (
                 f"EXISTS (SELECT 1 FROM {found.text}{where})",
