@@ -66,8 +66,16 @@ _BESIDE = (
 )
 
 _BY_DAYS = (
-    "join the rows of some days, b.t::DATE BETWEEN a.t::DATE - 7 AND a.t::DATE, which gives each "
-    "of them; or round both times to one unit, and join on equality"
+    "give each row of b the days until its next one, and join on the day: JOIN (SELECT key, x, "
+    "unnest(range(day, least(next, day + 90), INTERVAL 1 DAY))::DATE AS valid FROM (SELECT key, "
+    "x, day, lead(day, 1, day + 90) OVER (PARTITION BY key ORDER BY day) AS next FROM "
+    "party.table)) AS b ON b.key = a.key AND b.valid = a.day; or join all rows of some days, b.day "
+    "BETWEEN a.day - 7 AND a.day"
+)
+_OUTSIDE = (
+    "write its condition in ON: JOIN party.table AS u ON u.key = t.key; a value of many rows may "
+    "be a column: (SELECT u.x FROM party.table AS u WHERE u.key = t.key ORDER BY u.day DESC LIMIT "
+    "1), (SELECT avg(u.x) FROM party.table AS u WHERE u.key = t.key)"
 )
 
 HINTS = {
@@ -134,11 +142,11 @@ def _clauses(select: exp.Query) -> Iterator[Refusal]:
             continue
         node = clause[0] if isinstance(clause, list) else clause
         where = node if isinstance(node, exp.Expr) else select
-        hint = _GROUPED if key == "group" else INSIDE
+        hint = GROUPED if key == "group" else INSIDE
         yield Refusal(_CLAUSES.get(key, key.upper().strip("_")), where, hint)
 
 
-_GROUPED = (
+GROUPED = (
     "aggregate one party's rows by the key before the join: JOIN (SELECT key, avg(x) AS x FROM "
     "party.table GROUP BY key) AS u ON u.key = t.key"
 )
@@ -163,7 +171,8 @@ def _joins(select: exp.Query) -> Iterator[Refusal]:
         if isinstance(item, exp.Table) and odd:
             yield Refusal(f"{min(odd).upper()} of a table", item, INSIDE)
         if isinstance(item, exp.Lateral):
-            yield Refusal("LATERAL", item, _BESIDE)
+            of_tables = any(table.db for table in item.find_all(exp.Table))
+            yield Refusal("LATERAL", item, _OUTSIDE if of_tables else _BESIDE)
         elif isinstance(item, exp.Unnest | exp.Values) or (
             isinstance(item, exp.Table) and isinstance(item.this, exp.Func)
         ):

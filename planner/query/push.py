@@ -8,7 +8,7 @@ from sqlglot import exp
 
 from sqlfl.base.errors import PlanError
 from sqlfl.contract.schema import Client, folded
-from sqlfl.planner.grammar.refusals import LOCAL_TABLE_FUNCTIONS
+from sqlfl.planner.grammar.refusals import GROUPED, LOCAL_TABLE_FUNCTIONS, is_aggregate
 from sqlfl.planner.grammar.spans import plan_error, span_of
 from sqlfl.planner.grammar.trees import copied
 from sqlfl.planner.grammar.writing import to_sql
@@ -124,6 +124,13 @@ class _Expression:
         elif isinstance(child, exp.Dot) and not isinstance(child.expression, exp.Identifier):
             self.resolve(child, bound)
             child.replace(with_links(child.this, [child.expression]))
+        elif isinstance(child, exp.Star) and is_aggregate(child.parent or child):
+            raise plan_error(
+                "an aggregate cannot be done over the rows of a join",
+                self.pusher.sql,
+                child.parent,
+                GROUPED,
+            )
         elif isinstance(child, exp.Column | exp.Star | exp.Columns):
             self._refuse(child, "a star inside an expression is not taken")
         elif isinstance(child, exp.PositionalColumn):
@@ -160,6 +167,13 @@ class _Expression:
             if chain.is_method and len(chain.words) <= 2 and self.pusher.is_schema(chain):
                 return  # a function of that schema
             word = self.pusher.clock.word(first.name) if len(chain.words) == 1 else None
+            if chain.is_method and self._is_party(chain, child):
+                raise plan_error(
+                    f"{first.name} is a party, and a function goes without its party's name",
+                    self.pusher.sql,
+                    child,
+                    "write function(x), which each party's database looks for itself",
+                )
             if word is None:
                 meaning = self.scope.resolve(chain, child)
             else:
@@ -167,6 +181,12 @@ class _Expression:
         if chain.is_method:
             self.pusher.refuse_method(chain, child)
         child.replace(self.pusher.placed(with_links(meaning, chain.links), child))
+
+    def _is_party(self, chain: DottedName, where: exp.Expr) -> bool:
+        """Return whether the one word before a call names a party, and no column."""
+        parties = {folded(party) for party in self.pusher.tables.parties()}
+        is_name = len(chain.words) == 1 and folded(chain.words[0].name) in parties
+        return is_name and self.scope.lookup(chain, where) is None
 
     def _is_variable(self, chain: DottedName, where: exp.Expr) -> bool:
         """Return whether a single name of a lambda's variable means the variable, not a column."""

@@ -42,6 +42,7 @@ class Queries(Selects):
                 (2, self._united),
                 (1, self._with),
                 (1, self._unpivoted),
+                (1, self._pivoted),
             )
         )
         return kind(parties, outer, depth)
@@ -113,6 +114,11 @@ class Queries(Selects):
     def _distinct(self, parties: tuple[str, ...], outer: Scope | None, depth: int) -> Query:
         self.note("distinct")
         text, columns = self.plain(self.from_(parties, outer, depth, 2), depth, stars=False)
+        if self.draws.chance(25) and "GROUP" not in text:
+            self.note("distinct on")
+            names = ", ".join(str(n) for n in range(1, len(columns) + 1))
+            distinct = text.replace("SELECT", "SELECT DISTINCT ON (1)", 1)
+            return f"{distinct} ORDER BY {names}", columns
         return text.replace("SELECT", "SELECT DISTINCT", 1), columns
 
     def _limited(self, parties: tuple[str, ...], outer: Scope | None, depth: int) -> Query:
@@ -165,6 +171,22 @@ class Queries(Selects):
             return f"UNPIVOT {source} ON {', '.join(chosen)} {into}", (*columns, *more)
         pattern = "|".join(name.strip('"') for name in chosen)
         return f"UNPIVOT {source} ON COLUMNS('^({pattern})$') {into}", (*columns, *more)
+
+    def _pivoted(self, parties: tuple[str, ...], outer: Scope | None, depth: int) -> Query:
+        """A row for each value of one column, with a column for each value of another."""
+        tables = [t for t in self.tables(parties) if sum(k == INT for _, k in t.columns) > 1]
+        if not tables:
+            return self._plain(parties, outer, depth)
+        self.note("pivot")
+        table = self.draws.pick(tables)
+        key, on = self.draws.some([name for name, type_ in table.columns if type_ == INT], 2, 2)
+        call = self.draws.pick(("count(*)", f"max({key})", f"min({on})"))
+        named = self.draws.chance(40)
+        shown = tuple(f"{n}_of" if named else f'"{n}"' for n in (1, 2))
+        type_ = BIG if call == "count(*)" else INT
+        columns = (Column(key, INT, table.party), *(Column(n, type_, table.party) for n in shown))
+        using = f"USING {call}{' AS of' if named else ''} GROUP BY {key}"
+        return f"PIVOT (SELECT {key}, {on} FROM {table.text}) ON {on} IN (1, 2) {using}", columns
 
     def _united(self, parties: tuple[str, ...], outer: Scope | None, depth: int) -> Query:
         self.note("union")

@@ -12,19 +12,22 @@ from tests.planner.random.world import (
     BOOL,
     DATE,
     DOUBLE,
+    HUGE,
     INT,
     MOMENT,
     MONEY,
+    MOOD,
     PARTIES,
     SINGLE_ONLY,
     TABLES,
     TEXT,
     VIEWS,
+    ZONED,
     Table,
 )
 
 JOINABLE = (INT, BIG)
-ANY = (INT, BIG, TEXT, DOUBLE, MONEY)
+ANY = (INT, BIG, TEXT, DOUBLE, MONEY, HUGE, MOOD)
 PAIRS = (
     ((TEXT,), (TEXT,)),
     ((DOUBLE, MONEY), JOINABLE),
@@ -33,6 +36,10 @@ PAIRS = (
     ((TEXT,), JOINABLE),
     ((BOOL,), (BOOL,)),
     ((MONEY,), (DOUBLE,)),
+    ((HUGE,), JOINABLE),
+    (JOINABLE, (HUGE,)),
+    ((MOOD,), (TEXT, MOOD)),
+    ((ZONED,), (MOMENT, DATE)),
 )
 """Types of the two sides of an equality, which are compared as a common type."""
 
@@ -109,6 +116,8 @@ class Sources(Conditions):
         columns = tuple(Column(name, type_, table.party) for name, type_ in table.columns)
         if "." in table.path:
             self.note("three parts")
+        if {HUGE, MOOD, ZONED} & {type_ for _, type_ in table.columns}:
+            self.note("rare types")
         bare = table.name.strip('"').lower() not in {name.strip('"').lower() for name in taken}
         if bare and not self.draws.chance(60):
             return table.text, Source(table.name, columns, table.text)

@@ -79,14 +79,14 @@ def test_the_statements_have_what_goes_wrong() -> None:
 
 KINDS = """
     aggregate; anti join; asof join; by name; case; column aliases; columns; comma; comment;
-    comprehension; condition in on; correlated; cte; derived; distinct; exclude; field; from
-    first; first of rows; full join; grouped; identifiers; in a union; interaction; join; lambda;
-    lateral alias; limit;
-    macro; method; natural; of another party; or in on; order; outer join; outer name;
-    parentheses; prefix alias; qualified function; qualify; recursive; rename; replace; row in;
-    semi join; several rows; split; star; subquery; subquery in subquery; table function; table
-    macro; target; three parts; union; union of blocks; union of parties; unpivot; using;
-    values; weight; whole; window; window in on; window in subquery; with
+    comprehension; condition in on; correlated; cte; derived; distinct; distinct on; exclude;
+    field; from first; first of rows; full join; grouped; identifiers; in a union; interaction;
+    join; lambda; lateral alias; limit; macro; method; natural; of another party; or in on;
+    order; outer join; outer name; parentheses; pivot; prefix alias; qualified function;
+    qualify; rare types; recursive; rename; replace; row in; semi join; several rows; split;
+    star; subquery; subquery in subquery; table function; table macro; target; three parts;
+    union; union of blocks; union of parties; unpivot; using; values; weight; whole; window;
+    window in on; window in subquery; with
 """
 KINDS = tuple(" ".join(kind.split()) for kind in KINDS.split(";"))
 

@@ -28,6 +28,7 @@ MONEY = "DECIMAL(9,2)"
 PAIR = "STRUCT(f INTEGER, k INTEGER)"
 ROW = "STRUCT(k INTEGER, n INTEGER, id INTEGER)"
 TEXTS, MAP, PAIRS = "VARCHAR[]", "MAP(VARCHAR, INTEGER)", f"{PAIR}[]"
+HUGE, ZONED, MOOD = "HUGEINT", "TIMESTAMP WITH TIME ZONE", "ENUM('1', 'a', 'B')"
 UNLIKE = "UNLIKE"
 """Whole numbers, in a column whose type each database of the party chooses for itself."""
 TYPES_OF_UNLIKE = ("VARCHAR", DOUBLE, INT)
@@ -76,6 +77,8 @@ TABLES = (
     Table("b", "j", (("k", INT), ("li", LIST), ("mp", MAP), ("st", PAIR), ("x", DOUBLE))),
     Table("b", "od", (("k", BIG), ("z", UNLIKE), ("m", INT))),
     Table("c", "ol", (("id", INT), ("x", UNLIKE), ("tags", TEXTS))),
+    Table("b", "Rä", (("k", HUGE), ("größe", INT), ("mood", MOOD), ("id", BIG))),
+    Table("c", "z", (("k", INT), ("mood", MOOD), ("n", HUGE), ("zoned", ZONED))),
 )
 VIEWS = (
     Table(
@@ -262,6 +265,12 @@ def value(random: Random, type_: str) -> str:
             return str([random.randrange(4) for _ in range(random.randrange(4))])
         case "DATE":
             return f"DATE '2024-01-0{1 + small}'"
+        case "HUGEINT":
+            return str(random.choice((small, small, 2**100)))
+        case "TIMESTAMP WITH TIME ZONE":
+            return f"TIMESTAMPTZ '2024-01-0{1 + small} 0{small}:30:00+00'"
+        case "ENUM('1', 'a', 'B')":
+            return random.choice(("'1'", "'a'", "'B'"))
         case "TIMESTAMP":
             return f"TIMESTAMP '2024-01-0{1 + small} 0{small}:30:00'"
         case "BOOLEAN":
