@@ -5,6 +5,7 @@ No event is amplified by subsampling: who chooses the batches knows them.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Sequence
 
@@ -53,8 +54,13 @@ def epsilon_of(events: Sequence[Event], delta: float) -> float:
     release of multiplier 1/μ, with the ε of Balle and Wang (2018). The δ of thresholds is
     subtracted from delta, and pure ε are added, which is an upper bound. With binomial draws it is
     the smaller result of the two other methods. Raise InternalError unless delta is between 0 and
-    1.
+    1. Results are kept: a plan, its report and its checks ask for the same ε.
     """
+    return _epsilon_of(tuple(events), delta)
+
+
+@functools.lru_cache(maxsize=1024)
+def _epsilon_of(events: tuple[Event, ...], delta: float) -> float:
     left = _left(events, delta)
     if any(isinstance(event, PoissonBinomial) and event.count for event in events):
         return min(epsilon_by_rdp(events, delta), epsilon_by_pld(events, delta))
