@@ -242,7 +242,7 @@ def here(speed, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", spread(["star", "flights", "many"], 2))
+@pytest.mark.parametrize("name", spread(["star", "flights", "many"], 1))
 @pytest.mark.usefixtures("here")
 def test_both_sides_come_to_the_gap(
     speed,

@@ -150,7 +150,7 @@ def test_parts_are_counted_by_all_outcomes(
 
 # -- random queries --------------------------------------------------------------------------------
 
-STATEMENTS = 1500 if THOROUGH else 30
+STATEMENTS = 1500 if THOROUGH else 20
 EACH = 10
 """Queries over the same parties."""
 

@@ -51,7 +51,7 @@ def test_corners(world: World, place: int) -> None:
         assert not taken or verdict.kind in (EQUAL, UNCLEAR), told
 
 
-@pytest.mark.parametrize("place", spread(range(0, len(CORNERS), 5), 85))
+@pytest.mark.parametrize("place", spread(range(0, len(CORNERS), 5), 50))
 def test_corners_over_several_clients(world: World, place: int) -> None:
     for query in (q for q, _ in CORNERS[place : place + 5] if not NOT_SPLIT.search(q)):
         verdict = check(world, Statement(query, (2, 2, 3), cross=True))
