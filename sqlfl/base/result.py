@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, NoReturn
 
-import duckdb
 import pyarrow as pa
 
 from sqlfl.base import sanitize
+from sqlfl.base.engine import empty_database
 from sqlfl.base.errors import Error, nearest
 from sqlfl.base.foreign_names import RESULT, no_attribute
 
@@ -171,7 +171,7 @@ class Result:
         if self._text is not None:
             return sanitize.lines(self._text)
         rows = self._table.num_rows
-        with duckdb.connect() as con:
+        with empty_database() as con:
             shown = str(con.from_arrow(_short(self._table.slice(0, SHOWN)))).rstrip("\n")
         text = [sanitize.lines(shown)] + [f"the first {SHOWN} of {rows:,} rows"] * (rows > SHOWN)
         return "\n".join([*text, *(line for note in self.notes for line in wrap(note, WIDTH))])

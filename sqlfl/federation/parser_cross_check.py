@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import threading
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-import duckdb
 from sqlglot import exp
 
+from sqlfl.base.engine import empty_database
 from sqlfl.base.errors import InternalError, ParseError
 from sqlfl.planner.grammar.parsing import COMMA
 from sqlfl.planner.grammar.spans import span_of
@@ -40,9 +39,6 @@ Tree: TypeAlias = Any
 _VALUES = "valueslist"
 """DuckDB's name for a VALUES without a name."""
 _PLACE, _LENGTH = "query_location", "query_location_length"
-_lock = threading.Lock()
-_connections: list[duckdb.DuckDBPyConnection] = []
-"""At most one connection to an empty database, whose parser is used."""
 _confirmed: set[bytes] = set()
 """Hashes of queries that both parsers read alike. Their reading of a text never changes."""
 _MOST = 4096
@@ -170,10 +166,8 @@ def _without_paths_of_stars(written: str, start: int, query: exp.Query) -> tuple
 def _read(*texts: str) -> list[Tree | _Fault]:
     """The statements of each text as DuckDB's parser has them."""
     wanted = ", ".join(f"json_serialize_sql(${number})" for number in range(1, len(texts) + 1))
-    with _lock:
-        if not _connections:
-            _connections.append(duckdb.connect())
-        (answers,) = _connections[0].execute(f"SELECT {wanted}", list(texts)).fetchall()
+    with empty_database() as con:
+        (answers,) = con.execute(f"SELECT {wanted}", list(texts)).fetchall()
     return [_tree(json.loads(answer)) for answer in answers]
 
 

@@ -8,6 +8,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
+from sqlfl.base.engine import empty_database
 from sqlfl.contract.fragment_columns import identifier
 from sqlfl.contract.schema import Catalog, folded
 from sqlfl.coordinator import checking, importance, inference_result, skew, writing
@@ -127,7 +128,7 @@ def _common(types: Sequence[pa.DataType]) -> pa.DataType:
 def arrow_types(types: Sequence[str]) -> list[pa.DataType]:
     """The Arrow types in which values of these DuckDB types arrive: an ENUM as text, and an
     extension type as its storage. A type that this process does not know is text."""
-    with duckdb.connect() as con:
+    with empty_database() as con:
         return [_arrow_type(con, text) for text in types]
 
 
