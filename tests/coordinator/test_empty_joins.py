@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from itertools import product
 
-import duckdb
 import pytest
 
 import sqlfl
 from sqlfl.base.errors import ModelError
+from tests.open_databases import in_memory
 
 QUERY = "SELECT t.x, u.c, u.z, u.v, {} FROM a.t JOIN b.u ON t.k = u.k"
 NUMBER, CLASS, COUNT = "t.y", "t.c AS y", "t.n AS y"
@@ -40,28 +41,25 @@ NONE, SOME = (100, 200), (0, 100)
 @pytest.fixture(scope="module")
 def federations() -> Iterator[dict[tuple[tuple[int, ...], bool], sqlfl.Federation]]:
     found = {}
-    for offsets, combined in product((NONE, SOME), (False, True)):
-        own = duckdb.connect()
-        own.execute(
-            "CREATE TABLE t AS SELECT i AS k, sin(i) AS x, cos(i) AS y, 'w' || i % 2 AS c, "
-            "i % 3 AS n FROM range(30) r(i)"
-        )
-        fed = sqlfl.connect(progress=False)
-        fed.attach("a", own)
-        others = []
-        for offset in offsets:
-            con = duckdb.connect()
-            con.execute(
-                f"CREATE TABLE u AS SELECT i + {offset} AS k, 'g' || i % 3 AS c, "
-                "if(i % 4 = 0, NULL, sin(2 * i)) AS z, [sin(3 * i), cos(5 * i)]::DOUBLE[2] AS v "
-                "FROM range(30) r(i)"
+    with ExitStack() as stack:
+        for offsets, combined in product((NONE, SOME), (False, True)):
+            own = stack.enter_context(in_memory())
+            own.execute(
+                "CREATE TABLE t AS SELECT i AS k, sin(i) AS x, cos(i) AS y, 'w' || i % 2 AS c, "
+                "i % 3 AS n FROM range(30) r(i)"
             )
-            others.append(con)
-        fed.attach("b", others, combine=combined)
-        found[offsets, combined] = fed
-    yield found
-    for fed in found.values():
-        fed.close()
+            others = [stack.enter_context(in_memory()) for _ in offsets]
+            for con, offset in zip(others, offsets, strict=True):
+                con.execute(
+                    f"CREATE TABLE u AS SELECT i + {offset} AS k, 'g' || i % 3 AS c, "
+                    "if(i % 4 = 0, NULL, sin(2 * i)) AS z, "
+                    "[sin(3 * i), cos(5 * i)]::DOUBLE[2] AS v FROM range(30) r(i)"
+                )
+            fed = stack.enter_context(sqlfl.connect(progress=False))
+            fed.attach("a", own)
+            fed.attach("b", others, combine=combined)
+            found[offsets, combined] = fed
+        yield found
 
 
 @pytest.mark.filterwarnings("ignore")

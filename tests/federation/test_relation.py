@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -37,8 +37,25 @@ def shared() -> Iterator[sqlfl.Federation]:
 @pytest.fixture
 def fed(shared: sqlfl.Federation) -> Iterator[sqlfl.Federation]:
     yield shared
-    for name in shared.models:
-        shared.sql(f"DROP MODEL {written(name)}")
+    drop(shared, shared.models)
+
+
+def drop(fed: sqlfl.Federation, models: Iterable[str]) -> None:
+    for name in models:
+        fed.sql(f"DROP MODEL {written(name)}")
+
+
+@pytest.fixture(scope="module")
+def fitted() -> Iterator[sqlfl.Federation]:
+    """With two models, k of classes and n of numbers, that calls read."""
+    with in_memory() as airline, in_memory() as meteo:
+        airline.execute(FLIGHTS)
+        meteo.execute(WEATHER)
+        with federation({"airline": [airline], "meteo": [meteo]}) as made:
+            join = made.query(JOIN)
+            join.train("k", "logistic_regression", "late", weight="the weight", seed=1)
+            join.train("n", "linear_regression", "wind")
+            yield made
 
 
 @pytest.fixture
@@ -127,22 +144,20 @@ CALLS: dict[str, tuple[Callable[[Relation], Any], str]] = {
 
 @pytest.mark.parametrize(("call", "text"), CALLS.values(), ids=CALLS)
 def test_a_method_is_a_statement(
-    fed: sqlfl.Federation,
-    join: Relation,
+    fitted: sqlfl.Federation,
     monkeypatch: pytest.MonkeyPatch,
     call: Callable[[Relation], Any],
     text: str,
 ) -> None:
-    join.train("k", "logistic_regression", "late", weight="the weight", seed=1)
-    join.train("n", "linear_regression", "wind")
-    ran = statements(fed, monkeypatch)
-    result = call(join)
+    ran = statements(fitted, monkeypatch)
+    result = call(fitted.query(f"{JOIN} WHERE f.id > $1 -- a comment", [9]))
     expected = f"{text}\nFROM (\n{JOIN} WHERE f.id > 9\n)"
     assert ran == [expected]
     monkeypatch.undo()
     if "OF MODEL" in text or text == "EVALUATE MODEL k":
-        same = fed.sql(expected)
+        same = fitted.sql(expected)
         assert (result.columns, len(result)) == (same.columns, len(same))
+    drop(fitted, set(fitted.models) - {"k", "n"})
 
 
 def test_a_model_comes_back(fed: sqlfl.Federation, join: Relation) -> None:

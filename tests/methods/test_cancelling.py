@@ -7,6 +7,7 @@ import pytest
 
 from sqlfl.messages import ExactPredictions, Residuals
 from sqlfl.methods.lbfgs.messages import ExactLbfgsResiduals, LbfgsResiduals
+from tests.depth import combinations
 from tests.methods.cancelling import Shape, cancelling_join, least
 from tests.methods.harness import Join, Trained, random_join, train
 
@@ -134,14 +135,15 @@ def test_a_perfect_fit_ends() -> None:
     assert trained.objective <= 1e-12 * np.var(join.targets)
 
 
-@pytest.mark.parametrize("algorithm", ["lbfgs", "sgd"])
-@pytest.mark.parametrize("tables", [2, 3])
-@pytest.mark.parametrize(("apart", "others"), [(1e-10, 3), (1e-12, 0), (1e-14, 0)])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "closeness", "tables", "algorithm"),
+    combinations(KINDS, ((1e-10, 3), (1e-12, 0), (1e-14, 0)), (2, 3), ("lbfgs", "sgd")),
+)
 def test_closer_columns_are_no_reason_to_claim_more(
-    kind: str, apart: float, others: int, tables: int, algorithm: str
+    kind: str, closeness: tuple[float, int], tables: int, algorithm: str
 ) -> None:
     """Than is so: a gradient that is small because columns cancel proves nothing."""
+    apart, others = closeness
     join = cancelling_join(Shape(kind, 1.0 - apart, tables=tables, others=others, seed=4))
     trained = train(join, algorithm, **({} if algorithm == "lbfgs" else {"epochs": 10}))
     ending = trained.steps[-1].ending

@@ -22,6 +22,7 @@ from sqlfl.methods.frank_wolfe.messages import (
     SteepestColumn,
 )
 from sqlfl.methods.frank_wolfe.sketch import Sketch
+from tests.depth import in_turn
 from tests.methods.harness import Array, Join, MemoryChannel, Trained, random_join
 from tests.methods.harness import train as run
 
@@ -71,9 +72,9 @@ def central(join: Join, radius: float, steps: int, *, search: bool) -> list[Arra
     return found
 
 
-@pytest.mark.parametrize("clients", PARTITIONS)
-@pytest.mark.parametrize("search", [True, False])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(
+    ("seed", "search", "clients"), in_turn(range(6), (True, False), PARTITIONS, each=2)
+)
 def test_iterates_are_those_of_one_place(seed: int, search: bool, clients: tuple[int, ...]) -> None:
     join = joined(seed, clients)
     steps, radius = 15, float(np.random.default_rng(seed).choice([0.1, 1.0, 5.0]))
@@ -130,7 +131,7 @@ def test_samples_of_columns_decay_as_one_over_the_iterations(sample: int) -> Non
     join = joined(10, (1, 2, 1), numeric=5)
     best = train(join, 1.0, tolerance=1e-12).objective
     gaps = []
-    for seed in range(5):
+    for seed in range(3):
         trained = train(join, 1.0, step="search", sample=sample, epochs=160, seed=seed)
         gaps.append([step.objective - best for step in trained.steps])
         assert len({(m.slot, m.column) for m in columns(trained)}) > 3

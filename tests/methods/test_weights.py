@@ -14,6 +14,7 @@ from sqlfl.coordinator.rounds.lanczos import largest_eigenvalue
 from sqlfl.coordinator.rounds.problem import coordinator_of
 from sqlfl.messages import Residuals
 from sqlfl.methods.admm import coordinator as admm
+from tests.depth import in_turn
 from tests.methods.harness import Join, MemoryChannel, Trained, gaps, random_join, train
 
 KINDS = ("linear_regression", "logistic_regression", "softmax_regression")
@@ -81,18 +82,21 @@ def test_weights_are_repetitions(kind: str, method: str, seed: int, union: bool)
     assert one.objective == pytest.approx(expected, rel=1e-5, abs=1e-5 * first)
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    "options",
-    [
-        {"algorithm": "lbfgs"},
-        {"algorithm": "admm", "epochs": 200},
-        {"algorithm": "admm", "union": "consensus", "epochs": 100},
-        {"algorithm": "sgd", "epochs": 400},
-    ],
-    ids=["lbfgs", "admm", "consensus", "sgd"],
+    ("options", "kind"),
+    in_turn(
+        (
+            {"algorithm": "lbfgs"},
+            {"algorithm": "admm", "epochs": 200},
+            {"algorithm": "admm", "union": "consensus", "epochs": 100},
+            {"algorithm": "sgd", "epochs": 400},
+        ),
+        KINDS,
+        each=2,
+    ),
+    ids=str,
 )
-def test_weights_from_a_millionth_to_a_million(kind: str, options: dict) -> None:
+def test_weights_from_a_millionth_to_a_million(options: dict, kind: str) -> None:
     rng = np.random.default_rng(9)
     join = weighted(kind, 10.0 ** rng.uniform(-6, 6, 600), l2=1e-2, clients=(1, 2, 1))
     trained = train(join, **options)
