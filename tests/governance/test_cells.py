@@ -245,3 +245,34 @@ def test_a_feature_that_follows_from_rows_is_computed(name: str, statement: str)
             fed.sql(text.format(0.9997165))
         if name in ("EXISTS", "a constant"):
             fed.sql(text.format(0.5))
+
+
+OF_NINE = ("p.bmi > {0}", "p.bmi > {1}")
+"""Tests of many patients each, which differ for fewer than ten."""
+TWO = {
+    "truths": "{0} AS f, {1} AS g",
+    "texts": "CASE WHEN {0} THEN 'a' ELSE 'b' END AS f, CASE WHEN {1} THEN 'a' ELSE 'b' END AS g",
+    "numbers": "CASE WHEN {0} THEN p.age END AS f, CASE WHEN {1} THEN p.age END AS g",
+    "a sum of both": "{0} AS f, {1} AS g, CAST({0} AS INTEGER) + CAST({1} AS INTEGER) AS h",
+    "one row in both": "p.age + 1e6 * CAST({0} AS INTEGER) - 1e6 * CAST({1} AS INTEGER) AS f, "
+    "p.bmi + 2e6 * CAST({0} AS INTEGER) - 2e6 * CAST({1} AS INTEGER) AS g",
+}
+"""Features, none of which alone tells of fewer than ten patients; but for the last."""
+
+
+@pytest.mark.parametrize("statement", [LINEAR, "CHECK TARGET days WITH (min_cell = 1)"])
+@pytest.mark.parametrize("name", TWO)
+def test_features_that_differ_for_few_rows(name: str, statement: str) -> None:
+    def text(first: float, second: float) -> str:
+        tests = (test.format(first, second) for test in OF_NINE)
+        return f"""{statement} FROM (SELECT {TWO[name].format(*tests)}, t.crp, p.days
+          FROM clinic.patients p JOIN lab.tests t ON p.pid = t.pid)"""
+
+    with clinics(1) as fed:
+        with pytest.raises(
+            PolicyError, match=r"min_cell = 10, of values of features: of [fgh], it"
+        ):
+            fed.sql(text(0.5, 0.52))  # two patients are in between
+        if name != "one row in both":
+            fed.sql(text(0.5, 0.7))
+            fed.sql(text(0.5, 0.5))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,14 +11,14 @@ from sqlfl.base.arrays import Array, Float
 from sqlfl.contract.schema import FeatureSpecification
 from sqlfl.udfs import sql
 from sqlfl.udfs.encoding.fitting import Categories
+from sqlfl.udfs.encoding.leaning import Part, TooManyColumns, leaning
 from sqlfl.udfs.encoding.transforming import absent, column_of
 from sqlfl.udfs.numbering.rows import Snapshot
 
-ROUNDING = 1e-24
-"""Relative square of a column below which other columns explain it."""
 VALUE = "too few have one of its values, or NULL"
 UNMATCHED = "too few find no partner in the join"
 LEANING = "it is computed, and tells of too few"
+TOO_MANY = "it is computed, and has too many values for their rows to be compared"
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,36 +66,69 @@ def rare_feature(
     """The name of the first feature with a cell of fewer than `least` rows, and the reason.
 
     Cells are the rows of a category, of either of two values, and those where a feature is NULL.
-    `computed`: the places of features that are made of columns; see `_leans`.
+    `computed`: the places of features that are made of columns. None of their numbers may be rare,
+    or at least `least` rows have rare ones; and together with the other features they tell of no
+    fewer rows (`leaning`).
     """
-    columns: list[tuple[bool, Float]] = []
-    names: list[str] = []
-    for place, feature in enumerate(snapshot.specification.features):
-        parts, cells = _read(snapshot, feature, place, counted)
+    parts: list[Part] = []
+    features = snapshot.specification.features
+    for place, feature in enumerate(features):
+        own, cells = _read(snapshot, feature, place, counted)
         for codes in cells:
             why = counted.rare(codes, least)
             if why is not None:
                 return feature.name, why
-        columns += [(place in computed, column) for column in parts]
-        names += [feature.name] * len(parts)
-    leaning = _leans(columns, counted.own, least)
-    if leaning is None and counted.unmatched.any():
+        parts += [Part(place, place in computed, values) for values in own]
+    if not any(part.computed for part in parts):
+        return None
+    copies = [counted.own]
+    if counted.unmatched.any():
         # more copies would only hide more of the others
         most = max(int(counted.own.sum()), least)
-        leaning = _leans(columns, counted.own + np.minimum(counted.unmatched, most), least)
-    return None if leaning is None else (names[leaning], LEANING)
+        copies.append(counted.own + np.minimum(counted.unmatched, most))
+    for times in copies:
+        try:
+            place_of_rare = _of_few(parts, times, least)
+            if place_of_rare is None:
+                place_of_rare = leaning(parts, times, least)
+        except TooManyColumns as error:
+            return features[error.place].name, TOO_MANY
+        if place_of_rare is not None:
+            return features[place_of_rare].name, LEANING
+    return None
 
 
 def _read(
     snapshot: Snapshot, feature: FeatureSpecification, place: int, counted: RowCounts
-) -> tuple[list[Float], Iterator[Array]]:
-    """The columns of numbers of a feature, and the cells of rows, several divisions of them."""
+) -> tuple[list[Float | Categories], Iterator[Array]]:
+    """The columns of a feature with the indicator of its gaps, and the cells of rows, several
+    divisions of them."""
     if feature.kind == "array":
-        return _parts(snapshot, feature, place), _gaps(absent(snapshot, place) > 0)
+        gone = absent(snapshot, place) > 0
+        return [*_parts(snapshot, feature, place), *_indicator(gone)], _gaps(gone)
     values = column_of(snapshot, replace(feature, made=None), place)
     if isinstance(values, Categories):
-        return [], iter([values.codes])
-    return [values], _cells(values, counted)
+        return [values], iter([values.codes])
+    return [values, *_indicator(np.isnan(values))], _cells(values, counted)
+
+
+def _indicator(gone: Array) -> list[Float | Categories]:
+    """The column by which a model tells rows without a value apart."""
+    return [gone.astype(np.float64)] if gone.any() else []
+
+
+def _of_few(parts: Sequence[Part], copies: Array, least: int) -> int | None:
+    """The place of a computed feature with rare numbers, which fewer than `least` rows have, where
+    the rows with any of these are fewer, too."""
+    for part in parts:
+        if not part.computed or isinstance(part.values, Categories):
+            continue
+        known = np.isfinite(part.values)
+        codes = np.unique(part.values[known], return_inverse=True)[1]
+        rows = np.bincount(codes, copies[known])
+        if 0 < rows[rows < least].sum() < least:
+            return part.place
+    return None
 
 
 def _cells(values: Float, counted: RowCounts) -> Iterator[Array]:
@@ -119,66 +152,9 @@ def _where(chosen: Array) -> Array:
     return np.where(chosen, 0, -1)
 
 
-def _leans(columns: list[tuple[bool, Float]], copies: Array, least: int) -> int | None:
-    """The place of a computed column with a number that stands for fewer than `least` rows; each
-    row is there `copies` times.
-
-    A number is rare where fewer than `least` rows have it. No row may have a rare number, or at
-    least `least` rows must. Then what the column adds to all others must not lie on fewer rows:
-    the squares of what is left of it by a regression on them, added up over the `least` - 1
-    largest, are at most the share that a sum of `least` equal rows has.
-    """
-    if not any(by for by, _ in columns):
-        return None
-    rows = np.repeat(np.arange(len(copies)), copies)
-    whole = [column[rows] for _, column in columns]
-    continuous = []
-    for number, (by, _) in enumerate(columns):
-        if not by:
-            continue
-        values = whole[number][np.isfinite(whole[number])]
-        counts = np.unique(values, return_counts=True)[1]
-        rare = int(counts[counts < least].sum())
-        if 0 < rare < least:
-            return number
-        if rare:
-            continuous.append(number)
-    if not continuous or not len(rows):
-        return None
-    design = np.column_stack([_centred(column) for column in whole])
-    share = (least - 1) / least
-    return next((n for n in continuous if _leverage(design, n, least) > share), None)
-
-
-def _leverage(design: Float, number: int, least: int) -> float:
-    """Return the share that the `least` - 1 rows with the largest parts have of a column's addition
-    to others.
-    """
-    column = design[:, number]
-    left = column
-    others = np.delete(design, number, axis=1)
-    if others.size:
-        # of the triangle, which is as exact and small
-        small = np.asarray(np.linalg.qr(np.column_stack((others, column)), mode="r"))
-        left = column - others @ np.linalg.lstsq(small[:, :-1], small[:, -1], rcond=None)[0]
-    squares = np.square(left)
-    whole = float(squares.sum())
-    if whole <= ROUNDING * float(np.square(column).sum()):
-        return 0.0
-    return float(np.sort(squares)[::-1][: least - 1].sum()) / whole
-
-
-def _centred(values: Float) -> Float:
-    """0 where there is none."""
-    known = np.isfinite(values)
-    centred = np.where(known, values, 0.0)
-    mean = centred.sum() / max(int(known.sum()), 1)
-    centred = np.where(known, centred - mean, 0.0)
-    largest = float(np.abs(centred).max(initial=0.0))
-    return centred / largest if largest else centred
-
-
-def _parts(snapshot: Snapshot, feature: FeatureSpecification, place: int) -> list[Float]:
+def _parts(
+    snapshot: Snapshot, feature: FeatureSpecification, place: int
+) -> list[Float | Categories]:
     """The columns of an array."""
     if snapshot.held is not None:
         held = snapshot.held.columns[f"f{place}"]
