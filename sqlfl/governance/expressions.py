@@ -11,7 +11,14 @@ from typing import Any, TypeAlias
 from sqlfl.contract.schema import folded
 from sqlfl.governance.canonical import nodes
 from sqlfl.governance.constants import is_null, literal
-from sqlfl.governance.scopes import Bare, ScopeColumn, SelectOutput, SelectScope, meanings
+from sqlfl.governance.scopes import (
+    Bare,
+    ScopeColumn,
+    SelectOutput,
+    SelectScope,
+    is_field,
+    meanings,
+)
 from sqlfl.governance.value_types import (
     NULL,
     NUMBERS,
@@ -57,12 +64,8 @@ class Expressions:
 
     def bare(self, node: Node, scope: SelectScope) -> Bare | None:
         """Return the column that the expression is, up to its type."""
-        casts: list[str] = []
-        while bytewise(node) or (node["class"] == "CAST" and not node.get("try_cast")):
-            if node["class"] == "CAST":
-                casts.insert(0, type_of(node["type_expr"]))
-            node = node["child"]
-        if node["class"] != "COLUMN_REF":
+        node, casts = _uncast(node)
+        if node["class"] != "COLUMN_REF" or is_field(node["column_names"], scope):
             return None
         columns = {output.bare for output in self.meant(node, scope)}
         bare = columns.pop() if len(columns) == 1 else None
@@ -74,9 +77,19 @@ class Expressions:
         return [*sure, *unsure]
 
     def passed(self, node: Node, scope: SelectScope) -> bool:
-        """Return True if it is a column of a query that is not computed."""
-        meanings = self.meant(node, scope) if node["class"] == "COLUMN_REF" else []
-        return bool(meanings) and not any(output.computed for output in meanings)
+        """Return True if it is a column, of a query too, whose values are not computed. A cast to
+        BOOLEAN computes: it sets the zeros of numbers apart.
+        """
+        inner, casts = _uncast(node)
+        if inner["class"] != "COLUMN_REF" or is_field(inner["column_names"], scope):
+            return False
+        meanings = self.meant(inner, scope)
+        if not meanings or any(output.computed for output in meanings):
+            return False
+        if "BOOLEAN" not in casts:
+            return True
+        bare = self.bare(inner, scope)
+        return bare is not None and (self.types(bare.column) == "BOOLEAN" and not bare.casts)
 
     def kind(self, node: Node, scope: SelectScope) -> str | None:
         """Return the kind of the expression's values (`value_types`); None if it may fail on some
@@ -210,6 +223,16 @@ class Expressions:
             case _:
                 return False
         return all(self.strict(part, scope) for part in parts)
+
+
+def _uncast(node: Node) -> tuple[Node, list[str]]:
+    """Return the expression inside casts that fail or keep a value, and their types."""
+    casts: list[str] = []
+    while bytewise(node) or (node["class"] == "CAST" and not node.get("try_cast")):
+        if node["class"] == "CAST":
+            casts.insert(0, type_of(node["type_expr"]))
+        node = node["child"]
+    return node, casts
 
 
 def bytewise(node: Node) -> bool:

@@ -61,8 +61,8 @@ class SelectOutput:
     bare: Bare | None = None
     """The column that it is, up to its type."""
     computed: bool = False
-    """True unless it is a column, up to its type: also if it follows from the rows, or is constant,
-    since conditions may have chosen these.
+    """True unless it is a column, up to its type: also if it follows from the rows, is constant, or
+    comes from a join, where conditions may have chosen between several values.
     """
     strict: bool = True
     """True if it is NULL, or NaN, only if one of its columns is."""
@@ -70,6 +70,8 @@ class SelectOutput:
     """Bound of its values' size."""
     joined: bool = False
     """True if its rows may be more than those of any table."""
+    conditional: bool = False
+    """True if a condition other than a link decides which rows have it."""
     of_rows: bool = False
     """True if it follows from rows, whatever their values: their number, or the place of one."""
 
@@ -95,6 +97,8 @@ class SelectScope:
     """Parameters of lambdas."""
     common: Mapping[str, ScopeSource] = field(default_factory=dict)
     """Queries of WITH."""
+    choosing: bool = False
+    """True if a condition may choose, for a row of one source, among rows of another by values."""
 
     def chain(self) -> Iterator[SelectScope]:
         scope: SelectScope | None = self
@@ -137,10 +141,59 @@ def meanings(
     return sure, unsure
 
 
+def is_field(names: Sequence[str], scope: SelectScope) -> bool:
+    """Return whether a name may mean a part of a column's value, as a field of a STRUCT, rather
+    than a column.
+    """
+    parts = [folded(str(name)) for name in names]
+    if len(parts) == 1:
+        return False
+    levels = list(scope.chain())
+    sources = [level.sources[parts[-2]] for level in levels if parts[-2] in level.sources]
+    if not any(named(source.outputs, parts[-1]) for source in sources):
+        return True
+    outer = parts[-3] if len(parts) > 2 else ""
+    before = [level.sources[outer] for level in levels if outer in level.sources]
+    return any(named(source.outputs, parts[-2]) for source in before)
+
+
 def is_joined(scope: SelectScope) -> bool:
     """Return whether rows of the scope's FROM may be more than those of any table."""
     sources = scope.sources.values()
     return len(sources) > 1 or any(output.joined for source in sources for output in source.outputs)
+
+
+def has_table_twice(scope: SelectScope) -> bool:
+    """Return whether a table stands in FROM twice: its columns are then those of two rows."""
+    tables = [
+        table
+        for source in scope.sources.values()
+        for table in {column.table for output in source.outputs for column in output.reads}
+    ]
+    return len(set(tables)) < len(tables)
+
+
+def partnerless(
+    join: object,
+    left: Mapping[str, ScopeSource],
+    right: Mapping[str, ScopeSource],
+    *,
+    chosen: bool,
+) -> dict[str, ScopeSource]:
+    """Return the sources of whose rows a join has NULL where it finds no partner. If a condition
+    decides which rows have one, as where `chosen`, it makes the values.
+    """
+    sides = {"LEFT": [right], "RIGHT": [left], "OUTER": [left, right]}.get(str(join), [])
+    return {
+        name: replace(
+            source,
+            outputs=tuple(
+                replace(o, computed=True) if chosen or o.conditional else o for o in source.outputs
+            ),
+        )
+        for side in sides
+        for name, source in side.items()
+    }
 
 
 def named(outputs: Iterable[SelectOutput], name: str) -> list[SelectOutput]:
@@ -183,6 +236,7 @@ def merged(parts: tuple[SelectOutput, ...]) -> SelectOutput:
         computed=mixed(parts),
         strict=all(part.strict for part in parts),
         joined=any(part.joined for part in parts),
+        conditional=any(part.conditional for part in parts),
         of_rows=any(part.of_rows for part in parts),
         size=sizes.pop() if len(sizes) == 1 else largest([part.size for part in parts]),
     )
@@ -190,10 +244,11 @@ def merged(parts: tuple[SelectOutput, ...]) -> SelectOutput:
 
 def mixed(parts: Sequence[SelectOutput]) -> bool:
     """Return True if a condition may decide how values of these outputs, of several queries, are
-    made: if one is computed, or if rows of one table have different columns.
+    made: if one is computed, or if rows of one table, or of one join, have different columns.
     """
     columns: Reads = frozenset().union(*(part.reads for part in parts))
-    several = len({column.table for column in columns}) < len(columns)
+    joined = len(columns) > 1 and any(part.joined for part in parts)
+    several = joined or len({column.table for column in columns}) < len(columns)
     return several or any(part.computed for part in parts)
 
 

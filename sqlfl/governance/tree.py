@@ -12,10 +12,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any, TypeAlias
-
-import duckdb
 
 from sqlfl.base.errors import PolicyError
 from sqlfl.contract.fragment_columns import KEPT
@@ -37,6 +34,7 @@ from sqlfl.governance.expressions import (
 )
 from sqlfl.governance.functions import Functions
 from sqlfl.governance.measuring import SizeMeasures
+from sqlfl.governance.query_sizes import check_copies, check_size
 from sqlfl.governance.scopes import (
     NONE,
     Bare,
@@ -48,9 +46,11 @@ from sqlfl.governance.scopes import (
     Table,
     all_common,
     by_name,
+    has_table_twice,
     is_joined,
     meanings,
     merged,
+    partnerless,
     renamed,
     unknown,
     with_aliases,
@@ -155,7 +155,7 @@ def read(
         raise PolicyError(f"a query of {len(text):,} characters; {LONGEST:,} are taken")
     if "\0" in text:
         raise PolicyError("a query with a character that ends texts elsewhere")
-    _check_copies(text, MOST)
+    check_copies(text, MOST)
     ((json_text,),) = sql.fetch(con, PARSE, {"text": text})
     parsed = json.loads(json_text)
     if parsed.get("error"):
@@ -166,7 +166,7 @@ def read(
     statements = parsed["statements"]
     if len(statements) != 1:
         raise PolicyError(f"one SELECT is taken, and {len(statements)} came")
-    _check_size(statements[0])
+    check_size(statements[0], MOST, DEEPEST)
     reader = _Reader(columns, functions, shown, types)
     outputs = reader.query(statements[0]["node"], SelectScope())
     reader.keep(statements[0]["node"], outputs)
@@ -188,57 +188,6 @@ def read(
         frozenset(reader.chosen),
         frozenset(reader.fallible),
     )
-
-
-def _check_size(tree: object) -> None:
-    """Check the size before anything else, by hand, because a recursion might not return."""
-    level: list[object] = [tree]
-    number = depth = 0
-    while level:
-        number, depth = number + len(level), depth + 1
-        if number > 12 * MOST or depth > 6 * DEEPEST:
-            raise PolicyError("a query is too large or too deep to be looked through")
-        level = [
-            inner
-            for item in level
-            for inner in (item.values() if isinstance(item, dict) else item)  # type: ignore[attr-defined]
-            if isinstance(inner, (dict, list))
-        ]
-
-
-def _check_copies(text: str, most: int) -> None:
-    """Check a text before it is parsed. The parser copies the operand of CASE for each WHEN, and
-    the definition of a window for each OVER. Raise PolicyError if that would add more than `most`
-    words.
-    """
-    data = text.encode()
-    places = [*(start for start, _ in duckdb.tokenize(text)), len(data)]
-    words = [data[start:end].strip().lower() for start, end in pairwise(places)]
-    if b"case" not in words and b"window" not in words:
-        return
-    copies = 0
-    if b"window" in words:
-        copies = words.count(b"over") * (len(words) - words.index(b"window"))
-    # of each CASE that is open: words of its operand, words of the rest, number of WHEN
-    stack: list[list[int]] = []
-    for word in words:
-        if word == b"case":
-            stack.append([0, 0, 0])
-        elif word == b"when" and stack:
-            stack[-1][2] += 1
-        elif word == b"end" and stack:
-            operand, rest, whens = stack.pop()
-            copies += operand * max(0, whens - 1)
-            whole = operand * max(1, whens) + rest + 1
-            if stack:
-                stack[-1][0 if stack[-1][2] == 0 else 1] += whole
-        elif stack:
-            stack[-1][0 if stack[-1][2] == 0 else 1] += 1
-    if copies > most:
-        raise PolicyError(
-            f"a query whose CASE and WINDOW stand for {copies:,} words more; {most:,} are taken",
-            hint="write CASE WHEN a = 1 ... in place of CASE a WHEN 1 ...; or use a subquery",
-        )
 
 
 class _Reader:
@@ -267,6 +216,8 @@ class _Reader:
         self.pairs: dict[tuple[Bare, Bare], None] = {}
         self.tests: list[NullTest] = []
         self.chosen: set[str] = set()
+        self._conditions = 0
+        """Number of conditions other than links that were read."""
         self.fallible: set[ScopeColumn] = set()
         self.equal: set[ScopeColumn] = set()
         self.named: set[ScopeColumn] = set()
@@ -296,6 +247,7 @@ class _Reader:
     def _query(self, node: Node, outer: SelectScope) -> tuple[SelectOutput, ...]:
         kind = node.get("type")
         scope = SelectScope(outer, common=self._common(node, outer))
+        before = self._conditions
         if kind == "SET_OPERATION_NODE":
             outputs = self._set_operation(node, scope)
         elif kind == "SELECT_NODE":
@@ -304,6 +256,9 @@ class _Reader:
             raise _refused(kind)
         for modifier in node.get("modifiers") or ():
             self._modified(modifier, node, scope, outputs)
+        sources = (output for source in scope.sources.values() for output in source.outputs)
+        if self._conditions > before or any(output.conditional for output in sources):
+            outputs = tuple(replace(output, conditional=True) for output in outputs)
         return outputs
 
     def _set_operation(self, node: Node, scope: SelectScope) -> tuple[SelectOutput, ...]:
@@ -343,6 +298,8 @@ class _Reader:
             self._group(group, scope, outputs)
         if node.get("aggregate_handling") == "FORCE_AGGREGATES":
             raise _refused("GROUP BY ALL")
+        if scope.choosing:
+            outputs = tuple(replace(output, computed=True) for output in outputs)
         return outputs
 
     def _modified(
@@ -358,7 +315,7 @@ class _Reader:
             if (output := _placed(order["expression"], outputs)) is not None:
                 self._decide(place, output.reads)
         if modifier["type"] == "LIMIT_MODIFIER":
-            self.chosen.add(place)
+            self._choose_rows(place)
         first = modifier["type"] == "LIMIT_MODIFIER" or modifier.get("distinct_on_targets")
         if first and (not _in_order(node) or _apart(node)):
             self._decide(place, self.named)
@@ -368,17 +325,23 @@ class _Reader:
         elif modifier["type"] == "DISTINCT_MODIFIER" and self._follows_from_rows(
             modifier["distinct_on_targets"], scope
         ):
-            self.chosen.add(place)
+            self._choose_rows(place)
 
     def _decide(self, place: str, *reads: Iterable[ScopeColumn]) -> None:
         """Record that these decide the rows."""
         for column in frozenset().union(*reads):
+            self._conditions += 1
             self.filters.setdefault(column, place)
 
     def _choose(self, place: str, outputs: Iterable[SelectOutput]) -> None:
         """Record that these decide the rows, for those that follow from no column's values."""
         if any(output.of_rows_alone for output in outputs):
-            self.chosen.add(place)
+            self._choose_rows(place)
+
+    def _choose_rows(self, place: str) -> None:
+        """Record that something other than values decides the rows."""
+        self._conditions += 1
+        self.chosen.add(place)
 
     def _apart(self, output: SelectOutput, place: str) -> None:
         """Record that rows equal in it become one."""
@@ -471,8 +434,9 @@ class _Reader:
             case "JOIN":
                 if node.get("ref_type") not in _JOINS:
                     raise _refused(f"a {str(node.get('ref_type')).lower()} join")
-                self._from(node["left"], scope)
-                self._from(node["right"], scope)
+                left = self._added(node["left"], scope)
+                right = self._added(node["right"], scope)
+                before = self._conditions
                 if node.get("join_type") in _EQUATING:
                     self._condition(node.get("condition"), scope, "a join")
                 else:
@@ -482,10 +446,18 @@ class _Reader:
                     raise _refused("a join of columns without duplicates")
                 for name in node.get("using_columns") or ():
                     self._same_names(by_name(scope, name), str(node.get("join_type")))
+                chosen = self._conditions > before
+                scope.sources |= partnerless(node.get("join_type"), left, right, chosen=chosen)
             case other:
                 raise _refused(other)
         if node.get("sample") is not None:
             raise _refused("TABLESAMPLE")
+
+    def _added(self, node: Node, scope: SelectScope) -> dict[str, ScopeSource]:
+        """Add the sources of a part of FROM to the scope, and return them."""
+        before = set(scope.sources)
+        self._from(node, scope)
+        return {name: source for name, source in scope.sources.items() if name not in before}
 
     def _same_names(self, outputs: Sequence[SelectOutput], join: str) -> None:
         """Record columns of USING."""
@@ -562,7 +534,7 @@ class _Reader:
                 reads = operand_reads.union(*(output.reads for output in outputs))
                 self._choose(place, outputs)
                 if not operand_reads and self._follows_from_rows(node["child"], scope):
-                    self.chosen.add(place)
+                    self._choose_rows(place)
                 sides = [self._made.bare(node["child"], scope), *(o.bare for o in outputs)]
                 return self._equality(sides, reads, place)
             case "COMPARE_EQUAL", _:
@@ -593,7 +565,10 @@ class _Reader:
             reads = self.reads(node, scope)
         self._decide(place, reads)
         if not reads and self._follows_from_rows(node, scope):
-            self.chosen.add(place)
+            self._choose_rows(place)
+        for level in scope.chain():
+            several = len(reads) > 1 or (bool(reads) and has_table_twice(level))
+            level.choosing |= several and is_joined(level)
         return reads
 
     def _follows_from_rows(self, node: object, scope: SelectScope) -> bool:
@@ -630,7 +605,7 @@ class _Reader:
             None if source is None else source.table,
             source is not None,
             bare,
-            bare is None and source is None and not self._made.passed(node, scope),
+            source is None and not self._made.passed(node, scope),
             self._made.strict(node, scope),
             size,
             of_rows=self._follows_from_rows(node, scope),

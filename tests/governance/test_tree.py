@@ -142,6 +142,72 @@ def test_what_is_a_column_but_for_its_form(
     assert (None if output.same is None else output.same.name) == key
 
 
+JOINED = "t JOIN u ON t.id = u.id"
+
+
+@pytest.mark.parametrize(
+    ("text", "computed"),
+    [
+        ("SELECT a, CAST(b AS INTEGER), y, CAST(y AS VARCHAR) FROM t", [False] * 4),
+        ("SELECT a > 3, a + 0, 1, CAST(a AS BOOLEAN), TRY_CAST(b AS INTEGER) FROM t", [True] * 5),
+        ("SELECT CAST(CAST(b AS INTEGER) AS BOOLEAN) AS f FROM t", [True]),
+        ("SELECT f FROM (SELECT CAST(a AS BOOLEAN) AS f FROM t) q", [True]),
+        ("SELECT CAST(f AS DOUBLE) FROM (SELECT a + 1 AS f FROM t) q", [True]),
+        ("SELECT u.s.x FROM u", [True]),
+        (f"SELECT t.a, u.d FROM {JOINED}", [False, False]),
+        (f"SELECT t.a, u.d FROM {JOINED} WHERE t.b > 0.5", [False, False]),
+        # rows of u by values of t
+        (f"SELECT t.a, u.d FROM {JOINED} AND u.e = CAST(t.b > 0.5 AS INTEGER)", [True, True]),
+        (f"SELECT u.d FROM {JOINED} WHERE u.e = 1 AND t.b > 0 OR u.e = 0 AND t.b <= 0", [True]),
+        (
+            f"SELECT u.d FROM {JOINED} WHERE EXISTS (SELECT 1 WHERE u.e = CAST(t.b > 0 AS INT))",
+            [True],
+        ),
+        ("SELECT q.a FROM t JOIN t AS q ON t.id = q.id AND q.b = t.b + 1", [True]),
+        (
+            f"SELECT d FROM (SELECT u.d, u.e, t.b FROM {JOINED}) q WHERE e = CAST(b > 0 AS INT)",
+            [True],
+        ),
+        # NULL where a condition leaves no partner
+        ("SELECT t.a, u.d FROM t LEFT JOIN u ON t.id = u.id", [False, False]),
+        ("SELECT t.a, u.d FROM t LEFT JOIN u ON t.id = u.id AND u.e > 3", [False, True]),
+        ("SELECT t.a, q.d FROM t LEFT JOIN (FROM u WHERE e > 3) q ON t.id = q.id", [False, True]),
+        ("SELECT q.d FROM t LEFT JOIN (FROM (FROM u WHERE e > 3)) q ON t.id = q.id", [True]),
+        ("WITH q AS (FROM u WHERE e > 3) SELECT q.d FROM t LEFT JOIN q ON t.id = q.id", [True]),
+        ("SELECT q.d FROM t LEFT JOIN (FROM u LIMIT 3) q ON t.id = q.id", [True]),
+        ("SELECT q.a, t.c FROM t LEFT JOIN LATERAL (SELECT t.a WHERE t.b > 0) q ON TRUE",
+         [True, False]),
+        ("SELECT t.a, u.d FROM u RIGHT JOIN t ON t.id = u.id AND u.e > 3", [False, True]),
+        ("SELECT t.a, u.d FROM t FULL JOIN u ON t.id = u.id AND u.e > 3", [True, True]),
+        # of either table, by a condition
+        (
+            f"SELECT t.a FROM {JOINED} WHERE t.b > 0 UNION ALL SELECT u.d FROM {JOINED} "
+            "WHERE t.b <= 0", [True],
+        ),
+        ("SELECT a FROM t WHERE b > 0 UNION ALL SELECT a FROM t WHERE b <= 0", [False]),
+        ("SELECT a FROM t UNION ALL SELECT d FROM u", [False]),
+    ],
+)  # fmt: skip
+def test_which_columns_are_computed(read_select: Reading, text: str, computed: list[bool]) -> None:
+    assert [output.computed for output in read_select(text).outputs] == computed
+
+
+@pytest.mark.parametrize(
+    ("text", "filters", "links"),
+    [
+        ("SELECT d FROM u WHERE u.s.x = u.s.y", "s", ""),
+        ("SELECT d FROM u WHERE s.x = d", "d s", ""),
+        ("SELECT count(*) FROM u GROUP BY u.s.x", "s", ""),
+        ("SELECT d FROM u WHERE u.s IS NOT NULL", "", "s"),
+        ("SELECT d FROM u JOIN t ON main.u.id = main.t.id", "", "id"),
+    ],
+)
+def test_fields_of_columns_are_no_columns(
+    read_select: Reading, text: str, filters: str, links: str
+) -> None:
+    assert names(read_select(text))[1:] == (filters, links)
+
+
 REFUSED = [
     "SELECT z FROM hr.salaries", "SELECT z FROM memory.hr.salaries", "FROM 'x.csv'",
     "FROM read_csv('x')", "FROM read_text('/etc/passwd')", "FROM glob('*')", "FROM query('FROM t')",

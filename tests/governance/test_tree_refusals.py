@@ -12,6 +12,7 @@ import pytest
 
 from sqlfl.base.errors import PolicyError
 from sqlfl.governance.functions import Functions, functions_of
+from sqlfl.governance.query_sizes import check_size
 from sqlfl.governance.scopes import ScopeColumn, SelectScope
 from sqlfl.governance.tree import (
     DEEPEST,
@@ -19,7 +20,6 @@ from sqlfl.governance.tree import (
     MOST,
     PARSE,
     SelectReading,
-    _check_size,
     _Reader,
     read,
 )
@@ -138,11 +138,11 @@ def test_how_large_and_how_deep_a_query_is(given: Given) -> None:
             found = {"x": found, "y": 1}
         return found
 
-    _check_size(deep(6 * DEEPEST))
-    _check_size([[]] * (12 * MOST - 1))
+    check_size(deep(6 * DEEPEST), MOST, DEEPEST)
+    check_size([[]] * (12 * MOST - 1), MOST, DEEPEST)
     for large in (deep(6 * DEEPEST + 1), [[]] * (12 * MOST)):
         with pytest.raises(PolicyError, match="too large or too deep"):
-            _check_size(large)
+            check_size(large, MOST, DEEPEST)
 
 
 # -- what no text is read as today -----------------------------------------------------------------
