@@ -199,7 +199,7 @@ def parts_of(
     computed = frozenset(place for place, outputs in enumerate(features) if mixed(outputs))
     return Parts(
         tables, rules[item.slot].min_difference, bool(item.keys), made, row_keys, computed,
-        item.shared, bool(item.folds),
+        item.shared,
     )  # fmt: skip
 
 

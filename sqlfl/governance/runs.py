@@ -145,8 +145,6 @@ class Parts:
     """Places of features that are not one column."""
     shared: bool = False
     """True if several clients have the slot."""
-    folds: bool = False
-    """True if rows count otherwise in each fit, for comparing candidates."""
 
 
 class GovernedRun:
@@ -247,10 +245,8 @@ class GovernedRun:
                 active = self._active[request.slot]
                 self._check_counts(request.slot, active, request.counts, rules)
                 if len(request.samples):
-                    # in fits of TUNE features are encoded by them
-                    folds = self.parts[request.slot].folds
-                    check = self._check_counts if folds else self._check_even
-                    check(request.slot, active, request.samples, rules)
+                    # fits of TUNE encode features by them, and SKEW compares with means over them
+                    self._check_counts(request.slot, active, request.samples, rules)
             case ms.Write():
                 self._check_into(request)
             case ms.SendEqualRows():

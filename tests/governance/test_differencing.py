@@ -396,3 +396,50 @@ def test_pairs_and_triples_of_statements(asks: Callable[[str], Ask], block: int)
         assert_isolates_nobody(active)
     assert allowed > 0.8 * CASES
     assert refused > 0.4 * CASES
+
+
+# -- every kind of statement -----------------------------------------------------------------------
+
+NUMBERS, TRUTHS = "p.age, p.bmi, t.crp, t.y", "p.age, p.bmi, t.crp, t.y > 0 AS high"
+KINDS = {
+    "TRAIN OR REPLACE MODEL m USING linear_regression TARGET y": NUMBERS,
+    "TRAIN OR REPLACE MODEL k USING logistic_regression TARGET high": TRUTHS,
+    "TRAIN OR REPLACE MODEL o USING linear_regression TARGET y WEIGHT w": f"{NUMBERS}, {{w}} AS w",
+    "TUNE OR REPLACE MODEL n USING linear_regression TARGET y WITH (l2 = [0.0, 0.1], folds = 3, "
+    "seed = 1)": NUMBERS,
+    "CHECK TARGET y": NUMBERS,
+    "PREDICT MODEL m": "p.age, p.bmi, t.crp",
+    **{f"{kind} OF MODEL m": NUMBERS for kind in ("METRICS", "RESIDUALS", "IMPORTANCE",
+                                                  "INFERENCE", "SKEW", "CONTRIBUTIONS")},
+    **{f"{kind} OF MODEL k": TRUTHS for kind in ("ROC", "CONFUSION", "CALIBRATION")},
+}  # fmt: skip
+"""Statement -> its columns. WEIGHT is 0 of two rows of which others take away."""
+
+
+def test_no_kind_of_statement_is_of_rows_that_few_differ_from() -> None:
+    """Whichever party's condition leaves two rows out."""
+    with ExitStack() as stack:
+        clinic, lab = (stack.enter_context(closing(duckdb.connect())) for _ in range(2))
+        clinic.execute(PATIENTS)
+        lab.execute(TESTS)
+        lab.execute("ALTER TABLE tests ADD COLUMN y DOUBLE; UPDATE tests SET y = sin(3 * pid)")
+        ruled(clinic, f"min_difference = {LEAST}, conditions = 'exact'")
+        fed = stack.enter_context(sqlfl.connect(analyst="acme", progress=False))
+        fed.attach("clinic", clinic)
+        fed.attach("lab", lab)
+        for statement, columns in KINDS.items():
+
+            def text(
+                where: str, weight: str, statement: str = statement, columns: str = columns
+            ) -> str:
+                of = columns.format(w=weight)
+                source = "clinic.patients p JOIN lab.tests t ON p.pid = t.pid"
+                return f"{statement} FROM (SELECT {of} FROM {source} {where})"
+
+            fed.sql(text("", "1.0"))
+            for where in ("WHERE p.bmi > -0.99985", "WHERE t.pid > 1"):
+                with pytest.raises(PolicyError, match=REFUSED):
+                    fed.sql(text(where, "1.0"))
+            if "{w}" in columns:
+                with pytest.raises(PolicyError, match=REFUSED):
+                    fed.sql(text("", "CASE WHEN t.pid > 1 THEN 1.0 ELSE 0.0 END"))
