@@ -709,9 +709,19 @@ def _check_length(request: ms.Propose | ms.Rehearse) -> None:
 
 
 def thinned(reply: ms.Message, min_cell: int) -> ms.Message:
-    """Curves without the points that fewer rows of the table are at."""
+    """Curves without the points that fewer rows of the table are at. The rows of all points of a
+    feature are known: so those left out are two and have `min_cell` rows together at least.
+    """
     assert isinstance(reply, ms.Curves)
-    kept = np.flatnonzero(reply.rows >= min_cell)
+    shown = reply.rows >= min_cell
+    names = np.array(reply.features)
+    for name in np.unique(names[~shown & (reply.rows > 0)]):
+        own = np.flatnonzero((names == name) & (reply.rows > 0))
+        own = own[np.argsort(reply.rows[own], kind="stable")]
+        few = int((~shown[own]).sum())
+        enough = int(np.searchsorted(np.cumsum(reply.rows[own]), min_cell)) + 1
+        shown[own[: max(few, enough, 2)]] = False
+    kept = np.flatnonzero(shown)
     return replace(
         reply,
         features=tuple(reply.features[n] for n in kept),

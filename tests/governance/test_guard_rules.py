@@ -225,6 +225,30 @@ def test_curves_are_as_weights_are_and_thinned(made: Make) -> None:
     np.testing.assert_array_equal(found.effects, points[1:3])
 
 
+@pytest.mark.parametrize(
+    ("rows", "shown"),
+    [
+        ([9, 8, 7, 6], [9, 8, 7, 6]),
+        ([9, 2, 7, 6], [9, 7]),  # the rows of one point alone are all minus the others'
+        ([9, 2, 2, 6], [9]),  # together they have fewer than five
+        ([9, 2, 3, 6], [9, 6]),
+        ([9, 4, 0, 0], []),
+        ([9, 6, 0, 0], [9, 6]),
+    ],
+)
+def test_points_that_are_left_out_do_not_follow_from_others(
+    rows: list[int], shown: list[int]
+) -> None:
+    points = np.arange(8.0)[:, None]
+    told = ms.Curves(
+        "", -1, ("x",) * 4 + ("y",) * 4, ("1", "2", "3", "4") * 2, np.zeros(8, np.uint8), points,
+        points, np.array([*rows, 5, 5, 5, 5]),
+    )  # fmt: skip
+    found = thinned(told, 5)
+    assert isinstance(found, ms.Curves)
+    assert found.rows.tolist() == [*shown, 5, 5, 5, 5]
+
+
 def test_what_is_bound_is_granted(made: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     party = made()
     party.ask(ms.Describe("", -1, "SELECT age FROM patients WHERE pid IS NULL"))
