@@ -74,7 +74,7 @@ def coordinator(
             sql = FlightSqlCalls
         service = Service(
             settings, listen, state, insecure=insecure, status=status, status_open=status_open,
-            flight_sql=sql,
+            flight_sql=sql, path=config,
         )  # fmt: skip
         try:
             log.info("listening at %s:%d", listen.rpartition(":")[0], service.port)

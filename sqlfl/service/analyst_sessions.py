@@ -16,11 +16,12 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 import pyarrow as pa
 
 from sqlfl import messages as ms
-from sqlfl.base.errors import Error, LostError
+from sqlfl.base.errors import Error, LostError, PolicyError
 from sqlfl.base.progress import ProgressStep, Tell
 from sqlfl.federation.session import Federation
 from sqlfl.messages.wire import received
@@ -47,6 +48,10 @@ def _tell(step: ProgressStep) -> None:
         tell(step)
 
 
+Check: TypeAlias = Callable[[PartyConnection], object]
+"""Raises PolicyError if the analyst may not ask this agent any more."""
+
+
 @dataclass(frozen=True)
 class RemoteEnd:
     """What serves one client elsewhere. speaker : the pass of the analyst just now. analyst : the
@@ -56,8 +61,14 @@ class RemoteEnd:
     study: str
     speaker: Callable[[], str]
     analyst: str
+    check: Check = lambda _: None
 
     def handle(self, data: pa.Buffer) -> pa.Buffer:
+        try:
+            self.check(self.line)
+        except PolicyError:
+            if not isinstance(received(data), ms.Finish):  # else the run stays open there
+                raise
         try:
             return self.line.ask(0, data, self.study, self.speaker(), self.analyst)
         except LostError:
@@ -79,7 +90,7 @@ class RemoteEnd:
 
 class Admission:
     """Of a study's parties to a federation, whose lines are in order; safe to use from several
-    threads. speaker, analyst : as in `RemoteEnd`."""
+    threads. speaker, analyst, check : as in `RemoteEnd`."""
 
     def __init__(
         self,
@@ -88,7 +99,9 @@ class Admission:
         parties: Mapping[str, tuple[PartyConnection, ...]],
         speaker: Callable[[], str],
         analyst: str,
+        check: Check = lambda _: None,
     ) -> None:
+        self._check = check
         self._federation, self._study, self._analyst = federation, study, analyst
         self._parties, self._speaker = parties, speaker
         self._lock = threading.Lock()
@@ -108,7 +121,7 @@ class Admission:
                     self._admit(name, lines)
 
     def _admit(self, name: str, lines: tuple[PartyConnection, ...]) -> None:
-        speaks = self._study, self._speaker, self._analyst
+        speaks = self._study, self._speaker, self._analyst, self._check
         ends = {n: RemoteEnd(line, *speaks) for n, line in enumerate(lines)}
         try:
             self._federation.admit(name, ends)
@@ -122,7 +135,7 @@ class Admission:
 
 class AnalystSession:
     """parties : of the study, each with its lines in order. path : the federation's file; None
-    where nothing is kept. Raise Error where that cannot be used."""
+    where nothing is kept. check : as in `RemoteEnd`. Raise Error where that cannot be used."""
 
     def __init__(
         self,
@@ -130,6 +143,7 @@ class AnalystSession:
         analyst: str,
         parties: Mapping[str, tuple[PartyConnection, ...]],
         path: Path | None,
+        check: Check = lambda _: None,
     ) -> None:
         self.study, self.analyst = study, analyst
         self._parties = parties
@@ -138,7 +152,7 @@ class AnalystSession:
         self._running = 0
         self.federation = Federation(path, analyst=analyst, progress=_tell)
         speaker = lambda: self._speaker  # noqa: E731
-        self._admission = Admission(self.federation, study, parties, speaker, analyst)
+        self._admission = Admission(self.federation, study, parties, speaker, analyst, check)
 
     def speak(self, speaker: str, until: dt.datetime) -> None:
         """Ask parties by this pass of the analyst, unless the one before holds for longer. A client

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from sqlfl.base.errors import Error
 from sqlfl.service.certificates import checked_name
 from sqlfl.service.party_connection import PartyConnection
+from sqlfl.service.roster import Roster
 from sqlfl.service.settings import CoordinatorSettings
 from sqlfl.service.streams import RefusedStream
 
@@ -18,14 +19,20 @@ class ServiceMembers:
     """As `sqlfl.service.server.Admits`.
 
     names : of the parties that may come; None: all that are configured. why : what agents of the
-    others are told. Raise Error where what is configured does not hang together.
+    others are told. roster : who may still come; None: all that are configured. Raise Error where
+    what is configured does not hang together.
     """
 
     def __init__(
-        self, settings: CoordinatorSettings, names: Iterable[str] | None = None, why: str = ""
+        self,
+        settings: CoordinatorSettings,
+        names: Iterable[str] | None = None,
+        why: str = "",
+        roster: Roster | None = None,
     ) -> None:
         check_settings(settings)
         self._why = why
+        self._roster = Roster(settings, None) if roster is None else roster
         self.lines = {
             name: tuple(
                 PartyConnection(name, settings.lease, n)
@@ -45,7 +52,7 @@ class ServiceMembers:
 
     def party(self, identity: str, name: str, clients: int) -> PartyConnection:
         known = self._agents.get(identity)
-        if known is None or known[0] != name:
+        if known is None or known[0] != name or not self._roster.agent(*known):
             raise RefusedStream(f"there is no agent {identity!r:.80} of a party {name!r:.80} here")
         if name not in self.lines:
             raise RefusedStream(f"party {name} {self._why}")

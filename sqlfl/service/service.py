@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -23,7 +24,9 @@ from sqlfl.service.frames import Frame, Receiver, spoken
 from sqlfl.service.members import ServiceMembers
 from sqlfl.service.outbox import Outbox
 from sqlfl.service.pages import Pages
+from sqlfl.service.party_connection import PartyConnection
 from sqlfl.service.passes import checked, from_bearer, over_at, study_of
+from sqlfl.service.roster import Roster
 from sqlfl.service.server import ENDS, CoordinatorServer, FlightSql, Times
 from sqlfl.service.settings import CoordinatorSettings, check_location
 from sqlfl.service.status import ServiceStatus
@@ -52,6 +55,8 @@ class Service:
 
     flight_sql : makes what answers clients of Flight SQL, where `flight_sql` of the settings says
     that they are served.
+
+    path : the file of the settings, whose names are looked at again at every call (`Roster`).
     """
 
     def __init__(
@@ -64,6 +69,7 @@ class Service:
         status: str | None = None,
         status_open: bool = False,
         flight_sql: FlightSqlMaker | None = None,
+        path: Path | None = None,
     ) -> None:
         check_location(location, insecure=insecure)
         if settings.flight_sql and insecure:
@@ -71,7 +77,8 @@ class Service:
                 "flight_sql is for clients with certificates, and there are none without TLS",
                 hint="sqlfl gateway serves clients on this machine",
             )
-        members = ServiceMembers(settings)
+        self._roster = Roster(settings, path)
+        members = ServiceMembers(settings, roster=self._roster)
         credentials = Credentials() if insecure else settings.credentials(settings.name)
         self._settings, self._state = settings, state
         self._authority = credentials.authority
@@ -178,6 +185,8 @@ class Service:
         try:
             while calls.carries(sender):
                 frame = receiver.receive()
+                if not self._roster.analyst(study, analyst):
+                    raise RefusedStream(_gone(study, analyst))
                 if sender.full:
                     raise RefusedStream("the analyst asks, and does not read the answers")
                 if frame.kind == PING:
@@ -266,10 +275,19 @@ class Service:
                 raise RefusedStream(error.message) from error
             if analyst != identity:
                 raise RefusedStream("the pass is of another analyst than the certificate")
-        known = self._settings.studies.get(study)
-        if known is None or analyst not in known.analysts:
-            raise RefusedStream(f"there is no study {study!r:.80} of analyst {analyst!r:.80} here")
+        if not self._roster.analyst(study, analyst):
+            raise RefusedStream(_gone(study, analyst))
         return analyst
+
+    def _check(self, study: str, analyst: str, line: PartyConnection) -> None:
+        """Raise PolicyError if the analyst, or the agent, was taken out of the settings."""
+        if not self._roster.analyst(study, analyst):
+            raise PolicyError(_gone(study, analyst), hint="ask who runs the coordinator")
+        if not self._roster.agent(line.party, line.first):
+            raise PolicyError(
+                f"the agent of {line.party}/{line.first} may not come here any more",
+                hint="ask who runs the coordinator",
+            )
 
     def _desk(self, study: str, analyst: str) -> AnalystSession:
         with self._lock:
@@ -283,9 +301,13 @@ class Service:
                 names = self._settings.studies[study].parties
                 parties = {name: self._lines[name] for name in names}
                 session = self._desks[study, analyst] = AnalystSession(
-                    study, analyst, parties, path
+                    study, analyst, parties, path, partial(self._check, study, analyst)
                 )
             return session
+
+
+def _gone(study: str, analyst: str) -> str:
+    return f"there is no study {study!r:.80} of analyst {analyst!r:.80} here"
 
 
 def _make(folder: Path) -> bool:

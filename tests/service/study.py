@@ -79,13 +79,30 @@ def settings(folder: Path, parties: Mapping[str, int], **other: float) -> Coordi
     )
 
 
+def write_settings(path: Path, own: CoordinatorSettings) -> None:
+    """Write these as the file of a coordinator's settings."""
+    lines = [f'{name} = "{getattr(own, name)}"' for name in
+             ("name", "key", "certificate", "authority")]  # fmt: skip
+    lines += [f"{name} = {getattr(own, name)}" for name in ("lease", "heartbeat")]
+    for party, member in own.parties.items():
+        lines += [f"[parties.{party}]", f"agents = {list(member.agents)}"]
+    for study, members in own.studies.items():
+        lines += [f"[studies.{study}]", f"parties = {list(members.parties)}"]
+        lines.append(f"analysts = {list(members.analysts)}")
+    path.write_text("\n".join(lines))
+
+
 @contextmanager
 def serving(
-    folder: Path, own: CoordinatorSettings, state: Path | None = None, status: str | None = None
+    folder: Path,
+    own: CoordinatorSettings,
+    state: Path | None = None,
+    status: str | None = None,
+    path: Path | None = None,
 ) -> Iterator[Running]:
     service = Service(
         own, "grpc+tls://127.0.0.1:0", state, insecure=False, status=status,
-        flight_sql=FlightSqlCalls,
+        flight_sql=FlightSqlCalls, path=path,
     )  # fmt: skip
     try:
         yield Running(folder, service, f"grpc+tls://127.0.0.1:{service.port}")
@@ -123,16 +140,21 @@ def studied(
     state: Path | None = None,
     *,
     open: bool = True,
+    path: Path | None = None,
     **other: float,
 ) -> Iterator[Running]:
-    """A study `heart` of `alice` and `carol` over these parties, of one client each."""
+    """A study `heart` of `alice` and `carol` over these parties, of one client each. path : the
+    file that the coordinator's settings are in."""
     given = {"lease": 5.0, "heartbeat": 0.5, **other}
     own = settings(folder, dict.fromkeys(databases, 1), **given)
+    if path is not None:
+        write_settings(path, own)
     with ExitStack() as stack:
-        study = stack.enter_context(serving(folder, own, state))
+        study = stack.enter_context(serving(folder, own, state, path=path))
         for party, con in databases.items():
             stack.enter_context(joined(study, party, con, open=open))
         yield study
 
 
-__all__ = ["AUTHORITY", "closing", "identity", "joined", "serving", "settings", "studied"]
+__all__ = ["AUTHORITY", "closing", "identity", "joined", "serving", "settings", "studied",
+           "write_settings"]  # fmt: skip
