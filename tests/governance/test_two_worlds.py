@@ -35,18 +35,20 @@ ROWS = 60
 PATIENTS: Table = ("memory", "main", "patients")
 VISITS: Table = ("memory", "main", "visits")
 MADE = f"""CREATE TABLE patients AS SELECT i AS pid, 'n' || i AS ssn,
-    (20 + i * i % 60)::INTEGER AS age, sin(i) AS bmi, i * 7 % 10 < 4 AS ill, 'w' || i % 4 AS ward
+    (20 + i * i % 60)::INTEGER AS age, sin(i) AS bmi, i * 7 % 10 < 4 AS ill, 'w' || i % 4 AS ward,
+    {{'a': i % 5, 'b': i % 3}} AS info
   FROM range({ROWS}) AS r(i);
 CREATE TABLE visits AS SELECT i % {ROWS} AS pid, 'n' || i % {ROWS} AS ssn,
     (i % 9)::INTEGER AS cost, 'c' || i % 3 AS code
   FROM range({2 * ROWS}) AS r(i)"""
 ALL_MODES = ("labels", "predictions", "moments", "identifiers", "weights", "metrics")
-COLUMNS = {"patients": ("pid", "ssn", "age", "bmi", "ill", "ward"),
+COLUMNS = {"patients": ("pid", "ssn", "age", "bmi", "ill", "ward", "info"),
            "visits": ("pid", "ssn", "cost", "code")}  # fmt: skip
 SECRETS: dict[str, tuple[str, ...]] = {
     "age": ("77", "NULL", "-5", "300", "0"), "bmi": ("5.0", "NULL", "-1e300", "'nan'"),
     "ill": ("NOT ill", "NULL"), "ward": ("'w9'", "NULL", "'7'"),
     "ssn": ("'m4'", "'n1000'"), "pid": ("517", "100000"),
+    "info": ("{'a': 3, 'b': 3}", "{'a': NULL, 'b': 1}", "NULL"),
 }  # fmt: skip
 """Of one row: what a column has in the other world. A key has that wherever it is, so that the same
 rows are joined by it."""
@@ -120,6 +122,7 @@ def _default(policy: TrainingPolicy) -> str:
 VALUES = {
     "age": ("30", "77", "40.5"), "bmi": ("0.5", "0"), "ill": ("TRUE",), "ward": ("'w1'",),
     "pid": ("17", "128"), "ssn": ("'n17'", "'n5'"), "cost": ("3",), "code": ("'c1'",),
+    "info": ("{'a': 2, 'b': 2}",),
 }  # fmt: skip
 
 
@@ -149,6 +152,15 @@ def some_value(draw: random.Random, name: str = "") -> str:
             f"(SELECT count(*) FROM patients q WHERE q.pid = p.pid AND q.{name} = {value})",
             "sum(p.age) OVER (PARTITION BY p.ward)", "p.ward LIKE 'w%'", "p.age / 7", "ln(p.age)",
             f"EXISTS (SELECT 1 FROM visits v WHERE v.pid = p.pid AND p.{name} IS NOT NULL)",
+            f"max(p.{name}) OVER ()", f"rank() OVER (ORDER BY p.{name})",
+            f"count(*) OVER (PARTITION BY p.{name})", "lag(p.age) OVER (ORDER BY p.pid)",
+            "lead(p.age) OVER (PARTITION BY p.ward ORDER BY p.pid)", "p.info.a",
+            "p.info.a = p.info.b", "p.ward COLLATE NOCASE = 'W1'", "TRY(CAST(p.info.b AS TINYINT))",
+            f"p.pid IN (SELECT v.pid FROM visits v WHERE v.cost > 3 AND p.{name} IS NULL)",
+            f"(SELECT count(*) FROM visits v WHERE v.cost > 3 OR p.{name} = {value})",
+            f"(WITH w AS (SELECT v.pid, max(v.cost) AS m FROM visits v WHERE p.{name} = {value} "
+            "GROUP BY v.pid) SELECT w.m FROM w WHERE w.pid = p.pid)",
+            f"(SELECT sum(q.age) FROM patients q WHERE q.pid = p.pid GROUP BY q.{name})",
         )
     )  # fmt: skip
 
@@ -178,6 +190,20 @@ def some_condition(draw: random.Random, name: str = "") -> str:
             f"CASE WHEN p.{name} = {value} THEN CAST('x' AS BOOLEAN) ELSE TRUE END",
             f"(p.{name} IS NOT NULL) IS TRUE", "p.pid = p.ssn", "TRUE",
             f"coalesce(p.{name} = {value}, TRUE)", "p.pid IS NOT DISTINCT FROM p.pid",
+            "p.info.a = p.info.b", "p.info.a = p.pid", "p.info = p.info", "p.info.a IS NOT NULL",
+            "p.ward COLLATE NOCASE = 'W1'", "p.ssn COLLATE NOCASE = p.ssn",
+            "EXISTS (SELECT 1 FROM visits v GROUP BY v.pid HAVING v.pid = p.pid AND count(*) > 1)",
+            f"NOT EXISTS (SELECT 1 FROM visits v WHERE v.pid = p.pid AND p.{name} = {value})",
+            "p.pid = ANY (SELECT v.pid FROM visits v WHERE v.cost = p.age)",
+            f"EXISTS (WITH w AS (SELECT v.pid FROM visits v WHERE p.{name} = {value}) "
+            "SELECT 1 FROM w WHERE w.pid = p.pid)",
+            f"(p.pid, p.{name}) IN (SELECT v.pid, {value} FROM visits v)",
+            "EXISTS (SELECT 1 FROM visits v WHERE v.pid = p.pid OFFSET 1)",
+            f"EXISTS (SELECT 1 FROM visits v WHERE v.pid = p.pid OR p.{name} = {value})",
+            f"EXISTS (SELECT 1 FROM (SELECT v.pid FROM visits v LIMIT 40) v WHERE v.pid = p.pid "
+            f"AND p.{name} IS NOT NULL)", "p.pid IN (FROM visits SELECT pid WHERE cost > 3)",
+            f"p.pid IN (SELECT v.pid FROM visits v INTERSECT SELECT q.pid FROM patients q "
+            f"WHERE q.{name} = {value})",
         )
     )  # fmt: skip
 
@@ -186,10 +212,10 @@ def some_source(draw: random.Random) -> str:
     name = some_column(draw)
     value, condition = draw.choice(VALUES[name]), some_condition(draw, name)
     listed = " UNION ALL ".join(f"SELECT {v} AS ssn" for v in ("'n17'", "'n5'", "'n8'"))
-    inner = "pid, ssn, age, bmi, ill, ward"
+    inner = "pid, ssn, age, bmi, ill, ward, info"
     other, key = some_column(draw), some_column(draw, "v")
     made = {"pid": "p.pid", "ssn": "p.ssn", "age": "max(p.age)", "bmi": "avg(p.bmi)",
-            "ill": "bool_or(p.ill)", "ward": "min(p.ward)"}  # fmt: skip
+            "ill": "bool_or(p.ill)", "ward": "min(p.ward)", "info": "max(p.info)"}  # fmt: skip
     grouped = ", ".join(f"{expression} AS {column}" for column, expression in made.items())
     all_of = ", ".join(f"p.{column}" for column in made)
     joins = (
@@ -200,6 +226,19 @@ def some_source(draw: random.Random) -> str:
         "patients p LEFT JOIN visits v ON v.ssn = p.ssn",
         "patients p SEMI JOIN visits v ON v.pid = p.pid",
         f"patients p ANTI JOIN visits v ON v.pid = p.pid AND {condition}",
+        "patients p FULL JOIN visits v ON v.pid = p.pid",
+        f"visits v RIGHT JOIN patients p ON v.pid = p.pid AND {condition}",
+        f"patients p, LATERAL (SELECT v.cost FROM visits v WHERE v.pid = p.pid AND {condition}) v",
+        f"patients p LEFT JOIN LATERAL (SELECT p.{name} AS x WHERE {condition}) v ON TRUE",
+        "patients p JOIN (SELECT v.pid, max(v.cost) AS cost FROM visits v GROUP BY v.pid) v "
+        "ON v.pid = p.pid",
+        "patients p JOIN (SELECT v.pid FROM visits v GROUP BY v.pid HAVING count(*) > 1) v "
+        "ON v.pid = p.pid",
+        f"patients p JOIN (SELECT q.{name} FROM patients q GROUP BY q.{name}) v "
+        f"ON v.{name} = p.{name}",
+        "patients p JOIN patients v ON v.info.a = p.info.b",
+        "patients p ASOF JOIN visits v ON v.pid = p.pid AND v.cost <= p.age",
+        "patients p POSITIONAL JOIN visits v",
     )  # fmt: skip
     constants = (
         "patients p JOIN (VALUES ('n17'), ('n5')) AS v(ssn) ON v.ssn = p.ssn",
@@ -210,6 +249,15 @@ def some_source(draw: random.Random) -> str:
     )  # fmt: skip
     plain = (
         *["patients p"] * 2, f"(SELECT {inner} FROM patients p WHERE {condition}) AS p",
+        "(SELECT COLUMNS('.*') FROM patients) AS p", f"(FROM patients SELECT {inner}) AS p",
+        f"(SELECT * REPLACE ({name} AS age) FROM patients) AS p",
+        f"(SELECT * EXCLUDE ({name}), pid AS {name} FROM patients) AS p",
+        f"(SELECT {all_of}, row_number() OVER (ORDER BY p.{name}) AS x FROM patients p) AS p",
+        f"(SELECT {all_of}, max(p.age) OVER w AS x FROM patients p "
+        f"WINDOW w AS (PARTITION BY p.{name})) AS p",
+        f"(WITH w AS (SELECT {inner} FROM patients p WHERE {condition}) FROM w) AS p",
+        "(SELECT pid, v AS age FROM (SELECT pid, age, info.a AS a FROM patients) "
+        "UNPIVOT (v FOR n IN (age, a))) AS p",
         f"(SELECT {all_of}, CAST(p.{name} AS TINYINT) AS x FROM patients p) AS p",
     )  # fmt: skip
     apart = (
@@ -223,6 +271,9 @@ def some_source(draw: random.Random) -> str:
         f"(SELECT {grouped} FROM patients p GROUP BY p.pid, p.ssn, p.{name}) AS p",
         f"(SELECT max(p.pid) AS pid FROM patients p GROUP BY p.{name}) AS p",
         f"(SELECT p.{name}, count(*) AS age FROM patients p GROUP BY 1) AS p",
+        "(SELECT max(p.pid) AS pid FROM patients p GROUP BY p.info.a) AS p",
+        f"(SELECT max(p.pid) AS pid FROM patients p GROUP BY GROUPING SETS ((p.{name}), ())) AS p",
+        "(SELECT max(p.pid) AS pid, p.ward COLLATE NOCASE AS ward FROM patients p GROUP BY 2) p",
         f"(SELECT max(p.pid) AS pid FROM patients p GROUP BY {condition}) AS p",
         f"(SELECT max(p.pid) AS pid FROM patients p GROUP BY CUBE (p.{name}, p.{other})) AS p",
         f"(SELECT max(p.pid) AS pid FROM patients p GROUP BY p.{other} "
@@ -350,7 +401,13 @@ def leaves(
             if shown.get(role):
                 own.append(str(value))
         told.append(tuple(own))
-        keys.append(tuple(v for role, v in zip(roles, row, strict=True) if role == "join"))
+        keys.append(
+            tuple(
+                str(value) if isinstance(value, dict) else value
+                for role, value in zip(roles, row, strict=True)
+                if role == "join"
+            )
+        )
     counts = Counter(keys)
     pattern = Counter((own, counts[key], None in key) for own, key in zip(told, keys, strict=True))
     return sorted(pattern.items())
@@ -636,7 +693,7 @@ TIMES = ("seconds", "created", "trained", "version")
 FIRST = "GRANT JOIN (pid), PREDICT ON patients TO 'acme' UNDER r"
 SCORED = """PREDICT MODEL own ID (lab.tests.pid)
   FROM (SELECT t.crp FROM clinic.patients p JOIN lab.tests t ON p.pid = t.pid)"""
-HIDDEN = ("age", "bmi", "ill", "ward")
+HIDDEN = ("age", "bmi", "ill", "ward", "info")
 """Columns that are no keys, whose hashes would differ."""
 
 
@@ -670,23 +727,70 @@ class Side:
             return found, list(self.sent)
 
 
+MEASURES = ("METRICS", "CONTRIBUTIONS", "RESIDUALS", "IMPORTANCE", "INFERENCE", "SKEW")
+BESIDE = (
+    "(SELECT count(*) FROM visits v WHERE v.pid = t.pid)",
+    "(SELECT max(v.cost) FROM visits v WHERE v.pid = t.pid)",
+    "(SELECT avg(l.crp) FROM lab.tests l WHERE l.pid = p.pid)",
+    "EXISTS (SELECT 1 FROM visits v WHERE v.pid = t.pid)",
+    "(SELECT count(*) FROM lab.tests l WHERE l.pid = p.pid AND l.sick)",
+)
+"""Values of one party's rows that follow from another party's."""
+
+
+def between_parties(draw: random.Random) -> str:
+    name = some_column(draw)
+    value = draw.choice(VALUES[name])
+    return draw.choice(
+        (
+            "p.pid IN (SELECT l.pid FROM lab.tests l WHERE l.crp > 0)",
+            "p.pid NOT IN (SELECT l.pid FROM lab.tests l WHERE l.crp > 0)",
+            "EXISTS (SELECT 1 FROM lab.tests l WHERE l.pid = p.pid)",
+            f"EXISTS (SELECT 1 FROM lab.tests l WHERE l.pid = p.pid AND p.{name} = {value})",
+            f"NOT EXISTS (SELECT 1 FROM lab.tests l WHERE l.pid = p.pid AND p.{name} = {value})",
+            "NOT EXISTS (SELECT 1 FROM lab.tests l WHERE l.pid = p.pid AND l.sick)",
+            f"EXISTS (WITH w AS (SELECT l.pid FROM lab.tests l) SELECT 1 FROM w "
+            f"WHERE w.pid = p.pid AND p.{name} IS NOT NULL)",
+            f"t.pid IN (SELECT q.pid FROM patients q WHERE q.{name} = {value})",
+            f"t.pid IN (SELECT q.pid FROM patients q GROUP BY q.pid "
+            f"HAVING max(q.{name}) = {value})",
+            f"NOT EXISTS (SELECT 1 FROM patients q WHERE q.pid = t.pid AND q.{name} = {value})",
+            "(SELECT count(*) FROM visits v WHERE v.pid = t.pid) > 1",
+            f"(SELECT max(q.age) FROM patients q WHERE q.pid = t.pid AND q.{name} IS NULL) > 30",
+            f"t.crp > 0 OR p.{name} = {value}",
+            f"t.sick = (p.{name} = {value})",
+        )
+    )  # fmt: skip
+
+
+def _of_clinic(text: str) -> str:
+    return text.replace("patients", "clinic.patients").replace("visits", "clinic.visits")
+
+
 def a_statement(draw: random.Random) -> str:
     """Over a table of the clinic and one of the analyst's."""
     condition, source = some_condition(draw), some_source(draw)
-    source = source.replace("patients", "clinic.patients").replace("visits", "clinic.visits")
-    where = f"WHERE {condition}".replace("patients", "clinic.patients")
-    where = where.replace("visits", "clinic.visits") * (draw.random() < 0.5)
-    value = draw.choice(("", "", "p.age, ", "p.bmi, ", f"{some_value(draw)} AS x, "))
-    value = value.replace("patients", "clinic.patients").replace("visits", "clinic.visits")
+    if draw.random() < 0.3:
+        condition = between_parties(draw)
+    source, where = _of_clinic(source), _of_clinic(f"WHERE {condition}") * (draw.random() < 0.5)
+    beside = (f"{some_value(draw)} AS x, ", f"{draw.choice(BESIDE)} AS x, ")
+    value = _of_clinic(draw.choice(("", "", "p.age, ", "p.bmi, ", *beside)))
     # the clinic's table on the right of a LEFT JOIN, with tests that find no patient
     on = draw.choice(("p.pid = t.pid", "p.pid = t.pid", "p.pid = t.pid - 7"))
     join = f"FROM {source} JOIN lab.tests t ON p.pid = t.pid {where}"
     if source == "clinic.patients p" and draw.random() < 0.4:
         join = f"FROM lab.tests t LEFT JOIN {source} ON {on} {where}"
+    measured = f"FROM (SELECT t.crp, t.y {join})"
     return draw.choice(
         (
             f"PREDICT MODEL own ID (lab.tests.pid) FROM (SELECT t.crp {join})",
             f"PREDICT MODEL own ID (lab.tests.pid) FROM (SELECT t.crp {join})",
+            f"{draw.choice(MEASURES)} OF MODEL own {measured}",
+            f"CHECK TARGET y FROM (SELECT {value}t.crp, t.y {join})",
+            f"EXPLAIN TRAIN MODEL m USING linear_regression TARGET y FROM (SELECT {value}t.crp, "
+            f"t.y {join})",
+            "TRAIN OR REPLACE MODEL m USING linear_regression TARGET y TRANSFORM (auto) WITH "
+            f"(epochs = 2) FROM (SELECT {value}t.crp, t.y {join})",
             f"EVALUATE MODEL own FROM (SELECT t.crp, t.y {join})",
             "TRAIN OR REPLACE MODEL m USING linear_regression TARGET y WITH (algorithm = 'sgd', "
             f"epochs = 1) FROM (SELECT {value}t.crp, t.y {join})",
@@ -718,7 +822,7 @@ def the_policy(draw: random.Random, column: str, secret: str) -> tuple[str, list
 
 
 def test_statements_in_two_worlds(monkeypatch: pytest.MonkeyPatch) -> None:
-    number = 300 if depth.THOROUGH else 3 if depth.QUICK else 10
+    number = 600 if depth.THOROUGH else 3 if depth.QUICK else 10
     serve = LocalTransport._serve
     receiving: list[bytes] = []
 
