@@ -127,6 +127,12 @@ class Parser(Operators):
         text = self.sql[tokens[0].start : tokens[-1].end + 1]
         return exp.DataType(this=exp.DType.USERDEFINED, kind=text)
 
+    def _parse_user_defined_type(self, identifier: exp.Identifier) -> exp.DataType:
+        """Skip the type's name, which is not read as SQL: quotes may stand in it."""
+        while self._match(T.DOT):
+            self._advance_any()
+        return exp.DataType(this=exp.DType.USERDEFINED, kind=identifier.name)
+
     def _parse_interval(
         self, require_interval: bool = True, parse_function_unit: bool = True
     ) -> exp.Interval | None:

@@ -418,8 +418,31 @@ def _of_tables(on: exp.Expr) -> exp.Expr:
 
 
 def is_cohort(condition: exp.Expr) -> bool:
-    """Return whether the condition is IN, EXISTS or their negation, of a subquery."""
-    return _cohort(condition) is not None
+    """Return whether the condition is IN, EXISTS or their negation, of a subquery over one table,
+    without subqueries of its own, or of no SELECT.
+    """
+    cohort = _cohort(condition)
+    if cohort is None:
+        return False
+    select = cohort.query.unnest()
+    where = select.args.get("where")
+    nested = where is not None and where.find(exp.Query) is not None
+    return not (isinstance(select, exp.Select) and (nested or select.args.get("joins")))
+
+
+def of_existence(query: exp.Query) -> exp.Query:
+    """Return the query of EXISTS without `LIMIT 1` and the like, which leaves a row if there is
+    one.
+    """
+    select = query.unnest()
+    limit = select.args.get("limit")
+    number = limit.expression if isinstance(limit, exp.Limit) else None
+    is_some = isinstance(number, exp.Literal) and number.is_int and int(number.this) > 0
+    if not is_some or select.args.get("offset"):
+        return query
+    whole = query.copy()
+    whole.unnest().set("limit", None)
+    return whole
 
 
 def _cohort(node: exp.Expr) -> _Cohort | None:
@@ -430,7 +453,7 @@ def _cohort(node: exp.Expr) -> _Cohort | None:
         inner = inner.this.unnest()
     value = None
     if isinstance(inner, exp.Exists):
-        query = inner.this
+        query = of_existence(inner.this)
     elif isinstance(inner, exp.In):
         value, query = inner.this, inner.args.get("query")
     elif isinstance(inner, exp.EQ | exp.NEQ):  # `= ANY` is IN, `<> ALL` is NOT IN

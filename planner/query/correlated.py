@@ -21,7 +21,7 @@ from sqlfl.planner.grammar.spans import plan_error, span_of
 from sqlfl.planner.grammar.trees import nodes
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query import types
-from sqlfl.planner.query.cohorts import Cohorts, Presence, is_cohort, scope_within
+from sqlfl.planner.query.cohorts import Cohorts, Presence, is_cohort, of_existence, scope_within
 from sqlfl.planner.query.collations import BYTES, collation, common, compared_text
 from sqlfl.planner.query.ctes import Environment, with_ctes
 from sqlfl.planner.query.draft import Draft
@@ -565,11 +565,12 @@ def _counted(exists: exp.Exists) -> exp.Subquery | None:
     """Return the number of rows of the subquery. None if it has clauses that change whether there
     are rows: an aggregate has one of none.
     """
-    select = exists.this.unnest()
+    select = of_existence(exists.this).unnest()
     if not isinstance(select, exp.Select) or any(map(has_calls, select.expressions)):
         return None
-    given = {key for key, value in select.args.items() if value}
     counted = select.copy()
+    counted.set("order", None)
+    given = {key for key, value in counted.args.items() if value}
     counted.set("expressions", [exp.Anonymous(this="count", expressions=[exp.Star()])])
     return exp.Subquery(this=counted) if given <= _ROWS else None
 

@@ -35,9 +35,9 @@ from sqlfl.planner.query.scopes import Scope
 
 INSTEAD_OF_SUBQUERY = (
     "a mean, sum or count over rows with an equal key may be a column: (SELECT avg(u.x) FROM "
-    "party.table AS u WHERE u.key = t.key); for IN and EXISTS join each key once, as a plain JOIN "
-    "repeats rows: JOIN (SELECT DISTINCT key FROM party.table) AS d ON d.key = t.key; write one "
-    "value as a number"
+    "party.table AS u WHERE u.key = t.key); IN and EXISTS stand in WHERE or in a column, and join "
+    "by equalities or windows of days: u.key = t.key AND u.day BETWEEN t.day - 7 AND t.day; write "
+    "one value as a number"
 )
 """The hint for a subquery over another party's table."""
 CONDITION = "JOIN ... ON a.x = b.y, or USING (column); each row with every row: CROSS JOIN"

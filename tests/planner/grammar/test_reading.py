@@ -260,6 +260,7 @@ QUERIES = (
     "SELECT x, y, FROM t,", "SELECT `x y`, \"a\"\"b\" FROM `t`",
     "SELECT x FROM read_csv('a.csv', header := true, delim => ',')",
     "SELECT x FROM t JOIN u NEAREST 3 BY DISTANCE t.v <-> u.v",
+    'SELECT x::"a""b", CAST(y AS s."c""d"[]) FROM t',
 )  # fmt: skip
 
 

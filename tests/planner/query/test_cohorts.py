@@ -104,6 +104,24 @@ QUERIES = {
     "not in, of groups": """
         SELECT p.age FROM register.people p WHERE p.id NOT IN (
           SELECT customer FROM shop.orders GROUP BY customer HAVING count(*) > 1)""",
+    "in, of a join of its party": """
+        SELECT p.age FROM register.people p WHERE p.id IN (SELECT o.customer FROM shop.orders o
+          JOIN shop.items i ON i.order_id = o.id WHERE i.quantity < o.amount)""",
+    "not in, of a join of its party": """
+        SELECT p.age FROM register.people p WHERE p.id NOT IN (SELECT o.customer FROM shop.orders o,
+          shop.items i WHERE i.order_id = o.id AND i.quantity > 1)""",
+    "exists, of a LEFT JOIN of its party": """
+        SELECT p.age FROM register.people p WHERE NOT EXISTS (SELECT 1 FROM shop.orders o
+          LEFT JOIN shop.items i ON i.order_id = o.id
+          WHERE o.customer = p.id AND i.price IS NULL)""",
+    "exists, with a subquery of its party": """
+        SELECT p.age FROM register.people p WHERE EXISTS (SELECT 1 FROM shop.orders o
+          WHERE o.customer = p.id AND o.id IN (SELECT order_id FROM shop.items))""",
+    "exists, with a limit": """
+        SELECT p.age FROM register.people p WHERE EXISTS (SELECT 1 FROM clinic.visits v
+          WHERE v.person = p.id LIMIT 1) AND NOT EXISTS (SELECT 1 FROM shop.orders o
+          JOIN shop.items i ON i.order_id = o.id WHERE o.customer = p.id
+          ORDER BY i.price LIMIT 1)""",
     "in a window": """
         SELECT o.id FROM shop.orders o WHERE EXISTS (SELECT 1 FROM register.weather w
           WHERE w.day BETWEEN o.day - 1 AND o.day AND w.temp < 2)""",
