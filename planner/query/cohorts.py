@@ -451,7 +451,7 @@ def _cohort(node: exp.Expr) -> _Cohort | None:
     negated = isinstance(inner, exp.Not)
     if negated:
         inner = inner.this.unnest()
-    value = None
+    value, query = None, None
     if isinstance(inner, exp.Exists):
         query = of_existence(inner.this)
     elif isinstance(inner, exp.In):
