@@ -8,7 +8,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,12 @@ from adbc_driver_flightsql import DatabaseOptions
 
 import sqlfl
 from sqlfl.base.errors import Error, ModelError
+from sqlfl.contract.schema import Address
+from sqlfl.coordinator.protection import Watched
 from sqlfl.gateway import calls
 from sqlfl.gateway.server import Gateway
 from sqlfl.gateway.statements import NOTES, Statements
+from sqlfl.messages import Message
 from sqlfl.service import certificates as ct
 from sqlfl.service.stream import Credentials
 from tests.depth import THOROUGH
@@ -294,10 +298,28 @@ def waited(until: Callable[[], bool]) -> bool:
     return False
 
 
+@pytest.fixture
+def rounds(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Set once a training has made some rounds, so that there is a model to keep."""
+    begun, exchange, made = threading.Event(), Watched.exchange, count()
+
+    def exchanged(self: Watched, requests: Mapping[Address, Message]) -> dict[Address, Message]:
+        if next(made) > 20:
+            begun.set()
+        return exchange(self, requests)
+
+    monkeypatch.setattr(Watched, "exchange", exchanged)
+    return begun
+
+
 def test_a_cancel_ends_a_training_at_its_round(
-    cursor: flight_sql.Cursor, fed: sqlfl.Federation
+    cursor: flight_sql.Cursor, fed: sqlfl.Federation, rounds: threading.Event
 ) -> None:
-    threading.Timer(1.5, cursor.adbc_cancel).start()
+    def cancel() -> None:
+        rounds.wait(60)
+        cursor.adbc_cancel()
+
+    threading.Thread(target=cancel).start()
     with pytest.raises(adbc_driver_manager.OperationalError, match="CANCELLED"):
         cursor.execute(ENDLESS)
     assert waited(lambda: fed.models == ("long",))
@@ -319,14 +341,14 @@ with flight_sql.connect(location, db_kwargs={header: "Bearer a token of a test"}
 @pytest.mark.slow
 @pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGINT])
 def test_a_client_that_dies_ends_its_training(
-    gateway: Gateway, fed: sqlfl.Federation, ending: signal.Signals
+    gateway: Gateway, fed: sqlfl.Federation, rounds: threading.Event, ending: signal.Signals
 ) -> None:
     header = DatabaseOptions.AUTHORIZATION_HEADER.value
     command = [sys.executable, "-c", KILLED, gateway.location, header, ENDLESS]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as client:
         assert client.stdout is not None
         assert client.stdout.readline() == b"ready\n"
-        time.sleep(1.5)
+        assert rounds.wait(60)
         assert fed.models == ()
         os.kill(client.pid, ending)
         client.wait(20)
