@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from functools import partial
 
@@ -19,7 +19,6 @@ from sqlfl.governance.policies import JOIN, Ruling
 from sqlfl.governance.policy_evaluation import has
 from sqlfl.governance.proposals import Read, row_keys_of
 from sqlfl.governance.scopes import Table
-from sqlfl.options.policies import TrainingPolicy, strictest
 from sqlfl.udfs import sql
 from sqlfl.udfs.labels.label_lineage import way_to_label
 from sqlfl.udfs.labels.label_noise import draw_of
@@ -126,10 +125,3 @@ def reserved(proposed: Read, asked: Asking) -> dict[int, float]:
         for most in [noising.allowance(item, demand.entries)]
         if most is not None
     }
-
-
-def strictest_of(ruling: Ruling, tables: Iterable[Table] | None) -> TrainingPolicy:
-    """Return the strictest policy over these tables, or over all tables granted to the analyst."""
-    tables_of_rules = [grant.table for grant in ruling.grants] if tables is None else tables
-    rules = ruling.rules(tables_of_rules)
-    return strictest(rules or ruling.policies.values())

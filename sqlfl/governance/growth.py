@@ -241,3 +241,25 @@ COPIED = (
     "nullif", "split_part", "array_to_string", "array_pop_back", "wavg", "weighted_avg",
 )  # fmt: skip
 """Macros of DuckDB in which an argument occurs twice."""
+SHORT_TEXTS = ("md5", "sha1", "sha256", "dayname", "monthname", "chr", "json_type")
+"""Functions that have a short text."""
+OF_NUMBERS = ("+", "-", "&", "|", "<<", ">>", "xor", "~", "nullif")
+"""Functions that have numbers of numbers, and other results of others."""
+OF_TEXTS = (
+    "base64", "bin", "decode", "encode", "from_base64", "from_binary", "from_hex", "hex", "lcase",
+    "left_grapheme", "lower", "ltrim", "nfc_normalize", "overlay", "regexp_escape", "reverse",
+    "right_grapheme", "rtrim", "split", "split_part", "str_split", "strftime", "string_split",
+    "string_to_array", "strip_accents", "substring_grapheme", "to_base64", "to_binary", "to_hex",
+    "translate", "trim", "ucase", "unbin", "unhex", "upper", "url_decode", "url_encode",
+)  # fmt: skip
+"""Functions that have a text of any arguments."""
+SAME_LISTS = (
+    "list_concat", "list_cat", "array_concat", "array_cat", "array_pop_back", "array_pop_front",
+    "array_reverse", "list_reverse", "list_distinct", "array_distinct", "list_intersect",
+    "array_intersect", "list_sort", "array_sort", "list_reverse_sort", "array_reverse_sort", "+",
+)  # fmt: skip
+"""Functions that have a list of the same type as their lists."""
+OF_ONE_LIST = (
+    "list_any_value", "list_first", "list_last", "list_max", "list_median", "list_min", "list_mode",
+)  # fmt: skip
+"""Functions that have an element of a list."""

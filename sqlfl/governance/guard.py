@@ -15,7 +15,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
@@ -29,7 +29,6 @@ from sqlfl.contract.request import (
     REFUSED,
     WAITING,
     Verdict,
-    digest,
     request_from_json,
     verdicts_to_json,
 )
@@ -40,7 +39,7 @@ from sqlfl.contract.schema import (
     specifications_from_json,
 )
 from sqlfl.contract.study import TRAIN, ApprovedStudy, study_from_json
-from sqlfl.governance.accounting import Accounting, reserved, strictest_of
+from sqlfl.governance.accounting import Accounting, reserved
 from sqlfl.governance.approvals import Approvals, Filed
 from sqlfl.governance.differencing import Differencing
 from sqlfl.governance.fragments import Fragments
@@ -50,7 +49,6 @@ from sqlfl.governance.models import Models
 from sqlfl.governance.modes import against, allowances
 from sqlfl.governance.open_runs import OpenRuns
 from sqlfl.governance.policies import (
-    JOIN,
     LASTING,
     Governance,
     Ruling,
@@ -59,6 +57,7 @@ from sqlfl.governance.policies import (
 from sqlfl.governance.policy_evaluation import SCORES, check_words, has, judged, refusal
 from sqlfl.governance.policy_store import Home
 from sqlfl.governance.proposals import (
+    ExaminedProposal,
     Proposal,
     Read,
     check_keys,
@@ -82,11 +81,11 @@ from sqlfl.udfs.describe import current_place, described
 
 T = TypeVar("T")
 TWICE = "a run of this name was there before: each has one of its own"
-MOST_FRAGMENTS = 256
+MAX_FRAGMENTS = 256
 """Maximum fragments of one run."""
-LONGEST_REQUEST = 1 << 20
-"""Maximum bytes of a request, which is kept if its owner must look at it."""
-MOST_PROPOSALS = 64
+MAX_REQUEST_CHARACTERS = 1 << 20
+"""Maximum characters of a request, which is kept if its owner must look at it."""
+MAX_PROPOSALS = 64
 """Maximum proposals that are kept until their runs begin."""
 ANEW = (ms.ListTables, ms.SendBlock, ms.OpenJoin, ms.ProposeStudy)
 """Requests that begin a statement."""
@@ -94,35 +93,44 @@ OUTSIDE = (ms.Keep, ms.Drop, ms.Collect)
 """Requests about models, not about a run."""
 
 
+@dataclass(frozen=True)
+class GuardedClient:
+    """Client as its guard sees it: its runs, slots, joins and blocks."""
+
+    name: str
+    slots: GuardedSlots
+    blocks: Callable[[], Collection[str]]
+    """Returns the runs of which the coordinator has blocks."""
+    end_run: Callable[[str], None]
+    """Forgets a run."""
+    interrupt: Callable[[], None]
+    """Ends the request being answered, from another thread."""
+    joins: GuardedJoins | None = None
+
+
 class Guard:
     """Guard of one client: `serve` answers a request by `answer`, or raises PolicyError.
 
-    analyst : the user of the coordinator; empty if it is not named. ends, stop : forget a run; end
-    the request being answered, from another thread. blocks : runs of which the coordinator has
-    blocks. store : records of the party's store, in which its owner may keep policies and all
-    records. required : without a policy nothing is served. trial : evaluates queries first.
-    place : database and schema of names without one; None for those that `con` has now.
+    analyst : the user of the coordinator; empty if it is not named. store : records of the party's
+    store, in which its owner may keep policies and all records. required : without a policy nothing
+    is served. trial : evaluates queries first. place : database and schema of names without one;
+    None for those that `con` has now.
     """
 
     def __init__(
         self,
         con: duckdb.DuckDBPyConnection,
-        client: str,
+        client: GuardedClient,
         analyst: str,
-        ends: Callable[[str], None],
-        stop: Callable[[], None],
-        slots: GuardedSlots,
-        blocks: Callable[[], Collection[str]],
         store: Records | None = None,
-        joins: GuardedJoins | None = None,
         *,
         required: bool = False,
         trial: Trial | None = None,
         place: tuple[str, str] | None = None,
     ) -> None:
         self._required, self._trial = required, trial
-        self._con, self._analyst, self._ends, self._slots = con, analyst, ends, slots
-        self._joins = joins
+        self._con, self._analyst = con, analyst
+        self._end_run, self._slots, self._joins = client.end_run, client.slots, client.joins
         self._place = current_place(con) if place is None else place
         self._home = Home(Records(con, self._place[0]), store)
         records = self._records = self._home.records
@@ -130,13 +138,13 @@ class Guard:
         self._reader = Fragments(analyst, self._place)
         self._approvals = Approvals(records)
         self._ledger = Ledger(records)
-        self._accounting = Accounting(con, analyst, self._ledger, slots.draws)
+        self._accounting = Accounting(con, analyst, self._ledger, client.slots.draws)
         self._differencing = Differencing(records, analyst)
-        self._keeping = Keeping(client, analyst, records)
+        self._keeping = Keeping(client.name, analyst, records)
         self._known: tuple[int, float, Ruling | None] | None = None
-        self._runs = OpenRuns(ends, stop, self._ledger)
+        self._runs = OpenRuns(client.end_run, client.interrupt, self._ledger)
         self._proposals: dict[str, Proposal] = {}
-        self._models = Models(records, analyst, blocks)
+        self._models = Models(records, analyst, client.blocks)
         self._seen: set[str] = set()
         self._rehearsed = ""
         """Description of the rehearsal that has just begun."""
@@ -170,7 +178,7 @@ class Guard:
                 return ms.Proposed(request.run, request.slot, verdicts_to_json(()))
             return answer(request)
         proposal = self._proposals.get(request.run) if isinstance(request, ms.Prepare) else None
-        rules = strictest_of(ruling, None) if proposal is None else proposal.run.every
+        rules = ruling.strictest() if proposal is None else proposal.run.every
         work = partial(self._governed, request, answer, ruling, combined=combined)
         return self._runs.in_time(request, rules, work)
 
@@ -195,11 +203,11 @@ class Guard:
                 # as in Prepared
                 return ms.JoinState(request.run, request.slot, ms.NOT_KNOWN)
             case ms.SendBlock():
-                if strictest_of(ruling, None).weights == NEVER:
+                if ruling.strictest().weights == NEVER:
                     raise refusal("weights = 'never'")
                 self._models.check_weights(request.model, ruling)
                 if isinstance(request, ms.SendCurves):
-                    return thinned(answer(request), strictest_of(ruling, None).min_cell)
+                    return thinned(answer(request), ruling.strictest().min_cell)
         return answer(request)
 
     def check_peers(self, request: ms.SetPeers) -> None:
@@ -333,7 +341,7 @@ class Guard:
         if self._trial is None:
             return self._bound(lambda: answer(request))
         tried = Tried(self._place, (request.select,), self._named([reading], ruling), run=False)
-        columns = described(self._trial.describe(self._con, tried, strictest_of(ruling, None)))
+        columns = described(self._trial.describe(self._con, tried, ruling.strictest()))
         names, types = tuple(c.name for c in columns), tuple(c.type for c in columns)
         return ms.Columns(request.run, request.slot, names, types)
 
@@ -343,14 +351,14 @@ class Guard:
         """Keep the tables for later runs, each of which is proposed by itself. All columns must be
         granted for something, and every policy must let joins last.
         """
-        if len(request.fragments) > MOST_FRAGMENTS:
-            raise PolicyError(f"{len(request.fragments)} fragments; {MOST_FRAGMENTS} are taken")
+        if len(request.fragments) > MAX_FRAGMENTS:
+            raise PolicyError(f"{len(request.fragments)} fragments; {MAX_FRAGMENTS} are taken")
         with sql.on_demand(self._con) as cursor:
             readings = [self._reader.read(cursor, text, ruling) for text in request.fragments]
         for reading in readings:
             _check_known(reading, ruling)
         tables = frozenset().union(*(reading.tables for reading in readings))
-        every = strictest_of(ruling, tables)
+        every = ruling.strictest(tables)
         if every.join_time is None:
             raise PolicyError(
                 "its owner's policy has no join_time: no join may last",
@@ -437,80 +445,91 @@ class Guard:
         request = request_from_json(propose.request)
         check_words(request)
         try:
-            views, proposed = self._fragments(propose, ruling)
+            views, read_ = self._fragments(propose, ruling)
         except PolicyError as error:
             if propose.run:
                 raise
             verdict = Verdict(ms.CLIENT, "", REFUSED, error.message)
             return ms.Proposed(propose.run, propose.slot, verdicts_to_json((verdict,)))
-        rules = {slot: strictest_of(ruling, read_) for slot, read_ in proposed.tables.items()}
-        tables = frozenset().union(*proposed.tables.values())
-        every = strictest_of(ruling, tables)
-        warm = {item.warm[0] for item in proposed.slots if item.warm is not None}
-        for model in warm:
+        draft = ExaminedProposal(propose, request, ruling, views, read_)
+        for model in draft.warm_models:
             self._models.check_unlocked(model)
-        verdicts = judged(request, proposed.slots, ruling, proposed.tables, rules, every)
-        verdicts += against(request, proposed, rules, every, partial(ruling.may, JOIN))
-        verdicts = verdicts or not_known_again(proposed, rules)
-        asked: Asking = ()
-        if not verdicts:
-            verdicts, asked = self._accounting.asked(request, propose.fragments, proposed, ruling)
-        told = ""
-        if every.approval != NEVER or every.runs_per_day is not None:
-            told = digest(propose.request, propose.specification, proposed.canonical)
-        asking, study, limit = None, None, None
-        if every.approval != NEVER and not verdicts:
-            asking = Filed(
-                told, self._analyst, _names(tables), request, propose.fragments,
-                specification=propose.specification, columns=columns_of(proposed),
-            )  # fmt: skip
-            if request.study is not None:
-                study = self._approvals.study(self._analyst, request.study)
-                may = partial(ruling.may, JOIN)
-                outside = differences(study, asking, proposed, rules, every, may)
-                asking = replace(asking, outside=outside)
-                study = None if outside else study
+        verdicts, demands = self._verdicts(draft)
+        filed, study = None, None
+        if draft.every.approval != NEVER and not verdicts:
+            filed, study = self._filed(draft)
         if not propose.run:
-            said = (
-                *(verdicts if asking is None else self._answered(asking, every.approval, study)),
-                *self._accounting.remains(asked),
-            )
-            return ms.Proposed("", propose.slot, verdicts_to_json(said))
+            if filed is not None:
+                verdicts = self._answered(filed, draft.every.approval, study)
+            verdicts = (*verdicts, *self._accounting.remains(demands))
+            return ms.Proposed("", propose.slot, verdicts_to_json(verdicts))
         if verdicts:
             raise PolicyError(verdicts[0].rule, hint=ASK)
         if propose.run in self._seen or self._models.is_of_session(propose.run):
             raise PolicyError(TWICE)
+        if filed is not None:
+            self._approvals.check(filed, within=study is not None)
+        while len(self._proposals) >= MAX_PROPOSALS:
+            self._proposals.pop(next(iter(self._proposals)))
+        self._proposals[propose.run] = self._proposal(draft, demands, study)
+        return ms.Proposed(propose.run, propose.slot, verdicts_to_json(()))
+
+    def _verdicts(self, draft: ExaminedProposal) -> tuple[tuple[Verdict, ...], Asking]:
+        """Return the rules that refuse the run, and its demands on the accounts if none does."""
+        request, read_, rules, every = draft.request, draft.read, draft.rules, draft.every
+        verdicts = judged(request, read_.slots, draft.ruling, read_.tables, rules, every)
+        verdicts += against(request, read_, rules, every, draft.may_join)
+        verdicts = verdicts or not_known_again(read_, rules)
+        if verdicts:
+            return verdicts, ()
+        return self._accounting.asked(request, draft.propose.fragments, read_, draft.ruling)
+
+    def _filed(self, draft: ExaminedProposal) -> tuple[Filed, ApprovedStudy | None]:
+        """Return the request as its owner sees it, and the approved study that it is within."""
+        propose = draft.propose
+        filed = Filed(
+            draft.digest, self._analyst, _names(draft.tables), draft.request, propose.fragments,
+            specification=propose.specification, columns=columns_of(draft.read),
+        )  # fmt: skip
+        if draft.request.study is None:
+            return filed, None
+        study = self._approvals.study(self._analyst, draft.request.study)
+        outside = differences(study, filed, draft.read, draft.rules, draft.every, draft.may_join)
+        return replace(filed, outside=outside), None if outside else study
+
+    def _proposal(
+        self, draft: ExaminedProposal, demands: Asking, study: ApprovedStudy | None
+    ) -> Proposal:
+        """Return the allowed run; if it is within a study, with the study's noise and rounds."""
+        rules, limit = draft.rules, None
         if study is not None:
-            rules = noised(study.study, rules, trains=request.purpose == TRAIN)
+            rules = noised(study.study, rules, trains=draft.request.purpose == TRAIN)
             if study.study.rounds is not None:
                 limit = RoundLimit(study.study.name, study.study.rounds)
-        if asking is not None:
-            self._approvals.check(asking, within=study is not None)
-        allowed = reserved(proposed, asked) | dict(allowances(request, proposed, rules))
-        parts = {item.slot: parts_of(item, proposed, rules, ruling) for item in proposed.slots}
+        read_ = draft.read
+        allowed = reserved(read_, demands) | dict(allowances(draft.request, read_, rules))
+        parts = {item.slot: parts_of(item, read_, rules, draft.ruling) for item in read_.slots}
         run = GovernedRun(
-            request, rules, every, self._slots, allowed, parts, self._differencing, self._place[0],
-            limit,
+            draft.request, rules, draft.every, self._slots, allowed, parts, self._differencing,
+            self._place[0], limit,
         )  # fmt: skip
-        while len(self._proposals) >= MOST_PROPOSALS:
-            self._proposals.pop(next(iter(self._proposals)))
         trained = frozenset().union(
-            *(proposed.tables[item.slot] for item in proposed.slots if item.features),
-            *(self._models.tables(model) for model in warm),
+            *(read_.tables[item.slot] for item in read_.slots if item.features),
+            *(self._models.tables(model) for model in draft.warm_models),
         )
-        readings = [reading for of_slot in proposed.readings.values() for reading in of_slot]
-        self._proposals[propose.run] = Proposal(
-            ruling, run, propose, told, views, asked, draw_keys(proposed, parts, ruling), trained,
-            self._named(readings, ruling),
-            line(self._joins.told(propose.join)[0]) if self._joins and propose.join else "", study,
+        readings = [reading for of_slot in read_.readings.values() for reading in of_slot]
+        join = draft.propose.join
+        return Proposal(
+            draft.ruling, run, draft.propose, draft.digest, draft.views, demands,
+            draw_keys(read_, parts, draft.ruling), trained, self._named(readings, draft.ruling),
+            line(self._joins.told(join)[0]) if self._joins and join else "", study,
         )  # fmt: skip
-        return ms.Proposed(propose.run, propose.slot, verdicts_to_json(()))
 
     def _proposed_study(self, propose: ms.ProposeStudy, ruling: Ruling) -> ms.Message:
         """Ask the owner about a study. The reply has no verdict if it is approved, or if no run
         over its tables needs an approval.
         """
-        if len(propose.study) > LONGEST_REQUEST:
+        if len(propose.study) > MAX_REQUEST_CHARACTERS:
             raise PolicyError(f"a study of {len(propose.study):,} characters")
         study = study_from_json(propose.study)
         try:
@@ -518,7 +537,7 @@ class Guard:
         except PolicyError as error:
             verdicts: tuple[Verdict, ...] = (Verdict(ms.CLIENT, "", REFUSED, error.message),)
         else:
-            approval = strictest_of(ruling, tables).approval
+            approval = ruling.strictest(tables).approval
             verdicts = () if approval == NEVER else self._decided(asked)
         return ms.Proposed(propose.run, propose.slot, verdicts_to_json(verdicts))
 
@@ -558,8 +577,8 @@ class Guard:
                 "its owner has made training policies, and these are not built for aggregates over "
                 "several databases, which leave for the party's other databases"
             )
-        if len(propose.fragments) > MOST_FRAGMENTS:
-            raise PolicyError(f"{len(propose.fragments)} fragments; {MOST_FRAGMENTS} are taken")
+        if len(propose.fragments) > MAX_FRAGMENTS:
+            raise PolicyError(f"{len(propose.fragments)} fragments; {MAX_FRAGMENTS} are taken")
         tables: dict[int, frozenset[Table]] = {}
         readings: dict[int, tuple[SelectReading, ...]] = {}
         with sql.on_demand(self._con) as cursor:
@@ -575,7 +594,10 @@ class Guard:
         views = {table: ruling.of(table)[0].definition for table in every}
         return views, Read(slots, tables, readings)
 
-    def _prepared(self, request: ms.Prepare, answer: Serve, ruling: Ruling) -> ms.Message:
+    def _begun(self, request: ms.Prepare, ruling: Ruling) -> Proposal:
+        """Take the proposal of the run that begins. Raise PolicyError unless the run is as it was
+        proposed, and the owner has changed nothing since.
+        """
         proposal = self._proposals.pop(request.run, None)
         if proposal is None:
             raise PolicyError("a run is to be proposed before it begins")
@@ -599,6 +621,10 @@ class Guard:
                 "its owner has changed what is granted since the run was proposed",
                 hint="run the statement again",
             )
+        return proposal
+
+    def _prepared(self, request: ms.Prepare, answer: Serve, ruling: Ruling) -> ms.Message:
+        proposal = self._begun(request, ruling)
         run = proposal.run
         self._seen.add(request.run)
         self._models.add(request.run, proposal.trained)
@@ -637,7 +663,7 @@ class Guard:
                 start += len(item.fragments)
                 run.prepared(request.run, item.slot, int(counted.sum()))
         except BaseException:
-            self._ends(request.run)
+            self._end_run(request.run)
             if run.reserved:
                 self._ledger.settle(run.reserved, ())
             raise
@@ -702,9 +728,10 @@ def _names(tables: Iterable[Table]) -> tuple[str, ...]:
 
 
 def _check_length(request: ms.Propose | ms.Rehearse) -> None:
-    if len(request.request) > LONGEST_REQUEST:
+    if len(request.request) > MAX_REQUEST_CHARACTERS:
         raise PolicyError(
-            f"a request of {len(request.request):,} characters; {LONGEST_REQUEST:,} are taken"
+            f"a request of {len(request.request):,} characters; "
+            f"{MAX_REQUEST_CHARACTERS:,} are taken"
         )
 
 

@@ -291,7 +291,7 @@ class SizeMeasures:
             case growth.NUMBER | growth.TOTAL | growth.SHORT:
                 if rule == growth.SHORT:
                     return SizeBound((OVERHEAD + 3_000.0, 0.0), TEXT)
-                return SIMPLE.of(TEXT) if name in _SHORT_TEXTS else SIMPLE
+                return SIMPLE.of(TEXT) if name in growth.SHORT_TEXTS else SIMPLE
             case growth.COMPARED:
                 work = self._product(*_two(sizes), name, "the product of both texts' lengths")
                 heavy = name in ("bit_position", "damerau_levenshtein")
@@ -300,38 +300,14 @@ class SizeMeasures:
             case growth.CHOSEN:
                 return largest(sizes) if sizes else SIMPLE
             case growth.KEPT:
-                by_another = name.startswith(("arg", "max_by", "min_by"))
-                if len(sizes) > (2 if by_another else 1):
-                    return self._several(name, nodes, sizes)
-                return sizes[0] if sizes else SIMPLE
+                return self._kept(name, nodes, sizes)
             case growth.GATHERED:
                 return self._gathered(name, every, sizes)
-            case growth.TOP:
-                most = self._literal(name, nodes, 1)
-                return sizes[0].times(most, OVERHEAD + OVERHEAD * most).of(f"{sizes[0].kind}[]")
             case growth.OF_LIST:
                 return self._aggregated(name, nodes, sizes)
             case growth.PATTERN | growth.SPLIT:
                 self._check_pattern(name, nodes, 1)
                 return every.times(20).of("text[]") if rule == growth.SPLIT else SIMPLE
-            case growth.PADDED:
-                return SizeBound((OVERHEAD + 4.0 * self._literal(name, nodes, 1), 0.0), TEXT)
-            case growth.REPEATED:
-                most = self._literal(name, nodes, 1)
-                return sizes[0].times(most, OVERHEAD).of(sizes[0].kind)
-            case growth.RANGED:
-                most = self._range(name, nodes)
-                return SizeBound((OVERHEAD + NUMBER_SIZE * most, 0.0), "number[]")
-            case growth.BITS:
-                most = self._literal(name, nodes, 1)
-                return total([sizes[0], SizeBound((most, 0.0))], OVERHEAD)
-            case growth.RESIZED:
-                most = self._literal(name, nodes, 1)
-                added = sizes[2] if len(sizes) > 2 else SIMPLE
-                return total([sizes[0], added.times(most)], OVERHEAD).of(sizes[0].kind)
-            case growth.BINS:
-                most = self._literal(name, nodes, 2)
-                return SizeBound((OVERHEAD + NUMBER_SIZE * (most + 2), 0.0), "number[]")
             case growth.PRINTED:
                 return self._printed(name, nodes, sizes)
             case growth.PART:
@@ -352,7 +328,41 @@ class SizeMeasures:
                 return self._extracted(name, nodes, sizes)
             case growth.PATH:
                 return self._path(name, nodes, sizes)
+        return self._by_literal(name, rule, nodes, sizes)
+
+    def _by_literal(
+        self, name: str, rule: str | None, nodes: list[Node], sizes: list[SizeBound]
+    ) -> SizeBound:
+        """Return the size of a result whose length is an argument's literal."""
+        match rule:
+            case growth.TOP:
+                most = self._literal(name, nodes, 1)
+                return sizes[0].times(most, OVERHEAD + OVERHEAD * most).of(f"{sizes[0].kind}[]")
+            case growth.PADDED:
+                return SizeBound((OVERHEAD + 4.0 * self._literal(name, nodes, 1), 0.0), TEXT)
+            case growth.REPEATED:
+                most = self._literal(name, nodes, 1)
+                return sizes[0].times(most, OVERHEAD).of(sizes[0].kind)
+            case growth.RANGED:
+                most = self._range(name, nodes)
+                return SizeBound((OVERHEAD + NUMBER_SIZE * most, 0.0), "number[]")
+            case growth.BITS:
+                most = self._literal(name, nodes, 1)
+                return total([sizes[0], SizeBound((most, 0.0))], OVERHEAD)
+            case growth.RESIZED:
+                most = self._literal(name, nodes, 1)
+                added = sizes[2] if len(sizes) > 2 else SIMPLE
+                return total([sizes[0], added.times(most)], OVERHEAD).of(sizes[0].kind)
+            case growth.BINS:
+                most = self._literal(name, nodes, 2)
+                return SizeBound((OVERHEAD + NUMBER_SIZE * (most + 2), 0.0), "number[]")
         raise PolicyError(f"function {name} is not among those that are allowed")
+
+    def _kept(self, name: str, nodes: list[Node], sizes: list[SizeBound]) -> SizeBound:
+        by_another = name.startswith(("arg", "max_by", "min_by"))
+        if len(sizes) > (2 if by_another else 1):
+            return self._several(name, nodes, sizes)
+        return sizes[0] if sizes else SIMPLE
 
     def _gathered(self, name: str, every: SizeBound, sizes: list[SizeBound]) -> SizeBound:
         if is_joined(self._scope) and not self._framed:
@@ -596,27 +606,31 @@ class SizeMeasures:
         return total([elements, whole.times(sum(last))], OVERHEAD)
 
 
-_SHORT_TEXTS = ("md5", "sha1", "sha256", "dayname", "monthname", "chr", "json_type")
-
-
 def _summed(name: str, times: int, sizes: list[SizeBound], names: int) -> SizeBound:
     kinds = {size.kind for size in sizes}
-    if kinds <= {NUMBER} and name in _OF_NUMBERS:
+    if kinds <= {NUMBER} and name in growth.OF_NUMBERS:
         return SIMPLE
-    if NUMBER in kinds and name in _OF_NUMBERS:
+    if NUMBER in kinds and name in growth.OF_NUMBERS:
         return largest(sizes).times(1, OVERHEAD)  # of many digits or bits, and no list
     if name in ("list_value", "list_pack", "array_value"):
         return total(sizes, OVERHEAD).of(_list_of(sizes))
-    if name in _OF_TEXTS:
+    if name in growth.OF_TEXTS:
         bound = total([_text(size) for size in sizes], OVERHEAD)
     else:
         bound = total(sizes, OVERHEAD)
-    bound = bound.times(times, 2.0 * names)
-    if name in _SAME_LISTS and len(kinds) == 1:
+    return _kind_of_sum(name, bound.times(times, 2.0 * names), sizes)
+
+
+def _kind_of_sum(name: str, bound: SizeBound, sizes: list[SizeBound]) -> SizeBound:
+    """Return the bound with the result's kind; of functions that return one argument, or one
+    element, its bound.
+    """
+    kinds = {size.kind for size in sizes}
+    if name in growth.SAME_LISTS and len(kinds) == 1:
         return bound.of(sizes[0].kind)
     if name in ("list_append", "array_append", "array_push_back") and sizes:
         return bound.of(sizes[0].kind if sizes[0].kind == f"{sizes[1].kind}[]" else OTHER)
-    if name in ("list_extract", "list_element", "array_extract", *_OF_ONE_LIST):
+    if name in ("list_extract", "list_element", "array_extract", *growth.OF_ONE_LIST):
         return sizes[0].of(_element(sizes[0].kind))
     if name == "nullif":
         return sizes[0]
@@ -628,25 +642,7 @@ def _summed(name: str, times: int, sizes: list[SizeBound], names: int) -> SizeBo
         return bound.of(TEXT if name == "split_part" else "text[]")
     if "grade_up" in name:
         return bound.of("number[]")
-    return bound.of(TEXT if name in _OF_TEXTS else OTHER)
-
-
-_OF_NUMBERS = ("+", "-", "&", "|", "<<", ">>", "xor", "~", "nullif")
-_OF_TEXTS = (
-    "base64", "bin", "decode", "encode", "from_base64", "from_binary", "from_hex", "hex", "lcase",
-    "left_grapheme", "lower", "ltrim", "nfc_normalize", "overlay", "regexp_escape", "reverse",
-    "right_grapheme", "rtrim", "split", "split_part", "str_split", "strftime", "string_split",
-    "string_to_array", "strip_accents", "substring_grapheme", "to_base64", "to_binary", "to_hex",
-    "translate", "trim", "ucase", "unbin", "unhex", "upper", "url_decode", "url_encode",
-)  # fmt: skip
-_SAME_LISTS = (
-    "list_concat", "list_cat", "array_concat", "array_cat", "array_pop_back", "array_pop_front",
-    "array_reverse", "list_reverse", "list_distinct", "array_distinct", "list_intersect",
-    "array_intersect", "list_sort", "array_sort", "list_reverse_sort", "array_reverse_sort", "+",
-)  # fmt: skip
-_OF_ONE_LIST = (
-    "list_any_value", "list_first", "list_last", "list_max", "list_median", "list_min", "list_mode",
-)  # fmt: skip
+    return bound.of(TEXT if name in growth.OF_TEXTS else OTHER)
 
 
 def most(node: Node) -> float | None:

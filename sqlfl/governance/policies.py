@@ -19,7 +19,7 @@ from sqlfl.base.errors import Error, PolicyError
 from sqlfl.contract.schema import folded
 from sqlfl.governance.records import SCHEMA, Records, time_of
 from sqlfl.governance.scopes import ScopeColumn, Table
-from sqlfl.options.policies import TrainingPolicy, damaged
+from sqlfl.options.policies import TrainingPolicy, damaged, strictest
 from sqlfl.udfs import sql
 
 TRAIN, FILTER, JOIN, LABEL = "train", "filter", "join", "label"
@@ -149,6 +149,11 @@ class Ruling:
         """Return schemas, in lower case, that a policy of these grants lets PREDICT write to."""
         schemas = (self.policies[grant.policy].into for grant in self.grants)
         return frozenset(name.lower() for name in schemas if name is not None)
+
+    def strictest(self, tables: Iterable[Table] | None = None) -> TrainingPolicy:
+        """Return the strictest policy over these tables, or over all tables of `grants`."""
+        tables = [grant.table for grant in self.grants] if tables is None else tables
+        return strictest(self.rules(tables) or self.policies.values())
 
     def total_rules(self, table: Table) -> list[TrainingPolicy]:
         """Return the policies with an epsilon_total that apply to the table, whoever has it."""

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from sqlglot import Dialect, exp
@@ -14,7 +15,7 @@ from sqlglot.tokenizer_core import TokenType
 from sqlfl import messages as ms
 from sqlfl.base.errors import PolicyError
 from sqlfl.contract.fragment_columns import MARK
-from sqlfl.contract.request import REFUSED, Request, Verdict
+from sqlfl.contract.request import REFUSED, Request, Verdict, digest
 from sqlfl.contract.schema import (
     SlotSpecification,
     specifications_from_json,
@@ -23,12 +24,12 @@ from sqlfl.contract.schema import (
 from sqlfl.contract.study import ApprovedStudy
 from sqlfl.governance import noising
 from sqlfl.governance.ledger import Asking
-from sqlfl.governance.policies import Ruling
+from sqlfl.governance.policies import JOIN, Ruling
 from sqlfl.governance.policy_evaluation import has
 from sqlfl.governance.runs import GovernedRun, Parts
-from sqlfl.governance.scopes import Table, mixed
+from sqlfl.governance.scopes import ScopeColumn, Table, mixed
 from sqlfl.governance.tree import PARSE, SelectReading
-from sqlfl.options.policies import TrainingPolicy
+from sqlfl.options.policies import NEVER, TrainingPolicy
 from sqlfl.udfs import sql
 from sqlfl.udfs.numbering.fragments import ZONED
 from sqlfl.udfs.numbering.keys import canonical_text
@@ -170,6 +171,47 @@ class Read:
     @property
     def canonical(self) -> tuple[str, ...]:
         return tuple(own.canonical for readings in self.readings.values() for own in readings)
+
+
+@dataclass(frozen=True)
+class ExaminedProposal:
+    """Proposal under examination, with what its fragments read and the rules that hold for them."""
+
+    propose: ms.Propose
+    request: Request
+    ruling: Ruling
+    views: Mapping[Table, str]
+    """Definition of each table."""
+    read: Read
+
+    @cached_property
+    def tables(self) -> frozenset[Table]:
+        return frozenset().union(*self.read.tables.values())
+
+    @cached_property
+    def rules(self) -> Mapping[int, TrainingPolicy]:
+        """Return the strictest policy of each slot's tables."""
+        return {slot: self.ruling.strictest(tables) for slot, tables in self.read.tables.items()}
+
+    @cached_property
+    def every(self) -> TrainingPolicy:
+        """Return the strictest policy of all tables."""
+        return self.ruling.strictest(self.tables)
+
+    @cached_property
+    def digest(self) -> str:
+        """Return the hash by which owners approve and count the run; empty if no rule needs it."""
+        if self.every.approval == NEVER and self.every.runs_per_day is None:
+            return ""
+        return digest(self.propose.request, self.propose.specification, self.read.canonical)
+
+    @property
+    def warm_models(self) -> frozenset[str]:
+        """Return the models whose blocks the run starts from."""
+        return frozenset(item.warm[0] for item in self.read.slots if item.warm is not None)
+
+    def may_join(self, column: ScopeColumn) -> bool:
+        return self.ruling.may(JOIN, column)
 
 
 def row_keys_of(

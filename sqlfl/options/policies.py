@@ -5,9 +5,9 @@ from __future__ import annotations
 import datetime as dt
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, TypeVar
 
 from sqlfl.base.errors import OptionError
@@ -365,40 +365,20 @@ def _strictest(policies: tuple[TrainingPolicy, ...]) -> TrainingPolicy:
         raise OptionError("there is no policy to apply")
     counted = [p for p in policies if p.epsilon is not None or p.epsilon_total is not None]
     noised = [p for p in policies if p.noises_features]
+    of_rules = {
+        name: combine([getattr(policy, name) for policy in policies])
+        for name, combine in _STRICTEST.items()
+    }
     return TrainingPolicy(
-        min_rows=max(p.min_rows for p in policies),
-        min_cell=max(p.min_cell for p in policies),
-        min_difference=max(
-            (p.min_difference for p in policies if p.min_difference is not None), default=None
-        ),
-        max_categories=min(p.max_categories for p in policies),
-        max_parameter_ratio=_least(p.max_parameter_ratio for p in policies),
-        max_fan_out=_least(p.max_fan_out for p in policies),
-        rounds=min(p.rounds for p in policies),
-        algorithms=_common([p.algorithms for p in policies]),
-        kinds=_common([p.kinds for p in policies]),
-        approval=min((p.approval for p in policies), key=(ALWAYS, FIRST_TIME, NEVER).index),
-        epsilon=_least(p.epsilon for p in policies),
-        epsilon_total=_least(p.epsilon_total for p in policies),
+        **of_rules,
         delta=min((p.delta for p in (*counted, *noised)), default=DELTA),
         per=_longest([p.per for p in counted]),
-        runs_per_day=_least(p.runs_per_day for p in policies),
-        seconds=min(p.seconds for p in policies),
-        lease=min(p.lease for p in policies),
-        open_runs=min(p.open_runs for p in policies),
-        join_time=_shortest([p.join_time for p in policies]),
-        memory=_least(p.memory for p in policies),
-        threads=_least(p.threads for p in policies),
-        folders=tuple(sorted({folder for p in policies for folder in p.folders or ()})) or None,
-        hours=_AND.join(sorted({p.hours for p in policies if p.hours is not None})) or None,
         max_epsilon=min((p.max_epsilon for p in noised), default=MAX_EPSILON),
         max_label_epsilon=min(
             (p.max_label_epsilon for p in policies if p.labels == NOISED), default=MAX_EPSILON
         ),
-        **{name: _mode(getattr(p, name) for p in policies) for name in MODES},
-        conditions=_mode(p.filters for p in policies),
-        into=policies[0].into if len({p.into for p in policies}) == 1 else None,
-    )  # fmt: skip
+        conditions=_mode([p.filters for p in policies]),
+    )
 
 
 @lru_cache(maxsize=64)
@@ -409,7 +389,7 @@ def modes(rule: str) -> frozenset[str]:
     return frozenset(rule.split(_AND))
 
 
-def _mode(given: Iterable[str]) -> str:
+def _mode(given: list[str]) -> str:
     strict = sorted(set(given) - {EXACT})
     return NEVER if NEVER in strict else _AND.join(strict) or EXACT
 
@@ -426,13 +406,47 @@ def _shortest(lengths: list[float | None]) -> float | None:
     return min(known) if len(known) == len(lengths) else None
 
 
-def _least(values: Iterable[N | None]) -> N | None:
+def _least(values: list[N | None]) -> N | None:
     return min((value for value in values if value is not None), default=None)
+
+
+def _greatest(values: list[N | None]) -> N | None:
+    return max((value for value in values if value is not None), default=None)
 
 
 def _common(given: list[tuple[str, ...] | None]) -> tuple[str, ...] | None:
     limits = [set(item) for item in given if item is not None]
     return tuple(sorted(set.intersection(*limits))) if limits else None
+
+
+def _every_folder(given: list[tuple[str, ...] | None]) -> tuple[str, ...] | None:
+    return tuple(sorted({folder for folders in given for folder in folders or ()})) or None
+
+
+def _every_window(given: list[str | None]) -> str | None:
+    """Return `hours` in which all of these hold."""
+    return _AND.join(sorted({hours for hours in given if hours is not None})) or None
+
+
+def _same(schemas: list[str | None]) -> str | None:
+    return schemas[0] if len(set(schemas)) == 1 else None
+
+
+_STRICTEST: Mapping[str, Callable[[list[Any]], Any]] = {
+    **dict.fromkeys(("min_rows", "min_cell"), max),
+    **dict.fromkeys(("max_categories", "rounds", "seconds", "lease", "open_runs"), min),
+    **dict.fromkeys(("max_parameter_ratio", "max_fan_out", "epsilon", "epsilon_total"), _least),
+    **dict.fromkeys(("runs_per_day", "memory", "threads"), _least),
+    **dict.fromkeys(("algorithms", "kinds"), _common),
+    **dict.fromkeys(MODES, _mode),
+    "min_difference": _greatest,
+    "approval": partial(min, key=(ALWAYS, FIRST_TIME, NEVER).index),
+    "join_time": _shortest,
+    "folders": _every_folder,
+    "hours": _every_window,
+    "into": _same,
+}
+"""Strictest of several policies' values, for each rule that rests on no other rule."""
 
 
 def policies_markdown() -> str:

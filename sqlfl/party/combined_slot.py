@@ -100,6 +100,10 @@ class CombinedEngine:
 
 
 T = TypeVar("T")
+ValuesByRow = TypeVar(
+    "ValuesByRow", ms.Weights, ms.Offsets, ms.Predictions, ms.Rotated, ms.Contributions
+)
+"""Reply with a value of each active row."""
 
 
 class CombinedSlot:
@@ -156,17 +160,13 @@ class CombinedSlot:
             case ms.SendLabels():
                 return self._labels(request)
             case ms.SendWeights():
-                weights = self._ask(request, ms.Weights)
-                return replace(weights[0], values=self.rows.gather([w.values for w in weights]))
+                return self._gathered(request, ms.Weights)
             case ms.SendOffsets():
-                offsets = self._ask(request, ms.Offsets)
-                return replace(offsets[0], values=self.rows.gather([o.values for o in offsets]))
+                return self._gathered(request, ms.Offsets)
             case ms.SendFolds():
                 return self._folds(request)
             case ms.SendSplit():
-                splits = self._ask(request, ms.Split)
-                drawn = self.rows.gather([split.validation for split in splits])
-                return replace(splits[0], validation=drawn)
+                return self._split(request)
             case ms.SendIdentifiers():
                 return self._identifiers(request)
             case ms.SendFindings():
@@ -184,16 +184,13 @@ class CombinedSlot:
             case ms.SendReleases():
                 return self._releases(request)
             case ms.Score() | ms.ScorePermuted():
-                scores = self._ask(request, ms.Predictions)
-                return replace(scores[0], values=self.rows.gather([s.values for s in scores]))
+                return self._gathered(request, ms.Predictions)
             case ms.SendRotated():
-                rows = self._ask(request, ms.Rotated)
-                return replace(rows[0], values=self.rows.gather([r.values for r in rows]))
+                return self._gathered(request, ms.Rotated)
             case ms.SendErrors():
                 return merge_names(self._ask(request, ms.Errors))
             case ms.SendContributions():
-                added = self._ask(request, ms.Contributions)
-                return replace(added[0], values=self.rows.gather([a.values for a in added]))
+                return self._gathered(request, ms.Contributions)
         if self._operator is None:
             raise InternalError(f"{request.kind} before start")
         return self._operator.handle(request)
@@ -316,6 +313,15 @@ class CombinedSlot:
         return ready[0]
 
     # -- replies about rows -----------------------------------------------------------------------
+
+    def _gathered(self, request: ms.Message, kind: type[ValuesByRow]) -> ms.Message:
+        """Return the values of all active rows, in the party's order."""
+        parts = self._ask(request, kind)
+        return replace(parts[0], values=self.rows.gather([part.values for part in parts]))
+
+    def _split(self, request: ms.SendSplit) -> ms.Message:
+        parts = self._ask(request, ms.Split)
+        return replace(parts[0], validation=self.rows.gather([p.validation for p in parts]))
 
     def _labels(self, request: ms.SendLabels) -> ms.Message:
         parts = self._ask(request, ms.Labels)

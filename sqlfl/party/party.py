@@ -21,7 +21,7 @@ from sqlfl.contract.schema import (
     listing_to_json,
     specifications_from_json,
 )
-from sqlfl.governance.guard import Guard
+from sqlfl.governance.guard import Guard, GuardedClient
 from sqlfl.governance.message_log import Sent
 from sqlfl.governance.records import Records
 from sqlfl.governance.trial import Trial, TrialWorkers
@@ -174,17 +174,14 @@ class PartyClient(Server):
         try:
             self._cursors = Cursors(con)
             self._joins = Joins(self._cursors, self._expire)
-            told = str(client), analyst, self._end, self.interrupt, slots
-            self._guard = Guard(
-                con,
-                *told,
-                lambda: self._blocks.runs,
-                store,
+            guarded = GuardedClient(
+                str(client), slots, lambda: self._blocks.runs, self._end, self.interrupt,
                 self._joins,
-                required=required,
-                trial=self._trial,
-                place=self._cursors.place,
-            )
+            )  # fmt: skip
+            self._guard = Guard(
+                con, guarded, analyst, store,
+                required=required, trial=self._trial, place=self._cursors.place,
+            )  # fmt: skip
         except duckdb.ConnectionException as error:
             raise PartyError(str(client), "its connection is closed") from error
         self._masking.check_peers = self._guard.check_peers
@@ -236,6 +233,22 @@ class PartyClient(Server):
         return standing_in(self._cursors, request, shown, made)
 
     def _served(self, request: ms.Message) -> ms.Message:
+        """Answer a request that the guard lets through: of the database, of a slot's rows, or of
+        training that has started.
+        """
+        reply = self._reply_of_database(request)
+        if reply is not None:
+            return reply
+        state = self._checked(request)
+        reply = self._reply_of_slot(request, state)
+        if reply is not None:
+            return reply
+        if state.operator is None:
+            raise InternalError(f"{request.kind} before start")
+        return state.operator.handle(request)
+
+    def _reply_of_database(self, request: ms.Message) -> ms.Message | None:
+        """Answer a request about tables, joins, blocks, or a whole run; None for others."""
         match request:
             case ms.ListTables():
                 return self._list_tables(request)
@@ -277,7 +290,10 @@ class PartyClient(Server):
                 return self._send_groups(request)
             case ms.MergeGroups():
                 return self._merge_groups(request)
-        state = self._checked(request)
+        return None
+
+    def _reply_of_slot(self, request: ms.Message, state: SlotState) -> ms.Message | None:
+        """Answer a request about the rows of one slot; None for others."""
         match request:
             case ms.SendKeys():
                 return self._send_keys(request, state)
@@ -325,9 +341,7 @@ class PartyClient(Server):
                 block = self.block(request.model, request.block)
                 engine = self._scoring_engine(request, state, block)
                 return skew(state.snapshot, block, engine, request)
-        if state.operator is None:
-            raise InternalError(f"{request.kind} before start")
-        return state.operator.handle(request)
+        return None
 
     # -- planning ---------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from sqlfl.contract.privacy_specification import LabelNoise, SnapshotPrivacy
 from sqlfl.contract.request import REFUSED, Request
 from sqlfl.contract.schema import SlotSpecification
 from sqlfl.governance import noising
-from sqlfl.governance.accounting import Accounting, strictest_of
+from sqlfl.governance.accounting import Accounting
 from sqlfl.governance.ledger import LABELS, Budget, Ledger
 from sqlfl.governance.policies import Governance, Grant, Roles, Ruling
 from sqlfl.governance.proposals import Read
@@ -215,10 +215,10 @@ def test_what_remains_is_told(accounting: Accounting) -> None:
 
 def test_the_strictest_policy_of_what_is_granted() -> None:
     held = ruling(kept=3.0, free=7.0)
-    assert strictest_of(held, [KEPT]).epsilon == 3.0
-    assert strictest_of(held, [FREE]).epsilon == 7.0
-    assert strictest_of(held, [FREE, KEPT]).epsilon == strictest_of(held, None).epsilon == 3.0
+    assert held.strictest([KEPT]).epsilon == 3.0
+    assert held.strictest([FREE]).epsilon == 7.0
+    assert held.strictest([FREE, KEPT]).epsilon == held.strictest().epsilon == 3.0
     # of no table: all of the owner's
-    assert strictest_of(held, []).epsilon == 3.0
+    assert held.strictest([]).epsilon == 3.0
     nothing = replace(held, grants=())
-    assert strictest_of(nothing, None).epsilon == 3.0
+    assert nothing.strictest().epsilon == 3.0

@@ -33,10 +33,11 @@ from sqlfl.contract.schema import (
 from sqlfl.governance import guard as guarding
 from sqlfl.governance.fragments import Fragments
 from sqlfl.governance.guard import (
-    LONGEST_REQUEST,
-    MOST_FRAGMENTS,
-    MOST_PROPOSALS,
+    MAX_FRAGMENTS,
+    MAX_PROPOSALS,
+    MAX_REQUEST_CHARACTERS,
     Guard,
+    GuardedClient,
     thinned,
 )
 from sqlfl.governance.ledger import FEATURES, LABELS, Budget, Demand, LedgerEntry
@@ -137,10 +138,10 @@ class Make:
         self, rules: TrainingPolicy | None = OPEN, analyst: str = "acme", **own: Any
     ) -> Party:
         party = Party(self.con, None if rules is None else ruling(rules))
-        party.guard = Guard(
-            self.con, "clinic", analyst, party.ended.append, lambda: None, Held(),
-            own.pop("blocks", list), **own,
-        )  # fmt: skip
+        client = GuardedClient(
+            "clinic", Held(), own.pop("blocks", list), party.ended.append, lambda: None
+        )
+        party.guard = Guard(self.con, client, analyst, **own)
         cast(Any, party.guard)._home = party
         self.made.append(party.guard)
         return party
@@ -441,12 +442,12 @@ def test_runs_of_a_day(made: Make) -> None:
 
 def test_proposals_that_are_kept(made: Make) -> None:
     party = made()
-    for number in range(MOST_PROPOSALS):
+    for number in range(MAX_PROPOSALS):
         party.propose(f"r{number}")
     party.prepare("r0")
-    for number in (MOST_PROPOSALS, MOST_PROPOSALS + 1):
+    for number in (MAX_PROPOSALS, MAX_PROPOSALS + 1):
         party.propose(f"r{number}")
-    assert len(party.guard._proposals) == MOST_PROPOSALS
+    assert len(party.guard._proposals) == MAX_PROPOSALS
     with pytest.raises(PolicyError, match="proposed before it begins"):
         party.prepare("r1")
     party.prepare("r2")
@@ -455,7 +456,7 @@ def test_proposals_that_are_kept(made: Make) -> None:
 def test_requests_and_fragments_are_not_endless(made: Make) -> None:
     party = made()
     text = REQUEST.to_json()
-    fits = text + " " * (LONGEST_REQUEST - len(text))
+    fits = text + " " * (MAX_REQUEST_CHARACTERS - len(text))
     party.propose(request=fits)
     rehearsal = ms.Rehearse("r", -1, fits, SLOTS, (SELECT,))
     party.guard.rehearse(rehearsal, combined=False)
@@ -463,8 +464,8 @@ def test_requests_and_fragments_are_not_endless(made: Make) -> None:
         party.propose(request=f"{fits} ")
     with pytest.raises(PolicyError, match="a request of 1,048,577 characters"):
         party.guard.rehearse(replace(rehearsal, request=f"{fits} "), combined=False)
-    slots = specifications_to_json((replace(SLOT, fragments=tuple(range(MOST_FRAGMENTS))),))
-    many = (SELECT,) * MOST_FRAGMENTS
+    slots = specifications_to_json((replace(SLOT, fragments=tuple(range(MAX_FRAGMENTS))),))
+    many = (SELECT,) * MAX_FRAGMENTS
     party.propose(specification=slots, fragments=many)
     with pytest.raises(PolicyError, match="257 fragments; 256 are taken"):
         party.propose(specification=slots, fragments=(*many, SELECT))
