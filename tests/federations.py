@@ -25,7 +25,7 @@ Parties = dict[str, list[duckdb.DuckDBPyConnection]]
 @contextlib.contextmanager
 def merging(least: int = 1) -> Iterator[None]:
     """Equal rows are merged in joins of so many rows."""
-    with mock.patch.object(equal_rows, "LEAST", least):
+    with mock.patch.object(equal_rows, "MIN_JOINED_ROWS", least):
         yield
 
 

@@ -238,7 +238,7 @@ class Answering:
                 self._client.handle(encode(ms.Finish("run", -1)))
             return "answered"
         assert reply.error in FAILURES, (reply.error, reply.text)
-        assert len(reply.text) <= ms.LONGEST_FAILURE
+        assert len(reply.text) <= ms.MAX_FAILURE_CHARACTERS
         assert " while serving " not in reply.text, reply.text  # an exception that nobody meant
         return "Failure"
 

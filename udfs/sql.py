@@ -406,13 +406,13 @@ def again(con: Connection, text: str) -> duckdb.Statement:
     statement = _parses.get(text)
     if statement is None:
         (statement,) = con.extract_statements(text)
-        if len(_parses) >= MOST_PARSES:
+        if len(_parses) >= MAX_PARSES:
             _parses.clear()  # of other threads too
         _parses[text] = statement
     return statement
 
 
-MOST_PARSES = 1024
+MAX_PARSES = 1024
 _CONSTANTS: set[str] = set()
 _parses: dict[str, duckdb.Statement] = {}
 

@@ -19,7 +19,7 @@ from sqlfl.base.errors import Error
 from sqlfl.messages import MADE_UP
 from sqlfl.udfs import sql
 
-MOST_CONSTANTS = 100
+MAX_CONSTANTS = 100
 """Maximum constants of the query among a column's values."""
 TEXTS = 5
 """Distinct values of a column that is no number."""
@@ -222,7 +222,7 @@ def _hashed(*of: exp.Expr) -> exp.Expr:
 
 
 def _pick(texts: tuple[str, ...], salt: str) -> exp.Expr:
-    texts = texts[:MOST_CONSTANTS]
+    texts = texts[:MAX_CONSTANTS]
     every = sql.call("list_value", *map(sql.string, texts))
     place = sql.expression("1 + $n % $many", n=_chance(salt, "which"), many=sql.number(len(texts)))
     return sql.call("list_extract", every, place)

@@ -59,7 +59,7 @@ from sqlfl.planner.query.sources import Sources
 from sqlfl.planner.query.stars import expand_star, is_star
 from sqlfl.planner.query.ucq import groups_of
 
-MOST_BLOCKS = 1024
+MAX_BLOCKS = 1024
 
 
 class Binder:
@@ -424,9 +424,9 @@ class Binder:
                 self.joiner.check(states, others, join)
                 for other in others:
                     joined += self.joiner.join(state, other, join, known, outer)
-                if len(joined) > MOST_BLOCKS:
+                if len(joined) > MAX_BLOCKS:
                     raise plan_error(
-                        f"the joins of unions make more than {MOST_BLOCKS} blocks",
+                        f"the joins of unions make more than {MAX_BLOCKS} blocks",
                         self.sql,
                         join.this,
                         "join fewer unions, or make each one table in a party's database",

@@ -12,7 +12,7 @@ from sqlfl.contract.schema import folded
 from sqlfl.planner.grammar.refusals import function_name
 from sqlfl.planner.query.columns import distinct
 from sqlfl.planner.query.dotted_names import chain_of
-from sqlfl.planner.query.scopes import LONGEST, Scope
+from sqlfl.planner.query.scopes import MAX_WORDS, Scope
 from sqlfl.planner.query.types import has_fields
 
 Columns: TypeAlias = tuple[str, ...] | None
@@ -87,7 +87,7 @@ class NameFrame:
         """Return the meaning of the words here, resolved as in DuckDB; None without one."""
         words = [folded(part) for part in parts]
         unsure = False
-        for length in range(min(LONGEST, len(words) - 1), 0, -1):
+        for length in range(min(MAX_WORDS, len(words) - 1), 0, -1):
             for item in self.items:
                 if item.goes_by(words[:length]):
                     known = _known(item)

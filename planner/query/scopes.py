@@ -16,7 +16,7 @@ from sqlfl.planner.query.dotted_names import DottedName, field, is_of_table
 from sqlfl.planner.query.names import listed, nearest
 from sqlfl.planner.query.relations import Item, Merged, Term
 
-LONGEST = 4
+MAX_WORDS = 4
 """Words before a column: party.catalog.schema.table."""
 
 
@@ -68,7 +68,7 @@ class Scope:
     def near(self, chain: DottedName, where: exp.Expr | Span) -> exp.Expr | None:
         """Resolve like `lookup`, in the items alone: a column of a named table, or of any."""
         words = chain.words
-        for length in range(min(LONGEST, len(words) - 1), 0, -1):
+        for length in range(min(MAX_WORDS, len(words) - 1), 0, -1):
             term = self._under(chain, length, where)
             if term is not None:
                 return _fields(term, words[length + 1 :])
@@ -83,7 +83,7 @@ class Scope:
 
     def has_table(self, chain: DottedName, where: exp.Expr | Span) -> bool:
         """Return whether the words name a table, here or outside, and its column."""
-        lengths = range(1, min(LONGEST + 1, len(chain.words)))
+        lengths = range(1, min(MAX_WORDS + 1, len(chain.words)))
         if any(self._under(chain, length, where) is not None for length in lengths):
             return True
         return self.outer is not None and self.outer.has_table(chain, where)

@@ -29,7 +29,7 @@ from sqlfl.aggregation.peers import KEY_BYTES, Peers, encoded
 from sqlfl.base.arrays import Array
 from sqlfl.base.errors import InternalError, PrivacyError
 
-LONGEST = 1 << 38
+MAX_STREAM_BYTES = 1 << 38
 """Maximum bytes of a key's stream: 2³² blocks of 64."""
 
 _DOMAIN = b"sqlfl secure sum: mask 1"
@@ -78,7 +78,7 @@ class Masks(Secret):
         """Return the masked vector of whole numbers modulo 2^(64 limbs): uint64 (n, limbs), from
         the lowest limb on, of any values.
         """
-        if values.ndim != 2 or values.dtype != np.uint64 or values.nbytes > LONGEST:
+        if values.ndim != 2 or values.dtype != np.uint64 or values.nbytes > MAX_STREAM_BYTES:
             raise InternalError(f"an array of {values.dtype} and shape {values.shape} to be masked")
         self._begin(number)
         width = WORD * values.shape[1]
@@ -125,7 +125,7 @@ def _check(values: Array, width: int) -> None:
     word = packing.word(width)
     if values.ndim != 1 or values.dtype.kind != "u":
         raise InternalError(f"an array of {values.dtype} and shape {values.shape} to be masked")
-    if len(values) * word.itemsize > LONGEST:
+    if len(values) * word.itemsize > MAX_STREAM_BYTES:
         raise InternalError(f"a vector of {len(values)} numbers: too long for one round's masks")
     if not packing.fits(values, width):
         raise InternalError(f"a number of {width} bits or more to be masked with {width} bits")

@@ -17,7 +17,7 @@ import numpy as np
 from sqlfl.base.arrays import Array, byte_order, taken
 from sqlfl.base.errors import InternalError, ModelError
 from sqlfl.contract.schema import FeatureSpecification
-from sqlfl.contract.transforms import AUTO, MOST_VALUES, VALUE_SHARE
+from sqlfl.contract.transforms import AUTO, MAX_VALUES, VALUE_SHARE
 from sqlfl.messages import (
     HASHED,
     Cells,
@@ -127,7 +127,7 @@ def _merge_points(
     weights = np.array([part.weight[number] for part in parts])
     by_all = np.bincount(places, minlength=len(distinct)) == np.count_nonzero(weights)
     often = np.flatnonzero(by_all & (sums >= VALUE_SHARE * weights.sum()))
-    most = np.sort(often[np.argsort(-sums[often], kind="stable")][:MOST_VALUES])
+    most = np.sort(often[np.argsort(-sums[often], kind="stable")][:MAX_VALUES])
     return distinct[most], sums[most]
 
 

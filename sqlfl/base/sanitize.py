@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-LONGEST_WORD = 300
+MAX_WORD_CHARACTERS = 300
 """Characters without a blank that a message shows."""
-_LONG = re.compile(rf"\S{{{LONGEST_WORD + 1},}}")
+_LONG = re.compile(rf"\S{{{MAX_WORD_CHARACTERS + 1},}}")
 _NEWLINE, _TAB = 0x0A, 0x09
 _UNSEEN = (0x00AD, 0x061C, 0x180E, 0x200B, 0x200E, 0x200F, *range(0x2028, 0x202F), 0xFEFF,
            *range(0x2060, 0x2070), *range(0xFFF9, 0xFFFC), *range(0xE0000, 0xE0080))  # fmt: skip
@@ -54,7 +54,7 @@ def shortened(text: str) -> str:
     """Clip each name, number or other run of characters without a blank that nobody reads to the
     end.
     """
-    return _LONG.sub(lambda match: clipped(match[0], LONGEST_WORD), text)
+    return _LONG.sub(lambda match: clipped(match[0], MAX_WORD_CHARACTERS), text)
 
 
 def _plain(text: str) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Collection
 
 import pyarrow as pa
 
-LARGEST_SCHEMA = 1 << 16
+MAX_SCHEMA_BYTES = 1 << 16
 """Maximum bytes of a schema of number columns. Its reader may take some hundred times as much."""
 _MESSAGE_HEADER, _DICTIONARY_BATCH, _BATCH_COMPRESSION = 2, 1, 3
 """Numbers of fields in Arrow's Message.fbs."""
@@ -20,7 +20,7 @@ NUMBERS, ANY = ("record batch",), ("record batch", "dictionary")
 """Kinds of messages that follow the schema."""
 
 
-def read_numbers(data: object, largest_schema: int | None = LARGEST_SCHEMA) -> pa.Table:
+def read_numbers(data: object, largest_schema: int | None = MAX_SCHEMA_BYTES) -> pa.Table:
     """Return the table of such a stream, after checking its values.
 
     largest_schema : bytes; None for any. Raise ValueError for anything else.

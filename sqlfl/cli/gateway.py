@@ -21,7 +21,7 @@ from sqlfl.service.stream import Credentials
 log = logging.getLogger("sqlfl.cli")
 
 PLACE = "grpc://127.0.0.1:8817"
-LEAST_TOKEN = 16
+MIN_TOKEN_CHARACTERS = 16
 """Characters."""
 
 
@@ -97,8 +97,8 @@ def _token(file: Path | None) -> str:
     if not file.exists():
         write_private(file, f"{secrets.token_urlsafe(32)}\n".encode())
     word = content(str(file), "token").decode("utf-8", "replace").strip()
-    if len(word) < LEAST_TOKEN:
-        raise Error(f"{file} has a token of less than {LEAST_TOKEN} characters")
+    if len(word) < MIN_TOKEN_CHARACTERS:
+        raise Error(f"{file} has a token of less than {MIN_TOKEN_CHARACTERS} characters")
     if os.name == "posix" and file.stat().st_mode & 0o077:
         log.warning("others on this machine can read the token %s: chmod 600 ends that", file)
     return word

@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 from sqlfl.base.codec import DEEPEST, LEFT_OUT, from_json, to_json
 from sqlfl.base.errors import InternalError
 from sqlfl.contract.privacy_specification import SnapshotPrivacy
-from sqlfl.contract.transforms import AUTO, CURVE, CURVE_COLUMNS, MOST_PAIRS, VALUES
+from sqlfl.contract.transforms import AUTO, CURVE, CURVE_COLUMNS, MAX_PAIRS, VALUES
 
 COMBINED = -1
 """Index of a party's clients as one."""
@@ -353,9 +353,9 @@ def _check_specification(item: SlotSpecification) -> None:
         for kind in key.types:
             check_type(kind)
     _check_fragments(item)
-    if not 0 <= item.folds <= MOST_FOLDS:
+    if not 0 <= item.folds <= MAX_FOLDS:
         raise ValueError(f"rows are drawn into {item.folds} parts")
-    if not 0 <= item.slot <= MOST_FRAGMENTS or not 0 <= item.split < 1:
+    if not 0 <= item.slot <= MAX_FRAGMENT_NUMBER or not 0 <= item.split < 1:
         raise ValueError(f"slot {item.slot} draws a share of {item.split}")
     noise = item.privacy
     if noise is not None and noise.statistics != "none" and len(noise.bounds) != len(item.features):
@@ -366,8 +366,8 @@ def _check_fragments(item: SlotSpecification) -> None:
     """Raise ValueError if what is said of the slot's fragments does not go together."""
     indices = item.fragments
     linked = {number for pair in item.links for number in pair}
-    if not all(0 <= index <= MOST_FRAGMENTS for index in indices):
-        raise ValueError(f"a fragment beyond {MOST_FRAGMENTS}")
+    if not all(0 <= index <= MAX_FRAGMENT_NUMBER for index in indices):
+        raise ValueError(f"a fragment beyond {MAX_FRAGMENT_NUMBER}")
     if len(set(indices)) < len(indices) or not linked <= set(indices):
         raise ValueError("fragments are met twice, or links are none of them")
     if len({kept for kept, _ in item.links}) < len(item.links):
@@ -381,7 +381,7 @@ def _check_fragments(item: SlotSpecification) -> None:
         expected = len(parts or indices)
         if len(item.merging.selects) != expected or not any(item.merging.selects):
             raise ValueError(f"{len(item.merging.selects)} SELECTs of groups of {expected}")
-        if not 0 <= item.merging.place < item.merging.databases <= MOST_FRAGMENTS:
+        if not 0 <= item.merging.place < item.merging.databases <= MAX_FRAGMENT_NUMBER:
             raise ValueError("no place among the databases that merge groups")
 
 
@@ -391,13 +391,13 @@ def _check_feature(feature: FeatureSpecification) -> None:
     """
     if feature.kind not in KINDS or not 1 <= feature.width <= WIDEST:
         raise ValueError(f"a feature of kind {feature.kind!r:.40} and width {feature.width}")
-    if not 0 <= feature.pairs <= MOST_PAIRS:
+    if not 0 <= feature.pairs <= MAX_PAIRS:
         raise ValueError(f"{feature.pairs} pairs")
     step = feature.step
     if step is None:
         return
     known = (step.of, step.function) in _FITTED
-    counted = 0 <= step.count <= LARGEST_COUNT and 0 <= step.degree <= LARGEST_DEGREE
+    counted = 0 <= step.count <= MAX_COUNT and 0 <= step.degree <= MAX_DEGREE
     if step.function == AUTO:
         counted = counted and step.value in (CURVE, VALUES)
     counted = counted and feature.pairs == 0
@@ -412,8 +412,8 @@ _FITTED = (
     ("numeric", AUTO),
     *(("category", f) for f in ("one_hot", "impute")),
 )
-LARGEST_COUNT = 10_000
-LARGEST_DEGREE = 10
+MAX_COUNT = 10_000
+MAX_DEGREE = 10
 
 
 class Listing(NamedTuple):
@@ -496,7 +496,7 @@ def check_type(text: str) -> None:
     """
     bare = _QUOTED.sub("q", text)
     if (
-        len(text) > LONGEST_TYPE
+        len(text) > MAX_TYPE_CHARACTERS
         or text[:1] == "'"
         or not _TYPE.fullmatch(bare)
         or _ODD.search(bare)
@@ -516,10 +516,10 @@ KINDS = ("numeric", "boolean", "array", "category")
 """Kinds of features."""
 WIDEST = 100_000
 """Maximum number of elements of a DuckDB array."""
-MOST_FOLDS = 50
+MAX_FOLDS = 50
 """Maximum number of parts that rows are drawn into."""
-MOST_FRAGMENTS = 2**16 - 1
-LONGEST_TYPE = 1 << 16
+MAX_FRAGMENT_NUMBER = 2**16 - 1
+MAX_TYPE_CHARACTERS = 1 << 16
 _QUOTED = re.compile(r"""\"(?:[^"]|"")*\"|'(?:[^']|'')*'""")
 _TYPE = re.compile(r"[A-Za-z_][A-Za-z0-9_ ,()\[\]]*")
 _ODD = re.compile(r"\d{10}|(?<!\w)\(|\[(?!\d{0,9}\])|(?<![\[\d])\]")

@@ -19,7 +19,7 @@ CURVE_COLUMNS = 8
 """Width of a curve."""
 TIMES = " × "
 """Between the names of a pair's features, and of their cells."""
-MOST_PAIRS = 200
+MAX_PAIRS = 200
 """Maximum number of pairs of features of a table."""
 COARSE_SIDE, FINE_SIDE = 10, 33
 """Cells of one of a pair's features at most: of a number by 8 bins, or a category's 8, when pairs
@@ -28,7 +28,7 @@ CURVE_ROWS = 200
 """Joined rows: of fewer `auto` leaves straight lines, and no strengths are found."""
 VALUE_SHARE = 0.01
 """Share of the rows that a value to which `auto` gives a weight of its own holds at least."""
-MOST_VALUES = 64
+MAX_VALUES = 64
 """Values of a number that have one, at most."""
 STRATEGIES = ("median", "mean", "most_frequent")
 """Values that `impute` can find in the rows."""
@@ -73,7 +73,7 @@ class Function:
 FUNCTIONS = MappingProxyType({
     COLUMN: Function(ANY, array=True),
     "standardize": Function(NUMBER, array=True),
-    AUTO: Function(ANY, (Parameter("pairs", "count", most=MOST_PAIRS, optional=True),), array=True),
+    AUTO: Function(ANY, (Parameter("pairs", "count", most=MAX_PAIRS, optional=True),), array=True),
     "minmax": Function(NUMBER, fitted=True),
     "robust_scale": Function(NUMBER, fitted=True),
     "log1p": Function(NUMBER),

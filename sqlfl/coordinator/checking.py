@@ -66,7 +66,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     ),
 }
 """Parts of the result, with the columns of each."""
-MOST = 1 << 28
+MAX_TARGET_VALUES = 1 << 28
 """Maximum number of target values to send to a party."""
 P99 = 0.99
 Row = dict[str, Any]
@@ -304,7 +304,7 @@ def _profiles(
             requests |= {a: SendProfile(run, a[1], asked.min_cell) for a in joined_slot.addresses}
             continue
         size = int(joined_slot.offsets[-1])
-        if size * columns.shape[1] > MOST:
+        if size * columns.shape[1] > MAX_TARGET_VALUES:
             raise ModelError(
                 f"{size:,} rows of {slot.name} and {columns.shape[1]:,} classes are too many to "
                 "find out what each feature explains",

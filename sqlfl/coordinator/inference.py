@@ -66,7 +66,7 @@ from sqlfl.store.registry import Model
 
 SAME_BASIS = 1e-9
 """Relative distance of one vector in the bases of two clients, up to which these count as one."""
-MOST = 5000
+MAX_COLUMNS = 5000
 """Encoded columns of all tables: a matrix of them is inverted."""
 EXACT = 1e-6
 """Largest error of rounding in columns that mark rows without partner."""
@@ -413,11 +413,11 @@ def _rotations(
         origin.append(parts[0].origin)
     theta = np.concatenate(weights)
     rotations = Rotations(joined, values, theta[:, 0], theta, np.concatenate(origin))
-    if len(theta) * max(outputs - 1, 1) > MOST:
+    if len(theta) * max(outputs - 1, 1) > MAX_COLUMNS:
         raise ModelError(
             f"model {model.name} has {len(theta) - 1:,} encoded columns"
             + (f" and {outputs} classes" if outputs > 1 else "")
-            + f", and standard errors are worked out of {MOST - 1:,} parameters at most",
+            + f", and standard errors are worked out of {MAX_COLUMNS - 1:,} parameters at most",
             hint="train with fewer categories; IMPORTANCE OF MODEL has no such limit",
         )
     return rotations

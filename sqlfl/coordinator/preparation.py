@@ -327,10 +327,12 @@ def _keys(
         for address, counts in zip(slot.addresses, slot.fragment_rows, strict=True)
     }
     requests = {address: SendKeys(run, address[1], nonces) for address in rows}
-    return ask(channel, requests, lambda a: expected.join_keys(told(plan, a), rows[a]))
+    return ask(
+        channel, requests, lambda a: expected.join_keys(sent_specification(plan, a), rows[a])
+    )
 
 
-def told(plan: FederatedPlan, address: Address) -> SlotSpecification:
+def sent_specification(plan: FederatedPlan, address: Address) -> SlotSpecification:
     """Return the specification of the slot that the client has received."""
     client, slot = address
     return next(item for item in plan.specifications[client] if item.slot == slot)
@@ -449,7 +451,7 @@ def _merged(
     if not places:
         return slots, 0
     asked = {address: SendGroups(run, address[1], nonces) for address in places}
-    sealed = ask(channel, asked, lambda a: expected.sealed_groups(told(plan, a)))
+    sealed = ask(channel, asked, lambda a: expected.sealed_groups(sent_specification(plan, a)))
     requests = {
         address: MergeGroups(
             run,
@@ -458,7 +460,7 @@ def _merged(
         )
         for address, place in places.items()
     }
-    replies = ask(channel, requests, lambda a: expected.merged_groups(told(plan, a)))
+    replies = ask(channel, requests, lambda a: expected.merged_groups(sent_specification(plan, a)))
     counted = tuple(
         replace(
             slot,
@@ -539,11 +541,11 @@ def _activate(
             counted_here = row_ids, counts[mine], mapping.total
             requests[address] = Activate(run, slot.slot, *counted_here, nonces)
     counted = {a: float(request.counts.sum()) for a, request in requests.items()}
-    now = {a: not told(plan, a).weighted for a in requests}
+    now = {a: not sent_specification(plan, a).weighted for a in requests}
     replies = ask(
         channel,
         requests,
-        lambda a: expected.encoded(told(plan, a), counted[a], now=now[a]),
+        lambda a: expected.encoded(sent_specification(plan, a), counted[a], now=now[a]),
     )
     replies |= fit(plan, joined, replies, counted, channel, run)
     merge_encodings(joined, replies, mapping.total, deviations(plan), channel, run)
@@ -576,9 +578,11 @@ def fit(
     for slot in joined.values():
         parts = [r for r in map(replies.get, slot.addresses) if isinstance(r, Ranges)]
         if parts:
-            features = [f for f in told(plan, slot.addresses[0]).features if f.fitted]
+            features = [f for f in sent_specification(plan, slot.addresses[0]).features if f.fitted]
             requests |= dict.fromkeys(slot.addresses, merge_ranges(parts, features))
-    fitted = ask(channel, requests, lambda a: expected.statistics(told(plan, a), counted[a]))
+    fitted = ask(
+        channel, requests, lambda a: expected.statistics(sent_specification(plan, a), counted[a])
+    )
     return dict(fitted)
 
 
@@ -618,7 +622,7 @@ def merge_encodings(
 
 # Offsets: what a column of the query adds to the score of every joined row, with no weight.
 
-LARGEST_OFFSET = 1e4
+MAX_OFFSET = 1e4
 """Beyond it no mean of a link would be a number."""
 
 
@@ -643,7 +647,7 @@ def with_offsets(plan: FederatedPlan, joined: Joined, channel: ReplyChannel, run
 def _check(plan: FederatedPlan, values: Array) -> None:
     name, what = plan.ucq.offset, "exposure" if plan.exposure else "offset"
     finite = f"isfinite({name})"
-    largest = LARGEST_OFFSET if not plan.exposure else np.finfo(np.float64).max
+    largest = MAX_OFFSET if not plan.exposure else np.finfo(np.float64).max
     faults = [
         (np.isnan(values), "NULL or NaN", finite),
         (np.isinf(values), "infinite", finite),

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     pass
 
 
-MOST_NUMBERS = 50
+MAX_DECIMAL_CLASSES = 50
 """Maximum number of values of a target with decimals that may be classes."""
 
 
@@ -307,7 +307,7 @@ def _loss(plan: FederatedPlan, target: Targets) -> Loss:
             hint="a classifier needs rows of at least two classes",
         )
     name, type_ = plan.ucq.target, (plan.ucq.target_type or "").split("(")[0]
-    if type_ in ("FLOAT", "DOUBLE", "DECIMAL") and len(target.classes) > MOST_NUMBERS:
+    if type_ in ("FLOAT", "DOUBLE", "DECIMAL") and len(target.classes) > MAX_DECIMAL_CLASSES:
         raise ModelError(
             f"target {name} is {type_} and has {len(target.classes)} different values, which are "
             "hardly classes",

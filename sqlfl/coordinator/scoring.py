@@ -17,7 +17,7 @@ from sqlfl.coordinator import expected
 from sqlfl.coordinator.findings import remark_on_features, remark_on_join
 from sqlfl.coordinator.join.labels import targets
 from sqlfl.coordinator.lasting import LastingJoin
-from sqlfl.coordinator.preparation import Joined, Targets, prepare, told, with_offsets
+from sqlfl.coordinator.preparation import Joined, Targets, prepare, sent_specification, with_offsets
 from sqlfl.coordinator.privacy_evaluation import accuracy_estimate, true_label_epsilon
 from sqlfl.coordinator.protection import check_run
 from sqlfl.coordinator.quality import look
@@ -33,12 +33,12 @@ from sqlfl.planner.federated.into import class_type
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.store.registry import Model
 
-MOST_DIGITS = 38
+MAX_DIGITS = 38
 ARROW_TYPES: Mapping[str, pa.DataType] = {
     "BOOLEAN": pa.bool_(),
     "BIGINT": pa.int64(),
     "UBIGINT": pa.uint64(),
-    "HUGEINT": pa.decimal128(MOST_DIGITS, 0),
+    "HUGEINT": pa.decimal128(MAX_DIGITS, 0),
     "FLOAT": pa.float32(),
     "DOUBLE": pa.float64(),
     "VARCHAR": pa.string(),
@@ -253,7 +253,9 @@ def identifiers(
     slots = [joined.slots[slot.index] for slot in plan.ucq.slots if slot.identifiers]
     active = {address: count for slot in slots for address, count in slot.active.items()}
     requests = {address: SendIdentifiers(run, address[1]) for address in active}
-    replies = ask(channel, requests, lambda a: expected.identifiers(told(plan, a), active[a]))
+    replies = ask(
+        channel, requests, lambda a: expected.identifiers(sent_specification(plan, a), active[a])
+    )
     columns: dict[int, pa.Array] = {}
     for slot in plan.ucq.slots:
         for position, identifier in enumerate(slot.identifiers):
@@ -293,6 +295,6 @@ def class_values(model: Model) -> pa.Array:
         precision, scale = (int(n) for n in kind[len("DECIMAL(") : -1].split(","))
         return text.cast(pa.decimal128(precision, scale))
     digits = max(len(name.lstrip("-")) for name in model.classes)
-    if kind == "HUGEINT" and digits > MOST_DIGITS:
+    if kind == "HUGEINT" and digits > MAX_DIGITS:
         return text
     return text.cast(ARROW_TYPES[kind])

@@ -68,7 +68,7 @@ HISTORY = pa.schema(
 
 ROUNDED = 1e-6
 """Maximum relative change of the scores' spread, or of the loss, by 4-byte scores."""
-LEAST = 1e-9
+ROUNDING_SHARE = 1e-9
 """Share of the squared spread of the target. A smaller loss is 0 up to rounding."""
 STEPS = "leave the step options (learning_rate, rho) at their defaults, or use algorithm = 'lbfgs'"
 
@@ -358,7 +358,7 @@ def _is_exact(plan: FederatedPlan, problem: Problem, kept: ModelCandidate) -> bo
         return True
     loss = kept.step.loss
     rounded = problem.passes.look(Scores(slots, scores.constant), sums=False).value
-    return abs(rounded - loss) > ROUNDED * max(loss, LEAST * spread**2)
+    return abs(rounded - loss) > ROUNDED * max(loss, ROUNDING_SHARE * spread**2)
 
 
 def _counts(

@@ -44,7 +44,7 @@ from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.query.ucq import Slot
 from sqlfl.transport.base import Channel
 
-MOST_CLASSES = 5
+MAX_NAMED_CLASSES = 5
 """Maximum number of classes that a message names."""
 
 
@@ -314,9 +314,11 @@ def _check_classes(
     told = "; ".join(
         line(f"class {classes[k]}, with {_rows_of(slot, rows[codes == k], number)}, is ")
         + (f"in {often[k]} of the {number} folds" if tuning.splits > 1 else "on one side only")
-        for k in few[:MOST_CLASSES]
+        for k in few[:MAX_NAMED_CLASSES]
     )
-    told += f"; {len(few) - MOST_CLASSES} more classes are too rare" * (len(few) > MOST_CLASSES)
+    told += f"; {len(few) - MAX_NAMED_CLASSES} more classes are too rare" * (
+        len(few) > MAX_NAMED_CLASSES
+    )
     if tuning.splits > 1 and often.min() > 1:
         ways.append(f"folds = {often.min()}")
     untrained = often < 2 if tuning.splits > 1 else ~there[:, 0]

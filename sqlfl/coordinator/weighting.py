@@ -22,7 +22,7 @@ from sqlfl.coordinator.preparation import (
     deviations,
     fit,
     merge_encodings,
-    told,
+    sent_specification,
 )
 from sqlfl.messages import Ready, SendSplit, SendWeights, Split, Weigh, Weights
 from sqlfl.messages.replies import Expected, ReplyChannel, ask
@@ -30,7 +30,7 @@ from sqlfl.options.types import ClassWeight
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.query.ucq import Slot
 
-LARGEST_WEIGHT = 1e30
+MAX_WEIGHT = 1e30
 
 
 def weigh(
@@ -55,7 +55,9 @@ def weigh(
     requests = _counts(plan, joined, weighting.weights, run, samples)
     counted = {a: float(request.counts.sum()) for a, request in requests.items()}
     replies = ask(
-        channel, requests, lambda a: expected.encoded(told(plan, a), counted[a], now=True)
+        channel,
+        requests,
+        lambda a: expected.encoded(sent_specification(plan, a), counted[a], now=True),
     )
     towers = {slot: joined.slots[slot] for _, slot in requests}
     replies |= fit(plan, towers, replies, counted, channel, run)
@@ -77,9 +79,9 @@ def sample_weights(plan: FederatedPlan, joined: Joined, channel: ReplyChannel, r
         (np.isnan(values), "NULL or NaN", f"isfinite({name})", "; for NULL: coalesce(..., 1)"),
         (values < 0, "negative", f"{name} >= 0", ""),
         (
-            values > LARGEST_WEIGHT,
-            f"beyond {LARGEST_WEIGHT:g}",
-            f"{name} <= {LARGEST_WEIGHT:g}",
+            values > MAX_WEIGHT,
+            f"beyond {MAX_WEIGHT:g}",
+            f"{name} <= {MAX_WEIGHT:g}",
             "",
         ),
     )

@@ -41,7 +41,7 @@ _VALUES = "valueslist"
 _PLACE, _LENGTH = "query_location", "query_location_length"
 _confirmed: set[bytes] = set()
 """Hashes of queries that both parsers read alike. Their reading of a text never changes."""
-_MOST = 4096
+_MAX_CHECKED = 4096
 _BARE = (exp.Any, exp.All, exp.Exists)
 """Nodes that stand after an operator without parentheses of their own."""
 
@@ -107,7 +107,7 @@ def confirm_fragments(ucq: Ucq) -> None:
 
 
 def _remember(digest: bytes) -> None:
-    if len(_confirmed) >= _MOST:
+    if len(_confirmed) >= _MAX_CHECKED:
         _confirmed.clear()
     _confirmed.add(digest)
 

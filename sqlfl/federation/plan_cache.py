@@ -23,9 +23,9 @@ Planned: TypeAlias = TrainModel | EvaluateModel | PredictModel
 Question: TypeAlias = tuple[str, *tuple[Any, ...]]
 """A method of the catalog and its arguments."""
 
-MOST = 64
+MAX_PLANS = 64
 """Maximum number of cached plans."""
-WIDEST = 20_000
+MAX_CHARACTERS = 20_000
 """Maximum number of columns in the parties' listings. A plan with more is not cached, because the
 listings would cost more memory than plans save time.
 """
@@ -170,11 +170,11 @@ class Plans:
         plan = make(asked, remarks.append)
         for text in remarks:
             remark(text)
-        if not (asked.failed or passing) and asked.columns <= WIDEST:
+        if not (asked.failed or passing) and asked.columns <= MAX_CHARACTERS:
             with self._lock:
                 self._kept[key] = _Kept(plan, asked.answers, tuple(remarks))
                 self._kept.move_to_end(key)
-                while len(self._kept) > MOST:
+                while len(self._kept) > MAX_PLANS:
                     self._kept.popitem(last=False)
         return plan
 

@@ -35,7 +35,7 @@ from sqlfl.transport.border import Border
 
 log = logging.getLogger("sqlfl.saving")
 
-LONGEST_REASON = 500
+MAX_REASON_CHARACTERS = 500
 """Maximum characters of a client's reason for not keeping blocks."""
 
 
@@ -66,7 +66,7 @@ class Saving:
         requests = {(client, CLIENT): request for client in clients}
         replies = ask(self._border.channel(), requests, lambda address: expected.collected())
         for (client, _), reply in replies.items():
-            self._reasons[client] = clipped(line(reply.reason), LONGEST_REASON)
+            self._reasons[client] = clipped(line(reply.reason), MAX_REASON_CHARACTERS)
 
     def leave(self, clients: Iterable[Client]) -> None:
         """Clients are about to be detached. Error where a temporary model has its part there."""

@@ -280,7 +280,7 @@ def figure_of(plan: FederatedPlan) -> Picture | None:
 # A statement that waits for owners of tables to approve it, as long as its option `wait` says.
 
 T = TypeVar("T")
-FIRST, PACE, LONGEST = 1.0, 1.5, 30.0
+FIRST, PACE, MAX_PAUSE = 1.0, 1.5, 30.0
 """Seconds before the first new attempt, factor of growth, and maximum."""
 
 
@@ -327,7 +327,7 @@ def _let_go(
     step = FIRST
     while (rest := end - time.monotonic()) > 0:
         pause(min(step, rest))
-        step = min(step * PACE, LONGEST)
+        step = min(step * PACE, MAX_PAUSE)
         told = asked()
         states = {item.state for client_verdicts in told.values() for item in client_verdicts}
         if REFUSED in states or WAITING not in states:

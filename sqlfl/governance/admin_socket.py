@@ -26,9 +26,9 @@ from sqlfl.governance.owner import Owner
 
 log = logging.getLogger("sqlfl.owner")
 
-MOST_BYTES = 1 << 20
+MAX_STATEMENT_BYTES = 1 << 20
 """Maximum bytes of a statement's text."""
-LONGEST = 100
+MAX_PATH_BYTES = 100
 """Maximum bytes of a socket's path, which systems limit to a few more."""
 SECONDS = 10.0
 """Time limit for a text to arrive."""
@@ -45,9 +45,9 @@ class Door:
     """
 
     def __init__(self, path: Path, owner: Owner) -> None:
-        if len(os.fsencode(path)) > LONGEST:
+        if len(os.fsencode(path)) > MAX_PATH_BYTES:
             raise Error(
-                f"{path} is too long for a socket: {LONGEST} bytes",
+                f"{path} is too long for a socket: {MAX_PATH_BYTES} bytes",
                 hint="a shorter folder; or the owner's statements while the agent is not running",
             )
         self._path, self._owner = path, owner
@@ -148,7 +148,7 @@ def _table(text: str) -> pa.Table:
         return reader.read_all()
 
 
-def _received(asked: socket.socket, most: int | None = MOST_BYTES) -> bytes:
+def _received(asked: socket.socket, most: int | None = MAX_STATEMENT_BYTES) -> bytes:
     pieces: list[bytes] = []
     while piece := asked.recv(1 << 16):
         pieces.append(piece)

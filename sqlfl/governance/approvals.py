@@ -18,7 +18,7 @@ from sqlfl.udfs import sql
 
 APPROVED, USED, REPLACED = "approved", "used", "replaced"
 """States of a request. An approved study is replaced by a later one of its name."""
-MOST_WAITING = 100
+MAX_WAITING = 100
 """Maximum waiting requests of one analyst."""
 
 
@@ -193,7 +193,7 @@ class Approvals:
             again = [item.number for item in waiting if item.digest == asked.digest]
             if again:
                 return again[0]
-            if len(waiting) >= MOST_WAITING:
+            if len(waiting) >= MAX_WAITING:
                 raise PolicyError(
                     f"{len(waiting)} runs of {asked.analyst} wait for its owner already"
                 )

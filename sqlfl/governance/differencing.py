@@ -28,7 +28,7 @@ TAKEN, JOINED = "taken", "joined"
 """Rows of a table that a query takes, whose number is disclosed; and joined rows with their counts,
 which all other values cover.
 """
-LARGEST = 1 << 26
+MAX_NUMBERS = 1 << 26
 """Maximum numbers in memory for a comparison: rows times sets of rows."""
 SLACK = 1e-9
 DEPENDENT = 1e-13
@@ -81,7 +81,7 @@ def isolates(before: Sequence[MarkedRows], now: MarkedRows, least: int) -> bool:
 def _basis(row_sets: Sequence[MarkedRows]) -> Float:
     """Return orthonormal columns over all rows of any of these: (n, rank)."""
     every = np.unique(np.concatenate([rows.marks for rows in row_sets]))
-    if len(every) * len(row_sets) > LARGEST:
+    if len(every) * len(row_sets) > MAX_NUMBERS:
         raise PolicyError(
             f"its owner's policy has min_difference, and {len(row_sets)} sets of up to "
             f"{len(every):,} rows are too many to compare"

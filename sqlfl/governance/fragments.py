@@ -38,8 +38,8 @@ from sqlfl.governance.value_types import comparable, lossless
 from sqlfl.options.policies import EXACT, strictest
 from sqlfl.udfs import sql
 
-MOST_KEPT = 64
-LONGEST_KEPT = 10_000
+MAX_KEPT_TEXTS = 64
+MAX_KEPT_CHARACTERS = 10_000
 """Limits of remembered texts of fragments: their number, and their characters."""
 
 Found: TypeAlias = "tuple[Table, tuple[str, ...]]"
@@ -253,8 +253,8 @@ class Fragments:
             if all(map(eq, now, kept.tables.values())):
                 return kept.reading
         reading = read(cursor(), text, noted, self._functions, ruling.may_any, self._type)
-        if len(text) <= LONGEST_KEPT:
-            while len(self._kept) >= MOST_KEPT:
+        if len(text) <= MAX_KEPT_CHARACTERS:
+            while len(self._kept) >= MAX_KEPT_TEXTS:
                 self._kept.pop(next(iter(self._kept)))
             self._kept[text] = _Kept(ruling, asked, reading)
         return reading

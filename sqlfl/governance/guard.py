@@ -46,7 +46,7 @@ from sqlfl.governance.fragments import Fragments
 from sqlfl.governance.ledger import Asking, Drawn, Ledger
 from sqlfl.governance.message_log import Keeping, Sent
 from sqlfl.governance.models import Models
-from sqlfl.governance.modes import against, allowances
+from sqlfl.governance.modes import allowances, mode_refusals
 from sqlfl.governance.open_runs import OpenRuns
 from sqlfl.governance.policies import (
     LASTING,
@@ -54,18 +54,18 @@ from sqlfl.governance.policies import (
     Ruling,
     definition_of,
 )
-from sqlfl.governance.policy_evaluation import SCORES, check_words, has, judged, refusal
+from sqlfl.governance.policy_evaluation import SCORES, check_words, has, refusal, refusals_of
 from sqlfl.governance.policy_store import Home
 from sqlfl.governance.proposals import (
     ExaminedProposal,
     Proposal,
     Read,
     check_keys,
+    described_run,
     draw_keys,
-    not_known_again,
     parts_of,
-    told_of,
-    with_marks,
+    prepared_request,
+    unrecognised_rows,
 )
 from sqlfl.governance.records import Records
 from sqlfl.governance.request_columns import columns_of
@@ -207,7 +207,7 @@ class Guard:
                     raise refusal("weights = 'never'")
                 self._models.check_weights(request.model, ruling)
                 if isinstance(request, ms.SendCurves):
-                    return thinned(answer(request), ruling.strictest().min_cell)
+                    return without_small_cells(answer(request), ruling.strictest().min_cell)
         return answer(request)
 
     def check_peers(self, request: ms.SetPeers) -> None:
@@ -244,7 +244,7 @@ class Guard:
         asked = request_from_json(request.request)
         check_words(asked)
         views, _ = self._fragments(request, ruling)
-        self._rehearsed = f"rehearsal over rows that are made up: {told_of(asked, views)}"
+        self._rehearsed = f"rehearsal over rows that are made up: {described_run(asked, views)}"
         return ruling.may_any
 
     def keep(self, asked: Sent, told: Sent) -> None:
@@ -477,9 +477,9 @@ class Guard:
     def _verdicts(self, draft: ExaminedProposal) -> tuple[tuple[Verdict, ...], Asking]:
         """Return the rules that refuse the run, and its demands on the accounts if none does."""
         request, read_, rules, every = draft.request, draft.read, draft.rules, draft.every
-        verdicts = judged(request, read_.slots, draft.ruling, read_.tables, rules, every)
-        verdicts += against(request, read_, rules, every, draft.may_join)
-        verdicts = verdicts or not_known_again(read_, rules)
+        verdicts = refusals_of(request, read_.slots, draft.ruling, read_.tables, rules, every)
+        verdicts += mode_refusals(request, read_, rules, every, draft.may_join)
+        verdicts = verdicts or unrecognised_rows(read_, rules)
         if verdicts:
             return verdicts, ()
         return self._accounting.asked(request, draft.propose.fragments, read_, draft.ruling)
@@ -646,7 +646,7 @@ class Guard:
             if self._trial is not None:
                 tried = Tried(self._place, tuple(request.fragments), proposal.columns, run=True)
                 self._trial.check(self._con, tried, run.every)
-            reply = self._bound(lambda: answer(with_marks(self._con, request, run.parts)))
+            reply = self._bound(lambda: answer(prepared_request(self._con, request, run.parts)))
             assert isinstance(reply, ms.Prepared)
             # whether a table has changed would tell of values, also of those that are not granted
             reply = replace(reply, changed=np.full_like(reply.changed, ms.NOT_KNOWN))
@@ -735,7 +735,7 @@ def _check_length(request: ms.Propose | ms.Rehearse) -> None:
         )
 
 
-def thinned(reply: ms.Message, min_cell: int) -> ms.Message:
+def without_small_cells(reply: ms.Message, min_cell: int) -> ms.Message:
     """Curves without the points that fewer rows of the table are at. The rows of all points of a
     feature are known: so those left out are two and have `min_cell` rows together at least.
     """

@@ -51,7 +51,7 @@ Told = tuple[str, str]
 """Data that would leave, and the reason of a refusal."""
 
 
-def against(
+def mode_refusals(
     request: Request,
     proposed: Read,
     rules: Mapping[int, TrainingPolicy],

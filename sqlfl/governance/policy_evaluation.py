@@ -66,7 +66,7 @@ def has(rule: str) -> str:
     return f"its owner's policy has {rule}"
 
 
-def judged(
+def refusals_of(
     request: Request,
     slots: tuple[SlotSpecification, ...],
     ruling: Ruling,

@@ -127,7 +127,7 @@ class Proposal:
         """Return its description, for readers of the disclosures."""
         over = f", over join {self.join}" if self.join else ""
         within = "" if self.study is None else f", in study {self.study.study.name}"
-        return told_of(self.run.request, self.views) + over + within
+        return described_run(self.run.request, self.views) + over + within
 
 
 def check_keys(con: sql.Connection, tables: Mapping[Table, Sequence[str]]) -> None:
@@ -154,7 +154,7 @@ def check_keys(con: sql.Connection, tables: Mapping[Table, Sequence[str]]) -> No
                 )
 
 
-def told_of(request: Request, tables: Iterable[Table]) -> str:
+def described_run(request: Request, tables: Iterable[Table]) -> str:
     by = f" by {request.algorithm}" if request.algorithm else ""
     named = ", ".join(".".join(table[1:]) for table in sorted(tables))
     return f"{request.purpose} {request.kind}{by} of {named}"
@@ -258,7 +258,7 @@ def draw_keys(
     }
 
 
-def not_known_again(found: Read, rules: Mapping[int, TrainingPolicy]) -> tuple[Verdict, ...]:
+def unrecognised_rows(found: Read, rules: Mapping[int, TrainingPolicy]) -> tuple[Verdict, ...]:
     """Return refusals of slots whose rows could not be assigned to rows of a table."""
     verdicts = []
     every: list[Table] = []
@@ -283,7 +283,9 @@ def not_known_again(found: Read, rules: Mapping[int, TrainingPolicy]) -> tuple[V
     return tuple(verdicts)
 
 
-def with_marks(con: sql.Connection, request: ms.Prepare, parts: Mapping[int, Parts]) -> ms.Prepare:
+def prepared_request(
+    con: sql.Connection, request: ms.Prepare, parts: Mapping[int, Parts]
+) -> ms.Prepare:
     """Return the request with columns that recognise rows and that draw labels, if they are
     needed.
     """

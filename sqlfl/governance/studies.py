@@ -30,7 +30,7 @@ from sqlfl.contract.study import (
 )
 from sqlfl.governance import noising
 from sqlfl.governance.approvals import Filed
-from sqlfl.governance.modes import against
+from sqlfl.governance.modes import mode_refusals
 from sqlfl.governance.policies import JOIN, Ruling
 from sqlfl.governance.policy_evaluation import has, writes
 from sqlfl.governance.proposals import Read
@@ -282,7 +282,7 @@ def _privacy(
     trains = request.purpose == TRAIN
     strict = noised(study, rules, trains=trains)
     told = []
-    for verdict in against(request, proposed, strict, every, keys):
+    for verdict in mode_refusals(request, proposed, strict, every, keys):
         label = next((i.privacy.label for i in proposed.slots
                       if i.slot == verdict.slot and i.privacy is not None), None)  # fmt: skip
         privacy = noising.privacy_of(request)

@@ -58,13 +58,13 @@ from sqlfl.governance.scopes import (
 from sqlfl.governance.sizes import DATA, SizeBound, largest, size_of_column
 from sqlfl.udfs import sql
 
-LONGEST = 200_000
+MAX_CHARACTERS = 200_000
 """Maximum characters of a SELECT."""
-DEEPEST = 60
+MAX_DEPTH = 60
 """Maximum levels of queries and expressions."""
-MOST = 20_000
+MAX_NODES = 20_000
 """Maximum number of nodes."""
-MOST_GROUPINGS = 64
+MAX_GROUPINGS = 64
 """Maximum number of sets by which CUBE and the like group rows."""
 DECIDED = " in a query that a policy decides on"
 PARSE = sql.constant(sql.query("SELECT json_serialize_sql($text)"))
@@ -151,11 +151,11 @@ def read(
     words, for named columns that are not `shown`, whatever their use. `types` are those of columns,
     if known.
     """
-    if len(text) > LONGEST:
-        raise PolicyError(f"a query of {len(text):,} characters; {LONGEST:,} are taken")
+    if len(text) > MAX_CHARACTERS:
+        raise PolicyError(f"a query of {len(text):,} characters; {MAX_CHARACTERS:,} are taken")
     if "\0" in text:
         raise PolicyError("a query with a character that ends texts elsewhere")
-    check_copies(text, MOST)
+    check_copies(text, MAX_NODES)
     ((json_text,),) = sql.fetch(con, PARSE, {"text": text})
     parsed = json.loads(json_text)
     if parsed.get("error"):
@@ -166,7 +166,7 @@ def read(
     statements = parsed["statements"]
     if len(statements) != 1:
         raise PolicyError(f"one SELECT is taken, and {len(statements)} came")
-    check_size(statements[0], MOST, DEEPEST)
+    check_size(statements[0], MAX_NODES, MAX_DEPTH)
     reader = _Reader(columns, functions, shown, types)
     outputs = reader.query(statements[0]["node"], SelectScope())
     reader.keep(statements[0]["node"], outputs)
@@ -290,10 +290,8 @@ class _Reader:
             windows = any(n.get("class") == "WINDOW" for n in nodes(node.get(clause)))
             if windows and not _in_order(node):
                 self._decide(place, self.named)
-        if len(node.get("group_sets") or ()) > MOST_GROUPINGS:
-            raise PolicyError(
-                f"{len(node['group_sets'])} grouping sets; {MOST_GROUPINGS} are taken"
-            )
+        if len(node.get("group_sets") or ()) > MAX_GROUPINGS:
+            raise PolicyError(f"{len(node['group_sets'])} grouping sets; {MAX_GROUPINGS} are taken")
         for group in node.get("group_expressions") or ():
             self._group(group, scope, outputs)
         if node.get("aggregate_handling") == "FORCE_AGGREGATES":
@@ -383,8 +381,8 @@ class _Reader:
             else:
                 outputs.append(self.output(item, scope))
                 scope.aliases = with_aliases(outputs)
-            if len(outputs) > MOST:
-                raise PolicyError(f"a query of more than {MOST:,} columns")
+            if len(outputs) > MAX_NODES:
+                raise PolicyError(f"a query of more than {MAX_NODES:,} columns")
         return tuple(outputs)
 
     def _star(self, item: Node, scope: SelectScope) -> list[SelectOutput]:

@@ -19,7 +19,7 @@ except ImportError as error:
         "sqlfl.integrations.mlflow needs MLflow", hint="pip install 'sqlfl[mlflow]'"
     ) from error
 
-LONGEST = 6000
+MAX_PARAMETER_CHARACTERS = 6000
 """Characters of a parameter's value that MLflow takes."""
 
 
@@ -39,7 +39,9 @@ def log_model(
     run = active if active is not None else mlflow.start_run(run_name=model.name)
     try:
         told = {"kind": model.kind, "target": model.target, "algorithm": model.algorithm}
-        options = {key: shown(value)[:LONGEST] for key, value in model.options.items()}
+        options = {
+            key: shown(value)[:MAX_PARAMETER_CHARACTERS] for key, value in model.options.items()
+        }
         mlflow.log_params(told | options)
         mlflow.set_tags({"sqlfl.model": model.name, "sqlfl.privacy": model.privacy.short})
         measured = {k: float(v) for k, v in model.metrics.items() if v is not None}

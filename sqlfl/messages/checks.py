@@ -19,7 +19,7 @@ from sqlfl.messages import wire_columns
 from sqlfl.messages.base import Message
 from sqlfl.messages.forms import (
     ITEM,
-    LARGEST_NUMBER,
+    MAX_NUMBER,
     Columns,
     Form,
     Number,
@@ -34,7 +34,7 @@ from sqlfl.messages.forms import (
 Sizes = dict[str, int]
 _KNOWN = "_sizes"
 """Attribute in which a message keeps its sizes after the first check."""
-MOST = 2**31 - 1
+MAX_LENGTH = 2**31 - 1
 """Maximum length of an axis: a table with more rows cannot be joined."""
 
 
@@ -124,8 +124,8 @@ def _check_number(value: Any, form: Number) -> None:
     kinds = (int, np.integer) if form.whole else (int, float, np.integer, np.floating)
     if not isinstance(value, kinds) or isinstance(value, bool):
         raise ValueError(f"must be {'an integer' if form.whole else 'a number'}, got {value!r:.40}")
-    least = -LARGEST_NUMBER if form.least is None and form.whole else form.least
-    most = LARGEST_NUMBER if form.most is None and form.whole else form.most
+    least = -MAX_NUMBER if form.least is None and form.whole else form.least
+    most = MAX_NUMBER if form.most is None and form.whole else form.most
     low, high = least is None or value >= least, most is None or value <= most
     if not (low and high and math.isfinite(value)):
         bounds = f"from {least}" + ("" if most is None else f" to {most}")
@@ -158,8 +158,8 @@ def _name_of(kind: np.dtype[Any]) -> str:
 
 
 def _bind(sizes: Sizes, size: Size, length: int, number: int) -> None:
-    if length > MOST:
-        raise ValueError(f"is too large: {length} where at most {MOST} can be")
+    if length > MAX_LENGTH:
+        raise ValueError(f"is too large: {length} where at most {MAX_LENGTH} can be")
     if isinstance(size, str):
         size = _of_item(size, number)
         known = sizes.setdefault(size, length)

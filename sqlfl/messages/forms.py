@@ -15,9 +15,9 @@ from typing import Any, TypeAlias
 Size: TypeAlias = int | str
 """Length of an axis, or a count: a number, or the name of one."""
 
-LONGEST_TEXT = 1 << 24
+MAX_TEXT_BYTES = 1 << 24
 """Maximum bytes of one text in UTF-8."""
-LARGEST_NUMBER = 2**63 - 1
+MAX_NUMBER = 2**63 - 1
 ITEM = "[k]"
 """End of a size that each item of a field has for itself."""
 FORM = "form"
@@ -47,7 +47,7 @@ class Number:
 
 @dataclass(frozen=True)
 class Text:
-    """Text of at most LONGEST_TEXT bytes in UTF-8."""
+    """Text of at most MAX_TEXT_BYTES bytes in UTF-8."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ def item_bytes(kind: str) -> int:
     return int("".join(filter(str.isdigit, kind))) // 8
 
 
-def integer(least: int = 0, most: int = LARGEST_NUMBER) -> Metadata:
+def integer(least: int = 0, most: int = MAX_NUMBER) -> Metadata:
     return _metadata(Number(True, least, most))
 
 

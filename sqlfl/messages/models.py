@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from sqlfl.base.arrays import Array
 
-LONGEST_FAILURE = 4000
+MAX_FAILURE_CHARACTERS = 4000
 """Maximum characters of a failure's text."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from sqlfl.contract.schema import MOST_FOLDS
+from sqlfl.contract.schema import MAX_FOLDS
 from sqlfl.messages.base import Message
 from sqlfl.messages.forms import array, arrays, integer, real, text, texts
 
@@ -354,7 +354,7 @@ class Folds(Message):
 
     kind = "folds"
     words = "the fold of each active row, drawn by the client"
-    folds: Array = field(metadata=array("uint8", "active", most=MOST_FOLDS - 1))
+    folds: Array = field(metadata=array("uint8", "active", most=MAX_FOLDS - 1))
     """Fold from 0; if one share is held out, 1 for its rows."""
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from sqlfl.base.errors import InternalError
-from sqlfl.contract.transforms import MOST_PAIRS
+from sqlfl.contract.transforms import MAX_PAIRS
 from sqlfl.messages.base import Message
 from sqlfl.messages.forms import array, integer, real, text
 
@@ -197,7 +197,7 @@ class SetStrengths(Message):
     """φ over the number of rows, as the block's own rows have it."""
     curvature: float = field(metadata=real(least=0))
     """Mean second derivative of the loss by a score."""
-    pairs: int = field(default=0, metadata=integer(most=MOST_PAIRS))
+    pairs: int = field(default=0, metadata=integer(most=MAX_PAIRS))
     """Pairs of features of the table to be added first, at most: the best ones by the last
     residuals."""
 
@@ -250,7 +250,7 @@ class SetCells(Message):
     dispersion: float = field(metadata=real(least=0))
     """As in `SetStrengths`."""
     curvature: float = field(metadata=real(least=0))
-    pairs: int = field(metadata=integer(1, MOST_PAIRS))
+    pairs: int = field(metadata=integer(1, MAX_PAIRS))
     """Pairs of features to be added, at most."""
 
 

@@ -32,7 +32,7 @@ from sqlfl.base.sanitize import clipped, line
 from sqlfl.messages import KINDS, Message
 from sqlfl.messages.checks import fault_of, sizes_of
 from sqlfl.messages.forms import (
-    LONGEST_TEXT,
+    MAX_TEXT_BYTES,
     Columns,
     Form,
     Number,
@@ -49,12 +49,12 @@ MAGIC = b"sqlfl\x00\x00\x02"
 """First bytes of a message. The last one is the format's number."""
 START = len(MAGIC) + 4
 ALIGNMENT = 64
-LONGEST_HEADER = 1 << 20
-LARGEST = 1 << 36
+MAX_HEADER_BYTES = 1 << 20
+MAX_MESSAGE_BYTES = 1 << 36
 """Maximum bytes of a message. Longer ones are not read."""
-LONGEST_NAME = 200
+MAX_RUN_CHARACTERS = 200
 """Maximum characters of a run's id."""
-MOST = 2**31 - 1
+MAX_INT32 = 2**31 - 1
 _HEADERS = json.JSONEncoder(separators=(",", ":"))
 
 
@@ -84,7 +84,7 @@ def encoded(message: Message) -> pa.Buffer:
     for part in parts:
         places.append(_aligned(end))
         end = places[-1] + part.nbytes
-    if len(header) > LONGEST_HEADER or end > LARGEST:
+    if len(header) > MAX_HEADER_BYTES or end > MAX_MESSAGE_BYTES:
         raise InternalError(f"a message {message.kind} of {end} bytes, {len(header)} of a header")
     made = pa.allocate_buffer(end)
     out = np.frombuffer(made, np.uint8)
@@ -163,12 +163,12 @@ def _written(value: Any, form: Form) -> tuple[Any, list[Bytes]]:
 
 def _written_texts(texts: tuple[str, ...]) -> list[Bytes]:
     """Return the length of each text in bytes, and all texts one after the other."""
-    data = _utf8("".join(texts), LARGEST)
+    data = _utf8("".join(texts), MAX_MESSAGE_BYTES)
     lengths = list(map(len, texts))
     if len(data) != sum(lengths):  # not all ASCII
         lengths = [len(_utf8(item)) for item in texts]
-    if max(lengths, default=0) > LONGEST_TEXT:
-        raise InternalError(f"a text of {max(lengths)} bytes cannot travel: {LONGEST_TEXT} can")
+    if max(lengths, default=0) > MAX_TEXT_BYTES:
+        raise InternalError(f"a text of {max(lengths)} bytes cannot travel: {MAX_TEXT_BYTES} can")
     return [_flat(np.array(lengths, np.uint32)), np.frombuffer(data, np.uint8)]
 
 
@@ -180,7 +180,7 @@ def _flat(value: npt.NDArray[Any]) -> Bytes:
     return np.ascontiguousarray(value).reshape(-1).view(np.uint8)
 
 
-def _utf8(text: str, longest: int = LONGEST_TEXT) -> bytes:
+def _utf8(text: str, longest: int = MAX_TEXT_BYTES) -> bytes:
     try:
         data = text.encode()
     except UnicodeEncodeError:
@@ -201,7 +201,7 @@ class _Source:
     """Bytes of a message, read from the beginning to the end."""
 
     def __init__(self, data: pa.Buffer | bytes) -> None:
-        if not START <= len(data) <= LARGEST:
+        if not START <= len(data) <= MAX_MESSAGE_BYTES:
             raise WireError(f"{len(data)} bytes are no message")
         self._buffer = pa.py_buffer(data)
         if self._buffer.address % 8:
@@ -212,7 +212,7 @@ class _Source:
             raise WireError("the bytes are no message of this version of sqlfl")
         (length,) = struct.unpack("<I", self._bytes[len(MAGIC) : START].tobytes())
         self._place = START + length
-        if length > LONGEST_HEADER or self._place > len(data):
+        if length > MAX_HEADER_BYTES or self._place > len(data):
             raise WireError(f"a header of {length} bytes in a message of {len(data)}")
         self.header = _checked(self._bytes[START : self._place].tobytes())
 
@@ -244,7 +244,7 @@ class _Source:
             case Number():
                 return described if form.whole else float(described)
             case Text():
-                return self._text(_size(described, LONGEST_TEXT))
+                return self._text(_size(described, MAX_TEXT_BYTES))
             case Texts():
                 return self._texts(_size(described))
             case Numbers():
@@ -295,7 +295,7 @@ def _checked(data: bytes) -> dict[str, Any]:
 
 
 def _is_name(value: object) -> bool:
-    return isinstance(value, str) and len(value) <= LONGEST_NAME and line(value) == value
+    return isinstance(value, str) and len(value) <= MAX_RUN_CHARACTERS and line(value) == value
 
 
 def _is_number(value: object) -> bool:
@@ -305,13 +305,13 @@ def _is_number(value: object) -> bool:
 _HEADER: dict[str, Callable[[Any], bool]] = {
     "kind": _is_name,
     "run": _is_name,
-    "slot": lambda value: type(value) is int and -1 <= value <= MOST,
+    "slot": lambda value: type(value) is int and -1 <= value <= MAX_INT32,
     "number": _is_number,
     "fields": lambda value: isinstance(value, dict),
 }
 
 
-def _size(value: object, most: int = MOST) -> int:
+def _size(value: object, most: int = MAX_INT32) -> int:
     if type(value) is not int or not 0 <= value <= most:
         raise ValueError(f"a size of {_quoted(str(value))}")
     return value

@@ -26,8 +26,8 @@ Places: TypeAlias = npt.NDArray[Any]
 Take: TypeAlias = Callable[[int], pa.Buffer]
 """Returns the next bytes of a message. Raise WireError if there are not so many."""
 
-MOST = 2**31 - 1
-DEEPEST = 32
+MAX_INT32 = 2**31 - 1
+MAX_DEPTH = 32
 _ZONE = re.compile(r"[A-Za-z0-9_+\-/:]{1,64}")
 _UNITS = ("s", "ms", "us", "ns")
 _PLAIN = {
@@ -64,8 +64,8 @@ def packed(array: pa.Array, depth: int = 0) -> Packed:
         return packed(array.storage, depth)
     if pa.types.is_dictionary(kind):
         return packed(array.dictionary_decode(), depth)
-    if depth > DEEPEST:
-        raise InternalError(f"a column nested more than {DEEPEST} deep cannot travel")
+    if depth > MAX_DEPTH:
+        raise InternalError(f"a column nested more than {MAX_DEPTH} deep cannot travel")
     bits = _bits(array)
     description: dict[str, Any] = {
         "type": str(kind),
@@ -253,9 +253,9 @@ _ANY_BITS = (
 
 def _unpacked(header: Any, take: Take, depth: int) -> pa.Array:
     length, nulls = header["length"], header["nulls"]
-    if type(length) is not int or not 0 <= length <= MOST or type(nulls) is not bool:
+    if type(length) is not int or not 0 <= length <= MAX_INT32 or type(nulls) is not bool:
         raise ValueError("of no length")
-    if depth > DEEPEST:
+    if depth > MAX_DEPTH:
         raise ValueError("nested too deeply")
     bits = take((length + 7) // 8) if nulls else None
     name = header["type"]
@@ -338,7 +338,7 @@ def _check_offsets(buffer: pa.Buffer, wide: int, last: int) -> None:
 
 
 def _whole(value: object) -> int:
-    if type(value) is not int or not 0 <= value <= MOST:
+    if type(value) is not int or not 0 <= value <= MAX_INT32:
         raise ValueError("of no size")
     return value
 

@@ -22,7 +22,7 @@ from sqlfl.models.weighted import mean_of
 
 STEPS = 500
 """Steps of Newton's method, which leave out how the penalty bends, and so converge linearly."""
-LONGEST = 5.0
+MAX_STEP_DEVIATION = 5.0
 """Standard deviation of what a step may add to the scores."""
 HALVINGS = 30
 CLOSE = 1e-8
@@ -126,7 +126,7 @@ def _highest(likelihood: _Likelihood, start: _Point, ways: Float) -> _Point:
         decrement = float(point.slope @ step)
         if decrement < DECREMENT or (last < CLOSE and decrement >= last):
             return point
-        length = min(1.0, LONGEST / float(np.linalg.norm(step)))
+        length = min(1.0, MAX_STEP_DEVIATION / float(np.linalg.norm(step)))
         for _ in range(HALVINGS):
             tried = likelihood.at(point.place + length * step)
             if tried.value > point.value or (decrement < CLOSE and np.isfinite(tried.value)):

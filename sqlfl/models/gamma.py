@@ -14,7 +14,7 @@ import numpy as np
 from sqlfl.base.arrays import Array
 from sqlfl.models.metrics import GammaMeter, Meter
 from sqlfl.models.poisson import exponential_root, means, steepest
-from sqlfl.models.targets import LARGEST, OfNumbers
+from sqlfl.models.targets import MAX_SCORE, OfNumbers
 from sqlfl.models.weighted import mean_of, rows_times, second_moments, sum_of, times
 
 
@@ -25,7 +25,7 @@ class Gamma(OfNumbers):
     curvature: float = 1.0
     outputs: int = 1
     name: str = "gamma"
-    largest_score: float = float(np.log(LARGEST))
+    largest_score: float = float(np.log(MAX_SCORE))
     bounded: bool = False
 
     @property

@@ -15,7 +15,7 @@ from scipy.special import wrightomega, xlogy
 from sqlfl.base.arrays import Array
 from sqlfl.base.errors import ModelError
 from sqlfl.models.metrics import CountMeter, Meter
-from sqlfl.models.targets import LARGEST, OfNumbers
+from sqlfl.models.targets import MAX_SCORE, OfNumbers
 from sqlfl.models.weighted import mean_of, rows_times, second_moments, sum_of, times
 
 
@@ -26,7 +26,7 @@ class Poisson(OfNumbers):
     curvature: float = 1.0
     outputs: int = 1
     name: str = "poisson"
-    largest_score: float = float(np.log(LARGEST))
+    largest_score: float = float(np.log(MAX_SCORE))
     bounded: bool = False
 
     def fitted(self, targets: Array, weights: Array | None) -> Poisson:

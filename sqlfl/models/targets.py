@@ -25,7 +25,7 @@ from sqlfl.models.metrics import (
 
 PIECE = 1 << 15
 """Rows that are measured at once. So many fit the processor's cache."""
-LARGEST = 1e34
+MAX_SCORE = 1e34
 """Maximum of scores and slopes: sums of larger ones would not fit the 4-byte numbers of
 messages.
 """
@@ -34,7 +34,7 @@ messages.
 class OfTargets(ABC):
     """Base with the properties of most losses: bounded in curvature, and 0 if scores are right."""
 
-    largest_score: float = LARGEST
+    largest_score: float = MAX_SCORE
     bounded: bool = True
 
     def fitted(self, targets: Array, weights: Array | None) -> Self:

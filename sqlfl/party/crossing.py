@@ -22,7 +22,7 @@ from sqlfl.udfs.encoding.features import Encoding
 from sqlfl.udfs.encoding.fitting import Values
 from sqlfl.udfs.encoding.pairs import (
     COARSE,
-    LEAST,
+    MIN_CELL_ROWS,
     Crossing,
     Pair,
     Side,
@@ -138,7 +138,8 @@ class SharedPairFinder(PairFinder):
         for pair in given:
             texts = cell_texts(pair, self._features)
             sums = [
-                max(given[pair].get(text, 0.0), LEAST * (text in given[pair])) for text in texts
+                max(given[pair].get(text, 0.0), MIN_CELL_ROWS * (text in given[pair]))
+                for text in texts
             ]
             merged.append(np.array(sums, np.float64))
         limits = replace(self._limits, most=ENDLESS, columns=None)

@@ -31,11 +31,11 @@ from sqlfl.udfs.updates.update import LinearEngine
 
 Look: TypeAlias = ms.SendRotated | ms.SendErrors | ms.ScorePermuted | ms.SendContributions
 """Asked of a saved block, over the rows of a run."""
-MOST = 1 << 28
+MAX_NUMBERS = 1 << 28
 """Numbers of a block's encoded rows, or of a matrix of its columns, that are sent at once."""
 
 
-def told_block(block: SavedBlock, request: ms.SendBlock) -> ms.Block:
+def block_reply(block: SavedBlock, request: ms.SendBlock) -> ms.Block:
     """The block's weights, and what they are of. InternalError for a tower."""
     _check_linear(block)
     columns = columns_of(block.encoding)
@@ -51,7 +51,7 @@ def told_block(block: SavedBlock, request: ms.SendBlock) -> ms.Block:
     )
 
 
-def told_curves(block: SavedBlock, request: ms.SendCurves) -> ms.Curves:
+def curves_reply(block: SavedBlock, request: ms.SendCurves) -> ms.Curves:
     """Effects of the features that `auto` made, or of the one that is asked for; none where the
     block has none."""
     wanted = request.feature.lower()
@@ -101,7 +101,7 @@ def rotated(
             hint="CURVES OF MODEL has bands; train with TRANSFORM (auto) for errors of the slopes",
         )
     d = engine.width
-    if max(engine.rows, d) * d > MOST:
+    if max(engine.rows, d) * d > MAX_NUMBERS:
         raise ModelError(
             f"its {engine.rows:,} active rows have {d:,} encoded columns: standard errors of so "
             "many are not worked out",

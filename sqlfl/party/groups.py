@@ -33,7 +33,7 @@ from sqlfl.udfs.numbering.keys import canonical_text
 
 _NONCE = 12
 """Bytes of a random number for each text that is sealed."""
-_LONGEST = 2**31 - 1
+_MAX_SEALED_BYTES = 2**31 - 1
 """Bytes that are sealed at once, at most."""
 
 
@@ -115,9 +115,9 @@ class SlotGroups:
         if place == self._merging.place:
             return np.zeros(0, np.uint8)
         text = _bytes([self._rows(number, place) for number in range(len(self._selects))])
-        if len(text) > _LONGEST:
+        if len(text) > _MAX_SEALED_BYTES:
             raise ModelError(
-                f"groups of {len(text):,} bytes are to be merged, and {_LONGEST:,} can be",
+                f"groups of {len(text):,} bytes are to be merged, and {_MAX_SEALED_BYTES:,} can be",
                 hint="filter the rows in the subquery",
             )
         nonce = os.urandom(_NONCE)

@@ -111,7 +111,7 @@ class Secrets:
         return Secrets(federation, organisation)
 
 
-def told_apart(
+def with_database_hashes(
     cursor: duckdb.DuckDBPyConnection, places: tuple[Place, ...], instance: str, secret: bytes
 ) -> tuple[Place, ...]:
     """Return places with keyed hashes of their databases. Clients of a party use them to detect
@@ -275,9 +275,9 @@ class PartyClient(Server):
                 blocks = self._blocks
                 return ms.Collected(request.run, request.slot, int(blocks.lasting), blocks.reason)
             case ms.SendCurves():
-                return diagnostics.told_curves(self.block(request.model, request.block), request)
+                return diagnostics.curves_reply(self.block(request.model, request.block), request)
             case ms.SendBlock():
-                return diagnostics.told_block(self.block(request.model, request.block), request)
+                return diagnostics.block_reply(self.block(request.model, request.block), request)
             case ms.Write():
                 return self._write(request)
             case ms.Commit():
@@ -350,7 +350,9 @@ class PartyClient(Server):
         try:
             places, tables = self._listings.listing(cursor, self._cursors.place)
             if self._instance is not None:
-                places = told_apart(cursor, places, self._instance, self._secrets.organisation)
+                places = with_database_hashes(
+                    cursor, places, self._instance, self._secrets.organisation
+                )
             told = Listing(places, tables, self._labels.fleeting)
             return ms.Tables(request.run, request.slot, listing_to_json(told))
         finally:

@@ -40,7 +40,7 @@ LABELS, WEIGHTS = (1.0, 10.0), (1.0, 2.0)
 """Default bounds of numbers: logarithms of them exist."""
 CLASSES = ("1", "2", "3")
 BOOLEAN = "BOOLEAN"
-LARGEST = 1e15
+MAX_BOUND = 1e15
 """Maximum of bounds."""
 
 
@@ -144,10 +144,10 @@ class _Uses:
         numbers = [value for value in public if not isinstance(value, str)]
         if texts:
             self.listed[column] = texts
-        elif len(numbers) == 2 and all(abs(number) <= LARGEST for number in numbers):
+        elif len(numbers) == 2 and all(abs(number) <= MAX_BOUND for number in numbers):
             self.bounds[column] = min(numbers), max(numbers)
         else:
-            raise Error(f"the bounds of {column.name} are no two numbers up to {LARGEST:g}")
+            raise Error(f"the bounds of {column.name} are no two numbers up to {MAX_BOUND:g}")
 
     def use(self, column: ScopeColumn, kind: str) -> SyntheticColumn:
         listed = self.listed.get(column, ())
@@ -171,7 +171,7 @@ def _weighed(request: Request) -> tuple[str, ...]:
     return tuple(weights) if isinstance(weights, dict) else ()
 
 
-MOST = 8
+MAX_REHEARSALS = 8
 """Maximum rehearsals of a client at once: a further one ends the first."""
 
 
@@ -214,7 +214,7 @@ class Rehearsals:
             raise Error(f"the name of a rehearsal begins with {ms.REHEARSAL}")
         if run in self._all:
             raise Error("a rehearsal of this name has begun already")
-        while len(self._all) >= MOST:  # their owner may be gone
+        while len(self._all) >= MAX_REHEARSALS:  # their owner may be gone
             self.end(next(iter(self._all)))
         self._all[run] = make()
         return self._all[run].server

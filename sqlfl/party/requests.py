@@ -28,9 +28,9 @@ from sqlfl.messages import (
 from sqlfl.messages.checks import mismatch, shapes_of
 from sqlfl.party.steps import Engine
 
-LARGEST = 1 << 31
+MAX_NUMBERS = 1 << 31
 """Maximum numbers in the parameters of a block and in a method's memory of them."""
-MOST = 2**31
+MAX_COUNT = 2**31
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class SlotExpectations:
         """Return the sizes. Raise InternalError for options out of range."""
         check_options(configuration)
         parameters = configuration.parameters(engine.width)
-        if math.prod(parameters) * configuration.remembered > LARGEST:
+        if math.prod(parameters) * configuration.remembered > MAX_NUMBERS:
             raise InternalError(f"a block of {math.prod(parameters)} parameters is too large")
         return cls(
             engine.rows,
@@ -102,8 +102,10 @@ def check_options(configuration: Configuration) -> None:
     least = {"outputs": 1, "clients": 1, "batch": 1}
     for name, value in _numbers(configuration):
         whole = isinstance(value, int)
-        if whole and not least.get(name, 0) <= value <= MOST:
-            raise InternalError(f"option {name} is {value}, from {least.get(name, 0)} to {MOST}")
+        if whole and not least.get(name, 0) <= value <= MAX_COUNT:
+            raise InternalError(
+                f"option {name} is {value}, from {least.get(name, 0)} to {MAX_COUNT}"
+            )
         if not whole and not (math.isfinite(value) and value >= 0):
             raise InternalError(f"option {name} is {value}, and must be finite, from 0 up")
     fault = configuration.fault()
@@ -111,7 +113,7 @@ def check_options(configuration: Configuration) -> None:
         raise InternalError(fault)
     if configuration.tower is not None:
         hidden = configuration.tower.hidden
-        if not (1 <= len(hidden) <= 100 and all(1 <= width <= MOST for width in hidden)):
+        if not (1 <= len(hidden) <= 100 and all(1 <= width <= MAX_COUNT for width in hidden)):
             raise InternalError(f"hidden layers of {hidden!s:.60}")
 
 

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import duckdb
 import pyarrow as pa
@@ -19,13 +19,15 @@ from sqlfl.base.interrupts import stoppable
 from sqlfl.base.sanitize import clipped, lines
 from sqlfl.base.threads import single
 from sqlfl.contract.methods import load_messages
-from sqlfl.contract.schema import Client
+from sqlfl.contract.schema import Client, specifications_from_json
 from sqlfl.governance.message_log import Sent
 from sqlfl.messages.wire import encode, received
 from sqlfl.party.failures import safe_text
-from sqlfl.party.masking import Masking
 from sqlfl.party.observers import Observers
 from sqlfl.party.rehearsals import Rehearsals, Served, StandIn
+
+if TYPE_CHECKING:
+    from sqlfl.party.masked_run import MaskedRun
 
 log = logging.getLogger("sqlfl.party")
 
@@ -41,6 +43,43 @@ def _received(data: pa.Buffer) -> ms.Message:
     except WireError:
         load_messages()
         return received(data)
+
+
+class Masking:
+    """Masked runs of one client. The coordinator does not have `secret`, the parties' secret. The
+    code of masks is loaded with the first such run.
+    """
+
+    def __init__(self, client: Client, secret: bytes) -> None:
+        self._client = str(client)
+        self._secret = secret
+        self._runs: dict[str, MaskedRun] = {}
+        self.check_peers: Callable[[ms.SetPeers], None] = lambda request: None
+        """Raises Error if the client must not add to sums with these peers."""
+
+    def answer(self, request: ms.Message, work: Callable[[], ms.Message]) -> ms.Message:
+        """Return the reply to a request from outside; `work` makes it without masks."""
+        match request:
+            case ms.Prepare():
+                reply = work()
+                self._prepared(request)
+                return reply
+            case ms.SetPeers():
+                self.check_peers(request)
+            case ms.Finish():
+                self._runs.pop(request.run, None)
+        run = self._runs.get(request.run)
+        return work() if run is None else run.answer(request, work)
+
+    def _prepared(self, request: ms.Prepare) -> None:
+        if not any(name in request.specification for name in ("secure", "drawn")):
+            return
+        specifications = specifications_from_json(request.specification)
+        slots = [item for item in specifications if item.secure or item.drawn]
+        if slots:
+            from sqlfl.party.masked_run import MaskedRun  # loads cryptography
+
+            self._runs[request.run] = MaskedRun(self._client, self._secret, slots)
 
 
 class Server(ABC):
@@ -96,7 +135,7 @@ class Server(ABC):
             text = f"{type(error).__name__} while serving {request.kind} (see the log sqlfl.party)"
             failure = ("InternalError", text)
         name, text = failure
-        text = clipped(lines(text), ms.LONGEST_FAILURE)
+        text = clipped(lines(text), ms.MAX_FAILURE_CHARACTERS)
         failed = ms.Failure(request.run, request.slot, name, text, at, number=request.number)
         return self._sent(request, data, failed)
 

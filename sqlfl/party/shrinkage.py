@@ -23,11 +23,11 @@ from sqlfl.party.steps import Engine
 
 FIRST = 10.0
 """Rows of curvature 1 that the first ridge of a group weighs as much as."""
-LEAST, MOST = 1e-3, 1e7
+MIN_RIDGE, MAX_RIDGE = 1e-3, 1e7
 """The same of all ridges."""
-LONGEST = 3.0
+MAX_STEP_FACTOR = 3.0
 """Factor by which a step of log λ is lengthened at most."""
-SMALLEST = 1e-12
+MIN_SQUARED_NORM = 1e-12
 """Smallest |β|²: a group whose weights vanish gets the largest ridge."""
 
 
@@ -100,25 +100,27 @@ class Shrinkage:
         edf += np.bincount(others[known], share, count)
         squares = np.bincount(self.groups + 1, np.sum(theta**2, axis=1), count + 1)[1:]
         edf *= directions
-        ridge = dispersion * edf / np.maximum(squares, SMALLEST * dispersion)
+        ridge = dispersion * edf / np.maximum(squares, MIN_SQUARED_NORM * dispersion)
         size = curvature / max(rows, 1)
-        asked = np.log(np.clip(ridge, LEAST * size, MOST * size) / (l2 * self.strengths))
+        asked = np.log(np.clip(ridge, MIN_RIDGE * size, MAX_RIDGE * size) / (l2 * self.strengths))
         made = asked * self._lengths(asked)
-        strengths = np.clip(self.strengths * np.exp(made), LEAST * size / l2, MOST * size / l2)
+        strengths = np.clip(
+            self.strengths * np.exp(made), MIN_RIDGE * size / l2, MAX_RIDGE * size / l2
+        )
         free = int(np.sum(self.groups < 0)) * directions
         after = replace(self, strengths=strengths, steps=(asked, made))
         return after, float(edf.sum() + free)
 
     def _lengths(self, asked: Float) -> Float:
         """Return by how much to lengthen steps of log λ: the secant through the last two, of each
-        group for itself, from 1 to LONGEST."""
+        group for itself, from 1 to MAX_STEP_FACTOR."""
         lengths = np.ones(len(asked))
         if self.steps is None:
             return lengths
         before, made = (np.pad(step, (0, len(asked) - len(step))) for step in self.steps)
         towards = before * asked > 0.0  # else the last step went too far
         size = np.abs(made)
-        shorter = np.maximum(np.abs(before) - np.abs(asked), size / LONGEST)
+        shorter = np.maximum(np.abs(before) - np.abs(asked), size / MAX_STEP_FACTOR)
         sought = np.divide(size, shorter, out=lengths, where=towards)
         lengthened: Float = np.maximum(sought, 1.0)
         return lengthened

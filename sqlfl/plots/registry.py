@@ -19,11 +19,9 @@ class Picture:
     model: str
 
     def __call__(self, table: pa.Table) -> Figure:
+        from sqlfl.plots.results import PICTURES, check_figure, model_figure, quality_figure
+
         if self.look == "check":
-            from sqlfl.plots.check import check_figure
-
             return check_figure(table)
-        from sqlfl.plots.results import PICTURES, model_figure, quality_figure
-
         draw = model_figure if self.look in PICTURES else quality_figure
         return draw(self.look, self.model, table)

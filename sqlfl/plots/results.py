@@ -1,4 +1,4 @@
-"""Pictures of results: weights, errors, importances, curves, matrices and bins; and of TUNE."""
+"""Pictures of results: weights, errors, importances, curves, matrices, bins, TUNE and CHECK."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sqlfl.plots.training import TrainingFigure
 
 PANELS = 12
 """Features of a picture of curves, and categories of one of them."""
-MOST = 30
+MAX_BARS = 30
 """Bars of a picture: those that are longest."""
 _BAR, _WIDTH = 0.28, 6.0
 """Inches of a bar, and of the picture."""
@@ -28,7 +28,7 @@ def model_figure(look: str, model: str, table: pa.Table) -> TrainingFigure:
     rows, label, sort = _READERS[look](table.to_pylist())
     if sort:
         rows = sorted(rows, key=lambda row: -abs(row[1]))
-    rows = rows[:MOST]
+    rows = rows[:MAX_BARS]
     figure = TrainingFigure(figsize=(_WIDTH, 1.0 + _BAR * max(len(rows), 2)))
     figure.set_layout_engine("constrained")
     axes = figure.subplots()
@@ -164,7 +164,7 @@ PICTURES = (*_READERS, "curves")
 
 _SIDE = 3.6
 """Inches of one panel."""
-_MOST = 12
+_MAX_CLASSES = 12
 """Classes that a matrix is written into, with numbers in its cells."""
 
 
@@ -264,7 +264,7 @@ def _confusion(axes: Axes, table: pa.Table) -> None:
         columns["share_of_actual"].reshape(side, side),
     )
     axes.imshow(shares, cmap="Blues", vmin=0.0, vmax=1.0)
-    for (row, column), count in np.ndenumerate(rows) if side <= _MOST else ():
+    for (row, column), count in np.ndenumerate(rows) if side <= _MAX_CLASSES else ():
         share = shares[row, column]
         text = "hidden" if np.isnan(count) else f"{count:,.0f}"
         color = "white" if share > 0.6 else "black"
@@ -290,3 +290,64 @@ _PANELS: Mapping[str, tuple[Callable[[Axes, pa.Table], None], ...]] = {
     "calibration": (_calibration,),
     "residuals": (_residuals,),
 }
+
+
+_CHECK_WIDTH = 3.8
+"""Inches of a panel's width."""
+_CHECK_BAR = 0.3
+"""Inches of a bar."""
+_CHECK_PANELS = (
+    ("table", "matched", "rows in the join", True),
+    ("table", "fan_out", "joined rows of each, on average", False),
+    ("feature", "missing", "NULL", True),
+    ("feature", "explains", "explains of the target", True),
+)
+"""Part, column, title, and whether it is a share."""
+
+
+def check_figure(table: pa.Table) -> TrainingFigure:
+    """Return the picture of `CHECK`: the largest bars of each panel; empty panels are left out."""
+    rows = table.to_pylist()
+    panels = [
+        (title, share, _check_bars(rows, part, column))
+        for part, column, title, share in _CHECK_PANELS
+    ]
+    panels = [panel for panel in panels if panel[2]]
+    longest = max((len(bars) for _, _, bars in panels), default=1)
+    size = (_CHECK_WIDTH * max(len(panels), 1), 1.2 + _CHECK_BAR * longest)
+    figure = TrainingFigure(figsize=size)
+    figure.set_layout_engine("constrained", wspace=0.05)
+    axes = figure.subplots(1, max(len(panels), 1), squeeze=False)[0]
+    for axis, (title, share, bars) in zip(axes, panels, strict=False):
+        _draw_panel(axis, title, share, bars)
+    figure.description = "; ".join(
+        f"{title}: " + ", ".join(f"{name} {value:.3g}" for name, value in bars)
+        for title, _, bars in panels
+    )
+    return figure
+
+
+def _check_bars(rows: list[dict[str, Any]], part: str, column: str) -> list[tuple[str, float]]:
+    bars = [
+        (row["table"] if part == "table" else row["name"], float(row[column]))
+        for row in rows
+        if row["part"] == part and row[column] is not None
+    ]
+    if part == "feature":
+        bars = sorted(bars, key=lambda bar: -bar[1])
+    return bars[:MAX_BARS]
+
+
+def _draw_panel(axes: Axes, title: str, share: bool, bars: list[tuple[str, float]]) -> None:
+    names = [name for name, _ in bars]
+    drawn = axes.barh(range(len(bars)), [value for _, value in bars], height=0.7)
+    axes.bar_label(drawn, fmt="{:.0%}" if share else "{:,.3g}", padding=2, fontsize="small")
+    axes.set_yticks(range(len(bars)), names)
+    axes.invert_yaxis()
+    if share:
+        axes.set_xlim(0.0, 1.18)
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}" if value <= 1 else "")
+    else:
+        axes.margins(x=0.18)
+    axes.set_title(title, fontsize="medium")
+    axes.grid(axis="y", visible=False)

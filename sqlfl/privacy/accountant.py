@@ -28,7 +28,7 @@ from sqlfl.privacy.poisson_binomial.loss import (
     step,
 )
 
-LARGEST_MU = 1e6
+MAX_MU = 1e6
 """Maximum μ for an exact ε. Beyond it, where nothing is private, ε is zCDP's bound μ²/2 + μ √(2 log
 1/δ).
 """
@@ -39,12 +39,12 @@ relative error of about 2⁻⁵⁰ by the count, and of the Euclidean norm of th
 tail has at most √points times, which the norm of a spread-out distribution makes up for."""
 POINTS = 1 << 12
 """Maximum grid points in a standard deviation of all losses together."""
-LARGEST_DEVIATION = 30.0
+MAX_DEVIATION = 30.0
 """Maximum standard deviation of all losses together, with binomial draws among them. Beyond it,
-where ε is above 450, and for more than MOST_DRAWS, grids would need too many points, and only Rényi
+where ε is above 450, and for more than MAX_DRAWS, grids would need too many points, and only Rényi
 DP is used.
 """
-MOST_DRAWS = 1 << 20
+MAX_DRAWS = 1 << 20
 
 
 def epsilon_of(events: Sequence[Event], delta: float) -> float:
@@ -73,7 +73,7 @@ def _epsilon_of(events: tuple[Event, ...], delta: float) -> float:
         return pure
     if left <= 0.0 or math.isinf(mu):
         return math.inf
-    if mu > LARGEST_MU:
+    if mu > MAX_MU:
         return pure + mu * mu / 2.0 + mu * math.sqrt(2.0 * math.log(1.0 / left))
     import dp_accounting
 
@@ -126,7 +126,7 @@ def epsilon_by_pld(events: Sequence[Event], delta: float) -> float:
     worst distribution.
 
     The rounding errors of convolutions are subtracted from delta. The result is infinite for many
-    binomial draws: LARGEST_DEVIATION.
+    binomial draws: MAX_DEVIATION.
     """
     counts = (e.count for e in events if isinstance(e, Gaussian | PoissonBinomial | Selection))
     left = _left(events, delta) - CONVOLVED * sum(counts)
@@ -199,6 +199,6 @@ def _interval(events: Iterable[Event]) -> float:
         return 1e-4
     variances = math.fsum(count * deviation(draw) ** 2 for draw, count in draws)
     whole = math.sqrt(variances + squared_mu(events))
-    if whole > LARGEST_DEVIATION or sum(count for _, count in draws) > MOST_DRAWS:
+    if whole > MAX_DEVIATION or sum(count for _, count in draws) > MAX_DRAWS:
         return math.inf
     return max(min(step(draw) for draw, _ in draws), whole / POINTS)

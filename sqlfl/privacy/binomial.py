@@ -19,9 +19,9 @@ from sqlfl.contract.privacy_specification import PlannedReleases
 from sqlfl.options.privacy import Privacy
 from sqlfl.privacy.accountant import epsilon_of
 from sqlfl.privacy.events import EMBEDDINGS, GRADIENTS, Event, Gaussian, PoissonBinomial
-from sqlfl.privacy.limits import LARGEST_MULTIPLIER
+from sqlfl.privacy.limits import MAX_MULTIPLIER
 from sqlfl.privacy.poisson_binomial.choosing import choose, choose_bins
-from sqlfl.privacy.poisson_binomial.loss import MOST_COINS
+from sqlfl.privacy.poisson_binomial.loss import MAX_COINS
 
 USED = 0.99
 """Share of ε from which a budget counts as used up."""
@@ -66,7 +66,7 @@ def drawing_of(
 
 def draws_of(planned: PlannedReleases, bins: int, theta: float) -> PoissonBinomial:
     """Return the draws of a row of the slot, with as many honest slots as the account can count."""
-    honest = max(min(planned.honest, MOST_COINS // bins), 1)
+    honest = max(min(planned.honest, MAX_COINS // bins), 1)
     return PoissonBinomial(EMBEDDINGS, bins, theta, honest, planned.draws * planned.outputs)
 
 
@@ -161,14 +161,14 @@ class _Budget:
         usual, excess = self._shared(planned), partial(self._excess, planned, draws)
         if math.sqrt(USED) - 1.0 < excess(usual) / math.sqrt(self.epsilon) <= 0.0:
             return usual
-        if excess(LARGEST_MULTIPLIER) > 0.0:
+        if excess(MAX_MULTIPLIER) > 0.0:
             raise _beyond(self.privacy, draws, (*self.beside, draws))
         least = 2.0 * math.sqrt(planned.gradients / self.rest)
         if excess(least) <= 0.0:
             return least
-        z: float = brentq(excess, least, LARGEST_MULTIPLIER, rtol=PRECISION, xtol=PRECISION * least)
+        z: float = brentq(excess, least, MAX_MULTIPLIER, rtol=PRECISION, xtol=PRECISION * least)
         while excess(z) > 0.0:
-            z = min(z * (1.0 + PRECISION), LARGEST_MULTIPLIER)
+            z = min(z * (1.0 + PRECISION), MAX_MULTIPLIER)
         return z
 
     def _excess(self, planned: PlannedReleases, draws: PoissonBinomial, z: float) -> float:
@@ -181,7 +181,7 @@ def _beyond(privacy: Privacy, draws: PoissonBinomial, events: Sequence[Event]) -
     assert privacy.epsilon is not None
     alone = epsilon_of(events, privacy.delta)
     told = f"leave ε = {alone:.4g} already" if alone > privacy.epsilon else (
-        f"leave gradients noise of more than {LARGEST_MULTIPLIER:g} times their clip"
+        f"leave gradients noise of more than {MAX_MULTIPLIER:g} times their clip"
     )  # fmt: skip
     return PrivacyError(
         f"PRIVACY epsilon = {privacy.epsilon:g}, delta = {privacy.delta:g}: bins = {draws.bins} "

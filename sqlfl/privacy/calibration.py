@@ -123,7 +123,7 @@ def calibrate(privacy: Privacy, slots: Sequence[PlannedReleases]) -> NoiseCalibr
     With noised or drawn predictions every slot has a z of its own; otherwise one z is for all, and
     the slot decides that needs most. With epsilon given, an ε is never above it. Where statistics
     are noised, every slot pays for finding its categories. Raise PrivacyError for a budget that
-    asks for more noise than LARGEST_MULTIPLIER, and for options that exclude each other.
+    asks for more noise than MAX_MULTIPLIER, and for options that exclude each other.
     """
     _check(privacy, slots)
     together = privacy.together

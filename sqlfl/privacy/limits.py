@@ -7,7 +7,7 @@ from sqlfl.contract.privacy_specification import PlannedReleases
 from sqlfl.options.privacy import Privacy
 from sqlfl.privacy import events as of
 
-LARGEST_MULTIPLIER = 1000.0
+MAX_MULTIPLIER = 1000.0
 """Maximum noise relative to the values that it hides. A run with more is refused, because it would
 learn nothing.
 """
@@ -23,7 +23,7 @@ def check_noise(
     """Raise PrivacyError for a multiplier above the limit; `times`: number of releases of `what`
     with a row of the slot.
     """
-    if multiplier <= LARGEST_MULTIPLIER:
+    if multiplier <= MAX_MULTIPLIER:
         return
     given = f"noise_multiplier = {privacy.noise_multiplier:g}" if privacy.noise_multiplier else ""
     if privacy.epsilon is not None:
@@ -44,6 +44,6 @@ def check_noise(
             hints += ["predictions = 'gaussian'"]
     raise PrivacyError(
         f"PRIVACY {given}: the noise of the {what} would be {multiplier:.4g} times what {size}"
-        f"{where}; {LARGEST_MULTIPLIER:g} times is the most",
+        f"{where}; {MAX_MULTIPLIER:g} times is the most",
         hint=f"give {', or '.join(hints)}",
     )

@@ -8,7 +8,7 @@ import numpy as np
 
 from sqlfl.base.errors import InternalError
 
-MOST = 1.0 - 2.0**-50
+MAX_KEEP_PROBABILITY = 1.0 - 2.0**-50
 """Maximum probability to keep a label. Above it, the remaining probability could not be
 distinguished from 0.
 """
@@ -68,7 +68,7 @@ def label_epsilon(mechanism: str, epsilon: float, classes: int | None) -> float:
 
 def _floored(probability: float) -> float:
     """Round down to less than the exact probability; `probability` has rounding errors."""
-    return min(MOST, (math.floor(probability * 2.0**52) - 1.0) * 2.0**-52)
+    return min(MAX_KEEP_PROBABILITY, (math.floor(probability * 2.0**52) - 1.0) * 2.0**-52)
 
 
 def _check(epsilon: float, classes: int) -> None:

@@ -19,7 +19,7 @@ from sqlfl.base.errors import Error, WireError
 from sqlfl.service.fair_queue import Turns
 from sqlfl.service.frames import (
     INTERRUPT,
-    MOST_BYTES,
+    MAX_BODY_BYTES,
     REPLY,
     REQUEST,
     VERSIONS,
@@ -28,7 +28,7 @@ from sqlfl.service.frames import (
 )
 from sqlfl.service.stream import PONG, Credentials, Stream, hint, said
 
-MOST_REPLIES, MOST_REPLY_BYTES = 512, 1 << 30
+MAX_REPLIES, MAX_REPLY_BYTES = 512, 1 << 30
 
 
 class Replies:
@@ -62,7 +62,7 @@ class Replies:
             self._begun.discard(number)
             self._done[number] = reply
             self._size += len(reply.body)
-            while len(self._done) > MOST_REPLIES or self._size > MOST_REPLY_BYTES:
+            while len(self._done) > MAX_REPLIES or self._size > MAX_REPLY_BYTES:
                 if len(self._done) == 1:
                     break
                 self._forget(next(iter(self._done)))
@@ -90,7 +90,7 @@ PARTY = "party"
 HELLO, WELCOME, REFUSED = "hello", "welcome", "refused"
 SECRET = "secret"
 """By what the parties' secrets are told apart, once a session is known."""
-FIRST_WAIT, LONGEST_WAIT = 0.5, 30.0
+FIRST_WAIT, MAX_WAIT = 0.5, 30.0
 """Seconds between two attempts to connect: twice as long each time, and a random part of it."""
 SHARE = 8
 """Divisor of the lease: a wait is at most this part of it, so that a party is back in time."""
@@ -158,7 +158,7 @@ class Agent:
         serves: Serves,
         credentials: Credentials,
         seen: Callable[[str], None] = lambda _: None,
-        most_bytes: int = MOST_BYTES,
+        most_bytes: int = MAX_BODY_BYTES,
         server: str | None = None,
         called: str | None = None,
         first: int = 0,
@@ -177,7 +177,7 @@ class Agent:
         """That is being opened, or is served."""
         self._served = False
         self._hinted = ""
-        self._longest = LONGEST_WAIT
+        self._longest = MAX_WAIT
 
     def run(self) -> None:
         """Connect, and connect again after a failure or a break. Raise Refused."""
@@ -256,7 +256,7 @@ class Agent:
             if check:
                 stream.sender.send(Frame(SECRET, {"check": check}))
             self._terms, self._stream, self._served = terms, stream, True
-            self._longest = min(LONGEST_WAIT, max(FIRST_WAIT, terms.lease / SHARE))
+            self._longest = min(MAX_WAIT, max(FIRST_WAIT, terms.lease / SHARE))
             self._seen(f"connected to {terms.coordinator}")
             watch = threading.Thread(
                 target=stream.watch, args=(terms.heartbeat,), name="sqlfl-heartbeat"

@@ -29,7 +29,7 @@ log = logging.getLogger("sqlfl.service")
 
 HEARD = 0.1
 """Maximum seconds until a Ctrl-C is noticed."""
-PAUSE, LONGEST_PAUSE = 0.1, 2.0
+PAUSE, MAX_PAUSE = 0.1, 2.0
 """Seconds between two attempts to connect again: at first, and at most."""
 
 
@@ -270,7 +270,7 @@ class AnalystConnection:
                         _give_up(call, NOT_AGAIN.format(self._lease))
                     return
             time.sleep(pause)
-            pause = min(2.0 * pause, LONGEST_PAUSE)
+            pause = min(2.0 * pause, MAX_PAUSE)
 
     def _received(self, frame: Frame) -> None:
         with self._lock:

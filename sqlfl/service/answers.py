@@ -24,7 +24,7 @@ from sqlfl.plots.registry import Picture
 from sqlfl.store.model_document import history_to_bytes, model_from, model_to_json
 from sqlfl.store.registry import Model
 
-LARGEST_SCHEMA = 1 << 20
+MAX_SCHEMA_BYTES = 1 << 20
 """Bytes of a schema with some thousand columns: its reader may take some hundred times as much."""
 ALIGNMENT = 64
 _LENGTH = struct.Struct("<Q")
@@ -185,7 +185,7 @@ def _read(data: pa.Buffer) -> tuple[pa.Table, dict[str, Any]]:
         if not isinstance(told, dict):
             raise ValueError("no object")
         stream = data.slice(start)
-        check_stream(stream, LARGEST_SCHEMA, ANY)
+        check_stream(stream, MAX_SCHEMA_BYTES, ANY)
         with pa.ipc.open_stream(stream) as reader:
             table = reader.read_all()
         if table.num_rows > 8 * len(stream):  # less than a bit for each row

@@ -35,12 +35,12 @@ LEAVE = "leave"
 SQL, EXPLAIN, MODEL, TABLE, QUERY, LIST = "sql", "explain", "model", "table", "query", "list"
 SCHEMA = "schema"
 LISTS = ("parties", "models", "tables", "audit", "chain", "status", "statements")
-MOST_TEXT = 4 << 20
+MAX_TEXT_BYTES = 4 << 20
 """Maximum bytes of a text that an analyst sends."""
-MOST_BEGUN = 1024
-MOST_INTERRUPTS = 3
+MAX_BEGUN = 1024
+MAX_INTERRUPTS = 3
 """Maximum number of times that a call is interrupted."""
-MOST_KEPT, MOST_KEPT_BYTES = 16, 256 << 20
+MAX_KEPT_ANSWERS, MAX_KEPT_BYTES = 16, 256 << 20
 """Answers, and their bytes, that are kept until they are taken: beyond it but the last one."""
 STATEMENTS = pa.schema(
     [
@@ -142,7 +142,7 @@ class Calls:
         if number <= self._floor or number in self._begun:
             raise WireError(f"call {number} was answered, and that is forgotten")
         self._begun.add(number)
-        if len(self._begun) > MOST_BEGUN:  # calls in between were given up before they came
+        if len(self._begun) > MAX_BEGUN:  # calls in between were given up before they came
             self._floor = min(self._begun) - 1
         while self._floor + 1 in self._begun:
             self._floor += 1
@@ -168,7 +168,7 @@ class Calls:
     @staticmethod
     def _interrupt(call: _Call, frame: Frame) -> None:
         """Interrupt the call. The same interruption, sent again by another stream, counts once."""
-        while call.heard < min(frame.number("times"), MOST_INTERRUPTS):
+        while call.heard < min(frame.number("times"), MAX_INTERRUPTS):
             call.heard += 1
             call.interrupts.interrupt()
 
@@ -224,7 +224,7 @@ class Calls:
         }
         size = sum(sizes.values())
         for number in [n for n in sizes if n != last]:
-            if len(sizes) <= MOST_KEPT and size <= MOST_KEPT_BYTES:
+            if len(sizes) <= MAX_KEPT_ANSWERS and size <= MAX_KEPT_BYTES:
                 return
             size -= sizes.pop(number)
             del self._calls[number]

@@ -12,7 +12,7 @@ from sqlfl.base.errors import WireError
 
 EACH, ALL = 1, 64
 """Pieces of work at once, of one and altogether: the requests of one are served in order."""
-MOST_WAITING = 1024
+MAX_WAITING = 1024
 """Maximum number of pieces that run or wait."""
 
 
@@ -32,7 +32,7 @@ class Turns:
     def submit(self, of: Hashable, work: Callable[[], object], size: int) -> None:
         """Queue work of `of`, which holds so many bytes. Raise WireError if too much waits."""
         with self._lock:
-            if self._count >= MOST_WAITING or (
+            if self._count >= MAX_WAITING or (
                 self._count and self._bytes + size > self._most_bytes
             ):
                 raise WireError(

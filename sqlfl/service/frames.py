@@ -38,11 +38,11 @@ PIECE = 1 << 20
 """Bytes of a body that travel at once: a sign of life on slow links, too."""
 SHORT = 1 << 16
 """Bytes of a body, at most, that travel with the header."""
-LONGEST_HEADER = 1 << 20
-LONGEST_PIECE = 4 + LONGEST_HEADER + SHORT
+MAX_HEADER_BYTES = 1 << 20
+MAX_PIECE_BYTES = 4 + MAX_HEADER_BYTES + SHORT
 """Bytes that come at once."""
 _LENGTH = struct.Struct("<I")
-MOST_BYTES = 8 << 30
+MAX_BODY_BYTES = 8 << 30
 """Maximum bytes of a body."""
 _NONE = pa.py_buffer(b"")
 
@@ -138,7 +138,7 @@ class Receiver:
     def __init__(
         self,
         reader: Reader,
-        most_bytes: int = MOST_BYTES,
+        most_bytes: int = MAX_BODY_BYTES,
         heard: Callable[[], object] = lambda: None,
     ) -> None:
         self._reader, self.most_bytes, self.heard = reader, most_bytes, heard
@@ -180,9 +180,9 @@ class Receiver:
         self.heard()
         if chunk.data is not None or chunk.app_metadata is None:
             raise WireError("a record batch, where there are none")
-        if len(chunk.app_metadata) > LONGEST_PIECE:
+        if len(chunk.app_metadata) > MAX_PIECE_BYTES:
             raise WireError(
-                f"{len(chunk.app_metadata):,} bytes at once; {LONGEST_PIECE:,} are taken"
+                f"{len(chunk.app_metadata):,} bytes at once; {MAX_PIECE_BYTES:,} are taken"
             )
         return chunk.app_metadata
 
@@ -192,8 +192,8 @@ class Receiver:
         if len(piece) < _LENGTH.size:
             raise WireError("a piece of a body without a header")
         (length,) = _LENGTH.unpack(piece.slice(0, _LENGTH.size))
-        if length > LONGEST_HEADER:
-            raise WireError(f"a header of {length:,} bytes; {LONGEST_HEADER:,} are taken")
+        if length > MAX_HEADER_BYTES:
+            raise WireError(f"a header of {length:,} bytes; {MAX_HEADER_BYTES:,} are taken")
         if _LENGTH.size + length > len(piece):
             raise WireError(f"a header of {length:,} bytes in a piece of {len(piece):,}")
         return _LENGTH.size + int(length)
@@ -228,8 +228,8 @@ def encoded(frame: Frame) -> bytes:
     if it is too long."""
     told = {"kind": frame.kind, "size": len(frame.body), **frame.told}
     header = json.dumps(told, allow_nan=False).encode()
-    if len(header) > LONGEST_HEADER:
-        raise WireError(f"a header of {len(header):,} bytes; {LONGEST_HEADER:,} are sent")
+    if len(header) > MAX_HEADER_BYTES:
+        raise WireError(f"a header of {len(header):,} bytes; {MAX_HEADER_BYTES:,} are sent")
     return header
 
 

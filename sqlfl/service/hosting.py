@@ -40,7 +40,7 @@ from sqlfl.udfs.numbering.keys import check_value
 
 log = logging.getLogger("sqlfl.party")
 
-MOST_ENDS = 256
+MAX_ENDS = 256
 """Analysts in studies that are served beside each other."""
 
 Known = Callable[[str, str], str]
@@ -150,8 +150,8 @@ class Host:
         with self._lock:
             end = self._ends.get((study, analyst))
             if end is None:
-                if len(self._ends) >= MOST_ENDS:
-                    raise Error(f"{MOST_ENDS} analysts are served already")
+                if len(self._ends) >= MAX_ENDS:
+                    raise Error(f"{MAX_ENDS} analysts are served already")
                 end = self._ends[study, analyst] = self._made(study, analyst)
             self._busy[end] += 1
         try:

@@ -24,7 +24,7 @@ SECONDS = 60.0
 """Time limit of one command."""
 LOOK, POLL = 0.5, 0.05
 """Seconds between two looks for new requests, and at a running command."""
-FIRST_PAUSE, LONGEST_PAUSE = 60.0, 3600.0
+FIRST_PAUSE, MAX_PAUSE = 60.0, 3600.0
 """Seconds after which a failed command runs again: twice as long each time, up to the second."""
 MAX_SAID = 500
 """Maximum bytes of a failed command's standard error that are logged."""
@@ -92,7 +92,7 @@ class Notifier:
                 self._failed.pop(number, None)
                 log.info("request %d: its owner was notified", number, extra={"party": self._party})
             elif not self._stop.is_set():
-                self._failed[number] = time.monotonic() + pause, min(2.0 * pause, LONGEST_PAUSE)
+                self._failed[number] = time.monotonic() + pause, min(2.0 * pause, MAX_PAUSE)
                 log.warning(
                     "request %d: `notify` %s; it runs again in %.0f seconds", number, why, pause,
                     extra={"party": self._party},

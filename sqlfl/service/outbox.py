@@ -16,9 +16,9 @@ log = logging.getLogger("sqlfl.service")
 AT_ONCE = 32 << 10
 """Bytes since the peer was last heard of that are written by whoever sends: HTTP/2 takes 64 KiB
 before the peer has to read. Others wait their turn in a thread, as a peer may read nothing."""
-MOST_WAITING = 1024
+MAX_WAITING = 1024
 """Frames that wait; beyond that, those that can be done without are left out."""
-FULL = 2 * MOST_WAITING
+FULL = 2 * MAX_WAITING
 FULL_BYTES = 1 << 30
 
 
@@ -51,7 +51,7 @@ class Outbox(Sender):
     def offer(self, frame: Frame) -> bool:
         """The same, but not where much waits."""
         with self._changed:
-            if len(self._waiting) >= MOST_WAITING:
+            if len(self._waiting) >= MAX_WAITING:
                 return False
         self._put(frame)
         return True

@@ -35,7 +35,7 @@ from sqlfl.service.status import ServiceStatus
 
 log = logging.getLogger("sqlfl.service")
 
-MOST_BYTES = 16 << 10
+MAX_REQUEST_BYTES = 16 << 10
 """Of a request, whose line and headers are all that it has."""
 SECONDS = 5.0
 """For a request to come, and for its answer to go."""
@@ -196,14 +196,14 @@ def refused(status: HTTPStatus) -> Answer:
 
 
 class _TooLong(HTTPException):
-    """A request of more than `MOST_BYTES`."""
+    """A request of more than `MAX_REQUEST_BYTES`."""
 
 
 class _Bounded(io.RawIOBase):
     """Reader of a connection: at most so many bytes, within so many seconds in all."""
 
     def __init__(self, connection: socket.socket) -> None:
-        self._connection, self._left = connection, MOST_BYTES
+        self._connection, self._left = connection, MAX_REQUEST_BYTES
         self._end = time.monotonic() + SECONDS
 
     def readable(self) -> bool:

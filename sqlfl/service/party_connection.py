@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from sqlfl.base.errors import LostError, WireError
 from sqlfl.base.sanitize import clipped, line
-from sqlfl.messages import LONGEST_FAILURE
+from sqlfl.messages import MAX_FAILURE_CHARACTERS
 from sqlfl.service.frames import INTERRUPT, REPLY, REQUEST, Frame, Sender
 
 log = logging.getLogger("sqlfl.service")
@@ -22,11 +22,11 @@ AGAIN = 0.5
 """Seconds after which an interrupt is sent again while it is asked for."""
 SHORTEST = 0.2
 """Seconds that a party may be away where nobody means to wait for it."""
-MOST_SENT = 20
+MAX_ATTEMPTS = 20
 """Times that a request is sent: where each ends the stream, another would too."""
-MOST_LEFT = 256
+MAX_UNAWAITED = 256
 """Requests that nobody waits for, to a party that is away."""
-MOST_TOLD = 4096
+MAX_ACKNOWLEDGED = 4096
 """Numbers of replies that have come which one request tells."""
 
 
@@ -146,7 +146,7 @@ class PartyConnection:
                 return
             self.bytes_up += len(frame.body)
         if "failed" in frame.told:
-            pending.why = clipped(line(frame.text("failed")), LONGEST_FAILURE)
+            pending.why = clipped(line(frame.text("failed")), MAX_FAILURE_CHARACTERS)
         else:
             pending.reply = frame.body
         pending.done.set()
@@ -179,7 +179,7 @@ class PartyConnection:
                 return
             pending, number = self._numbered(client, data, study, speaker)
             self._left[number] = pending
-            if len(self._left) > MOST_LEFT:
+            if len(self._left) > MAX_UNAWAITED:
                 del self._pending[next(iter(self._left))]
                 del self._left[next(iter(self._left))]
 
@@ -215,7 +215,7 @@ class PartyConnection:
         self.requests += 1
         self.bytes_down += len(data)
         number = self._number
-        received = [self._received.pop() for _ in range(min(MOST_TOLD, len(self._received)))]
+        received = [self._received.pop() for _ in range(min(MAX_ACKNOWLEDGED, len(self._received)))]
         told = {
             "number": number, "client": client, "study": study, "pass": speaker,
             "received": received,
@@ -231,10 +231,10 @@ class PartyConnection:
         """The lock is held."""
         pending = self._pending[number]
         pending.sent += 1
-        if pending.sent > MOST_SENT:
+        if pending.sent > MAX_ATTEMPTS:
             del self._pending[number]
             self._left.pop(number, None)
-            pending.why = f"was asked {MOST_SENT} times, and the connection has broken each time"
+            pending.why = f"was asked {MAX_ATTEMPTS} times, and the connection has broken each time"
             pending.done.set()
             return
         self._try(lambda: sender.send(pending.frame))

@@ -28,7 +28,7 @@ from sqlfl.service.certificates import names_of, private_key, public_key, signed
 from sqlfl.service.stream import Credentials
 
 PURPOSE = "sqlfl pass, version 1"
-LONGEST = dt.timedelta(hours=24)
+MAX_PASS_TIME = dt.timedelta(hours=24)
 EARLIER = dt.timedelta(minutes=5)
 """Maximum difference between clocks."""
 SEEN = dt.timedelta(minutes=1)
@@ -59,7 +59,7 @@ def issue(
     certificate: bytes,
     coordinator: str,
     study: str,
-    length: dt.timedelta = LONGEST,
+    length: dt.timedelta = MAX_PASS_TIME,
     now: dt.datetime | None = None,
 ) -> str:
     """Return a pass, as text. key, certificate : the analyst's, as PEM."""
@@ -102,7 +102,7 @@ def checked(
             f"{now:%Y-%m-%d %H:%M}: clocks may differ by 5 minutes",
             hint="is the clock of the analyst's machine right?",
         )
-    if now >= ends or ends - begins > LONGEST:
+    if now >= ends or ends - begins > MAX_PASS_TIME:
         raise PolicyError(
             "the analyst's pass is over, or too long", hint="the analyst connects again"
         )
@@ -162,7 +162,7 @@ class Passes:
         """
         over, now = _read(text)[0].over, dt.datetime.now(dt.UTC)
         if over <= now:  # a pass that has not begun is not valid yet
-            now = max(over, now - 400 * LONGEST) - dt.timedelta(microseconds=1)
+            now = max(over, now - 400 * MAX_PASS_TIME) - dt.timedelta(microseconds=1)
         return checked(text, self._authority, self._coordinator, study, now)
 
 

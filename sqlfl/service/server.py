@@ -20,7 +20,7 @@ import pyarrow.flight as flight
 from sqlfl.base.errors import Error, WireError
 from sqlfl.service.agent import HELLO, PARTY, REFUSED, SECRET, WELCOME
 from sqlfl.service.connections import cut
-from sqlfl.service.frames import END, MOST_BYTES, SCHEMA, Frame, Receiver, spoken
+from sqlfl.service.frames import END, MAX_BODY_BYTES, SCHEMA, Frame, Receiver, spoken
 from sqlfl.service.outbox import Outbox
 from sqlfl.service.party_connection import PartyConnection
 from sqlfl.service.stream import PING, PONG, Credentials
@@ -41,10 +41,10 @@ class Times:
 
 
 ENDS = "the coordinator ends"
-MOST_HELLO = 1 << 16
+MAX_HELLO_BYTES = 1 << 16
 """Bytes of a body, from whom nobody knows yet."""
 CHECK = re.compile("[0-9a-f]{32}")
-LONGEST_END = 10.0
+MAX_END_SECONDS = 10.0
 READ = 0.5
 """Seconds for who is sent away unheard to read why."""
 LET_GO = 1.0
@@ -111,7 +111,7 @@ class CoordinatorServer(flight.FlightServerBase):  # type: ignore[misc]
         credentials: Credentials,
         times: Times,
         doors: Mapping[str, Door] | None = None,
-        most_bytes: int = MOST_BYTES,
+        most_bytes: int = MAX_BODY_BYTES,
         each: Callable[[], object] = lambda: None,
         most: Most | None = None,
         flight_sql: FlightSql | None = None,
@@ -150,7 +150,7 @@ class CoordinatorServer(flight.FlightServerBase):  # type: ignore[misc]
             sender.heard()
             call.heard()
 
-        receiver = Receiver(reader, MOST_HELLO, heard)
+        receiver = Receiver(reader, MAX_HELLO_BYTES, heard)
         self._outboxes.add(sender)
         identity = context.peer_identity().decode("utf-8", "replace")
         what = b"/".join(descriptor.path or []).decode("utf-8", "replace")
@@ -270,7 +270,7 @@ class CoordinatorServer(flight.FlightServerBase):  # type: ignore[misc]
                 line.disconnect(sender)
                 self._admits.disconnected(line)
 
-    def shutdown(self, seconds: float = LONGEST_END) -> bool:
+    def shutdown(self, seconds: float = MAX_END_SECONDS) -> bool:
         """Streams end; what was asked of parties and not answered is lost. Who does not let go of
         a stream, as a process that is stopped, is cut off, and after that time not waited for;
         whether all have gone."""

@@ -18,7 +18,7 @@ import pyarrow.flight as flight
 from sqlfl.base.errors import Error, PolicyError, WireError
 from sqlfl.service.agent import HELLO, WELCOME
 from sqlfl.service.analyst_sessions import AnalystSession
-from sqlfl.service.calls import MOST_TEXT, Calls
+from sqlfl.service.calls import MAX_TEXT_BYTES, Calls
 from sqlfl.service.desk_statements import Caller, DeskStatements
 from sqlfl.service.frames import Frame, Receiver, spoken
 from sqlfl.service.members import ServiceMembers
@@ -180,7 +180,7 @@ class Service:
             "lease_ms": int(1e3 * self._settings.lease),
         }  # fmt: skip
         sender.send(Frame(WELCOME, told))
-        receiver.most_bytes = MOST_TEXT
+        receiver.most_bytes = MAX_TEXT_BYTES
         calls = self._end(study, analyst, end, desk, sender)
         try:
             while calls.carries(sender):

@@ -13,8 +13,8 @@ import pyarrow.flight as flight
 
 from sqlfl.service.frames import (
     END,
-    LONGEST_PIECE,
-    MOST_BYTES,
+    MAX_BODY_BYTES,
+    MAX_PIECE_BYTES,
     SCHEMA,
     Frame,
     Receiver,
@@ -27,7 +27,7 @@ PING, PONG = "ping", "pong"
 WELCOMED = 30.0
 """Seconds within which a coordinator is to say whom it takes."""
 LIMITS = [
-    ("grpc.max_receive_message_length", LONGEST_PIECE + (1 << 12)),
+    ("grpc.max_receive_message_length", MAX_PIECE_BYTES + (1 << 12)),
     ("grpc.compression_enabled_algorithms_bitset", 1),
 ]
 """Of what gRPC takes: no more at once than a piece, and nothing that it would have to unpack."""
@@ -59,7 +59,7 @@ class Stream:
         credentials: Credentials,
         descriptor: str,
         server: str | None = None,
-        most_bytes: int = MOST_BYTES,
+        most_bytes: int = MAX_BODY_BYTES,
         within: float | None = None,
     ) -> None:
         within = WELCOMED if within is None else min(WELCOMED, within)

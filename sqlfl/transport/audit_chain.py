@@ -41,7 +41,7 @@ LARGE = 1 << 16
 """Size in bytes from which a message is hashed in another thread."""
 SHARED = 8
 """Number of such hashes to remember for the other side."""
-MOST_BYTES = 64 << 20
+MAX_WAITING_BYTES = 64 << 20
 """Maximum bytes of messages that wait for their hash."""
 COLUMNS = {
     "seq": "BIGINT",
@@ -160,7 +160,7 @@ class AuditChain:
                 self._since = time.monotonic()
             self._noted.append((entry, hashed))
             self._size += size
-            if self._size > MOST_BYTES:
+            if self._size > MAX_WAITING_BYTES:
                 self._settle()
             late = time.monotonic() - self._since > WAITING
         if late:

@@ -24,7 +24,7 @@ from sqlfl.base.errors import (
 )
 from sqlfl.base.sanitize import clipped, lines
 from sqlfl.contract.schema import Address, Client
-from sqlfl.messages import ENVELOPE, LONGEST_FAILURE, Failure, Message, Seal, Sealed
+from sqlfl.messages import ENVELOPE, MAX_FAILURE_CHARACTERS, Failure, Message, Seal, Sealed
 from sqlfl.messages.replies import refused
 from sqlfl.messages.wire import encode, received
 from sqlfl.transport.audit_chain import DOWN, LOST, STOPPED, UP, AuditChain
@@ -372,13 +372,15 @@ _REFUSALS = {kind.__name__: kind for kind in (PolicyError, ApprovalError)}
 def _check(client: Client, request: Message, reply: Message) -> None:
     """Raise PartyError if the message is no reply to this request."""
     if isinstance(reply, Failure) and reply.error in _REFUSALS:
-        text = clipped(lines(reply.text), LONGEST_FAILURE)
+        text = clipped(lines(reply.text), MAX_FAILURE_CHARACTERS)
         told, _, hint = text.partition("\nhint: ")
         raise _REFUSALS[reply.error](f"party {client}: {told}", hint=hint or None)
     if _has_forgotten(reply):
         raise LostError(str(client), "was restarted, and has forgotten the run", hint=AGAIN)
     if isinstance(reply, Failure):
-        raise PartyError(str(client), clipped(lines(reply.text), LONGEST_FAILURE), at=reply.at)
+        raise PartyError(
+            str(client), clipped(lines(reply.text), MAX_FAILURE_CHARACTERS), at=reply.at
+        )
     for name in ENVELOPE:
         if getattr(reply, name) != getattr(request, name):
             what = "exchange" if name == "number" else name

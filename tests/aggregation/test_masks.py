@@ -14,7 +14,7 @@ from scipy import stats
 
 from sqlfl.aggregation import masks, packing
 from sqlfl.aggregation.fixed_point import added
-from sqlfl.aggregation.masks import LONGEST, Masks
+from sqlfl.aggregation.masks import MAX_STREAM_BYTES, Masks
 from sqlfl.base.arrays import Array
 from sqlfl.base.errors import InternalError, PrivacyError, WireError
 from tests.aggregation import reference
@@ -298,7 +298,7 @@ def test_another_length_is_an_error_and_its_beginning_no_sum() -> None:
         np.array([77123], np.int64),
         np.array([[1, 2]], np.uint64),
         np.array([1.0]),
-        np.broadcast_to(np.uint8(0), LONGEST + 1),
+        np.broadcast_to(np.uint8(0), MAX_STREAM_BYTES + 1),
     ],
 )
 def test_what_cannot_be_masked_is_refused_without_a_value(values: Array) -> None:

@@ -38,7 +38,7 @@ WEIGHTED = ("no weights", "weights", "split", "weights and split")
 
 @pytest.fixture(autouse=True)
 def _small_joins() -> object:
-    with mock.patch.object(equal_rows, "LEAST", 1):
+    with mock.patch.object(equal_rows, "MIN_JOINED_ROWS", 1):
         yield
 
 
@@ -271,7 +271,7 @@ def test_batches_are_of_joined_rows(batch: int) -> None:
 def test_nobody_is_asked_where_it_is_off_or_rows_are_few() -> None:
     made = case(merge_equal_rows=False)
     assert made.merged() == (made.joined, made.target)
-    with mock.patch.object(equal_rows, "LEAST", 3001):
+    with mock.patch.object(equal_rows, "MIN_JOINED_ROWS", 3001):
         other = case()
         assert other.merged() == (other.joined, other.target)
     assert made.clients.asked == other.clients.asked == 0

@@ -154,7 +154,7 @@ def test_a_statement_that_starts_from_a_model_is_planned_each_time(
 def test_plans_over_very_many_tables_are_not_kept(
     fed: sqlfl.Federation, made: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plan_cache, "WIDEST", 5)
+    monkeypatch.setattr(plan_cache, "MAX_CHARACTERS", 5)
     for name in ("a", "b"):
         train(fed, name)
     assert len(made) == 2

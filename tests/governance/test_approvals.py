@@ -14,7 +14,7 @@ from sqlfl import messages as ms
 from sqlfl.base.errors import ApprovalError, Error, PolicyError
 from sqlfl.contract.request import WAITING, Asked, Verdict, digest, verdicts_from_json
 from sqlfl.contract.schema import Client, specifications_to_json
-from sqlfl.governance.approvals import APPROVED, MOST_WAITING, Approvals, Filed
+from sqlfl.governance.approvals import APPROVED, MAX_WAITING, Approvals, Filed
 from sqlfl.governance.canonical import canonical
 from sqlfl.governance.records import Records
 from sqlfl.options.policies import within
@@ -470,11 +470,11 @@ def test_requests_of_analysts_are_their_own(clinic: duckdb.DuckDBPyConnection) -
     assert [number("acme", "a"), number("other", "a"), number("acme", "a")] == [1, 2, 1]
     approvals.decide(1, APPROVED)
     assert approvals.state("other", "a") == (WAITING, 2, "")
-    for k in range(MOST_WAITING):
+    for k in range(MAX_WAITING):
         number("acme", f"{k}")
     with pytest.raises(PolicyError, match="100 runs of acme wait"):
         approvals.check(Filed("b", "acme", (), REQUEST, ()))
-    assert number("other", "b") == MOST_WAITING + 3
+    assert number("other", "b") == MAX_WAITING + 3
 
 
 # -- the canonical form ----------------------------------------------------------------------------

@@ -122,7 +122,7 @@ def test_a_run_without_a_row_tells_of_none() -> None:
 
 
 def test_more_rows_than_can_be_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(differencing, "LARGEST", 200)
+    monkeypatch.setattr(differencing, "MAX_NUMBERS", 200)
     many = rows(np.ones(100))
     assert not isolates([many], many, LEAST)
     with pytest.raises(PolicyError, match="3 sets of up to 100 rows are too many"):

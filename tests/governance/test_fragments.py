@@ -13,7 +13,7 @@ import pytest
 from sqlfl.base.errors import PolicyError
 from sqlfl.contract.schema import FeatureSpecification, KeySpecification, SlotSpecification
 from sqlfl.governance import fragments
-from sqlfl.governance.fragments import LONGEST_KEPT, MOST_KEPT, Fragments, roles_of
+from sqlfl.governance.fragments import MAX_KEPT_CHARACTERS, MAX_KEPT_TEXTS, Fragments, roles_of
 from sqlfl.governance.functions import functions_of
 from sqlfl.governance.policies import Grant, Roles, Ruling
 from sqlfl.governance.scopes import NONE, Reads, ScopeColumn, SelectOutput, Table
@@ -458,15 +458,15 @@ def test_what_a_text_read_is_remembered_for_few_short_texts(
     assert looked == [text]
     own.read(lambda: con, text, ruling(train=("a",)))  # another one
     assert looked == [text] * 2
-    fits = f"SELECT a FROM t {' ' * (LONGEST_KEPT - 16)}"
+    fits = f"SELECT a FROM t {' ' * (MAX_KEPT_CHARACTERS - 16)}"
     for long, times in ((fits, 1), (f"{fits} ", 2)):
         looked.clear()
         for _ in range(2):
             own.read(lambda: con, long, RULING)
         assert len(looked) == times
-    for number in range(MOST_KEPT):
+    for number in range(MAX_KEPT_TEXTS):
         own.read(lambda: con, f"SELECT a + {number} AS f FROM t", RULING)
-    assert len(own._kept) == MOST_KEPT
+    assert len(own._kept) == MAX_KEPT_TEXTS
     looked.clear()
     own.read(lambda: con, "SELECT a + 0 AS f FROM t", RULING)
     own.read(lambda: con, fits, RULING)

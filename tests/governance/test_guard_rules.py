@@ -38,7 +38,7 @@ from sqlfl.governance.guard import (
     MAX_REQUEST_CHARACTERS,
     Guard,
     GuardedClient,
-    thinned,
+    without_small_cells,
 )
 from sqlfl.governance.ledger import FEATURES, LABELS, Budget, Demand, LedgerEntry
 from sqlfl.governance.policies import LASTING, Grant, Roles, Ruling
@@ -219,7 +219,7 @@ def test_curves_are_as_weights_are_and_thinned(made: Make) -> None:
         "", -1, ("x",) * 4, ("1", "2", "", "c"), np.array([0, 0, 2, 1], np.uint8), points, points,
         np.array([2, 9, 5, 4]),
     )  # fmt: skip
-    found = thinned(told, 5)
+    found = without_small_cells(told, 5)
     assert isinstance(found, ms.Curves)
     assert found.values == ("2", "")
     np.testing.assert_array_equal(found.rows, [9, 5])
@@ -245,7 +245,7 @@ def test_points_that_are_left_out_do_not_follow_from_others(
         "", -1, ("x",) * 4 + ("y",) * 4, ("1", "2", "3", "4") * 2, np.zeros(8, np.uint8), points,
         points, np.array([*rows, 5, 5, 5, 5]),
     )  # fmt: skip
-    found = thinned(told, 5)
+    found = without_small_cells(told, 5)
     assert isinstance(found, ms.Curves)
     assert found.rows.tolist() == [*shown, 5, 5, 5, 5]
 

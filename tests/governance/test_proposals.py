@@ -18,7 +18,13 @@ from sqlfl.contract.schema import (
     specifications_to_json,
 )
 from sqlfl.governance.policies import Ruling
-from sqlfl.governance.proposals import Read, not_known_again, parts_of, told_of, with_marks
+from sqlfl.governance.proposals import (
+    Read,
+    described_run,
+    parts_of,
+    prepared_request,
+    unrecognised_rows,
+)
 from sqlfl.governance.runs import Parts
 from sqlfl.governance.scopes import ScopeColumn, SelectOutput, Table
 from sqlfl.governance.tree import SelectReading
@@ -53,7 +59,7 @@ def read(*of_slots: tuple[SlotSpecification, tuple[SelectReading, ...]]) -> Read
 
 
 def said(found: Read, *rules: TrainingPolicy) -> list[tuple[int, str]]:
-    verdicts = not_known_again(found, dict(enumerate(rules)))
+    verdicts = unrecognised_rows(found, dict(enumerate(rules)))
     assert {own.state for own in verdicts} <= {REFUSED}
     return [(own.slot, own.rule) for own in verdicts]
 
@@ -143,8 +149,10 @@ def test_a_feature_is_computed_where_fragments_have_different_columns_for_it() -
 
 def test_a_run_is_told_of_in_words() -> None:
     request = Request("train", "m", "sgd", "", "null", "null", warm=False, into=False, asked=())
-    assert told_of(request, [VISITS, PATIENTS]) == "train m by sgd of main.patients, main.visits"
-    assert told_of(replace(request, algorithm=""), [VISITS]) == "train m of main.visits"
+    assert (
+        described_run(request, [VISITS, PATIENTS]) == "train m by sgd of main.patients, main.visits"
+    )
+    assert described_run(replace(request, algorithm=""), [VISITS]) == "train m of main.visits"
 
 
 def test_fragments_have_marks_where_rows_are_to_be_known_again() -> None:
@@ -155,15 +163,15 @@ def test_fragments_have_marks_where_rows_are_to_be_known_again() -> None:
     parts = {0: Parts({0: PATIENTS, 4: PATIENTS}), 1: Parts({2: VISITS})}
     with in_memory() as con:
         con.execute("CREATE TABLE patients (pid BIGINT); CREATE TABLE visits (pid BIGINT)")
-        assert with_marks(con, request, parts) == request
-        found = with_marks(con, request, {**parts, 1: Parts({2: VISITS}, 5)})
+        assert prepared_request(con, request, parts) == request
+        found = prepared_request(con, request, {**parts, 1: Parts({2: VISITS}, 5)})
         assert found.fragments[:2] == texts[:2]
         assert "sqlfl_mark" in found.fragments[2]
         assert [own.marked for own in specifications_from_json(found.specification)] == [
             False,
             True,
         ]
-        found = with_marks(con, request, {**parts, 0: Parts({0: PATIENTS, 4: None}, 5)})
+        found = prepared_request(con, request, {**parts, 0: Parts({0: PATIENTS, 4: None}, 5)})
         assert ['"pid"' in text for text in found.fragments] == [True, False, False]
         assert ["sqlfl_mark" in text for text in found.fragments] == [True, True, False]
         assert [own.marked for own in specifications_from_json(found.specification)] == [

@@ -26,7 +26,7 @@ from sqlfl.contract.request import Asked
 from sqlfl.contract.schema import Client, FeatureSpecification, specifications_to_json
 from sqlfl.messages import MADE_UP, REHEARSAL, Message
 from sqlfl.party.party import PartyClient, Secrets
-from sqlfl.party.rehearsals import MOST
+from sqlfl.party.rehearsals import MAX_REHEARSALS
 from tests.conftest import Open
 from tests.depth import examples
 from tests.governance.clinic import PATIENTS, QUERY, TESTS, TRAIN, ruled
@@ -370,7 +370,7 @@ def test_a_table_is_one_in_whatever_letters(ask: Ask) -> None:
 
 
 def test_few_are_in_progress(ask: Ask) -> None:
-    for number in range(MOST + 1):
+    for number in range(MAX_REHEARSALS + 1):
         assert isinstance(ask(rehearse(f"{RUN}{number}")), ms.Ready)
     assert_refused(ask(prepare(f"{RUN}0")), "Error")
     assert isinstance(ask(prepare(f"{RUN}1")), ms.Prepared)

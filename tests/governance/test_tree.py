@@ -12,7 +12,7 @@ from hypothesis import strategies as some
 from sqlfl.base.errors import PolicyError
 from sqlfl.governance.functions import Functions, functions_of
 from sqlfl.governance.scopes import Table
-from sqlfl.governance.tree import LONGEST, SelectReading, read
+from sqlfl.governance.tree import MAX_CHARACTERS, SelectReading, read
 from tests.open_databases import in_memory
 
 Reading = Callable[[str], SelectReading]
@@ -253,7 +253,7 @@ REFUSED = [
     "SELECT 1 AS k FROM read_csv('x')", "SELECT count(*) AS n FROM range(1000000)",
     "SELECT k FROM t AS q(k, l, m, n, o, p)",
     "SELECT a, b FROM t UNION ALL SELECT a FROM t", "SELECT x.* FROM t", "SELECT *",
-    f"SELECT {','.join(['ln(1)'] * 30_000)}", f"SELECT '{'x' * LONGEST}'", "SELECT '\x00'",
+    f"SELECT {','.join(['ln(1)'] * 30_000)}", f"SELECT '{'x' * MAX_CHARACTERS}'", "SELECT '\x00'",
 ]  # fmt: skip
 
 

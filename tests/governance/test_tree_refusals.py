@@ -15,9 +15,9 @@ from sqlfl.governance.functions import Functions, functions_of
 from sqlfl.governance.query_sizes import check_size
 from sqlfl.governance.scopes import ScopeColumn, SelectScope
 from sqlfl.governance.tree import (
-    DEEPEST,
-    LONGEST,
-    MOST,
+    MAX_CHARACTERS,
+    MAX_DEPTH,
+    MAX_NODES,
     PARSE,
     SelectReading,
     _Reader,
@@ -115,7 +115,7 @@ def test_what_is_refused_alone(given: Given, text: str, said: str) -> None:
         "SELECT 1 AS k FROM (SELECT 1), (SELECT 2)", "SELECT list_transform([1], lambda x: x) AS f",
         "SELECT list_transform([{'k': 1}], lambda x: x.k) AS f FROM t",
         "SELECT list_transform([1], lambda x, i: x + i) AS f FROM t",
-        f"SELECT '{'x' * (LONGEST - 9)}'",
+        f"SELECT '{'x' * (MAX_CHARACTERS - 9)}'",
     ],
     ids=lambda text: text[:60],
 )  # fmt: skip
@@ -124,7 +124,7 @@ def test_what_is_just_taken(given: Given, text: str) -> None:
 
 
 def test_the_longest_query(given: Given) -> None:
-    refused(given, f"SELECT '{'x' * (LONGEST - 8)}'", f"{LONGEST:,} are taken")
+    refused(given, f"SELECT '{'x' * (MAX_CHARACTERS - 8)}'", f"{MAX_CHARACTERS:,} are taken")
 
 
 def test_how_large_and_how_deep_a_query_is(given: Given) -> None:
@@ -138,11 +138,11 @@ def test_how_large_and_how_deep_a_query_is(given: Given) -> None:
             found = {"x": found, "y": 1}
         return found
 
-    check_size(deep(6 * DEEPEST), MOST, DEEPEST)
-    check_size([[]] * (12 * MOST - 1), MOST, DEEPEST)
-    for large in (deep(6 * DEEPEST + 1), [[]] * (12 * MOST)):
+    check_size(deep(6 * MAX_DEPTH), MAX_NODES, MAX_DEPTH)
+    check_size([[]] * (12 * MAX_NODES - 1), MAX_NODES, MAX_DEPTH)
+    for large in (deep(6 * MAX_DEPTH + 1), [[]] * (12 * MAX_NODES)):
         with pytest.raises(PolicyError, match="too large or too deep"):
-            check_size(large, MOST, DEEPEST)
+            check_size(large, MAX_NODES, MAX_DEPTH)
 
 
 # -- what no text is read as today -----------------------------------------------------------------

@@ -28,7 +28,7 @@ ALWAYS = "approval = 'always'"
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(statements_api, "FIRST", 0.02)
-    monkeypatch.setattr(statements_api, "LONGEST", 0.05)
+    monkeypatch.setattr(statements_api, "MAX_PAUSE", 0.05)
 
 
 @pytest.fixture

@@ -136,7 +136,7 @@ def test_few_directions_do_as_well_but_slower(monkeypatch, most: int) -> None:
     join = random_join("logistic_regression", correlation=0.95, sizes=(1500,) * 3)
     usual = train(join, "lbfgs")
     monkeypatch.setattr(subspace, "WORK", 0)
-    monkeypatch.setattr(subspace, "LEAST", most)
+    monkeypatch.setattr(subspace, "MIN_DIRECTIONS", most)
     trained = train(join, "lbfgs")
     assert trained.steps[-1].converged
     assert abs(gaps(join, trained)[-1]) <= 1e-7

@@ -261,7 +261,7 @@ def test_what_the_intercept_loses_shows_in_lengths_alone() -> None:
 
 
 def test_too_much_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(diagnostics, "MOST", 80)
+    monkeypatch.setattr(diagnostics, "MAX_NUMBERS", 80)
     with in_memory() as con:
         _, block, engine = made(con)
         with pytest.raises(ModelError, match="5 active rows have 9 encoded columns"):
@@ -298,7 +298,7 @@ def test_a_tower_has_no_weights() -> None:
         shape = TowerShape(engine.width, (1,), 1, "tanh")
         tower = SavedBlock(block.encoding, block.theta, "t", shape)
         with pytest.raises(InternalError, match="no weights"):
-            diagnostics.told_block(tower, ms.SendBlock("", 0, "m", 0))
+            diagnostics.block_reply(tower, ms.SendBlock("", 0, "m", 0))
         with pytest.raises(InternalError, match="no weights"):
             diagnostics.contributions(tower, engine)
 

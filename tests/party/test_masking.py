@@ -19,7 +19,7 @@ from sqlfl.contract.schema import (
     specifications_to_json,
 )
 from sqlfl.messages import CLIENT
-from sqlfl.party.masking import Masking
+from sqlfl.party.server import Masking
 
 SECRET = b"\1" * 32
 SPECIFICATION = SlotSpecification(

@@ -29,7 +29,7 @@ from sqlfl.messages import (
     SumGradient,
 )
 from sqlfl.methods.admm.messages import AdmmResiduals
-from sqlfl.methods.admm.tower_client import LEAST, LocalUpdate, sensitivities
+from sqlfl.methods.admm.tower_client import MIN_STEPS, LocalUpdate, sensitivities
 from sqlfl.methods.sgd.messages import SgdResiduals
 from sqlfl.models import neural
 from sqlfl.models.neural import TowerNetwork, device_of
@@ -537,7 +537,7 @@ def test_few_rows_take_steps_enough() -> None:
             counted[-1] += 1
             return parameters - 1e-3 * rate * gradient
 
-    for epochs, batch, expected in ((4, 400, LEAST), (4, 16, 102), (60, 20, 120)):
+    for epochs, batch, expected in ((4, 400, MIN_STEPS), (4, 16, 102), (60, 20, 120)):
         local, _ = local_update(engine, local_epochs=epochs, local_batch=batch)
         local._optimizer = Counting()
         counted.append(0)

@@ -175,7 +175,7 @@ def test_an_epsilon_grows_with_what_is_told(more: dict[str, int]) -> None:
 
 def test_slots_that_do_not_count_as_honest_tell_more(monkeypatch: pytest.MonkeyPatch) -> None:
     true = epsilon_of([DRAWS], DELTA)
-    monkeypatch.setattr(loss, "MOST_COINS", 8)
+    monkeypatch.setattr(loss, "MAX_COINS", 8)
     monkeypatch.setattr(accountant, "_epsilon_of", accountant._epsilon_of.__wrapped__)
     assert epsilon_of([DRAWS], DELTA) == epsilon_of([replace(DRAWS, honest=2)], DELTA) > true
 

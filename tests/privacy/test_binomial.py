@@ -18,7 +18,7 @@ from sqlfl.privacy.accountant import epsilon_by_rdp, epsilon_of
 from sqlfl.privacy.binomial import draws_of, joined_row_epsilon, of_joined_row
 from sqlfl.privacy.calibration import SLACK, NoiseCalibration, calibrate, check_releases
 from sqlfl.privacy.events import EMBEDDINGS, GRADIENTS, Gaussian, PoissonBinomial, Threshold
-from sqlfl.privacy.limits import LARGEST_MULTIPLIER
+from sqlfl.privacy.limits import MAX_MULTIPLIER
 from tests.depth import examples, spread
 
 DELTA = 1e-5
@@ -169,7 +169,7 @@ def test_no_epsilon_is_above_the_one_asked_for(
         event = draws_in(found, own.slot)
         assert event.count == own.draws * outputs
         assert event.honest <= own.honest
-        assert 0.0 < found.multipliers[own.slot] <= LARGEST_MULTIPLIER
+        assert 0.0 < found.multipliers[own.slot] <= MAX_MULTIPLIER
 
 
 # -- who is honest --------------------------------------------------------------------------------

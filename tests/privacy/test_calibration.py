@@ -29,7 +29,7 @@ from sqlfl.privacy.calibration import (
     statistics_noise,
 )
 from sqlfl.privacy.events import Event, Gaussian, Threshold
-from sqlfl.privacy.limits import LARGEST_MULTIPLIER
+from sqlfl.privacy.limits import MAX_MULTIPLIER
 
 EXACT = "exact"
 NOISED = "gaussian"
@@ -119,7 +119,7 @@ def test_noise_is_the_multiplier_times_what_it_hides_and_a_little_more() -> None
     assert found.multipliers[0] == pytest.approx(own.noise / own.clip, rel=2 * SLACK)
     assert found.prediction_multipliers[0] == pytest.approx(own.prediction_noise / 0.5, rel=1e-5)
     # what rounding to the samplers' grid adds to a gradient of a million numbers, at most
-    assert 2.0**-40 * math.sqrt(1e6) * LARGEST_MULTIPLIER / 2 < SLACK
+    assert 2.0**-40 * math.sqrt(1e6) * MAX_MULTIPLIER / 2 < SLACK
 
 
 def test_calibration_takes_no_time() -> None:

@@ -21,7 +21,7 @@ from sqlfl.service import answers
 from sqlfl.service import calls as calls_module
 from sqlfl.service.calls import ANSWER, CALL, FAILED, LEAVE, REMARK, TAKEN, Calls
 from sqlfl.service.federation import RemoteFederation
-from sqlfl.service.frames import INTERRUPT, LONGEST_HEADER, Frame
+from sqlfl.service.frames import INTERRUPT, MAX_HEADER_BYTES, Frame
 from sqlfl.service.status import ServiceStatus
 from tests.service.processes import until
 from tests.service.proxy import Proxy
@@ -169,7 +169,7 @@ def test_an_error_may_be_longer_than_a_header(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has the statement, whose sender would else wait for ever."""
-    text = "SELECT " + "x" * LONGEST_HEADER
+    text = "SELECT " + "x" * MAX_HEADER_BYTES
 
     def answer(self: Calls, number: int, frame: Frame) -> pa.Buffer:
         raise PlanError("there is no x", sql=text, span=(7, 8))
@@ -257,11 +257,11 @@ def test_answers_that_nobody_takes_are_few(
     kept: tuple[Calls, Sent], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls, _ = kept
-    for number in range(1, 2 * calls_module.MOST_KEPT):
+    for number in range(1, 2 * calls_module.MAX_KEPT_ANSWERS):
         calls.take(call(number))
         answered(calls)
-    assert len(calls._calls) == calls_module.MOST_KEPT
-    monkeypatch.setattr(calls_module, "MOST_KEPT_BYTES", 100)
+    assert len(calls._calls) == calls_module.MAX_KEPT_ANSWERS
+    monkeypatch.setattr(calls_module, "MAX_KEPT_BYTES", 100)
     calls.take(call(100, 1000))
     answered(calls)
     assert list(calls._calls) == [100]
@@ -270,17 +270,17 @@ def test_answers_that_nobody_takes_are_few(
 def test_those_that_find_no_place_are_kept_no_longer(kept: tuple[Calls, Sent]) -> None:
     calls, sent = kept
     calls._desk.begin = lambda most: False  # type: ignore[method-assign]
-    for number in range(1, 3 * calls_module.MOST_KEPT):
+    for number in range(1, 3 * calls_module.MAX_KEPT_ANSWERS):
         calls.take(call(number))
-    assert len(calls._calls) == calls_module.MOST_KEPT
-    assert len(sent.told(FAILED)) == 3 * calls_module.MOST_KEPT - 1
+    assert len(calls._calls) == calls_module.MAX_KEPT_ANSWERS
+    assert len(sent.told(FAILED)) == 3 * calls_module.MAX_KEPT_ANSWERS - 1
 
 
 def test_calls_that_never_came_are_not_waited_for(
     kept: tuple[Calls, Sent], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls, _ = kept
-    monkeypatch.setattr(calls_module, "MOST_BEGUN", 3)
+    monkeypatch.setattr(calls_module, "MAX_BEGUN", 3)
     for number in (2, 4, 6, 8, 10):
         calls.take(call(number))
         answered(calls)

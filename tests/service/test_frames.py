@@ -115,7 +115,7 @@ WRONG = {
     ),
     "nothing": (Chunk(None),),
     "a long header": (header(b"1", kind="k", size=1, x="x" * (1 << 20)),),
-    "a long piece": (header(kind="k", size=100), Chunk(bytes(frames.LONGEST_PIECE + 1))),
+    "a long piece": (header(kind="k", size=100), Chunk(bytes(frames.MAX_PIECE_BYTES + 1))),
 }  # fmt: skip
 
 
@@ -142,7 +142,7 @@ def test_a_stream_of_columns_is_refused_before_it_is_read(schema: pa.Schema) -> 
 
 
 def test_a_long_piece_is_refused_for_its_length() -> None:
-    pieces = header(kind="k", size=1 << 22), Chunk(bytes(frames.LONGEST_PIECE + 1))
+    pieces = header(kind="k", size=1 << 22), Chunk(bytes(frames.MAX_PIECE_BYTES + 1))
     with pytest.raises(WireError, match="bytes at once"):
         Receiver(Pipe(*pieces)).receive()
 

@@ -37,7 +37,7 @@ def host(database: Open) -> Host:
 
 def test_so_many_analysts(database: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     """In studies whose names a coordinator and an analyst may make up."""
-    monkeypatch.setattr(hosting, "MOST_ENDS", 2)
+    monkeypatch.setattr(hosting, "MAX_ENDS", 2)
     with host(database) as own:
         own.welcome("coordinator", "s")
         for study in ("a", "b", "a"):

@@ -71,7 +71,7 @@ def test_small_ones_go_at_once_while_the_peer_lives() -> None:
 
 
 def test_what_can_be_done_without_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ob, "MOST_WAITING", 5)
+    monkeypatch.setattr(ob, "MAX_WAITING", 5)
     pipe = Stuck()
     box = Outbox(pipe)
     box.send(Frame("large", {}, LARGE))

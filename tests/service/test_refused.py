@@ -19,7 +19,7 @@ from sqlfl.messages.wire import encoded, received
 from sqlfl.service import certificates as ct
 from sqlfl.service.agent import HELLO, PARTY, WELCOME
 from sqlfl.service.analyst_connection import AnalystConnection
-from sqlfl.service.calls import MOST_TEXT
+from sqlfl.service.calls import MAX_TEXT_BYTES
 from sqlfl.service.frames import Frame
 from sqlfl.service.hosting import Host
 from sqlfl.service.passes import Passes, issue
@@ -249,7 +249,7 @@ def test_a_text_that_is_too_long(study: Running) -> None:
     """It is not read whole."""
     with Stream(study.location, ALICE, ANALYST, COORDINATOR) as stream:
         assert stream.greeted(Frame(HELLO, analyst_hello(ALICE))).kind == WELCOME
-        long = pa.py_buffer(bytes(MOST_TEXT + 1))
+        long = pa.py_buffer(bytes(MAX_TEXT_BYTES + 1))
         with suppress(pa.ArrowException, OSError, EOFError):  # it may be gone amid it
             with suppress(pa.ArrowException, OSError):
                 stream.sender.send(Frame("call", {"number": 1, "what": "sql"}, long))

@@ -40,8 +40,8 @@ def test_what_was_forgotten_is_not_served_again() -> None:
 
 
 def test_so_many_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent, "MOST_REPLIES", 3)
-    monkeypatch.setattr(agent, "MOST_REPLY_BYTES", 100)
+    monkeypatch.setattr(agent, "MAX_REPLIES", 3)
+    monkeypatch.setattr(agent, "MAX_REPLY_BYTES", 100)
     own = Replies()
     for number, size in enumerate([1, 1, 1, 1, 99, 200]):
         own.begin(number)

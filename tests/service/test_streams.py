@@ -19,7 +19,7 @@ from sqlfl.base.errors import WireError
 from sqlfl.service import streams
 from sqlfl.service.agent import PARTY, Agent
 from sqlfl.service.connections import cut, peer_of
-from sqlfl.service.frames import LONGEST_PIECE, SCHEMA, Frame, Receiver
+from sqlfl.service.frames import MAX_PIECE_BYTES, SCHEMA, Frame, Receiver
 from sqlfl.service.server import CoordinatorServer
 from sqlfl.service.stream import Credentials, Stream
 from sqlfl.service.streams import Most, Streams
@@ -73,7 +73,7 @@ def _packed(context: Any, writer: Any) -> None:
 
 def _long(context: Any, writer: Any) -> None:
     writer.begin(SCHEMA)
-    writer.write_metadata(pa.py_buffer(bytes(LONGEST_PIECE + (1 << 13))))
+    writer.write_metadata(pa.py_buffer(bytes(MAX_PIECE_BYTES + (1 << 13))))
 
 
 SAID = {

@@ -26,7 +26,7 @@ from sqlfl.service import agent as agents
 from sqlfl.service.agent import HELLO, PARTY, Agent, Refused
 from sqlfl.service.analyst_sessions import RemoteEnd
 from sqlfl.service.frames import END, REPLY, REQUEST, SCHEMA, Frame, Receiver, Sender
-from sqlfl.service.party_connection import MOST_LEFT, PartyConnection
+from sqlfl.service.party_connection import MAX_UNAWAITED, PartyConnection
 from sqlfl.service.service import ANALYST, Service
 from sqlfl.service.settings import Member
 from sqlfl.service.stream import Credentials, Stream
@@ -236,10 +236,10 @@ def test_a_run_is_ended_once_the_party_is_back() -> None:
         line._away_since = -1e9
         with pytest.raises(LostError):
             end.handle(pa.py_buffer(encoded(message)))
-    for _ in range(MOST_LEFT + 5):
+    for _ in range(MAX_UNAWAITED + 5):
         line.leave(0, pa.py_buffer(encoded(ms.Finish("r", -1))), "heart", "pass")
     line.connect(second, "boot")
-    assert len(kept) == MOST_LEFT
+    assert len(kept) == MAX_UNAWAITED
     assert {received(frame.body).kind for frame in kept} == {"finish"}
     for frame in kept:
         line.receive(Frame(REPLY, {"number": frame.number("number")}))
@@ -559,7 +559,7 @@ def test_nonsense_at_the_coordinators_doors(door: str, tmp_path: Path) -> None:
 
 def test_nonsense_at_an_agent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agents, "FIRST_WAIT", 0.001)
-    monkeypatch.setattr(agents, "LONGEST_WAIT", 0.001)
+    monkeypatch.setattr(agents, "MAX_WAIT", 0.001)
     draw = random.Random(f"{SEED} agent")
     sent, over, good = [0], threading.Event(), threading.Event()
     before = [0]

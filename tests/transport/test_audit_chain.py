@@ -19,7 +19,7 @@ from sqlfl.transport.audit_chain import (
     FINISH,
     LARGE,
     LOST,
-    MOST_BYTES,
+    MAX_WAITING_BYTES,
     SHARED,
     START,
     STOPPED,
@@ -271,10 +271,10 @@ def test_large_messages_are_hashed_aside(chain: AuditChain, kept: Kept) -> None:
 
 def test_messages_are_not_held_for_long(chain: AuditChain) -> None:
     data = pa.allocate_buffer(LARGE // 2)
-    whole = MOST_BYTES // data.size
+    whole = MAX_WAITING_BYTES // data.size
     for _ in range(whole):
         chain.note("clinic", "r", DOWN, "a", data)
-    assert len(chain._noted) == whole == MOST_BYTES / data.size
+    assert len(chain._noted) == whole == MAX_WAITING_BYTES / data.size
     chain.note("clinic", "r", DOWN, "a", data)
     assert not chain._noted
     chain.note("clinic", "r", DOWN, "a", data)

@@ -184,7 +184,7 @@ def test_what_is_too_large_is_kept_in_tables(
     database: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where rows are left that were not read."""
-    monkeypatch.setattr(arrow_snapshot, "LARGEST", 1 << 20)
+    monkeypatch.setattr(arrow_snapshot, "MAX_ARROW_BYTES", 1 << 20)
     monkeypatch.setattr(snapshots, "form", "columns")
     con = database("CREATE TABLE t AS SELECT range % 9 AS k, range / 2 AS x FROM range(300000)")
     fragment = "SELECT x, k AS sqlfl_key_0_0 FROM t"

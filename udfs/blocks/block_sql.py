@@ -297,13 +297,13 @@ def _activated(name: str, value: exp.Expr) -> exp.Expr:
 
 def _check_size(block: SavedBlock) -> None:
     size = sum(parameter.size for parameter in block.parameters)
-    if size > MOST:
+    if size > MAX_NUMBERS:
         raise ModelError(
             f"an expression of {size:,} numbers is too large for DuckDB", hint="export it to onnx"
         )
 
 
-MOST = 100_000
+MAX_NUMBERS = 100_000
 """Maximum numbers in an expression, which is parsed and planned as a whole."""
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from scipy import linalg
 
 from sqlfl.base.arrays import Array, Float
-from sqlfl.contract.transforms import CURVE_COLUMNS, MOST_VALUES, VALUE_SHARE
+from sqlfl.contract.transforms import CURVE_COLUMNS, MAX_VALUES, VALUE_SHARE
 from sqlfl.models.thresholds import joined_bins
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ ROUNDING = 1e-9
 """Share of a number's range by which two values differ that have a bound between them."""
 POINTS = 200
 """Groups of rows by which a client tells how a column's values are distributed."""
-LEAST_COUNT = 5
+MIN_COUNT = 5
 NEAR = 0.1
 """Ranks that are not further apart count as so far: one is what a place has on average."""
 SINGULAR = 1e-10
@@ -193,10 +193,10 @@ def frequent(values: Float, counts: Float, limits: CellLimits, share: float = VA
     if len(distinct) < 3:
         return np.zeros(0)
     rows = _counted(values, limits.rows_of(len(values)))[1]
-    fewest = max(share * rows.sum(), LEAST_COUNT, limits.least)
+    fewest = max(share * rows.sum(), MIN_COUNT, limits.least)
     often = np.flatnonzero((sums >= share * sums.sum()) & (rows >= fewest))
     most = often[np.argsort(-sums[often], kind="stable")]
-    most = most[: min(MOST_VALUES, limits.most - 1)]
+    most = most[: min(MAX_VALUES, limits.most - 1)]
     if 0 < rows.sum() - rows[most].sum() < limits.least:
         most = most[:-1]
     return np.sort(distinct[most])
@@ -205,12 +205,12 @@ def frequent(values: Float, counts: Float, limits: CellLimits, share: float = VA
 def points_of(values: Float, counts: Float, limits: CellLimits) -> tuple[Float, Float]:
     """Return means of groups of rows with neighbouring values, ascending, and what the groups
     count: POINTS groups of about as many rows, or one for each of FEW values. A group has
-    LEAST_COUNT rows or more, and no fewer than the limits say; none of fewer rows than that.
+    MIN_COUNT rows or more, and no fewer than the limits say; none of fewer rows than that.
 
     values : (n,), without NaN. counts : (n,), above 0.
     """
     rows = limits.rows_of(len(values)).astype(np.float64)
-    least = float(max(LEAST_COUNT, limits.least))
+    least = float(max(MIN_COUNT, limits.least))
     if rows.sum() < least:
         return np.zeros(0), np.zeros(0)
     distinct, places = np.unique(values, return_inverse=True)

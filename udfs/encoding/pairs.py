@@ -23,11 +23,11 @@ from sqlfl.udfs.encoding.fitting import NULL, Categories, Values, bucket_names
 COARSE = 8
 """Bins of a number by which pairs are ranked."""
 FINE = 32
-"""Bins of a number in a pair's cells at most: fewer where a cell would have fewer than 2 LEAST
-joined rows on average, but COARSE."""
+"""Bins of a number in a pair's cells at most: fewer where a cell would have fewer than
+2 MIN_CELL_ROWS joined rows on average, but COARSE."""
 TEXTS = 15
 """Categories of a feature that pairs tell apart; the others are one."""
-LEAST = 5
+MIN_CELL_ROWS = 5
 """Joined rows of a cell: one of fewer has no weight."""
 BEYOND_CHANCE = 2.0
 """Standard deviations by which a pair's gain must exceed its degrees of freedom."""
@@ -229,7 +229,7 @@ def pairs_of(
 
 def bins_of(total: float, most: int) -> int:
     """Bins of a number in pairs of at most so many cells, of rows that count so much."""
-    bins = max(COARSE, int(np.sqrt(total / (2 * LEAST))))
+    bins = max(COARSE, int(np.sqrt(total / (2 * MIN_CELL_ROWS))))
     return max(min(FINE, bins, int(np.sqrt(most))), 1)
 
 
@@ -260,7 +260,7 @@ def crossed(
             often = np.flatnonzero(_kept(pair, sums, rows, limits))
         else:
             sums = np.asarray(merged[place][: len(texts)], np.float64)
-            often = np.flatnonzero(sums >= LEAST)
+            often = np.flatnonzero(sums >= MIN_CELL_ROWS)
         often = often[np.argsort(-sums[often], kind="stable")][: limits.most]
         most = np.sort(often[:room] if whole else often)
         if not whole and (len(most) < 2 or (room is not None and len(most) > room)):
@@ -285,7 +285,7 @@ def crossed(
 def _kept(pair: Pair, sums: Float, rows: Array, limits: CellLimits) -> Array:
     """Which cells have enough rows. Of those whose rows CURVES tells, beside those of the features,
     no other cell's rows follow."""
-    enough: Array = sums >= LEAST
+    enough: Array = sums >= MIN_CELL_ROWS
     if limits.least <= 1:
         return enough & (rows >= limits.least)
     often = np.zeros(len(sums), bool)

@@ -24,7 +24,7 @@ from sqlfl.contract.schema import FeatureSpecification, SlotSpecification
 from sqlfl.udfs import sql
 from sqlfl.udfs.numbering import keys
 
-LARGEST = 1 << 28
+MAX_ARROW_BYTES = 1 << 28
 """Maximum bytes of columns in memory; larger ones stay in temporary tables."""
 _PLAIN = re.compile(keys.WHOLE.pattern + "|BOOLEAN|FLOAT|DOUBLE|DATE|TIMESTAMP|BLOB")
 """Types that Arrow has as DuckDB has them: texts would lose their collation, the order of ENUMs
@@ -223,7 +223,7 @@ def held_rows(
         for batch in reader:
             checkpoint()
             size += sum(column.add(part) for column, part in zip(read, batch.columns, strict=True))
-            if size > LARGEST:
+            if size > MAX_ARROW_BYTES:
                 return None
     return HeldRows(wanted.features, {column.name: column.whole() for column in read})
 

@@ -34,7 +34,7 @@ from sqlfl.models.losses import Loss
 
 ROWS = 1 << 17
 """Joined rows of a partition in a large join."""
-LEAST = 1 << 16
+MIN_PARTITION_ROWS = 1 << 16
 """Minimum number of joined rows of a partition. For fewer, starting and adding up costs as much as
 it saves.
 """
@@ -44,7 +44,7 @@ SHARED = 4
 """Minimum ratio of a partition's joined rows to the slot rows that all partitions share. Adding up
 the answers then costs little compared with the passes.
 """
-MOST = 64
+MAX_PARTITIONS = 64
 CHUNK = 1 << 20
 
 
@@ -142,8 +142,8 @@ def _written(source: WrittenChunks, loss: Loss, measured: MeasuredRows) -> Divis
 
 def _parts(total: int, shared: int) -> int:
     """Return the number of partitions if they share the sums of `shared` numbers."""
-    most = max(total // ROWS, min(FEW, total // LEAST))
-    return max(1, min(MOST, most, total // max(1, SHARED * shared)))
+    most = max(total // ROWS, min(FEW, total // MIN_PARTITION_ROWS))
+    return max(1, min(MAX_PARTITIONS, most, total // max(1, SHARED * shared)))
 
 
 def _is_ascending(slot: SlotMapping) -> bool:

@@ -99,11 +99,11 @@ def _count_product(tree: Tree, parts: Mapping[int, Array], counts: Array) -> Non
         checkpoint()
 
 
-LEAST = 1 << 14
+MIN_JOINED_ROWS = 1 << 14
 """Joined rows from which clients are asked. For fewer, the exchange costs more than it saves."""
 WORTH = 2 / 3
 """Maximum share of distinct joined rows for which a merge is worth it."""
-LARGEST = 2**63 - 1
+MAX_INT64 = 2**63 - 1
 SAMPLED = 1 << 18
 """Joined rows that are grouped first, to see whether a merge is worth it."""
 DENSE = 4
@@ -123,7 +123,7 @@ def merge_equal_rows(
     This takes one exchange, or none if the plan forbids it or rows are few. Raise PartyError where
     a client's classes are invalid.
     """
-    if not plan.merges or joined.total < LEAST:
+    if not plan.merges or joined.total < MIN_JOINED_ROWS:
         return joined, target.spread(joined)
     towers = [joined.slots[slot.index] for slot in plan.ucq.slots if slot.features]
     requests = {a: SendEqualRows(run, slot.slot) for slot in towers for a in slot.addresses}
@@ -263,7 +263,7 @@ class EqualRowGroups:
         """Return the groups of digits (N,) from 0, each with its number of possible values."""
         key, size = np.zeros(len(digits[0][0]), np.int64), 1
         for values, number in digits:
-            if size * number > LARGEST:
+            if size * number > MAX_INT64:
                 key, distinct = numbered(key)
                 key, size = key.astype(np.int64), len(distinct)
             key *= number

@@ -41,7 +41,7 @@ OF_FACTS, PER_FACTS_KEY = 14, 8
 """Bytes in place of the first two, if each row of the table stands for at most one joined row."""
 PER_VALUE = 64
 """Bytes for each different value of a client's key while all keys are numbered."""
-LEAST_OF_DATABASE = 1 << 25
+MIN_DATABASE_BYTES = 1 << 25
 """Bytes with which DuckDB can still join and sort, and put the rest on disk."""
 MANY = 1 << 25
 """Joined rows from which they are not written down, if possible. Fewer rows are read faster when
@@ -204,7 +204,7 @@ def database_memory(plan: FederatedPlan, slots: Mapping[int, SlotCodes], place: 
     held = sum(codes.bytes for codes in slots.values())
     if place.written:
         held += 4 * len(plan.ucq.mapped) * place.rows
-    return max(_memory(plan) - held, LEAST_OF_DATABASE)
+    return max(_memory(plan) - held, MIN_DATABASE_BYTES)
 
 
 def row_bytes(plan: FederatedPlan, outputs: int) -> int:

@@ -8,13 +8,13 @@ from sqlfl.aggregation.slot_aggregation import merge_classes
 from sqlfl.base.errors import ModelError
 from sqlfl.coordinator import expected
 from sqlfl.coordinator.lasting import LastingJoin
-from sqlfl.coordinator.preparation import Joined, Targets, told
+from sqlfl.coordinator.preparation import Joined, Targets, sent_specification
 from sqlfl.messages import SendLabels
 from sqlfl.messages.replies import ReplyChannel, ask
 from sqlfl.models.kinds import kind_of
 from sqlfl.planner.federated.plan import FederatedPlan
 
-LARGEST_TARGET = 1e30
+MAX_TARGET = 1e30
 
 
 def targets(
@@ -48,7 +48,9 @@ def labels(
         replies = lasting.labels(plan)
     else:
         replies = ask(
-            channel, requests, lambda a: expected.labels(told(plan, a), slot.active[a], type_)
+            channel,
+            requests,
+            lambda a: expected.labels(sent_specification(plan, a), slot.active[a], type_),
         )
         if lasting is not None:
             lasting.keep_labels(plan, replies)
@@ -56,9 +58,9 @@ def labels(
     if plan.regression:
         every = [part.values for part in parts]
         numbers = np.concatenate(every) if len(every) > 1 else every[0]
-        if max(numbers.max(initial=0.0), -numbers.min(initial=0.0)) > LARGEST_TARGET:
+        if max(numbers.max(initial=0.0), -numbers.min(initial=0.0)) > MAX_TARGET:
             raise ModelError(
-                f"target {plan.ucq.target} has values beyond ±{LARGEST_TARGET:g}, which do not fit "
+                f"target {plan.ucq.target} has values beyond ±{MAX_TARGET:g}, which do not fit "
                 "the 4-byte numbers of messages",
                 hint="divide the target by a power of ten",
             )

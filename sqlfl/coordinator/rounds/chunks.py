@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -147,21 +147,32 @@ def chunks_of(mapping: RowMapping, slots: Sequence[int], target: int, targets: A
     return kind(mapping, slots, target, targets)
 
 
-class FoundChunks:
+M = TypeVar("M", Factorised, StoredMapping)
+
+
+class _MappedRows(Generic[M]):
+    """Joined rows of a mapping that is in no array: rows of some slots, and targets of one."""
+
+    def __init__(self, mapping: M, slots: Sequence[int], target: int, targets: Array) -> None:
+        self.mapping = mapping
+        self.slots = tuple(slots)
+        self.target = target
+        self.targets = targets
+        self.total = mapping.total
+        sizes = dict(zip(mapping.slots, mapping.sizes, strict=True))
+        self.sizes = tuple(sizes[slot] for slot in slots)
+
+
+class FoundChunks(_MappedRows[Factorised]):
     """Chunks of keys that have equal numbers of rows."""
 
     def __init__(
         self, mapping: Factorised, slots: Sequence[int], target: int, targets: Array
     ) -> None:
-        self.mapping = mapping
-        self.slots = tuple(slots)
-        self.target = target
-        self.targets = targets
+        super().__init__(mapping, slots, target, targets)
         self._blocks = RowBlocks(mapping)
         self._places = [mapping.slots.index(slot) for slot in slots]
         self._target = mapping.slots.index(target)
-        self.total = mapping.total
-        self.sizes = tuple(mapping.sizes[place] for place in self._places)
 
     def cut(self, parts: int) -> list[FoundChunks]:
         """Return up to `parts` parts of about equally many joined rows. Their `some` still covers
@@ -190,16 +201,13 @@ class FoundChunks:
             first += block.count
 
 
-class ProductChunks:
+class ProductChunks(_MappedRows[Factorised]):
     """Chunks for the compiled library: whole keys, with any number of rows."""
 
     def __init__(
         self, mapping: Factorised, slots: Sequence[int], target: int, targets: Array
     ) -> None:
-        self.mapping = mapping
-        self.slots = tuple(slots)
-        self.target = target
-        self.targets = targets
+        super().__init__(mapping, slots, target, targets)
         self._grouped: list[_Grouped] = []
         self._others: list[tuple[Tree, int, int]] = []
         """Trees, each with its first joined row and the end of its joined rows."""
@@ -209,9 +217,6 @@ class ProductChunks:
                 self._others.append((tree, 0, tree.total))
             else:
                 self._grouped.append(grouped)
-        self.total = mapping.total
-        sizes = dict(zip(mapping.slots, mapping.sizes, strict=True))
-        self.sizes = tuple(sizes[slot] for slot in slots)
 
     def cut(self, parts: int) -> list[ProductChunks]:
         """Return parts as `FoundChunks.cut` does."""
@@ -289,20 +294,14 @@ class _Grouped:
             yield ProductChunk(0, count, *shared, keys=keys, far=self.far)
 
 
-class StoredChunks:
+class StoredChunks(_MappedRows[StoredMapping]):
     """Chunks of a mapping that is read from files."""
 
     def __init__(
         self, mapping: StoredMapping, slots: Sequence[int], target: int, targets: Array
     ) -> None:
-        self._mapping = mapping
-        self._slots = tuple(slots)
-        self._target = target
-        self._targets = targets
+        super().__init__(mapping, slots, target, targets)
         self._first = 0
-        self.total = mapping.total
-        sizes = dict(zip(mapping.slots, mapping.sizes, strict=True))
-        self.sizes = tuple(sizes[slot] for slot in slots)
 
     def cut(self, parts: int) -> list[StoredChunks]:
         """Return parts as `FoundChunks.cut` does."""
@@ -316,27 +315,25 @@ class StoredChunks:
         """Return these joined rows. It reads the files once, from the first of the rows to the
         last.
         """
-        slot_rows = {
-            slot: np.empty(len(numbers), np.int32) for slot in {*self._slots, self._target}
-        }
+        slot_rows = {slot: np.empty(len(numbers), np.int32) for slot in {*self.slots, self.target}}
         start, first = 0, int(numbers[0]) if len(numbers) else 0
         while start < len(numbers):
             end = start + int(np.searchsorted(numbers[start:], first + READ))
             for slot, into in slot_rows.items():
-                rows = self._mapping.part(slot, first, min(first + READ, self._mapping.total))
+                rows = self.mapping.part(slot, first, min(first + READ, self.mapping.total))
                 into[start:end] = rows[numbers[start:end] - first]
             start = end
             first = int(numbers[start]) if start < len(numbers) else first
         return self._piece(0, slot_rows, len(numbers))
 
     def pieces(self, size: int) -> Iterator[Chunk]:
-        every = {*self._slots, self._target}
+        every = {*self.slots, self.target}
         for first in range(0, self.total, size):
             count = min(size, self.total - first)
             start = self._first + first
-            slot_rows = {slot: self._mapping.part(slot, start, start + count) for slot in every}
+            slot_rows = {slot: self.mapping.part(slot, start, start + count) for slot in every}
             yield self._piece(first, slot_rows, count)
 
     def _piece(self, first: int, rows: Mapping[int, Array], count: int) -> Chunk:
-        feature_rows = (rows[slot] for slot in self._slots)
-        return _of_rows(first, count, feature_rows, self._targets.take(rows[self._target]))
+        feature_rows = (rows[slot] for slot in self.slots)
+        return _of_rows(first, count, feature_rows, self.targets.take(rows[self.target]))

@@ -8,9 +8,9 @@ from sqlfl.base.errors import ModelError
 from sqlfl.coordinator.rounds.problem import Problem
 from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.coordinator.rounds.warm import best_constant
-from sqlfl.models.targets import LARGEST as LARGEST_OF_ALL
+from sqlfl.models.targets import MAX_SCORE
 
-LARGEST = 1e12
+MAX_SCORE_RATIO = 1e12
 """Limit of scores as a multiple of the largest target, or of 1 if that is more."""
 GROWTH = 1e6
 """Maximum ratio of the objective to the objective before the first step, or to 1 if that is more.
@@ -42,7 +42,7 @@ def check_scores(
     if problem.parameters_only:
         return
     reach = max(problem.reach, problem.noise * float(np.sqrt(stretch)))
-    most = min(LARGEST * reach, LARGEST_OF_ALL)
+    most = min(MAX_SCORE_RATIO * reach, MAX_SCORE)
     for size, limit in ((largest, most), (highest, problem.loss.largest_score)):
         if not size < limit:
             raise ModelError(f"{what} diverge: scores exceed {limit:.3g}", hint=hint)

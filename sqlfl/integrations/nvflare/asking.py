@@ -24,7 +24,7 @@ log = logging.getLogger("sqlfl.service")
 PATIENCE = 5.0
 """Seconds after which a site says that an answer is not there yet; half of the lease where that is
 shorter."""
-LONGEST_PATIENCE = 30.0
+MAX_PATIENCE = 30.0
 """That a site has, whatever it is asked for."""
 MARGIN = 5.0
 """Seconds that a call may take beyond that, or the lease; twice as many after each that did."""
@@ -34,7 +34,7 @@ AGAIN = 0.5
 """Seconds between two calls where the site is not reached, or two interrupts."""
 SERVED = 8
 """Requests that a site serves at once."""
-MOST_TOLD = 4096
+MAX_ACKNOWLEDGED = 4096
 """Numbers of answers that have come which one call tells."""
 
 
@@ -129,7 +129,10 @@ class FlareClient:
 
     def _to_tell(self) -> list[int]:
         with self._lock:
-            told, self._received = self._received[:MOST_TOLD], self._received[MOST_TOLD:]
+            told, self._received = (
+                self._received[:MAX_ACKNOWLEDGED],
+                self._received[MAX_ACKNOWLEDGED:],
+            )
             return told
 
 
@@ -185,7 +188,7 @@ class NumberedAnswers:
                     raise WireError(f"request {number} is not known here: the site was restarted")
                 future = self._pool.submit(self._serve, pa.py_buffer(data), study, speaker)
                 self._begun[number] = future
-        done, _ = wait([future], min(patience, LONGEST_PATIENCE))
+        done, _ = wait([future], min(patience, MAX_PATIENCE))
         return future.result() if done else None
 
     def _forget(self, received: list[int]) -> None:
@@ -202,7 +205,9 @@ def _check(
     number: object, data: object, received: object, patience: object, *texts: object
 ) -> None:
     """Raise WireError for arguments of a call that are none."""
-    numbers = received if isinstance(received, list) and len(received) <= MOST_TOLD else [None]
+    numbers = (
+        received if isinstance(received, list) and len(received) <= MAX_ACKNOWLEDGED else [None]
+    )
     good = (
         all(type(n) is int and 0 < n < 2**63 for n in (number, *numbers)),
         data is None or isinstance(data, bytes),

@@ -41,7 +41,7 @@ except ImportError as error:
 log = logging.getLogger("sqlfl.service")
 
 SETTINGS, STATE = "SQLFL_COORDINATOR", "SQLFL_STATE"
-LONGEST = 500
+MAX_FAILURE_CHARACTERS = 500
 """Maximum length of a site's text on its failure, in characters."""
 
 
@@ -107,7 +107,7 @@ class _Line:
                 raise Away("is away, or has too much to say for the lease") from error
             if isinstance(error.cause, str) and error.cause_type == "str":
                 raise Away(f"is away: {error.cause}") from error  # NVFlare's words, not the site's
-            told = clipped(line(str(error.cause)), LONGEST)
+            told = clipped(line(str(error.cause)), MAX_FAILURE_CHARACTERS)
             raise LostError(str(self.client), f"has failed: {told}") from error
 
 
@@ -135,8 +135,9 @@ def ends(
             connection = _Line(client, known[name], speaking)
             told = connection.who(lease)
             if told != str(client):
+                served = clipped(line(str(told)), MAX_FAILURE_CHARACTERS)
                 raise Error(
-                    f"site {name} serves {clipped(line(str(told)), LONGEST)}, and not {client}",
+                    f"site {name} serves {served}, and not {client}",
                     hint="`name` and `index` in the settings at the site",
                 )
             clients[party][number] = FlareClient(client, connection.call, connection.tell, lease)

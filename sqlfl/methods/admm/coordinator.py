@@ -49,7 +49,7 @@ from sqlfl.options.batch import Batch, BatchRows
 PROBES = 5
 """Power rounds for κ, where there are several blocks."""
 DAMPING = 0.76
-SMALLEST = 0.1
+MIN_RHO_SHARE = 0.1
 """Minimum default ρ, as a share of the loss's curvature bound."""
 ADAPTING = 4
 """Epochs after which ρ may change."""
@@ -185,7 +185,7 @@ class Admm:
         loss = self._problem.loss
         mean = self._problem.passes.mean_curvature(self._scores)
         # scores that overshoot at first may have any curvature, where the loss has no bound
-        return max(min(mean, loss.curvature), SMALLEST * loss.curvature)
+        return max(min(mean, loss.curvature), MIN_RHO_SHARE * loss.curvature)
 
     def _epoch(self) -> tuple[float, float]:
         """Returns mean ‖H − z‖² and the penalty."""
@@ -211,7 +211,7 @@ COORDINATOR = _sharing
 
 GROWTH = 1e-3
 """Relative growth of the objective that one epoch may bring."""
-MOST_CAUTION = 64.0
+MAX_CAUTION = 64.0
 HINT = "give a smaller learning_rate, or leave it out"
 
 
@@ -312,7 +312,7 @@ class TowerAdmm(Headed):
 
     def _adapt(self, grew: bool) -> None:
         if grew:
-            self._caution = min(max(2.0 * self._caution, 1.0), MOST_CAUTION)
+            self._caution = min(max(2.0 * self._caution, 1.0), MAX_CAUTION)
             self._dual = self._slopes()
             if self._rho < self._usual_rho():
                 self._rho = 0.0
@@ -353,7 +353,7 @@ class TowerAdmm(Headed):
     def _usual_rho(self) -> float:
         loss = self._problem.loss
         bend = self._problem.passes.mean_curvature(self._scores)
-        curvature = max(bend, SMALLEST * loss.curvature)
+        curvature = max(bend, MIN_RHO_SHARE * loss.curvature)
         return max(curvature * self._head.stretch, 1e-6)
 
     def _slopes(self) -> Array:

@@ -67,9 +67,9 @@ class AdmmTower(TowerOperator[AdmmConfiguration]):
         return self._predictions(None, training=False, step=True)
 
 
-LEAST = 100
+MIN_STEPS = 100
 """Steps of a θ-update at least, where the client's rows are few."""
-LEAST_INNER = 20
+MIN_INNER_STEPS = 20
 """Minimum steps of an inner round. With fewer, the duals drift and consensus never settles."""
 
 
@@ -78,15 +78,15 @@ class LocalUpdate:
 
     h are the predictions before the update, V and ρr as in `client.AdmmStep`, f the tower, without
     an activation on its output. Adam on batches of `batch` of the client's own rows that
-    count, `epochs` times all of them and `LEAST` steps at least; the step length falls from
+    count, `epochs` times all of them and `MIN_STEPS` steps at least; the step length falls from
     `rate` to 0 over an update or an inner round (half a cosine), so that it ends in a point.
     Adam's averages are kept from one update to the next.
 
     Several clients of the slot: consensus ADMM as in `client.AveragedAdmmStep` (eq. 22-24), with l2
-    divided among the clients, and the passes among the inner rounds, each of `LEAST_INNER` steps at
-    least. The metric D of ½‖θ − w + u‖² is ρr/Q times an estimate of the mean squared derivative of
-    f by each parameter, from the parameters that all clients hold at the update's beginning. u is
-    kept in units of D.
+    divided among the clients, and the passes among the inner rounds, each of at least
+    `MIN_INNER_STEPS` steps. The metric D of ½‖θ − w + u‖² is ρr/Q times an estimate of the mean
+    squared derivative of f by each parameter, from the parameters that all clients hold at the
+    update's beginning. u is kept in units of D.
 
     Private (`guard` and `limit`): DP-SGD. Of N times the objective, each row's own part, the
     bracket above, has its gradient clipped to C; their sum over a batch is noised and divided by N.
@@ -135,7 +135,7 @@ class LocalUpdate:
 
     def minimise(self) -> Values:
         """The new parameters (size,), at the only client of the slot."""
-        return self._steps(self._start, LEAST, None)
+        return self._steps(self._start, MIN_STEPS, None)
 
     def part(self) -> Values:
         """The first inner round of an epoch: θ^q + u^q."""
@@ -155,7 +155,7 @@ class LocalUpdate:
         self._dual = self._dual + self._metric * (self._local - mean)
 
     def _inner(self, mean: Values) -> Values:
-        self._local = self._steps(self._local, LEAST_INNER, mean)
+        self._local = self._steps(self._local, MIN_INNER_STEPS, mean)
         return self._local + self._dual / self._metric
 
     def _steps(self, start: Values, least: int, mean: Values | None) -> Values:

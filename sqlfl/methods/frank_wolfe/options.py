@@ -10,7 +10,7 @@ from sqlfl.options.entries import Defaults, MethodOptions, Setting, option
 from sqlfl.options.types import choice, integer, number
 
 CORRECTIVE, SEARCH, FIXED = "corrective", "search", "fixed"
-LEAST_SKETCH, LARGEST_SKETCH = 8, 1 << 16
+MIN_SKETCH, MAX_SKETCH = 8, 1 << 16
 """Limits of the sketch's size. With fewer numbers, nothing remains of a column beside
 the constant.
 """
@@ -39,7 +39,7 @@ class FrankWolfeOptions(MethodOptions):
         "number of encoded columns of each table position that an iteration considers, drawn at "
         "random",
         default_text="all")
-    sketch: int | None = option(integer(LEAST_SKETCH, LARGEST_SKETCH), None,
+    sketch: int | None = option(integer(MIN_SKETCH, MAX_SKETCH), None,
         "m: numbers that a party sends of a chosen column, each a sum of its values over the "
         "joined rows with random signs; without it, the party sends the column's values",
         chosen=_sketch, default_text=f"none; with PRIVACY {SKETCH}")

@@ -62,7 +62,7 @@ INNER = 8
 """Iterations, at most, until strengths are found anew."""
 ROUGHLY = 1e-4
 """Share of the objective. If the next step promises less, strengths are found anew first."""
-LEAST_SPREAD = 1e-150
+MIN_SPREAD = 1e-150
 """Dispersion of targets without any, such as a constant: strengths are relative to it."""
 VISIBLE = 1.1
 """Spread of a table's rows that the card tells of: less is chance."""
@@ -270,7 +270,7 @@ class Lbfgs:
             square = problem.passes.slope_square(scores)
             rest = max(problem.observed - 1.0 - self._freedom, 1.0)
             dispersion = square / curvature * problem.observed / rest
-            dispersion = max(dispersion, 1.0 if problem.loss.name == "poisson" else LEAST_SPREAD)
+            dispersion = max(dispersion, 1.0 if problem.loss.name == "poisson" else MIN_SPREAD)
         mean_dispersion = dispersion / problem.observed
         self._spread = self._spreads(dispersion, curvature)
         return {

@@ -26,7 +26,7 @@ FLOAT32 = 2.0**-25
 WORK = 1 << 30
 """Products of directions, row by row and output by output, that one look at the curvature may take:
 joins with very many rows are searched in fewer directions."""
-LEAST = 3
+MIN_DIRECTIONS = 3
 """Directions of each block that are searched at least."""
 Key = tuple[str, int]
 """'gradient' or 'step', and the iteration that it came with."""
@@ -64,7 +64,7 @@ class Images:
         self._memory = memory
         self._counts = [counts / max(mapping.total, 1) for counts in problem.counted]
         rows = max(mapping.total * problem.outputs, 1)
-        self._most = max(LEAST, int(math.sqrt(WORK / rows) / max(len(mapping), 1)))
+        self._most = max(MIN_DIRECTIONS, int(math.sqrt(WORK / rows) / max(len(mapping), 1)))
         self._images: dict[Key, Image] = {}
         self._iteration = -1
         self._dropped = False

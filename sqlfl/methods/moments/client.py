@@ -46,7 +46,7 @@ from sqlfl.party.steps import Engine
 from sqlfl.privacy.block_moments import check_width, fits_change, labels_change, moments_change
 from sqlfl.privacy.samplers import Entropy, system
 
-LARGEST = float(np.finfo(np.float32).max)
+MAX_DISTANCE = float(np.finfo(np.float32).max)
 """How far two rows' fits may be apart at most, to be sent."""
 
 
@@ -208,7 +208,7 @@ class MomentsOperator:
         numbers: whether those of the rows are would tell of them.
         """
         change = fits_change(self._weights, self._engine.offsets) or 1.0  # where θ is 0
-        if change > LARGEST:
+        if change > MAX_DISTANCE:
             raise InternalError(f"fits of weights by which two rows may be {change:.3g} apart")
         noised, noise = self._guard.fits(fits_of(*self._bounded(), self._weights), change)
         told = np.full(int(self._leader), noise)

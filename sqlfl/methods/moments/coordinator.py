@@ -262,7 +262,7 @@ def _warnings(explained: float, *, several: bool) -> Iterator[str]:
 COORDINATOR: Callable[[Problem, ReplyChannel], Moments] = Moments
 
 
-LEAST = 0.01
+MIN_VARIANCE_SHARE = 0.01
 """Share of the variance of noised numbers, or of an even share of noised classes, that is left at
 least when that of the noise is taken off."""
 DRAWS = 1 << 21
@@ -360,13 +360,13 @@ def labels_of(problem: Problem, noise: LabelNoise | None) -> JoinedLabels:
         y = targets.astype(np.float64)
         mean = float(weights @ y) / total
         variance = float(weights @ np.square(y - mean)) / total
-        kept = max(variance - _variance(noise), LEAST * variance)
+        kept = max(variance - _variance(noise), MIN_VARIANCE_SHARE * variance)
         return JoinedLabels((y - mean)[:, None], weights, kept, mean, np.zeros(0))
     codes = targets.astype(np.int64)
     classes = max(problem.outputs, 2)
     shares = np.bincount(codes, weights, classes) / total
     gap, rest = _kept(noise, classes)
-    true = np.maximum((shares - rest) / gap, LEAST / classes if gap < 1.0 else 1e-9)
+    true = np.maximum((shares - rest) / gap, MIN_VARIANCE_SHARE / classes if gap < 1.0 else 1e-9)
     numbers = range(1, 2) if problem.outputs == 1 else range(classes)
     values = np.stack([(codes == k) - shares[k] for k in numbers], axis=1) / gap
     return JoinedLabels(values, weights, 0.0, 0.0, true / true.sum())
@@ -412,8 +412,8 @@ def _kept(noise: LabelNoise | None, classes: int) -> tuple[float, float]:
 #     (D⁻¹ U)_i = cov(e_i)⁻¹ u_i,   (D⁻¹ U)_l = D_l⁻¹ U_l − Σ K_iᵀ cov(e_i)⁻¹ u_i,
 #     Uᵀ D⁻¹ U = U_lᵀ D_l⁻¹ U_l + Σ u_iᵀ cov(e_i)⁻¹ u_i.
 #
-# D is a covariance if no W_i has a singular value of 1: they are cut at `MOST`, or `DOUBT`
-# deviations of their noise below 1, since what noise adds to large ones counts most.
+# D is a covariance if no W_i has a singular value of 1: they are cut at `MAX_CORRELATION`, or
+# `DOUBT` deviations of their noise below 1, since what noise adds to large ones counts most.
 #
 # **Noise.** Each number of E_i has noise of the deviation n, of table i, and D_i^(−½) E_i that of
 # the fits too, which is the same in all directions, of the variance s² Σ_r q_r², where q_r is how
@@ -421,7 +421,7 @@ def _kept(noise: LabelNoise | None, classes: int) -> tuple[float, float]:
 # comes to: the part of it along U_i, which counts most, and the rest each for itself. `DOUBT`
 # deviations more than the mean of the noise's square are taken off.
 
-MOST = 0.98
+MAX_CORRELATION = 0.98
 """Largest correlation between a table and another one's fits, given the target."""
 DOUBT = 1.5
 """Deviations that are taken off: of the square of noise, with its mean; of noise, off 1."""
@@ -480,7 +480,7 @@ def correlations(table: TableSolution, own: FitMoments, root: Array) -> Array:
     rank = towards.shape[1]
     kept = _shrunk(along, variance, rank * r) + _shrunk(known - along, variance, (d - rank) * r)
     left, sizes, right = np.linalg.svd(kept, full_matrices=False)
-    most = min(max(1.0 - DOUBT * math.sqrt(variance), 0.0), MOST)
+    most = min(max(1.0 - DOUBT * math.sqrt(variance), 0.0), MAX_CORRELATION)
     found: Array = (left * np.minimum(sizes, most)) @ right
     return found
 

@@ -11,9 +11,9 @@ from sqlfl.options.entries import Defaults, MethodOptions, option
 from sqlfl.options.steps import EXACT, SECRET, SECURE, UNION, summing
 from sqlfl.options.types import integer
 
-LEAST_EPSILON = 4.0
+MIN_TWO_ROUND_EPSILON = 4.0
 """ε from which a second round pays."""
-MOST_TABLES = 3
+MAX_TWO_ROUND_TABLES = 3
 """Tables with features up to which it does."""
 _ONCE = "the model is solved once, from moments that each table releases once"
 _NO_SCORES = (
@@ -47,7 +47,11 @@ class MomentsOptions(MethodOptions):
             raise OptionError(message, hint="leave rounds out")
         if self.rounds is not None:
             return self
-        pays = labelled and 2 <= tables <= MOST_TABLES and (epsilon or 0.0) >= LEAST_EPSILON
+        pays = (
+            labelled
+            and 2 <= tables <= MAX_TWO_ROUND_TABLES
+            and (epsilon or 0.0) >= MIN_TWO_ROUND_EPSILON
+        )
         return replace(self, rounds=2 if pays else 1)
 
     @property

@@ -35,9 +35,9 @@ import numpy as np
 
 from sqlfl.base.arrays import Array
 
-MOST = 0.995
+MAX_SQUARED_CORRELATION = 0.995
 """Maximum squared correlation: a larger one would be an effect of noise."""
-LEAST = 1e-3
+MIN_SQUARED_CORRELATION = 1e-3
 """Least squared correlation, for the ridge."""
 RIDGE = 0.5
 """Share of the possible effect of noise on the smallest eigenvalue."""
@@ -172,7 +172,7 @@ def table_solution(block: TableMoments, target: Target, ridge: float) -> TableSo
             said * _positive(gram - np.diag(noise * taken + DOUBT * np.sqrt(own)))
             for own in (alone, doubt)
         )
-        share = min(max(float(np.trace(kept)), LEAST), 1.0)
+        share = min(max(float(np.trace(kept)), MIN_SQUARED_CORRELATION), 1.0)
     x = vectors @ (turned / bent[:, None])
     root = power(gram, -0.5)
     rest = power(np.eye(r) - sure, -1.0)
@@ -188,9 +188,9 @@ def table_solution(block: TableMoments, target: Target, ridge: float) -> TableSo
 
 
 def _positive(values: Array) -> Array:
-    """Return the matrix with eigenvalues cut to 0 and MOST."""
+    """Return the matrix with eigenvalues cut to 0 and MAX_SQUARED_CORRELATION."""
     own, vectors = np.linalg.eigh((values + values.T) / 2.0)
-    found: Array = (vectors * np.clip(own, 0.0, MOST)) @ vectors.T
+    found: Array = (vectors * np.clip(own, 0.0, MAX_SQUARED_CORRELATION)) @ vectors.T
     return found
 
 

@@ -15,7 +15,7 @@ from sqlfl.privacy.poisson_binomial.sampling import check
 
 BINS = (16, 32, 64, 128)
 """Candidates if bins are not given."""
-LARGEST_NOISE = 1000.0
+MAX_NOISE = 1000.0
 """Maximum standard deviation of an estimate relative to the number's bound, with one slot. A run
 with more is refused, because it would learn nothing.
 """
@@ -38,7 +38,7 @@ def choose(
     θ is as large as the budget allows, up to MAX_THETA. The variance of an estimate depends almost
     only on bins·θ², and so does ε. If bins are not given, the smallest of BINS that uses up the
     budget is taken: it makes the shortest messages. `count`, `honest` and `moved` are as in
-    `PoissonBinomial`. Raise PrivacyError for more noise than LARGEST_NOISE.
+    `PoissonBinomial`. Raise PrivacyError for more noise than MAX_NOISE.
     """
     largest = PoissonBinomial(EMBEDDINGS, 0, MAX_THETA, honest, count, moved)
     for candidate in (bins,) if bins is not None else BINS:
@@ -89,7 +89,7 @@ def _fitted(
     from scipy.optimize import brentq  # half a second, which most processes can do without
 
     excess = partial(_excess, largest, beside, epsilon, delta)
-    least = 0.5 / (LARGEST_NOISE * math.sqrt(largest.bins))
+    least = 0.5 / (MAX_NOISE * math.sqrt(largest.bins))
     if excess(least) > 0.0:
         raise PrivacyError(
             f"PRIVACY epsilon = {epsilon:g}, delta = {delta:g}: theta of the draws would be less "

@@ -30,11 +30,11 @@ from sqlfl.contract.privacy_specification import MAX_BINS
 from sqlfl.privacy.events import PoissonBinomial
 from sqlfl.privacy.poisson_binomial.sampling import check
 
-MOST_COINS = 2 * MAX_BINS
+MAX_COINS = 2 * MAX_BINS
 """Maximum coins. More would take long: fewer slots then count as honest, which gives a larger ε."""
 NEVER = -1e9
 """The logarithm of probability 0: finite, so that differences are numbers."""
-LEAST = 1e-200
+MIN_MASS = 1e-200
 """Minimum mass, so that division by it does not overflow."""
 WORK = 1 << 20
 """Pairs times points of the grid, at most."""
@@ -72,13 +72,13 @@ class Coordinate:
 
 
 def coordinate(event: PoissonBinomial) -> Coordinate:
-    """Return the coordinate of an event, with as many honest slots as MOST_COINS allows. Raise
+    """Return the coordinate of an event, with as many honest slots as MAX_COINS allows. Raise
     InternalError for invalid bins or theta, or unless 1 ≤ moved ≤ honest.
     """
     check(event.bins, event.theta)
     if not 1 <= event.moved <= event.honest:
         raise InternalError(f"{event.moved} of {event.honest} honest slots change")
-    honest = max(event.moved, min(event.honest, MOST_COINS // event.bins))
+    honest = max(event.moved, min(event.honest, MAX_COINS // event.bins))
     return Coordinate(event.bins, event.theta, honest, event.moved)
 
 
@@ -140,7 +140,7 @@ def loss_masses(release: Coordinate, interval: float) -> tuple[int, Array]:
     lost = np.append(upper[:-1] - upper[1:], upper[-1])
     lost_below = np.append(lower[:-1] - lower[1:] * math.exp(-interval), lower[-1])
     to_next = np.clip((lost - lost_below) / -math.expm1(-interval), 0.0, None)
-    masses = np.maximum(lost - to_next, LEAST)
+    masses = np.maximum(lost - to_next, MIN_MASS)
     masses[1:] += to_next[:-1]
     masses.flags.writeable = False
     return -reach, masses

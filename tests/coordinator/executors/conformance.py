@@ -126,7 +126,7 @@ class ExecutorConformance:
     def many_partitions(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(division, "ROWS", 350)
         monkeypatch.setattr(division, "SHARED", 0)
-        monkeypatch.setattr(division, "MOST", 13)
+        monkeypatch.setattr(division, "MAX_PARTITIONS", 13)
         monkeypatch.setattr(passes_module, "SAMPLED", 1000)
 
     @pytest.mark.parametrize("weighted", [False, True])

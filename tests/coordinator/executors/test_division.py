@@ -25,11 +25,11 @@ def pieces(*slots: np.ndarray) -> WrittenChunks:
 
 
 def test_few_rows_are_one_partition() -> None:
-    for total in (0, 1, 2 * division.LEAST - 1):
+    for total in (0, 1, 2 * division.MIN_PARTITION_ROWS - 1):
         made = divided(pieces(np.arange(total)), Squared(), EVERY)
         assert made.count == 1
         assert made.pieces == (made.whole,)
-    for total, count in ((2 * division.LEAST, 2), (6 * division.ROWS, 6)):
+    for total, count in ((2 * division.MIN_PARTITION_ROWS, 2), (6 * division.ROWS, 6)):
         assert divided(pieces(np.arange(total)), Squared(), EVERY).count == count
 
 
@@ -41,7 +41,7 @@ def test_rows_that_many_partitions_share_make_them_fewer(monkeypatch: pytest.Mon
     assert divided(pieces(near, any_of), Softmax(4), EVERY).count == 5
     assert divided(pieces(near), Softmax(4), EVERY).count == 40
     assert divided(pieces(rng.permutation(near)), Squared(), EVERY).count == 1
-    assert divided(pieces(np.arange(100_000)), Squared(), EVERY).count == division.MOST
+    assert divided(pieces(np.arange(100_000)), Squared(), EVERY).count == division.MAX_PARTITIONS
 
 
 def test_each_partition_has_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import pytest
 from sqlfl.base.errors import InternalError, PrivacyError
 from sqlfl.privacy.accountant import epsilon_of
 from sqlfl.privacy.events import Event, Gaussian, PoissonBinomial, Threshold
-from sqlfl.privacy.poisson_binomial.choosing import LARGEST_NOISE, choose
+from sqlfl.privacy.poisson_binomial.choosing import MAX_NOISE, choose
 
 DELTA = 1e-5
 BESIDE = (Gaussian("statistics", 2.5), Threshold("categories", 1e-6))
@@ -65,7 +65,7 @@ def test_noise_beyond_all_use_is_refused(bins: int) -> None:
     spent = (Gaussian("statistics", 0.5),)
     with pytest.raises(PrivacyError, match="theta"):
         choose(1.0, DELTA, count=1, honest=2, bins=bins, beside=spent)
-    least = 0.5 / LARGEST_NOISE / math.sqrt(bins)
+    least = 0.5 / MAX_NOISE / math.sqrt(bins)
     barely = epsilon_of([PoissonBinomial("e", bins, least, 2, 10**4)], DELTA) * 1.01
     assert choose(barely, DELTA, count=10**4, honest=2, bins=bins).theta < 1.1 * least
 
