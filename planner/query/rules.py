@@ -1,4 +1,6 @@
-"""Rules that bring a query's syntax tree to its normal form, in order."""
+"""Rules that bring a query's syntax tree to its normal form, in order. The first of them give the
+names and types of its columns.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,8 @@ from dataclasses import replace
 from sqlglot import exp
 
 from sqlfl.base.errors import InternalError, PlanError
-from sqlfl.contract.schema import Catalog
+from sqlfl.contract.schema import Catalog, Column
+from sqlfl.planner.query import types
 from sqlfl.planner.query.assemble import build_ucq
 from sqlfl.planner.query.captures import refuse_captured
 from sqlfl.planner.query.checks import (
@@ -71,6 +74,9 @@ RULES: tuple[Rule, ...] = (
     combine_clients,
 )
 
+_FIRST = RULES[: RULES.index(type_terms) + 1]
+"""Rules up to the types of columns; the use of columns is not checked."""
+
 
 def to_ucq(
     query: exp.Query,
@@ -129,3 +135,31 @@ def _ruled(draft: Draft, rules: Sequence[Rule]) -> Ucq:
     if draft.ucq is None:
         raise InternalError("the rules made no plan")
     return draft.ucq
+
+
+def outputs_of(query: exp.Query, sql: str, catalog: Catalog) -> tuple[Column, ...]:
+    """Return the columns of `query`, read from the text `sql`, in their order.
+
+    Raises PlanError if no statement could have the query, whatever its options. The catalog is
+    asked only for names and types.
+    """
+    draft = Draft(query, sql, catalog, None, (), True)
+    try:
+        return _outputs(draft)
+    except PlanError:
+        if not has_calls(query):
+            raise
+    return _outputs(replace(draft, careful=True))
+
+
+def _outputs(draft: Draft) -> tuple[Column, ...]:
+    for rule in _FIRST:
+        if rule is not refuse_cross_products:
+            draft = rule(draft)
+    columns = zip(*(block.outputs for block in draft.blocks), strict=True)
+    return tuple(Column(column[0].name, _type(tuple(o.type for o in column))) for column in columns)
+
+
+def _type(branch_types: tuple[str, ...]) -> str:
+    """Return the type of a column of a union; all of its types if they have none in common."""
+    return types.union_type(branch_types) or ", ".join(dict.fromkeys(branch_types))

@@ -45,7 +45,14 @@ from sqlfl.federation.planning import (
 )
 from sqlfl.federation.rehearsal import check_rehearsed, rehearsed
 from sqlfl.federation.result_schemas import DROPPED, PLAN
-from sqlfl.federation.result_views import checked, tuned_result, with_comparison
+from sqlfl.federation.result_views import (
+    askable,
+    checked,
+    curves_of,
+    tuned_result,
+    weights_of,
+    with_comparison,
+)
 from sqlfl.federation.resuming import Checkpoints, resumed, unfinished
 from sqlfl.federation.run_context import running
 from sqlfl.federation.saving import Saving, model_of
@@ -53,7 +60,6 @@ from sqlfl.federation.script import FLATTEN, TOO_DEEP
 from sqlfl.federation.statements_api import StatementsApi, figure_of
 from sqlfl.federation.studies import KeptStudy, Studies
 from sqlfl.federation.user_warnings import Remarks
-from sqlfl.federation.weights_lookup import askable, curves_of, weights_of
 from sqlfl.party.attachment import Source, Store
 from sqlfl.party.party import PartyClient
 from sqlfl.planner.federated.plan import FederatedPlan

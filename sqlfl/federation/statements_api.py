@@ -36,7 +36,7 @@ from sqlfl.planner.grammar import statements as st
 from sqlfl.planner.grammar.decoding import decoded
 from sqlfl.planner.grammar.parameters import Filled, fill
 from sqlfl.planner.grammar.queries import read_path, written
-from sqlfl.planner.query.outputs import outputs_of
+from sqlfl.planner.query.rules import outputs_of
 from sqlfl.plots.registry import Picture
 from sqlfl.store.registry import Model, Registry, card
 from sqlfl.transport.base import Channel

@@ -154,7 +154,7 @@ class _MappedRows(Generic[M]):
     """Joined rows of a mapping that is in no array: rows of some slots, and targets of one."""
 
     def __init__(self, mapping: M, slots: Sequence[int], target: int, targets: Array) -> None:
-        self.mapping = mapping
+        self.mapping: M = mapping
         self.slots = tuple(slots)
         self.target = target
         self.targets = targets

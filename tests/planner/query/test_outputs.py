@@ -8,8 +8,7 @@ from sqlglot import exp
 
 from sqlfl.base.errors import PlanError
 from sqlfl.planner.grammar.dialect import parse
-from sqlfl.planner.query.outputs import outputs_of
-from sqlfl.planner.query.rules import to_ucq
+from sqlfl.planner.query.rules import outputs_of, to_ucq
 from tests.planner import goldens
 from tests.planner.conftest import DatabaseCatalog
 
