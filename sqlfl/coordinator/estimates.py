@@ -19,7 +19,7 @@ from sqlfl.models.inference import EPSILON, Estimated, Family, Fit, variances_of
 
 @dataclass(frozen=True, eq=False)
 class Rotations:
-    """The design: the constant 1, then what each slot's clients told."""
+    """The design: the constant 1, then the columns that each slot's clients sent."""
 
     joined: Joined
     values: Mapping[int, Float]
@@ -92,14 +92,14 @@ class Resolved:
         """Slots whose owners may move the intercept."""
         return [slot for slot, constants in self.constants.items() if constants.any()]
 
-    def roots(self, told: Rotations) -> Float:
+    def roots(self, rotations: Rotations) -> Float:
         """(2, 1 + D, 1 + D): roots of the covariance and of `endless`, of the intercept first and
         then of the D columns of slots whose owners move it; (2, 1, 0) where there are none.
         """
         if not self.moving:
             return np.zeros((2, 1, 0))
         size = len(self.origin)
-        places = np.concatenate([np.arange(size)[told.places[slot]] for slot in self.moving])
+        places = np.concatenate([np.arange(size)[rotations.places[slot]] for slot in self.moving])
         functions = np.vstack([self.origin, np.eye(size)[places]])
         roots = []
         for form in (self.covariance, self.endless @ self.endless.T):
@@ -126,7 +126,7 @@ class Resolved:
 class OutputEstimate:
     """Parameters of one output, or of one class less those of the first class."""
 
-    told: Rotations
+    rotations: Rotations
     resolved: Resolved
     estimated: Estimated
     """Of these parameters alone; its rank is that of all."""

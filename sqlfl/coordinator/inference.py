@@ -88,23 +88,23 @@ def infer(
     rows = labelled(plan, model, channel, run, said)
     _check_target(model, rows)
     said.tell("asking for columns")
-    told = _rotations(plan, asked, model, rows.joined, channel, run)
+    rotations = _rotations(plan, asked, model, rows.joined, channel, run)
     remark_on_features(plan, rows.joined, channel, run, said.remark)
     said.tell("standard errors")
     estimate = _estimate_of_classes if len(model.intercept) > 1 else _estimate
-    estimation = estimate(plan, asked, model, told, rows)
+    estimation = estimate(plan, asked, model, rotations, rows)
     replies = [_errors(plan, asked, model, part, channel, run) for part in estimation.parts]
     say(plan, model, asked, estimation, replies, said)
     return table(plan, model, asked, estimation, replies)
 
 
 def _estimate(
-    plan: FederatedPlan, asked: Inference, model: Model, told: Rotations, rows: Labelled
+    plan: FederatedPlan, asked: Inference, model: Model, rotations: Rotations, rows: Labelled
 ) -> Estimation:
     """Return the estimation of a model with one output."""
-    theta = told.theta.copy()
+    theta = rotations.theta.copy()
     theta[0] = float(model.intercept[0])
-    h = told.scores(theta[0])
+    h = rotations.scores(theta[0])
     loss_of_model(model).predict(h[:, None])  # which refuses means beyond all numbers
     units = _units(plan, asked, rows.joined)
     number = None if units is None else _number(units, rows.weights)
@@ -112,14 +112,14 @@ def _estimate(
     finite = None
     if asked.firth:
         _check_firth(model, shares)
-        finite = firth(told.design, rows.y, rows.weights, rows.joined.offset)
+        finite = firth(rotations.design, rows.y, rows.weights, rows.joined.offset)
         theta, h = finite.theta, finite.scores
     family = _family(model, h, rows)
     if shares is not None:
         family = replace(family, likely=False)
         rows, shares = _reweighted(rows, shares)
     fit = fit_of(family, h, rows.y, rows.weights, rows.joined.offset)
-    apart = None if finite is not None else _separation(family, told, h, rows)
+    apart = None if finite is not None else _separation(family, rotations, h, rows)
     counted = rows.weights
     if apart is not None and apart.any:
         counted = np.where(apart.rows, 0.0, 1.0 if counted is None else counted)
@@ -129,7 +129,7 @@ def _estimate(
         family,
         sums(
             family,
-            told.design,
+            rotations.design,
             h,
             rows.y,
             counted,
@@ -137,7 +137,7 @@ def _estimate(
             units=units,
             shares=shares,
         ),
-        told.theta,
+        rotations.theta,
         penalty,
         fit,
         number,
@@ -146,22 +146,22 @@ def _estimate(
     )
     if estimates is None:
         raise _too_few(fit, number)
-    resolved = _resolved(told, rows, estimates, apart, theta, penalised=penalty > 0)
+    resolved = _resolved(rotations, rows, estimates, apart, theta, penalised=penalty > 0)
     ratio = None if finite is None else finite.ratio
-    part = OutputEstimate(told, resolved, estimates, 0, -1)
+    part = OutputEstimate(rotations, resolved, estimates, 0, -1)
     return Estimation(family, estimates, fit, number, (part,), ratio, by_class=shares is not None)
 
 
 def _estimate_of_classes(
-    plan: FederatedPlan, asked: Inference, model: Model, told: Rotations, rows: Labelled
+    plan: FederatedPlan, asked: Inference, model: Model, rotations: Rotations, rows: Labelled
 ) -> Estimation:
     """Return the estimation of a model with several classes: differences from the first one."""
     y = rows.y.astype(np.intp)
-    classes, width = len(model.intercept), len(told.theta)
-    weights = told.weights.copy()
+    classes, width = len(model.intercept), len(rotations.theta)
+    weights = rotations.weights.copy()
     weights[0] = model.intercept
     h = np.column_stack(
-        [replace(told, theta=told.weights[:, k]).scores(float(weights[0, k]))
+        [replace(rotations, theta=rotations.weights[:, k]).scores(float(weights[0, k]))
          for k in range(classes)]
     )  # fmt: skip
     units = _units(plan, asked, rows.joined)
@@ -172,9 +172,9 @@ def _estimate_of_classes(
         family = replace(family, likely=False)
         rows, shares = _reweighted(rows, shares)
     fit = fit_of_classes(h, y, rows.weights)
-    apart, never = separation_of_classes(told.design, h, y, rows.weights)
+    apart, never = separation_of_classes(rotations.design, h, y, rows.weights)
     counted = np.arange(len(y)) if rows.weights is None else np.flatnonzero(rows.weights > 0)
-    nothing = null_space(told.design, counted)
+    nothing = null_space(rotations.design, counted)
     penalty = _penalty(model, fit)
     differences = weights[:, 1:] - weights[:, :1]
     inner = differences.copy()
@@ -182,7 +182,7 @@ def _estimate_of_classes(
     estimates = estimated(
         family,
         sums_of_classes(
-            told.design,
+            rotations.design,
             h,
             y,
             rows.weights,
@@ -207,7 +207,7 @@ def _estimate_of_classes(
             estimates, covariance=estimates.covariance[place, place], nothing=nothing
         )
         alone = replace(apart, directions=span(apart.directions[place]), nothing=nothing)
-        only = replace(told, theta=inner[:, k])
+        only = replace(rotations, theta=inner[:, k])
         resolved = _resolved(only, rows, of_class, alone, differences[:, k], penalised=penalty > 0)
         parts.append(OutputEstimate(only, resolved, of_class, k + 1, 0))
     return Estimation(
@@ -272,7 +272,7 @@ def _class_shares(model: Model, rows: Labelled) -> Array | None:
 
 
 def _resolved(
-    told: Rotations,
+    rotations: Rotations,
     rows: Labelled,
     estimates: Estimated,
     apart: Separation | None,
@@ -281,15 +281,15 @@ def _resolved(
     penalised: bool,
 ) -> Resolved:
     """`theta` (P,): the estimates, the intercept at the centres first."""
-    relations, adjusted = relations_of(estimates.nothing, told.places)
+    relations, adjusted = relations_of(estimates.nothing, rotations.places)
     if penalised:
         adjusted = np.eye(len(adjusted))
     partnerless, constants = {}, {}
-    for slot, place in told.places.items():
-        related, origin = relations[slot], told.origin[place]
+    for slot, place in rotations.places.items():
+        related, origin = relations[slot], rotations.origin[place]
         taken = related.constants + origin @ related.within
         function = related.within @ np.where(np.abs(taken) > ZERO * _length(origin), taken, 0.0)
-        without = _partnerless(told, slot, rows.weights, related)
+        without = _partnerless(rotations, slot, rows.weights, related)
         if without is not None:
             weights, constant, partner = without
             partnerless[slot] = weights, partner
@@ -297,16 +297,16 @@ def _resolved(
             if abs(own_taken) > ZERO * _length(origin):
                 function = function + weights * (own_taken / _length(weights))
         constants[slot] = np.zeros_like(function) if penalised else function
-    origin = told.origin @ adjusted
-    moved = float(np.linalg.norm(origin - told.origin))
+    origin = rotations.origin @ adjusted
+    moved = float(np.linalg.norm(origin - rotations.origin))
     return Resolved(
         relations,
-        adjusted @ theta - told.theta,
+        adjusted @ theta - rotations.theta,
         adjusted @ estimates.covariance @ adjusted.T,
         np.zeros((len(theta), 0)) if apart is None else apart.directions,
         origin,
         float(origin @ theta),
-        moved > ZERO * _length(told.origin),
+        moved > ZERO * _length(rotations.origin),
         partnerless,
         constants,
         penalised,
@@ -319,20 +319,20 @@ def _length(vector: Float) -> float:
 
 
 def _partnerless(
-    told: Rotations, slot: int, counted: Array | None, relations: Relations
+    rotations: Rotations, slot: int, counted: Array | None, relations: Relations
 ) -> tuple[Float, float, Float] | None:
     """Weights w (d,) and a constant c with values · w + c = 1 in rows without a partner and 0 in
     others; and the row of a missing partner (d,).
 
     None where the columns do not tell these rows, or where there are none, or no others.
     """
-    members = told.joined.slots[slot]
+    members = rotations.joined.slots[slot]
     if not len(members.virtual):
         return None
     mapped = members.rows if counted is None else members.rows[counted > 0]
     used = np.bincount(mapped, minlength=int(members.offsets[-1])) > 0
     alone = members.made_up[used]
-    values = told.values[slot][used]
+    values = rotations.values[slot][used]
     if alone.all() or not alone.any():
         return None
     partner = values[np.argmax(alone)]
@@ -354,11 +354,13 @@ def _partnerless(
     )
 
 
-def _separation(family: Family, told: Rotations, h: Float, rows: Labelled) -> Separation | None:
+def _separation(
+    family: Family, rotations: Rotations, h: Float, rows: Labelled
+) -> Separation | None:
     """None of a family whose estimates are always finite."""
     if not family.separable:
         return None
-    return separation(family, told.design, h, rows.y, rows.weights)
+    return separation(family, rotations.design, h, rows.y, rows.weights)
 
 
 def _number(units: Array, weights: Array | None) -> int:
@@ -451,12 +453,12 @@ def _errors(
     run: str,
 ) -> dict[int, Errors]:
     """By slot, what its clients make of the covariance."""
-    told, resolved = part.told, part.resolved
+    rotations, resolved = part.rotations, part.resolved
     requests: dict[Address, SendErrors] = {}
-    roots = resolved.roots(told)
+    roots = resolved.roots(rotations)
     directions = roots.shape[2]
     taken = 1
-    for slot, place in told.places.items():
+    for slot, place in rotations.places.items():
         relations = resolved.relations[slot]
         none = np.zeros(place.stop - place.start)
         weights, partner = resolved.partnerless.get(slot, (none, none))
@@ -488,11 +490,11 @@ def _errors(
             np.ascontiguousarray(rows),
             np.ascontiguousarray(starts),
         )
-        requests |= dict.fromkeys(told.joined.slots[slot].addresses, request)
+        requests |= dict.fromkeys(rotations.joined.slots[slot].addresses, request)
     replies = ask(channel, requests, lambda a: expected.errors(*requests[a].roots.shape[1:]))
     merged: dict[int, Errors] = {}
-    for slot in told.places:
-        addresses = told.joined.slots[slot].addresses
+    for slot in rotations.places:
+        addresses = rotations.joined.slots[slot].addresses
         own_replies = [replies[address] for address in addresses]
         for address, reply in zip(addresses, own_replies, strict=True):
             if not _same(reply, own_replies[0]):

@@ -68,7 +68,7 @@ def _part(
     plan: FederatedPlan, asked: Inference, part: OutputEstimate, replies: Mapping[int, Errors]
 ) -> list[pa.Table]:
     resolved, estimates = part.resolved, part.estimated
-    tables = [_intercept(asked, part.told, resolved, estimates, replies)]
+    tables = [_intercept(asked, part.rotations, resolved, estimates, replies)]
     for slot, reply in replies.items():
         slot_plan = plan.ucq.slots[slot]
         size = len(reply.kinds)
@@ -103,7 +103,7 @@ def _is_foreseen(resolved: Resolved, replies: Mapping[int, Errors]) -> bool:
 
 def _intercept(
     asked: Inference,
-    told: Rotations,
+    rotations: Rotations,
     resolved: Resolved,
     estimates: Estimated,
     replies: Mapping[int, Errors],
@@ -112,7 +112,7 @@ def _intercept(
     known = finite and _is_foreseen(resolved, replies)
     penalised = resolved.penalised
     if penalised:
-        known &= not touches(told.origin[None, :], estimates.nothing)[0]
+        known &= not touches(rotations.origin[None, :], estimates.nothing)[0]
     of = _labels([None], [None], [INTERCEPT], [None], [INTERCEPT])
     values = np.array([value if known or penalised else np.nan])
     errors = np.array([np.sqrt(variance) if known and variance > 0 else np.nan])

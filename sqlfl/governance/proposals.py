@@ -170,7 +170,9 @@ class Read:
 
     @property
     def canonical(self) -> tuple[str, ...]:
-        return tuple(own.canonical for readings in self.readings.values() for own in readings)
+        return tuple(
+            reading.canonical for readings in self.readings.values() for reading in readings
+        )
 
 
 @dataclass(frozen=True)
@@ -223,7 +225,7 @@ def row_keys_of(
     if not item.target or not item.base or item.privacy is None or item.privacy.label is None:
         return None
     base = len(item.features) + item.target + item.weight + item.offset
-    tables = (own.outputs[base].whole for own in readings)
+    tables = (reading.outputs[base].whole for reading in readings)
     return tuple(() if table is None else ruling.key(table) for table in tables)
 
 
@@ -232,11 +234,12 @@ def parts_of(
 ) -> Parts:
     readings = zip(item.fragments, found.readings[item.slot], strict=True)
     tables = {
-        number: None if own.unmatched else next(iter(own.tables), None) for number, own in readings
+        number: None if reading.unmatched else next(iter(reading.tables), None)
+        for number, reading in readings
     }
     made = sum(feature.width for feature in item.features if feature.fitted)
     row_keys = row_keys_of(item, found.readings[item.slot], ruling)
-    of_rows = (own.outputs for own in found.readings[item.slot] if not own.unmatched)
+    of_rows = (reading.outputs for reading in found.readings[item.slot] if not reading.unmatched)
     features = zip(*(outputs[: len(item.features)] for outputs in of_rows), strict=True)
     computed = frozenset(place for place, outputs in enumerate(features) if mixed(outputs))
     return Parts(

@@ -128,7 +128,7 @@ def calibrate(privacy: Privacy, slots: Sequence[PlannedReleases]) -> NoiseCalibr
     _check(privacy, slots)
     together = privacy.together
     statistics, rest = _statistics(privacy), _rest(privacy)
-    spread = {} if together else {own.slot: _spread_of(own) for own in slots}
+    spread = {} if together else {planned.slot: _spread_of(planned) for planned in slots}
     common = 0.0 if together else _common(privacy, slots, spread, rest)
     drawing = None
     if privacy.drawn:
@@ -137,44 +137,48 @@ def calibrate(privacy: Privacy, slots: Sequence[PlannedReleases]) -> NoiseCalibr
     found: dict[int, tuple[Event, ...]] = {}
     multipliers: dict[int, float] = {}
     of_predictions: dict[int, float] = {}
-    for own in slots:
+    for planned in slots:
         listed = _of_statistics(privacy, statistics)
         if privacy.chosen:
-            choosing = choosing_of(privacy, own, listed, rest)
-            rounds[own.slot] = choosing.rounds(privacy, own, SLACK)
-            found[own.slot] = (*listed, *choosing.events(own, privacy.mechanism))
+            choosing = choosing_of(privacy, planned, listed, rest)
+            rounds[planned.slot] = choosing.rounds(privacy, planned, SLACK)
+            found[planned.slot] = (*listed, *choosing.events(planned, privacy.mechanism))
             continue
         if privacy.solved:
-            second, cross = shares_of_moments(privacy, own.crosses + own.predictions, own)
-            rounds[own.slot] = _of_moments(privacy, own, second, cross)
-            listed += [Gaussian(of.MOMENTS, second, own.moments)]
-            listed += [Gaussian(of.CROSSES, cross, own.crosses)]
-            if own.predictions:
-                listed += [Gaussian(of.PREDICTIONS, cross, own.predictions)]
-            found[own.slot] = tuple(listed)
+            second, cross = shares_of_moments(
+                privacy, planned.crosses + planned.predictions, planned
+            )
+            rounds[planned.slot] = _of_moments(privacy, planned, second, cross)
+            listed += [Gaussian(of.MOMENTS, second, planned.moments)]
+            listed += [Gaussian(of.CROSSES, cross, planned.crosses)]
+            if planned.predictions:
+                listed += [Gaussian(of.PREDICTIONS, cross, planned.predictions)]
+            found[planned.slot] = tuple(listed)
             continue
         if drawing is not None:
-            z = drawing.multipliers[own.slot]
-            check_noise(privacy, of.GRADIENTS, z, own, own.gradients)
-            rounds[own.slot] = _drawn_rounds(own, drawing)
-            found[own.slot] = (*listed, *drawing.events(own))
-            multipliers[own.slot] = z
+            z = drawing.multipliers[planned.slot]
+            check_noise(privacy, of.GRADIENTS, z, planned, planned.gradients)
+            rounds[planned.slot] = _drawn_rounds(planned, drawing)
+            found[planned.slot] = (*listed, *drawing.events(planned))
+            multipliers[planned.slot] = z
             continue
         if together:
-            z, z_h, m = _own(privacy, own, rest)
-            listed.append(Gaussian(of.PREDICTIONS, z_h / 2.0, own.predictions))
-            if own.moments:
-                listed.append(Gaussian(of.MOMENTS, m, own.moments))
-            of_predictions[own.slot] = z_h
-            share = math.sqrt(max(own.clients - 1, 1)) if own.secret else 1.0
-            rounds[own.slot] = _of_rounds(privacy, own, z / share, z_h, m / share)
+            z, z_h, m = _own(privacy, planned, rest)
+            listed.append(Gaussian(of.PREDICTIONS, z_h / 2.0, planned.predictions))
+            if planned.moments:
+                listed.append(Gaussian(of.MOMENTS, m, planned.moments))
+            of_predictions[planned.slot] = z_h
+            share = math.sqrt(max(planned.clients - 1, 1)) if planned.secret else 1.0
+            rounds[planned.slot] = _of_rounds(privacy, planned, z / share, z_h, m / share)
         else:
             z = common
-            listed += [Gaussian(what, z / f, count) for what, f, count in spread[own.slot]]
-            rounds[own.slot] = _of_rounds(privacy, own, z / math.sqrt(own.clients), 0.0, 0.0)
-        listed.append(Gaussian(of.GRADIENTS, z / 2.0, own.gradients))
-        multipliers[own.slot] = z
-        found[own.slot] = tuple(listed)
+            listed += [Gaussian(what, z / f, count) for what, f, count in spread[planned.slot]]
+            rounds[planned.slot] = _of_rounds(
+                privacy, planned, z / math.sqrt(planned.clients), 0.0, 0.0
+            )
+        listed.append(Gaussian(of.GRADIENTS, z / 2.0, planned.gradients))
+        multipliers[planned.slot] = z
+        found[planned.slot] = tuple(listed)
     exact = not together
     training = RunNoise(
         rounds=MappingProxyType(rounds),
@@ -184,7 +188,7 @@ def calibrate(privacy: Privacy, slots: Sequence[PlannedReleases]) -> NoiseCalibr
     )
     return NoiseCalibration(
         privacy=privacy,
-        rounds=MappingProxyType({own.slot: own for own in slots}),
+        rounds=MappingProxyType({planned.slot: planned for planned in slots}),
         training=training,
         events=MappingProxyType(found),
         epsilons=MappingProxyType({s: _epsilon(privacy, e) for s, e in found.items()}),
@@ -195,7 +199,7 @@ def calibrate(privacy: Privacy, slots: Sequence[PlannedReleases]) -> NoiseCalibr
 
 
 def shares_of_moments(
-    privacy: Privacy, releases: int, own: PlannedReleases | None = None
+    privacy: Privacy, releases: int, planned: PlannedReleases | None = None
 ) -> tuple[float, float]:
     """Return noise over sensitivity of second moments, and of each of the other `releases`: moments
     with the label, and in a second round fits or moments with fits. Raise PrivacyError for more
@@ -206,9 +210,9 @@ def shares_of_moments(
         raise InternalError("moments are noised by a budget")
     second = 1.0 / math.sqrt(rest * SECOND_SHARE)
     cross = math.sqrt(releases / (rest * (1.0 - SECOND_SHARE)))
-    if own is not None:
-        check_noise(privacy, of.MOMENTS, second, own, 1)
-        check_noise(privacy, of.CROSSES, cross, own, releases)
+    if planned is not None:
+        check_noise(privacy, of.MOMENTS, second, planned, 1)
+        check_noise(privacy, of.CROSSES, cross, planned, releases)
     return second, cross
 
 
@@ -228,9 +232,9 @@ def joined_epsilon(
         listed = _of_statistics(privacy, 1.0 / math.sqrt(_whole(privacy)))
         one = listed or [Gaussian(of.GRADIENTS, 1.0 / math.sqrt(_whole(privacy)))]
         events = dict.fromkeys(range(events), one)
-    every = [event for own in events.values() for event in own]
+    every = [event for planned in events.values() for event in planned]
     if not privacy.together:
-        mu = math.fsum(math.sqrt(squared_mu(own)) for own in events.values())
+        mu = math.fsum(math.sqrt(squared_mu(planned)) for planned in events.values())
         shown = [event for event in every if isinstance(event, Threshold)]
         every = [Gaussian(of.GRADIENTS, 1.0 / mu), *shown]
     epsilon = epsilon_of(every, privacy.delta)
@@ -347,22 +351,22 @@ def _of_statistics(privacy: Privacy, multiplier: float) -> list[Event]:
     ]
 
 
-def _own(privacy: Privacy, own: PlannedReleases, rest: float) -> tuple[float, float, float]:
+def _own(privacy: Privacy, planned: PlannedReleases, rest: float) -> tuple[float, float, float]:
     """z, z_h and the multiplier of second moments (0 without) of a slot with noised predictions."""
     share = privacy.prediction_share
-    moments = MOMENTS_SHARE if own.moments else 0.0
+    moments = MOMENTS_SHARE if planned.moments else 0.0
     z = privacy.noise_multiplier
     if z is None:
         gradients = rest * (1.0 - moments) * (1.0 - share)
-        z = 2.0 * math.sqrt(own.gradients / gradients)
+        z = 2.0 * math.sqrt(planned.gradients / gradients)
     else:
-        gradients = 4.0 * own.gradients / z**2
+        gradients = 4.0 * planned.gradients / z**2
         rest = gradients / ((1.0 - moments) * (1.0 - share))
-    z_h = 2.0 * math.sqrt(own.predictions / (rest * (1.0 - moments) * share))
-    check_noise(privacy, of.GRADIENTS, z, own, own.gradients)
-    check_noise(privacy, of.PREDICTIONS, z_h, own, own.predictions)
-    m = math.sqrt(own.moments / (rest * moments)) if moments else 0.0
-    check_noise(privacy, of.MOMENTS, m, own, own.moments)
+    z_h = 2.0 * math.sqrt(planned.predictions / (rest * (1.0 - moments) * share))
+    check_noise(privacy, of.GRADIENTS, z, planned, planned.gradients)
+    check_noise(privacy, of.PREDICTIONS, z_h, planned, planned.predictions)
+    m = math.sqrt(planned.moments / (rest * moments)) if moments else 0.0
+    check_noise(privacy, of.MOMENTS, m, planned, planned.moments)
     return z, z_h, m
 
 
@@ -374,10 +378,10 @@ def _common(
 ) -> float:
     """z of all slots with exact predictions."""
     needed = {
-        own.slot: 4.0 * own.gradients + sum(c * f * f for _, f, c in spread[own.slot])
-        for own in slots
+        planned.slot: 4.0 * planned.gradients + sum(c * f * f for _, f, c in spread[planned.slot])
+        for planned in slots
     }
-    worst = max(slots, key=lambda own: needed[own.slot])
+    worst = max(slots, key=lambda planned: needed[planned.slot])
     z = privacy.noise_multiplier
     if z is None:
         z = math.sqrt(needed[worst.slot] / rest)
@@ -386,64 +390,66 @@ def _common(
 
 
 def _of_rounds(
-    privacy: Privacy, own: PlannedReleases, z: float, z_h: float, m: float
+    privacy: Privacy, planned: PlannedReleases, z: float, z_h: float, m: float
 ) -> RoundNoise:
     larger = 1.0 + SLACK
     bound = privacy.prediction_clip or PREDICTION_CLIP
     return RoundNoise(
-        clip=own.clip,
-        noise=z * own.clip * larger,
+        clip=planned.clip,
+        noise=z * planned.clip * larger,
         prediction_clip=bound if z_h else 0.0,
         prediction_noise=z_h * bound * larger,
-        row_bound=own.row_bound if m else 0.0,
-        moments_noise=m * own.moments_sensitivity * larger,
+        row_bound=planned.row_bound if m else 0.0,
+        moments_noise=m * planned.moments_sensitivity * larger,
     )
 
 
-def _of_moments(privacy: Privacy, own: PlannedReleases, second: float, cross: float) -> RoundNoise:
+def _of_moments(
+    privacy: Privacy, planned: PlannedReleases, second: float, cross: float
+) -> RoundNoise:
     """Return the noise of moments. Each client adds all of it to its own releases, or the part that
     a sum without this client needs. Fits are not summed, and have all of it."""
     if privacy.feature_bound is None:
         raise InternalError("columns without a bound")
-    share = math.sqrt(max(own.clients - 1, 1)) if own.secret else 1.0
+    share = math.sqrt(max(planned.clients - 1, 1)) if planned.secret else 1.0
     larger = 1.0 + SLACK
     return RoundNoise(
         clip=0.0,
         noise=0.0,
         moments_noise=second / share * larger,
         column_bound=privacy.feature_bound,
-        row_weight=own.row_weight,
-        categories=own.categories,
+        row_weight=planned.row_weight,
+        categories=planned.categories,
         labels_noise=cross / share * larger,
-        prediction_noise=cross * larger if own.predictions else 0.0,
+        prediction_noise=cross * larger if planned.predictions else 0.0,
     )
 
 
-def _drawn_rounds(own: PlannedReleases, drawing: Drawing) -> RoundNoise:
-    z = drawing.multipliers[own.slot]
+def _drawn_rounds(planned: PlannedReleases, drawing: Drawing) -> RoundNoise:
+    z = drawing.multipliers[planned.slot]
     return RoundNoise(
-        clip=own.clip if z else 0.0,
-        noise=z * own.clip * (1.0 + SLACK),
+        clip=planned.clip if z else 0.0,
+        noise=z * planned.clip * (1.0 + SLACK),
         bins=drawing.bins,
         theta=drawing.theta,
     )
 
 
-def _spread_of(own: PlannedReleases) -> tuple[tuple[str, float, int], ...]:
+def _spread_of(planned: PlannedReleases) -> tuple[tuple[str, float, int], ...]:
     """Of exact predictions: what else a row moves, by how many times the clip in an epoch, and how
     many epochs there are."""
-    epochs = own.steps if own.whole else own.epochs
-    batches = math.ceil(own.steps / epochs)
+    epochs = planned.steps if planned.whole else planned.epochs
+    batches = math.ceil(planned.steps / epochs)
     found = [
         (
             of.OTHERS.format(slot),
-            _apart(slot in own.one_sided) * math.sqrt(min(own.copies * f, batches * f * f)),
+            _apart(slot in planned.one_sided) * math.sqrt(min(planned.copies * f, batches * f * f)),
             epochs,
         )
-        for slot, f in own.partners.items()
+        for slot, f in planned.partners.items()
         if f
     ]
-    return (*found, (of.INTERCEPT, _apart(own.one_sided_slopes) * own.copies, epochs))
+    return (*found, (of.INTERCEPT, _apart(planned.one_sided_slopes) * planned.copies, epochs))
 
 
 def _apart(one_sided: bool) -> float:
@@ -461,34 +467,40 @@ def _check(privacy: Privacy, slots: Sequence[PlannedReleases]) -> None:
             f"{privacy.epsilon} and {privacy.noise_multiplier}",
             hint="give one; the other is worked out",
         )
-    for own in slots:
-        if not (math.isfinite(own.clip) and own.clip > 0.0):
-            raise InternalError(f"slot {own.slot}: a clip of {own.clip}")
+    for planned in slots:
+        if not (math.isfinite(planned.clip) and planned.clip > 0.0):
+            raise InternalError(f"slot {planned.slot}: a clip of {planned.clip}")
         if privacy.solved:
-            releases = own.crosses, own.predictions
-            once = own.moments == 1 and releases in ((1, 0), (2, 0), (1, 1))
-            if not (once and own.row_weight > 0.0):
-                raise InternalError(f"slot {own.slot}: moments of nothing: {own}")
+            releases = planned.crosses, planned.predictions
+            once = planned.moments == 1 and releases in ((1, 0), (2, 0), (1, 1))
+            if not (once and planned.row_weight > 0.0):
+                raise InternalError(f"slot {planned.slot}: moments of nothing: {planned}")
             continue
         if privacy.chosen:
-            if min(own.selections, own.sketches, own.steps) < 1 or own.clients != 1:
-                raise InternalError(f"slot {own.slot}: choices of nothing: {own}")
+            if min(planned.selections, planned.sketches, planned.steps) < 1 or planned.clients != 1:
+                raise InternalError(f"slot {planned.slot}: choices of nothing: {planned}")
             continue
-        seen = min(own.draws, own.outputs, own.honest) if privacy.drawn else own.predictions
-        if own.gradients < 1 or seen < 1 or own.steps < 1 or own.clients < 1:
-            raise InternalError(f"slot {own.slot}: rounds of nothing: {own}")
-        if bool(own.moments) != (own.moments_sensitivity > 0.0):
-            raise InternalError(f"slot {own.slot}: second moments without a sensitivity: {own}")
+        seen = (
+            min(planned.draws, planned.outputs, planned.honest)
+            if privacy.drawn
+            else planned.predictions
+        )
+        if planned.gradients < 1 or seen < 1 or planned.steps < 1 or planned.clients < 1:
+            raise InternalError(f"slot {planned.slot}: rounds of nothing: {planned}")
+        if bool(planned.moments) != (planned.moments_sensitivity > 0.0):
+            raise InternalError(
+                f"slot {planned.slot}: second moments without a sensitivity: {planned}"
+            )
         if privacy.together:
             continue
-        if own.moments:
+        if planned.moments:
             raise PrivacyError(
                 "algorithm 'admm' needs predictions = 'gaussian' in PRIVACY, got 'exact': its "
                 "steps are exact functions of the predictions",
                 hint="predictions = 'gaussian', or algorithm = 'sgd'",
             )
-        if not own.whole and own.epochs < 1:
-            raise InternalError(f"slot {own.slot}: batches, and no epochs: {own}")
+        if not planned.whole and planned.epochs < 1:
+            raise InternalError(f"slot {planned.slot}: batches, and no epochs: {planned}")
 
 
 WIDEST = 64.0

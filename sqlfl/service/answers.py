@@ -32,34 +32,34 @@ _LENGTH = struct.Struct("<Q")
 
 def result_to_bytes(result: Result) -> pa.Buffer:
     text, markup, figure = result.own()
-    told: dict[str, object] = {"text": text, "markup": markup, "notes": list(result.notes)}
+    header: dict[str, object] = {"text": text, "markup": markup, "notes": list(result.notes)}
     if isinstance(figure, Picture):
-        told["picture"] = asdict(figure)
-    return _bytes(result.arrow(), told)
+        header["picture"] = asdict(figure)
+    return _bytes(result.arrow(), header)
 
 
 def bytes_to_result(data: pa.Buffer) -> Result:
     """Return the result. Raise WireError for other bytes; so do the readers below."""
-    table, told = _read(data)
-    text, markup = (_text(told, name) for name in ("text", "markup"))
+    table, header = _read(data)
+    text, markup = (_text(header, name) for name in ("text", "markup"))
     shown = None if markup is None else (lambda: markup)
     return Result(
-        table, text=text, markup=shown, notes=_texts(told, "notes"), figure=_picture(told)
+        table, text=text, markup=shown, notes=_texts(header, "notes"), figure=_picture(header)
     )
 
 
 def model_to_bytes(model: Model) -> pa.Buffer:
-    told = {"document": model_to_json(model), "lasting": model.lasting, "kept": model.kept}
-    return _bytes(model.history, told)
+    header = {"document": model_to_json(model), "lasting": model.lasting, "kept": model.kept}
+    return _bytes(model.history, header)
 
 
 def bytes_to_model(data: pa.Buffer) -> Model:
-    table, told = _read(data)
+    table, header = _read(data)
     try:
-        model = model_from(told.get("document"), history_to_bytes(table), str(told.get("kept")))
+        model = model_from(header.get("document"), history_to_bytes(table), str(header.get("kept")))
     except ValueError as error:
         raise WireError(f"a model that cannot be read: {error}") from None
-    return replace(model, lasting=told.get("lasting") is True)
+    return replace(model, lasting=header.get("lasting") is True)
 
 
 @dataclass(frozen=True)
@@ -96,16 +96,16 @@ class RemotePlan:
 
 def plan_to_bytes(plan: ExplainedPlan) -> pa.Buffer:
     details = plan.details
-    told = {
+    header = {
         "summary": [str(plan), plan._repr_html_()],
         "details": [str(details), details._repr_html_()],
     }
-    return _bytes(None, told)
+    return _bytes(None, header)
 
 
 def bytes_to_plan(data: pa.Buffer) -> RemotePlan:
-    _, told = _read(data)
-    parts = [_texts(told, name) for name in ("summary", "details")]
+    _, header = _read(data)
+    parts = [_texts(header, name) for name in ("summary", "details")]
     if [len(texts) for texts in parts] != [2, 2]:
         raise WireError("a plan that is none")
     return RemotePlan(*(ShownDocument(*texts) for texts in parts))
@@ -118,34 +118,34 @@ def error_to_bytes(error: Error | KeyboardInterrupt) -> pa.Buffer:
     """Return the error's bytes, with the statement if the error has a place in it: no header may be
     as long.
     """
-    told: dict[str, object] = {"error": type(error).__name__}
+    header: dict[str, object] = {"error": type(error).__name__}
     if isinstance(error, Error):
-        told |= {"message": error.message, "hint": error.hint}
+        header |= {"message": error.message, "hint": error.hint}
     if isinstance(error, StatementError) and error.span is not None:
-        told |= {"sql": error.sql, "span": list(error.span)}
+        header |= {"sql": error.sql, "span": list(error.span)}
     if isinstance(error, PartyError):
-        told |= {"party": error.party, "at": error.at}
-    return _bytes(None, told)
+        header |= {"party": error.party, "at": error.at}
+    return _bytes(None, header)
 
 
 def bytes_to_error(data: pa.Buffer) -> Error | KeyboardInterrupt:
     """Return the same error, with its place in a statement."""
-    _, told = _read(data)
-    if told.get("error") == KeyboardInterrupt.__name__:
+    _, header = _read(data)
+    if header.get("error") == KeyboardInterrupt.__name__:
         return KeyboardInterrupt()
-    return _error(told)
+    return _error(header)
 
 
-def _error(told: Mapping[str, Any]) -> Error:
-    kind = getattr(errors, str(told.get("error")), None)
-    message, hint = str(told.get("message")), _text(told, "hint")
+def _error(header: Mapping[str, Any]) -> Error:
+    kind = getattr(errors, str(header.get("error")), None)
+    message, hint = str(header.get("message")), _text(header, "hint")
     if not isinstance(kind, type) or not issubclass(kind, Error):
         return Error(message, hint=hint)
     made: type[Error] = kind
     if issubclass(made, StatementError):
-        return made(message, hint=hint, sql=_text(told, "sql"), span=_span(told.get("span")))
+        return made(message, hint=hint, sql=_text(header, "sql"), span=_span(header.get("span")))
     if issubclass(made, PartyError):
-        error = made(str(told.get("party")), "", hint=hint, at=str(told.get("at", "")))
+        error = made(str(header.get("party")), "", hint=hint, at=str(header.get("at", "")))
         error.message = message
         error.args = (message if hint is None else f"{message}\nhint: {hint}",)
         return error
@@ -163,10 +163,10 @@ def _span(pair: object) -> tuple[int, int] | None:
 # -- bytes -----------------------------------------------------------------------------------------
 
 
-def _bytes(table: pa.Table | None, told: Mapping[str, object]) -> pa.Buffer:
+def _bytes(table: pa.Table | None, header: Mapping[str, object]) -> pa.Buffer:
     """The length of the JSON (uint64), the JSON, and the stream, from a multiple of 64 bytes on."""
     rows = pa.table({}) if table is None else table
-    text = json.dumps(told).encode()
+    text = json.dumps(header).encode()
     text += b" " * (-(_LENGTH.size + len(text)) % ALIGNMENT)
     sink = pa.BufferOutputStream()
     sink.write(_LENGTH.pack(len(text)) + text)
@@ -181,8 +181,8 @@ def _read(data: pa.Buffer) -> tuple[pa.Table, dict[str, Any]]:
         start = _LENGTH.size + length
         if start > len(data):
             raise ValueError(f"{length:,} bytes of JSON in {len(data):,}")
-        told = json.loads(data.slice(_LENGTH.size, length).to_pybytes())
-        if not isinstance(told, dict):
+        header = json.loads(data.slice(_LENGTH.size, length).to_pybytes())
+        if not isinstance(header, dict):
             raise ValueError("no object")
         stream = data.slice(start)
         check_stream(stream, MAX_SCHEMA_BYTES, ANY)
@@ -195,23 +195,23 @@ def _read(data: pa.Buffer) -> tuple[pa.Table, dict[str, Any]]:
         pa.ArrowException, ValueError, RecursionError, OSError, MemoryError, struct.error,
     ) as error:  # fmt: skip
         raise WireError(f"an answer that cannot be read: {error}") from None
-    return table.replace_schema_metadata(None), told
+    return table.replace_schema_metadata(None), header
 
 
-def _text(told: Mapping[str, Any], name: str) -> str | None:
-    value = told.get(name)
+def _text(header: Mapping[str, Any], name: str) -> str | None:
+    value = header.get(name)
     return value if isinstance(value, str) else None
 
 
-def _texts(told: Mapping[str, Any], name: str) -> tuple[str, ...]:
-    values = told.get(name, [])
+def _texts(header: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    values = header.get(name, [])
     if not isinstance(values, list) or not all(isinstance(text, str) for text in values):
         raise WireError(f"{name} that are no texts")
     return tuple(values)
 
 
-def _picture(told: Mapping[str, Any]) -> Picture | None:
-    value = told.get("picture")
+def _picture(header: Mapping[str, Any]) -> Picture | None:
+    value = header.get("picture")
     if not isinstance(value, dict) or set(value) != {"look", "model"}:
         return None
     return Picture(str(value["look"]), str(value["model"]))

@@ -117,16 +117,16 @@ class Solution:
 
 def solve(tables: Sequence[TableSolution]) -> Solution:
     """Return the solution of tables that are uncorrelated given the target."""
-    strength: Array = np.sum([own.strength for own in tables], axis=0)
-    return Solution(tuple(own.weights for own in tables), strength)
+    strength: Array = np.sum([table.strength for table in tables], axis=0)
+    return Solution(tuple(table.weights for table in tables), strength)
 
 
 def regression(solution: Solution, target: Target) -> tuple[Array, ...]:
     """θ_i (d_i, 1) of a target that is a number: 0 of one that is constant."""
     if not len(target.spread):
-        return tuple(np.zeros((len(own), 1)) for own in solution.weights)
+        return tuple(np.zeros((len(block), 1)) for block in solution.weights)
     scale = float(np.sqrt(target.spread[0])) / (1.0 + float(solution.strength[0, 0]))
-    return tuple(scale * own for own in solution.weights)
+    return tuple(scale * block for block in solution.weights)
 
 
 def scales_of(target: Target, shares: Array) -> Array:
@@ -144,7 +144,7 @@ def discriminants(
     """θ_i (d_i, K) of classes of these shares, and the constants (K,)."""
     scale = scales_of(target, shares)
     quadratic = np.einsum("rk,rs,sk->k", scale, solution.strength, scale)
-    return tuple(own @ scale for own in solution.weights), np.log(shares) - 0.5 * quadratic
+    return tuple(block @ scale for block in solution.weights), np.log(shares) - 0.5 * quadratic
 
 
 def table_solution(block: TableMoments, target: Target, ridge: float) -> TableSolution:
@@ -189,15 +189,15 @@ def table_solution(block: TableMoments, target: Target, ridge: float) -> TableSo
 
 def _positive(values: Array) -> Array:
     """Return the matrix with eigenvalues cut to 0 and MAX_SQUARED_CORRELATION."""
-    own, vectors = np.linalg.eigh((values + values.T) / 2.0)
-    found: Array = (vectors * np.clip(own, 0.0, MAX_SQUARED_CORRELATION)) @ vectors.T
+    eigenvalues, vectors = np.linalg.eigh((values + values.T) / 2.0)
+    found: Array = (vectors * np.clip(eigenvalues, 0.0, MAX_SQUARED_CORRELATION)) @ vectors.T
     return found
 
 
 def power(values: Array, exponent: float) -> Array:
     """Return a power of a symmetric matrix without negative eigenvalues; what vanishes stays 0."""
-    own, vectors = np.linalg.eigh((values + values.T) / 2.0)
-    known = own > 1e-14 * own.max(initial=1e-300)
-    powers = np.where(known, np.where(known, own, 1.0) ** exponent, 0.0)
+    eigenvalues, vectors = np.linalg.eigh((values + values.T) / 2.0)
+    known = eigenvalues > 1e-14 * eigenvalues.max(initial=1e-300)
+    powers = np.where(known, np.where(known, eigenvalues, 1.0) ** exponent, 0.0)
     found: Array = (vectors * powers) @ vectors.T
     return found
