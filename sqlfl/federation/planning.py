@@ -48,10 +48,11 @@ from sqlfl.options.resolve import (
     resolve_training,
     usual_algorithm,
 )
+from sqlfl.options.training import TrainingOptions
 from sqlfl.options.tuning import resolve_tuning
 from sqlfl.planner.explain.document import ExplainedPlan, explained
 from sqlfl.planner.explain.report import expected_report
-from sqlfl.planner.federated.into import plan_into
+from sqlfl.planner.federated.into import Into, plan_into
 from sqlfl.planner.federated.plan import (
     FederatedPlan,
     Noising,
@@ -157,18 +158,7 @@ def plan_training(
         noising = Noising(privacy, slots_of(privacy, statement.kind, ucq))
     warm = None
     if options.warm_start is not None:
-        model = models(options.warm_start)
-        if model.kind != statement.kind:
-            raise ModelError(
-                f"model {model.name} is a {model.kind}, which a {statement.kind} cannot start from",
-                hint=f"USING {model.kind}, or leave warm_start out",
-            )
-        check_shape(model, options)
-        check_same(model, ucq.transforms)
-        ucq, blocks = matched_with(
-            ucq, model, "leave them out of the SELECT list, or warm_start out"
-        )
-        warm = WarmStart(model.run, blocks)
+        ucq, warm = _started_from(models(options.warm_start), statement.kind, options, ucq)
     return training_plan(
         statement.name,
         statement.kind,
@@ -182,6 +172,23 @@ def plan_training(
         notes=(*notes, *auto_notes(ucq, transforms)),
         exposure=statement.exposure,
     )
+
+
+def _started_from(
+    model: Model, kind: str, options: TrainingOptions, ucq: Ucq
+) -> tuple[Ucq, WarmStart]:
+    """Return the query with its slots in the model's order, and the start from its blocks. Raise
+    ModelError if the model does not fit.
+    """
+    if model.kind != kind:
+        raise ModelError(
+            f"model {model.name} is a {model.kind}, which a {kind} cannot start from",
+            hint=f"USING {model.kind}, or leave warm_start out",
+        )
+    check_shape(model, options)
+    check_same(model, ucq.transforms)
+    ucq, blocks = matched_with(ucq, model, "leave them out of the SELECT list, or warm_start out")
+    return ucq, WarmStart(model.run, blocks)
 
 
 def explain(
@@ -229,49 +236,11 @@ def plan_scoring(
     look, given = _look(statement, model)
     options = resolve_scoring(model.kind, model.options, given, statement.sql)
     cross = options.allow_cross_join
-    transforms = tuple(PlacedItem(transform) for transform in model.transforms)
     privacy = None
     if isinstance(statement, EvaluateModel):
-        if statement.privacy is not None:
-            privacy = resolve_evaluation(model.kind, statement.privacy, statement.sql)
-        ucq = to_ucq(
-            statement.query,
-            statement.sql,
-            catalog,
-            Roles(
-                target=model.target,
-                weight=model.weight,
-                weight_may_lack=True,
-                offset=model.offset,
-                exposure=model.exposure,
-            ),
-            allow_cross_join=cross,
-            noised=privacy is not None,
-            transforms=transforms,
-        )
-        confirm_fragments(ucq)
-        check_target(ucq, model.kind, statement.sql, None)
-        if privacy is not None:
-            clause = Clause.of(statement.privacy or (), statement.sql)
-            privacy = settled_evaluation(privacy, model, ucq, clause)
+        ucq, privacy = _evaluated(statement, model, catalog, cross=cross)
     else:
-        ucq = to_ucq(
-            statement.query,
-            statement.sql,
-            catalog,
-            Roles(
-                identifiers=statement.identifiers,
-                weight=model.weight if isinstance(look, SkewOptions) else None,
-                weight_may_lack=True,
-                offset=None if isinstance(look, SkewOptions) else model.offset,
-                exposure=model.exposure,
-            ),
-            allow_cross_join=cross,
-            transforms=transforms,
-        )
-        confirm_fragments(ucq)
-        beside = model.offset if isinstance(look, SkewOptions) else model.weight
-        ucq = without(ucq, (model.target, beside), model)
+        ucq = _predicted(statement, model, look, catalog, cross=cross)
     weighs = isinstance(statement, EvaluateModel) or isinstance(look, SkewOptions)
     if weighs and model.weight is not None and ucq.weight is None:
         remark(
@@ -290,35 +259,104 @@ def plan_scoring(
     )
     setting = _setting(ucq, catalog, at)
     exposure = model.exposure and ucq.offset is not None
-    if isinstance(statement, EvaluateModel):
-        noising = None
-        if privacy is not None:
-            noising = Noising(privacy, slots_of(privacy, model.kind, ucq))
-        return evaluation_plan(
-            scored,
-            ucq,
-            options,
-            statement.sql,
-            setting,
-            noising=noising,
-            look=look,
-            notes=notes_of(model, privacy),
-            exposure=exposure,
+    if isinstance(statement, PredictModel):
+        into = _into(statement, model, ucq, catalog)
+        return prediction_plan(
+            scored, ucq, options, statement.sql, setting, look=look, into=into, exposure=exposure
         )
-    into = None
-    if statement.into is not None:
-        into = plan_into(
-            statement.into,
-            statement.identifiers,
-            ucq,
-            catalog,
-            model.classes or (),
-            model.target_type,
-            statement.sql,
-            statement.query if statement.replace else None,
-        )
-    return prediction_plan(
-        scored, ucq, options, statement.sql, setting, look=look, into=into, exposure=exposure
+    noising = None
+    if privacy is not None:
+        noising = Noising(privacy, slots_of(privacy, model.kind, ucq))
+    return evaluation_plan(
+        scored,
+        ucq,
+        options,
+        statement.sql,
+        setting,
+        noising=noising,
+        look=look,
+        notes=notes_of(model, privacy),
+        exposure=exposure,
+    )
+
+
+def _evaluated(
+    statement: EvaluateModel, model: Model, catalog: Catalog, *, cross: bool
+) -> tuple[Ucq, Privacy | None]:
+    """Return the query of EVALUATE, which has the target, and the settled PRIVACY of its labels."""
+    privacy = None
+    if statement.privacy is not None:
+        privacy = resolve_evaluation(model.kind, statement.privacy, statement.sql)
+    ucq = to_ucq(
+        statement.query,
+        statement.sql,
+        catalog,
+        Roles(
+            target=model.target,
+            weight=model.weight,
+            weight_may_lack=True,
+            offset=model.offset,
+            exposure=model.exposure,
+        ),
+        allow_cross_join=cross,
+        noised=privacy is not None,
+        transforms=_placed_transforms(model),
+    )
+    confirm_fragments(ucq)
+    check_target(ucq, model.kind, statement.sql, None)
+    if privacy is not None:
+        clause = Clause.of(statement.privacy or (), statement.sql)
+        privacy = settled_evaluation(privacy, model, ucq, clause)
+    return ucq, privacy
+
+
+def _predicted(
+    statement: PredictModel,
+    model: Model,
+    look: Diagnostic | None,
+    catalog: Catalog,
+    *,
+    cross: bool,
+) -> Ucq:
+    """Return the query of PREDICT, or of a diagnostic without a target. Columns of the target and
+    the weight are left out if it has them.
+    """
+    skew = isinstance(look, SkewOptions)
+    ucq = to_ucq(
+        statement.query,
+        statement.sql,
+        catalog,
+        Roles(
+            identifiers=statement.identifiers,
+            weight=model.weight if skew else None,
+            weight_may_lack=True,
+            offset=None if skew else model.offset,
+            exposure=model.exposure,
+        ),
+        allow_cross_join=cross,
+        transforms=_placed_transforms(model),
+    )
+    confirm_fragments(ucq)
+    return without(ucq, (model.target, model.offset if skew else model.weight), model)
+
+
+def _placed_transforms(model: Model) -> tuple[PlacedItem, ...]:
+    return tuple(PlacedItem(transform) for transform in model.transforms)
+
+
+def _into(statement: PredictModel, model: Model, ucq: Ucq, catalog: Catalog) -> Into | None:
+    """Return the tables that INTO makes; None without it."""
+    if statement.into is None:
+        return None
+    return plan_into(
+        statement.into,
+        statement.identifiers,
+        ucq,
+        catalog,
+        model.classes or (),
+        model.target_type,
+        statement.sql,
+        statement.query if statement.replace else None,
     )
 
 
