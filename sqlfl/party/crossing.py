@@ -32,6 +32,7 @@ from sqlfl.udfs.encoding.pairs import (
     coarse_sums,
     crossed,
     fine_sums,
+    nested_bins,
     pairs_of,
     ranked,
     side_of,
@@ -219,7 +220,9 @@ class SharedPairFinder(PairFinder):
     def _side(self, place: int, bins: int) -> Side:
         if self._features[place].kind == "boolean":
             return Side(place, np.array([0.5]))
-        return side_of(place, *self._points[place], bins)
+        values, counts = self._points[place]
+        few = len(np.unique(values[counts > 0])) <= bins
+        return side_of(place, values, counts, bins if few else nested_bins(bins))
 
 
 class CrossedEngine:

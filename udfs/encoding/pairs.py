@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations, product
+from itertools import combinations
 
 import numpy as np
 import pyarrow as pa
@@ -183,9 +183,16 @@ def best_pairs(
     return [pair for gain, pair in scored[:most] if gain > BEYOND_CHANCE]
 
 
-def shown(rows: Array, least: int, kept: Array | None = None, blocks: Array | None = None) -> Array:
+def shown(
+    rows: Array,
+    least: int,
+    kept: Array | None = None,
+    blocks: Array | None = None,
+    beside: tuple[Array, Array] | None = None,
+) -> Array:
     """bool (R, C): cells of so many rows that may be told of where sums over a line of them are
     known, and over each of the `blocks`, if given: int (R, C), the number of a cell's block.
+    `beside` : parts of no cell of its own that each block has and that are not told of, and rows.
 
     Cells of fewer than `least` rows may not, nor others than the `kept` ones. What a line or a
     block lacks is of two cells and of `least` rows at least: else its smallest other cell goes too.
@@ -194,14 +201,18 @@ def shown(rows: Array, least: int, kept: Array | None = None, blocks: Array | No
     if kept is not None:
         visible &= kept
     at = np.arange(rows.size).reshape(rows.shape)
-    parts = [at // rows.shape[1], at % rows.shape[1], *([] if blocks is None else [blocks])]
+    none = np.zeros(1, np.int64)
+    lines = [(part, (none, none)) for part in (at // rows.shape[1], at % rows.shape[1])]
+    parts = lines if blocks is None else [*lines, (blocks, beside or (none, none))]
     while True:
         before = visible.copy()
-        for part in parts:
+        for part, (pieces, own) in parts:
             hidden = ~visible & (rows > 0)
             number = int(part.max()) + 1
             count = np.bincount(part[hidden], minlength=number)
-            lack = np.bincount(part[hidden], rows[hidden], number)
+            count[: len(pieces)] += pieces[:number]
+            lack = np.bincount(part[hidden], rows[hidden], number).astype(np.float64)
+            lack[: len(own)] += own[:number]
             short = (count > 0) & ((count < 2) | (lack < least))
             # the smallest cell of each, the first of equal ones
             order = np.lexsort((at.ravel(), rows.ravel()))
@@ -231,6 +242,12 @@ def bins_of(total: float, most: int) -> int:
     """Bins of a number in pairs of at most so many cells, of rows that count so much."""
     bins = max(COARSE, int(np.sqrt(total / (2 * MIN_CELL_ROWS))))
     return max(min(FINE, bins, int(np.sqrt(most))), 1)
+
+
+def nested_bins(bins: int) -> int:
+    """Return a number of bins, at most so many, whose bounds are those of the COARSE bins and
+    others, or some of those. Of other numbers the rows between two bounds may be few."""
+    return bins - bins % COARSE if bins >= COARSE else 1 << (bins.bit_length() - 1)
 
 
 def crossed(
@@ -303,7 +320,8 @@ def fine_sums(
 ) -> Float:
     """(pairs, FINE_SIDE²): sums of the counts (a,) over each pair's cells, of numbers only; within
     limits, cells of too few rows are 0, and others from which theirs would follow, also by the sums
-    over the coarse cells that `sides` make: all within a coarse cell that was not told of."""
+    over the coarse cells that `sides` make: a cell that is told of is a part of one of these that
+    was told of, or consists of such."""
     counted, known = np.zeros((len(pairs), FINE_SIDE**2)), counts > 0
     own_rows = limits.rows_of(len(counts))[known]
     for place, pair in enumerate(pairs):
@@ -311,36 +329,24 @@ def fine_sums(
         size = _width(pair.first) * width
         sums = np.bincount(cells, counts, size)
         if limits.least > 1:
-            rows = np.bincount(cells[known], own_rows, size)
-            both = [(side, sides[side.place]) for side in (pair.first, pair.second)]
-            at = _crossing(*(cells_of(coarse, columns[coarse.place]) for _, coarse in both))
-            held = np.bincount(at[known], own_rows, COARSE_SIDE**2).reshape(COARSE_SIDE, -1)
-            told = shown(held, limits.least).ravel()
-            corners = [
-                _crossing(one[:, None], two)
-                for one, two in product(*(_cells_within(*sides_of) for sides_of in both))
-            ]
-            kept, blocks = told[np.array(corners)].all(axis=0), corners[0]
-            visible = shown(rows.reshape(-1, width), limits.least, kept, blocks)
-            sums = np.where(visible.ravel(), sums, 0.0)
+            both = [(sides[side.place], columns[side.place]) for side in (pair.first, pair.second)]
+            one, two = (cells_of(side, values) for side, values in both)
+            number = COARSE_SIDE**2
+            of_both = cells * number + one * COARSE_SIDE + two
+            rows = np.bincount(of_both[known], own_rows, size * number).reshape(size, number)
+            told = shown(rows.sum(axis=0).reshape(COARSE_SIDE, -1), limits.least).ravel()
+            whole = told & (rows == rows.sum(axis=0))
+            several, within = (rows > 0).sum(axis=1) > 1, rows.argmax(axis=1)
+            made_up = ((rows == 0) | whole).all(axis=1)
+            kept = np.where(several, made_up, told[within]).reshape(-1, width)
+            # cells with rows in several coarse ones are in a block of their own
+            blocks = np.where(several, number, within).reshape(-1, width)
+            torn = rows[several & ~made_up]
+            beside = (torn > 0).sum(axis=0), torn.sum(axis=0)
+            own = rows.sum(axis=1).reshape(-1, width)
+            sums = np.where(shown(own, limits.least, kept, blocks, beside).ravel(), sums, 0.0)
         counted[place, :size] = sums
     return counted
-
-
-def _crossing(one: Array, two: Array) -> Array:
-    """Return the coarse cell of a coarse cell of each feature."""
-    cells: Array = one * COARSE_SIDE + two
-    return cells
-
-
-def _cells_within(fine: Side, coarse: Side) -> tuple[Array, Array]:
-    """Return the coarse cells in which each cell of `fine` begins and ends; NULL is alone. Both
-    sides are of the same number."""
-    begins = np.concatenate([[-np.inf], fine.bounds])
-    ends = np.concatenate([fine.bounds, [np.inf]])
-    first = 1 + np.searchsorted(coarse.bounds, begins, side="right")
-    last = 1 + np.searchsorted(coarse.bounds, ends, side="left")
-    return np.concatenate([[0], first]), np.concatenate([[0], last])
 
 
 def column_of_cells(
