@@ -303,7 +303,7 @@ def statement(
     ("tables", "kind", "clients", "union"),
     [
         own
-        for own in in_turn(TABLES, (NUMBERS, CLASSES, SEVERAL), (1, 2), ("exact", "secure"), each=2)
+        for own in in_turn(TABLES, (NUMBERS, CLASSES, SEVERAL), (1, 2), ("exact", "secure"))
         if own[0] != "union" or own[2] == 1  # a union over several databases is the same
     ],
 )

@@ -174,11 +174,11 @@ SMALL = {"total": 300, "sizes": (300, 40, 9), "l2": 1e-2}
 )
 def test_steps_on_all_rows_are_those_of_torch(kind: str, optimizer, shape, clients) -> None:
     join = curved(kind, clients=clients, **SMALL)
-    options = {**OPTIMIZERS[optimizer], **SHAPES[shape], "seed": 3, "epochs": 8}
+    options = {**OPTIMIZERS[optimizer], **SHAPES[shape], "seed": 3, "epochs": 5}
     central = Central.of(join, options)
     trained = train(join, "sgd", **options)
     every = np.arange(len(join.targets))
-    expected = central.fit([[every]] * 8, options)
+    expected = central.fit([[every]] * 5, options)
     found = [step.objective for step in trained.steps]
     np.testing.assert_allclose(found, expected, rtol=1e-5)
     assert trained.steps[-1].loss == pytest.approx(central.loss(every).item(), rel=1e-5)
@@ -209,10 +209,10 @@ def test_batches_are_those_of_torch(optimizer, shape, clients) -> None:
     weights = np.random.default_rng(1).exponential(size=len(join.targets))
     weights[::5] = 0.0
     join = replace(join, weights=weights, engines={})
-    options = {**OPTIMIZERS[optimizer], **SHAPES[shape], "seed": 4, "epochs": 3, "batch_size": 70}
+    options = {**OPTIMIZERS[optimizer], **SHAPES[shape], "seed": 4, "epochs": 2, "batch_size": 70}
     central = Central.of(join, options)
     trained = train(join, "sgd", **options)
-    expected = central.fit(batches_of(np.flatnonzero(weights), 70, 3, 4), options)
+    expected = central.fit(batches_of(np.flatnonzero(weights), 70, 2, 4), options)
     np.testing.assert_allclose([s.objective for s in trained.steps], expected, rtol=1e-5)
     central.compare(trained, 2e-5)
 
@@ -238,8 +238,12 @@ def test_optimizers_of_linear_blocks_are_those_of_torch(optimizer) -> None:
     np.testing.assert_allclose(trained.algorithm.intercept, intercept.detach(), atol=2e-6)
 
 
-@pytest.mark.parametrize("correlation", [0.0, 0.95])
-@pytest.mark.parametrize("kind", ["linear_regression", "logistic_regression", "softmax_regression"])
+@pytest.mark.parametrize(
+    ("correlation", "kind"),
+    in_turn(
+        (0.0, 0.95), ("linear_regression", "logistic_regression", "softmax_regression"), each=2
+    ),
+)
 def test_the_estimated_step_of_momentum_is_safe(kind: str, correlation: float) -> None:
     sizes = (1500,) * 4 if correlation else (1500, 60, 12)
     join = random_join(kind, correlation=correlation, sizes=sizes)
@@ -262,7 +266,7 @@ def test_linear_adam_takes_steps_of_a_hundredth_without_power_rounds() -> None:
 @pytest.mark.parametrize("options", [{}, {"batch_size": 64}], ids=["all rows", "batches"])
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_the_number_of_clients_does_not_matter(shape, options) -> None:
-    more = {**shape, **options, "epochs": 5, "seed": 2, "optimizer": "momentum"}
+    more = {**shape, **options, "epochs": 3, "seed": 2, "optimizer": "momentum"}
     one = train(curved("softmax_regression", **SMALL), "sgd", **more)
     for clients in ((2, 2, 2), (3, 1, 2)):
         many = train(curved("softmax_regression", clients=clients, **SMALL), "sgd", **more)
@@ -293,7 +297,7 @@ def test_the_objective_is_that_of_what_the_clients_hold(name: str, algorithm: st
     join = curved("softmax_regression", clients=(2, 1, 1), **SMALL)
     weights = np.random.default_rng(2).integers(0, 3, 300).astype(float)
     join = replace(join, weights=weights, engines={})
-    options = {**shape, "dropout": 0.25, "epochs": 3, "batch_size": 100, "seed": 5}
+    options = {**shape, "dropout": 0.25, "epochs": 2, "batch_size": 100, "seed": 5}
     trained = train(join, algorithm, **options)
     central = Central.of(join, options)
     for slot, tower in enumerate(central.towers):
@@ -443,7 +447,7 @@ def test_admm_never_diverges(options: str, case) -> None:
     """Tables that say nearly the same, so that blocks overshoot together."""
     kind, shape, clients = case
     join = curved(kind, correlation=0.97, total=200, sizes=(200,) * 3, clients=clients)
-    more = {"epochs": 14, "tolerance": 0.0, "inner_rounds": 2, **ADMM[shape], **HOSTILE[options]}
+    more = {"epochs": 8, "tolerance": 0.0, "inner_rounds": 2, **ADMM[shape], **HOSTILE[options]}
     objectives = np.array([step.objective for step in train(join, "admm", **more).steps])
     assert objectives.max() <= 1.5 * start_of(join)
     assert objectives[-1] <= start_of(join)
@@ -459,7 +463,7 @@ def test_admm_never_diverges(options: str, case) -> None:
 )
 def test_exchanges_of_admm(clients, options, rounds) -> None:
     join = curved("linear_regression", clients=clients, **SMALL)
-    trained = train(join, "admm", **SGD, **options)
+    trained = train(join, "admm", **SGD, **options, local_epochs=2)
     assert trained.channel.rounds == rounds
     sent = [m for m in trained.channel.sent if isinstance(m, Residuals)]
     assert {type(m) for m in sent} == {AdmmResiduals}

@@ -71,9 +71,9 @@ def best_huber(x: np.ndarray, y: np.ndarray, delta: float, w: np.ndarray, l2: fl
         [
             ({}, 1e-5),
             ({"engine": "sql"}, 1e-5),
-            ({"algorithm": "admm", "epochs": 300}, 1e-3),
-            ({"algorithm": "admm", "union": "consensus", "epochs": 120}, 1e-3),
-            ({"algorithm": "sgd", "epochs": 100}, 1e-2),
+            ({"algorithm": "admm", "epochs": 150}, 1e-3),
+            ({"algorithm": "admm", "union": "consensus", "epochs": 60}, 1e-3),
+            ({"algorithm": "sgd", "epochs": 60}, 1e-2),
             ({"union": "secure"}, 1e-4),
         ],
         [0.3, 2.0, 1e3],
@@ -100,7 +100,7 @@ def test_huber_is_what_scipy_minimises(
         [
             ({}, 1e-3),
             ({"engine": "sql"}, 1e-3),
-            ({"algorithm": "admm", "epochs": 400}, 1e-2),
+            ({"algorithm": "admm", "epochs": 200}, 1e-2),
             ({"union": "secure"}, 1e-3),
         ],
         [0.5, 0.9, 0.05],

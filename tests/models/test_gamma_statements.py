@@ -37,9 +37,9 @@ def fed(parties: dict[str, list[duckdb.DuckDBPyConnection]]) -> Iterator[sqlfl.F
     [
         ({}, 1e-6),
         ({"engine": "sql"}, 1e-6),
-        ({"algorithm": "admm", "epochs": 200}, 1e-3),
-        ({"algorithm": "admm", "union": "consensus", "epochs": 200}, 1e-3),
-        ({"algorithm": "sgd", "epochs": 300}, 1e-2),
+        ({"algorithm": "admm", "epochs": 100}, 1e-3),
+        ({"algorithm": "admm", "union": "consensus", "epochs": 100}, 1e-3),
+        ({"algorithm": "sgd", "epochs": 150}, 1e-2),
         ({"union": "secure"}, 1e-5),
     ],
     ids=str,

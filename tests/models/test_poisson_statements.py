@@ -45,10 +45,10 @@ def train(query: str = COUNTS, clauses: str = "", **options: object) -> str:
     [
         ({}, 1e-6),
         ({"engine": "sql"}, 1e-6),
-        ({"algorithm": "admm", "epochs": 200}, 1e-3),
-        ({"algorithm": "admm", "union": "consensus", "epochs": 200}, 1e-3),
-        ({"algorithm": "sgd", "epochs": 200}, 1e-3),
-        ({"algorithm": "sgd", "epochs": 200, "optimizer": "momentum"}, 1e-2),
+        ({"algorithm": "admm", "epochs": 100}, 1e-3),
+        ({"algorithm": "admm", "union": "consensus", "epochs": 100}, 1e-3),
+        ({"algorithm": "sgd", "epochs": 100}, 1e-3),
+        ({"algorithm": "sgd", "epochs": 100, "optimizer": "momentum"}, 1e-2),
     ],
     ids=str,
 )
@@ -81,7 +81,7 @@ def test_a_rate_that_its_exposure_weighs_is_the_count(
         con.execute(VISITS.replace(" WHERE i % 2 = {half}", ""))
         table = con.sql("FROM visits SELECT n, years::DOUBLE").to_arrow_table()
     n, years = (column.to_numpy() for column in table.itercolumns())
-    fed.sql(train(RATES, "WEIGHT years", algorithm=algorithm, epochs=300))
+    fed.sql(train(RATES, "WEIGHT years", algorithm=algorithm, epochs=150))
     rate = predicted(fed, RATES)
     # the intercept is free: as many are expected as there are
     assert float(rate @ years) == pytest.approx(float(n.sum()), rel=1e-4)

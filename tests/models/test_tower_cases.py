@@ -91,8 +91,8 @@ def test_steps_are_those_of_torch(name: str, clients: int) -> None:
         more = {**options, "optimizer": "momentum"}
         fed.sql(train_sql("s", "mlp_regressor", "y", query, **more, epochs=1, learning_rate=STILL))
         network = start_of(fed, "s", data)
-        fed.sql(train_sql("m", "mlp_regressor", "y", query, **more, epochs=3, learning_rate=0.2))
-        network.fit(3, "momentum", 0.2)
+        fed.sql(train_sql("m", "mlp_regressor", "y", query, **more, epochs=2, learning_rate=0.2))
+        network.fit(2, "momentum", 0.2)
         assert objective(fed) == pytest.approx(network.objective(), rel=1e-5, abs=1e-8)
         found = fed.sql(f"EVALUATE MODEL m FROM ({query})").arrow().column("loss")[0].as_py()
         assert found == pytest.approx(fed.model("m").metrics["loss"], rel=1e-5, abs=1e-8)
@@ -106,7 +106,7 @@ def test_steps_are_those_of_torch(name: str, clients: int) -> None:
 )
 def test_a_weight_is_so_many_copies(kind: str, clients: int, optimizer: str) -> None:
     options: dict[str, object] = {"algorithm": "sgd", "optimizer": optimizer, "seed": 3}
-    options |= {"epochs": 6, "learning_rate": 0.05, "batch_size": 1000}
+    options |= {"epochs": 3, "learning_rate": 0.05, "batch_size": 1000}
     if kind != "linear_regression":
         options |= {"hidden": [4], "activation": "tanh", "head": "linear", "embedding": 2}
     target = "cl" if kind == "mlp_classifier" else "y"
@@ -132,7 +132,7 @@ def test_a_weight_is_so_many_copies(kind: str, clients: int, optimizer: str) -> 
         [
             {"algorithm": "sgd", "batch_size": 20, "learning_rate": 0.2},
             {"algorithm": "sgd", "batch_size": 20, "learning_rate": 0.2, "dropout": 0.3},
-            {"algorithm": "admm", "learning_rate": 0.3, "dropout": 0.3},
+            {"algorithm": "admm", "learning_rate": 0.3, "dropout": 0.3, "local_epochs": 3},
         ],
         (3, 1),
     ),
@@ -142,7 +142,7 @@ def test_towers_head_and_intercept_are_of_the_epoch_that_is_kept(
     clients: int, options: dict[str, object]
 ) -> None:
     query = f"SELECT t.x, t.g, t.c, p.z, p.d, t.cl FROM {ONE} t LEFT JOIN {TWO} p USING (k)"
-    options = {**options, "epochs": 25, "seed": 4, "patience": 2, "validation_fraction": 0.3}
+    options = {**options, "epochs": 12, "seed": 4, "patience": 1, "validation_fraction": 0.3}
     options |= {"hidden": [6], "head": "linear", "embedding": 3}
     with divided(clients) as databases, federation(databases) as fed:
         fed.sql(train_sql("m", "mlp_classifier", "cl", query, **options))
@@ -186,7 +186,7 @@ def test_a_warm_start_predicts_as_before_under_another_encoding(
         first, second = second, first
     with divided(clients, *first) as databases, federation(databases) as fed:
         text = query.format(f", t.{target}")
-        fed.sql(train_sql("m", kind, target, text, epochs=5, **shape))
+        fed.sql(train_sql("m", kind, target, text, epochs=3, **shape))
         for clients_, name, made in zip(
             databases.parties.values(), ("rows", "places"), second, strict=True
         ):
@@ -215,9 +215,9 @@ def test_towers_of_categories_only_learn(algorithm: str, activation: str) -> Non
     places = "SELECT i AS k, 'e' || (i % 3) AS e FROM range(7) r(i)"
     query = f"SELECT t.c, p.e, t.goal FROM {ONE} t JOIN {TWO} p USING (k)"
     options: dict[str, object] = {"algorithm": algorithm, "activation": activation, "seed": 2}
-    options |= {"batch_size": 6} if algorithm == "sgd" else {}
+    options |= {"batch_size": 6, "epochs": 25} if algorithm == "sgd" else {"epochs": 12}
     with divided(2, rows, places) as databases, federation(databases) as fed:
-        fed.sql(train_sql("m", "mlp_regressor", "goal", query, epochs=40, **options))
+        fed.sql(train_sql("m", "mlp_regressor", "goal", query, **options))
         assert fed.model("m").metrics["r2"] > 0.99
 
 
