@@ -110,7 +110,7 @@ def multinomial(y: np.ndarray, x: np.ndarray, steps: int, options: dict[str, Any
                                     warn_convergence=False, **options)  # fmt: skip
 
 
-@pytest.mark.parametrize("number", spread(range(80), 8))
+@pytest.mark.parametrize("number", spread(range(88), 8))
 def test_random_designs(number: int) -> None:
     flavour, tables, query = drawn(number)
     given = {"robust": "WITH (robust = true)", "cluster": "WITH (cluster = 'w')"}

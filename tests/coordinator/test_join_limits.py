@@ -159,7 +159,7 @@ SHAPES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", spread(SHAPES, 3))
+@pytest.mark.parametrize("name", spread(SHAPES, 2))
 def test_no_more_is_held_than_is_charged(
     database: Open, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

@@ -238,10 +238,10 @@ def test_classes_and_weights_are_compared_as_by_scikit_learn(
 @pytest.mark.parametrize(
     ("kind", "clauses", "name"),
     [
-        ("linear_regression", "algorithm = 'admm', epochs = 12, l2 = [1e-3, 10], folds = 2", "l2"),
+        ("linear_regression", "algorithm = 'admm', epochs = 6, l2 = [1e-3, 10], folds = 2", "l2"),
         ("linear_regression", "algorithm = 'sgd', learning_rate = [0.1, 1e-9], folds = 2, "
-         "epochs = 8", "learning_rate"),
-        ("linear_regression", "algorithm = 'admm', union = 'consensus', epochs = 12, "
+         "epochs = 4", "learning_rate"),
+        ("linear_regression", "algorithm = 'admm', union = 'consensus', epochs = 6, "
          "l2 = [1e-3, 10], folds = 2", "l2"),
         ("poisson_regression", "l2 = [1e-3, 10], folds = 2", "l2"),
         ("softmax_regression", "l2 = [1e-3, 10], validation_fraction = 0.3", "l2"),
@@ -428,7 +428,7 @@ def test_every_fold_has_rows_of_both_classes(database: Open, run: int) -> None:
 
 @pytest.mark.parametrize(
     ("seed", "engine", "combine", "query"),
-    in_turn(range(5), ("arrays", "sql"), (False, True), (ROWS, JOINED)),
+    in_turn(range(4), ("arrays", "sql"), (False, True), (ROWS, JOINED)),
 )
 def test_folds_have_as_many_rows_of_each_class(
     database: Open, seed: int, engine: str, combine: bool, query: str
