@@ -162,7 +162,7 @@ SUMS: dict[str, tuple[dict[str, Any], dict[str, float]]] = {
 """How clients of a table add up what they send, and how near the model's metrics are."""
 
 
-IN_SQL = ("sgd", "admm without l2")
+IN_SQL = ("sgd",)
 """Ways that are also trained by the engine 'sql', which takes four times as long."""
 ADDED_UP = (
     in_turn(WAYS, tuple(SUMS), ("sql", "arrays"))

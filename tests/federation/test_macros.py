@@ -8,6 +8,7 @@ import duckdb
 import pytest
 
 import sqlfl
+from tests.depth import in_turn
 
 MACROS = """
 sum(x) AS 42
@@ -93,8 +94,7 @@ def trained(statement: str, macros: Sequence[str]) -> sqlfl.Federation:
     return fed
 
 
-@pytest.mark.parametrize("engine", ["arrays", "sql"])
-@pytest.mark.parametrize("query", QUERIES)
+@pytest.mark.parametrize(("query", "engine"), in_turn(QUERIES, ("arrays", "sql")))
 def test_macros_named_like_functions_change_nothing(query: str, engine: str) -> None:
     how = f"WITH (engine = '{engine}', epochs = 3)"
     statement = f"TRAIN MODEL m USING linear_regression TARGET y {how} FROM ({query})"

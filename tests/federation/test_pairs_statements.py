@@ -170,7 +170,8 @@ def test_every_kind_gains_by_them(case: Case, kind: str, target: str) -> None:
 def test_both_engines_make_the_same(case: Case) -> None:
     found = []
     for engine in ("sql", "arrays"):
-        query = case.train(clauses=f"WITH (engine = '{engine}')")
+        query = case.train(clauses=f"WITH (engine = '{engine}', epochs = 12)")
+        assert case.block("one", 0).encoding.pairs
         found.append(case.predictions(query))
     np.testing.assert_allclose(*found, atol=1e-3)
 

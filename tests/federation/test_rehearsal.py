@@ -139,7 +139,7 @@ METHODS = {
     "check": f"CHECK FROM ({QUERY.format('')})",
     "check of classes": f"CHECK TARGET stage FROM ({QUERY.format('p.stage,')})",
 }  # fmt: skip
-TWO = ("lbfgs", "logistic", "batches", "lasso", "towers", "private", "tune", "check of classes")
+TWO = ("lbfgs", "batches", "towers", "private", "tune", "check of classes")
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -39,7 +39,7 @@ def test_the_first_scores_are_those_of_the_old_model_but_for_the_intercept(
     clinic = [database(visits("old", *b, 1), visits("new", *b, 4)) for b in bounds]
     with federation({"clinic": clinic, "lab": [database(PATIENTS)]}) as fed:
         old = SELECT.format(extra="v.y, ", table="old")
-        fed.sql(train_sql("old", "linear_regression", "y", old, epochs=6, engine=engine))
+        fed.sql(train_sql("old", "linear_regression", "y", old, epochs=3, engine=engine))
         extra = "v.y, v.w, " if weighted else "v.y, "
         still = {"algorithm": "sgd", "epochs": 1, "learning_rate": 1e-12, "engine": engine}
         statement = train_sql(

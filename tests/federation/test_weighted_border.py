@@ -108,8 +108,12 @@ def test_the_traffic_of_weights_is_what_explain_says(
         epochs = fed.model("m").history.num_rows
         assert_disclosed(plan, recorded, parties, epochs=epochs, draws=DRAWS)
         assert "weights in clear: w" in str(plan.details)
-        names = fed.model("m").features
-        assert "w" not in names
+        assert "w" not in fed.model("m").features
+
+
+def test_the_traffic_of_scoring_has_weights_where_rows_are_measured(parties: Parties) -> None:
+    with tapped(parties) as (fed, tap):
+        fed.sql(train("m", "linear_regression", epochs=2))
         for purpose in ("PREDICT", "EVALUATE"):
             scoring = f"{purpose} MODEL m FROM ({QUERY})"
             plan = fed.explain(scoring)

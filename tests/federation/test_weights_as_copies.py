@@ -72,9 +72,11 @@ def predictions(found: Parties, statement: str) -> np.ndarray:
 def test_a_weight_is_a_number_of_copies(
     database: Open, algorithm: str, kind: str, clients: int, engine: str
 ) -> None:
-    options = {"algorithm": algorithm, "epochs": 6, "engine": engine, "learning_rate": 0.2}
-    if algorithm != "sgd":
-        del options["learning_rate"]
+    options: dict[str, object] = {"algorithm": algorithm, "epochs": 4, "engine": engine}
+    if algorithm == "sgd":
+        options["learning_rate"] = 0.2
+    if algorithm == "admm":
+        options["epochs"] = 6  # its power rounds start at random
     statement = train_sql("m", kind, "y", SELECT.format(weight=""), **options)
     expected = predictions(parties(database, clients, repeated=True), statement)
     weighted = train_sql("m", kind, "y", SELECT.format(weight="v.w, "), **options)
@@ -87,9 +89,9 @@ def test_a_weight_is_a_number_of_copies(
 
 @pytest.mark.parametrize("clients", [1, 2])
 def test_only_the_proportions_of_weights_matter(database: Open, clients: int) -> None:
-    statement = train_sql("m", "softmax_regression", "y", SELECT.format(weight="v.w, "), epochs=10)
+    statement = train_sql("m", "softmax_regression", "y", SELECT.format(weight="v.w, "), epochs=5)
     statement = statement.replace("TARGET y", "TARGET y WEIGHT w")
     expected = predictions(parties(database, clients, repeated=False), statement)
-    for factor in (1e-25, 1e-3, 1e25):
+    for factor in (1e-25, 1e25):
         found = predictions(parties(database, clients, repeated=False, factor=factor), statement)
         np.testing.assert_allclose(found, expected, atol=2e-4, err_msg=f"factor {factor}")

@@ -65,7 +65,11 @@ def test_outer_joins_reach_the_central_optimum(
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"algorithm": "admm", "epochs": 3}, {"algorithm": "admm", "union": "consensus"}],
+    [
+        {"epochs": 3},
+        {"algorithm": "admm", "epochs": 3},
+        {"algorithm": "admm", "union": "consensus"},
+    ],
     ids=["lbfgs", "exact", "consensus"],
 )
 def test_a_union_with_another_party(options: dict[str, object], database: Open) -> None:
@@ -302,7 +306,7 @@ def test_models_are_used_whether_their_party_combines_or_not(
             for party, clients in parties.items():
                 fed.attach(party, clients, store=stores[party], combine=combine)
             if not found:
-                fed.sql(train_sql("m", "linear_regression", "y", query))
+                fed.sql(train_sql("m", "linear_regression", "y", query, epochs=4))
                 assert fed.model("m").lasting
             else:
                 warm = {"warm_start": "m", "algorithm": "admm", "epochs": 2}
