@@ -7,8 +7,9 @@ Prints, and keeps in <work>/curves.json, the test score of each task and way: 20
 the seed, a fifth of them for the test. Flights come from this repository, `fair` from statsmodels
 where that is installed, MovieLens-1M and phishing from a folder with their Parquet files. LightGBM
 has the joined table in one place, its default settings and early stopping; it takes part where it
-is installed. `auto of 3` has the rows of every table at three databases. `--render` puts the tables
-of what is there into docs/results/curves.md.
+is installed. `auto of 3` has the rows of every table at three databases. Seconds are those of the
+processor. `--render` puts the tables of what is there into docs/results/curves.md, and with
+`--mark gains` the one of lines beside curves.
 """
 
 from __future__ import annotations
@@ -254,13 +255,13 @@ def federated(
                     con.execute(f"CREATE TABLE {name} AS FROM given")
                     con.unregister("given")
             fed.attach(party, parts if databases > 1 else parts[0])
-        start = time.perf_counter()
+        start = time.process_time()
         transform, options = clauses
         fed.sql(
             f"TRAIN MODEL m USING {task.kind} TARGET y {transform} {options} "
             f"FROM ({task.query.format(rows='')})"
         )
-        seconds = time.perf_counter() - start
+        seconds = time.process_time() - start
         model = fed.model("m")
         metrics = fed.sql(f"EVALUATE MODEL m FROM ({task.query.format(rows='NOT')})").df()
         cost = model.cost
@@ -304,7 +305,7 @@ def trees(task: Task, seed: int) -> dict[str, float]:
         x[name] = x[name].astype("category")
     train, test = x[: len(parts[0])], x[len(parts[0]) :]
     y = parts[0].y.to_numpy()
-    start = time.perf_counter()
+    start = time.process_time()
     held = np.random.default_rng(seed).random(len(train)) < 0.1
     setting = {**TREE, "objective": OBJECTIVES[task.kind]}
     model = lightgbm.train(
@@ -314,7 +315,7 @@ def trees(task: Task, seed: int) -> dict[str, float]:
         [lightgbm.Dataset(train[held], y[held])],
         callbacks=[lightgbm.early_stopping(50, verbose=False)],
     )
-    seconds = time.perf_counter() - start
+    seconds = time.process_time() - start
     predicted, truth = model.predict(test), parts[1].y
     score = {"logistic_regression": roc_auc_score, "linear_regression": r2_score}.get(
         task.kind, partial(d2_tweedie_score, power=1)
@@ -344,6 +345,19 @@ def pages(scores: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def gains(scores: Mapping[str, Any]) -> str:
+    """Lines beside curves: means over seeds, and the gain on the same rows."""
+    tasks = list(dict.fromkeys(name.split("|")[0] for name in scores))
+    rows = []
+    for task in tasks:
+        seeds = [n for n in range(len(scores)) if f"{task}|auto|{n}" in scores]
+        line, auto = ([scores[f"{task}|{way}|{n}"] for n in seeds] for way in ("line", "auto"))
+        gain = [{"score": b["score"] - a["score"]} for a, b in zip(line, auto, strict=True)]
+        rows.append([task, *map(_score, (line, auto, gain)), _cost(line, 1), _cost(auto, 1)])
+    heads = ["test score", "line", "auto", "gain", "iterations, MB, seconds: line", "auto"]
+    return "\n".join(table(heads, rows))
+
+
 def _score(runs: list[dict[str, float]]) -> str:
     scores = np.array([run["score"] for run in runs])
     if not len(scores):
@@ -354,14 +368,18 @@ def _score(runs: list[dict[str, float]]) -> str:
     return f"{scores.mean():.4f} ± {error:.4f} ({len(scores)})"
 
 
-def _cost(runs: list[dict[str, float]]) -> str:
+def _cost(runs: list[dict[str, float]], digits: int = 0) -> str:
     if not runs:
         return ""
     means = (
         np.mean([run[name] for run in runs]) for name in ("iterations", "megabytes", "seconds")
     )
     its, size, seconds = means
-    return f"{its:.0f}, {size:.1f}, {seconds:.0f}"
+    return f"{its:.0f}, {size:.1f}, {seconds:.{digits}f}"
+
+
+MARKS = {"curves": pages, "gains": gains}
+"""Places of the page, and the tables that they have."""
 
 
 def main() -> None:
@@ -373,10 +391,11 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()))
     parser.add_argument("--page", type=Path, default=ROOT / "docs" / "results" / "curves.md")
     parser.add_argument("--render", action="store_true")
+    parser.add_argument("--mark", choices=tuple(MARKS), default="curves")
     given = parser.parse_args()
     results = Results(given.work / "curves.json")
     if given.render:
-        insert(given.page, "curves", pages(results.found))
+        insert(given.page, given.mark, MARKS[given.mark](results.found))
         return
     for seed in range(given.seeds):
         for name in given.tasks.split(","):
