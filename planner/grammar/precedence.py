@@ -11,8 +11,8 @@ from typing import TypeAlias
 from sqlglot import exp
 from sqlglot.tokenizer_core import TokenType as T
 
-from sqlfl.planner.grammar.nodes import Infix, Prefix
 from sqlfl.planner.grammar.parsing import Naming
+from sqlfl.planner.grammar.trees import Infix, Prefix
 
 Node: TypeAlias = exp.Expr | None
 Binaries: TypeAlias = dict[T, type[exp.Expr]]

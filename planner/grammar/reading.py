@@ -14,8 +14,8 @@ from sqlglot.parsers.duckdb import DuckDBParser
 from sqlglot.tokenizer_core import Token
 from sqlglot.tokenizer_core import TokenType as T
 
-from sqlfl.planner.grammar.nodes import Verbatim
 from sqlfl.planner.grammar.precedence import Node, Operators
+from sqlfl.planner.grammar.trees import Verbatim
 
 LAMBDA_FUNCTIONS = frozenset((
     "apply", "array_apply", "array_filter", "array_reduce", "array_transform", "filter",

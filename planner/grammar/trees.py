@@ -1,12 +1,30 @@
-"""Copies of syntax trees, and lists of their nodes, in a third of sqlglot's time."""
+"""Syntax trees: nodes that sqlglot does not have, and copies and lists of nodes in a third of
+sqlglot's time.
+"""
 
 from __future__ import annotations
 
-from typing import Any, TypeVar, overload
+from typing import Any, ClassVar, TypeVar, overload
 
 from sqlglot import exp
 
 Tree = TypeVar("Tree", bound=exp.Expr)
+
+
+class Infix(exp.Expression, exp.Binary):
+    """`this operator expression`, for an operator that sqlglot has no rules for, or other ones."""
+
+    arg_types: ClassVar[dict[str, bool]] = {"this": True, "expression": True, "operator": True}
+
+
+class Prefix(exp.Unary):
+    """`operator this`"""
+
+    arg_types: ClassVar[dict[str, bool]] = {"this": True, "operator": True}
+
+
+class Verbatim(exp.Expression, exp.Condition):
+    """A literal in its original spelling: `this` is its text."""
 
 
 def copied(tree: Tree) -> Tree:

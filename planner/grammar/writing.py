@@ -11,9 +11,8 @@ from sqlglot.errors import UnsupportedError
 from sqlglot.generator import Generator as BaseGenerator
 from sqlglot.generators.duckdb import DuckDBGenerator
 
-from sqlfl.planner.grammar.nodes import Infix, Prefix, Verbatim
 from sqlfl.planner.grammar.reading import Parser, Tokenizer
-from sqlfl.planner.grammar.trees import copied
+from sqlfl.planner.grammar.trees import Infix, Prefix, Verbatim, copied
 
 _PREFIXES = frozenset("-+~@!")
 

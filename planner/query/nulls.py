@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from sqlglot import exp
 
-from sqlfl.planner.grammar.nodes import Infix, Prefix
+from sqlfl.planner.grammar.trees import Infix, Prefix
 from sqlfl.planner.grammar.writing import to_sql
 
 Outcomes: TypeAlias = frozenset[bool | str | None]

@@ -15,9 +15,8 @@ from sqlglot import exp
 from sqlfl.base.errors import LostError, PartyError, ReplyError
 from sqlfl.contract.schema import Catalog, Client, Column
 from sqlfl.planner.grammar import build
-from sqlfl.planner.grammar.nodes import Infix, Prefix
 from sqlfl.planner.grammar.refusals import AGGREGATES, function_name
-from sqlfl.planner.grammar.trees import nodes
+from sqlfl.planner.grammar.trees import Infix, Prefix, nodes
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query import emit
 from sqlfl.planner.query.relations import (
