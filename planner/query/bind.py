@@ -123,7 +123,7 @@ class Binder:
         Raise PlanError if neither is possible.
         """
         found = [*refusals(query)]
-        others = [r for r in found if not (r.of_rows and self._is_constant(r.node, known))]
+        others = [r for r in found if not (r.of_rows and self._is_constant(_alone(r.node), known))]
         blocker = next(iter(others), None) or self._distinct_union(query)
         outer = has_outer_join(query)
         hinted = isinstance(query, exp.Select) and has_hints(query)
@@ -509,10 +509,10 @@ class Binder:
         bare = node.copy()
         query = exp.select("*").from_(bare, copy=False)
         block = self.sources.whole(query, known, client)
-        name = node.alias_or_name or "constants"
-        relation = replace(block.relations[0], name=name)
+        name = _called(node)
+        relation = replace(block.relations[0], name=name or "constants")
         shown = tuple((output.name, output.term) for output in block.outputs)
-        return [State((relation,), block.tree, (Item(node.alias_or_name, shown),))]
+        return [State((relation,), block.tree, (Item(name, shown),))]
 
     def _item(self, node: exp.Expr, known: Environment, outer: Scope | None) -> list[State]:
         nested = node.args.get("joins") or []
@@ -599,7 +599,23 @@ class Binder:
 
 
 def _names(value: exp.Expr, item: exp.Expr) -> bool:
-    return any(folded(c.table) == folded(item.alias_or_name) for c in nodes(value, exp.Column))
+    return any(folded(c.table) == folded(_called(item)) for c in nodes(value, exp.Column))
+
+
+def _alone(item: object) -> object:
+    """Return the item of FROM without the joins that hang on it."""
+    if not isinstance(item, exp.Expr) or not item.args.get("joins"):
+        return item
+    bare = item.copy()
+    bare.set("joins", None)
+    return bare
+
+
+def _called(item: exp.Expr) -> str:
+    """Return the name of rows of constants; before a JOIN the parser leaves it with the rows."""
+    held = isinstance(item, exp.Table) and isinstance(item.this, exp.UDTF) and not item.alias
+    name: str = (item.this if held else item).alias_or_name
+    return name
 
 
 def _united(name: str, id_: str, branches: list[ClientBranch]) -> exp.Column:

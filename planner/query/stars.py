@@ -155,11 +155,12 @@ class _Star:
 
     def _refuse_none(self, name: str, node: exp.Expr, pairs: set[tuple[int, str]]) -> None:
         if not pairs:
+            names = [n for item in self.scope.items for n, _ in item.columns]
             raise plan_error(
                 f"the star has no column {name}",
                 self.scope.sql,
                 node,
-                nearest(name, (n for item in self.scope.items for n, _ in item.columns)),
+                nearest(name, names) or listed(names),
             )
 
     def _refuse_both(self, star: exp.Expr) -> None:
