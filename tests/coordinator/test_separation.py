@@ -14,7 +14,7 @@ from scipy.special import expit
 import sqlfl
 from tests import oracle
 from tests.coordinator.test_inference import columns_of, infer, measures, shop
-from tests.depth import SEED
+from tests.depth import SEED, combinations
 from tests.strategies import LOGISTIC, POISSON, SOFTMAX
 
 QUERY = """SELECT v.x, v.kind, p.age, p.town, w.rain, v.y
@@ -59,9 +59,9 @@ def warned(fed: sqlfl.Federation, statement: str) -> tuple[sqlfl.Result, list[st
     return found, [str(warning.message) for warning in said]
 
 
-@pytest.mark.parametrize("robust", [False, True])
-@pytest.mark.parametrize("clients", [1, 2])
-@pytest.mark.parametrize("kind", [LOGISTIC, POISSON])
+@pytest.mark.parametrize(
+    ("kind", "clients", "robust"), combinations((LOGISTIC, POISSON), (1, 2), (False, True))
+)
 def test_the_rest_is_as_statsmodels_has_it(kind: str, clients: int, robust: bool) -> None:
     tables = made(kind, 1)
     with shop(tables, clients) as (fed, whole):

@@ -19,6 +19,7 @@ from tests.clinic import PLACES, QUERY, VISITS, clinics, predicted
 from tests.conftest import Open
 from tests.depth import in_turn
 from tests.federations import federation
+from tests.open_databases import in_memory
 
 PATIENTS = """
 CREATE TABLE patients AS SELECT i AS id, i % 9 AS place,
@@ -64,7 +65,7 @@ def manifest(folder: Path) -> dict:
 
 def rows_of(fed: sqlfl.Federation, query: str) -> pa.Table:
     """The joined rows themselves, by their ids: EXPORT's user has them where the parties' are."""
-    with duckdb.connect() as whole:
+    with in_memory() as whole:
         for party in ("clinic", "geo"):
             whole.execute(f"ATTACH ':memory:' AS {party}")
         whole.execute(PATIENTS.replace("CREATE TABLE patients", "CREATE TABLE clinic.patients"))
@@ -76,7 +77,7 @@ def in_duckdb(folder: Path, rows: pa.Table) -> pa.Table:
     """Predictions by the exported SQL alone."""
     found = manifest(folder)
     parts = []
-    with duckdb.connect() as bare:
+    with in_memory() as bare:
         for block in found["blocks"]:
             bare.execute((folder / block["files"]["sql"]).read_text())
             arguments = ", ".join(f'"{name}"' for name in block["arguments"])
@@ -94,7 +95,7 @@ def in_onnxruntime(folder: Path, rows: pa.Table) -> dict[str, np.ndarray]:
     """Predictions by the exported ONNX graphs, features made of columns by the manifest's SQL."""
     found = manifest(folder)
     total: np.ndarray | float = 0.0
-    with duckdb.connect() as bare:
+    with in_memory() as bare:
         bare.register("joined", rows)
         for block in found["blocks"]:
             feed = {}
@@ -195,7 +196,7 @@ def test_categories_of_several_databases_are_hashes_in_sql_and_no_onnx(
         known = predicted(fed, query)
         block = next(b for b in manifest(tmp_path / "m")["blocks"] if b["party"] == "clinic")
         assert "'u'" not in (tmp_path / "m" / block["files"]["sql"]).read_text()
-    with duckdb.connect() as whole:
+    with in_memory() as whole:
         whole.execute(VISITS.replace(" WHERE i % 2 = {half}", ""))
         whole.execute(PLACES)
         flat = query.replace("clinic.", "").replace("geo.", "").replace("SELECT", "SELECT v.id,", 1)
@@ -219,7 +220,7 @@ def test_gelu_is_written_as_onnx_alone(fed: sqlfl.Federation, tmp_path: Path) ->
 def test_infinite_numbers_are_an_error_in_sql(fed: sqlfl.Federation, tmp_path: Path) -> None:
     train(fed, "linear_regression", "cost")
     fed.sql(f"EXPORT MODEL m TO '{tmp_path / 'm'}' WITH (formats = 'sql')")
-    with duckdb.connect() as bare:
+    with in_memory() as bare:
         bare.execute((tmp_path / "m/clinic/p.sql").read_text())
         scored = (
             "SELECT m_p(id := 1, age := {age}, ward := 'u', size := 1, scan := NULL, old := true, "

@@ -256,7 +256,7 @@ def test_predictions_are_those_of_a_central_fit(
 ) -> None:
     data = oracle.central(central, query, kind, target)
     assert len(data.y) > 15
-    train = train_sql("m", kind, target, query, epochs=200, tolerance=1e-12)
+    train = train_sql("m", kind, target, query, epochs=200, tolerance=1e-10)
     federation.sql(train.replace("TRAIN MODEL", "TRAIN OR REPLACE MODEL", 1))
     assert federation.model("m").metrics["rows"] == len(data.y)
     found = probabilities(federation.sql(predict_sql("m", query)).arrow(), kind)

@@ -207,14 +207,14 @@ def test_a_pass_that_ends_ends_its_training(
     """Parties refuse what comes by it, whatever the coordinator does."""
     desk = study.service._desk("heart", "carol")
     monkeypatch.setattr(desk, "_until", dt.datetime.min.replace(tzinfo=dt.UTC))
-    token = bearer("carol", length=dt.timedelta(seconds=8))
+    token = bearer("carol", length=dt.timedelta(seconds=6))
     command = flight.FlightDescriptor.for_command(ms.pack(ms.CommandStatementQuery(OWN)))
     with dialled(study, "carol") as client:
         began = time.monotonic()
         header = (b"authorization", f"Bearer {token}".encode())
         with pytest.raises(flight.FlightError, match="pass"):
             client.get_flight_info(command, flight.FlightCallOptions(headers=[header], timeout=60))
-        assert time.monotonic() - began > 4
+        assert time.monotonic() - began > 3
         with pytest.raises(flight.FlightUnauthenticatedError, match="pass is over"):
             list(client.list_actions(options(token)))
 
