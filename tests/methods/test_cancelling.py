@@ -32,17 +32,17 @@ def check(join: Join, trained: Trained) -> None:
     assert trained.objective == pytest.approx(at_the_end, rel=1e-6)
 
 
-@pytest.mark.parametrize("l2", [0.0, 1e-4])
-@pytest.mark.parametrize("correlation", CORRELATIONS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "correlation", "l2"), combinations(KINDS, CORRELATIONS, (0.0, 1e-4))
+)
 def test_two_tables(kind: str, correlation: float, l2: float) -> None:
     join = cancelling_join(Shape(kind, correlation, l2=l2))
     check(join, train(join, "lbfgs"))
 
 
-@pytest.mark.parametrize("l2", [0.0, 1e-4])
-@pytest.mark.parametrize("correlation", [0.9999, 1.0 - 1e-8])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "correlation", "l2"), combinations(KINDS, (0.9999, 1.0 - 1e-8), (0.0, 1e-4))
+)
 def test_sums_of_three_tables_in_two_ways(kind: str, correlation: float, l2: float) -> None:
     join = cancelling_join(Shape(kind, correlation, tables=3, pairs=2, l2=l2, seed=1))
     check(join, train(join, "lbfgs"))

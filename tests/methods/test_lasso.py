@@ -177,7 +177,7 @@ LINEAR = ("linear_regression",)
 
 @given(st.booleans().flatmap(lambda o: cases(kinds=LINEAR, outer=o)), st.integers(1, 3), ENGINES,
        RADII)  # fmt: skip
-@examples(3, 100)
+@examples(2, 100)
 def test_random_federations_reach_the_central_optimum(
     case: Case, clients: int, engine: str, radius: float
 ) -> None:
