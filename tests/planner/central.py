@@ -83,7 +83,7 @@ class MergedGroups:
             found = groups_of(part.select)
             if found is not None and to_sql(found.this) not in selects.get(part.client, []):
                 selects.setdefault(part.client, []).append(to_sql(found.this))
-        self._cursors |= {client: databases[client].cursor() for client in selects}
+        self._cursors |= {client: _beside(databases[client]) for client in selects}
         for number in range(max(map(len, selects.values()), default=0)):
             self._merge({client: own[number] for client, own in selects.items()}, number)
 
@@ -116,6 +116,14 @@ class MergedGroups:
             if client == fragment.client:
                 text = text.replace(f"({select})", table)
         return self._cursors[fragment.client], text
+
+
+def _beside(database: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyConnection:
+    """Return another cursor that looks functions up as this one does."""
+    (path,) = database.execute("SELECT current_setting('search_path')").fetchone() or ("",)
+    cursor = database.cursor()
+    cursor.execute(f"SET search_path = '{path}'")
+    return cursor
 
 
 def once(ucq: Ucq, slot: Slot, rows: list[Row]) -> list[Row]:
