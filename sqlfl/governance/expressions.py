@@ -203,7 +203,8 @@ class Expressions:
         """Return True if it is NULL, or NaN, only if one of its columns is."""
         match node["class"]:
             case "COLUMN_REF":
-                return all(output.strict for output in self.meant(node, scope))
+                whole = not is_field(node["column_names"], scope)
+                return whole and all(output.strict for output in self.meant(node, scope))
             case "CONSTANT":
                 return not is_null(node)
             case "CAST":

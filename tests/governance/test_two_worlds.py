@@ -620,6 +620,10 @@ OUTPUTS: dict[str, tuple[str, SlotSpecification, str, str, str, str]] = {
         "label", replace(ROWS_ALONE, target=True), "CASE WHEN p.age = 77 THEN 1 END", "age", "77",
         "label",
     ),
+    "a target that is a field": (
+        "label", replace(ROWS_ALONE, target=True), "p.info.a", "info", "{'a': NULL, 'b': 1}",
+        "label",
+    ),
     "an identifier": ("identify", replace(ROWS_ALONE, identifiers=(0,)), "p.age", "age", "77",
                       "train"),
 }  # fmt: skip
