@@ -312,6 +312,27 @@ def test_rows_that_are_joined_often_count_once() -> None:
     assert scores["table"][1]["effective_parameters"] < scores["rows"][1]["effective_parameters"]
 
 
+def test_rows_of_weight_0_do_not_count_in_a_table_s_dispersion() -> None:
+    rng = np.random.default_rng(5)
+    shops = pa.table({"k": np.arange(60), "size": rng.lognormal(size=60)})
+    keys = np.arange(900) % 60
+    y = rng.normal(size=60)[keys] + rng.normal(size=900)
+    sales = pa.table({"k": keys, "y": y, "f": np.where(np.arange(900) < 300, 1.0, 0.0)})
+    spreads = []
+    with in_memory() as one, in_memory() as two:
+        put(one, "sales", sales)
+        put(two, "shops", shops)
+        with federation({"a": [one], "b": [two]}) as fed:
+            query = "SELECT b.size, a.y, a.f FROM a.sales a JOIN b.shops b USING (k)"
+            for where in ("", " WHERE a.f > 0"):
+                fed.sql(
+                    "TRAIN OR REPLACE MODEL m USING linear_regression TARGET y WEIGHT f "
+                    f"TRANSFORM (auto) FROM ({query}{where})"
+                )
+                spreads.append(fed.model("m").metrics["spread_b"])
+    assert spreads[0] == pytest.approx(spreads[1], rel=0.02)
+
+
 # -- what surrounds it ----------------------------------------------------------------------------
 
 
@@ -438,12 +459,14 @@ def put(con: duckdb.DuckDBPyConnection, name: str, table: pa.Table) -> None:
     con.unregister("given")
 
 
-@pytest.mark.parametrize("unit", ["table", "rows"])
-def test_folds_are_trained_and_measured_as_by_hand(unit: str) -> None:
-    """Rows that are held out say nothing of knots, values, categories and scales."""
+@pytest.mark.parametrize(("unit", "weight"), [("table", ""), ("rows", ""), ("table", ", a.f")])
+def test_folds_are_trained_and_measured_as_by_hand(unit: str, weight: str) -> None:
+    """Rows that are held out say nothing of knots, values, categories, scales and strengths."""
     one, two, _ = tables(800, 4)
+    one = one.append_column("f", pa.array(np.random.default_rng(4).exponential(size=800)))
     y = one.column("number").to_numpy()
-    query, clauses = QUERY.format("number"), "TRANSFORM (auto) WITH ({})"
+    query = QUERY.format("number").replace(" AS y", f" AS y{weight}")
+    clauses = "WEIGHT f " * bool(weight) + "TRANSFORM (auto) WITH ({})"
     options = f"l2 = 1e-2, unit = '{unit}', tolerance = 1e-8, seed = 1"
     with in_memory() as first, in_memory() as second:
         put(first, "a", one)
@@ -469,9 +492,10 @@ def test_folds_are_trained_and_measured_as_by_hand(unit: str) -> None:
                 measured = fed.sql(f"EVALUATE MODEL h FROM ({query.format(f'= {fold}')})")
                 by_hand.append(measured.df().r2[0])
             assert found["folds"] == pytest.approx(by_hand, rel=1e-4)
-            whole = f"EVALUATE MODEL {{}} FROM ({QUERY.format('number')})"
+            query = query.split(" JOIN one.folds")[0]
+            whole = f"EVALUATE MODEL {{}} FROM ({query})"
             fed.sql(f"TRAIN OR REPLACE MODEL h USING linear_regression TARGET y "
-                    f"{clauses.format(options)} FROM ({QUERY.format('number')})")  # fmt: skip
+                    f"{clauses.format(options)} FROM ({query})")  # fmt: skip
             tuned, trained = (fed.sql(whole.format(model)).df().r2[0] for model in "mh")
             assert tuned == pytest.approx(trained, rel=1e-6)
 

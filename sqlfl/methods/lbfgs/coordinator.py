@@ -280,17 +280,22 @@ class Lbfgs:
     def _spreads(self, dispersion: float, curvature: float) -> dict[int, float]:
         """Dispersion by slot, where residuals that are alike in all joined rows of a table's row
         make of the dispersion: Σ G_r² / Σ h, with G_r the sum over the joined rows of row r, times
-        rows over rows less degrees of freedom, over φ; 1 or more."""
+        rows over rows less degrees of freedom, over φ; 1 or more. Rows of weight 0 do not count."""
         problem = self._problem
         if getattr(problem.options.method, "unit", ROWS) == ROWS:
             return dict.fromkeys(problem.shrunken, 1.0)
-        whole = curvature * problem.mapping.total * max(problem.outputs - 1, 1) * dispersion
+        total = problem.mapping.total
+        trained = total if problem.training is None else len(problem.training)
+        # shares of the trained rows have the mean total / trained, and G_r contains them
+        whole = curvature * total**2 / trained * max(problem.outputs - 1, 1) * dispersion
         spreads = {}
-        for members, sums in zip(problem.slots, self._seen.slots, strict=True):
-            rows = sums.shape[1]
+        for members, counted, sums in zip(
+            problem.slots, problem.counted, self._seen.slots, strict=True
+        ):
+            rows = np.count_nonzero(counted)
             rest = max(rows - 1.0 - self._of_slots.get(members.slot, 0.0), 1.0)
             square = float(np.vdot(sums, sums)) * rows / rest
-            spreads[members.slot] = max(1.0, square / whole)
+            spreads[members.slot] = max(1.0, float(square / whole))
         return spreads
 
     def _estimates(self) -> dict[str, float]:
