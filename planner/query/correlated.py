@@ -595,6 +595,8 @@ def _as_first(select: exp.Select) -> exp.Select | None:
         is_name = isinstance(own.this, exp.Column) and not own.this.table
         is_all = isinstance(own.this, exp.Var)
         is_number = isinstance(own.this, exp.Literal) and own.this.is_int
+        if is_number and own.this.this != "1":
+            return None  # the query has one column
         if is_all or is_number or (is_name and folded(own.this.name) == name):
             own.set("this", value.copy())
         keys.append(own)

@@ -190,6 +190,8 @@ REFUSED = {
     "rows of several values": "(o.id, o.code) IN (SELECT u.id, u.city FROM register.people u)",
     "the second of rows": """(SELECT u.age FROM register.people u WHERE u.id = o.customer
         ORDER BY u.age LIMIT 1 OFFSET 1)""",
+    "first by a column that it lacks": """(SELECT u.age FROM register.people u
+        WHERE u.id = o.customer ORDER BY 2 LIMIT 1)""",
     "any of rows": "(SELECT u.age FROM register.people u WHERE u.id = o.customer LIMIT 1)",
     "the first of rows over several databases": """(SELECT u.cost FROM clinic.visits u
         WHERE u.person = o.customer ORDER BY u.cost LIMIT 1)""",
