@@ -54,7 +54,9 @@ def test_the_hint_is_about_what_was_written(query: str, fed: sqlfl.Federation) -
 
 
 SUBQUERIES = {
-    "SELECT x, y FROM a.t t WHERE EXISTS (FROM b.u WHERE u.id = t.id AND u.z > t.x)": "join by equalities",
+    "SELECT x, y FROM a.t t WHERE EXISTS (FROM b.u WHERE u.id = t.id AND u.z > t.x)": (
+        "join by equalities"
+    ),
     f"SELECT x, z, y {JOIN} WHERE x > (SELECT avg(z) FROM b.u)": "write one value as a number",
 }
 
