@@ -41,6 +41,13 @@ NOT_AGAIN = (
     "coordinator does"
 )
 
+NO_STUDY = "there is no study"
+"""In a refusal that lasts: to connect again would not help."""
+
+
+class _Refusal(Error):
+    """The coordinator was reached, and refuses the analyst."""
+
 
 @dataclass(eq=False)
 class _Call:
@@ -183,7 +190,7 @@ class AnalystConnection:
             welcome = stream.greeted(Frame(HELLO, hello))
             if welcome.kind == REFUSED:
                 why = welcome.text("why")
-                raise Error(f"the coordinator refuses: {why}", hint=self._refused(why))
+                raise _Refusal(f"the coordinator refuses: {why}", hint=self._refused(why))
             if welcome.kind != WELCOME:
                 raise WireError(f"{welcome.kind} came where a welcome does")
             spoken([welcome.told.get("version")])
@@ -211,7 +218,7 @@ class AnalystConnection:
             return self._named()
         if "pass" in why:
             return "is the clock of this machine right?"
-        if "no study" in why:
+        if NO_STUDY in why:
             return "`study` in the settings; a study's analysts are in the coordinator's"
         return None
 
@@ -263,6 +270,12 @@ class AnalystConnection:
                 try:
                     self._connected()
                     return
+                except _Refusal as refusal:
+                    log.info("%s", refusal.message)
+                    if NO_STUDY in refusal.message:
+                        for call in waiting:
+                            _give_up(call, f", and {refusal.message}")
+                        return
                 except Error as error:
                     log.info("%s", error.message)
                 if time.monotonic() > due:
