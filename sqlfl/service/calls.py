@@ -88,9 +88,15 @@ class Calls:
     # -- streams ----------------------------------------------------------------------------------
 
     def connect(self, sender: Outbox) -> None:
-        """Use another stream of the same end, in place of the one before."""
+        """Use another stream of the same end, in place of the one before. Remarks may be lost with
+        that: they are sent again before any answer, and the end leaves out those it has.
+        """
         with self._lock:
             self._sender = sender
+            for number, call in self._calls.items():
+                for index, text in enumerate(tuple(call.remarks)):
+                    with suppress(pa.ArrowException, OSError):
+                        sender.offer(_remark(number, index, text))
 
     def carries(self, sender: Outbox) -> bool:
         with self._lock:
@@ -131,11 +137,7 @@ class Calls:
             work = self._begin(number, frame) if known is None else None
         if work is not None:
             work.start()
-        if known is None:
-            return
-        for index, text in enumerate(tuple(known.remarks)):
-            self._offer(_remark(number, index, text))
-        if known.reply is not None:
+        if known is not None and known.reply is not None:
             self._send(known.reply)
 
     def _begin(self, number: int, frame: Frame) -> threading.Thread | None:
