@@ -381,15 +381,16 @@ def reweighing(run: Run, times: int) -> Exchange:
     """Return the exchange that sends new weights of rows where some are held out. The encoding
     stays, but of slots that are `refitted`.
     """
-    what = "what each row counts in a fit: the weights of its joined rows, summed"
-    what += "; and the sum of all"
+    weights = "what each row counts in a fit: the weights of its joined rows, summed"
+    weights += "; and the sum of all"
     calls = []
     for slot in run.towers:
         for client in slot.clients:
             twice = slot.refitted and run.training.class_weight is not None
-            told = what + "; and the same without class weights, which may tell classes" * twice
+            both = "; and the same without class weights, which may tell classes"
+            meaning = weights + both * twice
             alone = {} if twice else {"samples": NOTHING}
-            request = content(ms.Weigh, told, active=trained(run, slot, client), **alone)
+            request = content(ms.Weigh, meaning, active=trained(run, slot, client), **alone)
             calls.append(RequestReply(client, slot.index, request, content(ms.Ready)))
     return exchange("what rows count in a fit", times, calls)
 

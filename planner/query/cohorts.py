@@ -62,7 +62,7 @@ class _Rows:
 
     inner: State
     conditions: tuple[Term, ...]
-    """Those of its WHERE."""
+    """Conditions of its WHERE."""
     pairs: tuple[tuple[Term, Term], ...] = ()
     """The values of IN, each with the output that it is compared with."""
 
@@ -171,23 +171,29 @@ class Cohorts:
         if not cohort.negated:
             return _within(state, rows.inner, rows.matching)
         state = _without(state, rows.inner, rows.matching)
-        return state if cohort.value is None else self._without_nulls(cohort, state, scope, parts)
+        if cohort.value is None:
+            return state
+        return self._without_nulls(cohort, rows, state, scope, parts)
 
     def _without_nulls(
-        self, cohort: _Cohort, state: State, scope: Scope, parts: Sequence[exp.Expr]
+        self,
+        cohort: _Cohort,
+        rows: _Rows,
+        state: State,
+        scope: Scope,
+        parts: Sequence[exp.Expr],
     ) -> State:
         """Return the rows without a partner for which NOT IN holds: none if a value of the subquery
         is NULL, and none that is NULL itself if the subquery has a row.
         """
-        wanted = self._asked_of_nulls(cohort, scope, parts)
-        rows = self._rows(cohort, scope)
-        ids = frozenset(i for own, _ in rows.pairs for i in ids_of(own)) if rows else frozenset()
-        own_branches = (b for r in state.relations if ids & {*r.ids} for b in r.branches)
+        wanted = self._null_questions(rows, scope, parts)
+        ids = frozenset(id_ for value, _ in rows.pairs for id_ in ids_of(value))
+        branches = (b for r in state.relations if ids & {*r.ids} for b in r.branches)
         clients = (
-            *self.pusher.clients(cohort.query, self.known), *(b.client for b in own_branches)
+            *self.pusher.clients(cohort.query, self.known), *(b.client for b in branches)
         )  # fmt: skip
         governed = any(map(self.pusher.tables.catalog.governed, clients))
-        if wanted and (governed or rows is None or len(rows.pairs) != 1):
+        if wanted and (governed or len(rows.pairs) != 1):
             raise plan_error(
                 "NOT IN over another party's table holds of no row if one of its values is NULL, "
                 + ("and a join of policies' tables asks for no NULLs" if governed else
@@ -197,35 +203,36 @@ class Cohorts:
                 "write t.key IS NOT NULL AND NOT EXISTS (SELECT 1 FROM party.table AS u WHERE "
                 "u.key = t.key), which leaves NULLs out",
             )  # fmt: skip
-        for ask in wanted:
-            rows = self._rows(cohort, scope)
-            assert rows is not None
-            own, element = rows.pairs[0]
-            asked = [Term(node, own.span) for node in ask(own.expression, element.expression)]
-            state = _without(state, rows.inner, [*rows.conditions, *asked])
+        for question in wanted:
+            again = self._rows(cohort, scope)  # another relation of the same rows
+            assert again is not None
+            value, element = again.pairs[0]
+            conditions = question(value.expression, element.expression)
+            terms = [Term(node, value.span) for node in conditions]
+            state = _without(state, again.inner, [*again.conditions, *terms])
             self.remarks.append(
                 f"NOT IN asks if there is a NULL: the coordinator sees how many values of "
-                f"{rows.inner.relations[0].label} are, and which rows of the other side"
+                f"{again.inner.relations[0].label} are NULL, and which rows of the other side"
             )
         return state
 
-    def _asked_of_nulls(
-        self, cohort: _Cohort, scope: Scope, parts: Sequence[exp.Expr]
+    def _null_questions(
+        self, rows: _Rows, scope: Scope, parts: Sequence[exp.Expr]
     ) -> Sequence[Callable[[exp.Expr, exp.Expr], list[exp.Expr]]]:
-        """Return what is to be asked of NULLs: nothing of values that conditions tell are none."""
-        rows = self._rows(cohort, scope)
-        assert rows is not None
+        """Return the conditions that find NULLs: none for values that other conditions say are
+        not NULL.
+        """
         known = {to_sql(t.expression) for t in (*rows.conditions, *rows.inner.tree.conditions)}
         plain = (part for part in parts if part.find(exp.Query) is None)
         known |= {to_sql(self.pusher.term(part, scope, self.known).expression) for part in plain}
-        asked = []
+        questions = []
         if any(
             to_sql(_is_null(element.expression, False)) not in known for _, element in rows.pairs
         ):
-            asked.append(_of_null_values)
-        if any(to_sql(_is_null(own.expression, False)) not in known for own, _ in rows.pairs):
-            asked.append(_of_null_rows)
-        return asked
+            questions.append(_of_null_values)
+        if any(to_sql(_is_null(value.expression, False)) not in known for value, _ in rows.pairs):
+            questions.append(_of_null_rows)
+        return questions
 
     def _rows(self, cohort: _Cohort, scope: Scope) -> _Rows | None:
         """The subquery's rows; None for an unsupported form. Each call makes another relation."""
@@ -258,8 +265,8 @@ class Cohorts:
         elements = [element for element in shown if element is not None]
         if len(values) != len(shown) or len(elements) != len(shown):
             return None
-        own = (self.pusher.term(value, scope, self.known) for value in values)
-        return _Rows(states[0], tuple(conditions), tuple(zip(own, elements, strict=True)))
+        terms = (self.pusher.term(value, scope, self.known) for value in values)
+        return _Rows(states[0], tuple(conditions), tuple(zip(terms, elements, strict=True)))
 
     def _conditions(self, select: exp.Select, scope: Scope, known: Environment) -> list[Term]:
         where = select.args.get("where")
@@ -295,9 +302,9 @@ class Cohorts:
         return linked
 
 
-def _equal(own: Term, element: Term) -> Term:
-    sides = [operand(term.expression.copy()) for term in (own, element)]
-    return Term(exp.EQ(this=sides[0], expression=sides[1]), own.span)
+def _equal(value: Term, element: Term) -> Term:
+    sides = [operand(term.expression.copy()) for term in (value, element)]
+    return Term(exp.EQ(this=sides[0], expression=sides[1]), value.span)
 
 
 def _is_null(value: exp.Expr, yes: bool = True) -> exp.Expr:
@@ -305,16 +312,16 @@ def _is_null(value: exp.Expr, yes: bool = True) -> exp.Expr:
     return test if yes else exp.Not(this=test)
 
 
-def _of_null_values(own: exp.Expr, element: exp.Expr) -> list[exp.Expr]:
+def _of_null_values(value: exp.Expr, element: exp.Expr) -> list[exp.Expr]:
     """Return conditions that a row of outside that is not NULL, and a NULL value, fulfil."""
-    sides = (exp.Paren(this=_is_null(element)), exp.Paren(this=_is_null(own, False)))
+    sides = (exp.Paren(this=_is_null(element)), exp.Paren(this=_is_null(value, False)))
     return [_is_null(element), exp.EQ(this=sides[0], expression=sides[1])]
 
 
-def _of_null_rows(own: exp.Expr, element: exp.Expr) -> list[exp.Expr]:
+def _of_null_rows(value: exp.Expr, element: exp.Expr) -> list[exp.Expr]:
     """Return the condition that a row of outside that is NULL, and any value, fulfil."""
     anything = _is_null(_is_null(element), False)
-    return [exp.EQ(this=exp.Paren(this=anything), expression=exp.Paren(this=_is_null(own)))]
+    return [exp.EQ(this=exp.Paren(this=anything), expression=exp.Paren(this=_is_null(value)))]
 
 
 def _has_star(select: exp.Select) -> bool:

@@ -137,7 +137,7 @@ class _Inner:
     known: Environment
     clients: tuple[Client, ...]
     relations: tuple[DraftRelation, ...]
-    """Those of its FROM."""
+    """Relations of its FROM."""
 
     @property
     def ids(self) -> frozenset[str]:
@@ -298,21 +298,19 @@ class CorrelatedAggregates:
             parties = {client.party for client in clients}
             if len(parties) != 1 or not self._is_apart(counted, clients, state, scope):
                 return False
-            inner, _ = self._inner(select, clients, scope)
+            inner = self._inner(select, clients, scope)
             grouped = self._split(counted, select, inner, state.relations)
         except PlanError:  # which the query has in its own words
             return False
         return grouped is not None and bool(grouped.steps)
 
-    def _inner(
-        self, select: exp.Select, clients: tuple[Client, ...], scope: Scope
-    ) -> tuple[_Inner, Scope]:
-        """What names in the subquery mean, and its own scope."""
+    def _inner(self, select: exp.Select, clients: tuple[Client, ...], scope: Scope) -> _Inner:
+        """Return the meaning of names in the subquery."""
         known = with_ctes(select, self._known)
         joins: list[exp.Join] = select.args.get("joins") or []
         state = self._read(select.args["from_"].this, joins, known, None)[0]
-        own = scope_within(state, self._pusher, scope)
-        return _Inner(self._pusher, own, known, clients, state.relations), own
+        inner_scope = scope_within(state, self._pusher, scope)
+        return _Inner(self._pusher, inner_scope, known, clients, state.relations)
 
     def _of_parties(self, node: exp.Expr, clients: Sequence[Client]) -> PlanError:
         parties = dict.fromkeys(client.party for client in clients)
@@ -352,7 +350,7 @@ class CorrelatedAggregates:
         outside: Sequence[DraftRelation],
         scope: Scope,
     ) -> exp.Expr | None:
-        inner, own = self._inner(select, clients, scope)
+        inner = self._inner(select, clients, scope)
         grouped = self._split(node, select, inner, outside)
         if grouped is None:
             return None
@@ -365,7 +363,7 @@ class CorrelatedAggregates:
             value = exp.Case(ifs=[exp.If(this=having.this.copy(), true=value)])
         holder = exp.Paren(this=value)
         calls = {to_sql(call): call.copy() for call in outermost_aggregates(holder)}
-        selecting = replace(inner, scope=replace(own, is_plain=None))
+        selecting = replace(inner, scope=replace(inner.scope, is_plain=None))
         for plain in map(_without_star, calls.values()):
             if not selecting.holds(plain):
                 selecting.term(plain)  # which names a column that there is not
@@ -436,8 +434,8 @@ class CorrelatedAggregates:
     def _steps(
         self, windows: Iterable[Window], inner: _Inner, outside: Sequence[DraftRelation]
     ) -> list[Step] | None:
-        """The steps of the subquery's windows; None where one of them has none."""
-        found: list[Step] = []
+        """Return the steps of the subquery's windows; None where one of them has none."""
+        steps: list[Step] = []
         for place, window in enumerate(windows):
             ends = (inner.term(window.minus), inner.outside(window.plus))
             types_: list[str] = []
@@ -449,8 +447,8 @@ class CorrelatedAggregates:
             step = step_of(window, types_, place)
             if step is None:
                 return None
-            found.append(step)
-        return found
+            steps.append(step)
+        return steps
 
     # -- derived tables ----------------------------------------------------------------------------
 
@@ -591,15 +589,15 @@ def _as_first(select: exp.Select) -> exp.Select | None:
     for key in order.expressions:
         if not isinstance(key, exp.Ordered):
             return None
-        own = key.copy()
-        is_name = isinstance(own.this, exp.Column) and not own.this.table
-        is_all = isinstance(own.this, exp.Var)
-        is_number = isinstance(own.this, exp.Literal) and own.this.is_int
-        if is_number and own.this.this != "1":
+        ordered = key.copy()
+        is_name = isinstance(ordered.this, exp.Column) and not ordered.this.table
+        is_all = isinstance(ordered.this, exp.Var)
+        is_number = isinstance(ordered.this, exp.Literal) and ordered.this.is_int
+        if is_number and ordered.this.this != "1":
             return None  # the query has one column
-        if is_all or is_number or (is_name and folded(own.this.name) == name):
-            own.set("this", value.copy())
-        keys.append(own)
+        if is_all or is_number or (is_name and folded(ordered.this.name) == name):
+            ordered.set("this", value.copy())
+        keys.append(ordered)
     first = exp.Order(this=value.copy(), expressions=keys)
     whole = select.copy()
     for clause in ("order", "limit"):

@@ -68,7 +68,7 @@ def join_windows(draft: Draft) -> Draft:
 
 
 class Reads(Protocol):
-    """What tells which tables an expression reads."""
+    """Function that tells which tables an expression reads."""
 
     def reads(self, term: Term) -> tuple[int, ...]:
         """Return numbers of the tables."""

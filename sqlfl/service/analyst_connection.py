@@ -42,7 +42,7 @@ NOT_AGAIN = (
 )
 
 NO_STUDY = "there is no study"
-"""In a refusal that lasts: to connect again would not help."""
+"""Words of a refusal that lasts: to connect again would not help."""
 
 
 class _Refusal(Error):

@@ -47,7 +47,7 @@ def drop(fed: sqlfl.Federation, models: Iterable[str]) -> None:
 
 @pytest.fixture(scope="module")
 def fitted() -> Iterator[sqlfl.Federation]:
-    """With two models, k of classes and n of numbers, that calls read."""
+    """Open a federation with two models that calls read: k of classes, n of numbers."""
     with in_memory() as airline, in_memory() as meteo:
         airline.execute(FLIGHTS)
         meteo.execute(WEATHER)

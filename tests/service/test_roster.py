@@ -1,4 +1,4 @@
-"""Who may come to a coordinator, by the file of its settings as it is just now."""
+"""Names that may come to a coordinator, by the file of its settings as it is just now."""
 
 from __future__ import annotations
 

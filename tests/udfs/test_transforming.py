@@ -23,7 +23,9 @@ CURVE_OF_X, VALUES_OF_Z, BUCKETS = 1, 5, 6
 
 
 def features() -> tuple[FeatureSpecification, ...]:
-    """Of x and of z a line, a curve and values of their own; buckets of x; and the row's number."""
+    """Make of x and of z a line, a curve and values of their own; buckets of x; and the row's
+    number.
+    """
 
     def made(name: str, column: str, step: FittedStep) -> FeatureSpecification:
         return FeatureSpecification(name, *step.gives, Made(((column, "DOUBLE"),), column, step))
@@ -80,7 +82,9 @@ def encoded(snapshot: Snapshot) -> np.ndarray:
 
 
 def test_curves_are_those_of_the_rows_that_count(database: Open) -> None:
-    """As if the others had never been there; other functions keep their fit."""
+    """Curves are fitted as if the other rows had never been there; other functions keep their
+    fit.
+    """
     snapshot, every = taken(database, table())
     first = transform(snapshot, every)
     assert first is not None
