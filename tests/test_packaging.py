@@ -102,6 +102,8 @@ def run(*command: str | Path, cwd: Path) -> str:
     """The standard output of a command that must succeed."""
     done = subprocess.run(command, cwd=cwd, capture_output=True, text=True)
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    # setuptools' long warning of a folder without __init__.py, which pip passes on
+    assert "would be ignored" not in done.stderr, done.stderr
     return done.stdout
 
 
