@@ -69,10 +69,14 @@ STATEMENTS = (
     ),
     *_QUALITY,
     *("CONTRIBUTIONS", "SKEW", "VALIDATE", "WEIGHTS", "CURVES", "EXPORT", "IMPORT", "COMMENT"),
+    *("CREATE", "USE"),
 )
+_OF_QUERY = ("WHERE", "GROUP BY", "HAVING", "QUALIFY", "ORDER BY", "LIMIT", "JOIN", "UNION")
 _OWNERS = ("GRANT", "REVOKE")
 _OWNER_LISTS = ("POLICIES", "GRANTS", "REQUESTS", "REQUEST", "BUDGETS", "DISCLOSURES")
 """Lists that an owner's database has, and no federation."""
+_OBJECTS = {"CREATE": "MODEL, JOIN or STUDY", "USE": "STUDY or NO STUDY"}
+_NO_TABLES = "run SQL on a party's own connection; a federation has no tables of its own"
 _SQL = (
     "SELECT",
     "WITH",
@@ -135,7 +139,11 @@ class _Reader(Clauses):
         if self.token is not None:
             if self.token.token_type is TokenType.SEMICOLON:
                 raise self.fail("expected one statement, got several", hint="run them one by one")
-            raise self.fail(f"expected the end of the statement, got {self.got()}")
+            within = f"{self.word()} belongs in the query, before its closing parenthesis"
+            raise self.fail(
+                f"expected the end of the statement, got {self.got()}",
+                hint=within if self.word() in _OF_QUERY else None,
+            )
         return read
 
     def _statement(self) -> Statement:
@@ -176,6 +184,11 @@ class _Reader(Clauses):
         if first in readers:
             self.at += 1
             return readers[first]()
+        if first in _OBJECTS:
+            hint = instead(self.tokens[self.at :]) or (_NO_TABLES if first in _SQL else None)
+            self.at += 1
+            what = f"expected {_OBJECTS[first]} after {first}, got {self.got()}"
+            raise self.fail(what, hint=hint)
         if first in _OWNERS:
             raise self.fail(
                 f"{first} is a statement of a table's owner, and not of a federation's",
@@ -184,7 +197,7 @@ class _Reader(Clauses):
         near = nearest(first, STATEMENTS)
         hint = instead(self.tokens[self.at :]) or (f"did you mean {near}?" if near else None)
         if hint is None and first in _SQL:
-            hint = "run SQL on a party's own connection; a federation has no tables of its own"
+            hint = _NO_TABLES
         raise self.fail(
             f"expected a statement ({', '.join(STATEMENTS)}), got {self.got()}", hint=hint
         )

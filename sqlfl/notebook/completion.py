@@ -39,6 +39,7 @@ _CLAUSES: Mapping[str, tuple[str, ...]] = {
 """Clauses after the name of a model, in this order."""
 _MADE = ("TRAIN", "TUNE", "CREATE", "IMPORT")
 """Statements that make a model, whose name is new."""
+_ALSO_MADE = ("JOIN", "STUDY")
 _OF = ("HISTORY", "FEATURES", "WEIGHTS", *(look.upper() for look in ALL))
 _QUERY = ("SELECT", "FROM", "JOIN", "ON", "USING", "WHERE", "AND", "GROUP BY", "UNION ALL", "AS")
 _SOURCES = ("FROM", "JOIN", "TABLE")
@@ -96,7 +97,8 @@ def _likely(statement: list[Token], names: KnownNames, written: str) -> Iterable
         if not words and ANALYZE in explained:
             return REHEARSED
         if not words:
-            planned = (w for w in STATEMENTS if w in _CLAUSES and w not in ("EXPORT", "IMPORT"))
+            others = ("CREATE", "EXPORT", "IMPORT")
+            planned = (w for w in STATEMENTS if w in _CLAUSES and w not in others)
             return [*planned, *([ANALYZE] if start == 1 else [])]
     if not words:
         return STATEMENTS
@@ -107,7 +109,7 @@ def _likely(statement: list[Token], names: KnownNames, written: str) -> Iterable
     if words == [verb] and verb != "CHECK":
         return _objects(verb)
     if last in ("OF", "REPLACE") or words == ["COMMENT", "ON"]:
-        return ("MODEL",)
+        return ("MODEL", *(_ALSO_MADE if verb == "CREATE" else ()))
     if last == "MODEL":
         return ("IF NOT EXISTS",) if verb in _MADE[:3] else names.models
     if last == "USING":
@@ -125,9 +127,12 @@ def _objects(verb: str) -> tuple[str, ...]:
     """Return the words that may follow a verb."""
     if verb == "SHOW":
         return "MODELS", "JOINS", "STUDIES", "TABLES", "PARTIES"
+    if verb == "USE":
+        return "STUDY", "NO STUDY"
     if verb in _OF:
         return ("OF",)
-    return ("MODEL", "OR REPLACE MODEL") if verb in _MADE else ("MODEL",)
+    others = {"CREATE": _ALSO_MADE, "DROP": ("JOIN",)}.get(verb, ())
+    return ("MODEL", *(("OR REPLACE MODEL",) if verb in _MADE else ()), *others)
 
 
 def _inside(words: list[str], opened: list[int], names: KnownNames, written: str) -> Iterable[str]:

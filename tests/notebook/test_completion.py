@@ -72,7 +72,10 @@ def offered(text: str) -> tuple[str, ...]:
         ("DROP MODEL de|", ("delay",)),
         ("EXPORT MODEL delay TO 'fo|", ()),
         ("SHOW MODELS -- and the|", ()),
-        ("CREATE OR REPLACE |", ("MODEL",)),
+        ("CREATE |", ("MODEL", "OR REPLACE MODEL", "JOIN", "STUDY")),
+        ("CREATE OR REPLACE |", ("MODEL", "JOIN", "STUDY")),
+        ("DROP |", ("MODEL", "JOIN")),
+        ("USE |", ("STUDY", "NO STUDY")),
     ],
 )  # fmt: skip
 def test_what_may_follow(text: str, expected: tuple[str, ...]) -> None:
