@@ -627,7 +627,7 @@ class Guard:
         proposal = self._begun(request, ruling)
         run = proposal.run
         self._seen.add(request.run)
-        self._models.add(request.run, proposal.trained)
+        self._models.begin(request.run, proposal.trained)
         if run.every.hours is not None and not within(run.every.hours, dt.datetime.now()):
             raise refusal(f"hours = '{run.every.hours}'")
         if len(self._runs) >= run.every.open_runs:

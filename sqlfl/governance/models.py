@@ -45,6 +45,8 @@ class Models:
         self._records, self._analyst, self._here = records, analyst, here
         self._own: dict[str, TrainedModel] = {}
         """Runs of this session."""
+        self._unrecorded: set[str] = set()
+        """Runs of this session without a record of their models."""
         self._locks: tuple[int, float, Sequence[Lock]] | None = None
         """Number of changes and time when these were read, and they."""
 
@@ -53,6 +55,11 @@ class Models:
         if self._analyst:
             now = dt.datetime.now(dt.UTC)
             self._own[run] = TrainedModel(run, self._analyst, name, frozenset(tables), now)
+
+    def begin(self, run: str, tables: Iterable[Table]) -> None:
+        """Record a run that begins, of whose name no blocks were kept."""
+        self.add(run, tables)
+        self._unrecorded.add(run)
 
     def saved(self, request: ms.Save) -> None:
         """Record that a block of the analyst's run is held under this name."""
@@ -146,6 +153,7 @@ class Models:
     def _note(self, model: TrainedModel) -> None:
         if self._noted(model.run):
             return
+        self._unrecorded.discard(model.run)
         with self._records.writing() as cursor:
             row = (model.run, self._analyst, dt.datetime.now(dt.UTC))
             self._records.insert(cursor, "models", row)
@@ -166,7 +174,7 @@ class Models:
 
     def _forget(self, runs: Collection[str]) -> None:
         """Record that their blocks are gone."""
-        gone = [run for run in runs if self._noted(run)]
+        gone = [run for run in runs if run not in self._unrecorded and self._noted(run)]
         if gone:
             with self._records.writing() as cursor:
                 self._records.rows(
