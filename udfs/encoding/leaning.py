@@ -7,7 +7,7 @@ and their difference of few. This module looks for such a combination.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +19,8 @@ ROUNDING = 1e-12
 """Relative length of a column below which other columns explain it."""
 DEPENDENT = 1e-8
 """Relative length of a combination of columns that others explain."""
+WELL_APART = 1e-6
+"""Least eigenvalue of the correlations of columns from which their products give directions."""
 MAX_COLUMNS = 512
 """Columns that are compared at most, with one for each category."""
 MAX_NUMBERS = 1 << 22
@@ -70,14 +72,23 @@ def leaning(parts: Sequence[Part], copies: Array, least: int) -> int | None:
         return None
     most, limit = least - 1, (least - 0.5) / least
     leverages = design.lengths(basis.weights)
-    order = np.argsort(-leverages, kind="stable")[:MAX_CANDIDATES]
+    order = _largest(leverages, most)
     alike = np.minimum(design.copies[order], most).astype(np.int64)
-    bound = np.repeat(leverages[order[:most]], alike[:most])[:most].sum()
-    if bound <= limit:
+    if np.repeat(leverages[order], alike)[:most].sum() <= limit:
         return None
+    order = _largest(leverages, MAX_CANDIDATES)
+    alike = np.minimum(design.copies[order], most).astype(np.int64)
     directions = np.repeat(design.at(order) @ basis.weights, alike, axis=0)
     found = _concentrated(directions, most, limit)
     return None if found is None else basis.place_of(found)
+
+
+def _largest(values: Float, number: int) -> Array:
+    """Return the places of so many values at most, the largest first."""
+    chosen = np.arange(len(values))
+    if number < len(values):
+        chosen = np.sort(np.argpartition(-values, number)[:number])
+    return np.asarray(chosen[np.argsort(-values[chosen], kind="stable")])
 
 
 def _bounded(parts: Sequence[Part]) -> list[Part]:
@@ -94,59 +105,116 @@ def _bounded(parts: Sequence[Part]) -> list[Part]:
 
 
 class _Design:
-    """Centred columns of all parts, over rows that are there several times."""
+    """Centred columns of all parts, over rows that are there several times. Of categories all but
+    one have a column, which span the same.
+    """
 
     def __init__(self, parts: Sequence[Part], rows: Array, copies: Float) -> None:
         self._rows, self.copies = rows, copies
-        self._parts = parts
-        self.computed = np.repeat([p.computed for p in parts], [p.width for p in parts])
-        self.places = np.repeat([p.place for p in parts], [p.width for p in parts])
-        self._centres = np.concatenate([self._centre(part) for part in parts])
-        self._scales = np.ones(len(self._centres))
-        self._size = max(MAX_NUMBERS // max(len(self._centres), 1), 1)
-        largest = np.zeros(len(self._centres))
-        for start in range(0, len(rows), self._size):
-            largest = np.maximum(largest, np.abs(self._chunk(start)).max(axis=0, initial=0.0))
-        self._scales[largest > 0.0] = largest[largest > 0.0]
+        self._alike = bool((copies == 1.0).all())
+        self._columns = [column for part in parts for column in self._columns_of(part)]
+        self.computed = np.array([column.part.computed for column in self._columns], bool)
+        self.places = np.array([column.part.place for column in self._columns], np.int64)
+        self._size = max(MAX_NUMBERS // max(len(self._columns), 1), 1)
+        self._whole: Float | None = None
+        """All rows, where they are one chunk."""
 
-    def _centre(self, part: Part) -> Float:
+    def _columns_of(self, part: Part) -> list[_Column]:
         values = part.values
         if isinstance(values, Categories):
             sums = np.bincount(values.codes[self._rows], self.copies, len(values.entries))
-            return np.asarray(sums / self.copies.sum())
-        own = values[self._rows]
-        known = np.isfinite(own)
-        weight = self.copies[known].sum()
-        return np.array([own[known] @ self.copies[known] / weight if weight else 0.0])
+            shares = sums / self.copies.sum()
+            most = int(np.argmax(shares)) if len(shares) else -1
+            scales = np.maximum(shares, 1.0 - shares)
+            return [
+                _Column(part, code, share, scale)
+                for code, (share, scale) in enumerate(zip(shares, scales, strict=True))
+                if code != most
+            ]
+        known = values[self._rows]
+        present = np.isfinite(known)
+        copies = self.copies
+        if not present.all():
+            known, copies = known[present], copies[present]
+        weight = copies.sum()
+        centre = known @ copies / weight if weight else 0.0
+        scale = np.abs(known - centre).max(initial=0.0)
+        return [_Column(part, 0, float(centre), float(scale) or 1.0)]
 
-    def at(self, chosen: Array) -> Float:
+    def at(self, chosen: Array | slice) -> Float:
         """Return (n, K): the columns of these rows."""
-        rows, columns = self._rows[chosen], []
-        for part in self._parts:
-            values = part.values
-            if isinstance(values, Categories):
-                columns.append(np.equal.outer(values.codes[rows], np.arange(part.width)))
-            else:
-                columns.append(values[rows][:, None])
-        centred = (np.concatenate(columns, axis=1) - self._centres) / self._scales
-        return np.where(np.isfinite(centred), centred, 0.0)
+        rows = self._rows[chosen]
+        design = np.empty((len(rows), len(self._columns)), order="F")
+        for number, column in enumerate(self._columns):
+            design[:, number] = column.at(rows)
+        return design
 
-    def _chunk(self, start: int) -> Float:
-        return self.at(np.arange(start, min(start + self._size, len(self._rows))))
+    def _chunks(self) -> Iterator[tuple[slice, Float]]:
+        if len(self._rows) <= self._size:
+            if self._whole is None:
+                self._whole = self.at(slice(None))
+            yield slice(None), self._whole
+            return
+        for start in range(0, len(self._rows), self._size):
+            part = slice(start, start + self._size)
+            yield part, self.at(part)
 
     def triangle(self) -> Float:
         """Return (k, K) whose products are those of the columns over all rows."""
-        triangle: Float = np.zeros((0, len(self._centres)))
-        for start in range(0, len(self._rows), self._size):
-            roots = np.sqrt(self.copies[start : start + self._size])[:, None]
-            both = np.concatenate([triangle, self._chunk(start) * roots])
+        triangle = self._root_of_products()
+        if triangle is not None:
+            return triangle
+        triangle = np.zeros((0, len(self._columns)))
+        for part, chunk in self._chunks():
+            both = np.concatenate([triangle, chunk * np.sqrt(self.copies[part])[:, None]])
             triangle = np.asarray(np.linalg.qr(both, mode="r"))
         return triangle
 
+    def _root_of_products(self) -> Float | None:
+        """Return the triangle from the products of the columns, in a part of the time of reflecting
+        the rows; None where other columns nearly explain one, which loses digits.
+        """
+        products = np.zeros((len(self._columns), len(self._columns)))
+        for part, chunk in self._chunks():
+            right = chunk if self._alike else chunk * self.copies[part][:, None]
+            products += chunk.T @ right
+        lengths = np.sqrt(np.diag(products))
+        if not lengths.all():
+            return None
+        unit = products / np.outer(lengths, lengths)
+        if np.linalg.eigvalsh(unit)[0] < WELL_APART:
+            return None
+        return np.asarray(np.linalg.cholesky(unit).T * lengths)
+
     def lengths(self, weights: Float) -> Float:
         """Return (n,): of each row the squared length of the combinations (K, d)."""
-        starts = range(0, len(self._rows), self._size)
-        return np.concatenate([np.square(self._chunk(s) @ weights).sum(axis=1) for s in starts])
+        squares = np.empty(len(self._rows))
+        for part, chunk in self._chunks():
+            combined = chunk @ weights
+            squares[part] = np.einsum("nd,nd->n", combined, combined)
+        return squares
+
+
+@dataclass(frozen=True, eq=False)
+class _Column:
+    """Column of the design: numbers of a part, or the indicator of one of its categories."""
+
+    part: Part
+    code: int
+    centre: float
+    scale: float
+
+    def at(self, rows: Array) -> Float:
+        """Return the column of these rows; 0, which is its mean, where there is no number."""
+        values = self.part.values
+        if isinstance(values, Categories):
+            column: Float = (values.codes[rows] == self.code).astype(np.float64)
+        else:
+            column = values[rows].astype(np.float64)
+        column -= self.centre
+        column /= self.scale
+        column[~np.isfinite(column)] = 0.0
+        return column
 
 
 @dataclass(frozen=True, eq=False)
