@@ -45,15 +45,23 @@ class SlotLimits:
         rows: (a,), rows of a table that each active row stands for.
         """
         columns = None if ratio is None else int(ratio * np.count_nonzero(rows))
-        self._find(run, slot).limits = CellLimits(least, most, columns, rows)
+        state = self._find(run, slot)
+        state.limits, state.passed = CellLimits(least, most, columns, rows), None
 
     def rare(
         self, run: str, slot: int, counted: RowCounts, computed: Collection[int], least: int
     ) -> tuple[str, str] | None:
         """Return a feature with a cell of fewer than `least` rows, and the reason
-        (sqlfl.udfs.encoding.cells).
+        (sqlfl.udfs.encoding.cells). Values that were looked at once are not looked at again.
         """
-        return rare_feature(self._find(run, slot).snapshot, counted, computed, least)
+        state = self._find(run, slot)
+        looked_at = (state.snapshot.fits, frozenset(computed), least)
+        if state.passed == looked_at:
+            return None
+        rare = rare_feature(state.snapshot, counted, computed, least)
+        if rare is None:
+            state.passed = looked_at
+        return rare
 
     def room(self, run: str, slot: int, method: str, configuration: str, most: int) -> StartFacts:
         """Return what training with this configuration does and takes, if a block changes `most`

@@ -115,6 +115,10 @@ class SlotState:
     """
     limits: CellLimits = field(default_factory=CellLimits)
     """What the owner's policies say of cells of values that the client makes."""
+    passed: tuple[int, frozenset[int], int] | None = None
+    """Cells that were found to be large enough: the snapshot's `fits`, places of computed features,
+    and minimum rows. Merging equal rows leaves these cells as they are.
+    """
     noised_statistics: float = 0.0
     """Noise of the measured statistics, relative to their sensitivity; 0 without noise."""
     active: bool = False

@@ -219,6 +219,7 @@ def _held_column(held: HeldRows, feature: FeatureSpecification, place: int) -> V
 
 def _set_features(snapshot: Snapshot, features: tuple[FeatureSpecification, ...]) -> None:
     snapshot.specification = replace(snapshot.specification, features=features)
+    snapshot.fits += 1
 
 
 def _put(

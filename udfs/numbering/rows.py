@@ -49,6 +49,8 @@ class Snapshot(SlotTables):
     """Σ cnt over the active rows."""
     fragments: tuple[str, ...] = ()
     """SQL, in the order of the specification's."""
+    fits: int = 0
+    """Number of times that TRANSFORM has replaced values of features."""
     draws: bytes = field(default=b"", repr=False)
     """The client's own key for draws from a row's content; empty without draws."""
     _numbering: Numbering | None = field(default=None, repr=False)
