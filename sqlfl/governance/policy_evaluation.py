@@ -58,8 +58,8 @@ def check_words(request: Request) -> None:
         )
 
 
-def refusal(rule: str) -> PolicyError:
-    return PolicyError(has(rule), hint=ASK)
+def refusal(rule: str, hint: str = ASK) -> PolicyError:
+    return PolicyError(has(rule), hint=hint)
 
 
 def has(rule: str) -> str:

@@ -22,7 +22,7 @@ from sqlfl.governance.scopes import Table
 from sqlfl.messages.disclosed import ROUNDS
 from sqlfl.models.kinds import ANY_CLASSES, kind_of
 from sqlfl.options.policies import SECURE_SUM, TrainingPolicy, modes, written_size
-from sqlfl.udfs.encoding.cells import RowCounts
+from sqlfl.udfs.encoding.cells import OTHERWISE, RowCounts
 from sqlfl.udfs.sql import Connection
 
 Serve: TypeAlias = Callable[[ms.Message], ms.Message]
@@ -420,7 +420,8 @@ class GovernedRun:
         rare = self._slots.rare(request.run, request.slot, counted, computed, rules.min_cell)
         if rare is not None:
             name, why = rare
-            raise refusal(f"min_cell = {rules.min_cell}, of values of features: of {name}, {why}")
+            rule = f"min_cell = {rules.min_cell}, of values of features: of {name}, {why}"
+            raise refusal(rule, hint=OTHERWISE[why])
 
     def _joined(self, slot: int) -> int:
         """Return the number of rows, without the one that is nobody's."""
@@ -450,7 +451,8 @@ def _check_classes(reply: ms.Labels, counted: RowCounts, rules: TrainingPolicy) 
         return
     why = counted.rare(reply.codes.astype(np.int64), rules.min_cell)
     if why is not None:
-        raise refusal(f"min_cell = {rules.min_cell}, of classes of the target: {why}")
+        rule = f"min_cell = {rules.min_cell}, of classes of the target: {why}"
+        raise refusal(rule, hint="join rare classes by CASE; or leave their rows out by WHERE")
 
 
 def _beyond(what: str) -> PolicyError:

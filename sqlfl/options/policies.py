@@ -120,8 +120,9 @@ class TrainingPolicy:
         "minimum number of joined rows of the table for each class of the target, each category of "
         "a feature, each value of a feature with two values, and its NULLs and the others if there "
         "are any; also for joined rows without a partner, if no other rows have the value that "
-        "they take. Of a computed feature, the rows with rare values (of fewer rows than this) "
-        "must together be as many, and its values must not depend on fewer rows",
+        "they take. Of a computed feature of at most 40 values, the rows with rare ones (of fewer "
+        "rows than this) must together be as many, and the values of no computed feature may "
+        "depend on fewer rows",
     )
     min_difference: int | None = option(
         integer(2),

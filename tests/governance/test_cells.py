@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from typing import Any
 
 import duckdb
 import numpy as np
@@ -12,7 +13,15 @@ import pytest
 
 import sqlfl
 from sqlfl.base.errors import PolicyError
-from sqlfl.udfs.encoding.cells import UNMATCHED, VALUE, RowCounts
+from sqlfl.party import limits
+from sqlfl.udfs.encoding.cells import (
+    LEANING,
+    OTHERWISE,
+    UNMATCHED,
+    VALUE,
+    RowCounts,
+    rare_feature,
+)
 from tests.governance.clinic import PATIENTS, TESTS, ruled
 from tests.open_databases import in_memory
 
@@ -276,3 +285,60 @@ def test_features_that_differ_for_few_rows(name: str, statement: str) -> None:
         if name != "one row in both":
             fed.sql(text(0.5, 0.7))
             fed.sql(text(0.5, 0.5))
+
+
+@pytest.mark.parametrize("statement", ["TRAIN", "TUNE"])
+def test_cells_are_looked_at_once(
+    parties: Parties, monkeypatch: pytest.MonkeyPatch, statement: str
+) -> None:
+    """They are asked for where equal rows are merged, and each time that training starts."""
+    looks = []
+
+    def looked(*given: Any) -> tuple[str, str] | None:
+        looks.append(given)
+        return rare_feature(*given)
+
+    monkeypatch.setattr(limits, "rare_feature", looked)
+    text = TRAIN.format("p.level * p.num AS level", LEFT.replace("LEFT ", ""))
+    if statement == "TUNE":
+        options = "TARGET y WITH (folds = 3, l2 = [0.1, 1])"
+        text = text.replace("TRAIN", "TUNE").replace("TARGET y", options)
+    assert said(parties, text) == ""
+    assert len(looks) == 1
+
+
+AMOUNTS = """CREATE TABLE amounts AS SELECT i AS k, i // 12 AS age, i % 7 AS visits,
+  CASE WHEN i < 3 THEN 99 ELSE i % 9 END AS rare FROM range(600) AS r(i)
+  UNION ALL SELECT 600 + i, 50, 0, 0 FROM range(4) AS r(i)"""
+
+
+@pytest.mark.parametrize(
+    ("column", "why"),
+    [
+        ("a.age * 2 AS age2", ""),  # 51 values, one of four rows
+        ("CASE WHEN a.visits < 4 THEN a.age ELSE 0 END AS young", ""),
+        ("a.rare * 2 AS rare2", LEANING),
+        ("least(a.rare, 8) AS rare2", ""),
+        ("CASE WHEN a.age > 49 THEN 9 WHEN a.age > 20 THEN 1 ELSE 0 END AS third", LEANING),
+        ("a.age > 49 AS old", VALUE),
+        ("'a' || a.rare AS rare2", VALUE),
+    ],
+)
+def test_rare_numbers_are_no_cells_where_there_are_many(
+    parties: Parties, column: str, why: str
+) -> None:
+    shop, bank = parties
+    bank.execute(AMOUNTS)
+    ruled(bank, "min_cell = 5", "GRANT TRAIN (*), JOIN (k) ON amounts TO 'acme' UNDER r")
+    with sqlfl.connect(analyst="acme", progress=False) as fed:
+        fed.attach("shop", shop)
+        fed.attach("bank", bank)
+        text = TRAIN.format(column, "shop.visits v JOIN bank.amounts a ON v.id = a.k")
+        if not why:
+            fed.sql(text)
+            return
+        with pytest.raises(PolicyError) as refused:
+            fed.sql(text)
+    name = column.split(" AS ")[-1]
+    assert refused.value.message.endswith(f"min_cell = 5, of values of features: of {name}, {why}")
+    assert refused.value.hint == OTHERWISE[why]

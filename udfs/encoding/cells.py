@@ -17,8 +17,22 @@ from sqlfl.udfs.numbering.rows import Snapshot
 
 VALUE = "too few have one of its values, or NULL"
 UNMATCHED = "too few find no partner in the join"
-LEANING = "it is computed, and tells of too few"
+LEANING = "it is computed, and by itself or with other features tells of too few"
 TOO_MANY = "it is computed, and has too many values for their rows to be compared"
+OTHERWISE = {
+    VALUE: "join rare values, by CASE, coalesce(x, 0), least(x, 9), or by one_hot(x, max => 10) "
+    "in TRANSFORM; or leave the feature out",
+    UNMATCHED: "JOIN in place of LEFT JOIN leaves out rows without a partner; or leave the feature "
+    "out",
+    LEANING: "bound what few rows have, as least(x, 100) and ln(x + 1) do; take bounds and "
+    "classes with more rows between them; or leave the feature out",
+    TOO_MANY: "join values into fewer, or leave the feature out",
+}
+"""Advice to whoever wrote the query, by the reason."""
+MANY_VALUES = 40
+"""Distinct numbers of a computed feature beyond which rare ones are no cell: single amounts and
+ages are rare where there are many, and a little noise makes as many of any few.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,9 +80,9 @@ def rare_feature(
     """The name of the first feature with a cell of fewer than `least` rows, and the reason.
 
     Cells are the rows of a category, of either of two values, and those where a feature is NULL.
-    `computed`: the places of features that are made of columns. None of their numbers may be rare,
-    or at least `least` rows have rare ones; and together with the other features they tell of no
-    fewer rows (`leaning`).
+    `computed`: the places of features that are made of columns. If they have few numbers, none of
+    these may be rare, or at least `least` rows have rare ones; and together with the other
+    features they tell of no fewer rows (`leaning`).
     """
     parts: list[Part] = []
     features = snapshot.specification.features
@@ -123,21 +137,39 @@ def _of_few(parts: Sequence[Part], copies: Array, least: int) -> int | None:
     for part in parts:
         if not part.computed or isinstance(part.values, Categories):
             continue
-        known = np.isfinite(part.values)
-        codes = np.unique(part.values[known], return_inverse=True)[1]
-        rows = np.bincount(codes, copies[known])
-        if 0 < rows[rows < least].sum() < least:
+        known = np.isfinite(part.values) & (copies > 0)
+        rows = _rows_of_values(part.values[known], copies[known])
+        if len(rows) <= MANY_VALUES and 0 < rows[rows < least].sum() < least:
             return part.place
     return None
+
+
+def _rows_of_values(values: Float, copies: Array) -> Array:
+    """Return how many rows have each of the values."""
+    order = None if (copies == 1).all() else np.argsort(values, kind="stable")
+    ordered = np.sort(values) if order is None else values[order]
+    starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]][: len(ordered)])
+    if order is None:
+        return np.diff(starts, append=len(ordered))
+    return np.add.reduceat(copies[order], starts) if len(starts) else copies[:0]
 
 
 def _cells(values: Float, counted: RowCounts) -> Iterator[Array]:
     gone = np.isnan(values)
     yield from _gaps(gone)
     for known in (~gone, ~gone & (counted.own > 0)):
-        distinct = np.unique(values[known])
-        if len(distinct) == 2:
-            yield np.where(known, values == distinct[1], -1)
+        larger = _larger_of_two(values[known])
+        if larger is not None:
+            yield np.where(known, values == larger, -1)
+
+
+def _larger_of_two(values: Float) -> float | None:
+    """Return the larger one of the two values that there are; None where there are not two."""
+    if not len(values):
+        return None
+    least, most = values.min(), values.max()
+    two = least < most and ((values == least) | (values == most)).all()
+    return float(most) if two else None
 
 
 def _gaps(gone: Array) -> Iterator[Array]:
