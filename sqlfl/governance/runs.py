@@ -452,7 +452,7 @@ def _check_classes(reply: ms.Labels, counted: RowCounts, rules: TrainingPolicy) 
     why = counted.rare(reply.codes.astype(np.int64), rules.min_cell)
     if why is not None:
         rule = f"min_cell = {rules.min_cell}, of classes of the target: {why}"
-        raise refusal(rule, hint="join rare classes by CASE; or leave their rows out by WHERE")
+        raise refusal(rule, hint="join rare classes by CASE; or leave them out by WHERE")
 
 
 def _beyond(what: str) -> PolicyError:
