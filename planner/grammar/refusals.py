@@ -50,6 +50,8 @@ class Refusal:
     hint: str
     of_rows: bool = False
     """It is an item of FROM that is no party's table."""
+    of_join: bool = False
+    """Reading FROM decides, as the join may be of two parties."""
 
 
 _UNNEST = (
@@ -63,19 +65,6 @@ INSIDE = (
 _BESIDE = (
     "put it beside one party's table in a derived table: "
     "FROM (SELECT ... FROM party.table, unnest(list) AS u(element)) AS t JOIN ..."
-)
-
-_BY_DAYS = (
-    "give each row of b the days until its next one, and join on the day: JOIN (SELECT key, x, "
-    "unnest(range(day, least(next, day + 90), INTERVAL 1 DAY))::DATE AS valid FROM (SELECT key, "
-    "x, day, lead(day, 1, day + 90) OVER (PARTITION BY key ORDER BY day) AS next FROM "
-    "party.table)) AS b ON b.key = a.key AND b.valid = a.day; or join all rows of some days, b.day "
-    "BETWEEN a.day - 7 AND a.day"
-)
-_OUTSIDE = (
-    "write its condition in ON: JOIN party.table AS u ON u.key = t.key; a value of many rows may "
-    "be a column: (SELECT u.x FROM party.table AS u WHERE u.key = t.key ORDER BY u.day DESC LIMIT "
-    "1), (SELECT avg(u.x) FROM party.table AS u WHERE u.key = t.key)"
 )
 
 HINTS = {
@@ -163,16 +152,14 @@ def _joins(select: exp.Query) -> Iterator[Refusal]:
     for join in joins_of(select):
         refusal = _join(join)
         if refusal is not None:
-            yield Refusal(
-                refusal[0], join.this if join.this.find(exp.Identifier) else join, refusal[1]
-            )
+            place = join.this if join.this.find(exp.Identifier) else join
+            yield Refusal(refusal[0], place, refusal[1], of_join=join.method.upper() == "ASOF")
     for item in items_of(select):
         odd = {key for key, value in item.args.items() if value} - _PLAIN_TABLE
         if isinstance(item, exp.Table) and odd:
             yield Refusal(f"{min(odd).upper()} of a table", item, INSIDE)
         if isinstance(item, exp.Lateral):
-            of_tables = any(table.db for table in item.find_all(exp.Table))
-            yield Refusal("LATERAL", item, _OUTSIDE if of_tables else _BESIDE)
+            yield Refusal("LATERAL", item, _BESIDE, of_join=True)
         elif isinstance(item, exp.Unnest | exp.Values) or (
             isinstance(item, exp.Table) and isinstance(item.this, exp.Func)
         ):
@@ -195,7 +182,7 @@ def _join(join: exp.Join) -> tuple[str, str] | None:
     if kind == "ANTI" or side == "ANTI":
         return "ANTI JOIN", "mark the rows to leave out in their own database, and filter on that"
     if method == "ASOF":
-        return "ASOF JOIN", _BY_DAYS
+        return "ASOF JOIN", INSIDE
     if method == "POSITIONAL":
         return "POSITIONAL JOIN", "join on an equality of columns"
     if kind not in ("", "INNER", "CROSS", "OUTER") or method not in ("", "NATURAL"):

@@ -11,7 +11,7 @@ from dataclasses import replace
 from sqlglot import exp
 
 from sqlfl.base.errors import PlanError
-from sqlfl.contract.fragment_columns import GROUP_KEY
+from sqlfl.contract.fragment_columns import GROUP_KEY, RESERVED
 from sqlfl.contract.schema import Catalog, Client, folded
 from sqlfl.planner.grammar import build
 from sqlfl.planner.grammar.parsing import is_from, items_of, joins_of, unions_of
@@ -27,6 +27,7 @@ from sqlfl.planner.grammar.spans import plan_error, span_of
 from sqlfl.planner.grammar.trees import nodes
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query import emit
+from sqlfl.planner.query.asof import AsofJoins
 from sqlfl.planner.query.clock import Clock
 from sqlfl.planner.query.cohorts import Cohorts, without_semi_joins
 from sqlfl.planner.query.collations import is_bytewise
@@ -37,6 +38,7 @@ from sqlfl.planner.query.dotted_names import chain_of
 from sqlfl.planner.query.equalities import conjuncts, equality
 from sqlfl.planner.query.groups import is_grouped
 from sqlfl.planner.query.joins import Joiner, State, renamed
+from sqlfl.planner.query.laterals import Laterals, in_turn, is_lateral
 from sqlfl.planner.query.names import CatalogTables
 from sqlfl.planner.query.nulls import TYPES, typed
 from sqlfl.planner.query.push import Pusher
@@ -78,6 +80,8 @@ class Binder:
         """Terms over several relations that must be one value per row."""
         self.sources = Sources(self.pusher, sql)
         self.remarks: list[str] = []
+        self.laterals = Laterals(self.sources, self._aggregates)
+        self.asof = AsofJoins(self.sources, catalog, self.joiner, self.remarks)
 
     def bind(
         self, query: exp.Query, environment: Environment | None = None, derived: bool = False
@@ -123,7 +127,12 @@ class Binder:
         Raise PlanError if neither is possible.
         """
         found = [*refusals(query)]
-        others = [r for r in found if not (r.of_rows and self._is_constant(_alone(r.node), known))]
+        others = [
+            r
+            for r in found
+            if not (is_lateral(r.node) or r.of_join)
+            and not (r.of_rows and self._is_constant(_alone(r.node), known))
+        ]
         blocker = next(iter(others), None) or self._distinct_union(query)
         outer = has_outer_join(query)
         hinted = isinstance(query, exp.Select) and has_hints(query)
@@ -316,10 +325,7 @@ class Binder:
         outputs: list[Output] = []
         written: list[tuple[str, Term]] = []
         closed: set[str] = set()
-        cohorts = Cohorts(self.pusher, self.sql, known, self._from, self._derived, self.remarks)
-        aggregates = CorrelatedAggregates(
-            self.sources, self.catalog, known, self._from, cohorts, self.remarks
-        )
+        aggregates = self._aggregates(known)
         for place, projection in enumerate(select.expressions):
             later = frozenset(folded(p.alias) for p in select.expressions[place:] if p.alias)
             named = scope.with_aliases(written, later, frozenset(closed))
@@ -330,7 +336,7 @@ class Binder:
             term = self.pusher.term(value, named, known)
             if term.span is None:
                 term = replace(term, span=span_of(projection, self.sql))
-            name = projection.alias or _derived_name(projection)
+            name = projection.alias or _derived_name(projection, named)
             outputs.append(Output(name, term))
             if projection.alias:
                 written.append((name, term))
@@ -340,7 +346,7 @@ class Binder:
         rest = None if where is None else aggregates.condition(where.this, state, named)
         state = aggregates.joined(state)
         if rest is not None:
-            state, rest = cohorts.taken(rest, state, named)
+            state, rest = aggregates.cohorts.taken(rest, state, named)
         tree = state.tree
         if rest is not None:
             condition = self.pusher.term(rest, named, known)
@@ -353,6 +359,12 @@ class Binder:
         self.claims += several
         block = DraftBlock(relations, tree, tuple(outputs), state.items, span)
         return replace(block, sorted_by=sorted_by)
+
+    def _aggregates(self, known: Environment) -> CorrelatedAggregates:
+        cohorts = Cohorts(self.pusher, self.sql, known, self._from, self._derived, self.remarks)
+        return CorrelatedAggregates(
+            self.sources, self.catalog, known, self._from, cohorts, self.remarks
+        )
 
     # -- functions ---------------------------------------------------------------------------------
 
@@ -409,9 +421,15 @@ class Binder:
         """Read FROM. `outer` is the FROM before the parentheses around this one; `where` is the
         condition after it.
         """
+        joins = list(in_turn(joins))
         homes = self._homes(first, joins, known, where)
         states = self._placed(first, homes, known, outer)
         for place, join in enumerate(joins):
+            lateral = id(join.this) not in homes and is_lateral(join.this)
+            if lateral or join.method.upper() == "ASOF":
+                whole = self._so_far(states, first, joins[: place + 1], known)
+                states = whole or self._beside(states, join, known, outer, where)
+                continue
             if join.side.upper() == "FULL":
                 self._refuse_unstable([first, *(j.this for j in joins[: place + 1])], known)
             own = any(joins_of(join.this))  # their ON may name earlier tables
@@ -433,6 +451,52 @@ class Binder:
                     )
             states = joined
         return states
+
+    def _so_far(
+        self, states: list[State], first: exp.Expr, joins: list[exp.Join], known: Environment
+    ) -> list[State]:
+        """Return the joins so far as one query of the client that has all of their tables; none if
+        there are several, or a column is joined by its name.
+        """
+        query = exp.select("*").from_(first.copy())
+        query.set("joins", [join.copy() for join in joins])
+        client = self.pusher.only_client(query, known)
+        by_name = any(j.args.get("using") or j.method.upper() == "NATURAL" for j in joins_of(query))
+        if client is None or by_name or len(states) != 1 or joins[-1].method.upper() != "ASOF":
+            return []
+        items = (*states[0].items, *self._item(joins[-1].this, known, None)[0].items)
+        named = [(item, name) for item in items for name, _ in item.columns]
+        if len({folded(item.name) for item in items}) < len(items):
+            return []
+        shown = [exp.column(name, table=item.name, quoted=True) for item, name in named]
+        query.set("expressions", [exp.alias_(c, f"{RESERVED}c{n}") for n, c in enumerate(shown)])
+        block = self.sources.whole(query, known, client)
+        terms = iter([output.term for output in block.outputs])
+        items = tuple(
+            replace(item, columns=tuple((n, next(terms)) for n, _ in item.columns), hidden=())
+            for item in items
+        )
+        relation = replace(block.relations[0], name=items[0].name)
+        return [State((relation,), block.tree, items)]
+
+    def _beside(
+        self,
+        states: list[State],
+        join: exp.Join,
+        known: Environment,
+        outer: Scope | None,
+        where: exp.Expr | None,
+    ) -> list[State]:
+        """Join an item that reads the tables before it, or by ASOF."""
+        if join.method.upper() == "ASOF":
+            rights = self._item(join.this, known, outer)
+            self.joiner.check(states, rights, join)
+            return [
+                self.asof.joined(state, right, join, known, outer, where)
+                for state in states
+                for right in rights
+            ]
+        return [self.laterals.joined(state, join, known, outer) for state in states]
 
     def _refuse_unstable(self, items: list[exp.Expr], known: Environment) -> None:
         """A FULL JOIN reads both of its sides twice."""
@@ -625,7 +689,9 @@ def _united(name: str, id_: str, branches: list[ClientBranch]) -> exp.Column:
     return united if None in types else typed(united, dict.fromkeys(t for ts in types for t in ts))
 
 
-def _derived_name(projection: exp.Expr) -> str:
+def _derived_name(projection: exp.Expr, scope: Scope) -> str:
+    if isinstance(projection, exp.PositionalColumn):
+        return scope.name_at(int(projection.this.name))
     chain = chain_of(projection.unnest())
     if chain is not None and not chain.is_method:
         return chain.parts[-1]

@@ -181,7 +181,7 @@ class CorrelatedAggregates:
         self._known, self._read, self._catalog = known, read, catalog
         self._draft = Draft(exp.select(), sources.sql, catalog, None, (), False)
         self._found: dict[tuple[object, ...], _Grouped] = {}
-        self._cohorts, self._present = cohorts, list[Presence]()
+        self.cohorts, self._present = cohorts, list[Presence]()
         self._remarks = remarks
 
     def condition(self, node: exp.Expr, state: State, scope: Scope) -> exp.Expr:
@@ -275,7 +275,7 @@ class CorrelatedAggregates:
         except PlanError:
             return None
         if several and not self._has_windows(exists, state, scope):
-            found = self._cohorts.presence(exists, scope)
+            found = self.cohorts.presence(exists, scope)
             if found is None:
                 return None
             self._present.append(found[1])

@@ -149,6 +149,10 @@ class Scope:
             )
         return columns[position - 1].expression.copy()
 
+    def name_at(self, position: int) -> str:
+        """Return the name of a column of FROM that `at` finds."""
+        return [name for item in self.items for name, _ in item.columns][position - 1]
+
     def named(self, words: Sequence[str]) -> list[int]:
         """Places of the items that go by the words, `alias` or the end of `party.schema.table`."""
         wanted = tuple(folded(word) for word in words)

@@ -14,6 +14,7 @@ from sqlglot import exp
 from sqlfl.contract.schema import folded
 from sqlfl.planner.query import emit
 from sqlfl.planner.query.relations import (
+    UNLIKE,
     ClientBranch,
     DraftBlock,
     DraftRelation,
@@ -94,4 +95,6 @@ def _branch(
     source = Source(id_, item, relation.name, path, None, names, others, copies=True)
     keys = [*branch.columns, *((relation.ids[0], name) for _, name in terms)]
     columns: dict[tuple[str, str], exp.Expr] = {key: column(key[1], id_) for key in keys}
+    for key, expression in branch.columns.items():
+        columns[key].meta[UNLIKE] = bool(expression.meta_get(UNLIKE))
     return ClientBranch(branch.client, (source,), columns)

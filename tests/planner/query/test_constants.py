@@ -84,7 +84,7 @@ def test_constants_go_to_a_party_that_they_are_joined_with(catalog: DatabaseCata
     [
         "SELECT v.x FROM (VALUES (1)) v(x)",
         "SELECT o.amount, u.x FROM shop.orders o JOIN north.visits n ON n.person = o.id, "
-        "unnest(o.vector) u(x)",
+        "unnest([o.id, n.cost]) u(x)",
         "SELECT o.amount, v.x FROM shop.orders o JOIN north.visits n ON n.person = o.id "
         "POSITIONAL JOIN (VALUES (1)) v(x)",
     ],

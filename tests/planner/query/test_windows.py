@@ -113,25 +113,6 @@ def test_infinite_days_are_near_themselves_alone() -> None:
         assert planned_rows(plan(catalog, query), catalog.databases) == expected, query
 
 
-def test_rows_by_the_day_that_they_are_valid_on_are_those_of_an_asof_join(
-    catalog: DatabaseCatalog, central: duckdb.DuckDBPyConnection
-) -> None:
-    """The form that the refusal of ASOF JOIN names."""
-    days = """(SELECT 'Bonn' AS city, DATE '2023-12-28' + 2 * unnest(range(9))::INTEGER AS day
-      FROM shop.orders) AS c"""
-    recipe = f"""SELECT c.day::VARCHAR AS d, w.temp FROM {days} LEFT JOIN (
-        SELECT city, temp, unnest(range(day, least(next, day + 5), INTERVAL 1 DAY))::DATE AS valid
-        FROM (SELECT city, temp, day,
-            lead(day, 1, day + 5) OVER (PARTITION BY city ORDER BY day) AS next
-          FROM register.weather)
-      ) AS w ON w.city = c.city AND w.valid = c.day"""
-    asof = f"""SELECT c.day::VARCHAR AS d, w.temp FROM {days} ASOF LEFT JOIN register.weather w
-      ON w.city = c.city AND c.day >= w.day AND c.day - w.day < 5"""
-    expected = ordered(central.execute(asof).fetchall())
-    assert planned_rows(plan(catalog, recipe), catalog.databases) == expected
-    assert 1 < len({row[1] for row in expected}) < len(expected)
-
-
 @pytest.mark.parametrize(
     "condition",
     [

@@ -1,0 +1,274 @@
+"""Items of FROM that read the tables before them: `unnest(t.list)`, `range(t.a, t.b)`, LATERAL.
+
+A list repeats the rows of its own table, once for each element. A LATERAL subquery of one row
+becomes columns: expressions without FROM, aggregates over rows with an equal key, or the first row
+in an order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from sqlglot import exp
+
+from sqlfl.base.errors import PlanError
+from sqlfl.contract.schema import folded
+from sqlfl.planner.grammar.parsing import COMMA
+from sqlfl.planner.grammar.refusals import function_name, is_aggregate, own_nodes
+from sqlfl.planner.grammar.spans import plan_error, span_of
+from sqlfl.planner.query.columns import distinct
+from sqlfl.planner.query.correlated import CorrelatedAggregates
+from sqlfl.planner.query.ctes import Environment
+from sqlfl.planner.query.joins import State
+from sqlfl.planner.query.relations import DraftBlock, Item, Term, ids_of
+from sqlfl.planner.query.scalars import has_calls
+from sqlfl.planner.query.scopes import Scope
+from sqlfl.planner.query.several import with_rows
+from sqlfl.planner.query.sources import Sources
+from sqlfl.planner.query.windows import system_call
+
+_SERIES = ("range", "generate_series")
+_AGGREGATED = frozenset(("with_", "expressions", "from_", "joins", "where", "having"))
+_FIRST = frozenset(("with_", "expressions", "from_", "joins", "where", "order", "limit"))
+_HINT = (
+    "a list of one table is taken, FROM party.table AS t, unnest(t.list) AS u(x), and so is a "
+    "subquery of one row: LEFT JOIN LATERAL (SELECT avg(u.x) AS x FROM party.table AS u WHERE "
+    "u.key = t.key) AS q ON true; for several rows write the condition in ON: JOIN party.table AS "
+    "u ON u.key = t.key"
+)
+
+
+def is_lateral(item: object) -> bool:
+    """Return whether an item of FROM may read columns of the items before it."""
+    if isinstance(item, exp.Lateral):
+        return True
+    return _rows_of(item) is not None and item.find(exp.Column) is not None  # type: ignore[attr-defined]
+
+
+def _rows_of(item: object) -> exp.Expr | None:
+    """Return the list whose elements are the rows of an item; None for other items."""
+    inner = item.this if isinstance(item, exp.Lateral) else item
+    if isinstance(inner, exp.Unnest):
+        plain = len(inner.expressions) == 1 and not inner.args.get("offset")
+        return inner.expressions[0] if plain else None
+    if isinstance(inner, exp.Table) and not inner.db:
+        inner = inner.this
+        if isinstance(inner, exp.Anonymous) and function_name(inner) in _SERIES:
+            return inner
+    return None
+
+
+def _call(item: exp.Expr) -> str:
+    """Return the name of the function that an item calls; of others none."""
+    inner = item.this if isinstance(item, exp.Lateral) else item
+    if isinstance(inner, exp.Unnest):
+        return "unnest"
+    is_call = isinstance(inner, exp.Table) and isinstance(inner.this, exp.Anonymous)
+    return function_name(inner.this) if is_call else ""
+
+
+def in_turn(joins: Iterable[exp.Join]) -> Iterator[exp.Join]:
+    """Yield the joins, those that hang on a list or LATERAL after it: `a, unnest(a.l) u JOIN b` is
+    `a CROSS JOIN unnest(a.l) u JOIN b`, where no column is joined by its name.
+    """
+    for join in joins:
+        item, nested = _alone(join.this)
+        if not nested or not is_lateral(item) or any(map(_is_by_name, nested)):
+            yield join
+            continue
+        alone = join.copy()
+        alone.set("this", item)
+        alone.meta[COMMA] = join.meta_get(COMMA)
+        yield alone
+        yield from in_turn(nested)
+
+
+def _alone(item: exp.Expr) -> tuple[exp.Expr, list[exp.Join]]:
+    """Return an item of FROM without the joins that a comma before it has put into parentheses."""
+    inner = item.this if isinstance(item, exp.Subquery) and not item.alias else None
+    if not isinstance(inner, exp.Table) or not inner.args.get("joins"):
+        return item, []
+    bare = inner.copy()
+    bare.set("joins", None)
+    return (bare.this if isinstance(bare.this, exp.UDTF) else bare), inner.args["joins"]
+
+
+def _is_by_name(join: exp.Join) -> bool:
+    """Return whether the join has another meaning beside more tables on its left."""
+    return bool(join.side.upper() in ("RIGHT", "FULL") or join.method or join.args.get("using"))
+
+
+@dataclass(frozen=True)
+class Laterals:
+    """Joins of items that read the tables before them."""
+
+    sources: Sources
+    aggregates: Callable[[Environment], CorrelatedAggregates]
+    """Factory of what takes correlated aggregates out of expressions."""
+
+    @property
+    def sql(self) -> str:
+        return self.sources.sql
+
+    def joined(
+        self, state: State, join: exp.Join, known: Environment, outer: Scope | None
+    ) -> State:
+        """Return the joins with the item. Raise PlanError if it is of another form."""
+        item = join.this
+        on = join.args.get("on")
+        is_left = join.side.upper() == "LEFT"
+        always = on is None or (isinstance(on.unnest(), exp.Boolean) and on.unnest().this)
+        plain = join.kind.upper() in ("", "INNER", "CROSS", "OUTER") and not join.method
+        bare = on is None and not (join.kind.upper() == "CROSS" or join.meta_get(COMMA))
+        if not plain or bare or join.args.get("using") or item.args.get("joins"):
+            raise self._refused(item)
+        if join.side and not (is_left and always):
+            raise self._refused(item)
+        state, names, terms = self._columns(state, item, known, outer, is_left)
+        shown = tuple(zip(self._named(item, names), terms, strict=True))
+        call = _call(item)
+        hidden = ((call, terms[0]),) if call and not item.alias_column_names else ()
+        added = Item(item.alias or call, shown, hidden=hidden)
+        state = replace(state, items=(*state.items, added))
+        if on is not None and not always:
+            condition = self.sources.pusher.term(on, state.scope(self.sql, outer), known)
+            conditions = (*state.tree.conditions, condition)
+            state = replace(state, tree=replace(state.tree, conditions=conditions))
+        return state
+
+    def _columns(
+        self,
+        state: State,
+        item: exp.Expr,
+        known: Environment,
+        outer: Scope | None,
+        is_left: bool,
+    ) -> tuple[State, list[str], list[Term]]:
+        """Return the joins with what the item reads, and names and meanings of its columns."""
+        name = item.alias or _call(item)
+        rows = _rows_of(item)
+        select = item.this.this if isinstance(item.this, exp.Subquery) else None
+        if rows is None and isinstance(select, exp.Select) and not select.args.get("from_"):
+            rows, name = self._unnested(select) or (None, name)
+        if rows is not None:
+            if is_left:
+                raise self._refused(item)
+            state, term = self._repeated(state, rows, item, known, outer)
+            return state, [name], [term]
+        if not isinstance(select, exp.Select) or item.this.args.get("with_"):
+            raise self._refused(item)
+        aggregates = self.aggregates(known)
+        scope = state.scope(self.sql, outer)
+        names = [p.alias or p.name for p in select.expressions]
+        terms = []
+        for value in self._values(select, item, is_left):
+            taken = aggregates.replaced(value, state, scope)
+            term = self.sources.pusher.term(taken, scope, known)
+            terms.append(replace(term, span=term.span or span_of(item, self.sql)))
+        return aggregates.joined(state), names, terms
+
+    def _unnested(self, select: exp.Select) -> tuple[exp.Expr, str] | None:
+        """Return the list and the name of `SELECT unnest(list) AS name`."""
+        if {key for key, value in select.args.items() if value} != {"expressions"}:
+            return None
+        (shown, *others) = select.expressions
+        value = shown.unalias()
+        if others or not isinstance(value, exp.Explode) or value.expressions:
+            return None
+        return value.this, shown.alias or "unnest"
+
+    def _repeated(
+        self, state: State, rows: exp.Expr, item: exp.Expr, known: Environment, outer: Scope | None
+    ) -> tuple[State, Term]:
+        """Return the joins with a row of the list's table for each of its elements."""
+        span = span_of(item, self.sql)
+        term = self.sources.pusher.term(rows, state.scope(self.sql, outer), known)
+        block = DraftBlock(state.relations, state.tree, ())
+        inside = ids_of(term) <= {id_ for relation in state.relations for id_ in relation.ids}
+        read = block.reads(term) if inside else ()
+        if len(read) != 1 or read[0] in block.optional:
+            raise self._refused(item)
+        call = Term(system_call("unnest", term.expression), span)
+        block, (element,) = with_rows(block, read[0], [call], self.sources.fresh)
+        return replace(state, relations=block.relations), Term(element, span)
+
+    def _values(self, select: exp.Select, item: exp.Expr, is_left: bool) -> Iterator[exp.Expr]:
+        """Yield the columns of a subquery of one row, as expressions beside the tables before."""
+        given = {key for key, value in select.args.items() if value}
+        shown = [projection.unalias() for projection in select.expressions]
+        if not all(map(_is_one_column, shown)):
+            raise self._refused(item)
+        if given == {"expressions"}:
+            if any(map(has_calls, shown)) or any(value.find(exp.Query) for value in shown):
+                raise self._refused(item)
+            yield from (value.copy() for value in shown)
+            return
+        aggregated = all(any(map(is_aggregate, own_nodes(value))) for value in shown)
+        if given <= _AGGREGATED and aggregated and (is_left or "having" not in given):
+            for projection in select.expressions:
+                yield _of(select, projection)
+            return
+        if not (given <= _FIRST and {"order", "limit"} <= given and is_left):
+            raise self._refused(item)
+        if len(shown) == 1:
+            yield _of(select, select.expressions[0])
+            return
+        row = _of_row(select)
+        if row is None:
+            raise self._refused(item)
+        for place in range(len(shown)):
+            number = exp.Literal.number(place + 1)
+            yield exp.Anonymous(this="struct_extract", expressions=[row.copy(), number])
+
+    def _named(self, item: exp.Expr, names: list[str]) -> tuple[str, ...]:
+        """Return the names of the item's columns: those of its alias, then its own."""
+        aliases = item.alias_column_names
+        if len(aliases) > len(names):
+            raise plan_error(
+                f"{len(aliases)} names are given to {len(names)} columns",
+                self.sql,
+                item,
+                "give as many as there are columns, or fewer",
+            )
+        return distinct([*aliases, *names[len(aliases) :]])
+
+    def _refused(self, item: exp.Expr) -> PlanError:
+        what = "LATERAL" if isinstance(item, exp.Lateral) else "a table function"
+        return plan_error(
+            f"{what} is not taken in this form over several databases", self.sql, item, _HINT
+        )
+
+
+def _is_one_column(value: exp.Expr) -> bool:
+    """Return whether the value has no star but that of count(*), and no window function."""
+    stars = value.find_all(exp.Star)
+    return value.find(exp.Columns, exp.Window) is None and all(
+        isinstance(star.parent, exp.Anonymous) and function_name(star.parent) == "count"
+        for star in stars
+    )
+
+
+def _of_row(select: exp.Select) -> exp.Subquery | None:
+    """Return the subquery with its columns as one row, `SELECT row(x, y) ... ORDER BY z LIMIT 1`;
+    None if the order names a column by its number.
+    """
+    one = select.copy()
+    named = {folded(p.alias): p.unalias() for p in select.expressions if p.alias}
+    for key in one.args["order"].expressions:
+        value = key.this if isinstance(key, exp.Ordered) else key
+        if isinstance(value, exp.Literal | exp.Var):
+            return None
+        if isinstance(value, exp.Column) and not value.table and folded(value.name) in named:
+            value.replace(exp.Paren(this=named[folded(value.name)].copy()))
+        elif any(folded(c.name) in named for c in value.find_all(exp.Column) if not c.table):
+            return None
+    shown = [projection.unalias().copy() for projection in select.expressions]
+    one.set("expressions", [exp.Anonymous(this="row", expressions=shown)])
+    return exp.Subquery(this=one)
+
+
+def _of(select: exp.Select, projection: exp.Expr) -> exp.Subquery:
+    one = select.copy()
+    one.set("expressions", [projection.copy()])
+    return exp.Subquery(this=one)
