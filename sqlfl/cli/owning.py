@@ -14,6 +14,8 @@ from sqlfl.base.errors import Error
 from sqlfl.base.result import Result
 from sqlfl.cli import formats
 from sqlfl.governance.admin_socket import door_of, through
+from sqlfl.governance.owner import Owner
+from sqlfl.service.settings import PartySettings, read_settings
 
 
 @click.command()
@@ -24,17 +26,26 @@ from sqlfl.governance.admin_socket import door_of, through
 def owner(database: str, statements: tuple[str, ...], store: str | None, form: str) -> None:
     """Run statements of the owner of a database, up to the first that fails.
 
-    Without any, they come from standard input. Where an agent has the database open, it runs them.
-    --format lines shows all columns, whole: what a request would read and what would leave.
+    DATABASE is its file, or the settings of the party, a file whose name ends with .toml. Without
+    STATEMENT, statements come from standard input. Where an agent has the database open, it runs
+    them. --format lines shows all columns, whole: what a request would read and what would leave.
     """
     texts = statements or (sys.stdin.read(),)
-    place = door_of(database)
+    settings = read_settings(PartySettings, database) if database.endswith(".toml") else None
+    if settings is not None and store is not None:
+        raise Error("the settings name the store", hint="leave --store out")
+    place = door_of(database if settings is None else settings.home)
     run: Callable[[str], Result | None]
     with ExitStack() as stack:
         if through(place, "") is not None:
             run = partial(through, place)
         else:
-            run = stack.enter_context(sqlfl.owner(database, store)).sql
+            opened = (
+                sqlfl.owner(database, store)
+                if settings is None
+                else Owner(settings.source(), settings.store, coordinator=settings.coordinator)
+            )
+            run = stack.enter_context(opened).sql
         for text in texts:
             result = run(text)
             if result is None:

@@ -93,7 +93,7 @@ def coordinator(
 @click.option("--join", required=True, help="The coordinator's place: grpc+tls://host:8815.")
 @CONFIG
 @click.option("--name", help="The party's, instead of the one in the settings.")
-@click.option("--database", help="Its file, instead of the one in the settings.")
+@click.option("--database", help="Its file, instead of what the settings name.")
 @INSECURE
 @LOGS
 def party(
@@ -112,6 +112,8 @@ def party(
             file_settings,
             name=name or file_settings.name,
             database=database or file_settings.database,
+            sources=None if database else file_settings.sources,
+            variables={} if database else file_settings.variables,
         )
         credentials = Credentials() if insecure else settings.credentials(settings.agent)
         with ExitStack() as stack:

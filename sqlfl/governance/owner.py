@@ -31,6 +31,7 @@ from sqlfl.databases.files import (
     to_path,
 )
 from sqlfl.databases.sources import check_database, database_path
+from sqlfl.databases.sql_sources import SqlSources
 from sqlfl.governance import statements as st
 from sqlfl.governance.approvals import APPROVED, Approvals, Filed
 from sqlfl.governance.ledger import Budget, Ledger, days
@@ -42,6 +43,7 @@ from sqlfl.governance.policies import PREDICT, Governance, Roles, definition_of,
 from sqlfl.governance.policy_store import check_single, one_instance, reachable
 from sqlfl.governance.records import Records
 from sqlfl.governance.request_summary import summarise
+from sqlfl.governance.sandboxing import close_off_sources, rules_of
 from sqlfl.governance.scopes import Table
 from sqlfl.governance.study_summary import details_of_study, summarise_study
 from sqlfl.governance.table_facts import TableFacts, measure
@@ -56,6 +58,7 @@ from sqlfl.udfs import sql
 from sqlfl.udfs.describe import current_place
 
 Given: TypeAlias = "duckdb.DuckDBPyConnection | str | os.PathLike[str]"
+OwnSource: TypeAlias = "Given | SqlSources"
 
 
 class Places:
@@ -66,13 +69,15 @@ class Places:
         must not be used.
     """
 
-    def __init__(self, source: Given, store: Given | None) -> None:
+    def __init__(self, source: OwnSource, store: Given | None) -> None:
         self.missing: Path | None = None
         with ExitStack() as stack:
             self._stack = stack
             self.con = self._source(source, keeps=store is None)
             self.own = Records(self.con, current_place(self.con)[0])
             self.records = self.own if store is None else self._store(source, store)
+            if isinstance(source, SqlSources):
+                close_off_sources(self.con, source, rules_of(self.records))
             self._stack = stack.pop_all()
 
     def check_single(self) -> None:
@@ -90,19 +95,20 @@ class Places:
     def close(self) -> None:
         self._stack.close()
 
-    def _source(self, source: Given, *, keeps: bool) -> Connection:
+    def _source(self, source: OwnSource, *, keeps: bool) -> Connection:
+        if isinstance(source, SqlSources):
+            return self._opened(source.open())
         check_database(source, "an owner's database", 'sqlfl.owner(duckdb.connect("bank.duckdb"))')
         if isinstance(source, duckdb.DuckDBPyConnection):
             return source
         path = database_path(source, "owner")
         return self._opened(open_source(path, read_only=not (keeps and may_be_written(path))))
 
-    def _store(self, source: Given, store: Given) -> Records:
+    def _store(self, source: OwnSource, store: Given) -> Records:
         if isinstance(store, duckdb.DuckDBPyConnection):
             return self._apart(store)
         path = to_path(store, "a store")
-        given = isinstance(source, duckdb.DuckDBPyConnection)
-        if not given and path == to_path(source, "a source"):
+        if isinstance(source, str | os.PathLike) and path == to_path(source, "a source"):
             raise Error(
                 f"the store {path} is the source itself",
                 hint="leave store out: all is then kept in the source",
@@ -132,7 +138,9 @@ class Owner:
         requests; empty where there is no agent.
     """
 
-    def __init__(self, source: Given, store: Given | None = None, *, coordinator: str = "") -> None:
+    def __init__(
+        self, source: OwnSource, store: Given | None = None, *, coordinator: str = ""
+    ) -> None:
         self._coordinator = coordinator
         self._places = Places(source, store)
         self._con = self._places.con

@@ -62,9 +62,8 @@ class Home:
         ruling = self._governance.ruling(analyst)
         if self._other is not None and Governance(self._other).governs():
             raise self._elsewhere(ruling)
-        if ruling is None:
-            self._check_others()
-        elif self.records.database.read_only:
+        self._check_others()
+        if ruling is not None and self.records.database.read_only:
             raise PolicyError(
                 f"its owner's training policies are in its {self._names[0]}, which is only read, "
                 "so that nothing can be kept of what it is asked",
@@ -76,10 +75,11 @@ class Home:
         """Raise PolicyError if another database on the connection has policies, which would apply
         to nothing.
         """
+        own = self._own.database.catalog
         with closing(self._own.cursor()) as cursor:
             if len(sql.fetch(cursor, _DATABASES)) == 1:
                 return
-            places = [name for (name,) in sql.fetch(cursor, _POLICIES)]
+            places = [name for (name,) in sql.fetch(cursor, _POLICIES) if name != own]
         if any(Governance(Records(self._own.con, name)).governs() for name in places):
             raise PolicyError(
                 "another database on its connection has training policies, which hold of a party "

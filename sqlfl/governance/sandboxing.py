@@ -1,8 +1,11 @@
-"""Database that sqlfl has opened and whose owner has policies: it opens nothing but itself."""
+"""Database that sqlfl has opened, and that may open nothing else: its owner has policies, or
+statements that open its tables.
+"""
 
 from __future__ import annotations
 
 from sqlfl.databases.files import Connection
+from sqlfl.databases.sql_sources import SqlSources
 from sqlfl.governance.policies import Governance
 from sqlfl.governance.records import Records
 from sqlfl.options.policies import TrainingPolicy, strictest
@@ -25,8 +28,9 @@ def rules_of(records: Records) -> TrainingPolicy | None:
 
 
 def close_off(con: Connection, rules: TrainingPolicy) -> bool:
-    """Restrict the database's queries to its own file and to `folders`, without network and further
-    extensions, and with limited memory and threads. Nobody can change that afterwards.
+    """Restrict the database's queries to open databases, to `folders` and to what its own settings
+    allow, without network and further extensions, and with limited memory and threads. Nobody can
+    change that afterwards.
 
     If somebody else in this process has the database open, nothing changes, because sqlfl must not
     change their settings. Return whether it is closed off then, as by another federation.
@@ -42,8 +46,19 @@ def close_off(con: Connection, rules: TrainingPolicy) -> bool:
     if rules.memory is not None:
         con.execute("SET memory_limit = ?", [f"{rules.memory}B"])
     if rules.folders is not None:
-        con.execute("SET allowed_directories = ?", [list(rules.folders)])
+        ((folders,),) = con.execute("SELECT current_setting('allowed_directories')").fetchall()
+        con.execute("SET allowed_directories = ?", [[*folders, *rules.folders]])
     for name in CLOSED:
-        con.execute(f"SET {name} = false")
+        # once a secret was made, persistent ones cannot be switched off again
+        if con.execute("SELECT current_setting(?)", [name]).fetchall() != [(False,)]:
+            con.execute(f"SET {name} = false")
     con.execute("SET lock_configuration = true")
     return True
+
+
+def close_off_sources(con: Connection, sources: SqlSources, rules: TrainingPolicy | None) -> None:
+    """Restrict the database that the statements have opened, with policies or without. Raise Error
+    if a view of theirs can no longer be read.
+    """
+    close_off(con, rules or TrainingPolicy())
+    sources.check(con)

@@ -24,10 +24,11 @@ from sqlfl.databases.files import (
     to_path,
 )
 from sqlfl.databases.sources import database_of, database_path, no_source
+from sqlfl.databases.sql_sources import SqlSources
 from sqlfl.governance.policies import Governance
 from sqlfl.governance.policy_store import named, store_of
 from sqlfl.governance.records import Records
-from sqlfl.governance.sandboxing import close_off, rules_of
+from sqlfl.governance.sandboxing import close_off, close_off_sources, rules_of
 from sqlfl.options.policies import TrainingPolicy
 from sqlfl.udfs.blocks.block_tables import Database, blocks_of, current_database
 from sqlfl.udfs.blocks.blocks import ClientBlocks, MemoryBlocks
@@ -43,8 +44,8 @@ from sqlfl.udfs.connection import (
 from sqlfl.udfs.labels.label_secret import LabelSecret, label_secret
 
 Opened: TypeAlias = duckdb.DuckDBPyConnection | str | os.PathLike[str]
-Source: TypeAlias = Opened | Mapping[str, Any]
-"""A database, or tables by their names."""
+Source: TypeAlias = Opened | Mapping[str, Any] | SqlSources
+"""A database, tables by their names, or statements that open tables."""
 Store: TypeAlias = Opened | None
 
 
@@ -92,7 +93,8 @@ class ClientPlace:
 class Attachment:
     """Clients of one party. As a context, it undoes all opening and making after a failure.
 
-    source : a connection, a path, tables by their names, or a list of these.
+    source : a connection, a path, tables by their names, statements that open tables, or a list of
+        these.
     store : a connection, a path, or None; one for all clients, or a list with one for each.
     coordinator : None where models are not kept.
     combine : several clients are one to the coordinator.
@@ -253,7 +255,9 @@ class Attachment:
                 raise _keeps_nothing(named(stored))
         given = isinstance(source, duckdb.DuckDBPyConnection)
         rules = None if records is None or given else rules_of(records)
-        if rules is not None:
+        if isinstance(source, SqlSources):
+            close_off_sources(con, source, rules)
+        elif rules is not None:
             self._close_off(client, con, rules)
         secret = label_secret(
             con,
@@ -272,6 +276,10 @@ class Attachment:
             return source
         if isinstance(source, Mapping):
             return self._opened(database_of(source, client.party), lambda: None)
+        if isinstance(source, SqlSources):
+            if keeps:
+                raise Error("tables that statements open need a store, as nothing is kept there")
+            return self._opened(source.open(), lambda: None)
         if not isinstance(source, (str, os.PathLike)):
             raise no_source(source, client.party)
         path = database_path(source, client.party)

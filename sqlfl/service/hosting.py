@@ -230,7 +230,8 @@ class Host:
             raise Error(
                 f"party {self.client.party}: its database has no training policies, so that "
                 "nothing of it is granted to anybody",
-                hint="its owner: sqlfl owner DATABASE 'CREATE TRAINING POLICY ...' (docs/owner.md)",
+                hint="its owner: sqlfl owner SETTINGS.toml 'CREATE TRAINING POLICY ...' "
+                "(docs/owner.md)",
             )
 
     def _refused(self, data: pa.Buffer, error: PolicyError) -> pa.Buffer:
@@ -247,11 +248,12 @@ class Host:
 def hosted(settings: PartySettings, credentials: Credentials) -> Host:
     """Return the host of these settings. Without certificates, analysts' names are not verified.
     Raise Error if there is no database, or a secret cannot be read."""
-    if not Path(settings.database).exists():
-        raise Error(f"there is no database {settings.database}", hint="`database` names its file")
+    source = settings.source()
+    if isinstance(source, str) and not Path(source).exists():
+        raise Error(f"there is no database {source}", hint="`database` names its file")
     return Host(
         settings.name,
-        settings.database,
+        source,
         settings.store,
         secret=secret_of(settings.secret, credentials),
         known=_known(credentials, settings.coordinator),

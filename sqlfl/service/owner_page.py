@@ -31,8 +31,8 @@ Row = dict[str, Any]
 
 
 class OwnerPage(PageServer):
-    """Server of the page of `party`, whose database file is `database`, on this machine alone; a
-    context. port 0: any that is free.
+    """Server of the page of `party`, on this machine alone; a context. `database` is the file by
+    which `sqlfl owner` finds the agent. port 0: any that is free.
     """
 
     def __init__(self, port: int, owner: Owner, party: str, database: str) -> None:

@@ -23,13 +23,13 @@ def owner_served(host: Host, settings: PartySettings) -> Iterator[None]:
     """
     with ExitStack() as stack:
         owner = Owner(*host.databases, coordinator=settings.coordinator)
-        stack.enter_context(Door(door_of(settings.database), owner))
+        stack.enter_context(Door(door_of(settings.home), owner))
         if settings.notify is not None:
             assert not isinstance(settings.notify, str), "read_settings splits it"
-            hidden = settings.variables()
+            hidden = settings.environment()
             stack.enter_context(Notifier(owner, settings.name, settings.notify, hidden))
         if settings.page is not None:
-            page = OwnerPage(settings.page, owner, settings.name, settings.database)
+            page = OwnerPage(settings.page, owner, settings.name, settings.home)
             stack.enter_context(page)
             log.info("its owner's page is http://127.0.0.1:%d", page.port)
         yield

@@ -176,6 +176,9 @@ def _settings(study: StudyFile, site: Site) -> str:
         f'name = "{site.party}"\n{identity}coordinator = "{study.coordinator}"\n'
         f'secret = "{SECRET}"\n{more}'
         f'database = "{site.party}.duckdb"             # the path of your database\n'
+        "# in its place, statements that open PostgreSQL, Parquet, S3 ... (sqlfl docs sources):\n"
+        f'# sources = "{site.party}.sql"\n'
+        f'# store = "{site.party}-sqlfl.duckdb"      # keeps your policies then\n'
         '# notify = ["/etc/sqlfl/notify"]  # a command that runs when a request waits for you\n'
         "# page = 8765                    # your page, at http://127.0.0.1:8765\n"
     )
@@ -208,8 +211,9 @@ def _readme(study: StudyFile, site: Site, words: Mapping[str, str]) -> str:
             files.append((f"`{shared.file}`", "a secret for join keys", f"from {shared.maker}"))
     if site.role == PARTY:
         steps.append(
-            f"Write the path of your database into `{site.settings}`, and say what may be done "
-            'with it: `sqlfl owner DATABASE "CREATE TRAINING POLICY usual; GRANT ..."` '
+            f"Write the path of your database into `{site.settings}`, or `sources` that open "
+            "tables in other systems (`sqlfl docs sources`). Say what may be done with them: "
+            f'`sqlfl owner {site.settings} "CREATE TRAINING POLICY usual; GRANT ..."` '
             "(`sqlfl docs owner`)."
         )
     last = {

@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 
 from sqlfl.base.codec import from_json, to_json
 from sqlfl.base.errors import Error, nearest
+from sqlfl.databases.sql_sources import SqlSources
 from sqlfl.service import wrapping
 from sqlfl.service.identities import check_identity
 from sqlfl.service.stream import Credentials
@@ -32,7 +33,9 @@ N = TypeVar("N", int, float)
 Place: TypeAlias = str
 """A path, or `env:NAME`."""
 VARIABLE = "env:"
-PATHS = ("key", "certificate", "authority", "secret", "organisation", "store", "database")
+PATHS = (
+    "key", "certificate", "authority", "secret", "organisation", "store", "database", "sources",
+)  # fmt: skip
 
 
 def positive(default: N, most: float = math.inf) -> N:
@@ -115,8 +118,14 @@ class PartySettings(Identity):
     """The party's, as it stands in statements."""
     coordinator: str
     """The name of its certificate: passes of analysts must be for it."""
-    database: Place
+    database: Place | None = None
+    """Its file; or `sources`."""
+    sources: Place | None = None
+    """DuckDB statements that open the party's tables."""
+    variables: Mapping[str, Place] = field(default_factory=dict)
+    """Values that the statements read by `getvariable('name')`, such as passwords."""
     store: Place | None = None
+    """File that keeps policies, records and blocks of models; `sources` need one."""
     index: int = 0
     """Which of the party's clients this is, by the order that the coordinator has."""
     secret: Place
@@ -132,9 +141,53 @@ class PartySettings(Identity):
     page: int | None = field(default=None, metadata={"most": 65535})
     """Port of the owner's page, on 127.0.0.1."""
 
-    def variables(self) -> frozenset[str]:
+    @property
+    def home(self) -> Place:
+        """The file that has the policies' name: the database, or the store beside `sources`."""
+        home = self.database if self.sources is None else self.store
+        assert home is not None, "check_sources has looked"
+        return home
+
+    def check_sources(self) -> None:
+        """Raise Error unless the tables have one place, and policies a file."""
+        if self.sources is None and self.database is None:
+            raise Error(
+                "the entry database is missing",
+                hint="database names the party's DuckDB file; or sources a file of statements that "
+                "open its tables (docs/sources.md)",
+            )
+        if self.sources is None:
+            if self.variables:
+                raise Error("variables are for statements, and there is no entry sources")
+            return
+        if self.database is not None:
+            raise Error(
+                "there are database and sources",
+                hint="give one of them: the statements may ATTACH the database",
+            )
+        if self.store is None:
+            raise Error(
+                "sources need a store, which keeps policies and what leaves",
+                hint=f'store = "{self.name}-sqlfl.duckdb": a file that is made if it is missing',
+            )
+
+    def source(self) -> str | SqlSources:
+        """Return the database's path, or the statements that open the tables. Raise Error."""
+        self.check_sources()
+        if self.sources is None or self.store is None:
+            return self.home
+        values = {
+            name: content(place, f"the variable {name}").decode("utf-8", "replace").strip()
+            for name, place in self.variables.items()
+        }
+        text = content(self.sources, "sources").decode("utf-8", "replace")
+        places = (*(getattr(self, name) for name in PATHS), *self.variables.values())
+        private = tuple(Path(p) for p in places if p and not p.startswith(VARIABLE))
+        return SqlSources(self.sources, text, values, private, Path(f"{self.store}.tmp"))
+
+    def environment(self) -> frozenset[str]:
         """Names of the environment's variables that hold keys and secrets."""
-        places = (getattr(self, name) for name in PATHS)
+        places = (*(getattr(self, name) for name in PATHS), *self.variables.values())
         return frozenset(p.removeprefix(VARIABLE) for p in places if p and p.startswith(VARIABLE))
 
 
@@ -193,9 +246,15 @@ def read_settings(kind: type[T], path: str | os.PathLike[str]) -> T:
     places = {name: getattr(settings, name, None) for name in PATHS}
     moved = {name: _moved(place, file.parent) for name, place in places.items() if place}
     settings = replace(settings, **moved)
-    if isinstance(settings, PartySettings) and settings.notify is not None:
-        return replace(settings, notify=_command(settings.notify, file))
-    return settings
+    if not isinstance(settings, PartySettings):
+        return settings
+    try:
+        settings.check_sources()
+    except Error as error:
+        raise Error(f"{file}: {error.message}", hint=error.hint) from None
+    variables = {name: _moved(place, file.parent) for name, place in settings.variables.items()}
+    notify = None if settings.notify is None else _command(settings.notify, file)
+    return replace(settings, variables=variables, notify=notify)
 
 
 def _command(given: tuple[str, ...] | str, file: Path) -> tuple[str, ...]:
@@ -276,7 +335,7 @@ def _check_entries(kind: type, entries: Mapping[str, object], path: str) -> None
                 + (f"; did you mean {close}?" if close else f": there are {', '.join(specs)}")
             )
     for name, spec in specs.items():
-        if name not in entries and spec.default is MISSING:
+        if name not in entries and spec.default is MISSING and spec.default_factory is MISSING:
             raise ValueError(f"the entry {path}{name} is missing")
     for name, inner in _TABLES.get(kind, {}).items():
         tables = entries.get(name)

@@ -175,7 +175,7 @@ def test_a_command_gets_no_keys_and_may_read_nothing(tmp_path: Path) -> None:
         name="bank", coordinator="c", database="b", secret="env:SECRET", key="env:KEY",
         notify=script(tmp_path, 'env > "$1"'),
     )  # fmt: skip
-    assert own.variables() == {"SECRET", "KEY"}
+    assert own.environment() == {"SECRET", "KEY"}
     environment = {n: v for n, v in {**os.environ, "SECRET": "x"}.items() if n != "SECRET"}
     assert own.notify is not None
     why = run_command(own.notify, "x" * 1_000_000, environment, threading.Event())  # type: ignore[arg-type]
