@@ -168,6 +168,22 @@ def test_the_page_on_owners_runs(
             assert len(sqlfl.owner(con).sql(text))
 
 
+def test_the_page_on_sources_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one process; its party on a machine of its own is in tests/cli/test_sources.py."""
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs/sources.md").read_text()
+    (block,) = (
+        text
+        for text in re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
+        if "sqlfl.connect(" in text
+    )
+    namespace: dict[str, Any] = {}
+    exec(compile(block, "docs/sources.md", "exec"), namespace)
+    assert "churned" in str(namespace["card"])
+    for name in ("fed", "bank"):
+        namespace[name].close()
+
+
 def test_a_model_of_dbt_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By dbt's connection and a stand-in of its object."""
     monkeypatch.chdir(tmp_path)

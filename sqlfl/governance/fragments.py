@@ -273,7 +273,8 @@ class Fragments:
             raise PolicyError(
                 f"view {'.'.join(table[0][1:])}, or what it reads, is another one than "
                 "when it was granted",
-                hint="the owner looks at it, and grants it again",
+                hint="the owner looks at it, and grants it again: GRANT ... ON it ends what was "
+                "granted before",
             )
         self._found[key], self._types[table[0]] = table, names.types(table[0])
         return table

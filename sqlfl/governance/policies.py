@@ -289,8 +289,9 @@ class Governance:
         until: dt.datetime | None,
         definition: str,
     ) -> int:
-        """Store the grant and return its number; `definition`: the table's. Raise Error if there is
-        no such policy, or if another grant gives the table another KEY.
+        """Store the grant and return its number; `definition`: the table's. It ends the analyst's
+        grants of another definition, under which the view cannot be used any more. Raise Error if
+        there is no such policy, or if another grant gives the table another KEY.
         """
         with self._records.writing() as cursor:
             names = self._names(cursor)
@@ -308,11 +309,15 @@ class Governance:
                         f"to {other.analyst}, and a table has one",
                         hint=f"REVOKE KEY ON {'.'.join(table[1:])} FROM '{other.analyst}' first",
                     )
+            for other in self._grants(cursor):
+                same = other.analyst == analyst and _key(other.table) == _key(table)
+                if same and other.definition != definition:
+                    self._end_grant(cursor, other.number, now)
             ((last,),) = self._records.rows(cursor, "SELECT max(number) FROM t", "grants")
             number = (last or 0) + 1
             row = (
                 number, analyst, *table, roles.to_json(), folded(policy), until,
-                definition, dt.datetime.now(dt.UTC), None,
+                definition, now, None,
             )  # fmt: skip
             self._records.insert(cursor, "grants", row)
             return number
@@ -347,12 +352,7 @@ class Governance:
                     continue
                 changed += 1
                 now = dt.datetime.now(dt.UTC)
-                self._records.rows(
-                    cursor,
-                    "UPDATE t SET revoked_at = $now WHERE number = $number",
-                    "grants",
-                    {"now": now, "number": grant.number},
-                )
+                self._end_grant(cursor, grant.number, now)
                 if left or predict:
                     ((last,),) = self._records.rows(cursor, "SELECT max(number) FROM t", "grants")
                     row = (
@@ -396,6 +396,10 @@ class Governance:
                 rows, key=lambda row: int(row[0])
             )
         )
+
+    def _end_grant(self, cursor: sql.Connection, number: int, now: dt.datetime) -> None:
+        text = "UPDATE t SET revoked_at = $now WHERE number = $number"
+        self._records.rows(cursor, text, "grants", {"now": now, "number": number})
 
     def _end_policy(self, cursor: sql.Connection, name: str) -> None:
         self._records.rows(

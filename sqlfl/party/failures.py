@@ -26,8 +26,9 @@ def safe_text(error: Error | duckdb.Error, request: ms.Message) -> str:
         # one sentence: a planner has hints of its own
         return (
             "its database may not open what it was asked to read, as a file behind a view: its "
-            "owner names the folder in a policy, WITH (folders = ['/path']), before sqlfl opens "
-            "it, or an open connection is attached"
+            "owner names the folder in a policy, WITH (folders = ['/path']), or in "
+            "allowed_directories of its sources, before sqlfl opens it, or an open connection is "
+            "attached"
         )
     if isinstance(request, (ms.Keep, ms.Drop, ms.Collect)):
         if isinstance(error, duckdb.TransactionException):

@@ -53,7 +53,9 @@ def opened(data: Path) -> Iterator[duckdb.DuckDBPyConnection]:
 
 def test_views_and_attached_databases_can_be_read(opened: duckdb.DuckDBPyConnection) -> None:
     with opened.cursor() as cursor:
-        query = "SELECT age, crp, visits FROM patients JOIN tests USING (pid) JOIN visits USING (pid)"
+        query = (
+            "SELECT age, crp, visits FROM patients JOIN tests USING (pid) JOIN visits USING (pid)"
+        )
         assert cursor.execute(query).fetchall() == [(20, 0.5, 2)]
         assert cursor.execute("FROM crm.visits").fetchall() == [(1, 2)]
 

@@ -261,6 +261,13 @@ def test_a_view_is_granted_as_it_is(
         fed.sql(text)
     with pytest.raises(PlanError, match="has no table patients"):
         fed.sql(TRAIN)
+    # a grant of the view as it is now takes the place of those before, and adds no roles to them
+    ruled(clinic, grant="GRANT TRAIN (ward), JOIN (pid), LABEL (days) ON seen TO 'acme' UNDER r")
+    fed.sql(text.replace("p.age, p.bmi, ", ""))
+    with pytest.raises(PlanError, match="has no column age"):
+        fed.sql(text)
+    with sqlfl.owner(clinic) as owner:
+        assert len(owner.sql("SHOW GRANTS")) == 1
 
 
 def test_another_analyst_and_none(clinic: duckdb.DuckDBPyConnection, database: Open) -> None:

@@ -503,8 +503,16 @@ def test_policies_of_another_database_of_the_connection(database: Open, tmp_path
     con = database(f"ATTACH '{path}' AS clinic; CREATE TABLE t AS SELECT 1 AS x", own=True)
     with sqlfl.connect(analyst="acme", progress=False) as fed:
         fed.attach("a", con)
-        for query in ("SELECT x FROM a.t", "SELECT age FROM a.clinic.main.patients"):
-            with pytest.raises(sqlfl.PolicyError, match="another database on its connection"):
-                fed.sql(f"CHECK FROM ({query})")
+
+        def refused() -> None:
+            for query in ("SELECT x FROM a.t", "SELECT age FROM a.clinic.main.patients"):
+                with pytest.raises(sqlfl.PolicyError, match="another database on its connection"):
+                    fed.sql(f"CHECK FROM ({query})")
+
+        refused()
+        with sqlfl.owner(con) as owner:  # policies of its own change nothing about that
+            owner.sql("CREATE TRAINING POLICY p; GRANT TRAIN (x) ON t TO 'acme' UNDER p")
+            refused()
+            owner.sql("REVOKE ALL ON t FROM 'acme'; DROP TRAINING POLICY p")
         con.execute("DETACH clinic")
         fed.sql("CHECK FROM (SELECT x FROM a.t)")

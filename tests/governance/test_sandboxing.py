@@ -173,6 +173,15 @@ def test_other_tables_are_as_ever(files: tuple[Path, Path]) -> None:
         fed.sql(TRAIN.replace("clinic.patients", "clinic.people"))
 
 
+def test_folders_of_policies_add_to_those_of_the_connection() -> None:
+    with duckdb.connect() as con:
+        con.execute("SET allowed_directories = ['/own']")
+        assert close_off(con, TrainingPolicy(folders=("/more",)))
+        folders = setting(con, "allowed_directories")
+        assert isinstance(folders, list)
+        assert {"/own/", "/more/"} < set(folders)  # and one for data that memory does not hold
+
+
 @pytest.mark.parametrize("folders", ["['data']", "['']", "[]", "3", "['/data', 3]"])
 def test_folders_are_absolute_paths(path: Path, folders: str) -> None:
     with sqlfl.owner(path) as owner, pytest.raises(sqlfl.Error, match="absolute paths of folders"):
