@@ -350,7 +350,7 @@ def split(run: Run) -> Exchange:
 
 def weighing(run: Run) -> Exchange:
     what = "what each active row counts in training: the weights of its joined rows, summed"
-    what += ", and the sum of all"
+    what += ", the sum of all, and how many joined rows count"
     if run.training.class_weight is not None:
         what += ", which may tell their classes"
     alone = {} if run.ucq.weight is not None else {"samples": NOTHING}
@@ -365,7 +365,8 @@ def weighing(run: Run) -> Exchange:
 
 
 def weighed_rows(run: Run, slot: Slot, client: Client) -> Asked:
-    what = "what each active row counts: the weights of its joined rows, summed; and the sum of all"
+    what = "what each active row counts: the weights of its joined rows, summed; the sum of all, "
+    what += "and how many joined rows count"
     request = content(ms.Weigh, what, active=active_rows(slot, client), samples=NOTHING)
     return request, content(ms.Ready)
 
@@ -382,7 +383,7 @@ def reweighing(run: Run, times: int) -> Exchange:
     stays, but of slots that are `refitted`.
     """
     weights = "what each row counts in a fit: the weights of its joined rows, summed"
-    weights += "; and the sum of all"
+    weights += "; the sum of all, and how many joined rows count"
     calls = []
     for slot in run.towers:
         for client in slot.clients:

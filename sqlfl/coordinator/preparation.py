@@ -105,6 +105,14 @@ class Weighting:
     """
     rows: Array | None = None
     """int64 (N,): joined rows of the query that each one stands for; None if each is one."""
+    weighty: Array | None = None
+    """int64 (N,): those of `rows` that have a weight above 0."""
+
+    @property
+    def trained(self) -> int:
+        """Return the number of joined rows of the query that have a weight in training."""
+        known = self.weights > 0
+        return int(known.sum() if self.weighty is None else self.weighty[known].sum())
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,6 +154,11 @@ class Joined:
             return None
         values: Array = self.offsets.values[self.slots[self.offsets.slot].rows]
         return values
+
+    @property
+    def trained(self) -> int:
+        """Return the number of joined rows that have a weight in training."""
+        return self.total if self.weighting is None else self.weighting.trained
 
 
 @dataclass(frozen=True, eq=False)

@@ -30,7 +30,6 @@ from sqlfl.coordinator.preparation import (
     Joined,
     JoinedSlot,
     Targets,
-    Weighting,
     prepare,
     with_offsets,
 )
@@ -91,11 +90,6 @@ def begin(
             "the target is not NULL in all rows: CHECK FROM ( query ) tells what does not match",
         )
     remark_on_join(plan, joined, remark)
-    if joined.total < CURVE_ROWS and any(slot.shrunken for slot in plan.ucq.slots):
-        remark(
-            f"TRANSFORM (auto) made no curves: {joined.total:,} joined rows are fewer than "
-            f"{CURVE_ROWS}. Numbers are straight lines"
-        )
     target = labels(plan, joined, channel, run, lasting)
     joined = with_offsets(plan, joined, channel, run)
     loss = _loss(plan, target)
@@ -150,6 +144,7 @@ def prepared_for(
             hint="a warm start needs the same classes; leave warm_start out to begin anew",
         )
     joined = weigh(plan, joined, target, channel, run)
+    remark_on_curves(plan, joined.trained, remark)
     progress.stage("encoding features")
     remark_on_features(plan, joined, channel, run, remark)
     remark_on_separation(plan, joined, target, channel, run, remark, written=written)
@@ -199,31 +194,31 @@ def problem_of(
         shrunken=_shrunken(plan, joined),
         paired=_paired(plan, joined),
         crossings={slot.index: slot.crossings for slot in plan.ucq.slots},
-        observed=_observed(joined),
+        observed=joined.trained,
         lateness=_lateness(plan),
     )
 
 
+def remark_on_curves(
+    plan: FederatedPlan, trained: int, remark: Callable[[str], None], where: str = ""
+) -> None:
+    """Say that so few joined rows have no curves, `where` they are fewer."""
+    if trained < CURVE_ROWS and any(slot.shrunken for slot in plan.ucq.slots):
+        remark(
+            f"TRANSFORM (auto) made no curves{where}: {trained:,} joined rows to train on are "
+            f"fewer than {CURVE_ROWS}. Numbers are straight lines"
+        )
+
+
 def _shrunken(plan: FederatedPlan, joined: Joined) -> dict[int, str]:
-    if joined.total < CURVE_ROWS:
+    if joined.trained < CURVE_ROWS:
         return {}
     return {slot.index: slot.name for slot in plan.ucq.slots if slot.shrunken}
 
 
 def _paired(plan: FederatedPlan, joined: Joined) -> dict[int, int]:
-    slots = plan.ucq.slots if joined.total >= CURVE_ROWS else ()
+    slots = plan.ucq.slots if joined.trained >= CURVE_ROWS else ()
     return {slot.index: slot.pairs for slot in slots if slot.pairs}
-
-
-def _observed(joined: Joined) -> int:
-    weighting = joined.weighting
-    return joined.total if weighting is None else _rows_of(weighting)
-
-
-def _rows_of(weighting: Weighting) -> int:
-    """Joined rows that train."""
-    known = weighting.weights > 0
-    return int(known.sum() if weighting.rows is None else weighting.rows[known].sum())
 
 
 def _lateness(plan: FederatedPlan) -> Lateness | None:

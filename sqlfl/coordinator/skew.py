@@ -11,7 +11,7 @@ from sqlfl.base.errors import ModelError
 from sqlfl.contract.schema import Address
 from sqlfl.coordinator import expected
 from sqlfl.coordinator.findings import remark_on_join
-from sqlfl.coordinator.preparation import prepare
+from sqlfl.coordinator.preparation import Weighting, prepare
 from sqlfl.coordinator.scoring import Scoring
 from sqlfl.coordinator.weighting import reweigh, sample_weights
 from sqlfl.messages import SendSkew
@@ -59,7 +59,9 @@ def skew(
             raise ModelError(
                 f"weight {plan.ucq.weight} is 0 in all rows", hint="at least one must be positive"
             )
-        reweigh(plan, joined, weights, channel, run)
+        none = np.zeros(len(weights))
+        weighting = Weighting(weights, weights, none.astype(bool), none)
+        reweigh(plan, joined, weighting, channel, run)
     said.tell("comparing features")
     rows: list[dict[str, object]] = []
     for slot in (slot for slot in plan.ucq.slots if slot.features):

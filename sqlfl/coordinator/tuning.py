@@ -19,6 +19,7 @@ from sqlfl.base.arrays import Array
 from sqlfl.base.errors import InternalError, ModelError
 from sqlfl.base.progress import Progress
 from sqlfl.base.sanitize import line
+from sqlfl.contract.transforms import CURVE_ROWS
 from sqlfl.coordinator import expected
 from sqlfl.coordinator.executors.base import Executor
 from sqlfl.coordinator.executors.joined_rows import PartitionedRows
@@ -27,7 +28,14 @@ from sqlfl.coordinator.join.equal_rows import EqualRowGroups, merge_equal_rows, 
 from sqlfl.coordinator.join.scratch import Scratch
 from sqlfl.coordinator.lasting import LastingJoin
 from sqlfl.coordinator.preparation import Joined, Targets, Weighting
-from sqlfl.coordinator.problems import Begun, PreparedProblem, begin, problem_of, written_data
+from sqlfl.coordinator.problems import (
+    Begun,
+    PreparedProblem,
+    begin,
+    problem_of,
+    remark_on_curves,
+    written_data,
+)
 from sqlfl.coordinator.rounds.chunks import WrittenChunks
 from sqlfl.coordinator.rounds.divergence import check_kept
 from sqlfl.coordinator.rounds.measured import MeasuredRows
@@ -102,6 +110,7 @@ def tune(
     with Scratch() as scratch:
         begun = begin(plan, channel, run, progress, remark, executor, scratch, lasting)
         rows = _rows(plan, begun, channel, run, progress, remark)
+        _remark_on_folds(plan, rows, remark)
         scores = _compared(plan, plan.tuning, begun, rows, channel, run, progress, executor)
         for score in scores:
             if score.fault:
@@ -109,8 +118,10 @@ def tune(
         best = _best(plan.tuning, scores)
         progress.stage(f"training on all rows with {_told(best)}")
         final = replace(plan, options=best.options)
-        every = rows.counts(np.ones(len(rows.folds), bool))
+        chosen = np.ones(len(rows.folds), bool)
+        every = rows.counts(chosen)
         weighting = weighting_of(final, every, np.zeros(rows.number, bool), rows.target)
+        weighting = replace(weighting, weighty=rows.weighty_of(chosen))
         problem = _problem(final, begun, rows, weighting, channel, run, executor)
         weighed = replace(rows.joined, weighting=weighting)
         prepared = PreparedProblem(weighed, rows.target, None, problem, begun.joined)
@@ -144,6 +155,8 @@ class _Rows:
     """float64 (N,): weights of the column of WEIGHT, or the number of joined rows that each stands
     for.
     """
+    weighty: Array
+    """int (N,): rows of the query with a weight above 0 that each stands for."""
 
     @property
     def number(self) -> int:
@@ -154,11 +167,17 @@ class _Rows:
         rows = {n: (slot.rows[some], slot.offsets) for n, slot in self.joined.slots.items()}
         none = np.zeros(0, np.int64)
         joined = with_rows(self.joined, rows)
-        return _Rows(joined, self.target.of(some), none, none, np.zeros(0))
+        return _Rows(joined, self.target.of(some), none, none, np.zeros(0), none)
 
     def counts(self, chosen: Array) -> Array:
         """Return the weights of the rows from the chosen joined rows (N,): float64 (rows,)."""
         totals: Array = np.bincount(self.group, np.where(chosen, self.samples, 0.0), self.number)
+        return totals
+
+    def weighty_of(self, chosen: Array) -> Array:
+        """Return how many of the chosen joined rows (N,) have a weight above 0: int (rows,)."""
+        rows = np.where(chosen, self.weighty, 0)
+        totals: Array = np.bincount(self.group, rows, self.number).astype(np.int64)
         return totals
 
 
@@ -197,12 +216,16 @@ def _rows(
     joined, tagged = merge_equal_rows(_merging(plan), joined, tagged, channel, run)
     labels, folds = np.divmod(tagged.values.astype(np.int64), parts)
     samples = np.ones(len(labels)) if joined.weighting is None else joined.weighting.samples
+    weighting = joined.weighting
+    weighty = (samples > 0.0).astype(np.int64)
+    if weighting is not None and weighting.weighty is not None:
+        weighty = weighting.weighty.astype(np.int64)
     group = np.arange(len(labels))
     if joined.weighting is not None and joined.weighting.rows is not None:
         joined, group, heads = _apart_from_folds(joined, labels, len(distinct))
         labels = labels[heads]
     targets = Targets(distinct[labels], begun.target.classes)
-    return _Rows(replace(joined, weighting=None), targets, group, folds, samples)
+    return _Rows(replace(joined, weighting=None), targets, group, folds, samples, weighty)
 
 
 def _apart_from_folds(joined: Joined, labels: Array, number: int) -> tuple[Joined, Array, Array]:
@@ -366,7 +389,7 @@ def _compared(
     values: list[list[float | None]] = [[] for _ in candidates]
     epochs, seconds = [0] * len(candidates), [0.0] * len(candidates)
     faults = [""] * len(candidates)
-    parts = [1] if tuning.splits == 1 else list(range(tuning.splits))
+    parts = _parts(tuning)
     for place, fold in enumerate(parts, 1):
         with closing(_split(plan, begun, rows, fold, channel, run, executor)) as split:
             for number, candidate in enumerate(candidates):
@@ -385,6 +408,23 @@ def _compared(
         CandidateScore(*parts)
         for parts in zip(candidates, map(tuple, values), epochs, seconds, faults, strict=True)
     )
+
+
+def _parts(tuning: Tuning) -> list[int]:
+    """Return the folds that are held out."""
+    return [1] if tuning.splits == 1 else list(range(tuning.splits))
+
+
+def _remark_on_folds(plan: FederatedPlan, rows: _Rows, remark: Callable[[str], None]) -> None:
+    """Say where few rows to train on have no curves."""
+    assert plan.tuning is not None
+    every = int(rows.weighty.sum())
+    held = [int(rows.weighty[rows.folds == fold].sum()) for fold in _parts(plan.tuning)]
+    if every < CURVE_ROWS:
+        remark_on_curves(plan, every, remark)
+    else:
+        few = every - max(held)
+        remark_on_curves(plan, few, remark, " while folds are held out")
 
 
 @dataclass(frozen=True, eq=False)
@@ -443,9 +483,10 @@ def _split(
     try:
         if not held.any():
             raise ModelError("nothing that weighs anything is held out")
-        kept = rows.of(np.flatnonzero(trained))
-        trained = trained[trained > 0.0]
+        places = np.flatnonzero(trained)
+        kept, trained = rows.of(places), trained[places]
         weighting = weighting_of(plan, trained, np.zeros(len(trained), bool), kept.target)
+        weighting = replace(weighting, weighty=rows.weighty_of(~chosen)[places])
         problem = _problem(plan, begun, kept, weighting, channel, run, executor)
     except ModelError as error:
         raise ModelError(
@@ -482,7 +523,7 @@ def _problem(
     """Send clients their rows' new weights, and return the problem."""
     # class weights are no part of the encoding
     samples = None if plan.training.class_weight is None else weighting.samples
-    reweigh(plan, rows.joined, weighting.weights, channel, run, samples)
+    reweigh(plan, rows.joined, weighting, channel, run, samples)
     joined = replace(rows.joined, weighting=weighting)
     data = written_data(plan, joined, rows.target)
     return problem_of(plan, joined, data, begun.loss, run, None, None, executor)

@@ -52,7 +52,7 @@ def weigh(
     )
     total = float(weighting.weights.sum())
     samples = None if plan.ucq.weight is None else weighting.samples
-    requests = _counts(plan, joined, weighting.weights, run, samples)
+    requests = _counts(plan, joined, weighting, run, samples)
     counted = {a: float(request.counts.sum()) for a, request in requests.items()}
     replies = ask(
         channel,
@@ -112,23 +112,23 @@ def _validation(plan: FederatedPlan, joined: Joined, channel: ReplyChannel, run:
 def reweigh(
     plan: FederatedPlan,
     joined: Joined,
-    weights: Array,
+    weighting: Weighting,
     channel: ReplyChannel,
     run: str,
     samples: Array | None = None,
 ) -> None:
-    """Send clients new weights of their rows, from weights (N,) of the joined rows. The encoding
+    """Send clients new weights of their rows, from those of the joined rows. The encoding
     stays, but of slots that are `refitted`. These receive `samples` (N,) too, if there are some:
     weights to encode by.
     """
-    requests = _counts(plan, joined, weights, run, samples, again=True)
+    requests = _counts(plan, joined, weighting, run, samples, again=True)
     ask(channel, requests, lambda address: Expected(Ready))
 
 
 def _counts(
     plan: FederatedPlan,
     joined: Joined,
-    weights: Array,
+    weighting: Weighting,
     run: str,
     samples: Array | None = None,
     *,
@@ -137,6 +137,7 @@ def _counts(
     """Sums of joined rows' weights (N,) for each client's rows, and of `samples` alone: `again`
     for slots that are `refitted`.
     """
+    weights, rows = weighting.weights, weighting.trained
     total = float(weights.sum())
     requests: dict[Address, Weigh] = {}
     for slot in plan.ucq.slots:
@@ -148,7 +149,7 @@ def _counts(
                 alone = np.bincount(members.rows, samples, int(members.offsets[-1]))
             for number, address in enumerate(members.addresses):
                 mine = slice(members.offsets[number], members.offsets[number + 1])
-                requests[address] = Weigh(run, slot.index, counts[mine], total, alone[mine])
+                requests[address] = Weigh(run, slot.index, counts[mine], total, alone[mine], rows)
     return requests
 
 

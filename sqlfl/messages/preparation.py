@@ -178,6 +178,8 @@ class Weigh(Message):
     validation, and without class weights. Empty where there is no such column. Later what the
     features are encoded by, without class weights; empty without these, and where the encoding
     stays."""
+    rows: int = field(default=0, metadata=integer())
+    """Joined rows with a weight above 0: of few there are no curves."""
 
 
 @dataclass(frozen=True, eq=False)

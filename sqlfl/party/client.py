@@ -294,7 +294,6 @@ class ClientOperator:
             theta,
             message.dispersion,
             message.curvature,
-            options.rows,
             options.l2,
         )
         if message.pairs:
@@ -334,9 +333,7 @@ class ClientOperator:
         self._plain = CrossedEngine(self._base, crossing, options.total)
         self._held = SlotExpectations.of(self._plain, options)
         none = np.zeros((sum(crossing.sizes), theta.shape[1]))
-        return np.concatenate([theta, none]), shrinkage.extended(
-            crossing.sizes, options.rows, options.l2
-        )
+        return np.concatenate([theta, none]), shrinkage.extended(crossing.sizes, options.l2)
 
     @property
     def _shared_finder(self) -> SharedPairFinder:

@@ -525,7 +525,7 @@ class PartyClient(Server):
         self._run(request).agree(request.nonces)
         state.snapshot.activate(request.rows, request.counts)
         state.activated(request.counts)
-        state.joined = request.total
+        state.joined = state.trained = request.total
         if state.specification.weighted:
             return ms.Ready(request.run, request.slot)
         return self._counted(request.run, state)

@@ -39,6 +39,8 @@ class Shrinkage:
     """int (d,): as `Encoding.groups` has them."""
     strengths: Float
     """(groups,): ridge of each, as a multiple of l2."""
+    rows: int
+    """Joined rows with a weight above 0."""
     steps: tuple[Float, Float] | None = None
     """Of log λ in the last update, (groups,) each: what Fellner and Schall's step asked for, and
     what was made of it; None before the first update."""
@@ -46,16 +48,18 @@ class Shrinkage:
     @classmethod
     def first(cls, groups: Array, rows: int, l2: float) -> Shrinkage:
         """Before anything is known of the weights."""
-        size = int(groups.max(initial=-1)) + 1
-        return cls(groups, np.full(size, FIRST / (max(rows, 1) * l2)))
+        size, rows = int(groups.max(initial=-1)) + 1, max(rows, 1)
+        return cls(groups, np.full(size, FIRST / (rows * l2)), rows)
 
-    def extended(self, sizes: Sequence[int], rows: int, l2: float) -> Shrinkage:
+    def extended(self, sizes: Sequence[int], l2: float) -> Shrinkage:
         """With a group of each of these sizes behind the others, of which nothing is known."""
         count = len(self.strengths)
         groups = np.repeat(np.arange(count, count + len(sizes)), sizes)
-        first = np.full(len(sizes), FIRST / (max(rows, 1) * l2))
+        first = np.full(len(sizes), FIRST / (self.rows * l2))
         return Shrinkage(
-            np.concatenate([self.groups, groups]), np.concatenate([self.strengths, first])
+            np.concatenate([self.groups, groups]),
+            np.concatenate([self.strengths, first]),
+            self.rows,
         )
 
     @property
@@ -72,7 +76,6 @@ class Shrinkage:
         theta: Float,
         dispersion: float,
         curvature: float,
-        rows: int,
         l2: float,
     ) -> tuple[Shrinkage, float]:
         """λ_g = φ edf_g / |β_g|² of each group, edf_g = tr((H_g + λ_g)⁻¹ H_g) from its own block of
@@ -101,7 +104,7 @@ class Shrinkage:
         squares = np.bincount(self.groups + 1, np.sum(theta**2, axis=1), count + 1)[1:]
         edf *= directions
         ridge = dispersion * edf / np.maximum(squares, MIN_SQUARED_NORM * dispersion)
-        size = curvature / max(rows, 1)
+        size = curvature / self.rows
         asked = np.log(np.clip(ridge, MIN_RIDGE * size, MAX_RIDGE * size) / (l2 * self.strengths))
         made = asked * self._lengths(asked)
         strengths = np.clip(

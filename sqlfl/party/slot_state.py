@@ -101,6 +101,8 @@ class SlotState:
     """True if the weights of its rows have come with a message."""
     joined: int = 0
     """N, the number of joined rows."""
+    trained: int = 0
+    """Joined rows with a weight above 0."""
     scored: Encoding | None = None
     """Encoding of the saved block by which the rows were scored."""
     scorer: tuple[str, int] | None = None
@@ -177,7 +179,7 @@ class SlotState:
         """
         self.check(request, active=self.snapshot.active)
         again = self.weighed or not self.specification.weighted
-        self.weighed = True
+        self.weighed, self.trained = True, request.rows
         if again and (protected(self.specification) or not self.specification.folds):
             raise InternalError(f"rows of slot {self.specification.slot} are weighed once")
         if again:
@@ -200,7 +202,7 @@ class SlotState:
         of few rows.
         """
         features = self.specification.features
-        curved = any(feature.shrunken for feature in features) and self.joined >= CURVE_ROWS
+        curved = any(feature.shrunken for feature in features)
         if not curved or self.specification.shared or self._encoded_by != "none":
             return
         self.refer(self.snapshot.con)
@@ -208,7 +210,7 @@ class SlotState:
         if self.fitted is not None:
             if self._first is None:
                 self._first = self.fitted
-            self.fitted = fit_again(self.snapshot, self._first, self.joined, self.limits)
+            self.fitted = fit_again(self.snapshot, self._first, self.trained, self.limits)
         self.encoding = encoding_of(local_encoding(self.snapshot), self.fitted)
 
     def refer(self, con: Connection) -> None:
@@ -255,7 +257,7 @@ class SlotState:
         if self._encoded_by == "none":
             if any(feature.fitted for feature in self.specification.features):
                 features = self.specification.features
-                return ranges(self.snapshot, features, self.joined, self.limits)
+                return ranges(self.snapshot, features, self.trained, self.limits)
             return statistics(self.snapshot, vocabulary_key)
         if self.bare:
             return bounded_statistics(self.snapshot, vocabulary_key)
@@ -309,7 +311,7 @@ class SlotState:
         """Return what chooses pairs of features in training; None where there are to be none."""
         features = self.specification.features
         most = max((feature.pairs for feature in features), default=0)
-        if self.joined < CURVE_ROWS or not most:
+        if self.trained < CURVE_ROWS or not most:
             return None
         encoding, limits = self.encoded(), self.limits
         if limits.columns is not None:
@@ -329,12 +331,12 @@ class SlotState:
         """Strengths that training starts from: those of the block that it starts from, where that
         has the same columns. None where `auto` made no feature, and of few rows."""
         specification = self.specification
-        if self.joined < CURVE_ROWS or not any(
+        if self.trained < CURVE_ROWS or not any(
             feature.shrunken for feature in specification.features
         ):
             return None
         groups = self.encoded().with_pairs(None if finder is None else finder.first).groups
-        first = Shrinkage.first(groups, configuration.rows, configuration.l2)
+        first = Shrinkage.first(groups, self.trained, configuration.l2)
         before = None if self.warm is None else self.warm.encoding.strengths
         if before is not None and before.shape == first.strengths.shape:
             return replace(first, strengths=before)
@@ -436,7 +438,7 @@ class SlotState:
             encoding = self.warm.encoding
             given = None if encoding.fitted is None else encoding.fitted[: len(encoding.named)]
         features, limits = self.specification.features, self.limits
-        return transform(self.snapshot, features, given, self.joined, limits=limits)
+        return transform(self.snapshot, features, given, self.trained, limits=limits)
 
     @property
     def _encoded_by(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -333,6 +334,68 @@ def test_rows_of_weight_0_do_not_count_in_a_table_s_dispersion() -> None:
     assert spreads[0] == pytest.approx(spreads[1], rel=0.02)
 
 
+@pytest.mark.parametrize("unit", ["rows", "table"])
+@pytest.mark.parametrize(
+    ("kind", "target", "rows"),
+    [
+        ("linear_regression", "number", 900),
+        ("poisson_regression", "count", 900),
+        ("linear_regression", "number", 260),
+    ],
+)
+def test_rows_of_weight_0_change_nothing(kind: str, target: str, rows: int, unit: str) -> None:
+    """Neither knots, values, categories and strengths, nor whether there are curves: of 260 rows
+    that count, 156 do not have any."""
+    one, two, _ = tables(rows, 5)
+    rng = np.random.default_rng(6)
+    weight = np.where(rng.random(rows) < 0.4, 0.0, 1.0)
+    if rows < 300:
+        weight = np.where(np.arange(rows) % 5 < 2, 0.0, 1.0)
+    odd = (weight == 0.0) & (rng.random(rows) < 0.5)
+    x = np.where(odd, 40.0 * one.column("x").to_numpy(), one.column("x").to_numpy())
+    c = np.where(odd, "only here", one.column("c").to_numpy(zero_copy_only=False))
+    one = one.drop_columns(["x", "c"])
+    one = one.append_column("x", pa.array(x)).append_column("c", pa.array(c.astype(str)))
+    one = one.append_column("f", pa.array(weight))
+    told = []
+    with in_memory() as first, in_memory() as second:
+        put(first, "a", one)
+        put(second, "b", two)
+        with federation({"one": [first], "two": [second]}) as fed:
+            query = QUERY.format(target).replace(" AS y", " AS y, a.f")
+            for where in ("", " WHERE a.f > 0"):
+                with few(int(weight.sum())):
+                    fed.sql(
+                        f"TRAIN OR REPLACE MODEL m USING {kind} TARGET y WEIGHT f TRANSFORM (auto) "
+                        f"WITH (unit = '{unit}') FROM ({query}{where})"
+                    )
+                found = fed.sql(f"PREDICT MODEL m ID (one.a.id) FROM ({query} WHERE a.f > 0)").df()
+                told.append((fed.model("m").metrics, found.sort_values("id").prediction))
+    (every, with_zeros), (kept, without) = told
+    freedom = [metrics.get("effective_parameters", 0.0) for metrics in (every, kept)]
+    assert freedom[0] == pytest.approx(freedom[1], rel=1e-6)
+    np.testing.assert_allclose(with_zeros, without, rtol=1e-5, atol=1e-5)
+
+
+def test_equal_rows_count_one_by_one_in_tune() -> None:
+    """Rows that are trained as one are as many as in TRAIN."""
+    rng = np.random.default_rng(8)
+    x = rng.integers(0, 60, 20_000)
+    y = np.round(np.sin(x / 6) + rng.normal(size=20_000))
+    freedom = []
+    with in_memory() as con:
+        put(con, "t", pa.table({"x": x, "y": y}))
+        with federation({"one": [con]}) as fed:
+            query = "SELECT x, y FROM one.t"
+            for verb, options in (("TRAIN", ""), ("TUNE", ", folds = 2, metric = 'r2'")):
+                fed.sql(
+                    f"{verb} MODEL {verb} USING linear_regression TARGET y TRANSFORM (auto) "
+                    f"WITH (unit = 'rows'{options}) FROM ({query})"
+                )
+                freedom.append(fed.model(verb).metrics["effective_parameters"])
+    assert freedom[0] == pytest.approx(freedom[1], rel=1e-4)
+
+
 # -- what surrounds it ----------------------------------------------------------------------------
 
 
@@ -425,7 +488,7 @@ def test_few_rows_keep_lines() -> None:
     with in_memory() as one, in_memory() as two:
         small = attached(160, 3, (one, two))
         with small.fed:
-            with pytest.warns(sqlfl.Warning, match="160 joined rows are fewer than 200"):
+            with pytest.warns(sqlfl.Warning, match="160 joined rows to train on are fewer"):
                 small.train("number", "linear_regression")
             weights = small.fed.sql("WEIGHTS OF MODEL m").df()
             small.train("number", "linear_regression", "")
@@ -459,11 +522,22 @@ def put(con: duckdb.DuckDBPyConnection, name: str, table: pa.Table) -> None:
     con.unregister("given")
 
 
-@pytest.mark.parametrize(("unit", "weight"), [("table", ""), ("rows", ""), ("table", ", a.f")])
-def test_folds_are_trained_and_measured_as_by_hand(unit: str, weight: str) -> None:
-    """Rows that are held out say nothing of knots, values, categories, scales and strengths."""
-    one, two, _ = tables(800, 4)
-    one = one.append_column("f", pa.array(np.random.default_rng(4).exponential(size=800)))
+def few(rows: int, where: str = "") -> AbstractContextManager[object]:
+    """Expect the warning of so few rows to train on; none of more."""
+    if rows >= 200:
+        return nullcontext()
+    return pytest.warns(sqlfl.Warning, match=f"no curves{where}: {rows} joined rows to train on")
+
+
+@pytest.mark.parametrize(
+    ("unit", "weight", "rows"),
+    [("table", "", 800), ("rows", "", 800), ("table", ", a.f", 800), ("table", "", 300)],
+)
+def test_folds_are_trained_and_measured_as_by_hand(unit: str, weight: str, rows: int) -> None:
+    """Rows that are held out say nothing of knots, values, categories, scales and strengths; fewer
+    than 200 other rows keep straight lines."""
+    one, two, _ = tables(rows, 4)
+    one = one.append_column("f", pa.array(np.random.default_rng(4).exponential(size=rows)))
     y = one.column("number").to_numpy()
     query = QUERY.format("number").replace(" AS y", f" AS y{weight}")
     clauses = "WEIGHT f " * bool(weight) + "TRANSFORM (auto) WITH ({})"
@@ -473,10 +547,9 @@ def test_folds_are_trained_and_measured_as_by_hand(unit: str, weight: str) -> No
         put(second, "b", two)
         with tapped({"one": [first], "two": [second]}) as (fed, tap):
             text = f"TUNE MODEL m USING linear_regression TARGET y {clauses} FROM ({query})"
-            with tap.taken() as recorded:
-                (found,) = (
-                    fed.sql(text.format(f"{options}, folds = 2, metric = 'r2'")).arrow().to_pylist()
-                )
+            with tap.taken() as recorded, few(rows // 2, " while folds are held out"):
+                table = fed.sql(text.format(f"{options}, folds = 2, metric = 'r2'")).arrow()
+            (found,) = table.to_pylist()
             told = [decode(item.data) for item in recorded if item.direction == "up"]
             (labels,) = (message.values for message in told if isinstance(message, Labels))
             (folds,) = (message.folds for message in told if isinstance(message, Folds))
@@ -488,7 +561,8 @@ def test_folds_are_trained_and_measured_as_by_hand(unit: str, weight: str) -> No
             by_hand = []
             for fold in range(2):
                 train = f"{clauses.format(options)} FROM ({query.format(f'<> {fold}')})"
-                fed.sql(f"TRAIN OR REPLACE MODEL h USING linear_regression TARGET y {train}")
+                with few(rows // 2):
+                    fed.sql(f"TRAIN OR REPLACE MODEL h USING linear_regression TARGET y {train}")
                 measured = fed.sql(f"EVALUATE MODEL h FROM ({query.format(f'= {fold}')})")
                 by_hand.append(measured.df().r2[0])
             assert found["folds"] == pytest.approx(by_hand, rel=1e-4)

@@ -117,7 +117,7 @@ def test_what_leaves_is_what_explain_says(rows: int) -> None:
         plan = fed.explain(statement)
         with tap.taken() as recorded:
             if rows < 200:
-                with pytest.warns(sqlfl.Warning, match="150 joined rows are fewer than 200"):
+                with pytest.warns(sqlfl.Warning, match="150 joined rows to train on are fewer"):
                     fed.sql(statement)
             else:
                 fed.sql(statement)

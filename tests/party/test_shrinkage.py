@@ -29,7 +29,7 @@ def test_longer_steps_come_to_the_same_strengths_sooner() -> None:
     def step(shrinkage: Shrinkage) -> Shrinkage:
         ridge = L2 * shrinkage.strengths[groups]
         theta = np.linalg.solve(gram.numeric / ROWS + np.diag(ridge), x.T @ y / ROWS)
-        args = gram, moments, float(ROWS), theta[:, None], 1.0 / ROWS, 1.0, ROWS, L2
+        args = gram, moments, float(ROWS), theta[:, None], 1.0 / ROWS, 1.0, L2
         return shrinkage.renewed(*args)[0]
 
     def plain(shrinkage: Shrinkage) -> Shrinkage:

@@ -204,7 +204,7 @@ def _counted(
         numbers, digit = _last_digit(numbers, int(bounds[-1]))
         held[slot] = digit.astype(np.int32), bounds
     none = np.zeros(len(rows))
-    weighting = Weighting(weights, weights, none.astype(bool), none, rows)
+    weighting = Weighting(weights, weights, none.astype(bool), none, rows, rows)
     merged = with_rows(joined, {slot: held[slot] for slot in rows_and_bounds})
     return replace(merged, weighting=weighting), Targets(distinct[label], target.classes)
 
@@ -323,11 +323,12 @@ def _summed(weighting: Weighting | None, groups: EqualRowGroups) -> Weighting:
     rows = groups.total()
     if weighting is None:
         weights, none = rows.astype(np.float64), np.zeros(len(rows))
-        return Weighting(weights, weights, np.zeros(len(rows), bool), none, rows)
+        return Weighting(weights, weights, np.zeros(len(rows), bool), none, rows, rows)
     return Weighting(
         groups.total(weighting.weights),
         groups.total(weighting.samples),
         weighting.validation[groups.heads],
         groups.total(weighting.held),
         rows,
+        groups.total(weighting.samples > 0),
     )
