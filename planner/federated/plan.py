@@ -23,7 +23,7 @@ from sqlfl.contract.schema import (
     Merging,
     SlotSpecification,
 )
-from sqlfl.contract.transforms import AUTO, TABLE
+from sqlfl.contract.transforms import AUTO, PARTNER, TABLE
 from sqlfl.models.kinds import kind_of
 from sqlfl.options.diagnostics import Check, Diagnostic, SkewOptions
 from sqlfl.options.privacy import Privacy
@@ -636,6 +636,7 @@ def _specification(
                 f.width,
                 f.made,
                 shrunken=f.transform is not None and f.transform.function == AUTO,
+                partner=f.transform is not None and f.transform.value == PARTNER,
                 pairs=f.pairs if slot.pairs and f in slot.paired else 0,
             )
             for f in slot.features

@@ -11,13 +11,25 @@ from sqlglot import exp, parse_one
 
 from sqlfl.base.errors import PlanError, nearest
 from sqlfl.contract.schema import FittedStep, Made
-from sqlfl.contract.transforms import ANY, AUTO, COLUMN, FUNCTIONS, NUMBER, TIMES, Transform, number
+from sqlfl.contract.transforms import (
+    ANY,
+    AUTO,
+    COLUMN,
+    FUNCTIONS,
+    NO_PARTNER,
+    NUMBER,
+    PARTNER,
+    TIMES,
+    WITH_PARTNER,
+    Transform,
+    number,
+)
 from sqlfl.planner.grammar.statements import Span
 from sqlfl.planner.grammar.writing import Dialect, to_sql
 from sqlfl.planner.query import types
 from sqlfl.planner.query.draft import Draft
 from sqlfl.planner.query.items import PlacedItem
-from sqlfl.planner.query.relations import DraftBlock, Output, Term, substitute
+from sqlfl.planner.query.relations import PRESENT, DraftBlock, Output, Term, substitute
 from sqlfl.planner.query.typing import one_type_of
 from sqlfl.planner.query.ucq import ARRAY, BOOLEAN, CATEGORY, NUMERIC
 
@@ -57,7 +69,7 @@ def _with_auto(draft: Draft) -> Draft:
     found: list[PlacedItem] = []
     for item in draft.transforms:
         names = item.transform.columns or tuple(rest)
-        if item.transform.function != AUTO:
+        if item.transform.function != AUTO or item.transform.value == PARTNER:
             found.append(item)
             continue
         for name in names:
@@ -200,14 +212,71 @@ def apply_transforms(draft: Draft) -> Draft:
         outputs if _is_row(outputs[0]) else one_type_of(draft, outputs)
         for outputs in zip(*(block.outputs for block in draft.blocks), strict=True)
     ]
+    partners = _partners(draft, columns)
     blocks = []
     for place, block in enumerate(draft.blocks):
         own = [column[place] for column in columns]
         parts = [output for output in own if output.name.startswith(_PART)]
         kept = [output for output in own if not output.name.startswith(_PART)]
         made = [_applied(draft, output, parts) for output in kept]
+        added = [_of_columns(item, [own[n] for n in places]) for item, places in partners]
+        made.insert(len(draft.transforms), added)
         blocks.append(replace(block, outputs=tuple(o for own in made for o in own)))
-    return replace(draft, blocks=tuple(blocks))
+    items = tuple(PlacedItem(item) for item, _ in partners)
+    return replace(draft, blocks=tuple(blocks), transforms=(*draft.transforms, *items))
+
+
+def _partners(
+    draft: Draft, columns: Sequence[Sequence[Output]]
+) -> list[tuple[Transform, tuple[int, ...]]]:
+    """Return an item for each table on the right of a LEFT JOIN, and the places of its columns.
+
+    Where two columns or more have curves, NULL in all of them has a weight of its own: as each has
+    one for its NULLs, these would have to add up to what a missing partner means.
+    """
+    if any(item.transform.value == PARTNER for item in draft.transforms):
+        return []  # a model's
+    tables: dict[tuple[int, ...], list[int]] = {}
+    for place, outputs in enumerate(columns[: len(draft.transforms)]):
+        transform = outputs[0].transform
+        if transform is None or transform.function != AUTO or not all(map(_is_bare, outputs)):
+            continue
+        relations = tuple(output.relation for output in outputs)
+        blocks = zip(draft.blocks, relations, strict=True)
+        if any(relation in block.optional for block, relation in blocks):
+            tables.setdefault(relations, []).append(place)
+    taken = {outputs[0].name.lower() for outputs in columns}
+    items = []
+    for relations, places in tables.items():
+        name = f"{draft.blocks[0].relations[relations[0]].name} ({PARTNER})"
+        if len(places) > 1 and name.lower() not in taken:
+            taken.add(name.lower())
+            made = [columns[place][0].transform for place in places]
+            named = tuple(item.columns[0] for item in made if item is not None)
+            items.append((Transform(AUTO, named, name, value=PARTNER), tuple(places)))
+    return items
+
+
+def _is_bare(output: Output) -> bool:
+    """Return whether the output is NULL where its table has no row."""
+    expression = output.term.expression.unnest()
+    while isinstance(expression, exp.Cast):
+        expression = expression.this.unnest()
+    if isinstance(expression, exp.Case):
+        branches = expression.args["ifs"]
+        test = branches[0].this
+        alone = len(branches) == 1 and expression.args.get("default") is None
+        return alone and isinstance(test, exp.Column) and test.name == PRESENT
+    return isinstance(expression, exp.Column)
+
+
+def _of_columns(item: Transform, given: Sequence[Output]) -> Output:
+    """Return the feature that an item makes of several columns."""
+    found = made_of(item, [(own.term.expression, own.type) for own in given])
+    term = replace(given[0].term, expression=found.expression)
+    return replace(
+        given[0], name=item.name, term=term, type=found.type, transform=item, made=found.made
+    )
 
 
 def _is_row(output: Output) -> bool:
@@ -278,6 +347,8 @@ def made_of(transform: Transform, given: Sequence[tuple[exp.Expr, str]]) -> Tran
     """Return the transform of these expressions, one for each column, with these types."""
     kinds = [types.kind(type_) for _, type_ in given]
     text = _text_of(transform, kinds[0] or "")
+    if transform.value == PARTNER:
+        text = _partner_text(kinds)
     type_ = _type_of(transform, given[0][1], kinds[0] or "")
     expression = _filled(text, [e for e, _ in given])
     columns = [exp.column(exp.to_identifier(name, quoted=True)) for name in transform.columns]
@@ -318,6 +389,8 @@ def _step_of(transform: Transform, kind: str) -> FittedStep | None:
 
 def _type_of(transform: Transform, given: str, kind: str) -> str:
     if transform.function in ("one_hot", "hash_bucket", "cross", "bucketize"):
+        return "VARCHAR"
+    if transform.value == PARTNER:
         return "VARCHAR"
     if transform.function == "polynomial":
         return f"DOUBLE[{len(_powers(transform))}]"
@@ -363,6 +436,16 @@ END"""
 """log1p with the digits that ln(1 + x) loses for small numbers (Kahan). Below -1 there is no
 logarithm: infinite values of joined rows are refused.
 """
+
+
+def _partner_text(kinds: Sequence[str | None]) -> str:
+    """SQL that tells rows of columns x0, x1, ... of which none has a value."""
+    values = (
+        _NUMBER.replace("x0", f"x{k}") if kind in (NUMERIC, BOOLEAN) else f"x{k}"
+        for k, kind in enumerate(kinds)
+    )
+    gone = " AND ".join(f"{value} IS NULL" for value in values)
+    return f"CASE WHEN {gone} THEN '{NO_PARTNER}' ELSE '{WITH_PARTNER}' END"
 
 
 def _double(value: float) -> str:

@@ -189,6 +189,8 @@ class FeatureSpecification:
     shrunken: bool = field(default=False, metadata=LEFT_OUT)
     """`auto` made it: its curve, its categories and its missing indicator have strengths of their
     own."""
+    partner: bool = field(default=False, metadata=LEFT_OUT)
+    """Its categories tell rows of which no other feature that it is made of has a value."""
     pairs: int = field(default=0, metadata=LEFT_OUT)
     """Pairs of features of its table that are added at most, of which it may be in some; 0 where it
     is in none."""

@@ -15,6 +15,10 @@ AUTO = "auto"
 """The function that finds a curve for a number, and how far a category's weights are shrunken."""
 CURVE, VALUES = "curve", "values"
 """Columns that `auto` makes of a number beside the number itself."""
+PARTNER = "partner"
+"""Column that `auto` makes of all columns of a table on the right of a LEFT JOIN."""
+NO_PARTNER, WITH_PARTNER = "none", "some"
+"""Its categories: no column of the row has a value, or some has."""
 CURVE_COLUMNS = 8
 """Width of a curve."""
 TIMES = " × "
@@ -115,8 +119,8 @@ class Transform:
     """Buckets, categories, knots, or pairs of features of a table; 0 for no limit, and no pairs."""
     degree: int = 0
     value: str | float | None = None
-    """Of impute: one of STRATEGIES, or a number. Of auto: CURVE or VALUES; None for the column
-    itself."""
+    """Of impute: one of STRATEGIES, or a number. Of auto: CURVE, VALUES or PARTNER; None for the
+    column itself."""
 
     @property
     def fitted(self) -> bool:
@@ -126,7 +130,7 @@ class Transform:
         if self.function == "one_hot":
             return self.count > 0
         if self.function in ("impute", AUTO):
-            return isinstance(self.value, str)
+            return isinstance(self.value, str) and self.value != PARTNER
         return FUNCTIONS[self.function].fitted
 
     @property

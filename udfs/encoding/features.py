@@ -18,6 +18,7 @@ from sqlfl.base.arrays import Array, Float
 from sqlfl.base.codec import LEFT_OUT, from_json, to_json
 from sqlfl.base.errors import ModelError
 from sqlfl.contract.schema import FeatureSpecification
+from sqlfl.contract.transforms import NO_PARTNER
 from sqlfl.messages import SetEncoding, Statistics
 from sqlfl.udfs import sql
 from sqlfl.udfs.encoding.fitting import OTHER, Fitted, fault_of
@@ -27,6 +28,8 @@ from sqlfl.udfs.numbering.rows import Snapshot
 
 CHUNK = 128
 """Numeric columns that one statement aggregates."""
+ROUNDING = 1e-9
+"""Relative difference of two sums of the same weights, at most."""
 CONSTANT = 1e-12
 """Relative deviation, to the mean or to 1, below which a column counts as constant."""
 
@@ -86,6 +89,9 @@ class Encoding:
     """Effects of the features that `auto` made; None without chosen strengths."""
     pairs: tuple[Pair, ...] = field(default=(), metadata=LEFT_OUT)
     """Pairs of features whose cells are the last features."""
+    repeated: tuple[int, ...] = field(default=(), metadata=LEFT_OUT)
+    """Numeric features, by position among them, that are NULL in the rows without a partner alone:
+    the table has a column of these."""
 
     @property
     def named(self) -> tuple[FeatureSpecification, ...]:
@@ -121,7 +127,8 @@ class Encoding:
     @cached_property
     def indicators(self) -> tuple[int, ...]:
         """The numeric features, by position among them, that have an indicator column."""
-        return tuple(int(i) for i in np.flatnonzero(self.missing > 0))
+        gone = np.flatnonzero(self.missing > 0)
+        return tuple(int(i) for i in gone if i not in self.repeated)
 
     @cached_property
     def centres(self) -> Float:
@@ -312,7 +319,7 @@ def local_encoding(snapshot: Snapshot) -> Encoding:
             entries = [(entry, n) for entry, n in entries if entry != OTHER]
         vocabularies.append(tuple(entry.decode() for entry, _ in entries))
         counts.append(np.array([n for _, n in entries], np.float64))
-    return Encoding(
+    encoding = Encoding(
         features=snapshot.specification.features,
         mean=mean,
         scale=np.where(constant, 1.0, deviation),
@@ -322,6 +329,28 @@ def local_encoding(snapshot: Snapshot) -> Encoding:
         total=total,
         vocabulary_key=None,
     )
+    return replace(encoding, repeated=_repeated(encoding))
+
+
+def _repeated(encoding: Encoding) -> tuple[int, ...]:
+    """Return `Encoding.repeated`: a feature is NULL in all rows without a partner, so in no others
+    where these count as much.
+    """
+    numeric = [feature for feature in encoding.features if feature.kind != "category"]
+    found = []
+    for number, place in categories_of(encoding.features):
+        made = encoding.features[place].made
+        if not encoding.features[place].partner or made is None:
+            continue
+        entries = dict(zip(encoding.vocabularies[number], encoding.counts[number], strict=True))
+        without = entries.get(f"v{NO_PARTNER}", 0.0)
+        names = {name for name, _ in made.inputs}
+        for at, feature in enumerate(numeric):
+            inputs = (feature.name,) if feature.made is None else feature.made.inputs[0][:1]
+            same = np.isclose(encoding.missing[at], without, rtol=ROUNDING, atol=0.0)
+            if without > 0.0 and feature.shrunken and not feature.fitted:
+                found += [at] * bool(same and inputs[0] in names)
+    return tuple(found)
 
 
 def check_finite(snapshot: Snapshot) -> None:
