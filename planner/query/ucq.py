@@ -155,7 +155,9 @@ class Slot:
     @property
     def refitted(self) -> bool:
         """Return whether each fit of TUNE encodes it anew, by its training rows."""
-        return self.shrunken and len(self.clients) == 1
+        made = (feature.transform for feature in self.features)
+        fitted = any(item is not None and item.fitted for item in made)
+        return (self.shrunken or fitted) and len(self.clients) == 1
 
     @property
     def paired(self) -> tuple[Feature, ...]:

@@ -35,7 +35,7 @@ from sqlfl.udfs.encoding.features import (
     statistics,
 )
 from sqlfl.udfs.encoding.findings import of_scoring, of_training
-from sqlfl.udfs.encoding.fitting import Fitted
+from sqlfl.udfs.encoding.fitting import Fitted, Values
 from sqlfl.udfs.encoding.noised import (
     bounded_statistics,
     bounds_encoding,
@@ -52,6 +52,7 @@ from sqlfl.udfs.encoding.transforming import (
     of_ranges,
     ranges,
     transform,
+    untransformed,
 )
 from sqlfl.udfs.labels.label_noise import noised_labels
 from sqlfl.udfs.numbering.rows import Snapshot
@@ -85,6 +86,8 @@ class SlotState:
     """Fitted steps by which TRANSFORM has made the features of the snapshot."""
     _first: tuple[Fitted | None, ...] | None = None
     """Fitted steps of all rows, where `fitted` is of the rows of one fit."""
+    _before: dict[int, Values] = field(default_factory=dict)
+    """Columns that TRANSFORM has replaced, where fits of TUNE replace them anew."""
     _points: dict[int, tuple[Array, Array]] = field(default_factory=dict)
     """Points of the numbers of a shared slot that may be in pairs, over all its clients."""
     engine: LinearEngine | None = None
@@ -197,21 +200,30 @@ class SlotState:
         return self.counted(vocabulary_key)
 
     def _fit_again(self, request: ms.Weigh) -> None:
-        """Encode a slot with curves anew in TUNE, by the rows that count in the next fit. Clients
-        of a shared slot keep the first encoding: differences between points of two fits would tell
-        of few rows.
+        """Encode a slot with fitted features anew in TUNE, by the rows that count in the next fit.
+        Clients of a shared slot keep the first encoding, but for curves of few rows: differences
+        between points of two fits would tell of few rows.
         """
         features = self.specification.features
-        curved = any(feature.shrunken for feature in features)
-        if not curved or self.specification.shared or self._encoded_by != "none":
+        refitted = any(feature.shrunken or feature.fitted for feature in features)
+        shared = self.specification.shared
+        if not refitted or self._encoded_by != "none":
             return
         self.refer(self.snapshot.con)
         self.snapshot.weigh(request.samples if len(request.samples) else request.counts)
         if self.fitted is not None:
             if self._first is None:
                 self._first = self.fitted
-            self.fitted = fit_again(self.snapshot, self._first, self.trained, self.limits)
-        self.encoding = encoding_of(local_encoding(self.snapshot), self.fitted)
+            self.fitted = fit_again(
+                self.snapshot,
+                self._first,
+                self._before,
+                self.trained,
+                self.limits,
+                shared=shared,
+            )
+        encoding = self.encoded() if shared else local_encoding(self.snapshot)
+        self.encoding = encoding_of(encoding, self.fitted)
 
     def refer(self, con: Connection) -> None:
         """Find what SKEW compares with, once, before equal rows are merged and rounds begin."""
@@ -410,6 +422,8 @@ class SlotState:
             raise InternalError(f"features of slot {spec.slot} are protected: nothing is said")
         if self.operator is not None:
             raise InternalError(f"slot {spec.slot} has been started")
+        if self._before:  # rows that a fit makes equal may differ in the next one
+            return ms.EqualRows(self.snapshot.run, spec.slot, np.zeros(0, np.uint32))
         classes = merge_equal_rows(self.snapshot)
         if len(classes):
             rows = np.bincount(classes, self.limits.rows)
@@ -437,6 +451,8 @@ class SlotState:
         if self.warm is not None:
             encoding = self.warm.encoding
             given = None if encoding.fitted is None else encoding.fitted[: len(encoding.named)]
+        if self.specification.folds and not self.specification.shared:
+            self._before = untransformed(self.snapshot, self.specification.features)
         features, limits = self.specification.features, self.limits
         return transform(self.snapshot, features, given, self.trained, limits=limits)
 

@@ -522,6 +522,12 @@ def put(con: duckdb.DuckDBPyConnection, name: str, table: pa.Table) -> None:
     con.unregister("given")
 
 
+FITTED = (
+    "quantile_bucketize(x, 6), robust_scale(z), one_hot(c, max => 4), impute(n, 'median'), "
+    "spline(w), minmax(flat)"
+)
+
+
 def few(rows: int, where: str = "") -> AbstractContextManager[object]:
     """Expect the warning of so few rows to train on; none of more."""
     if rows >= 200:
@@ -530,17 +536,25 @@ def few(rows: int, where: str = "") -> AbstractContextManager[object]:
 
 
 @pytest.mark.parametrize(
-    ("unit", "weight", "rows"),
-    [("table", "", 800), ("rows", "", 800), ("table", ", a.f", 800), ("table", "", 300)],
+    ("unit", "weight", "rows", "items"),
+    [
+        ("table", "", 800, "auto"),
+        ("rows", "", 800, "auto"),
+        ("table", ", a.f", 800, "auto"),
+        ("table", "", 300, "auto"),
+        ("table", "", 500, FITTED),
+    ],
 )
-def test_folds_are_trained_and_measured_as_by_hand(unit: str, weight: str, rows: int) -> None:
+def test_folds_are_trained_and_measured_as_by_hand(
+    unit: str, weight: str, rows: int, items: str
+) -> None:
     """Rows that are held out say nothing of knots, values, categories, scales and strengths; fewer
     than 200 other rows keep straight lines."""
     one, two, _ = tables(rows, 4)
     one = one.append_column("f", pa.array(np.random.default_rng(4).exponential(size=rows)))
     y = one.column("number").to_numpy()
     query = QUERY.format("number").replace(" AS y", f" AS y{weight}")
-    clauses = "WEIGHT f " * bool(weight) + "TRANSFORM (auto) WITH ({})"
+    clauses = "WEIGHT f " * bool(weight) + f"TRANSFORM ({items}) WITH ({{}})"
     options = f"l2 = 1e-2, unit = '{unit}', tolerance = 1e-8, seed = 1"
     with in_memory() as first, in_memory() as second:
         put(first, "a", one)

@@ -11,7 +11,13 @@ import pytest
 from sqlfl.contract.schema import FeatureSpecification, FittedStep, Made
 from sqlfl.udfs.encoding.curves import CellLimits
 from sqlfl.udfs.encoding.features import local_encoding
-from sqlfl.udfs.encoding.transforming import column_of, fit_again, raw, transform
+from sqlfl.udfs.encoding.transforming import (
+    column_of,
+    fit_again,
+    raw,
+    transform,
+    untransformed,
+)
 from sqlfl.udfs.numbering.rows import Snapshot
 from sqlfl.udfs.updates.predict import make_engine
 from tests.conftest import Open
@@ -82,22 +88,38 @@ def encoded(snapshot: Snapshot) -> np.ndarray:
 
 
 def test_curves_are_those_of_the_rows_that_count(database: Open) -> None:
-    """Curves are fitted as if the other rows had never been there; other functions keep their
-    fit.
-    """
+    """Functions are fitted as if the other rows had never been there."""
     snapshot, every = taken(database, table())
+    given = untransformed(snapshot, every)
     first = transform(snapshot, every)
     assert first is not None
     before = encoded(snapshot)
     weigh(snapshot, np.arange(ROWS) < KEPT)
-    fits = fit_again(snapshot, first, ROWS, CellLimits())
+    fits = fit_again(snapshot, first, given, ROWS, CellLimits())
     alone, _ = taken(database, table().slice(0, KEPT))
     transform(alone, every)
     np.testing.assert_allclose(encoded(snapshot)[:KEPT], encoded(alone), atol=1e-9)
-    assert fits[BUCKETS] is first[BUCKETS]
+    assert not np.array_equal(fits[BUCKETS].numbers, first[BUCKETS].numbers)  # type: ignore[union-attr]
     assert not np.array_equal(fits[CURVE_OF_X].numbers, first[CURVE_OF_X].numbers)  # type: ignore[union-attr]
     weigh(snapshot, np.ones(ROWS))
-    fit_again(snapshot, first, ROWS, CellLimits())
+    fit_again(snapshot, first, given, ROWS, CellLimits())
+    np.testing.assert_allclose(encoded(snapshot), before, atol=1e-12)
+
+
+def test_a_shared_slot_keeps_its_first_fits_and_lines_of_few_rows(database: Open) -> None:
+    snapshot, every = taken(database, table())
+    first = transform(snapshot, every)
+    assert first is not None
+    before = encoded(snapshot)
+    weigh(snapshot, np.arange(ROWS) < 150)
+    few = fit_again(snapshot, first, {}, 150, CellLimits(), shared=True)
+    assert few[BUCKETS] is first[BUCKETS]
+    assert not few[CURVE_OF_X].table.any()  # type: ignore[union-attr]
+    assert not few[VALUES_OF_Z].numbers.size  # type: ignore[union-attr]
+    weigh(snapshot, np.arange(ROWS) < KEPT)
+    enough = fit_again(snapshot, first, {}, KEPT, CellLimits(), shared=True)
+    assert all(one is other for one, other in zip(enough, first, strict=True))
+    weigh(snapshot, np.ones(ROWS))
     np.testing.assert_allclose(encoded(snapshot), before, atol=1e-12)
 
 
@@ -112,11 +134,12 @@ def test_curves_are_those_of_the_rows_that_count(database: Open) -> None:
 def test_a_policy_keeps_to_the_first_values(database: Open, limits: CellLimits, own: bool) -> None:
     """7 is in less than 1 % of all rows, and in more of those that count."""
     snapshot, every = taken(database, table())
+    given = untransformed(snapshot, every)
     first = transform(snapshot, every, limits=limits)
     assert first is not None
     assert first[VALUES_OF_Z].numbers.tolist() == [0, 1, 2, 3, 4]  # type: ignore[union-attr]
     weigh(snapshot, np.arange(ROWS) < KEPT)
-    fits = fit_again(snapshot, first, ROWS, limits)
+    fits = fit_again(snapshot, first, given, ROWS, limits)
     wanted = [0, 1, 2, 3, 4, 7] if own else [0, 1, 2, 3, 4]
     assert fits[VALUES_OF_Z].numbers.tolist() == wanted  # type: ignore[union-attr]
 
@@ -125,11 +148,12 @@ def test_a_policy_keeps_to_the_first_values(database: Open, limits: CellLimits, 
 def test_values_of_too_few_rows_that_count_are_among_the_others(database: Open, least: int) -> None:
     snapshot, every = taken(database, table())
     limits = CellLimits(least=least, rows=np.ones(ROWS))
+    given = untransformed(snapshot, every)
     first = transform(snapshot, every, limits=limits)
     assert first is not None
     z = table().column("z").to_numpy()
     counts = np.where(z == 3.0, np.cumsum(z == 3.0) <= 15, 1.0)
     counts[np.cumsum(counts) > 700] = 0.0
     weigh(snapshot, counts)
-    fits = fit_again(snapshot, first, ROWS, limits)
+    fits = fit_again(snapshot, first, given, ROWS, limits)
     assert (3.0 in fits[VALUES_OF_Z].numbers) is (least == 1)  # type: ignore[union-attr]

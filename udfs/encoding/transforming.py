@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -85,11 +85,29 @@ def transform(
     return fitted
 
 
+def untransformed(
+    snapshot: Snapshot, features: tuple[FeatureSpecification, ...]
+) -> dict[int, Values]:
+    """Return the columns that `transform` replaces, by place: those of `auto` stay beside what it
+    makes of them."""
+    steps = ((place, feature.step) for place, feature in enumerate(features))
+    replaced = [place for place, step in steps if step is not None and step.function != AUTO]
+    return {place: column_of(snapshot, features[place], place) for place in replaced}
+
+
 def fit_again(
-    snapshot: Snapshot, first: tuple[Fitted | None, ...], joined: int, limits: CellLimits
+    snapshot: Snapshot,
+    first: tuple[Fitted | None, ...],
+    before: Mapping[int, Values],
+    joined: int,
+    limits: CellLimits,
+    *,
+    shared: bool = False,
 ) -> tuple[Fitted | None, ...]:
-    """Make the curves and values of `auto` anew, fitted to the active rows as they count now, and
-    return all fits. `first`: fits of all rows. `joined` and `limits` are as in `transform`.
+    """Make the fitted features anew, fitted to the active rows as they count now, and return all
+    fits. `first`: fits of all rows. `before`: what `untransformed` returned of these rows. `joined`
+    and `limits` are as in `transform`. Of a `shared` slot the first fits stay, but curves of few
+    rows.
 
     Within limits, only values of the first fit have a weight of their own. Then cells of any two
     fits differ by whole cells of the first, and no difference tells of fewer rows.
@@ -103,14 +121,20 @@ def fit_again(
     counts, fits = counts_of(snapshot), list(first)
     made: dict[int, pa.Array] = {}
     for place, feature in enumerate(features):
-        if feature.step is None or feature.step.function != AUTO:
+        if feature.step is None or (shared and feature.step.function != AUTO):
             continue
-        line = lines[feature.name]
-        values = column_of(snapshot, features[line], line)
-        fitted = fit(feature, values, counts, joined, limits)
-        before = first[place]
-        if feature.frequent_values and before is not None and limits.bound:
-            fitted = replace(fitted, numbers=np.intersect1d(fitted.numbers, before.numbers))
+        if feature.step.function == AUTO:
+            line = lines[feature.name]
+            values = column_of(snapshot, features[line], line)
+        else:
+            values = before[place]
+        first_fit = first[place]
+        if shared and joined >= CURVE_ROWS and first_fit is not None:
+            fitted = first_fit
+        else:
+            fitted = fit(feature, values, counts, joined, limits)
+        if feature.frequent_values and first_fit is not None and limits.bound:
+            fitted = replace(fitted, numbers=np.intersect1d(fitted.numbers, first_fit.numbers))
         fits[place], made[place] = fitted, apply(feature, fitted, values)
     if made:
         _put(snapshot, features, made)
