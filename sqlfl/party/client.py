@@ -289,7 +289,6 @@ class ClientOperator:
         theta = self.theta
         after, freedom = before.renewed(
             self._plain_moments(),
-            self._plain.centre,
             options.total,
             theta,
             message.dispersion,

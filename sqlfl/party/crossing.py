@@ -60,9 +60,12 @@ class PairFinder:
         most: int,
         limits: CellLimits,
         given: Sequence[Pair] = (),
+        unit: float = 1.0,
     ) -> None:
         self._snapshot, self._features = snapshot, features
         self.most, self._limits = most, limits
+        self._unit = unit
+        """Rows that a weight of 1 stands for, by which cells are large enough."""
         self._paired = [n for n, feature in enumerate(features) if feature.pairs]
         self.first = self._crossed(given, whole=True) if given else None
         """The given pairs in these rows; None without."""
@@ -79,7 +82,7 @@ class PairFinder:
         columns = self._columns(self._paired)
         slope_sums = np.asarray(slopes, np.float64)
         places = ranked(columns, counts, slope_sums, curvature * counts, dispersion, most)
-        pairs = pairs_of(places, columns, counts, self._limits)
+        pairs = pairs_of(places, columns, self._unit * counts, self._limits)
         return self._crossed(pairs) if pairs else None
 
     def _check(self, most: int) -> None:
@@ -95,10 +98,13 @@ class PairFinder:
         merged: Sequence[Array] | None = None,
     ) -> Crossing:
         places = {side.place for pair in pairs for side in (pair.first, pair.second)}
-        counts = counts_of(self._snapshot)
+        counts = self._unit * counts_of(self._snapshot)
         columns = self._columns(sorted(places))
         limits = self._limits if limits is None else limits
-        return crossed(pairs, self._features, columns, counts, limits, whole=whole, merged=merged)
+        crossing = crossed(
+            pairs, self._features, columns, counts, limits, whole=whole, merged=merged
+        )
+        return replace(crossing, counts=tuple(sums / self._unit for sums in crossing.counts))
 
     def _columns(self, places: Sequence[int]) -> dict[int, Values]:
         return {n: column_of(self._snapshot, self._features[n], n) for n in places}
@@ -123,8 +129,9 @@ class SharedPairFinder(PairFinder):
         limits: CellLimits,
         points: Mapping[int, tuple[Array, Array]],
         given: Mapping[Pair, Mapping[str, float]] | None = None,
+        unit: float = 1.0,
     ) -> None:
-        super().__init__(snapshot, features, most, limits)
+        super().__init__(snapshot, features, most, limits, unit=unit)
         self._points = points
         self.first = self._again(given) if given else None
         self._told = False
@@ -139,7 +146,7 @@ class SharedPairFinder(PairFinder):
         for pair in given:
             texts = cell_texts(pair, self._features)
             sums = [
-                max(given[pair].get(text, 0.0), MIN_CELL_ROWS * (text in given[pair]))
+                max(self._unit * given[pair].get(text, 0.0), MIN_CELL_ROWS * (text in given[pair]))
                 for text in texts
             ]
             merged.append(np.array(sums, np.float64))
@@ -192,11 +199,10 @@ class SharedPairFinder(PairFinder):
         places = best_pairs(self._paired, slopes, bends, agreed.dispersion, agreed.pairs)
         columns = self._columns(self._paired)
         self._agreed = replace(self._limits, most=agreed.most, columns=agreed.room)
-        sides = self._sides(bins_of(total, agreed.most))
+        sides = self._sides(bins_of(self._unit * total, agreed.most))
         self._pairs = tuple(Pair(sides[one], sides[two]) for one, two in places)
-        counts = fine_sums(
-            self._pairs, self._sides(COARSE), columns, counts_of(self._snapshot), self._limits
-        )
+        rows_at = self._unit * counts_of(self._snapshot)
+        counts = fine_sums(self._pairs, self._sides(COARSE), columns, rows_at, self._limits)
         self._counts = np.pad(counts, ((0, agreed.pairs - len(counts)), (0, 0)))
         return self._counts, self._limits.least <= 1
 

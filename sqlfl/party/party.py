@@ -562,7 +562,7 @@ class PartyClient(Server):
             raise InternalError(f"slot {request.slot} starts with other noise than was said")
         if part.masked != state.specification.drawn:
             raise InternalError(f"slot {request.slot} starts with other sums than was said")
-        finder = state.finder()
+        finder = state.finder(configuration)
         engine, begin = self.start(request, configuration, finder)
         shrinkage = state.shrinkage(configuration, finder)
         told = request.run, request.slot, begin, shrinkage, finder

@@ -71,7 +71,6 @@ class Shrinkage:
     def renewed(
         self,
         gram: GramMatrix,
-        centre: Float,
         total: float,
         theta: Float,
         dispersion: float,
@@ -94,13 +93,13 @@ class Shrinkage:
             values = np.linalg.eigvalsh(factor * gram.numeric[np.ix_(places, places)])
             values = np.maximum(values, 0.0)
             edf[group] = np.sum(values / (values + l2 * self.strengths[group]))
-        # of categories that exclude each other the block is diagonal, but for the centring
-        onehot = gram.onehot.diagonal()
-        shift = centre[numeric:] * (gram.weight * centre[numeric:] - 2.0 * gram.moments[numeric:])
-        spread = factor * np.maximum(onehot + shift, 0.0)
         known = others >= 0
-        share = spread[known] / (spread[known] + l2 * self.strengths[others[known]])
-        edf += np.bincount(others[known], share, count)
+        edf += self._of_categories(
+            others[known],
+            factor * gram.onehot.diagonal()[known],
+            gram.moments[numeric:][known] / gram.weight,
+            l2,
+        )
         squares = np.bincount(self.groups + 1, np.sum(theta**2, axis=1), count + 1)[1:]
         edf *= directions
         ridge = dispersion * edf / np.maximum(squares, MIN_SQUARED_NORM * dispersion)
@@ -113,6 +112,26 @@ class Shrinkage:
         free = int(np.sum(self.groups < 0)) * directions
         after = replace(self, strengths=strengths, steps=(asked, made))
         return after, float(edf.sum() + free)
+
+    def _of_categories(self, groups: Array, sums: Float, shares: Float, l2: float) -> Float:
+        """Return (groups,): degrees of freedom of one-hot columns; those of a group exclude each
+        other. `sums`: their second moments times the curvature; `shares`: their means.
+
+        Centred, the block is D − D 1 1ᵀ D / Σ, whose inverse is that of a diagonal and a rank of 1
+        (Sherman and Morrison 1950): columns that share out all rows have a degree less.
+        """
+        count = len(self.strengths)
+        ridge = l2 * self.strengths[groups]
+        kept = sums / (sums + ridge)
+        left = ridge / (sums + ridge)
+        edf, every = np.zeros(count), np.zeros(count)
+        if len(groups):
+            whole = np.maximum(1.0 - np.bincount(groups, shares, count), 0.0)
+            whole += np.bincount(groups, shares * left, count)
+            taken = np.bincount(groups, shares * kept * left, count)
+            np.divide(taken, whole, out=every, where=whole > 0.0)
+            edf += np.bincount(groups, kept, count)
+        return edf - every
 
     def _lengths(self, asked: Float) -> Float:
         """Return by how much to lengthen steps of log λ: the secant through the last two, of each

@@ -319,13 +319,14 @@ class SlotState:
                 self.encoding = noised_encoding(self.snapshot)
         return self.encoding
 
-    def finder(self) -> PairFinder | None:
+    def finder(self, configuration: Configuration) -> PairFinder | None:
         """Return what chooses pairs of features in training; None where there are to be none."""
         features = self.specification.features
         most = max((feature.pairs for feature in features), default=0)
         if self.trained < CURVE_ROWS or not most:
             return None
         encoding, limits = self.encoded(), self.limits
+        unit = self.trained / configuration.total if configuration.total > 0.0 else 1.0
         if limits.columns is not None:
             limits = replace(limits, columns=max(limits.columns - encoding.width, 0))
         if self.specification.shared:
@@ -333,9 +334,9 @@ class SlotState:
                 None if self.warm is None else cells_of_pairs(self.warm.encoding, encoding.total)
             )
             told = self.snapshot, features, most, limits
-            return SharedPairFinder(*told, self._points, cells)
+            return SharedPairFinder(*told, self._points, cells, unit)
         given = () if self.warm is None else self.warm.encoding.pairs
-        return PairFinder(self.snapshot, features, most, limits, given)
+        return PairFinder(self.snapshot, features, most, limits, given, unit)
 
     def shrinkage(
         self, configuration: Configuration, finder: PairFinder | None = None

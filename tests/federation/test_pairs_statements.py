@@ -342,6 +342,27 @@ def test_merged_rows_are_as_many_as_they_were(case: Case) -> None:
         assert sorted(cells.rows) == sorted(np.bincount(c * 6 + d).tolist())
 
 
+@pytest.mark.parametrize("databases", [1, 2])
+def test_cells_do_not_depend_on_the_scale_of_weights(case: Case, databases: int) -> None:
+    """A cell is large enough by its rows: a weight of 0.01 is no hundredth of one."""
+    weight = pa.array(np.random.default_rng(6).exponential(size=ROWS))
+    one, found = case.one.append_column("f", weight), []
+    with in_memory() as first, in_memory() as second:
+        cons = [first, second][:databases]
+        for number, con in enumerate(cons):
+            put(con, "a", one.filter(np.arange(ROWS) % databases == number))
+        with federation({"one": cons}) as fed:
+            for scale in (1.0, 0.01, 8.0):
+                query = f"SELECT x, z, number AS y, {scale} * f AS f FROM one.a"
+                text = TRAIN.format("linear_regression", PAIRS, "", query)
+                fed.sql(text.replace("TARGET y", "TARGET y WEIGHT f"))
+                told = fed.sql(f"PREDICT MODEL m ID (one.a.id) FROM ({query})").df()
+                found.append(told.sort_values("id").prediction.to_numpy())
+                assert "x × z" in set(fed.sql("CURVES OF MODEL m").df().feature)
+    for other in found[1:]:
+        np.testing.assert_allclose(other, found[0], atol=1e-4)
+
+
 @pytest.mark.parametrize(
     ("items", "said"),
     [

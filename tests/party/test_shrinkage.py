@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from scipy import sparse
 
 from sqlfl.base.arrays import Float
@@ -29,7 +30,7 @@ def test_longer_steps_come_to_the_same_strengths_sooner() -> None:
     def step(shrinkage: Shrinkage) -> Shrinkage:
         ridge = L2 * shrinkage.strengths[groups]
         theta = np.linalg.solve(gram.numeric / ROWS + np.diag(ridge), x.T @ y / ROWS)
-        args = gram, moments, float(ROWS), theta[:, None], 1.0 / ROWS, 1.0, L2
+        args = gram, float(ROWS), theta[:, None], 1.0 / ROWS, 1.0, L2
         return shrinkage.renewed(*args)[0]
 
     def plain(shrinkage: Shrinkage) -> Shrinkage:
@@ -51,3 +52,26 @@ def _after(step: Callable[[Shrinkage], Shrinkage], start: Shrinkage, times: int)
 def _away(one: Shrinkage, other: Shrinkage) -> float:
     ratio: Float = np.log(one.strengths / other.strengths)
     return float(np.abs(ratio).max())
+
+
+def test_degrees_of_freedom_of_categories_are_those_of_centred_columns() -> None:
+    """Of two categories, one of which rows without any have, and one that few rows have."""
+    rng = np.random.default_rng(2)
+    one, two = rng.integers(0, 2, ROWS), rng.integers(0, 5, ROWS)
+    columns = np.hstack([np.eye(2)[one], np.eye(5)[two][:, :4]])
+    counts = rng.exponential(size=ROWS)
+    total = float(counts.sum())
+    groups = np.array([0, 0, 1, 1, 1, 1])
+    moments = counts @ columns
+    onehot = sparse.csr_array(columns.T @ (counts[:, None] * columns))
+    gram = GramMatrix(np.zeros((0, 0)), np.zeros((6, 0)), onehot, moments, total)
+    centred = columns - moments / total
+    dense = centred.T @ (counts[:, None] * centred) / total
+    first = replace(Shrinkage.first(groups, ROWS, L2), strengths=np.array([1e-3, 2e3]))
+    wanted = 0.0
+    for group, ridge in enumerate(L2 * first.strengths):
+        block = 0.7 * dense[np.ix_(groups == group, groups == group)]
+        wanted += np.trace(np.linalg.solve(block + ridge * np.eye(len(block)), block))
+    theta = rng.normal(size=(6, 1))
+    freedom = first.renewed(gram, total, theta, 1.0 / ROWS, 0.7, L2)[1]
+    assert freedom == pytest.approx(wanted, rel=1e-9)
