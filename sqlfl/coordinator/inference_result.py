@@ -374,7 +374,15 @@ def _say_exact(
 def _say_worth(model: Model, asked: Inference, estimation: Estimation, said: Scoring) -> None:
     """Say where errors and tests mean less than they seem to."""
     estimates, fit = estimation.estimated, estimation.fit
-    if estimation.parts[0].resolved.penalised:
+    freedom = model.metrics.get("effective_parameters")
+    if estimation.parts[0].resolved.penalised and freedom is not None:
+        said.note(
+            "TRANSFORM (auto) found in training how much to shrink curves, values, categories and "
+            "indicators: errors and p are as if that were known, and bands of whole curves are in "
+            "CURVES OF MODEL. aic, bic and degrees of freedom count all columns, which come to "
+            f"{freedom:.1f} parameters. For tests train straight lines with l2 = 0."
+        )
+    elif estimation.parts[0].resolved.penalised:
         said.note(
             f"The model was trained with l2 = {model.options['l2']}: estimates are shrunk towards "
             "0, and intervals do not cover what that moved them by. Train with l2 = 0 for tests."

@@ -641,9 +641,28 @@ def test_an_owner_s_policy_is_kept_in_each_fold() -> None:
 
 def test_a_slope_has_a_standard_error(case: Case) -> None:
     query = case.train("number", "linear_regression")
-    found = case.fed.sql(f"INFERENCE OF MODEL m FROM ({query})").df().set_index("feature")
+    result = case.fed.sql(f"INFERENCE OF MODEL m FROM ({query})")
+    found = result.df().set_index("feature")
     assert found.loc["z"].coefficient == pytest.approx(0.5, abs=4 * found.loc["z"].standard_error)
     assert 0.0 < found.loc["z"].standard_error < 0.1
+    notes = " ".join(" ".join(str(note).split()) for note in result.notes)
+    assert (
+        "errors and p are as if that were known, and bands of whole curves are in CURVES" in notes
+    )
+    assert "Train with l2 = 0" not in notes
+
+
+def test_an_infinite_value_is_told_of_by_its_column() -> None:
+    with in_memory() as one:
+        put(one, "a", pa.table({"x": np.append(np.arange(300.0), np.inf), "y": np.arange(301.0)}))
+        with (
+            federation({"one": [one]}) as fed,
+            pytest.raises(sqlfl.Error, match="column x has inf"),
+        ):
+            fed.sql(
+                "TRAIN MODEL m USING linear_regression TARGET y TRANSFORM (auto) "
+                "FROM (SELECT x, y FROM one.a)"
+            )
 
 
 def test_columns_that_a_curve_lacks_are_told_of_by_nobody() -> None:

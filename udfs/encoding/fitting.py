@@ -343,8 +343,11 @@ def spline_of(step: FittedStep, ends: Float) -> BSpline:
 
 def _check_finite(feature: FeatureSpecification, values: Float) -> None:
     if np.isinf(values).any():
+        name = feature.name
+        if feature.made is not None and feature.step is not None and feature.step.function == AUTO:
+            name = feature.made.inputs[0][0]
         raise ModelError(
-            f"column {feature.name} has infinite values",
+            f"column {name} has infinite values",
             hint="filter them out in WHERE, or turn them into NULL",
         )
 
