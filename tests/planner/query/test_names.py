@@ -52,6 +52,17 @@ def test_rows_are_those_of_one_database(
             _check_aliases(fragment.select)
 
 
+def test_tables_of_one_name_in_a_subquery(
+    tables: DatabaseCatalog, one: duckdb.DuckDBPyConnection
+) -> None:
+    """DuckDB's `a.t` is a table of either schema there, so that it needs aliases for the same."""
+    query = "SELECT x, u.z FROM a.t tt JOIN b.u u ON tt.id = u.id WHERE EXISTS ({})"
+    written = query.format("FROM a.t JOIN a.q.t ON a.t.id = a.q.t.id WHERE a.q.t.n = tt.k")
+    central = query.format("FROM a.t p JOIN a.q.t q ON p.id = q.id WHERE q.n = tt.k")
+    found = planned_rows(plan(tables, written), tables.databases)
+    assert found == ordered(one.execute(central).fetchall())
+
+
 def _check_aliases(select: exp.Select) -> None:
     """Each source has an alias that nothing else is called by, and each column is one's."""
     aliases = {
