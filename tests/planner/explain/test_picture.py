@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from xml.etree import ElementTree
 
 import pytest
@@ -22,9 +23,37 @@ def _texts(plan: FederatedPlan) -> list[str]:
     return [(element.text or "").replace("\u00a0", " ") for element in root.iter("text")]
 
 
-@pytest.mark.parametrize("plan", [plans.train(plans.flights(), "logistic_regression"),
-                                  plans.train(plans.cards(), "linear_regression"), plans.into()],
-                         ids=["flights", "cards", "into"])  # fmt: skip
+PLANS = pytest.mark.parametrize(
+    "plan",
+    [plans.train(plans.flights(), "logistic_regression"),
+     plans.train(plans.cards(), "linear_regression"), plans.into()],
+    ids=["flights", "cards", "into"],
+)  # fmt: skip
+
+
+@PLANS
+def test_boxes_are_in_the_picture_and_beside_each_other(plan: FederatedPlan) -> None:
+    drawn = picture(plan)
+    assert drawn is not None
+    root = ElementTree.fromstring(drawn.svg)
+    _, _, width, height = map(int, root.attrib["viewBox"].split())
+    boxes = [{k: int(box.attrib[k]) for k in ("x", "y", "width", "height")}
+             for box in root.iter("rect")]  # fmt: skip
+    for box in boxes:
+        assert 0 < box["x"] < box["x"] + box["width"] <= width
+        assert 0 < box["y"] < box["y"] + box["height"] < height
+    coordinator, *parties = boxes
+    for party in parties:
+        assert party["x"] + party["width"] < coordinator["x"]
+    for above, below in pairwise(parties):
+        assert above["y"] + above["height"] < below["y"]
+    for text in root.iter("text"):
+        place = int(text.attrib["x"]), int(text.attrib["y"])
+        assert 0 < place[0] < width
+        assert 0 < place[1] < height
+
+
+@PLANS
 def test_each_party_and_all_that_leaves_it_is_drawn(plan: FederatedPlan) -> None:
     texts = _texts(plan)
     whole = " ".join(texts)
