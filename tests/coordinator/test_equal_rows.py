@@ -322,3 +322,27 @@ def test_a_sample_tells_whether_rows_repeat(
     assert equal_rows._repeat(digits)
     monkeypatch.setattr(equal_rows, "SAMPLED", 3000)
     assert equal_rows._repeat(digits) == repeated
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_weights_of_equal_rows_are_sums(weighted: bool) -> None:
+    """Of uneven groups in no order, whose weights, samples and rows held out all differ."""
+    keys, validation = [3, 0, 3, 1, 0, 3, 5], [0, 1, 0, 0, 1, 0, 1]
+    weights, samples, held = (
+        [1.0, 0.0, 2.0, 4.0, 0.0, 8.0, 0.0], [1.5, 3.0, 2.5, 4.5, 6.0, 8.5, 7.0],
+        [0.5, 3.0, 0.25, 0.125, 6.0, 0.75, 7.0],
+    )  # fmt: skip
+    groups = EqualRowGroups.of([(np.array(keys), 6)])
+    own = Weighting(np.array(weights), np.array(samples), np.array(validation, bool),
+                    np.array(held))  # fmt: skip
+    summed = equal_rows._summed(own if weighted else None, groups)
+    assert summed.rows is not None
+    found = zip((keys[head] for head in groups.heads), summed.rows, summed.weights,
+                summed.samples, summed.validation, summed.held, strict=True)  # fmt: skip
+    expected = {
+        0: (2, 0.0, 9.0, True, 9.0), 1: (1, 4.0, 4.5, False, 0.125),
+        3: (3, 11.0, 12.5, False, 1.5), 5: (1, 0.0, 7.0, True, 7.0),
+    }  # fmt: skip
+    if not weighted:
+        expected = {key: (n, float(n), float(n), False, 0.0) for key, (n, *_) in expected.items()}
+    assert {key: tuple(values) for key, *values in found} == expected
