@@ -55,6 +55,10 @@ LINK = (
     "holds all their values: CAST(column AS BIGINT), or AS VARCHAR"
 )
 LEAVE_OUT = "ask its owner, who may grant FILTER or a view that has the condition; or leave it out"
+SPREAD = (
+    "in place of a subquery, JOIN (SELECT key, max(x) AS x FROM t GROUP BY key); windows may be "
+    "places of rows, and count(*), avg, sum and stddev of a column as it is, by columns as they are"
+)
 WHOLE = "write TRY(...) around it, which is NULL then; or ask its owner for a view that has it"
 
 
@@ -106,6 +110,7 @@ class Fragments:
             for column in sorted(output.reads):
                 if not ruling.may(role, column):
                     raise self._not_granted(ruling, column, role.upper())
+        self._check_spread(item, roles, reading, ruling)
         if reading.nobodys:
             # its values are NULL, whatever rows there are
             return replace(reading, filters={}, links=NONE)
@@ -115,6 +120,20 @@ class Fragments:
             if not _leaves(ruling, column):
                 raise self._may_fail(ruling, column)
         return reading
+
+    def _check_spread(
+        self, item: SlotSpecification, roles: list[str], reading: SelectReading, ruling: Ruling
+    ) -> None:
+        """Raise PolicyError for a feature or label by which many rows may tell a value of few."""
+        rules = strictest(ruling.rules(reading.tables)) if reading.tables else None
+        if rules is None or rules.min_cell <= 1:
+            return
+        for place, (role, output) in enumerate(zip(roles, reading.outputs, strict=True)):
+            if output.spread and role in (TRAIN, LABEL):
+                features = item.features
+                name = features[place].name if place < len(features) else "the target or a weight"
+                rule = f"min_cell = {rules.min_cell}, and {name} may give many rows a value of few"
+                raise PolicyError(has(rule), hint=SPREAD)
 
     def _ruled(
         self, item: SlotSpecification, roles: list[str], reading: SelectReading, ruling: Ruling

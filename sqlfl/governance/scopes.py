@@ -75,6 +75,9 @@ class SelectOutput:
     of_rows: bool = False
     """True if it follows from rows, whatever their values: their number, or the place of one."""
 
+    spread: bool = False
+    """True if many rows may have a value that is made of few: by a window or a subquery."""
+
     @property
     def of_rows_alone(self) -> bool:
         """True if it follows from rows, and from no column's values."""
@@ -130,7 +133,8 @@ def meanings(
                 reads = frozenset().union(*(o.reads for o in source.outputs))
                 size = total([o.size for o in source.outputs], 16.0 * len(source.outputs) + 16.0)
                 of_rows = any(o.of_rows for o in source.outputs)
-                sure.append(SelectOutput("", reads, size=size, of_rows=of_rows))
+                spread = any(o.spread for o in source.outputs)
+                sure.append(SelectOutput("", reads, size=size, of_rows=of_rows, spread=spread))
         for other in level.sources.values():
             sure += named(other.outputs, first)
             unsure += [output for output in other.outputs if not output.name]
@@ -238,6 +242,7 @@ def merged(parts: tuple[SelectOutput, ...]) -> SelectOutput:
         joined=any(part.joined for part in parts),
         conditional=any(part.conditional for part in parts),
         of_rows=any(part.of_rows for part in parts),
+        spread=any(part.spread for part in parts),
         size=sizes.pop() if len(sizes) == 1 else largest([part.size for part in parts]),
     )
 

@@ -218,6 +218,8 @@ class _Reader:
         self.chosen: set[str] = set()
         self._conditions = 0
         """Number of conditions other than links that were read."""
+        self._spreads = 0
+        """Number of windows and subqueries that may give many rows a value of few."""
         self.fallible: set[ScopeColumn] = set()
         self.equal: set[ScopeColumn] = set()
         self.named: set[ScopeColumn] = set()
@@ -425,6 +427,7 @@ class _Reader:
                         strict=all(o.strict for o in column),
                         size=largest([o.size for o in column]),
                         of_rows=any(o.of_rows for o in column),
+                        spread=any(o.spread for o in column),
                     )
                     for n, column in enumerate(zip(*rows, strict=True))
                 )
@@ -588,7 +591,10 @@ class _Reader:
     # -- expressions -------------------------------------------------------------------------------
 
     def output(self, node: Node, scope: SelectScope) -> SelectOutput:
+        before = self._spreads
         reads, size = self._reads(node, scope), self._measured(node, scope)
+        meant = (self._made.meant(reference, scope) for reference in _refs(node))
+        spread = self._spreads > before or any(o.spread for outputs in meant for o in outputs)
         name = node.get("alias") or ""
         if node["class"] == "COLUMN_REF":
             name = name or node["column_names"][-1]
@@ -607,6 +613,7 @@ class _Reader:
             self._made.strict(node, scope),
             size,
             of_rows=self._follows_from_rows(node, scope),
+            spread=spread,
         )
 
     def _plain(self, node: Node, scope: SelectScope) -> ScopeColumn | None:
@@ -669,6 +676,7 @@ class _Reader:
             case "WINDOW":
                 if node.get("type") == "WINDOW_AGGREGATE":
                     self._check_function(node)
+                self._spreads += not self._made.mixes(node, scope)
         for name in ("filter", "filter_expr"):
             self._condition(node.get(name), scope, "FILTER")
         return self._inner(node, scope)
@@ -694,12 +702,38 @@ class _Reader:
 
     def _subquery(self, node: Node, scope: SelectScope) -> Reads:
         outputs = self.query(node["subquery"]["node"], scope)
+        self._spreads += self._picks(node, outputs, scope)
         if self._sizes is not None:
             self._sizes.query(node, [output.size for output in outputs])
         operand_reads = self._reads(node.get("child"), scope)
         if node.get("subquery_type") in ("EXISTS", "NOT_EXISTS"):
             return operand_reads
         return operand_reads.union(*(output.reads for output in outputs))
+
+    def _picks(self, node: Node, outputs: tuple[SelectOutput, ...], scope: SelectScope) -> bool:
+        """Return whether the value of a subquery may follow from few rows."""
+        kind, inner = node.get("subquery_type"), node["subquery"]["node"]
+        if kind in ("EXISTS", "NOT_EXISTS"):
+            return False  # its conditions are held against FILTER
+        if kind == "ANY" and node.get("comparison_type") == "COMPARE_EQUAL":
+            sides = [self._made.bare(node["child"], scope), *(o.bare for o in outputs)]
+            if None in sides:
+                return True
+            if not self._opaque:
+                self._equality(sides, NONE, "IN")
+            return False
+        items: list[Node] = inner.get("select_list") or []
+        whole: Node = inner.get("from_table") or {}
+        if whole.get("type") == "EMPTY":
+            return any(output.spread for output in outputs)
+        plain = whole.get("type") == "BASE_TABLE" and not inner.get("group_expressions")
+        if len(items) != 1 or items[0].get("class") != "FUNCTION" or not plain:
+            return True
+        if not items[0].get("arguments"):
+            return not self._made.mixes_all(items[0], scope)
+        own = SelectScope(scope)
+        self._from(whole, own)
+        return bool(inner.get("where_clause")) or not self._made.mixes_all(items[0], own)
 
     def _lambda(self, node: Node, scope: SelectScope) -> Reads:
         names: set[str] = set()

@@ -484,3 +484,68 @@ def test_names_are_looked_up_again_once_they_are_to_be_forgotten(
     own.forget()
     with pytest.raises(PolicyError, match="column z is not granted"):
         own.read(lambda: con, "SELECT z FROM n", held)
+
+
+@pytest.mark.parametrize(
+    ("expression", "spreads"),
+    [
+        ("a", False), ("max(a) OVER ()", True), ("max(CASE WHEN a = 5 THEN b END) OVER ()", True),
+        ("sum(a) OVER ()", False), ("sum(CASE WHEN a = 5 THEN b ELSE 0 END) OVER ()", True),
+        ("avg(a) OVER (PARTITION BY b)", False), ("avg(a) OVER (PARTITION BY a = 5)", True),
+        ("sum(a) OVER (ORDER BY b)", False), ("sum(a) OVER (ORDER BY a = 5)", True),
+        ("count(*) OVER (PARTITION BY a)", False),
+        ("count(CASE WHEN a = 5 THEN 1 END) OVER ()", True),
+        ("count(a) OVER ()", True), ("count(*) FILTER (WHERE b > 5) OVER ()", True),
+        ("first_value(a) OVER (ORDER BY b)", True), ("median(a) OVER ()", True),
+        ("lag(a) OVER (ORDER BY b)", False), ("lag(a, 2, 0) OVER (ORDER BY b)", False),
+        ("lag(a, a) OVER (ORDER BY b)", True), ("lag(a IGNORE NULLS) OVER (ORDER BY b)", True),
+        ("lead(a, 1, a + 90) OVER (PARTITION BY b ORDER BY a)", False),
+        ("rank() OVER (ORDER BY a)", False), ("rank() OVER (ORDER BY a = 5)", True),
+        ("ntile(4) OVER (ORDER BY a)", False), ("sum(DISTINCT a) OVER ()", True),
+        ("avg(a) OVER (ORDER BY b ROWS BETWEEN 2 PRECEDING AND CURRENT ROW)", False),
+        ("sum(a) OVER (ORDER BY b ROWS BETWEEN UNBOUNDED PRECEDING AND a PRECEDING)", True),
+        ("a - avg(a) OVER ()", False), ("(a - avg(a) OVER ()) / stddev(a) OVER ()", False),
+        ("(SELECT max(q.a) FROM t AS q)", True), ("(SELECT avg(q.a) FROM t AS q)", False),
+        ("(SELECT avg(q.a * 2) FROM t AS q)", True), ("(SELECT count(*) FROM t AS q)", False),
+        ("(SELECT q.a FROM t AS q LIMIT 1)", True), ("coalesce((SELECT min(a) FROM t), 0)", True),
+        ("(SELECT avg(q.a) FROM t AS q WHERE q.b > 5)", True), ("(SELECT a)", False),
+        ("(SELECT max(q.a) FROM t AS q WHERE q.k = t.k)", True),
+        ("(SELECT count(*) FROM t AS q WHERE q.k = t.k)", False),
+        ("(SELECT avg(x) FROM (SELECT a AS x FROM t) AS q)", True),
+        ("5 IN (SELECT q.a FROM t AS q)", True), ("a + 1 IN (SELECT q.a FROM t AS q)", True),
+        ("a > ANY (SELECT q.a FROM t AS q)", True),
+        ("EXISTS (SELECT 1 FROM t AS q WHERE q.k = t.k)", False),
+        ("CASE WHEN max(a) OVER () > 5 THEN a ELSE 0 END", True),
+        ("(WITH c AS (SELECT max(a) AS m FROM t) SELECT m FROM c)", True),
+    ],
+)  # fmt: skip
+def test_many_rows_do_not_tell_a_value_of_few(
+    con: duckdb.DuckDBPyConnection, expression: str, spreads: bool
+) -> None:
+    exact = replace(RULING, policies={"r": TrainingPolicy(conditions="exact")})
+    few = "min_cell = 3, and f may give many rows a value of few"
+    for text in (
+        f"SELECT {expression} AS f FROM t",
+        f"SELECT q.f FROM (SELECT *, {expression} AS f FROM t) AS q",
+        f"SELECT q.f + 1 AS f FROM (SELECT *, {expression} AS f FROM t) AS q",
+        f"SELECT a AS f FROM t UNION ALL SELECT {expression} AS f FROM t",
+    ):
+        assert (few in said(con, text, exact, features=(ONE,))) is spreads, text
+        alone = replace(RULING, policies={"r": TrainingPolicy(conditions="exact", min_cell=1)})
+        assert said(con, text, alone, features=(ONE,)) == ""
+
+
+def test_labels_do_not_tell_many_rows_a_value_of_few(con: duckdb.DuckDBPyConnection) -> None:
+    refused = said(con, "SELECT max(y) OVER () FROM t", target=True)
+    assert "min_cell = 3, and the target or a weight may give many rows a value of few" in refused
+
+
+def test_a_value_is_in_a_list_of_values_by_a_condition(con: duckdb.DuckDBPyConnection) -> None:
+    """As EXISTS with the equality is."""
+    for text in ("a IN (SELECT q.a FROM t AS q)", "NOT a IN (SELECT q.a FROM t AS q)"):
+        assert "not granted to acme for FILTER, and an equality" in said(
+            con, f"SELECT {text} AS f FROM t", features=(ONE,)
+        )
+    linked = ruling(train=("a", "k"), join=("k",))
+    text = "SELECT k IN (SELECT q.k FROM t AS q) AS f FROM t"
+    assert said(con, text, linked, features=(ONE,)) == ""
