@@ -57,7 +57,8 @@ VARIANTS = (
     TRAIN.replace("FROM (", "WITH (validation_fraction = 0.2, seed = 1) FROM (", 1),
     TRAIN.replace("FROM (", "WITH (algorithm = 'sgd', epochs = 2, seed = 1) FROM (", 1),
     TRAIN.replace("FROM (", "WITH (algorithm = 'admm', epochs = 3, engine = 'sql') FROM (", 1),
-    TRAIN.replace("FROM (", "TRANSFORM (minmax(age), spline(bmi), one_hot(ward)) FROM (", 1),
+    TRAIN.replace(
+        "FROM (", "TRANSFORM (bucketize(age, [40]), polynomial(bmi, 2), one_hot(ward)) FROM (", 1),
     TRAIN.replace("JOIN lab.tests t", "LEFT JOIN lab.tests t"),
     TRAIN.replace("clinic.patients p JOIN lab.tests t",
                   "lab.tests t LEFT JOIN clinic.patients p")

@@ -157,3 +157,47 @@ def test_values_with_a_weight_keep_to_an_owners_limits() -> None:
     assert kept(50) == [0, 1, 2]
     assert kept(100) == [0, 1, 2]
     assert kept(1, 3) == [0, 1]
+
+
+@pytest.mark.parametrize("rows", [None, 3])
+def test_pooled_values_are_means_of_enough_rows(rows: int | None) -> None:
+    draw = np.random.default_rng(3)
+    for least in (2, 5, 9):
+        for values in (
+            draw.normal(size=200),
+            draw.integers(0, 30, 200).astype(np.float64),
+            np.r_[np.zeros(150), draw.normal(size=50)],
+            np.r_[np.repeat([1.0, 2.0], 60), 99.0],
+        ):
+            counts = None if rows is None else draw.integers(1, rows, len(values)).astype(float)
+            limits = curves.CellLimits(least, rows=counts)
+            pool, of_rows = curves.pooled(values, limits), limits.rows_of(len(values))
+            order = np.argsort(values, kind="stable")
+            assert (np.diff(pool[order]) >= -1e-12).all()
+            assert all(of_rows[pool == value].sum() >= least for value in np.unique(pool))
+            for value in np.unique(values):
+                if of_rows[values == value].sum() >= least:
+                    assert (pool[values == value] == value).all()
+                elif value % 1.0:
+                    assert value not in pool
+
+
+def test_without_a_policy_values_are_as_they_are() -> None:
+    values = np.arange(9.0)
+    assert curves.pooled(values, curves.CellLimits()) is values
+    assert curves.pooled(np.zeros(0), curves.CellLimits(5)).tolist() == []
+    assert curves.pooled(np.arange(3.0), curves.CellLimits(5)).tolist() == [1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("function", ["minmax", "spline", "quantile_bucketize", CURVE])
+def test_no_bound_is_a_value_of_one_row(function: str) -> None:
+    values = np.r_[np.random.default_rng(3).normal(size=2000), 1000.0, -1000.0]
+    own = feature(CURVE)
+    if function != CURVE:
+        step = FittedStep(function, "numeric", count=8, degree=3)
+        made = Made((("x", "DOUBLE"),), "x", step)
+        own = FeatureSpecification("x", *step.gives, made)
+    told = fit(own, values, np.ones(len(values)), limits=curves.CellLimits(5)).numbers
+    assert len(told)
+    assert not np.isin(told, values).any()
+    assert np.abs(told).max() < 450.0  # a mean of at least five

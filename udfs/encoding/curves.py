@@ -65,6 +65,35 @@ class CellLimits:
         return np.ones(size) if self.rows is None else self.rows
 
 
+def pooled(values: Float, limits: CellLimits) -> Float:
+    """Return the values with means of neighbours in place of those that fewer rows have than a cell
+    must: a bound or a knot is then no single row's value.
+
+    values : (n,), without NaN.
+    """
+    if limits.least <= 1 or not len(values):
+        return values
+    distinct, places = np.unique(values, return_inverse=True)
+    rows = np.bincount(places, limits.rows_of(len(values)))
+    enough = rows >= limits.least
+    # groups of twice the rows, so that one whose first value goes to the group before has enough
+    starts = np.flatnonzero(np.diff(enough, prepend=~enough[:1]))
+    runs = np.cumsum(np.isin(np.arange(len(rows)), starts)) - 1
+    before = np.cumsum(rows) - rows
+    within = (before - before[starts][runs]) // (2 * limits.least)
+    single = np.where(enough, np.arange(len(rows)), within)
+    changes = (np.diff(runs, prepend=-1) > 0) | (np.diff(single, prepend=-1.0) != 0)
+    groups = np.cumsum(changes) - 1
+    sums = np.bincount(groups, rows)
+    few = sums < limits.least
+    if few.all():
+        return np.full(len(values), values.mean())
+    means = np.bincount(groups, distinct * rows) / np.where(few, 1.0, sums)
+    # a group of too few takes the mean of the one before, and the first of all of the one behind
+    taken = np.flatnonzero(~few)[np.maximum(np.cumsum(~few) - 1, 0)]
+    return np.asarray(means[taken][groups][places])
+
+
 @dataclass(frozen=True, eq=False)
 class Smooth:
     """Functions of one number before they are combined into columns."""

@@ -78,15 +78,16 @@ def fit(
         return _fit_categories(feature, step, values.entries, rows)
     _check_finite(feature, values)
     known = ~np.isnan(values) & (counts > 0)
+    cell_limits = (limits or curves.CellLimits()).at(known)
     if step.function == AUTO:
-        cell_limits = (limits or curves.CellLimits()).at(known)
         return _fit_auto(step, values[known], counts[known], joined, cell_limits)
     if not known.any():
         raise ModelError(
             f"column {feature.name} has no values to fit {step.function} to",
             hint="leave it out, or let fewer rows be NULL",
         )
-    return Fitted(_fit_numbers(feature, step, values[known], counts[known]))
+    told = curves.pooled(values[known], cell_limits)
+    return Fitted(_fit_numbers(feature, step, told, counts[known]))
 
 
 def _fit_auto(
@@ -95,7 +96,7 @@ def _fit_auto(
     """A curve, or the values that have a weight of their own: none of few rows."""
     enough = joined >= CURVE_ROWS
     if step.value == CURVE:
-        return Fitted(*_curve(values, counts, enough=enough))
+        return Fitted(*_curve(curves.pooled(values, limits), counts, enough=enough))
     return Fitted(curves.frequent(values, counts, limits) if enough else np.zeros(0))
 
 
@@ -189,7 +190,12 @@ def quantiles(values: Float, counts: Float, shares: Float) -> Float:
     return np.asarray((values[at] + values[after]) / 2.0)
 
 
-def own_range(feature: FeatureSpecification, values: Values, counts: Float) -> Float:
+def own_range(
+    feature: FeatureSpecification,
+    values: Values,
+    counts: Float,
+    limits: curves.CellLimits | None = None,
+) -> Float:
     """(3,): least and greatest value, or the mean twice, of rows that count; and Σ counts of those
     that have one. All 0 where there is none. Raises ModelError for infinite values."""
     step = _step(feature)
@@ -205,6 +211,7 @@ def own_range(feature: FeatureSpecification, values: Values, counts: Float) -> F
     if step.value == "mean":
         mean = _stand_in(step, present, weights)
         return np.array([mean, mean, weights.sum()])
+    present = curves.pooled(present, (limits or curves.CellLimits()).at(known))
     return np.array([present.min(), present.max(), weights.sum()])
 
 

@@ -155,7 +155,7 @@ def ranges(
     for place, feature in enumerate(features):
         if feature.fitted:
             column = column_of(snapshot, feature, place)
-            ends.append(own_range(feature, column, counts))
+            ends.append(own_range(feature, column, counts, limits))
             points.append(own_points(feature, column, counts, joined, limits))
     told = np.array(ends).reshape(-1, 3)
     return Ranges(
