@@ -27,7 +27,7 @@ import numpy as np
 import pyarrow as pa
 from sqlglot import exp
 
-from sqlfl.base.errors import Error, InternalError, ModelError
+from sqlfl.base.errors import Error, InternalError, ModelError, PolicyError
 from sqlfl.base.result import Result
 from sqlfl.contract.schema import Client
 from sqlfl.databases.files import PRIVATE, to_path
@@ -74,8 +74,10 @@ def imported(statement: ImportModel, saving: Saving, holders: Mapping[Client, Ho
 class Holder(Protocol):
     """A client in this process that holds blocks."""
 
-    def block(self, run: str, slot: int) -> SavedBlock:
-        """Return the block. Raise ModelError if there is none."""
+    def exported_block(self, run: str, slot: int) -> SavedBlock:
+        """Return the block. Raise ModelError if there is none, and PolicyError if its weights may
+        not leave.
+        """
         ...
 
     def accept(self, run: str, slot: int, name: str, block: SavedBlock) -> None:
@@ -98,7 +100,10 @@ def export_model(
     blocks: list[dict[str, Any]] = []
     for block in model.blocks:
         for party, client in _parties(block).items():
-            saved = holders[client].block(model.run, block.slot)
+            try:
+                saved = holders[client].exported_block(model.run, block.slot)
+            except PolicyError as error:
+                raise PolicyError(f"party {client}: {error.message}", hint=error.hint) from None
             own_files, reasons = block_files(saved, f"{model.name}_{block.name}", formats)
             stem = f"{party}/{_file_name(block, model.blocks)}"
             places = {kind: f"{stem}.{kind}" for kind in own_files}

@@ -203,12 +203,22 @@ class Guard:
                 # as in Prepared
                 return ms.JoinState(request.run, request.slot, ms.NOT_KNOWN)
             case ms.SendBlock():
-                if ruling.strictest().weights == NEVER:
-                    raise refusal("weights = 'never'")
-                self._models.check_weights(request.model, ruling)
+                self._check_weights(request.model, ruling)
                 if isinstance(request, ms.SendCurves):
                     return without_small_cells(answer(request), ruling.strictest().min_cell)
         return answer(request)
+
+    def check_export(self, run: str, *, combined: bool) -> None:
+        """Raise PolicyError unless a block of the run may leave with its weights."""
+        ruling = self._ruling(anew=True)
+        if ruling is not None:
+            self._check_named(combined=combined)
+            self._check_weights(run, ruling)
+
+    def _check_weights(self, run: str, ruling: Ruling) -> None:
+        if ruling.strictest().weights == NEVER:
+            raise refusal("weights = 'never'")
+        self._models.check_weights(run, ruling)
 
     def check_peers(self, request: ms.SetPeers) -> None:
         """Check the peers before masks are agreed. Raise PolicyError."""

@@ -293,7 +293,8 @@ class TrainingPolicy:
     weights: str = option(
         choice(EXACT, NEVER),
         EXACT,
-        "whether weights of the party's blocks may leave, for WEIGHTS and CURVES OF MODEL",
+        "whether weights of the party's blocks may leave, for WEIGHTS and CURVES OF MODEL, and "
+        "EXPORT",
     )
     metrics: str = option(
         choice(EXACT, NEVER, instead=_METRICS),

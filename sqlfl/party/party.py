@@ -699,6 +699,13 @@ class PartyClient(Server):
             )
         return block
 
+    def exported_block(self, run: str, slot: int) -> SavedBlock:
+        """Return the block, for a file with its weights. Raise PolicyError if its owner's policies
+        do not let these leave.
+        """
+        self._guard.check_export(run, combined=self.client.combined)
+        return self.block(run, slot)
+
     def _write(self, request: ms.Write) -> ms.Written:
         """Write in a transaction. `Commit` ends it; otherwise the end of the run rolls it back."""
         run = self._run(request)

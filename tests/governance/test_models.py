@@ -378,3 +378,24 @@ def test_models_of_which_it_was_not_noted_tell_no_weights(path: Path) -> None:
         fed.sql(WEIGHTS.format("m"))
     assert runs(path) != [run]
     assert owns(path)[0]["models"] == "m"
+
+
+def test_an_export_has_weights(path: Path, tmp_path: Path) -> None:
+    """Blocks are written by the party in this process, without a message."""
+    folders = iter(tmp_path / f"export{n}" for n in range(9))
+    text = "EXPORT MODEL m TO '{}' WITH (formats = ['sql'])"
+    train(path, "acme")
+    with federation(path, "acme") as fed:
+        fed.sql(text.format(next(folders)))
+    for ended, why in (
+        ("REVOKE TRAIN ON patients FROM 'acme'", "is not granted to acme any more"),
+        ("REVOKE ALL ON patients FROM 'acme' AND MODELS", "its owner has locked models"),
+        ("CREATE OR REPLACE TRAINING POLICY r WITH (weights = 'never')", "weights = 'never'"),
+    ):
+        owns(path, ended)
+        folder = next(folders)
+        with federation(path, "acme") as fed, pytest.raises(PolicyError) as refused_:
+            fed.sql(text.format(folder))
+        assert refused_.value.message.startswith("party clinic/0: ")
+        assert why in refused_.value.message
+        assert not folder.exists()
