@@ -41,6 +41,7 @@ from sqlfl.contract.schema import (
 from sqlfl.contract.study import TRAIN, ApprovedStudy, study_from_json
 from sqlfl.governance.accounting import Accounting, reserved
 from sqlfl.governance.approvals import Approvals, Filed
+from sqlfl.governance.copies import copies
 from sqlfl.governance.differencing import Differencing
 from sqlfl.governance.fragments import Fragments
 from sqlfl.governance.ledger import Asking, Drawn, Ledger
@@ -77,7 +78,7 @@ from sqlfl.governance.trial import Trial, Tried, named_columns
 from sqlfl.options.policies import NEVER, within
 from sqlfl.options.types import written_length
 from sqlfl.udfs import sql
-from sqlfl.udfs.describe import current_place, described
+from sqlfl.udfs.describe import current_place, described, use
 
 T = TypeVar("T")
 TWICE = "a run of this name was there before: each has one of its own"
@@ -656,6 +657,7 @@ class Guard:
             if self._trial is not None:
                 tried = Tried(self._place, tuple(request.fragments), proposal.columns, run=True)
                 self._trial.check(self._con, tried, run.every)
+            self._count_copies(request, run)
             reply = self._bound(lambda: answer(prepared_request(self._con, request, run.parts)))
             assert isinstance(reply, ms.Prepared)
             # whether a table has changed would tell of values, also of those that are not granted
@@ -679,6 +681,21 @@ class Guard:
             raise
         self._runs.begin(request.run, run)
         return reply
+
+    def _count_copies(self, request: ms.Prepare, run: GovernedRun) -> None:
+        """Count, for rules on rows and cells, the copies of a row that its fragments make."""
+        with ExitStack() as stack:
+
+            def count(text: str) -> int:
+                cursor = stack.enter_context(closing(sql.cursor(self._con)))
+                use(cursor, self._place)
+                return copies(cursor, text)
+
+            start = 0
+            for item in specifications_from_json(request.specification):
+                texts = request.fragments[start : start + len(item.fragments)]
+                start += len(item.fragments)
+                run.count_copies(item.slot, texts, count)
 
     @contextmanager
     def _catalog_and_records(self) -> Iterator[tuple[sql.Connection, sql.Connection]]:

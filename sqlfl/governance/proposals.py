@@ -242,9 +242,23 @@ def parts_of(
     of_rows = (reading.outputs for reading in found.readings[item.slot] if not reading.unmatched)
     features = zip(*(outputs[: len(item.features)] for outputs in of_rows), strict=True)
     computed = frozenset(place for place, outputs in enumerate(features) if mixed(outputs))
+    # rows of a link are only matched, and those of nobody are no table's
+    linked = {link for _, link in item.links}
+    every = found.readings[item.slot]
+    apart = [
+        number in linked or reading.nobodys or reading.unmatched
+        for number, reading in zip(item.fragments, every, strict=True)
+    ]
+    reads = tuple(
+        frozenset() if other else reading.tables
+        for reading, other in zip(every, apart, strict=True)
+    )
+    copied = frozenset(
+        place for place, reading in enumerate(every) if not (reading.stable or apart[place])
+    )
     return Parts(
         tables, rules[item.slot].min_difference, bool(item.keys), made, row_keys, computed,
-        item.shared,
+        item.shared, reads, copied,
     )  # fmt: skip
 
 

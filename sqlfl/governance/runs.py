@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias
 
@@ -145,6 +145,10 @@ class Parts:
     """Places of features that are not one column."""
     shared: bool = False
     """True if several clients have the slot."""
+    reads: tuple[frozenset[Table], ...] = ()
+    """Tables of the rows of each fragment."""
+    copied: frozenset[int] = frozenset()
+    """Fragments, by their place, in which a row of a table may stand more than once."""
 
 
 class GovernedRun:
@@ -187,6 +191,8 @@ class GovernedRun:
         """Rows for which the active rows stand, also once equal rows are merged."""
         self._barred: set[int] = set()
         """Slots whose start has come, and has not passed the checks."""
+        self._copies: dict[int, int] = {}
+        """Maximum rows of a slot that stem from one row of a table."""
         self._kept: frozenset[int] = frozenset()
         """Slots whose rows a join keeps, with ids and keys of an earlier run."""
 
@@ -194,14 +200,33 @@ class GovernedRun:
         """Take the rows of these slots as those of earlier runs over its join."""
         self._kept = frozenset(slots)
 
+    def count_copies(self, slot: int, texts: Sequence[str], count: Callable[[str], int]) -> None:
+        """Note how many rows of the slot may stem from one row of a table, by the texts of its
+        fragments.
+        """
+        parts = self.parts[slot]
+        of_table: Counter[Table] = Counter()
+        for place, (text, tables) in enumerate(zip(texts, parts.reads, strict=True)):
+            most = count(text) if place in parts.copied else 1
+            of_table.update(dict.fromkeys(tables, most))
+        self._copies[slot] = max(of_table.values(), default=1)
+
+    def _least(self, slot: int, least: int) -> int:
+        """Return the minimum rows of the query that have so many rows of a table."""
+        return least * self._copies.get(slot, 1) if least > 1 else least
+
+    def _of_copies(self, slot: int) -> str:
+        several = self._copies.get(slot, 1) > 1
+        return ", and one row of a table is in several of the query" if several else ""
+
     def prepared(self, run: str, slot: int, size: int) -> None:
         """Check the slot's snapshot of `size` rows. Raise PolicyError if they are few, or differ by
         few rows from those of another run.
         """
         taken = self._take(slot, size, *self._slots.taken(run, slot))
         least = self.rules[slot].min_rows
-        if int(taken.somebodys.sum()) < least:
-            raise refusal(f"min_rows = {least}")
+        if int(taken.somebodys.sum()) < self._least(slot, least):
+            raise refusal(f"min_rows = {least}{self._of_copies(slot)}")
         self._differ(slot, TAKEN, np.arange(size), np.ones(size))
 
     def _take(self, slot: int, size: int, fragments: Array, marks: Array) -> _Taken:
@@ -226,7 +251,8 @@ class GovernedRun:
             self._barred.add(request.slot)
         if isinstance(request, ms.SendSkew | ms.SendProfile):
             # of at least as many rows as the policy says, whoever asks for fewer
-            request = replace(request, least=max(request.least, rules.min_cell))
+            fewest = self._least(request.slot, rules.min_cell)
+            request = replace(request, least=max(request.least, fewest))
         reply = answer(request)
         self._check_reply(request, reply, rules)
         return reply
@@ -274,7 +300,8 @@ class GovernedRun:
         self._active[request.slot] = request.rows
         somebodys = self._taken[request.slot].somebodys[request.rows]
         counted = self._counted[request.slot] = RowCounts.of(somebodys, request.counts)
-        limits = rules.min_cell, rules.max_categories, rules.max_parameter_ratio
+        fewest = self._least(request.slot, rules.min_cell)
+        limits = fewest, rules.max_categories, rules.max_parameter_ratio
         # before the answer, which may tell of cells of values
         self._slots.govern(request.run, request.slot, *limits, counted.own)
 
@@ -302,7 +329,7 @@ class GovernedRun:
             counted = self._counted[request.slot]
             self._counted[request.slot] = counted.merged(reply.classes)
         if isinstance(reply, ms.Labels):
-            _check_classes(reply, self._counted[request.slot], rules)
+            self._check_classes(request.slot, reply, rules)
             self.left.add(LABELS)
 
     def check_peers(self, request: ms.SetPeers) -> None:
@@ -354,9 +381,10 @@ class GovernedRun:
         most = own.max(initial=0.0)
         shares = own / most if most else own
         effective = shares.sum() ** 2 / np.square(shares).sum() if most else 0.0
-        if effective < rules.min_rows * (1.0 - SLACK):
-            raise refusal(f"min_rows = {rules.min_rows}, of rows that are joined")
-        if shares.sum() < rules.min_cell * (1.0 - SLACK):
+        if effective < self._least(slot, rules.min_rows) * (1.0 - SLACK):
+            said = f"min_rows = {rules.min_rows}, of rows that are joined"
+            raise refusal(said + self._of_copies(slot))
+        if shares.sum() < self._least(slot, rules.min_cell) * (1.0 - SLACK):
             raise refusal(f"min_cell = {rules.min_cell}, of which one row counts for more")
 
     def _differ(self, slot: int, family: str, rows: Array, counts: Array) -> None:
@@ -417,11 +445,22 @@ class GovernedRun:
 
     def _check_rare(self, request: ms.Message, rules: TrainingPolicy) -> None:
         counted, computed = self._counted[request.slot], self.parts[request.slot].computed
-        rare = self._slots.rare(request.run, request.slot, counted, computed, rules.min_cell)
+        fewest = self._least(request.slot, rules.min_cell)
+        rare = self._slots.rare(request.run, request.slot, counted, computed, fewest)
         if rare is not None:
             name, why = rare
             rule = f"min_cell = {rules.min_cell}, of values of features: of {name}, {why}"
-            raise refusal(rule, hint=OTHERWISE[why])
+            raise refusal(rule + self._of_copies(request.slot), hint=OTHERWISE[why])
+
+    def _check_classes(self, slot: int, reply: ms.Labels, rules: TrainingPolicy) -> None:
+        if not reply.classes:
+            return
+        fewest = self._least(slot, rules.min_cell)
+        why = self._counted[slot].rare(reply.codes.astype(np.int64), fewest)
+        if why is not None:
+            rule = f"min_cell = {rules.min_cell}, of classes of the target: {why}"
+            hint = "join rare classes by CASE; or leave them out by WHERE"
+            raise refusal(rule + self._of_copies(slot), hint=hint)
 
     def _joined(self, slot: int) -> int:
         """Return the number of rows, without the one that is nobody's."""
@@ -444,15 +483,6 @@ class _Taken:
     """Fingerprints; none if rows are not recognised."""
     somebodys: Array
     """True for rows of a table."""
-
-
-def _check_classes(reply: ms.Labels, counted: RowCounts, rules: TrainingPolicy) -> None:
-    if not reply.classes:
-        return
-    why = counted.rare(reply.codes.astype(np.int64), rules.min_cell)
-    if why is not None:
-        rule = f"min_cell = {rules.min_cell}, of classes of the target: {why}"
-        raise refusal(rule, hint="join rare classes by CASE; or leave them out by WHERE")
 
 
 def _beyond(what: str) -> PolicyError:

@@ -1,0 +1,140 @@
+"""Copies of a table's rows in a SELECT: how many of its rows one row of a table may stand in.
+
+Rules on rows and cells count rows of the query. A join within the party, or the same table in
+several parts of a union, would fill a cell with copies of one row.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, TypeAlias
+
+import duckdb
+
+from sqlfl.base.errors import PolicyError
+from sqlfl.governance.canonical import nodes
+from sqlfl.governance.constants import literal
+from sqlfl.governance.tree import PARSE
+from sqlfl.udfs import sql
+
+Node: TypeAlias = "dict[str, Any]"
+NUMBER = "sqlfl_number"
+REWRITE = "write the join over the parties' tables themselves, or ask its owner for a view"
+_DESERIALIZE = sql.constant(sql.query("SELECT json_deserialize_sql(CAST($tree AS JSON))"))
+
+
+def copies(con: sql.Connection, text: str) -> int:
+    """Return the maximum number of rows of the SELECT that stem from one row of a table, at least
+    1. Raise PolicyError for a form in which that cannot be counted.
+    """
+    try:
+        return _Counter(con).of(_node(con, text))
+    except (duckdb.BinderException, duckdb.CatalogException) as error:
+        raise _uncounted() from error
+
+
+class _Counter:
+    def __init__(self, con: sql.Connection) -> None:
+        self._con = con
+
+    def of(self, node: Node, common: Node | None = None) -> int:
+        if node["type"] == "SET_OPERATION_NODE":
+            return sum(self.of(part) for part in node["children"])
+        if common is None and (node.get("cte_map") or {}).get("map"):
+            return self._of_common(node)
+        leaves = list(_leaves(node["from_table"]))
+        within = max([self._within(leaf) for leaf in leaves], default=1)
+        if len(leaves) < 2:
+            return within
+        return within * max(self._beside(node, place) for place in range(len(leaves)))
+
+    def _of_common(self, node: Node) -> int:
+        """Count in queries of WITH, which the SELECT may take more than once."""
+        inner = [item["value"] for item in node["cte_map"]["map"]]
+        queries = [value.get("query_node") or value["query"]["node"] for value in inner]
+        if any(_joins(query) for query in (*queries, node)):
+            raise _uncounted()
+        return 1
+
+    def _within(self, leaf: Node) -> int:
+        return self.of(leaf["subquery"]["node"]) if leaf["type"] == "SUBQUERY" else 1
+
+    def _beside(self, node: Node, place: int) -> int:
+        """Return how many rows of the SELECT one row of this source of FROM stands in."""
+        tree = json.loads(json.dumps(node))
+        leaf = list(_leaves(tree["from_table"]))[place]
+        if leaf["type"] == "EXPRESSION_LIST" or not any(_tables(leaf)):
+            return 1  # constants
+        name = leaf.get("alias") or leaf["qualified_name"]["path"][-1]
+        _number(self._con, leaf, name)
+        number = {
+            **_node(self._con, "SELECT a.b")["select_list"][0],
+            "column_names": [name, NUMBER],
+        }
+        groups = [_placed(group, tree["select_list"]) for group in tree["group_expressions"]]
+        tree |= {"select_list": [number, *groups], "group_expressions": [], "group_sets": []}
+        tree |= {"modifiers": [], "having": None, "qualify": None}
+        if groups:
+            tree["modifiers"] = _node(self._con, "SELECT DISTINCT 1")["modifiers"]
+        (text,) = sql.fetch(self._con, _DESERIALIZE, {"tree": _statement(self._con, tree)})[0]
+        counting = f"""SELECT coalesce(max(n), 1) FROM (SELECT count(*) AS n FROM ({text}) AS rows_
+            WHERE {NUMBER} IS NOT NULL GROUP BY {NUMBER}) AS counts_"""
+        ((most,),) = self._con.execute(counting).fetchall()
+        return int(most)
+
+
+def _leaves(source: Node) -> Iterator[Node]:
+    """Yield the sources of FROM."""
+    if source["type"] == "JOIN":
+        yield from _leaves(source["left"])
+        yield from _leaves(source["right"])
+    elif source["type"] != "EMPTY":
+        yield source
+
+
+def _tables(tree: object) -> Iterator[Node]:
+    return (node for node in nodes(tree) if node.get("type") == "BASE_TABLE")
+
+
+def _joins(tree: object) -> bool:
+    return any(node.get("type") in ("JOIN", "SET_OPERATION_NODE") for node in nodes(tree))
+
+
+def _placed(group: Node, items: list[Node]) -> Node:
+    """Return the expression that a number in GROUP BY stands for."""
+    text = literal(group)
+    if text is not None and text.isdecimal() and 1 <= int(text) <= len(items):
+        group = items[int(text) - 1]
+    return {**group, "alias": ""}
+
+
+def _number(con: sql.Connection, leaf: Node, name: str) -> None:
+    """Number the rows of a source of FROM, in its place."""
+    text = f"SELECT 1 FROM (SELECT *, row_number() OVER () AS {NUMBER} FROM t) AS a"
+    numbered = _node(con, text)["from_table"]
+    numbered["subquery"]["node"]["from_table"] = dict(leaf)
+    leaf.clear()
+    leaf |= {**numbered, "alias": name}
+
+
+def _parsed(con: sql.Connection, text: str) -> Node:
+    ((found,),) = sql.fetch(con, PARSE, {"text": text})
+    return dict(json.loads(found))
+
+
+def _node(con: sql.Connection, text: str) -> Node:
+    return dict(_parsed(con, text)["statements"][0]["node"])
+
+
+def _statement(con: sql.Connection, node: Node) -> str:
+    parsed = _parsed(con, "SELECT 1")
+    parsed["statements"][0]["node"] = node
+    return json.dumps(parsed)
+
+
+def _uncounted() -> PolicyError:
+    return PolicyError(
+        "a query joins tables within the party, and copies of their rows cannot be counted",
+        hint=REWRITE,
+    )

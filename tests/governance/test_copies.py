@@ -1,0 +1,117 @@
+"""Copies of a table's rows in a SELECT, which fill no cell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import duckdb
+import pytest
+
+import sqlfl
+from sqlfl.base.errors import PolicyError
+from sqlfl.governance.copies import copies
+from tests.governance.clinic import ruled
+from tests.open_databases import in_memory
+
+MADE = """CREATE TABLE p AS SELECT i AS pid, i % 10 AS site, i % 3 AS w,
+    CASE WHEN i = 17 THEN 'rare' WHEN i % 2 = 0 THEN 'x' ELSE 'y' END AS diag
+    FROM range(60) AS r(i);
+  CREATE TABLE v AS SELECT i % 20 AS pid, i AS vid FROM range(240) AS r(i)"""
+MINE = "CREATE TABLE mine AS SELECT i AS pid, sin(i) AS y FROM range(60) AS r(i)"
+GRANTS = """GRANT TRAIN (*), JOIN (pid, site) ON p TO 'acme' UNDER r;
+  GRANT TRAIN (*), JOIN (pid) ON v TO 'acme' UNDER r"""
+SIX = "(VALUES (1), (2), (3), (4), (5), (6)) AS x(a)"
+LEFT = "(SELECT a.pid, a.diag, b.vid FROM {0}p AS a LEFT JOIN {0}v AS b ON a.pid = b.pid)"
+
+
+@pytest.fixture
+def clinic() -> Iterator[duckdb.DuckDBPyConnection]:
+    with in_memory() as con:
+        con.execute(MADE)
+        yield con
+
+
+@pytest.mark.parametrize(
+    ("text", "most"),
+    [
+        ("SELECT pid FROM p", 1),
+        (f"SELECT q.pid FROM (SELECT p.* FROM p, {SIX}) AS q", 6),
+        (f"SELECT q.pid FROM (SELECT p.* FROM p, {SIX} WHERE x.a < 3) AS q", 2),
+        ("SELECT a.pid FROM p AS a JOIN p AS b ON a.site = b.site", 6),
+        (f"SELECT q.diag FROM {LEFT.format('')} AS q WHERE q.pid > 19", 12),
+        ("SELECT p.w + v.vid FROM p CROSS JOIN v WHERE p.pid = v.pid", 12),
+        ("SELECT p.w FROM p JOIN v USING (pid)", 12),
+        ("SELECT p.w FROM p JOIN (SELECT DISTINCT pid FROM v) AS x USING (pid)", 1),
+        ("SELECT a.pid, avg(b.vid) FROM p AS a JOIN v AS b ON a.pid = b.pid GROUP BY a.pid", 1),
+        (f"SELECT w, max(diag) FROM p, {SIX} GROUP BY w, x.a", 6),
+        (f"SELECT w, x.a, max(diag) FROM p, {SIX} GROUP BY 1, 2", 6),
+        ("SELECT pid FROM p UNION ALL SELECT pid FROM p", 2),
+        ("SELECT a.w, g.n FROM p AS a JOIN (SELECT site, max(diag) AS n FROM p GROUP BY site) AS g"
+         " ON a.site = g.site", 6),
+        ("SELECT (SELECT count(*) FROM v WHERE v.pid = p.pid) AS n FROM p", 1),
+        ("WITH c AS (SELECT * FROM p) SELECT pid FROM c", 1),
+    ],
+)  # fmt: skip
+def test_copies_are_counted(clinic: duckdb.DuckDBPyConnection, text: str, most: int) -> None:
+    assert copies(clinic, text) == most
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "WITH c AS (SELECT p.* FROM p JOIN v USING (pid)) SELECT pid FROM c",
+        "SELECT p.pid FROM p, (SELECT a.vid FROM v AS a JOIN v AS b USING (vid) "
+        "WHERE a.pid = p.pid) AS x",
+    ],
+)
+def test_what_cannot_be_counted_is_refused(clinic: duckdb.DuckDBPyConnection, text: str) -> None:
+    with pytest.raises(PolicyError, match="copies of their rows cannot be counted"):
+        copies(clinic, text)
+
+
+UNION = " UNION ALL ".join(
+    f"SELECT p.diag, {k} AS k, o.y FROM clinic.p AS p JOIN own.mine AS o ON p.pid = o.pid"
+    for k in range(6)
+)
+OF_P = "SELECT {} FROM {} JOIN own.mine AS o ON p.pid = o.pid"
+
+
+@pytest.mark.parametrize(
+    ("query", "refused"),
+    [
+        (OF_P.format("p.diag, o.y", "clinic.p AS p"), True),
+        (OF_P.format("p.diag, o.y", f"(SELECT p.* FROM clinic.p AS p, {SIX}) AS p"), True),
+        (OF_P.format("p.diag, o.y", f"{LEFT.format('clinic.')} AS p"), True),
+        (UNION, True),
+        (UNION.replace("p.diag", "p.w"), False),
+        (OF_P.format("p.w + x.a AS s, o.y", f"(SELECT p.* FROM clinic.p AS p, {SIX}) AS p").replace(
+            "p.w + x.a", "p.w"), False),
+    ],
+)  # fmt: skip
+def test_copies_of_a_row_fill_no_cell(
+    clinic: duckdb.DuckDBPyConnection, query: str, refused: bool
+) -> None:
+    ruled(clinic, "min_cell = 3, min_rows = 5", GRANTS)
+    with in_memory() as own, sqlfl.connect(analyst="acme", progress=False) as fed:
+        own.execute(MINE)
+        fed.attach("clinic", clinic)
+        fed.attach("own", own)
+        train = f"TRAIN MODEL m USING linear_regression TARGET y WITH (l2 = 1) FROM ({query})"
+        if not refused:
+            fed.sql(train)
+            return
+        with pytest.raises(PolicyError, match="min_cell = 3, of values of features: of diag"):
+            fed.sql(train)
+
+
+def test_copies_do_not_make_rows_many(clinic: duckdb.DuckDBPyConnection) -> None:
+    ruled(clinic, "min_cell = 1, min_rows = 61", GRANTS)
+    with in_memory() as own, sqlfl.connect(analyst="acme", progress=False) as fed:
+        own.execute(MINE)
+        fed.attach("clinic", clinic)
+        fed.attach("own", own)
+        query = OF_P.format("p.w, o.y", f"(SELECT p.* FROM clinic.p AS p, {SIX}) AS p")
+        with pytest.raises(
+            PolicyError, match=r"min_rows = 61, and one row of a table is in several"
+        ):
+            fed.sql(f"TRAIN MODEL m USING linear_regression TARGET y FROM ({query})")
