@@ -68,6 +68,16 @@ _PLACING = (
     "WINDOW_ROW_NUMBER",
 )
 """Windows that give the place of a row among others."""
+_FRAMES = (
+    "UNBOUNDED_PRECEDING",
+    "UNBOUNDED_FOLLOWING",
+    "CURRENT_ROW_RANGE",
+    "CURRENT_ROW_ROWS",
+    "EXPR_PRECEDING_ROWS",
+    "EXPR_FOLLOWING_ROWS",
+)
+"""Bounds of frames that differ from row to row, or have the row itself: others may have a few rows
+that many rows see."""
 _SHIFTING = ("WINDOW_LAG", "WINDOW_LEAD")
 """Windows that give another row's value, each row's to one row."""
 _STRICT = ("OPERATOR_NOT", "OPERATOR_IS_NULL", "OPERATOR_IS_NOT_NULL", "COMPARE_IN")
@@ -233,7 +243,9 @@ class Expressions:
         if any(bound is not None and literal(bound) is None for bound in bounds):
             return False
         chosen = ("filter_expr", "ignore_nulls", "distinct", "arg_orders")
-        if any(node.get(name) for name in chosen):
+        if any(node.get(name) for name in chosen) or node["exclude_clause"] != "NO_OTHER":
+            return False
+        if not {node["start"], node["end"]} <= {*_FRAMES}:
             return False
         if not all(self.passed(column, scope) for column in columns):
             return False

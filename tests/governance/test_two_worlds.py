@@ -19,6 +19,7 @@ import pytest
 import sqlfl
 from sqlfl.base.errors import PolicyError
 from sqlfl.contract.schema import Client, FeatureSpecification, KeySpecification, SlotSpecification
+from sqlfl.governance.copies import copies
 from sqlfl.governance.fragments import Fragments, roles_of
 from sqlfl.governance.functions import functions_of
 from sqlfl.governance.policies import Grant, Roles, Ruling
@@ -65,7 +66,10 @@ def some_policy(draw: random.Random) -> TrainingPolicy:
         modes = dict.fromkeys(MODES, "exact")
     epsilon = draw.choice((None, None, None, 1.0))
     conditions = draw.choice((None, None, "exact", "never"))
-    return TrainingPolicy(min_rows=1, min_cell=1, epsilon=epsilon, conditions=conditions, **modes)
+    least = draw.choice((1, 1, 3))
+    return TrainingPolicy(
+        min_rows=1, min_cell=least, epsilon=epsilon, conditions=conditions, **modes
+    )
 
 
 def some_roles(
@@ -161,6 +165,14 @@ def some_value(draw: random.Random, name: str = "") -> str:
             f"(WITH w AS (SELECT v.pid, max(v.cost) AS m FROM visits v WHERE p.{name} = {value} "
             "GROUP BY v.pid) SELECT w.m FROM w WHERE w.pid = p.pid)",
             f"(SELECT sum(q.age) FROM patients q WHERE q.pid = p.pid GROUP BY q.{name})",
+            f"{value} IN (SELECT q.{name} FROM patients q)",
+            f"p.{name} IN (SELECT v.cost FROM visits v)",
+            "p.pid IN (SELECT v.pid FROM visits v)", "NOT p.ssn IN (SELECT v.ssn FROM visits v)",
+            f"NOT EXISTS (SELECT 1 FROM visits v WHERE v.pid = p.pid AND p.{name} = {value})",
+            f"(SELECT avg(q.{name}) FROM patients q)", "avg(p.bmi) OVER (PARTITION BY p.ward)",
+            f"(SELECT v.cost FROM visits v WHERE v.pid = p.pid ORDER BY p.{name} LIMIT 1)",
+            f"(SELECT v.cost FROM visits v WHERE v.pid = p.pid AND v.cost < p.{name} LIMIT 1)",
+            f"lead(p.{name}, 1, p.{name}) OVER (PARTITION BY p.ward ORDER BY p.pid)",
         )
     )  # fmt: skip
 
@@ -413,6 +425,14 @@ def leaves(
     return sorted(pattern.items())
 
 
+def copies_of(con: duckdb.DuckDBPyConnection, text: str) -> object:
+    """The copies of a row, by which rules on rows and cells are larger, if they are counted."""
+    try:
+        return copies(con, text)
+    except (PolicyError, duckdb.Error) as error:
+        return type(error).__name__
+
+
 def ruling_of(policy: TrainingPolicy, roles: dict[str, dict[str, tuple[str, ...]]]) -> Ruling:
     grants = (
         Grant(n, "acme", table, Roles(roles[table[2]], predict=True), "r", None, "")
@@ -478,6 +498,10 @@ def test_fragments_in_two_worlds() -> None:
             rules = strictest([policy])
             here, there = (
                 leaves(con, statement.text, own, rules) for con in (first, others[column, secret])
+            )
+            assert here == there, (statement.text, column, secret, policy, roles)
+            here, there = (
+                copies_of(con, statement.text) for con in (first, others[column, secret])
             )
             assert here == there, (statement.text, column, secret, policy, roles)
             read += 1

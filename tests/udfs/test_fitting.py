@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sqlfl.aggregation.slot_aggregation import merge_ranges
-from sqlfl.base.errors import ModelError
+from sqlfl.base.errors import ModelError, PolicyError
 from sqlfl.contract.schema import FeatureSpecification, FittedStep, Made, SlotSpecification
 from sqlfl.coordinator import expected
 from sqlfl.messages import Ranges
@@ -166,3 +166,33 @@ def test_numbers_that_rounding_makes_differ_are_one() -> None:
     np.testing.assert_array_equal(made[:5], np.repeat(made[:1], 5, axis=0))
     points, _ = points_of(np.repeat(values, 7), np.arange(63) % 5 + 1.0, CellLimits())
     np.testing.assert_array_equal(points, np.unique(values))
+
+
+@pytest.mark.parametrize("value", ["mean", "median", "most_frequent"])
+def test_others_get_no_value_of_few_rows(value: str) -> None:
+    """All rows would show it."""
+    values, counts = np.full(50, np.nan), np.ones(50)
+    values[:4] = 7.0
+    limits = CellLimits(5)
+    with pytest.raises(PolicyError, match="too few rows have the values of f that impute gives"):
+        fit(feature("impute", value=value), values, counts, limits=limits)
+    if value == "mean":
+        with pytest.raises(PolicyError, match="too few rows have the values of f"):
+            own_range(feature("impute", value=value), values, counts, limits)
+    assert fit(feature("impute", value=value), values, counts).numbers.tolist() == [7.0]
+    values[4] = 7.0
+    assert fit(feature("impute", value=value), values, counts, limits=limits).numbers == [7.0]
+    rows = CellLimits(5, rows=np.where(np.arange(50) == 4, 0.0, 1.0))  # it is nobody's
+    with pytest.raises(PolicyError):
+        fit(feature("impute", value=value), values, counts, limits=rows)
+
+
+def test_others_get_no_category_of_few_rows() -> None:
+    own, entries = feature("impute", "category", value="most_frequent"), (b"n", b"vrare", b"vx")
+    codes, limits = np.zeros(50, np.int64), CellLimits(5)
+    codes[:4], codes[4:7] = 1, 2
+    with pytest.raises(PolicyError, match="too few rows have the values of f that impute gives"):
+        fit(own, Categories(codes, entries), np.ones(50), limits=limits)
+    assert fit(own, Categories(codes, entries), np.ones(50)).texts == ("vrare",)
+    codes[4] = 1
+    assert fit(own, Categories(codes, entries), np.ones(50), limits=limits).texts == ("vrare",)

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from sqlfl.base.arrays import Array, Float
 from sqlfl.base.codec import LEFT_OUT
-from sqlfl.base.errors import InternalError, ModelError
+from sqlfl.base.errors import InternalError, ModelError, PolicyError
 from sqlfl.contract.schema import FeatureSpecification, FittedStep
 from sqlfl.contract.transforms import AUTO, CURVE, CURVE_ROWS, VALUE_SHARE, number
 from sqlfl.udfs.encoding import curves
@@ -75,7 +75,14 @@ def fit(
     step = _step(feature)
     if isinstance(values, Categories):
         rows: Float = np.bincount(values.codes, counts, len(values.entries)).astype(np.float64)
-        return _fit_categories(feature, step, values.entries, rows)
+        fitted = _fit_categories(feature, step, values.entries, rows)
+        if step.function == "impute":
+            _check_many(
+                feature,
+                np.isin(values.entries, [t.encode() for t in fitted.texts])[values.codes],
+                limits,
+            )
+        return fitted
     _check_finite(feature, values)
     known = ~np.isnan(values) & (counts > 0)
     cell_limits = (limits or curves.CellLimits()).at(known)
@@ -86,8 +93,24 @@ def fit(
             f"column {feature.name} has no values to fit {step.function} to",
             hint="leave it out, or let fewer rows be NULL",
         )
+    if step.function == "impute":
+        _check_many(feature, known, limits)
     told = curves.pooled(values[known], cell_limits)
     return Fitted(_fit_numbers(feature, step, told, counts[known]))
+
+
+def _check_many(
+    feature: FeatureSpecification, chosen: Array, limits: curves.CellLimits | None
+) -> None:
+    """Raise PolicyError where too few rows have the values that others get, and would show."""
+    if limits is None or limits.least <= 1:
+        return
+    if limits.rows_of(len(chosen))[chosen].sum() < limits.least:
+        raise PolicyError(
+            f"its owner's policy has min_cell, and too few rows have the values of {feature.name} "
+            "that impute gives to others",
+            hint="give a value by hand, as impute(x, 0); or leave the feature out",
+        )
 
 
 def _fit_auto(
@@ -209,6 +232,7 @@ def own_range(
     if step.function == AUTO:
         return np.array([0.0, 0.0, weights.sum()])
     if step.value == "mean":
+        _check_many(feature, known, limits)
         mean = _stand_in(step, present, weights)
         return np.array([mean, mean, weights.sum()])
     present = curves.pooled(present, (limits or curves.CellLimits()).at(known))
