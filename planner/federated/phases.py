@@ -136,11 +136,11 @@ def estimating(run: Run) -> list[Exchange]:
 
 
 def permuting(run: Run, look: Importance) -> list[Exchange]:
-    """Return the exchanges of permuted features: each feature of each slot, in every repetition."""
+    """Return the exchanges of permuted features: each of each slot, in every repetition."""
     return [
         exchange(
             "permuted features",
-            look.repeats * len(slot.features),
+            look.repeats * len(slot.permuted),
             [
                 RequestReply(client, slot.index, *permuted(run, slot, client))
                 for client in slot.clients

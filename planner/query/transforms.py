@@ -107,9 +107,12 @@ def _places(draft: Draft, item: PlacedItem, names: Mapping[str, int]) -> list[in
             )  # fmt: skip
         if column.lower() not in names:
             near = nearest(column, [output.name for output in draft.blocks[0].outputs])
+            hint = f"did you mean {near}?" if near else "it names output columns of the query"
+            if item.transform.call.lower() == "none":
+                hint = "leave TRANSFORM out: numbers are straight lines without it"
             raise draft.error(
                 f"TRANSFORM {item.transform.call}: the query has no column {column}", item.span,
-                f"did you mean {near}?" if near else "it names output columns of the query",
+                hint,
             )  # fmt: skip
     return [names[column.lower()] for column in item.transform.columns]
 

@@ -10,7 +10,7 @@ from sqlglot import exp
 
 from sqlfl.contract.fragment_columns import GROUPS
 from sqlfl.contract.schema import Client, Made
-from sqlfl.contract.transforms import AUTO, Transform
+from sqlfl.contract.transforms import AUTO, CURVE, VALUES, Transform
 from sqlfl.planner.grammar.writing import to_sql
 
 NUMERIC = "numeric"
@@ -151,6 +151,19 @@ class Slot:
         """Return whether `auto` made some feature of it."""
         made = (feature.transform for feature in self.features)
         return any(item is not None and item.function == AUTO for item in made)
+
+    @property
+    def permuted(self) -> tuple[int, ...]:
+        """Return the places of the features that IMPORTANCE permutes: a curve moves with its
+        number."""
+        beside = (CURVE, VALUES)
+        return tuple(
+            place
+            for place, feature in enumerate(self.features)
+            if feature.transform is None
+            or feature.transform.function != AUTO
+            or feature.transform.value not in beside
+        )
 
     @property
     def refitted(self) -> bool:

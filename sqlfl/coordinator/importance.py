@@ -93,12 +93,12 @@ def _permuted(
     chance = np.random.default_rng(None if seed is None else [seed, slot.index])
     whole = (slot_scores[chance.permutation(len(slot_scores))] for _ in range(asked.repeats))
     yield None, whole, _variance(model, slot_scores, rows, slot)
-    for place, feature in enumerate(slot.features):
+    for place in slot.permuted:
         told = (
             _told(plan, asked, model, rows, slot, place, repeat, channel, run)
             for repeat in range(asked.repeats)
         )
-        yield feature.name, told, None
+        yield slot.features[place].name, told, None
 
 
 def _told(

@@ -13,6 +13,7 @@ from scipy.special import ndtri
 from sqlfl import messages as ms
 from sqlfl.base.arrays import Array, Float
 from sqlfl.base.errors import InternalError, ModelError
+from sqlfl.contract.transforms import AUTO, CURVE, VALUES
 from sqlfl.models.aliasing import ROUNDED, ZERO, left_out, span, span_of, touches
 from sqlfl.models.inference import variances_of
 from sqlfl.privacy.samplers import Entropy, system
@@ -301,18 +302,31 @@ def permuted(
     block: SavedBlock, engine: LinearEngine, request: ms.ScorePermuted, entropy: Entropy = system
 ) -> Float:
     """Predictions (a, outputs) where the feature's values are those of the rows in another order;
-    columns that it is encoded by stay together, with those of pairs that it is in. InternalError
-    for a feature that there is not."""
+    columns that it is encoded by stay together, with those of its curve and of pairs that it is in.
+    InternalError for a feature that there is not."""
     if request.feature >= len(block.encoding.named):
         raise InternalError(f"feature {request.feature} of {len(block.encoding.named)}")
     seed: int | list[int] = int.from_bytes(entropy(32), "little")
     if request.seed >= 0:
         seed = [request.seed, request.slot, request.feature, request.repeat]
     order = np.random.default_rng(seed).permutation(engine.rows)
-    of_feature = _shares(block, request.feature) > 0.0
+    places = _with_curve(block, request.feature)
+    of_feature = np.sum([_shares(block, place) for place in places], axis=0) > 0.0
     rest = np.where(of_feature[:, None], 0.0, block.theta)
     part = engine.predict(block.theta - rest)
     return block.finish(np.asarray(engine.predict(rest) + part[order], np.float64))
+
+
+def _with_curve(block: SavedBlock, place: int) -> list[int]:
+    """Return the place of a feature, and of the columns that `auto` made beside it."""
+    features = block.encoding.named
+    beside = {f"{features[place].name} ({part})" for part in (CURVE, VALUES)}
+    curves = (
+        n
+        for n, feature in enumerate(features)
+        if feature.name in beside and feature.step is not None and feature.step.function == AUTO
+    )
+    return [place, *curves]
 
 
 def contributions(block: SavedBlock, engine: LinearEngine) -> Float:

@@ -55,6 +55,7 @@ class SlotLimits:
         (sqlfl.udfs.encoding.cells). Values that were looked at once are not looked at again.
         """
         state = self._find(run, slot)
+        state.join_few()
         looked_at = (state.snapshot.fits, frozenset(computed), least)
         if state.passed == looked_at:
             return None

@@ -49,6 +49,7 @@ from sqlfl.udfs.encoding.separated import separated
 from sqlfl.udfs.encoding.transforming import (
     encoding_of,
     fit_again,
+    join_few,
     of_ranges,
     ranges,
     transform,
@@ -126,6 +127,8 @@ class SlotState:
     """
     noised_statistics: float = 0.0
     """Noise of the measured statistics, relative to their sensitivity; 0 without noise."""
+    _few_joined: bool = False
+    """True once `join_few` has been called."""
     active: bool = False
     """True once the rows that are joined are told. Nothing of other rows is."""
     asked: dict[tuple[str, int, int], bytes] = field(default_factory=dict)
@@ -319,6 +322,12 @@ class SlotState:
                 self.encoding = noised_encoding(self.snapshot)
         return self.encoding
 
+    def join_few(self) -> None:
+        """Let few rows without any value be as the others, once."""
+        if not self._few_joined and self.limits.least > 1:
+            join_few(self.snapshot, self.limits)
+        self._few_joined = True
+
     def finder(self, configuration: Configuration) -> PairFinder | None:
         """Return what chooses pairs of features in training; None where there are to be none."""
         features = self.specification.features
@@ -366,6 +375,7 @@ class SlotState:
         if self.operator is not None or self.scorer not in (None, of):
             raise InternalError(f"slot {self.specification.slot} is not that of a block to look at")
         if self.engine is None:
+            self.join_few()
             ready(self.snapshot, block.encoding)
             engine = self.specification.engine
             self.engine = make_engine(engine, con, self.snapshot, block.encoding)
@@ -452,6 +462,7 @@ class SlotState:
         if self.warm is not None:
             encoding = self.warm.encoding
             given = None if encoding.fitted is None else encoding.fitted[: len(encoding.named)]
+        self.join_few()
         if self.specification.folds and not self.specification.shared:
             self._before = untransformed(self.snapshot, self.specification.features)
         features, limits = self.specification.features, self.limits

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import sqlfl
+from sqlfl.contract.schema import Client
 from tests.federations import federation
 from tests.open_databases import in_memory
 from tests.test_border import assert_disclosed, tapped
@@ -175,3 +176,37 @@ def test_what_leaves_is_what_explain_says() -> None:
             with tap.taken() as recorded:
                 fed.sql(statement)
             assert_disclosed(plan, recorded, parties, epochs=len(fed.model("m").history))
+
+
+@pytest.mark.parametrize(("engine", "empty"), [("arrays", 3), ("sql", 3), ("arrays", 30)])
+def test_few_rows_without_any_value_are_as_the_others_under_a_policy(
+    engine: str, empty: int
+) -> None:
+    """A policy's min_cell would refuse a category of three of its rows, which no statement asks
+    for."""
+    rng = np.random.default_rng(4)
+    keys, place = rng.integers(0, 500, 1500), np.arange(400)
+    u = np.where(place < 50 + empty, np.nan, rng.normal(size=400))
+    v = np.where((place >= 50) & (place < 110), np.nan, rng.normal(size=400))
+    one = pa.table({"k": keys, "x": rng.normal(size=1500), "y": rng.normal(size=1500)})
+    columns = [pa.array(column, from_pandas=True) for column in (u, v)]
+    with in_memory() as first, in_memory() as second:
+        put(first, "a", one)
+        put(second, "b", pa.table([pa.array(place), *columns], names=["k", "u", "v"]))
+        with sqlfl.owner(second) as owner:
+            owner.sql("CREATE TRAINING POLICY p WITH (min_rows = 50, min_cell = 20)")
+            owner.sql("GRANT TRAIN (u, v), PREDICT, JOIN (k) ON b TO 'acme' UNDER p")
+        with sqlfl.connect(analyst="acme", progress=False) as fed:
+            fed.attach("p", first)
+            fed.attach("q", second)
+            query = "SELECT a.x, b.u, b.v, a.y FROM p.a a LEFT JOIN q.b b USING (k)"
+            fed.sql(
+                "TRAIN MODEL m USING linear_regression TARGET y TRANSFORM (auto) "
+                f"WITH (engine = '{engine}') FROM ({query})"
+            )
+            fed.sql(f"EVALUATE MODEL m FROM ({query})")
+            holder = fed._parties.servers[Client("q", 0)]
+            encoding = holder.block(fed.model("m").run, 1).encoding
+    counts = dict(zip(encoding.vocabularies[-1], encoding.counts[-1], strict=True))
+    gone = keys >= 400 if empty < 20 else (keys >= 400) | ((keys >= 50) & (keys < 50 + empty))
+    assert counts["vnone"] == np.count_nonzero(gone)

@@ -652,6 +652,18 @@ def test_a_slope_has_a_standard_error(case: Case) -> None:
     assert "Train with l2 = 0" not in notes
 
 
+def test_a_curve_is_permuted_with_its_number(case: Case) -> None:
+    """Of a sine nearly all is lost, as of the line and the curve together."""
+    query = case.train("number", "linear_regression")
+    ranks = case.fed.sql(
+        f"IMPORTANCE OF MODEL m WITH (repeats = 5, seed = 1, metric = 'r2') FROM ({query})"
+    ).df()
+    ranks = ranks[ranks.feature.notna()].set_index("feature").importance
+    assert sorted(ranks.index) == ["c", "flat", "n", "w", "x", "z"]
+    share = np.sin(2 * case.one.column("x").to_numpy()).var() * 2 / np.var(case.one["number"])
+    assert ranks["x"] == pytest.approx(share, rel=0.15)
+
+
 def test_an_infinite_value_is_told_of_by_its_column() -> None:
     with in_memory() as one:
         put(one, "a", pa.table({"x": np.append(np.arange(300.0), np.inf), "y": np.arange(301.0)}))

@@ -465,6 +465,7 @@ def refused(
         ("log1p(f.x)", "without its table"),
         ("log1p(log1p(x))", "do not stand in one another"),
         ("log1p(q)", "the query has no column q"),
+        ("none", "leave TRANSFORM out"),
         ("log1p(y)", "y is the target"),
         ("log1p(x), x", "two columns are named x"),
         ("log1p(x) AS c", "two columns are named c"),

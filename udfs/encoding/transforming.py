@@ -7,12 +7,20 @@ from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from sqlglot import exp
 
 from sqlfl.base.arrays import Array, Float
 from sqlfl.base.errors import InternalError, ModelError
 from sqlfl.contract.schema import FeatureSpecification
-from sqlfl.contract.transforms import AUTO, CURVE, CURVE_ROWS, VALUES
+from sqlfl.contract.transforms import (
+    AUTO,
+    CURVE,
+    CURVE_ROWS,
+    NO_PARTNER,
+    VALUES,
+    WITH_PARTNER,
+)
 from sqlfl.messages import Ranges, SetRanges
 from sqlfl.udfs import sql
 from sqlfl.udfs.encoding.curves import CellLimits
@@ -93,6 +101,25 @@ def untransformed(
     steps = ((place, feature.step) for place, feature in enumerate(features))
     replaced = [place for place, step in steps if step is not None and step.function != AUTO]
     return {place: column_of(snapshot, features[place], place) for place in replaced}
+
+
+def join_few(snapshot: Snapshot, limits: CellLimits) -> None:
+    """Let rows of a table of which no column has a value be as those with one, where they are fewer
+    than the limits allow in a category: the row of missing partners stays apart.
+    """
+    made: dict[int, pa.Array] = {}
+    for place, feature in enumerate(snapshot.specification.features):
+        if not feature.partner or limits.rows is None:
+            continue
+        values = column_of(snapshot, feature, place)
+        assert isinstance(values, Categories)
+        without, others = (f"v{text}".encode() for text in (NO_PARTNER, WITH_PARTNER))
+        texts = pa.array(values.entries, pa.binary()).take(pa.array(values.codes))
+        own = pc.equal(texts, without).to_numpy(zero_copy_only=False) & (limits.rows > 0)
+        if 0 < limits.rows[own].sum() < limits.least:
+            made[place] = pc.if_else(pa.array(own), pa.scalar(others, pa.binary()), texts)
+    if made:
+        _put(snapshot, snapshot.specification.features, made)
 
 
 def fit_again(
