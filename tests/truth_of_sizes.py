@@ -244,16 +244,35 @@ def _join(plan: FederatedPlan, read: Mapping[int, Read]) -> pa.Table:
     with in_memory() as con:
         for slot, (table, fragment, _) in read.items():
             columns = {"fragment": fragment, "row": np.arange(table.num_rows, dtype=np.int32)}
-            for key in plan.ucq.slots[slot].keys:
+            numbers = plan.ucq.slots[slot].keys
+            keys = list(zip(*(_keys(table, key) for key in numbers), strict=True))
+            if plan.ucq.slots[slot].once:
+                keys = _once(plan, slot, fragment, keys)
+            for place, key in enumerate(numbers):
                 columns[f"key_{key}"] = pa.array(
                     [
                         None if v is None else codes.setdefault((key, v), len(codes))
-                        for v in _keys(table, key)
+                        for v in (row[place] for row in keys)
                     ],
                     pa.int32(),
                 )
             con.register(f"slot_{slot}", pa.table(columns))
         return con.sql(plan.mapping_sql).to_arrow_table()
+
+
+def _once(
+    plan: FederatedPlan, slot: int, fragment: np.ndarray, keys: list[tuple[object, ...]]
+) -> list[tuple[object, ...]]:
+    """The keys of rows that only match: of rows with equal keys in a block, one joins."""
+    members = [dict(block.members)[slot] for block in plan.ucq.blocks]
+    seen: set[object] = set()
+    found = []
+    for number, row in zip(fragment.tolist(), keys, strict=True):
+        blocks = tuple(n for n, own in enumerate(members) if number in own)
+        known = (blocks, row) in seen
+        seen.add((blocks, row))
+        found.append((None,) * len(row) if known and blocks else row)
+    return found
 
 
 def _keys(table: pa.Table, key: int) -> list[tuple[object, ...] | None]:

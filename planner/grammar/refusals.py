@@ -168,7 +168,9 @@ def _joins(select: exp.Query) -> Iterator[Refusal]:
         if isinstance(item, exp.Table | exp.Subquery) and item.args.get("sample"):
             yield Refusal("a sample", item, INSIDE)
         if isinstance(item, exp.Table | exp.Subquery) and item.args.get("pivots"):
-            yield Refusal("PIVOT", item, INSIDE)
+            joined = bool(select.args.get("joins"))
+            what = "UNPIVOT" if item.args["pivots"][0].args.get("unpivot") else "PIVOT"
+            yield Refusal(what, item, INSIDE, of_join=joined)
 
 
 def _join(join: exp.Join) -> tuple[str, str] | None:

@@ -27,6 +27,8 @@ def span_of(node: exp.Expr | None, sql: str) -> Span | None:
 
 def _place(node: exp.Expr) -> Span | None:
     start, end = node.meta_get("start"), node.meta_get("end")
+    if isinstance(node, exp.Star) and end == 0:
+        return None  # the star of a query without SELECT
     return (start, end + 1) if isinstance(start, int) and isinstance(end, int) else None
 
 

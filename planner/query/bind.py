@@ -7,6 +7,7 @@ whole, as one source.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from sqlglot import exp
 
@@ -35,8 +36,9 @@ from sqlfl.planner.query.columns import named_alike, settled, unify_blocks, with
 from sqlfl.planner.query.correlated import CorrelatedAggregates
 from sqlfl.planner.query.ctes import Cte, Environment, is_unstable, repeated, spread, with_ctes
 from sqlfl.planner.query.dotted_names import chain_of
+from sqlfl.planner.query.draft import Draft
 from sqlfl.planner.query.equalities import conjuncts, equality
-from sqlfl.planner.query.groups import is_grouped
+from sqlfl.planner.query.groups import as_grouped, is_grouped, is_unpivot
 from sqlfl.planner.query.joins import Joiner, State, renamed
 from sqlfl.planner.query.laterals import Laterals, in_turn, is_lateral
 from sqlfl.planner.query.names import CatalogTables
@@ -51,6 +53,7 @@ from sqlfl.planner.query.relations import (
     Output,
     Term,
     column,
+    ids_of,
     substituted,
     with_filters,
 )
@@ -58,7 +61,13 @@ from sqlfl.planner.query.scalars import ROWS, SCALAR, UNBOUND, Asker, claimed, h
 from sqlfl.planner.query.scopes import Scope
 from sqlfl.planner.query.several import unrolled
 from sqlfl.planner.query.sources import Sources
-from sqlfl.planner.query.stars import expand_star, is_star
+from sqlfl.planner.query.stars import (
+    expand_fields,
+    expand_star,
+    expand_within,
+    is_star,
+    star_within,
+)
 from sqlfl.planner.query.ucq import groups_of
 
 MAX_BLOCKS = 1024
@@ -150,16 +159,21 @@ class Binder:
         return None
 
     def _merged(self, query: exp.Query, known: Environment) -> DraftBlock | None:
-        """Return a GROUP BY over one table of a party with several databases; None for others."""
-        if not is_grouped(query, known):
-            return None
-        assert isinstance(query, exp.Select)
+        """Return a GROUP BY over one table of a party with several databases, or an UNPIVOT of its
+        rows; None for others.
+        """
         clients = self.pusher.clients(query, known)
+        if is_unpivot(query):
+            return self.sources.each(query, known, clients)
+        grouped = as_grouped(query)
+        if not is_grouped(grouped, known):
+            return None
+        assert isinstance(grouped, exp.Select)
         if len({client.party for client in clients}) != 1:
             return None
-        block = self.sources.merged(query, known, clients)
+        block = self.sources.merged(grouped, known, clients)
         for branch in block.relations[0].branches:
-            self._refuse_collated(branch, query)
+            self._refuse_collated(branch, grouped)
         return block
 
     def _refuse_collated(self, branch: ClientBranch, query: exp.Select) -> None:
@@ -184,9 +198,13 @@ class Binder:
         """PIVOT or UNPIVOT where a derived table stands: `FROM (PIVOT party.table ...)`."""
         query = exp.select("*").from_(exp.Subquery(this=pivot.copy()), copy=False)
         client = self.pusher.only_client(query, known)
-        if client is None:
+        if client is not None:
+            return self.sources.whole(query, known, client)
+        clients = self.pusher.clients(query, known)
+        block = self.sources.each(query, known, clients) if is_unpivot(pivot) else None
+        if block is None:
             raise self._refuse(Refusal("PIVOT", pivot, INSIDE), query, known)
-        return self.sources.whole(query, known, client)
+        return block
 
     # -- refusals ----------------------------------------------------------------------------------
 
@@ -332,6 +350,14 @@ class Binder:
             if is_star(projection):
                 outputs.extend(expand_star(projection, named, self.pusher, known))
                 continue
+            types = partial(self._types, state)
+            fields = expand_fields(projection, named, self.pusher, known, types)
+            if fields is not None:
+                outputs += fields
+                continue
+            if (star := star_within(projection.unalias())) is not None:
+                outputs += expand_within(projection, star, named, self.pusher, known)
+                continue
             value = aggregates.replaced(projection.unalias(), state, named)
             term = self.pusher.term(value, named, known)
             if term.span is None:
@@ -359,6 +385,12 @@ class Binder:
         self.claims += several
         block = DraftBlock(relations, tree, tuple(outputs), state.items, span)
         return replace(block, sorted_by=sorted_by)
+
+    def _types(self, state: State, term: Term) -> tuple[str, ...]:
+        """Return the types of a term at the databases of its relation; none if it reads several."""
+        read = [r for r in state.relations if ids_of(term) & {*r.ids}]
+        draft = Draft(exp.select(), self.sql, self.catalog, None, (), False)
+        return draft.types(read[0], [term])[0] if len(read) == 1 else ()
 
     def _aggregates(self, known: Environment) -> CorrelatedAggregates:
         cohorts = Cohorts(self.pusher, self.sql, known, self._from, self._derived, self.remarks)
@@ -589,6 +621,13 @@ class Binder:
             return states if not node.alias else [renamed(s, node, self.sql) for s in states]
         if isinstance(node, exp.Subquery):
             return self._derived(node, node.this, with_ctes(node, known), ())
+        pivots = node.args.get("pivots")
+        if pivots:
+            bare = node.copy()
+            (*_, last) = bare.args["pivots"]
+            named = exp.Subquery(this=exp.select("*").from_(bare), alias=last.args.get("alias"))
+            last.set("alias", None)
+            return self._derived(named, named.this, known, ())
         if not isinstance(node, exp.Table):
             raise plan_error(
                 "FROM joins tables of parties: party.table",

@@ -56,6 +56,9 @@ def conjuncts(condition: exp.Expr) -> Iterator[exp.Expr]:
         yield from conjuncts(condition.left)
         yield from conjuncts(condition.right)
         return
+    if isinstance(condition, exp.Is) and to_sql(condition.expression).upper() == "TRUE":
+        yield from conjuncts(condition.this)
+        return
     if isinstance(condition, exp.Not):
         negated = condition.this
         while isinstance(negated, exp.Paren):

@@ -48,6 +48,60 @@ def outermost_aggregates(node: exp.Expr) -> Iterator[exp.Expr]:
             yield from outermost_aggregates(child)
 
 
+def as_grouped(query: exp.Expr) -> exp.Expr:
+    """Return SELECT DISTINCT and GROUP BY ALL as GROUP BY the numbers of columns."""
+    if not isinstance(query, exp.Select) or any(_stars(query)):
+        return query
+    group, distinct = query.args.get("group"), query.args.get("distinct")
+    shown = [projection.unalias() for projection in query.expressions]
+    aggregated = [any(outermost_aggregates(exp.Paren(this=node.copy()))) for node in shown]
+    by_all = group is not None and _given(group) == ["all"]
+    plain = distinct is not None and not _given(distinct) and group is None
+    plain = plain and not query.args.get("having") and not any(aggregated)
+    keys = [n for n, called in enumerate(aggregated) if not called]
+    # a constant would be the number of a column
+    if not (by_all or plain) or not keys or any(shown[n].find(exp.Column) is None for n in keys):
+        return query
+    grouped = query.copy()
+    numbers = [exp.Literal.number(n + 1) for n in keys]
+    grouped.set("group", exp.Group(expressions=numbers))
+    grouped.set("distinct", None)
+    return grouped
+
+
+def _stars(select: exp.Select) -> Iterator[exp.Expr]:
+    """Yield the columns of a SELECT that stand for any number of columns, or have such in them."""
+    for projection in select.expressions:
+        if (
+            projection.find(exp.Columns)
+            or isinstance(projection.unalias(), exp.Star)
+            or (isinstance(projection, exp.Column) and isinstance(projection.this, exp.Star))
+        ):
+            yield projection
+
+
+def is_unpivot(query: exp.Expr) -> bool:
+    """Return whether the query is an UNPIVOT of one table, row by row."""
+    if isinstance(query, exp.Pivot):
+        table = query.this
+        return bool(query.args.get("unpivot")) and isinstance(table, exp.Table) and bool(table.db)
+    if not isinstance(query, exp.Select) or not {*_given(query)} <= _ROWS:
+        return False
+    item = query.args["from_"].this
+    if not isinstance(item, exp.Table) or not item.db:
+        return False
+    pivots = item.args.get("pivots") or []
+    parts = [*query.expressions, query.args.get("where")]
+    return (
+        len(pivots) == 1
+        and bool(pivots[0].args.get("unpivot"))
+        and {*_given(item)} <= {"this", "db", "catalog", "alias", "pivots"}
+        and not any(
+            part is not None and (has_calls(part) or part.find(exp.Query)) for part in parts
+        )
+    )
+
+
 def is_grouped(select: exp.Expr, known: Environment) -> bool:
     """Return whether the query groups the rows of one table by expressions."""
     if not isinstance(select, exp.Select):
@@ -97,19 +151,20 @@ def _is_of_rows(query: exp.Expr, known: Environment, *, grouped: bool = False) -
     return cte is not None and not cte.calls_itself and _is_of_rows(cte.query, cte.environment)
 
 
-def over_groups(select: exp.Select, sql: str) -> exp.Select:
+def over_groups(select: exp.Select, sql: str, columns: frozenset[str] | None = None) -> exp.Select:
     """Return the grouped query over groups, which stand in its FROM as the subquery GROUPS: the
-    query of each database.
+    query of each database. `columns` are those of its table in lower case, None if not known.
 
     Raise PlanError for an aggregate that cannot be made of its values in parts of the rows.
     """
-    return _OverGroups(select, sql).query()
+    return _OverGroups(select, sql, columns).query()
 
 
 @dataclass
 class _OverGroups:
     select: exp.Select
     sql: str
+    columns: frozenset[str] | None
     parts: dict[str, exp.Expr] = field(default_factory=dict)
     """Aggregates of a database's groups, by their text."""
 
@@ -149,6 +204,8 @@ class _OverGroups:
             name = chain.parts[0].lower()
             aliased = [o for o in outputs if isinstance(o, exp.Alias) and o.alias.lower() == name]
             same = [o for o in aliased if to_sql(o.this) == to_sql(node)]
+            if len(aliased) == 1 and self.columns is not None and name not in self.columns:
+                return aliased[0].unalias()
             if aliased and not same:
                 raise self._error(
                     f"GROUP BY {name} may mean a column of the table or of the result",

@@ -169,7 +169,7 @@ class Sources:
         it over its groups (`sqlfl.planner.query.groups`). Raise PlanError if these have unlike
         types, and if an owner has made policies.
         """
-        query = over_groups(select, self.sql)
+        query = over_groups(select, self.sql, self._columns_of(select))
         self._refuse_governed(select, clients)
         parts, types = [], list[tuple[str, ...]]()
         for client in clients:
@@ -193,6 +193,36 @@ class Sources:
                         "CAST the columns in the subquery, to a number, a text or a date",
                     )
         return self._block(query, parts)
+
+    def each(
+        self, query: exp.Query, known: Environment, clients: Sequence[Client]
+    ) -> DraftBlock | None:
+        """Return a query of single rows as one relation, each client having it over its own rows;
+        None if its columns are not the same at all clients.
+        """
+        tables = [t for t in query.find_all(exp.Table) if t.db]
+        columns = [self._columns_at(table, clients) for table in tables]
+        if query.find(exp.Star, exp.Columns) and any(len(names) > 1 for names in columns):
+            return None
+        parts = []
+        for client in clients:
+            local = replace(self.pusher, tables=self.tables.at(client)).local(query, known)
+            parts.append((client, local, self._described(query, client, local)))
+        if len({tuple(folded(c.name) for c in own) for _, _, own in parts}) > 1:
+            return None
+        return self._block(query, parts)
+
+    def _columns_of(self, select: exp.Select) -> frozenset[str] | None:
+        """Return the columns of the party's table that is the FROM of a query, in lower case."""
+        item = select.args["from_"].this
+        if not isinstance(item, exp.Table) or not item.db:
+            return None
+        return frozenset().union(*self._columns_at(item, self.tables.clients(item)))
+
+    def _columns_at(self, item: exp.Table, clients: Sequence[Client]) -> set[frozenset[str]]:
+        """Return the columns of a table, in lower case, as each of the clients has them."""
+        tables = (self.tables.table(item, client) for client in clients)
+        return {frozenset(folded(column.name) for column in table.columns) for table in tables}
 
     def _refuse_governed(self, select: exp.Select, clients: Sequence[Client]) -> None:
         if any(self.tables.catalog.governed(client) for client in clients):

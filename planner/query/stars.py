@@ -2,32 +2,122 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from sqlglot import exp
 
 from sqlfl.base.errors import LostError, PartyError, ReplyError
 from sqlfl.contract.schema import folded
+from sqlfl.planner.grammar import build
+from sqlfl.planner.grammar.refusals import function_name, is_aggregate, own_nodes
 from sqlfl.planner.grammar.spans import plan_error, span_of
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query.ctes import Environment
+from sqlfl.planner.query.dotted_names import field
 from sqlfl.planner.query.names import listed, nearest
 from sqlfl.planner.query.push import Pusher
-from sqlfl.planner.query.relations import Item, Output, Term
+from sqlfl.planner.query.relations import Item, Output, Term, fitted
 from sqlfl.planner.query.scopes import Scope, StarColumn
+
+Types: TypeAlias = Callable[[Term], tuple[str, ...]]
+"""Function that tells the types of an expression at each database of its table."""
+_PATTERNS = (exp.Like, exp.ILike, exp.SimilarTo, exp.Glob)
 
 
 def is_star(node: exp.Expr) -> bool:
     """Return whether a column of the SELECT list stands for any number of columns."""
+    if isinstance(node, _PATTERNS):  # `* LIKE pattern` compares names
+        node = node.this
+        return not isinstance(node, exp.Columns) and is_star(node)
     return isinstance(node, exp.Star | exp.Columns) or (
         isinstance(node, exp.Column) and isinstance(node.this, exp.Star)
     )
+
+
+def star_within(node: exp.Expr) -> exp.Expr | None:
+    """Return the star, or the COLUMNS, that an expression holds: one that is the same wherever it
+    stands. None for other expressions, and where it gives an aggregate or several arguments.
+    """
+    stars: dict[str, exp.Expr] = {}
+    for inner in own_nodes(node):
+        parent = inner.parent or inner
+        if not is_star(inner) or (parent is not node.parent and is_star(parent)):
+            continue
+        unpacked = inner.args.get("unpack") or function_name(parent) == "unpack"
+        if unpacked or is_aggregate(parent):
+            return None
+        stars[to_sql(inner)] = inner
+    return next(iter(stars.values())) if len(stars) == 1 else None
+
+
+def expand_within(
+    node: exp.Expr, star: exp.Expr, scope: Scope, pusher: Pusher, known: Environment
+) -> list[Output]:
+    """Return a column of the SELECT list for each column of the star in it."""
+    text, value = to_sql(star), node.unalias()
+    outputs = expand_star(star, scope, pusher, known)
+    names = [node.alias or output.name for output in outputs]
+    if "\\" in node.alias:  # it refers to parts of the pattern
+        if not isinstance(star, exp.Columns) or is_star(star.this):
+            raise plan_error(
+                "a name with a backslash goes with COLUMNS('pattern')",
+                scope.sql,
+                node,
+                "name the columns",
+            )
+        alias = exp.Alias(this=star.copy(), alias=node.args["alias"].copy())
+        names = _asked(alias, outputs, scope, pusher)
+    found = []
+    span = span_of(node, scope.sql)
+    for name, output in zip(names, outputs, strict=True):
+        holder = exp.Paren(this=value.copy())
+        for inner in [inner for inner in own_nodes(holder.this) if to_sql(inner) == text]:
+            inner.replace(fitted(output.term.expression.copy(), inner.parent, holder))
+        found.append(Output(name, Term(pusher.term(holder.this, scope, known).expression, span)))
+    return found
+
+
+def expand_fields(
+    node: exp.Expr, scope: Scope, pusher: Pusher, known: Environment, types: Types
+) -> list[Output] | None:
+    """Return a column for each field of `unnest(struct)`; None for other expressions."""
+    if not isinstance(node, exp.Explode) or node.expressions:
+        return None
+    value = pusher.term(node.this, scope, known)
+    found = types(value)
+    if not found or not found[0].upper().startswith("STRUCT(") or not found[0].endswith(")"):
+        return None
+    if len({*found}) > 1:
+        return None
+    empty = exp.Explode(this=build.cast(exp.null(), found[0]))
+    columns = pusher.tables.catalog.describe(pusher.tables.asked()[0], to_sql(exp.select(empty)))
+    span = span_of(node, scope.sql)
+    return [
+        Output(c.name, Term(field(value.expression.copy(), build.identifier(c.name)), span))
+        for c in columns
+    ]
 
 
 def expand_star(node: exp.Expr, scope: Scope, pusher: Pusher, known: Environment) -> list[Output]:
     """The outputs that the star stands for, in the order of FROM."""
     if isinstance(node, exp.Columns) and is_star(node.this):
         node = node.this  # COLUMNS(* EXCLUDE (a))
+    if isinstance(node, _PATTERNS):
+        pattern = node.copy()
+        pattern.set("this", exp.Star())
+        plain = node.this.this if isinstance(node.this, exp.Column) else node.this
+        if any(plain.args.values()):
+            raise plan_error(
+                "a pattern of names is taken of a star without EXCLUDE, REPLACE and RENAME",
+                scope.sql,
+                node,
+                "name the columns",
+            )
+        return _matching(
+            pattern, _Star(node.this, scope, node).outputs(pusher, known), scope, pusher
+        )
     if isinstance(node, exp.Columns):
         return _matching(node, _Star(exp.Star(), scope, node).outputs(pusher, known), scope, pusher)
     star = node.this if isinstance(node, exp.Column) else node
@@ -42,6 +132,12 @@ def _matching(
     pattern: exp.Expr, outputs: list[Output], scope: Scope, pusher: Pusher
 ) -> list[Output]:
     """Return the outputs whose names match, as a party's database says."""
+    matching = {folded(name) for name in _asked(pattern, outputs, scope, pusher)}
+    return [output for output in outputs if folded(output.name) in matching]
+
+
+def _asked(pattern: exp.Expr, outputs: list[Output], scope: Scope, pusher: Pusher) -> list[str]:
+    """Return the names that a party's database gives the matching ones of the outputs."""
     catalog = pusher.tables.catalog
     client = next((c for c in pusher.tables.asked() if not catalog.governed(c)), None)
     plain = not any(pattern.args.get(key) for key in ("except_", "replace", "rename"))
@@ -67,8 +163,7 @@ def _matching(
             pattern,
             listed(names),
         ) from error
-    matching = {folded(column.name) for column in columns}
-    return [output for output in outputs if folded(output.name) in matching]
+    return [column.name for column in columns]
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
 `l.day BETWEEN v.day - 7 AND v.day` holds where one of `l.day`, `l.day + 1`, ..., `l.day + 7` equals
 `v.day`, and then exactly one does. So the rows of one table are repeated with each of these keys,
-and joined by equality: each pair of rows within the window is there once.
+and joined by equality: each pair of rows within the window is there once. `v.id = l.x OR v.id =
+l.y` holds likewise where one of the distinct values of `l.x` and `l.y` is `v.id`.
 """
 
 from __future__ import annotations
@@ -142,6 +143,71 @@ def _with_one_window(draft: Draft, block: DraftBlock, remarks: list[str]) -> Dra
             done = _joined(draft, block, place, window, terms, remarks)
             if done is not None:
                 return done
+        for term in place.conditions:
+            done = _chosen(draft, block, place, term, remarks)
+            if done is not None:
+                return done
+    return None
+
+
+def _chosen(
+    draft: Draft, block: DraftBlock, place: _Place, term: Term, remarks: list[str]
+) -> DraftBlock | None:
+    """Return the block with an equality in place of `b.x = a.k OR b.y = a.k`: each row of b is
+    there once for each of its distinct keys, x and y. None for other conditions.
+    """
+    choice = _choice(term.expression)
+    if choice is None:
+        return None
+    value, keys = choice
+    reads = [block.reads(Term(node, None)) for node in (value, *keys)]
+    if any(len(read) != 1 for read in reads) or len({*reads[1:]}) != 1 or reads[0] == reads[1]:
+        return None
+    ends = [reads[0][0], reads[1][0]]
+    repeated = ends[1]
+    target = None if draft.target_position is None else block.outputs[draft.target_position].term
+    if not _are_apart(block, place, ends) or (place.is_on and repeated not in place.inside):
+        return None
+    if target is not None and repeated in block.reads(target):
+        return None
+    kind = _kind(draft, block, (value, *keys), (ends[0], *(repeated for _ in keys)))
+    if kind is None:
+        return None
+    if _is_governed(draft, block, repeated):
+        raise draft.error(
+            GOVERNED.format(block.relations[repeated].label), term.span, GOVERNED_HINT
+        )
+    each = exp.Array(expressions=[build.cast(key, kind) for key in keys])
+    distinct = system_call("unnest", system_call("list_distinct", each))
+    block = _with_used_columns(block, repeated)
+    fresh = _fresh(block)
+    block, (name,) = with_rows(
+        block, repeated, [Term(distinct, term.span)], fresh, "one of the keys"
+    )
+    equality = Term(exp.EQ(this=operand(value.copy()), expression=name), term.span)
+    kept = tuple(other for other in place.conditions if other is not term)
+    remarks.append(
+        f"{block.relations[repeated].name} sends {len(keys)} keys for each row, of which one or "
+        "another is to be equal"
+    )
+    return replace(block, tree=place.put((*kept, equality)))
+
+
+def _choice(condition: exp.Expr) -> tuple[exp.Expr, list[exp.Expr]] | None:
+    """Return the value and the keys of `value = key OR value = key`, also as IN; else None."""
+    condition = condition.unnest()
+    if isinstance(condition, exp.In):
+        keys = condition.expressions
+        return (condition.this, keys) if len(keys) > 1 and not condition.args.get("query") else None
+    parts = [part.unnest() for part in condition.flatten()] if isinstance(condition, exp.Or) else []
+    if len(parts) < 2 or not all(isinstance(part, exp.EQ) for part in parts):
+        return None
+    sides = [(part.args["this"], part.args["expression"]) for part in parts]
+    for value in sides[0]:
+        text = to_sql(value)
+        keys = [next((s for s in pair if to_sql(s) != text), None) for pair in sides]
+        if all(text in map(to_sql, pair) for pair in sides) and None not in keys:
+            return value, [key for key in keys if key is not None]
     return None
 
 
@@ -181,7 +247,10 @@ def _put_group(left: OuterJoin, put: Callable[[OuterJoin], Group]) -> Callable[[
 
 def _is_apart(block: DraftBlock, place: _Place, window: Window) -> bool:
     """Return whether two databases have the values, and the conditions join their tables."""
-    ends = [_relation(block, value) for value in (window.plus, window.minus)]
+    return _are_apart(block, place, [_relation(block, v) for v in (window.plus, window.minus)])
+
+
+def _are_apart(block: DraftBlock, place: _Place, ends: Sequence[int]) -> bool:
     holders = {block.relations[at].client for at in ends}
     if len(holders) == 1 and None not in holders:
         return False

@@ -70,6 +70,25 @@ def test_what_leaves_is_what_explain_says_and_no_more_than_of_a_join(
         ]
 
 
+@pytest.mark.parametrize("combine", [False, True])
+def test_of_rows_with_equal_keys_one_takes_part(combine: bool, database: Open) -> None:
+    """EXISTS as a value over two databases, each of which has each key several times."""
+    rows = "SELECT (2 * i + {}) % 60 AS k FROM range(30) AS r(i), range(3)"
+    parties = {
+        "h": [
+            database("CREATE TABLE v AS SELECT i AS k, i % 7 AS x, i % 5 AS y FROM range(40) r(i)")
+        ],
+        "l": [database(f"CREATE TABLE t AS {rows.format(number)}") for number in (0, 6)],
+    }
+    query = "SELECT v.x, v.y, EXISTS (SELECT 1 FROM l.t WHERE t.k = v.k) AS e FROM h.v"
+    text = train_sql("m", "linear_regression", "y", query)
+    with tapped(parties, combine=combine) as (fed, tap):
+        plan = fed.explain(text)
+        with tap.taken() as recorded:
+            fed.sql(text)
+        assert_disclosed(plan, recorded, parties, epochs=fed.model("m").history.num_rows)
+
+
 OWN = "CREATE TABLE own AS SELECT i AS pid, cos(i) AS crp, sin(2 * i) AS y FROM range(200) AS r(i)"
 OF_OWN = """TRAIN OR REPLACE MODEL m USING linear_regression TARGET y
   FROM (SELECT crp, y FROM lab.own o {})"""

@@ -100,7 +100,7 @@ def test_rows_are_those_of_the_query(
         (CONDITIONS[-1], "a condition needs columns of 2 parties"),
         ("(t.x, t.s) = (u.x, u.y)", "rows cannot be compared here"),
         ("(t.x, t.y) = (u.x, u.y, 1)", "cannot compare rows as a whole"),
-        ("t.x IN (u.x, u.y)", "a condition needs columns of 2 parties"),
+        ("t.x IN (u.x, t.y)", "a condition needs columns of 2 parties"),
         ("NOT (t.x = u.x AND t.y = u.y)", "a condition needs columns of 2 parties"),
     ],
 )

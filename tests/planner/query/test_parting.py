@@ -122,7 +122,7 @@ def test_tests_of_one_database_stay_in_it(catalog: DatabaseCatalog) -> None:
         f"SELECT o.id * p.age AS x, p.age {JOIN}",
         f"SELECT CASE WHEN o.paid THEN o.id ELSE p.age END AS x, p.age {JOIN}",
         "SELECT o.id, p.age FROM shop.orders o JOIN register.people p "
-        "ON o.customer = p.id OR o.id = p.id",
+        "ON o.customer = p.id OR o.id = p.boss",
         "SELECT o.id, p.age FROM (SELECT * FROM shop.orders LIMIT 3) o JOIN register.people p "
         "ON o.customer = p.id WHERE o.paid OR p.age > 35",
         f"SELECT o.id, p.age {JOIN} WHERE "

@@ -59,6 +59,12 @@ QUERIES = {
     "a LEFT JOIN that WHERE makes inner": """SELECT o.id, w.temp FROM shop.orders o
         LEFT JOIN register.weather w ON o.customer = 10
         WHERE w.day BETWEEN o.day - 1 AND o.day""",
+    "one key or another": """SELECT o.amount, p.age FROM shop.orders o
+        JOIN register.people p ON p.id = o.customer OR o.customer = p.boss""",
+    "one key or another, on the right": """SELECT o.amount, p.age FROM shop.orders o
+        LEFT JOIN register.people p ON o.customer IN (p.id, p.boss, p.age) AND p.income > 500""",
+    "one key or another, of several databases": """SELECT v.cost, p.age FROM register.people p
+        JOIN clinic.visits v ON (v.person = p.id OR v.person + 1 = p.id) IS TRUE""",
     "two windows": """SELECT o.id, w.temp, p.age FROM shop.orders o
         JOIN register.weather w ON w.day BETWEEN o.day - 1 AND o.day
         JOIN register.people p ON p.id BETWEEN o.customer - 1 AND o.customer + 1""",
@@ -111,6 +117,19 @@ def test_infinite_days_are_near_themselves_alone() -> None:
         query = f"SELECT x.s, (SELECT count(*) FROM b.t y WHERE {window}) AS n FROM a.t x"
         expected = ordered(whole.execute(query).fetchall())
         assert planned_rows(plan(catalog, query), catalog.databases) == expected, query
+
+
+@pytest.mark.parametrize(
+    "on",
+    [
+        "o.customer = p.id OR o.id = p.boss",
+        "p.id IN (o.customer, o.id) AND p.id IN (o.customer, o.amount)",
+        "p.city IN (o.code, o.note)",
+    ],
+)
+def test_other_keys_are_refused(catalog: DatabaseCatalog, on: str) -> None:
+    with pytest.raises(PlanError, match="needs columns of 2 parties"):
+        plan(catalog, f"SELECT o.amount, p.age FROM shop.orders o JOIN register.people p ON {on}")
 
 
 @pytest.mark.parametrize(
