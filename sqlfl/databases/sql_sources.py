@@ -18,7 +18,6 @@ _SETTINGS = MappingProxyType(
     {
         "autoload_known_extensions": "false",
         "autoinstall_known_extensions": "false",
-        "allow_persistent_secrets": "false",
         "python_enable_replacements": "false",
         "temp_file_encryption": "true",
     }
@@ -51,19 +50,21 @@ class SqlSources:
     name: str
     """Name of the place of the statements, for errors."""
     text: str = field(repr=False)
+    store: Path
+    """The party's store: data that memory does not hold is put beside it."""
     variables: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Values that statements read by `getvariable('name')`, such as passwords; in no error."""
     private: tuple[Path, ...] = ()
     """Files that no query may open: keys, secrets and the store."""
-    spill: Path | None = None
-    """Folder for data that memory does not hold; None for DuckDB's default."""
 
     def open(self) -> Connection:
         """Run the statements, and return the connection. Raise Error for the first that fails, with
         its line, and leave nothing open.
         """
-        spill = {} if self.spill is None else {"temp_directory": str(self.spill)}
-        con = duckdb.connect(":memory:", config={**_SETTINGS, **spill})
+        # of secrets that the user has stored for DuckDB, none is found
+        secrets, spilled = f"{self.store}.secrets", f"{self.store}.tmp"
+        places = {"secret_directory": secrets, "temp_directory": spilled}
+        con = duckdb.connect(":memory:", config={**_SETTINGS, **places})
         try:
             self._check_variables()
             for name, value in self.variables.items():
@@ -117,10 +118,10 @@ class SqlSources:
                     else f'[variables] in the settings: {name} = "env:NAME", or a file',
                 )
 
-    def _statements(self) -> Iterator[tuple[int, str]]:
+    def _statements(self) -> Iterator[tuple[int, duckdb.Statement]]:
         """Yield the statements with their lines. Raise Error for a text that is no SQL."""
         try:
-            statements = [each.query for each in duckdb.extract_statements(self.text)]
+            statements = duckdb.extract_statements(self.text)
         except duckdb.Error as error:
             at = _EXCERPT.search(str(error))
             line = f", line {at[1]}" if at else ""
@@ -128,13 +129,15 @@ class SqlSources:
             raise Error(f"{self.name}{line} is no SQL of DuckDB: {said}") from None
         place = 0
         for statement in statements:
-            first = next((t.start() for t in _TOKEN.finditer(statement) if not t["comment"]), 0)
+            tokens = _TOKEN.finditer(statement.query)
+            first = next((t.start() for t in tokens if not t["comment"]), 0)
             yield self.text.count("\n", 0, place + first) + 1, statement
-            place += len(statement)
+            place += len(statement.query)
 
-    def _run(self, con: Connection, line: int, statement: str) -> None:
-        words = [t["word"].upper() for t in _TOKEN.finditer(statement) if t["word"]]
-        kind = " ".join(words[: 2 if words[:1] == ["CREATE"] else 1])
+    def _run(self, con: Connection, line: int, statement: duckdb.Statement) -> None:
+        words = [t["word"].upper() for t in _TOKEN.finditer(statement.query) if t["word"]]
+        kind = " ".join([w for w in words if w not in ("OR", "REPLACE", "TEMP", "TEMPORARY")][:2])
+        kind = kind if words[:1] == ["CREATE"] else kind.partition(" ")[0]
         where = f"{self.name}, line {line}"
         if kind == "ATTACH" and not {"READ_ONLY", "READ_WRITE"} & set(words):
             raise Error(
@@ -142,10 +145,12 @@ class SqlSources:
                 hint="ATTACH '...' AS name (READ_ONLY) is for reading; READ_WRITE makes a DuckDB "
                 "file that is missing",
             )
+        if kind == "CREATE PERSISTENT":
+            raise Error(f"{where}: secrets are made anew at each start", hint="CREATE SECRET ...")
         try:
             con.execute(statement).fetchall()
         except duckdb.Error as error:
-            said = self._said(error, _texts(statement) if "SECRET" in words else ())
+            said = self._said(error, _texts(statement.query) if "SECRET" in words else ())
             raise Error(f"{where}: {kind} failed: {said}", hint=_hint(str(error))) from None
 
     def _said(self, error: duckdb.Error, hidden: Iterable[str] = ()) -> str:

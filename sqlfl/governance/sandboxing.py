@@ -4,6 +4,11 @@ statements that open its tables.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+import duckdb
+
+from sqlfl.base.errors import Error
 from sqlfl.databases.files import Connection
 from sqlfl.databases.sql_sources import SqlSources
 from sqlfl.governance.policies import Governance
@@ -41,6 +46,29 @@ def close_off(con: Connection, rules: TrainingPolicy) -> bool:
     ).fetchall()
     if locked or connections > 1:
         return bool(locked)
+    _restrict(con, rules, CLOSED)
+    return True
+
+
+def close_off_sources(con: Connection, sources: SqlSources, rules: TrainingPolicy | None) -> None:
+    """Restrict the database that the statements have opened, with policies or without. Raise Error
+    if that is impossible, and if a view of theirs can no longer be read.
+    """
+    # DuckDB does not change settings of secrets once there are some
+    names = [name for name in CLOSED if name != "allow_persistent_secrets"]
+    try:
+        _restrict(con, rules or TrainingPolicy(), names)
+    except duckdb.Error as error:
+        said = str(error).partition("\n")[0].strip()
+        raise Error(
+            f"{sources.name}: queries cannot be restricted afterwards: {said}",
+            hint="leave lock_configuration and enable_external_access to sqlfl; tables that the "
+            "statements make must fit into the memory of all policies",
+        ) from None
+    sources.check(con)
+
+
+def _restrict(con: Connection, rules: TrainingPolicy, names: Iterable[str]) -> None:
     if rules.threads is not None:
         con.execute("SET threads = ?", [rules.threads])
     if rules.memory is not None:
@@ -48,17 +76,6 @@ def close_off(con: Connection, rules: TrainingPolicy) -> bool:
     if rules.folders is not None:
         ((folders,),) = con.execute("SELECT current_setting('allowed_directories')").fetchall()
         con.execute("SET allowed_directories = ?", [[*folders, *rules.folders]])
-    for name in CLOSED:
-        # once a secret was made, persistent ones cannot be switched off again
-        if con.execute("SELECT current_setting(?)", [name]).fetchall() != [(False,)]:
-            con.execute(f"SET {name} = false")
+    for name in names:
+        con.execute(f"SET {name} = false")
     con.execute("SET lock_configuration = true")
-    return True
-
-
-def close_off_sources(con: Connection, sources: SqlSources, rules: TrainingPolicy | None) -> None:
-    """Restrict the database that the statements have opened, with policies or without. Raise Error
-    if a view of theirs can no longer be read.
-    """
-    close_off(con, rules or TrainingPolicy())
-    sources.check(con)

@@ -165,6 +165,12 @@ class PartySettings(Identity):
                 "there are database and sources",
                 hint="give one of them: the statements may ATTACH the database",
             )
+        if self.open:
+            raise Error(
+                "sources are served under policies alone, and there is open = true",
+                hint="leave open out; the owner grants: sqlfl owner SETTINGS.toml 'CREATE TRAINING "
+                "POLICY ...'",
+            )
         if self.store is None:
             raise Error(
                 "sources need a store, which keeps policies and what leaves",
@@ -177,13 +183,13 @@ class PartySettings(Identity):
         if self.sources is None or self.store is None:
             return self.home
         values = {
-            name: content(place, f"the variable {name}").decode("utf-8", "replace").strip()
+            name: content(place, f"the variable {name}").decode("utf-8", "replace").rstrip("\r\n")
             for name, place in self.variables.items()
         }
         text = content(self.sources, "sources").decode("utf-8", "replace")
         places = (*(getattr(self, name) for name in PATHS), *self.variables.values())
         private = tuple(Path(p) for p in places if p and not p.startswith(VARIABLE))
-        return SqlSources(self.sources, text, values, private, Path(f"{self.store}.tmp"))
+        return SqlSources(self.sources, text, Path(self.store), values, private)
 
     def environment(self) -> frozenset[str]:
         """Names of the environment's variables that hold keys and secrets."""

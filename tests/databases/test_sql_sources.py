@@ -12,6 +12,7 @@ import pytest
 from sqlfl.base.errors import Error
 from sqlfl.databases.sql_sources import SqlSources
 from sqlfl.governance.sandboxing import close_off_sources
+from sqlfl.options.policies import TrainingPolicy
 from tests.open_databases import in_memory
 
 
@@ -30,7 +31,8 @@ def data(tmp_path: Path) -> Path:
 
 
 def sources(data: Path, text: str, **given: object) -> SqlSources:
-    return SqlSources("bank.sql", text.replace("{data}", str(data)), **given)  # type: ignore[arg-type]
+    text = text.replace("{data}", str(data))
+    return SqlSources("bank.sql", text, data.parent / "store.duckdb", **given)  # type: ignore[arg-type]
 
 
 OPENING = """\
@@ -134,6 +136,10 @@ MISTAKES = {
         "CREATE VIEW t AS SELECT 1 AS a;\nCREATE VIEW t AS SELECT 2 AS a",
         'line 2: CREATE VIEW failed: Catalog Error: View with name "t" already exists',
     ),
+    "in its place": (
+        "CREATE OR REPLACE TEMP VIEW t AS FROM nothing",
+        "line 1: CREATE VIEW failed: Catalog Error: Table with name nothing does not exist",
+    ),
     "two databases of a name": (
         "ATTACH '{data}/crm.duckdb' AS c (READ_ONLY);\nATTACH ':memory:' AS c (READ_WRITE)",
         'line 2: ATTACH failed: .*database with name "c" already exists',
@@ -159,6 +165,10 @@ MISTAKES = {
         "line 1: CREATE VIEW failed: (.|\n)*hint: INSTALL excel; LOAD excel; before",
     ),
     "no such setting": ("SET alowed_directories = ['/x']", "line 1: SET failed: .*alowed_direct"),
+    "a secret for ever": (
+        "CREATE OR REPLACE PERSISTENT SECRET s (TYPE http, BEARER_TOKEN 'x')",
+        "line 1: secrets are made anew at each start",
+    ),
     "no variable": (
         "CREATE SECRET s (TYPE http, BEARER_TOKEN getvariable('tokn'))",
         r"reads getvariable\('tokn'\), and there is no(.|\n)*did you mean token",
@@ -201,6 +211,46 @@ def test_a_view_whose_columns_do_not_fit(data: Path) -> None:
         close_off_sources(con, own, None)
 
 
+RESTRICTED = {
+    "locked": ("SET lock_configuration = true", None, "the configuration has been locked"),
+    "closed": (
+        "SET enable_external_access = false",
+        TrainingPolicy(folders=("/data",)),
+        "allowed_directories",
+    ),
+    "too large": (
+        "CREATE TABLE big AS SELECT random() AS x FROM range(4000000)",
+        TrainingPolicy(memory=1 << 20),
+        "(.|\n)*must fit into the memory of all policies",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "rules", "said"), RESTRICTED.values(), ids=RESTRICTED)
+def test_statements_that_prevent_a_restriction(
+    data: Path, text: str, rules: TrainingPolicy | None, said: str
+) -> None:
+    own = sources(data, f"CREATE TABLE t AS SELECT 1 AS a; {text}")
+    said = f"bank.sql: queries cannot be restricted afterwards: .*{said}"
+    with closing(own.open()) as con, pytest.raises(Error, match=said):
+        close_off_sources(con, own, rules)
+
+
+def test_other_connections_to_it_do_not_keep_it_open(data: Path) -> None:
+    """Extensions have some of their own, as DuckLake to its catalog."""
+    own = sources(data, OPENING)
+    with closing(own.open()) as con, con.cursor() as other:
+        close_off_sources(con, own, None)
+        with pytest.raises(duckdb.PermissionException):
+            other.execute("FROM read_text('/etc/passwd')")
+
+
+def test_a_statement_that_is_several_to_duckdb(data: Path) -> None:
+    own = sources(data, "CREATE TABLE t AS PIVOT (SELECT 1 AS a, 'x' AS b) ON b USING sum(a);")
+    with closing(own.open()) as con:
+        assert con.execute("SELECT x FROM t").fetchall() == [(1,)]
+
+
 SECRETS = {
     "a literal": "CREATE SECRET s (TYPE http, BEARER_TOKN 'geheim')",
     "a literal of a type": "CREATE SECRET s (TYPE geheim, BEARER_TOKEN 'x')",
@@ -216,8 +266,8 @@ SECRETS = {
 
 
 @pytest.mark.parametrize("text", SECRETS.values(), ids=SECRETS)
-def test_no_error_has_a_secret(text: str) -> None:
-    own = SqlSources("bank.sql", text, {"password": "geheim"})
+def test_no_error_has_a_secret(data: Path, text: str) -> None:
+    own = sources(data, text, variables={"password": "geheim"})
     with pytest.raises(Error) as caught:
         own.open()
     assert "geheim" not in str(caught.value)
@@ -227,6 +277,13 @@ def test_no_error_has_a_secret(text: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["a b", "x; SELECT 1", "", "ä", "1x"])
-def test_a_variable_has_a_plain_name(name: str) -> None:
+def test_a_variable_has_a_plain_name(data: Path, name: str) -> None:
     with pytest.raises(Error, match="is no name of a variable"):
-        SqlSources("bank.sql", "SELECT 1", {name: "x"}).open()
+        sources(data, "SELECT 1", variables={name: "x"}).open()
+
+
+def test_secrets_that_the_user_has_stored_are_not_found(data: Path) -> None:
+    own = sources(data, "CREATE TABLE t AS SELECT current_setting('secret_directory') AS folder")
+    with closing(own.open()) as con:
+        assert con.execute("FROM t").fetchall() == [(f"{data.parent}/store.duckdb.secrets",)]
+    assert not (data.parent / "store.duckdb.secrets").exists()
