@@ -463,9 +463,9 @@ class SlotState:
             encoding = self.warm.encoding
             given = None if encoding.fitted is None else encoding.fitted[: len(encoding.named)]
         self.join_few()
-        if self.specification.folds and not self.specification.shared:
-            self._before = untransformed(self.snapshot, self.specification.features)
         features, limits = self.specification.features, self.limits
+        if self.specification.folds and not (self.specification.shared or limits.bound):
+            self._before = untransformed(self.snapshot, features)
         return transform(self.snapshot, features, given, self.trained, limits=limits)
 
     @property

@@ -140,6 +140,7 @@ def test_a_policy_keeps_to_the_first_values(database: Open, limits: CellLimits, 
     assert first[VALUES_OF_Z].numbers.tolist() == [0, 1, 2, 3, 4]  # type: ignore[union-attr]
     weigh(snapshot, np.arange(ROWS) < KEPT)
     fits = fit_again(snapshot, first, given, ROWS, limits)
+    assert (fits[BUCKETS] is first[BUCKETS]) is not own
     wanted = [0, 1, 2, 3, 4, 7] if own else [0, 1, 2, 3, 4]
     assert fits[VALUES_OF_Z].numbers.tolist() == wanted  # type: ignore[union-attr]
 

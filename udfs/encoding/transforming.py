@@ -136,8 +136,9 @@ def fit_again(
     and `limits` are as in `transform`. Of a `shared` slot the first fits stay, but curves of few
     rows.
 
-    Within limits, only values of the first fit have a weight of their own. Then cells of any two
-    fits differ by whole cells of the first, and no difference tells of fewer rows.
+    Within limits, only values of the first fit have a weight of their own, and the first buckets,
+    categories, scales and values for NULL stay. Then cells of any two fits differ by whole cells of
+    the first, and no difference tells of fewer rows.
     """
     features = snapshot.specification.features
     lines = {
@@ -148,7 +149,9 @@ def fit_again(
     counts, fits = counts_of(snapshot), list(first)
     made: dict[int, pa.Array] = {}
     for place, feature in enumerate(features):
-        if feature.step is None or (shared and feature.step.function != AUTO):
+        if feature.step is None:
+            continue
+        if feature.step.function != AUTO and (shared or limits.bound):
             continue
         if feature.step.function == AUTO:
             line = lines[feature.name]
