@@ -24,8 +24,9 @@ OTHERWISE = {
     "in TRANSFORM; or leave the feature out",
     UNMATCHED: "JOIN in place of LEFT JOIN leaves out rows without a partner; or leave the feature "
     "out",
-    LEANING: "bound what few rows have, as least(x, 100) and ln(x + 1) do; take bounds and "
-    "classes with more rows between them; or leave the feature out",
+    LEANING: "bound what few rows have, as least(x, 100), greatest(x, 5) and ln(x + 1) do, before "
+    "auto and spline too; take bounds and classes with more rows between them; or leave the "
+    "feature out",
     TOO_MANY: "join values into fewer, or leave the feature out",
 }
 """Advice to whoever wrote the query, by the reason."""
