@@ -211,5 +211,5 @@ def _hint(said: str) -> str | None:
             f"a network copy its file, and LOAD '/path/{name}.duckdb_extension'"
         )
     if said.startswith("IO Error") and ("No files found" in said or "Cannot open" in said):
-        return FULL_PATHS
+        return f"look at the path, and {FULL_PATHS}"
     return None

@@ -184,3 +184,19 @@ def trained_on_tables() -> dict[str, float]:
         fed.sql(TRAIN)
         rows = fed.sql("WEIGHTS OF MODEL churn").arrow().to_pylist()
     return {row["feature"]: row["coefficient"] for row in rows}
+
+
+def test_settings_name_the_store(folder: Path) -> None:
+    assert "the settings name the store" in run("owner bank.toml --store s.duckdb", 1)
+    said = run(["owner", "bank.toml", "SHOW GRANTS"], 1)
+    assert f"there is no store {folder}/bank-sqlfl.duckdb" in said
+    (folder / "srv/bank/crm.duckdb").unlink()
+    said = run(["owner", "bank.toml", "CREATE TRAINING POLICY p"], 1)
+    assert "bank.sql, line 3: ATTACH failed: " in said
+    assert "database does not exist" in said
+    assert not (folder / "bank-sqlfl.duckdb").exists()
+
+
+def test_another_database_takes_the_place_of_sources(folder: Path) -> None:
+    away = "party --join grpc+tls://127.0.0.1:1 --config bank.toml --database away.duckdb"
+    assert "there is no database away.duckdb" in run(away, 1)

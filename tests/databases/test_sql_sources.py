@@ -126,7 +126,7 @@ MISTAKES = {
     ),
     "a relative path": (
         "CREATE VIEW t AS FROM 'patients.parquet'",
-        "No files found(.|\n)*hint: write paths in full",
+        "No files found(.|\n)*hint: look at the path, and write paths in full",
     ),
     "no table": (
         "ATTACH '{data}/crm.duckdb' AS crm (READ_ONLY);\n-- this\nCREATE VIEW t AS FROM crm.visit",
