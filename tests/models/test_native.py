@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import logging
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from sqlfl.base.errors import InternalError
 from sqlfl.coordinator.join.table_mapping import TableMapping
+from sqlfl.coordinator.rounds import compiled_chunks
 from sqlfl.coordinator.rounds.chunk import Chunk, PassTally
 from sqlfl.coordinator.rounds.chunks import WrittenChunks, ends_of_runs
 from sqlfl.coordinator.rounds.compiled_chunks import CompiledChunk
@@ -234,6 +237,26 @@ def test_what_it_cannot_read_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
     apart = CompiledChunk(0, 2, (np.zeros(4, np.int32)[::2],), np.zeros(2), None)
     with pytest.raises(InternalError, match="one piece"):
         look(apart, Squared(), scores)
+
+
+@pytest.mark.parametrize("asked", ["look", "curvatures", "pull"])
+def test_where_memory_does_not_suffice_it_says_so(
+    asked: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take_way("compiled", monkeypatch)
+    names = ("sqlfl_look", "sqlfl_curvatures", "sqlfl_proximal")
+    failing = SimpleNamespace(**dict.fromkeys(names, lambda *_: 1))
+    monkeypatch.setattr(compiled_chunks, "functions", lambda: failing)
+    chunk = CompiledChunk(0, 2, (np.zeros(2, np.int32),), np.zeros(2), None)
+    scores = Scores((np.zeros((1, 3)),), np.zeros(1))
+    tally = PassTally(np.zeros(1), (np.zeros((1, 3)),))
+    calls: dict[str, Callable[[], object]] = {
+        "look": lambda: look(chunk, Squared(), scores),
+        "curvatures": lambda: chunk.curvatures(Squared(), scores, [np.zeros((1, 1, 3))]),
+        "pull": lambda: chunk.pull(Squared(), scores, np.zeros((1, 2)), 1.0, tally),
+    }
+    with pytest.raises(MemoryError, match="not enough"):
+        calls[asked]()
 
 
 @pytest.mark.parametrize("way", WAYS)
