@@ -115,3 +115,16 @@ def test_copies_do_not_make_rows_many(clinic: duckdb.DuckDBPyConnection) -> None
             PolicyError, match=r"min_rows = 61, and one row of a table is in several"
         ):
             fed.sql(f"TRAIN MODEL m USING linear_regression TARGET y FROM ({query})")
+
+
+def test_copies_of_a_row_are_no_class(clinic: duckdb.DuckDBPyConnection) -> None:
+    ruled(
+        clinic, "min_cell = 3, min_rows = 5", f"{GRANTS}; GRANT LABEL (diag) ON p TO 'acme' UNDER r"
+    )
+    with in_memory() as own, sqlfl.connect(analyst="acme", progress=False) as fed:
+        own.execute(MINE)
+        fed.attach("clinic", clinic)
+        fed.attach("own", own)
+        query = UNION.replace("SELECT p.diag", "SELECT p.diag = 'rare' AS few")
+        with pytest.raises(PolicyError, match="min_cell = 3, of classes of the target: too few"):
+            fed.sql(f"TRAIN MODEL m USING logistic_regression TARGET few FROM ({query})")
