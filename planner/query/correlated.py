@@ -437,14 +437,22 @@ class CorrelatedAggregates:
         """Return the steps of the subquery's windows; None where one of them has none."""
         steps: list[Step] = []
         for place, window in enumerate(windows):
-            ends = (inner.term(window.minus), inner.outside(window.plus))
-            types_: list[str] = []
-            for end, relations in zip(ends, (inner.relations, outside), strict=True):
-                holders = [r for r in relations if end is not None and ids_of(end) & {*r.ids}]
-                if end is None or len(holders) != 1:
-                    return None
-                types_ += self._draft.types(holders[0], [end])[0]
-            step = step_of(window, types_, place)
+            pairs = (
+                [(window.plus, window.minus), window.times]
+                if window.times
+                else [(window.plus, window.minus)]
+            )
+            found: list[list[str]] = []
+            for plus, minus in pairs:
+                ends = (inner.term(minus), inner.outside(plus))
+                types_: list[str] = []
+                for end, relations in zip(ends, (inner.relations, outside), strict=True):
+                    holders = [r for r in relations if end is not None and ids_of(end) & {*r.ids}]
+                    if end is None or len(holders) != 1:
+                        return None
+                    types_ += self._draft.types(holders[0], [end])[0]
+                found.append(types_)
+            step = step_of(window, found[0], found[-1], place)
             if step is None:
                 return None
             steps.append(step)

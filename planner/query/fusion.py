@@ -297,7 +297,8 @@ class _Fusion:
             "the exposure": "the exposure is computed by one party; EXPOSURE one party's column",
             "a condition": "parties join on equalities, a.x = b.y, and test their own rows, as in "
             "a.x > 1 OR b.y < 2; for near times compare days, a.t::DATE BETWEEN b.t::DATE - 7 AND "
-            "b.t::DATE, or join on a bucket: date_trunc('week', a.t) = date_trunc('week', b.t)",
+            "b.t::DATE, or count hours, date_diff('hour', b.t, a.t) BETWEEN 0 AND 24, or join on a "
+            "bucket: date_trunc('week', a.t) = date_trunc('week', b.t)",
             "one side of an equality": "each side of a join's equality belongs to one party",
         }.get(
             what,

@@ -17,7 +17,7 @@ from sqlfl.planner.grammar import build
 from sqlfl.planner.grammar.trees import nodes
 from sqlfl.planner.query.groups import OF_NUMBERS
 from sqlfl.planner.query.relations import Term, operand
-from sqlfl.planner.query.windows import MAX_WIDTH, Window, kind_of, system_call, window_of
+from sqlfl.planner.query.windows import MAX_WIDTH, TIMES, Window, kind_of, system_call, window_of
 
 _NUMBERS, _STEP = f"{RESERVED}steps_", f"{RESERVED}step"
 """Names of a derived table of numbers, and of its column."""
@@ -95,10 +95,14 @@ class Step:
         return exp.column(_STEP, table=f"{_NUMBERS}{self.place}")
 
 
-def step_of(window: Window, types: Iterable[str], place: int) -> Step | None:
-    """Return the step of a window between values of these types; None if there is none."""
+def step_of(window: Window, types: Iterable[str], times: Iterable[str], place: int) -> Step | None:
+    """Return the step of a window between values of these types, which count hours and the like of
+    `times`; None if there is none.
+    """
     kind = kind_of(types)
     width = window.width
     if width is None or width > MAX_WIDTH or kind is None:
+        return None
+    if window.times and not {*times} <= TIMES:
         return None
     return None if window.has_days and kind != "DATE" else Step(window, kind, place)

@@ -44,6 +44,13 @@ _MIRRORED: dict[type[exp.Expr], type[exp.Expr]] = {
 }
 """The comparison that holds with its sides exchanged."""
 _DAYS = re.compile(r"(-?\d{1,6}) ?(days?|weeks?)", re.IGNORECASE)
+UNITS = frozenset(
+    f"{unit}{end}" for unit in ("second", "minute", "hour", "month", "quarter", "year")
+    for end in ("", "s")
+)  # fmt: skip
+"""Units of date_diff() that count boundaries between two times; of weeks it counts others."""
+TIMES = frozenset(("TIMESTAMP", "DATE"))
+"""Types of times without a time zone, which a party's database has for itself."""
 _WHOLE = ("TINYINT", "SMALLINT", "INTEGER", "UTINYINT", "USMALLINT", "UINTEGER")
 """Types of whole numbers to which a BIGINT adds any window without overflow."""
 _LARGE = ("BIGINT", "UBIGINT")
@@ -87,6 +94,8 @@ class Window:
     """True if it names an INTERVAL, so that its values are days."""
     at_infinity: bool
     """True if it holds of two infinite days that are equal."""
+    times: tuple[exp.Expr, ...] = ()
+    """The times that plus and minus count hours, months and the like of."""
 
     @property
     def pair(self) -> tuple[str, str]:
@@ -102,7 +111,8 @@ class Window:
         """The same for `minus - plus`."""
         low = None if self.high is None else -self.high
         high = None if self.low is None else -self.low
-        return Window(self.minus, self.plus, low, high, self.has_days, self.at_infinity)
+        times = self.times[::-1]
+        return Window(self.minus, self.plus, low, high, self.has_days, self.at_infinity, times)
 
     def within(self, other: Window) -> Window:
         """Return the window in which both hold."""
@@ -276,6 +286,8 @@ def _joined(
     if low is None or high is None or high - low >= MAX_WIDTH:
         return None
     ends = [_relation(block, value) for value in (window.plus, window.minus)]
+    if not _are_times(draft, block, window.times, ends):
+        return None
     kind = _kind(draft, block, [window.plus, window.minus], ends)
     if kind is None or (window.has_days and kind != "DATE"):
         return None
@@ -335,6 +347,16 @@ def _cost(
     has_target = target is not None and at in block.reads(target)
     is_outside = place.is_on and at not in place.inside
     return is_outside, has_target, _is_governed(draft, block, at), size
+
+
+def _are_times(
+    draft: Draft, block: DraftBlock, times: Iterable[exp.Expr], ends: Iterable[int]
+) -> bool:
+    """Return whether all of the times are without a time zone at each database."""
+    return all(
+        {*draft.types(block.relations[at], [Term(time, block.relations[at].span)])[0]} <= TIMES
+        for time, at in zip(times, ends, strict=False)
+    )
 
 
 def _kind(
@@ -401,6 +423,9 @@ class _Sum:
     has_days: bool = False
     is_diff: bool = False
     """True if date_diff() is in it."""
+    plus_times: tuple[exp.Expr, ...] = ()
+    minus_times: tuple[exp.Expr, ...] = ()
+    """Times of which values that are added, or subtracted, count hours, months and the like."""
 
     def __add__(self, other: _Sum) -> _Sum:
         return _Sum(
@@ -409,10 +434,15 @@ class _Sum:
             self.number + other.number,
             self.has_days or other.has_days,
             self.is_diff or other.is_diff,
+            (*self.plus_times, *other.plus_times),
+            (*self.minus_times, *other.minus_times),
         )
 
     def __neg__(self) -> _Sum:
-        return replace(self, plus=self.minus, minus=self.plus, number=-self.number)
+        return _Sum(
+            self.minus, self.plus, -self.number, self.has_days, self.is_diff,
+            self.minus_times, self.plus_times,
+        )  # fmt: skip
 
 
 def window_of(block: Reads, condition: exp.Expr) -> Window | None:
@@ -485,7 +515,8 @@ def _compared(block: Reads, kind: type[exp.Expr], left: exp.Expr, right: exp.Exp
         at_infinity = kind in (exp.GTE, exp.LTE)
     else:
         at_infinity = (low is None or low <= 0) and (high is None or high >= 0)
-    return Window(plus, minus, low, high, found.has_days, at_infinity)
+    times = (*found.plus_times, *found.minus_times)
+    return Window(plus, minus, low, high, found.has_days, at_infinity, times)
 
 
 def _sum(block: Reads, node: exp.Expr) -> _Sum | None:
@@ -517,15 +548,30 @@ def _parts(block: Reads, node: exp.Expr) -> _Sum | None:
 
 
 def _difference(block: Reads, node: exp.Anonymous) -> _Sum | None:
-    """Return days between two dates: `date_diff('day', a, b)` is `b - a`."""
+    """Return days between two dates: `date_diff('day', a, b)` is `b - a`. Of hours and the like, it
+    is the difference of their numbers since 1970.
+    """
     if len(node.expressions) != 3:
         return None
     unit, first, last = node.expressions
+    if isinstance(unit, exp.Literal) and unit.is_string and unit.this.lower() in UNITS:
+        counts = [_counted(unit.this.lower(), time) for time in (last, first)]
+        return _Sum(
+            (counts[0],), (counts[1],), is_diff=True,
+            plus_times=(last,), minus_times=(first,),
+        )  # fmt: skip
     days = isinstance(unit, exp.Literal) and unit.is_string and unit.this.lower() in ("day", "days")
     sums = (_sum(block, last), _sum(block, first)) if days else (None, None)
     if sums[0] is None or sums[1] is None:
         return None
     return replace(sums[0] + -sums[1], has_days=True, is_diff=True)
+
+
+def _counted(unit: str, time: exp.Expr) -> exp.Expr:
+    """Return the number of hours, months and the like from 1970 to a time."""
+    first = build.cast(exp.Literal.string("1970-01-01"), "TIMESTAMP")
+    arguments = [exp.Literal.string(unit), first, time.copy()]
+    return exp.Anonymous(this="date_diff", expressions=arguments)
 
 
 def _days(node: exp.Interval) -> _Sum | None:

@@ -59,6 +59,13 @@ QUERIES = {
     "a LEFT JOIN that WHERE makes inner": """SELECT o.id, w.temp FROM shop.orders o
         LEFT JOIN register.weather w ON o.customer = 10
         WHERE w.day BETWEEN o.day - 1 AND o.day""",
+    "hours": f"""SELECT o.id, w.temp {FROM}
+        date_diff('hour', w.moment, o.moment) BETWEEN -2 AND 25""",
+    "months, of a LEFT JOIN": """SELECT o.id, w.temp FROM shop.orders o
+        LEFT JOIN register.weather w ON abs(date_diff('months', o.moment, w.day)) < 1
+        AND w.temp > 0""",
+    "hours of a subquery": """SELECT o.id, (SELECT count(*) FROM register.weather w
+        WHERE date_diff('hour', w.moment, o.moment) BETWEEN 0 AND 30) AS n FROM shop.orders o""",
     "one key or another": """SELECT o.amount, p.age FROM shop.orders o
         JOIN register.people p ON p.id = o.customer OR o.customer = p.boss""",
     "one key or another, on the right": """SELECT o.amount, p.age FROM shop.orders o
@@ -117,6 +124,42 @@ def test_infinite_days_are_near_themselves_alone() -> None:
         query = f"SELECT x.s, (SELECT count(*) FROM b.t y WHERE {window}) AS n FROM a.t x"
         expected = ordered(whole.execute(query).fetchall())
         assert planned_rows(plan(catalog, query), catalog.databases) == expected, query
+
+
+@pytest.mark.parametrize("unit", ["second", "minute", "hours", "month", "quarter", "years"])
+def test_counted_units_are_duckdbs(unit: str) -> None:
+    """Also before 1970, and where a time is a day, infinite or NULL."""
+    random = Random(SEED)
+    catalog = DatabaseCatalog({name: (duckdb.connect(),) for name in ("a", "b")})
+    whole = duckdb.connect()
+    size = {"second": 1, "minute": 60, "hours": 3600}.get(unit, 86400 * 40)
+    for party, con in zip(("a", "b"), catalog.databases.values(), strict=True):
+        whole.execute(f"CREATE SCHEMA {party}")
+        times = [random.randrange(-9 * size, 9 * size) for _ in range(25)]
+        values = ", ".join(f"(TIMESTAMP '1970-01-01' + to_seconds({n}))" for n in times)
+        values += ", (NULL), ('infinity'), ('-infinity')"
+        for each, name in ((con, "t"), (whole, f"{party}.t")):
+            shown = "t, t::DATE AS d, row_number() OVER () AS n"
+            each.execute(f"CREATE TABLE {name} AS SELECT {shown} FROM (VALUES {values}) v(t)")
+    for side in ("y.t", "y.d"):
+        window = f"date_diff('{unit}', x.t, {side}) BETWEEN -1 AND 2"
+        query = f"SELECT x.n AS one, y.n AS two FROM a.t x JOIN b.t y ON {window}"
+        expected = ordered(whole.execute(query).fetchall())
+        assert expected
+        assert planned_rows(plan(catalog, query), catalog.databases) == expected
+
+
+@pytest.mark.parametrize(
+    "window",
+    [
+        "date_diff('week', o.moment, w.moment) BETWEEN 0 AND 1",
+        "date_diff('hour', o.moment::TIMESTAMPTZ, w.moment) BETWEEN 0 AND 1",
+        "w.moment BETWEEN o.moment AND o.moment + INTERVAL 3 HOUR",
+    ],
+)
+def test_other_times_are_refused(catalog: DatabaseCatalog, window: str) -> None:
+    with pytest.raises(PlanError, match="needs columns of 2 parties"):
+        plan(catalog, f"SELECT o.id, w.temp {FROM} {window}")
 
 
 @pytest.mark.parametrize(
