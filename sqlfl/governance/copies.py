@@ -1,4 +1,4 @@
-"""Copies of a table's rows in a SELECT: how many of its rows one row of a table may stand in.
+"""Copies of a table's rows in a SELECT: how many of its rows each row of a table stands in.
 
 Rules on rows and cells count rows of the query. A join within the party, or the same table in
 several parts of a union, would fill a cell with copies of one row.
@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import reduce
 from typing import Any, TypeAlias
 
 import duckdb
+import numpy as np
 
+from sqlfl.base.arrays import Array
 from sqlfl.base.errors import PolicyError
 from sqlfl.governance.canonical import nodes
 from sqlfl.governance.constants import literal
@@ -20,13 +24,54 @@ from sqlfl.udfs import sql
 
 Node: TypeAlias = "dict[str, Any]"
 NUMBER = "sqlfl_number"
+MAX_COUNTS = 100_000
 REWRITE = "write the join over the parties' tables themselves, or ask its owner for a view"
 _DESERIALIZE = sql.constant(sql.query("SELECT json_deserialize_sql(CAST($tree AS JSON))"))
 
 
-def copies(con: sql.Connection, text: str) -> int:
-    """Return the maximum number of rows of the SELECT that stem from one row of a table, at least
-    1. Raise PolicyError for a form in which that cannot be counted.
+@dataclass(frozen=True, eq=False)
+class Copies:
+    """Bounds of the number of rows of a query that stem from each row of a table."""
+
+    counts: Array
+    """int64, descending: of the rows that are copied most."""
+    rest: int
+    """Of each other row."""
+
+    @property
+    def most(self) -> int:
+        return int(self.counts[0]) if len(self.counts) else self.rest
+
+    def rows_of(self, least: int) -> int:
+        """Return the minimum number of rows of the query that stem from `least` rows of the table,
+        whichever these are.
+        """
+        others = self.counts[: least - 1]
+        return 1 + int(others.sum()) + self.rest * (least - 1 - len(others))
+
+    def __add__(self, other: Copies) -> Copies:
+        size = max(len(self.counts), len(other.counts))
+        return Copies(self._first(size) + other._first(size), self.rest + other.rest)
+
+    def __mul__(self, times: int) -> Copies:
+        return Copies(self.counts * times, self.rest * times)
+
+    def __or__(self, other: Copies) -> Copies:
+        """Return bounds that hold for either."""
+        size = max(len(self.counts), len(other.counts))
+        counts = np.maximum(self._first(size), other._first(size))
+        return Copies(counts, max(self.rest, other.rest))
+
+    def _first(self, size: int) -> Array:
+        return np.pad(self.counts, (0, size - len(self.counts)), constant_values=self.rest)
+
+
+ONCE = Copies(np.zeros(0, np.int64), 1)
+
+
+def copies(con: sql.Connection, text: str) -> Copies:
+    """Return how many rows of the SELECT stem from each row of a table. Raise PolicyError for a
+    form in which that cannot be counted.
     """
     try:
         return _Counter(con).of(_node(con, text))
@@ -38,34 +83,35 @@ class _Counter:
     def __init__(self, con: sql.Connection) -> None:
         self._con = con
 
-    def of(self, node: Node, common: Node | None = None) -> int:
+    def of(self, node: Node, common: Node | None = None) -> Copies:
         if node["type"] == "SET_OPERATION_NODE":
-            return sum(self.of(part) for part in node["children"])
+            return reduce(Copies.__add__, [self.of(part) for part in node["children"]])
         if common is None and (node.get("cte_map") or {}).get("map"):
             return self._of_common(node)
         leaves = list(_leaves(node["from_table"]))
-        within = max([self._within(leaf) for leaf in leaves], default=1)
+        within = reduce(Copies.__or__, [self._within(leaf) for leaf in leaves], ONCE)
         if len(leaves) < 2:
             return within
-        return within * max(self._beside(node, place) for place in range(len(leaves)))
+        beside = [self._beside(node, place) for place in range(len(leaves))]
+        return reduce(Copies.__or__, beside) * within.most
 
-    def _of_common(self, node: Node) -> int:
+    def _of_common(self, node: Node) -> Copies:
         """Count in queries of WITH, which the SELECT may take more than once."""
         inner = [item["value"] for item in node["cte_map"]["map"]]
         queries = [value.get("query_node") or value["query"]["node"] for value in inner]
         if any(_joins(query) for query in (*queries, node)):
             raise _uncounted()
-        return 1
+        return ONCE
 
-    def _within(self, leaf: Node) -> int:
-        return self.of(leaf["subquery"]["node"]) if leaf["type"] == "SUBQUERY" else 1
+    def _within(self, leaf: Node) -> Copies:
+        return self.of(leaf["subquery"]["node"]) if leaf["type"] == "SUBQUERY" else ONCE
 
-    def _beside(self, node: Node, place: int) -> int:
-        """Return how many rows of the SELECT one row of this source of FROM stands in."""
+    def _beside(self, node: Node, place: int) -> Copies:
+        """Return how many rows of the SELECT each row of this source of FROM stands in."""
         tree = json.loads(json.dumps(node))
         leaf = list(_leaves(tree["from_table"]))[place]
         if leaf["type"] == "EXPRESSION_LIST" or not any(_tables(leaf)):
-            return 1  # constants
+            return ONCE  # constants
         name = leaf.get("alias") or leaf["qualified_name"]["path"][-1]
         _number(self._con, leaf, name)
         number = {
@@ -78,10 +124,13 @@ class _Counter:
         if groups:
             tree["modifiers"] = _node(self._con, "SELECT DISTINCT 1")["modifiers"]
         (text,) = sql.fetch(self._con, _DESERIALIZE, {"tree": _statement(self._con, tree)})[0]
-        counting = f"""SELECT coalesce(max(n), 1) FROM (SELECT count(*) AS n FROM ({text}) AS rows_
-            WHERE {NUMBER} IS NOT NULL GROUP BY {NUMBER}) AS counts_"""
-        ((most,),) = self._con.execute(counting).fetchall()
-        return int(most)
+        counting = f"""SELECT count(*) AS n FROM ({text}) AS rows_ WHERE {NUMBER} IS NOT NULL
+            GROUP BY {NUMBER} ORDER BY n DESC LIMIT {MAX_COUNTS}"""
+        counts = self._con.execute(counting).fetchnumpy()["n"].astype(np.int64)
+        if not len(counts):
+            return ONCE
+        # a table with fewer rows than a rule asks for passes no more than if it had as many
+        return Copies(counts, int(counts[-1 if len(counts) == MAX_COUNTS else 0]))
 
 
 def _leaves(source: Node) -> Iterator[Node]:

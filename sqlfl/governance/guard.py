@@ -41,7 +41,7 @@ from sqlfl.contract.schema import (
 from sqlfl.contract.study import TRAIN, ApprovedStudy, study_from_json
 from sqlfl.governance.accounting import Accounting, reserved
 from sqlfl.governance.approvals import Approvals, Filed
-from sqlfl.governance.copies import copies
+from sqlfl.governance.copies import Copies, copies
 from sqlfl.governance.differencing import Differencing
 from sqlfl.governance.fragments import Fragments
 from sqlfl.governance.ledger import Asking, Drawn, Ledger
@@ -686,7 +686,7 @@ class Guard:
         """Count, for rules on rows and cells, the copies of a row that its fragments make."""
         with ExitStack() as stack:
 
-            def count(text: str) -> int:
+            def count(text: str) -> Copies:
                 cursor = stack.enter_context(closing(sql.cursor(self._con)))
                 use(cursor, self._place)
                 return copies(cursor, text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Protocol, TypeAlias
 
 import numpy as np
@@ -14,6 +15,7 @@ from sqlfl.base.arrays import Array
 from sqlfl.base.errors import PolicyError
 from sqlfl.contract.request import Request, checkpoint_of
 from sqlfl.contract.schema import SlotSpecification
+from sqlfl.governance.copies import ONCE, Copies
 from sqlfl.governance.differencing import JOINED, SLACK, TAKEN, Differencing, MarkedRows
 from sqlfl.governance.ledger import FEATURES, LABELS
 from sqlfl.governance.masked import in_clear
@@ -191,8 +193,8 @@ class GovernedRun:
         """Rows for which the active rows stand, also once equal rows are merged."""
         self._barred: set[int] = set()
         """Slots whose start has come, and has not passed the checks."""
-        self._copies: dict[int, int] = {}
-        """Maximum rows of a slot that stem from one row of a table."""
+        self._copies: dict[int, Copies] = {}
+        """Rows of a slot that stem from each row of a table."""
         self._kept: frozenset[int] = frozenset()
         """Slots whose rows a join keeps, with ids and keys of an earlier run."""
 
@@ -200,23 +202,24 @@ class GovernedRun:
         """Take the rows of these slots as those of earlier runs over its join."""
         self._kept = frozenset(slots)
 
-    def count_copies(self, slot: int, texts: Sequence[str], count: Callable[[str], int]) -> None:
-        """Note how many rows of the slot may stem from one row of a table, by the texts of its
+    def count_copies(self, slot: int, texts: Sequence[str], count: Callable[[str], Copies]) -> None:
+        """Note how many rows of the slot stem from each row of a table, by the texts of its
         fragments.
         """
         parts = self.parts[slot]
-        of_table: Counter[Table] = Counter()
+        of_table: dict[Table, Copies] = {}
         for place, (text, tables) in enumerate(zip(texts, parts.reads, strict=True)):
-            most = count(text) if place in parts.copied else 1
-            of_table.update(dict.fromkeys(tables, most))
-        self._copies[slot] = max(of_table.values(), default=1)
+            part = count(text) if place in parts.copied else ONCE
+            for table in tables:
+                of_table[table] = of_table[table] + part if table in of_table else part
+        self._copies[slot] = reduce(Copies.__or__, of_table.values(), ONCE)
 
     def _least(self, slot: int, least: int) -> int:
         """Return the minimum rows of the query that have so many rows of a table."""
-        return least * self._copies.get(slot, 1) if least > 1 else least
+        return self._copies.get(slot, ONCE).rows_of(least) if least > 1 else least
 
     def _of_copies(self, slot: int) -> str:
-        several = self._copies.get(slot, 1) > 1
+        several = self._copies.get(slot, ONCE).most > 1
         return ", and one row of a table is in several of the query" if several else ""
 
     def prepared(self, run: str, slot: int, size: int) -> None:

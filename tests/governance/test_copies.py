@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import duckdb
+import numpy as np
 import pytest
 
 import sqlfl
 from sqlfl.base.errors import PolicyError
-from sqlfl.governance.copies import copies
+from sqlfl.governance.copies import ONCE, Copies, copies
+from tests.depth import SEED
 from tests.governance.clinic import ruled
 from tests.open_databases import in_memory
 
@@ -53,7 +55,27 @@ def clinic() -> Iterator[duckdb.DuckDBPyConnection]:
     ],
 )  # fmt: skip
 def test_copies_are_counted(clinic: duckdb.DuckDBPyConnection, text: str, most: int) -> None:
-    assert copies(clinic, text) == most
+    assert copies(clinic, text).most == most
+
+
+def test_rows_that_so_many_of_a_table_fill(clinic: duckdb.DuckDBPyConnection) -> None:
+    """Of v, patients have 12 visits each, and one has 100 more."""
+    clinic.execute("INSERT INTO v SELECT 3, 1000 + i FROM range(100) AS r(i)")
+    found = copies(clinic, "SELECT p.w + v.vid FROM p JOIN v USING (pid)")
+    assert [found.rows_of(least) for least in (1, 2, 3, 20, 22)] == [1, 113, 125, 329, 453]
+    twice = found + found
+    assert [twice.rows_of(least) for least in (1, 2, 3)] == [1, 225, 249]
+    assert [(found | ONCE * 20).rows_of(least) for least in (1, 2, 3)] == [1, 113, 133]
+
+
+def test_any_rows_of_a_table_are_no_more_than_that() -> None:
+    rng = np.random.default_rng(SEED)
+    for _ in range(200):
+        counts = rng.geometric(0.2, rng.integers(1, 20))
+        bound = Copies(np.sort(counts)[::-1].astype(np.int64), int(counts.max()))
+        least = int(rng.integers(1, len(counts) + 1))
+        fewer = rng.permutation(counts)[: least - 1]
+        assert fewer.sum() < bound.rows_of(least) <= 1 + (least - 1) * bound.most
 
 
 @pytest.mark.parametrize(

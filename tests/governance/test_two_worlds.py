@@ -428,7 +428,8 @@ def leaves(
 def copies_of(con: duckdb.DuckDBPyConnection, text: str) -> object:
     """The copies of a row, by which rules on rows and cells are larger, if they are counted."""
     try:
-        return copies(con, text)
+        bounds = copies(con, text)
+        return bounds.counts.tolist(), bounds.rest
     except (PolicyError, duckdb.Error) as error:
         return type(error).__name__
 
