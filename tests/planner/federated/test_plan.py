@@ -116,7 +116,7 @@ def test_a_weighted_plan_tells_each_slot_its_part() -> None:
     up, down = kinds(plan, 0, UP), kinds(plan, 0, DOWN)
     assert up["weights"] == "8·a[c@bank/0]"
     assert up["split"] == "a[c@bank/0]"
-    assert down["weigh"] == "16·a[c@bank/0] + 8"
+    assert down["weigh"] == "16·a[c@bank/0] + 16"
     assert (
         up["statistics"]
         == kinds(plans.train(plans.cards(), "linear_regression"), 0, UP)["statistics"]
