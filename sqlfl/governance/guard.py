@@ -14,7 +14,7 @@ import datetime as dt
 import math
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
@@ -41,7 +41,7 @@ from sqlfl.contract.schema import (
 from sqlfl.contract.study import TRAIN, ApprovedStudy, study_from_json
 from sqlfl.governance.accounting import Accounting, reserved
 from sqlfl.governance.approvals import Approvals, Filed
-from sqlfl.governance.copies import Copies, copies
+from sqlfl.governance.copies import copies
 from sqlfl.governance.differencing import Differencing
 from sqlfl.governance.fragments import Fragments
 from sqlfl.governance.ledger import Asking, Drawn, Ledger
@@ -78,7 +78,7 @@ from sqlfl.governance.trial import Trial, Tried, named_columns
 from sqlfl.options.policies import NEVER, within
 from sqlfl.options.types import written_length
 from sqlfl.udfs import sql
-from sqlfl.udfs.describe import current_place, described, use
+from sqlfl.udfs.describe import current_place, described
 
 T = TypeVar("T")
 TWICE = "a run of this name was there before: each has one of its own"
@@ -106,6 +106,8 @@ class GuardedClient:
     """Forgets a run."""
     interrupt: Callable[[], None]
     """Ends the request being answered, from another thread."""
+    cursor: Callable[[], AbstractContextManager[sql.Connection]]
+    """Opens a cursor of the database, whose query `interrupt` ends."""
     joins: GuardedJoins | None = None
 
 
@@ -132,6 +134,7 @@ class Guard:
         self._required, self._trial = required, trial
         self._con, self._analyst = con, analyst
         self._end_run, self._slots, self._joins = client.end_run, client.slots, client.joins
+        self._cursor = client.cursor
         self._place = current_place(con) if place is None else place
         self._home = Home(Records(con, self._place[0]), store)
         records = self._records = self._home.records
@@ -684,18 +687,12 @@ class Guard:
 
     def _count_copies(self, request: ms.Prepare, run: GovernedRun) -> None:
         """Count, for rules on rows and cells, the copies of a row that its fragments make."""
-        with ExitStack() as stack:
-
-            def count(text: str) -> Copies:
-                cursor = stack.enter_context(closing(sql.cursor(self._con)))
-                use(cursor, self._place)
-                return copies(cursor, text)
-
-            start = 0
+        start = 0
+        with self._cursor() as cursor:
             for item in specifications_from_json(request.specification):
                 texts = request.fragments[start : start + len(item.fragments)]
                 start += len(item.fragments)
-                run.count_copies(item.slot, texts, count)
+                run.count_copies(item.slot, texts, partial(copies, cursor))
 
     @contextmanager
     def _catalog_and_records(self) -> Iterator[tuple[sql.Connection, sql.Connection]]:

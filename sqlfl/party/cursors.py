@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 
 import duckdb
 
@@ -49,6 +50,15 @@ class Cursors:
     def end(self, cursor: duckdb.DuckDBPyConnection) -> None:
         self._open.discard(cursor)
         cursor.close()
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[duckdb.DuckDBPyConnection]:
+        """Open a cursor for a while."""
+        cursor = self.begin()
+        try:
+            yield cursor
+        finally:
+            self.end(cursor)
 
     def interrupt(self) -> None:
         """End the running queries; called from another thread."""

@@ -176,7 +176,7 @@ class PartyClient(Server):
             self._joins = Joins(self._cursors, self._expire)
             guarded = GuardedClient(
                 str(client), slots, lambda: self._blocks.runs, self._end, self.interrupt,
-                self._joins,
+                self._cursors.opened, self._joins,
             )  # fmt: skip
             self._guard = Guard(
                 con, guarded, analyst, store,

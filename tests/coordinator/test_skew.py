@@ -326,7 +326,7 @@ def test_a_policy_raises_the_rows_that_are_compared(database: Open) -> None:
         assert found.distance.notna().all()
         assert found.psi.max() < 1e-9
         uneven = query.replace("o.price", "o.price * o.price / 17 AS price")
-        with pytest.raises(PolicyError, match="of price, it is computed, and .* tells of too few"):
+        with pytest.raises(PolicyError, match=r"of price, it is computed, and .* tells of too few"):
             fed.sql(f"SKEW OF MODEL m FROM ({uneven})")
         shop.execute("UPDATE then_orders SET price = price * price / 17")
         shown = [fed.sql(f"SKEW OF MODEL m {of} FROM ({query})").df() for of in ("", LEAST)]

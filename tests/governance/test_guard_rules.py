@@ -4,6 +4,7 @@ and where it is not."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -139,8 +140,9 @@ class Make:
     ) -> Party:
         party = Party(self.con, None if rules is None else ruling(rules))
         client = GuardedClient(
-            "clinic", Held(), own.pop("blocks", list), party.ended.append, lambda: None
-        )
+            "clinic", Held(), own.pop("blocks", list), party.ended.append, lambda: None,
+            lambda: closing(self.con.cursor()),
+        )  # fmt: skip
         party.guard = Guard(self.con, client, analyst, **own)
         cast(Any, party.guard)._home = party
         self.made.append(party.guard)
