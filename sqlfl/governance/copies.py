@@ -74,12 +74,12 @@ def copies(con: sql.Connection, text: str) -> Copies:
     form in which that cannot be counted.
     """
     try:
-        return _Counter(con).of(_node(con, text))
+        return _CopyCounter(con).of(_node(con, text))
     except (duckdb.BinderException, duckdb.CatalogException) as error:
         raise _uncounted() from error
 
 
-class _Counter:
+class _CopyCounter:
     def __init__(self, con: sql.Connection) -> None:
         self._con = con
 
