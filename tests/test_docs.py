@@ -169,7 +169,7 @@ def test_the_page_on_owners_runs(
 
 
 def test_the_page_on_sources_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In one process; its party on a machine of its own is in tests/cli/test_sources.py."""
+    """Examples in one process run; tests/cli/test_sources.py has the party on another machine."""
     monkeypatch.chdir(tmp_path)
     page = (ROOT / "docs/sources.md").read_text()
     (block,) = (

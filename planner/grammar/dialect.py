@@ -187,8 +187,8 @@ class _Reader(Clauses):
         if first in _OBJECTS:
             hint = instead(self.tokens[self.at :]) or (_NO_TABLES if first in _SQL else None)
             self.at += 1
-            what = f"expected {_OBJECTS[first]} after {first}, got {self.got()}"
-            raise self.fail(what, hint=hint)
+            message = f"expected {_OBJECTS[first]} after {first}, got {self.got()}"
+            raise self.fail(message, hint=hint)
         if first in _OWNERS:
             raise self.fail(
                 f"{first} is a statement of a table's owner, and not of a federation's",

@@ -169,8 +169,8 @@ def _joins(select: exp.Query) -> Iterator[Refusal]:
             yield Refusal("a sample", item, INSIDE)
         if isinstance(item, exp.Table | exp.Subquery) and item.args.get("pivots"):
             joined = bool(select.args.get("joins"))
-            what = "UNPIVOT" if item.args["pivots"][0].args.get("unpivot") else "PIVOT"
-            yield Refusal(what, item, INSIDE, of_join=joined)
+            clause = "UNPIVOT" if item.args["pivots"][0].args.get("unpivot") else "PIVOT"
+            yield Refusal(clause, item, INSIDE, of_join=joined)
 
 
 def _join(join: exp.Join) -> tuple[str, str] | None:

@@ -185,10 +185,10 @@ class AsofJoins:
         if len(nearest) != 1:
             raise self._refused(join, "an ASOF JOIN has one comparison of the two tables")
         both = DraftBlock((*left.relations, *right.relations), left.tree, ())
-        found = nearest[0]
+        comparison = nearest[0]
         for part in limits:
-            found = self._limited(found, part, both, scope, known)
-        return _On(found, tuple(keys), tuple(rights), tuple(others))
+            comparison = self._limited(comparison, part, both, scope, known)
+        return _On(comparison, tuple(keys), tuple(rights), tuple(others))
 
     def _limited(
         self, nearest: _Nearest, part: exp.Expr, both: DraftBlock, scope: Scope, known: Environment
@@ -213,13 +213,13 @@ class AsofJoins:
         self, left: State, right: State, nearest: _Nearest, scope: Scope, known: Environment
     ) -> str | None:
         """Return DATE, BIGINT or HUGEINT, in which both values are; else None."""
-        found: list[str] = []
+        value_types: list[str] = []
         for state, node in ((left, nearest.outer), (right, nearest.inner)):
             types_ = self._types(state, self.sources.pusher.term(node, scope, known))
             if types_ is None:
                 return None
-            found += types_
-        return kind_of(found)
+            value_types += types_
+        return kind_of(value_types)
 
     def _types(self, state: State, term: Term) -> tuple[str, ...] | None:
         """Return the types of a term at each database of its relation; None if it reads several."""
@@ -343,8 +343,8 @@ class AsofJoins:
         with equal values have one next row.
         """
         terms = [self.sources.pusher.term(node, scope, known) for node in pair]
-        found = [self._types(s, t) for s, t in zip((left, right), terms, strict=True)]
-        outer, inner = (None if types_ is None else types.union_type(types_) for types_ in found)
+        sides = [self._types(s, t) for s, t in zip((left, right), terms, strict=True)]
+        outer, inner = (None if types_ is None else types.union_type(types_) for types_ in sides)
         wanted = None if outer is None or inner is None else types.comparison_type(inner, outer)
         if wanted is None:
             raise self._refused(pair[1], "an equality of an ASOF JOIN is of one table on each side")

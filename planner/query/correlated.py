@@ -275,11 +275,11 @@ class CorrelatedAggregates:
         except PlanError:
             return None
         if several and not self._has_windows(exists, state, scope):
-            found = self.cohorts.presence(exists, scope)
-            if found is None:
+            presence = self.cohorts.presence(exists, scope)
+            if presence is None:
                 return None
-            self._present.append(found[1])
-            return found[0]
+            self._present.append(presence[1])
+            return presence[0]
         counted = _counted(exists)
         value = self._value(counted, state, scope) if counted else None
         if value is None:
@@ -442,7 +442,7 @@ class CorrelatedAggregates:
                 if window.times
                 else [(window.plus, window.minus)]
             )
-            found: list[list[str]] = []
+            types_of_pairs: list[list[str]] = []
             for plus, minus in pairs:
                 ends = (inner.term(minus), inner.outside(plus))
                 types_: list[str] = []
@@ -451,8 +451,8 @@ class CorrelatedAggregates:
                     if end is None or len(holders) != 1:
                         return None
                     types_ += self._draft.types(holders[0], [end])[0]
-                found.append(types_)
-            step = step_of(window, found[0], found[-1], place)
+                types_of_pairs.append(types_)
+            step = step_of(window, types_of_pairs[0], types_of_pairs[-1], place)
             if step is None:
                 return None
             steps.append(step)

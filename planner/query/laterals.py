@@ -234,9 +234,9 @@ class Laterals:
         return distinct([*aliases, *names[len(aliases) :]])
 
     def _refused(self, item: exp.Expr) -> PlanError:
-        what = "LATERAL" if isinstance(item, exp.Lateral) else "a table function"
+        form = "LATERAL" if isinstance(item, exp.Lateral) else "a table function"
         return plan_error(
-            f"{what} is not taken in this form over several databases", self.sql, item, _HINT
+            f"{form} is not taken in this form over several databases", self.sql, item, _HINT
         )
 
 

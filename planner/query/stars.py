@@ -69,14 +69,14 @@ def expand_within(
             )
         alias = exp.Alias(this=star.copy(), alias=node.args["alias"].copy())
         names = _asked(alias, outputs, scope, pusher)
-    found = []
+    expanded = []
     span = span_of(node, scope.sql)
     for name, output in zip(names, outputs, strict=True):
         holder = exp.Paren(this=value.copy())
         for inner in [inner for inner in own_nodes(holder.this) if to_sql(inner) == text]:
             inner.replace(fitted(output.term.expression.copy(), inner.parent, holder))
-        found.append(Output(name, Term(pusher.term(holder.this, scope, known).expression, span)))
-    return found
+        expanded.append(Output(name, Term(pusher.term(holder.this, scope, known).expression, span)))
+    return expanded
 
 
 def expand_fields(
@@ -86,12 +86,13 @@ def expand_fields(
     if not isinstance(node, exp.Explode) or node.expressions:
         return None
     value = pusher.term(node.this, scope, known)
-    found = types(value)
-    if not found or not found[0].upper().startswith("STRUCT(") or not found[0].endswith(")"):
+    value_types = types(value)
+    struct = value_types[0] if value_types else ""
+    if not struct.upper().startswith("STRUCT(") or not struct.endswith(")"):
         return None
-    if len({*found}) > 1:
+    if len({*value_types}) > 1:
         return None
-    empty = exp.Explode(this=build.cast(exp.null(), found[0]))
+    empty = exp.Explode(this=build.cast(exp.null(), struct))
     columns = pusher.tables.catalog.describe(pusher.tables.asked()[0], to_sql(exp.select(empty)))
     span = span_of(node, scope.sql)
     return [

@@ -119,8 +119,8 @@ class Transform:
     """Buckets, categories, knots, or pairs of features of a table; 0 for no limit, and no pairs."""
     degree: int = 0
     value: str | float | None = None
-    """Of impute: one of STRATEGIES, or a number. Of auto: CURVE, VALUES or PARTNER; None for the
-    column itself."""
+    """Setting of the function: one of STRATEGIES or a number for impute; CURVE, VALUES or PARTNER
+    for auto, or None for the column itself."""
 
     @property
     def fitted(self) -> bool:

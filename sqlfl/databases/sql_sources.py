@@ -87,9 +87,10 @@ class SqlSources:
     def check(self, con: Connection) -> None:
         """Raise Error for a view that cannot be read. Call it once queries are restricted."""
         for names in _views(con):
-            path = ".".join(exp.to_identifier(name, quoted=True).sql("duckdb") for name in names)
+            database, schema, view = names
+            table = exp.table_(view, schema, database, quoted=True)
             try:
-                con.execute(f"SELECT * FROM {path} LIMIT 0").fetchall()
+                con.execute(exp.select("*").from_(table).limit(0).sql("duckdb")).fetchall()
             except duckdb.PermissionException as error:
                 raise Error(
                     f"{self.name}: the view {names[-1]} reads a file that no query may open: "

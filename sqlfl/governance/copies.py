@@ -34,9 +34,9 @@ class Copies:
     """Bounds of the number of rows of a query that stem from each row of a table."""
 
     counts: Array
-    """int64, descending: of the rows that are copied most."""
+    """int64, descending: bounds for the rows that are copied most."""
     rest: int
-    """Of each other row."""
+    """Bound for each other row."""
 
     @property
     def most(self) -> int:

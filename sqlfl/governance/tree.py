@@ -731,9 +731,9 @@ class _Reader:
             return True
         if not items[0].get("arguments"):
             return not self._made.mixes_all(items[0], scope)
-        own = SelectScope(scope)
-        self._from(whole, own)
-        return bool(inner.get("where_clause")) or not self._made.mixes_all(items[0], own)
+        within = SelectScope(scope)
+        self._from(whole, within)
+        return bool(inner.get("where_clause")) or not self._made.mixes_all(items[0], within)
 
     def _lambda(self, node: Node, scope: SelectScope) -> Reads:
         names: set[str] = set()

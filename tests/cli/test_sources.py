@@ -65,7 +65,7 @@ def commands() -> list[list[str]]:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """With keys, and the files of the page in `srv/bank`."""
+    """Folder with keys, and with the files of the page in `srv/bank`."""
     monkeypatch.chdir(tmp_path)
     Path("authority.crt").write_bytes(AUTHORITY)
     for name in ("bank", "shop", "coordinator", "alice"):

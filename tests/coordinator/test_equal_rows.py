@@ -326,7 +326,7 @@ def test_a_sample_tells_whether_rows_repeat(
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_weights_of_equal_rows_are_sums(weighted: bool) -> None:
-    """Of uneven groups in no order, whose weights, samples and rows held out all differ."""
+    """Groups are uneven and in no order; weights, samples and rows held out all differ."""
     keys, validation = [3, 0, 3, 1, 0, 3, 5], [0, 1, 0, 0, 1, 0, 1]
     weights, samples, held = (
         [1.0, 0.0, 2.0, 4.0, 0.0, 8.0, 0.0], [1.5, 3.0, 2.5, 4.5, 6.0, 8.5, 7.0],

@@ -72,7 +72,7 @@ def case(request: pytest.FixtureRequest) -> Iterator[Case]:
 
 
 def test_no_partner_is_apart_from_null(case: Case) -> None:
-    """Where each column has NULLs that mean nothing, no sum of their weights is that of a missing
+    """NULLs of each column mean nothing here, so no sum of their weights is that of a missing
     partner."""
     query = QUERY.format("LEFT")
     case.fed.sql(TRAIN.format("auto", query))

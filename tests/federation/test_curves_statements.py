@@ -653,7 +653,7 @@ def test_a_slope_has_a_standard_error(case: Case) -> None:
 
 
 def test_a_curve_is_permuted_with_its_number(case: Case) -> None:
-    """Of a sine nearly all is lost, as of the line and the curve together."""
+    """Permuting a sine loses nearly all of R², as permuting line and curve together does."""
     query = case.train("number", "linear_regression")
     ranks = case.fed.sql(
         f"IMPORTANCE OF MODEL m WITH (repeats = 5, seed = 1, metric = 'r2') FROM ({query})"

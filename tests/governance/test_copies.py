@@ -59,7 +59,7 @@ def test_copies_are_counted(clinic: duckdb.DuckDBPyConnection, text: str, most: 
 
 
 def test_rows_that_so_many_of_a_table_fill(clinic: duckdb.DuckDBPyConnection) -> None:
-    """Of v, patients have 12 visits each, and one has 100 more."""
+    """Patients have 12 visits each in v, and one has 100 more."""
     clinic.execute("INSERT INTO v SELECT 3, 1000 + i FROM range(100) AS r(i)")
     found = copies(clinic, "SELECT p.w + v.vid FROM p JOIN v USING (pid)")
     assert [found.rows_of(least) for least in (1, 2, 3, 20, 22)] == [1, 113, 125, 329, 453]

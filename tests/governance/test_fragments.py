@@ -545,7 +545,7 @@ def test_labels_do_not_tell_many_rows_a_value_of_few(con: duckdb.DuckDBPyConnect
 
 
 def test_a_value_is_in_a_list_of_values_by_a_condition(con: duckdb.DuckDBPyConnection) -> None:
-    """As EXISTS with the equality is."""
+    """IN is judged as EXISTS with the equality is."""
     for text in ("a IN (SELECT q.a FROM t AS q)", "NOT a IN (SELECT q.a FROM t AS q)"):
         assert "not granted to acme for FILTER, and an equality" in said(
             con, f"SELECT {text} AS f FROM t", features=(ONE,)

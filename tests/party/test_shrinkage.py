@@ -55,7 +55,7 @@ def _away(one: Shrinkage, other: Shrinkage) -> float:
 
 
 def test_degrees_of_freedom_of_categories_are_those_of_centred_columns() -> None:
-    """Of two categories, one of which rows without any have, and one that few rows have."""
+    """Categories of two features: one has rows without any, and one has a value of few rows."""
     rng = np.random.default_rng(2)
     one, two = rng.integers(0, 2, ROWS), rng.integers(0, 5, ROWS)
     columns = np.hstack([np.eye(2)[one], np.eye(5)[two][:, :4]])

@@ -133,7 +133,7 @@ OTHER = (
 
 @pytest.mark.parametrize("attack", [*ATTACKS, *OTHER])
 def test_a_coordinator_reads_no_other_file(folder: Path, attack: str) -> None:
-    """Of whom nothing is believed: by a query to bind, and by one to run."""
+    """A coordinator that lies sends a query to bind, and one to run."""
     owned(folder, OWNED)
     select = attack.format(folder=folder)
     with serving(folder) as host:
@@ -148,7 +148,7 @@ def test_a_coordinator_reads_no_other_file(folder: Path, attack: str) -> None:
 
 
 def test_what_lies_in_an_allowed_folder_is_read_by_views_alone(folder: Path) -> None:
-    """As long as there are policies: a query names no file, even of that folder."""
+    """Policies refuse a query that names a file, even one of that folder."""
     (folder / "data/other.csv").write_text("it\nhidden\n")
     owned(folder, OWNED)
     with serving(folder) as host:

@@ -115,9 +115,9 @@ def join_few(snapshot: Snapshot, limits: CellLimits) -> None:
         assert isinstance(values, Categories)
         without, others = (f"v{text}".encode() for text in (NO_PARTNER, WITH_PARTNER))
         texts = pa.array(values.entries, pa.binary()).take(pa.array(values.codes))
-        own = pc.equal(texts, without).to_numpy(zero_copy_only=False) & (limits.rows > 0)
-        if 0 < limits.rows[own].sum() < limits.least:
-            made[place] = pc.if_else(pa.array(own), pa.scalar(others, pa.binary()), texts)
+        missing = pc.equal(texts, without).to_numpy(zero_copy_only=False) & (limits.rows > 0)
+        if 0 < limits.rows[missing].sum() < limits.least:
+            made[place] = pc.if_else(pa.array(missing), pa.scalar(others, pa.binary()), texts)
     if made:
         _put(snapshot, snapshot.specification.features, made)
 
