@@ -1,4 +1,6 @@
-"""Fragments and the coordinator's mapping query, built as syntax trees."""
+"""Fragments and the coordinator's mapping query (LEFT JOINs and their virtual rows included), as
+syntax trees.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""True if a key, a certificate and an authority go together, said before anything is connected."""
+"""Checks that key, certificate and authority belong together, before anything connects."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What the gradient proves: by how much the objective can be above its minimum.
+"""Proof of convergence: a bound from the gradient on how far the objective is above its minimum.
 
-The clients tell the squared norms of their blocks' gradients, at scores that were refreshed from
+The clients send the squared norms of their blocks' gradients, at scores that were refreshed from
 the parameters that they hold, and at the intercept that is best for these. With b minimised out
 the objective is convex in θ, and
 
@@ -46,7 +46,7 @@ SAMPLED = 1 << 14
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """What is known of the parameters that the clients hold."""
+    """Loss, gradient and bound of the gap at the parameters that the clients hold."""
 
     scores: Scores
     """Refreshed from them."""
@@ -62,10 +62,11 @@ class Evidence:
     """There is no minimum."""
 
     def proves(self, tolerance: float) -> bool:
+        """Return True if the run has converged: the gap is at most the tolerance, or `CERTAIN`."""
         return not self.separable and self.gap <= max(tolerance, stopping.CERTAIN)
 
     def ending(self, tolerance: float, short: str, why: str) -> Ending:
-        """'converged' where that is proved, or else why the run ended."""
+        """Return 'converged' where that is proved, and else the reason why the run ended."""
         if self.separable:
             return stopping.separable(self.gradient)
         if self.proves(tolerance):
@@ -79,8 +80,9 @@ class Evidence:
 def conclusion(
     problem: Problem, conversation: Conversation, still: bool, intercept: Array, first: float
 ) -> Ending:
-    """How gradient descent or ADMM ended, by one examination: at the last epoch, or where `still`
-    the objective changed by at most `tolerance`. Of protected rows nothing is asked."""
+    """Return the ending of gradient descent or ADMM, by one examination: at the last epoch, or,
+    with `still`, where the objective changed by at most `tolerance`. Clients with protected rows
+    are not asked."""
     short = stopping.STILL if still else stopping.LIMIT
     why = stopping.STILL_REASON if still else stopping.LIMIT_REASON
     if problem.privacy is not None:
@@ -100,9 +102,12 @@ def examine(
     exact: bool = True,
     reference: float | None = None,
 ) -> Evidence:
-    """Asks the clients: an exchange for predictions, `exact` or in 4-byte numbers, and one for the
-    norms, two where slots are shared. first: the objective before the first step; reference: as in
-    `bound`, the loss's bound of it by default."""
+    """Ask the clients for predictions, `exact` or in 4-byte numbers, and for the norms (two
+    exchanges where slots are shared), and return the evidence.
+
+    first: the objective before the first step. reference: as in `bound`; by default the upper bound
+    of the loss's curvature.
+    """
     replies = conversation.exact_predictions() if exact else conversation.predictions()
     penalty = float(conversation.products(replies).sum())
     held = conversation.whole.concatenate(replies)
@@ -124,8 +129,8 @@ def weighed(
     reference: float,
     least: float = RESOLVED,
 ) -> Evidence:
-    """From the slots' squared norms (2,) or (1,), as `Slope` has them, at the scores `best`, which
-    differ from `scores` by the intercept only."""
+    """Return the evidence from the slots' squared norms (2,) or (1,), as `Slope` has them, at the
+    scores `best`, which differ from `scores` by the intercept only."""
     loss = best.before
     objective = loss + penalty
     euclidean = sum(float(norms[0]) for norms in squares)
@@ -155,9 +160,11 @@ def bound(
     least: float = RESOLVED,
     bend: float | None = None,
 ) -> float:
-    """Of objective − minimum, from ‖g‖² and gᵀP g; `reference`: the curvature that P has of the
-    loss; `least`: as `least_eigenvalue` says; `bend`: the loss's mean curvature at the scores,
-    where it is known."""
+    """Return an upper bound of objective − minimum, from ‖g‖² and gᵀP g.
+
+    reference: curvature of the loss in P. least: the result of `least_eigenvalue`. bend: the loss's
+    mean curvature at the scores, if it is known.
+    """
     if preconditioned == 0.0:
         return 0.0
     distance = _by_penalty(problem, euclidean)
@@ -169,17 +176,17 @@ def bound(
 
 
 def _by_penalty(problem: Problem, euclidean: float) -> float:
-    """The bound by l2 alone."""
+    """Return the bound by l2 alone."""
     return euclidean / (2.0 * problem.l2) if problem.l2 > 0.0 else np.inf
 
 
 def least_eigenvalue(
     passes: PartitionedRows, held: Sequence[Sequence[Array]], *, exact: bool = True
 ) -> float:
-    """RESOLVED, or 1 − ρ of sums of columns of different slots that are seen to be closer; 0 where
-    4-byte numbers do not tell how close they are.
+    """Return the least eigenvalue to assume: RESOLVED, or 1 − ρ where sums of columns of different
+    slots have a correlation ρ that is closer to 1; 0 where 4-byte numbers cannot resolve it.
 
-    held : of every slot some X̃ v: (n_i, c) each, in 8-byte numbers where it is `exact`.
+    held: for each slot some X̃ v: (n_i, c), in 8-byte numbers if `exact`.
     """
     sampled = passes.sample([np.hstack(columns) for columns in held], SAMPLED)
     least, before = RESOLVED, np.zeros((len(sampled[0]), 0))
@@ -196,7 +203,7 @@ def least_eigenvalue(
 
 
 def _basis(values: Array, *, centre: bool = True) -> Array:
-    """Orthonormal columns (n, k) that span those of `values`, up to constants."""
+    """Return orthonormal columns (n, k) that span those of `values`, up to constants."""
     values = np.asarray(values, np.float64)
     if centre:
         values = values - values.mean(axis=0)
