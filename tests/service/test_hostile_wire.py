@@ -18,7 +18,7 @@ from sqlfl.service.party_connection import PartyConnection
 from sqlfl.service.stream import Credentials
 from tests.depth import THOROUGH
 from tests.governance import test_hostile_coordinator as hostile
-from tests.governance.test_hostile_coordinator import ask, spoken
+from tests.governance.test_hostile_coordinator import ask, run, shared, spoken
 from tests.service.party import Admitting, at, running, serving
 
 NUMBERS = count()
@@ -73,4 +73,4 @@ globals().update(
     for name, own in vars(hostile).items()
     if name.startswith("test_") and (THOROUGH or name in SOME)
 )
-__all__ = ["ask", "spoken"]
+__all__ = ["ask", "run", "shared", "spoken"]
