@@ -186,9 +186,8 @@ BOTTOM = [
     "sqlfl.messages.base",
     "sqlfl.messages.diagnostics",
     "sqlfl.messages.forms",
-    "sqlfl.messages.preparation",
     "sqlfl.messages.models",
-    "sqlfl.messages.planning",
+    "sqlfl.messages.preparation",
     "sqlfl.messages.secure",
     "sqlfl.messages.training",
     "sqlfl.methods.admm.messages",
@@ -283,7 +282,7 @@ def test_the_coordinator_has_no_part_in_masks() -> None:
 
 
 AGENT = (
-    "agent", "certificates", "fair_queue", "frames", "hosting", "identities",
+    "agent", "certificates", "frames", "hosting", "identities",
     "passes", "settings", "stream", "wrapping",
 )  # fmt: skip
 """The modules of `service` that run at a party."""

@@ -12,9 +12,9 @@ import sqlfl
 from sqlfl.base.errors import Error, nearest
 
 HOMES = {
-    "docs": ("reading", "print a page of the documentation"),
-    "examples": ("reading", "copy the examples into a folder"),
-    "demo": ("reading", "run parties, a coordinator and an analyst on this machine"),
+    "docs": ("help", "print a page of the documentation"),
+    "examples": ("help", "copy the examples into a folder"),
+    "demo": ("help", "run parties, a coordinator and an analyst on this machine"),
     "owner": ("owning", "run statements of the owner of a database"),
     "verify": ("owning", "look whether kept messages hang together"),
     "keygen": ("keygen", "make keys, certificates and the secret of parties"),

@@ -14,11 +14,10 @@ from sqlfl.base.errors import ModelError, PartyError, PlanError
 from sqlfl.contract.schema import Address, SlotSpecification, specifications_to_json
 from sqlfl.coordinator import expected
 from sqlfl.coordinator.executors.base import Executor
-from sqlfl.coordinator.join.factorised import Factorised
+from sqlfl.coordinator.join.factorised import Factorised, factorised_join
 from sqlfl.coordinator.join.fan_out import limit_fan_out
 from sqlfl.coordinator.join.join_limits import RowStorage, check_join, check_keys, database_memory
 from sqlfl.coordinator.join.join_size import JoinSize, SlotCodes, join_size, once_each
-from sqlfl.coordinator.join.key_trees import factorised_join
 from sqlfl.coordinator.join.mapping_query import Room, SlotRows, key_codes, run_mapping_query
 from sqlfl.coordinator.join.row_mapping import RowMapping, WrittenMapping
 from sqlfl.coordinator.join.scratch import Scratch

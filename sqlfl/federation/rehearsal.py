@@ -1,4 +1,6 @@
-"""EXPLAIN ANALYZE: a whole statement over rows that the parties make up."""
+"""EXPLAIN ANALYZE: a whole statement over rows that the parties make up, to check its plan and to
+measure its cost.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +8,83 @@ import secrets
 import time
 from collections.abc import Callable, Iterable
 from contextlib import closing
+from dataclasses import dataclass
 
 import pyarrow as pa
 
 from sqlfl.base.errors import Error, OptionError, PolicyError
 from sqlfl.base.progress import Progress
 from sqlfl.base.result import Result
+from sqlfl.contract.schema import specifications_to_json
+from sqlfl.coordinator.checking import check
 from sqlfl.coordinator.executors.base import Executor
-from sqlfl.coordinator.rehearsing import Rehearsed, begin, rehearse
+from sqlfl.coordinator.scoring import Scoring
+from sqlfl.coordinator.training import Trained, train
+from sqlfl.coordinator.tuning import tune
 from sqlfl.federation.run_context import running
-from sqlfl.messages import MADE_UP, REHEARSAL, SendExplained
+from sqlfl.messages import CLIENT, MADE_UP, REHEARSAL, Ready, Rehearse, SendExplained
+from sqlfl.messages.replies import Expected, ask
 from sqlfl.planner.explain.document import ExplainedPlan
 from sqlfl.planner.explain.rehearsed import ClientTraffic, RehearsalReport
 from sqlfl.planner.federated.exchanges import DOWN, UP
+from sqlfl.planner.federated.plan import CHECK, FederatedPlan
 from sqlfl.planner.federated.tally import Tally, measured
 from sqlfl.planner.grammar.statements import CheckQuery, ExplainStatement, TrainModel
+from sqlfl.transport.base import Channel
 from sqlfl.transport.border import Border
+
+
+@dataclass(frozen=True)
+class Rehearsed:
+    """Result of a rehearsal."""
+
+    epochs: int = 0
+    """Epochs of all fits."""
+    outputs: int | None = None
+    """d_c; None without training."""
+    interrupted: bool = False
+
+
+def begin(plan: FederatedPlan, channel: Channel, run: str) -> None:
+    """Let all clients make synthetic rows for the run. Its name marks it as a rehearsal.
+
+    Raise PolicyError if a client's owner has not granted the columns that the plan reads. Raise
+    PartyError if no rows can be made.
+    """
+    requests = {
+        (client, CLIENT): Rehearse(
+            run,
+            CLIENT,
+            plan.request(client).to_json(),
+            specifications_to_json(plan.specifications[client]),
+            plan.fragments_sql(client),
+        )
+        for client in plan.clients
+    }
+    ask(channel, requests, lambda _: Expected(Ready))
+
+
+def rehearse(
+    plan: FederatedPlan,
+    channel: Channel,
+    run: str,
+    progress: Progress,
+    executor: Executor | None = None,
+) -> Rehearsed:
+    """Run the plan, once its clients have synthetic rows. Raise the errors of the statement."""
+    if plan.purpose == CHECK:
+        check(plan, channel, run, Scoring(progress.stage))
+        return Rehearsed()
+    if plan.tuning is None:
+        return _of(train(plan, channel, run, progress, executor=executor))
+    tuned = tune(plan, channel, run, progress, executor=executor)
+    return _of(tuned.trained, sum(score.epochs for score in tuned.scores))
+
+
+def _of(trained: Trained, before: int = 0) -> Rehearsed:
+    epochs = before + trained.history.num_rows
+    return Rehearsed(epochs, len(trained.intercept), trained.interrupted)
+
 
 SCHEMA = pa.schema(
     [

@@ -9,8 +9,8 @@ import duckdb
 import pytest
 
 from sqlfl.__main__ import main
+from sqlfl.cli.help import page, pages
 from sqlfl.cli.main import HOMES
-from sqlfl.cli.reading import page, pages
 
 ROOT = Path(__file__).parents[2]
 

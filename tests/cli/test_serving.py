@@ -1,28 +1,83 @@
-"""What keeps a coordinator or a party from starting, and who is not taken."""
+"""Reasons that keep a coordinator or a party from starting, refused ends, and log lines."""
 
 from __future__ import annotations
 
 import datetime as dt
 import json
+import logging
 import os
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import warnings
 from pathlib import Path
 
 import duckdb
 import pytest
 from click.testing import CliRunner
 
+import sqlfl
 from sqlfl.cli.main import cli
-from sqlfl.cli.serving import serving
+from sqlfl.cli.serving import logging_to, serving
 from sqlfl.service import certificates as ct
 from sqlfl.service.stream import Stream
 from tests.cli.processes import ROOT, surroundings
 from tests.cli.study import MADE, listening
 from tests.service.party import AUTHORITY, AUTHORITY_KEY
+
+log = logging.getLogger("sqlfl.tests")
+VALUE = "4711-secret"
+
+
+def fail() -> None:
+    raise ValueError(VALUE)
+
+
+def say() -> None:
+    log.info("bank/0 is\nconnected", extra={"party": "bank", "run": "", "study": None})
+    log.debug("of nobody's interest")
+    try:
+        fail()
+    except ValueError:
+        log.exception("it failed", extra={"run": "r1"})
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.warn("few rows", sqlfl.Warning, stacklevel=1)
+
+
+def test_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    with logging_to("json", party="shop"):
+        say()
+    log.warning("nobody hears it here")
+    told = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [row["message"] for row in told] == ["bank/0 is\nconnected", "it failed", "few rows"]
+    assert [row["party"] for row in told] == ["bank", "shop", "shop"]
+    assert [row["level"] for row in told] == ["info", "error", "warning"]
+    assert told[0].keys() == {"time", "level", "message", "party"}
+    assert told[1]["run"] == "r1"
+    assert told[1]["fault"].startswith("ValueError < test_serving.py:")
+    assert VALUE not in json.dumps(told)
+
+
+def test_as_text(capsys: pytest.CaptureFixture[str]) -> None:
+    with logging_to("text"):
+        say()
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 3
+    assert lines[0].endswith("connected party=bank")
+    assert "fault=ValueError < test_serving.py:" in lines[1]
+    assert VALUE not in "".join(lines)
+
+
+def test_it_leaves_logging_as_it_was(caplog: pytest.LogCaptureFixture) -> None:
+    own = logging.getLogger("sqlfl")
+    before = own.level, own.propagate, list(own.handlers), warnings.showwarning
+    with pytest.raises(KeyError), logging_to("text"):
+        raise KeyError
+    assert (own.level, own.propagate, list(own.handlers), warnings.showwarning) == before
+
 
 PARTY = """\
 name = "bank"

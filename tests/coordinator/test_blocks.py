@@ -7,9 +7,8 @@ import pytest
 
 from sqlfl.coordinator import blocks as module
 from sqlfl.coordinator.blocks import RowBlocks
-from sqlfl.coordinator.join.factorised import Factorised
+from sqlfl.coordinator.join.factorised import Factorised, factorised_join
 from sqlfl.coordinator.join.join_size import SlotCodes
-from sqlfl.coordinator.join.key_trees import factorised_join
 from tests.coordinator.test_factorised import TREES, query, written
 from tests.coordinator.test_join_size import random_codes
 from tests.depth import SEED, THOROUGH

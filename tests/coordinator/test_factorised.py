@@ -12,9 +12,8 @@ import pytest
 from sqlglot import exp
 
 from sqlfl.contract.schema import Client
-from sqlfl.coordinator.join.factorised import Factorised
+from sqlfl.coordinator.join.factorised import Factorised, factorised_join
 from sqlfl.coordinator.join.join_size import SlotCodes
-from sqlfl.coordinator.join.key_trees import factorised_join
 from sqlfl.planner.query.emit import mapping_query
 from sqlfl.planner.query.ucq import Block, Fragment, Join, Slot, Ucq
 from tests.coordinator.test_join_size import COORDINATOR, planned, random_codes

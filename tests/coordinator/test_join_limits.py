@@ -18,7 +18,7 @@ import pytest
 from sqlfl.base import arrays
 from sqlfl.contract.schema import Client
 from sqlfl.coordinator import preparation
-from sqlfl.coordinator.join import factorised, join_limits, key_trees
+from sqlfl.coordinator.join import factorised, join_limits
 from sqlfl.coordinator.rounds import chunks, passes
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.transport.base import Transport
@@ -83,8 +83,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(join_limits, "MANY", 1)
     monkeypatch.setattr(arrays, "PART", 512)
     monkeypatch.setattr(chunks, "SPREAD", 512)
-    for module in (factorised, key_trees):
-        monkeypatch.setattr(module, "CHUNK", 512)
+    monkeypatch.setattr(factorised, "CHUNK", 512)
     for name in ("CHUNK", "LARGE", "WALKED", "DIRECTIONS"):
         monkeypatch.setattr(passes, name, 1024)
     monkeypatch.setattr(passes, "SAMPLED", 512)

@@ -9,7 +9,7 @@ import duckdb
 import pytest
 
 from sqlfl.__main__ import main
-from sqlfl.cli import reading
+from sqlfl.cli import help as cli_help
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -28,7 +28,7 @@ def test_the_demo_over_machines_of_their_own(
     for name in ("pandas", "sklearn"):
         (tmp_path / f"{name}.py").write_text("raise ImportError('no extra is installed')")
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{ROOT}")
-    monkeypatch.setattr(reading, "HOME", home)
+    monkeypatch.setattr(cli_help, "HOME", home)
     main(["demo", "--keep", str(tmp_path / "kept")])
     out = capfd.readouterr().out
     assert "converged      yes" in out

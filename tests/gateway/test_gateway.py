@@ -27,8 +27,8 @@ from sqlfl.base.errors import Error, ModelError
 from sqlfl.contract.schema import Address
 from sqlfl.coordinator.protection import Watched
 from sqlfl.gateway import calls
+from sqlfl.gateway.calls import NOTES, Statements
 from sqlfl.gateway.server import Gateway
-from sqlfl.gateway.statements import NOTES, Statements
 from sqlfl.messages import Message
 from sqlfl.service import certificates as ct
 from sqlfl.service.stream import Credentials
@@ -459,8 +459,8 @@ def test_handles_are_of_who_has_made_them(fed: sqlfl.Federation) -> None:
 
 
 def test_what_is_kept_is_bounded(fed: sqlfl.Federation, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sqlfl.gateway.statements.MAX_PREPARED", 3)
-    monkeypatch.setattr("sqlfl.gateway.statements.MAX_RESULT_BYTES", 100)
+    monkeypatch.setattr("sqlfl.gateway.calls.MAX_PREPARED", 3)
+    monkeypatch.setattr("sqlfl.gateway.calls.MAX_RESULT_BYTES", 100)
     own = Statements(fed)
     first, *others = (own.prepare("", "SELECT 1")[0] for _ in range(4))
     with pytest.raises(Error, match="no such prepared"):

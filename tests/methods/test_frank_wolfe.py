@@ -13,7 +13,7 @@ from sqlfl.coordinator.executors.joined_rows import PartitionedRows
 from sqlfl.coordinator.rounds.problem import coordinator_of
 from sqlfl.messages import PartialGradient
 from sqlfl.messages.wire import decode, encode
-from sqlfl.methods.frank_wolfe.column_cache import SketchedColumns
+from sqlfl.methods.frank_wolfe.coordinator import SketchedColumns
 from sqlfl.methods.frank_wolfe.messages import (
     ColumnDirection,
     ColumnResiduals,

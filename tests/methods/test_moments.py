@@ -10,14 +10,15 @@ import pytest
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 from sqlfl.base.errors import ModelError, OptionError
-from sqlfl.methods.moments.coordinator import FitMoments, solve_correlated
-from sqlfl.methods.moments.solving import (
+from sqlfl.methods.moments.coordinator import (
+    FitMoments,
     Solution,
     TableMoments,
     Target,
     discriminants,
     regression,
     solve,
+    solve_correlated,
     table_solution,
 )
 from tests.conftest import Open

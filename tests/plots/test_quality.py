@@ -10,7 +10,7 @@ import pytest
 
 import sqlfl
 from sqlfl.base.result import Result
-from sqlfl.coordinator.quality import look
+from sqlfl.coordinator.scoring import look
 from sqlfl.options.diagnostics import (
     LOOKS,
     CalibrationOptions,

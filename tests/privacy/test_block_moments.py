@@ -20,9 +20,8 @@ from sqlfl.messages import (
     SendPredictions,
     SetParameters,
 )
-from sqlfl.methods.moments.client import MomentsOperator
+from sqlfl.methods.moments.client import MomentsOperator, pairs_of
 from sqlfl.methods.moments.configuration import MomentsConfiguration
-from sqlfl.methods.moments.releases import pairs_of
 from sqlfl.party import release_guard as guard
 from sqlfl.privacy.block_moments import (
     cut_level,

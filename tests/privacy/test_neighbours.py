@@ -18,7 +18,7 @@ from sqlfl.contract.privacy_specification import RoundNoise
 from sqlfl.methods.frank_wolfe.client import FrankWolfeOperator
 from sqlfl.methods.frank_wolfe.configuration import FrankWolfeConfiguration
 from sqlfl.methods.frank_wolfe.messages import ColumnDirection, SetSketch
-from sqlfl.methods.moments import releases as of
+from sqlfl.methods.moments import client as of
 from sqlfl.party import release_guard as guard
 from sqlfl.party.moments import clipped_moments
 from sqlfl.party.release_guard import ReleaseGuard

@@ -18,8 +18,8 @@ from sqlfl.base.errors import Error, PolicyError
 from sqlfl.messages.wire import encoded, received
 from sqlfl.service import certificates as ct
 from sqlfl.service.agent import HELLO, PARTY, WELCOME
-from sqlfl.service.analyst_connection import AnalystConnection
 from sqlfl.service.calls import MAX_TEXT_BYTES
+from sqlfl.service.federation import AnalystConnection
 from sqlfl.service.frames import Frame
 from sqlfl.service.hosting import Host
 from sqlfl.service.passes import Passes, issue

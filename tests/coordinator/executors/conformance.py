@@ -14,9 +14,9 @@ from sqlfl.coordinator.executors.base import Executor
 from sqlfl.coordinator.executors.in_process import InProcess
 from sqlfl.coordinator.executors.joined_rows import PartitionedRows
 from sqlfl.coordinator.executors.partition import Work
+from sqlfl.coordinator.join.factorised import factorised_join
 from sqlfl.coordinator.join.join_size import SlotCodes
 from sqlfl.coordinator.join.key_join import KeyJoin
-from sqlfl.coordinator.join.key_trees import factorised_join
 from sqlfl.coordinator.join.mapping_query import run_mapping_query
 from sqlfl.coordinator.join.table_mapping import TableMapping
 from sqlfl.coordinator.rounds import passes as passes_module

@@ -11,8 +11,7 @@ import pytest
 import sqlfl
 from sqlfl.federation.planning import explain
 from sqlfl.messages import KINDS
-from sqlfl.planner.explain.brief import HERE
-from sqlfl.planner.explain.estimates import estimated
+from sqlfl.planner.explain.brief import HERE, estimated
 from sqlfl.planner.explain.render import WIDTH
 from tests.conftest import Open
 from tests.federations import federation

@@ -8,8 +8,8 @@ from functools import partial
 import pytest
 
 from sqlfl.base.errors import WireError
-from sqlfl.service import fair_queue as tn
-from sqlfl.service.fair_queue import Turns
+from sqlfl.service import agent
+from sqlfl.service.agent import Turns
 
 
 def test_one_does_not_starve_another() -> None:
@@ -40,7 +40,7 @@ def test_each_ones_work_is_done_in_order() -> None:
 
 
 def test_what_waits_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tn, "MAX_WAITING", 10)
+    monkeypatch.setattr(agent, "MAX_WAITING", 10)
     go = threading.Event()
     with Turns(100) as turns:
         turns.submit("a", lambda: go.wait(20), 1000)  # one alone may be as large as it likes

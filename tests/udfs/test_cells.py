@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from sqlfl.base.arrays import Float
-from sqlfl.udfs.encoding import leaning as leaning_module
+from sqlfl.udfs.encoding import cells
+from sqlfl.udfs.encoding.cells import Part, TooManyColumns, leaning
 from sqlfl.udfs.encoding.fitting import Categories
-from sqlfl.udfs.encoding.leaning import Part, TooManyColumns, leaning
 
 ROWS = 600
 DRAW = np.random.default_rng(7)
@@ -82,7 +82,7 @@ def test_enough_rows_are_not_refused(name: str) -> None:
 
 @pytest.mark.parametrize("numbers", [1 << 22, 1000])
 def test_rows_count_as_often_as_they_are(monkeypatch: pytest.MonkeyPatch, numbers: int) -> None:
-    monkeypatch.setattr(leaning_module, "MAX_NUMBERS", numbers)
+    monkeypatch.setattr(cells, "MAX_NUMBERS", numbers)
     parts = [Part(0, True, above(300)), Part(1, True, above(301)), Part(2, False, NOISE)]
     copies = np.where(ROW > 0, 9, 1)
     assert leaning(parts, copies - (X == 301), 10) is None  # the row is not there
