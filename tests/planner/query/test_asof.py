@@ -12,6 +12,7 @@ from tests.contradictions import contradicts_itself, note_contradiction
 from tests.depth import SEED, THOROUGH
 from tests.planner.central import ordered, planned_rows
 from tests.planner.conftest import DatabaseCatalog, database
+from tests.planner.query.rows import same_rows
 from tests.planner.query.test_meaning import plan
 
 WEATHER = "(SELECT city, day, min(temp) AS temp FROM register.weather GROUP BY city, day) w"
@@ -58,9 +59,7 @@ QUERIES = {
 def test_rows_are_those_of_the_query(
     query: str, catalog: DatabaseCatalog, central: duckdb.DuckDBPyConnection
 ) -> None:
-    expected = ordered(central.execute(query).fetchall())
-    assert expected
-    assert planned_rows(plan(catalog, query), catalog.databases) == expected
+    assert same_rows(catalog, central, query)
 
 
 @pytest.mark.parametrize(
@@ -106,8 +105,7 @@ def test_equal_keys_of_other_types_have_one_next_row() -> None:
         whole.execute(f"CREATE TABLE {client.party}.{table}")
     query = """SELECT t.d, u.y FROM a.t ASOF LEFT JOIN b.u ON u.k = t.k AND u.d <= t.d
       AND t.d - u.d < 5"""
-    expected = ordered(whole.execute(query).fetchall())
-    assert planned_rows(plan(catalog, query), catalog.databases) == expected
+    same_rows(catalog, whole, query)
 
 
 def drawn(random: Random, count: int, kind: str, *, keyed: bool) -> str:

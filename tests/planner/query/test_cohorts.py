@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from random import Random
 
 import duckdb
@@ -10,12 +9,11 @@ import pytest
 
 from sqlfl.base.errors import PlanError
 from sqlfl.contract.schema import Client
-from tests.contradictions import contradicts_itself, note_contradiction
-from tests.depth import SEED, THOROUGH
-from tests.planner.central import ordered, planned_rows
+from tests.depth import THOROUGH
 from tests.planner.conftest import DatabaseCatalog
+from tests.planner.query.rows import random_plans, same_rows
 from tests.planner.query.test_meaning import plan
-from tests.planner.trees import Query, catalog_of, central_of
+from tests.planner.trees import Query
 
 QUERIES = {
     "in, of rows": """
@@ -138,8 +136,7 @@ QUERIES = {
 def test_rows_are_those_of_the_query(
     query: str, catalog: DatabaseCatalog, central: duckdb.DuckDBPyConnection
 ) -> None:
-    found = planned_rows(plan(catalog, query), catalog.databases)
-    assert found == ordered(central.execute(query).fetchall())
+    same_rows(catalog, central, query)
 
 
 def test_conditions_that_tell_of_no_nulls_need_no_more_joins(catalog: DatabaseCatalog) -> None:
@@ -189,33 +186,12 @@ def test_a_governed_table_is_asked_nothing_of_nulls_that_conditions_leave_out(
 # -- random queries --------------------------------------------------------------------------------
 
 STATEMENTS = 1500 if THOROUGH else 30
-EACH = 10
-"""Queries over the same parties."""
 
 
 def test_rows_of_random_queries() -> None:
-    random, taken = Random(SEED), 0
-    refusals: list[PlanError] = []
-    for number in range(STATEMENTS // EACH):
-        catalog = catalog_of(SEED + number)
-        with closing(central_of(catalog)) as central:
-            for _ in range(EACH):
-                query = with_cohorts(random)
-                if contradicts_itself(central, query):
-                    note_contradiction(query)
-                    continue
-                expected = ordered(central.execute(query).fetchall())
-                try:
-                    ucq = plan(catalog, query)
-                except PlanError as error:
-                    refusals.append(error)
-                    continue
-                assert planned_rows(ucq, catalog.databases) == expected, query
-                taken += any(slot.once for slot in ucq.slots)
-        for con in catalog.databases.values():
-            con.close()
+    plans, refusals = random_plans(with_cohorts, STATEMENTS)
     assert all(refusal.line and refusal.hint for refusal in refusals)
-    assert taken > STATEMENTS / 4
+    assert sum(any(slot.once for slot in ucq.slots) for ucq in plans) > STATEMENTS / 4
 
 
 def with_cohorts(random: Random) -> str:

@@ -10,6 +10,7 @@ import pytest
 from sqlfl.base.errors import PlanError
 from tests.planner.central import ordered, planned_rows
 from tests.planner.conftest import DatabaseCatalog, database
+from tests.planner.query.rows import same_rows
 from tests.planner.query.test_meaning import plan
 
 PEOPLE = """CREATE TABLE people (id INTEGER, name VARCHAR);
@@ -55,8 +56,7 @@ def test_keys_compare_as_in_one_database(
     query: str, world: tuple[DatabaseCatalog, duckdb.DuckDBPyConnection]
 ) -> None:
     catalog, central = world
-    expected = ordered(central.execute(query).fetchall())
-    assert planned_rows(plan(catalog, query), catalog.databases) == expected
+    same_rows(catalog, central, query)
 
 
 def test_databases_that_compare_one_text_unlike_are_one_table() -> None:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from random import Random
 
 import duckdb
 import pytest
 
 from sqlfl.base.errors import PlanError
-from tests.contradictions import contradicts_itself, note_contradiction
-from tests.depth import SEED, THOROUGH
-from tests.planner.central import ordered, planned_rows
+from tests.depth import THOROUGH
 from tests.planner.conftest import DatabaseCatalog
+from tests.planner.query.rows import random_plans, same_rows
 from tests.planner.query.test_meaning import plan
-from tests.planner.trees import Query, catalog_of, central_of
+from tests.planner.trees import Query
 
 QUERIES = {
     "values": """
@@ -68,8 +66,7 @@ QUERIES = {
 def test_rows_are_those_of_the_query(
     query: str, catalog: DatabaseCatalog, central: duckdb.DuckDBPyConnection
 ) -> None:
-    found = planned_rows(plan(catalog, query), catalog.databases)
-    assert found == ordered(central.execute(query).fetchall())
+    same_rows(catalog, central, query)
 
 
 def test_constants_go_to_a_party_that_they_are_joined_with(catalog: DatabaseCatalog) -> None:
@@ -108,30 +105,11 @@ def test_constants_as_a_part_of_a_union_are_refused_by_what_they_are(
 # -- random queries --------------------------------------------------------------------------------
 
 STATEMENTS = 1500 if THOROUGH else 30
-EACH = 10
-"""Queries over the same parties."""
 
 
 def test_rows_of_random_queries() -> None:
-    random, planned = Random(SEED), 0
-    for number in range(STATEMENTS // EACH):
-        catalog = catalog_of(SEED + number)
-        with closing(central_of(catalog)) as central:
-            for _ in range(EACH):
-                query = with_constants(random)
-                if contradicts_itself(central, query):
-                    note_contradiction(query)
-                    continue
-                expected = ordered(central.execute(query).fetchall())
-                try:
-                    ucq = plan(catalog, query)
-                except PlanError:
-                    continue
-                assert planned_rows(ucq, catalog.databases) == expected, query
-                planned += 1
-        for con in catalog.databases.values():
-            con.close()
-    assert planned > STATEMENTS / 3
+    plans, _ = random_plans(with_constants, STATEMENTS)
+    assert len(plans) > STATEMENTS / 3
 
 
 def with_constants(random: Random) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from random import Random
 
 import duckdb
@@ -12,12 +12,12 @@ import pytest
 from sqlfl.base.errors import PlanError
 from sqlfl.planner.query.correlated import OVER_NONE
 from sqlfl.planner.query.ucq import Ucq
-from tests.contradictions import contradicts_itself, note_contradiction
-from tests.depth import SEED, THOROUGH
+from tests.depth import THOROUGH
 from tests.planner.central import ordered, planned_rows
 from tests.planner.conftest import DatabaseCatalog, database
+from tests.planner.query.rows import random_plans, same_rows
 from tests.planner.query.test_meaning import plan
-from tests.planner.trees import Query, catalog_of, central_of
+from tests.planner.trees import Query
 
 QUERIES = {
     "a mean": """
@@ -171,8 +171,7 @@ QUERIES = {
 def test_rows_are_those_of_the_query(
     query: str, catalog: DatabaseCatalog, central: duckdb.DuckDBPyConnection
 ) -> None:
-    found = planned_rows(plan(catalog, query), catalog.databases)
-    assert found == ordered(central.execute(query).fetchall())
+    same_rows(catalog, central, query)
 
 
 def test_subqueries_over_the_same_rows_are_one_table(catalog: DatabaseCatalog) -> None:
@@ -398,8 +397,7 @@ def test_columns_may_have_the_names_of_tables(
     query: str, named_alike: tuple[DatabaseCatalog, duckdb.DuckDBPyConnection]
 ) -> None:
     catalog, central = named_alike
-    expected = ordered(central.execute(query).fetchall())
-    assert planned_rows(plan(catalog, query), catalog.databases) == expected
+    same_rows(catalog, central, query)
 
 
 @pytest.mark.parametrize(
@@ -448,8 +446,6 @@ def test_values_over_no_rows_are_those_of_duckdb() -> None:
 # -- random queries --------------------------------------------------------------------------------
 
 STATEMENTS = 1200 if THOROUGH else 30
-EACH = 10
-"""Queries over the same parties."""
 CALLS = (
     "avg({}.x)", "sum(x)", "min({}.s)", "max(x)", "count(*)", "count({}.x)", "stddev_samp(x)",
     "count(DISTINCT x)", "bool_or({}.x > 3)", "count(*) FILTER (WHERE x > 2)", "median(x)",
@@ -465,28 +461,9 @@ AROUND = (
 
 
 def test_rows_of_random_queries() -> None:
-    random, taken = Random(SEED), 0
-    refusals: list[PlanError] = []
-    for number in range(STATEMENTS // EACH):
-        catalog = catalog_of(SEED + number)
-        with closing(central_of(catalog)) as central:
-            for _ in range(EACH):
-                query = with_aggregates(random)
-                if contradicts_itself(central, query):
-                    note_contradiction(query)
-                    continue
-                expected = ordered(central.execute(query).fetchall())
-                try:
-                    ucq = plan(catalog, query)
-                except PlanError as error:
-                    refusals.append(error)
-                    continue
-                assert planned_rows(ucq, catalog.databases) == expected, query
-                taken += is_taken(ucq)
-        for con in catalog.databases.values():
-            con.close()
+    plans, refusals = random_plans(with_aggregates, STATEMENTS)
     assert all(refusal.line and refusal.hint for refusal in refusals)
-    assert taken > STATEMENTS / 4
+    assert sum(is_taken(ucq) for ucq in plans) > STATEMENTS / 4
 
 
 def is_taken(ucq: Ucq) -> bool:

@@ -6,8 +6,8 @@ import duckdb
 import pytest
 
 from sqlfl.base.errors import PlanError
-from tests.planner.central import ordered, planned_rows
 from tests.planner.conftest import DatabaseCatalog
+from tests.planner.query.rows import same_rows
 from tests.planner.query.test_meaning import plan
 
 PEOPLE = "JOIN register.people p ON p.id = o.customer"
@@ -56,9 +56,7 @@ QUERIES = {
 def test_rows_are_those_of_the_query(
     query: str, catalog: DatabaseCatalog, central: duckdb.DuckDBPyConnection
 ) -> None:
-    expected = ordered(central.execute(query).fetchall())
-    assert expected
-    assert planned_rows(plan(catalog, query), catalog.databases) == expected
+    assert same_rows(catalog, central, query)
 
 
 @pytest.mark.parametrize(

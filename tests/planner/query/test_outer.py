@@ -18,6 +18,7 @@ from tests.contradictions import contradicts_itself, note_contradiction
 from tests.depth import SEED, THOROUGH
 from tests.planner.central import ordered, planned_rows
 from tests.planner.conftest import DatabaseCatalog
+from tests.planner.query.rows import same_rows
 from tests.planner.query.test_meaning import plan
 from tests.planner.trees import (
     catalog_of,
@@ -188,9 +189,7 @@ QUERIES = {
 def test_rows_are_those_of_the_query(
     query: str, catalog: DatabaseCatalog, central: duckdb.DuckDBPyConnection
 ) -> None:
-    found = planned_rows(plan(catalog, query), catalog.databases)
-    assert found
-    assert found == ordered(central.execute(query).fetchall())
+    assert same_rows(catalog, central, query)
 
 
 @pytest.mark.parametrize("query", QUERIES.values(), ids=QUERIES)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from random import Random
 
 import duckdb
@@ -10,12 +9,11 @@ import pytest
 
 from sqlfl.base.errors import PlanError
 from sqlfl.planner.query import parting
-from tests.contradictions import contradicts_itself, note_contradiction
-from tests.depth import SEED, THOROUGH
-from tests.planner.central import ordered, planned_rows
+from tests.depth import THOROUGH
 from tests.planner.conftest import DatabaseCatalog
+from tests.planner.query.rows import random_plans, same_rows
 from tests.planner.query.test_meaning import plan
-from tests.planner.trees import Query, catalog_of, central_of
+from tests.planner.trees import Query
 
 JOIN = "FROM shop.orders o JOIN register.people p ON o.customer = p.id"
 LEFT = "FROM shop.orders o LEFT JOIN register.people p ON o.customer = p.id"
@@ -98,8 +96,7 @@ QUERIES = {
 def test_rows_are_those_of_the_query(
     query: str, catalog: DatabaseCatalog, central: duckdb.DuckDBPyConnection
 ) -> None:
-    found = planned_rows(plan(catalog, query), catalog.databases)
-    assert found == ordered(central.execute(query).fetchall())
+    same_rows(catalog, central, query)
 
 
 def test_parts_are_disjoint_blocks(catalog: DatabaseCatalog) -> None:
@@ -151,30 +148,11 @@ def test_parts_are_counted_by_all_outcomes(
 # -- random queries --------------------------------------------------------------------------------
 
 STATEMENTS = 1500 if THOROUGH else 20
-EACH = 10
-"""Queries over the same parties."""
 
 
 def test_rows_of_random_queries() -> None:
-    random, planned = Random(SEED), 0
-    for number in range(STATEMENTS // EACH):
-        catalog = catalog_of(SEED + number)
-        with closing(central_of(catalog)) as central:
-            for _ in range(EACH):
-                query = with_tests(random)
-                if contradicts_itself(central, query):
-                    note_contradiction(query)
-                    continue
-                expected = ordered(central.execute(query).fetchall())
-                try:
-                    ucq = plan(catalog, query)
-                except PlanError:
-                    continue
-                assert planned_rows(ucq, catalog.databases) == expected, query
-                planned += 1
-        for con in catalog.databases.values():
-            con.close()
-    assert planned > STATEMENTS / 3
+    plans, _ = random_plans(with_tests, STATEMENTS)
+    assert len(plans) > STATEMENTS / 3
 
 
 def with_tests(random: Random) -> str:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from random import Random
 
 import duckdb
 import pytest
 
 from sqlfl.base.errors import PlanError
-from tests.contradictions import contradicts_itself, note_contradiction
 from tests.depth import SEED, THOROUGH
-from tests.planner.central import ordered, planned_rows
 from tests.planner.conftest import DatabaseCatalog
+from tests.planner.query.rows import random_plans, same_rows
 from tests.planner.query.test_meaning import plan
-from tests.planner.trees import Query, catalog_of, central_of
+from tests.planner.trees import Query
 
 FROM = "FROM shop.orders o JOIN register.weather w ON"
 QUERIES = {
@@ -96,8 +94,7 @@ QUERIES = {
 def test_rows_are_those_of_the_query(
     query: str, catalog: DatabaseCatalog, central: duckdb.DuckDBPyConnection
 ) -> None:
-    found = planned_rows(plan(catalog, query), catalog.databases)
-    assert found == ordered(central.execute(query).fetchall())
+    same_rows(catalog, central, query)
 
 
 def test_infinite_days_are_near_themselves_alone() -> None:
@@ -119,11 +116,9 @@ def test_infinite_days_are_near_themselves_alone() -> None:
         "abs(x.d - y.d) < 3",
     ):
         query = f"SELECT x.s AS one, y.s AS two FROM a.t x JOIN b.t y ON {window}"
-        expected = ordered(whole.execute(query).fetchall())
-        assert planned_rows(plan(catalog, query), catalog.databases) == expected, query
+        same_rows(catalog, whole, query)
         query = f"SELECT x.s, (SELECT count(*) FROM b.t y WHERE {window}) AS n FROM a.t x"
-        expected = ordered(whole.execute(query).fetchall())
-        assert planned_rows(plan(catalog, query), catalog.databases) == expected, query
+        same_rows(catalog, whole, query)
 
 
 @pytest.mark.parametrize("unit", ["second", "minute", "hours", "month", "quarter", "years"])
@@ -144,9 +139,7 @@ def test_counted_units_are_duckdbs(unit: str) -> None:
     for side in ("y.t", "y.d"):
         window = f"date_diff('{unit}', x.t, {side}) BETWEEN -1 AND 2"
         query = f"SELECT x.n AS one, y.n AS two FROM a.t x JOIN b.t y ON {window}"
-        expected = ordered(whole.execute(query).fetchall())
-        assert expected
-        assert planned_rows(plan(catalog, query), catalog.databases) == expected
+        assert same_rows(catalog, whole, query)
 
 
 @pytest.mark.parametrize(
@@ -196,30 +189,11 @@ def test_others_are_refused(condition: str, catalog: DatabaseCatalog) -> None:
 # -- random queries --------------------------------------------------------------------------------
 
 STATEMENTS = 1500 if THOROUGH else 30
-EACH = 10
-"""Queries over the same parties."""
 
 
 def test_rows_of_random_queries() -> None:
-    random, planned = Random(SEED), 0
-    for number in range(STATEMENTS // EACH):
-        catalog = catalog_of(SEED + number)
-        with closing(central_of(catalog)) as central:
-            for _ in range(EACH):
-                query = with_windows(random)
-                if contradicts_itself(central, query):
-                    note_contradiction(query)
-                    continue
-                expected = ordered(central.execute(query).fetchall())
-                try:
-                    ucq = plan(catalog, query)
-                except PlanError:
-                    continue
-                assert planned_rows(ucq, catalog.databases) == expected, query
-                planned += 1
-        for con in catalog.databases.values():
-            con.close()
-    assert planned > STATEMENTS / 3
+    plans, _ = random_plans(with_windows, STATEMENTS)
+    assert len(plans) > STATEMENTS / 3
 
 
 def with_windows(random: Random) -> str:
