@@ -32,7 +32,14 @@ class ListingCache:
         self._kept: tuple[_Rows, Listing] | None = None
 
     def listing(self, con: sql.Connection, place: tuple[str, str]) -> Listing:
-        """Return the listing, as the function `listing` does. `place`: that of the connection."""
+        """Return the schemas of all databases of the connection, with their tables and views, at
+        one instant; the current schema and database first. `place`: that of the connection.
+
+        Tables of the current schema have neither schema nor catalog; those in other schemas of the
+        current database have no catalog. `rows` is the database's estimate; None for views. The
+        databases `system` and `temp`, internal and temporary objects, DuckDB's own schemas and
+        those called `sqlfl` are left out.
+        """
         entries = _sorted(_others(con, _entries(), place))
         if self._kept is not None and self._kept[0] == entries:
             return self._kept[1]
@@ -43,19 +50,6 @@ class ListingCache:
 
 Listing: TypeAlias = tuple[tuple[Place, ...], tuple[Table, ...]]
 _Rows: TypeAlias = list[tuple[Any, ...]]
-
-
-def listing(con: sql.Connection) -> Listing:
-    """Return the schemas of all databases of the connection, with their tables and views, at one
-    instant; the current schema and database first.
-
-    Tables of the current schema have neither schema nor catalog; those in other schemas of the
-    current database have no catalog. `rows` is the database's estimate; None for views. The
-    databases `system` and `temp`, internal and temporary objects, DuckDB's own schemas and those
-    called `sqlfl` are left out.
-    """
-    place = place_of(con)
-    return _listed(con, _sorted(_others(con, _entries(), place)), place)[1]
 
 
 def _listed(con: sql.Connection, entries: _Rows, place: tuple[str, str]) -> tuple[_Rows, Listing]:

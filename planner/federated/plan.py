@@ -103,7 +103,7 @@ class FederatedPlan:
 
     def fragments_sql(self, client: Client) -> tuple[str, ...]:
         """The SELECTs that `client` evaluates, slot after slot, as the Prepare message has them."""
-        return _fragments(self.ucq, client, self.specifications[client])
+        return _fragments(self.ucq, self.specifications[client])
 
     def request(self, client: Client) -> Request:
         """Return the request of the whole run for a client whose owner has policies."""
@@ -535,7 +535,7 @@ class _Draft:
             blocks=self.blocks,
             specifications=specifications,
             fragments={
-                client: _fragments(ucq, client, specifications[client]) for client in specifications
+                client: _fragments(ucq, specifications[client]) for client in specifications
             },
             into=self.into,
             protection=protection,
@@ -720,9 +720,7 @@ def _weighted(ucq: Ucq, options: Options) -> bool:
     )
 
 
-def _fragments(
-    ucq: Ucq, client: Client, specifications: tuple[SlotSpecification, ...]
-) -> tuple[str, ...]:
+def _fragments(ucq: Ucq, specifications: tuple[SlotSpecification, ...]) -> tuple[str, ...]:
     return tuple(
         fragment.sql
         for specification in specifications

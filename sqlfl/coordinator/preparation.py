@@ -559,8 +559,8 @@ def _activate(
         requests,
         lambda a: expected.encoded(sent_specification(plan, a), counted[a], now=now[a]),
     )
-    replies |= fit(plan, joined, replies, counted, channel, run)
-    merge_encodings(joined, replies, mapping.total, deviations(plan), channel, run)
+    replies |= fit(plan, joined, replies, counted, channel)
+    merge_encodings(joined, replies, mapping.total, deviations(plan), channel)
     return joined
 
 
@@ -581,7 +581,6 @@ def fit(
     replies: Mapping[Address, Message],
     counted: Mapping[Address, float],
     channel: ReplyChannel,
-    run: str,
 ) -> dict[Address, Message]:
     """Send merged ranges to the slots whose clients sent ranges, and return the clients'
     statistics. `counted` has the total weight of each client's rows.
@@ -611,7 +610,6 @@ def merge_encodings(
     total: float,
     noised: Mapping[int, float],
     channel: ReplyChannel,
-    run: str,
 ) -> None:
     """Merge the statistics of each slot whose clients have all sent them, and send the encoding
     back.

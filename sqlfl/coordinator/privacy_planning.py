@@ -187,21 +187,21 @@ def _unbounded(
     )
 
 
-def slots_of(privacy: Privacy, kind: str, ucq: Ucq) -> Mapping[int, SnapshotPrivacy]:
+def slots_of(privacy: Privacy, ucq: Ucq) -> Mapping[int, SnapshotPrivacy]:
     """Return slot -> the settings for its clients, for slots where anything is noised or bounded.
 
     `privacy` is settled. Raise PrivacyError if the noise of statistics would be too large for any
     use.
     """
     settings = {
-        slot.index: _slot(privacy, kind, slot)
+        slot.index: _slot(privacy, slot)
         for slot in ucq.slots
         if (slot.features and privacy.features) or (slot.target and privacy.labels)
     }
     return MappingProxyType(settings)
 
 
-def _slot(privacy: Privacy, kind: str, slot: Slot) -> SnapshotPrivacy:
+def _slot(privacy: Privacy, slot: Slot) -> SnapshotPrivacy:
     label = privacy.label if slot.target else None
     if not (privacy.features and slot.features):
         return SnapshotPrivacy(label, "none", (), 0.0, 0.0, None)

@@ -25,7 +25,7 @@ from sqlfl.coordinator.executors.base import Executor
 from sqlfl.coordinator.join.scratch import Scratch
 from sqlfl.coordinator.lasting import LastingJoin
 from sqlfl.coordinator.measures import Measures
-from sqlfl.coordinator.preparation import Joined, Targets
+from sqlfl.coordinator.preparation import Joined
 from sqlfl.coordinator.problems import PreparedProblem, prepared_for
 from sqlfl.coordinator.protection import Watched, check_run, remark_on_worth
 from sqlfl.coordinator.rounds.divergence import check_kept
@@ -289,7 +289,7 @@ class _Rounds:
             classes=prepared.target.classes,
             history=pa.Table.from_pylist(self.history, schema=HISTORY),
             metrics={
-                **_counts(self._plan, prepared.joined, prepared.target, self.measures),
+                **_counts(self._plan, prepared.joined, self.measures),
                 "objective": candidate.step.objective + self.floor,
                 "loss": candidate.step.loss + self.floor,
                 **self.measures.final(candidate.scores),
@@ -362,7 +362,7 @@ def _is_exact(plan: FederatedPlan, problem: Problem, kept: ModelCandidate) -> bo
 
 
 def _counts(
-    plan: FederatedPlan, joined: Joined, target: Targets, measures: Measures
+    plan: FederatedPlan, joined: Joined, measures: Measures
 ) -> dict[str, float | int | None]:
     held_out = measures.validation_rows
     return {

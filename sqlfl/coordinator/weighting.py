@@ -60,8 +60,8 @@ def weigh(
         lambda a: expected.encoded(sent_specification(plan, a), counted[a], now=True),
     )
     towers = {slot: joined.slots[slot] for _, slot in requests}
-    replies |= fit(plan, towers, replies, counted, channel, run)
-    merge_encodings(towers, replies, total, deviations(plan), channel, run)
+    replies |= fit(plan, towers, replies, counted, channel)
+    merge_encodings(towers, replies, total, deviations(plan), channel)
     return replace(joined, weighting=weighting)
 
 

@@ -155,7 +155,7 @@ def plan_training(
         privacy = settled(privacy, statement.kind, ucq, clause)
         options = with_tables(ucq, statement, options, privacy.epsilon)
         check_budget(privacy, statement.kind, ucq, options, clause, at)
-        noising = Noising(privacy, slots_of(privacy, statement.kind, ucq))
+        noising = Noising(privacy, slots_of(privacy, ucq))
     warm = None
     if options.warm_start is not None:
         ucq, warm = _started_from(models(options.warm_start), statement.kind, options, ucq)
@@ -266,7 +266,7 @@ def plan_scoring(
         )
     noising = None
     if privacy is not None:
-        noising = Noising(privacy, slots_of(privacy, model.kind, ucq))
+        noising = Noising(privacy, slots_of(privacy, ucq))
     return evaluation_plan(
         scored,
         ucq,

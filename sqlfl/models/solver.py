@@ -145,7 +145,7 @@ class BlockSolver:
         border = np.column_stack([gram.moments, self._centre])
         solved = uncentred(border)
         capacity = np.array([[-gram.weight, -1.0], [-1.0, 0.0]]) / a + border.T @ solved
-        return lambda values: _woodbury(uncentred(values), border, solved, capacity, values)
+        return lambda values: _woodbury(uncentred(values), solved, capacity, values)
 
     def _conjugate(self) -> Callable[[Array], Array]:
         p = self._p
@@ -193,9 +193,7 @@ def _times(gram: GramMatrix, p: int, values: Array) -> Array:
     )
 
 
-def _woodbury(
-    uncentred: Array, border: Array, solved: Array, capacity: Array, values: Array
-) -> Array:
+def _woodbury(uncentred: Array, solved: Array, capacity: Array, values: Array) -> Array:
     result: Array = uncentred - solved @ np.linalg.solve(capacity, solved.T @ values)
     return result
 

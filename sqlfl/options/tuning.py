@@ -164,7 +164,7 @@ def resolve_tuning(kind: str, given: Iterable[Given], sql: str | None = None) ->
     settings = TuneOptions(**resolved(TuneOptions, Setting(kind, values=written.values)))
     _check_settings(kind, settings, written.places, others, sql)
     combinations = prod(len(named) for named in lists.values())
-    numbers = _numbers(settings, combinations, _seed(others), written.places, others, sql)
+    numbers = _numbers(settings, combinations, _seed(others), others, sql)
     candidates = tuple(_candidate(kind, others, lists, number, sql) for number in numbers)
     first = candidates[0].options
     _check_method(first, others, sql)
@@ -248,7 +248,6 @@ def _numbers(
     settings: TuneOptions,
     combinations: int,
     seed: int,
-    written: Mapping[str, Given],
     others: Sequence[Given],
     sql: str | None,
 ) -> Sequence[int]:

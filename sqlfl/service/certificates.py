@@ -11,7 +11,6 @@ import datetime as dt
 import ipaddress
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography import x509
@@ -30,15 +29,6 @@ EARLIER = dt.timedelta(minutes=5)
 """Maximum difference between clocks."""
 _PEM = serialization.Encoding.PEM
 _LETTERS = "letters, digits, - and . (as in a DNS name), at most 63"
-
-
-@dataclass(frozen=True)
-class Certified:
-    """A key, its certificate, and the authority's, each as PEM."""
-
-    key: bytes
-    certificate: bytes
-    authority: bytes
 
 
 def make_key() -> bytes:

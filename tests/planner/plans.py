@@ -330,7 +330,7 @@ def train(
 ) -> FederatedPlan:
     """`privacy` is settled."""
     usual = OPTIONS | (NEURAL if kind in NEURAL_KINDS else {})
-    noising = None if privacy is None else Noising(privacy, slots_of(privacy, kind, ucq))
+    noising = None if privacy is None else Noising(privacy, slots_of(privacy, ucq))
     resolved = training_options(
         kind,
         usual | dict(options or {}),
@@ -382,7 +382,7 @@ def evaluated(privacy: Privacy) -> FederatedPlan:
     options = resolve_scoring("linear_regression", {})
     ucq = noised(cards("evaluate"))
     sql = "EVALUATE MODEL m PRIVACY (...) FROM (SELECT ...)"
-    noising = Noising(privacy, slots_of(privacy, "linear_regression", ucq))
+    noising = Noising(privacy, slots_of(privacy, ucq))
     model = ScoredModel("m", "linear_regression", {0: 0, 2: 1})
     return evaluation_plan(model, ucq, options, sql, noising=noising)
 

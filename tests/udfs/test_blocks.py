@@ -16,7 +16,7 @@ from sqlfl.contract.schema import FeatureSpecification
 from sqlfl.models.towers import TowerShape
 from sqlfl.udfs.blocks.block_tables import DatabaseBlocks, blocks_of
 from sqlfl.udfs.blocks.blocks import ClientBlocks, MemoryBlocks, SavedBlock
-from sqlfl.udfs.describe import listing
+from sqlfl.udfs.describe import ListingCache, place_of
 from sqlfl.udfs.encoding.features import Encoding
 from tests.conftest import Open
 
@@ -165,7 +165,11 @@ def test_what_is_in_the_tables(con: duckdb.DuckDBPyConnection) -> None:
         "abs(epoch(saved_at) - epoch(now())) < 60 FROM sqlfl.blocks"
     ).fetchall()
     assert found == [("c", "bank/0", "r", 3, "m", 1, True)]
-    assert [table.name for table in listing(con)[1] if table.schema == "sqlfl"] == []
+    assert [
+        table.name
+        for table in ListingCache().listing(con, place_of(con))[1]
+        if table.schema == "sqlfl"
+    ] == []
     secrets = con.execute("SELECT client, purpose, octet_length(secret) FROM sqlfl.secrets")
     assert secrets.fetchall() == [("bank/0", "split", 32)]
 

@@ -11,8 +11,12 @@ import pytest
 from sqlfl.base.errors import ModelError
 from sqlfl.contract.schema import Column, Place, Table
 from sqlfl.udfs import describe as describe_module
-from sqlfl.udfs.describe import ListingCache, current_place, describe, listing, place_of, use
+from sqlfl.udfs.describe import Listing, ListingCache, current_place, describe, place_of, use
 from tests.conftest import Open
+
+
+def listing(con: duckdb.DuckDBPyConnection) -> Listing:
+    return ListingCache().listing(con, place_of(con))
 
 
 def test_tables_and_views_of_all_schemas(database: Open) -> None:

@@ -13,7 +13,7 @@ import pytest
 from sqlfl.base.errors import Error
 from sqlfl.contract.schema import Client
 from sqlfl.udfs.blocks.block_tables import blocks_of, current_database
-from sqlfl.udfs.describe import listing
+from sqlfl.udfs.describe import ListingCache, place_of
 from sqlfl.udfs.labels import label_secret as ls
 from sqlfl.udfs.labels.label_secret import (
     BesideFile,
@@ -89,8 +89,8 @@ def test_it_lies_in_a_database_that_keeps_models(database: Open, path: Path) -> 
     blocks.collect([])
     rows = con.execute("FROM duckdb_tables() SELECT table_name").fetchall()
     assert rows == [("label_secrets",)]
-    assert listing(con)[1] == ()
-    assert "sqlfl" not in {place.schema for place in listing(con)[0]}
+    assert ListingCache().listing(con, place_of(con))[1] == ()
+    assert "sqlfl" not in {place.schema for place in ListingCache().listing(con, place_of(con))[0]}
     assert label_secret(con, Client("else", 1), keeps=True).get() == secret
     assert label_secret(con, CLIENT).get() == secret
     con.close()

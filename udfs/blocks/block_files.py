@@ -98,4 +98,3 @@ def safetensors_numpy() -> Any:
 
 
 _WRITERS = {"safetensors": _to_safetensors, "onnx": block_to_onnx, "sql": _to_sql}
-FORMATS = tuple(_WRITERS)

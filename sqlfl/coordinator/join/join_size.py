@@ -92,7 +92,7 @@ class JoinSize:
 
 def join_size(ucq: Ucq, slots: Mapping[int, SlotCodes]) -> JoinSize:
     """Return the number of rows of `sqlfl.planner.query.emit.mapping_query` over these slots."""
-    sizes = [_Counter(ucq, block, slots).size() for block in ucq.blocks]
+    sizes = [_Counter(block, slots).size() for block in ucq.blocks]
     return JoinSize(sum(size.rows for size in sizes), all(size.exact for size in sizes))
 
 
@@ -156,7 +156,7 @@ class _Relation:
 class _Counter:
     """Counter of one block's rows."""
 
-    def __init__(self, ucq: Ucq, block: Block, slots: Mapping[int, SlotCodes]) -> None:
+    def __init__(self, block: Block, slots: Mapping[int, SlotCodes]) -> None:
         self._block = block
         self._slots = slots
         self._taken = dict(block.members)

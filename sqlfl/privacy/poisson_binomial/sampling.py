@@ -60,18 +60,6 @@ def estimate(
     return centred * (bound / (theta * bins))
 
 
-def variance(values: Array, bound: float, bins: int, theta: float) -> Array:
-    """Return the variance of the estimated sum of values (parties, …) over the first axis: float64
-    (…).
-
-    It is bound²/(theta²·bins) Σ (¼ − theta²·value²/bound²).
-    """
-    check(bins, theta)
-    shares = _checked(values, bound) / bound
-    variances: Array = (0.25 - (theta * shares) ** 2).sum(axis=0) * bound**2 / (theta**2 * bins)
-    return variances
-
-
 def check(bins: int, theta: float) -> None:
     """InternalError for bins not from 1 to MAX_BINS, theta not from 2⁻²⁰ to MAX_THETA."""
     if not 1 <= bins <= MAX_BINS:
