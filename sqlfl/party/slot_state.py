@@ -34,7 +34,7 @@ from sqlfl.udfs.encoding.features import (
     shared_encoding,
     statistics,
 )
-from sqlfl.udfs.encoding.findings import of_scoring, of_training
+from sqlfl.udfs.encoding.findings import of_scoring, of_training, separated
 from sqlfl.udfs.encoding.fitting import Fitted, Values
 from sqlfl.udfs.encoding.noised import (
     bounded_statistics,
@@ -45,7 +45,6 @@ from sqlfl.udfs.encoding.noised import (
 )
 from sqlfl.udfs.encoding.profiles import profile
 from sqlfl.udfs.encoding.reference import Reference, reference
-from sqlfl.udfs.encoding.separated import separated
 from sqlfl.udfs.encoding.transforming import (
     encoding_of,
     fit_again,

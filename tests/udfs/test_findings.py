@@ -1,4 +1,4 @@
-"""Of the rows of which encoded columns all or none are of a class, as a client tells it."""
+"""Findings of a client: encoded columns of which all rows, or none, are of a class."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 
 from sqlfl.messages import NOT_OF_CLASS, OF_CLASS, SendSeparated
 from sqlfl.udfs.encoding.features import local_encoding
-from sqlfl.udfs.encoding.separated import separated
+from sqlfl.udfs.encoding.findings import separated
 from sqlfl.udfs.encoding.transforming import column_of
 from tests.open_databases import in_memory
 from tests.party.test_diagnostics import FEATURES
