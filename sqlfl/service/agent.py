@@ -14,7 +14,6 @@ from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from types import TracebackType
 from typing import Protocol
 
 import pyarrow as pa
@@ -84,12 +83,7 @@ class Turns:
     def __enter__(self) -> Turns:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._pool.shutdown()
 
     def _work(self, of: Hashable, work: Callable[[], object], size: int) -> None:

@@ -6,7 +6,6 @@ import logging
 import os
 import threading
 import time
-from types import TracebackType
 
 from sqlfl.base.errors import Error, PartyError
 from sqlfl.federation.session import Federation
@@ -209,12 +208,7 @@ class Listener:
     def __enter__(self) -> Listener:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:

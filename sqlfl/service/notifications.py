@@ -12,7 +12,6 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from tempfile import TemporaryFile
-from types import TracebackType
 
 from sqlfl.base import sanitize
 from sqlfl.governance.owner import Owner
@@ -52,12 +51,7 @@ class Notifier:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join()
 

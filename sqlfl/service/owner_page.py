@@ -15,7 +15,6 @@ from html import escape
 from itertools import groupby
 from operator import itemgetter
 from string import Template
-from types import TracebackType
 from typing import Any
 
 from sqlfl.base import sanitize
@@ -45,12 +44,7 @@ class OwnerPage(PageServer):
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _answer(self, _: str) -> Answer:

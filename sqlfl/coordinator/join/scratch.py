@@ -8,7 +8,6 @@ import errno
 import os
 import tempfile
 from contextlib import ExitStack
-from types import TracebackType
 
 import numpy as np
 
@@ -29,12 +28,7 @@ class Scratch:
     def __enter__(self) -> Scratch:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._open.close()
 
     def numbers(self) -> StoredNumbers:
