@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 
 from sqlfl.contract.privacy_specification import RoundNoise, RunNoise
-from sqlfl.coordinator.protection import SlotExposure, planned_releases
 from sqlfl.coordinator.rounds.problem import coordinator_of
 from sqlfl.messages import Gram, PartialGradient, Predictions, SendPredictions, Start
 from sqlfl.planner.federated.method_spec import spec_of
 from tests.conftest import Open
-from tests.methods.harness import Join, MemoryChannel, Trained, random_join, train
+from tests.methods.harness import Join, MemoryChannel, Trained, planned_counts, random_join, train
 from tests.test_border import assert_disclosed, tapped
 
 KINDS = ("linear_regression", "logistic_regression", "softmax_regression")
@@ -170,20 +169,7 @@ class MethodConformance:
         method.start()
         assert len(list(method.steps())) == 3
         for (_, slot), operator in channel.operators.items():
-            planned = planned_releases(
-                problem.options,
-                SlotExposure(
-                    slot=slot,
-                    joined=240,
-                    clip=1.0,
-                    clients=join.clients[slot],
-                    copies=int(np.bincount(join.rows[slot]).max()),
-                    numeric=3,
-                    categories=1,
-                    largest=1.0,
-                ),
-            )
-            most = planned.gradients, planned.predictions, planned.moments
+            planned, most = planned_counts(problem.options, join, slot)
             counts = operator.guard.counts
             assert all(got <= limit for got, limit in zip(counts, most, strict=True))
             if slot > 0 or planned.whole:

@@ -11,9 +11,11 @@ import numpy.typing as npt
 from scipy import optimize, sparse
 
 from sqlfl.contract.configuration import Configuration, TowerConfiguration
+from sqlfl.contract.privacy_specification import PlannedReleases
 from sqlfl.contract.schema import Address, Client, SlotSpecification
 from sqlfl.coordinator.join.scatter_gather import SlotMembers
 from sqlfl.coordinator.join.table_mapping import TableMapping
+from sqlfl.coordinator.protection import SlotExposure, planned_releases
 from sqlfl.coordinator.rounds.chunks import WrittenChunks
 from sqlfl.coordinator.rounds.passes import Passes
 from sqlfl.coordinator.rounds.problem import Algorithm, Problem, Step, coordinator_of
@@ -24,6 +26,7 @@ from sqlfl.methods.sgd.options import Steps
 from sqlfl.models.gram import GramMatrix
 from sqlfl.models.losses import Loss, loss_of
 from sqlfl.options.resolve import training_options
+from sqlfl.options.training import TrainingOptions
 from sqlfl.party.masked_run import MaskedRun
 from sqlfl.party.neural import TowerOperator
 from sqlfl.party.operator import Operator, client_of
@@ -270,6 +273,26 @@ def _kind(algorithm: str, *, neural: bool) -> str:
     if algorithm == "frank_wolfe":
         return "lasso"
     return "mlp_regressor" if neural else "linear_regression"
+
+
+def planned_counts(
+    options: TrainingOptions, join: Join, slot: int
+) -> tuple[PlannedReleases, tuple[int, ...]]:
+    """Releases planned of a slot with three numbers and a category; how many of each kind."""
+    planned = planned_releases(
+        options,
+        SlotExposure(
+            slot=slot,
+            joined=240,
+            clip=1.0,
+            clients=join.clients[slot],
+            copies=int(np.bincount(join.rows[slot]).max()),
+            numeric=3,
+            categories=1,
+            largest=1.0,
+        ),
+    )
+    return planned, (planned.gradients, planned.predictions, planned.moments)
 
 
 def random_join(

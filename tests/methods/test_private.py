@@ -10,7 +10,6 @@ import pytest
 from sqlfl.base.errors import ModelError
 from sqlfl.contract import stopping
 from sqlfl.contract.privacy_specification import RoundNoise, RunNoise
-from sqlfl.coordinator.protection import SlotExposure, planned_releases
 from sqlfl.coordinator.rounds.problem import Algorithm, Step, coordinator_of
 from sqlfl.coordinator.rounds.search import Newton
 from sqlfl.messages import SendSlope, Slope
@@ -19,7 +18,7 @@ from sqlfl.models.losses import Squared
 from sqlfl.options.resolve import training_options
 from sqlfl.options.training import TrainingOptions
 from sqlfl.privacy.block_moments import row_bound
-from tests.methods.harness import Join, MemoryChannel, block_of, random_join, train
+from tests.methods.harness import Join, MemoryChannel, block_of, planned_counts, random_join, train
 
 KINDS = ("linear_regression", "logistic_regression", "softmax_regression")
 SMALL = {"total": 240, "sizes": (240, 24, 8)}
@@ -204,20 +203,7 @@ def test_clients_release_no_more_than_is_planned(name: str, options: dict, exact
     options = {"epochs": 3, "seed": 1, "batch_size": None} | options
     found = run(join, name, around(0.5, clip=1.0, exact=exact), **options)
     for (_, slot), operator in found.channel.operators.items():
-        planned = planned_releases(
-            found.options,
-            SlotExposure(
-                slot=slot,
-                joined=240,
-                clip=1.0,
-                clients=join.clients[slot],
-                copies=int(np.bincount(join.rows[slot]).max()),
-                numeric=3,
-                categories=1,
-                largest=1.0,
-            ),
-        )
-        most = planned.gradients, planned.predictions, planned.moments
+        _, most = planned_counts(found.options, join, slot)
         counts = operator.guard.counts
         assert all(got <= limit for got, limit in zip(counts, most, strict=True)), (slot, counts)
         if options["batch_size"] is None or slot > 0:
