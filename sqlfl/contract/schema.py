@@ -320,8 +320,8 @@ class SlotSpecification:
     merging: Merging | None = field(default=None, metadata=LEFT_OUT)
     """None for fragments of the client's own rows."""
     drawn_by: tuple[tuple[str, ...], ...] | None = field(default=None, metadata=LEFT_OUT)
-    """Columns of `sqlfl_base`, for each fragment, from which the noise of its labels follows; none
-    for the whole row. It stays at the party and never travels.
+    """Columns of `sqlfl_base`, for each fragment, from which the noise of its labels and other
+    draws follow; none for the whole row. It stays at the party and never travels.
     """
 
 

@@ -74,9 +74,9 @@ def copies(con: sql.Connection, text: str) -> Copies:
     form in which that cannot be counted.
     """
     try:
-        return _CopyCounter(con).of(_node(con, text))
+        return _CopyCounter(con).of(node_of(con, text))
     except (duckdb.BinderException, duckdb.CatalogException) as error:
-        raise _uncounted() from error
+        raise uncounted() from error
 
 
 class _CopyCounter:
@@ -88,7 +88,7 @@ class _CopyCounter:
             return reduce(Copies.__add__, [self.of(part) for part in node["children"]])
         if common is None and (node.get("cte_map") or {}).get("map"):
             return self._of_common(node)
-        leaves = list(_leaves(node["from_table"]))
+        leaves = list(sources_of(node["from_table"]))
         within = reduce(Copies.__or__, [self._within(leaf) for leaf in leaves], ONCE)
         if len(leaves) < 2:
             return within
@@ -100,7 +100,7 @@ class _CopyCounter:
         inner = [item["value"] for item in node["cte_map"]["map"]]
         queries = [value.get("query_node") or value["query"]["node"] for value in inner]
         if any(_joins(query) for query in (*queries, node)):
-            raise _uncounted()
+            raise uncounted()
         return ONCE
 
     def _within(self, leaf: Node) -> Copies:
@@ -109,21 +109,20 @@ class _CopyCounter:
     def _beside(self, node: Node, place: int) -> Copies:
         """Return how many rows of the SELECT each row of this source of FROM stands in."""
         tree = json.loads(json.dumps(node))
-        leaf = list(_leaves(tree["from_table"]))[place]
+        leaf = list(sources_of(tree["from_table"]))[place]
         if leaf["type"] == "EXPRESSION_LIST" or not any(_tables(leaf)):
             return ONCE  # constants
-        name = leaf.get("alias") or leaf["qualified_name"]["path"][-1]
-        _number(self._con, leaf, name)
+        name = numbered(self._con, leaf, NUMBER)
         number = {
-            **_node(self._con, "SELECT a.b")["select_list"][0],
+            **node_of(self._con, "SELECT a.b")["select_list"][0],
             "column_names": [name, NUMBER],
         }
         groups = [_placed(group, tree["select_list"]) for group in tree["group_expressions"]]
         tree |= {"select_list": [number, *groups], "group_expressions": [], "group_sets": []}
         tree |= {"modifiers": [], "having": None, "qualify": None}
         if groups:
-            tree["modifiers"] = _node(self._con, "SELECT DISTINCT 1")["modifiers"]
-        (text,) = sql.fetch(self._con, _DESERIALIZE, {"tree": _statement(self._con, tree)})[0]
+            tree["modifiers"] = node_of(self._con, "SELECT DISTINCT 1")["modifiers"]
+        text = text_of(self._con, tree)
         counting = f"""SELECT count(*) AS n FROM ({text}) AS rows_ WHERE {NUMBER} IS NOT NULL
             GROUP BY {NUMBER} ORDER BY n DESC LIMIT {MAX_COUNTS}"""
         counts = self._con.execute(counting).fetchnumpy()["n"].astype(np.int64)
@@ -133,11 +132,11 @@ class _CopyCounter:
         return Copies(counts, int(counts[-1 if len(counts) == MAX_COUNTS else 0]))
 
 
-def _leaves(source: Node) -> Iterator[Node]:
+def sources_of(source: Node) -> Iterator[Node]:
     """Yield the sources of FROM."""
     if source["type"] == "JOIN":
-        yield from _leaves(source["left"])
-        yield from _leaves(source["right"])
+        yield from sources_of(source["left"])
+        yield from sources_of(source["right"])
     elif source["type"] != "EMPTY":
         yield source
 
@@ -158,13 +157,16 @@ def _placed(group: Node, items: list[Node]) -> Node:
     return {**group, "alias": ""}
 
 
-def _number(con: sql.Connection, leaf: Node, name: str) -> None:
-    """Number the rows of a source of FROM, in its place."""
-    text = f"SELECT 1 FROM (SELECT *, row_number() OVER () AS {NUMBER} FROM t) AS a"
-    numbered = _node(con, text)["from_table"]
-    numbered["subquery"]["node"]["from_table"] = dict(leaf)
+def numbered(con: sql.Connection, leaf: Node, number: str) -> str:
+    """Number the rows of a source of FROM, in its place, by a column `number`. Return its alias."""
+    path = (leaf.get("qualified_name") or {}).get("path") or [f"{number}_of"]
+    name = str(leaf.get("alias") or path[-1])
+    text = f"SELECT 1 FROM (SELECT *, row_number() OVER () AS {number} FROM t) AS a"
+    source = node_of(con, text)["from_table"]
+    source["subquery"]["node"]["from_table"] = dict(leaf)
     leaf.clear()
-    leaf |= {**numbered, "alias": name}
+    leaf |= {**source, "alias": name}
+    return name
 
 
 def _parsed(con: sql.Connection, text: str) -> Node:
@@ -172,17 +174,19 @@ def _parsed(con: sql.Connection, text: str) -> Node:
     return dict(json.loads(found))
 
 
-def _node(con: sql.Connection, text: str) -> Node:
+def node_of(con: sql.Connection, text: str) -> Node:
     return dict(_parsed(con, text)["statements"][0]["node"])
 
 
-def _statement(con: sql.Connection, node: Node) -> str:
+def text_of(con: sql.Connection, node: Node) -> str:
+    """Return the SQL of a SELECT."""
     parsed = _parsed(con, "SELECT 1")
     parsed["statements"][0]["node"] = node
-    return json.dumps(parsed)
+    ((text,),) = sql.fetch(con, _DESERIALIZE, {"tree": json.dumps(parsed)})
+    return str(text)
 
 
-def _uncounted() -> PolicyError:
+def uncounted() -> PolicyError:
     return PolicyError(
         "a query joins tables within the party, and copies of their rows cannot be counted",
         hint=REWRITE,

@@ -101,8 +101,10 @@ class Fragments:
                 self._check_key(output, reading, ruling)
                 continue
             if role in (BASE, ROW, KEPT):
-                # a row is drawn by all its values; whether it is kept is a condition
+                # whether a row is kept is a condition; of a whole row the granted columns are taken
                 others = [] if role != BASE or output.whole is not None else sorted(output.reads)
+                if role == BASE and output.whole is not None and not ruling.columns(output.whole):
+                    raise PolicyError("rows are drawn by granted columns, and there is none")
                 for column in others:
                     if not ruling.may_any(column):
                         raise unknown(column.name)

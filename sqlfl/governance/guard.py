@@ -46,6 +46,7 @@ from sqlfl.governance.differencing import Differencing
 from sqlfl.governance.fragments import Fragments
 from sqlfl.governance.ledger import Asking, Drawn, Ledger
 from sqlfl.governance.message_log import Keeping, Sent
+from sqlfl.governance.mixtures import mixes_few
 from sqlfl.governance.models import Models
 from sqlfl.governance.modes import allowances, mode_refusals
 from sqlfl.governance.open_runs import OpenRuns
@@ -535,7 +536,7 @@ class Guard:
         join = draft.propose.join
         return Proposal(
             draft.ruling, run, draft.propose, draft.digest, draft.views, demands,
-            draw_keys(read_, parts, draft.ruling), trained, self._named(readings, draft.ruling),
+            draw_keys(read_, draft.ruling), trained, self._named(readings, draft.ruling),
             line(self._joins.told(join)[0]) if self._joins and join else "", study,
         )  # fmt: skip
 
@@ -660,7 +661,7 @@ class Guard:
             if self._trial is not None:
                 tried = Tried(self._place, tuple(request.fragments), proposal.columns, run=True)
                 self._trial.check(self._con, tried, run.every)
-            self._count_copies(request, run)
+            self._count(request, run)
             reply = self._bound(lambda: answer(prepared_request(self._con, request, run.parts)))
             assert isinstance(reply, ms.Prepared)
             # whether a table has changed would tell of values, also of those that are not granted
@@ -685,14 +686,19 @@ class Guard:
         self._runs.begin(request.run, run)
         return reply
 
-    def _count_copies(self, request: ms.Prepare, run: GovernedRun) -> None:
-        """Count, for rules on rows and cells, the copies of a row that its fragments make."""
+    def _count(self, request: ms.Prepare, run: GovernedRun) -> None:
+        """Count, for rules on rows and cells, the copies of a row that its fragments make, and
+        check sums and means that stand in many rows.
+        """
         start = 0
         with self._cursor() as cursor:
+            if request.join and self._joins is not None:
+                cursor = self._joins.cursor(request.join)  # sees tables as they were
             for item in specifications_from_json(request.specification):
                 texts = request.fragments[start : start + len(item.fragments)]
                 start += len(item.fragments)
                 run.count_copies(item.slot, texts, partial(copies, cursor))
+                run.check_mixtures(item.slot, texts, partial(mixes_few, cursor))
 
     @contextmanager
     def _catalog_and_records(self) -> Iterator[tuple[sql.Connection, sql.Connection]]:

@@ -27,7 +27,7 @@ from sqlfl.governance.ledger import Asking
 from sqlfl.governance.policies import JOIN, Ruling
 from sqlfl.governance.policy_evaluation import has
 from sqlfl.governance.runs import GovernedRun, Parts
-from sqlfl.governance.scopes import ScopeColumn, Table, mixed
+from sqlfl.governance.scopes import ScopeColumn, SelectOutput, Table, mixed
 from sqlfl.governance.tree import PARSE, SelectReading
 from sqlfl.options.policies import NEVER, TrainingPolicy
 from sqlfl.udfs import sql
@@ -224,9 +224,32 @@ def row_keys_of(
     """
     if not item.target or not item.base or item.privacy is None or item.privacy.label is None:
         return None
-    base = len(item.features) + item.target + item.weight + item.offset
-    tables = (reading.outputs[base].whole for reading in readings)
+    tables = (output.whole for output in _bases(item, readings))
     return tuple(() if table is None else ruling.key(table) for table in tables)
+
+
+def _bases(item: SlotSpecification, readings: Sequence[SelectReading]) -> Iterator[SelectOutput]:
+    """Yield `sqlfl_base` of each fragment."""
+    base = len(item.features) + item.target + item.weight + item.offset
+    return (reading.outputs[base] for reading in readings)
+
+
+def _drawn_by(
+    item: SlotSpecification, readings: Sequence[SelectReading], ruling: Ruling
+) -> tuple[tuple[str, ...], ...] | None:
+    """Return, for each fragment, the columns from which draws of its rows follow: those of
+    `row_keys_of` where labels are noised, else the granted ones, none for all. Which rows are drawn
+    would tell of the others, to whoever knows the seed, and whenever one changes.
+    """
+    row_keys = row_keys_of(item, readings, ruling)
+    if row_keys is not None or not item.base:
+        return row_keys
+    return tuple(
+        ()
+        if output.whole is None or all(ruling.may_any(column) for column in output.reads)
+        else tuple(sorted(ruling.columns(output.whole)))
+        for output in _bases(item, readings)
+    )
 
 
 def parts_of(
@@ -238,7 +261,7 @@ def parts_of(
         for number, reading in readings
     }
     made = sum(feature.width for feature in item.features if feature.fitted)
-    row_keys = row_keys_of(item, found.readings[item.slot], ruling)
+    drawn_by = _drawn_by(item, found.readings[item.slot], ruling)
     of_rows = (reading.outputs for reading in found.readings[item.slot] if not reading.unmatched)
     features = zip(*(outputs[: len(item.features)] for outputs in of_rows), strict=True)
     computed = frozenset(place for place, outputs in enumerate(features) if mixed(outputs))
@@ -257,19 +280,18 @@ def parts_of(
         place for place, reading in enumerate(every) if not (reading.stable or apart[place])
     )
     return Parts(
-        tables, rules[item.slot].min_difference, bool(item.keys), made, row_keys, computed,
+        tables, rules[item.slot].min_difference, bool(item.keys), made, drawn_by, computed,
         item.shared, reads, copied,
+        frozenset(place for place, reading in enumerate(every) if reading.mixes),
     )  # fmt: skip
 
 
-def draw_keys(
-    proposed: Read, parts: Mapping[int, Parts], ruling: Ruling
-) -> dict[Table, tuple[str, ...]]:
+def draw_keys(proposed: Read, ruling: Ruling) -> dict[Table, tuple[str, ...]]:
     """Return the KEY of each table from which the noise of labels follows."""
     return {
         table: key
         for item in proposed.slots
-        if parts[item.slot].drawn_by is not None
+        if row_keys_of(item, proposed.readings[item.slot], ruling) is not None
         for table in proposed.tables[item.slot]
         if (key := ruling.key(table))
     }

@@ -32,6 +32,9 @@ GrantsOfTables: TypeAlias = "Mapping[Table, frozenset[int]]"
 """Numbers of the grants of each table."""
 NUMBER = 8
 """Bytes of a number."""
+MIXED = (
+    "leave the window or the subquery out: its column has few values, in all or in one part of them"
+)
 BEFORE = (ms.SendKeys, ms.Activate)
 """Requests that may come before a slot's active rows are known."""
 MEASURING = (ms.Activate, ms.Weigh, ms.SetRanges, ms.SetEncoding, ms.Start)
@@ -142,7 +145,7 @@ class Parts:
     made: int = 0
     """Numbers that TRANSFORM makes of a row once it is active."""
     drawn_by: tuple[tuple[str, ...], ...] | None = None
-    """Columns that identify a row, for each fragment, if labels are noised."""
+    """Columns from which draws of a row follow, for each fragment, if rows are drawn."""
     computed: frozenset[int] = frozenset()
     """Places of features that are not one column."""
     shared: bool = False
@@ -151,6 +154,8 @@ class Parts:
     """Tables of the rows of each fragment."""
     copied: frozenset[int] = frozenset()
     """Fragments, by their place, in which a row of a table may stand more than once."""
+    mixing: frozenset[int] = frozenset()
+    """Fragments, by their place, in which rows may have sums or means of other rows' values."""
 
 
 class GovernedRun:
@@ -213,6 +218,17 @@ class GovernedRun:
             for table in tables:
                 of_table[table] = of_table[table] + part if table in of_table else part
         self._copies[slot] = reduce(Copies.__or__, of_table.values(), ONCE)
+
+    def check_mixtures(
+        self, slot: int, texts: Sequence[str], few: Callable[[str, int], bool]
+    ) -> None:
+        """Raise PolicyError if many rows would have a sum or a mean of few values (`mixes_few`)."""
+        least = self.rules[slot].min_cell
+        if least > 1 and any(
+            few(texts[place], self._least(slot, least)) for place in self.parts[slot].mixing
+        ):
+            said = f"min_cell = {least}, and many rows would have a sum or a mean of few values"
+            raise refusal(said + self._of_copies(slot), hint=MIXED)
 
     def _least(self, slot: int, least: int) -> int:
         """Return the minimum rows of the query that have so many rows of a table."""
@@ -313,8 +329,8 @@ class GovernedRun:
         if SECURE_SUM in modes(rules.predictions) and in_clear(request, reply):
             raise refusal("predictions = 'secure_sum'")
         if isinstance(request, MEASURING):
-            if self.parts[request.slot].computed and not isinstance(reply, ms.Ready):
-                self._check_rare(request, rules)  # means of features leave before the start
+            if not isinstance(reply, ms.Ready):
+                self._check_rare(request, rules)  # statistics of features leave before the start
             self.left.add(FEATURES)
         if isinstance(reply, ms.JoinKeys):
             size = len(self._taken[request.slot].somebodys)

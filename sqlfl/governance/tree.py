@@ -120,6 +120,8 @@ class SelectReading:
     """Clauses that choose among rows by something other than their values."""
     fallible: Reads = NONE
     """Columns of expressions that may fail on one of their values."""
+    mixes: bool = False
+    """True if rows may have sums or means of other rows' values, by windows or subqueries."""
 
 
 @dataclass(frozen=True)
@@ -187,6 +189,7 @@ def read(
         tuple(reader.tests),
         frozenset(reader.chosen),
         frozenset(reader.fallible),
+        reader.mixes,
     )
 
 
@@ -220,6 +223,7 @@ class _Reader:
         """Number of conditions other than links that were read."""
         self._spreads = 0
         """Number of windows and subqueries that may give many rows a value of few."""
+        self.mixes = False
         self.fallible: set[ScopeColumn] = set()
         self.equal: set[ScopeColumn] = set()
         self.named: set[ScopeColumn] = set()
@@ -677,6 +681,7 @@ class _Reader:
                 if node.get("type") == "WINDOW_AGGREGATE":
                     self._check_function(node)
                 self._spreads += not self._made.mixes(node, scope)
+                self.mixes |= bool(node.get("arguments"))
         for name in ("filter", "filter_expr"):
             self._condition(node.get(name), scope, "FILTER")
         return self._inner(node, scope)
@@ -731,9 +736,14 @@ class _Reader:
             return True
         if not items[0].get("arguments"):
             return not self._made.mixes_all(items[0], scope)
-        within = SelectScope(scope)
+        if inner.get("where_clause") or (inner.get("cte_map") or {}).get("map"):
+            return True
+        within = SelectScope(scope, common=all_common(scope))
         self._from(whole, within)
-        return bool(inner.get("where_clause")) or not self._made.mixes_all(items[0], within)
+        # a query of WITH may have few rows
+        tables = all(source.table is not None for source in within.sources.values())
+        self.mixes = True
+        return not (tables and self._made.mixes_all(items[0], within))
 
     def _lambda(self, node: Node, scope: SelectScope) -> Reads:
         names: set[str] = set()

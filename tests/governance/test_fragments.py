@@ -539,6 +539,27 @@ def test_many_rows_do_not_tell_a_value_of_few(
         assert said(con, text, alone, features=(ONE,)) == ""
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "WITH {} AS ({}) SELECT (SELECT avg(a) FROM {}) AS f FROM t",
+        "SELECT (WITH {} AS ({}) SELECT avg(a) FROM {}) AS f FROM t",
+        "WITH {} AS ({}) SELECT f FROM (SELECT (SELECT avg(a) FROM {}) AS f FROM t) AS q",
+    ],
+)
+@pytest.mark.parametrize("name", ["c", "more"])
+def test_a_query_of_with_that_has_few_rows_is_no_table(
+    con: duckdb.DuckDBPyConnection, text: str, name: str
+) -> None:
+    """Also where it has the name of a table with the same columns."""
+    con.execute("CREATE TABLE IF NOT EXISTS more AS SELECT a FROM t")
+    more = replace(RULING.grants[0], table=("memory", "main", "more"))
+    policies = {"r": TrainingPolicy(conditions="exact")}
+    exact = replace(RULING, grants=(*RULING.grants, more), policies=policies)
+    text = text.format(name, "SELECT a FROM t LIMIT 1", name)
+    assert "f may give many rows a value of few" in said(con, text, exact, features=(ONE,))
+
+
 def test_labels_do_not_tell_many_rows_a_value_of_few(con: duckdb.DuckDBPyConnection) -> None:
     refused = said(con, "SELECT max(y) OVER () FROM t", target=True)
     assert "min_cell = 3, and the target or a weight may give many rows a value of few" in refused

@@ -456,6 +456,74 @@ def test_a_mean_of_a_computed_feature_is_of_no_single_row(
         assert_refused(reply, "PolicyError")
 
 
+@pytest.mark.parametrize("engine", ["arrays", "sql"])
+@pytest.mark.parametrize("seed", [None, 3])
+@pytest.mark.parametrize("drawn", ["split", "folds"])
+def test_which_rows_are_drawn_follows_from_what_is_granted(
+    database: Open, drawn: str, seed: int | None, engine: str
+) -> None:
+    """A draw is a hash: who knows the seed and the other rows could try what else a row has, and
+    without a seed it shows whether that has changed."""
+    slot = replace(KEYED, keys=(), target=True, base=True, seed=seed, engine=engine)
+    slot = replace(slot, split=0.5) if drawn == "split" else replace(slot, folds=2)
+    kinds = ("activate", "send_labels", f"send_{drawn}")
+    text = "SELECT p.days AS sqlfl_target, p AS sqlfl_base FROM patients AS p"
+    con = database("SELECT 1")
+    with closing(party(con)) as client:
+
+        def rows_drawn(run: str) -> dict[float, int]:
+            ask: Ask = lambda message: told(client, message)  # noqa: E731
+            begun = propose(
+                ask, slot, (text,), request(*(Asked(0, k, "", "", 1) for k in kinds)), run
+            )
+            assert isinstance(begun, ms.Prepared)
+            ask(ms.Activate(run, 0, ALL, EACH, 300, begun.nonce[None]))
+            labels, draw = ask(ms.SendLabels(run, 0)), ask(DRAWS[drawn](run, 0))
+            assert isinstance(labels, ms.Labels)
+            assert isinstance(draw, ms.Split | ms.Folds)
+            values = draw.validation if isinstance(draw, ms.Split) else draw.folds
+            return dict(zip(labels.values.tolist(), values.tolist(), strict=True))
+
+        first = rows_drawn("first")
+        assert set(first.values()) == {0, 1}
+        con.execute("UPDATE patients SET salary = salary + 1, note = note || 'x'")
+        assert rows_drawn("second") == first
+        con.execute("UPDATE patients SET age = age + 1")
+        assert rows_drawn("third") != first
+
+
+DRAWS = {"split": ms.SendSplit, "folds": ms.SendFolds}
+
+
+def test_no_row_is_drawn_by_columns_without_a_grant(database: Open) -> None:
+    con = database("SELECT 1")
+    with closing(party(con)) as client:
+        con.execute("CREATE TABLE others AS SELECT 1 AS secret")
+        with sqlfl.owner(con) as owner:
+            owner.sql("GRANT PREDICT ON others TO 'acme' UNDER r")
+        slot = replace(KEYED, keys=(), base=True, split=0.5)
+        text = "SELECT o AS sqlfl_base FROM others AS o"
+        refusal(propose(lambda m: told(client, m), slot, (text,), request()), "by granted columns")
+
+
+@pytest.mark.parametrize("name", ["ward", "age"])
+def test_statistics_of_several_databases_tell_of_no_rare_value(database: Open, name: str) -> None:
+    """With counts of its choice the coordinator would know whose value it is."""
+    con = database("SELECT 1")
+    with closing(party(con, "min_cell = 10")) as client:
+        rare = "'only'" if name == "ward" else "NULL"
+        con.execute(f"UPDATE patients SET {name} = {rare} WHERE pid = 7")
+        ask: Ask = lambda message: told(client, message)  # noqa: E731
+        feature = FEATURES[2] if name == "ward" else FEATURES[0]
+        slot = replace(SLOT, features=(feature,), target=False, shared=True)
+        text = f"SELECT {name}, pid AS sqlfl_key_0_0 FROM patients"
+        assert isinstance(propose(ask, slot, (text,), request(*TOLD[:2])), ms.Prepared)
+        assert isinstance(ask(ms.SendKeys("r", 0)), ms.JoinKeys)
+        counts = np.arange(1, 301, dtype=np.uint32)
+        activate = ms.Activate("r", 0, ALL, counts, int(counts.sum()))
+        refusal(ask(activate), "min_cell = 10, of values of features")
+
+
 # -- training --------------------------------------------------------------------------------------
 
 TRAINED = replace(SLOT, features=FEATURES[:2], target=False)
