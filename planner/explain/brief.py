@@ -312,6 +312,7 @@ def brief(
                 *words.tables(),
                 *words.transforms(),
                 *words.joins(),
+                *words.unit(),
                 *words.places(links),
             ),
         ),
@@ -409,6 +410,17 @@ class _Brief:
             yield f"These tables join in {len(texts)} ways, which EXPLAIN (VERBOSE) lists."
             return
         yield from texts
+
+    def unit(self) -> Iterator[str]:
+        """Yield which rows an expression makes one unit, and what follows units."""
+        plan, unit = self.plan, self.plan.ucq.unit
+        if unit is None:
+            return
+        parts = ["the strengths of curves"] * any(slot.shrunken for slot in plan.ucq.slots)
+        parts += ["folds"] * (plan.tuning is not None)
+        parts += ["rows for validation"] * plan.draws_units
+        slot = next(slot.name for slot in plan.ucq.slots if slot.units)
+        yield f"Rows of {slot} with the same {unit.unit} are one unit, for {listed(parts)}."
 
     def _block(self, joins: Iterable[Join], lefts: Iterable[LeftJoin]) -> Iterator[str]:
         for join in joins:

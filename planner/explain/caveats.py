@@ -189,7 +189,7 @@ def _join_graph(plan: FederatedPlan) -> str:
             "the seed can tell which row has which number"
         )
         split = any(slot.split for slot in plan.ucq.slots)
-        note += ", and which are for validation." if split else "."
+        note += ", and which are for validation." if split or plan.draws_units else "."
     return note
 
 
@@ -411,7 +411,8 @@ def _weights(plan: FederatedPlan, kinds: set[str]) -> str:
     told = f"{' and '.join(known)} are in clear at the coordinator. " if known else ""
     sent = kinds | {disclosure.kind for disclosure in plan.staying}
     learnt = ["the weights of other parties' rows"] if "weights" in sent else []
-    learnt += ["how many joined rows of each are for validation"] if "split" in sent else []
+    if "split" in sent or plan.draws_units:
+        learnt.append("how many joined rows of each are for validation")
     if plan.tuning is not None:
         alike = ", by folds with as many rows of each class" * kind_of(plan.kind).classifies
         learnt.append(f"which of its rows are held out together{alike}")
@@ -433,7 +434,15 @@ def _outer_joins(plan: FederatedPlan) -> list[str]:
             "Not protected: which rows a LEFT JOIN finds no partner for, at the coordinator; each "
             "table on its right learns how many joined rows have none."
         )
-    nullable = ", ".join(slot.name for slot in slots if slot.nullable)
+    unit = plan.ucq.unit
+    if unit is not None:
+        of = next(slot.name for slot in slots if slot.units)
+        notes.append(
+            f"Not protected: which rows of {of} have the same {unit.unit}, and which have NULL, at "
+            "the coordinator."
+        )
+    of_unit = set() if unit is None else {unit.index}
+    nullable = ", ".join(slot.name for slot in slots if {*slot.nullable} - of_unit)
     if nullable:
         notes.append(
             f"Not protected: which rows of {nullable} have NULL as a join key. A condition of ON "

@@ -109,7 +109,8 @@ def joins(plan: FederatedPlan) -> Section:
             ", ".join(key.types),
             ", ".join(slot.name for slot in ucq.slots if key.index in slot.keys),
             "16-byte keyed hash of the value"
-            + (f", its {len(key.types)} parts together" if len(key.types) > 1 else ""),
+            + (f", its {len(key.types)} parts together" if len(key.types) > 1 else "")
+            + (f"; rows with the same {key.unit} are one unit" if key.unit else ""),
         )
         for key in ucq.keys
     ]

@@ -23,7 +23,7 @@ from sqlfl.contract.schema import (
     Merging,
     SlotSpecification,
 )
-from sqlfl.contract.transforms import AUTO, PARTNER, TABLE
+from sqlfl.contract.transforms import AUTO, PARTNER, ROWS
 from sqlfl.models.kinds import kind_of
 from sqlfl.options.diagnostics import Check, Diagnostic, SkewOptions
 from sqlfl.options.privacy import Privacy
@@ -190,6 +190,13 @@ class FederatedPlan:
     def tower(self) -> TowerOptions | None:
         """The options of towers; None for linear blocks."""
         return self.options.tower
+
+    @property
+    def draws_units(self) -> bool:
+        """Return whether the coordinator draws units for validation, with all their rows."""
+        if self.ucq.unit is None or self.tuning is not None:
+            return False
+        return self.training.validation_fraction > 0.0
 
     def crosses(self, client: Client) -> bool:
         """Return whether messages between the coordinator and `client` cross a border between
@@ -471,7 +478,10 @@ class _Draft:
 
     @property
     def share(self) -> float:
-        """Share of the rows that is held out of training; 0 where groups of rows decide."""
+        """Share of the rows that their owner holds out of training; 0 where the coordinator draws
+        groups of rows."""
+        if self.ucq.unit is not None:
+            return 0.0
         if self.tuning is not None:
             return 0.0 if self.tuning.groups is not None else self.tuning.share
         return 0.0 if self.training is None else self.training.validation_fraction
@@ -705,11 +715,11 @@ def _merges(options: TrainingOptions, protection: Protection) -> bool:
 
 
 def _of_tables(ucq: Ucq, options: TrainingOptions) -> bool:
-    """Return whether strengths are chosen for new rows of a table, so that its rows
+    """Return whether strengths are chosen for new rows of a table, or new units, so that its rows
     stay separate.
     """
     shrunken = any(slot.shrunken for slot in ucq.slots)
-    return shrunken and getattr(options.method, "unit", None) == TABLE
+    return shrunken and getattr(options.method, "unit", ROWS) != ROWS
 
 
 def _weighted(ucq: Ucq, options: Options) -> bool:

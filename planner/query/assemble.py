@@ -31,7 +31,7 @@ from sqlfl.planner.query.unions import SharedKeys, joins_of, share_keys
 
 def build_ucq(draft: Draft) -> Draft:
     """Fragments written, equal ones shared between the blocks."""
-    return replace(draft, ucq=_Assembly(draft, share_keys(draft.blocks)).ucq())
+    return replace(draft, ucq=_Assembly(draft, share_keys(draft)).ucq())
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,10 @@ class _Assembly:
         target, weight = self.draft.target_position, self.draft.weight_position
         offset = self.draft.offset_position
         split, noised, units = self._split(), noised_slot(self.draft), None
-        if self.draft.folds and target is not None and split != first.outputs[target].relation:
+        unit = self.draft.unit_position
+        if unit is not None:
+            units = self._unit(unit)
+        elif self.draft.folds and target is not None and split != first.outputs[target].relation:
             # its clients do not know the classes that each fold is to have a share of
             split, units = None, split
         slots, fragments_ = [], []
@@ -67,7 +70,7 @@ class _Assembly:
             self.shared.keys,
             blocks,
             tuple(Identifier(name) for name in identifier_names(self.draft.identifiers)),
-            tuple(o.name for o in first.outputs),
+            tuple(o.name for place, o in enumerate(first.outputs) if place != unit),
             None if target is None else first.outputs[target].name,
             None if target is None else first.outputs[target].type,
             None if weight is None else first.outputs[weight].name,
@@ -95,6 +98,19 @@ class _Assembly:
                 "leave validation_fraction out, or start each block with the same table",
             )
         return free[0]
+
+    def _unit(self, position: int) -> int:
+        """The slot whose rows belong to units; PlanError where joined rows may have none of it."""
+        output = self.draft.blocks[0].outputs[position]
+        if any(output.relation in {b.slots[at] for at in b.optional} for b in self.draft.blocks):
+            label = self.draft.blocks[0].relations[output.relation].label
+            raise self.draft.error(
+                f"unit = '{self.draft.unit}' is of {label}, which is on the right of a LEFT JOIN: "
+                "rows without a partner belong to no unit",
+                output.term.span,
+                "join it with JOIN, or take the unit from a table on the left",
+            )
+        return output.relation
 
     def _keys(self, index: int) -> tuple[int, ...]:
         """The keys that some block joins the slot by."""
@@ -143,15 +159,16 @@ class _Assembly:
         draft = self.draft
         special = (draft.target_position, draft.weight_position, draft.offset_position)
         holds = [place is not None and first.outputs[place].relation == index for place in special]
+        features = [
+            _feature(o)
+            for place, o in enumerate(first.outputs)
+            if o.relation == index and place not in (*special, draft.unit_position)
+        ]
         keys = self._keys(index)
         return Slot(
             index,
             name,
-            tuple(
-                _feature(o)
-                for place, o in enumerate(first.outputs)
-                if o.relation == index and place not in special
-            ),
+            tuple(features),
             holds[0],
             tuple(n for n, o in enumerate(first.identifiers) if o.relation == index),
             keys,

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from sqlglot import exp
+from sqlglot.errors import ParseError as SqlglotParseError
+from sqlglot.errors import TokenError
 
 from sqlfl.base.errors import PlanError
-from sqlfl.contract.fragment_columns import RESERVED, identifier
+from sqlfl.contract.fragment_columns import RESERVED, UNIT, identifier
 from sqlfl.planner.grammar.refusals import CONNECTION, function_name, is_volatile
-from sqlfl.planner.grammar.spans import span_of
-from sqlfl.planner.grammar.statements import Path
+from sqlfl.planner.grammar.spans import plan_error, span_of
+from sqlfl.planner.grammar.statements import Path, Span
 from sqlfl.planner.grammar.trees import nodes
-from sqlfl.planner.grammar.writing import to_sql
+from sqlfl.planner.grammar.writing import Dialect, to_sql
 from sqlfl.planner.query.bind import Binder
 from sqlfl.planner.query.columns import distinct
 from sqlfl.planner.query.draft import Draft
@@ -26,6 +29,66 @@ from sqlfl.planner.query.relations import (
     Term,
     column,
 )
+
+
+def with_unit(query: exp.Query, unit: str, sql: str, span: Span) -> exp.Query:
+    """Return the query with the column UNIT, the expression `unit` of the option at `span`, in each
+    SELECT of a union. Raise PlanError for a text that is no expression over columns."""
+    value = _read_unit(unit)
+    if value is None or not nodes(value, exp.Column):
+        raise plan_error(
+            f"unit = '{unit}' is no expression over columns of the query's tables",
+            sql,
+            span,
+            "write 'table', 'rows', or a column with its table: unit = 't.customer_id'",
+        )
+    for node in nodes(value, exp.Query, exp.Window):
+        raise plan_error(
+            f"unit = '{unit}' has {to_sql(node)}, and a unit follows from each row's own values",
+            sql,
+            span,
+            "compute it in a derived table: FROM (SELECT ...) AS t, and name its column",
+        )
+    for node in value.walk():
+        if node.meta_get("start") is not None:
+            node.meta["start"], node.meta["end"] = span[0], span[1] - 1
+    whole = query.copy()
+    for select in _operands(whole):
+        group = select.args.get("group")
+        every = select.args.get("distinct") or (group is not None and group.args.get("all"))
+        if not isinstance(select, exp.Select) or every:
+            raise plan_error(
+                f"unit = '{unit}' is one more column of the query, and by DISTINCT or GROUP BY ALL "
+                "all columns decide which rows there are",
+                sql,
+                span,
+                "write the query as a derived table: SELECT ... FROM (SELECT DISTINCT ...) AS t",
+            )
+        select.append("expressions", exp.alias_(value.copy(), UNIT))
+    return whole
+
+
+def _operands(query: exp.Expr) -> Iterator[exp.Expr]:
+    """Yield the SELECTs of a union, or the query itself."""
+    query = query.unnest()
+    if isinstance(query, exp.SetOperation):
+        yield from _operands(query.left)
+        yield from _operands(query.right)
+    else:
+        yield query
+
+
+def _read_unit(text: str) -> exp.Expr | None:
+    try:
+        read = Dialect().parse(f"SELECT {text}")
+    except (SqlglotParseError, TokenError, ValueError):
+        return None
+    select = read[0] if len(read) == 1 else None
+    if not isinstance(select, exp.Select) or len(select.expressions) != 1:
+        return None
+    value: exp.Expr = select.expressions[0]
+    plain = [name for name, part in select.args.items() if part] == ["expressions"]
+    return value if plain and not nodes(value, exp.Alias, exp.Star) else None
 
 
 def refuse_parameters(draft: Draft) -> Draft:
@@ -84,7 +147,7 @@ def check_outputs(draft: Draft) -> Draft:
     seen: dict[str, Output] = {}
     for output in outputs:
         name = output.name.lower()
-        if name.startswith(RESERVED):
+        if name.startswith(RESERVED) and (draft.unit is None or name != UNIT):
             raise draft.error(
                 f"column {output.name}: names that start with {RESERVED} are reserved",
                 output.term.span,
@@ -106,6 +169,7 @@ def check_outputs(draft: Draft) -> Draft:
                 nearest(given, (o.name for o in outputs)) or listed(o.name for o in outputs),
             )
     names = {given.lower() for _, given in special if given is not None}
+    names |= {UNIT} if draft.unit is not None else set()
     if draft.offset is not None and draft.offset.lower() in {
         given.lower() for given in (draft.target, draft.weight) if given is not None
     }:
@@ -126,8 +190,8 @@ def check_outputs(draft: Draft) -> Draft:
         )
     if len(outputs) == len(names):
         raise draft.error(
-            f"the query has no features: it has only {' and '.join(sorted(names))}"
-            if len(outputs) > 1
+            f"the query has no features: it has only {' and '.join(sorted(names - {UNIT}))}"
+            if len(names - {UNIT}) > 1
             else "the query has no features: its only column is the target"
             if outputs
             else "the query has no columns",

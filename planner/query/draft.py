@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from sqlglot import exp
 
 from sqlfl.base.errors import LostError, PartyError, PlanError, ReplyError
+from sqlfl.contract.fragment_columns import UNIT
 from sqlfl.contract.schema import Catalog, Client
 from sqlfl.planner.grammar.refusals import function_name
 from sqlfl.planner.grammar.spans import plan_error
@@ -36,6 +37,8 @@ class Roles:
     offset: str | None = None
     exposure: bool = False
     """`offset` is the column of EXPOSURE."""
+    unit: str | None = None
+    """The expression of the query's column UNIT, whose equal values make rows one unit."""
 
 
 NO_ROLES = Roles()
@@ -55,6 +58,8 @@ class Draft:
     offset: str | None = None
     exposure: bool = False
     """`offset` is the column of EXPOSURE."""
+    unit: str | None = None
+    """The expression of the query's column UNIT, whose equal values make rows one unit."""
     split: bool = False
     """True if validation rows are drawn: some slot then has the whole row of its sources."""
     folds: bool = False
@@ -104,6 +109,10 @@ class Draft:
     @property
     def offset_position(self) -> int | None:
         return None if self.offset is None else self._position(self.offset)
+
+    @property
+    def unit_position(self) -> int | None:
+        return None if self.unit is None else self._position(UNIT)
 
     def _position(self, name: str) -> int:
         return [o.name.lower() for o in self.blocks[0].outputs].index(name.lower())

@@ -204,6 +204,8 @@ class FragmentWriter:
         for place, output in enumerate(self._block.outputs):
             if output.relation == self.at:
                 expression = placed(substituted(output.term, over).expression, output.term.span)
+                if place == self.draft.unit_position:
+                    continue
                 if place in special:
                     last[special[place]] = expression
                 else:

@@ -130,6 +130,7 @@ class _Fusion:
                     self.draft.weight_position: "the weight",
                     self.draft.offset_position: f"the {self.draft.offset_clause.lower()}",
                     position: "the target",
+                    self.draft.unit_position: f"unit = '{self.draft.unit}'",
                 }
                 what = special.get(place, f"column {output.name}")
                 self.bring(output.term, what)

@@ -114,6 +114,7 @@ def to_ucq(
         roles.weight_may_lack,
         roles.offset,
         roles.exposure,
+        roles.unit,
         split,
         folds,
         noised,

@@ -10,6 +10,7 @@ from itertools import combinations_with_replacement, pairwise
 from sqlglot import exp, parse_one
 
 from sqlfl.base.errors import PlanError, nearest
+from sqlfl.contract.fragment_columns import UNIT
 from sqlfl.contract.schema import FittedStep, Made
 from sqlfl.contract.transforms import (
     ANY,
@@ -65,6 +66,7 @@ def _with_auto(draft: Draft) -> Draft:
     mentioned = {c.lower() for item in draft.transforms for c in item.transform.columns}
     special = (draft.target, draft.weight, draft.offset)
     mentioned |= {name.lower() for name in special if name is not None}
+    mentioned |= {UNIT}
     rest = [output.name for output in first if output.name.lower() not in mentioned]
     found: list[PlacedItem] = []
     for item in draft.transforms:

@@ -326,6 +326,8 @@ def unify_outputs(draft: Draft) -> Draft:
             _check_number(draft, "WEIGHT", output)
         elif place == draft.offset_position:
             _check_number(draft, draft.offset_clause, output)
+        elif place == draft.unit_position:
+            _check_unit(draft, blocks, place)
         else:
             _check_kind(draft, output, place == draft.target_position)
     return replace(draft, blocks=blocks)
@@ -362,6 +364,28 @@ def _check_kind(draft: Draft, output: Output, target: bool) -> None:
         if target and kind == ARRAY:
             hint = "predict one of its elements: column[1]"
         raise draft.error(f"{what} {output.name} cannot be {output.type}", output.term.span, hint)
+
+
+def _check_unit(draft: Draft, blocks: Sequence[DraftBlock], place: int) -> None:
+    """Refuse a unit whose values have no hash by which they are equal."""
+    output = blocks[0].outputs[place]
+    if not types.can_be_key(output.type):
+        kind = "always NULL" if output.type == types.NULL_TYPE else output.type
+        raise draft.error(
+            f"unit = '{draft.unit}' is {kind}, and rows of one unit have an equal value",
+            output.term.span,
+            "give a number, a text or a time, or cast it to one",
+        )
+    if output.type != "VARCHAR":
+        return
+    for block in blocks:
+        own = block.outputs[place]
+        if collation(draft, block.relations[own.relation], [own.term]) != BYTES:
+            raise draft.error(
+                f"unit = '{draft.unit}' has a collation, and units are equal byte by byte",
+                own.term.span,
+                "write what the collation makes equal, as in lower(t.name)",
+            )
 
 
 def _check_number(draft: Draft, clause: str, output: Output) -> None:

@@ -52,6 +52,9 @@ class JoinKey:
     index: int
     types: tuple[str, ...]
     """The common DuckDB type that both sides of each part are cast to."""
+    unit: str = ""
+    """The expression whose equal values make rows of its slot one unit; no join uses such a key.
+    Empty for a key of joins."""
 
 
 @dataclass(frozen=True)
@@ -316,6 +319,11 @@ class Ucq:
     """Sentences for EXPLAIN about forms that are planned as others."""
     parted: bool = False
     """True if tests of several parties part the rows: a table's row may be in several fragments."""
+
+    @property
+    def unit(self) -> JoinKey | None:
+        """Return the key whose equal values make rows one unit; None without one."""
+        return next((key for key in self.keys if key.unit), None)
 
     @property
     def leading(self) -> int | None:

@@ -9,11 +9,12 @@ from sqlglot import exp
 from sqlfl.planner.query import ucq
 from sqlfl.planner.query.draft import Draft
 from sqlfl.planner.query.fusion import DisjointSets
-from sqlfl.planner.query.keys import Key, keys_of
+from sqlfl.planner.query.keys import Class, Key, keys_of
 from sqlfl.planner.query.relations import (
     DraftBlock,
     Group,
     OuterJoin,
+    Output,
     Term,
     clients_of,
     with_filters,
@@ -200,8 +201,10 @@ class SharedKeys:
     of_block: tuple[dict[int, Key], ...]
 
 
-def share_keys(blocks: tuple[DraftBlock, ...]) -> SharedKeys:
-    """Keys that join the same pairs of slots are one, where types can be widened without loss."""
+def share_keys(draft: Draft) -> SharedKeys:
+    """Keys that join the same pairs of slots are one, where types can be widened without loss. The
+    unit's key comes last, of one slot alone."""
+    blocks = draft.blocks
     types: list[tuple[str, ...]] = []
     pairs: list[frozenset[tuple[int, int]]] = []
     of_block: list[dict[int, Key]] = []
@@ -219,7 +222,21 @@ def share_keys(blocks: tuple[DraftBlock, ...]) -> SharedKeys:
                 types.append(key.types)
                 pairs.append(key.pairs)
         of_block.append(keys_of_block)
-    return SharedKeys(tuple(JoinKey(i, t) for i, t in enumerate(types)), tuple(of_block))
+    keys = tuple(JoinKey(i, t) for i, t in enumerate(types))
+    position = draft.unit_position
+    if draft.unit is None or position is None:
+        return SharedKeys(keys, tuple(of_block))
+    unit = JoinKey(len(keys), (blocks[0].outputs[position].type,), draft.unit)
+    for block, keys_of_block in zip(blocks, of_block, strict=True):
+        keys_of_block[unit.index] = _unit_key(block, block.outputs[position], unit.types[0])
+    return SharedKeys((*keys, unit), tuple(of_block))
+
+
+def _unit_key(block: DraftBlock, output: Output, type_: str) -> Key:
+    """A key that joins nothing: its slot keeps rows with NULL, each a unit of its own."""
+    slot = block.slots[output.relation]
+    terms = {output.relation: (output.term,)}
+    return Key((Class(type_, terms),), frozenset({(slot, slot)}), left=slot)
 
 
 def _widened(left: tuple[str, ...], right: tuple[str, ...]) -> tuple[str, ...] | None:

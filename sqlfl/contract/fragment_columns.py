@@ -27,6 +27,8 @@ GROUP_KEY = "sqlfl_by_"
 GROUP_PART = "sqlfl_part_"
 """Columns of groups with their aggregates, with a number."""
 KEY = "sqlfl_key_"
+UNIT = "sqlfl_unit"
+"""Column of a query, not of a fragment, whose equal values make rows one unit: it becomes a key."""
 IDENTIFIER = "sqlfl_id_"
 
 

@@ -115,6 +115,17 @@ class Weighting:
 
 
 @dataclass(frozen=True, eq=False)
+class SlotUnits:
+    """Units of the rows of a slot, where an expression makes them: rows with an equal value are
+    one unit, and each row without a value is one."""
+
+    slot: int
+    groups: Array
+    """int64 (active rows of the slot,): numbers from 0."""
+    number: int
+
+
+@dataclass(frozen=True, eq=False)
 class SlotOffsets:
     """Offsets (N,) of the scores of joined rows; see sqlfl.coordinator.preparation."""
 
@@ -145,6 +156,15 @@ class Joined:
     tables: Mapping[int, int] = field(default_factory=dict)
     """By slot, the rows that its clients hand to the join."""
     offsets: SlotOffsets | None = None
+    units: SlotUnits | None = None
+    """None where no expression makes units."""
+
+    def units_of(self, slot: int) -> tuple[Array, int]:
+        """Return the unit of each joined row, int64 (N,), and the number of units: those of the
+        expression, or else the rows of the slot as `JoinedSlot.units` has them."""
+        if self.units is None:
+            return self.slots[slot].units
+        return self.units.groups[self.slots[slot].rows], self.units.number
 
     @property
     def offset(self) -> Array | None:
@@ -220,12 +240,13 @@ def prepare(
         rows = _join(plan, codes, tell, scratch, executor)
         if lasting is not None and kept_codes is not None:
             lasting.keep(plan, kept_codes, rows)
-    del codes
     total = rows.total
     unjoined = _unjoined(plan, rows, labelled)
     if plan.privacy is not None and plan.privacy.max_fan_out is not None:
         rows = _limited(plan, rows, virtual, plan.privacy.max_fan_out)
     kept, often = _active(rows)
+    units = _units(plan, codes, kept)
+    del codes
     rows = rows.renumbered(kept)
     joined = _activate(plan, slots, nonces, rows, kept, often, virtual, channel, run)
     return Joined(
@@ -237,6 +258,7 @@ def prepare(
         dropped=total - rows.total,
         unmatched=_unmatched(plan, joined),
         tables={slot.slot: sum(slot.rows) for slot in slots},
+        units=units,
     )
 
 
@@ -348,6 +370,24 @@ def sent_specification(plan: FederatedPlan, address: Address) -> SlotSpecificati
     """Return the specification of the slot that the client has received."""
     client, slot = address
     return next(item for item in plan.specifications[client] if item.slot == slot)
+
+
+def _units(
+    plan: FederatedPlan, codes: Mapping[int, SlotCodes], kept: Mapping[int, Array]
+) -> SlotUnits | None:
+    """Return the units of the rows that are joined, numbered in the order of these, so that they
+    are the same in each run over the same rows."""
+    key = plan.ucq.unit
+    if key is None:
+        return None
+    slot = next(slot.index for slot in plan.ucq.slots if slot.units)
+    values = codes[slot].keys[key.index][kept[slot]].astype(np.int64)
+    alone = np.flatnonzero(values < 0)  # NULL equals nothing
+    values[alone] = values.max(initial=0) + 1 + np.arange(len(alone))
+    _, first, places = np.unique(values, return_index=True, return_inverse=True)
+    numbers = np.empty(len(first), np.int64)
+    numbers[np.argsort(first)] = np.arange(len(first))
+    return SlotUnits(slot, numbers[places], len(first))
 
 
 def _virtual(plan: FederatedPlan, codes: Mapping[int, SlotCodes]) -> dict[int, Array]:

@@ -36,7 +36,7 @@ from sqlfl.coordinator.preparation import (
 from sqlfl.coordinator.protection import RunProtection, protect
 from sqlfl.coordinator.rounds.chunks import Chunks, chunks_of
 from sqlfl.coordinator.rounds.lateness import Lateness
-from sqlfl.coordinator.rounds.problem import Offset, Problem
+from sqlfl.coordinator.rounds.problem import Offset, Problem, Units
 from sqlfl.coordinator.separation import remark_on_separation
 from sqlfl.coordinator.weighting import weigh
 from sqlfl.messages.replies import ReplyChannel as Line
@@ -192,6 +192,7 @@ def problem_of(
         executor=InProcess() if executor is None else executor,
         summed=spec_of(plan.algorithm).drawn,
         shrunken=_shrunken(plan, joined),
+        units=_units(plan, joined),
         paired=_paired(plan, joined),
         crossings={slot.index: slot.crossings for slot in plan.ucq.slots},
         observed=joined.trained,
@@ -214,6 +215,12 @@ def _shrunken(plan: FederatedPlan, joined: Joined) -> dict[int, str]:
     if joined.trained < CURVE_ROWS:
         return {}
     return {slot.index: slot.name for slot in plan.ucq.slots if slot.shrunken}
+
+
+def _units(plan: FederatedPlan, joined: Joined) -> Units | None:
+    if joined.units is None or not _shrunken(plan, joined):
+        return None
+    return Units(*joined.units_of(joined.units.slot))
 
 
 def _paired(plan: FederatedPlan, joined: Joined) -> dict[int, int]:

@@ -258,7 +258,7 @@ def _folds(
     joined_slot = joined.slots[slot.index]
     classes = np.zeros(len(target.values), np.uint8) if target.classes is None else target.values
     if slot.units:
-        units, number = joined_slot.units
+        units, number = joined.units_of(slot.index)
         return _drawn(tuning, units, number, classes, plan.training.seed)
     requests = {a: SendFolds(run, slot.index) for a in joined_slot.addresses}
     replies = ask(

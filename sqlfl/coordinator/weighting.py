@@ -26,6 +26,7 @@ from sqlfl.coordinator.preparation import (
 )
 from sqlfl.messages import Ready, SendSplit, SendWeights, Split, Weigh, Weights
 from sqlfl.messages.replies import Expected, ReplyChannel, ask
+from sqlfl.models.folds import deal
 from sqlfl.options.types import ClassWeight
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.query.ucq import Slot
@@ -98,6 +99,8 @@ def sample_weights(plan: FederatedPlan, joined: Joined, channel: ReplyChannel, r
 
 def _validation(plan: FederatedPlan, joined: Joined, channel: ReplyChannel, run: str) -> Array:
     """Return which joined rows are for validation: bool (N,)."""
+    if plan.draws_units:
+        return _drawn_units(plan, joined)
     slot: Slot | None = next((slot for slot in plan.ucq.slots if slot.split), None)
     if slot is None or plan.tuning is not None:
         return np.zeros(joined.total, bool)
@@ -106,6 +109,17 @@ def _validation(plan: FederatedPlan, joined: Joined, channel: ReplyChannel, run:
     replies = ask(channel, requests, lambda a: Expected(Split, {"active": joined_slot.active[a]}))
     drawn = np.concatenate([replies[address].validation for address in joined_slot.addresses])
     validation: Array = drawn.astype(bool)[joined_slot.rows]
+    return validation
+
+
+def _drawn_units(plan: FederatedPlan, joined: Joined) -> Array:
+    """Draw units for validation, with all their joined rows: bool (N,)."""
+    slot = next(slot for slot in plan.ucq.slots if slot.units)
+    units, number = joined.units_of(slot.index)
+    order = np.random.default_rng(plan.training.seed).permutation(number)
+    held = np.zeros(number, bool)
+    held[order] = deal(np.zeros(number, np.int64), 1, plan.training.validation_fraction)
+    validation: Array = held[units]
     return validation
 
 

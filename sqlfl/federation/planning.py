@@ -27,6 +27,7 @@ from sqlfl.federation.training_checks import (
     check_stragglers,
     check_target,
     check_towers,
+    unit_of,
     with_lines,
     with_tables,
 )
@@ -77,6 +78,7 @@ from sqlfl.planner.grammar.statements import (
 )
 from sqlfl.planner.grammar.trees import copied
 from sqlfl.planner.query import types
+from sqlfl.planner.query.checks import with_unit
 from sqlfl.planner.query.clock import asks_the_time
 from sqlfl.planner.query.differences import differences
 from sqlfl.planner.query.draft import Roles
@@ -122,8 +124,11 @@ def plan_training(
     for candidate in candidates:
         check_towers(statement, candidate)
     transforms, notes = with_lines(transforms, statement.kind, privacy, candidates)
+    unit = unit_of(statement, transforms, candidates, tuning)
     ucq = to_ucq(
-        statement.query,
+        statement.query
+        if unit is None
+        else with_unit(statement.query, str(unit.value), statement.sql, unit.span),
         statement.sql,
         catalog,
         Roles(
@@ -131,9 +136,11 @@ def plan_training(
             weight=statement.weight,
             offset=statement.offset,
             exposure=statement.exposure,
+            unit=None if unit is None else str(unit.value),
         ),
         allow_cross_join=options.allow_cross_join,
-        split=options.validation_fraction > 0.0 or (tuning is not None and not tuning.groups),
+        split=unit is None
+        and (options.validation_fraction > 0.0 or (tuning is not None and not tuning.groups)),
         folds=tuning is not None,
         noised=privacy is not None and privacy.labels,
         transforms=transforms,
@@ -142,7 +149,8 @@ def plan_training(
     if tuning is not None and tuning.groups is not None:
         ucq = with_units(ucq, tuning.groups, "groups")
     elif tuning is not None:
-        tuning = replace(tuning, groups=next((s.name for s in ucq.slots if s.units), None))
+        groups = next((s.name for s in ucq.slots if s.units), None)
+        tuning = replace(tuning, groups=groups if ucq.unit is None else ucq.unit.unit)
     check_target(ucq, statement.kind, statement.sql, statement.target.span)
     check_mentioned(ucq, statement)
     check_fitted(ucq, transforms, privacy, options, statement.sql)

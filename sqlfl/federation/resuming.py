@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from sqlfl.base.errors import Error, ModelError
 from sqlfl.base.sanitize import line
+from sqlfl.contract.transforms import ROWS, TABLE
 from sqlfl.coordinator.training import Trained
 from sqlfl.federation.saving import Saving, model_of
 from sqlfl.planner.federated.plan import FederatedPlan
@@ -53,17 +54,25 @@ def resumed(model: Model) -> TrainModel:
             f"model {model.name} cannot be resumed: training {why} begins from nothing",
             hint=f"TRAIN OR REPLACE MODEL {model.name} ... trains it anew",
         )
+    options = model.options
+    drawn = options.get("unit", TABLE) not in (TABLE, ROWS) and options.get("validation_fraction")
+    if drawn and options.get("seed") is None:
+        raise ModelError(
+            f"model {model.name} cannot be resumed: without a seed other units would be drawn for "
+            "validation than those that it has not seen",
+            hint=f"TRAIN OR REPLACE MODEL {model.name} ... WITH (seed = 1, ...) trains it anew",
+        )
     left = _epochs(model) - _last(model)
     if left < 1:
         raise ModelError(f"model {model.name} has no epochs left")
     given: dict[str, Value] = {"epochs": left, "warm_start": model.name}
-    options = [option for option in statement.options if option.name.lower() not in given]
+    kept = [option for option in statement.options if option.name.lower() not in given]
     nowhere = (0, 0)
-    options += [Option(Word(name, nowhere), value, nowhere) for name, value in given.items()]
+    kept += [Option(Word(name, nowhere), value, nowhere) for name, value in given.items()]
     return replace(
         statement,
         name=Word(model.name, statement.name.span),
-        options=tuple(options),
+        options=tuple(kept),
         replace=True,
         if_not_exists=False,
     )

@@ -10,10 +10,11 @@ from sqlfl.contract.transforms import AUTO, COLUMN, Transform
 from sqlfl.models.kinds import ANY_CLASSES, kind_of, other
 from sqlfl.options.privacy import Privacy
 from sqlfl.options.training import TrainingOptions
+from sqlfl.options.tuning import Tuning
 from sqlfl.options.types import shown
 from sqlfl.planner.federated.engines import DEFAULT_LIMIT, NUMBER_BYTES, bytes_of, readable
 from sqlfl.planner.federated.exchanges import inner_weights
-from sqlfl.planner.grammar.statements import Span, TrainModel
+from sqlfl.planner.grammar.statements import Option, Span, TrainModel
 from sqlfl.planner.query import types
 from sqlfl.planner.query.items import PlacedItem
 from sqlfl.planner.query.ucq import BOOLEAN, NUMERIC, Feature, Slot, Ucq, tied
@@ -93,6 +94,38 @@ def with_lines(
         if item.transform.columns
     )
     return kept, (f"TRANSFORM (auto) made no curves: {reason}. Numbers are straight lines",)
+
+
+def unit_of(
+    statement: TrainModel,
+    transforms: Sequence[PlacedItem],
+    candidates: Sequence[TrainingOptions],
+    tuning: Tuning | None,
+) -> Option | None:
+    """Return the option `unit` where it is an expression. Raise OptionError where it does not go
+    with other parts of the statement, or decides nothing."""
+    units = {candidate.method.unit_expression for candidate in candidates}
+    if units == {None}:
+        return None
+    given = next(option for option in statement.options if option.name == "unit")
+    curves = any(item.transform.function == AUTO for item in transforms)
+    validates = tuning is not None or candidates[0].validation_fraction > 0.0
+    message = hint = ""
+    if len(units) > 1 or isinstance(given.value, tuple):
+        message = "option unit is the same in all fits of TUNE where it is an expression"
+        hint = "give one expression, or choose between 'table' and 'rows'"
+    elif statement.privacy is not None:
+        message = "an expression as unit does not go with PRIVACY, of which a row is the unit"
+        hint = "leave unit out, or PRIVACY"
+    elif tuning is not None and tuning.groups is not None:
+        message = f"unit = '{given.value}' draws the folds, and groups = '{tuning.groups}' too"
+        hint = "leave one of them out"
+    elif not curves and not validates:
+        message = f"unit = '{given.value}' decides nothing here, and would send its hashes"
+        hint = "it goes with TRANSFORM (auto), validation_fraction and TUNE"
+    if message:
+        raise OptionError(message, hint=hint, sql=statement.sql, span=given.span)
+    return given
 
 
 def _straight(kind: str, privacy: Privacy | None, options: TrainingOptions) -> str:

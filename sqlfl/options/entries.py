@@ -268,6 +268,12 @@ class MethodOptions:
         """
         return None
 
+    @property
+    def unit_expression(self) -> str | None:
+        """Expression whose equal values make rows one unit; None where rows of a table are, or
+        joined rows."""
+        return None
+
     def with_tables(self, tables: int, labelled: bool, epsilon: float | None) -> MethodOptions:
         """Return the options with defaults that depend on the query: how many tables have features,
         and whether that of the target does. epsilon : of features. Raise OptionError for a value

@@ -108,7 +108,8 @@ class Tuning:
     """Share of the label's rows that each split holds out."""
     metric: str
     groups: str | None = None
-    """Table position whose rows are drawn into folds; None for the label's."""
+    """Table position whose rows are drawn into folds, or the expression whose values are; None for
+    the label's table."""
 
     @property
     def greater(self) -> bool:

@@ -141,7 +141,7 @@ def _in_arrays(plan: FederatedPlan, rows: int, *, found: bool, stored: bool) -> 
 
 def _sums_only(plan: FederatedPlan) -> bool:
     """Return True if the later steps need only sums over the rows of slots."""
-    if plan.purpose != TRAIN or plan.weighted:
+    if plan.purpose != TRAIN or plan.weighted or plan.ucq.unit is not None:
         return False
     return spec_of(plan.algorithm).sums_only(plan.training)
 

@@ -41,6 +41,39 @@ class Offset:
 
 
 @dataclass(frozen=True, eq=False)
+class Units:
+    """Units that joined rows belong to, of which the model should hold for new ones."""
+
+    groups: Array
+    """int64 (N,): numbers from 0."""
+    number: int
+
+    def excess(self, slopes: Array, shares: Array | None) -> float:
+        """Return Σ_u w_u² τ² / Σ w, summed over outputs: what slopes (d_c, N) that are alike within
+        units add to the mean square of sums over units. w are the shares with the mean 1, and τ² is
+        the variance between units by a one-way analysis of variance (Searle, Casella and McCulloch
+        1992, section 3.6); 0 where each row is a unit."""
+        rows = slice(None) if shares is None else np.flatnonzero(shares)
+        groups, slopes = self.groups[rows], slopes[:, rows]
+        weights = np.ones(len(groups)) if shares is None else shares[rows]
+        weights = weights / weights.mean()
+        sizes = np.bincount(groups, weights, self.number)
+        known, total = np.count_nonzero(sizes), float(len(groups))
+        if not 1 < known < total:
+            return 0.0
+        square = float(sizes @ sizes)
+        excess = 0.0
+        for slope in slopes:
+            sums = np.bincount(groups, weights * slope, self.number)
+            means = np.divide(sums, sizes, out=np.zeros(self.number), where=sizes > 0.0)
+            between = float(sizes @ (means - sums.sum() / total) ** 2) / (known - 1)
+            within = float(weights @ (slope - means[groups]) ** 2) / (total - known)
+            size = (total - square / total) / (known - 1)
+            excess += max(0.0, (between - within) / size) * square / total
+        return excess
+
+
+@dataclass(frozen=True, eq=False)
 class Problem:
     """The problem to minimise: Σ w_j ℓ(H_j; y_j) / Σ w_j + l2/2 Σ‖θ_i‖².
 
@@ -92,6 +125,8 @@ class Problem:
     shrunken: Mapping[int, str] = field(default_factory=dict)
     """Slots whose columns have strengths of their own, which are found in training, and their
     names."""
+    units: Units | None = None
+    """Units by which strengths are found; None where they are rows."""
     paired: Mapping[int, int] = field(default_factory=dict)
     """Slots to which pairs of features are added, and the maximum number of pairs."""
     crossings: Mapping[int, int] = field(default_factory=dict)

@@ -280,14 +280,20 @@ class Lbfgs:
     def _spreads(self, dispersion: float, curvature: float) -> dict[int, float]:
         """Dispersion by slot, where residuals that are alike in all joined rows of a table's row
         make of the dispersion: Σ G_r² / Σ h, with G_r the sum over the joined rows of row r, times
-        rows over rows less degrees of freedom, over φ; 1 or more. Rows of weight 0 do not count."""
+        rows over rows less degrees of freedom, over φ; 1 or more. Rows of weight 0 do not count.
+        Where an expression makes units, all slots have that of units: 1 and `Units.excess` over
+        the mean square of slopes."""
         problem = self._problem
         if getattr(problem.options.method, "unit", ROWS) == ROWS:
             return dict.fromkeys(problem.shrunken, 1.0)
         total = problem.mapping.total
         trained = total if problem.training is None else len(problem.training)
+        directions = max(problem.outputs - 1, 1)
+        if problem.units is not None:
+            spread = 1.0 + float(self._excess / (curvature * dispersion * directions))
+            return dict.fromkeys(problem.shrunken, spread)
         # shares of the trained rows have the mean total / trained, and G_r contains them
-        whole = curvature * total**2 / trained * max(problem.outputs - 1, 1) * dispersion
+        whole = curvature * total**2 / trained * directions * dispersion
         spreads = {}
         for members, counted, sums in zip(
             problem.slots, problem.counted, self._seen.slots, strict=True
@@ -298,15 +304,25 @@ class Lbfgs:
             spreads[members.slot] = max(1.0, float(square / whole))
         return spreads
 
+    @cached_property
+    def _excess(self) -> float:
+        """`Units.excess` of a model of no features: residuals of this one vary little between
+        units once its columns fit these."""
+        problem = self._problem
+        assert problem.units is not None
+        return problem.units.excess(problem.passes.slopes(cold(problem).scores), problem.shares)
+
     def _estimates(self) -> dict[str, float]:
         """For the model's card: how many parameters its columns come to, and of tables whose rows
-        are joined several times how much more their residuals spread."""
+        are joined several times, or of units, how much more their residuals spread."""
         if not self._updates:
             return {}
         names = self._problem.shrunken
         spread = {
             f"spread_{names[n]}": x for n, x in self._spread.items() if n in names and x > VISIBLE
         }
+        if self._problem.units is not None and spread:
+            spread = {"spread_unit": max(spread.values())}
         return {"effective_parameters": self._freedom + 1.0, **spread}
 
     def _keep_to_the_blocks(self) -> None:

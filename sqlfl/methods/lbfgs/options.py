@@ -8,7 +8,18 @@ from typing import ClassVar
 from sqlfl.contract.transforms import ROWS, TABLE
 from sqlfl.options.entries import Defaults, MethodOptions, option
 from sqlfl.options.steps import EXACT, SECRET, SECURE, UNION, summing
-from sqlfl.options.types import choice
+from sqlfl.options.types import OptionType
+
+
+def _read_unit(value: object) -> str | None:
+    if not isinstance(value, str):
+        return None
+    return value.lower() if value.lower() in (TABLE, ROWS) else value
+
+
+_UNIT = OptionType(
+    "'table', 'rows', or an expression over columns of one table, as 't.customer_id'", _read_unit
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,14 +34,20 @@ class LbfgsOptions(MethodOptions):
 
     # fmt: off
     union: str = option(UNION, EXACT, SECRET)
-    unit: str = option(choice(TABLE, ROWS), TABLE,
-        "rows for which TRANSFORM (auto) chooses its strengths: 'table', new rows of each table; "
-        "'rows', new joined rows of the existing rows")
+    unit: str = option(_UNIT, TABLE,
+        "units of which the model should hold for new ones: TRANSFORM (auto) chooses its strengths "
+        "for 'table', new rows of each table; 'rows', new joined rows of the existing rows; an "
+        "expression, new rows with other values of it, and rows of one value are then drawn "
+        "together for validation and folds")
     # fmt: on
 
     @property
     def secure(self) -> bool:
         return self.union == SECURE
+
+    @property
+    def unit_expression(self) -> str | None:
+        return None if self.unit in (TABLE, ROWS) else self.unit
 
     def conflict(self, kind: str) -> tuple[str, str, str | None] | None:
         return summing(self.union, "lbfgs")
