@@ -25,6 +25,8 @@ from sqlfl.udfs.numbering.rows import Snapshot
 
 CELLS = 32
 """Values of a number that an effect is told at."""
+RIDGES, GRID = (1e-3, 1e5), 161
+"""Strengths over the mean curvature of a category that its posterior is taken at, and how many."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +50,37 @@ class Precision:
         ridge = self.ridge[: self.gram.width]
         solver = BlockSolver(self.gram, self.centre, self.total, self.curvature, ridge)
         return self._roots(np.einsum("md,dm->m", rows, solver.solve(rows.T)), outputs)
+
+    def strength_squares(self, columns: slice, theta: Float) -> Float:
+        """(K, outputs): squares to add to those of the errors of a category's weights, as their
+        strength is not known either: few categories say little of it, and the largest one would
+        leave no band at all.
+
+        The mean square error of weights is taken over the strength's posterior, each category by
+        itself, with all standard deviations 1/√strength as likely before (Gelman 2006)."""
+        weights, ridge = theta[columns], self.ridge[columns.start]
+        numeric = len(self.gram.numeric)
+        moments = self.gram.onehot.diagonal()[columns.start - numeric : columns.stop - numeric]
+        bend = self.curvature * moments / self.total
+        known = bend > 0.0
+        outputs = theta.shape[1]
+        directions = max(outputs - 1, 1)
+        if not known.any():
+            return np.zeros_like(weights)
+        ridges = bend[known].mean() * np.geomspace(*RIDGES, GRID)
+        scores = (bend + ridge)[:, None] * weights
+        squares = np.sum(scores[known] ** 2, axis=1) / (self.dispersion * bend[known])
+        share = bend[known, None] / ridges
+        fit = -0.5 * (directions * np.log1p(share) + squares[:, None] / (1.0 + share)).sum(axis=0)
+        fit -= 0.5 * np.log(ridges)
+        likely = np.exp(fit - fit.max())
+        likely /= likely.sum()
+        inverse = 1.0 / (bend[:, None] + ridges)
+        spread = inverse @ likely - 1.0 / (bend + ridge)
+        moved = (inverse - 1.0 / (bend + ridge)[:, None]) ** 2 @ likely
+        part = directions / outputs if outputs > 1 else 1.0
+        added: Float = self.dispersion * part * spread[:, None] + scores**2 * moved[:, None]
+        return added.clip(min=0.0)
 
     def cell_errors(self, counts: Float, outputs: int) -> Float:
         """(cells, outputs): standard errors of the weights of pairs' cells, whose rows count so
@@ -88,10 +121,11 @@ def effects_of(
         if not feature.shrunken or feature.fitted:
             continue
         if feature.kind == "category":
-            points = _categories(snapshot, encoding, place, known)
+            points, columns, named = _categories(snapshot, encoding, place, known)
+            added = precision.strength_squares(columns, theta)[named]
         else:
-            points = _numbers(snapshot, encoding, place, known)
-        errors = precision.errors(points.columns, theta.shape[1])
+            points, added = _numbers(snapshot, encoding, place, known), np.zeros(())
+        errors = np.sqrt(precision.errors(points.columns, theta.shape[1]) ** 2 + added)
         effects.append(
             Effect(
                 feature.name,
@@ -132,7 +166,10 @@ def _pairs(crossing: Crossing, total: float, theta: Float, precision: Precision)
     return pair_effects
 
 
-def _categories(snapshot: Snapshot, encoding: Encoding, place: int, known: Array) -> _Points:
+def _categories(
+    snapshot: Snapshot, encoding: Encoding, place: int, known: Array
+) -> tuple[_Points, slice, list[int]]:
+    """Return the points of a category, its columns, and which of these have a point."""
     number = next(n for n, position in categories_of(encoding.features) if position == place)
     start, stop = encoding.offsets[number : number + 2]
     values = column_of(snapshot, encoding.features[place], place)
@@ -148,13 +185,14 @@ def _categories(snapshot: Snapshot, encoding: Encoding, place: int, known: Array
     design = np.zeros((len(entries), encoding.width))
     design[:, start:stop] = np.eye(stop - start)[named] - encoding.centre[start:stop]
     missing = np.array([entry == NULL_ENTRY.decode() for entry in entries], bool)
-    return _Points(
+    points = _Points(
         np.where(missing, AT_NULL, AT_CATEGORY),
         np.zeros(len(entries)),
         tuple("" if entry == NULL_ENTRY.decode() else entry[1:] for entry in entries),
         np.array([often.get(entry.encode(), 0) for entry in entries], np.int64),
         design,
     )
+    return points, slice(start, stop), named
 
 
 def _numbers(snapshot: Snapshot, encoding: Encoding, place: int, known: Array) -> _Points:
