@@ -244,8 +244,9 @@ class Answering:
 
 
 FAILURES = (
-    "BinderException", "CatalogException", "ConversionException", "Error", "InternalError",
-    "InvalidInputException", "ModelError", "ParserException", "TransactionException", "WireError",
+    "BinderException", "CatalogException", "ConversionException", "Error", "ForgottenError",
+    "InternalError", "InvalidInputException", "ModelError", "ParserException",
+    "TransactionException", "WireError",
 )  # fmt: skip
 SLOT = SlotSpecification(
     slot=0,
