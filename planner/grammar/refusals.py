@@ -136,8 +136,8 @@ def _clauses(select: exp.Query) -> Iterator[Refusal]:
 
 
 GROUPED = (
-    "aggregate one party's rows by the key before the join: JOIN (SELECT key, avg(x) AS x FROM "
-    "party.table GROUP BY key) AS u ON u.key = t.key"
+    "group by the keys that join the table of the aggregates, or aggregate its rows before the "
+    "join: JOIN (SELECT key, avg(x) AS x FROM party.table GROUP BY key) AS u ON u.key = t.key"
 )
 
 

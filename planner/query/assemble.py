@@ -181,6 +181,7 @@ class _Assembly:
             holds[1],
             holds[2],
             once=first.relations[index].once,
+            single=any(b.relations[b.slots.index(index)].single for b in self.draft.blocks),
             derived=self._derived(index),
         )
 

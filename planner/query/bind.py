@@ -38,6 +38,7 @@ from sqlfl.planner.query.ctes import Cte, Environment, is_unstable, repeated, sp
 from sqlfl.planner.query.dotted_names import chain_of
 from sqlfl.planner.query.draft import Draft
 from sqlfl.planner.query.equalities import conjuncts, equality
+from sqlfl.planner.query.grouped_joins import grouped_join
 from sqlfl.planner.query.groups import as_grouped, is_grouped, is_unpivot
 from sqlfl.planner.query.joins import Joiner, State, renamed
 from sqlfl.planner.query.laterals import Laterals, in_turn, is_lateral
@@ -154,6 +155,8 @@ class Binder:
             return (self.sources.whole(query, known, client),)
         if blocker is not None and (merged := self._merged(query, known)) is not None:
             return (merged,)
+        if blocker is not None and (blocks := self._grouped_join(query, known)) is not None:
+            return blocks
         if blocker is not None:
             raise self._refuse(blocker, query, known)
         return None
@@ -175,6 +178,27 @@ class Binder:
         for branch in block.relations[0].branches:
             self._refuse_collated(branch, grouped)
         return block
+
+    def _grouped_join(self, query: exp.Query, known: Environment) -> tuple[DraftBlock, ...] | None:
+        """Return a GROUP BY over tables of several parties as a join with groups; else None."""
+
+        def columns(item: exp.Expr) -> frozenset[str]:
+            (read,) = self._item(item, known, None)[0].items
+            return frozenset(folded(name) for name, _ in (*read.columns, *read.hidden))
+
+        made = grouped_join(query, columns, lambda item: self.pusher.clients(item, known))
+        if made is None:
+            return None
+        blocks = []
+        for block in self.bind(made.select, known):
+            items = [item for item in block.items if folded(item.name) in made.items]
+            grouped = {name for item in items for _, term in item.columns for name in ids_of(term)}
+            relations = (
+                replace(relation, single=True) if grouped & {*relation.ids} else relation
+                for relation in block.relations
+            )
+            blocks.append(replace(block, relations=tuple(relations)))
+        return tuple(blocks)
 
     def _refuse_collated(self, branch: ClientBranch, query: exp.Select) -> None:
         """Refuse groups of texts that only a collation makes equal: no database has all of them."""

@@ -371,7 +371,7 @@ class CorrelatedAggregates:
         places = {text: n for n, text in enumerate(dict.fromkeys((*grouped.calls, *calls)))}
         for call in list(outermost_aggregates(holder)):
             own_column = column(f"{_VALUE}{places[to_sql(call)]}", grouped.id)
-            call.replace(_over_none(call, own_column))
+            call.replace(over_none(call, own_column))
         named = any(other.table != grouped.id for other in nodes(holder, exp.Column))
         if not calls or named or holder.find(exp.Query, exp.Window):
             return None
@@ -628,7 +628,7 @@ def _is_plain(node: exp.Expr, select: exp.Select) -> bool:
     )
 
 
-def _over_none(call: exp.Expr, value: exp.Expr) -> exp.Expr:
+def over_none(call: exp.Expr, value: exp.Expr) -> exp.Expr:
     """The column of an aggregate; its value over no rows where the LEFT JOIN finds none."""
     while isinstance(call, exp.Filter | exp.WithinGroup):
         call = call.this

@@ -349,7 +349,8 @@ class _Fusion:
         branch = replace(whole, sources=tuple(sources), filters=filters, claims=claims)
         ids = tuple(id_ for i in (*core, *optional) for id_ in parts[i].ids)
         name = "_".join(self.old.relations[i].name for i in members)
-        return DraftRelation(ids, name, parts[core[0]].span, (branch,))
+        single = any(self.old.relations[i].single for i in members)
+        return DraftRelation(ids, name, parts[core[0]].span, (branch,), single=single)
 
     def _taken(
         self,

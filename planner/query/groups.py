@@ -267,7 +267,7 @@ class _OverGroups:
 
     def _merged(self, call: exp.Expr) -> exp.Expr:
         """Return an aggregate as one of its values in groups."""
-        inner, name = _inner(call), function_name(_inner(call))
+        inner, name = aggregate_of(call), function_name(aggregate_of(call))
         odd = isinstance(inner, exp.WithinGroup) or inner.find(exp.Distinct, exp.Order) is not None
         if odd or len(inner.expressions) > 1 or not (name in MERGED or name in _MEANS):
             raise self._error(
@@ -286,7 +286,7 @@ class _OverGroups:
     def _part(self, call: exp.Expr, name: str) -> exp.Expr:
         """Return the column of groups with the call, by an aggregate of this name."""
         part = call.copy()
-        _inner(part).set("this", name)
+        aggregate_of(part).set("this", name)
         place = list(self.parts).index(to_sql(part)) if to_sql(part) in self.parts else None
         if place is None:
             place = len(self.parts)
@@ -297,7 +297,7 @@ class _OverGroups:
         return plan_error(message, self.sql, node, hint)
 
 
-def _inner(call: exp.Expr) -> exp.Expr:
+def aggregate_of(call: exp.Expr) -> exp.Expr:
     while isinstance(call, exp.Filter):
         call = call.this
     return call

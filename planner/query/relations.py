@@ -91,6 +91,9 @@ class DraftRelation:
     branches: tuple[ClientBranch, ...]
     once: bool = False
     """True if its rows only match, and those with equal keys count as one."""
+    single: bool = False
+    """True if its rows are groups of a GROUP BY over several parties, and each is in one joined row
+    at most."""
 
     @property
     def label(self) -> str:

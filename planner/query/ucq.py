@@ -145,6 +145,10 @@ class Slot:
     """True if its rows only match, and rows of all its clients with equal keys count as one: the
     table of a subquery in EXISTS or IN.
     """
+    single: bool = False
+    """True if its rows are groups of a GROUP BY over several parties. Then each must be in one
+    joined row at most.
+    """
     derived: tuple[str, ...] = ()
     """Conditions of its fragments that the query does not have, and that follow from others over
     equal keys; as text."""

@@ -17,7 +17,7 @@ from sqlfl.coordinator.executors.base import Executor
 from sqlfl.coordinator.join.factorised import Factorised, factorised_join
 from sqlfl.coordinator.join.fan_out import limit_fan_out
 from sqlfl.coordinator.join.join_limits import RowStorage, check_join, check_keys, database_memory
-from sqlfl.coordinator.join.join_size import JoinSize, SlotCodes, join_size, once_each
+from sqlfl.coordinator.join.join_size import JoinSize, SlotCodes, check_single, join_size, once_each
 from sqlfl.coordinator.join.mapping_query import Room, SlotRows, key_codes, run_mapping_query
 from sqlfl.coordinator.join.row_mapping import RowMapping, WrittenMapping
 from sqlfl.coordinator.join.scratch import Scratch
@@ -240,6 +240,8 @@ def prepare(
         rows = _join(plan, codes, tell, scratch, executor)
         if lasting is not None and kept_codes is not None:
             lasting.keep(plan, kept_codes, rows)
+    for single in (slot for slot in plan.ucq.slots if slot.single):
+        check_single(plan.ucq, single, codes, rows.counts)
     total = rows.total
     unjoined = _unjoined(plan, rows, labelled)
     if plan.privacy is not None and plan.privacy.max_fan_out is not None:

@@ -15,7 +15,7 @@ matches, the factor comes from the virtual rows.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,6 +80,45 @@ def once_each(ucq: Ucq, slot: Slot, codes: SlotCodes) -> SlotCodes:
         keys[key] = values.copy()
         keys[key][again] = -1
     return SlotCodes(codes.fragment, keys)
+
+
+def check_single(
+    ucq: Ucq, slot: Slot, codes: Mapping[int, SlotCodes], counts: Callable[[int], Array]
+) -> None:
+    """Check a slot whose rows are groups of a GROUP BY over several parties (`Slot.single`).
+    `counts` gives how often each row of a slot is joined. Raise ModelError where a group is joined
+    with several rows, which GROUP BY would count together.
+
+    Rows without a partner in a LEFT JOIN are groups too, of the keys that they lack one for.
+    """
+    joins = [join for join in joins_of(ucq) if join.right == slot.index]
+    joined = counts(slot.index)
+    real = codes[slot.index].among([f.index for f in slot.fragments if not f.virtual])
+    several = bool((joined[real] > 1).any())
+    lefts = {join.left for join in joins}
+    if any(slot.index in block.optional for block in ucq.blocks):
+        (left,) = lefts
+        often = counts(left)
+        keys = sorted({join.key for join in joins})
+        groups = np.column_stack([codes[slot.index].keys[key][real] for key in keys])
+        active = np.flatnonzero(often)
+        values = np.column_stack([codes[left].keys[key][active] for key in keys])
+        both, place = np.unique(np.concatenate([groups, values]), axis=0, return_inverse=True)
+        met = np.zeros(len(both), bool)
+        met[place[: len(groups)]] = (groups >= 0).all(axis=1)
+        of_left = place[len(groups) :]
+        lonely = ~met[of_left]
+        totals = np.bincount(of_left[lonely], often[active][lonely], len(both))
+        several |= bool((totals > 1).any())
+    if several:
+        others = " and ".join(s.name for s in ucq.slots if s.index in lefts) or "another table"
+        raise ModelError(
+            f"GROUP BY counts rows of {slot.name} for each group, and several rows of {others} are "
+            "in one group",
+            hint="join each key once: FROM (SELECT DISTINCT key, ... FROM party.table) AS t; or "
+            "aggregate before the join: JOIN (SELECT key, avg(x) AS x FROM party.table GROUP BY "
+            "key) AS u ON u.key = t.key",
+        )
 
 
 @dataclass(frozen=True)
