@@ -1,7 +1,7 @@
-"""Server of a party's database to a remote coordinator: each analyst apart, by their passes.
+"""Server of a party's database to a remote coordinator, with a `PartyClient` for each analyst.
 
-The coordinator is not trusted: the analyst is the one who signed the pass, and may send the
-requests that the owner's policies grant to that name.
+The coordinator is not trusted. Each message comes with a pass, and the analyst is whoever signed it
+(`sqlfl.service.passes`). The owner's policies decide on the requests of that name.
 """
 
 from __future__ import annotations

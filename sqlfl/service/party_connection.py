@@ -1,5 +1,6 @@
-"""The coordinator's end of the line to a party: requests down, replies up, whatever stream carries
-them just now."""
+"""The coordinator's end of a connection to a party: requests down, replies up, on any stream.
+A party that stays away for longer than its lease is lost (`LostError`).
+"""
 
 from __future__ import annotations
 
@@ -45,15 +46,17 @@ class _Pending:
 
 
 class PartyConnection:
-    """Of one agent of a party, to its clients by their numbers.
+    """Connection to one agent of a party, which serves some of the party's clients.
 
-    party : its name. first : the number of the agent's first client among the party's. lease :
-    seconds for which requests wait for a party that is away. A request has a number of its own; the
-    one that is sent again after a reconnection has the same, so that the party, if it has served
-    it, answers as it did. Counted are requests, bytes of messages, and streams after the first one.
-    Requests go out in the order of their numbers. State of a party's process that was
-    restarted is lost, and so are the requests to it. Safe to use from several threads; senders are
-    such whose `send` does not wait.
+    party: the party's name. first: the number of the agent's first client among the party's. lease:
+    seconds for which requests wait for a party that is away.
+
+    Each request has a number. After a reconnection it is sent again under the same number, and a
+    party that has served it repeats its answer. Requests go out in the order of their numbers. A
+    party's process that was restarted has lost its state, so requests to the earlier process fail.
+    The connection counts requests, bytes of messages, and streams after the first one.
+
+    Several threads may use it; `send` of a sender must not wait.
     """
 
     def __init__(self, party: str, lease: float, first: int = 0) -> None:

@@ -19,12 +19,11 @@ import pyarrow.flight as flight
 
 from sqlfl.base.errors import Error, WireError
 from sqlfl.service.agent import HELLO, PARTY, REFUSED, SECRET, WELCOME
-from sqlfl.service.connections import cut
 from sqlfl.service.frames import END, MAX_BODY_BYTES, SCHEMA, Frame, Receiver, spoken
 from sqlfl.service.outbox import Outbox
 from sqlfl.service.party_connection import PartyConnection
 from sqlfl.service.stream import PING, PONG, Credentials
-from sqlfl.service.streams import NAME, Call, Most, RefusedStream, Streams
+from sqlfl.service.streams import NAME, Call, Most, RefusedStream, Streams, cut
 
 log = logging.getLogger("sqlfl.service")
 

@@ -21,12 +21,11 @@ from sqlfl.service.analyst_sessions import AnalystSession
 from sqlfl.service.calls import MAX_TEXT_BYTES, Calls
 from sqlfl.service.desk_statements import Caller, DeskStatements
 from sqlfl.service.frames import Frame, Receiver, spoken
-from sqlfl.service.members import ServiceMembers
+from sqlfl.service.members import Roster, ServiceMembers
 from sqlfl.service.outbox import Outbox
 from sqlfl.service.pages import Pages
 from sqlfl.service.party_connection import PartyConnection
 from sqlfl.service.passes import checked, from_bearer, over_at, study_of
-from sqlfl.service.roster import Roster
 from sqlfl.service.server import ENDS, CoordinatorServer, FlightSql, Times
 from sqlfl.service.settings import CoordinatorSettings, check_location
 from sqlfl.service.status import ServiceStatus

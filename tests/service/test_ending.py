@@ -78,7 +78,7 @@ def test_who_cannot_be_cut_off_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
         told = {"versions": list(VERSIONS), "name": "bank", "clients": 1, "boot": "b"}
         stream.sender.send(Frame(HELLO, told))
         assert admits.there["bank"].wait(20)
-        monkeypatch.setattr("sqlfl.service.connections._PLACES", ())
+        monkeypatch.setattr("sqlfl.service.streams._PLACES", ())
         began = time.monotonic()
         assert not server.shutdown(0.3)
         assert time.monotonic() - began < 5.0

@@ -18,11 +18,10 @@ import pytest
 from sqlfl.base.errors import WireError
 from sqlfl.service import streams
 from sqlfl.service.agent import PARTY, Agent
-from sqlfl.service.connections import cut, peer_of
 from sqlfl.service.frames import MAX_PIECE_BYTES, SCHEMA, Frame, Receiver
 from sqlfl.service.server import CoordinatorServer
 from sqlfl.service.stream import Credentials, Stream
-from sqlfl.service.streams import Most, Streams
+from sqlfl.service.streams import Most, Streams, cut, peer_of
 from tests.service.party import Admitting, Serving, at, credentials, running, serving
 from tests.service.processes import until
 

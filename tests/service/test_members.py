@@ -18,7 +18,7 @@ import pytest
 from sqlfl.base.errors import Error, PolicyError
 from sqlfl.gateway import messages as ms
 from sqlfl.gateway.calls import PREPARE
-from sqlfl.service.roster import Roster
+from sqlfl.service.members import Roster
 from sqlfl.service.settings import CoordinatorSettings, Member, StudySettings
 from tests.gateway.test_coordinator import OWN, bearer, connected, dialled, options
 from tests.gateway.test_gateway import MADE, waited
