@@ -302,6 +302,6 @@ def test_weights_without_a_finite_optimum_do_not_run_away(classes: int, seed: in
     losses = model.history.column("train_loss").to_numpy()
     assert losses[-1] <= losses.min() * (1.0 + 1e-6)
     assert loss == pytest.approx(losses[-1], rel=1e-6)
-    assert np.abs(standardised).max() < 1e5
+    assert np.abs(standardised).max() < 1e6  # cancelling vectors gave 6e14
     assert any("the optimum is at infinity" in str(warning.message) for warning in said)
     assert "the optimum is at infinity" in card
