@@ -287,7 +287,7 @@ FITTING = (
     ms.SendPredictions("run", 0, 0, NINE[:3], 0),
     ms.Probe("run", 0, ONES),
     ms.Weigh("run", 0, np.ones(9), 9.0),
-    ms.Describe("", -1, "SELECT x, c FROM t"),
+    ms.Describe("", -1, ("SELECT x, c FROM t",)),
     ms.Propose("run", -1, "{}", "[]", ("SELECT x, c FROM t",)),
     ms.Save("run", 0, "run", "m", 0),
     ms.Score("run", 0, "run", 0),

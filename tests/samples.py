@@ -55,6 +55,10 @@ class Draw:
         found = {name: self._value(form, sizes) for name, form in cls.forms().items()}
         if cls is ms.Labels and found["values"].size:
             found |= {"classes": (), "codes": np.zeros(0, np.uint32)}
+        if cls is ms.Columns:
+            selects = max(1, len(found["counts"]))
+            of_select = self.rng.integers(0, selects, len(found["names"]))
+            found["counts"] = np.bincount(of_select, minlength=selects).astype(np.uint32)
         if cls in (SendEmbeddings, SetSketch):
             count = len(found["rows"])
             places = np.sort(self.rng.permutation(count + 4)[:count]).astype(np.uint32)

@@ -331,10 +331,13 @@ def value_of_run(
             return sum(m.nbytes for m in here("tables"))
         case "described":
             return described
+        case "selects":
+            return Fraction(sum(len(m.selects) for m in here("describe")), max(1, described))  # type: ignore[attr-defined]
         case "select_text":
             return Fraction(sum(m.nbytes for m in here("describe")), max(1, described))
         case "column_text":
-            return Fraction(sum(m.nbytes for m in here("columns")), max(1, described))
+            sent = (text for m in here("columns") for text in (*m.names, *m.types))  # type: ignore[attr-defined]
+            return Fraction(sum(len(text.encode()) for text in sent), max(1, described))
         case "column_names":
             return Fraction(sum(len(m.names) for m in here("columns")), max(1, described))  # type: ignore[attr-defined]
         case "sealed":

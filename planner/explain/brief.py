@@ -172,6 +172,7 @@ class _Guess:
             "configuration": 1_000,
             "names": 1_000,
             "described": 1,
+            "selects": 1,
             "select_text": 200,
             "column_text": 100,
             "column_names": 5,

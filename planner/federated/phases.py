@@ -181,11 +181,17 @@ def planning(run: Run) -> list[Exchange]:
 
 def describing(client: Client) -> RequestReply:
     columns, text = sym.of_database("column_names", client), sym.of_database("column_text", client)
+    selects, asked = sym.of_database("selects", client), sym.of_database("select_text", client)
     return RequestReply(
         client,
         WHOLE,
-        content(ms.Describe, select=sym.of_database("select_text", client)),
-        content(ms.Columns, names=Amount(columns, text), types=Amount(columns, Size())),
+        content(ms.Describe, selects=Amount(selects, asked)),
+        content(
+            ms.Columns,
+            names=Amount(columns, text),
+            types=Amount(columns, Size()),
+            selects=selects,
+        ),
     )
 
 

@@ -165,10 +165,11 @@ ROLES: dict[str, tuple[str, str]] = {
         "q[client]",
         "bytes of what the run is: its kind, options, and messages, as JSON",
     ),
-    "described": ("D[client]", "SELECTs of which the database was asked the columns"),
-    "select_text": ("e[client]", "bytes of such a SELECT, on average"),
-    "column_text": ("f[client]", "bytes of the names and types of its columns, on average"),
-    "column_names": ("w[client]", "its columns, on average"),
+    "described": ("D[client]", "exchanges that ask the database for the columns of SELECTs"),
+    "selects": ("h[client]", "SELECTs of such an exchange, on average"),
+    "select_text": ("e[client]", "bytes of these SELECTs, on average"),
+    "column_text": ("f[client]", "bytes of the names and types of their columns, on average"),
+    "column_names": ("w[client]", "their columns, on average"),
 }
 """Role of a symbol -> (form of its name, meaning)."""
 

@@ -16,11 +16,11 @@ from sqlglot import exp
 
 from sqlfl.base.errors import PlanError
 from sqlfl.contract.fragment_columns import RESERVED
-from sqlfl.contract.schema import Catalog
 from sqlfl.planner.grammar import build
 from sqlfl.planner.grammar.spans import plan_error, span_of
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query import types
+from sqlfl.planner.query.batches import BatchedCatalog
 from sqlfl.planner.query.collations import BYTES, collation
 from sqlfl.planner.query.ctes import Environment
 from sqlfl.planner.query.draft import Draft
@@ -93,7 +93,7 @@ class AsofJoins:
     """ASOF JOINs between databases."""
 
     sources: Sources
-    catalog: Catalog
+    catalog: BatchedCatalog
     joiner: Joiner
     remarks: list[str]
 

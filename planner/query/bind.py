@@ -6,6 +6,7 @@ whole, as one source.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -13,7 +14,7 @@ from sqlglot import exp
 
 from sqlfl.base.errors import PlanError
 from sqlfl.contract.fragment_columns import GROUP_KEY, RESERVED
-from sqlfl.contract.schema import Catalog, Client, folded
+from sqlfl.contract.schema import Client, folded
 from sqlfl.planner.grammar import build
 from sqlfl.planner.grammar.parsing import is_from, items_of, joins_of, unions_of
 from sqlfl.planner.grammar.refusals import (
@@ -29,6 +30,7 @@ from sqlfl.planner.grammar.trees import nodes
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query import emit
 from sqlfl.planner.query.asof import AsofJoins
+from sqlfl.planner.query.batches import BatchedCatalog
 from sqlfl.planner.query.clock import Clock
 from sqlfl.planner.query.cohorts import Cohorts, without_semi_joins
 from sqlfl.planner.query.collations import is_bytewise
@@ -77,7 +79,9 @@ MAX_BLOCKS = 1024
 class Binder:
     """Binds one query; numbers its relations and sources."""
 
-    def __init__(self, sql: str, catalog: Catalog, clock: Clock, careful: bool = False) -> None:
+    def __init__(
+        self, sql: str, catalog: BatchedCatalog, clock: Clock, careful: bool = False
+    ) -> None:
         """`careful`: each SELECT asks at once whether its columns are one value per row."""
         self.sql = sql
         self.catalog = catalog
@@ -322,18 +326,34 @@ class Binder:
             if first is not None:
                 break
             unions.append((union, known))
+        parts = [(union.right, known) for union, known in reversed(unions)]
         if first is None:
             innermost, known = unions[-1]
-            first = self.bind(innermost.left, known, derived)
+            first, *others = self._each([(innermost.left, known), *parts], derived)
+        else:
+            others = self._each(parts, derived)
         found = first
-        for union, known in reversed(unions):
-            blocks = self.bind(union.right, known, derived)
+        for (union, _), blocks in zip(reversed(unions), others, strict=True):
             if union.args.get("by_name"):
                 found = named_alike(found, blocks, union.right, self.sql)
             else:
                 names = [output.name for output in found[0].outputs]
                 found = (*found, *(self._alike(block, names, union) for block in blocks))
         return found
+
+    def _each(
+        self, parts: Sequence[tuple[exp.Query, Environment]], derived: bool
+    ) -> list[tuple[DraftBlock, ...]]:
+        """Bind the parts of a union, whose databases describe them together."""
+
+        def tried(part: exp.Query, known: Environment) -> tuple[DraftBlock, ...]:
+            other = Binder(self.sql, self.catalog, self.pusher.clock, self.careful)
+            return other.bind(part, known, derived)
+
+        return self.catalog.each(
+            [partial(self.bind, *part, derived) for part in parts],
+            [partial(tried, *part) for part in parts],
+        )
 
     def _alike(self, block: DraftBlock, names: list[str], union: exp.SetOperation) -> DraftBlock:
         """A block of the right operand with the names of the first one's columns."""

@@ -19,6 +19,7 @@ from sqlfl.planner.grammar.refusals import has_hints, own_nodes
 from sqlfl.planner.grammar.spans import plan_error
 from sqlfl.planner.grammar.trees import nodes
 from sqlfl.planner.grammar.writing import to_sql
+from sqlfl.planner.query.batches import BatchedCatalog
 from sqlfl.planner.query.ctes import Environment, with_ctes
 from sqlfl.planner.query.dotted_names import OF_TABLE
 from sqlfl.planner.query.draft import Draft
@@ -347,7 +348,7 @@ def as_set(query: exp.Query) -> exp.Query:
 
 def scope_within(state: State, pusher: Pusher, outer: Scope) -> Scope:
     """Return the names of a subquery with this FROM: its own, then those of `outer`."""
-    draft = Draft(exp.select(), pusher.sql, pusher.tables.catalog, None, (), False)
+    draft = Draft(exp.select(), pusher.sql, BatchedCatalog(pusher.tables.catalog), None, (), False)
 
     def is_plain(term: Term) -> bool:
         holders = [relation for relation in state.relations if ids_of(term) & {*relation.ids}]

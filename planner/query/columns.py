@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from sqlglot import exp
 
-from sqlfl.contract.schema import Catalog, folded
+from sqlfl.contract.schema import folded
 from sqlfl.planner.grammar import build
 from sqlfl.planner.grammar.spans import plan_error
 from sqlfl.planner.query import types
+from sqlfl.planner.query.batches import BatchedCatalog
 from sqlfl.planner.query.draft import Draft
 from sqlfl.planner.query.relations import DraftBlock, Output, Term
 
@@ -79,7 +81,7 @@ def _filled(block: DraftBlock, names: Mapping[str, str]) -> DraftBlock:
 
 
 def unify_blocks(
-    blocks: tuple[DraftBlock, ...], sql: str, catalog: Catalog
+    blocks: tuple[DraftBlock, ...], sql: str, catalog: BatchedCatalog
 ) -> tuple[DraftBlock, ...]:
     """Blocks of a union in FROM, with columns of different types cast to their common one.
 
@@ -88,7 +90,7 @@ def unify_blocks(
     if len(blocks) == 1:
         return blocks
     draft = Draft(exp.select(), sql, catalog, None, (), False)
-    found = [_types(draft, block) for block in blocks]
+    found = catalog.each([partial(_types, draft, block) for block in blocks])
     wanted = [types.union_type(column) for column in zip(*found, strict=True)]
     return tuple(
         replace(

@@ -14,13 +14,14 @@ from sqlglot import exp
 
 from sqlfl.base.errors import PlanError
 from sqlfl.contract.fragment_columns import GROUP_KEY, RESERVED
-from sqlfl.contract.schema import Catalog, Client, folded
+from sqlfl.contract.schema import Client, folded
 from sqlfl.planner.grammar import build
 from sqlfl.planner.grammar.refusals import function_name, is_aggregate, own_nodes
 from sqlfl.planner.grammar.spans import plan_error, span_of
 from sqlfl.planner.grammar.trees import nodes
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query import types
+from sqlfl.planner.query.batches import BatchedCatalog
 from sqlfl.planner.query.cohorts import Cohorts, Presence, is_cohort, of_existence, scope_within
 from sqlfl.planner.query.collations import BYTES, collation, common, compared_text
 from sqlfl.planner.query.ctes import Environment, with_ctes
@@ -170,7 +171,7 @@ class CorrelatedAggregates:
     def __init__(
         self,
         sources: Sources,
-        catalog: Catalog,
+        catalog: BatchedCatalog,
         known: Environment,
         read: Callable[[exp.Expr, list[exp.Join], Environment, Scope | None], list[State]],
         cohorts: Cohorts,

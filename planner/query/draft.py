@@ -5,16 +5,18 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from sqlglot import exp
 
 from sqlfl.base.errors import LostError, PartyError, PlanError, ReplyError
 from sqlfl.contract.fragment_columns import UNIT
-from sqlfl.contract.schema import Catalog, Client
+from sqlfl.contract.schema import Client
 from sqlfl.planner.grammar.refusals import function_name
 from sqlfl.planner.grammar.spans import plan_error
 from sqlfl.planner.grammar.statements import Path, Span
 from sqlfl.planner.grammar.writing import to_sql
+from sqlfl.planner.query.batches import BatchedCatalog
 from sqlfl.planner.query.clock import Clock
 from sqlfl.planner.query.items import PlacedItem
 from sqlfl.planner.query.relations import ClientBranch, DraftBlock, DraftRelation, Term, substituted
@@ -48,7 +50,7 @@ NO_ROLES = Roles()
 class Draft:
     query: exp.Query
     sql: str
-    catalog: Catalog
+    catalog: BatchedCatalog
     target: str | None
     identifiers: tuple[Path, ...]
     allow_cross_join: bool
@@ -91,7 +93,8 @@ class Draft:
         return plan_error(message, self.sql, where, hint)
 
     def each_block(self, rule: Callable[[DraftBlock], DraftBlock]) -> Draft:
-        return replace(self, blocks=tuple(rule(block) for block in self.blocks))
+        blocks = self.catalog.each([partial(rule, block) for block in self.blocks])
+        return replace(self, blocks=tuple(blocks))
 
     @property
     def target_position(self) -> int | None:
@@ -119,7 +122,9 @@ class Draft:
 
     def types(self, relation: DraftRelation, terms: Sequence[Term]) -> list[tuple[str, ...]]:
         """DuckDB types of the terms over the relation: for each term, its type at each branch."""
-        rows = [self._branch_types(relation, branch, terms) for branch in relation.branches]
+        rows = self.catalog.each(
+            [partial(self._branch_types, relation, branch, terms) for branch in relation.branches]
+        )
         return list(zip(*rows, strict=True))
 
     def _branch_types(

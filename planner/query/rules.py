@@ -14,6 +14,7 @@ from sqlfl.base.errors import InternalError, PlanError
 from sqlfl.contract.schema import Catalog, Column
 from sqlfl.planner.query import types
 from sqlfl.planner.query.assemble import build_ucq
+from sqlfl.planner.query.batches import BatchedCatalog
 from sqlfl.planner.query.captures import refuse_captured
 from sqlfl.planner.query.checks import (
     bind_names,
@@ -106,7 +107,7 @@ def to_ucq(
     draft = Draft(
         query,
         sql,
-        catalog,
+        BatchedCatalog(catalog),
         roles.target,
         roles.identifiers,
         allow_cross_join,
@@ -144,7 +145,7 @@ def outputs_of(query: exp.Query, sql: str, catalog: Catalog) -> tuple[Column, ..
     Raises PlanError if no statement could have the query, whatever its options. The catalog is
     asked only for names and types.
     """
-    draft = Draft(query, sql, catalog, None, (), True)
+    draft = Draft(query, sql, BatchedCatalog(catalog), None, (), True)
     try:
         return _outputs(draft)
     except PlanError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from sqlglot import exp
 
@@ -188,23 +189,12 @@ def _check_claims(draft: Draft, block: DraftBlock) -> None:
 
 
 def _typed(draft: Draft, block: DraftBlock) -> DraftBlock:
+    places = range(len(block.relations))
+    each = draft.catalog.each([partial(_types_at, draft, block, index) for index in places])
     outputs = list(block.outputs)
     sides: dict[tuple[int, int], str] = {}
-    for index, relation in enumerate(block.relations):
-        numbers = [i for i, o in enumerate(outputs) if o.relation == index]
-        keys = [
-            (n, s)
-            for n, e in enumerate(block.equalities)
-            for s, at in enumerate((e.left, e.right))
-            if at == index
-        ]
-        terms = [outputs[i].term for i in numbers]
-        terms += [block.equalities[n].terms[s] for n, s in keys]
-        # identifiers and conditions are bound here too, so that their errors are found
-        terms += [o.term for o in block.identifiers if o.relation == index]
-        terms += [condition for at, condition in block.kept if at == index]
-        types_ = draft.types(relation, terms or [Term(exp.Literal.number(1), relation.span)])
-        joined = [_one_type(draft, relation, t, f) for t, f in zip(terms, types_, strict=False)]
+    for index, joined in enumerate(each):
+        numbers, keys = _outputs_at(block, index), _keys_at(block, index)
         for i, type_ in zip(numbers, joined, strict=False):
             outputs[i] = replace(outputs[i], type=type_)
         sides |= dict(zip(keys, joined[len(numbers) :], strict=False))
@@ -213,6 +203,32 @@ def _typed(draft: Draft, block: DraftBlock) -> DraftBlock:
     )
     equalities = _widened(_collated(draft, block, equalities))
     return replace(block, outputs=tuple(outputs), equalities=equalities)
+
+
+def _outputs_at(block: DraftBlock, index: int) -> list[int]:
+    return [i for i, o in enumerate(block.outputs) if o.relation == index]
+
+
+def _keys_at(block: DraftBlock, index: int) -> list[tuple[int, int]]:
+    """Return the equalities' sides at a relation: number, and 0 for the left side or 1."""
+    return [
+        (n, s)
+        for n, e in enumerate(block.equalities)
+        for s, at in enumerate((e.left, e.right))
+        if at == index
+    ]
+
+
+def _types_at(draft: Draft, block: DraftBlock, index: int) -> list[str]:
+    """Return the types of a relation's outputs, then of its keys."""
+    relation = block.relations[index]
+    terms = [block.outputs[i].term for i in _outputs_at(block, index)]
+    terms += [block.equalities[n].terms[s] for n, s in _keys_at(block, index)]
+    # identifiers and conditions are bound here too, so that their errors are found
+    terms += [o.term for o in block.identifiers if o.relation == index]
+    terms += [condition for at, condition in block.kept if at == index]
+    types_ = draft.types(relation, terms or [Term(exp.Literal.number(1), relation.span)])
+    return [_one_type(draft, relation, t, f) for t, f in zip(terms, types_, strict=False)]
 
 
 def _widened(equalities: tuple[Equality, ...]) -> tuple[Equality, ...]:

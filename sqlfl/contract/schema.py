@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import NamedTuple, Protocol, TypeAlias
@@ -131,6 +132,12 @@ class Catalog(Protocol):
         """Return names and types of the columns of a SELECT, as `client`'s database binds it.
 
         Nothing is run. Raise PartyError if the database cannot bind the query.
+        """
+        ...
+
+    def describe_each(self, selects: Iterable[tuple[Client, str]]) -> None:
+        """Fetch the answers of `describe` at once, as far as the databases can bind the queries.
+        For the others, `describe` raises its error.
         """
         ...
 

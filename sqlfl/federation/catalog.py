@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from sqlglot import exp
 
+from sqlfl.base.errors import LostError, PartyError, PolicyError, ReplyError
 from sqlfl.contract.schema import (
     Client,
     Column,
@@ -74,18 +76,36 @@ class FederationCatalog:
 
     def describe(self, client: Client, select: str) -> tuple[Column, ...]:
         if (client, select) not in self._columns:
-            self.describe_each({client: select})
+            self._ask_columns({client: (select,)})
         return self._columns[client, select]
 
-    def describe_each(self, selects: Mapping[Client, str]) -> None:
-        """Ask each client for the columns of its query, in one exchange, for `describe`."""
-        requests = {(c, CLIENT): Describe("", CLIENT, text) for c, text in selects.items()}
-        replies = ask(self._channel, requests, lambda address: Expected(Columns))
+    def describe_each(self, selects: Iterable[tuple[Client, str]]) -> None:
+        """Ask each client for the columns of all of its queries in one exchange. If one of them
+        cannot be bound, `describe` asks for each alone, so that the error has its place.
+        """
+        asked: dict[Client, dict[str, None]] = {}
+        for client, select in selects:
+            if (client, select) not in self._columns:
+                asked.setdefault(client, {})[select] = None
+        try:
+            self._ask_columns({client: tuple(texts) for client, texts in asked.items()})
+        except (LostError, ReplyError):
+            raise
+        except (PartyError, PolicyError):
+            pass
+
+    def _ask_columns(self, asked: Mapping[Client, tuple[str, ...]]) -> None:
+        requests = {(c, CLIENT): Describe("", CLIENT, texts) for c, texts in asked.items()}
+        expected = {(c, CLIENT): len(texts) for c, texts in asked.items()}
+        replies = ask(
+            self._channel,
+            requests,
+            lambda address: Expected(Columns, {"selects": expected[address]}),
+        )
         for (client, _), reply in replies.items():
-            self._columns[client, selects[client]] = tuple(
-                Column(name, told_type(type_))
-                for name, type_ in zip(reply.names, reply.types, strict=True)
-            )
+            for select, columns in zip(asked[client], reply.each(), strict=True):
+                known = tuple(replace(column, type=told_type(column.type)) for column in columns)
+                self._columns[client, select] = known
 
 
 def _owners(query: exp.Query) -> set[str]:

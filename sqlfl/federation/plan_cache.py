@@ -7,10 +7,10 @@ their tables. The parties are asked again each time, for the same facts.
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict, deque
-from collections.abc import Callable, Hashable, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from sqlfl.base.errors import PartyError, ReplyError
 from sqlfl.contract.schema import Catalog, Client, Column, Place, Table
@@ -29,11 +29,6 @@ MAX_CHARACTERS = 20_000
 """Maximum number of columns in the parties' listings. A plan with more is not cached, because the
 listings would cost more memory than plans save time.
 """
-
-
-class _Told(Catalog, Protocol):
-    def describe_each(self, selects: Mapping[Client, str]) -> None:
-        """Fetch the answers of `describe` for one query of each client at once."""
 
 
 @dataclass
@@ -76,6 +71,10 @@ class _Asked:
     def describe(self, client: Client, select: str) -> tuple[Column, ...]:
         return self._ask(self.catalog.describe, client, select)
 
+    def describe_each(self, selects: Iterable[tuple[Client, str]]) -> None:
+        describe = self.catalog.describe.__name__
+        self.catalog.describe_each(of for of in selects if (describe, *of) not in self.refused)
+
     def _ask(self, question: Callable[..., Answer], *of: Any) -> Answer:
         try:
             if (question.__name__, *of) in self.refused:
@@ -94,44 +93,33 @@ class _Kept:
     answers: dict[Question, Any]
     remarks: tuple[str, ...]
 
-    def holds(self, catalog: _Told, refused: dict[Question, ReplyError]) -> bool:
+    def holds(self, catalog: Catalog, refused: dict[Question, ReplyError]) -> bool:
         """Return whether the parties answer as before. An invalid reply is put into `refused`."""
-        described: dict[Client, deque[str]] = {}
-        for (question, *of), answer in self.answers.items():
-            if question == catalog.describe.__name__:
-                described.setdefault(of[0], deque()).append(of[1])
-                continue
-            try:
-                if getattr(catalog, question)(*of) != answer:
-                    return False
-            except ReplyError as error:
-                refused[question, *of] = error
-                return False
-            except PartyError:
-                return False
-        while described:
-            selects = {client: texts.popleft() for client, texts in described.items()}
-            if not self._described(catalog, selects, refused):
-                return False
-            described = {client: texts for client, texts in described.items() if texts}
-        return True
-
-    def _described(
-        self,
-        catalog: _Told,
-        selects: Mapping[Client, str],
-        refused: dict[Question, ReplyError],
-    ) -> bool:
-        question = catalog.describe.__name__
+        describe = catalog.describe.__name__
+        selects = [(of[0], of[1]) for question, *of in self.answers if question == describe]
+        listings = [asked for asked in self.answers if asked[0] != describe]
+        if not all(self._holds(catalog, question, refused) for question in listings):
+            return False
         try:
             catalog.describe_each(selects)
         except ReplyError as error:
-            (client,) = [client for client in selects if str(client) == error.party]
-            refused[question, client, selects[client]] = error
+            refused.update({(describe, *of): error for of in selects if str(of[0]) == error.party})
             return False
         except PartyError:
             return False
-        return all(catalog.describe(*of) == self.answers[question, *of] for of in selects.items())
+        return all(self._holds(catalog, (describe, *of), refused) for of in selects)
+
+    def _holds(
+        self, catalog: Catalog, question: Question, refused: dict[Question, ReplyError]
+    ) -> bool:
+        name, *of = question
+        try:
+            return bool(getattr(catalog, name)(*of) == self.answers[question])
+        except ReplyError as error:
+            refused[question] = error
+        except PartyError:
+            pass
+        return False
 
 
 class Plans:
@@ -144,7 +132,7 @@ class Plans:
     def plan(
         self,
         statement: Planned,
-        catalog: _Told,
+        catalog: Catalog,
         remark: Callable[[str], None],
         make: Callable[[Catalog, Callable[[str], None]], FederatedPlan],
         run: str | None = None,

@@ -345,20 +345,20 @@ class Guard:
         return replace(reply, tables=listing_to_json(listing))
 
     def _described(self, request: ms.Describe, answer: Serve, ruling: Ruling) -> ms.Message:
-        """Describe the columns without running the query. Each column must be granted for
-        something, and the query must read a table.
+        """Describe the columns without running the queries. Each column must be granted for
+        something, and each query must read a table.
         """
         with sql.on_demand(self._con) as cursor:
-            reading = self._reader.read(cursor, request.select, ruling)
-        if not reading.tables:
-            raise PolicyError("a query that reads no table that is granted", hint=ASK)
-        _check_known(reading, ruling)
+            readings = [self._reader.read(cursor, text, ruling) for text in request.selects]
+        for reading in readings:
+            if not reading.tables:
+                raise PolicyError("a query that reads no table that is granted", hint=ASK)
+            _check_known(reading, ruling)
         if self._trial is None:
             return self._bound(lambda: answer(request))
-        tried = Tried(self._place, (request.select,), self._named([reading], ruling), run=False)
-        columns = described(self._trial.describe(self._con, tried, ruling.strictest()))
-        names, types = tuple(c.name for c in columns), tuple(c.type for c in columns)
-        return ms.Columns(request.run, request.slot, names, types)
+        tried = Tried(self._place, request.selects, self._named(readings, ruling), run=False)
+        each = self._trial.describe(self._con, tried, ruling.strictest())
+        return ms.Columns.of(request, [described(columns) for columns in each])
 
     # -- joins that last --------------------------------------------------------------------------
 
@@ -383,9 +383,8 @@ class Guard:
             raise refusal(f"hours = '{every.hours}'")
         assert self._joins is not None
         if self._trial is not None:
-            for text, reading in zip(request.fragments, readings, strict=True):
-                tried = Tried(self._place, (text,), self._named([reading], ruling), run=False)
-                self._trial.describe(self._con, tried, every)
+            tried = Tried(self._place, request.fragments, self._named(readings, ruling), run=False)
+            self._trial.describe(self._con, tried, every)
         reply = self._bound(lambda: answer(request))
         assert isinstance(reply, ms.JoinOpened)
         grants = {table: frozenset(g.number for g in ruling.of(table)) for table in tables}

@@ -120,14 +120,14 @@ class Trial:
 
     def describe(
         self, con: sql.Connection, tried: Tried, rules: TrainingPolicy
-    ) -> tuple[tuple[str, str], ...]:
-        """Return names and types of the columns of the one text, which is not run. Raises Error as
-        `check`, and where the text has a constant that cannot be."""
+    ) -> tuple[tuple[tuple[str, str], ...], ...]:
+        """Return names and types of the columns of each text, which is not run. Raises Error as
+        `check`, and where a text has a constant that cannot be."""
         reply = self._reply(con, tried, rules)
         if reply.get("failure") == "query":
             # made of what the analyst has written: there are no rows
             raise Error(f"its database cannot bind what it was asked: {reply['text']}")
-        return tuple((name, kind) for name, kind in reply["columns"])
+        return tuple(tuple((name, kind) for name, kind in each) for each in reply["columns"])
 
     def check(self, con: sql.Connection, tried: Tried, rules: TrainingPolicy) -> None:
         """Raise PolicyError where a worker cannot evaluate the texts within the rules, Error where

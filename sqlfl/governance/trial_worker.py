@@ -41,8 +41,8 @@ def main() -> None:
 def answered(
     con: duckdb.DuckDBPyConnection, request: dict[str, Any], source: IO[bytes]
 ) -> dict[str, Any]:
-    """Return nothing where all queries were evaluated, `columns` of one that was bound alone, or
-    the `failure`."""
+    """Return nothing where all queries were evaluated, `columns` of each where they were
+    bound alone, or the `failure`."""
     con.execute("SET temp_directory = ''")
     if request["zone"]:
         con.execute("SET TimeZone = '{}'".format(request["zone"].replace("'", "''")))
@@ -66,9 +66,8 @@ def answered(
         _bound_address_space(request["memory"])
     try:
         if not request["run"]:
-            (text,) = request["texts"]
-            rows = con.execute(f"DESCRIBE {text}").fetchall()
-            return {"columns": [row[:2] for row in rows]}
+            each = (con.execute(f"DESCRIBE {text}").fetchall() for text in request["texts"])
+            return {"columns": [[row[:2] for row in rows] for rows in each]}
         for text in request["texts"]:
             _evaluate(con, text)
         return {}

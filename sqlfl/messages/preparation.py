@@ -4,10 +4,12 @@ encoding and labels, and of joins that last.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING
 
-from sqlfl.contract.schema import MAX_FOLDS
+from sqlfl.contract.schema import MAX_FOLDS, Column
 from sqlfl.messages.base import Message
 from sqlfl.messages.forms import array, arrays, integer, real, text, texts
 from sqlfl.messages.models import Seal
@@ -39,19 +41,52 @@ class Tables(Message):
 
 @dataclass(frozen=True, eq=False)
 class Describe(Message):
-    """Coordinator to client: a request for the columns of this SELECT. It is bound, not run."""
+    """Coordinator to client: a request for the columns of these SELECTs. They are bound, not run.
+    If one of them cannot be bound, none is described.
+    """
 
     kind = "describe"
-    words = "a SELECT to bind, not to run"
-    select: str = field(metadata=text())
+    words = "SELECTs to bind, not to run"
+    selects: tuple[str, ...] = field(metadata=texts("selects"))
 
 
 @dataclass(frozen=True, eq=False)
 class Columns(Message):
+    """Client to coordinator: columns of the SELECTs of a `Describe`, one after the other."""
+
     kind = "columns"
-    words = "names and types of its columns"
+    words = "names and types of their columns"
     names: tuple[str, ...] = field(metadata=texts("columns"))
     types: tuple[str, ...] = field(metadata=texts("columns"))
+    counts: Array = field(metadata=array("uint32", "selects", most="columns"))
+    """Number of columns of each SELECT."""
+
+    @classmethod
+    def of(cls, request: Describe, each: Sequence[Sequence[Column]]) -> Columns:
+        """Return the reply to a request, with the columns of each SELECT."""
+        import numpy as np
+
+        flat = [column for columns in each for column in columns]
+        return cls(
+            request.run,
+            request.slot,
+            tuple(column.name for column in flat),
+            tuple(column.type for column in flat),
+            np.fromiter(map(len, each), np.uint32, len(each)),
+        )
+
+    def each(self) -> Iterator[tuple[Column, ...]]:
+        """Yield the columns of each SELECT, in order."""
+        pairs = zip(self.names, self.types, strict=True)
+        columns = (Column(name, type_) for name, type_ in pairs)
+        for count in self.counts.tolist():
+            yield tuple(islice(columns, count))
+
+    def fault(self) -> str | None:
+        counted = int(self.counts.sum())
+        if counted != len(self.names):
+            return f"{len(self.names)} columns where its SELECTs have {counted}"
+        return None
 
 
 @dataclass(frozen=True, eq=False)

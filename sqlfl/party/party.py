@@ -361,11 +361,9 @@ class PartyClient(Server):
     def _describe(self, request: ms.Describe) -> ms.Columns:
         cursor = self._cursors.begin()
         try:
-            columns = describe(cursor, request.select)
+            return ms.Columns.of(request, [describe(cursor, text) for text in request.selects])
         finally:
             self._cursors.end(cursor)
-        names, types = tuple(c.name for c in columns), tuple(c.type for c in columns)
-        return ms.Columns(request.run, request.slot, names, types)
 
     # -- snapshot, join, encoding -----------------------------------------------------------------
 

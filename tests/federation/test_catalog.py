@@ -6,6 +6,8 @@ import pytest
 
 import sqlfl
 from sqlfl.base.errors import Error
+from sqlfl.federation import plan_cache
+from sqlfl.federation.catalog import FederationCatalog
 from tests.conftest import Open
 from tests.open_databases import in_memory
 
@@ -79,3 +81,48 @@ def test_a_party_that_is_attached_again_as_another(database: Open) -> None:
             features(fed)
         fed.attach("home", other)
         assert features(fed) == [("q", "DECIMAL(2,1)")]
+
+
+BRANCHES = {
+    "plain": "SELECT t.x + {n} AS x, t.y, u.z FROM one.t JOIN two.u USING (k) WHERE t.k > {n}",
+    "a table of groups":
+        "SELECT x, y, z FROM (SELECT k, avg(x) + {n} AS x, avg(y) AS y FROM one.t GROUP BY k) AS g "
+        "JOIN two.u USING (k)",
+    "one party's query": "SELECT avg(x) + {n} AS x, avg(y) AS y FROM one.t GROUP BY k",
+    "an aggregate of another party":
+        "SELECT t.x, t.y, (SELECT avg(z + {n}) FROM two.u WHERE u.k = t.k) AS z FROM one.t",
+    "a cohort": "SELECT t.x + {n} AS x, t.y FROM one.t "
+        "WHERE t.k IN (SELECT k FROM two.u WHERE z > {n}) AND t.k > {n}",
+    "texts as keys": "SELECT t.x + {n} AS x, t.y, u.z FROM one.t JOIN two.u ON t.s = u.s",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("databases", "inside"), [(1, "{}"), (2, "SELECT v.* FROM ({}) AS v")], ids=["of one", "of two"]
+)
+@pytest.mark.parametrize("branch", BRANCHES)
+def test_branches_are_described_together(
+    branch: str, databases: int, inside: str, database: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many exchanges for 8 branches as for 3, and the plan that single questions give."""
+    one = [database("CREATE TABLE t AS SELECT i AS k, i::VARCHAR AS s, i / 2 AS x, i % 7 AS y "
+                    "FROM range(40) r(i)") for _ in range(databases)]  # fmt: skip
+    two = [database("CREATE TABLE u AS SELECT i AS k, i::VARCHAR AS s, sqrt(i) AS z "
+                    "FROM range(40) r(i)") for _ in range(databases)]  # fmt: skip
+    monkeypatch.setattr(plan_cache, "MAX_CHARACTERS", 0)  # each statement is planned
+    described, plans = list[int](), list[str]()
+    with sqlfl.connect(progress=False) as fed:
+        fed.attach("one", one)
+        fed.attach("two", two)
+        for count in (3, 8, 8):
+            parts = (BRANCHES[branch].format(n=n) for n in range(1, count + 1))
+            query = inside.format(" UNION ALL ".join(parts))
+            before = len(fed.audit().arrow())
+            plan = fed.explain(f"TRAIN MODEL m USING linear_regression TARGET y FROM ({query})")
+            kinds = fed.audit().arrow().slice(before)["kind"].to_pylist()
+            described.append(kinds.count("describe"))
+            plans.append(str(plan.details))
+            if count == 8:
+                monkeypatch.setattr(FederationCatalog, "describe_each", lambda self, selects: None)
+    assert described[0] == described[1] < described[2]
+    assert plans[1] == plans[2]

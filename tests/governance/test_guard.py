@@ -373,10 +373,10 @@ def test_keys_that_are_granted_are_hashed(ask: Ask) -> None:
      "FROM read_text('/etc/passwd')", "SELECT * FROM enable_logging(storage = 'file')"],
 )  # fmt: skip
 def test_nothing_is_told_at_planning(ask: Ask, select: str) -> None:
-    reply = ask(ms.Describe("", -1, select))
+    reply = ask(ms.Describe("", -1, (select,)))
     assert isinstance(reply, ms.Failure)
     assert reply.error == "PolicyError"
-    same = ask(ms.Describe("", -1, select.replace("salary", "nothing")))
+    same = ask(ms.Describe("", -1, (select.replace("salary", "nothing"),)))
     assert isinstance(same, ms.Failure)
     assert same.text.replace("nothing", "salary") == reply.text.replace("nothing", "salary")
 
@@ -395,25 +395,25 @@ def test_what_a_text_read_holds_while_its_tables_are_the_same(
     for _ in range(2):
         if listed:
             ask(ms.ListTables("", -1))
-        assert isinstance(ask(ms.Describe("", -1, text)), ms.Columns)
+        assert isinstance(ask(ms.Describe("", -1, (text,))), ms.Columns)
     clinic.execute("ALTER TABLE patients ADD COLUMN salary INTEGER")
     if listed:
         ask(ms.ListTables("", -1))
-    assert "column salary is not granted" in told(ask(ms.Describe("", -1, text)))
+    assert "column salary is not granted" in told(ask(ms.Describe("", -1, (text,))))
     clinic.execute("DROP TABLE patients")
     if listed:
         ask(ms.ListTables("", -1))
-    assert "table patients is not granted" in told(ask(ms.Describe("", -1, text)))
+    assert "table patients is not granted" in told(ask(ms.Describe("", -1, (text,))))
 
 
 def test_what_a_text_read_holds_while_the_same_is_granted(
     ask: Ask, clinic: duckdb.DuckDBPyConnection
 ) -> None:
     text = "SELECT age FROM (SELECT age, days FROM patients) AS inside"
-    assert isinstance(ask(ms.Describe("", -1, text)), ms.Columns)
+    assert isinstance(ask(ms.Describe("", -1, (text,))), ms.Columns)
     with sqlfl.owner(clinic) as owner:
         owner.sql("REVOKE LABEL ON patients FROM 'acme'")
-    assert "column days is not granted" in told(ask(ms.Describe("", -1, text)))
+    assert "column days is not granted" in told(ask(ms.Describe("", -1, (text,))))
 
 
 def test_a_table_that_became_a_view_since_it_was_listed(
@@ -426,8 +426,19 @@ def test_a_table_that_became_a_view_since_it_was_listed(
     assert "changed what is granted since" in told(reply)
 
 
+def test_each_of_several_selects_is_checked(ask: Ask) -> None:
+    first, second = "SELECT age, bmi FROM patients", "SELECT pid FROM patients"
+    reply = ask(ms.Describe("", -1, (first, second)))
+    assert isinstance(reply, ms.Columns)
+    assert [[column.name for column in each] for each in reply.each()] == [["age", "bmi"], ["pid"]]
+    for texts in (("SELECT salary FROM patients", first), (first, "SELECT salary FROM patients")):
+        assert "column salary is not granted" in told(ask(ms.Describe("", -1, texts)))
+    for texts in (("SELECT 1 AS one", first), (first, "SELECT 1 AS one")):
+        assert "reads no table that is granted" in told(ask(ms.Describe("", -1, texts)))
+
+
 def test_an_error_of_the_database_names_nothing_else(ask: Ask) -> None:
-    reply = ask(ms.Describe("", -1, "SELECT list_sum(age) AS n FROM patients"))
+    reply = ask(ms.Describe("", -1, ("SELECT list_sum(age) AS n FROM patients",)))
     assert isinstance(reply, ms.Failure)
     assert "cannot bind what it was asked" in reply.text
     assert "salary" not in reply.text
@@ -490,14 +501,14 @@ def test_which_columns_there_are_is_not_told(ask: Ask, text: str) -> None:
     """Also not where nothing comes of them."""
     told = set()
     for name in ("salary", "nothing"):
-        reply = ask(ms.Describe("", -1, text.format(name)))
+        reply = ask(ms.Describe("", -1, (text.format(name),)))
         assert isinstance(reply, ms.Failure)
         told.add((reply.error, reply.text.replace(name, "x")))
         slot = replace(SLOT, features=(FeatureSpecification("age", "numeric"),), keys=())
         assert isinstance(prepared(ask, text.format(name), slot), ms.Failure)
     assert len(told) == 1
     assert "column x is not granted" in told.pop()[1]
-    assert isinstance(ask(ms.Describe("", -1, text.format("bmi"))), ms.Columns)
+    assert isinstance(ask(ms.Describe("", -1, (text.format("bmi"),))), ms.Columns)
 
 
 def test_a_run_has_not_too_many_fragments(ask: Ask) -> None:
@@ -534,6 +545,6 @@ def test_what_an_output_is_for_follows_from_its_place(ask: Ask) -> None:
 
 @pytest.mark.parametrize("select", ["SELECT p FROM patients AS p", "SELECT * FROM patients"])
 def test_a_whole_row_is_not_described(ask: Ask, select: str) -> None:
-    reply = ask(ms.Describe("", -1, select))
+    reply = ask(ms.Describe("", -1, (select,)))
     assert isinstance(reply, ms.Failure)
     assert reply.text.startswith("column salary is not granted")

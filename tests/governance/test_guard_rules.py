@@ -162,7 +162,7 @@ def test_without_a_policy_all_is_served(made: Make) -> None:
     reply = party.propose(request="whatever that is")
     assert isinstance(reply, ms.Proposed)
     assert verdicts_from_json(reply.verdicts) == ()
-    every = [ms.Describe("", -1, "whatever"), ms.Prepare("r", -1, SLOTS, (SELECT,)),
+    every = [ms.Describe("", -1, ("whatever",)), ms.Prepare("r", -1, SLOTS, (SELECT,)),
              ms.SendBlock("", -1, "m", 0), ms.SendKeys("r", 0), ms.Drop("", -1, "m")]  # fmt: skip
     for request in every:
         party.ask(request, combined=True)
@@ -179,7 +179,7 @@ def test_without_a_policy_nothing_is_served_where_one_is_required(made: Make) ->
         with pytest.raises(PolicyError, match="its owner has made no training policy"):
             party.ask(request)
     assert not party.answered
-    made(required=True).ask(ms.Describe("", -1, SELECT))
+    made(required=True).ask(ms.Describe("", -1, (SELECT,)))
 
 
 def test_a_party_that_combines_and_nobody_are_granted_nothing(made: Make) -> None:
@@ -188,7 +188,7 @@ def test_a_party_that_combines_and_nobody_are_granted_nothing(made: Make) -> Non
         (made(), True, "not built for databases that a party combines"),
         (made(analyst=""), False, "names no analyst"),
     ):
-        for request in (ms.ListTables("", -1), ms.Describe("", -1, SELECT),
+        for request in (ms.ListTables("", -1), ms.Describe("", -1, (SELECT,)),
                         ms.Propose("r", -1, REQUEST.to_json(), SLOTS, (SELECT,)),
                         ms.Prepare("r", -1, SLOTS, (SELECT,)),
                         ms.SendBlock("", -1, "m", 0)):  # fmt: skip
@@ -254,9 +254,9 @@ def test_points_that_are_left_out_do_not_follow_from_others(
 
 def test_what_is_bound_is_granted(made: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     party = made()
-    party.ask(ms.Describe("", -1, "SELECT age FROM patients WHERE pid IS NULL"))
+    party.ask(ms.Describe("", -1, ("SELECT age FROM patients WHERE pid IS NULL",)))
     with pytest.raises(PolicyError, match="column salary is not granted"):
-        party.ask(ms.Describe("", -1, "SELECT salary FROM patients"))
+        party.ask(ms.Describe("", -1, ("SELECT salary FROM patients",)))
     salary, pid = frozenset({ScopeColumn(TABLE, "salary")}), frozenset({ScopeColumn(TABLE, "pid")})
     outputs = (SelectOutput("a", pid),)
     one = SelectReading(outputs, pid, pid, frozenset({TABLE}))
@@ -265,10 +265,10 @@ def test_what_is_bound_is_granted(made: Make, monkeypatch: pytest.MonkeyPatch) -
     for reading in several:
         monkeypatch.setattr(Fragments, "read", lambda *_, found=reading: found)
         if reading is one:
-            party.ask(ms.Describe("", -1, SELECT))
+            party.ask(ms.Describe("", -1, (SELECT,)))
             continue
         with pytest.raises(PolicyError, match="column salary is not granted"):
-            party.ask(ms.Describe("", -1, SELECT))
+            party.ask(ms.Describe("", -1, (SELECT,)))
 
 
 @pytest.mark.parametrize("error", [duckdb.BinderException, duckdb.CatalogException])
@@ -276,7 +276,7 @@ def test_what_the_database_says_of_names_stays(made: Make, error: type[Exception
     party = made()
     party.propose()
     party.fails = error("did you mean salary?")
-    for request in (ms.Describe("", -1, SELECT), ms.Prepare("r", -1, SLOTS, (SELECT,))):
+    for request in (ms.Describe("", -1, (SELECT,)), ms.Prepare("r", -1, SLOTS, (SELECT,))):
         with pytest.raises(Error, match="cannot bind what it was asked") as told:
             party.ask(request)
         assert "salary" not in told.value.message
@@ -690,11 +690,11 @@ def test_what_waits_is_written_at_the_end(made: Make, monkeypatch: pytest.Monkey
 def test_names_are_looked_up_anew_in_each_statement(made: Make) -> None:
     party, text = made(), "SELECT * EXCLUDE (salary) FROM patients"
     party.guard.accept("m")
-    party.ask(ms.Describe("", -1, text))
+    party.ask(ms.Describe("", -1, (text,)))
     made.con.execute("ALTER TABLE patients ADD COLUMN ssn INTEGER")
     party.ask(ms.SendBlock("", -1, "m", 0))
     with pytest.raises(PolicyError, match="column ssn is not granted"):
-        party.ask(ms.Describe("", -1, text))
+        party.ask(ms.Describe("", -1, (text,)))
 
 
 def test_blocks_of_a_run_are_of_the_analyst_whose_run_it_is(made: Make) -> None:
@@ -734,7 +734,7 @@ def test_a_ruling_serves_for_a_moment(made: Make, monkeypatch: pytest.MonkeyPatc
         party.ask(request)
         return party.looked - before
 
-    describe, block = ms.Describe("", -1, SELECT), ms.SendBlock("", -1, "m", 0)
+    describe, block = ms.Describe("", -1, (SELECT,)), ms.SendBlock("", -1, "m", 0)
     assert [looked(one) for one in (describe, describe, block, block)] == [1, 0, 1, 1]
     now += LASTING
     assert looked(describe) == 0
@@ -748,7 +748,7 @@ def test_what_is_kept_of_messages(made: Make, monkeypatch: pytest.MonkeyPatch) -
     kept: list[str] = []
     party = made()
     monkeypatch.setattr(party.guard._keeping, "keep", lambda *own: kept.append(own[-1]))
-    sent = cast(Any, (ms.Describe("", -1, SELECT), None))
+    sent = cast(Any, (ms.Describe("", -1, (SELECT,)), None))
     party.guard.keep(sent, sent)  # of a process that was restarted in a run
     assert kept == [""]
     kept.clear()
@@ -764,7 +764,7 @@ def test_what_is_kept_of_messages(made: Make, monkeypatch: pytest.MonkeyPatch) -
     told = "train linear_regression by sgd of main.patients"
     assert kept == ["", told, "", f"rehearsal over rows that are made up: {told}"]
     free = made(None)
-    free.ask(ms.Describe("", -1, SELECT))
+    free.ask(ms.Describe("", -1, (SELECT,)))
     monkeypatch.setattr(free.guard._keeping, "keep", lambda *own: kept.append("free"))
     free.guard.keep(sent, sent)
     assert "free" not in kept

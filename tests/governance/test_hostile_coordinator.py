@@ -250,7 +250,7 @@ FRAGMENTS = [
 @pytest.mark.parametrize("text", FRAGMENTS, ids=lambda text: text[:50])
 def test_sql(spoken: Ask, text: str) -> None:
     """As a feature, when it is planned; proposed, and only asked about; as a key and as a label."""
-    assert_refused(spoken(ms.Describe("", -1, text)))
+    assert_refused(spoken(ms.Describe("", -1, (text,))))
     assert_refused(propose(spoken, ONE, (text,), request(), "sql"))
     reply = spoken(ms.Propose("", -1, request().to_json(), specifications_to_json((ONE,)), (text,)))
     assert isinstance(reply, ms.Proposed)
@@ -284,7 +284,7 @@ def test_nothing_was_made_or_changed(database: Open) -> None:
         before = con.sql(tables).fetchall()
         rows = con.sql("FROM patients").fetchall()
         for text in FRAGMENTS:
-            told(client, ms.Describe("", -1, text))
+            told(client, ms.Describe("", -1, (text,)))
             propose(lambda message: told(client, message), ONE, (text,), request(), "x")
         flush_all()
         assert con.sql(tables).fetchall() == before
@@ -700,7 +700,7 @@ def test_rules_whatever_it_says_that_it_does(database: Open, rules: str) -> None
 @pytest.mark.parametrize("analyst", ["", "other", "ACME", "acme ", "acme' OR 1 = 1 --"])
 def test_who_is_not_granted_anything(database: Open, analyst: str) -> None:
     with closing(party(database("SELECT 1"), analyst=analyst)) as client:
-        assert_refused(told(client, ms.Describe("", -1, SELECT)))
+        assert_refused(told(client, ms.Describe("", -1, (SELECT,))))
         ask = lambda message: told(client, message)  # noqa: E731
         assert_refused(propose(ask, SLOT, (SELECT,), request()))
         listed = ask(ms.ListTables("", -1))

@@ -251,7 +251,7 @@ def test_a_coordinator_that_goes_on_gets_nothing(read_only: PartyClient) -> None
     own = ("[]", (select,))
     for message in (
         ms.ListTables("", -1),
-        ms.Describe("", -1, select),
+        ms.Describe("", -1, (select,)),
         ms.Propose("r", -1, "{}", *own),
         ms.Prepare("r", -1, *own),
         ms.SendBlock("", -1, "m", 0),
@@ -471,7 +471,7 @@ def test_no_fragment_reads_the_store(
             f"SELECT pid AS sqlfl_key_0_0 FROM patients WHERE EXISTS (FROM {table})",
             f"SELECT (SELECT count(*) FROM {table}) AS sqlfl_key_0_0 FROM patients",
         ):
-            for reply in (spoken(ms.Describe("", -1, select)), prepared(spoken, select)):
+            for reply in (spoken(ms.Describe("", -1, (select,))), prepared(spoken, select)):
                 assert isinstance(reply, ms.Failure), select
                 assert reply.error == "PolicyError", reply.text
     good = "SELECT pid AS sqlfl_key_0_0 FROM patients"

@@ -203,7 +203,7 @@ def test_the_chain_says_that_it_was_one(database: Open, tmp_path: Path) -> None:
 def test_no_message_of_a_rehearsal_reaches_a_table(ask: Ask) -> None:
     everything = [
         ms.Propose(RUN, -1, WHOLE.to_json(), *own()), prepare(), ms.ListTables(RUN, -1),
-        ms.Describe(RUN, -1, "SELECT salary FROM patients"), ms.SendKeys(RUN, 0),
+        ms.Describe(RUN, -1, ("SELECT salary FROM patients",)), ms.SendKeys(RUN, 0),
         ms.SendLabels(RUN, 0), ms.SendBlock(RUN, -1, "m", 0), ms.Collect(RUN, -1, ()),
         ms.Drop(RUN, -1, "m"), ms.Keep(RUN, -1, "m"),
     ]  # fmt: skip

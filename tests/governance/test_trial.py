@@ -121,12 +121,16 @@ def test_what_is_described_is_bound_there_alone(
     ruled(clinic, "memory = '100MB', seconds = 500")
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     select = "SELECT length(rpad('a', 800000000, 'b')) AS f, age FROM patients"
-    reply = asking(remote)(ms.Describe("", -1, select))
+    reply = asking(remote)(ms.Describe("", -1, (select,)))
     # DuckDB does not fold a constant for which there is no memory
     assert isinstance(reply, ms.Columns)
     assert (reply.names, reply.types) == (("f", "age"), ("BIGINT", "BIGINT"))
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < before + (100 << 10)
-    reply = asking(remote)(ms.Describe("", -1, "SELECT age + [1] AS f FROM patients"))
+    reply = asking(remote)(ms.Describe("", -1, (select, "SELECT bmi FROM patients")))
+    assert isinstance(reply, ms.Columns)
+    assert reply.counts.tolist() == [2, 1]
+    assert reply.names == ("f", "age", "bmi")
+    reply = asking(remote)(ms.Describe("", -1, ("SELECT age + [1] AS f FROM patients",)))
     assert isinstance(reply, ms.Failure)
     assert "cannot bind what it was asked, though all of it is granted" in reply.text
 
@@ -140,7 +144,7 @@ def trial(
     if run:
         Trial(workers).check(con, own, rules)
     else:
-        found = Trial(workers).describe(con, own, rules)
+        (found,) = Trial(workers).describe(con, own, rules)
         described = con.execute(f"DESCRIBE {text}").fetchall()
         assert [kind for _, kind in found] == [row[1] for row in described]
 
@@ -200,7 +204,7 @@ def test_the_database_may_be_named_like_the_workers_own(
             True,
         )
         Trial(workers).check(con, own, TrainingPolicy())
-        found = Trial(workers).describe(con, replace(own, run=False), TrainingPolicy())
+        (found,) = Trial(workers).describe(con, replace(own, run=False), TrainingPolicy())
         assert [kind for _, kind in found] == ["INTEGER"]
 
 

@@ -111,6 +111,7 @@ def test_a_kind_is_one_message() -> None:
 
 UNION = pa.UnionArray.from_sparse(pa.array([0], pa.int8()), [pa.array([1])])
 NONCE = np.zeros(16, np.uint8)
+ONE = np.ones(1, np.uint32)
 WRONG = {
     "a type": (
         Prepared("r", 0, np.zeros(2, np.int32), np.zeros(2, np.int64), NONCE), "must be int64"),
@@ -120,9 +121,9 @@ WRONG = {
     "lengths": (
         Prepared("r", 0, np.zeros(2, int), np.zeros(3, int), NONCE), "has 3 where fragments is 2"),
     "a short nonce": (SendKeys("r", 0, np.zeros((1, 8), np.uint8)), "has 8 where 16 is"),
-    "a list": (ColumnsMessage("r", 0, ["a"], ("b",)), "must be a tuple"),  # type: ignore[arg-type]
-    "how many": (ColumnsMessage("r", 0, ("a", "b"), ("b",)), "has 1 where columns is 2"),
-    "text that is none": (ColumnsMessage("r", 0, (b"a",), ("b",)), "must hold text"),  # type: ignore[arg-type]
+    "a list": (ColumnsMessage("r", 0, ["a"], ("b",), ONE), "must be a tuple"),  # type: ignore[arg-type]
+    "how many": (ColumnsMessage("r", 0, ("a", "b"), ("b",), ONE), "has 1 where columns is 2"),
+    "text that is none": (ColumnsMessage("r", 0, (b"a",), ("b",), ONE), "must hold text"),  # type: ignore[arg-type]
     "half a character": (Failure("r", 0, "E", "\ud800"), "half a character"),
     "a boolean": (Ready("r", 0, True), "must be an integer"),
     "a negative number": (Ready("r", 0, -1), "must be from 0 to"),
@@ -179,6 +180,7 @@ ODD = {
         "r", 0, np.zeros((0, 0)), np.zeros((2, 0)), u32(1), u32(0), np.ones(1), np.zeros(2), 1.0),
     "moments of other columns": Gram(
         "r", 0, np.zeros((0, 0)), np.zeros((2, 0)), u32(0), u32(2), np.ones(1), np.zeros(2), 1.0),
+    "columns of no query": ColumnsMessage("r", 0, ("a", "b"), ("c", "d"), u32(1)),
     "classes without places": Write(*PLACE, np.zeros(2), ("x",), "", np.ones((2, 1)), 0),
     "a place beyond the classes": Write(*PLACE, u32(0, 1), ("x",), "", np.ones((2, 1)), 0),
     "text that is no UTF-8": Identifiers("r", 0, (pa.array([b"\xff"]).view(pa.string()),)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import duckdb
 import pytest
@@ -129,6 +129,9 @@ class DatabaseCatalog:
         except duckdb.Error as error:
             raise PartyError(client.party, str(error)) from error
         return tuple(Column(row[0], row[1]) for row in rows)
+
+    def describe_each(self, selects: Iterable[tuple[Client, str]]) -> None:
+        """Ask nothing: `describe` takes no exchange."""
 
 
 def database(*scripts: str) -> duckdb.DuckDBPyConnection:

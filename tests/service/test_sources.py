@@ -89,7 +89,7 @@ def ask(host: Host, message: ms.Message, analyst: str = "acme") -> ms.Message:
 
 
 def described(host: Host, select: str) -> tuple[str, ...]:
-    reply = ask(host, ms.Describe("", -1, select))
+    reply = ask(host, ms.Describe("", -1, (select,)))
     assert isinstance(reply, ms.Columns), reply
     return reply.names
 
@@ -103,7 +103,7 @@ def test_granted_tables_are_as_ever(folder: Path) -> None:
         assert described(host, "SELECT age, ill FROM patients") == ("age", "ill")
         assert described(host, "SELECT pid FROM crm.visits") == ("pid",)
         for hidden in ("SELECT bmi FROM patients", "SELECT pid FROM visits"):
-            reply = ask(host, ms.Describe("", -1, hidden))
+            reply = ask(host, ms.Describe("", -1, (hidden,)))
             assert isinstance(reply, ms.Failure)
             assert "granted" in reply.text
 
@@ -139,7 +139,7 @@ def test_a_coordinator_reads_no_other_file(folder: Path, attack: str) -> None:
     with serving(folder) as host:
         before = sorted(path for path in folder.rglob("*") if ".wal" not in path.name)
         told = specifications_to_json((SLOT,)), (select,)
-        for message in (ms.Describe("", -1, select), ms.Prepare("r", -1, *told)):
+        for message in (ms.Describe("", -1, (select,)), ms.Prepare("r", -1, *told)):
             reply = ask(host, message)
             assert isinstance(reply, ms.Failure), reply
             for hidden in ("hidden\n", "plain", "it's", "organisation"):
@@ -152,7 +152,7 @@ def test_what_lies_in_an_allowed_folder_is_read_by_views_alone(folder: Path) -> 
     (folder / "data/other.csv").write_text("it\nhidden\n")
     owned(folder, OWNED)
     with serving(folder) as host:
-        reply = ask(host, ms.Describe("", -1, f"SELECT it FROM '{folder}/data/other.csv'"))
+        reply = ask(host, ms.Describe("", -1, (f"SELECT it FROM '{folder}/data/other.csv'",)))
         assert isinstance(reply, ms.Failure)
         assert reply.error == "PolicyError"
 
@@ -161,7 +161,7 @@ def test_a_file_that_is_gone_is_told_without_its_name(folder: Path) -> None:
     owned(folder, OWNED)
     with serving(folder) as host:
         (folder / "data/patients.parquet").unlink()
-        reply = ask(host, ms.Describe("", -1, "SELECT age FROM patients"))
+        reply = ask(host, ms.Describe("", -1, ("SELECT age FROM patients",)))
         assert isinstance(reply, ms.Failure)
         assert "IOException" in reply.text
         assert "parquet" not in reply.text
@@ -183,7 +183,7 @@ def test_policies_outlast_the_agent_and_hold_for_its_views(folder: Path) -> None
     assert changed != text
     (folder / "keys/clinic.sql").write_text(changed)
     with serving(folder) as host:
-        reply = ask(host, ms.Describe("", -1, "SELECT age FROM patients"))
+        reply = ask(host, ms.Describe("", -1, ("SELECT age FROM patients",)))
         assert isinstance(reply, ms.Failure)
     owned(folder, OWNED.partition("; ")[2].replace("; ", ";"))
     with serving(folder) as host:

@@ -68,7 +68,7 @@ PLACE: Any = {"names": (), "slots": 0, "written": 3, "classes": (), "type": ""}
 WRONG: dict[str, tuple[type[Message], dict[str, Any], str]] = {
     "a size too few": (ms.Activate, {}, "is planned without its active"),
     "a size too many": (ms.Activate, {"active": ROWS, "rows": ROWS}, "has no rows"),
-    "a text too few": (ms.Describe, {}, "is planned without its select"),
+    "a text too few": (ms.Propose, {}, "is planned without its request"),
     "a text for texts": (ms.Columns, {"names": "a", "types": ()}, "several texts as names"),
     "a size in text": (ms.Activate, {"active": "5"}, "a size active, told is '5'"),
     "an item too few": (
