@@ -112,13 +112,13 @@ def effects_of(
     precision: Precision,
     crossing: Crossing | None = None,
 ) -> tuple[Effect, ...]:
-    """The effect of each feature that `auto` made, with the lines that it stands beside, and then
-    those of pairs, which `encoding` is without."""
+    """The effect of each number and category of `auto`, with the lines that it stands beside, and
+    then those of pairs, which `encoding` is without. Arrays have no curve."""
     known = counts_of(snapshot) > 0
     effects = []
     theta, cells = theta[: encoding.width], theta[encoding.width :]
     for place, feature in enumerate(encoding.features):
-        if not feature.shrunken or feature.fitted:
+        if not feature.shrunken or feature.fitted or feature.kind == "array":
             continue
         if feature.kind == "category":
             points, columns, named = _categories(snapshot, encoding, place, known)

@@ -850,3 +850,20 @@ def test_a_constant_target_has_no_curves() -> None:
             "FROM (SELECT x, y FROM one.t)"
         )
         assert fed.model("m").metrics["rmse"] == pytest.approx(0, abs=1e-9)
+
+
+@pytest.mark.parametrize(("item", "curves"), [("auto", {"x"}), ("auto(v)", set())])
+def test_an_array_stays_as_it_is(item: str, curves: set[str]) -> None:
+    with duckdb.connect() as con, sqlfl.connect(progress=False) as fed:
+        con.execute("""
+            CREATE TABLE t AS SELECT sin(i) AS x, i % 4 + sin(i) AS y,
+              CASE WHEN i % 5 > 0 THEN [i % 4, i % 9]::FLOAT[2] END AS v
+            FROM range(600) AS r(i)
+        """)
+        fed.attach("one", con)
+        fed.sql(
+            f"TRAIN MODEL m USING linear_regression TARGET y TRANSFORM ({item}) "
+            "FROM (SELECT x, v, y FROM one.t)"
+        )
+        assert {"v[1]", "v[2]", "v"} < set(fed.sql("WEIGHTS OF MODEL m").df().feature)
+        assert set(fed.sql("CURVES OF MODEL m").df().feature) == curves
