@@ -46,7 +46,7 @@ _TOKEN = re.compile(
     rf"|(?P<single>[{_SINGLE}](?P<text>[^{_SINGLE}\n]*)[{_SINGLE}])"
     rf"|(?P<double>[{_DOUBLE}](?P<name>[^{_DOUBLE}\n]*)[{_DOUBLE}])"
     rf"|(?P<lone>[{_SINGLE}{_DOUBLE}])"
-    r"|(?P<open>['\"`])"
+    r"|(?P<open>['\"`]|(?<!\w)\$(?:[^\W\d]\w*)?\$)"
     rf"|(?P<blank>[{_BLANKS}])"
     rf"|(?P<hyphen>[{_HYPHENS}])"
     rf"|(?P<dash>[{_DASHES}])"
@@ -201,7 +201,7 @@ def unclosed(text: str) -> tuple[int, str] | None:
     while (match := _TOKEN.search(text, at)) is not None:
         at = match.end()
         if match["open"] is not None:
-            what = "the string" if match["open"] == "'" else "the quoted name"
+            what = "the quoted name" if match["open"] in ('"', "`") else "the string"
             return match.start(), what
         if match["comment"] is not None:
             at = _end_of_comment(text, at)

@@ -212,6 +212,10 @@ _OWNER_LISTS = ("POLICIES", "GRANTS", "REQUESTS", "REQUEST", "BUDGETS", "DISCLOS
 """Lists that an owner's database has, and no federation."""
 _OBJECTS = {"CREATE": "MODEL, JOIN or STUDY", "USE": "STUDY or NO STUDY"}
 _NO_TABLES = "run SQL on a party's own connection; a federation has no tables of its own"
+_FIRST = (
+    "SHOW TABLES lists tables; TRAIN MODEL name USING kind TARGET column FROM (SELECT ...) trains "
+    "a model"
+)
 _SQL = (
     "SELECT",
     "WITH",
@@ -268,7 +272,8 @@ class _Reader(Clauses):
 
     def statement(self) -> Statement:
         if not self.tokens:
-            raise self.fail(f"expected a statement ({', '.join(STATEMENTS)}), got nothing")
+            message = f"expected a statement ({', '.join(STATEMENTS)}), got nothing"
+            raise self.fail(message, hint=_FIRST)
         self.tokens = respelled(self.tokens, self.sql)
         read = self._statement()
         if self.token is not None:
@@ -334,7 +339,8 @@ class _Reader(Clauses):
         if hint is None and first in _SQL:
             hint = _NO_TABLES
         raise self.fail(
-            f"expected a statement ({', '.join(STATEMENTS)}), got {self.got()}", hint=hint
+            f"expected a statement ({', '.join(STATEMENTS)}), got {self.got()}",
+            hint=hint or _FIRST,
         )
 
     def makes_join(self) -> bool:
@@ -351,10 +357,15 @@ class _Reader(Clauses):
         joins = self.word() == "CREATE" and self.makes_join() and ANALYZE not in asked
         if not joins and self.word() not in (REHEARSED if ANALYZE in asked else planned):
             of = "EXPLAIN ANALYZE" if ANALYZE in asked else "EXPLAIN"
-            known = REHEARSED if ANALYZE in asked else planned
+            known = REHEARSED if ANALYZE in asked else (*planned, "CREATE JOIN")
+            hint = NO_ROWS if ANALYZE in asked and self.word() in planned else None
+            if self.word() == "CREATE" and self.makes_join():
+                hint = "EXPLAIN CREATE JOIN shows its plan"
+            elif self.word() in STATEMENTS and self.word() not in planned:
+                hint = f"{self.word()} has no plan: run it without EXPLAIN"
             raise self.fail(
                 f"expected one of {', '.join(known)} after {of}, got {self.got()}",
-                hint=NO_ROWS if ANALYZE in asked and self.word() in planned else None,
+                hint=hint,
             )
         explained = self._statement()
         assert isinstance(

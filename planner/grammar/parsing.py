@@ -74,6 +74,8 @@ class Naming(DuckDBParser):
         if self._next.token_type in self.BRACKETS:
             return self._parse_id_var(any_token=True)  # `t.array[1]` has no ARRAY[1] in it
         field: exp.Expr | None = self._parse_field(any_token=True, anonymous_func=True)
+        if field is None:
+            self.raise_error("Expected A NAME", word)
         if isinstance(field, exp.Null | exp.Boolean):
             return exp.Identifier(this=word.text, quoted=False).update_positions(word)
         return field

@@ -142,7 +142,9 @@ class CatalogTables:
             for candidate in tables:
                 if self.place(client, candidate) == place and _same(candidate.name, written[-1]):
                     return candidate
-        owner = self.owner(client)
+        clients = tuple(self.catalog.clients(client.party))
+        elsewhere = any(_same(t.name, written[-1]) for other in clients for t in self.of(other))
+        owner = self.owner(client) if elsewhere else client.party
         names = [".".join(shortest(candidate)) for candidate in tables]
         governed = self.catalog.governed(client)
         raise plan_error(

@@ -29,6 +29,8 @@ RESULT: Mapping[str, str] = {
     **dict.fromkeys(("to_dicts", "to_pylist", "fetchmany", "fetch"),
                     "result.arrow().to_pylist(), or result.fetchall()"),
     "shape": "len(result) and len(result.columns)",
+    **dict.fromkeys(("predictions", "predicted"), 'result["prediction"]'),
+    **dict.fromkeys(("probabilities", "proba"), "result.columns has their names, one per class"),
     "schema": "result.arrow().schema",
     **dict.fromkeys(("coef_", "summary", "predict", "params"),
                     "fed.model('name') for the model; a result has rows"),
@@ -48,8 +50,29 @@ MODEL: Mapping[str, str] = {
     "classes_": "model.classes",
     "feature_names_in_": "model.features",
     "n_iter_": "model.history",
+    **dict.fromkeys(("drop", "delete", "remove"), 'fed.sql("DROP MODEL name")'),
     "describe": 'print(model), or fed.sql("DESCRIBE MODEL name")',
     "loss": "model.metrics",
+}  # fmt: skip
+_ROWS = (
+    "it has no rows: rows stay with their parties, and relation.columns, relation.types and "
+    "relation.check() say what they are"
+)
+RELATION: Mapping[str, str] = {
+    "fit": 'relation.train("name", "kind", target="column")',
+    "score": 'relation.evaluate("name")',
+    **dict.fromkeys(("predict_proba", "transform"), 'relation.predict("name", id="alias.column")'),
+    **dict.fromkeys(("df", "arrow", "pl", "to_pandas", "to_arrow", "to_polars", "fetchall",
+                     "fetchone", "fetch", "execute", "show", "head", "tail", "collect", "values",
+                     "sample", "iloc", "loc", "shape", "limit"), _ROWS),
+    **dict.fromkeys(("describe", "info", "dtypes"), "relation.schema(), or relation.check()"),
+    **dict.fromkeys(("filter", "where", "select", "join", "groupby", "aggregate", "order"),
+                    'write it in the query: fed.query("SELECT ... FROM ... WHERE ...")'),
+    **dict.fromkeys(("inference", "summary"),
+                    "fed.model('name').summary(), or " + _INFERENCE),
+    "importance": 'fed.sql("IMPORTANCE OF MODEL name FROM (SELECT ...)")',
+    "skew": 'fed.sql("SKEW OF MODEL name FROM (SELECT ...)")',
+    "tune": 'fed.sql("TUNE MODEL name USING kind TARGET column WITH (l2 = [0, 1]) FROM (...)")',
 }  # fmt: skip
 FEDERATION: Mapping[str, str] = {
     **dict.fromkeys(("execute", "run", "run_sql", "executescript"), "fed.sql(text)"),
@@ -65,6 +88,7 @@ FEDERATION: Mapping[str, str] = {
                     "a table of a party: con = duckdb.connect(); con.execute('CREATE TABLE ...'); "
                     "fed.attach('party', con)"),
     **dict.fromkeys(("add_party", "connect", "add", "join"), "fed.attach('party', connection)"),
+    **dict.fromkeys(("commit", "rollback", "begin"), "each statement is done, or undone, at once"),
 }  # fmt: skip
 CONNECT = 'fed = sqlfl.connect(); fed.attach("party", connection), for each party'
 ATTACH = (

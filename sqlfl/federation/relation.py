@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import pyarrow as pa
 
 from sqlfl.base import sanitize
 from sqlfl.base.errors import Error
+from sqlfl.base.foreign_names import RELATION, no_attribute
 from sqlfl.base.result import Result, facts_to_html
 from sqlfl.contract.schema import Column
 from sqlfl.planner.explain.document import ExplainedPlan
@@ -46,8 +47,12 @@ class Relation:
     join: str = ""
     """The join that lasts whose rows its statements use; empty without one."""
 
-    # -- contents
-    # -------------------------------------------------------------------------------------
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise no_attribute(self, name, RELATION, dir(type(self)))
+
+    # -- contents ----------------------------------------------------------------------------------
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -238,6 +243,11 @@ class Relation:
         return f"{' '.join(words)}\nFROM (\n{self.sql}\n)"
 
     def _identifiers(self, given: str | Sequence[str]) -> tuple[str, ...]:
+        if not isinstance(given, str | Sequence):
+            raise Error(
+                f"id must be a column or a list of columns, got {type(given).__name__}",
+                hint='id="alias.column"',
+            )
         identifiers = []
         for text in [given] if isinstance(given, str) else given:
             least = 1 if self._table else 2
@@ -248,13 +258,21 @@ class Relation:
 
 def _name(text: object, label: str = "the name of the model") -> str:
     if not isinstance(text, str):
-        raise Error(f"{label} must be text, got {type(text).__name__}")
+        raise Error(
+            f"{label} must be text, got {type(text).__name__}",
+            hint="give model.name" if isinstance(text, Model) else None,
+        )
     if not text:
         raise Error(f"{label} is empty")
     return written(text)
 
 
 def _clause(word: str, options: Mapping[str, Any] | None) -> tuple[str, ...]:
+    if options is not None and not isinstance(options, Mapping):
+        raise Error(
+            f"privacy must be a dict of options, got {type(options).__name__}",
+            hint="privacy={'label_epsilon': 2}",
+        )
     if not options:
         return () if options is None or word == "WITH" else (f"{word} ()",)
     values = (

@@ -215,6 +215,11 @@ class Federation(StatementsApi):
             check_name(at, "at")
         if analyst is not None and not isinstance(analyst, str):
             raise Error(f"analyst must be a name, got {type(analyst).__name__}")
+        if not (progress is None or isinstance(progress, int) or callable(progress)):
+            raise Error(
+                f"progress must be True, False, None or a function, got {type(progress).__name__}",
+                hint="progress=False shows none",
+            )
         carrier = factory_of(transport)
         self._executor = executor_of(executor)
         self._own_executor = isinstance(executor, str)
@@ -459,7 +464,11 @@ class Federation(StatementsApi):
                     return opened(statement, plan_join(statement, catalog, self._at))
         except RecursionError:
             raise Error(TOO_DEEP, hint=FLATTEN) from None
-        raise Error("only CHECK, TRAIN, EVALUATE, PREDICT and CREATE JOIN have a plan to explain")
+        raise Error(
+            "the statement has no plan to explain",
+            hint="statements over a query have: CHECK, TRAIN, TUNE, EVALUATE, PREDICT, METRICS OF "
+            "MODEL and those like it, and CREATE JOIN",
+        )
 
     # -- running ----------------------------------------------------------------------------------
 

@@ -352,6 +352,21 @@ def resolve_check(given: Iterable[G], sql: str) -> tuple[Check, tuple[G, ...]]:
     return Check(**named.values), rest
 
 
+_CALLED = {
+    "alpha": "confidence, which is 1 - alpha,",
+    **dict.fromkeys(("level", "conf_level", "confidence_level"), "confidence"),
+    **dict.fromkeys(("cov_type", "hc0", "hc1", "hc3", "sandwich", "vcov"), "robust"),
+    **dict.fromkeys(("groups", "clusters", "cluster_by", "id", "subject"), "cluster"),
+    **dict.fromkeys(("reference", "ref", "baseline", "contrast"), "base"),
+    **dict.fromkeys(("overdispersion", "scale", "dispersion"), "quasi"),
+    **dict.fromkeys(("n_repeats", "n", "permutations"), "repeats"),
+    **dict.fromkeys(("scoring", "score"), "metric"),
+    **dict.fromkeys(("random_state", "random_seed"), "seed"),
+    **dict.fromkeys(("cutoff", "limit"), "threshold"),
+}
+"""Names in statsmodels, R and scikit-learn -> the option here."""
+
+
 def _split(
     diagnostic: type[Diagnostic], given: Iterable[G], sql: str
 ) -> tuple[WrittenOptions, tuple[G, ...]]:
@@ -361,7 +376,9 @@ def _split(
     for written in given:
         if written.name not in {**entries, **with_options().entries}:
             known = (*entries, *SCORING)
-            hint = meant(written.name, known) or f"the options are {', '.join(known)}"
+            called = _CALLED.get(written.name, "")
+            hint = f"it is called {called} here" if called.partition(",")[0] in entries else None
+            hint = hint or meant(written.name, known) or f"the options are {', '.join(known)}"
             message = f"there is no option {written.name} of {diagnostic.word.upper()}"
             raise error(message, written, sql, hint=hint, name=True)
     named = OptionTable("option", entries, {}).read((o for o in given if o.name in entries), sql)

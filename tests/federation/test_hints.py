@@ -74,9 +74,10 @@ def test_what_is_hinted_at_repeats_no_rows(fed: sqlfl.Federation) -> None:
     fed.explain(f"TRAIN MODEL m USING linear_regression TARGET y FROM ({query})")
 
 
-def test_a_bracket_after_a_dot_is_a_parse_error(fed: sqlfl.Federation) -> None:
-    text = f"TRAIN MODEL m USING linear_regression TARGET y FROM (SELECT u.[1] AS f, y {JOIN})"
-    with pytest.raises(sqlfl.ParseError, match="expected A NAME, got"):
+@pytest.mark.parametrize("after", ["[1]", ", z", "-1", ""])
+def test_only_a_name_follows_a_dot(after: str, fed: sqlfl.Federation) -> None:
+    text = f"TRAIN MODEL m USING linear_regression TARGET y FROM (SELECT y, z, u.{after} {JOIN})"
+    with pytest.raises(sqlfl.ParseError, match="cannot be read"):
         fed.sql(text)
 
 
@@ -98,6 +99,7 @@ def test_a_client_that_lacks_a_table_or_a_column_is_named(database: Open) -> Non
     with federation({"a": [database(LEFT)], "b": [first, second]}) as fed:
         for table, column, said in (
             ("alone", "z", "client 1 of party b has no table alone"),
+            ("nowhere", "z", "b has no table nowhere"),
             ("u", "z", "column z of u is not there at client 1 of party b"),
             ("u", "u.zz", "column zz of u is not there at client 0 of party b"),
         ):
@@ -200,6 +202,11 @@ def test_attributes_of_other_libraries(fed: sqlfl.Federation) -> None:
         (result, "fetch_all", "did you mean fetchall"),
         (fed, "execute", r"fed\.sql\(text\)"),
         (fed, "predict", "PREDICT MODEL"),
+        (fed, "commit", "each statement is done"),
+        (result, "predictions", r'result\["prediction"\]'),
+        (fed.table("a.t"), "to_pandas", "rows stay with their parties"),
+        (fed.table("a.t"), "fit", r"relation\.train"),
+        (fed.table("a.t"), "evaluat", "did you mean evaluate"),
     ):
         with pytest.raises(AttributeError, match=f"no attribute '{name}'\nhint: .*{hint}"):
             getattr(owner, name)
@@ -213,7 +220,29 @@ def test_attributes_of_models_of_other_libraries() -> None:
         fed.sql("TRAIN MODEL m USING linear_regression TARGET y FROM (FROM a.t)")
         for name, hint in (
             ("params", "model.coef_"), ("pvalues", "INFERENCE"), ("predict", "PREDICT"),
-            ("fit", "TRAIN"),
+            ("fit", "TRAIN"), ("drop", "DROP MODEL"),
         ):  # fmt: skip
             with pytest.raises(AttributeError, match=hint):
                 getattr(fed.model("m"), name)
+
+
+@pytest.mark.parametrize(
+    ("options", "hint"),
+    [
+        ({"alpha": 0.05}, "confidence, which is 1 - alpha"),
+        ({"conf_level": 0.9}, "it is called confidence here"),
+        ({"cov_type": "HC1"}, "it is called robust here"),
+        ({"groups": "t"}, "it is called cluster here"),
+        ({"scoring": "auc"}, "the options are robust"),
+    ],
+)
+def test_options_of_inference_in_other_packages(options: dict[str, object], hint: str) -> None:
+    with in_memory() as con, sqlfl.connect(progress=False) as fed:
+        con.execute("CREATE TABLE t AS SELECT i AS x, 2.0 * i AS y FROM range(9) r(i)")
+        fed.attach("a", con)
+        model = fed.table("a.t").train("m", "linear_regression", "y")
+        with pytest.raises(sqlfl.OptionError) as caught:
+            model.summary(**options)
+        assert hint in (caught.value.hint or "")
+        with pytest.raises(sqlfl.Error, match=r"hint: give model\.name"):
+            fed.table("a.t").evaluate(model)  # type: ignore[arg-type]

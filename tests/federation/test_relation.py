@@ -249,6 +249,14 @@ MISTAKES: dict[str, tuple[Callable[[sqlfl.Federation, Relation], Any], type[sqlf
     "replace without a place": (lambda _, r: r.predict("k", replace=True), sqlfl.Error, "into"),
     "a model that is not there": (lambda _, r: r.evaluate("k"), sqlfl.ModelError, "no model k"),
     "a probability beyond": (lambda _, r: r.confusion("k", at=2), sqlfl.ParseError, "from 0 to 1"),
+    "a truth for privacy": (
+        lambda _, r: r.train("m", "linear_regression", "load", privacy=True), sqlfl.Error,
+        r"must be a dict of options, got bool\nhint: privacy=\{'label_epsilon'"),
+    "a number for an identifier": (lambda _, r: r.predict("k", id=7), sqlfl.Error,
+                                   "id must be a column or a list of columns, got int"),
+    "a clause for an option": (
+        lambda _, r: r.train("m", "linear_regression", "load", transform="log1p(load)"),
+        sqlfl.OptionError, r"TRANSFORM \(function\(column\), ...\) is a clause"),
     "no privacy": (lambda _, r: r.train("m", "linear_regression", "load", privacy={}),
                    sqlfl.ParseError, "name of an option"),
 }  # fmt: skip
