@@ -58,6 +58,8 @@ class Copies:
 
     def __or__(self, other: Copies) -> Copies:
         """Return bounds that hold for either."""
+        if self is other:
+            return self
         size = max(len(self.counts), len(other.counts))
         counts = np.maximum(self._first(size), other._first(size))
         return Copies(counts, max(self.rest, other.rest))

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import TypeVar
 
 import duckdb
@@ -41,12 +41,10 @@ from sqlfl.contract.schema import (
 from sqlfl.contract.study import TRAIN, ApprovedStudy, study_from_json
 from sqlfl.governance.accounting import Accounting, reserved
 from sqlfl.governance.approvals import Approvals, Filed
-from sqlfl.governance.copies import copies
 from sqlfl.governance.differencing import Differencing
 from sqlfl.governance.fragments import Fragments
 from sqlfl.governance.ledger import Asking, Drawn, Ledger
 from sqlfl.governance.message_log import Keeping, Sent
-from sqlfl.governance.mixtures import mixes_few
 from sqlfl.governance.models import Models
 from sqlfl.governance.modes import allowances, mode_refusals
 from sqlfl.governance.open_runs import OpenRuns
@@ -690,14 +688,18 @@ class Guard:
         check sums and means that stand in many rows.
         """
         start = 0
-        with self._cursor() as cursor:
-            if request.join and self._joins is not None:
-                cursor = self._joins.cursor(request.join)  # sees tables as they were
+        with ExitStack() as stack:
+
+            @cache
+            def cursor() -> sql.Connection:
+                if request.join and self._joins is not None:
+                    return self._joins.cursor(request.join)  # sees tables as they were
+                return stack.enter_context(self._cursor())
+
             for item in specifications_from_json(request.specification):
                 texts = request.fragments[start : start + len(item.fragments)]
                 start += len(item.fragments)
-                run.count_copies(item.slot, texts, partial(copies, cursor))
-                run.check_mixtures(item.slot, texts, partial(mixes_few, cursor))
+                run.count(item.slot, texts, cursor)
 
     @contextmanager
     def _catalog_and_records(self) -> Iterator[tuple[sql.Connection, sql.Connection]]:

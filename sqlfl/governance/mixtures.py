@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from itertools import combinations
 from typing import Any, TypeAlias
 
 import duckdb
 
-from sqlfl.governance.canonical import nodes
+from sqlfl.governance.canonical import nodes, placeless_text
 from sqlfl.governance.copies import NUMBER, node_of, numbered, sources_of, text_of, uncounted
 from sqlfl.udfs import sql
 
@@ -22,8 +23,8 @@ CONTENT = "SELECT bit_xor(CASE WHEN x IS NOT NULL THEN hash($numbers) END)"
 
 def mixes_few(con: sql.Connection, text: str, least: int) -> bool:
     """Return whether at least `least` rows of a SELECT in the text have a sum or a mean of the same
-    values, which are some, but fewer than `least`. Raise PolicyError for a form in which that
-    cannot be counted.
+    values, which are some, but fewer than `least`; or two of the same column, whose rows are so few
+    apart. Raise PolicyError for a form in which that cannot be counted.
     """
     counts = _MixtureCounter(con, least)
     try:
@@ -37,12 +38,45 @@ class _MixtureCounter:
         self._con, self._least = con, least
 
     def few(self, node: Node, common: Sequence[Node]) -> bool:
-        return self._in_windows(node, common) or self._in_subqueries(node)
+        tree: Node = json.loads(json.dumps(node)) | {"modifiers": [], "qualify": None}
+        tree["cte_map"] = {"map": [*common]}
+        totals = list(self._totals(tree))
+        windows = {
+            placeless_text(window | {"function_name": "", "qualified_name": None}): window
+            for window in nodes(tree["select_list"])
+            if _is_mixed(window, "WINDOW_AGGREGATE")
+        }
+        return self._in_subqueries(tree, totals) or self._in_windows(
+            tree, [*windows.values()], [count for count, _ in totals]
+        )
 
-    def _in_windows(self, node: Node, common: Sequence[Node]) -> bool:
-        tree: Node = json.loads(json.dumps(node))
-        items = [item for item in nodes(tree["select_list"]) if _is_mixed(item, "WINDOW_AGGREGATE")]
-        if not items:
+    def _totals(self, tree: Node) -> Iterator[tuple[int, int]]:
+        """Yield, for each subquery with a sum or a mean of a table's column, the number of its
+        values and that of the table's rows.
+        """
+        for item in nodes(tree["select_list"]):
+            if item.get("class") != "SUBQUERY" or item.get("subquery_type") != "SCALAR":
+                continue
+            inner = item["subquery"]["node"]
+            calls = inner.get("select_list") or []
+            if len(calls) != 1 or not _is_mixed(calls[0], "FUNCTION"):
+                continue
+            (every,) = node_of(self._con, "SELECT count(*)")["select_list"]
+            counted = {"select_list": [_called("count", calls[0]), every], "modifiers": []}
+            yield self._con.execute(text_of(self._con, inner | counted)).fetchall()[0]
+
+    def _in_subqueries(self, tree: Node, totals: Sequence[tuple[int, int]]) -> bool:
+        if any(0 < values < self._least for values, _ in totals):
+            return True
+        if not totals or tree["group_expressions"]:
+            return False
+        counting = tree | {"select_list": node_of(self._con, "SELECT 1")["select_list"]}
+        text = f"SELECT count(*) FROM ({text_of(self._con, counting)}) AS rows_"
+        ((rows,),) = self._con.execute(text).fetchall()
+        return any(0 < of_table - rows < self._least for _, of_table in totals)
+
+    def _in_windows(self, tree: Node, windows: Sequence[Node], totals: Sequence[int]) -> bool:
+        if not windows:
             return False
         if tree["group_expressions"]:
             raise uncounted()
@@ -50,63 +84,69 @@ class _MixtureCounter:
         for place, leaf in enumerate(list(sources_of(tree["from_table"]))):
             number = f"{NUMBER}{place}"
             numbers.append([numbered(self._con, leaf, number), number])
-        chosen = [one for item in items for one in self._counted(item, numbers)]
-        for place, one in enumerate(chosen):
-            one["alias"] = f"sqlfl_{place}"
-        tree |= {"select_list": chosen, "modifiers": [], "qualify": None}
-        tree["cte_map"] = {"map": [*common]}
-        columns = [f"rows_.sqlfl_{place}" for place in range(len(chosen))]
+        chosen: list[Node] = []
+        sizes, contents = [], []  # of sets of rows whose values a row has
+        for place, window in enumerate(windows):
+            chosen += [_called("count", window), self._content(window, numbers)]
+            sizes.append(f"n{place}")
+            contents.append(f"c{place}")
+            sizes += [f"{total} - n{place}" for total in totals]
+            contents += [f"c{place}" for _ in totals]
+        names = [f"{kind}{place}" for place in range(len(windows)) for kind in "nc"]
+        for (i, first), (j, second) in combinations(enumerate(windows), 2):
+            if placeless_text(_argument(first)) != placeless_text(_argument(second)):
+                continue
+            contents.append(f"xor(coalesce(c{i}, 0), coalesce(c{j}, 0))")
+            sizes.append(f"abs(n{i} - n{j})")
+            if _is_whole(first) and _is_whole(second):
+                parts = [*first["partitions"], *second["partitions"]]
+                chosen.append(_called("count", first) | {"partitions": parts})
+                names.append(f"b{i}_{j}")
+                sizes[-1] = f"n{i} + n{j} - 2 * b{i}_{j}"
+        for name, one in zip(names, chosen, strict=True):
+            one["alias"] = name
+        tree = tree | {"select_list": chosen}
         query = f"""SELECT 1 FROM (
-              SELECT unnest(range({len(items)})) AS item, unnest([{", ".join(columns[::2])}]) AS n,
-                unnest([{", ".join(columns[1::2])}]) AS content
+              SELECT unnest(range({len(sizes)})) AS item, unnest([{", ".join(sizes)}]) AS size,
+                unnest([{", ".join(contents)}]) AS content
               FROM ({text_of(self._con, tree)}) AS rows_
-            ) AS mixed WHERE n BETWEEN 1 AND {self._least - 1}
+            ) AS mixed WHERE size BETWEEN 1 AND {self._least - 1}
             GROUP BY item, content HAVING count(*) >= {self._least} LIMIT 1"""
         return bool(self._con.execute(query).fetchall())
 
-    def _counted(self, window: Node, numbers: list[list[str]]) -> Iterator[Node]:
-        """Yield the number of values that a window sees, and a number that follows from which rows
-        these are of.
-        """
-        yield {**window, "function_name": "count", **_named("count", window)}
+    def _content(self, window: Node, numbers: list[list[str]]) -> Node:
+        """Return a number that follows from which rows those are whose values a window has."""
         listed = ", ".join(f"a.b{place}" for place in range(len(numbers)))
-        text = CONTENT.replace("$numbers", listed)
-        (made,) = node_of(self._con, text)["select_list"]
+        (made,) = node_of(self._con, CONTENT.replace("$numbers", listed))["select_list"]
         references = [ref for ref in nodes(made) if ref.get("class") == "COLUMN_REF"]
-        argument = window["arguments"][0]["expression"]
         for reference in references:
             names = reference["column_names"]
             if names == ["x"]:
                 reference.clear()
-                reference |= argument
+                reference |= _argument(window)
             else:
                 reference["column_names"] = numbers[int(names[-1][1:])]
-        arguments = {"arguments": made["arguments"]}
-        yield {**window, "function_name": "bit_xor", **arguments, **_named("bit_xor", window)}
+        return _called("bit_xor", window) | {"arguments": made["arguments"]}
 
-    def _in_subqueries(self, node: Node) -> bool:
-        for item in nodes(node["select_list"]):
-            if item.get("class") != "SUBQUERY" or item.get("subquery_type") != "SCALAR":
-                continue
-            inner = item["subquery"]["node"]
-            calls = inner.get("select_list") or []
-            if len(calls) != 1 or not _is_mixed(calls[0], "FUNCTION"):
-                continue
-            counted = {**calls[0], "function_name": "count", **_named("count", calls[0])}
-            tree = {**inner, "select_list": [counted], "modifiers": []}
-            ((count,),) = self._con.execute(text_of(self._con, tree)).fetchall()
-            if 0 < count < self._least:
-                return True
-        return False
+
+def _argument(call: Node) -> Node:
+    argument: Node = call["arguments"][0]["expression"]
+    return argument
+
+
+def _is_whole(window: Node) -> bool:
+    """Return whether a window has all rows of its part."""
+    return not window["orders"] and str(window["start"]).startswith("UNBOUNDED")
 
 
 def _is_mixed(item: Node, type_: str) -> bool:
     return item.get("type") == type_ and bool(item.get("arguments"))
 
 
-def _named(name: str, call: Node) -> Node:
-    """Return the qualified name of a call, where it has one."""
-    return {"qualified_name": {"path": [name]}} if call.get("qualified_name") else {}
+def _called(name: str, call: Node) -> Node:
+    """Return the call of another function with the same arguments, over the same rows."""
+    named = {"qualified_name": {"path": [name]}} if call.get("qualified_name") else {}
+    return call | {"function_name": name} | named
 
 
 def _selects(value: object, common: Sequence[Node]) -> Iterator[tuple[Node, Sequence[Node]]]:

@@ -15,10 +15,11 @@ from sqlfl.base.arrays import Array
 from sqlfl.base.errors import PolicyError
 from sqlfl.contract.request import Request, checkpoint_of
 from sqlfl.contract.schema import SlotSpecification
-from sqlfl.governance.copies import ONCE, Copies
+from sqlfl.governance.copies import ONCE, Copies, copies
 from sqlfl.governance.differencing import JOINED, SLACK, TAKEN, Differencing, MarkedRows
 from sqlfl.governance.ledger import FEATURES, LABELS
 from sqlfl.governance.masked import in_clear
+from sqlfl.governance.mixtures import mixes_few
 from sqlfl.governance.policy_evaluation import has, refusal
 from sqlfl.governance.scopes import Table
 from sqlfl.messages.disclosed import ROUNDS
@@ -33,7 +34,8 @@ GrantsOfTables: TypeAlias = "Mapping[Table, frozenset[int]]"
 NUMBER = 8
 """Bytes of a number."""
 MIXED = (
-    "leave the window or the subquery out: its column has few values, in all or in one part of them"
+    "few rows have a value in the column of a window or a subquery, or two of these are of rows "
+    "that are few apart: leave one out"
 )
 BEFORE = (ms.SendKeys, ms.Activate)
 """Requests that may come before a slot's active rows are known."""
@@ -207,26 +209,19 @@ class GovernedRun:
         """Take the rows of these slots as those of earlier runs over its join."""
         self._kept = frozenset(slots)
 
-    def count_copies(self, slot: int, texts: Sequence[str], count: Callable[[str], Copies]) -> None:
+    def count(self, slot: int, texts: Sequence[str], cursor: Callable[[], Connection]) -> None:
         """Note how many rows of the slot stem from each row of a table, by the texts of its
-        fragments.
+        fragments. Raise PolicyError if many rows would have a sum or a mean of few values.
         """
-        parts = self.parts[slot]
+        parts, least = self.parts[slot], self.rules[slot].min_cell
         of_table: dict[Table, Copies] = {}
         for place, (text, tables) in enumerate(zip(texts, parts.reads, strict=True)):
-            part = count(text) if place in parts.copied else ONCE
+            part = copies(cursor(), text) if place in parts.copied else ONCE
             for table in tables:
                 of_table[table] = of_table[table] + part if table in of_table else part
         self._copies[slot] = reduce(Copies.__or__, of_table.values(), ONCE)
-
-    def check_mixtures(
-        self, slot: int, texts: Sequence[str], few: Callable[[str, int], bool]
-    ) -> None:
-        """Raise PolicyError if many rows would have a sum or a mean of few values (`mixes_few`)."""
-        least = self.rules[slot].min_cell
-        if least > 1 and any(
-            few(texts[place], self._least(slot, least)) for place in self.parts[slot].mixing
-        ):
+        fewest = self._least(slot, least)
+        if least > 1 and any(mixes_few(cursor(), texts[place], fewest) for place in parts.mixing):
             said = f"min_cell = {least}, and many rows would have a sum or a mean of few values"
             raise refusal(said + self._of_copies(slot), hint=MIXED)
 

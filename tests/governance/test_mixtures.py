@@ -66,6 +66,25 @@ def clinic() -> Iterator[duckdb.DuckDBPyConnection]:
         ("SELECT (SELECT avg(every) FROM p AS q) FROM p", False),
         ("SELECT (SELECT count(*) FROM p AS q WHERE q.pid = p.pid) FROM p", False),
         ("SELECT avg(rare) OVER () FROM p WHERE pid <> 17", False),  # of nobody
+        # two of the same column, of rows that are few apart
+        ("SELECT sum(every) OVER () - sum(every) OVER (PARTITION BY pid = 17) FROM p", True),
+        ("SELECT avg(every) OVER (), sum(every) OVER (PARTITION BY pid = 17) FROM p", True),
+        ("SELECT avg(every) OVER (PARTITION BY pid = 17) FROM p", False),
+        ("SELECT sum(every) OVER (ORDER BY pid) - sum(every) OVER (PARTITION BY pid = 17 "
+         "ORDER BY pid) FROM p", True),
+        ("SELECT (SELECT sum(every) FROM p AS q) - sum(every) OVER (PARTITION BY pid = 17) FROM p",
+         True),
+        ("SELECT (SELECT sum(every) FROM p AS q) FROM p WHERE pid <> 17", True),
+        ("SELECT (SELECT sum(every) FROM p AS q) FROM p WHERE pid > 17", False),
+        ("SELECT avg(every) OVER (PARTITION BY site) - avg(every) OVER () FROM p", False),
+        ("SELECT avg(every) OVER (PARTITION BY pid) - avg(every) OVER () FROM p", False),
+        ("SELECT avg(every) OVER (PARTITION BY site), avg(every) OVER (PARTITION BY pid % 3) "
+         "FROM p",
+         False),
+        ("SELECT avg(every) OVER (PARTITION BY site), avg(every) OVER (PARTITION BY "
+         "CASE WHEN pid = 17 THEN 9 ELSE site END) FROM p", True),
+        ("SELECT every - avg(every) OVER (ORDER BY pid ROWS 2 PRECEDING), "
+         "avg(every) OVER (ORDER BY pid ROWS 6 PRECEDING) FROM p", False),
     ],
 )  # fmt: skip
 def test_few_values_in_many_rows(clinic: duckdb.DuckDBPyConnection, text: str, few: bool) -> None:
