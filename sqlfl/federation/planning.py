@@ -155,7 +155,7 @@ def plan_training(
     check_mentioned(ucq, statement)
     check_fitted(ucq, transforms, privacy, options, statement.sql)
     check_stragglers(ucq, statement, options)
-    for candidate in [options] if tuning is None else [c.options for c in tuning.candidates]:
+    for candidate in candidates:
         check_offset(statement, candidate)
     noising = None
     if privacy is not None:

@@ -46,7 +46,7 @@ from sqlfl.udfs.blocks.warm_start import carry_block
 from sqlfl.udfs.connection import files
 from sqlfl.udfs.describe import ListingCache, describe
 from sqlfl.udfs.encoding.features import Encoding
-from sqlfl.udfs.encoding.skew import skew
+from sqlfl.udfs.encoding.profiles import skew
 from sqlfl.udfs.encoding.transforming import raw
 from sqlfl.udfs.labels.label_secret import Holders, LabelSecret
 from sqlfl.udfs.numbering import keys
