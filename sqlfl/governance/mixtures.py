@@ -24,7 +24,8 @@ CONTENT = "SELECT bit_xor(CASE WHEN x IS NOT NULL THEN hash($numbers) END)"
 def mixes_few(con: sql.Connection, text: str, least: int) -> bool:
     """Return whether at least `least` rows of a SELECT in the text have a sum or a mean of the same
     values, which are some, but fewer than `least`; or two of the same column, whose rows are so few
-    apart. Raise PolicyError for a form in which that cannot be counted.
+    apart. Where there are `least` such sets of values, as of the visits of many patients, each is
+    one of many. Raise PolicyError for a form in which that cannot be counted.
     """
     counts = _MixtureCounter(con, least)
     try:
@@ -106,12 +107,16 @@ class _MixtureCounter:
         for name, one in zip(names, chosen, strict=True):
             one["alias"] = name
         tree = tree | {"select_list": chosen}
+        # each of these sets of few values is a source; their effective number is (Σ k)² / Σ k²
         query = f"""SELECT 1 FROM (
-              SELECT unnest(range({len(sizes)})) AS item, unnest([{", ".join(sizes)}]) AS size,
-                unnest([{", ".join(contents)}]) AS content
-              FROM ({text_of(self._con, tree)}) AS rows_
-            ) AS mixed WHERE size BETWEEN 1 AND {self._least - 1}
-            GROUP BY item, content HAVING count(*) >= {self._least} LIMIT 1"""
+              SELECT item, CAST(count(*) AS DOUBLE) AS k FROM (
+                SELECT unnest(range({len(sizes)})) AS item, unnest([{", ".join(sizes)}]) AS size,
+                  unnest([{", ".join(contents)}]) AS content
+                FROM ({text_of(self._con, tree)}) AS rows_
+              ) AS mixed WHERE size BETWEEN 1 AND {self._least - 1} GROUP BY item, content
+            ) AS few GROUP BY item
+            HAVING max(k) >= {self._least} AND sum(k) * sum(k) < {self._least} * sum(k * k)
+            LIMIT 1"""
         return bool(self._con.execute(query).fetchall())
 
     def _content(self, window: Node, numbers: list[list[str]]) -> Node:

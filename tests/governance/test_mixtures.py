@@ -18,6 +18,8 @@ MADE = """CREATE TABLE p AS SELECT i AS pid, i % 4 AS site, 1.0 * i AS every,
     CASE WHEN i = 17 THEN 123.5 END AS rare, CASE WHEN i % 4 <> 1 OR i = 17 THEN i END AS part,
     CASE WHEN i % 10 = 0 THEN i END AS tenth
     FROM range(60) AS r(i);
+  CREATE TABLE six AS SELECT i // 6 AS who, i % 6 AS visit,
+    CASE WHEN i % 6 = 0 THEN i END AS lab FROM range(60) AS r(i);
   CREATE TABLE v AS SELECT CASE WHEN i = 0 THEN 17 ELSE 1000 + i END AS pid, 7.0 + i AS cost
     FROM range(60) AS r(i)"""
 LEFT = "FROM p LEFT JOIN v ON p.pid = v.pid"
@@ -66,6 +68,11 @@ def clinic() -> Iterator[duckdb.DuckDBPyConnection]:
         ("SELECT (SELECT avg(every) FROM p AS q) FROM p", False),
         ("SELECT (SELECT count(*) FROM p AS q WHERE q.pid = p.pid) FROM p", False),
         ("SELECT avg(rare) OVER () FROM p WHERE pid <> 17", False),  # of nobody
+        # of the one value that each of many patients has in some of six visits
+        ("SELECT avg(lab) OVER (PARTITION BY who) FROM six", False),
+        ("SELECT avg(lab) OVER (PARTITION BY who % 2) FROM six WHERE who < 2", True),
+        ("SELECT avg(lab) OVER (PARTITION BY CASE WHEN who > 5 THEN who END) FROM six "
+         "WHERE who > 5 OR visit > 0 OR who = 0", True),
         # two of the same column, of rows that are few apart
         ("SELECT sum(every) OVER () - sum(every) OVER (PARTITION BY pid = 17) FROM p", True),
         ("SELECT avg(every) OVER (), sum(every) OVER (PARTITION BY pid = 17) FROM p", True),
