@@ -141,7 +141,8 @@ def _argument(call: Node) -> Node:
 
 def _is_whole(window: Node) -> bool:
     """Return whether a window has all rows of its part."""
-    return not window["orders"] and str(window["start"]).startswith("UNBOUNDED")
+    frame = window["start"], window["end"]
+    return not window["orders"] and not any(str(end).endswith("_ROWS") for end in frame)
 
 
 def _is_mixed(item: Node, type_: str) -> bool:

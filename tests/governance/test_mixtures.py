@@ -81,6 +81,8 @@ def clinic() -> Iterator[duckdb.DuckDBPyConnection]:
          "ORDER BY pid) FROM p", True),
         ("SELECT (SELECT sum(every) FROM p AS q) - sum(every) OVER (PARTITION BY pid = 17) FROM p",
          True),
+        ("SELECT sum(every) OVER (ROWS UNBOUNDED PRECEDING), sum(every) OVER (PARTITION BY "
+         "pid = 17 ROWS UNBOUNDED PRECEDING) FROM p", True),
         ("SELECT (SELECT sum(every) FROM p AS q) FROM p WHERE pid <> 17", True),
         ("SELECT (SELECT sum(every) FROM p AS q) FROM p WHERE pid > 17", False),
         ("SELECT avg(every) OVER (PARTITION BY site) - avg(every) OVER () FROM p", False),
