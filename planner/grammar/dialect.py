@@ -482,7 +482,7 @@ class _Reader(Clauses):
         near = nearest(got, _TRAIN_CLAUSES) if got else None
         raise self.fail(
             f"expected {clauses} {where}, got {self.got()}",
-            hint=f"did you mean {near}?" if near else None,
+            hint=f"did you mean {near}?" if near else f"the order of the clauses is {_TRAIN_FORM}",
         )
 
     def _evaluate(self) -> EvaluateModel:
@@ -490,7 +490,7 @@ class _Reader(Clauses):
             "EVALUATE MODEL name [WITH (option = value, ...)] [PRIVACY (option = value, ...)] "
             "FROM ( query )"
         )
-        self.expect("MODEL", "after EVALUATE")
+        self.expect("MODEL", "after EVALUATE", form)
         name = self.name("the name of the model")
         options = self.options("WITH") if self.accept("WITH") else ()
         privacy = self.options("PRIVACY") if self.accept("PRIVACY") else None
@@ -566,7 +566,7 @@ class _Reader(Clauses):
             "PREDICT MODEL name [ID (party.table.column, ...)] [WITH (option = value, ...)] "
             "FROM ( query ) [INTO [OR REPLACE] party.table]"
         )
-        self.expect("MODEL", "after PREDICT")
+        self.expect("MODEL", "after PREDICT", form)
         name = self.name("the name of the model")
         identifiers = self._identifiers(form)
         options = self.options("WITH") if self.accept("WITH") else ()

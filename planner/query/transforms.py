@@ -462,7 +462,7 @@ def _buckets(bounds: Sequence[float]) -> str:
     labels = [f"[{number(low)}, {number(high)})" for low, high in pairwise(bounds)]
     names = [f"< {number(bounds[0])}", *labels, f">= {number(bounds[-1])}"]
     below = zip(bounds, names, strict=False)
-    tests = (f"WHEN x0 < {_double(bound)} THEN '{name}'" for bound, name in below)
+    tests = (f"WHEN CAST(x0 AS DOUBLE) < {_double(bound)} THEN '{name}'" for bound, name in below)
     return f"CASE WHEN {_NUMBER} IS NULL THEN NULL {' '.join(tests)} ELSE '{names[-1]}' END"
 
 

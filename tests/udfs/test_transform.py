@@ -509,7 +509,8 @@ def test_what_a_model_needs_is_asked_for(case: Case) -> None:
 def test_infinite_numbers_are_refused_and_nan_is_null(case: Case) -> None:
     query = PLAIN.replace("f.x", "CASE WHEN f.n = 1 THEN -1 ELSE f.x END AS x")
     fault = refused(case.fed, f"TRANSFORM (log1p(x)) FROM ({query})", Error)
-    assert "column x has infinite values" in str(fault)
+    assert "column x has infinite values after TRANSFORM" in str(fault)
+    assert "log1p has no value of -1 and less" in str(fault)
     told = []
     for missing in ("NULL", "'nan'::DOUBLE"):
         query = PLAIN.replace("f.x", f"CASE WHEN f.n = 1 THEN {missing} ELSE f.x END AS x")
@@ -518,6 +519,14 @@ def test_infinite_numbers_are_refused_and_nan_is_null(case: Case) -> None:
         )
         told.append(predictions(case.fed, transform, query=query)[1])
     np.testing.assert_allclose(np.sort(told[0]), np.sort(told[1]), atol=1e-4)
+
+
+def test_buckets_of_truth_values_are_those_of_numbers(case: Case) -> None:
+    found = []
+    for column in ("f.n > 2", "(f.n > 2)::INTEGER"):
+        query = PLAIN.replace("f.x", f"{column} AS x")
+        found.append(predictions(case.fed, "bucketize(x, [0.5])", query=query)[1])
+    np.testing.assert_allclose(np.sort(found[0]), np.sort(found[1]), atol=1e-6)
 
 
 def test_a_warm_start_takes_over_what_was_fitted(case: Case) -> None:

@@ -379,7 +379,10 @@ def _moments(snapshot: Snapshot) -> tuple[Float, Float, Float, Float]:
             m2[part] = np.maximum(squares[:, 1] - squares[:, 0] ** 2 / present, 0.0)
     if not np.isfinite(m2).all():
         name = _numeric_names(snapshot.specification.features)[int(np.argmin(np.isfinite(m2)))]
-        raise ModelError(f"column {name} has values too large to standardise")
+        raise ModelError(
+            f"column {name} has values too large to standardise",
+            hint="divide it by a power of ten, or turn such values into NULL",
+        )
     return weight, mean, m2, _missing(snapshot)
 
 
@@ -407,11 +410,22 @@ def _first_pass(snapshot: Snapshot, start: int) -> tuple[Float, Float]:
     odd = [columns[number] for number in np.flatnonzero(~np.isfinite(sums))]
     infinite = [p for p in odd if _is_infinite(snapshot, p)]
     if infinite:
-        raise ModelError(
-            f"column {names[infinite[0]]} has infinite values",
+        raise _infinite(snapshot.specification.features, names[infinite[0]])
+    return weight, sums / _divisor(weight)
+
+
+def _infinite(features: Sequence[FeatureSpecification], name: str) -> ModelError:
+    made = next(f.made for f in features if f.name == name)
+    if made is None or made.step is not None:
+        return ModelError(
+            f"column {name} has infinite values",
             hint="filter them out in WHERE, or turn them into NULL",
         )
-    return weight, sums / _divisor(weight)
+    return ModelError(
+        f"column {name} has infinite values after TRANSFORM",
+        hint="log1p has no value of -1 and less: filter such rows out in WHERE, or turn the values "
+        "into NULL",
+    )
 
 
 def _sums(snapshot: Snapshot, columns: range) -> tuple[Float, Float]:
