@@ -43,6 +43,7 @@ class Queries(Selects):
                 (1, self._with),
                 (1, self._unpivoted),
                 (1, self._pivoted),
+                (2, self._merged),
             )
         )
         return kind(parties, outer, depth)
@@ -65,6 +66,26 @@ class Queries(Selects):
         having = self.draws.pick(("", "", " HAVING count(*) > 1"))
         where = self.where(found, 1)
         return f"SELECT {', '.join(items)} FROM {found.text}{where} {way}{having}", tuple(columns)
+
+    def _merged(self, parties: tuple[str, ...], outer: Scope | None, depth: int) -> Query:
+        """Distinct rows, or groups of all columns, of one table: of several databases together."""
+        tables = self.tables(parties)
+        if not tables:
+            return self._grouped(parties, outer, depth)
+        table = self.draws.pick(tables)
+        own = [Column(name, type_, table.party) for name, type_ in table.columns if type_ in KEPT]
+        columns = self.draws.some(own, 1, 3)
+        names = ", ".join(column.name for column in columns)
+        if self.draws.chance(50):
+            self.note("distinct of one table")
+            return f"SELECT DISTINCT {names} FROM {table.text}", tuple(columns)
+        self.note("groups of one table")
+        name = fresh(self.draws, [column.name for column in columns])
+        number = next((c.name for c in own if c.type in (INT, BIG)), None)
+        ways = [("count(*)", BIG), *([(f"max({number})", INT)] if number else [])]
+        value, type_ = self.draws.pick(ways)
+        text = f"SELECT {names}, {value} AS {name} FROM {table.text} GROUP BY ALL"
+        return text, (*columns, Column(name, type_, table.party))
 
     def aggregate(self, place: Place) -> tuple[str, str]:
         self.note("aggregate")

@@ -202,6 +202,11 @@ class Sources(Conditions):
         segment = found.scope  # since the last comma
         for _ in range(count - 1):
             names = (*taken, *(source.alias for source in found.scope.sources))
+            if self.draws.chance(12):
+                reading = self._reading(parties, found, segment, names)
+                if reading is not None:
+                    found, segment = reading
+                    continue
             right = self._operand(parties, names, outer, depth)
             kind = self.draws.weighted(
                 (
@@ -217,6 +222,111 @@ class Sources(Conditions):
             segment = right.scope if kind == "," else self._together(segment, right, joined)
             found = joined
         return found
+
+    def _reading(
+        self, parties: tuple[str, ...], left: From, segment: Scope, taken: tuple[str, ...]
+    ) -> tuple[From, Scope] | None:
+        """Join an item that reads the tables before it, or the nearest row by ASOF. Return what
+        stands since the last comma too; None where no columns fit.
+        """
+        ways = (self._asof, self._asof, self._lateral, self._list)
+        made = self.draws.pick(ways)(parties, left, segment, self.alias(taken))
+        if made is None:
+            return None
+        text, source = made
+        before = () if text.startswith(",") else segment.sources
+        scope = replace(left.scope, sources=(*left.scope.sources, source))
+        joined = replace(left, text=f"{left.text}{text}", scope=scope)
+        return joined, replace(segment, sources=(*before, source))
+
+    def _asof(
+        self, parties: tuple[str, ...], left: From, segment: Scope, alias: str
+    ) -> tuple[str, Source] | None:
+        """The nearest of rows of which no two have one key and one day or number."""
+        days = bool(columns_of(replace(segment, outer=None), DATE, None))
+        times = (DATE,) if days and self.draws.chance(70) else JOINABLE
+        tables = [t for t in self.tables(parties) if self._pairs(t, JOINABLE, times)]
+        ends = [self._end(segment, types, left.scope) for types in (JOINABLE, times)]
+        if not tables or None in ends:
+            return None
+        self.note("nearest by days" if times == (DATE,) else "nearest by numbers")
+        table = self.draws.pick(tables)
+        key, time = self.draws.pick(self._pairs(table, JOINABLE, times))
+        names = ["k", "t", "v"]
+        value = self.draws.pick([c for c, type_ in table.columns if type_ in JOINABLE])
+        way = self.draws.pick((f"max({value})", "count(*)"))
+        side = self.draws.pick(("", "LEFT "))
+        sign, difference = self.draws.pick(
+            (("<=", "{1} - {0}"), ("<", "{1} - {0}"), (">=", "{0} - {1}"), (">", "{0} - {1}"))
+        )
+        on = f"{alias}.k = {ends[0]} AND {alias}.t {sign} {ends[1]}"
+        if self.draws.chance(85):
+            away = difference.format(f"{alias}.t", ends[1])
+            on += f" AND {away} <= {self.draws.pick((0, 1, 2, 5))}"
+        columns = tuple(
+            Column(name, type_, table.party)
+            for name, type_ in zip(names, (INT, times[0], BIG), strict=True)
+        )
+        rows = f"SELECT {key} AS k, {time} AS t, {way} AS v FROM {table.text} GROUP BY ALL"
+        return f" ASOF {side}JOIN ({rows}) AS {alias} ON {on}", Source(alias, columns)
+
+    @staticmethod
+    def _pairs(
+        table: Table, first: tuple[str, ...], second: tuple[str, ...]
+    ) -> list[tuple[str, str]]:
+        """Return two columns of these types, in every way."""
+        return [
+            (a, b)
+            for a, a_type in table.columns
+            for b, b_type in table.columns
+            if a_type in first and b_type in second and a != b
+        ]
+
+    def _lateral(
+        self, parties: tuple[str, ...], left: From, segment: Scope, alias: str
+    ) -> tuple[str, Source] | None:
+        """A subquery of one row for each row of the tables before it."""
+        tables = [t for t in self.tables(parties) if self._pairs(t, JOINABLE, JOINABLE)]
+        end = self._end(segment, JOINABLE, left.scope)
+        if not tables or end is None:
+            return None
+        self.note("lateral row")
+        table = self.draws.pick(tables)
+        key, value = self.draws.pick(self._pairs(table, JOINABLE, JOINABLE))
+        ways = (
+            f"max(w.{value}) AS most, count(*) AS many",
+            f"avg(w.{value}) AS most, count(w.{value}) AS many",
+        )
+        shown, order = self.draws.pick(ways), ""
+        if self.draws.chance(30):
+            shown, order = f"w.{value} AS most, w.{key} AS many", f" ORDER BY w.{value} LIMIT 1"
+        types = (DOUBLE if "avg" in shown else INT, BIG)
+        names = ("most", "many")
+        columns = tuple(
+            Column(name, type_, table.party) for name, type_ in zip(names, types, strict=True)
+        )
+        query = f"(SELECT {shown} FROM {table.text} AS w WHERE w.{key} = {end}{order}) AS {alias}"
+        join = self.draws.pick((" LEFT JOIN LATERAL {} ON true", " CROSS JOIN LATERAL {}"))
+        return join.format(query), Source(alias, columns)
+
+    def _list(
+        self, parties: tuple[str, ...], left: From, segment: Scope, alias: str
+    ) -> tuple[str, Source] | None:
+        """A row for each element of a list of one table."""
+        alone = replace(segment, outer=None)
+        own = [item for type_ in JOINABLE for item in columns_of(alone, type_, None)]
+        own = [item for item in own if item[2].party is not None]
+        if not own:
+            return None
+        self.note("list in from")
+        _, source, column = self.draws.pick(own)
+        name = f"{source.alias}.{column.name}"
+        rows = self.draws.pick(
+            (f"unnest([1, {name}])", f"range(0, {name} % 3)", f"unnest([{name}])")
+        )
+        join = self.draws.pick((", {}", " CROSS JOIN {}"))
+        made = Source(alias, (Column("e", BIG, column.party),))
+        return join.format(f"{rows} AS {alias}(e)"), made
 
     def _operand(
         self, parties: tuple[str, ...], taken: tuple[str, ...], outer: Scope | None, depth: int

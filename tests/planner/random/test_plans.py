@@ -30,7 +30,7 @@ WORLDS = 20 if THOROUGH else 1
 FIRST = SEED % 10_000 * WORLDS
 EACH = WORLD if THOROUGH else 100
 """Statements of a world."""
-SELDOM = {"table macro", "subquery in subquery", "qualify", "by name"}
+SELDOM = {"table macro", "subquery in subquery", "qualify", "by name", "nearest by days"}
 """Kinds of things that not every hundred statements has."""
 
 
@@ -79,6 +79,8 @@ def test_the_statements_have_what_goes_wrong() -> None:
 
 KINDS = """
     aggregate; anti join; asof join; by name; case; column aliases; columns; comma; comment;
+    distinct of one table; groups of one table; lateral row; list in from; nearest by days;
+    nearest by numbers;
     comprehension; condition in on; correlated; cte; derived; distinct; distinct on; exclude;
     field; from first; first of rows; full join; grouped; identifiers; in a union; interaction;
     join; lambda; lateral alias; limit; macro; method; natural; of another party; or in on;
