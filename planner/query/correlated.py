@@ -243,7 +243,31 @@ class CorrelatedAggregates:
                 return None
         except PlanError:
             return None
+        if member.negated or not member.decides:
+            self._refuse_governed(member, clients, state, scope)
         return member.test(lambda node: self._pusher.term(node, scope, self._known).expression)
+
+    def _refuse_governed(
+        self, member: Membership, clients: Sequence[Client], state: State, scope: Scope
+    ) -> None:
+        """Refuse IN that is NULL for some rows, where an owner has made policies: the join would
+        need a computed key, of whether a value is NULL.
+        """
+        reads = {
+            id_
+            for value in member.values
+            for id_ in ids_of(self._pusher.term(value, scope, self._known))
+        }
+        holders = [b.client for r in state.relations if reads & {*r.ids} for b in r.branches]
+        if any(map(self._catalog.governed, (*clients, *holders))):
+            raise plan_error(
+                "IN over another party's table is NULL for a NULL, and a join of policies' tables "
+                "asks for no NULLs",
+                self._sql,
+                member.node,
+                "write EXISTS (SELECT 1 FROM party.table AS u WHERE u.key = t.key), which is true "
+                "or false for each row",
+            )
 
     def _value(self, node: exp.Subquery, state: State, scope: Scope) -> exp.Expr | None:
         """What stands for the subquery; None where it stays as it is."""

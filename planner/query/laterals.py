@@ -189,6 +189,17 @@ class Laterals:
         read = block.reads(term) if inside else ()
         if len(read) != 1 or read[0] in block.optional:
             raise self._refused(item)
+        repeated = block.relations[read[0]]
+        governed = self.sources.tables.catalog.governed
+        if any(governed(branch.client) for branch in repeated.branches):
+            raise plan_error(
+                f"a list in FROM makes several rows of one of {repeated.label}, and its owner's "
+                "policies are about the rows of the table",
+                self.sql,
+                item,
+                "read elements as columns, t.list[1], or list_sum(t.list); or ask its owner for a "
+                "table with a row for each element",
+            )
         call = Term(system_call("unnest", term.expression), span)
         block, (element,) = with_rows(block, read[0], [call], self.sources.fresh)
         return replace(state, relations=block.relations), Term(element, span)

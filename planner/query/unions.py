@@ -179,6 +179,17 @@ def _tables(number: int) -> str:
 def _mismatch(
     draft: Draft, first: DraftBlock, block: DraftBlock, number: int, part: frozenset[int]
 ) -> Exception:
+    for one, other in zip(first.outputs, block.outputs, strict=True):
+        ends = [b.relations[o.relation].label for b, o in ((first, one), (block, other))]
+        if first.span == block.span and ends[0] != ends[1]:
+            return draft.error(
+                f"column {one.name} is of {ends[0]} in some rows of the FULL JOIN and of {ends[1]} "
+                "in others, and a column is one table's",
+                one.term.span or block.span,
+                f"write the column with its table, {first.relations[one.relation].name}."
+                f"{one.name}, which is NULL where that has no row; or leave it out, "
+                f"* EXCLUDE ({one.name})",
+            )
     columns = [*first.outputs, *first.identifiers]
     names = ", ".join(columns[n].name for n in sorted(part))
     columns_come = "column" if len(part) == 1 else "columns"

@@ -173,6 +173,23 @@ def test_others_are_refused(where: str, said: str, catalog: DatabaseCatalog) -> 
     assert caught.value.hint
 
 
+@pytest.mark.parametrize("word", ["", "NOT "])
+def test_in_as_a_column_of_a_governed_table_is_refused_at_its_place(
+    word: str, catalog: DatabaseCatalog
+) -> None:
+    own = _Governed({})
+    own.databases = catalog.databases
+    test = f"p.id {word}IN (SELECT customer FROM shop.orders)"
+    assert plan(catalog, f"SELECT p.age, {test} AS f FROM register.people p")
+    with pytest.raises(PlanError, match="asks for no NULLs") as caught:
+        plan(own, f"SELECT p.age, {test} AS f FROM register.people p")
+    assert caught.value.line
+    assert caught.value.hint is not None
+    assert "write EXISTS (SELECT 1" in caught.value.hint
+    exists = f"{word}EXISTS (SELECT 1 FROM shop.orders u WHERE u.customer = p.id)"
+    assert plan(own, f"SELECT p.age, {exists} AS f FROM register.people p")
+
+
 def test_a_governed_table_is_asked_nothing_of_nulls_that_conditions_leave_out(
     catalog: DatabaseCatalog,
 ) -> None:

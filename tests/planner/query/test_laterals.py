@@ -6,6 +6,7 @@ import duckdb
 import pytest
 
 from sqlfl.base.errors import PlanError
+from sqlfl.contract.schema import Client
 from tests.planner.conftest import DatabaseCatalog
 from tests.planner.query.rows import same_rows
 from tests.planner.query.test_meaning import plan
@@ -89,3 +90,18 @@ def test_a_list_on_the_right_of_a_left_join_is_refused(catalog: DatabaseCatalog)
       ON o.customer = p.id, unnest(o.tags) u(x)"""
     with pytest.raises(PlanError, match="not taken in this form"):
         plan(catalog, query)
+
+
+class _Governed(DatabaseCatalog):
+    def governed(self, client: Client) -> bool:
+        return client.party == "shop"
+
+
+def test_a_list_of_a_governed_table_is_refused_at_its_place(catalog: DatabaseCatalog) -> None:
+    own = _Governed({})
+    own.databases = catalog.databases
+    query = f"SELECT u.x, p.age FROM shop.orders o, unnest(o.tags) u(x) {PEOPLE}"
+    with pytest.raises(PlanError, match="makes several rows of one of") as caught:
+        plan(own, query)
+    assert caught.value.line
+    assert caught.value.hint

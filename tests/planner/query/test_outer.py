@@ -223,6 +223,19 @@ FULL_REFUSED = {
 }
 
 
+@pytest.mark.parametrize("shown", ["person, o.amount, v.cost", "*"])
+def test_the_column_of_using_is_of_no_one_table(shown: str, catalog: DatabaseCatalog) -> None:
+    query = f"""SELECT {shown} FROM (SELECT customer AS person, amount FROM shop.orders) o
+        FULL JOIN north.visits v USING (person)"""
+    with pytest.raises(PlanError, match=r"column person is of o .* in some rows") as caught:
+        plan(catalog, query)
+    assert caught.value.line
+    assert caught.value.hint is not None
+    assert "write the column with its table, o.person" in caught.value.hint
+    named = query.replace(shown, "o.person, o.amount, v.cost", 1)
+    assert len(plan(catalog, named).blocks) == 2
+
+
 @pytest.mark.parametrize("source", FULL_REFUSED.values(), ids=FULL_REFUSED)
 def test_full_joins_that_are_refused(source: str, catalog: DatabaseCatalog) -> None:
     with pytest.raises(PlanError, match="FULL JOIN") as caught:
