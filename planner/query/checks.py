@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from sqlglot import exp
@@ -156,38 +156,7 @@ def check_outputs(draft: Draft) -> Draft:
         seen[name] = output
     if draft.weight_may_lack and draft.weight is not None and draft.weight.lower() not in seen:
         draft = replace(draft, weight=None)
-    special = (
-        ("TARGET", draft.target),
-        ("WEIGHT", draft.weight),
-        (draft.offset_clause, draft.offset),
-    )
-    for clause, given in special:
-        if given is not None and given.lower() not in seen:
-            raise draft.error(
-                f"{clause} {given} is no column of the query",
-                getattr(given, "span", None) or draft.blocks[0].span,
-                nearest(given, (o.name for o in outputs)) or listed(o.name for o in outputs),
-            )
-    names = {given.lower() for _, given in special if given is not None}
-    names |= {UNIT} if draft.unit is not None else set()
-    if draft.offset is not None and draft.offset.lower() in {
-        given.lower() for given in (draft.target, draft.weight) if given is not None
-    }:
-        raise draft.error(
-            f"{draft.offset_clause} {draft.offset} is the target, or the weight",
-            getattr(draft.offset, "span", None) or draft.blocks[0].span,
-            "select the column once more, under another name",
-        )
-    if (
-        draft.target is not None
-        and draft.weight is not None
-        and draft.target.lower() == draft.weight.lower()
-    ):
-        raise draft.error(
-            f"WEIGHT {draft.weight} is the target",
-            getattr(draft.weight, "span", None) or draft.blocks[0].span,
-            "weigh rows by another column",
-        )
+    names = _special_names(draft, seen)
     if len(outputs) == len(names):
         raise draft.error(
             f"the query has no features: it has only {' and '.join(sorted(names - {UNIT}))}"
@@ -199,6 +168,41 @@ def check_outputs(draft: Draft) -> Draft:
             "every other column of the query is a feature; select some",
         )
     return draft
+
+
+def _special_names(draft: Draft, names: Collection[str]) -> set[str]:
+    """Return the names of the columns that are no features, in lower case. Raise PlanError where
+    one is not among `names`, and where two are the same column.
+    """
+    block = draft.blocks[0]
+    special = (
+        ("TARGET", draft.target),
+        ("WEIGHT", draft.weight),
+        (draft.offset_clause, draft.offset),
+    )
+    for clause, given in special:
+        if given is not None and given.lower() not in names:
+            raise draft.error(
+                f"{clause} {given} is no column of the query",
+                getattr(given, "span", None) or block.span,
+                nearest(given, (o.name for o in block.outputs))
+                or listed(o.name for o in block.outputs),
+            )
+    target, weight, offset = (None if given is None else given.lower() for _, given in special)
+    if offset is not None and offset in (target, weight):
+        raise draft.error(
+            f"{draft.offset_clause} {draft.offset} is the target, or the weight",
+            getattr(draft.offset, "span", None) or block.span,
+            "select the column once more, under another name",
+        )
+    if target is not None and target == weight:
+        raise draft.error(
+            f"WEIGHT {draft.weight} is the target",
+            getattr(draft.weight, "span", None) or block.span,
+            "weigh rows by another column",
+        )
+    unit = None if draft.unit is None else UNIT
+    return {name for name in (target, weight, offset, unit) if name is not None}
 
 
 def _with_distinct_names(draft: Draft) -> Draft:
