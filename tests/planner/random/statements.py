@@ -91,7 +91,7 @@ class Statements(Queries):
             return Statement(query, layout, cross=cross, seen=frozenset(self.seen))
         target = self.draws.pick(numbers)
         if self.draws.chance(10):
-            target = target.upper()
+            target = target.replace("ß", "ẞ").upper()  # SS is another name
         others = [name for name in numbers if name.lower() != target.lower()]
         weight = self.draws.pick(others) if others and self.draws.chance(20) else None
         split = self.draws.chance(15)
