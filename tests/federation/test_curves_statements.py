@@ -12,7 +12,9 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 import pytest
+import statsmodels.api as sm
 from scipy.interpolate import BSpline
+from statsmodels.gam.api import BSplines, GLMGam
 
 import sqlfl
 from sqlfl.base.errors import InternalError, ModelError, PlanError
@@ -850,6 +852,40 @@ def test_a_constant_target_has_no_curves() -> None:
             "FROM (SELECT x, y FROM one.t)"
         )
         assert fed.model("m").metrics["rmse"] == pytest.approx(0, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("kind", "family"),
+    [("linear_regression", sm.families.Gaussian()), ("poisson_regression", sm.families.Poisson())],
+)
+def test_a_curve_is_as_good_as_that_of_an_additive_model(
+    kind: str, family: sm.families.Family
+) -> None:
+    """The one of statsmodels that has the least AIC."""
+    rng, rows, gauss = np.random.default_rng(3), 800, kind == "linear_regression"
+    x = rng.uniform(-3.0, 3.0, rows)
+    true = np.sin(2 * x) if gauss else np.sin(2 * x) / 2
+    y = true + rng.normal(size=rows) if gauss else rng.poisson(np.exp(true)).astype(float)
+    with in_memory() as con, sqlfl.connect(progress=False) as fed:
+        con.register("made", pa.table({"i": np.arange(rows), "x": x, "y": y}))
+        con.execute("CREATE TABLE t AS FROM made")
+        fed.attach("one", con)
+        query = "FROM (SELECT x, y FROM one.t)"
+        fed.sql(f"TRAIN MODEL m USING {kind} TARGET y TRANSFORM (auto) {query}")
+        found = fed.sql(f"PREDICT MODEL m ID (one.t.i) {query}").arrow().sort_by("i")
+    ours = family.link(found.column("prediction").to_numpy())
+    smoother = BSplines(x[:, None], df=[12], degree=[3])
+    fits = [
+        GLMGam(y, np.ones((rows, 1)), smoother=smoother, alpha=[alpha], family=family).fit()
+        for alpha in 10.0 ** np.arange(-2, 4)
+    ]
+    theirs = family.link(min(fits, key=lambda fit: fit.aic).fittedvalues)
+
+    def distance(one: np.ndarray, two: np.ndarray) -> float:
+        return float(np.sqrt(np.mean(np.square(one - two))))
+
+    assert distance(ours, true) < 1.2 * distance(theirs, true)
+    assert distance(ours, theirs) < distance(ours, true)
 
 
 @pytest.mark.parametrize(("item", "curves"), [("auto", {"x"}), ("auto(v)", set())])
