@@ -124,6 +124,8 @@ class BatchedCatalog:
                         work.settled.add(number)
                     except _Unanswered as unanswered:
                         selects += unanswered.selects
+                    except LostError:
+                        raise  # it may have asked for one of several that have no answer yet
                     except Error:
                         work.settled.add(number)
         finally:
