@@ -14,8 +14,10 @@ from random import Random
 from typing import Any
 
 import duckdb
+import numpy as np
 
-from sqlfl.base.errors import Error, OptionError, ParseError, PlanError
+from sqlfl.base.errors import Error, ModelError, OptionError, ParseError, PlanError
+from sqlfl.coordinator.join.join_size import SlotCodes, check_single
 from sqlfl.federation.parser_cross_check import confirm, confirm_fragments
 from sqlfl.planner.grammar.dialect import parse
 from sqlfl.planner.grammar.statements import EvaluateModel, Path
@@ -136,6 +138,8 @@ def _checked(world: World, statement: Statement) -> Verdict:
         return Verdict(kind, str(error).splitlines()[0])
     except BrokenContract as error:
         return Verdict("broken contract", str(error))
+    except ModelError as error:
+        return Verdict(REFUSED, str(error))
     verdict = compared(expected, found, ucq)
     if verdict.kind == WRONG and "sample" in statement.seen:
         return verdict if not _may_be(world, statement, found) else Verdict(EQUAL)
@@ -264,6 +268,16 @@ def executed(ucq: Ucq, federated: Federated, labelled: bool) -> Result:
     for row in numbers:
         if None in row:
             raise BrokenContract("a joined row comes from no row of a slot")
+    if single := [slot for slot in ucq.slots if slot.single]:
+        of_slots = {index: snapshot.coded(codes) for index, snapshot in slots.items()}
+        joined_rows = dict(zip(order, np.array(numbers, np.int64).reshape(-1, len(order)).T, strict=True))
+        counts = {
+            index: np.bincount(joined_rows[index], minlength=len(slots[index].rows))
+            for index in order
+        }
+        for slot in single:
+            check_single(ucq, slot, of_slots, counts.__getitem__)
+    for row in numbers:
         values: dict[str, str] = {}
         for index, number in zip(order, row, strict=True):
             values |= slots[index].rows[number]
@@ -326,6 +340,14 @@ class Snapshot:
             self.rows.append({name: typed(value) for name, value in row.items()})
             self.keys.append((fragment.index, keys))
 
+    def coded(self, codes: dict[tuple[int, tuple[object, ...]], int]) -> SlotCodes:
+        """Its rows with their keys as codes, -1 for NULL."""
+        keys = {
+            key: np.array([_code(codes, key, parts[key]) for _, parts in self.keys], np.int64)
+            for key in self.slot.keys
+        }
+        return SlotCodes(np.array([fragment for fragment, _ in self.keys], np.int64), keys)
+
     def load(
         self,
         coordinator: duckdb.DuckDBPyConnection,
@@ -343,15 +365,19 @@ class Snapshot:
             if self.slot.once and blocks and row in seen:
                 continue  # rows with equal keys count as one
             seen.add(row)
-            tags = [
-                "NULL"
-                if None in parts
-                else str(codes.setdefault((key, tuple(map(typed, parts))), len(codes)))
-                for key, parts in keys.items()
-            ]
+            coded = [_code(codes, key, parts) for key, parts in keys.items()]
+            tags = ["NULL" if code < 0 else str(code) for code in coded]
             literals.append(f"({', '.join([str(fragment), str(number), *tags])})")
         if literals:
             coordinator.execute(f"INSERT INTO {table} VALUES {', '.join(literals)}")
+
+
+def _code(
+    codes: dict[tuple[int, tuple[object, ...]], int], key: int, parts: tuple[object, ...]
+) -> int:
+    if None in parts:
+        return -1
+    return codes.setdefault((key, tuple(map(typed, parts))), len(codes))
 
 
 # -- the comparison --------------------------------------------------------------------------------
