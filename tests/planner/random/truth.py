@@ -270,7 +270,8 @@ def executed(ucq: Ucq, federated: Federated, labelled: bool) -> Result:
             raise BrokenContract("a joined row comes from no row of a slot")
     if single := [slot for slot in ucq.slots if slot.single]:
         of_slots = {index: snapshot.coded(codes) for index, snapshot in slots.items()}
-        joined_rows = dict(zip(order, np.array(numbers, np.int64).reshape(-1, len(order)).T, strict=True))
+        columns = np.array(numbers, np.int64).reshape(-1, len(order)).T
+        joined_rows = dict(zip(order, columns, strict=True))
         counts = {
             index: np.bincount(joined_rows[index], minlength=len(slots[index].rows))
             for index in order
