@@ -256,7 +256,8 @@ def _with_identifier(draft: Draft, block: DraftBlock, number: int, path: Path) -
         items = [i for i in block.items if i.name.lower() == path.parts[0].lower()]
         term = items[0].find(path.parts[1]) if len(items) == 1 else None
         if term is None:
-            names = (f"{i.name}.{n}" for i in block.items for n, _ in i.columns)
+            columns = ((i.name, n) for i in block.items for n, _ in i.columns)
+            names = (f"{i}.{n}" for i, n in columns if not n.startswith(RESERVED))
             raise draft.error(
                 f"identifier {name}: FROM has no such column",
                 path.span,
