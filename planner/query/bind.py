@@ -40,7 +40,7 @@ from sqlfl.planner.query.ctes import Cte, Environment, is_unstable, repeated, sp
 from sqlfl.planner.query.dotted_names import chain_of
 from sqlfl.planner.query.draft import Draft
 from sqlfl.planner.query.equalities import conjuncts, equality
-from sqlfl.planner.query.grouped_joins import grouped_join
+from sqlfl.planner.query.grouped_joins import check_inferred, grouped_join
 from sqlfl.planner.query.groups import as_grouped, is_grouped, is_unpivot
 from sqlfl.planner.query.joins import Joiner, State, renamed
 from sqlfl.planner.query.laterals import Laterals, in_turn, is_lateral
@@ -190,11 +190,16 @@ class Binder:
             (read,) = self._item(item, known, None)[0].items
             return frozenset(folded(name) for name, _ in (*read.columns, *read.hidden))
 
-        made = grouped_join(query, columns, lambda item: self.pusher.clients(item, known))
+        def clients(item: exp.Expr) -> tuple[Client, ...]:
+            return self.pusher.clients(item, known)
+
+        made = grouped_join(query, columns, clients, self.sql)
         if made is None:
             return None
         blocks = []
+        draft = Draft(exp.select(), self.sql, self.catalog, None, (), False)
         for block in self.bind(made.select, known):
+            check_inferred(made, block, draft, query.args["group"])
             items = [item for item in block.items if folded(item.name) in made.items]
             grouped = {name for item in items for _, term in item.columns for name in ids_of(term)}
             relations = (

@@ -15,7 +15,7 @@ matches, the factor comes from the virtual rows.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,38 +86,37 @@ def check_single(
     ucq: Ucq, slot: Slot, codes: Mapping[int, SlotCodes], counts: Callable[[int], Array]
 ) -> None:
     """Check a slot whose rows are groups of a GROUP BY over several parties (`Slot.single`).
-    `counts` gives how often each row of a slot is joined. Raise ModelError where a group is joined
-    with several rows, which GROUP BY would count together.
+    `counts` gives how often each row of a slot is joined. Raise ModelError where a group is in
+    several joined rows, which GROUP BY may count together.
 
     Rows without a partner in a LEFT JOIN are groups too, of the keys that they lack one for.
     """
-    joins = [join for join in joins_of(ucq) if join.right == slot.index]
-    joined = counts(slot.index)
     real = codes[slot.index].among([f.index for f in slot.fragments if not f.virtual])
-    several = bool((joined[real] > 1).any())
-    lefts = {join.left for join in joins}
-    if any(slot.index in block.optional for block in ucq.blocks):
-        (left,) = lefts
-        often = counts(left)
-        keys = sorted({join.key for join in joins})
-        groups = np.column_stack([codes[slot.index].keys[key][real] for key in keys])
-        active = np.flatnonzero(often)
-        values = np.column_stack([codes[left].keys[key][active] for key in keys])
-        both, place = np.unique(np.concatenate([groups, values]), axis=0, return_inverse=True)
-        met = np.zeros(len(both), bool)
-        met[place[: len(groups)]] = (groups >= 0).all(axis=1)
-        of_left = place[len(groups) :]
-        lonely = ~met[of_left]
-        totals = np.bincount(of_left[lonely], often[active][lonely], len(both))
-        several |= bool((totals > 1).any())
+    several = bool((counts(slot.index)[real] > 1).any())
+    for members, left in ((dict(b.members), left) for b in ucq.blocks for left in _each(b.lefts)):
+        joins = [join for join in left.on if join.right == slot.index]
+        for outer in {join.left for join in joins}:
+            keys = sorted({join.key for join in joins if join.left == outer})
+            groups, values = (
+                np.column_stack([codes[index].keys[key] for key in keys])
+                for index in (slot.index, outer)
+            )
+            groups = groups[codes[slot.index].among(members[slot.index])]
+            groups = groups[(groups >= 0).all(axis=1)]
+            rows = codes[outer].among(members[outer]) & (counts(outer) > 0)
+            both, place = np.unique(
+                np.concatenate([groups, values[rows]]), axis=0, return_inverse=True
+            )
+            totals = np.bincount(place[len(groups) :], counts(outer)[rows], len(both))
+            totals[place[: len(groups)]] = 0
+            several |= bool((totals > 1).any())
     if several:
-        others = " and ".join(s.name for s in ucq.slots if s.index in lefts) or "another table"
         raise ModelError(
-            f"GROUP BY counts rows of {slot.name} for each group, and several rows of {others} are "
-            "in one group",
-            hint="join each key once: FROM (SELECT DISTINCT key, ... FROM party.table) AS t; or "
-            "aggregate before the join: JOIN (SELECT key, avg(x) AS x FROM party.table GROUP BY "
-            "key) AS u ON u.key = t.key",
+            f"GROUP BY counts rows of {slot.name} by the keys of the join, and several joined rows "
+            "have the keys of one group",
+            hint="if GROUP BY keeps these rows apart, aggregate before the join: JOIN (SELECT key, "
+            "avg(x) AS x FROM party.table GROUP BY key) AS u ON u.key = t.key; else join each key "
+            "once: FROM (SELECT DISTINCT key, ... FROM party.table) AS t",
         )
 
 
@@ -163,7 +162,14 @@ def joins_of(ucq: Ucq) -> list[Join]:
 
 
 def _on(lefts: Sequence[LeftJoin]) -> list[Join]:
-    return [j for left in lefts for j in (*left.on, *left.joins, *_on(left.lefts))]
+    return [j for left in _each(lefts) for j in (*left.on, *left.joins)]
+
+
+def _each(lefts: Sequence[LeftJoin]) -> Iterator[LeftJoin]:
+    """Yield LEFT JOINs and those within."""
+    for left in lefts:
+        yield left
+        yield from _each(left.lefts)
 
 
 def _multiplying(join: Join, left: SlotCodes, right: SlotCodes) -> Multiplying:

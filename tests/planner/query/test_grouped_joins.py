@@ -24,6 +24,12 @@ QUERIES = {
         JOIN register.people p ON o.customer = p.id GROUP BY customer, age""",
     "a LEFT JOIN": f"""SELECT p.id, p.age, count(o.amount) AS n, sum(o.amount) AS s, max(o.id) AS d
         FROM register.people p LEFT JOIN {ORDERS} GROUP BY ALL""",
+    "aggregates that leave NULLs out": f"""SELECT p.id, count(*) FILTER (o.paid AND o.id > 0) AS a,
+        count(DISTINCT o.note) AS b, string_agg(o.note, '-' ORDER BY o.id) AS c,
+        count_if(o.paid) AS d,
+        sum(o.amount * 2) FILTER (o.note IS NULL) AS e, arg_max(o.note, o.amount) AS f,
+        first(o.amount ORDER BY o.id) AS g FROM register.people p LEFT JOIN {ORDERS}
+        GROUP BY p.id""",
     "a LEFT JOIN with a condition": f"""SELECT p.age, count(o.id) AS n FROM register.people p
         LEFT JOIN {ORDERS} AND o.paid GROUP BY p.id, p.age HAVING count(o.id) < 2""",
     "HAVING and WHERE": f"""SELECT p.age, min(o.amount) AS m FROM register.people p JOIN {ORDERS}
@@ -53,6 +59,23 @@ QUERIES = {
     "a CTE": """WITH o AS (SELECT customer, amount FROM shop.orders) SELECT p.age,
         list_sum(list(o.amount ORDER BY o.amount)) AS l FROM register.people p
         JOIN o ON o.customer = p.id GROUP BY p.id, p.age""",
+    "USING": """SELECT customer AS c, age, sum(amount) AS s FROM (SELECT id AS customer, age
+        FROM register.people) AS p JOIN shop.orders USING (customer) GROUP BY customer, age""",
+    "USING in a LEFT JOIN": """SELECT age, o.customer AS c, count(amount) AS n
+        FROM (SELECT id AS customer, age FROM register.people) AS p
+        LEFT JOIN shop.orders o USING (customer) GROUP BY p.customer, o.customer, age""",
+    "whole names": """SELECT register.people.age, avg(shop.orders.amount) AS m
+        FROM register.people JOIN shop.orders ON shop.orders.customer = register.people.id
+        GROUP BY register.people.id, people.age""",
+    "aliases": f"""SELECT o.id % 2 AS odd, odd AS o, sum(odd + o.amount) AS s, count(*) AS n,
+        n * 2 AS t FROM register.people p JOIN {ORDERS} WHERE odd < o.amount GROUP BY p.id, odd
+        HAVING n > 0 AND p.id > 1""",
+    "a key that is cast to the type of the other": """SELECT o.amount, sum(c.size) AS s
+        FROM shop.orders o JOIN register.cities c ON c.code = o.code
+        GROUP BY o.id, o.code, o.amount""",
+    "on the right of a LEFT JOIN": """SELECT p.age, g.m FROM register.people p
+        LEFT JOIN (SELECT q.boss, max(o.amount) AS m FROM register.people q
+        JOIN shop.orders o ON o.customer = q.id GROUP BY q.id, q.boss) AS g ON g.boss = p.id""",
     "inside another query": f"""SELECT g.age, g.m FROM (SELECT p.id, p.age, avg(o.amount) AS m
         FROM register.people p JOIN {ORDERS} GROUP BY p.id, p.age) AS g WHERE g.m > 1""",
 }
@@ -82,8 +105,23 @@ def test_rows_are_those_of_the_query(
             GROUP BY p.id, p.age""",
         "a condition after a LEFT JOIN": f"""SELECT p.age, sum(o.amount) FROM register.people p
             LEFT JOIN {ORDERS} WHERE o.paid IS NULL GROUP BY p.id, p.age""",
-        "no grouped column": f"SELECT p.city, sum(o.id) FROM register.people p JOIN {ORDERS} "
-        "GROUP BY p.id",
+        "an expression over a LEFT JOIN": f"""SELECT coalesce(o.note, '') AS n, count(o.id)
+            FROM register.people p LEFT JOIN {ORDERS} GROUP BY p.id, coalesce(o.note, '')""",
+        "a LEFT JOIN with a condition on its left table": f"""SELECT p.city, count(o.id)
+            FROM register.people p LEFT JOIN {ORDERS} AND p.age > 40 GROUP BY p.id, p.city""",
+        "a LEFT JOIN by a column that is not grouped": """SELECT p.id, v.cost, count(v.kind)
+            FROM register.people p LEFT JOIN clinic.visits v ON v.person = p.id
+            AND v.cost = p.income GROUP BY p.id, v.cost""",
+        "a LEFT JOIN of a LEFT JOIN": f"""SELECT q.age, sum(o.amount) FROM register.people q
+            LEFT JOIN register.people p ON p.id = q.boss LEFT JOIN {ORDERS}
+            GROUP BY q.id, q.age, p.id""",
+        "lists over two tables": f"""SELECT list_sum(max(o.amount, 2)), max(v.cost)
+            FROM register.people p JOIN {ORDERS} JOIN {VISITS} GROUP BY p.id""",
+        "a subquery": f"""SELECT upper(o.note), sum(o.amount), (SELECT max(upper(note))
+            FROM shop.orders) AS m FROM register.people p JOIN {ORDERS}
+            GROUP BY p.id, upper(o.note)""",
+        "WHERE over an aggregate": f"""SELECT sum(o.amount) AS s FROM register.people p
+            JOIN {ORDERS} WHERE s > 1 GROUP BY p.id""",
         "a comparison": """SELECT p.id, sum(o.amount) FROM register.people p JOIN shop.orders o
             ON o.customer <= p.id GROUP BY p.id""",
         "tables of one database beside another": f"""SELECT p.age, sum(c.size), max(o.amount)
@@ -94,6 +132,70 @@ def test_rows_are_those_of_the_query(
 def test_other_groups_are_refused(query: str, catalog: DatabaseCatalog) -> None:
     with pytest.raises(PlanError, match="cannot be done over"):
         plan(catalog, query)
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    {
+        "no grouped column": (
+            f"SELECT p.city, sum(o.id) FROM register.people p JOIN {ORDERS} GROUP BY p.id",
+            "p.city is neither grouped by nor in an aggregate",
+        ),
+        "no such column": (
+            f"SELECT sum(o.amounts) FROM register.people p JOIN {ORDERS} GROUP BY p.id",
+            "o has no column amounts",
+        ),
+        "an aggregate of NULLs": (
+            f"""SELECT p.age, sum(CASE WHEN o.paid THEN 1 ELSE 0 END) AS n FROM register.people p
+            LEFT JOIN {ORDERS} GROUP BY p.id, p.age""",
+            "may count the row of NULLs that a LEFT JOIN adds",
+        ),
+        "a list of NULLs": (
+            f"""SELECT p.age, len(list(o.amount)) AS n FROM register.people p LEFT JOIN {ORDERS}
+            GROUP BY p.id, p.age""",
+            "may count the row of NULLs that a LEFT JOIN adds",
+        ),
+        "a FILTER of NULLs": (
+            f"""SELECT p.age, count(*) FILTER (o.paid IS NULL) AS n FROM register.people p
+            LEFT JOIN {ORDERS} GROUP BY p.id, p.age""",
+            "may count the row of NULLs that a LEFT JOIN adds",
+        ),
+        "texts that equal one number": (
+            """SELECT c.size, sum(o.amount) FROM register.cities c JOIN shop.orders o
+            ON o.code = c.code GROUP BY c.code, c.size""",
+            "o.code is VARCHAR and compared as INTEGER",
+        ),
+        "integers that equal one number": (
+            """SELECT s.age, sum(p.income) FROM north.staff s JOIN register.people p
+            ON p.id = s.age GROUP BY s.age""",
+            "p.id is BIGINT and compared as DOUBLE",
+        ),
+        "texts between": (
+            """SELECT c.size, sum(v.cost) FROM register.cities c
+            JOIN (SELECT code FROM shop.orders) AS o ON o.code = c.code
+            JOIN clinic.visits v ON v.kind = o.code GROUP BY c.code, c.size""",
+            "o.code is VARCHAR and compared as INTEGER",
+        ),
+    }.values(),
+)
+def test_what_is_wrong_is_said(query: str, message: str, catalog: DatabaseCatalog) -> None:
+    with pytest.raises(PlanError, match=message):
+        plan(catalog, query)
+
+
+def test_texts_that_a_collation_makes_equal_are_refused() -> None:
+    texts, rows = duckdb.connect(), duckdb.connect()
+    texts.execute("CREATE TABLE t (k VARCHAR COLLATE NOCASE, y INTEGER)")
+    rows.execute("CREATE TABLE t (k VARCHAR, x INTEGER)")
+    catalog = DatabaseCatalog({"a": (texts,), "b": (rows,)})
+    query = "SELECT t.y, sum(u.x) AS s FROM a.t JOIN b.t AS u ON u.k = t.k GROUP BY t.k, t.y"
+    with pytest.raises(PlanError, match="a collation makes unlike texts"):
+        plan(catalog, query)
+    for table in ("a.t", "b.t AS u"):
+        alias = table[-1]
+        encoded = f"(SELECT encode(lower(k)) AS k, * EXCLUDE (k) FROM {table}) AS {alias}"
+        query = query.replace(table, encoded)
+    plan(catalog, query)
 
 
 def drawn(random: Random, unique: bool) -> dict[str, str]:
@@ -210,8 +312,44 @@ def test_a_row_that_stands_twice(ids: str, side: str, fails: bool) -> None:
         fed.attach("a", people)
         fed.attach("b", visits)
         if fails:
-            with pytest.raises(ModelError, match="several rows of p are in one group"):
+            with pytest.raises(ModelError, match="several joined rows have the keys of one group"):
                 fed.sql(statement)
             assert fed.sql("SHOW MODELS").fetchall() == []
+        else:
+            assert fed.sql(statement)
+
+
+VISITED = "SELECT p.id, p.id * 2 AS y, sum(v.x) AS s FROM a.t p {} JOIN b.t v ON v.k = p.id"
+
+
+@pytest.mark.parametrize(
+    ("query", "fails"),
+    [
+        (f"SELECT q.id AS y, g.s FROM c.t q LEFT JOIN ({VISITED.format('')} {{}}) g ON g.id = q.id",
+         False),
+        (f"SELECT q.id AS y, g.s FROM ({VISITED.format('')} {{}}) g JOIN c.t q ON q.id // 2 = g.id",
+         True),
+        (f"{VISITED.format('LEFT')} {{}} UNION ALL SELECT q.id, q.id, w.n FROM c.t q "
+         "LEFT JOIN d.t w ON w.n = q.id", False),
+        (f"{VISITED.format('LEFT')} {{}} UNION ALL SELECT 1, q.id // 2, w.n FROM c.t q "
+         "LEFT JOIN d.t w ON w.n = q.id // 2", True),
+    ],
+    ids=["LEFT JOIN", "several rows for a group", "union", "union with equal keys"],
+)  # fmt: skip
+def test_groups_within_a_larger_query(query: str, fails: bool) -> None:
+    scripts = {
+        "a": "SELECT n AS id FROM range(6) r(n)",
+        "b": "SELECT n % 4 AS k, n AS x FROM range(10) r(n)",
+        "c": "SELECT n AS id FROM range(2, 12) r(n)",
+        "d": "SELECT n FROM range(5, 9) r(n)",
+    }
+    with sqlfl.connect() as fed:
+        for name, script in scripts.items():
+            fed.attach(name, con := duckdb.connect())
+            con.execute(f"CREATE TABLE t AS {script}")
+        statement = f"CHECK FROM ({query.format('GROUP BY p.id')})"
+        if fails:
+            with pytest.raises(ModelError, match="GROUP BY counts rows of v"):
+                fed.sql(statement)
         else:
             assert fed.sql(statement)
