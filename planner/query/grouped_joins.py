@@ -110,9 +110,7 @@ def check_inferred(made: GroupedJoin, block: DraftBlock, draft: Draft, group: ex
         if compared is None:
             continue  # which the join refuses
         table, name = ends[1]
-        texts = compared == "VARCHAR" and types.is_text(right)
-        alike = types.normal(right) == compared or types.lossless(right, compared) == compared
-        if not (texts or alike):
+        if not types.keeps_unlike(right, compared):
             raise draft.error(
                 f"{table}.{name} is {right} and compared as {compared}, so a group of GROUP BY may "
                 "have several values of it",
@@ -120,7 +118,8 @@ def check_inferred(made: GroupedJoin, block: DraftBlock, draft: Draft, group: ex
                 f"cast it before the join: JOIN (SELECT {name}::{compared} AS {name}, ... FROM "
                 f"party.table) AS {table}",
             )
-        if texts and any(collation(draft, relation, [term]) != BYTES for relation, term in sides):
+        texts = sides if compared == "VARCHAR" else []
+        if any(collation(draft, relation, [term]) != BYTES for relation, term in texts):
             raise draft.error(
                 f"a collation makes unlike texts of {table}.{name} equal, so a group of GROUP BY "
                 "may have several of them",

@@ -158,6 +158,18 @@ def lossless(left: str, right: str) -> str | None:
     return None
 
 
+def keeps_unlike(narrow: str, wide: str) -> bool:
+    """Return whether unlike values of one type are unlike in the type that they are compared as."""
+    narrow, wide = normal(narrow), normal(wide)
+    if narrow == wide or (is_text(narrow) and wide == "VARCHAR"):
+        return True
+    if wide == "DOUBLE":
+        return narrow == "FLOAT" or (narrow in _DIGITS and _DIGITS[narrow] <= 10)
+    if narrow == "DATE":
+        return wide in _TEMPORAL
+    return _holds(wide, narrow) or (narrow in _DIGITS and wide.startswith("DECIMAL"))
+
+
 def can_be_key(type_: str) -> bool:
     """Return whether values of this type have a canonical form that can be hashed."""
     name = normal(type_)

@@ -10,6 +10,10 @@ import pytest
 
 import sqlfl
 from sqlfl.base.errors import ModelError, PlanError
+from sqlfl.planner.grammar.dialect import parse
+from sqlfl.planner.grammar.statements import PredictModel
+from sqlfl.planner.query.draft import Roles
+from sqlfl.planner.query.rules import to_ucq
 from tests.depth import SEED, THOROUGH
 from tests.planner.central import ordered, planned_rows
 from tests.planner.conftest import DatabaseCatalog
@@ -73,6 +77,9 @@ QUERIES = {
     "a key that is cast to the type of the other": """SELECT o.amount, sum(c.size) AS s
         FROM shop.orders o JOIN register.cities c ON c.code = o.code
         GROUP BY o.id, o.code, o.amount""",
+    "an integer that is compared as DOUBLE": """SELECT s.town, sum(o.amount) AS m
+        FROM (SELECT number::DOUBLE AS k, town FROM north.staff) s
+        JOIN shop.orders o ON o.customer = s.k GROUP BY s.k, s.town""",
     "on the right of a LEFT JOIN": """SELECT p.age, g.m FROM register.people p
         LEFT JOIN (SELECT q.boss, max(o.amount) AS m FROM register.people q
         JOIN shop.orders o ON o.customer = q.id GROUP BY q.id, q.boss) AS g ON g.boss = p.id""",
@@ -353,3 +360,16 @@ def test_groups_within_a_larger_query(query: str, fails: bool) -> None:
                 fed.sql(statement)
         else:
             assert fed.sql(statement)
+
+
+def test_identifiers_of_groups(catalog: DatabaseCatalog) -> None:
+    """The hint for a column that is not there names those of the query."""
+    parsed = parse(
+        f"""PREDICT MODEL m ID (o.amount) FROM (SELECT p.age, sum(o.amount) AS s
+        FROM register.people p JOIN {ORDERS} GROUP BY p.id, p.age)"""
+    )
+    assert isinstance(parsed, PredictModel)
+    with pytest.raises(PlanError, match="FROM has no such column") as caught:
+        to_ucq(parsed.query, parsed.sql, catalog, Roles(None, parsed.identifiers))
+    assert "o.customer" in str(caught.value)
+    assert "sqlfl_" not in str(caught.value)

@@ -91,6 +91,41 @@ def test_lossless_widening_holds_the_bounds(
         assert all(bounds[wide][1] >= bounds[n][1] for n in (left, right))
 
 
+@pytest.mark.parametrize(
+    ("narrow", "one", "other"),
+    [
+        ("TINYINT", "127", "126"),
+        ("INTEGER", "2147483647", "2147483646"),
+        ("UINTEGER", "4294967295", "4294967294"),
+        ("BIGINT", "9007199254740993", "9007199254740992"),
+        ("FLOAT", "16777215", "16777214"),
+        ("DOUBLE", "9007199254740992", "9007199254740991"),
+        ("DATE", "2024-01-02", "2024-01-01"),
+        ("TIMESTAMP", "2024-01-02 00:00:00.000001", "2024-01-02"),
+        ("VARCHAR", "07", "7"),
+        ("VARCHAR", "2024-01-01", "2024-1-1"),
+    ],
+)
+def test_unlike_values_stay_unlike(
+    con: duckdb.DuckDBPyConnection, narrow: str, one: str, other: str
+) -> None:
+    for wide in ("BIGINT", "FLOAT", "DOUBLE", "DECIMAL(20,1)", "VARCHAR", "DATE", "TIMESTAMP"):
+        if types.comparison_type(narrow, wide) != wide:
+            continue
+        values = ", ".join(f"CAST(CAST('{value}' AS {narrow}) AS {wide})" for value in (one, other))
+        try:
+            (count,) = con.execute(
+                f"SELECT count(DISTINCT x) FROM unnest([{values}]) t(x)"
+            ).fetchone()
+        except duckdb.ConversionException:
+            continue
+        assert count == 2 or not types.keeps_unlike(narrow, wide), wide
+    assert not types.keeps_unlike("BIGINT", "DOUBLE")
+    assert not types.keeps_unlike("VARCHAR", "INTEGER")
+    assert types.keeps_unlike("INTEGER", "DOUBLE")
+    assert types.keeps_unlike("DATE", "TIMESTAMP")
+
+
 def test_union_types() -> None:
     assert types.union_type(("INTEGER", "DOUBLE")) == "DOUBLE"
     assert types.union_type(("BOOLEAN", "SMALLINT")) == "SMALLINT"
