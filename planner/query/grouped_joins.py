@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from sqlglot import exp
 
+from sqlfl.base.errors import PlanError
 from sqlfl.contract.fragment_columns import RESERVED
 from sqlfl.contract.schema import Client, folded
 from sqlfl.planner.grammar import build
@@ -66,7 +67,7 @@ def grouped_join(
     sql: str,
 ) -> GroupedJoin | None:
     """Return the query as a join with groups; None if it has another form. Raise PlanError for a
-    column that is neither grouped by nor in an aggregate.
+    column or an aggregate that it may not have.
 
     columns, clients: the columns of an item of FROM, in lower case, and the clients that hold it.
     """
@@ -344,11 +345,12 @@ class _Join:
         if not calls or any(len(tables) > 1 for _, tables in calls):
             raise _OtherForm
         items = sorted({name for _, tables in calls for name in tables})
-        counted = any(not tables for _, tables in calls)
+        counted = next((call for call, tables in calls if not tables), None)
         if len(items) > 1 and not all(_is_of_copies(call) for call, _ in calls):
             raise _OtherForm
-        if counted and self._optional & {*(items or self._items)}:
-            return []  # a row without a partner counts too
+        optional = sorted(self._optional & {*(items or self._items)})
+        if counted is not None and optional:
+            raise self._of_nulls(counted, optional[0])
         grouped_by = [name for node in self._groups for name in self._tables(node)]
         return [items] if items else [[name] for name in sorted(self._items, key=grouped_by.count)]
 
@@ -466,17 +468,20 @@ class _Join:
         name = next(iter(self._tables(call)), next(iter(self._grouped)))
         made = self._grouped[name]
         if name in self._optional and not self._leaves_nulls_out(call, name):
-            raise plan_error(
-                f"{to_sql(call)} may count the row of NULLs that a LEFT JOIN adds",
-                self._sql,
-                call,
-                f"aggregate a column: LEFT JOIN (SELECT key, ... AS x FROM party.table) AS {name} "
-                f"ON ..., and count({name}.x) for the number of rows",
-            )
+            raise self._of_nulls(call, name)
         text = self._text(call)
         made.values.setdefault(text, call.copy())
         column = exp.column(f"{_VALUE}{list(made.values).index(text)}", table=name)
         return over_none(call, column) if name in self._optional else column
+
+    def _of_nulls(self, call: exp.Expr, name: str) -> PlanError:
+        return plan_error(
+            f"{to_sql(call)} may count the row of NULLs that a LEFT JOIN adds",
+            self._sql,
+            call,
+            f"aggregate a column: LEFT JOIN (SELECT key, ... AS x FROM party.table) AS {name} ON "
+            f"..., and count({name}.x) for the number of rows",
+        )
 
     def _leaves_nulls_out(self, call: exp.Expr, name: str) -> bool:
         """Return whether a row of NULLs changes nothing in an aggregate over the item."""

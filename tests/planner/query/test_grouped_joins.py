@@ -108,8 +108,6 @@ def test_rows_are_those_of_the_query(
             JOIN {ORDERS} JOIN {VISITS} GROUP BY p.id""",
         "an aggregate over both": f"""SELECT sum(o.amount * p.age) FROM register.people p
             JOIN {ORDERS} GROUP BY p.id""",
-        "rows of a LEFT JOIN": f"""SELECT p.age, count(*) FROM register.people p LEFT JOIN {ORDERS}
-            GROUP BY p.id, p.age""",
         "a condition after a LEFT JOIN": f"""SELECT p.age, sum(o.amount) FROM register.people p
             LEFT JOIN {ORDERS} WHERE o.paid IS NULL GROUP BY p.id, p.age""",
         "an expression over a LEFT JOIN": f"""SELECT coalesce(o.note, '') AS n, count(o.id)
@@ -156,6 +154,11 @@ def test_other_groups_are_refused(query: str, catalog: DatabaseCatalog) -> None:
             f"""SELECT p.age, sum(CASE WHEN o.paid THEN 1 ELSE 0 END) AS n FROM register.people p
             LEFT JOIN {ORDERS} GROUP BY p.id, p.age""",
             "may count the row of NULLs that a LEFT JOIN adds",
+        ),
+        "rows of a LEFT JOIN": (
+            f"""SELECT p.age, count(*) AS n FROM register.people p LEFT JOIN {ORDERS}
+            GROUP BY p.id, p.age""",
+            r"COUNT\(\*\) may count the row of NULLs that a LEFT JOIN adds",
         ),
         "a list of NULLs": (
             f"""SELECT p.age, len(list(o.amount)) AS n FROM register.people p LEFT JOIN {ORDERS}
