@@ -142,7 +142,7 @@ def test_towers_head_and_intercept_are_of_the_epoch_that_is_kept(
     clients: int, options: dict[str, object]
 ) -> None:
     query = f"SELECT t.x, t.g, t.c, p.z, p.d, t.cl FROM {ONE} t LEFT JOIN {TWO} p USING (k)"
-    options = {**options, "epochs": 12, "seed": 4, "patience": 1, "validation_fraction": 0.3}
+    options = {**options, "epochs": 60, "seed": 4, "patience": 1, "validation_fraction": 0.3}
     options |= {"hidden": [6], "head": "linear", "embedding": 3}
     with divided(clients) as databases, federation(databases) as fed:
         fed.sql(train_sql("m", "mlp_classifier", "cl", query, **options))
