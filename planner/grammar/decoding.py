@@ -201,8 +201,8 @@ def unclosed(text: str) -> tuple[int, str] | None:
     while (match := _TOKEN.search(text, at)) is not None:
         at = match.end()
         if match["open"] is not None:
-            what = "the quoted name" if match["open"] in ('"', "`") else "the string"
-            return match.start(), what
+            kind = "the quoted name" if match["open"] in ('"', "`") else "the string"
+            return match.start(), kind
         if match["comment"] is not None:
             at = _end_of_comment(text, at)
             if at == len(text) and not text.endswith("*/"):

@@ -217,8 +217,8 @@ def _given(option: SpelledOption, named: Mapping[str, SpelledOption], fail: Fail
     if name == "warm_start" and option.value[0].token_type is TokenType.STRING:
         return [option.written(name)]
     if name in _NONE:
-        what = f"{name} = {option.shown}" if name in _CHOICES and option.word else name
-        raise fail(f"{what} has no counterpart", hint=_NONE[name], span=option.span)
+        shown = f"{name} = {option.shown}" if name in _CHOICES and option.word else name
+        raise fail(f"{shown} has no counterpart", hint=_NONE[name], span=option.span)
     return [option.written(name)]
 
 

@@ -87,12 +87,12 @@ class BatchedCatalog:
         tries = work if tries is None else tries
         if self._trying:
             return self._tried(tries)
-        own = _Work(tries)
-        self._work.append(own)
+        begun = _Work(tries)
+        self._work.append(begun)
         try:
             results = []
             for piece in work:
-                own.next += 1
+                begun.next += 1
                 results.append(piece())
             return results
         finally:

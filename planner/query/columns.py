@@ -90,17 +90,17 @@ def unify_blocks(
     if len(blocks) == 1:
         return blocks
     draft = Draft(exp.select(), sql, catalog, None, (), False)
-    found = catalog.each([partial(_types, draft, block) for block in blocks])
-    wanted = [types.union_type(column) for column in zip(*found, strict=True)]
+    types_of_blocks = catalog.each([partial(_types, draft, block) for block in blocks])
+    wanted = [types.union_type(column) for column in zip(*types_of_blocks, strict=True)]
     return tuple(
         replace(
             block,
             outputs=tuple(
-                o if common in (None, own) else _cast(o, common)
-                for o, own, common in zip(block.outputs, given, wanted, strict=True)
+                o if common in (None, type_) else _cast(o, common)
+                for o, type_, common in zip(block.outputs, given, wanted, strict=True)
             ),
         )
-        for block, given in zip(blocks, found, strict=True)
+        for block, given in zip(blocks, types_of_blocks, strict=True)
     )
 
 

@@ -654,7 +654,7 @@ def _is_plain(node: exp.Expr, select: exp.Select) -> bool:
 
 
 def over_none(call: exp.Expr, value: exp.Expr) -> exp.Expr:
-    """The column of an aggregate; its value over no rows where the LEFT JOIN finds none."""
+    """Return the column of an aggregate; its value over no rows where the LEFT JOIN finds none."""
     while isinstance(call, exp.Filter | exp.WithinGroup):
         call = call.this
     found = OVER_NONE.get(function_name(call))

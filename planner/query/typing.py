@@ -395,11 +395,11 @@ def _check_unit(draft: Draft, blocks: Sequence[DraftBlock], place: int) -> None:
     if output.type != "VARCHAR":
         return
     for block in blocks:
-        own = block.outputs[place]
-        if collation(draft, block.relations[own.relation], [own.term]) != BYTES:
+        unit = block.outputs[place]
+        if collation(draft, block.relations[unit.relation], [unit.term]) != BYTES:
             raise draft.error(
                 f"unit = '{draft.unit}' has a collation, and units are equal byte by byte",
-                own.term.span,
+                unit.term.span,
                 "write what the collation makes equal, as in lower(t.name)",
             )
 

@@ -68,36 +68,36 @@ class _Fields(logging.Formatter):
         super().__init__()
         self._fields = fields
 
-    def own(self, record: logging.LogRecord) -> dict[str, Any]:
+    def contents(self, record: logging.LogRecord) -> dict[str, Any]:
         """Return the record's contents, with the known fields."""
         at = dt.datetime.fromtimestamp(record.created, dt.UTC)
-        told: dict[str, Any] = {
+        contents: dict[str, Any] = {
             "time": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "level": record.levelname.lower(),
             "message": record.getMessage(),
         }
         known = {name: getattr(record, name, self._fields.get(name)) for name in FIELDS}
-        told |= {name: value for name, value in known.items() if value not in (None, "")}
+        contents |= {name: value for name, value in known.items() if value not in (None, "")}
         if record.exc_info and record.exc_info[1] is not None:
-            told["fault"] = fault(record.exc_info[1])
-        return told
+            contents["fault"] = fault(record.exc_info[1])
+        return contents
 
 
 class _Json(_Fields):
     def format(self, record: logging.LogRecord) -> str:
-        return json.dumps(self.own(record))
+        return json.dumps(self.contents(record))
 
 
 class _Text(_Fields):
     def format(self, record: logging.LogRecord) -> str:
-        told = self.own(record)
-        first = [told.pop(name) for name in ("time", "level", "message")]
-        rest = [f"{name}={value}" for name, value in told.items()]
+        contents = self.contents(record)
+        first = [contents.pop(name) for name in ("time", "level", "message")]
+        rest = [f"{name}={value}" for name, value in contents.items()]
         return sanitize.line(" ".join([*first, *rest]))
 
 
 def fault(error: BaseException) -> str:
-    """The kind of an exception, and where it was met, without its text."""
+    """Return the kind of an exception, and where it was met, without its text."""
     frames = traceback.extract_tb(error.__traceback__)[-FRAMES:]
     places = [f"{Path(frame.filename).name}:{frame.lineno} {frame.name}" for frame in frames]
     return " < ".join([type(error).__name__, *reversed(places)])

@@ -126,7 +126,7 @@ class Rehearse(Message):
     kind = "rehearse"
     words = "a run as a whole, to be rehearsed over rows that are made up"
     request: str = field(metadata=text())
-    """As in `Propose`."""
+    """The request, as JSON, as it comes in `Propose`."""
     specification: str = field(metadata=text())
     """Specification, as it comes in `Prepare` later."""
     fragments: tuple[str, ...] = field(metadata=texts("fragments"))

@@ -125,7 +125,7 @@ class AnalystConnection:
         self._lock = threading.Lock()
         self._end = secrets.token_hex(16)
         self._session = ""
-        """Of the coordinator: another one knows of no call."""
+        """Name of the coordinator's process: another one knows of no call."""
         self._lease = 0.0
         self._number = 0
         self._calls: dict[int, _Call] = {}

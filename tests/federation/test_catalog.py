@@ -104,7 +104,8 @@ BRANCHES = {
 def test_branches_are_described_together(
     branch: str, databases: int, inside: str, database: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As many exchanges for 8 branches as for 3, and the plan that single questions give."""
+    """Planning takes as many exchanges for 8 branches as for 3, and gives the plan of single
+    questions."""
     one = [database("CREATE TABLE t AS SELECT i AS k, i::VARCHAR AS s, i / 2 AS x, i % 7 AS y "
                     "FROM range(40) r(i)") for _ in range(databases)]  # fmt: skip
     two = [database("CREATE TABLE u AS SELECT i AS k, i::VARCHAR AS s, sqrt(i) AS z "

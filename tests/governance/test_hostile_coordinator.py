@@ -508,7 +508,7 @@ def test_no_row_is_drawn_by_columns_without_a_grant(database: Open) -> None:
 
 @pytest.mark.parametrize("name", ["ward", "age"])
 def test_statistics_of_several_databases_tell_of_no_rare_value(database: Open, name: str) -> None:
-    """With counts of its choice the coordinator would know whose value it is."""
+    """Counts of the coordinator's choice would tell whose value it is."""
     con = database("SELECT 1")
     with closing(party(con, "min_cell = 10")) as client:
         rare = "'only'" if name == "ward" else "NULL"

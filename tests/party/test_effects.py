@@ -15,7 +15,7 @@ COUNTS = np.array([400.0, 300.0, 200.0, 90.0, 10.0, 0.0])
 
 
 def precision(ridge: float, dispersion: float = 1.0 / TOTAL) -> Precision:
-    """Of two numbers and a category of 6 values, the last of which no row has."""
+    """Columns of two numbers and a category of 6 values, the last of which no row has."""
     gram = GramMatrix(
         np.eye(2) * TOTAL, np.zeros((6, 2)), sparse.csr_array(np.diag(COUNTS)),
         np.r_[0.0, 0.0, COUNTS], TOTAL,

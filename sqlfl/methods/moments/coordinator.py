@@ -149,12 +149,12 @@ def regression(solution: Solution, target: Target) -> tuple[Array, ...]:
 
 
 def scales_of(target: Target, shares: Array) -> Array:
-    """(r, K): the means of classes less the mean, δ_k = U s_k, from U."""
+    """Return the means of classes less the mean, δ_k = U s_k, from U: (r, K)."""
     towards = target.directions * target.spread  # Q Λ^½
     if len(towards) < len(shares):  # the indicator of the second of two
         towards = np.concatenate([-towards, towards])
-    found: Array = (towards / shares[:, None]).T
-    return found
+    scales: Array = (towards / shares[:, None]).T
+    return scales
 
 
 def discriminants(
@@ -209,8 +209,8 @@ def table_solution(block: TableMoments, target: Target, ridge: float) -> TableSo
 def _positive(values: Array) -> Array:
     """Return the matrix with eigenvalues cut to 0 and MAX_SQUARED_CORRELATION."""
     eigenvalues, vectors = np.linalg.eigh((values + values.T) / 2.0)
-    found: Array = (vectors * np.clip(eigenvalues, 0.0, MAX_SQUARED_CORRELATION)) @ vectors.T
-    return found
+    cut: Array = (vectors * np.clip(eigenvalues, 0.0, MAX_SQUARED_CORRELATION)) @ vectors.T
+    return cut
 
 
 def power(values: Array, exponent: float) -> Array:

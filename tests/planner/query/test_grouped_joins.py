@@ -267,7 +267,7 @@ def test_rows_of_random_queries(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(200 if THOROUGH else 10))
 def test_rows_that_are_counted_together_are_an_error(seed: int) -> None:
-    """Where people stand twice, a federation trains over the rows of the query, or not at all."""
+    """A federation with people who stand twice trains over the rows of the query, or not at all."""
     random = Random(SEED * 1000 + seed)
     tables = drawn(random, unique=False)
     databases = {name: duckdb.connect() for name in tables}
@@ -312,7 +312,7 @@ def test_rows_that_are_counted_together_are_an_error(seed: int) -> None:
     ],
 )
 def test_a_row_that_stands_twice(ids: str, side: str, fails: bool) -> None:
-    """With a partner, and without one in a LEFT JOIN."""
+    """People stand twice with a partner, and without one in a LEFT JOIN."""
     people, visits = duckdb.connect(), duckdb.connect()
     people.execute(f"CREATE TABLE t AS SELECT unnest([{ids}]) AS id")
     visits.execute("CREATE TABLE t AS SELECT n % 4 AS k, n AS x FROM range(10) r(n)")

@@ -162,7 +162,7 @@ PARTIES = np.array([[-2.0, 0.3], [1.7, 0.0], [2.0, -0.9]])
 
 
 def variance(bins: int, theta: float) -> Array:
-    """Of the estimated sums: 2²/(theta² bins) Σ (¼ − theta² value²/2²)."""
+    """Return the variance of the estimated sums: 2²/(theta² bins) Σ (¼ − theta² value²/2²)."""
     return (0.25 - (theta * PARTIES / 2) ** 2).sum(axis=0) * 4 / (theta**2 * bins)
 
 
