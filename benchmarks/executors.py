@@ -1,7 +1,7 @@
-"""A round of the coordinator by each executor: threads, worker processes, actors of Ray.
+"""A round of the coordinator by each executor: threads and actors of Ray.
 
     python benchmarks/executors.py [--rows 1e5 1e6 1e7] [--workers 1 2 4] [--repeats 7]
-        [--executors threads processes ray] [--page docs/executors.md]
+        [--executors threads ray] [--page docs/executors.md]
 
 The joined rows are those of a star, without any party: facts with a number of their own for each,
 and three tables of a thousandth of the rows each; logistic loss. A round is one look: scores, loss
@@ -29,18 +29,13 @@ from sqlfl.base.threads import single
 from sqlfl.coordinator.executors.base import Executor
 from sqlfl.coordinator.executors.in_process import InProcess
 from sqlfl.coordinator.executors.joined_rows import PartitionedRows
-from sqlfl.coordinator.executors.processes import Processes
 from sqlfl.coordinator.executors.rays import Rays
 from sqlfl.coordinator.join.table_mapping import TableMapping
 from sqlfl.coordinator.rounds.chunks import WrittenChunks
 from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.models.losses import Logistic
 
-EXECUTORS: dict[str, Callable[[int], Executor]] = {
-    "threads": InProcess,
-    "processes": Processes,
-    "ray": Rays,
-}
+EXECUTORS: dict[str, Callable[[int], Executor]] = {"threads": InProcess, "ray": Rays}
 FAN_OUT, TABLES = 1000, 3
 
 

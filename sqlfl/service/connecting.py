@@ -35,8 +35,8 @@ def connect(
         and that party's clients crosses no border, so that the labels of that party leave nobody.
         `fed.audit()` records these messages too, and says so; sums of bytes leave them out.
     transport : what carries messages: 'local', or a transport that another package offers.
-    executor : what computes on the joined rows at the coordinator: 'threads' of this process, other
-        'processes' of this machine, 'ray', or an object (docs/executors.md).
+    executor : what computes on the joined rows at the coordinator: 'threads' of this
+        process, 'ray', or an object (docs/executors.md).
     analyst : your name, by which owners grant what may be done with their tables (docs/owner.md).
     party : the settings of the party that you attach here, where others dial in (`sqlfl.listen`):
         of its file the name, which `at` is then, and the secret of all parties, with the key that

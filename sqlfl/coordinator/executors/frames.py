@@ -12,8 +12,7 @@ import json
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from io import BytesIO
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
@@ -40,48 +39,25 @@ class WorkerFrame:
     def to_bytes(self) -> bytes:
         return b"".join(self.parts())
 
-    def write(self, stream: IO[bytes]) -> None:
-        for part in self.parts():
-            stream.write(part)
-        stream.flush()
-
     @classmethod
-    def read(cls, stream: IO[bytes]) -> WorkerFrame:
-        """Read a frame. Raise EOFError if the stream has ended."""
-        (length,) = LENGTH.unpack(_exactly(stream, LENGTH.size))
-        header = json.loads(_exactly(stream, length))
+    def from_bytes(cls, data: bytes) -> WorkerFrame:
+        """Return the frame. Its arrays are copies, which may be changed."""
+        (length,) = LENGTH.unpack_from(data)
+        at = LENGTH.size + length
+        header = json.loads(data[LENGTH.size : at])
         arrays = []
         for kind, shape in header["arrays"]:
             array = np.empty(shape, np.dtype(kind))
             if array.size:
-                _fill(stream, _bytes(array))
+                _bytes(array)[:] = data[at : at + array.nbytes]
+                at += array.nbytes
             arrays.append(array)
         return cls(header["facts"], arrays)
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> WorkerFrame:
-        return cls.read(BytesIO(data))
 
 
 def _bytes(values: Array) -> memoryview:
     """Return a view of the array's bytes."""
     return values.reshape(-1).view(np.uint8).data
-
-
-def _exactly(stream: IO[bytes], size: int) -> bytes:
-    buffer = bytearray(size)
-    _fill(stream, memoryview(buffer))
-    return bytes(buffer)
-
-
-def _fill(stream: IO[bytes], room: memoryview) -> None:
-    filled = 0
-    while filled < len(room):
-        # A pipe returns as many bytes as it holds.
-        read = stream.readinto(room[filled:])  # type: ignore[attr-defined]
-        if not read:
-            raise EOFError
-        filled += read
 
 
 @dataclass(eq=False)

@@ -7,15 +7,11 @@ from collections.abc import Callable, Mapping
 from sqlfl.base.errors import Error, nearest
 from sqlfl.coordinator.executors.base import Executor
 from sqlfl.coordinator.executors.in_process import InProcess
-from sqlfl.coordinator.executors.processes import Processes
 from sqlfl.coordinator.executors.rays import Rays
 
 THREADS = "threads"
-NAMED: Mapping[str, Callable[[], Executor]] = {
-    THREADS: InProcess,
-    "processes": Processes,
-    "ray": Rays,
-}
+REMOVED = "processes"
+NAMED: Mapping[str, Callable[[], Executor]] = {THREADS: InProcess, "ray": Rays}
 
 
 def executor_of(given: str | Executor) -> Executor:
@@ -27,10 +23,16 @@ def executor_of(given: str | Executor) -> Executor:
         if not all(callable(getattr(given, name, None)) for name in ("hold", "close")):
             raise Error(
                 f"an executor must be a name or have hold() and close(), got {given!r:.60}",
-                hint=f"executor={THREADS!r}, or Processes(workers) of "
-                "sqlfl.coordinator.executors.processes",
+                hint=f"executor={THREADS!r}, or InProcess(threads) of "
+                "sqlfl.coordinator.executors.in_process",
             )
         return given
+    if given == REMOVED:
+        raise Error(
+            f"executor {REMOVED!r} was removed: threads were faster on every join that we measured",
+            hint=f"use executor={THREADS!r}, which is the default, or executor='ray' for several "
+            "machines",
+        )
     if given not in NAMED:
         near = nearest(given, NAMED)
         raise Error(

@@ -10,10 +10,10 @@ from typing import Any
 
 from sqlfl.base.errors import Error
 from sqlfl.coordinator.executors.frames import WorkerFrame
-from sqlfl.coordinator.executors.processes import ONE_THREAD
 from sqlfl.coordinator.executors.service import WorkerService
 from sqlfl.coordinator.executors.workers import WorkerExecutor
 
+ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 PATIENCE = 120.0
 """Seconds to wait for the start of an actor."""
 GONE = "run the statement again; what Ray's dashboard or logs say of the actor tells more"

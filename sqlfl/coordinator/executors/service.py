@@ -53,8 +53,8 @@ def checked(reply: WorkerFrame, worker: str) -> WorkerFrame:
     return reply
 
 
-def _request(do: str, held: int | None, what: WorkerFrame) -> WorkerFrame:
-    return WorkerFrame({"do": do, "held": held, "what": what.facts}, what.arrays)
+def _request(do: str, held: int | None, content: WorkerFrame) -> WorkerFrame:
+    return WorkerFrame({"do": do, "held": held, "content": content.facts}, content.arrays)
 
 
 # -- at the worker ---------------------------------------------------------------------------------
@@ -68,30 +68,29 @@ class WorkerService:
 
     def answer(self, request: WorkerFrame) -> WorkerFrame:
         """Return the reply to a request. A failure is reported in it, not raised."""
-        held, what = request.facts["held"], WorkerFrame(request.facts["what"], request.arrays)
+        held = request.facts["held"]
+        content = WorkerFrame(request.facts["content"], request.arrays)
         try:
-            # nobody sees a warning here ~! _request: what>content ~! WorkerService.answer:
-            # what>content ~! WorkerService._hold: what>frame ~! WorkerService._forget: what>frame
-            # ~! WorkerService._join: what>frame ~! WorkerService._ask: what>frame own>partition
+            # nobody sees a warning here
             with np.errstate(all="ignore"):
-                return _DOES[request.facts["do"]](self, held, what)
+                return _DOES[request.facts["do"]](self, held, content)
         except Exception as error:
             return WorkerFrame({"failed": f"{type(error).__name__}: {error}"})
 
-    def _hold(self, held: int, what: WorkerFrame) -> WorkerFrame:
-        self._held[held] = partitions_of(what)
+    def _hold(self, held: int, frame: WorkerFrame) -> WorkerFrame:
+        self._held[held] = partitions_of(frame)
         return frame_of_answers([])
 
-    def _forget(self, held: int, what: WorkerFrame) -> WorkerFrame:
+    def _forget(self, held: int, frame: WorkerFrame) -> WorkerFrame:
         del self._held[held]
         return frame_of_answers([])
 
-    def _join(self, held: None, what: WorkerFrame) -> WorkerFrame:
-        return WorkerFrame({}, join_of(what).rows())
+    def _join(self, held: None, frame: WorkerFrame) -> WorkerFrame:
+        return WorkerFrame({}, join_of(frame).rows())
 
-    def _ask(self, held: int, what: WorkerFrame) -> WorkerFrame:
+    def _ask(self, held: int, frame: WorkerFrame) -> WorkerFrame:
         first, partitions, base = self._held[held]
-        work, tally = work_of(what), PartitionTally()
+        work, tally = work_of(frame), PartitionTally()
         for number, partition in enumerate(partitions, first):
             tally.add(Node(number, 1, partition.answer(work, base)))
         return frame_of_answers(tally.nodes)

@@ -1,4 +1,4 @@
-"""Executor whose partitions are held by other processes, each with several consecutive partitions.
+"""Executor whose partitions are held by workers, each with several consecutive partitions.
 
 A request goes to all workers at once. Each gets only the values of the rows that its partitions
 need. It adds up its partitions' answers as far as the order of the sums allows.
@@ -30,7 +30,7 @@ from sqlfl.coordinator.join.key_join import KeyJoin, together
 
 
 class Worker(Protocol):
-    """One worker process, here or on another machine."""
+    """One worker, here or on another machine."""
 
     @property
     def name(self) -> str:

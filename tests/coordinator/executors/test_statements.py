@@ -14,14 +14,14 @@ import pytest
 
 import sqlfl
 from sqlfl.base.arrays import Array
-from sqlfl.coordinator.executors import division
+from sqlfl.coordinator.executors import division, named
 from sqlfl.coordinator.executors.base import Executor, HeldPartitions
 from sqlfl.coordinator.executors.in_process import InProcess
 from sqlfl.coordinator.executors.partition import Work
-from sqlfl.coordinator.executors.processes import Processes, ProcessWorker
 from sqlfl.coordinator.executors.sums import PartitionSums
 from sqlfl.coordinator.join import mapping_query
 from sqlfl.coordinator.join.key_join import KeyJoin
+from tests.coordinator.executors.memory_workers import MemoryWorker, MemoryWorkers
 from tests.open_databases import in_memory
 
 TABLES = """
@@ -85,7 +85,7 @@ def trained(con: duckdb.DuckDBPyConnection, executor: str | Executor) -> list[pa
     return found
 
 
-class Disturbing(Processes):
+class Disturbing(MemoryWorkers):
     """Its caller does something before a question that is to come."""
 
     def __init__(self) -> None:
@@ -93,7 +93,7 @@ class Disturbing(Processes):
         self.left = 0
         self.joins = 0
 
-    def plan(self, at: int, act: Callable[[list[int]], None]) -> None:
+    def plan(self, at: int, act: Callable[[list[MemoryWorker]], None]) -> None:
         self.left, self.act = at, act
 
     def hold(self, division: division.Division) -> HeldPartitions:
@@ -107,13 +107,7 @@ class Disturbing(Processes):
     def disturb(self) -> None:
         self.left -= 1
         if self.left == 0:
-            self.act(self.pids)
-
-    @property
-    def pids(self) -> list[int]:
-        crew = self._crew
-        workers = () if crew is None else crew.workers
-        return [own._process.pid for own in workers if isinstance(own, ProcessWorker)]
+            self.act(self.members)
 
 
 class Disturbed:
@@ -137,18 +131,17 @@ def test_models_are_the_same(database: duckdb.DuckDBPyConnection, executor: Dist
     for other in ("threads", executor):
         for own, wanted in zip(trained(database, other), expected, strict=True):
             assert own.equals(wanted)
-    assert executor.pids  # an object stays the caller's
+    assert executor.members  # an object stays the caller's
     assert executor.joins == 1  # others are found by trees of keys
 
 
 def test_a_worker_that_is_gone_ends_the_statement(
     database: duckdb.DuckDBPyConnection, executor: Disturbing
 ) -> None:
-    executor.plan(4, lambda pids: os.kill(pids[1], signal.SIGKILL))
+    executor.plan(4, lambda workers: workers[1].lose())
     with federation(database, executor) as fed:
-        with pytest.raises(sqlfl.Error, match=r"worker 2 \(process \d+\) is gone") as told:
+        with pytest.raises(sqlfl.Error, match=r"worker 2 \(in memory\) is gone"):
             fed.sql(STATEMENTS[0])
-        assert "SIGKILL" in str(told.value)
         assert fed.sql("SHOW MODELS").arrow().num_rows == 0
         fed.sql(STATEMENTS[0])  # others have begun
         assert fed.sql("SHOW MODELS").arrow().num_rows == 1
@@ -159,8 +152,8 @@ def test_a_worker_that_is_gone_while_keys_are_joined(
 ) -> None:
     with federation(database, executor) as fed:
         fed.sql(STATEMENTS[0])  # there are workers now
-        executor.plan(1, lambda pids: os.kill(pids[0], signal.SIGKILL))
-        with pytest.raises(sqlfl.Error, match=r"worker 1 \(process \d+\) is gone"):
+        executor.plan(1, lambda workers: workers[0].lose())
+        with pytest.raises(sqlfl.Error, match=r"worker 1 \(in memory\) is gone"):
             fed.sql(STATEMENTS[-1])
         fed.sql(STATEMENTS[-1])
         assert fed.sql("SHOW MODELS").arrow().num_rows == 2
@@ -170,7 +163,7 @@ def test_ctrl_c_ends_the_training_after_the_round(
     database: duckdb.DuckDBPyConnection, executor: Disturbing
 ) -> None:
     """As with threads: the workers do not hear it."""
-    executor.plan(14, lambda pids: os.kill(os.getpid(), signal.SIGINT))
+    executor.plan(14, lambda _: os.kill(os.getpid(), signal.SIGINT))
     with federation(database, executor) as fed:
         fed.sql(STATEMENTS[1])
         model = fed.model("b")
@@ -178,27 +171,34 @@ def test_ctrl_c_ends_the_training_after_the_round(
         assert 0 < model.history.num_rows < 5
 
 
-def test_workers_end_with_the_federation(database: duckdb.DuckDBPyConnection) -> None:
-    with federation(database, "processes") as fed:
+def test_workers_end_with_the_federation(
+    database: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(named.NAMED, "ray", lambda: MemoryWorkers(2))  # type: ignore[arg-type]
+    with federation(database, "ray") as fed:
         fed.sql(STATEMENTS[0])
         executor = fed._executor
-        assert isinstance(executor, Processes)
-        assert executor._crew is not None
-        first = executor._crew
+        assert isinstance(executor, MemoryWorkers)
+        first = executor.members
+        assert len(first) == 2
         fed.sql(STATEMENTS[1])
-        assert executor._crew is first  # they serve the next statement too
-    assert first.ended
-    for worker in first.workers:
-        assert isinstance(worker, ProcessWorker)
-        assert worker._process.poll() is not None
+        assert executor.members == first  # they serve the next statement too
+    assert all(worker.ended for worker in first)
 
 
 def test_an_executor_that_is_not_known() -> None:
-    with pytest.raises(sqlfl.Error, match="no executor proceses") as told:
-        sqlfl.connect(executor="proceses")
-    assert told.value.hint == "did you mean processes?"
+    with pytest.raises(sqlfl.Error, match="no executor thread") as told:
+        sqlfl.connect(executor="thread")
+    assert told.value.hint == "did you mean threads?"
     with pytest.raises(sqlfl.Error, match=r"must be a name or have hold\(\) and close\(\), got 3"):
         sqlfl.connect(executor=3)  # type: ignore[arg-type]
+
+
+def test_worker_processes_were_removed() -> None:
+    with pytest.raises(sqlfl.Error, match="executor 'processes' was removed") as told:
+        sqlfl.connect(executor="processes")
+    assert "executor='threads'" in str(told.value.hint)
+    assert "executor='ray' for several machines" in str(told.value.hint)
 
 
 def test_ray_is_asked_for_where_it_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,7 +208,7 @@ def test_ray_is_asked_for_where_it_is_not(monkeypatch: pytest.MonkeyPatch) -> No
     assert told.value.hint == "pip install 'sqlfl[ray]'"
 
 
-@pytest.mark.parametrize("kind", [InProcess, Processes])
-def test_an_executor_of_nobody(kind: type[InProcess] | type[Processes]) -> None:
+@pytest.mark.parametrize("kind", [InProcess, MemoryWorkers])
+def test_an_executor_of_nobody(kind: type[InProcess] | type[MemoryWorkers]) -> None:
     with pytest.raises(sqlfl.Error, match="must be 1 or more, not 0"):
         kind(0)
