@@ -9,7 +9,8 @@ from sqlglot.errors import ParseError as SqlglotParseError
 from sqlglot.tokenizer_core import TokenType
 
 from sqlfl.base.errors import ParseError
-from sqlfl.planner.grammar.parsing import group_joins
+from sqlfl.planner.grammar.parsing import group_joins, move_clauses
+from sqlfl.planner.grammar.spans import span_of
 from sqlfl.planner.grammar.statements import Option, Pairs, Path, Span, Value, Word
 from sqlfl.planner.grammar.tokens import QUOTED, Tokens
 from sqlfl.planner.grammar.writing import Dialect
@@ -195,6 +196,13 @@ class Clauses(Tokens):
                 span=span,
             )
         group_joins(queries[0])
+        if (clause := move_clauses(queries[0])) is not None:
+            raise self.fail(
+                f"{clause.key.upper()} stands after parentheses, and the query in them has such a "
+                "clause itself, or is no SELECT",
+                hint="write SELECT * FROM ( query ) AS t, and the clause after it",
+                span=span_of(clause, self.sql),
+            )
         return queries[0], (self.span(opening)[1], self.span(self.tokens[self.at - 1])[0])
 
     def _misparsed(self, error: SqlglotParseError) -> ParseError:

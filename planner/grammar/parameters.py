@@ -15,7 +15,7 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from sqlfl.base.errors import Error, InternalError, ParseError, nearest
 from sqlfl.planner.grammar.literals import literal, written_option
-from sqlfl.planner.grammar.parsing import group_joins
+from sqlfl.planner.grammar.parsing import group_joins, move_clauses
 from sqlfl.planner.grammar.statements import Span, Statement
 from sqlfl.planner.grammar.tokens import tokenize
 from sqlfl.planner.grammar.trees import nodes
@@ -305,6 +305,7 @@ def _with_literals(tokens: Sequence[Token], sql: str, values: Sequence[Span]) ->
     if not isinstance(query, exp.Query):
         return None
     group_joins(query)
+    move_clauses(query)
     literals = {node.meta_get("start"): node for node in nodes(query, exp.Literal)}
     for start, stop in values:
         node = literals.get(start)

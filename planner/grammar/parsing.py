@@ -99,6 +99,40 @@ def _dotted(this: exp.Expr | None, member: exp.Expr | None) -> exp.Expr:
     return exp.Dot(this=this, expression=member)
 
 
+# -- clauses after parentheses ---------------------------------------------------------------------
+
+
+def move_clauses(query: exp.Query) -> exp.Expr | None:
+    """Give `(SELECT ...) ORDER BY x LIMIT 3` its clauses without the parentheses, in place, as
+    DuckDB does. An order alone may stay: it changes no rows.
+
+    Return a LIMIT or OFFSET that stays, None if there is none: the query in the parentheses has
+    such a clause or an order itself, or is no SELECT.
+    """
+    for node in reversed(nodes(query, exp.Subquery)):
+        clauses = _of_whole(node)
+        inner, given = node.this, dict[str, exp.Expr]()
+        while isinstance(inner, exp.Subquery):
+            given |= _of_whole(inner)
+            inner = inner.this
+        ordered = {*given}  # by what is between the parentheses
+        given |= _of_whole(inner)
+        several = ordered or {*given} - {"order"} or {*given} & {*clauses}
+        movable = isinstance(inner, exp.Select | exp.SetOperation) and not several
+        for key, clause in clauses.items():
+            if movable:
+                node.set(key, None)
+                inner.set(key, clause)
+            elif key != "order":
+                return clause
+    return None
+
+
+def _of_whole(node: exp.Expr) -> dict[str, exp.Expr]:
+    """Return the clauses of a query's rows that hang on the node."""
+    return {key: node.args[key] for key in ("limit", "offset", "order") if node.args.get(key)}
+
+
 # -- FROM ------------------------------------------------------------------------------------------
 
 
@@ -150,9 +184,12 @@ def unions_of(query: exp.SetOperation) -> list[exp.SetOperation]:
 
 
 def is_from(node: exp.Expr) -> bool:
-    """Return whether the node is a table or joins, in parentheses or not, and no SELECT."""
+    """Return whether the node is an item of FROM, in parentheses or not, and no SELECT: a table,
+    joins, or a SELECT with a name, a PIVOT or a sample.
+    """
     if isinstance(node, exp.Subquery):
-        return bool(node.args.get("joins") or node.alias) or is_from(node.this)
+        given = ("joins", "pivots", "sample")
+        return bool(node.alias or any(map(node.args.get, given))) or is_from(node.this)
     return isinstance(node, exp.Table)
 
 

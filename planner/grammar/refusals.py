@@ -158,6 +158,8 @@ def _joins(select: exp.Query) -> Iterator[Refusal]:
         odd = {key for key, value in item.args.items() if value} - _PLAIN_TABLE
         if isinstance(item, exp.Table) and odd:
             yield Refusal(f"{min(odd).upper()} of a table", item, INSIDE)
+        elif isinstance(item, exp.Subquery) and (more := odd - {"order", "with_"}):
+            yield Refusal(f"{min(more).upper()} after parentheses", item, INSIDE)
         if isinstance(item, exp.Lateral):
             yield Refusal("LATERAL", item, _BESIDE, of_join=True)
         elif isinstance(item, exp.Unnest | exp.Values) or (

@@ -170,7 +170,7 @@ class Binder:
         rows; None for others.
         """
         clients = self.pusher.clients(query, known)
-        if is_unpivot(query):
+        if is_unpivot(query, known):
             return self.sources.each(query, known, clients)
         grouped = as_grouped(query)
         if not is_grouped(grouped, known):
@@ -234,9 +234,10 @@ class Binder:
         if client is not None:
             return self.sources.whole(query, known, client)
         clients = self.pusher.clients(query, known)
-        block = self.sources.each(query, known, clients) if is_unpivot(pivot) else None
+        block = self.sources.each(query, known, clients) if is_unpivot(pivot, known) else None
         if block is None:
-            raise self._refuse(Refusal("PIVOT", pivot, INSIDE), query, known)
+            clause = "UNPIVOT" if pivot.args.get("unpivot") else "PIVOT"
+            raise self._refuse(Refusal(clause, pivot, INSIDE), query, known)
         return block
 
     # -- refusals ----------------------------------------------------------------------------------
@@ -665,18 +666,17 @@ class Binder:
             bare = node.copy()
             bare.set("joins", None)
             return self._from(bare, nested, known, outer)
-        if isinstance(node, exp.Subquery) and is_from(node.this):
-            states = self._item(node.this, known, outer)
-            return states if not node.alias else [renamed(s, node, self.sql) for s in states]
-        if isinstance(node, exp.Subquery):
-            return self._derived(node, node.this, with_ctes(node, known), ())
-        pivots = node.args.get("pivots")
-        if pivots:
+        if node.args.get("pivots"):
             bare = node.copy()
             (*_, last) = bare.args["pivots"]
             named = exp.Subquery(this=exp.select("*").from_(bare), alias=last.args.get("alias"))
             last.set("alias", None)
             return self._derived(named, named.this, known, ())
+        if isinstance(node, exp.Subquery) and is_from(node.this):
+            states = self._item(node.this, known, outer)
+            return states if not node.alias else [renamed(s, node, self.sql) for s in states]
+        if isinstance(node, exp.Subquery):
+            return self._derived(node, node.this, with_ctes(node, known), ())
         if not isinstance(node, exp.Table):
             raise plan_error(
                 "FROM joins tables of parties: party.table",

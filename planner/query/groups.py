@@ -33,6 +33,7 @@ _COUNTS = frozenset(("count", "count_star"))
 _MEANS = frozenset(("avg", "mean"))
 _ROWS = frozenset(("with_", "expressions", "from_", "where"))
 _GROUPED = _ROWS | {"group", "having", "order"}
+_SETS = (exp.Cube, exp.GroupingSets, exp.Rollup)
 OF_NUMBERS = "sqlfl_of_numbers"
 """Mark of a join with constant numbers, which each database makes of its own rows alike, and of
 their query."""
@@ -80,22 +81,19 @@ def _stars(select: exp.Select) -> Iterator[exp.Expr]:
             yield projection
 
 
-def is_unpivot(query: exp.Expr) -> bool:
-    """Return whether the query is an UNPIVOT of one table, row by row."""
+def is_unpivot(query: exp.Expr, known: Environment) -> bool:
+    """Return whether the query is an UNPIVOT of the rows of one table, row by row."""
     if isinstance(query, exp.Pivot):
-        table = query.this
-        return bool(query.args.get("unpivot")) and isinstance(table, exp.Table) and bool(table.db)
+        return bool(query.args.get("unpivot")) and _has_rows_of_table(query.this, {}, known)
     if not isinstance(query, exp.Select) or not {*_given(query)} <= _ROWS:
         return False
     item = query.args["from_"].this
-    if not isinstance(item, exp.Table) or not item.db:
-        return False
     pivots = item.args.get("pivots") or []
     parts = [*query.expressions, query.args.get("where")]
     return (
         len(pivots) == 1
         and bool(pivots[0].args.get("unpivot"))
-        and {*_given(item)} <= {"this", "db", "catalog", "alias", "pivots"}
+        and _has_rows_of_table(item, _ctes_of(query), known)
         and not any(
             part is not None and (has_calls(part) or part.find(exp.Query)) for part in parts
         )
@@ -108,7 +106,11 @@ def is_grouped(select: exp.Expr, known: Environment) -> bool:
         return False
     given = {key for key, value in select.args.items() if value}
     group = select.args.get("group")
-    plain = group is not None and set(_given(group)) == {"expressions"}
+    plain = (
+        group is not None
+        and set(_given(group)) == {"expressions"}
+        and not any(isinstance(node, _SETS) for node in group.expressions)
+    )
     return plain and given <= {*_GROUPED, "joins"} and _is_of_rows(select, known, grouped=True)
 
 
@@ -135,7 +137,20 @@ def _is_of_rows(query: exp.Expr, known: Environment, *, grouped: bool = False) -
     if not grouped and has_hints(query):
         return False
     item = from_.this
-    if [key for key in _given(item) if key not in ("this", "alias", "db", "catalog")]:
+    return not item.args.get("pivots") and _has_rows_of_table(item, _ctes_of(query), known)
+
+
+def _ctes_of(query: exp.Expr) -> dict[str, exp.Expr]:
+    """Return the CTEs that a query itself defines, by their names in lower case."""
+    with_ = query.args.get("with_")
+    return {cte.alias.lower(): cte.this for cte in ([] if with_ is None else with_.expressions)}
+
+
+def _has_rows_of_table(item: exp.Expr, ctes: dict[str, exp.Expr], known: Environment) -> bool:
+    """Return whether an item of FROM is one table, or a query of its rows one by one. `ctes` are
+    those of the query itself.
+    """
+    if not {*_given(item)} <= {"this", "alias", "db", "catalog", "pivots"}:
         return False
     if isinstance(item, exp.Subquery):
         return _is_of_rows(item.this, known)
@@ -143,10 +158,8 @@ def _is_of_rows(query: exp.Expr, known: Environment, *, grouped: bool = False) -
         return False
     if item.db:
         return True
-    with_ = query.args.get("with_")
-    own_ctes = {cte.alias.lower(): cte.this for cte in ([] if with_ is None else with_.expressions)}
-    if item.name.lower() in own_ctes:
-        return _is_of_rows(own_ctes[item.name.lower()], known)
+    if item.name.lower() in ctes:
+        return _is_of_rows(ctes[item.name.lower()], known)
     cte = known.get(item.name.lower())
     return cte is not None and not cte.calls_itself and _is_of_rows(cte.query, cte.environment)
 
