@@ -50,6 +50,18 @@ def test_gather_and_scatter_are_products_with_the_incidence(case) -> None:
 
 
 @given(mappings(), st.data())
+def test_some_joined_rows_over_all_rows_of_the_slots(case, data: st.DataObject) -> None:
+    rows, sizes, _, _ = case
+    mapping = TableMapping(rows, sizes)
+    chosen = data.draw(st.lists(st.integers(0, mapping.total - 1), unique=True))
+    some = mapping.restricted(np.array(chosen, np.int64))
+    assert (some.total, some.sizes) == (len(chosen), mapping.sizes)
+    for slot, p in enumerate(rows):
+        np.testing.assert_array_equal(some.slots[slot].rows, p[chosen])
+    assert mapping.restricted(np.arange(mapping.total)) is mapping
+
+
+@given(mappings(), st.data())
 def test_a_subset_has_the_unique_rows_of_its_joined_rows(case, data: st.DataObject) -> None:
     rows, sizes, _, _ = case
     mapping = TableMapping(rows, sizes)

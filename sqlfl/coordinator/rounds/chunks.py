@@ -84,12 +84,18 @@ class Chunks(Protocol):
 
 
 class WrittenChunks:
-    """Chunks of arrays with N rows: the mapping, targets, and shares if rows count differently."""
+    """Chunks of arrays with N rows: the mapping, targets, and shares if rows count differently.
 
-    def __init__(self, mapping: TableMapping, targets: Array, shares: Array | None) -> None:
+    runs: False for rows in random order, in which no runs of equal rows are looked for.
+    """
+
+    def __init__(
+        self, mapping: TableMapping, targets: Array, shares: Array | None, *, runs: bool = True
+    ) -> None:
         self.mapping = mapping
         self.targets = targets
         self.shares = shares
+        self._sought = runs
         self.total = len(targets)
         self.sizes = mapping.sizes
 
@@ -105,7 +111,7 @@ class WrittenChunks:
         rows = [chosen if slot.identity else slot.rows[chosen] for slot in self.mapping.slots]
         targets = self.targets[chosen]
         shares = None if self.shares is None else self.shares[chosen]
-        runs = self._runs if isinstance(chosen, slice) else ()
+        runs = self._runs if isinstance(chosen, slice) and self._sought else ()
         return _of_rows(first, count, rows, targets, shares, runs)
 
     @cached_property

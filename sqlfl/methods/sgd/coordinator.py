@@ -24,11 +24,13 @@ from sqlfl.contract.privacy_specification import RoundNoise
 from sqlfl.contract.schema import Address
 from sqlfl.contract.stopping import Ending
 from sqlfl.coordinator.join.scatter_gather import JoinedRows, batch_of
+from sqlfl.coordinator.join.table_mapping import TableMapping
+from sqlfl.coordinator.rounds.chunks import WrittenChunks
 from sqlfl.coordinator.rounds.conversation import Conversation
 from sqlfl.coordinator.rounds.divergence import check_objective, check_scores, relative
 from sqlfl.coordinator.rounds.evidence import conclusion
 from sqlfl.coordinator.rounds.lanczos import spectrum
-from sqlfl.coordinator.rounds.passes import PassResult
+from sqlfl.coordinator.rounds.passes import Passes, PassResult
 from sqlfl.coordinator.rounds.problem import Headed, Problem, Step
 from sqlfl.coordinator.rounds.scores import Scores, by_output
 from sqlfl.coordinator.rounds.warm import beginning, cold
@@ -37,6 +39,7 @@ from sqlfl.messages.replies import ReplyChannel
 from sqlfl.methods.sgd.configuration import SgdConfiguration
 from sqlfl.methods.sgd.messages import SgdResiduals
 from sqlfl.methods.sgd.options import LEARNING_RATE, SgdOptions
+from sqlfl.models.head import Head
 from sqlfl.models.optimizers import optimizer_of
 from sqlfl.privacy.samplers import add_gaussian
 
@@ -252,30 +255,31 @@ class Sgd(Headed):
         return self._conversation.step(whole, own_scores.sums(), residuals, whole)
 
     def _batches(self, factor: float) -> dict[Address, Predictions]:
-        problem, conversation = self._problem, self._conversation
-        whole, total = conversation.whole, problem.mapping.total
-        batches = [np.arange(total)]
+        conversation = self._conversation
+        whole = conversation.whole
+        batches = [np.arange(self._problem.mapping.total)]
         if self._some:
-            order = self._rows[self._generator.permutation(len(self._rows))]
+            order = self._generator.permutation(self._rows)
             batches = np.split(order, range(self._batch, len(order), self._batch))
-        rows, embedding = self._first(batches[0])
+        rows, mapping, blocks = self._first(batches[0])
         replies: dict[Address, Predictions] = {}
         for number, joined in enumerate(batches):
-            slopes = self._slopes(embedding, joined) * self._weight(factor, joined)
-            pace = factor * self._flatness(self._head.scores(embedding), joined)
-            values = self._head.pulled_back(slopes)
-            if len(values) < rows.total:
-                values = _spread(values, joined, total)
+            slopes = self._batch_slopes(mapping, blocks, joined)
+            if number > 0:
+                self._check(slopes.largest, slopes.highest)
+            weight = self._weight(factor, joined)
+            pace = factor * self._batch_flatness(mapping, blocks, joined)
+            sums = slopes.pulled_back(self._head, weight)
             if self._surrogate is None:
-                self._step_head(self._gradient(embedding, slopes), pace * self._rates.head)
+                gradient = self._gradient(blocks, slopes, weight)
+                self._step_head(gradient, pace * self._rates.head)
             last = number + 1 == len(batches)
             following = whole if last else batch_of(whole, batches[number + 1])
             residuals = self._residuals(pace * self._rates.blocks, len(joined), following)
-            replies = conversation.step(rows, rows.scatter(values), residuals, following)
+            replies = conversation.step(rows, sums, residuals, following)
             if not last:
-                rows, embedding = following, following.gather(replies)
-                scores = self._head.scores(embedding)
-                self._check(float(np.abs(scores).max()), float(scores.max()))
+                rows, mapping = following, following.mapping
+                blocks = tuple(following.concatenate(replies))
         return replies
 
     def _residuals(
@@ -286,25 +290,40 @@ class Sgd(Headed):
             return lambda to, values: SgdResiduals(run, to[1], values, rate, divisor, 1)
         return lambda to, values: SgdResiduals(run, to[1], values, rate, divisor, 0, batches[to])
 
-    def _first(self, joined: Array) -> tuple[JoinedRows, Array]:
-        """The rows that predict for the first batch of an epoch, and E of the batch (B, P)."""
+    def _first(self, joined: Array) -> tuple[JoinedRows, TableMapping, tuple[Array, ...]]:
+        """Return the rows that predict for the first batch of an epoch, the mapping of the batch
+        over them, and their h.
+        """
         whole = self._conversation.whole
         if not self._problem.dropout > 0.0:
-            if not self._blocks:
-                return whole, np.zeros((len(joined), self._problem.embedding))
-            return whole, whole.mapping.gather_rows(self._blocks, joined)
+            width = self._problem.embedding
+            cold = tuple(np.zeros((size, width)) for size in whole.mapping.sizes)
+            return whole, whole.mapping.restricted(joined), self._blocks or cold
         rows = batch_of(whole, joined) if self._some else whole
-        asked = rows if self._some else None
-        return rows, rows.gather(self._conversation.predictions(asked, training=True))
+        replies = self._conversation.predictions(rows if self._some else None, training=True)
+        return rows, rows.mapping, tuple(rows.concatenate(replies))
 
-    def _slopes(self, embedding: Array, joined: Array) -> Array:
-        """w_j ∂ℓ/∂H of a batch's E (B, P), with weights of mean 1 in it: (B, d_c)."""
-        problem = self._problem
-        shares = problem.batch_shares(joined)
+    def _batch_slopes(
+        self, mapping: TableMapping, blocks: tuple[Array, ...], joined: Array
+    ) -> BatchSlopes:
+        """Return w_j ∂ℓ/∂H of a batch, with weights of mean 1 in it, from h of its rows."""
+        problem, head = self._problem, self._head
+        shares, targets = problem.batch_shares(joined), problem.targets[joined]
+        if self._surrogate is None and not problem.parameters_only:
+            chunks = WrittenChunks(mapping, targets, shares, runs=False)
+            scores = Scores(by_output(blocks, head.weights), head.intercept)
+            look = Passes(chunks, problem.loss).look(scores)
+            return BatchSlopes(len(joined), look.slots, look.total, look.largest, look.highest)
+        embedding = mapping.gather_sum(blocks)
+        row_scores = head.scores(embedding)
         if self._surrogate is not None:
-            return self._surrogate.slopes(embedding, problem.targets[joined], shares)
-        scores = self._head.scores(embedding)
-        return problem.loss.gradient(scores, problem.targets[joined], shares)
+            slopes = self._surrogate.slopes(embedding, targets, shares)
+        else:
+            slopes = problem.loss.gradient(row_scores, targets, shares)
+        largest, highest = float(np.abs(row_scores).max()), float(row_scores.max())
+        sums = tuple(mapping.scatter(slot, slopes).T for slot in range(len(mapping)))
+        total = self._noised_slope(slopes) if problem.parameters_only else slopes.sum(axis=0)
+        return BatchSlopes(len(joined), sums, total, largest, highest)
 
     def _weight(self, factor: float, joined: Array) -> float:
         """Return the factor of the batch's slopes that keeps its step within its bound."""
@@ -322,31 +341,52 @@ class Sgd(Headed):
         shares = None if problem.shares is None else problem.shares[joined]
         return problem.loss.flatness(scores, problem.targets[joined], shares)
 
-    def _gradient(self, embedding: Array, slopes: Array) -> tuple[Array, ...]:
-        """Return the gradient of the head's parameters over a batch."""
-        if self._problem.parameters_only:
-            return (self._noised_slope(slopes),)
-        return self._head.gradient(embedding, slopes, self._problem.l2)
+    def _batch_flatness(
+        self, mapping: TableMapping, blocks: tuple[Array, ...], joined: Array
+    ) -> float:
+        if not self._estimated:
+            return 1.0
+        return self._flatness(self._head.scores(mapping.gather_sum(blocks)), joined)
+
+    def _gradient(
+        self, blocks: tuple[Array, ...], slopes: BatchSlopes, weight: float
+    ) -> tuple[Array, ...]:
+        """Return the gradient of the head's parameters over a batch, with slopes times `weight`."""
+        sums = [weight * slot_sums for slot_sums in slopes.sums]
+        total, l2 = weight * slopes.total, self._problem.l2
+        return self._head.gradient_by_slots(blocks, sums, total, slopes.rows, l2)
 
     def _noised_slope(self, slopes: Array) -> Array:
-        """The intercept's gradient from the slopes (B, d_c) of exact scores: (d_c,)."""
+        """Return the noised sum of the clipped slopes (B, d_c) of exact scores: (d_c,)."""
         privacy = self._problem.privacy
         if privacy is None or self._head.weights is not None:
             raise InternalError("a head that learns from exact predictions")
         norms = np.linalg.norm(slopes, axis=1)
         factors = privacy.intercept_clip / np.maximum(norms, privacy.intercept_clip)
-        noised = add_gaussian(factors @ slopes, privacy.intercept_noise)
-        slope: Array = noised / len(slopes)
-        return slope
+        return add_gaussian(factors @ slopes, privacy.intercept_noise)
 
     def _check(self, largest: float, highest: float) -> None:
         check_scores(self._problem, largest, highest, "the steps", HINT, self._head.stretch)
 
 
-def _spread(values: Array, joined: Array, total: int) -> Array:
-    spread = np.zeros((total, values.shape[1]))
-    spread[joined] = values
-    return spread
+@dataclass(frozen=True, eq=False)
+class BatchSlopes:
+    """Slopes g of a batch's scores, in sums."""
+
+    rows: int
+    """B, joined rows of the batch."""
+    sums: tuple[Array, ...]
+    """A_iᵀ g of every slot: (d_c, n_i)."""
+    total: Array
+    """Σ_j g_j (d_c,); noised if it is a release."""
+    largest: float
+    """Largest |H|; NaN if a score is NaN."""
+    highest: float
+    """Largest H."""
+
+    def pulled_back(self, head: Head, weight: float) -> list[Array]:
+        """Return the sums of ∂ℓ/∂E, times `weight`: (P, n_i) of every slot."""
+        return [weight * head.pulled_back(slot_sums.T).T for slot_sums in self.sums]
 
 
 COORDINATOR = Sgd
