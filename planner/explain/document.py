@@ -401,7 +401,7 @@ def _towers(plan: FederatedPlan, tower: TowerOptions) -> list[tuple[str, str]]:
         usual = f"from {MIN_ROWS} to {MAX_ROWS}"
         rows.append(("batch_size", f"a twentieth of the joined rows, but {usual}"))
     if plan.algorithm:
-        cuda = "CUDA in float32 at clients that have it, else the CPU in float64"
+        cuda = "CUDA in float32 at clients that have it; else, and if small, the CPU in float64"
         device = {"auto": cuda, "cuda": "CUDA in float32", "cpu": "the CPU, in float64"}
         rows.append(("device", f"{tower.device}: {device[tower.device]}"))
     return rows

@@ -1,7 +1,8 @@
 """Neural towers in torch: predictions of rows, and gradients from the coordinator's values.
 
 The first layer, X̃ W₁, belongs to a `FirstLayer`, which knows the rows. All later layers are here,
-by autograd. Importing this loads torch: only `operators.neural` does, to train a tower.
+by autograd. Importing this loads torch: only `party.torch_loading` does, to train a tower that
+`models.perceptron` does not suit.
 """
 
 from __future__ import annotations
@@ -15,15 +16,12 @@ import numpy as np
 from sqlfl.base.arrays import Array
 from sqlfl.base.errors import InternalError, ModelError
 from sqlfl.base.interrupts import checkpoint
-from sqlfl.models.towers import TowerShape
+from sqlfl.models.towers import TowerShape, seed_of, torch_missing
 
 try:
     import torch
 except ImportError as error:
-    raise ModelError(
-        "neural towers are trained with PyTorch, which cannot be imported here",
-        hint="pip install 'sqlfl[neural]' at this party",
-    ) from error
+    raise torch_missing() from error
 
 Tensor: TypeAlias = "torch.Tensor"
 
@@ -217,11 +215,6 @@ class TowerNetwork:
         with torch.enable_grad():
             outputs = self.upper(inputs[0], inputs[1:], generator)
         return torch.autograd.grad(outputs, inputs, values)
-
-
-def seed_of(*numbers: int) -> int:
-    """Return one seed from several non-negative numbers."""
-    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> 1)
 
 
 def device_of(name: str) -> torch.device:

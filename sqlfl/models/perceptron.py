@@ -47,7 +47,6 @@ class Perceptron:
             raise InternalError(f"a tower of {columns.rows} rows and {shape} is torch's")
         self.shape = shape
         self.columns = columns
-        self._ends = np.cumsum([int(np.prod(sizes)) for sizes in shape.shapes])[:-1]
 
     def tensor(self, values: Array) -> Array:
         return np.asarray(values, np.float64)
@@ -58,16 +57,11 @@ class Perceptron:
     def index(self, rows: Array) -> Array:
         return rows
 
-    def unpack(self, parameters: Array) -> list[Array]:
-        """Return W₁, b₁, …, W_out, as views."""
-        parts = np.split(parameters, self._ends)
-        return [part.reshape(sizes) for part, sizes in zip(parts, self.shape.shapes, strict=True)]
-
     def forward(
         self, parameters: Array, rows: Array | None, draw: int | None = None
     ) -> PerceptronPass:
         """Return a forward pass. No unit drops, whatever the `draw`."""
-        arrays = self.unpack(parameters)
+        arrays = self.shape.unpack(parameters)
         return PerceptronPass(self, arrays, rows, self.columns.predict(arrays[0], rows))
 
 

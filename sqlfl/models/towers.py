@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, pairwise
+from math import prod
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -18,7 +19,7 @@ from scipy.special import erf
 
 from sqlfl.base.arrays import Array
 from sqlfl.base.codec import LEFT_OUT
-from sqlfl.base.errors import InternalError
+from sqlfl.base.errors import InternalError, ModelError
 
 Values: TypeAlias = Any
 """Numpy array, or tensor of torch."""
@@ -51,7 +52,13 @@ class TowerShape:
     @property
     def size(self) -> int:
         """Return the total number of parameters."""
-        return sum(int(np.prod(shape)) for shape in self.shapes)
+        return self.bounds[-1][1]
+
+    @cached_property
+    def bounds(self) -> tuple[tuple[int, int], ...]:
+        """Return where each of `shapes` begins and ends among all parameters."""
+        ends = list(accumulate((prod(shape) for shape in self.shapes), initial=0))
+        return tuple(pairwise(ends))
 
     def pack(self, parameters: Sequence[Array]) -> Array:
         """Return the arrays, row after row, as one float64 column (size, 1), as messages carry
@@ -64,12 +71,8 @@ class TowerShape:
         flat = np.asarray(column, np.float64).reshape(-1)
         if len(flat) != self.size:
             raise InternalError(f"{len(flat)} parameters for a tower of {self.size}")
-        arrays, start = [], 0
-        for shape in self.shapes:
-            end = start + int(np.prod(shape))
-            arrays.append(flat[start:end].reshape(shape))
-            start = end
-        return tuple(arrays)
+        parts = zip(self.bounds, self.shapes, strict=True)
+        return tuple(flat[start:end].reshape(shape) for (start, end), shape in parts)
 
     def forward(self, first: Array, parameters: Sequence[Array]) -> Array:
         """Return h (n, outputs) from X̃ W₁ (n, hidden[0]) and all parameters, with W₁ unused."""
@@ -159,6 +162,19 @@ def _gain(activation: str) -> float:
     cut off).
     """
     return 1.0 if activation == "tanh" else 2.0**0.5
+
+
+def seed_of(*numbers: int) -> int:
+    """Return one seed from several non-negative numbers."""
+    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> 1)
+
+
+def torch_missing() -> ModelError:
+    """Return the error of a party that cannot import torch."""
+    return ModelError(
+        "neural towers are trained with PyTorch, which cannot be imported here",
+        hint="pip install 'sqlfl[neural]' at this party",
+    )
 
 
 def activate(name: str, values: Array) -> Array:

@@ -80,8 +80,8 @@ class TowerOptions:
         "number of outputs of each tower; only with head = 'linear'", kinds=NEURAL,
         needs=Needs(("head",), ("linear",)))
     device: str = option(choice("auto", "cpu", "cuda"), "auto",
-        "where towers are trained: 'auto' is CUDA at clients that have it, else the CPU; float32 "
-        "on CUDA and float64 on CPUs", kinds=NEURAL)
+        "where towers are trained: 'auto' is CUDA at clients that have it, else the CPU, which "
+        "small towers always take; float32 on CUDA and float64 on CPUs", kinds=NEURAL)
     # fmt: on
 
     @property

@@ -19,11 +19,11 @@ from sqlfl.contract.schema import (
 from sqlfl.party.combined_slot import CombinedSlot
 from sqlfl.party.members import ClientGroup, Reply
 from sqlfl.party.observers import Observers
-from sqlfl.party.operator import check_device
 from sqlfl.party.party import PartyClient
 from sqlfl.party.rehearsals import StandIn
 from sqlfl.party.server import Server
 from sqlfl.party.slot_state import check_delta, protected
+from sqlfl.party.torch_loading import check_device
 
 Whole = TypeVar("Whole", ms.Prepare, ms.Rehearse)
 

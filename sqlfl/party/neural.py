@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Generic
+from typing import TYPE_CHECKING, Generic
 
 import numpy as np
 
@@ -12,15 +12,24 @@ from sqlfl.base.arrays import Array
 from sqlfl.base.errors import InternalError
 from sqlfl.contract.configuration import Own, TowerConfiguration
 from sqlfl.messages import Message, Predictions, SendPredictions, SendReleases
-from sqlfl.models.neural import Limit, TowerNetwork, seed_of
 from sqlfl.models.perceptron import Perceptron, suits
-from sqlfl.models.towers import Tower, TowerPass, TowerShape, first_parameters, weights_of
+from sqlfl.models.towers import (
+    Tower,
+    TowerPass,
+    TowerShape,
+    first_parameters,
+    seed_of,
+    weights_of,
+)
 from sqlfl.party.client import finite, predictions_of
-from sqlfl.party.first_layer import EngineLayer, make_layer
 from sqlfl.party.release_guard import ReleaseGuard, releases_of
 from sqlfl.party.requests import SlotExpectations
 from sqlfl.party.steps import Engine
+from sqlfl.party.torch_loading import torch_network
 from sqlfl.privacy.samplers import Entropy, system
+
+if TYPE_CHECKING:
+    from sqlfl.models.neural import Limit
 
 
 class TowerOperator(Generic[Own]):
@@ -149,20 +158,12 @@ class TowerOperator(Generic[Own]):
 
 
 def network_of(shape: TowerShape, engine: Engine, options: TowerConfiguration) -> Tower:
-    """Return the network, in numpy if that is faster, else in torch. Raise ModelError if the device
-    is missing.
+    """Return the network, in numpy if that is faster, else in torch. Raise ModelError if torch or
+    the device is missing.
     """
-    network = torch_network(shape, engine, options)
-    on_device = not isinstance(network.layer, EngineLayer)
-    if on_device or options.dropout > 0.0 or not suits(shape, engine.rows):
-        return network
+    if options.device == "cuda" or options.dropout > 0.0 or not suits(shape, engine.rows):
+        return torch_network(shape, engine, options)
     return Perceptron(shape, engine)
-
-
-def torch_network(
-    shape: TowerShape, engine: Engine, options: TowerConfiguration, *, private: bool = False
-) -> TowerNetwork:
-    return TowerNetwork(shape, make_layer(engine, options.device, private=private), options.dropout)
 
 
 def penalised(shape: TowerShape) -> Array:

@@ -4,7 +4,6 @@ towers.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
@@ -20,9 +19,7 @@ from sqlfl.party.crossing import PairFinder
 from sqlfl.party.release_guard import ReleaseGuard
 from sqlfl.party.shrinkage import Shrinkage
 from sqlfl.party.steps import Engine
-
-_LOADING = threading.Lock()
-"""Lock for loading torch: threads that load it at once disturb each other if it is missing."""
+from sqlfl.party.torch_loading import load_opacus
 
 
 class Operator(Protocol):
@@ -68,7 +65,7 @@ class ClientPart:
     step: Build | None = None
     """Step of linear blocks that send predictions; None without such blocks."""
     tower: Callable[[], BuildOperator] | None = None
-    """Loads the operator of towers, and torch with it; None if the method trains none."""
+    """Loads the operator of towers; None if the method trains none."""
     linear: BuildOperator | None = None
     """Operator that trains linear blocks in another way."""
     masked: bool = False
@@ -108,11 +105,9 @@ class ClientPart:
             raise InternalError("a tower has no strengths")
         if self.tower is None:
             raise InternalError(f"towers are not trained by {configuration.method!r}")
-        with _LOADING:
-            build = self.tower()
-            if configuration.privacy is not None:
-                import sqlfl.models.per_row  # noqa: F401  # loads opacus
-
+        build = self.tower()
+        if configuration.privacy is not None:
+            load_opacus()
         return build(engine, configuration, run, slot, parameters)
 
 
@@ -120,16 +115,3 @@ def client_of(method: str) -> ClientPart:
     """Return the client's part of a method. Raise InternalError for an unknown method."""
     part: ClientPart = part_of(method, "client")
     return part
-
-
-def check_device(name: str, *, private: bool = False) -> None:
-    """Raise ModelError if no tower can be trained: without torch, without this device, or, if
-    `private`, without opacus.
-    """
-    with _LOADING:
-        from sqlfl.models.neural import device_of  # loads torch
-
-        if private:
-            import sqlfl.models.per_row  # noqa: F401  # loads opacus
-
-    device_of(name)

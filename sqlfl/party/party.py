@@ -36,10 +36,11 @@ from sqlfl.party.failures import failed
 from sqlfl.party.groups import SlotGroups
 from sqlfl.party.joins import Joins
 from sqlfl.party.observers import Observers
-from sqlfl.party.operator import check_device, client_of
+from sqlfl.party.operator import client_of
 from sqlfl.party.rehearsals import StandIn, standing_in
 from sqlfl.party.server import Server
 from sqlfl.party.slot_state import SlotState, check_delta, protected
+from sqlfl.party.torch_loading import check_device
 from sqlfl.udfs import error_location
 from sqlfl.udfs.blocks.blocks import ClientBlocks, MemoryBlocks, SavedBlock
 from sqlfl.udfs.blocks.warm_start import carry_block

@@ -61,6 +61,29 @@ def test_a_party_without_torch_says_so_first() -> None:
     assert done.stdout == ATTEMPTS * said + "['drop', 'failure', 'finish', 'prepare', 'ready']\n"
 
 
+SMALL = """
+import sys, duckdb, sqlfl
+with sqlfl.connect(progress=False) as fed:
+    con = duckdb.connect()
+    con.execute(%r)
+    fed.attach("a", con)
+    fed.sql("TRAIN MODEL m USING mlp_regressor TARGET y WITH (%s) FROM (SELECT x, y FROM a.t)")
+print("torch" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize("options", ["epochs = 1", "epochs = 1, dropout = 0.5"])
+def test_only_towers_that_are_not_for_numpy_load_torch(options: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SMALL % (TABLE, options)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == f"{'dropout' in options}\n"
+
+
 def test_a_party_without_opacus_says_so_first(
     database: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -688,8 +688,8 @@ def train_on(device: torch.device, algorithm: str, monkeypatch: pytest.MonkeyPat
     engine, found = engine_of(), []
     coefficients = (0.05, float(ROWS), 1.0) if algorithm == "sgd" else (1.0,)
     for layer in (EngineLayer(engine), DeviceLayer(engine, device)):
-        monkeypatch.setattr("sqlfl.party.neural.make_layer", lambda *_, own=layer, **__: own)
-        own = operator(engine, algorithm=algorithm, optimizer="adam", hidden=(4, 3))
+        monkeypatch.setattr("sqlfl.party.first_layer.make_layer", lambda *_, own=layer, **__: own)
+        own = operator(engine, algorithm=algorithm, optimizer="adam", hidden=(4, 3), device="cuda")
         reply = own.handle(SendPredictions("run", 3))
         for _ in range(4):
             assert isinstance(reply, Predictions)
@@ -720,7 +720,7 @@ def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A linear block trains; a tower says what is missing."""
+    """A linear block trains, and a small tower; a tower with dropped units says what is missing."""
     engine = engine_of()
     real = builtins.__import__
 
@@ -730,12 +730,11 @@ def test_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
         return real(name, *arguments)
 
     for module in list(sys.modules):
-        if module in ("sqlfl.models.neural", "sqlfl.party.first_layer") or module in (
-            "sqlfl.party.neural",
-            "sqlfl.methods.sgd.tower_client",
-        ):
+        if module in ("sqlfl.models.neural", "sqlfl.party.first_layer"):
             monkeypatch.delitem(sys.modules, module)
     monkeypatch.setattr(builtins, "__import__", without)
     client_of("sgd").operator(engine, configuration(engine, hidden=()), "run", 3)
-    with pytest.raises(ModelError, match=r"PyTorch.*\nhint: pip install 'sqlfl\[neural\]'"):
-        operator(engine)
+    operator(engine)
+    for other in ({"dropout": 0.5}, {"device": "cuda"}, {"activation": "gelu"}):
+        with pytest.raises(ModelError, match=r"PyTorch.*\nhint: pip install 'sqlfl\[neural\]'"):
+            operator(engine, **other)

@@ -28,8 +28,9 @@ from sqlfl.messages import (
 from sqlfl.methods.admm.options import local_rounds
 from sqlfl.methods.sgd.tower_client import SgdTower
 from sqlfl.party.neural import TowerOperator
-from sqlfl.party.operator import check_device, client_of
+from sqlfl.party.operator import client_of
 from sqlfl.party.release_guard import ReleaseGuard
+from sqlfl.party.torch_loading import check_device
 from tests.methods.harness import DenseEngine
 from tests.party.test_neural import (
     ROWS,
@@ -330,7 +331,7 @@ def test_a_private_tower_is_computed_in_float64_on_a_device(
 
     monkeypatch.setattr("sqlfl.party.first_layer.DeviceLayer", layer)
     for privacy in (RoundNoise(CLIP, FAINT), None):
-        own = configuration(engine, privacy=privacy)
+        own = configuration(engine, privacy=privacy, device="cuda")
         with pytest.raises(ModelError, match="do not fit"):
             SgdTower(engine, own, "run", 3)
     assert found == [torch.float64, torch.float32]

@@ -145,7 +145,7 @@ def _step(configuration: AdmmConfiguration, engine: Engine, theta: Array) -> Adm
 
 
 def _tower() -> BuildOperator:
-    from sqlfl.methods.admm.tower_client import AdmmTower  # loads torch
+    from sqlfl.methods.admm.tower_client import AdmmTower
 
     return AdmmTower
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,13 +16,15 @@ from sqlfl.messages import ConsensusAverage, ConsensusPart, Message
 from sqlfl.methods.admm.configuration import AdmmConfiguration
 from sqlfl.methods.admm.messages import AdmmResiduals
 from sqlfl.methods.admm.options import local_rounds
-from sqlfl.models.neural import Limit, seed_of
 from sqlfl.models.optimizers import optimizer_of
-from sqlfl.models.towers import Tower, TowerShape, Values
+from sqlfl.models.towers import Tower, TowerShape, Values, seed_of
 from sqlfl.party.client import finite
 from sqlfl.party.neural import TowerOperator, penalised
 from sqlfl.party.release_guard import ReleaseGuard
 from sqlfl.party.steps import Engine
+
+if TYPE_CHECKING:
+    from sqlfl.models.neural import Limit
 
 
 class AdmmTower(TowerOperator[AdmmConfiguration]):

@@ -7,7 +7,7 @@ from sqlfl.party.operator import BuildOperator, ClientPart
 
 
 def _tower() -> BuildOperator:
-    from sqlfl.methods.pbm.tower_client import PbmTower  # loads torch
+    from sqlfl.methods.pbm.tower_client import PbmTower
 
     return PbmTower
 

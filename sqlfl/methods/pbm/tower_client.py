@@ -11,7 +11,7 @@ from sqlfl.methods.pbm.configuration import PbmConfiguration
 from sqlfl.methods.pbm.messages import PbmResiduals, SendEmbeddings
 from sqlfl.methods.pbm.numbers import LEVELS, quantised
 from sqlfl.methods.sgd.tower_client import GradientTower
-from sqlfl.models.neural import seed_of
+from sqlfl.models.towers import seed_of
 from sqlfl.party.client import finite
 from sqlfl.party.steps import Engine
 

@@ -57,7 +57,7 @@ class SgdStep(ClientStep[SgdConfiguration]):
 
 
 def _tower() -> BuildOperator:
-    from sqlfl.methods.sgd.tower_client import SgdTower  # loads torch
+    from sqlfl.methods.sgd.tower_client import SgdTower
 
     return SgdTower
 
