@@ -142,7 +142,7 @@ def _check_tuple(value: Any, count: Size, sizes: Sizes) -> None:
 def _check_array(value: Any, form: Numbers, sizes: Sizes, number: int) -> None:
     if not isinstance(value, np.ndarray):
         raise ValueError(f"must be an array, got {_named(value)}")
-    if _name_of(value.dtype) not in form.types or not value.dtype.isnative:
+    if name_of(value.dtype) not in form.types or not value.dtype.isnative:
         raise ValueError(f"must be {' or '.join(form.types)}, got {value.dtype}")
     if form.optional and value.shape == (0,) * len(form.shape):
         return
@@ -153,7 +153,8 @@ def _check_array(value: Any, form: Numbers, sizes: Sizes, number: int) -> None:
 
 
 @lru_cache(maxsize=64)
-def _name_of(kind: np.dtype[Any]) -> str:
+def name_of(kind: np.dtype[Any]) -> str:
+    """Return the name of an array's type, which numpy composes anew each time."""
     return kind.name
 
 

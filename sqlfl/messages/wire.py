@@ -30,7 +30,7 @@ from sqlfl.base.codec import loads
 from sqlfl.base.errors import InternalError, WireError
 from sqlfl.base.sanitize import clipped, line
 from sqlfl.messages import KINDS, Message
-from sqlfl.messages.checks import fault_of, sizes_of
+from sqlfl.messages.checks import fault_of, name_of, sizes_of
 from sqlfl.messages.forms import (
     MAX_TEXT_BYTES,
     Columns,
@@ -173,7 +173,7 @@ def _written_texts(texts: tuple[str, ...]) -> list[Bytes]:
 
 
 def _shape(value: npt.NDArray[Any]) -> list[Any]:
-    return [value.dtype.name, *value.shape]
+    return [name_of(value.dtype), *value.shape]
 
 
 def _flat(value: npt.NDArray[Any]) -> Bytes:
