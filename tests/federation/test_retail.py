@@ -6,7 +6,7 @@ Each is written as an analyst would write it, is trained, and predicts as a cent
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 
 import duckdb
 import numpy as np
@@ -214,6 +214,151 @@ STATEMENTS: dict[str, tuple[str, str, str]] = {
         RIGHT JOIN crm.customer c ON c.c_customer_sk = p.sk"""),
 }  # fmt: skip
 
+PARTS = {"sales": 2, "crm": 2, "goods": 1, "office": 1, "service": 3}
+OVER_PARTS: dict[str, tuple[str, str, str]] = {
+    "three channels of different columns": (LINEAR, "profit", """
+        SELECT 'store' AS channel, i.i_category AS category, s.ss_quantity AS quantity,
+          s.ss_net_profit AS profit
+        FROM sales.store_sales s JOIN goods.item i ON i.i_item_sk = s.ss_item_sk
+        WHERE s.ss_promo_sk IS NULL
+        UNION ALL BY NAME
+        SELECT 'promotion' AS channel, p.p_cost AS cost, s.ss_quantity AS quantity,
+          s.ss_net_profit AS profit
+        FROM sales.store_sales s JOIN office.promotion p ON p.p_promo_sk = s.ss_promo_sk
+        UNION ALL BY NAME
+        SELECT 'return' AS channel, -r.sr_return_quantity AS quantity, 0 AS profit,
+          r.sr_reason AS reason FROM service.store_returns r"""),
+    "what moved in and out": (LINEAR, "amount", """
+        WITH moves AS (
+          SELECT 'sale' AS kind, ss_item_sk AS item, ss_sold_date_sk AS day, ss_quantity AS amount
+          FROM sales.store_sales
+          UNION ALL BY NAME
+          SELECT sr_item_sk AS item, sr_returned_date_sk AS day, -sr_return_quantity AS amount,
+            'return' AS kind FROM service.store_returns
+        )
+        SELECT m.* EXCLUDE (item, day), i.* EXCLUDE (i_item_sk, i_manager_id), d.d_moy
+        FROM moves m JOIN goods.item i ON i.i_item_sk = m.item
+        JOIN office.date_dim d ON d.d_date_sk = m.day
+        WHERE m.kind = 'sale' OR d.d_moy > 2"""),
+    "the holiday before a sale": (LINEAR, "profit", """
+        WITH holidays AS (
+          SELECT d_date_sk AS since, d_day_name AS name FROM office.date_dim WHERE d_holiday = 'Y'
+        )
+        SELECT ss.ss_quantity, h.name, ss.ss_net_profit AS profit
+        FROM sales.store_sales ss ASOF JOIN holidays h ON ss.ss_sold_date_sk >= h.since
+        WHERE ss.ss_sold_date_sk BETWEEN 0 AND 200"""),
+    "buyers of several things without damage": (LOGISTIC, "preferred", """
+        SELECT c.c_birth_year, hd.hd_buy_potential, c.c_preferred_cust_flag = 'Y' AS preferred
+        FROM crm.customer c
+        LEFT JOIN crm.household_demographics hd ON hd.hd_demo_sk = c.c_current_hdemo_sk
+        SEMI JOIN sales.store_sales s ON s.ss_customer_sk = c.c_customer_sk AND s.ss_quantity >= 3
+        WHERE NOT EXISTS (
+          SELECT 1 FROM service.store_returns r WHERE r.sr_customer_sk = c.c_customer_sk
+            AND r.sr_reason = 'broken' AND r.sr_return_quantity > 2)"""),
+    "customers who are not among those of returns": (LINEAR, "profit", """
+        SELECT ss_quantity, i_category, ss_net_profit AS profit
+        FROM sales.store_sales JOIN goods.item ON i_item_sk = ss_item_sk
+        WHERE ss_customer_sk NOT IN (
+          SELECT sr_customer_sk FROM service.store_returns
+          WHERE sr_customer_sk IS NOT NULL AND sr_return_quantity = 3)"""),
+    "sold and brought back by item": (LINEAR, "price", """
+        WITH sold AS (
+          SELECT ss_item_sk AS item, sum(ss_quantity) AS quantity, avg(ss_sales_price) AS mean
+          FROM sales.store_sales GROUP BY ss_item_sk
+        ), back AS (
+          SELECT sr_item_sk AS item, count(*) AS returns, count_if(sr_reason = 'late') AS late
+          FROM service.store_returns GROUP BY ALL
+        )
+        SELECT i.i_category, sold.quantity, sold.mean, coalesce(back.returns, 0) AS returns,
+          coalesce(back.late, 0) AS late, i.i_current_price::DOUBLE AS price
+        FROM goods.item i LEFT JOIN sold ON sold.item = i.i_item_sk LEFT JOIN back USING (item)"""),
+    "groups of a customer's sales": (LOGISTIC, "preferred", """
+        SELECT c.c_birth_year, avg(s.ss_net_profit) AS mean, max(s.ss_quantity) AS most,
+          count(*) AS sales, c.c_preferred_cust_flag = 'Y' AS preferred
+        FROM crm.customer c JOIN sales.store_sales s ON s.ss_customer_sk = c.c_customer_sk
+        WHERE s.ss_sales_price > 5
+        GROUP BY c.c_customer_sk, c.c_birth_year, c.c_preferred_cust_flag
+        HAVING count(*) > 2"""),
+    "sums beside each customer": (LOGISTIC, "preferred", """
+        SELECT c.c_birth_year, l.mean, l.n, c.c_preferred_cust_flag = 'Y' AS preferred
+        FROM crm.customer c LEFT JOIN LATERAL (
+          SELECT avg(s.ss_net_profit) AS mean, count(*) AS n FROM sales.store_sales s
+          WHERE s.ss_customer_sk = c.c_customer_sk AND s.ss_quantity > 2) l ON true"""),
+    "conditions on keys of three tables": (LINEAR, "profit", """
+        SELECT d.d_day_name, ss.ss_quantity, r.sr_return_quantity, ss.ss_net_profit AS profit
+        FROM office.date_dim d JOIN sales.store_sales ss ON ss.ss_sold_date_sk = d.d_date_sk
+        LEFT JOIN service.store_returns r
+          ON r.sr_ticket_number = ss.ss_ticket_number AND r.sr_item_sk = ss.ss_item_sk
+        WHERE d.d_date_sk BETWEEN 10 AND 70 AND ss.ss_item_sk IN (1, 2, 3, 5, 8, 13, 21, 24)"""),
+    "sales in the month of the first one": (LOGISTIC, "preferred", """
+        SELECT ss.ss_quantity, d.d_moy, dayofweek(d.d_date) IN (0, 6) AS weekend, c.c_birth_year,
+          c.c_preferred_cust_flag = 'Y' AS preferred
+        FROM sales.store_sales ss JOIN office.date_dim d ON d.d_date_sk = ss.ss_sold_date_sk
+        JOIN crm.customer c ON c.c_customer_sk = ss.ss_customer_sk
+          AND d.d_date BETWEEN c.c_first_sales_date AND c.c_first_sales_date + INTERVAL 30 DAY"""),
+    "pieces brought back around the day": (LINEAR, "profit", """
+        SELECT ss.ss_quantity, ss.ss_net_profit AS profit,
+          (SELECT coalesce(sum(r.sr_return_quantity), 0) FROM service.store_returns r
+           WHERE r.sr_item_sk = ss.ss_item_sk
+             AND abs(r.sr_returned_date_sk - ss.ss_sold_date_sk) <= 5) AS near
+        FROM sales.store_sales ss"""),
+    "ranks in the category": (LINEAR, "profit", """
+        SELECT i.rank, i.share, i.i_category, ss.ss_quantity, ss.ss_net_profit AS profit
+        FROM sales.store_sales ss JOIN (
+          SELECT *, rank() OVER (PARTITION BY i_category ORDER BY i_current_price) AS rank,
+            i_current_price / sum(i_current_price) OVER (PARTITION BY i_category) AS share
+          FROM goods.item) i ON i.i_item_sk = ss.ss_item_sk"""),
+    "words of brands": (LINEAR, "profit", """
+        SELECT i.i_category, u.word, ss.ss_net_profit AS profit
+        FROM sales.store_sales ss JOIN goods.item i ON i.i_item_sk = ss.ss_item_sk,
+          unnest(string_split(i.i_brand, ' ')) AS u(word)"""),
+    "classes of two parties": (LINEAR, "profit", """
+        SELECT CASE WHEN i.i_category = 'Books' AND d.d_moy = 1 THEN 'books in January'
+            WHEN i.i_category = 'Books' THEN 'books' ELSE 'others' END AS class,
+          CASE WHEN i.i_current_price < 15 THEN 'cheap' WHEN i.i_current_price < 30 THEN 'middle'
+            ELSE 'dear' END AS band, ss.ss_quantity, ss.ss_net_profit AS profit
+        FROM sales.store_sales ss JOIN goods.item i ON i.i_item_sk = ss.ss_item_sk
+        JOIN office.date_dim d ON d.d_date_sk = ss.ss_sold_date_sk
+        WHERE d.d_date >= DATE '2000-01-15' AND d.d_date < DATE '2000-01-15' + INTERVAL 60 DAY"""),
+    "whether this sale is brought back": (LOGISTIC, "returned", """
+        SELECT ss.ss_quantity, ss.ss_sales_price, i.i_category, EXISTS (
+            SELECT 1 FROM service.store_returns r WHERE r.sr_item_sk = ss.ss_item_sk
+              AND r.sr_ticket_number = ss.ss_ticket_number) AS returned
+        FROM sales.store_sales ss JOIN goods.item i ON i.i_item_sk = ss.ss_item_sk"""),
+    "counts of some returns": (LOGISTIC, "preferred", """
+        WITH f AS (
+          SELECT sr_customer_sk AS k, count(*) FILTER (WHERE sr_reason = 'late') AS late,
+            sum(sr_return_quantity) FILTER (sr_reason IS NULL) AS other,
+            max(sr_returned_date_sk) - min(sr_returned_date_sk) AS span
+          FROM service.store_returns GROUP BY k
+        )
+        SELECT c.c_birth_year, f.* EXCLUDE k, c.c_preferred_cust_flag = 'Y' AS preferred
+        FROM crm.customer c LEFT JOIN f ON f.k = c.c_customer_sk"""),
+    "the next sale within three weeks": (LINEAR, "profit", """
+        SELECT b.ss_quantity AS next, c.c_birth_year, a.ss_net_profit AS profit
+        FROM sales.store_sales a JOIN sales.store_sales b ON b.ss_customer_sk = a.ss_customer_sk
+          AND b.ss_sold_date_sk > a.ss_sold_date_sk
+          AND b.ss_sold_date_sk <= a.ss_sold_date_sk + 20
+        JOIN crm.customer c ON c.c_customer_sk = a.ss_customer_sk"""),
+    "returns of nobody known": (LINEAR, "profit", """
+        SELECT ss.ss_quantity, r.sr_reason, ss.ss_net_profit AS profit
+        FROM sales.store_sales ss JOIN service.store_returns r ON r.sr_item_sk = ss.ss_item_sk
+          AND r.sr_customer_sk IS NOT DISTINCT FROM ss.ss_customer_sk"""),
+    "prices and quantities one below the other": (LINEAR, "value", """
+        WITH u AS (
+          UNPIVOT (SELECT ss_item_sk AS item, ss_quantity::DOUBLE AS quantity,
+            ss_sales_price::DOUBLE AS price FROM sales.store_sales)
+          ON quantity, price INTO NAME measure VALUE value
+        )
+        SELECT u.measure, i.i_category, u.value
+        FROM u JOIN goods.item i ON i.i_item_sk = u.item"""),
+    "the dearest items": (LINEAR, "profit", """
+        SELECT i.i_category, ss.ss_quantity, ss.ss_net_profit AS profit
+        FROM ((SELECT * FROM goods.item) ORDER BY i_current_price DESC, i_item_sk LIMIT 9) i
+        JOIN sales.store_sales ss ON ss.ss_item_sk = i.i_item_sk"""),
+}  # fmt: skip
+"""Statements over parties of several databases."""
+
 
 @pytest.fixture(scope="module")
 def central() -> Iterator[duckdb.DuckDBPyConnection]:
@@ -229,12 +374,14 @@ def central() -> Iterator[duckdb.DuckDBPyConnection]:
             con.execute(f"DETACH {party}")
 
 
-@pytest.fixture(scope="module")
-def federation(central: duckdb.DuckDBPyConnection) -> Iterator[sqlfl.Federation]:
-    """The same tables at five parties, one of which has two databases."""
+@contextmanager
+def dealt(
+    central: duckdb.DuckDBPyConnection, numbers: dict[str, int]
+) -> Iterator[sqlfl.Federation]:
+    """The same tables at five parties, which have so many databases."""
     with ExitStack() as stack:
         fed = stack.enter_context(sqlfl.Federation(progress=False))
-        for party, number in DATABASES.items():
+        for party, number in numbers.items():
             own = [stack.enter_context(in_memory()) for _ in range(number)]
             for name in TABLES[party]:
                 rows = central.sql(f"FROM {party}.{name}").to_arrow_table()
@@ -246,6 +393,18 @@ def federation(central: duckdb.DuckDBPyConnection) -> Iterator[sqlfl.Federation]
         yield fed
 
 
+@pytest.fixture(scope="module")
+def federation(central: duckdb.DuckDBPyConnection) -> Iterator[sqlfl.Federation]:
+    with dealt(central, DATABASES) as fed:
+        yield fed
+
+
+@pytest.fixture(scope="module")
+def parts(central: duckdb.DuckDBPyConnection) -> Iterator[sqlfl.Federation]:
+    with dealt(central, PARTS) as fed:
+        yield fed
+
+
 @pytest.mark.parametrize(("kind", "target", "query"), STATEMENTS.values(), ids=STATEMENTS)
 def test_predictions_are_those_of_a_central_fit(
     kind: str,
@@ -254,6 +413,28 @@ def test_predictions_are_those_of_a_central_fit(
     federation: sqlfl.Federation,
     central: duckdb.DuckDBPyConnection,
 ) -> None:
+    compare(kind, target, query, federation, central)
+
+
+@pytest.mark.parametrize(("kind", "target", "query"), OVER_PARTS.values(), ids=OVER_PARTS)
+def test_predictions_over_several_databases_are_those_of_a_central_fit(
+    kind: str,
+    target: str,
+    query: str,
+    parts: sqlfl.Federation,
+    central: duckdb.DuckDBPyConnection,
+) -> None:
+    compare(kind, target, query, parts, central)
+
+
+def compare(
+    kind: str,
+    target: str,
+    query: str,
+    federation: sqlfl.Federation,
+    central: duckdb.DuckDBPyConnection,
+) -> None:
+    """Compare rows and predictions of a model with those of a central fit."""
     data = oracle.central(central, query, kind, target)
     assert len(data.y) > 15
     train = train_sql("m", kind, target, query, epochs=200, tolerance=1e-10)
