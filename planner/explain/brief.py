@@ -31,16 +31,12 @@ from sqlfl.options.batch import Batch
 from sqlfl.options.training import TrainingOptions
 from sqlfl.planner.explain.card import PrivacyReport
 from sqlfl.planner.explain.caveats import LASTING, NOTHING
-from sqlfl.planner.explain.joins import lasting, sent_keys
-from sqlfl.planner.explain.owners import Verdicts, sentences
 from sqlfl.planner.explain.render import JOINED, MANY, Notes, Section, several
-from sqlfl.planner.explain.setting import ReportSetting
-from sqlfl.planner.explain.totals import NAMES
-from sqlfl.planner.explain.units import tables_of
-from sqlfl.planner.federated.exchanges import DOWN, UP
+from sqlfl.planner.explain.sections import NAMES, Verdicts, lasting, sent_keys, sentences
+from sqlfl.planner.explain.setting import ReportSetting, tables_of
+from sqlfl.planner.federated.exchanges import DOWN, UP, at_most
 from sqlfl.planner.federated.method_spec import spec_of
 from sqlfl.planner.federated.plan import CHECK, EVALUATE, JOIN, PREDICT, FederatedPlan
-from sqlfl.planner.federated.requests import at_most
 from sqlfl.planner.federated.sizes import Size, Symbol
 from sqlfl.planner.grammar.trees import nodes
 from sqlfl.planner.query import lineage

@@ -17,12 +17,8 @@ from sqlfl.options.tuning import Tuning
 from sqlfl.options.types import shown
 from sqlfl.planner.explain.brief import HERE, NO_LINKS, brief
 from sqlfl.planner.explain.card import PrivacyReport
-from sqlfl.planner.explain.caveats import caveats, protects
-from sqlfl.planner.explain.diagnostics import client_words, join_words
-from sqlfl.planner.explain.joins import joins, slots, transforms
-from sqlfl.planner.explain.owners import NO_OWNERS, Verdicts, owners
+from sqlfl.planner.explain.caveats import caveats, client_words, join_words, protects
 from sqlfl.planner.explain.picture import picture
-from sqlfl.planner.explain.rehearsed import RehearsalReport, rehearsed
 from sqlfl.planner.explain.render import (
     JOINED,
     MANY,
@@ -35,12 +31,25 @@ from sqlfl.planner.explain.render import (
     to_html,
     to_text,
 )
-from sqlfl.planner.explain.totals import KindTotal, Total, formula, kinds, totals
+from sqlfl.planner.explain.sections import (
+    NO_OWNERS,
+    KindTotal,
+    RehearsalReport,
+    Total,
+    Verdicts,
+    formula,
+    joins,
+    kinds,
+    owners,
+    rehearsed,
+    slots,
+    totals,
+    transforms,
+)
 from sqlfl.planner.federated.exchanges import DOWN, UP, WHOLE, Disclosure
 from sqlfl.planner.federated.method_spec import Words, has_head, spec_of
 from sqlfl.planner.federated.plan import CHECK, JOIN, FederatedPlan, evaluated
-from sqlfl.planner.federated.sizes import Size, Symbol
-from sqlfl.planner.federated.symbols import ROLES
+from sqlfl.planner.federated.sizes import ROLES, Size, Symbol
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query.ucq import Slot
 from sqlfl.privacy.protection import PublicBounds

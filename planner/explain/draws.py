@@ -7,8 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from sqlfl.planner.explain.card import upwards
-from sqlfl.planner.explain.setting import ReportSetting
-from sqlfl.planner.explain.units import features_of, listed
+from sqlfl.planner.explain.setting import ReportSetting, features_of, listed
 from sqlfl.planner.query.ucq import Slot
 from sqlfl.privacy.collusion import honest_slots
 from sqlfl.privacy.protection import BinomialSums

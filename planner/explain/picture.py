@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from sqlfl.base.sanitize import line
 from sqlfl.planner.explain.render import MANY, HtmlPicture, several
-from sqlfl.planner.explain.totals import NAMES, KindTotal, Total, formula, kinds, totals
+from sqlfl.planner.explain.sections import NAMES, KindTotal, Total, formula, kinds, totals
 from sqlfl.planner.federated.exchanges import DOWN, UP
 from sqlfl.planner.federated.plan import FederatedPlan
 

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 from sqlfl.models.kinds import kind_of
-from sqlfl.planner.explain import columns, draws, sentences
-from sqlfl.planner.explain.units import features_of
+from sqlfl.planner.explain import draws, sentences
+from sqlfl.planner.explain.setting import features_of
 from sqlfl.planner.federated.method_spec import spec_of
 from sqlfl.planner.query.ucq import Slot
 from sqlfl.privacy.events import GRADIENTS, PREDICTIONS, STATISTICS
@@ -212,10 +212,11 @@ def _predictions(setting: ReportSetting) -> Iterator[Release]:
         yield from _sums(setting, crossing)
         return
     if setting.chosen:
-        how = partial(columns.mechanism, setting)
-        yield from _of(setting, columns.KIND, setting.coordinator, crossing, how)
+        how = partial(sentences.column_mechanism, setting)
+        yield from _of(setting, sentences.COLUMN_KIND, setting.coordinator, crossing, how)
         if len(setting.parties) > 1:
-            yield from _of(setting, columns.KIND, OTHERS, setting.slots, lambda slot: columns.SUMS)
+            kind, sums = sentences.COLUMN_KIND, sentences.COLUMN_SUMS
+            yield from _of(setting, kind, OTHERS, setting.slots, lambda slot: sums)
         return
     if setting.solved:
         how = partial(sentences.mechanism, setting)
@@ -267,7 +268,7 @@ def _in_secret(
 def _gradient(setting: ReportSetting, slot: Slot) -> str:
     noise, rounds = setting.protection.features, setting.rounds(slot)
     if setting.chosen and noise:
-        return columns.mechanism(setting, slot)
+        return sentences.column_mechanism(setting, slot)
     if setting.solved:
         return sentences.mechanism(setting, slot)
     if not isinstance(noise, NoisedGradients):

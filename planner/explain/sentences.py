@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from sqlfl.planner.explain import columns, draws
+from sqlfl.planner.explain import draws
 from sqlfl.planner.explain.card import TRUSTED, upwards
-from sqlfl.planner.explain.setting import PrivacyClaim, ReportSetting
-from sqlfl.planner.explain.units import (
+from sqlfl.planner.explain.setting import (
+    PrivacyClaim,
+    ReportSetting,
     Unit,
     derived,
     features_of,
@@ -19,8 +20,69 @@ from sqlfl.planner.explain.units import (
 from sqlfl.planner.query import lineage
 from sqlfl.planner.query.lineage import Use
 from sqlfl.planner.query.ucq import Slot
-from sqlfl.privacy.events import CROSSES, MOMENTS
-from sqlfl.privacy.protection import PublicBounds
+from sqlfl.privacy.events import CHOICES, COLUMNS, CROSSES, MOMENTS, Gaussian, Selection
+from sqlfl.privacy.protection import NoisedColumns, PublicBounds
+
+COLUMN_KIND = "chosen columns"
+COLUMN_SUMS = "functions of chosen columns, in residuals"
+
+
+def columns_seen(setting: ReportSetting) -> str:
+    """Return what the coordinator learns from a run without noise."""
+    values = "the values of the columns that are chosen, for each row,"
+    if setting.sketched:
+        values = "random sums of the columns that are chosen, over the joined rows,"
+    return f"keyed hashes of the join keys, the join graph, {values} and their weights."
+
+
+def columns_exact(setting: ReportSetting) -> str:
+    """Return why features have no guarantee."""
+    values = "exact random sums of" if setting.sketched else "the exact values of"
+    return f"the coordinator sees {values} the columns that are chosen, and which these are."
+
+
+def column_mechanism(setting: ReportSetting, slot: Slot) -> str:
+    """Return the mechanism that releases a slot's columns."""
+    noise = setting.protection.features
+    if not isinstance(noise, NoisedColumns):
+        return "random sums of each, exact" if setting.sketched else "the values of each, exact"
+    told = _column_noise(setting, slot)
+    if told is None:
+        return noise.told
+    choices, columns, rounds = told
+    return (
+        f"at most {choices.count} choices by scores with {noise.mechanism.capitalize()} noise, "
+        f"ε = {choices.epsilon:.4g} each; at most {columns.count} random sums of columns with "
+        f"Gaussian noise of {columns.multiplier:.4g} times what one row moves them by; values "
+        f"clipped to {rounds[0]:.4g}, residuals to {rounds[1]:.4g}"
+    )
+
+
+def _column_noise(
+    setting: ReportSetting, slot: Slot
+) -> tuple[Selection, Gaussian, tuple[float, float]] | None:
+    rounds = setting.rounds(slot)
+    if setting.calibration is None or rounds is None:
+        return None
+    events = setting.calibration.events[slot.index]
+    choices = next(e for e in events if isinstance(e, Selection) and e.what == CHOICES)
+    columns = next(e for e in events if isinstance(e, Gaussian) and e.what == COLUMNS)
+    return choices, columns, (rounds.column_bound, rounds.residual_bound)
+
+
+def column_conditions(setting: ReportSetting) -> Iterator[str]:
+    """Yield the conditions of noised choices and columns."""
+    yield (
+        "A client tells of a choice which column it is and its direction, never the noised score. "
+        "It works out by itself how far one row can move a score and a random sum: from how often "
+        "its rows are joined, the residuals and the public seed that it is sent, and the bounds, "
+        "to which it clips."
+    )
+    yield (
+        "Which columns are looked at (sample) is not counted as secret. Weights, intercept and "
+        "loss are made of choices, noised sums and labels alone."
+    )
+
 
 EVALUATED = (
     "EVALUATE sends the true labels, and the loss of one row tells its label; "
@@ -59,7 +121,7 @@ def _nothing(setting: ReportSetting) -> str:
 def _seen_labels(setting: ReportSetting) -> str:
     """Return what observers see of labels and features in a run without noise."""
     at = setting.plan.at
-    learnt = draws.SEEN if setting.summed else columns.seen(setting) if setting.chosen else LEARNT
+    learnt = draws.SEEN if setting.summed else columns_seen(setting) if setting.chosen else LEARNT
     learnt = learnt.replace("the join keys", "the others' join keys") if at else learnt
     if not setting.plan.disclosures:
         return f"Nothing leaves {at}, where all tables and the coordinator are."
@@ -157,7 +219,7 @@ def _features(setting: ReportSetting) -> Iterator[str]:
         return
     if not setting.protection.features:
         if setting.chosen:
-            exact = columns.exact(setting)
+            exact = columns_exact(setting)
             yield f"Features: none. No noise is added to anything but labels: {exact}"
             return
         seen = "predictions and gradients" if setting.training else "predictions"
@@ -379,7 +441,7 @@ def assumptions(setting: ReportSetting) -> tuple[str, ...]:
     if setting.drawn:
         parts.append(draws.rests(setting))
     if setting.chosen and setting.claims:
-        parts.append(columns.rests(setting))
+        parts.append(column_conditions(setting))
     if setting.solved and setting.claims:
         parts.append(rests(setting))
     parts += [beware(setting), unseen(setting), _always(setting)]

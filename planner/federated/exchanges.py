@@ -1,4 +1,7 @@
-"""Messages across the parties' borders, as data: exchanges and their disclosures."""
+"""Messages across the parties' borders, as data: exchanges and their disclosures.
+
+A client's request of a run (`sqlfl.contract.request`) is made of the run's exchanges.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
+from sqlfl.base.codec import to_json
 from sqlfl.base.errors import InternalError
 from sqlfl.contract.joins import JoinUse
+from sqlfl.contract.request import Asked, Request
 from sqlfl.contract.schema import Client, SlotSpecification
+from sqlfl.contract.transforms import updates
 from sqlfl.messages import CLIENT
 from sqlfl.options.diagnostics import Diagnostic
+from sqlfl.options.privacy import Privacy
 from sqlfl.options.training import Options, TowerOptions, TrainingOptions
 from sqlfl.options.tuning import Tuning
-from sqlfl.planner.federated import symbols as sym
-from sqlfl.planner.federated.amounts import Content
+from sqlfl.planner.federated import sizes as sym
 from sqlfl.planner.federated.into import Into
-from sqlfl.planner.federated.sizes import Size, Symbol, size
+from sqlfl.planner.federated.sizes import Content, Size, Symbol, size
 from sqlfl.planner.query.ucq import Slot, Ucq
 from sqlfl.privacy.protection import UNPROTECTED, Protection
 
@@ -284,3 +290,74 @@ def parameters(hidden: tuple[int, ...], columns: Size, outputs: Size) -> Size:
     """Return the parameters of a tower over these encoded columns: W1, b1, W2, ..., W_out."""
     first, last = hidden[0], hidden[-1]
     return columns * first + (first + inner_weights(hidden)) + outputs * last
+
+
+ONCE = ("settled", "proofs", "mergers", "paired")
+"""Roles of symbols that are 0 or 1."""
+UPDATED = "updates"
+"""Role of the symbol that counts updates of strengths."""
+ROUNDS = ("rounds", "exact")
+"""Roles of symbols that count epochs, or a part of them."""
+
+
+def request_of(
+    run: Run, exchanges: tuple[Exchange, ...], client: Client, privacy: Privacy | None
+) -> Request:
+    """Planning is not of the run."""
+    training = isinstance(run.options, TrainingOptions)
+    most: dict[tuple[int, str, str, str], int | None] = {}
+    for item in exchanges:
+        replies = {
+            send.slot: send
+            for send in item.sends
+            if send.client == client and send.receiver == COORDINATOR
+        }
+        for send in item.sends:
+            if send.client != client or send.sender != COORDINATOR or item.phase == "plan":
+                continue
+            reply = replies[send.slot]
+            key = (send.slot, send.kind, reply.kind, reply.what)
+            before, times = most.get(key, 0), at_most(run, item.times)
+            most[key] = None if before is None or times is None else before + times
+    return Request(
+        purpose=run.purpose,
+        kind=run.kind,
+        algorithm=run.training.algorithm if training else "",
+        options=to_json([run.options, run.tuning]),
+        privacy=to_json(privacy),
+        look=to_json(run.look),
+        warm=training and run.training.warm_start is not None,
+        into=run.into is not None,
+        asked=tuple(Asked(*key, often) for key, often in sorted(most.items())),
+        study=run.study,
+    )
+
+
+def at_most(run: Run, times: Size) -> int | None:
+    """Return a bound that follows from the options alone; None without one."""
+    total = 0
+    for symbols, number in times.terms:
+        if number < 0:
+            continue
+        product = number
+        for symbol in symbols:
+            if symbol.role in ONCE:
+                largest = 1 if run.tuning is None else run.tuning.fits
+            elif symbol.role == UPDATED:
+                largest = updates(pairs=run.paired) * (1 if run.tuning is None else run.tuning.fits)
+            elif symbol.role in ROUNDS:
+                largest = _epochs(run)
+            elif symbol.role == "checkpoints":
+                largest = _epochs(run) // (run.training.checkpoint or 1)
+            else:
+                return None
+            product *= largest
+        total += product
+    return total
+
+
+def _epochs(run: Run) -> int:
+    """Return the epochs of all fits."""
+    if run.tuning is None:
+        return run.training.epochs
+    return run.tuning.fits * max(c.options.epochs for c in run.tuning.candidates)

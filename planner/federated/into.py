@@ -9,9 +9,8 @@ from sqlglot import exp
 
 from sqlfl.base.errors import PlanError
 from sqlfl.contract.schema import Catalog, Client, Table
-from sqlfl.planner.grammar.spans import plan_error
 from sqlfl.planner.grammar.statements import Path, Span
-from sqlfl.planner.grammar.trees import nodes
+from sqlfl.planner.grammar.trees import nodes, plan_error
 from sqlfl.planner.query.names import CatalogTables, nearest
 from sqlfl.planner.query.ucq import Slot, Ucq
 

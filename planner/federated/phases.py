@@ -12,14 +12,13 @@ from sqlfl.contract.schema import Client, specifications_to_json
 from sqlfl.contract.transforms import AUTO
 from sqlfl.models.kinds import ANY_CLASSES, kind_of
 from sqlfl.options.diagnostics import ContributionsOptions, Importance, Inference, SkewOptions
-from sqlfl.planner.federated import symbols as sym
-from sqlfl.planner.federated.amounts import NOTHING, Amount, Content, content
+from sqlfl.planner.federated import sizes as sym
 from sqlfl.planner.federated.exchanges import WHOLE, Exchange, RequestReply, Run, exchange
 from sqlfl.planner.federated.into import Into
 from sqlfl.planner.federated.method_spec import spec_of
 from sqlfl.planner.federated.rounds import ENCODED, trained
 from sqlfl.planner.federated.rounds import active as active_rows
-from sqlfl.planner.federated.sizes import Size
+from sqlfl.planner.federated.sizes import NOTHING, Amount, Content, Size, content
 from sqlfl.planner.query.ucq import CATEGORY, Slot
 
 Asked: TypeAlias = tuple[Content, Content]

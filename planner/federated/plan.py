@@ -31,15 +31,15 @@ from sqlfl.options.training import Options, ScoringOptions, TowerOptions, Traini
 from sqlfl.options.tuning import Tuning
 from sqlfl.planner.federated import exchanges as ex
 from sqlfl.planner.federated.engines import EngineChoice, choose_engines
+from sqlfl.planner.federated.exchanges import request_of
 from sqlfl.planner.federated.into import Into
 from sqlfl.planner.federated.method_spec import spec_of
 from sqlfl.planner.federated.phases import protocol, rounds_of
-from sqlfl.planner.federated.requests import request_of
 from sqlfl.planner.federated.secure import secret_kinds, secured
 from sqlfl.planner.federated.sizes import Size, Symbol
 from sqlfl.planner.grammar.writing import to_sql
-from sqlfl.planner.query.differences import Difference
 from sqlfl.planner.query.emit import mapping_query
+from sqlfl.planner.query.party_databases import Difference
 from sqlfl.planner.query.ucq import Fragment, Slot, Ucq
 from sqlfl.privacy.protection import Protection, protection_of
 

@@ -7,10 +7,9 @@ from collections.abc import Callable
 from sqlfl import messages as ms
 from sqlfl.contract.schema import Client
 from sqlfl.contract.transforms import COARSE_SIDE, FINE_SIDE
-from sqlfl.planner.federated import symbols as sym
-from sqlfl.planner.federated.amounts import Content, Told, content
+from sqlfl.planner.federated import sizes as sym
 from sqlfl.planner.federated.exchanges import Exchange, RequestReply, Run, exchange
-from sqlfl.planner.federated.sizes import Size
+from sqlfl.planner.federated.sizes import Content, Size, Told, content
 from sqlfl.planner.query.ucq import Slot
 
 PENALTY = 1

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 from sqlfl import messages as ms
 from sqlfl.contract.schema import Client
-from sqlfl.planner.federated import symbols as sym
-from sqlfl.planner.federated.amounts import Content, content
+from sqlfl.planner.federated import sizes as sym
 from sqlfl.planner.federated.exchanges import (
     Exchange,
     RequestReply,
@@ -16,7 +15,7 @@ from sqlfl.planner.federated.exchanges import (
     exchange,
 )
 from sqlfl.planner.federated.phases import encoded, protocol
-from sqlfl.planner.federated.sizes import Size
+from sqlfl.planner.federated.sizes import Content, Size, content
 from sqlfl.planner.query.ucq import CATEGORY, Slot
 from sqlfl.privacy.protection import NoisedMoments
 

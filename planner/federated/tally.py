@@ -133,7 +133,7 @@ def measured(
 
 
 class _Values:
-    """Values of symbols by their roles in `sqlfl.planner.federated.symbols`."""
+    """Values of symbols by their roles in `sqlfl.planner.federated.sizes`."""
 
     def __init__(self, plan: FederatedPlan, tally: Tally, epochs: int, outputs: int) -> None:
         self._plan, self._tally = plan, tally

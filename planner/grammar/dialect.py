@@ -13,10 +13,13 @@ from sqlfl.contract.study import ROLES
 from sqlfl.contract.transforms import AUTO, COLUMN, FUNCTIONS
 from sqlfl.options.diagnostics import LOOKS
 from sqlfl.planner.grammar.clauses import Clauses
-from sqlfl.planner.grammar.explaining import ANALYZE, NO_ROWS, REHEARSED, VERBOSE
 from sqlfl.planner.grammar.foreign import instead
 from sqlfl.planner.grammar.spellings import respelled
 from sqlfl.planner.grammar.statements import (
+    ANALYZE,
+    NO_ROWS,
+    REHEARSED,
+    VERBOSE,
     Argument,
     CheckQuery,
     CommentOnModel,

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from sqlglot.tokenizer_core import Token, TokenType
 
 from sqlfl.base.errors import ParseError, nearest
-from sqlfl.planner.grammar.explaining import leading
 from sqlfl.planner.grammar.foreign import instead
-from sqlfl.planner.grammar.statements import Span, Word
+from sqlfl.planner.grammar.statements import Span, Word, leading
 from sqlfl.planner.grammar.tokens import Tokens, at_place, made
 
 Fail = Callable[..., ParseError]

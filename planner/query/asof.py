@@ -16,15 +16,14 @@ from sqlglot import exp
 
 from sqlfl.base.errors import PlanError
 from sqlfl.contract.fragment_columns import RESERVED
-from sqlfl.planner.grammar import build
-from sqlfl.planner.grammar.spans import plan_error, span_of
+from sqlfl.planner.grammar import trees
+from sqlfl.planner.grammar.trees import plan_error, span_of
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query import types
 from sqlfl.planner.query.batches import BatchedCatalog
-from sqlfl.planner.query.collations import BYTES, collation
 from sqlfl.planner.query.ctes import Environment
 from sqlfl.planner.query.draft import Draft
-from sqlfl.planner.query.equalities import conjuncts
+from sqlfl.planner.query.equalities import BYTES, collation, conjuncts
 from sqlfl.planner.query.joins import Joiner, State
 from sqlfl.planner.query.relations import DraftBlock, DraftRelation, Term, ids_of, operand
 from sqlfl.planner.query.scopes import Scope
@@ -290,7 +289,7 @@ class AsofJoins:
             exp.alias_(exp.column(name, table=item.name or None, quoted=True), f"{RESERVED}c{n}")
             for n, name in enumerate(names)
         ]
-        value = build.cast(on.nearest.inner.copy(), kind)
+        value = trees.cast(on.nearest.inner.copy(), kind)
         by = [self._compared(left, right, pair, scope, known) for pair in on.keys]
         before = on.nearest.is_before
         other = exp.Window(
@@ -322,13 +321,13 @@ class AsofJoins:
         ).from_(rows.subquery("q"))
         steps: list[exp.Expr] = [exp.column(_FIRST), exp.column(_LAST)]
         if kind != "DATE":
-            steps = [build.cast(step, "BIGINT") for step in steps]  # they are within the period
+            steps = [trees.cast(step, "BIGINT") for step in steps]  # they are within the period
         steps[1] = _plus(steps[1], 1)
         if kind == "DATE":
             steps.append(exp.Interval(this=exp.Literal.string("1"), unit=exp.var("DAY")))
         each = system_call("unnest", exp.Anonymous(this="range", expressions=steps))
         within = exp.LTE(this=exp.column(_FIRST), expression=exp.column(_LAST))
-        every = exp.select(*(c.copy() for c in kept), exp.alias_(build.cast(each, kind), _DAY))
+        every = exp.select(*(c.copy() for c in kept), exp.alias_(trees.cast(each, kind), _DAY))
         return every.from_(clipped.subquery("q")).where(within)
 
     def _compared(
@@ -355,7 +354,7 @@ class AsofJoins:
                 if relation is None or collation(draft, relation, [term]) != BYTES:
                     raise self._refused(pair[1], "texts of an ASOF JOIN have no collation")
         return (
-            pair[1].copy() if wanted == types.normal(inner or "") else build.cast(pair[1], wanted)
+            pair[1].copy() if wanted == types.normal(inner or "") else trees.cast(pair[1], wanted)
         )
 
     def _refused(self, where: exp.Expr, message: str) -> PlanError:
@@ -402,9 +401,9 @@ def _number(node: exp.Expr) -> int | None:
 
 def _constant(number: int, kind: str) -> exp.Expr:
     if kind == "DATE":
-        return build.cast(exp.Literal.string(_said(number, kind)), "DATE")
+        return trees.cast(exp.Literal.string(_said(number, kind)), "DATE")
     text = exp.Literal.number(abs(number))
-    return build.cast(exp.Neg(this=text) if number < 0 else text, kind)
+    return trees.cast(exp.Neg(this=text) if number < 0 else text, kind)
 
 
 def _outmost(function: str, values: Sequence[exp.Expr]) -> exp.Expr:

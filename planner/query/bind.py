@@ -15,7 +15,7 @@ from sqlglot import exp
 from sqlfl.base.errors import PlanError
 from sqlfl.contract.fragment_columns import GROUP_KEY, RESERVED
 from sqlfl.contract.schema import Client, folded
-from sqlfl.planner.grammar import build
+from sqlfl.planner.grammar import trees
 from sqlfl.planner.grammar.parsing import is_from, items_of, joins_of, unions_of
 from sqlfl.planner.grammar.refusals import (
     HINTS,
@@ -25,26 +25,23 @@ from sqlfl.planner.grammar.refusals import (
     has_outer_join,
     refusals,
 )
-from sqlfl.planner.grammar.spans import plan_error, span_of
-from sqlfl.planner.grammar.trees import nodes
+from sqlfl.planner.grammar.trees import nodes, plan_error, span_of
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query import emit
 from sqlfl.planner.query.asof import AsofJoins
 from sqlfl.planner.query.batches import BatchedCatalog
 from sqlfl.planner.query.clock import Clock
 from sqlfl.planner.query.cohorts import Cohorts, without_semi_joins
-from sqlfl.planner.query.collations import is_bytewise
 from sqlfl.planner.query.columns import named_alike, settled, unify_blocks, with_column_aliases
 from sqlfl.planner.query.correlated import CorrelatedAggregates
 from sqlfl.planner.query.ctes import Cte, Environment, is_unstable, repeated, spread, with_ctes
-from sqlfl.planner.query.dotted_names import chain_of
 from sqlfl.planner.query.draft import Draft
-from sqlfl.planner.query.equalities import conjuncts, equality
+from sqlfl.planner.query.equalities import conjuncts, equality, is_bytewise
 from sqlfl.planner.query.grouped_joins import check_inferred, grouped_join
 from sqlfl.planner.query.groups import as_grouped, is_grouped, is_unpivot
 from sqlfl.planner.query.joins import Joiner, State, renamed
 from sqlfl.planner.query.laterals import Laterals, in_turn, is_lateral
-from sqlfl.planner.query.names import CatalogTables
+from sqlfl.planner.query.names import CatalogTables, chain_of
 from sqlfl.planner.query.nulls import TYPES, typed
 from sqlfl.planner.query.push import Pusher
 from sqlfl.planner.query.relations import (
@@ -60,9 +57,8 @@ from sqlfl.planner.query.relations import (
     substituted,
     with_filters,
 )
-from sqlfl.planner.query.scalars import ROWS, SCALAR, UNBOUND, Asker, claimed, has_calls
+from sqlfl.planner.query.scalars import ROWS, SCALAR, UNBOUND, Asker, claimed, has_calls, unrolled
 from sqlfl.planner.query.scopes import Scope
-from sqlfl.planner.query.several import unrolled
 from sqlfl.planner.query.sources import Sources
 from sqlfl.planner.query.stars import (
     expand_fields,
@@ -694,7 +690,7 @@ class Binder:
         return [self.sources.table(node)]
 
     def _recursive_cte(self, node: exp.Table, known: Environment) -> State:
-        query = exp.select("*").from_(exp.Table(this=build.identifier(node.name)))
+        query = exp.select("*").from_(exp.Table(this=trees.identifier(node.name)))
         client = self.pusher.only_client(query, known)
         if client is None:
             raise plan_error(

@@ -8,8 +8,8 @@ from dataclasses import replace
 from sqlglot import exp
 
 from sqlfl.base.errors import PlanError
-from sqlfl.planner.grammar import build
-from sqlfl.planner.grammar.spans import span_of
+from sqlfl.planner.grammar import trees
+from sqlfl.planner.grammar.trees import span_of
 from sqlfl.planner.query import types
 from sqlfl.planner.query.draft import Draft
 from sqlfl.planner.query.equalities import Equal, conjuncts
@@ -184,10 +184,10 @@ class _Placing:
             Term(exp.Is(this=operand(s.expression.copy()), expression=exp.Null()), s.span)
             for s in sides
         ]
-        constant = build.cast(exp.Literal.string(types.neutral(type_)), type_)
+        constant = trees.cast(exp.Literal.string(types.neutral(type_)), type_)
         filled = [
             Term(
-                exp.Coalesce(this=build.cast(s.expression, type_), expressions=[constant.copy()]),
+                exp.Coalesce(this=trees.cast(s.expression, type_), expressions=[constant.copy()]),
                 s.span,
             )
             for s in sides

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from sqlfl.contract.schema import Place, folded
-from sqlfl.planner.grammar import build
+from sqlfl.planner.grammar import trees
 from sqlfl.planner.grammar.refusals import function_name
 from sqlfl.planner.grammar.trees import nodes
 from sqlfl.planner.grammar.writing import to_sql
@@ -75,14 +75,14 @@ class Clock:
         )
         utc = exp.Literal.string(f"{self.now.astimezone(dt.UTC):%Y-%m-%d}")
         midnight = exp.If(this=instant, true=self._as("DATE"))
-        return exp.Case(ifs=[midnight], default=build.cast(utc, "DATE"))
+        return exp.Case(ifs=[midnight], default=trees.cast(utc, "DATE"))
 
     def _as(self, type_: str) -> exp.Expr:
         if type_ == "TIME":
-            return build.cast(self._as("TIMESTAMP"), "TIME")
+            return trees.cast(self._as("TIMESTAMP"), "TIME")
         text = self.now.astimezone(dt.UTC).strftime("%Y-%m-%d %H:%M:%S.%f+00")
-        instant = build.cast(exp.Literal.string(text), _INSTANT)
-        return instant if type_ == _INSTANT else build.cast(instant, type_)
+        instant = trees.cast(exp.Literal.string(text), _INSTANT)
+        return instant if type_ == _INSTANT else trees.cast(instant, type_)
 
 
 def tell_the_place(select: exp.Select, place: Place) -> None:

@@ -9,8 +9,8 @@ from functools import partial
 from sqlglot import exp
 
 from sqlfl.contract.schema import folded
-from sqlfl.planner.grammar import build
-from sqlfl.planner.grammar.spans import plan_error
+from sqlfl.planner.grammar import trees
+from sqlfl.planner.grammar.trees import plan_error
 from sqlfl.planner.query import types
 from sqlfl.planner.query.batches import BatchedCatalog
 from sqlfl.planner.query.draft import Draft
@@ -126,7 +126,7 @@ def _settled(output: Output) -> Output:
 
 
 def _cast(output: Output, type_: str) -> Output:
-    term = Term(build.cast(output.term.expression, type_), output.term.span)
+    term = Term(trees.cast(output.term.expression, type_), output.term.span)
     return replace(output, term=term)
 
 

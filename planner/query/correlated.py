@@ -2,7 +2,7 @@
 
 `(SELECT avg(u.z) FROM b.u AS u WHERE u.k = t.k)` becomes a column of `(SELECT k, avg(z) FROM u
 GROUP BY k)`, which the party of u evaluates. Where t has no partner that is NULL, a count is 0.
-Windows of days are keys of rows that are repeated (`steps`).
+Windows of days are keys of rows that are repeated (`windows`).
 """
 
 from __future__ import annotations
@@ -15,21 +15,33 @@ from sqlglot import exp
 from sqlfl.base.errors import PlanError
 from sqlfl.contract.fragment_columns import GROUP_KEY, RESERVED
 from sqlfl.contract.schema import Client, folded
-from sqlfl.planner.grammar import build
+from sqlfl.planner.grammar import trees
 from sqlfl.planner.grammar.refusals import function_name, is_aggregate, own_nodes
-from sqlfl.planner.grammar.spans import plan_error, span_of
-from sqlfl.planner.grammar.trees import nodes
+from sqlfl.planner.grammar.trees import nodes, plan_error, span_of
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query import types
 from sqlfl.planner.query.batches import BatchedCatalog
-from sqlfl.planner.query.cohorts import Cohorts, Presence, is_cohort, of_existence, scope_within
-from sqlfl.planner.query.collations import BYTES, collation, common, compared_text
+from sqlfl.planner.query.cohorts import (
+    Cohorts,
+    Membership,
+    Presence,
+    is_cohort,
+    memberships,
+    of_existence,
+    scope_within,
+)
 from sqlfl.planner.query.ctes import Environment, with_ctes
 from sqlfl.planner.query.draft import Draft
-from sqlfl.planner.query.equalities import conjuncts, equality
+from sqlfl.planner.query.equalities import (
+    BYTES,
+    collation,
+    common,
+    compared_text,
+    conjuncts,
+    equality,
+)
 from sqlfl.planner.query.groups import is_grouped, outermost_aggregates
 from sqlfl.planner.query.joins import State
-from sqlfl.planner.query.membership import Membership, memberships
 from sqlfl.planner.query.push import Pusher
 from sqlfl.planner.query.relations import (
     DraftRelation,
@@ -44,8 +56,7 @@ from sqlfl.planner.query.relations import (
 from sqlfl.planner.query.scalars import has_calls
 from sqlfl.planner.query.scopes import Scope
 from sqlfl.planner.query.sources import Sources
-from sqlfl.planner.query.steps import Sides, Step, step_of
-from sqlfl.planner.query.windows import GOVERNED, GOVERNED_HINT, Window
+from sqlfl.planner.query.windows import GOVERNED, GOVERNED_HINT, Sides, Step, Window, step_of
 
 _CLAUSES = frozenset(("with_", "expressions", "from_", "joins", "where", "having", "distinct"))
 _ROWS = frozenset(("with_", "expressions", "from_", "joins", "where"))
@@ -557,7 +568,7 @@ def _as(value: exp.Expr, type_: str | None) -> exp.Expr:
         return value
     if type_.startswith(_COLLATION):
         return compared_text(value, type_.removeprefix(_COLLATION)) or value
-    return build.cast(value, type_)
+    return trees.cast(value, type_)
 
 
 def _scalar_subqueries(node: exp.Expr) -> Iterator[exp.Subquery]:

@@ -10,9 +10,8 @@ from dataclasses import dataclass, field, replace
 from sqlglot import exp
 
 from sqlfl.base.errors import PlanError
-from sqlfl.planner.grammar.spans import span_of
 from sqlfl.planner.grammar.statements import Span
-from sqlfl.planner.grammar.trees import nodes
+from sqlfl.planner.grammar.trees import nodes, span_of
 from sqlfl.planner.query.draft import Draft
 from sqlfl.planner.query.equalities import equality
 from sqlfl.planner.query.joins import INSTEAD_OF_SUBQUERY

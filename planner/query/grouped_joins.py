@@ -16,16 +16,15 @@ from sqlglot import exp
 from sqlfl.base.errors import PlanError
 from sqlfl.contract.fragment_columns import RESERVED
 from sqlfl.contract.schema import Client, folded
-from sqlfl.planner.grammar import build
+from sqlfl.planner.grammar import trees
 from sqlfl.planner.grammar.parsing import is_from
 from sqlfl.planner.grammar.refusals import function_name
-from sqlfl.planner.grammar.spans import plan_error
+from sqlfl.planner.grammar.trees import plan_error
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query import types
-from sqlfl.planner.query.collations import BYTES, collation
 from sqlfl.planner.query.correlated import over_none
 from sqlfl.planner.query.draft import Draft
-from sqlfl.planner.query.equalities import conjuncts, equality
+from sqlfl.planner.query.equalities import BYTES, collation, conjuncts, equality
 from sqlfl.planner.query.groups import aggregate_of, as_grouped, outermost_aggregates
 from sqlfl.planner.query.names import listed, nearest
 from sqlfl.planner.query.nulls import is_null_over_nulls, rejects_nulls
@@ -422,14 +421,14 @@ class _Join:
             select.where(self._over(having.this), copy=False)
         for item in list(self._nodes()):
             if (made := self._grouped.get(_name(item))) is not None:
-                item.replace(made.subquery(build.identifier(item.alias_or_name)))
+                item.replace(made.subquery(trees.identifier(item.alias_or_name)))
 
     def _output(self, node: exp.Expr) -> exp.Expr:
         value = node.unalias()
         over = self._over(value)
         if node.alias or isinstance(value.unnest(), exp.Column):
-            return exp.alias_(over, build.identifier(node.alias or value.unnest().name))
-        return exp.alias_(over, build.identifier(to_sql(value)))
+            return exp.alias_(over, trees.identifier(node.alias or value.unnest().name))
+        return exp.alias_(over, trees.identifier(to_sql(value)))
 
     def _over(self, value: exp.Expr) -> exp.Expr:
         """Return the value over the join with groups."""

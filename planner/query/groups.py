@@ -14,12 +14,12 @@ from sqlglot import exp
 
 from sqlfl.base.errors import PlanError
 from sqlfl.contract.fragment_columns import GROUP_KEY, GROUP_PART, GROUPS
-from sqlfl.planner.grammar import build
+from sqlfl.planner.grammar import trees
 from sqlfl.planner.grammar.refusals import function_name, has_hints, is_aggregate
-from sqlfl.planner.grammar.spans import plan_error
+from sqlfl.planner.grammar.trees import plan_error
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query.ctes import Environment
-from sqlfl.planner.query.dotted_names import chain_of
+from sqlfl.planner.query.names import chain_of
 from sqlfl.planner.query.scalars import has_calls, one_value
 
 MERGED = {
@@ -237,7 +237,7 @@ class _OverGroups:
                 node,
                 "name it: avg(x) AS mean",
             )
-        return exp.Alias(this=self._over(value, keys), alias=build.identifier(name))
+        return exp.Alias(this=self._over(value, keys), alias=trees.identifier(name))
 
     def _over(self, value: exp.Expr, keys: list[exp.Expr]) -> exp.Expr:
         """Return the value over groups: columns for what is grouped by, and merged aggregates."""
@@ -291,10 +291,10 @@ class _OverGroups:
             )
         if name in _MEANS:
             total, number = (self._part(call, part) for part in ("sum", "count"))
-            over = build.cast(_call("sum", total), "DOUBLE")
+            over = trees.cast(_call("sum", total), "DOUBLE")
             return exp.Paren(this=exp.Div(this=over, expression=_call("sum", number)))
         merged = _call(MERGED[name], self._part(call, name))
-        return build.cast(merged, "BIGINT") if name in _COUNTS else merged
+        return trees.cast(merged, "BIGINT") if name in _COUNTS else merged
 
     def _part(self, call: exp.Expr, name: str) -> exp.Expr:
         """Return the column of groups with the call, by an aggregate of this name."""

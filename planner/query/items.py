@@ -20,8 +20,8 @@ from sqlfl.contract.transforms import (
     Transform,
     number,
 )
-from sqlfl.planner.grammar.spans import plan_error
 from sqlfl.planner.grammar.statements import Argument, Span, TransformItem, Value
+from sqlfl.planner.grammar.trees import plan_error
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from sqlglot import exp
 
 from sqlfl.contract.schema import folded
 from sqlfl.planner.grammar.parsing import COMMA
-from sqlfl.planner.grammar.spans import plan_error, span_of
 from sqlfl.planner.grammar.statements import Span
+from sqlfl.planner.grammar.trees import plan_error, span_of
 from sqlfl.planner.query.columns import with_column_aliases
 from sqlfl.planner.query.ctes import Environment
 from sqlfl.planner.query.names import nearest

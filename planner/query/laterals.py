@@ -16,15 +16,14 @@ from sqlfl.base.errors import PlanError
 from sqlfl.contract.schema import folded
 from sqlfl.planner.grammar.parsing import COMMA
 from sqlfl.planner.grammar.refusals import function_name, is_aggregate, own_nodes
-from sqlfl.planner.grammar.spans import plan_error, span_of
+from sqlfl.planner.grammar.trees import plan_error, span_of
 from sqlfl.planner.query.columns import distinct
 from sqlfl.planner.query.correlated import CorrelatedAggregates
 from sqlfl.planner.query.ctes import Environment
 from sqlfl.planner.query.joins import State
 from sqlfl.planner.query.relations import DraftBlock, Item, Term, ids_of
-from sqlfl.planner.query.scalars import has_calls
+from sqlfl.planner.query.scalars import has_calls, with_rows
 from sqlfl.planner.query.scopes import Scope
-from sqlfl.planner.query.several import with_rows
 from sqlfl.planner.query.sources import Sources
 from sqlfl.planner.query.windows import system_call
 

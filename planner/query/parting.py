@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from sqlglot import exp
 
 from sqlfl.base.errors import PlanError
-from sqlfl.planner.grammar import build
+from sqlfl.planner.grammar import trees
 from sqlfl.planner.grammar.refusals import function_name
 from sqlfl.planner.grammar.trees import nodes
 from sqlfl.planner.grammar.writing import to_sql
@@ -88,7 +88,7 @@ class _Test:
             other = exp.Coalesce(this=negated, expressions=[exp.true()])
             return [*found, (other, exp.false())]
         missing = exp.Is(this=operand(self.node.copy()), expression=exp.Null())
-        return [*found, (negated, exp.false()), (missing, build.cast(exp.null(), "BOOLEAN"))]
+        return [*found, (negated, exp.false()), (missing, trees.cast(exp.null(), "BOOLEAN"))]
 
 
 def _is_not_null(node: exp.Expr) -> bool:
@@ -351,7 +351,7 @@ def _settle(block: DraftBlock, case: exp.Case) -> None:
 def _without_tests(block: DraftBlock, value: exp.Expr) -> None:
     for found in list(_walked(block, value, False, False)):
         if isinstance(found, _Test):
-            found.node.replace(build.cast(exp.null(), "BOOLEAN"))
+            found.node.replace(trees.cast(exp.null(), "BOOLEAN"))
 
 
 def _simple(test: exp.Expr) -> exp.Expr:

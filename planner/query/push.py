@@ -9,16 +9,14 @@ from sqlglot import exp
 from sqlfl.base.errors import PlanError
 from sqlfl.contract.schema import Client, folded
 from sqlfl.planner.grammar.refusals import GROUPED, LOCAL_TABLE_FUNCTIONS, is_aggregate
-from sqlfl.planner.grammar.spans import plan_error, span_of
-from sqlfl.planner.grammar.trees import copied
+from sqlfl.planner.grammar.trees import copied, plan_error, span_of
 from sqlfl.planner.grammar.writing import to_sql
-from sqlfl.planner.query.context import Context
 from sqlfl.planner.query.ctes import Cte, Environment, Nameless, tables_of
-from sqlfl.planner.query.dotted_names import DottedName, chain_of, with_links
 from sqlfl.planner.query.emit import MARKED
+from sqlfl.planner.query.names import DottedName, chain_of, with_links
 from sqlfl.planner.query.relations import CLIENT_MARK, Term
 from sqlfl.planner.query.scopes import Scope
-from sqlfl.planner.query.subqueries import localized
+from sqlfl.planner.query.subqueries import Context, localized
 
 FILES = (".parquet", ".csv", ".csv.gz", ".tsv", ".json", ".jsonl", ".ndjson")
 """Ends of names that DuckDB reads as files."""

@@ -13,9 +13,8 @@ from sqlglot import exp
 
 from sqlfl.contract.schema import Client, Made, folded
 from sqlfl.contract.transforms import Transform
-from sqlfl.planner.grammar.build import identifier
 from sqlfl.planner.grammar.statements import Span
-from sqlfl.planner.grammar.trees import copied, nodes
+from sqlfl.planner.grammar.trees import copied, identifier, nodes
 
 CLIENT_MARK = "sqlfl_client"
 """Key in the meta of a subquery: the client whose tables it reads."""

@@ -15,11 +15,11 @@ from sqlfl.contract.schema import Catalog, Column
 from sqlfl.planner.query import types
 from sqlfl.planner.query.assemble import build_ucq
 from sqlfl.planner.query.batches import BatchedCatalog
-from sqlfl.planner.query.captures import refuse_captured
 from sqlfl.planner.query.checks import (
     bind_names,
     check_outputs,
     locate_identifiers,
+    refuse_captured,
     refuse_parameters,
     refuse_volatile,
     tell_the_time,
@@ -31,14 +31,13 @@ from sqlfl.planner.query.classify import (
     split_conjunctions,
 )
 from sqlfl.planner.query.clock import Clock
-from sqlfl.planner.query.combined import combine_clients
-from sqlfl.planner.query.derived import derive_conditions
 from sqlfl.planner.query.draft import NO_ROLES, Draft, Roles
 from sqlfl.planner.query.fusion import fuse_relations
+from sqlfl.planner.query.implications import derive_conditions, simplify_joins
 from sqlfl.planner.query.items import PlacedItem
 from sqlfl.planner.query.parting import part_blocks
+from sqlfl.planner.query.party_databases import combine_clients
 from sqlfl.planner.query.scalars import has_calls
-from sqlfl.planner.query.simplify import simplify_joins
 from sqlfl.planner.query.transforms import apply_transforms, name_transforms
 from sqlfl.planner.query.typing import type_terms, unify_branches, unify_outputs
 from sqlfl.planner.query.ucq import Ucq

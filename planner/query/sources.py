@@ -11,9 +11,8 @@ from sqlglot import exp
 
 from sqlfl.base.errors import LostError, PartyError, PlanError
 from sqlfl.contract.schema import Client, Column, Table, folded
-from sqlfl.planner.grammar import build
-from sqlfl.planner.grammar.spans import plan_error, span_of
-from sqlfl.planner.grammar.trees import nodes
+from sqlfl.planner.grammar import trees
+from sqlfl.planner.grammar.trees import nodes, plan_error, span_of
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query.columns import distinct, with_column_aliases
 from sqlfl.planner.query.ctes import Environment
@@ -291,7 +290,7 @@ def _united(name: str, source: str, type_: str, wanted: str | None) -> exp.Expr:
         typed_column.meta[UNLIKE] = True
         return typed_column
     same = not type_ or type_ == NULL_TYPE or normal(type_) == normal(wanted)
-    return typed_column if same else build.cast(typed_column, wanted)
+    return typed_column if same else trees.cast(typed_column, wanted)
 
 
 def _hidden(holders: list[tuple[Client, Table]]) -> tuple[str, ...]:

@@ -10,13 +10,12 @@ from sqlglot import exp
 
 from sqlfl.base.errors import LostError, PartyError, ReplyError
 from sqlfl.contract.schema import folded
-from sqlfl.planner.grammar import build
+from sqlfl.planner.grammar import trees
 from sqlfl.planner.grammar.refusals import function_name, is_aggregate, own_nodes
-from sqlfl.planner.grammar.spans import plan_error, span_of
+from sqlfl.planner.grammar.trees import plan_error, span_of
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query.ctes import Environment
-from sqlfl.planner.query.dotted_names import field
-from sqlfl.planner.query.names import listed, nearest
+from sqlfl.planner.query.names import listed, nearest, struct_field
 from sqlfl.planner.query.push import Pusher
 from sqlfl.planner.query.relations import Item, Output, Term, fitted
 from sqlfl.planner.query.scopes import Scope, StarColumn
@@ -92,11 +91,11 @@ def expand_fields(
         return None
     if len({*value_types}) > 1:
         return None
-    empty = exp.Explode(this=build.cast(exp.null(), struct))
+    empty = exp.Explode(this=trees.cast(exp.null(), struct))
     columns = pusher.tables.catalog.describe(pusher.tables.asked()[0], to_sql(exp.select(empty)))
     span = span_of(node, scope.sql)
     return [
-        Output(c.name, Term(field(value.expression.copy(), build.identifier(c.name)), span))
+        Output(c.name, Term(struct_field(value.expression.copy(), trees.identifier(c.name)), span))
         for c in columns
     ]
 

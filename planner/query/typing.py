@@ -11,13 +11,13 @@ from sqlglot import exp
 from sqlfl.base.errors import PlanError
 from sqlfl.contract.fragment_columns import RESERVED
 from sqlfl.contract.schema import folded
-from sqlfl.planner.grammar import build
+from sqlfl.planner.grammar import trees
 from sqlfl.planner.grammar.statements import Span
 from sqlfl.planner.grammar.trees import nodes
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query import types
-from sqlfl.planner.query.collations import BYTES, collation, common, compared_text
 from sqlfl.planner.query.draft import Draft
+from sqlfl.planner.query.equalities import BYTES, collation, common, compared_text
 from sqlfl.planner.query.fusion import DisjointSets
 from sqlfl.planner.query.relations import (
     UNLIKE,
@@ -159,7 +159,7 @@ def _unified_relation(
             if types.normal(types_of_branch) != types.normal(
                 wanted
             ):  # a NULL too has the union's type
-                columns[key] = build.cast(columns[key], wanted)
+                columns[key] = trees.cast(columns[key], wanted)
     branches: list[ClientBranch] = [
         replace(b, columns=c) for b, c in zip(relation.branches, casts, strict=True)
     ]
@@ -364,7 +364,7 @@ def one_type_of(draft: Draft, outputs: Sequence[Output]) -> list[Output]:
     return [
         o
         if types.normal(o.type) == types.normal(wanted) or o.type == types.NULL_TYPE
-        else replace(o, type=wanted, term=Term(build.cast(o.term.expression, wanted), o.term.span))
+        else replace(o, type=wanted, term=Term(trees.cast(o.term.expression, wanted), o.term.span))
         for o in (replace(o, type=wanted) if o.type == types.NULL_TYPE else o for o in outputs)
     ]
 

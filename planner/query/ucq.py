@@ -1,16 +1,22 @@
-"""The normal form of a query: a union of conjunctive queries over slots and fragments."""
+"""The normal form of a query: a union of conjunctive queries over slots and fragments.
+
+Each expression of a fragment has its places in the statement.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 from sqlglot import exp
 
-from sqlfl.contract.fragment_columns import GROUPS
+from sqlfl.contract.fragment_columns import GROUPS, IDENTIFIER, KEPT, KEY, OFFSET, TARGET, WEIGHT
 from sqlfl.contract.schema import Client, Made
 from sqlfl.contract.transforms import AUTO, CURVE, VALUES, Transform
+from sqlfl.planner.grammar.statements import Span
 from sqlfl.planner.grammar.writing import to_sql
 
 NUMERIC = "numeric"
@@ -368,3 +374,58 @@ def tied(clients: Sequence[Collection[Client]]) -> tuple[tuple[int, ...], ...]:
 def groups_of(select: exp.Expr) -> exp.Subquery | None:
     """Return the groups in a fragment's SELECT; None for a fragment of rows as they are."""
     return next((s for s in select.find_all(exp.Subquery) if s.alias == GROUPS), None)
+
+
+PLACE = "sqlfl_place"
+"""Key in the meta of an expression: the span that it was written at."""
+_AT = re.compile(r"([0-9]{1,6}) ([0-9]{1,6}) ([0-9]{1,6})")
+_SPECIAL = {TARGET: "the target", WEIGHT: "the weight", OFFSET: "the offset"}
+_KINDS = {KEY: "a join key", IDENTIFIER: "an identifier", KEPT: "a condition"}
+
+Node = TypeVar("Node", bound=exp.Expr)
+
+
+def placed(expression: Node, span: Span | None) -> Node:
+    """The expression, marked with its place in the statement."""
+    if span is not None:
+        expression.meta[PLACE] = span
+    return expression
+
+
+def found(ucq: Ucq, client: str, at: str) -> tuple[str, Span | None] | None:
+    """Return the words for `at`, from a client's Failure, and its place in the statement; None if
+    `client` does not evaluate it.
+
+    `at` is three numbers: slot, fragment, and part of its SELECT: the columns, then the conditions
+    of WHERE.
+    """
+    match = _AT.fullmatch(at)
+    if match is None:
+        return None
+    slot, fragment, part = (int(number) for number in match.groups())
+    if slot >= len(ucq.slots) or fragment >= len(ucq.slots[slot].fragments):
+        return None
+    evaluated = ucq.slots[slot].fragments[fragment]
+    columns = evaluated.select.expressions
+    parts = [*columns, *_conditions(evaluated.select)]
+    if str(evaluated.client) != client or part >= len(parts):
+        return None
+    words = "a condition"
+    if part < len(columns):
+        words = _words(columns[part].alias_or_name)
+    spans = (node.meta_get(PLACE) for node in parts[part].walk())
+    return words, next((span for span in spans if isinstance(span, tuple)), None)
+
+
+def _conditions(select: exp.Select) -> list[exp.Expr]:
+    where = select.args.get("where")
+    if where is None:
+        return []
+    return list(where.this.flatten()) if isinstance(where.this, exp.And) else [where.this]
+
+
+def _words(name: str) -> str:
+    for start, words in _KINDS.items():
+        if name.startswith(start):
+            return words
+    return _SPECIAL.get(name, f"column {name}")

@@ -4,6 +4,12 @@
 `v.day`, and then exactly one does. So the rows of one table are repeated with each of these keys,
 and joined by equality: each pair of rows within the window is there once. `v.id = l.x OR v.id =
 l.y` holds likewise where one of the distinct values of `l.x` and `l.y` is `v.id`.
+
+Windows of days in a subquery, as equalities of keys that its rows are repeated with.
+
+`u.day BETWEEN t.day - 7 AND t.day` holds where `t.day` is one of `u.day`, `u.day + 1`, ...,
+`u.day + 7`, and then of exactly one. So the subquery's rows are joined with the numbers 0 to 7, and
+`u.day` plus the number equals `t.day`: each row of outside meets each row in its window once.
 """
 
 from __future__ import annotations
@@ -16,15 +22,17 @@ from typing import Protocol
 
 from sqlglot import exp
 
+from sqlfl.contract.fragment_columns import RESERVED
 from sqlfl.contract.schema import folded
-from sqlfl.planner.grammar import build
+from sqlfl.planner.grammar import trees
 from sqlfl.planner.grammar.refusals import function_name
 from sqlfl.planner.grammar.trees import nodes
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query import types
 from sqlfl.planner.query.draft import Draft
+from sqlfl.planner.query.groups import OF_NUMBERS
 from sqlfl.planner.query.relations import DraftBlock, Group, OuterJoin, Term, operand
-from sqlfl.planner.query.several import with_rows
+from sqlfl.planner.query.scalars import with_rows
 
 MAX_WIDTH = 400
 """Days or whole numbers of a window."""
@@ -187,7 +195,7 @@ def _chosen(
         raise draft.error(
             GOVERNED.format(block.relations[repeated].label), term.span, GOVERNED_HINT
         )
-    each = exp.Array(expressions=[build.cast(key, kind) for key in keys])
+    each = exp.Array(expressions=[trees.cast(key, kind) for key in keys])
     distinct = system_call("unnest", system_call("list_distinct", each))
     block = _with_used_columns(block, repeated)
     fresh = _fresh(block)
@@ -384,14 +392,14 @@ def _shifted(window: Window, kind: str, low: int, high: int) -> exp.Expr:
     """Return the value that is subtracted plus each number from low to high, a row for each."""
     numbers = system_call("range", exp.Literal.number(low), exp.Literal.number(high + 1))
     if kind != "DATE":
-        value = build.cast(window.minus, kind)
+        value = trees.cast(window.minus, kind)
         return exp.Add(this=value, expression=system_call("unnest", numbers))
     finite = system_call("isfinite", window.minus.copy())
     itself = system_call(
         "range", exp.Literal.number(int(window.at_infinity))
     )  # one row with 0, or none
     numbers = exp.Case(ifs=[exp.If(this=finite, true=numbers)], default=itself)
-    each = build.cast(system_call("unnest", numbers), "INTEGER")
+    each = trees.cast(system_call("unnest", numbers), "INTEGER")
     return exp.Add(this=operand(window.minus.copy()), expression=each)
 
 
@@ -569,7 +577,7 @@ def _difference(block: Reads, node: exp.Anonymous) -> _Sum | None:
 
 def _counted(unit: str, time: exp.Expr) -> exp.Expr:
     """Return the number of hours, months and the like from 1970 to a time."""
-    first = build.cast(exp.Literal.string("1970-01-01"), "TIMESTAMP")
+    first = trees.cast(exp.Literal.string("1970-01-01"), "TIMESTAMP")
     arguments = [exp.Literal.string(unit), first, time.copy()]
     return exp.Anonymous(this="date_diff", expressions=arguments)
 
@@ -587,3 +595,92 @@ def _days(node: exp.Interval) -> _Sum | None:
         return None
     size = 7 if found[2].lower().startswith("week") else 1
     return _Sum(number=sign * size * int(found[1]), has_days=True)
+
+
+_NUMBERS, _STEP = f"{RESERVED}steps_", f"{RESERVED}step"
+"""Names of a derived table of numbers, and of its column."""
+
+
+@dataclass(frozen=True)
+class Sides:
+    """The two sides of a condition of a subquery: 0 for its rows, 1 for those of outside."""
+
+    is_inside: Callable[[exp.Expr], bool]
+    """Return whether an expression reads rows of the subquery alone."""
+    is_outside: Callable[[exp.Expr], bool]
+    """Return whether it reads one table of outside alone."""
+
+    def reads(self, term: Term) -> tuple[int, ...]:
+        node = term.expression
+        if not any(True for _ in nodes(node, exp.Column)):
+            return ()
+        if self.is_inside(node):
+            return (0,)
+        return (1,) if self.is_outside(node) else (0, 1)
+
+    def window(self, condition: exp.Expr) -> Window | None:
+        """Return the window that a condition is, of a value of outside minus one of the rows."""
+        found = window_of(self, condition)
+        if found is None:
+            return None
+        return found if self.reads(Term(found.minus, None)) == (0,) else found.turned
+
+
+@dataclass(frozen=True)
+class Step:
+    """A window of a subquery: its rows are repeated with each number of the window."""
+
+    window: Window
+    kind: str
+    """DATE, BIGINT or HUGEINT, in which the values are added."""
+    place: int
+
+    @property
+    def join(self) -> exp.Join:
+        """The numbers, to be joined with the rows."""
+        low, high = (exp.Literal.number(n or 0) for n in (self.window.low, self.window.high))
+        end = exp.Add(this=high, expression=exp.Literal.number(1))
+        each = system_call("unnest", system_call("range", low, end))
+        numbers = exp.select(exp.alias_(each, _STEP))
+        alias = exp.TableAlias(this=exp.to_identifier(f"{_NUMBERS}{self.place}"))
+        join = exp.Join(this=exp.Subquery(this=numbers, alias=alias), kind="CROSS")
+        join.meta[OF_NUMBERS] = numbers.meta[OF_NUMBERS] = True
+        return join
+
+    @property
+    def key(self) -> exp.Expr:
+        """The value of the rows plus a number of the window."""
+        value = self.window.minus
+        if self.kind != "DATE":
+            return exp.Add(this=trees.cast(value, self.kind), expression=self._number)
+        later = exp.Add(this=operand(value.copy()), expression=trees.cast(self._number, "INTEGER"))
+        finite = system_call("isfinite", value.copy())
+        return exp.Case(ifs=[exp.If(this=finite, true=later)], default=value.copy())
+
+    @property
+    def test(self) -> exp.Expr | None:
+        """The condition that an infinite day fulfils with one number at most; None for numbers."""
+        if self.kind != "DATE":
+            return None
+        finite = system_call("isfinite", self.window.minus.copy())
+        if not self.window.at_infinity:
+            return finite
+        first = exp.EQ(this=self._number, expression=exp.Literal.number(self.window.low or 0))
+        return exp.Or(this=finite, expression=first)
+
+    @property
+    def _number(self) -> exp.Expr:
+        return exp.column(_STEP, table=f"{_NUMBERS}{self.place}")
+
+
+def step_of(window: Window, types: Iterable[str], times: Iterable[str], place: int) -> Step | None:
+    """Return the step of a window between values of these types, which count hours and the like of
+    `times`; None if there is none.
+    """
+    kind = kind_of(types)
+    width = window.width
+    if width is None or width > MAX_WIDTH or kind is None:
+        return None
+    if window.times and not {*times} <= TIMES:
+        return None
+    return None if window.has_days and kind != "DATE" else Step(window, kind, place)

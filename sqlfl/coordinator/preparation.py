@@ -41,7 +41,7 @@ from sqlfl.messages import (
 )
 from sqlfl.messages.replies import Expected, ReplyChannel, ask, refused
 from sqlfl.planner.federated.plan import FederatedPlan
-from sqlfl.planner.query import places
+from sqlfl.planner.query import ucq
 from sqlfl.privacy.statistics import deviation
 
 
@@ -538,7 +538,7 @@ def _kept(plan: FederatedPlan, specifications: tuple[SlotSpecification, ...]) ->
 
 def _in_words(plan: FederatedPlan, error: PartyError) -> PartyError:
     """Return the error with the place in the statement where the party failed."""
-    place = places.found(plan.ucq, error.party, error.at)
+    place = ucq.found(plan.ucq, error.party, error.at)
     if place is None:
         return error
     words, span = place

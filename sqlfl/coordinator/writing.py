@@ -14,7 +14,7 @@ from sqlfl.coordinator.preparation import Joined
 from sqlfl.messages import CLIENT, Commit, Ready, Write
 from sqlfl.messages.replies import Expected, ReplyChannel, ask
 from sqlfl.planner.federated.into import Into
-from sqlfl.planner.grammar import build
+from sqlfl.planner.grammar import trees
 
 SCHEMA = pa.schema(
     [*((name, pa.string()) for name in ("party", "client", "table")), ("rows", pa.int64())]
@@ -44,7 +44,7 @@ def write(
         reply = written[client, CLIENT]
         named = zip(places[::3], places[1::3], places[2::3], strict=True)
         names = [
-            build.table(last, schema, catalog).sql("duckdb") for catalog, schema, last in named
+            trees.table(last, schema, catalog).sql("duckdb") for catalog, schema, last in named
         ]
         table = ", ".join(dict.fromkeys(names))
         rows.append(

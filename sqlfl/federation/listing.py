@@ -9,7 +9,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from sqlfl.contract.schema import Catalog, Client, Table, folded
-from sqlfl.planner.grammar import build
+from sqlfl.planner.grammar import trees
 from sqlfl.planner.grammar.statements import Path
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query.names import CatalogTables, shortest
@@ -38,7 +38,7 @@ class _Listed:
 
     @property
     def name(self) -> str:
-        return to_sql(exp.Dot.build([build.identifier(part) for part in self.path]))
+        return to_sql(exp.Dot.build([trees.identifier(part) for part in self.path]))
 
     def columns(self) -> Iterator[tuple[str, str, int]]:
         """Yield each column in the first client's order: its name, its type or types, and the

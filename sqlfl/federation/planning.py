@@ -80,9 +80,9 @@ from sqlfl.planner.grammar.trees import copied
 from sqlfl.planner.query import types
 from sqlfl.planner.query.checks import with_unit
 from sqlfl.planner.query.clock import asks_the_time
-from sqlfl.planner.query.differences import differences
 from sqlfl.planner.query.draft import Roles
 from sqlfl.planner.query.items import PlacedItem, placed
+from sqlfl.planner.query.party_databases import differences
 from sqlfl.planner.query.rules import to_ucq
 from sqlfl.planner.query.ucq import ARRAY, BOOLEAN, CATEGORY, NUMERIC, Fragment, Slot, Ucq
 from sqlfl.store.registry import Model, ModelBlock

@@ -25,7 +25,7 @@ from sqlfl.federation.run_context import running
 from sqlfl.messages import CLIENT, MADE_UP, REHEARSAL, Ready, Rehearse, SendExplained
 from sqlfl.messages.replies import Expected, ask
 from sqlfl.planner.explain.document import ExplainedPlan
-from sqlfl.planner.explain.rehearsed import ClientTraffic, RehearsalReport
+from sqlfl.planner.explain.sections import ClientTraffic, RehearsalReport
 from sqlfl.planner.federated.exchanges import DOWN, UP
 from sqlfl.planner.federated.plan import CHECK, FederatedPlan
 from sqlfl.planner.federated.tally import Tally, measured

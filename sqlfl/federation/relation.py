@@ -14,8 +14,8 @@ from sqlfl.base.foreign_names import RELATION, no_attribute
 from sqlfl.base.result import Result, facts_to_html
 from sqlfl.contract.schema import Column
 from sqlfl.planner.explain.document import ExplainedPlan
-from sqlfl.planner.grammar.literals import written_option
-from sqlfl.planner.grammar.queries import read_path, written
+from sqlfl.planner.grammar.clauses import read_path, written
+from sqlfl.planner.grammar.parameters import written_option
 from sqlfl.store.registry import Model, facts_to_text
 
 

@@ -27,7 +27,7 @@ from sqlfl.coordinator.training import Trained
 from sqlfl.messages import CLIENT, Collect, Drop, Keep, Ready
 from sqlfl.messages.replies import Expected, ask
 from sqlfl.planner.explain.report import report_of
-from sqlfl.planner.explain.units import tables_of
+from sqlfl.planner.explain.setting import tables_of
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.grammar.statements import TrainModel
 from sqlfl.store.registry import Cost, Model, ModelBlock, Registry

@@ -20,7 +20,7 @@ from sqlfl.options.resolve import privacy_options
 from sqlfl.options.training import SCORING, with_options
 from sqlfl.options.tuning import TUNING
 from sqlfl.planner.grammar.dialect import STATEMENTS
-from sqlfl.planner.grammar.explaining import ANALYZE, REHEARSED, leading
+from sqlfl.planner.grammar.statements import ANALYZE, REHEARSED, leading
 from sqlfl.planner.grammar.tokens import tokenize
 
 _TRAIN = ("USING", "TARGET", "WEIGHT", "OFFSET", "EXPOSURE", "TRANSFORM", "WITH", "PRIVACY", "FROM")

@@ -29,9 +29,9 @@ from sqlfl.federation import user_warnings
 from sqlfl.federation.relation import Relation
 from sqlfl.federation.script import Values, pieces, whole
 from sqlfl.planner.grammar import statements as st
+from sqlfl.planner.grammar.clauses import read_path
 from sqlfl.planner.grammar.decoding import decoded
 from sqlfl.planner.grammar.parameters import fill
-from sqlfl.planner.grammar.queries import read_path
 from sqlfl.service import answers
 from sqlfl.service.agent import HELLO, REFUSED, WELCOME
 from sqlfl.service.answers import bytes_to_error

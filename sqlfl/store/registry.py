@@ -24,9 +24,9 @@ from sqlfl.contract.transforms import Transform
 from sqlfl.models.kinds import INTERCEPT
 from sqlfl.options.types import shown
 from sqlfl.planner.explain.card import PrivacyReport
+from sqlfl.planner.grammar.clauses import written
 from sqlfl.planner.grammar.dialect import parse
-from sqlfl.planner.grammar.literals import written_option
-from sqlfl.planner.grammar.queries import written
+from sqlfl.planner.grammar.parameters import written_option
 from sqlfl.planner.grammar.statements import TrainModel
 
 if TYPE_CHECKING:

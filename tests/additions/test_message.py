@@ -16,9 +16,8 @@ from sqlfl.contract.schema import Client
 from sqlfl.messages import KINDS, Message
 from sqlfl.messages.replies import Expected, ask
 from sqlfl.messages.wire import decode, encode, encoded, received
-from sqlfl.planner.federated.amounts import Amount, content
 from sqlfl.planner.federated.exchanges import DOWN, UP, WHOLE, RequestReply, disclosures, exchange
-from sqlfl.planner.federated.sizes import Size, Symbol
+from sqlfl.planner.federated.sizes import Amount, Size, Symbol, content
 from sqlfl.transport.base import Audit, Channel
 from sqlfl.transport.local import LocalTransport
 from tests.additions.quantiles import Quantiles, SendQuantiles

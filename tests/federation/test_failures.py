@@ -9,7 +9,7 @@ import pytest
 
 import sqlfl
 from sqlfl.planner.grammar.statements import Span
-from sqlfl.planner.query import places
+from sqlfl.planner.query import ucq as places
 from tests.conftest import Open
 from tests.federations import federation
 from tests.open_databases import in_memory

@@ -10,7 +10,7 @@ import pytest
 
 import sqlfl
 from sqlfl.federation.relation import Relation
-from sqlfl.planner.grammar.queries import written
+from sqlfl.planner.grammar.clauses import written
 from tests.federations import federation
 from tests.open_databases import in_memory
 

@@ -20,7 +20,7 @@ from sqlfl.options.training import MAX_JOINED_ROWS, MAX_TABLE_ROWS
 from sqlfl.planner.federated.engines import bytes_of, readable
 from sqlfl.planner.federated.method_spec import spec_of
 from sqlfl.planner.federated.plan import TRAIN, FederatedPlan
-from sqlfl.planner.grammar import build
+from sqlfl.planner.grammar import trees
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query.ucq import Slot
 
@@ -291,6 +291,6 @@ def key_words(slot: Slot, key: int) -> str:
     alone = not select.args.get("joins")
     for column in [c for part in parts for c in part.find_all(exp.Column)]:
         if alone and column.table == source:  # an alias from the planner
-            column.set("table", build.identifier(slot.name))
+            column.set("table", trees.identifier(slot.name))
     named = [to_sql(part) for part in parts]
     return named[0] if len(named) == 1 else f"({', '.join(named)})"

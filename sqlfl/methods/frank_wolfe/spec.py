@@ -16,11 +16,10 @@ from sqlfl.methods.frank_wolfe.messages import (
 from sqlfl.methods.frank_wolfe.options import CORRECTIVE, SEARCH, FrankWolfeOptions
 from sqlfl.options.training import TrainingOptions
 from sqlfl.planner.federated import rounds
-from sqlfl.planner.federated import symbols as sym
-from sqlfl.planner.federated.amounts import Content, content
+from sqlfl.planner.federated import sizes as sym
 from sqlfl.planner.federated.exchanges import Exchange, RequestReply, Run, exchange
 from sqlfl.planner.federated.method_spec import MethodSpec, Words, summed
-from sqlfl.planner.federated.sizes import Size
+from sqlfl.planner.federated.sizes import Content, Size, content
 from sqlfl.planner.query.ucq import Slot
 from sqlfl.privacy.counts import Counts, SlotFacts
 from sqlfl.privacy.protection import Protection

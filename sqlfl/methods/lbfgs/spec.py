@@ -12,10 +12,10 @@ from sqlfl.methods.lbfgs.messages import (
 )
 from sqlfl.options.training import TrainingOptions
 from sqlfl.planner.federated import rounds
-from sqlfl.planner.federated import symbols as sym
-from sqlfl.planner.federated.amounts import Content, content
+from sqlfl.planner.federated import sizes as sym
 from sqlfl.planner.federated.exchanges import Exchange, Run
 from sqlfl.planner.federated.method_spec import MethodSpec, Words, summed
+from sqlfl.planner.federated.sizes import Content, content
 from sqlfl.planner.query.ucq import Slot
 from sqlfl.privacy.protection import Protection
 

@@ -26,7 +26,7 @@ from sqlfl.options.privacy import Privacy
 from sqlfl.options.resolve import training_options
 from sqlfl.planner.explain.document import ExplainedPlan, details
 from sqlfl.planner.explain.render import WIDTH, Document, Section, TextTable, to_text
-from sqlfl.planner.explain.totals import totals
+from sqlfl.planner.explain.sections import totals
 from sqlfl.planner.federated.plan import FederatedPlan, WarmStart, training_plan
 from sqlfl.planner.federated.sizes import Symbol
 from tests import goldens

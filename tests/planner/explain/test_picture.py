@@ -10,7 +10,7 @@ import pytest
 
 from sqlfl.federation.planning import explain
 from sqlfl.planner.explain.picture import picture
-from sqlfl.planner.explain.totals import NAMES, formula, kinds, totals
+from sqlfl.planner.explain.sections import NAMES, formula, kinds, totals
 from sqlfl.planner.federated.exchanges import UP
 from sqlfl.planner.federated.plan import FederatedPlan
 from tests.planner import plans

@@ -22,8 +22,7 @@ from sqlfl.options.privacy import Privacy
 from sqlfl.planner.explain.card import PrivacyReport, Release, upwards
 from sqlfl.planner.explain.render import WIDTH
 from sqlfl.planner.explain.report import expected_report, report_of
-from sqlfl.planner.explain.setting import PrivacyClaim, ReportSetting
-from sqlfl.planner.explain.units import derived, repeated, unit_of
+from sqlfl.planner.explain.setting import PrivacyClaim, ReportSetting, derived, repeated, unit_of
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.query.ucq import Slot
 from sqlfl.privacy.calibration import calibrate

@@ -19,7 +19,7 @@ from sqlfl.planner.federated.plan import (
     prediction_plan,
     training_plan,
 )
-from sqlfl.planner.federated.symbols import ROLES
+from sqlfl.planner.federated.sizes import ROLES
 from tests.planner import plans
 from tests.planner.plans import AIRLINE, BANK_0, BANK_1, METEO
 

@@ -18,8 +18,7 @@ from sqlglot.tokenizer_core import TokenType
 from sqlfl.base.errors import Error, ParseError
 from sqlfl.federation.parser_cross_check import confirm
 from sqlfl.planner.grammar.dialect import parse
-from sqlfl.planner.grammar.literals import literal
-from sqlfl.planner.grammar.parameters import Filled, fill
+from sqlfl.planner.grammar.parameters import Filled, fill, literal
 from sqlfl.planner.grammar.statements import ExplainStatement, Pairs, Statement, TrainModel, Value
 from sqlfl.planner.grammar.tokens import tokenize
 from sqlfl.planner.grammar.writing import to_sql

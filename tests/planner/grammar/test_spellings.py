@@ -11,7 +11,7 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from sqlfl.base.errors import ParseError, StatementError
 from sqlfl.federation.parser_cross_check import confirm
-from sqlfl.planner.grammar import build
+from sqlfl.planner.grammar import trees
 from sqlfl.planner.grammar.dialect import parse
 from sqlfl.planner.grammar.spellings import respelled
 from sqlfl.planner.grammar.statements import TrainModel
@@ -39,7 +39,7 @@ def _text(token: Token) -> str:
     if token.token_type is TokenType.STRING:
         return "'" + token.text.replace("'", "''") + "'"
     if token.token_type is TokenType.IDENTIFIER:
-        return to_sql(build.identifier(token.text))
+        return to_sql(trees.identifier(token.text))
     return token.text
 
 

@@ -11,7 +11,7 @@ import duckdb
 import pytest
 from sqlglot import exp
 
-from sqlfl.planner.grammar import build, refusals
+from sqlfl.planner.grammar import refusals, trees
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query import types
 
@@ -70,7 +70,7 @@ def test_keys_can_be_cast_and_have_a_neutral_value(
     con: duckdb.DuckDBPyConnection, name: str
 ) -> None:
     type_ = "VARCHAR" if types.is_text(name) else name
-    value = build.cast(exp.Literal.string(types.neutral(type_)), type_)
+    value = trees.cast(exp.Literal.string(types.neutral(type_)), type_)
     found = con.execute(f"SELECT typeof(x), x IS NULL FROM (SELECT {value.sql('duckdb')} AS x)")
     assert found.fetchone() == (type_, False)
 
@@ -174,7 +174,7 @@ def test_names_that_spare_a_question_are_duckdbs(con: duckdb.DuckDBPyConnection)
 
 @pytest.mark.parametrize("word", ["select", "Order", "carrier", "two words", "9a", "date", "row"])
 def test_identifiers_are_quoted_where_needed(con: duckdb.DuckDBPyConnection, word: str) -> None:
-    name = to_sql(build.identifier(word))
+    name = to_sql(trees.identifier(word))
     found = con.execute(f"SELECT {name} FROM (SELECT 1 AS {name})")
     assert found.description[0][0] == word
 
@@ -182,7 +182,7 @@ def test_identifiers_are_quoted_where_needed(con: duckdb.DuckDBPyConnection, wor
 def test_every_keyword_that_needs_quotes_has_them(con: duckdb.DuckDBPyConnection) -> None:
     rows = con.execute("SELECT keyword_name FROM duckdb_keywords()").fetchall()
     for (word,) in rows:
-        name = to_sql(build.identifier(word))
+        name = to_sql(trees.identifier(word))
         con.execute(f"SELECT {name} AS {name} FROM (SELECT 1 AS {name}) WHERE {name} > 0")
 
 

@@ -10,7 +10,7 @@ import duckdb
 import pytest
 
 from sqlfl.contract.schema import Client
-from sqlfl.planner.query.derived import derive_conditions
+from sqlfl.planner.query.implications import derive_conditions
 from sqlfl.planner.query.rules import RULES
 from sqlfl.planner.query.ucq import Ucq
 from tests.contradictions import contradicts_itself, note_contradiction
