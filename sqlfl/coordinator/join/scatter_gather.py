@@ -134,7 +134,14 @@ def batch_of(whole: JoinedRows, joined: Array) -> JoinedRows:
     """Return the joined rows `joined` (b,), with only those rows of the clients that occur in
     them.
     """
-    subset = whole.mapping.subset(joined)
+    return occurring(whole, whole.mapping.restricted(joined))
+
+
+def occurring(whole: JoinedRows, mapping: TableMapping) -> JoinedRows:
+    """Return the joined rows of `mapping`, which is over all rows of the clients, with only those
+    rows of the clients that occur in them.
+    """
+    subset = mapping.compacted()
     cuts = []
     rows: dict[Address, Array] = {}
     for members, bounds, unique in zip(whole.members, whole.cuts, subset.rows, strict=True):

@@ -157,10 +157,14 @@ class TableMapping:
         """Return the mapping of the joined rows `joined` (b,) over the slot rows that occur in
         them.
         """
+        return self.restricted(joined).compacted()
+
+    def compacted(self) -> Subset:
+        """Return the mapping over the slot rows that occur."""
         rows, inner = [], []
         for slot in self.slots:
             # numpy indexes by its own width of integers in a third of the time
-            picked = slot.rows.take(joined).astype(np.intp)
+            picked = slot.rows.astype(np.intp)
             if len(picked) * 8 < slot.size:
                 numbered: tuple[Array, Array] = np.unique(picked, return_inverse=True)
                 unique, position = numbered

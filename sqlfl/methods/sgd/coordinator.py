@@ -23,8 +23,9 @@ from sqlfl.contract import stopping
 from sqlfl.contract.privacy_specification import RoundNoise
 from sqlfl.contract.schema import Address
 from sqlfl.contract.stopping import Ending
-from sqlfl.coordinator.join.scatter_gather import JoinedRows, batch_of
+from sqlfl.coordinator.join.scatter_gather import JoinedRows, occurring
 from sqlfl.coordinator.join.table_mapping import TableMapping
+from sqlfl.coordinator.rounds.batches import Batch, Batches, batch_at
 from sqlfl.coordinator.rounds.chunks import WrittenChunks
 from sqlfl.coordinator.rounds.conversation import Conversation
 from sqlfl.coordinator.rounds.divergence import check_objective, check_scores, relative
@@ -74,11 +75,11 @@ class Sgd(Headed):
         self._problem = problem
         self._conversation = Conversation(problem, channel)
         self._generator = np.random.default_rng(problem.seed)
-        rows = problem.training
-        self._rows = np.arange(problem.mapping.total) if rows is None else rows
-        total = len(self._rows)
+        training = problem.training
+        self._total = total = problem.mapping.total if training is None else len(training)
         self._options = problem.options.of(SgdOptions)
         self._batch = self._options.batch_size.of(total)
+        self._shuffled = Batches(problem, self._batch) if self._some else None
         self._rates = Rates(0.0, 0.0)
         self._estimated = False
         """Step lengths come from the curvature, and follow it where that changes."""
@@ -124,7 +125,7 @@ class Sgd(Headed):
         self._schedule = options.schedule or usual
         self._decay = options.falling(self._schedule)
         if known is None and problem.privacy is not None:
-            batches = math.ceil(len(self._rows) / self._batch)
+            batches = math.ceil(self._total / self._batch)
             steps = problem.options.epochs * batches
             known = public_rates(problem, steps, held=self._own is not None)
         if known is None:
@@ -136,7 +137,7 @@ class Sgd(Headed):
     @property
     def _some(self) -> bool:
         """True if steps use batches, not all rows."""
-        return self._batch < len(self._rows)
+        return self._batch < self._total
 
     def _counting(self) -> float:
         """Rows of a batch that count, on average."""
@@ -144,7 +145,7 @@ class Sgd(Headed):
         if shares is None:
             return self._batch
         counting = float(shares.sum()) ** 2 / float(shares @ shares)
-        return max(1.0, self._batch * counting / len(self._rows))
+        return max(1.0, self._batch * counting / self._total)
 
     def steps(self) -> Iterator[Step]:
         problem = self._problem
@@ -239,7 +240,8 @@ class Sgd(Headed):
         look = self._look or problem.passes.look(scores)
         pace = factor
         if not problem.loss.bounded:
-            pace *= self._flatness(problem.passes.rows(scores), slice(None))
+            row_scores = problem.passes.rows(scores)
+            pace *= self._flatness(row_scores, problem.targets, problem.shares)
         rows = problem.mapping.total
         gradient = head.gradient_by_slots(blocks, look.slots, look.total, rows, problem.l2)
         self._step_head(gradient, pace * self._rates.head)
@@ -255,32 +257,32 @@ class Sgd(Headed):
         return self._conversation.step(whole, own_scores.sums(), residuals, whole)
 
     def _batches(self, factor: float) -> dict[Address, Predictions]:
-        conversation = self._conversation
+        problem, conversation = self._problem, self._conversation
         whole = conversation.whole
-        batches = [np.arange(self._problem.mapping.total)]
-        if self._some:
-            order = self._generator.permutation(self._rows)
-            batches = np.split(order, range(self._batch, len(order), self._batch))
-        rows, mapping, blocks = self._first(batches[0])
-        replies: dict[Address, Predictions] = {}
-        for number, joined in enumerate(batches):
-            slopes = self._batch_slopes(mapping, blocks, joined)
-            if number > 0:
+        if self._shuffled is None:
+            batches = iter((batch_at(problem, slice(None)),))
+        else:
+            batches = self._shuffled.of_epoch(self._generator)
+        batch = next(batches)
+        rows, mapping, blocks = self._first(batch)
+        while True:
+            slopes = self._batch_slopes(mapping, blocks, batch)
+            if rows is not whole:
                 self._check(slopes.largest, slopes.highest)
-            weight = self._weight(factor, joined)
-            pace = factor * self._batch_flatness(mapping, blocks, joined)
+            weight = self._weight(factor, batch)
+            pace = factor * self._batch_flatness(mapping, blocks, batch)
             sums = slopes.pulled_back(self._head, weight)
             if self._surrogate is None:
                 gradient = self._gradient(blocks, slopes, weight)
                 self._step_head(gradient, pace * self._rates.head)
-            last = number + 1 == len(batches)
-            following = whole if last else batch_of(whole, batches[number + 1])
-            residuals = self._residuals(pace * self._rates.blocks, len(joined), following)
+            upcoming = next(batches, None)
+            following = whole if upcoming is None else occurring(whole, upcoming.mapping)
+            residuals = self._residuals(pace * self._rates.blocks, batch.total, following)
             replies = conversation.step(rows, sums, residuals, following)
-            if not last:
-                rows, mapping = following, following.mapping
-                blocks = tuple(following.concatenate(replies))
-        return replies
+            if upcoming is None:
+                return replies
+            rows, mapping, batch = following, following.mapping, upcoming
+            blocks = tuple(following.concatenate(replies))
 
     def _residuals(
         self, rate: float, divisor: int, following: JoinedRows
@@ -290,7 +292,7 @@ class Sgd(Headed):
             return lambda to, values: SgdResiduals(run, to[1], values, rate, divisor, 1)
         return lambda to, values: SgdResiduals(run, to[1], values, rate, divisor, 0, batches[to])
 
-    def _first(self, joined: Array) -> tuple[JoinedRows, TableMapping, tuple[Array, ...]]:
+    def _first(self, batch: Batch) -> tuple[JoinedRows, TableMapping, tuple[Array, ...]]:
         """Return the rows that predict for the first batch of an epoch, the mapping of the batch
         over them, and their h.
         """
@@ -298,22 +300,24 @@ class Sgd(Headed):
         if not self._problem.dropout > 0.0:
             width = self._problem.embedding
             cold = tuple(np.zeros((size, width)) for size in whole.mapping.sizes)
-            return whole, whole.mapping.restricted(joined), self._blocks or cold
-        rows = batch_of(whole, joined) if self._some else whole
+            return whole, batch.mapping, self._blocks or cold
+        rows = occurring(whole, batch.mapping) if self._some else whole
         replies = self._conversation.predictions(rows if self._some else None, training=True)
         return rows, rows.mapping, tuple(rows.concatenate(replies))
 
     def _batch_slopes(
-        self, mapping: TableMapping, blocks: tuple[Array, ...], joined: Array
+        self, mapping: TableMapping, blocks: tuple[Array, ...], batch: Batch
     ) -> BatchSlopes:
-        """Return w_j ∂ℓ/∂H of a batch, with weights of mean 1 in it, from h of its rows."""
+        """Return w_j ∂ℓ/∂H of a batch, with weights of mean 1 in it, from h of its rows, over which
+        `mapping` is.
+        """
         problem, head = self._problem, self._head
-        shares, targets = problem.batch_shares(joined), problem.targets[joined]
+        shares, targets = batch.weights, batch.targets
         if self._surrogate is None and not problem.parameters_only:
             chunks = WrittenChunks(mapping, targets, shares, runs=False)
             scores = Scores(by_output(blocks, head.weights), head.intercept)
             look = Passes(chunks, problem.loss).look(scores)
-            return BatchSlopes(len(joined), look.slots, look.total, look.largest, look.highest)
+            return BatchSlopes(batch.total, look.slots, look.total, look.largest, look.highest)
         embedding = mapping.gather_sum(blocks)
         row_scores = head.scores(embedding)
         if self._surrogate is not None:
@@ -323,30 +327,27 @@ class Sgd(Headed):
         largest, highest = float(np.abs(row_scores).max()), float(row_scores.max())
         sums = tuple(mapping.scatter(slot, slopes).T for slot in range(len(mapping)))
         total = self._noised_slope(slopes) if problem.parameters_only else slopes.sum(axis=0)
-        return BatchSlopes(len(joined), sums, total, largest, highest)
+        return BatchSlopes(batch.total, sums, total, largest, highest)
 
-    def _weight(self, factor: float, joined: Array) -> float:
+    def _weight(self, factor: float, batch: Batch) -> float:
         """Return the factor of the batch's slopes that keeps its step within its bound."""
         problem, rates = self._problem, self._rates
         if not rates.factors:
             return 1.0
-        rows = problem.mapping.gather_rows(rates.factors, joined)
-        return min(1.0, reach(problem, rates, rows, problem.batch_shares(joined)) / factor)
+        rows = batch.mapping.gather_sum(rates.factors)
+        return min(1.0, reach(problem, rates, rows, batch.weights) / factor)
 
-    def _flatness(self, scores: Array, joined: Array | slice) -> float:
+    def _flatness(self, scores: Array, targets: Array, shares: Array | None) -> float:
         """The curvature that steps were estimated for, over that of a batch's H (B, d_c)."""
-        problem = self._problem
-        if not self._estimated:
-            return 1.0
-        shares = None if problem.shares is None else problem.shares[joined]
-        return problem.loss.flatness(scores, problem.targets[joined], shares)
+        return self._problem.loss.flatness(scores, targets, shares) if self._estimated else 1.0
 
     def _batch_flatness(
-        self, mapping: TableMapping, blocks: tuple[Array, ...], joined: Array
+        self, mapping: TableMapping, blocks: tuple[Array, ...], batch: Batch
     ) -> float:
         if not self._estimated:
             return 1.0
-        return self._flatness(self._head.scores(mapping.gather_sum(blocks)), joined)
+        scores = self._head.scores(mapping.gather_sum(blocks))
+        return self._flatness(scores, batch.targets, batch.shares)
 
     def _gradient(
         self, blocks: tuple[Array, ...], slopes: BatchSlopes, weight: float
