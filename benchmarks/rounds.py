@@ -31,8 +31,7 @@ from sqlfl.contract.schema import Client
 from sqlfl.coordinator.executors.base import HeldPartitions
 from sqlfl.coordinator.executors.division import Division
 from sqlfl.coordinator.executors.in_process import InProcess
-from sqlfl.coordinator.executors.partition import Work
-from sqlfl.coordinator.executors.sums import PartitionSums
+from sqlfl.coordinator.executors.partition import PartitionSums, Work
 from sqlfl.messages import Save, Start
 from sqlfl.messages.wire import decode
 from sqlfl.transport.base import Transport

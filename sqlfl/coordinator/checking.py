@@ -25,10 +25,10 @@ from sqlfl.coordinator.findings import (
 )
 from sqlfl.coordinator.join.join_limits import key_words
 from sqlfl.coordinator.join.join_size import SlotCodes, joins_of
-from sqlfl.coordinator.join.labels import labels
 from sqlfl.coordinator.preparation import Joined, Targets, prepare
 from sqlfl.coordinator.scoring import Scoring
 from sqlfl.coordinator.separation import separation_of
+from sqlfl.coordinator.weighting import labels
 from sqlfl.messages import Message, Profile, SendExplained, SendProfile
 from sqlfl.messages.preparation import IDENTIFIED, is_identifying
 from sqlfl.messages.replies import ReplyChannel, ask

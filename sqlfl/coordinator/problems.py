@@ -1,10 +1,15 @@
-"""Start of the rounds of training: the join, its targets, and the problem to minimise."""
+"""Start of the rounds of training: the join, its targets, the problem to minimise, its metrics.
+
+Metrics weight rows by the column of WEIGHT alone. The validation loss weights them as training
+does, with class weights. So it is the objective's loss on rows that the model was not fitted to.
+"""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,32 +21,35 @@ from sqlfl.base.sanitize import listed
 from sqlfl.contract.transforms import CURVE_ROWS
 from sqlfl.coordinator.executors.base import Executor
 from sqlfl.coordinator.executors.in_process import InProcess
+from sqlfl.coordinator.executors.joined_rows import PartitionedRows
 from sqlfl.coordinator.findings import remark_on_features, remark_on_join
 from sqlfl.coordinator.join.equal_rows import merge_equal_rows
 from sqlfl.coordinator.join.factorised import Factorised
 from sqlfl.coordinator.join.join_limits import check_memory, check_tables, is_written
-from sqlfl.coordinator.join.labels import labels
 from sqlfl.coordinator.join.scatter_gather import SlotMembers
 from sqlfl.coordinator.join.scratch import Scratch
 from sqlfl.coordinator.join.table_mapping import CountedMapping, SlotMapping, TableMapping
 from sqlfl.coordinator.lasting import LastingJoin
-from sqlfl.coordinator.measures import measured_rows
 from sqlfl.coordinator.preparation import (
     Joined,
     JoinedSlot,
     Targets,
+    Weighting,
     prepare,
     with_offsets,
 )
 from sqlfl.coordinator.protection import RunProtection, protect
 from sqlfl.coordinator.rounds.chunks import Chunks, chunks_of
-from sqlfl.coordinator.rounds.lateness import Lateness
+from sqlfl.coordinator.rounds.passes import EVERY, MeasuredRows
 from sqlfl.coordinator.rounds.problem import Offset, Problem, Units
+from sqlfl.coordinator.rounds.scores import Scores
+from sqlfl.coordinator.rounds.stragglers import Lateness
 from sqlfl.coordinator.separation import remark_on_separation
-from sqlfl.coordinator.weighting import weigh
+from sqlfl.coordinator.weighting import labels, weigh
 from sqlfl.messages.replies import ReplyChannel as Line
 from sqlfl.models.kinds import ANY_CLASSES, NUMBER, TWO_CLASSES, kind_of, other
 from sqlfl.models.losses import Loss, loss_of
+from sqlfl.models.metrics import Metrics
 from sqlfl.planner.federated.method_spec import spec_of
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.query.ucq import CATEGORY
@@ -49,6 +57,74 @@ from sqlfl.store.registry import Model
 
 if TYPE_CHECKING:
     pass
+
+
+def measured_rows(weighting: Weighting | None) -> MeasuredRows:
+    """Return the rows that metrics cover."""
+    if weighting is None:
+        return EVERY
+    samples = None if np.all(weighting.samples == 1.0) else weighting.samples
+    if not weighting.validation.any():
+        return MeasuredRows(samples=samples)
+    return MeasuredRows(weighting.validation, samples, weighting.held)
+
+
+class Measures:
+    """Measures of scores over the joined rows. The passes have their `measured_rows`."""
+
+    def __init__(
+        self, passes: PartitionedRows, loss: Loss, target: Targets, weighting: Weighting | None
+    ) -> None:
+        self._passes = passes
+        self._loss = loss
+        self._targets = target.values
+        self._held = measured_rows(weighting).held
+        rows = None if weighting is None else weighting.rows
+        self.training_rows = passes.total if rows is None else int(rows.sum())
+        self.validation_rows: int | None = None
+        """Number of validation rows; None without a split."""
+        if weighting is not None and self._held is not None:
+            held = weighting.validation if rows is None else rows[weighting.validation]
+            self.validation_rows = int(held.sum())
+            self.training_rows -= self.validation_rows
+
+    def epoch(self, scores: Scores | None) -> Metrics:
+        """Return train_metric and, with a split, valid_loss and valid_metric. All are None if
+        scores are unknown.
+        """
+        if scores is None:
+            names = ("valid_loss", "valid_metric") if self._held is not None else ()
+            return dict.fromkeys(("train_metric", *names))
+        values = [mean.value for mean in self._passes.headlines(scores)]
+        if self._held is None:
+            return {"train_metric": values[0]}
+        held = {"valid_loss": self._valid_loss(scores), "valid_metric": values[1]}
+        return {"train_metric": values[0], **held}
+
+    def final(self, scores: Scores | None) -> Metrics:
+        """Return all metrics of the model's kind, with valid_<metric> for the validation rows.
+        Return {} if scores are unknown.
+        """
+        if scores is None:
+            return {}
+        meters = self._passes.meters(scores)
+        metrics = meters[0].metrics()
+        if self._held is not None:
+            metrics["valid_loss"] = self._valid_loss(scores)
+            held = meters[1].metrics()
+            metrics |= {f"valid_{name}": value for name, value in held.items()}
+        return metrics
+
+    def _valid_loss(self, scores: Scores) -> float | None:
+        """Return the validation loss; None if only classes of weight 0 are held out."""
+        held = self._held
+        if held is None or not held.any():
+            return None
+        return self._passes.held_loss(scores) / float(held.sum()) + self._valid_floor
+
+    @cached_property
+    def _valid_floor(self) -> float:
+        return self._loss.floor(self._targets, self._held)
 
 
 MAX_DECIMAL_CLASSES = 50

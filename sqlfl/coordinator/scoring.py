@@ -17,12 +17,11 @@ from sqlfl.base.sanitize import line, listed
 from sqlfl.contract.schema import Address
 from sqlfl.coordinator import expected
 from sqlfl.coordinator.findings import remark_on_features, remark_on_join
-from sqlfl.coordinator.join.labels import targets
 from sqlfl.coordinator.lasting import LastingJoin
 from sqlfl.coordinator.preparation import Joined, Targets, prepare, sent_specification, with_offsets
-from sqlfl.coordinator.privacy_evaluation import accuracy_estimate, true_label_epsilon
+from sqlfl.coordinator.privacy_planning import accuracy_estimate, true_label_epsilon
 from sqlfl.coordinator.protection import check_run
-from sqlfl.coordinator.weighting import sample_weights
+from sqlfl.coordinator.weighting import sample_weights, targets
 from sqlfl.coordinator.writing import write
 from sqlfl.messages import Message, Score, ScoreExactly, SendIdentifiers
 from sqlfl.messages.replies import ReplyChannel, ask, refused

@@ -24,11 +24,10 @@ from sqlfl.contract.stopping import Ending
 from sqlfl.coordinator.executors.base import Executor
 from sqlfl.coordinator.join.scratch import Scratch
 from sqlfl.coordinator.lasting import LastingJoin
-from sqlfl.coordinator.measures import Measures
 from sqlfl.coordinator.preparation import Joined
-from sqlfl.coordinator.problems import PreparedProblem, prepared_for
+from sqlfl.coordinator.problems import Measures, PreparedProblem, prepared_for
 from sqlfl.coordinator.protection import Watched, check_run, remark_on_worth
-from sqlfl.coordinator.rounds.divergence import check_kept
+from sqlfl.coordinator.rounds.convergence import check_kept
 from sqlfl.coordinator.rounds.problem import Algorithm, Problem, Step, coordinator_of
 from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.coordinator.secure_channel import SecureChannel

@@ -37,8 +37,8 @@ from sqlfl.coordinator.problems import (
     written_data,
 )
 from sqlfl.coordinator.rounds.chunks import WrittenChunks
-from sqlfl.coordinator.rounds.divergence import check_kept
-from sqlfl.coordinator.rounds.measured import MeasuredRows
+from sqlfl.coordinator.rounds.convergence import check_kept
+from sqlfl.coordinator.rounds.passes import MeasuredRows
 from sqlfl.coordinator.rounds.problem import Problem, Step, coordinator_of
 from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.coordinator.training import STEPS, Trained, run_rounds

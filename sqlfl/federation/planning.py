@@ -14,8 +14,15 @@ from sqlfl.base.sanitize import listed
 from sqlfl.contract.fragment_columns import ROW
 from sqlfl.contract.request import Verdict
 from sqlfl.contract.schema import COMBINED, Catalog, Client, folded
-from sqlfl.coordinator.privacy_evaluation import notes_of, resolve_evaluation, settled_evaluation
-from sqlfl.coordinator.privacy_planning import Clause, check_budget, settled, slots_of
+from sqlfl.coordinator.privacy_planning import (
+    Clause,
+    check_budget,
+    notes_of,
+    resolve_evaluation,
+    settled,
+    settled_evaluation,
+    slots_of,
+)
 from sqlfl.federation.parser_cross_check import confirm_fragments
 from sqlfl.federation.training_checks import (
     auto_notes,

@@ -11,8 +11,8 @@ import pyarrow as pa
 from sqlfl.base.engine import empty_database
 from sqlfl.contract.fragment_columns import identifier
 from sqlfl.contract.schema import Catalog, folded
-from sqlfl.coordinator import checking, importance, inference_result, skew, writing
-from sqlfl.coordinator.contributions import added_columns
+from sqlfl.coordinator import checking, diagnostics, inference_result, writing
+from sqlfl.coordinator.diagnostics import added_columns
 from sqlfl.coordinator.scoring import Outcome, measured, prediction_columns
 from sqlfl.coordinator.weights import schema_of_weights
 from sqlfl.federation import exporting, joins, listing, rehearsal, studies
@@ -85,7 +85,7 @@ def _of_evaluation(plan: FederatedPlan, model: Model) -> pa.Schema:
         case Inference():
             return inference_result.schema_of(model)
         case Importance():
-            return importance.SCHEMA
+            return diagnostics.IMPORTANCE_SCHEMA
     rows = 2 if model.classes is None else len(model.classes)
     y = np.arange(rows) if model.classes is not None else np.arange(float(rows))
     prediction = np.ones((rows, 1)) if model.classes is None else np.eye(rows) * 0.5 + 0.5 / rows
@@ -95,7 +95,7 @@ def _of_evaluation(plan: FederatedPlan, model: Model) -> pa.Schema:
 
 def _of_prediction(plan: FederatedPlan, model: Model, catalog: Catalog) -> pa.Schema:
     if isinstance(plan.look, SkewOptions):
-        return skew.SCHEMA
+        return diagnostics.SKEW_SCHEMA
     if plan.into is not None:
         return writing.SCHEMA
     names = [item.name for item in plan.ucq.identifiers]

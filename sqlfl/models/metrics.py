@@ -253,7 +253,7 @@ class ClassMeter:
     """Metrics accuracy, auc (two classes; None otherwise or if one is absent) and log_loss.
 
     The predicted class is the most probable one, the first of equals. The area is exact for up to
-    `sqlfl.models.area.KEPT` rows. rows: their expected number; 0 for any number.
+    `KEPT` rows. rows: their expected number; 0 for any number.
     """
 
     def __init__(self, rows: int = 0) -> None:
@@ -732,7 +732,7 @@ class Judged:
         """True if a score is no number."""
 
     def count(self, level: int, first: int, counts: Array) -> None:
-        """Add the weights to `counts` of bins, as `sqlfl.models.area` has them."""
+        """Add the weights to `counts` of bins, as `Area` has them."""
         scale = c_double(2.0**level)
         functions().sqlfl_count(*self._rows, scale, c_int64(first), address(counts))
 

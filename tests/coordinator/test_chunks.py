@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from sqlfl.coordinator import blocks
-from sqlfl.coordinator.join.factorised import factorised_join
+from sqlfl.coordinator.join.factorised import Products, factorised_join
 from sqlfl.coordinator.join.join_size import SlotCodes
-from sqlfl.coordinator.join.products import Products
 from sqlfl.coordinator.join.row_mapping import StoredMapping
 from sqlfl.coordinator.join.scratch import Scratch
 from sqlfl.coordinator.join.table_mapping import TableMapping

@@ -17,8 +17,8 @@ from sqlfl.coordinator.join import equal_rows
 from sqlfl.coordinator.join.equal_rows import EqualRowGroups, merge_equal_rows
 from sqlfl.coordinator.join.row_mapping import WrittenMapping
 from sqlfl.coordinator.join.table_mapping import TableMapping
-from sqlfl.coordinator.measures import Measures, measured_rows
 from sqlfl.coordinator.preparation import Joined, JoinedSlot, Targets, Weighting
+from sqlfl.coordinator.problems import Measures, measured_rows
 from sqlfl.coordinator.rounds.chunks import WrittenChunks
 from sqlfl.coordinator.rounds.scores import Scores, by_output
 from sqlfl.messages import EqualRows, Message

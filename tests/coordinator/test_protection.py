@@ -14,7 +14,6 @@ import sqlfl
 from sqlfl.base.errors import InternalError, PartyError
 from sqlfl.base.progress import Progress
 from sqlfl.coordinator.join.fan_out import copies, limit_fan_out, partners
-from sqlfl.coordinator.join.labels import targets
 from sqlfl.coordinator.preparation import Targets, prepare
 from sqlfl.coordinator.protection import (
     Watched,
@@ -25,6 +24,7 @@ from sqlfl.coordinator.protection import (
     protect,
 )
 from sqlfl.coordinator.training import train
+from sqlfl.coordinator.weighting import targets
 from sqlfl.messages import Releases, Residuals, SendReleases
 from sqlfl.methods.sgd.configuration import SgdConfiguration
 from sqlfl.options.privacy import Privacy

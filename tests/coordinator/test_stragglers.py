@@ -18,8 +18,7 @@ from sqlfl.base.interrupts import Interrupts, heeding, interrupted
 from sqlfl.contract.schema import Address, Client
 from sqlfl.coordinator.join.scatter_gather import JoinedRows, SlotMembers, all_rows, batch_of
 from sqlfl.coordinator.join.table_mapping import TableMapping
-from sqlfl.coordinator.rounds.lateness import Lateness
-from sqlfl.coordinator.rounds.stragglers import Replies, Stragglers
+from sqlfl.coordinator.rounds.stragglers import Lateness, Replies, Stragglers
 from sqlfl.messages import Predictions, Residuals
 from sqlfl.methods.admm.messages import AdmmResiduals
 from sqlfl.methods.sgd.messages import SgdResiduals

@@ -6,8 +6,7 @@ from typing import Protocol
 
 from sqlfl.base.arrays import Array
 from sqlfl.coordinator.executors.division import Division
-from sqlfl.coordinator.executors.partition import Work
-from sqlfl.coordinator.executors.sums import PartitionSums
+from sqlfl.coordinator.executors.partition import PartitionSums, Work
 from sqlfl.coordinator.join.key_join import KeyJoin
 
 

@@ -28,8 +28,7 @@ from sqlfl.coordinator.rounds.chunks import (
     StoredChunks,
     WrittenChunks,
 )
-from sqlfl.coordinator.rounds.measured import EVERY, MeasuredRows
-from sqlfl.coordinator.rounds.passes import sampled
+from sqlfl.coordinator.rounds.passes import EVERY, MeasuredRows, sampled
 from sqlfl.models.losses import Loss
 
 ROWS = 1 << 17

@@ -14,8 +14,13 @@ from typing import TypeVar
 from sqlfl.base.errors import Error
 from sqlfl.base.interrupts import HEARD, caught
 from sqlfl.coordinator.executors.division import Division
-from sqlfl.coordinator.executors.partition import Partition, Work
-from sqlfl.coordinator.executors.sums import Node, PartitionSums, PartitionTally
+from sqlfl.coordinator.executors.partition import (
+    Node,
+    Partition,
+    PartitionSums,
+    PartitionTally,
+    Work,
+)
 from sqlfl.coordinator.join.key_join import KeyJoin
 
 T = TypeVar("T")

@@ -15,11 +15,15 @@ from sqlfl.base.arrays import Array
 from sqlfl.coordinator.executors.base import Executor, HeldPartitions
 from sqlfl.coordinator.executors.division import divided
 from sqlfl.coordinator.executors.in_process import InProcess
-from sqlfl.coordinator.executors.partition import Work
-from sqlfl.coordinator.executors.sums import PartitionSums
+from sqlfl.coordinator.executors.partition import PartitionSums, Work
 from sqlfl.coordinator.rounds.chunks import Chunks, StoredChunks
-from sqlfl.coordinator.rounds.measured import EVERY, MeasuredRows, headline_of_none
-from sqlfl.coordinator.rounds.passes import Passes, PassResult
+from sqlfl.coordinator.rounds.passes import (
+    EVERY,
+    MeasuredRows,
+    Passes,
+    PassResult,
+    headline_of_none,
+)
 from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.models.losses import Loss
 from sqlfl.models.metrics import Mean, Meter

@@ -9,9 +9,8 @@ import threading
 from typing import Any
 
 from sqlfl.base.errors import Error
-from sqlfl.coordinator.executors.frames import WorkerFrame
-from sqlfl.coordinator.executors.service import WorkerService
-from sqlfl.coordinator.executors.workers import WorkerExecutor
+from sqlfl.coordinator.executors.packing import WorkerFrame
+from sqlfl.coordinator.executors.workers import WorkerExecutor, WorkerService
 
 ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 PATIENCE = 120.0

@@ -20,8 +20,7 @@ from sqlfl.base.arrays import Array
 from sqlfl.base.interrupts import checkpoint
 from sqlfl.contract.schema import Address
 from sqlfl.coordinator import expected
-from sqlfl.coordinator.join.factorised import Factorised, Tree
-from sqlfl.coordinator.join.products import is_product
+from sqlfl.coordinator.join.factorised import Factorised, Tree, is_product
 from sqlfl.coordinator.join.row_mapping import RowMapping, WrittenMapping
 from sqlfl.coordinator.preparation import Joined, JoinedSlot, Targets, Weighting
 from sqlfl.messages import SendEqualRows

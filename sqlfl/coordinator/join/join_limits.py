@@ -10,9 +10,8 @@ from sqlglot import exp
 
 from sqlfl.base.errors import ModelError
 from sqlfl.contract.fragment_columns import KEY
-from sqlfl.coordinator.join.factorised import Factorised
+from sqlfl.coordinator.join.factorised import Factorised, is_product
 from sqlfl.coordinator.join.join_size import JoinSize, Multiplying, SlotCodes, multiplying
-from sqlfl.coordinator.join.products import is_product
 from sqlfl.coordinator.join.row_mapping import RowMapping, StoredMapping
 from sqlfl.messages import JoinKeys
 from sqlfl.models.native import library

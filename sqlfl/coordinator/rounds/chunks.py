@@ -21,8 +21,7 @@ import numpy as np
 from sqlfl.base.arrays import Array
 from sqlfl.base.errors import InternalError
 from sqlfl.coordinator.blocks import Cutting, RowBlocks
-from sqlfl.coordinator.join.factorised import Factorised, Tree
-from sqlfl.coordinator.join.products import Products, joined_by, products
+from sqlfl.coordinator.join.factorised import Factorised, Products, Tree, joined_by, products
 from sqlfl.coordinator.join.row_mapping import RowMapping, StoredMapping
 from sqlfl.coordinator.join.table_mapping import TableMapping
 from sqlfl.coordinator.rounds.chunk import Chunk, Rows

@@ -231,7 +231,7 @@ class CompiledChunk(Chunk):
 
 @dataclass(frozen=True, eq=False)
 class ProductChunk(CompiledChunk):
-    """Chunk of a product (`sqlfl.coordinator.join.products.Products`). `rows` has the row of each
+    """Chunk of a product (`sqlfl.coordinator.join.factorised.Products`). `rows` has the row of each
     place on a slot's side; `given` has the targets of all places on their side.
     """
 

@@ -19,9 +19,9 @@ from sqlfl.coordinator.executors.joined_rows import PartitionedRows
 from sqlfl.coordinator.join.scatter_gather import SlotMembers
 from sqlfl.coordinator.join.table_mapping import SlotMapping, TableMapping
 from sqlfl.coordinator.rounds.chunks import Chunks, WrittenChunks
-from sqlfl.coordinator.rounds.lateness import Lateness
-from sqlfl.coordinator.rounds.measured import EVERY, MeasuredRows
+from sqlfl.coordinator.rounds.passes import EVERY, MeasuredRows
 from sqlfl.coordinator.rounds.scores import Scores
+from sqlfl.coordinator.rounds.stragglers import Lateness
 from sqlfl.messages.replies import ReplyChannel
 from sqlfl.models.head import Head
 from sqlfl.models.losses import Loss

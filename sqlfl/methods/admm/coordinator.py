@@ -23,9 +23,8 @@ import numpy as np
 
 from sqlfl.base.arrays import Array
 from sqlfl.contract import stopping
+from sqlfl.coordinator.rounds.convergence import check_objective, check_scores, conclusion, relative
 from sqlfl.coordinator.rounds.conversation import Conversation
-from sqlfl.coordinator.rounds.divergence import check_objective, check_scores, relative
-from sqlfl.coordinator.rounds.evidence import conclusion
 from sqlfl.coordinator.rounds.lanczos import largest_eigenvalue
 from sqlfl.coordinator.rounds.problem import Algorithm, Headed, Problem, Step
 from sqlfl.coordinator.rounds.scores import Scores, by_output
@@ -66,7 +65,7 @@ class Admm:
     `inner_rounds` rounds per epoch at shared slots. Where the objective and the steps both grow
     from one epoch to the next, r rises to M (in consensus, whose θ-updates are inexact, to 4M).
     It ends where the objective changed by at most `tolerance` of itself, and curvature/2 · mean
-    ‖H − z‖² is as small; whether that is convergence the gradient says (`evidence.conclusion`). A
+    ‖H − z‖² is as small; whether that is convergence the gradient says (`conclusion`). A
     row of weight w has the penalty ρ w, so that its z-step is that of any row. A warm start begins
     with λ = ∂ℓ(H), which it has at the optimum.
     """

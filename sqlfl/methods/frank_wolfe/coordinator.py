@@ -27,8 +27,8 @@ from sqlfl.contract import stopping
 from sqlfl.contract.schema import Address
 from sqlfl.contract.stopping import CERTAIN, Ending
 from sqlfl.coordinator.join.scatter_gather import listed_rows
+from sqlfl.coordinator.rounds.convergence import relative
 from sqlfl.coordinator.rounds.conversation import Conversation
-from sqlfl.coordinator.rounds.divergence import relative
 from sqlfl.coordinator.rounds.passes import PassResult
 from sqlfl.coordinator.rounds.problem import Problem, Step
 from sqlfl.coordinator.rounds.scores import Scores

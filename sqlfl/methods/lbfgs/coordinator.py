@@ -24,9 +24,15 @@ from sqlfl.contract import stopping
 from sqlfl.contract.schema import Address
 from sqlfl.contract.stopping import CERTAIN, Ending
 from sqlfl.contract.transforms import MAX_UPDATES, ROWS, updates
+from sqlfl.coordinator.rounds.convergence import (
+    Evidence,
+    bound,
+    examine,
+    least_eigenvalue,
+    relative,
+    weighed,
+)
 from sqlfl.coordinator.rounds.conversation import Conversation
-from sqlfl.coordinator.rounds.divergence import relative
-from sqlfl.coordinator.rounds.evidence import Evidence, bound, examine, least_eigenvalue, weighed
 from sqlfl.coordinator.rounds.passes import PassResult
 from sqlfl.coordinator.rounds.problem import Problem, Step
 from sqlfl.coordinator.rounds.scores import Scores, by_output
@@ -104,7 +110,7 @@ class Lbfgs:
 
     It ends when the next direction promises to lower the objective by at most `tolerance` of itself
     (half the Newton decrement, ½|g·d|) and the gradient bounds the gap by 1e-6 of it, or by
-    `tolerance` where that is more: `evidence` has the bounds. Then H is refreshed from the clients,
+    `tolerance` where that is more: `Evidence` has the bounds. Then H is refreshed from the clients,
     and the gradient measured at it: only where the bound still holds is this convergence.
 
     Where it does not, where no step descends, and where the blocks' parts of a step are so long and

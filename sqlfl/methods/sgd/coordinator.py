@@ -27,9 +27,8 @@ from sqlfl.coordinator.join.scatter_gather import JoinedRows, occurring
 from sqlfl.coordinator.join.table_mapping import TableMapping
 from sqlfl.coordinator.rounds.batches import Batch, Batches, batch_at
 from sqlfl.coordinator.rounds.chunks import WrittenChunks
+from sqlfl.coordinator.rounds.convergence import check_objective, check_scores, conclusion, relative
 from sqlfl.coordinator.rounds.conversation import Conversation
-from sqlfl.coordinator.rounds.divergence import check_objective, check_scores, relative
-from sqlfl.coordinator.rounds.evidence import conclusion
 from sqlfl.coordinator.rounds.lanczos import spectrum
 from sqlfl.coordinator.rounds.passes import Passes, PassResult
 from sqlfl.coordinator.rounds.problem import Headed, Problem, Step
@@ -64,7 +63,7 @@ class Sgd(Headed):
     It ends before the last epoch only with all rows and no dropout, where the objective fell by at
     most `tolerance` of itself; with momentum or Adam, which swing, where it changed by no more for
     as many epochs as they average over; whether that is convergence the gradient says
-    (`evidence.conclusion`). Raises ModelError where the steps diverge.
+    (`convergence.conclusion`). Raises ModelError where the steps diverge.
 
     Weights: batches are of rows that weigh something, and a batch's gradient is its weighted mean.
     The B of estimated steps is the rows of a batch that count, (Σ w)² / Σ w²: where weights differ

@@ -70,7 +70,7 @@ CLONED static void bins_of(int64_t *RESTRICT bins, const double *RESTRICT h,
     }
 }
 
-/* As `sqlfl.models.area` counts log-odds in bins: of 1 / scale, from `first` on. */
+/* As `sqlfl.models.metrics` counts log-odds in bins: of 1 / scale, from `first` on. */
 EXPORT void sqlfl_count(int64_t n, const double *h, const void *targets, int32_t type,
                         const double *w, double scale, int64_t first, double *counts) {
     double y[1024];

@@ -21,8 +21,7 @@ from sqlfl.coordinator.join.mapping_query import run_mapping_query
 from sqlfl.coordinator.join.table_mapping import TableMapping
 from sqlfl.coordinator.rounds import passes as passes_module
 from sqlfl.coordinator.rounds.chunks import Chunks, FoundChunks, WrittenChunks
-from sqlfl.coordinator.rounds.measured import EVERY, MeasuredRows
-from sqlfl.coordinator.rounds.passes import Passes, PassResult
+from sqlfl.coordinator.rounds.passes import EVERY, MeasuredRows, Passes, PassResult
 from sqlfl.coordinator.rounds.scores import Scores, by_output
 from sqlfl.models.losses import Logistic, Loss, Softmax, Squared
 from sqlfl.models.metrics import KEPT

@@ -5,9 +5,8 @@ from __future__ import annotations
 import threading
 
 from sqlfl.base.errors import Error
-from sqlfl.coordinator.executors.frames import WorkerFrame
-from sqlfl.coordinator.executors.service import WorkerService
-from sqlfl.coordinator.executors.workers import WorkerExecutor
+from sqlfl.coordinator.executors.packing import WorkerFrame
+from sqlfl.coordinator.executors.workers import WorkerExecutor, WorkerService
 
 
 class MemoryWorkers(WorkerExecutor):

@@ -13,7 +13,7 @@ from sqlfl.coordinator.executors.division import divided
 from sqlfl.coordinator.join.table_mapping import TableMapping
 from sqlfl.coordinator.rounds import passes
 from sqlfl.coordinator.rounds.chunks import FoundChunks, WrittenChunks
-from sqlfl.coordinator.rounds.measured import EVERY
+from sqlfl.coordinator.rounds.passes import EVERY
 from sqlfl.models.losses import Softmax, Squared
 from tests.coordinator.executors.conformance import found
 

@@ -17,8 +17,7 @@ from sqlfl.base.arrays import Array
 from sqlfl.coordinator.executors import division, named
 from sqlfl.coordinator.executors.base import Executor, HeldPartitions
 from sqlfl.coordinator.executors.in_process import InProcess
-from sqlfl.coordinator.executors.partition import Work
-from sqlfl.coordinator.executors.sums import PartitionSums
+from sqlfl.coordinator.executors.partition import PartitionSums, Work
 from sqlfl.coordinator.join import mapping_query
 from sqlfl.coordinator.join.key_join import KeyJoin
 from tests.coordinator.executors.memory_workers import MemoryWorker, MemoryWorkers

@@ -13,7 +13,7 @@ import pytest
 
 from sqlfl.base.errors import Error
 from sqlfl.coordinator.executors import division
-from sqlfl.coordinator.executors.frames import WorkerFrame
+from sqlfl.coordinator.executors.packing import WorkerFrame
 from sqlfl.coordinator.executors.partition import Work
 from sqlfl.coordinator.join.join_size import SlotCodes
 from sqlfl.coordinator.join.key_join import KeyJoin

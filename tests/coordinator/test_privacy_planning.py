@@ -9,7 +9,7 @@ import pytest
 
 import sqlfl
 from sqlfl.base.errors import OptionError, PartyError, PlanError
-from sqlfl.coordinator.privacy_evaluation import accuracy_estimate
+from sqlfl.coordinator.privacy_planning import accuracy_estimate
 from sqlfl.messages import Labels
 from sqlfl.messages.wire import decode
 from sqlfl.options.privacy import Privacy
