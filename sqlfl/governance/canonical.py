@@ -108,12 +108,13 @@ def _plain(node: dict[str, Any], aggregates: frozenset[str]) -> bool:
 
 def placeless_text(node: dict[str, Any]) -> str:
     """Return one text for expressions that differ in their place or their alias alone."""
-    return json.dumps(_placeless({**node, "alias": ""}), sort_keys=True)
+    return json.dumps(placeless({**node, "alias": ""}), sort_keys=True)
 
 
-def _placeless(value: Any) -> Any:
+def placeless(value: Any) -> Any:
+    """Return a tree without positions in the text."""
     if isinstance(value, list):
-        return [_placeless(item) for item in value]
+        return [placeless(item) for item in value]
     if not isinstance(value, dict):
         return value
-    return {name: _placeless(item) for name, item in value.items() if name not in PLACES}
+    return {name: placeless(item) for name, item in value.items() if name not in PLACES}

@@ -7,26 +7,46 @@ several parts of a union, would fill a cell with copies of one row.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any, TypeAlias
 
 import duckdb
 import numpy as np
 
 from sqlfl.base.arrays import Array
 from sqlfl.base.errors import PolicyError
+from sqlfl.contract.schema import folded
 from sqlfl.governance.canonical import nodes
-from sqlfl.governance.constants import literal
-from sqlfl.governance.tree import PARSE
+from sqlfl.governance.reach import (
+    MAX_COUNTS,
+    Means,
+    is_of_no_rows,
+    mean_of_table,
+    means_of_many,
+    most_linked,
+    rows_reached,
+    values_in,
+)
+from sqlfl.governance.select_trees import (
+    Node,
+    group_columns,
+    inlined,
+    node_of,
+    rows_with,
+    sources_of,
+    text_of,
+    uncounted,
+)
+from sqlfl.governance.value_forms import WRITE, is_linked, is_mean_of_table
 from sqlfl.udfs import sql
 
-Node: TypeAlias = "dict[str, Any]"
 NUMBER = "sqlfl_number"
-MAX_COUNTS = 100_000
-REWRITE = "write the join over the parties' tables themselves, or ask its owner for a view"
-_DESERIALIZE = sql.constant(sql.query("SELECT json_deserialize_sql(CAST($tree AS JSON))"))
+FEW = "many rows would have a mean of a table in which few rows have a value"
+SEVERAL = (
+    "a run has sums or means of a table over several sets of rows, or by columns of which neither "
+    "set contains the other: their differences may be of few rows"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +68,12 @@ class Copies:
         """
         others = self.counts[: least - 1]
         return 1 + int(others.sum()) + self.rest * (least - 1 - len(others))
+
+    def through(self, later: Copies) -> Copies:
+        """Return bounds where each of these rows stands in as many as `later` says."""
+        if self.most == 1:
+            return later
+        return self * later.most
 
     def __add__(self, other: Copies) -> Copies:
         size = max(len(self.counts), len(other.counts))
@@ -71,92 +97,163 @@ class Copies:
 ONCE = Copies(np.zeros(0, np.int64), 1)
 
 
-def copies(con: sql.Connection, text: str) -> Copies:
+@dataclass(frozen=True)
+class Counted:
+    """Copies of a table's rows in a SELECT."""
+
+    rows: Copies = ONCE
+    """Bounds of the rows that stem from each row of a table."""
+    values: Copies = ONCE
+    """Bounds of the rows whose values may follow from it, also by windows and subqueries."""
+
+    def __add__(self, other: Counted) -> Counted:
+        return Counted(self.rows + other.rows, self.values + other.values)
+
+    def __or__(self, other: Counted) -> Counted:
+        return Counted(self.rows | other.rows, self.values | other.values)
+
+
+def copies(
+    con: sql.Connection,
+    text: str,
+    least: int = 1,
+    values: int | None = None,
+    means: Means | None = None,
+) -> Counted:
     """Return how many rows of the SELECT stem from each row of a table. Raise PolicyError for a
     form in which that cannot be counted.
+
+    least : values of fewer rows may not be those of more; 1 for no such rule. values : number of
+    its first columns that are values; None for all. means : means that a run has; those of the
+    SELECT are added.
     """
     try:
-        return _CopyCounter(con).of(node_of(con, text))
+        node = inlined(con, node_of(con, text))
+        rows = _CopyCounter(con).of(node)
+        reached = rows
+        if least > 1 and any(n.get("class") in ("SUBQUERY", "WINDOW") for n in nodes(node)):
+            reached = _CopyCounter(con, least, Means() if means is None else means).of(node, values)
     except (duckdb.BinderException, duckdb.CatalogException) as error:
         raise uncounted() from error
+    return Counted(*(reduce(Copies.__or__, of.values(), ONCE) for of in (rows, reached)))
 
 
 class _CopyCounter:
-    def __init__(self, con: sql.Connection) -> None:
-        self._con = con
+    """Counter of a SELECT without WITH. least, means : as in `copies`, if values are counted."""
 
-    def of(self, node: Node, common: Node | None = None) -> Copies:
+    def __init__(
+        self, con: sql.Connection, least: int | None = None, means: Means | None = None
+    ) -> None:
+        self._con, self._least, self._means = con, least, means
+
+    def of(self, node: Node, values: int | None = None) -> dict[str, Copies]:
+        """Return the copies of the rows of each table, by its name."""
+        copied: dict[str, Copies] = {}
         if node["type"] == "SET_OPERATION_NODE":
-            return reduce(Copies.__add__, [self.of(part) for part in node["children"]])
-        if common is None and (node.get("cte_map") or {}).get("map"):
-            return self._of_common(node)
+            for part in node["children"]:
+                _add(copied, self.of(part, values))
+            return copied
         leaves = list(sources_of(node["from_table"]))
-        within = reduce(Copies.__or__, [self._within(leaf) for leaf in leaves], ONCE)
-        if len(leaves) < 2:
-            return within
-        beside = [self._beside(node, place) for place in range(len(leaves))]
-        return reduce(Copies.__or__, beside) * within.most
+        sets = max(1, len(node.get("group_sets") or ()))
+        for place, leaf in enumerate(leaves):
+            within = self._within(leaf)
+            beside = self._beside(node, place) if within and len(leaves) > 1 else ONCE
+            _add(copied, {table: one.through(beside * sets) for table, one in within.items()})
+        if self._means is not None and self._least is not None:
+            self._reach(node, values, copied, self._means, self._least)
+        return copied
 
-    def _of_common(self, node: Node) -> Copies:
-        """Count in queries of WITH, which the SELECT may take more than once."""
-        inner = [item["value"] for item in node["cte_map"]["map"]]
-        queries = [value.get("query_node") or value["query"]["node"] for value in inner]
-        if any(_joins(query) for query in (*queries, node)):
+    def _within(self, leaf: Node) -> dict[str, Copies]:
+        if leaf["type"] == "SUBQUERY":
+            return self.of(leaf["subquery"]["node"])
+        if leaf["type"] == "BASE_TABLE":
+            return {table_of(leaf): ONCE}
+        if self._least is not None and any(values_in([leaf])):
             raise uncounted()
-        return ONCE
+        return {}  # constants
 
-    def _within(self, leaf: Node) -> Copies:
-        return self.of(leaf["subquery"]["node"]) if leaf["type"] == "SUBQUERY" else ONCE
+    def _reach(
+        self,
+        node: Node,
+        values: int | None,
+        copied: dict[str, Copies],
+        means: Means,
+        least: int,
+    ) -> None:
+        """Count the rows that values reach by windows and subqueries of the SELECT."""
+        items = node["select_list"]
+        if not any(item.get("class") == "STAR" for item in items):
+            items = items[:values]
+        inner = list(values_in(items))
+        if not inner:
+            return
+        windows = [part for part in inner if part["class"] == "WINDOW"]
+        fewest = reduce(Copies.__or__, copied.values(), ONCE).rows_of(least)
+        of_many = means_of_many(self._con, node, windows, fewest)
+        tables = [table_of(leaf) for leaf in _tables(node["from_table"])]
+        if not all(means.add(tables, text) for text in of_many.values()):
+            raise PolicyError(SEVERAL, hint=WRITE)
+        reached = rows_reached(self._con, node, windows, frozenset(of_many))
+        for query in inner:
+            if query["class"] == "SUBQUERY" and not is_of_no_rows(query):
+                if not is_linked(query):
+                    raise uncounted()
+                if is_mean_of_table(query):
+                    self._mean(query, means, least)
+                    continue
+                most = ONCE * most_linked(self._con, node, query)
+                within = self._within(query["subquery"]["node"]["from_table"])
+                _add(copied, {table: one.through(most) for table, one in within.items()})
+        for table, one in copied.items():
+            copied[table] = one.through(_bounds(reached))
+
+    def _mean(self, query: Node, means: Means, least: int) -> None:
+        """Note the mean of a table. Raise PolicyError if it is of few, or beside others of it."""
+        table = table_of(query["subquery"]["node"]["from_table"])
+        if not mean_of_table(self._con, query, least):
+            raise PolicyError(FEW, hint=WRITE)
+        if not means.add([table], ""):
+            raise PolicyError(SEVERAL, hint=WRITE)
 
     def _beside(self, node: Node, place: int) -> Copies:
         """Return how many rows of the SELECT each row of this source of FROM stands in."""
         tree = json.loads(json.dumps(node))
         leaf = list(sources_of(tree["from_table"]))[place]
-        if leaf["type"] == "EXPRESSION_LIST" or not any(_tables(leaf)):
-            return ONCE  # constants
         name = numbered(self._con, leaf, NUMBER)
         number = {
             **node_of(self._con, "SELECT a.b")["select_list"][0],
             "column_names": [name, NUMBER],
         }
-        groups = [_placed(group, tree["select_list"]) for group in tree["group_expressions"]]
-        tree |= {"select_list": [number, *groups], "group_expressions": [], "group_sets": []}
-        tree |= {"modifiers": [], "having": None, "qualify": None}
+        groups = group_columns(tree)
+        tree = rows_with(tree, [number, *groups]) | {"group_expressions": [], "group_sets": []}
         if groups:
             tree["modifiers"] = node_of(self._con, "SELECT DISTINCT 1")["modifiers"]
         text = text_of(self._con, tree)
         counting = f"""SELECT count(*) AS n FROM ({text}) AS rows_ WHERE {NUMBER} IS NOT NULL
-            GROUP BY {NUMBER} ORDER BY n DESC LIMIT {MAX_COUNTS}"""
-        counts = self._con.execute(counting).fetchnumpy()["n"].astype(np.int64)
-        if not len(counts):
-            return ONCE
-        # a table with fewer rows than a rule asks for passes no more than if it had as many
-        return Copies(counts, int(counts[-1 if len(counts) == MAX_COUNTS else 0]))
+            GROUP BY {NUMBER} ORDER BY n DESC LIMIT {MAX_COUNTS + 1}"""
+        return _bounds(self._con.execute(counting).fetchnumpy()["n"].astype(np.int64))
 
 
-def sources_of(source: Node) -> Iterator[Node]:
-    """Yield the sources of FROM."""
-    if source["type"] == "JOIN":
-        yield from sources_of(source["left"])
-        yield from sources_of(source["right"])
-    elif source["type"] != "EMPTY":
-        yield source
+def _bounds(counts: Array) -> Copies:
+    """Return bounds of MAX_COUNTS + 1 rows at most, in descending order."""
+    if len(counts) < 2 or counts[0] == counts[-1]:
+        return ONCE * int(counts[0]) if len(counts) else ONCE
+    # a table with fewer rows than a rule asks for passes no more than if it had as many
+    return Copies(counts, int(counts[-1 if len(counts) > MAX_COUNTS else 0]))
+
+
+def _add(copied: dict[str, Copies], more: Mapping[str, Copies]) -> None:
+    for table, one in more.items():
+        copied[table] = copied[table] + one if table in copied else one
+
+
+def table_of(leaf: Node) -> str:
+    """Return the name of a table, without its schema."""
+    return folded(str(leaf["qualified_name"]["path"][-1]))
 
 
 def _tables(tree: object) -> Iterator[Node]:
     return (node for node in nodes(tree) if node.get("type") == "BASE_TABLE")
-
-
-def _joins(tree: object) -> bool:
-    return any(node.get("type") in ("JOIN", "SET_OPERATION_NODE") for node in nodes(tree))
-
-
-def _placed(group: Node, items: list[Node]) -> Node:
-    """Return the expression that a number in GROUP BY stands for."""
-    text = literal(group)
-    if text is not None and text.isdecimal() and 1 <= int(text) <= len(items):
-        group = items[int(text) - 1]
-    return {**group, "alias": ""}
 
 
 def numbered(con: sql.Connection, leaf: Node, number: str) -> str:
@@ -169,27 +266,3 @@ def numbered(con: sql.Connection, leaf: Node, number: str) -> str:
     leaf.clear()
     leaf |= {**source, "alias": name}
     return name
-
-
-def _parsed(con: sql.Connection, text: str) -> Node:
-    ((found,),) = sql.fetch(con, PARSE, {"text": text})
-    return dict(json.loads(found))
-
-
-def node_of(con: sql.Connection, text: str) -> Node:
-    return dict(_parsed(con, text)["statements"][0]["node"])
-
-
-def text_of(con: sql.Connection, node: Node) -> str:
-    """Return the SQL of a SELECT."""
-    parsed = _parsed(con, "SELECT 1")
-    parsed["statements"][0]["node"] = node
-    ((text,),) = sql.fetch(con, _DESERIALIZE, {"tree": json.dumps(parsed)})
-    return str(text)
-
-
-def uncounted() -> PolicyError:
-    return PolicyError(
-        "a query joins tables within the party, and copies of their rows cannot be counted",
-        hint=REWRITE,
-    )

@@ -47,39 +47,6 @@ _ROWS = ("row", "struct_pack")
 """Functions that fail for no value of their arguments."""
 _COUNTS = ("count", "count_star")
 """Aggregates that are never NULL."""
-_MIXING = (
-    "avg",
-    "mean",
-    "stddev",
-    "stddev_pop",
-    "stddev_samp",
-    "sum",
-    "var_pop",
-    "var_samp",
-    "variance",
-)
-"""Aggregates in which every row has a part."""
-_PLACING = (
-    "WINDOW_CUME_DIST",
-    "WINDOW_NTILE",
-    "WINDOW_PERCENT_RANK",
-    "WINDOW_RANK",
-    "WINDOW_RANK_DENSE",
-    "WINDOW_ROW_NUMBER",
-)
-"""Windows that give the place of a row among others."""
-_FRAMES = (
-    "UNBOUNDED_PRECEDING",
-    "UNBOUNDED_FOLLOWING",
-    "CURRENT_ROW_RANGE",
-    "CURRENT_ROW_ROWS",
-    "EXPR_PRECEDING_ROWS",
-    "EXPR_FOLLOWING_ROWS",
-)
-"""Bounds of frames that differ from row to row, or have the row itself: others may have a few rows
-that many rows see."""
-_SHIFTING = ("WINDOW_LAG", "WINDOW_LEAD")
-"""Windows that give another row's value, each row's to one row."""
 _STRICT = ("OPERATOR_NOT", "OPERATOR_IS_NULL", "OPERATOR_IS_NOT_NULL", "COMPARE_IN")
 
 
@@ -231,42 +198,6 @@ class Expressions:
             case name, _ if name in _ROWS:
                 return UNKNOWN
         return None
-
-    def mixes(self, node: Node, scope: SelectScope) -> bool:
-        """Return True if a window gives no value of few rows to many: it says how many rows there
-        are, a row's place among them, a sum or mean of a column, or a neighbour's value. Columns
-        must be as they are, because an expression may single out a row.
-        """
-        columns = [*node["partitions"], *(order["expression"] for order in node["orders"])]
-        arguments = [item["expression"] for item in node.get("arguments") or ()]
-        bounds = (node["start_expr"], node["end_expr"], *arguments[1:2])
-        if any(bound is not None and literal(bound) is None for bound in bounds):
-            return False
-        chosen = ("filter_expr", "ignore_nulls", "distinct", "arg_orders")
-        if any(node.get(name) for name in chosen) or node["exclude_clause"] != "NO_OTHER":
-            return False
-        if not {node["start"], node["end"]} <= {*_FRAMES}:
-            return False
-        if not all(self.passed(column, scope) for column in columns):
-            return False
-        match node["type"], arguments:
-            case "WINDOW_AGGREGATE", _:
-                return self.mixes_all(node, scope)
-            case kind, _ if kind in _PLACING:
-                return all(literal(argument) is not None for argument in arguments)
-            case kind, [first, *_] if kind in _SHIFTING:
-                return self.passed(first, scope)
-        return False
-
-    def mixes_all(self, node: Node, scope: SelectScope) -> bool:
-        """Return True if an aggregate counts rows, or is a sum or a mean of a column as it is."""
-        arguments = [item["expression"] for item in node.get("arguments") or ()]
-        if node.get("filter") or node.get("distinct") or node.get("order_bys", {}).get("orders"):
-            return False
-        name = str(node["function_name"]).lower()
-        if not arguments:
-            return name in _COUNTS
-        return name in _MIXING and len(arguments) == 1 and self.passed(arguments[0], scope)
 
     def strict(self, node: Node, scope: SelectScope) -> bool:
         """Return True if it is NULL, or NaN, only if one of its columns is."""

@@ -34,6 +34,7 @@ from sqlfl.governance.scopes import (
     unknown,
 )
 from sqlfl.governance.tree import SelectReading, read
+from sqlfl.governance.value_forms import WRITE
 from sqlfl.governance.value_types import comparable, lossless
 from sqlfl.options.policies import EXACT, strictest
 from sqlfl.udfs import sql
@@ -55,10 +56,6 @@ LINK = (
     "holds all their values: CAST(column AS BIGINT), or AS VARCHAR"
 )
 LEAVE_OUT = "ask its owner, who may grant FILTER or a view that has the condition; or leave it out"
-SPREAD = (
-    "in place of a subquery, JOIN (SELECT key, max(x) AS x FROM t GROUP BY key); windows may be "
-    "places of rows, and count(*), avg, sum and stddev of a column as it is, by columns as they are"
-)
 WHOLE = "write TRY(...) around it, which is NULL then; or ask its owner for a view that has it"
 
 
@@ -135,7 +132,7 @@ class Fragments:
                 features = item.features
                 name = features[place].name if place < len(features) else "the target or a weight"
                 rule = f"min_cell = {rules.min_cell}, and {name} may give many rows a value of few"
-                raise PolicyError(has(rule), hint=SPREAD)
+                raise PolicyError(has(rule), hint=WRITE)
 
     def _ruled(
         self, item: SlotSpecification, roles: list[str], reading: SelectReading, ruling: Ruling

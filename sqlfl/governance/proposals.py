@@ -281,8 +281,7 @@ def parts_of(
     )
     return Parts(
         tables, rules[item.slot].min_difference, bool(item.keys), made, drawn_by, computed,
-        item.shared, reads, copied,
-        frozenset(place for place, reading in enumerate(every) if reading.mixes),
+        item.shared, reads, copied, len(item.features) + item.target + item.weight + item.offset,
     )  # fmt: skip
 
 

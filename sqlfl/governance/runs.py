@@ -15,13 +15,14 @@ from sqlfl.base.arrays import Array
 from sqlfl.base.errors import PolicyError
 from sqlfl.contract.request import Request, checkpoint_of
 from sqlfl.contract.schema import SlotSpecification
-from sqlfl.governance.copies import ONCE, Copies, copies
+from sqlfl.governance.copies import Counted, copies
 from sqlfl.governance.differencing import JOINED, SLACK, TAKEN, Differencing, MarkedRows
 from sqlfl.governance.ledger import FEATURES, LABELS
 from sqlfl.governance.masked import in_clear
-from sqlfl.governance.mixtures import mixes_few
 from sqlfl.governance.policy_evaluation import has, refusal
+from sqlfl.governance.reach import Means
 from sqlfl.governance.scopes import Table
+from sqlfl.governance.value_forms import WRITE
 from sqlfl.messages.disclosed import ROUNDS
 from sqlfl.models.kinds import ANY_CLASSES, kind_of
 from sqlfl.options.policies import SECURE_SUM, TrainingPolicy, modes, written_size
@@ -33,10 +34,6 @@ GrantsOfTables: TypeAlias = "Mapping[Table, frozenset[int]]"
 """Numbers of the grants of each table."""
 NUMBER = 8
 """Bytes of a number."""
-MIXED = (
-    "few rows have a value in the column of a window or a subquery, or two of these are of rows "
-    "that are few apart: leave one out"
-)
 BEFORE = (ms.SendKeys, ms.Activate)
 """Requests that may come before a slot's active rows are known."""
 MEASURING = (ms.Activate, ms.Weigh, ms.SetRanges, ms.SetEncoding, ms.Start)
@@ -156,8 +153,8 @@ class Parts:
     """Tables of the rows of each fragment."""
     copied: frozenset[int] = frozenset()
     """Fragments, by their place, in which a row of a table may stand more than once."""
-    mixing: frozenset[int] = frozenset()
-    """Fragments, by their place, in which rows may have sums or means of other rows' values."""
+    values: int = 0
+    """Number of the first columns of a fragment, which are features, targets and weights."""
 
 
 class GovernedRun:
@@ -200,8 +197,9 @@ class GovernedRun:
         """Rows for which the active rows stand, also once equal rows are merged."""
         self._barred: set[int] = set()
         """Slots whose start has come, and has not passed the checks."""
-        self._copies: dict[int, Copies] = {}
-        """Rows of a slot that stem from each row of a table."""
+        self._copies: dict[int, Counted] = {}
+        """Copies of each row of a table in a slot."""
+        self._means = Means()
         self._kept: frozenset[int] = frozenset()
         """Slots whose rows a join keeps, with ids and keys of an earlier run."""
 
@@ -210,37 +208,46 @@ class GovernedRun:
         self._kept = frozenset(slots)
 
     def count(self, slot: int, texts: Sequence[str], cursor: Callable[[], Connection]) -> None:
-        """Note how many rows of the slot stem from each row of a table, by the texts of its
-        fragments. Raise PolicyError if many rows would have a sum or a mean of few values.
+        """Note how many rows of the slot stem from each row of a table, or have values that follow
+        from it, by the texts of its fragments. Raise PolicyError where that cannot be counted.
         """
         parts, least = self.parts[slot], self.rules[slot].min_cell
-        of_table: dict[Table, Copies] = {}
+        of_table: dict[Table, Counted] = {}
         for place, (text, tables) in enumerate(zip(texts, parts.reads, strict=True)):
-            part = copies(cursor(), text) if place in parts.copied else ONCE
+            part = Counted()
+            if place in parts.copied:
+                part = copies(cursor(), text, least, parts.values, self._means)
             for table in tables:
                 of_table[table] = of_table[table] + part if table in of_table else part
-        self._copies[slot] = reduce(Copies.__or__, of_table.values(), ONCE)
-        fewest = self._least(slot, least)
-        if least > 1 and any(mixes_few(cursor(), texts[place], fewest) for place in parts.mixing):
-            said = f"min_cell = {least}, and many rows would have a sum or a mean of few values"
-            raise refusal(said + self._of_copies(slot), hint=MIXED)
+        self._copies[slot] = reduce(Counted.__or__, of_table.values(), Counted())
 
     def _least(self, slot: int, least: int) -> int:
-        """Return the minimum rows of the query that have so many rows of a table."""
-        return self._copies.get(slot, ONCE).rows_of(least) if least > 1 else least
+        """Return the minimum rows of the query whose values follow from so many of a table."""
+        return self._copies.get(slot, Counted()).values.rows_of(least) if least > 1 else least
+
+    def _least_rows(self, slot: int, least: int) -> int:
+        """Return the minimum rows of the query that stem from so many rows of a table."""
+        return self._copies.get(slot, Counted()).rows.rows_of(least) if least > 1 else least
 
     def _of_copies(self, slot: int) -> str:
-        several = self._copies.get(slot, ONCE).most > 1
-        return ", and one row of a table is in several of the query" if several else ""
+        counted = self._copies.get(slot, Counted())
+        if counted.rows.most > 1:
+            return ", and one row of a table is in several of the query"
+        several = counted.values.most > 1
+        return ", and one row of a table has a part in the values of several" if several else ""
 
     def prepared(self, run: str, slot: int, size: int) -> None:
         """Check the slot's snapshot of `size` rows. Raise PolicyError if they are few, or differ by
         few rows from those of another run.
         """
         taken = self._take(slot, size, *self._slots.taken(run, slot))
-        least = self.rules[slot].min_rows
-        if int(taken.somebodys.sum()) < self._least(slot, least):
-            raise refusal(f"min_rows = {least}{self._of_copies(slot)}")
+        rules, rows = self.rules[slot], int(taken.somebodys.sum())
+        if rows < self._least_rows(slot, rules.min_rows):
+            raise refusal(f"min_rows = {rules.min_rows}{self._of_copies(slot)}")
+        several = self._copies.get(slot, Counted()).values.most > 1
+        if several and rows < self._least(slot, rules.min_cell):
+            said = f"min_cell = {rules.min_cell}, and many rows may have a value of few"
+            raise refusal(f"{said}{self._of_copies(slot)}", hint=WRITE)
         self._differ(slot, TAKEN, np.arange(size), np.ones(size))
 
     def _take(self, slot: int, size: int, fragments: Array, marks: Array) -> _Taken:
@@ -395,7 +402,7 @@ class GovernedRun:
         most = own.max(initial=0.0)
         shares = own / most if most else own
         effective = shares.sum() ** 2 / np.square(shares).sum() if most else 0.0
-        if effective < self._least(slot, rules.min_rows) * (1.0 - SLACK):
+        if effective < self._least_rows(slot, rules.min_rows) * (1.0 - SLACK):
             said = f"min_rows = {rules.min_rows}, of rows that are joined"
             raise refusal(said + self._of_copies(slot))
         if shares.sum() < self._least(slot, rules.min_cell) * (1.0 - SLACK):

@@ -56,6 +56,7 @@ from sqlfl.governance.scopes import (
     with_aliases,
 )
 from sqlfl.governance.sizes import DATA, SizeBound, largest, size_of_column
+from sqlfl.governance.value_forms import is_bounded, is_linked
 from sqlfl.udfs import sql
 
 MAX_CHARACTERS = 200_000
@@ -120,8 +121,6 @@ class SelectReading:
     """Clauses that choose among rows by something other than their values."""
     fallible: Reads = NONE
     """Columns of expressions that may fail on one of their values."""
-    mixes: bool = False
-    """True if rows may have sums or means of other rows' values, by windows or subqueries."""
 
 
 @dataclass(frozen=True)
@@ -189,7 +188,6 @@ def read(
         tuple(reader.tests),
         frozenset(reader.chosen),
         frozenset(reader.fallible),
-        reader.mixes,
     )
 
 
@@ -222,8 +220,7 @@ class _Reader:
         self._conditions = 0
         """Number of conditions other than links that were read."""
         self._spreads = 0
-        """Number of windows and subqueries that may give many rows a value of few."""
-        self.mixes = False
+        """Number of windows and subqueries of other forms than `value_forms` lists."""
         self.fallible: set[ScopeColumn] = set()
         self.equal: set[ScopeColumn] = set()
         self.named: set[ScopeColumn] = set()
@@ -680,8 +677,7 @@ class _Reader:
             case "WINDOW":
                 if node.get("type") == "WINDOW_AGGREGATE":
                     self._check_function(node)
-                self._spreads += not self._made.mixes(node, scope)
-                self.mixes |= bool(node.get("arguments"))
+                self._spreads += not is_bounded(node)
         for name in ("filter", "filter_expr"):
             self._condition(node.get(name), scope, "FILTER")
         return self._inner(node, scope)
@@ -707,43 +703,17 @@ class _Reader:
 
     def _subquery(self, node: Node, scope: SelectScope) -> Reads:
         outputs = self.query(node["subquery"]["node"], scope)
-        self._spreads += self._picks(node, outputs, scope)
+        self._spreads += not is_linked(node)
+        if node.get("subquery_type") == "ANY" and not self._opaque:
+            sides = [self._made.bare(node["child"], scope), *(o.bare for o in outputs)]
+            if node.get("comparison_type") == "COMPARE_EQUAL" and None not in sides:
+                self._equality(sides, NONE, "IN")
         if self._sizes is not None:
             self._sizes.query(node, [output.size for output in outputs])
         operand_reads = self._reads(node.get("child"), scope)
         if node.get("subquery_type") in ("EXISTS", "NOT_EXISTS"):
             return operand_reads
         return operand_reads.union(*(output.reads for output in outputs))
-
-    def _picks(self, node: Node, outputs: tuple[SelectOutput, ...], scope: SelectScope) -> bool:
-        """Return whether the value of a subquery may follow from few rows."""
-        kind, inner = node.get("subquery_type"), node["subquery"]["node"]
-        if kind in ("EXISTS", "NOT_EXISTS"):
-            return False  # its conditions are held against FILTER
-        if kind == "ANY" and node.get("comparison_type") == "COMPARE_EQUAL":
-            sides = [self._made.bare(node["child"], scope), *(o.bare for o in outputs)]
-            if None in sides:
-                return True
-            if not self._opaque:
-                self._equality(sides, NONE, "IN")
-            return False
-        items: list[Node] = inner.get("select_list") or []
-        whole: Node = inner.get("from_table") or {}
-        if whole.get("type") == "EMPTY":
-            return any(output.spread for output in outputs)
-        plain = whole.get("type") == "BASE_TABLE" and not inner.get("group_expressions")
-        if len(items) != 1 or items[0].get("class") != "FUNCTION" or not plain:
-            return True
-        if not items[0].get("arguments"):
-            return not self._made.mixes_all(items[0], scope)
-        if inner.get("where_clause") or (inner.get("cte_map") or {}).get("map"):
-            return True
-        within = SelectScope(scope, common=all_common(scope))
-        self._from(whole, within)
-        # a query of WITH may have few rows
-        tables = all(source.table is not None for source in within.sources.values())
-        self.mixes = True
-        return not (tables and self._made.mixes_all(items[0], within))
 
     def _lambda(self, node: Node, scope: SelectScope) -> Reads:
         names: set[str] = set()

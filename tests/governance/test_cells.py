@@ -138,7 +138,7 @@ def test_a_join_within_the_party_sets_no_row_apart(parties: Parties) -> None:
     alone = "bank.people a LEFT JOIN bank.people b ON a.k = b.k AND b.k = 7"
     source = f"shop.visits v JOIN (SELECT a.k, b.num FROM {alone}) p ON v.k = p.k"
     refused = said(parties, TRAIN.format("p.num", source), "min_cell = 3")
-    assert refused.endswith(f"of num, {VALUE}")
+    assert f"of num, {VALUE}" in refused
 
 
 def test_a_third_value_of_rows_without_a_partner_hides_no_cell(parties: Parties) -> None:
