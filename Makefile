@@ -73,19 +73,16 @@ types: .venv/dev.stamp
 # paper's, and the generated joins 100 million rows
 bench: .venv/bench.stamp
 	.venv/bin/python benchmarks/speed.py $(MOVIELENS:%=--movielens %) --rows $(SCALE)e8
-	.venv/bin/python benchmarks/rounds.py $(MOVIELENS:%=--movielens %)
-	.venv/bin/python benchmarks/executors.py
-	.venv/bin/python benchmarks/convergence.py $(MOVIELENS)
-	.venv/bin/python benchmarks/engines.py
+	.venv/bin/python benchmarks/coordinator.py executors
 	.venv/bin/python benchmarks/dp_overhead.py
-	.venv/bin/python benchmarks/privacy_flights.py
-	$(if $(MOVIELENS),.venv/bin/python benchmarks/privacy_movielens.py $(MOVIELENS))
+	.venv/bin/python benchmarks/privacy.py flights
+	$(if $(MOVIELENS),.venv/bin/python benchmarks/privacy.py movielens $(MOVIELENS))
 	.venv/bin/python benchmarks/generated.py mimic --scale $(SCALE)
 	.venv/bin/python benchmarks/generated.py yelp --scale $(SCALE)
-	$(if $(MOVIELENS),.venv/bin/python benchmarks/epoch.py $(MOVIELENS))
+	$(if $(MOVIELENS),.venv/bin/python benchmarks/coordinator.py epoch $(MOVIELENS))
 	$(if $(MOVIELENS)$(HAR),.venv/bin/python benchmarks/har.py \
 		$(MOVIELENS:%=--movielens %) $(HAR:%=--har %))
-	.venv/bin/python benchmarks/secure.py
+	.venv/bin/python benchmarks/protection.py sums
 	.venv/bin/python benchmarks/pbm.py --join 1 $(PHISHING:%=--phishing %) $(HAR:%=--activity %)
 
 clean:

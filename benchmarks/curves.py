@@ -27,7 +27,7 @@ from typing import Any
 import duckdb
 import numpy as np
 import pandas as pd
-from results import Results, insert, table
+from measuring import Results, insert, table
 from sklearn.metrics import d2_tweedie_score, mean_poisson_deviance, r2_score, roc_auc_score
 
 import sqlfl

@@ -29,7 +29,7 @@ import pyarrow as pa
 import torch
 from scipy import sparse
 from sklearn.linear_model import LogisticRegression
-from tasks import L2, Task
+from workloads import L2, Task
 
 import sqlfl
 

@@ -1,13 +1,15 @@
-"""Time, processor time and memory of one run, in a process of its own."""
+"""Time, processor time and memory of a run; results in a file, tables in a page, subcommands."""
 
 from __future__ import annotations
 
+import argparse
+import json
 import multiprocessing
 import resource
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
@@ -15,6 +17,9 @@ from typing import Any, ParamSpec, TypeVar
 
 import duckdb
 import numpy as np
+
+# -- runs in a process of their own ----------------------------------------------------------------
+
 
 BLOCK = 1 << 28
 """Bytes that are copied to measure the bandwidth: more than caches hold."""
@@ -109,3 +114,53 @@ def medians(runs: list[dict[str, Any]]) -> dict[str, Any]:
         else:
             found[name] = value
     return found
+
+
+# -- results and tables ----------------------------------------------------------------------------
+
+
+class Results:
+    """The runs so far, in a file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+
+    def add(self, name: str, result: Mapping[str, Any]) -> None:
+        self.found[name] = result
+        fresh = self._path.with_suffix(".new")
+        fresh.write_text(json.dumps(self.found, indent=1))
+        fresh.replace(self._path)
+
+
+def insert(page: Path, mark: str, text: str) -> None:
+    """Put `text` between the page's lines `<!-- mark: begin -->` and `<!-- mark: end -->`.
+
+    Raises ValueError where these are missing.
+    """
+    first, last = f"<!-- {mark}: begin -->", f"<!-- {mark}: end -->"
+    before, begin, rest = page.read_text().partition(first)
+    _, end, after = rest.partition(last)
+    if not begin or not end:
+        raise ValueError(f"{page} has no lines {first} and {last}")
+    page.write_text(f"{before}{first}\n\n{text}\n\n{last}{after}")
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of Markdown: the first column to the left, the others to the right."""
+    lines = [heads, *rows]
+    found = ["| " + " | ".join(cells) + " |" for cells in lines]
+    return [found[0], "|---|" + "---:|" * (len(heads) - 1), *found[1:]]
+
+
+# -- command line ----------------------------------------------------------------------------------
+
+
+def dispatch(description: str, commands: Mapping[str, Callable[[Sequence[str]], None]]) -> None:
+    """Run the subcommand that the command line names, with the arguments after it."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("command", choices=commands)
+    command = parser.parse_args(sys.argv[1:2]).command
+    commands[command](sys.argv[2:])

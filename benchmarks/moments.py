@@ -45,7 +45,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 from dp_accounting import get_sigma_gaussian
-from results import Results, insert, table
+from measuring import Results, insert, table
 
 import sqlfl
 

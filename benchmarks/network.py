@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from encoding import CHUNK, Array, Encoding, columns_of
-from tasks import L2
+from materialised import CHUNK, Array, Encoding, columns_of
+from workloads import L2
 
 
 @dataclass(frozen=True, eq=False)

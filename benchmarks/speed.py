@@ -16,17 +16,239 @@ speed at which one thread copies memory.
 from __future__ import annotations
 
 import argparse
+import datetime as dt
 import os
 import platform
+import statistics
 import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
-from comparison import SIDES, Comparison
-from results import Results, insert
-from speed_tables import lines, render
-from stars import Shape
-from workloads import names, workload
+import federated
+import materialised
+from federated import PHASES
+from materialised import SUMS, TORCH, Optimum, Solver, optimum
+from measuring import Failed, Results, bandwidth, fresh, insert, medians, table
+from workloads import Shape, Stored, Workload, names, toy, workload
+
+# -- both sides in turn ----------------------------------------------------------------------------
+
+
+GAP = 1e-4
+"""Of the objective above the optimum, relatively."""
+SURE = 0.5
+"""Share of the gap to which tolerances are chosen, as that is on fewer rows."""
+SIDES = ("ours", "central", SUMS)
+"""The last of linear models only."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """One side, ready to run."""
+
+    how: str
+    run: Callable[[], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    workload: Workload
+    stored: Stored
+    trial: Stored
+    """On which tolerances are chosen."""
+    toy: Stored
+    memory: float
+    """Bytes that the central side may take."""
+
+    @classmethod
+    def of(cls, workload: Workload, folder: Path, memory: float) -> Comparison:
+        """Writes the databases into the folder."""
+        stored = Stored.of(workload.task, folder / "all")
+        same = workload.trial == workload.task
+        trial = stored if same else Stored.of(workload.trial, folder / "trial")
+        return cls(
+            workload, stored, trial, Stored.of(toy(workload.task.kind), folder / "toy"), memory
+        )
+
+    def run(self, sides: Sequence[str], repeats: int) -> dict[str, Any]:
+        """`rows`, `width`, `optimum`, `bandwidth`, `bound` (seconds), and of each side the medians
+        that `Watch` measures, its `gap` and `how` it was run, or why it has `failed`."""
+        best = fresh(_optimum, self.stored)
+        trial = best if self.trial is self.stored else fresh(_optimum, self.trial)
+        given = [side for side in sides if side != SUMS or self._linear]
+        found: dict[str, Any] = {}
+        ways: dict[str, Way] = {}
+        for side in given:
+            try:
+                ways[side] = self._way(side, best, trial)
+            except Failed as reason:
+                found[side] = {"failed": str(reason)}
+        runs, speeds = _in_turn(ways, found, repeats)
+        for side, measured in runs.items():
+            found[side] = medians(measured) | {"how": ways[side].how}
+            found[side]["gap"] = _gap(found[side]["objective"], best)
+        speed = statistics.median(speeds)
+        return found | {
+            "at": f"{dt.datetime.now():%Y-%m-%d %H:%M}",
+            "repeats": repeats,
+            "rows": best.rows,
+            "width": best.width,
+            "optimum": best.objective,
+            "bandwidth": speed,
+            "bound": 4 * (self.workload.sides + 1) * best.rows / speed,
+        }
+
+    @property
+    def _linear(self) -> bool:
+        return self.workload.task.kind == "linear_regression"
+
+    def _way(self, side: str, best: Optimum, trial: Optimum) -> Way:
+        """Raises Failed where there is none."""
+        if side == "ours":
+            return self._ours(trial)
+        return self._central(Solver(SUMS)) if side == SUMS else self._matrix(best, trial)
+
+    def _ours(self, trial: Optimum) -> Way:
+        options = dict(self.workload.options)
+        if trial.objective is not None:
+            goal = trial.objective * (1 + SURE * GAP)
+            options["tolerance"] = fresh(federated.tolerance, self.trial, options, goal)
+        how = f"{options['tolerance']:.0e}" if "tolerance" in options else "as given"
+        return Way(how, lambda: fresh(federated.run, self.stored, options, self.toy))
+
+    def _matrix(self, best: Optimum, trial: Optimum) -> Way:
+        needed = materialised.needs(best.rows, best.columns, best.width)
+        if needed > self.memory:
+            raise Failed(
+                f"the matrix and what it is made of need {needed / 2**30:.1f} GiB, and there are "
+                f"{self.memory / 2**30:.1f}"
+            )
+        if trial.objective is None:
+            return self._central(Solver(TORCH))
+        goal = trial.objective * (1 + SURE * GAP)
+        return self._central(fresh(materialised.choose, self.trial, goal))
+
+    def _central(self, solver: Solver) -> Way:
+        run, work = materialised.run, self.workload
+        return Way(str(solver), lambda: fresh(run, self.stored, solver, work, self.toy))
+
+
+def _in_turn(
+    ways: Mapping[str, Way], found: dict[str, Any], repeats: int
+) -> tuple[dict[str, list[dict[str, Any]]], list[float]]:
+    """What each of the `ways` measured, and bandwidths; a side that fails is told in `found`."""
+    runs: dict[str, list[dict[str, Any]]] = {side: [] for side in ways}
+    speeds = [bandwidth()]
+    for _ in range(repeats):
+        for side in list(runs):
+            try:
+                runs[side].append(ways[side].run())
+            except Failed as reason:
+                found[side] = {"failed": str(reason)}
+                del runs[side]
+        speeds.append(bandwidth())
+    return runs, speeds
+
+
+def _optimum(stored: Stored) -> Optimum:
+    with stored.centre() as con:
+        return optimum(con, stored.task)
+
+
+def _gap(objective: float, best: Optimum) -> float | None:
+    return None if best.objective is None else objective / best.objective - 1
+
+
+# -- tables ----------------------------------------------------------------------------------------
+
+
+Found = Mapping[str, Any]
+SUMMARY = (
+    "workload", "joined rows",
+    "ours, s", "central, s", "ours / central",
+    "processor: ours, s", "central, s", "ours / central",
+    "peak: ours, GiB", "central, GiB", "ours / central",
+    "bound, s",
+)  # fmt: skip
+OURS = ("ours, seconds", *PHASES, "all", "epochs", "gap", "tolerance")
+CENTRAL = ("central, seconds", "join", "encode", "fit", "all", "gap", "how")
+
+
+def render(found: Mapping[str, Found]) -> str:
+    """All tables."""
+    runs = {name: run for name, run in found.items() if name != "about"}
+    parts = []
+    if "about" in found:
+        about = found["about"]
+        parts.append(f"{about['machine']}; {about['versions']}.")
+    parts.append(
+        "\n".join(table(SUMMARY, [row for item in runs.items() for row in _summary(*item)]))
+    )
+    ours = [[name, *_ours(run["ours"])] for name, run in _with(runs, "ours")]
+    central = [
+        [name, *_central(run[side])]
+        for side in ("central", SUMS)
+        for name, run in _with(runs, side)
+    ]
+    parts += ["\n".join(table(*t)) for t in ((OURS, ours), (CENTRAL, central)) if t[1]]
+    reasons = list(_reasons(runs))
+    return "\n\n".join([*parts, *(["\n".join(reasons)] if reasons else [])])
+
+
+def lines(name: str, run: Found) -> str:
+    """Rows of the first table."""
+    return "\n".join(table(SUMMARY, _summary(name, run))[2:])
+
+
+def _summary(name: str, run: Found) -> list[list[str]]:
+    """A row, and one for sums in SQL, where there are any."""
+    rows = [_beside(name, run, "central")]
+    return [*rows, _beside(f"{name}, sums in SQL", run, SUMS)] if SUMS in run else rows
+
+
+def _beside(name: str, run: Found, other: str) -> list[str]:
+    sides = [run.get(side, {}) for side in ("ours", other)]
+    cells = [name, f"{run['rows']:,}"]
+    for key, unit in (("seconds", 1), ("cpu", 1), ("peak", 2**30)):
+        values = [side.get(key) for side in sides]
+        cells += ["-" if value is None else f"{value / unit:.2f}" for value in values]
+        cells.append("-" if None in values else f"{values[0] / values[1]:.2f}")
+    return [*cells, f"{run['bound']:.3f}"]
+
+
+def _with(runs: Mapping[str, Found], side: str) -> Iterator[tuple[str, Found]]:
+    return ((name, run) for name, run in runs.items() if "seconds" in run.get(side, {}))
+
+
+def _ours(side: Found) -> list[str]:
+    cells = [f"{side['phases'][phase]:.2f}" for phase in PHASES]
+    return [*cells, f"{side['seconds']:.2f}", f"{side['epochs']:.0f}", _gap_cell(side), side["how"]]
+
+
+def _central(side: Found) -> list[str]:
+    phases = side["phases"]
+    cells = [f"{phases[p]:.2f}" if p in phases else "-" for p in ("join", "encode", "fit")]
+    return [*cells, f"{side['seconds']:.2f}", _gap_cell(side), side["how"]]
+
+
+def _gap_cell(side: Found) -> str:
+    """That of a network is its objective: nobody knows its optimum."""
+    gap = side["gap"]
+    return f"objective {side['objective']:.4f}" if gap is None else f"{gap:.0e}"
+
+
+def _reasons(runs: Mapping[str, Found]) -> Iterator[str]:
+    for name, run in runs.items():
+        for side in ("ours", "central", SUMS):
+            if "failed" in run.get(side, {}):
+                yield f"- {name}, {side}: {run[side]['failed']}"
+
+
+# -- command line ----------------------------------------------------------------------------------
+
 
 LIBRARIES = ("duckdb", "numpy", "scipy", "scikit-learn", "torch", "sqlfl")
 

@@ -14,7 +14,7 @@ import pytest
 from sqlfl.aggregation import packing
 from tests.benchmarks.scripts import imported
 
-NAMES = ("aligned", "pbm", "pbm_join", "pbm_tables")
+NAMES = ("aligned", "pbm")
 P = 16
 
 
@@ -136,13 +136,13 @@ def epochs(*train: float, test: float = 0.9) -> dict[str, Any]:
 
 
 def test_tables_stand_beside_the_papers(modules: Any, tmp_path: Path) -> None:
-    tables = modules.pbm_tables
+    tables = modules.pbm
     found = {
-        tables.key("phishing", 5, "NPQ", 0, 0.0, 0, 3): epochs(0.8, 0.91, 0.95),
-        tables.key("phishing", 5, "PBM", 64, 0.25, 0, 3): epochs(0.7, 0.8, 0.92, test=0.8),
-        tables.key("phishing", 5, "PBM", 64, 0.25, 1, 3): epochs(0.8, 0.95, 0.95, test=0.7),
-        tables.key("phishing", 5, "PBM", 8, 0.25, 0, 3): epochs(0.6, 0.7, 0.8),
-        tables.key("phishing", 10, "LDP", 8, 0.1, 0, 3): epochs(0.6, 0.7, 0.8, test=0.5),
+        tables.run_key("phishing", 5, "NPQ", 0, 0.0, 0, 3): epochs(0.8, 0.91, 0.95),
+        tables.run_key("phishing", 5, "PBM", 64, 0.25, 0, 3): epochs(0.7, 0.8, 0.92, test=0.8),
+        tables.run_key("phishing", 5, "PBM", 64, 0.25, 1, 3): epochs(0.8, 0.95, 0.95, test=0.7),
+        tables.run_key("phishing", 5, "PBM", 8, 0.25, 0, 3): epochs(0.6, 0.7, 0.8),
+        tables.run_key("phishing", 10, "LDP", 8, 0.1, 0, 3): epochs(0.6, 0.7, 0.8, test=0.5),
         "join": {
             "runs": [
                 {"method": m, "rows": 1000, "auc": 0.7, "accuracy": 0.8, "up": 3e6, "down": 4e6}
@@ -166,7 +166,7 @@ def test_tables_stand_beside_the_papers(modules: Any, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_join_is_trained_with_draws_and_without(modules: Any) -> None:
-    plain, drawn = modules.pbm_join.results(1, 1, rows=300)
+    plain, drawn = modules.pbm.joined(1, 1, rows=300)
     assert (plain["method"], drawn["method"]) == ("NPQ", "PBM")
     assert plain["rows"] == drawn["rows"] > 400
     assert plain["test rows"] == drawn["test rows"] > 50

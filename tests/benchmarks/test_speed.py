@@ -22,19 +22,7 @@ from tests.depth import spread
 
 ROOT = Path(__file__).parent.parent.parent
 FOLDER = ROOT / "benchmarks"
-NAMES = (
-    "speed",
-    "comparison",
-    "speed_tables",
-    "measuring",
-    "materialised",
-    "products",
-    "reference",
-    "encoding",
-    "stars",
-    "workloads",
-    "tasks",
-)
+NAMES = ("speed", "measuring", "materialised", "workloads")
 KINDS = ("linear_regression", "logistic_regression", "softmax_regression")
 
 
@@ -46,9 +34,9 @@ def speed() -> Iterator[SimpleNamespace]:
 
 
 def generated(speed, name: str, **shape):
-    stars = speed.stars
+    stars = speed.workloads
     make = {"star": stars.star, "many": stars.many_to_many, "grid": stars.grid}[name]
-    return make(speed.stars.Shape(**{"rows": 2000, "fan_out": 5, **shape}))
+    return make(speed.workloads.Shape(**{"rows": 2000, "fan_out": 5, **shape}))
 
 
 @pytest.mark.parametrize("slots", [2, 5])
@@ -86,7 +74,7 @@ def test_equal_seeds_give_equal_joins(speed, name: str) -> None:
 
 def test_draws_of_a_row_are_independent(speed) -> None:
     """Ranks of two draws, and how often both are high, go together by chance alone."""
-    draws = speed.stars.Draws(3)
+    draws = speed.workloads.Draws(3)
     names = ["a1", "b1", "c1", "y", "z", "k1", "k2", "b1 length", "b1 angle"]
     asked = ", ".join(f"{draws.uniform(name, 'i')} AS u{j}" for j, name in enumerate(names))
     with duckdb.connect() as con:
@@ -104,7 +92,7 @@ def test_draws_of_a_row_are_independent(speed) -> None:
 def test_labels_follow_from_the_features_by_chance(speed, name: str) -> None:
     task = generated(speed, name, rows=20_000, measures=1)
     with task.database() as con:
-        best = speed.reference.optimum(con, task).objective
+        best = speed.materialised.optimum(con, task).objective
     share = task.joined()["y"].cast("int32").to_numpy().mean()
     constant = -share * np.log(share) - (1 - share) * np.log(1 - share)
     assert 0.3 < share < 0.7
@@ -113,7 +101,7 @@ def test_labels_follow_from_the_features_by_chance(speed, name: str) -> None:
 
 def test_a_shape_that_no_join_has_is_refused(speed) -> None:
     with pytest.raises(ValueError, match="1 tables"):
-        speed.stars.Shape(rows=100, slots=1)
+        speed.workloads.Shape(rows=100, slots=1)
 
 
 def design(rows) -> np.ndarray:
@@ -148,14 +136,14 @@ def least(kind: str, rows) -> float:
 @pytest.mark.parametrize("few", [10**9, 0], ids=["equal rows once", "streamed"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_optimum_is_scikit_learns(speed, monkeypatch, kind: str, few: int) -> None:
-    monkeypatch.setattr(speed.reference, "FEW", few)
-    monkeypatch.setattr(speed.reference, "SAMPLE", 500)
+    monkeypatch.setattr(speed.materialised, "FEW", few)
+    monkeypatch.setattr(speed.materialised, "SAMPLE", 500)
     task = generated(speed, "star", kind=kind, measures=1)
     table = "SELECT CASE WHEN abs(b) < 1 THEN b END AS b, * EXCLUDE (b)"  # with NULLs
     rows = tuple(f"{table} FROM ({part})" for part in task.tables["d1.facets"])
     task = replace(task, tables={**task.tables, "d1.facets": rows})
     with task.database() as con:
-        best = speed.reference.optimum(con, task)
+        best = speed.materialised.optimum(con, task)
     joined = task.joined()
     assert joined["b1"].null_count > 100
     assert best.rows == len(joined)
@@ -165,10 +153,10 @@ def test_the_optimum_is_scikit_learns(speed, monkeypatch, kind: str, few: int) -
 def test_sums_of_products_lead_to_the_optimum(speed) -> None:
     task = generated(speed, "many", kind="linear_regression")
     with task.database() as con:
-        products = speed.products.Products.of(con, task.query)
-        assert len(products.side) == speed.reference.optimum(con, task).width + 1
+        products = speed.materialised.Products.of(con, task.query)
+        assert len(products.side) == speed.materialised.optimum(con, task).width + 1
         with pytest.raises(ValueError, match="NULLs"):
-            speed.products.Products.of(
+            speed.materialised.Products.of(
                 con, f"SELECT * REPLACE (nullif(b1, b1) AS b1) FROM ({task.query})"
             )
     found = products.objective(products.solve())
@@ -192,7 +180,7 @@ def test_a_central_fit_comes_to_the_optimum(speed, kind: str, solver: str, tmp_p
         generated(speed, "star", kind=kind, clients=2), tmp_path / "a"
     )
     with stored.centre() as con:
-        best = speed.reference.optimum(con, stored.task).objective
+        best = speed.materialised.optimum(con, stored.task).objective
     found = speed.materialised.fit(stored, speed.materialised.Solver(solver, 1e-6), (), {})
     assert found["objective"] == pytest.approx(best, rel=1e-5)
 
@@ -200,7 +188,7 @@ def test_a_central_fit_comes_to_the_optimum(speed, kind: str, solver: str, tmp_p
 def test_the_fastest_solver_is_chosen_of_those_that_come_to_the_goal(speed, tmp_path: Path) -> None:
     stored = speed.workloads.Stored.of(generated(speed, "star"), tmp_path / "a")
     with stored.centre() as con:
-        best = speed.reference.optimum(con, stored.task).objective
+        best = speed.materialised.optimum(con, stored.task).objective
     chosen = speed.materialised.choose(stored, best * 1.0001)
     assert speed.materialised.fit(stored, chosen, (), {})["objective"] <= best * 1.0001
     with pytest.raises(speed.measuring.Failed, match="no solver"):
@@ -237,7 +225,7 @@ def here(speed, monkeypatch: pytest.MonkeyPatch) -> None:
         sent = pickle.loads(pickle.dumps((function, args, kwargs)))
         return pickle.loads(pickle.dumps(sent[0](*sent[1], **sent[2])))
 
-    monkeypatch.setattr(speed.comparison, "fresh", fresh)
+    monkeypatch.setattr(speed.speed, "fresh", fresh)
     monkeypatch.setattr(speed.measuring, "BLOCK", 1 << 20)
 
 
@@ -289,10 +277,10 @@ def test_a_side_that_cannot_says_why(
 def test_linear_models_are_set_beside_sums_in_sql_too(speed, tmp_path: Path) -> None:
     task = generated(speed, "star", kind="linear_regression")
     work = speed.workloads.Workload(task, task)
-    compared = speed.comparison.Comparison.of(work, tmp_path / "work", 1e9)
-    found = compared.run(speed.comparison.SIDES, 1)
+    compared = speed.speed.Comparison.of(work, tmp_path / "work", 1e9)
+    found = compared.run(speed.speed.SIDES, 1)
     assert all(-1e-6 < found[side]["gap"] <= 1e-4 for side in ("ours", "central", "sums"))
-    lines = speed.speed_tables.lines("toy", found).splitlines()
+    lines = speed.speed.lines("toy", found).splitlines()
     assert [line.split(" | ")[0] for line in lines] == ["| toy", "| toy, sums in SQL"]
-    page = speed.speed_tables.render({"toy": found})
+    page = speed.speed.render({"toy": found})
     assert page.count("\n| toy | ") == 4

@@ -1,4 +1,4 @@
-"""benchmarks/secure.py at toy size: what sums in secret cost is told, and put into a page."""
+"""benchmarks/protection.py at toy size: the price of sums in secret, printed and in a page."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ def test_draws_masks_and_rounds_are_measured(
     page = tmp_path / "page.md"
     page.write_text("before\n<!-- secure: begin -->\n<!-- secure: end -->\nafter\n")
     small = ("--numbers", "3000", "--rows", "300", "--clients", "2", "3", "--repeats", "1")
-    arguments = ["secure.py", *small, "--epochs", "3", "--page", str(page)]
+    arguments = ["protection.py", "sums", *small, "--epochs", "3", "--page", str(page)]
     monkeypatch.setattr(sys, "argv", arguments)
-    with imported("secure") as found:
-        found.secure.main()
+    with imported("protection", "measuring") as modules:
+        protection = modules.protection
+        modules.measuring.dispatch(protection.__doc__, {"sums": protection.sums})
     printed = capsys.readouterr().out
     assert printed.strip() in page.read_text()
     numbers, rounds = tables(printed)

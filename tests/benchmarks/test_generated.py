@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -12,8 +10,9 @@ import duckdb
 import numpy as np
 import pytest
 
+from tests.benchmarks.scripts import imported
+
 SCALE = 2e-4
-PATH = Path(__file__).parent.parent.parent / "benchmarks" / "generators.py"
 WIDTHS = {
     "mimic": {"patients": 2, "admissions": 3, "stays": 2, "diagnoses": 25, "events": 717},
     "yelp": {"businesses": 3, "users": 4, "reviews": 775},
@@ -23,12 +22,8 @@ ROWS = {"mimic": (7, 580), "yelp": (7, 640)}
 
 @pytest.fixture(scope="module")
 def generators() -> Iterator[ModuleType]:
-    specification = importlib.util.spec_from_file_location("generators", PATH)
-    module = importlib.util.module_from_spec(specification)
-    sys.modules["generators"] = module
-    specification.loader.exec_module(module)
-    yield module
-    del sys.modules["generators"]
+    with imported("generated") as modules:
+        yield modules.generated
 
 
 def tables(made) -> dict[str, np.ndarray]:
