@@ -66,6 +66,10 @@ from sqlfl.store.registry import Model
 
 SAME_BASIS = 1e-9
 """Relative distance of one vector in the bases of two clients, up to which these count as one."""
+_SAME_SECRET = (
+    "a basis follows from the secret of a party's databases: give their agents one file, "
+    "organisation = 'party.secret', and see that they run this version of sqlfl, unchanged"
+)
 MAX_COLUMNS = 5000
 """Encoded columns of all tables: a matrix of them is inverted."""
 EXACT = 1e-6
@@ -409,7 +413,7 @@ def _rotations(
         for address, part in zip(addresses, parts, strict=True):
             if not _alike(part, parts[0]):
                 what = f"is in another basis than that of {addresses[0][0]}"
-                raise refused(address[0], requests[address], what)
+                raise refused(address[0], requests[address], what, _SAME_SECRET)
         values[slot] = np.concatenate([part.values for part in parts])
         weights.append(parts[0].weights)
         origin.append(parts[0].origin)

@@ -1,30 +1,39 @@
 """Cache of plans for repeated statements, valid while the parties answer as before.
 
 A plan follows from the statement's text, the model that it scores, and the parties' answers about
-their tables. The parties are asked again each time, for the same facts.
+their tables. The parties are asked again each time, for the same facts. The normal form of a query
+is cached in the same way, for other statements over it.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
+
+from sqlglot import exp
 
 from sqlfl.base.errors import PartyError, ReplyError
 from sqlfl.contract.schema import Catalog, Client, Column, Place, Table
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.grammar.statements import EvaluateModel, PredictModel, TrainModel
+from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query.clock import asks_the_time
+from sqlfl.planner.query.draft import NO_ROLES, Roles
+from sqlfl.planner.query.items import PlacedItem
+from sqlfl.planner.query.rules import to_ucq
+from sqlfl.planner.query.ucq import Ucq
 
 Answer = TypeVar("Answer")
+Made = TypeVar("Made")
 Planned: TypeAlias = TrainModel | EvaluateModel | PredictModel
 Question: TypeAlias = tuple[str, *tuple[Any, ...]]
 """A method of the catalog and its arguments."""
 
-MAX_PLANS = 64
-"""Maximum number of cached plans."""
+MAX_PLANS = 128
+"""Maximum number of cached plans and normal forms."""
 MAX_CHARACTERS = 20_000
 """Maximum number of columns in the parties' listings. A plan with more is not cached, because the
 listings would cost more memory than plans save time.
@@ -88,8 +97,8 @@ class _Asked:
 
 
 @dataclass(frozen=True)
-class _Kept:
-    plan: FederatedPlan
+class _Kept(Generic[Made]):
+    made: Made
     answers: dict[Question, Any]
     remarks: tuple[str, ...]
 
@@ -123,10 +132,10 @@ class _Kept:
 
 
 class Plans:
-    """The latest plans; several threads may ask for one."""
+    """The latest plans and normal forms; several threads may ask for one."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[Hashable, _Kept] = OrderedDict()
+        self._kept: OrderedDict[Hashable, _Kept[Any]] = OrderedDict()
         self._lock = threading.Lock()
 
     def plan(
@@ -143,28 +152,77 @@ class Plans:
         `run` is the run of the scored model. A statement that depends on the time or starts from a
         model is planned each time.
         """
-        key, passing = (_text_of(statement), run), _is_of_the_moment(statement)
+        passing = _is_of_the_moment(statement)  # RESUME is not as its text says
+        key = None if passing else (_text_of(statement), run)
+        plan = self._answered(key, catalog, make, remark)
+        name = str(statement.name)
+        same = plan.name == name and plan.sql == statement.sql
+        return plan if same else plan.renamed(name, statement.sql)
+
+    def ucq(
+        self,
+        query: exp.Query,
+        sql: str,
+        catalog: Catalog,
+        roles: Roles = NO_ROLES,
+        *,
+        allow_cross_join: bool = False,
+        split: bool = False,
+        folds: bool = False,
+        noised: bool = False,
+        transforms: Sequence[PlacedItem] = (),
+    ) -> Ucq:
+        """Return the normal form of a query, as `to_ucq` does: a cached one if another statement
+        had the same query with these roles. A query with transforms, or that asks for the time, has
+        a new one each time.
+        """
+        passing = bool(transforms) or asks_the_time(query)
+        given = (allow_cross_join, split, folds, noised)
+        return self._answered(
+            None if passing else (to_sql(query), roles, given),
+            catalog,
+            lambda asked, _: to_ucq(
+                query,
+                sql,
+                asked,
+                roles,
+                allow_cross_join=allow_cross_join,
+                split=split,
+                folds=folds,
+                noised=noised,
+                transforms=transforms,
+            ),
+        )
+
+    def _answered(
+        self,
+        key: Hashable | None,
+        catalog: Catalog,
+        make: Callable[[Catalog, Callable[[str], None]], Made],
+        remark: Callable[[str], None] = lambda _: None,
+    ) -> Made:
+        """Return the value of the key if the catalog answers as before, else make and cache it.
+        Without a key it is not cached.
+        """
         with self._lock:
-            kept = None if passing else self._kept.get(key)  # RESUME is not as its text says
+            kept: _Kept[Made] | None = None if key is None else self._kept.get(key)
         refused: dict[Question, ReplyError] = {}
         if kept is not None and kept.holds(catalog, refused):
             for text in kept.remarks:
                 remark(text)
-            name = str(statement.name)
-            same = kept.plan.name == name and kept.plan.sql == statement.sql
-            return kept.plan if same else kept.plan.renamed(name, statement.sql)
+            return kept.made
         remarks: list[str] = []
         asked = _Asked(catalog, refused)
-        plan = make(asked, remarks.append)
+        made = make(asked, remarks.append)
         for text in remarks:
             remark(text)
-        if not (asked.failed or passing) and asked.columns <= MAX_CHARACTERS:
+        if key is not None and not asked.failed and asked.columns <= MAX_CHARACTERS:
             with self._lock:
-                self._kept[key] = _Kept(plan, asked.answers, tuple(remarks))
+                self._kept[key] = _Kept(made, asked.answers, tuple(remarks))
                 self._kept.move_to_end(key)
                 while len(self._kept) > MAX_PLANS:
                     self._kept.popitem(last=False)
-        return plan
+        return made
 
 
 def _is_of_the_moment(statement: Planned) -> bool:

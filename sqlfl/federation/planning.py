@@ -107,11 +107,13 @@ def plan_training(
     models: Callable[[str], Model],
     at: str | None = None,
     remark: Callable[[str], None] = lambda _: None,
+    convert: Callable[..., Ucq] = to_ucq,
 ) -> FederatedPlan:
     """Plan TRAIN or TUNE.
 
     `models` returns the model of a warm start by name; `at` is the coordinator's party; `remark`
-    receives warnings, such as deprecated spellings. Raises OptionError and PlanError with the place
+    receives warnings, such as deprecated spellings; `convert` is `to_ucq`, or looks a query up that
+    it converted before. Raises OptionError and PlanError with the place
     in the statement. Raises ModelError if the model of a warm start is missing or does not fit, and
     PrivacyError if a budget cannot be met.
     """
@@ -132,7 +134,7 @@ def plan_training(
         check_towers(statement, candidate)
     transforms, notes = with_lines(transforms, statement.kind, privacy, candidates)
     unit = unit_of(statement, transforms, candidates, tuning)
-    ucq = to_ucq(
+    ucq = convert(
         statement.query
         if unit is None
         else with_unit(statement.query, str(unit.value), statement.sql, unit.span),
@@ -241,10 +243,12 @@ def plan_scoring(
     catalog: Catalog,
     at: str | None = None,
     remark: Callable[[str], None] = lambda _: None,
+    convert: Callable[..., Ucq] = to_ucq,
 ) -> FederatedPlan:
     """Plan EVALUATE, PREDICT or a diagnostic.
 
-    `at` is the coordinator's party; `remark` receives differences between the query and training.
+    `at` is the coordinator's party; `remark` receives differences between the query and training;
+    `convert` is as for `plan_training`.
     Raises PlanError for the query, and ModelError if it does not fit the model.
     """
     at = place_of_coordinator(at, catalog)
@@ -253,9 +257,9 @@ def plan_scoring(
     cross = options.allow_cross_join
     privacy = None
     if isinstance(statement, EvaluateModel):
-        ucq, privacy = _evaluated(statement, model, catalog, cross=cross)
+        ucq, privacy = _evaluated(statement, model, catalog, convert, cross=cross)
     else:
-        ucq = _predicted(statement, model, look, catalog, cross=cross)
+        ucq = _predicted(statement, model, look, catalog, convert, cross=cross)
     weighs = isinstance(statement, EvaluateModel) or isinstance(look, SkewOptions)
     if weighs and model.weight is not None and ucq.weight is None:
         remark(
@@ -296,13 +300,18 @@ def plan_scoring(
 
 
 def _evaluated(
-    statement: EvaluateModel, model: Model, catalog: Catalog, *, cross: bool
+    statement: EvaluateModel,
+    model: Model,
+    catalog: Catalog,
+    convert: Callable[..., Ucq],
+    *,
+    cross: bool,
 ) -> tuple[Ucq, Privacy | None]:
     """Return the query of EVALUATE, which has the target, and the settled PRIVACY of its labels."""
     privacy = None
     if statement.privacy is not None:
         privacy = resolve_evaluation(model.kind, statement.privacy, statement.sql)
-    ucq = to_ucq(
+    ucq = convert(
         statement.query,
         statement.sql,
         catalog,
@@ -330,6 +339,7 @@ def _predicted(
     model: Model,
     look: Diagnostic | None,
     catalog: Catalog,
+    convert: Callable[..., Ucq],
     *,
     cross: bool,
 ) -> Ucq:
@@ -337,7 +347,7 @@ def _predicted(
     the weight are left out if it has them.
     """
     skew = isinstance(look, SkewOptions)
-    ucq = to_ucq(
+    ucq = convert(
         statement.query,
         statement.sql,
         catalog,
@@ -375,8 +385,15 @@ def _into(statement: PredictModel, model: Model, ucq: Ucq, catalog: Catalog) -> 
     )
 
 
-def plan_check(statement: CheckQuery, catalog: Catalog, at: str | None = None) -> FederatedPlan:
-    """Plan CHECK, a query without a model. Raises OptionError and PlanError."""
+def plan_check(
+    statement: CheckQuery,
+    catalog: Catalog,
+    at: str | None = None,
+    convert: Callable[..., Ucq] = to_ucq,
+) -> FederatedPlan:
+    """Plan CHECK, a query without a model. `convert` is as for `plan_training`. Raises OptionError
+    and PlanError.
+    """
     at = place_of_coordinator(at, catalog)
     look, given = resolve_check(statement.options, statement.sql)
     kind = statement.kind
@@ -385,7 +402,7 @@ def plan_check(statement: CheckQuery, catalog: Catalog, at: str | None = None) -
     options = resolve_scoring(NUMBERS, {}, given, statement.sql)
     unlike = differences(statement.query, statement.sql, catalog)
     try:
-        ucq = to_ucq(
+        ucq = convert(
             statement.query,
             statement.sql,
             catalog,

@@ -443,7 +443,9 @@ class Federation(StatementsApi):
                         statement,
                         catalog,
                         remark,
-                        lambda asked, say: plan_training(statement, asked, models, self._at, say),
+                        lambda asked, say: plan_training(
+                            statement, asked, models, self._at, say, self._plans.ucq
+                        ),
                     )
                 case st.PredictModel() | st.EvaluateModel():
                     model = models(statement.name)
@@ -453,12 +455,14 @@ class Federation(StatementsApi):
                         statement,
                         catalog,
                         remark,
-                        lambda asked, say: plan_scoring(statement, model, asked, self._at, say),
+                        lambda asked, say: plan_scoring(
+                            statement, model, asked, self._at, say, self._plans.ucq
+                        ),
                         model.run,
                     )
                 case st.CheckQuery():
                     catalog = FederationCatalog(channel, clients, statement.query)
-                    return plan_check(statement, catalog, self._at)
+                    return plan_check(statement, catalog, self._at, self._plans.ucq)
                 case st.CreateJoin():
                     catalog = FederationCatalog(channel, clients, statement.query)
                     return opened(statement, plan_join(statement, catalog, self._at))

@@ -59,9 +59,9 @@ def ask(
     }
 
 
-def refused(client: Client, request: Message, what: str) -> PartyError:
+def refused(client: Client, request: Message, what: str, hint: str = SAME_VERSION) -> PartyError:
     """Return the error about a reply."""
-    return ReplyError(str(client), f"its reply to {request.kind} {what}", hint=SAME_VERSION)
+    return ReplyError(str(client), f"its reply to {request.kind} {what}", hint=hint)
 
 
 def _checked(client: Client, request: Message, reply: Any, expected: Expected[Reply]) -> Reply:

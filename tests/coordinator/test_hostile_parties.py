@@ -103,8 +103,11 @@ def test_bases_of_two_databases_are_one_but_for_rounding(share: float) -> None:
             honest = fed.sql(f"INFERENCE OF MODEL m FROM ({query})").df()
             twists[0].set(Case("", "rotated", but(weights=turned, origin=turned), at=2))
             if share > 1e-9:
-                with pytest.raises(PartyError, match="in another basis than that of lab/0"):
+                with pytest.raises(
+                    PartyError, match="in another basis than that of lab/0"
+                ) as caught:
                     fed.sql(f"INFERENCE OF MODEL m FROM ({query})")
+                assert "organisation = 'party.secret'" in str(caught.value.hint)
                 return
             told = fed.sql(f"INFERENCE OF MODEL m FROM ({query})").df()
     assert twists[0].client is not None

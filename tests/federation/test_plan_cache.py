@@ -177,3 +177,69 @@ def test_remarks_are_made_each_time(fed: sqlfl.Federation) -> None:
     for _ in range(2):
         with pytest.warns(UserWarning, match="BOOLEAN"):
             fed.sql(odd)
+
+
+@pytest.fixture
+def converted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Grows with each query whose normal form is made."""
+    texts: list[str] = []
+    original = plan_cache.to_ucq
+
+    def convert(*given: Any, **named: Any) -> Any:
+        texts.append(given[1])
+        return original(*given, **named)
+
+    monkeypatch.setattr(plan_cache, "to_ucq", convert)
+    return texts
+
+
+def test_other_statements_over_a_query_share_its_normal_form(
+    fed: sqlfl.Federation, one: duckdb.DuckDBPyConnection, converted: list[str]
+) -> None:
+    train(fed, "a")
+    assert len(converted) == 1
+    train(fed, "b", given="l2 = 0.1")
+    fed.sql(f"CHECK TARGET y FROM ({QUERY})")
+    assert len(converted) == 1
+    rows = []
+    for text in ("EVALUATE MODEL a", "METRICS OF MODEL a", "ROC OF MODEL b"):
+        rows.append(fed.sql(f"{text} FROM ({QUERY})").arrow().to_pylist())
+    assert len(converted) == 2  # scoring takes a query without the weight too
+    with sqlfl.connect(progress=False) as other, in_memory() as two:
+        two.execute("CREATE TABLE u AS SELECT range AS k, sqrt(range) AS z FROM range(10)")
+        other.attach("one", one)
+        other.attach("two", two)
+        train(other, "a")
+        assert other.sql(f"METRICS OF MODEL a FROM ({QUERY})").arrow().to_pylist() == rows[1]
+    one.execute("ALTER TABLE t ALTER COLUMN k TYPE VARCHAR")
+    made = len(converted)
+    fed.sql(f"CONFUSION OF MODEL a FROM ({QUERY})")
+    assert len(converted) == made + 1
+
+
+def test_errors_are_in_the_text_of_the_statement_that_is_asked(fed: sqlfl.Federation) -> None:
+    fed.sql(f"CHECK TARGET c FROM ({QUERY})")
+    text = f"TRAIN MODEL longer USING linear_regression TARGET c FROM ({QUERY})"
+    with pytest.raises(PlanError, match="c is VARCHAR") as caught:
+        fed.sql(text)
+    assert caught.value.line == 1
+    assert caught.value.column == text.index(" c FROM") + 2
+
+
+def test_other_roles_and_queries_have_normal_forms_of_their_own(
+    fed: sqlfl.Federation, converted: list[str]
+) -> None:
+    train(fed, "a")
+    for statement in (
+        f"TRAIN MODEL b USING linear_regression TARGET x FROM ({QUERY})",
+        f"TRAIN MODEL d USING logistic_regression TARGET y WITH (validation_fraction = 0.5) FROM "
+        f"({QUERY})",
+        f"TRAIN MODEL e USING logistic_regression TARGET y FROM ({QUERY} WHERE x > 1)",
+        f"TRAIN MODEL f USING logistic_regression TARGET y TRANSFORM (standardize(x)) FROM "
+        f"({QUERY})",
+        f"PREDICT MODEL a ID (one.t.x) FROM ({QUERY})",
+        f"PREDICT MODEL a FROM ({QUERY})",
+    ):
+        made = len(converted)
+        fed.sql(statement)
+        assert len(converted) == made + 1, statement
