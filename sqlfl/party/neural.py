@@ -12,7 +12,7 @@ from sqlfl.base.arrays import Array
 from sqlfl.base.errors import InternalError
 from sqlfl.contract.configuration import Own, TowerConfiguration
 from sqlfl.messages import Message, Predictions, SendPredictions, SendReleases
-from sqlfl.models.perceptron import Perceptron, suits
+from sqlfl.models.perceptron import Perceptron, small, suits
 from sqlfl.models.towers import (
     Tower,
     TowerPass,
@@ -161,8 +161,12 @@ def network_of(shape: TowerShape, engine: Engine, options: TowerConfiguration) -
     """Return the network, in numpy if that is faster, else in torch. Raise ModelError if torch or
     the device is missing.
     """
-    if options.device == "cuda" or options.dropout > 0.0 or not suits(shape, engine.rows):
+    if options.device == "cuda" or options.dropout > 0.0 or not suits(shape):
         return torch_network(shape, engine, options)
+    if options.device == "auto" and not small(shape, engine.rows):
+        network = torch_network(shape, engine, options)
+        if network.layer.device.type != "cpu":
+            return network
     return Perceptron(shape, engine)
 
 

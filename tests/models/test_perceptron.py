@@ -8,7 +8,7 @@ import pytest
 from sqlfl.base.errors import InternalError
 from sqlfl.models import perceptron
 from sqlfl.models.neural import TowerNetwork
-from sqlfl.models.perceptron import Perceptron, derivative, suits
+from sqlfl.models.perceptron import Perceptron, derivative, small, suits
 from sqlfl.models.towers import TowerShape
 from sqlfl.party.first_layer import EngineLayer
 from tests.methods.harness import DenseEngine
@@ -29,9 +29,22 @@ def engine_of(width: int, rows: int = 12) -> DenseEngine:
     return DenseEngine(x, np.ones(rows), np.full(width, 0.2), 0)
 
 
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("kept", [False, True])
 @pytest.mark.parametrize("rows", BATCHES, ids=["all", "batch", "none"])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_both_ways_are_those_of_torch(shape: TowerShape, rows: np.ndarray | None) -> None:
+def test_both_ways_are_those_of_torch(
+    shape: TowerShape,
+    rows: np.ndarray | None,
+    kept: bool,
+    chunked: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In chunks or at once, with hidden units' outputs that are kept or made again."""
+    if chunked:
+        monkeypatch.setattr(perceptron, "CHUNK", 5 * sum(shape.hidden))
+    if not kept:
+        monkeypatch.setattr(perceptron, "KEPT", 0)
     rng = np.random.default_rng(1)
     engine = engine_of(shape.inputs)
     own, torch = Perceptron(shape, engine), TowerNetwork(shape, EngineLayer(engine), 0.0)
@@ -41,6 +54,9 @@ def test_both_ways_are_those_of_torch(shape: TowerShape, rows: np.ndarray | None
     for network in (own, torch):
         forward = network.forward(network.tensor(parameters), rows)
         outputs = network.numpy(forward.outputs())
+        if network is own:
+            parts = 0 if not kept else -(-len(values) // 5) if chunked else min(len(values), 1)
+            assert len(forward.kept) == parts
         found.append((outputs, network.numpy(forward.backward(network.tensor(values)))))
     for one, other in zip(*found, strict=True):
         assert one.dtype == np.float64
@@ -78,11 +94,12 @@ def test_where_a_unit_has_no_slope() -> None:
 
 
 def test_what_is_torchs() -> None:
-    small = TowerShape(2, (16, 8), 1, "relu")
-    assert suits(small, perceptron.SMALL // 24)
-    assert not suits(small, perceptron.SMALL // 24 + 1)
+    shape = TowerShape(2, (16, 8), 1, "relu")
+    assert suits(shape)
+    assert small(shape, perceptron.SMALL // 24)
+    assert not small(shape, perceptron.SMALL // 24 + 1)
     gelu = TowerShape(2, (4,), 1, "gelu")
-    assert not suits(gelu, 1)
+    assert not suits(gelu)
     with pytest.raises(InternalError, match="torch's"):
         Perceptron(gelu, engine_of(2))
     with pytest.raises(InternalError, match="gelu"):

@@ -31,8 +31,9 @@ from sqlfl.messages import (
 from sqlfl.methods.admm.messages import AdmmResiduals
 from sqlfl.methods.admm.tower_client import MIN_STEPS, LocalUpdate, sensitivities
 from sqlfl.methods.sgd.messages import SgdResiduals
-from sqlfl.models import neural
+from sqlfl.models import neural, perceptron
 from sqlfl.models.neural import TowerNetwork, device_of
+from sqlfl.models.perceptron import Perceptron
 from sqlfl.models.towers import TowerShape
 from sqlfl.party.client import ClientOperator
 from sqlfl.party.first_layer import DeviceLayer, EngineLayer, make_layer
@@ -717,6 +718,27 @@ def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     assert device_of("cpu") == torch.device("cpu")
     monkeypatch.setattr(engine, "name", "sql")
     assert isinstance(make_layer(engine, "auto"), EngineLayer), "too large for memory"
+
+
+@pytest.mark.parametrize("hidden", [perceptron.SMALL, 0], ids=["small", "large"])
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_numpy_trains_on_cpus_and_small_towers(
+    device: str, hidden: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`device`: that which 'auto' finds. Only a device that is found trains in torch."""
+    engine, asked = engine_of(), []
+    layer = EngineLayer(engine)
+    monkeypatch.setattr(layer, "device", torch.device(device))
+    monkeypatch.setattr(
+        "sqlfl.party.first_layer.make_layer", lambda *_, **__: asked.append(layer) or layer
+    )
+    monkeypatch.setattr(perceptron, "SMALL", hidden)
+    network = operator(engine, device="auto")._network
+    assert isinstance(network, Perceptron) == (device == "cpu" or hidden > 0)
+    assert bool(asked) == (hidden == 0)
+    asked.clear()
+    assert isinstance(operator(engine, device="cpu")._network, Perceptron)
+    assert not asked
 
 
 def test_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
