@@ -33,6 +33,7 @@ def test_batches_are_the_rows_at_drawn_numbers(
 ) -> None:
     """Whether rows are packed, or are too different for it."""
     monkeypatch.setattr(batches, "FEW", few)
+    monkeypatch.setattr(batches, "CHUNK", 256)
     problem = problem_of(kind, weights)
     different = few == 100 and (kind == "linear_regression" or weights == "many")
     assert (Packing.of(problem) is None) == different
