@@ -31,6 +31,7 @@ ONCE = frozenset(
         ms.Prepare, ms.SendKeys, ms.Activate, ms.SendLabels, ms.SendWeights, ms.SendOffsets,
         ms.SendSplit,
         ms.SendFolds, ms.SetRanges, ms.SetEncoding, ms.SendFindings, ms.SendProfile,
+        ms.SendExplained,
         ms.SendIdentifiers, ms.Score, ms.ScoreExactly,
         ms.SendRotated, ms.SendErrors, ms.SendContributions, ms.SendExactContributions,
         ms.SendSkew, ms.Write,

@@ -299,6 +299,8 @@ class GovernedRun:
             case ms.SendEqualRows():
                 self._check_cells(request, rules)
             case ms.SendProfile() | ms.SendSkew():
+                if isinstance(request, ms.SendExplained):
+                    self._check_targets(request, rules)
                 if self.parts[request.slot].computed:
                     # a mean of values that are 0 but for one row is that row's
                     self._check_rare(request, rules)
@@ -407,6 +409,20 @@ class GovernedRun:
             raise refusal(said + self._of_copies(slot))
         if shares.sum() < self._least(slot, rules.min_cell) * (1.0 - SLACK):
             raise refusal(f"min_cell = {rules.min_cell}, of which one row counts for more")
+
+    def _check_targets(self, request: ms.SendExplained, rules: TrainingPolicy) -> None:
+        """Refuse targets that lean on few rows: what explains them are values of these."""
+        least = self._least(request.slot, rules.min_cell)
+        own = self._taken[request.slot].somebodys[self._active[request.slot]]
+        if least <= 1 or len(request.targets) != len(own):
+            return  # of another length it is no message of these rows
+        counts = self._counted[request.slot].own[own].astype(np.float64)
+        targets = request.targets[own].astype(np.float64)
+        means = targets.sum(axis=0) / max(float(counts.sum()), 1.0)
+        squares = np.sort(np.square(targets - counts[:, None] * means), axis=0)[::-1]
+        few = squares[: least - 1].sum(axis=0) > squares.sum(axis=0) * (least - 0.5) / least
+        if few.any():
+            raise refusal(f"min_cell = {rules.min_cell}, of a target that few rows decide")
 
     def _differ(self, slot: int, family: str, rows: Array, counts: Array) -> None:
         least, taken = self.parts[slot].least, self._taken[slot]

@@ -421,6 +421,32 @@ PROFILES = (
 )
 
 
+@pytest.mark.parametrize(("rows", "other", "allowed"), [
+    (1, 0.0, False), (9, 0.0, False), (10, 0.0, True), (1, 1e-3, False), (150, 0.0, True),
+])  # fmt: skip
+def test_a_target_of_ones_choice_is_of_no_few_rows(
+    database: Open, rows: int, other: float, allowed: bool
+) -> None:
+    """Of one row, how well a feature explains it is the feature's value in that row."""
+    targets = np.zeros((300, 2), np.float32)
+    targets[:, 0] = np.arange(300)
+    targets[:, 1] = other * np.sin(np.arange(300))
+    targets[:rows, 1] = 1.0
+    asked = ms.SendExplained("r", 0, 1, targets)
+    reply = profile(database("SELECT 1"), asked, SELECT)
+    if allowed:
+        assert isinstance(reply, ms.Profile), reply
+    else:
+        refusal(reply, "min_cell = 10, of a target that few rows decide")
+
+
+def test_what_explains_targets_is_asked_once(ask: Ask) -> None:
+    kinds = ("send_keys", "activate")
+    often = (*(Asked(0, kind, "", "", 1) for kind in kinds), Asked(0, "send_explained", "", "", 5))
+    run = request(*often, purpose="check", algorithm="")
+    refusal(propose(ask, SLOT, (SELECT,), run), "send_explained")
+
+
 def profile(con: duckdb.DuckDBPyConnection, asked: Message, text: str) -> Message:
     """Return the answer for all rows of a party whose policy has min_cell = 10."""
     with closing(party(con, "min_cell = 10")) as client:
