@@ -17,6 +17,8 @@ from sqlfl.governance.runs import Serve
 from sqlfl.governance.scopes import ASK, Table
 from sqlfl.udfs import sql
 
+UNKNOWN: Table = ("", "", "not noted")
+"""Stands for the tables of a model of which they are not noted, or not the analyst's to know."""
 Outside: TypeAlias = ms.Keep | ms.Drop | ms.Collect
 
 
@@ -67,9 +69,12 @@ class Models:
         self.add(request.model, () if begun is None else begun.tables, request.name)
 
     def tables(self, run: str) -> frozenset[Table]:
-        """Return the tables of the model's features, as far as they are known."""
+        """Return the tables of the features of a model that training starts from: UNKNOWN where
+        they are not noted, or the model is not the analyst's. Whatever is trained further holds its
+        weights.
+        """
         model = self._find(run)
-        return frozenset() if model is None else model.tables
+        return frozenset({UNKNOWN}) if model is None or not self._is_own(run) else model.tables
 
     def is_of_session(self, run: str) -> bool:
         """Return True if the analyst has begun it, or saved such a block, in this session."""
@@ -89,7 +94,7 @@ class Models:
         if not self._is_own(run):
             raise PolicyError("a model whose weights are asked for is not one of this analyst's")
         model = self._find(run)
-        if model is None:
+        if model is None or UNKNOWN in model.tables:
             raise PolicyError(
                 "it is not noted which tables a model, whose weights are asked for, was trained on",
                 hint="train it again: models from before that was noted do not tell their weights",

@@ -16,7 +16,7 @@ from sqlfl import messages as ms
 from sqlfl.base.errors import PolicyError
 from sqlfl.contract.request import checkpoint_of
 from sqlfl.contract.schema import Client
-from sqlfl.governance.models import Models
+from sqlfl.governance.models import UNKNOWN, Models
 from sqlfl.governance.records import Records
 from sqlfl.messages.wire import decode, encode
 from sqlfl.party.party import PartyClient, Secrets
@@ -374,10 +374,30 @@ def test_models_of_which_it_was_not_noted_tell_no_weights(path: Path) -> None:
         with pytest.raises(PolicyError, match="it is not noted which tables a model"):
             fed.sql(WEIGHTS.format("m"))
         fed.sql("PREDICT MODEL m FROM " + TRAIN.partition("FROM ")[2])
+        # nor does what is trained further, whose first weights are theirs
+        for name, before in ("wm", "vw"):
+            warm = f"WITH (warm_start = '{before}') FROM"
+            fed.sql(MODEL.format(name=name).replace("FROM", warm, 1))
+            with pytest.raises(PolicyError, match="it is not noted which tables a model"):
+                fed.sql(WEIGHTS.format(name))
+    with federation(path, "acme") as fed:
+        with pytest.raises(PolicyError, match="it is not noted which tables a model"):
+            fed.sql(WEIGHTS.format("v"))
+        fed.sql("DROP MODEL v")
+        fed.sql("DROP MODEL w")
         fed.sql(MODEL.format(name="m"))
         fed.sql(WEIGHTS.format("m"))
     assert runs(path) != [run]
     assert owns(path)[0]["models"] == "m"
+
+
+def test_a_model_of_another_analyst_tells_no_weights_by_training_further(path: Path) -> None:
+    run = train(path, "acme")
+    with duckdb.connect(path) as con:
+        records = Records(con, "clinic")
+        acme, globex = (Models(records, name, lambda: [run]) for name in ("acme", "globex"))
+        assert acme.tables(run) == {("clinic", "main", "patients")}
+        assert globex.tables(run) == acme.tables("of before") == {UNKNOWN}
 
 
 def test_an_export_has_weights(path: Path, tmp_path: Path) -> None:
