@@ -42,10 +42,10 @@ from sqlfl.governance.value_forms import WRITE, is_linked, is_mean_of_table
 from sqlfl.udfs import sql
 
 NUMBER = "sqlfl_number"
-FEW = "many rows would have a mean of a table in which few rows have a value"
+FEW = "min_cell: many rows would have a mean of a table in which few rows have a value"
 SEVERAL = (
-    "a run has sums or means of a table over several sets of rows, or by columns of which neither "
-    "set contains the other: their differences may be of few rows"
+    "min_cell: a run has sums or means of a table over several sets of rows, or by columns of "
+    "which neither set contains the other: their differences may be of few rows"
 )
 
 
